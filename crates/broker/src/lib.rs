@@ -1,0 +1,2 @@
+//! The embedded broker as sans-IO state machines.
+#![forbid(unsafe_code)]

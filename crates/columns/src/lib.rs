@@ -1,0 +1,2 @@
+//! Record batches to Arrow columns and back.
+#![forbid(unsafe_code)]

@@ -1,0 +1,1 @@
+//! Sockets, clocks, threads and disks: the loops that drive client and broker.

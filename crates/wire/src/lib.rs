@@ -1,0 +1,2 @@
+//! Kafka's bytes: messages, record batches, compression, errors. No I/O, no unsafe.
+#![forbid(unsafe_code)]
