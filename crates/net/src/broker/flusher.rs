@@ -1,0 +1,42 @@
+//! fsync on a thread of its own, so that a slow disk delays nobody's requests.
+
+use std::io;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::Arc;
+use std::thread::{Builder, JoinHandle};
+
+use mio::Waker;
+
+/// One flush that the broker asked for.
+pub(super) struct FlushWork {
+    pub(super) work: headrace_broker::FlushWork<crate::disk::FileHandle>,
+}
+
+/// How it went.
+pub(super) struct FlushDone {
+    pub(super) work: headrace_broker::FlushWork<crate::disk::FileHandle>,
+    pub(super) result: io::Result<()>,
+}
+
+/// The two ends that the shard keeps, and the thread; it ends when the sender is dropped.
+pub(super) struct Flusher {
+    pub(super) work: Sender<FlushWork>,
+    pub(super) done: Receiver<FlushDone>,
+    pub(super) thread: JoinHandle<()>,
+}
+
+impl Flusher {
+    pub(super) fn start(waker: Arc<Waker>) -> io::Result<Self> {
+        let (work, inbox) = channel::<FlushWork>();
+        let (outbox, done) = channel();
+        let thread = Builder::new().name("headrace-fsync".into()).spawn(move || {
+            for FlushWork { work } in inbox {
+                let result = work.files().try_for_each(|file| file.shared().sync_data());
+                if outbox.send(FlushDone { work, result }).is_err() || waker.wake().is_err() {
+                    return;
+                }
+            }
+        })?;
+        Ok(Self { work, done, thread })
+    }
+}

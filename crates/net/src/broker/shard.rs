@@ -1,0 +1,323 @@
+//! The loop that drives one broker: accepts, reads frames, writes responses, keeps its timers.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender};
+
+use headrace_broker::{Broker, BrokerError, ConnId, Response};
+use headrace_wire::primitive::Segment;
+use mio::net::{TcpListener, TcpStream};
+use mio::{Events, Interest, Poll, Token};
+use slab::Slab;
+
+use crate::clock::Clock;
+use crate::disk::{FileDisk, FileHandle};
+use crate::outbox::{FileRange, Flushed, Outbox};
+
+use super::flusher::{FlushDone, FlushWork};
+use super::frames::{FrameError, FrameReader, ReadTurn};
+
+const LISTENER: Token = Token(usize::MAX);
+pub(super) const WAKER: Token = Token(usize::MAX - 1);
+/// Bytes read from one connection before the others get their turn.
+const READ_BYTES_PER_TURN: usize = 1 << 20;
+/// Bytes written to one connection before the others get their turn.
+const WRITE_BYTES_PER_TURN: u64 = 4 << 20;
+/// Unsent response bytes after which no more requests of that connection are read.
+const OUTBOX_BYTES_MAX: u64 = 64 << 20;
+/// Connections accepted at once; further ones wait in the kernel's backlog.
+const CONNECTIONS_MAX: usize = 10_000;
+
+struct Connection {
+    socket: TcpStream,
+    id: ConnId,
+    reader: FrameReader,
+    outbox: Outbox,
+    /// The socket may hold unread bytes (readiness is told only once).
+    readable: bool,
+    /// The socket's buffer was not full when last written.
+    writable: bool,
+    /// Close when the outbox is empty.
+    closing: bool,
+    queued: bool,
+}
+
+/// One broker with its sockets.
+pub(super) struct Shard {
+    broker: Broker<FileDisk>,
+    poll: Poll,
+    listener: TcpListener,
+    connections: Slab<Connection>,
+    /// Connections with work that no readiness event will announce again.
+    pending: VecDeque<usize>,
+    clock: Clock,
+    stop: Arc<AtomicBool>,
+    flush_to: Sender<FlushWork>,
+    flushed: Receiver<FlushDone>,
+    request_max_bytes: usize,
+    /// Generation in the upper half keeps a closed connection's late response from its slot's next owner.
+    accepted: u64,
+}
+
+impl Shard {
+    #[expect(clippy::too_many_arguments, reason = "called once, by the server that has just made each part")]
+    pub(super) fn new(
+        broker: Broker<FileDisk>,
+        poll: Poll,
+        mut listener: TcpListener,
+        clock: Clock,
+        stop: Arc<AtomicBool>,
+        flush_to: Sender<FlushWork>,
+        flushed: Receiver<FlushDone>,
+        request_max_bytes: usize,
+    ) -> io::Result<Self> {
+        poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
+        Ok(Self {
+            broker,
+            poll,
+            listener,
+            connections: Slab::new(),
+            pending: VecDeque::new(),
+            clock,
+            stop,
+            flush_to,
+            flushed,
+            request_max_bytes,
+            accepted: 0,
+        })
+    }
+
+    /// Runs until asked to stop, then closes the log cleanly.
+    pub(super) fn run(mut self) -> Result<(), BrokerError> {
+        let mut events = Events::with_capacity(1024);
+        while !self.stop.load(Ordering::Acquire) {
+            let timeout = if self.pending.is_empty() {
+                self.clock.until(self.broker.poll_timeout())
+            } else {
+                Some(std::time::Duration::ZERO)
+            };
+            match self.poll.poll(&mut events, timeout) {
+                Ok(()) => {}
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                Err(e) => {
+                    self.broker.close(self.clock.now())?;
+                    return Err(BrokerError::from(e));
+                }
+            }
+            for event in &events {
+                match event.token() {
+                    LISTENER => self.accept(),
+                    WAKER => {}
+                    Token(key) => {
+                        if let Some(connection) = self.connections.get_mut(key) {
+                            connection.readable |= event.is_readable() || event.is_read_closed() || event.is_error();
+                            connection.writable |= event.is_writable();
+                            self.queue(key);
+                        }
+                    }
+                }
+            }
+            for _ in 0..self.pending.len() {
+                if let Some(key) = self.pending.pop_front() {
+                    self.turn(key);
+                }
+            }
+            self.timers();
+            self.dispatch();
+        }
+        let now = self.clock.now();
+        self.broker.close(now)
+    }
+
+    fn timers(&mut self) {
+        let now = self.clock.now();
+        if self.broker.poll_timeout().is_some_and(|at| at <= now.mono_ms) {
+            self.broker.handle_timeout(now);
+        }
+        while let Ok(done) = self.flushed.try_recv() {
+            self.broker.handle_flushed(now, done.work, done.result);
+        }
+        while let Some(work) = self.broker.poll_flush() {
+            // The flusher lives until the channel closes, which is after this loop.
+            let _ = self.flush_to.send(FlushWork { work });
+        }
+    }
+
+    fn accept(&mut self) {
+        loop {
+            match self.listener.accept() {
+                Ok((socket, peer)) => {
+                    if self.connections.len() < CONNECTIONS_MAX {
+                        self.add(socket, peer);
+                    }
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                // Out of descriptors or nothing to accept: either way, wait for the next event.
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn add(&mut self, mut socket: TcpStream, peer: SocketAddr) {
+        let entry = self.connections.vacant_entry();
+        let key = entry.key();
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        if self.poll.registry().register(&mut socket, Token(key), interest).is_err() {
+            return;
+        }
+        let _ = socket.set_nodelay(true);
+        self.accepted += 1;
+        let id = ConnId((self.accepted << 20) | key as u64);
+        entry.insert(Connection {
+            socket,
+            id,
+            reader: FrameReader::new(self.request_max_bytes),
+            outbox: Outbox::default(),
+            readable: true,
+            writable: true,
+            closing: false,
+            queued: false,
+        });
+        self.broker.handle_connect(self.clock.now(), id, &peer.to_string());
+        self.queue(key);
+    }
+
+    fn queue(&mut self, key: usize) {
+        if let Some(connection) = self.connections.get_mut(key)
+            && !connection.queued
+        {
+            connection.queued = true;
+            self.pending.push_back(key);
+        }
+    }
+
+    /// One connection's turn: read and handle what is there, write what is due.
+    fn turn(&mut self, key: usize) {
+        if let Some(connection) = self.connections.get_mut(key) {
+            connection.queued = false;
+        }
+        if let Err(why) = self.read(key) {
+            self.drop_connection(key, why.as_deref());
+            return;
+        }
+        self.write(key);
+        self.dispatch();
+    }
+
+    /// `Err(None)` is an ordinary end of the connection, `Err(Some)` one worth a word.
+    fn read(&mut self, key: usize) -> Result<(), Option<String>> {
+        let now = self.clock.now();
+        let Some(connection) = self.connections.get_mut(key) else { return Ok(()) };
+        if !connection.readable || connection.closing {
+            return Ok(());
+        }
+        if connection.outbox.len() > OUTBOX_BYTES_MAX || !self.broker.wants_read(connection.id) {
+            return Ok(());
+        }
+        let (broker, id) = (&mut self.broker, connection.id);
+        let turn = connection.reader.read(&connection.socket, READ_BYTES_PER_TURN, |frame| {
+            broker.handle_frame(now, id, frame);
+            broker.wants_read(id)
+        });
+        match turn {
+            Ok(ReadTurn::Blocked) => {
+                connection.readable = false;
+                connection.reader.shrink();
+                Ok(())
+            }
+            Ok(ReadTurn::Yielded) => {
+                self.queue(key);
+                Ok(())
+            }
+            Err(FrameError::Eof) => Err(None),
+            Err(FrameError::Size(size)) => {
+                Err(Some(format!("a request frame says it has {size} bytes; socket.request.max.bytes allows 1 to {}", self.request_max_bytes)))
+            }
+            Err(FrameError::Io(e)) => Err(Some(e.to_string())),
+        }
+    }
+
+    /// Hands the broker's answers to their connections.
+    fn dispatch(&mut self) {
+        while let Some(response) = self.broker.poll_response() {
+            let key = key_of(response.conn);
+            if let Some(connection) = self.connections.get_mut(key)
+                && connection.id == response.conn
+            {
+                if enqueue(&mut connection.outbox, response) {
+                    self.write(key);
+                } else {
+                    self.drop_connection(key, Some("a response names a file range that it does not carry"));
+                }
+            }
+        }
+        while let Some((conn, why)) = self.broker.poll_close() {
+            let key = key_of(conn);
+            if let Some(connection) = self.connections.get_mut(key)
+                && connection.id == conn
+            {
+                if connection.outbox.is_empty() {
+                    self.drop_connection(key, Some(&why));
+                } else {
+                    connection.closing = true;
+                }
+            }
+        }
+    }
+
+    fn write(&mut self, key: usize) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        if !connection.outbox.is_empty() && connection.writable {
+            match connection.outbox.flush(&connection.socket, WRITE_BYTES_PER_TURN) {
+                Ok(Flushed::All) => {}
+                Ok(Flushed::Blocked) => connection.writable = false,
+                Ok(Flushed::Yielded) => self.queue(key),
+                Err(e) => {
+                    self.drop_connection(key, Some(&e.to_string()));
+                    return;
+                }
+            }
+        }
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        if connection.closing && connection.outbox.is_empty() {
+            self.drop_connection(key, None);
+        } else if connection.readable && connection.outbox.is_empty() && self.broker.wants_read(connection.id) {
+            // Reading had stopped for back-pressure; no new event will start it again.
+            self.queue(key);
+        }
+    }
+
+    fn drop_connection(&mut self, key: usize, _why: Option<&str>) {
+        if let Some(mut connection) = self.connections.try_remove(key) {
+            let _ = self.poll.registry().deregister(&mut connection.socket);
+            self.broker.handle_disconnect(self.clock.now(), connection.id);
+        }
+    }
+}
+
+fn key_of(conn: ConnId) -> usize {
+    usize::try_from(conn.0 & 0xF_FFFF).unwrap_or(usize::MAX)
+}
+
+/// Puts a response's segments in order, each external one replaced by the file range it stands for. `false`: a
+/// range is missing, so the response cannot be sent whole.
+fn enqueue(outbox: &mut Outbox, response: Response<FileHandle>) -> bool {
+    for segment in response.body.segments {
+        match segment {
+            Segment::Bytes(bytes) => outbox.push(bytes),
+            Segment::External { token, .. } => {
+                let slice = usize::try_from(token).ok().and_then(|i| response.files.get(i));
+                let Some(slice) = slice else { return false };
+                outbox.push_file(FileRange {
+                    file: slice.file.shared(),
+                    position: slice.position,
+                    len: u64::from(slice.len),
+                });
+            }
+        }
+    }
+    true
+}

@@ -1,0 +1,213 @@
+//! What waits to be written to one socket: byte segments and file ranges, in order, never flattened.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, IoSlice};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use bytes::{Buf, Bytes};
+use rustix::net::{SendAncillaryBuffer, SendFlags};
+
+/// Segments gathered into one `sendmsg`; Linux allows 1,024 (`IOV_MAX`), past 64 nothing is gained.
+const IOV_MAX: usize = 64;
+/// The most that one `sendfile` moves, so that one fat fetch cannot hold the loop.
+const SENDFILE_MAX: u64 = 1 << 20;
+
+/// A range of a file that goes to the socket from the page cache.
+#[derive(Debug, Clone)]
+pub struct FileRange {
+    /// The open file; kept alive until the range is sent, even when it was deleted meanwhile.
+    pub file: Arc<File>,
+    /// First byte of the range.
+    pub position: u64,
+    /// Bytes in the range.
+    pub len: u64,
+}
+
+#[derive(Debug)]
+enum Piece {
+    Bytes(Bytes),
+    File(FileRange),
+}
+
+/// The write queue of one socket.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    pieces: VecDeque<Piece>,
+    len: u64,
+}
+
+/// How a [`Outbox::flush`] ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flushed {
+    /// Everything is in the socket's buffer.
+    All,
+    /// The socket is full: flush again when it is writable.
+    Blocked,
+    /// Enough for one turn of the loop; the socket may take more at once.
+    Yielded,
+}
+
+impl Outbox {
+    /// Appends bytes.
+    pub fn push(&mut self, bytes: Bytes) {
+        if !bytes.is_empty() {
+            self.len += bytes.len() as u64;
+            self.pieces.push_back(Piece::Bytes(bytes));
+        }
+    }
+
+    /// Appends a file range.
+    pub fn push_file(&mut self, range: FileRange) {
+        if range.len > 0 {
+            self.len += range.len;
+            self.pieces.push_back(Piece::File(range));
+        }
+    }
+
+    /// Bytes not yet taken by the socket.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether nothing waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
+    /// Writes until the socket is full, `budget` bytes are written, or nothing is left.
+    pub fn flush(&mut self, socket: &impl AsFd, budget: u64) -> io::Result<Flushed> {
+        let mut written = 0;
+        while let Some(front) = self.pieces.front_mut() {
+            if written >= budget {
+                return Ok(Flushed::Yielded);
+            }
+            let step = match front {
+                Piece::Bytes(_) => self.send_bytes(socket),
+                Piece::File(range) => send_file(socket, range).map(|n| {
+                    if range.len == 0 {
+                        self.pieces.pop_front();
+                    }
+                    n
+                }),
+            };
+            match step {
+                Ok(n) => {
+                    self.len -= n;
+                    written += n;
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(Flushed::Blocked),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(Flushed::All)
+    }
+
+    /// One `sendmsg` over the byte pieces at the front; `MSG_MORE` when a file follows, so that a response's
+    /// head and its first record bytes share a packet.
+    fn send_bytes(&mut self, socket: &impl AsFd) -> io::Result<u64> {
+        let mut iov = [IoSlice::new(&[]); IOV_MAX];
+        let mut count = 0;
+        let mut more = false;
+        for piece in &self.pieces {
+            match piece {
+                Piece::Bytes(bytes) if count < IOV_MAX => {
+                    if let Some(slot) = iov.get_mut(count) {
+                        *slot = IoSlice::new(bytes);
+                    }
+                    count += 1;
+                }
+                Piece::Bytes(_) => {
+                    more = true;
+                    break;
+                }
+                Piece::File(_) => {
+                    more = true;
+                    break;
+                }
+            }
+        }
+        let mut flags = SendFlags::NOSIGNAL;
+        if more {
+            flags |= SendFlags::MORE;
+        }
+        let iov = iov.get(..count).unwrap_or(&[]);
+        let sent = rustix::net::sendmsg(socket, iov, &mut SendAncillaryBuffer::default(), flags)?;
+        let mut left = sent;
+        while left > 0 {
+            let Some(Piece::Bytes(front)) = self.pieces.front_mut() else { break };
+            let step = left.min(front.len());
+            front.advance(step);
+            left -= step;
+            if front.is_empty() {
+                self.pieces.pop_front();
+            }
+        }
+        Ok(sent as u64)
+    }
+}
+
+/// Moves part of the range from the page cache into the socket and shortens the range by it.
+fn send_file(socket: &impl AsFd, range: &mut FileRange) -> io::Result<u64> {
+    let want = usize::try_from(range.len.min(SENDFILE_MAX)).unwrap_or(usize::MAX);
+    let mut position = range.position;
+    let sent = rustix::fs::sendfile(socket, range.file.as_ref(), Some(&mut position), want)? as u64;
+    if sent == 0 {
+        // The log never truncates below what it handed out; were the file shorter, the response could not be
+        // completed and the connection must not go on with a hole in it.
+        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "a log file is shorter than its index says"));
+    }
+    range.position += sent;
+    range.len -= sent;
+    Ok(sent)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    #[test]
+    fn bytes_and_files_arrive_in_order() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let out = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut input, _) = listener.accept().unwrap();
+        out.set_nonblocking(true).unwrap();
+        let path = std::env::temp_dir().join(format!("headrace-outbox-{}", std::process::id()));
+        let mut file = File::options().create(true).truncate(true).read(true).write(true).open(&path).unwrap();
+        let body: Vec<u8> = (0..3_000_000_u32).map(|i| (i % 251) as u8).collect();
+        file.write_all(&body).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let file = Arc::new(file);
+
+        let mut outbox = Outbox::default();
+        let mut expected = Vec::new();
+        for i in 0..200_u8 {
+            outbox.push(Bytes::from(vec![i; 100]));
+            expected.extend_from_slice(&[i; 100]);
+        }
+        outbox.push_file(FileRange { file: file.clone(), position: 10, len: 2_500_000 });
+        expected.extend_from_slice(&body[10..2_500_010]);
+        outbox.push(Bytes::from_static(b"tail"));
+        expected.extend_from_slice(b"tail");
+        assert_eq!(outbox.len(), expected.len() as u64);
+
+        let total = expected.len();
+        let reader = std::thread::Builder::new().spawn(move || {
+            let mut got = vec![0; total];
+            input.read_exact(&mut got).unwrap();
+            got
+        });
+        while outbox.flush(&out, 64 * 1024).unwrap() != Flushed::All {
+            std::thread::yield_now();
+        }
+        assert_eq!(reader.unwrap().join().unwrap(), expected);
+        assert_eq!(outbox.len(), 0);
+    }
+}

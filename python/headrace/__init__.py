@@ -1,0 +1,67 @@
+"""Kafka for Arrow and PySpark.
+
+>>> import headrace as hr
+>>> with hr.Broker.start() as broker:
+...     with hr.Producer(broker.bootstrap_servers) as producer:
+...         metadata = producer.send("orders", b"one").result(timeout=10)
+...     hr.read(broker.bootstrap_servers, "orders").read_all().num_rows
+1
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace._types import RecordMetadata, TopicPartition
+from headrace.errors import KafkaError
+
+if TYPE_CHECKING:
+    from headrace.admin import Admin, NewTopic
+    from headrace.broker import Broker
+    from headrace.consumer import Consumer
+    from headrace.producer import Producer
+    from headrace.reading import Read, read
+
+__version__ = "0.1.0"
+__all__ = [
+    "Admin",
+    "Broker",
+    "Consumer",
+    "KafkaError",
+    "NewTopic",
+    "Producer",
+    "Read",
+    "RecordMetadata",
+    "TopicPartition",
+    "__version__",
+    "read",
+]
+
+# Loaded on first use: `headrace broker` must not pay for pyarrow, which alone takes 39 MB.
+_LAZY = {
+    "Admin": "headrace.admin",
+    "Broker": "headrace.broker",
+    "Consumer": "headrace.consumer",
+    "NewTopic": "headrace.admin",
+    "Producer": "headrace.producer",
+    "Read": "headrace.reading",
+    "read": "headrace.reading",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Loads a public name's module on first use."""
+    module = _LAZY.get(name)
+    if module is None:
+        message = f"module 'headrace' has no attribute {name!r}"
+        raise AttributeError(message)
+    from importlib import import_module  # noqa: PLC0415  (first use)
+
+    value: object = getattr(import_module(module), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """The public names, loaded or not."""
+    return sorted(__all__)

@@ -1,0 +1,58 @@
+"""Client options: Kafka's names, as a dict with dots or as keywords with underscores."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+from headrace.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+OptionValue: TypeAlias = "str | int | float | bool | Iterable[str] | None"
+
+
+def pairs(
+    bootstrap_servers: str | Iterable[str] | None,
+    config: Mapping[str, OptionValue] | None,
+    options: Mapping[str, OptionValue],
+) -> list[tuple[str, str]]:
+    """Joins the three ways to give options into ``(name, value)`` pairs with Kafka's dotted names.
+
+    Raises:
+        ConfigError: an option is given twice, or its value is of a type that no option has.
+    """
+    merged: dict[str, str] = {}
+    given: list[tuple[str, OptionValue]] = []
+    if bootstrap_servers is not None:
+        given.append(("bootstrap.servers", bootstrap_servers))
+    given.extend((config or {}).items())
+    given.extend(options.items())
+    for name, value in given:
+        if not isinstance(name, str):
+            message = f"an option's name is a string, not {type(name).__name__}: {name!r}"
+            raise ConfigError(message)
+        if value is None:
+            continue
+        key = name if "." in name else name.replace("_", ".")
+        if key in merged:
+            message = f"option {key} is given twice"
+            raise ConfigError(message)
+        merged[key] = text(name, value)
+    return list(merged.items())
+
+
+def text(name: str, value: OptionValue) -> str:
+    """An option's value as Kafka writes it in a properties file."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (str, int)):
+        return str(value)
+    if isinstance(value, float):
+        return repr(int(value)) if value.is_integer() else repr(value)
+    if isinstance(value, (list, tuple, set, frozenset)) and all(isinstance(item, str) for item in value):
+        return ",".join(value)
+    message = (
+        f"option {name} takes a string, a number, a boolean or a list of strings, not {type(value).__name__}: {value!r}"
+    )
+    raise ConfigError(message)

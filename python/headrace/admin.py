@@ -1,0 +1,247 @@
+"""Topics, offsets and groups."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from headrace import _native
+from headrace._options import OptionValue, pairs
+from headrace._types import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+OffsetSpec: TypeAlias = "Literal['earliest', 'latest', 'max_timestamp'] | int | datetime"
+
+_SPECS = {"latest": -1, "earliest": -2, "max_timestamp": -3}
+
+
+@dataclass(frozen=True)
+class NewTopic:
+    """A topic to create."""
+
+    name: str
+    """Its name."""
+    num_partitions: int = -1
+    """Number of partitions; -1 takes the broker's ``num.partitions``."""
+    replication_factor: int = -1
+    """Replicas of each partition; -1 takes the broker's ``default.replication.factor``."""
+    config: Mapping[str, str] = field(default_factory=dict)
+    """Topic settings by Kafka's names, such as ``retention.ms``."""
+
+
+@dataclass(frozen=True)
+class PartitionDescription:
+    """Who holds a partition."""
+
+    partition: int
+    """Its number."""
+    leader: int
+    """Node that leads it; -1 if none does."""
+    leader_epoch: int
+    """Epoch of that leadership; -1 if unknown."""
+    replicas: list[int]
+    """Nodes that hold a copy."""
+    isr: list[int]
+    """Nodes whose copy is in sync."""
+
+
+@dataclass(frozen=True)
+class TopicDescription:
+    """A topic as the cluster describes it."""
+
+    name: str
+    """Its name."""
+    topic_id: str
+    """Its id in Kafka's text form."""
+    is_internal: bool
+    """Whether the broker keeps it for itself."""
+    partitions: list[PartitionDescription]
+    """Its partitions, by number."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """A broker of the cluster."""
+
+    node_id: int
+    """Its id."""
+    host: str
+    """Host it tells clients."""
+    port: int
+    """Port it tells clients."""
+    rack: str | None
+    """Its rack, if it has one."""
+
+
+@dataclass(frozen=True)
+class ClusterDescription:
+    """The cluster as it describes itself."""
+
+    cluster_id: str
+    """Its id."""
+    controller_id: int
+    """Node to ask for changes; -1 if unknown."""
+    nodes: list[Node]
+    """Its brokers."""
+
+
+@dataclass(frozen=True)
+class GroupListing:
+    """A group as listed."""
+
+    group_id: str
+    """Its id."""
+    protocol_type: str
+    """``consumer`` for consumer groups."""
+    state: str
+    """Kafka's name of its state, such as ``Stable`` or ``Empty``."""
+
+
+@dataclass(frozen=True)
+class OffsetInfo:
+    """Where a look-up for an offset ended."""
+
+    offset: int
+    """The offset; -1 if no record matches."""
+    timestamp: int
+    """Timestamp of the record found, milliseconds since the epoch; -1 if none was looked for."""
+    leader_epoch: int
+    """Epoch of the partition's leader; -1 if unknown."""
+
+
+class Admin:
+    """Asks for and changes topics, offsets and groups.
+
+    Every call waits for the answer with the GIL released, at most ``default.api.timeout.ms``, and raises the
+    `KafkaError` of the first thing that failed, with its topic or group.
+
+    Args:
+        bootstrap_servers: ``"host:port"``, several with commas or as a list.
+        config: options by Kafka's names.
+        **options: the same as keywords.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Iterable[str] | None = None,
+        config: Mapping[str, OptionValue] | None = None,
+        **options: OptionValue,
+    ) -> None:
+        """Checks the options and starts the thread; connects on first use."""
+        self._native = _native.Admin(pairs(bootstrap_servers, config, options))
+
+    def create_topics(self, topics: Iterable[NewTopic | str], *, validate_only: bool = False) -> None:
+        """Creates topics; a name alone takes the broker's defaults.
+
+        Raises:
+            TopicAlreadyExistsError: one of them is there; the others are created all the same.
+        """
+        new = [NewTopic(t) if isinstance(t, str) else t for t in topics]
+        self._native.create_topics(
+            [(t.name, t.num_partitions, t.replication_factor, list(t.config.items())) for t in new], validate_only
+        )
+
+    def create_topic(
+        self,
+        name: str,
+        num_partitions: int = -1,
+        replication_factor: int = -1,
+        config: Mapping[str, str] | None = None,
+    ) -> None:
+        """Creates one topic, see `NewTopic`."""
+        self.create_topics([NewTopic(name, num_partitions, replication_factor, config or {})])
+
+    def delete_topics(self, topics: Iterable[str]) -> None:
+        """Deletes topics with all their records."""
+        self._native.delete_topics(list(topics))
+
+    def create_partitions(self, topic: str, total_count: int) -> None:
+        """Gives a topic more partitions; ``total_count`` is the number it has afterwards."""
+        self._native.create_partitions(topic, total_count)
+
+    def list_topics(self, *, include_internal: bool = False) -> list[str]:
+        """The names of all topics, sorted."""
+        return sorted(t[0] for t in self._native.describe_topics(None) if include_internal or not t[2])
+
+    def describe_topics(self, topics: Iterable[str]) -> dict[str, TopicDescription]:
+        """Describes topics.
+
+        Raises:
+            UnknownTopicOrPartitionError: one of them is not there.
+        """
+        found = self._native.describe_topics(list(topics))
+        return {
+            name: TopicDescription(name, topic_id, internal, [PartitionDescription(*p) for p in partitions])
+            for name, topic_id, internal, partitions in found
+        }
+
+    def describe_cluster(self) -> ClusterDescription:
+        """Describes the cluster."""
+        cluster_id, controller, nodes = self._native.describe_cluster()
+        return ClusterDescription(cluster_id, controller, [Node(*n) for n in nodes])
+
+    def list_offsets(self, specs: Mapping[tuple[str, int], OffsetSpec]) -> dict[TopicPartition, OffsetInfo]:
+        """Looks up one offset a partition.
+
+        Args:
+            specs: by partition ``"earliest"``, ``"latest"``, ``"max_timestamp"``, or a time (aware datetime, or
+                milliseconds since the epoch): the first record at or after it.
+        """
+        asked = [(tuple(tp), _spec(tp, spec)) for tp, spec in specs.items()]
+        return {TopicPartition(*tp): OffsetInfo(*info) for tp, info in self._native.list_offsets(asked)}
+
+    def list_groups(self) -> list[GroupListing]:
+        """All groups of the cluster."""
+        return [GroupListing(*g) for g in self._native.list_groups()]
+
+    def group_offsets(self, group_id: str) -> dict[TopicPartition, int]:
+        """A group's committed offsets, by partition."""
+        return {TopicPartition(*tp): offset for tp, offset in self._native.group_offsets(group_id)}
+
+    def alter_group_offsets(self, group_id: str, offsets: Mapping[tuple[str, int], int]) -> None:
+        """Sets a group's committed offsets. The group must have no members."""
+        self._native.alter_group_offsets(group_id, [(tuple(tp), o) for tp, o in offsets.items()])
+
+    def delete_groups(self, group_ids: Iterable[str]) -> None:
+        """Deletes groups with their offsets. They must have no members."""
+        self._native.delete_groups(list(group_ids))
+
+    def delete_records(self, offsets: Mapping[tuple[str, int], int]) -> dict[TopicPartition, int]:
+        """Deletes the records before an offset; gives the new start of each partition."""
+        found = self._native.delete_records([(tuple(tp), o) for tp, o in offsets.items()])
+        return {TopicPartition(*tp): start for tp, start in found}
+
+    def describe_topic_config(self, topic: str) -> dict[str, str | None]:
+        """A topic's settings by Kafka's names."""
+        return dict(self._native.describe_topic_config(topic))
+
+    def close(self) -> None:
+        """Ends the thread; calls that wait fail."""
+        self._native.close()
+
+    def __enter__(self) -> Self:
+        """The admin itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Closes it."""
+        self.close()
+
+
+def _spec(tp: tuple[str, int], spec: OffsetSpec) -> int:
+    if isinstance(spec, str) and spec in _SPECS:
+        return _SPECS[spec]
+    if isinstance(spec, datetime) and spec.tzinfo is not None:
+        return int(spec.timestamp() * 1000)
+    if isinstance(spec, int) and not isinstance(spec, bool):
+        return spec
+    message = f"{tp[0]}-{tp[1]}: an offset is looked up by {sorted(_SPECS)}, a time in ms or an aware datetime, not {spec!r}"
+    raise ValueError(message)

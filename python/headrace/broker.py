@@ -1,0 +1,116 @@
+"""The embedded broker: one node, in this process, serving stock Kafka clients over TCP."""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import tempfile
+import weakref
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace import _native
+from headrace._options import OptionValue, pairs
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+_running: weakref.WeakSet[Broker] = weakref.WeakSet()
+
+
+class Broker:
+    """A broker that lives in a thread of this process.
+
+    Made by `Broker.start`; stops at the end of its ``with`` block, on `stop`, and at the end of the process.
+    """
+
+    def __init__(self, native: _native.Broker, temporary: Path | None) -> None:
+        """Takes over a started broker; users call `start`."""
+        self._native = native
+        self._temporary = temporary
+        _running.add(self)
+
+    @classmethod
+    def start(
+        cls,
+        data_dir: str | os.PathLike[str] | None = None,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        config: Mapping[str, OptionValue] | None = None,
+        **options: OptionValue,
+    ) -> Self:
+        """Starts a broker and returns when it serves, which takes some milliseconds.
+
+        Args:
+            data_dir: folder that keeps the data, made if missing; by default a temporary one that goes with the
+                broker. One broker at a time may use it.
+            host: address to listen on.
+            port: port to listen on; 0 takes a free one.
+            config: broker settings by Kafka's names, such as ``{"log.segment.bytes": 1 << 20}``.
+            **options: the same as keywords, with underscores for the dots.
+
+        Raises:
+            BrokerStartError: the port is taken, the folder cannot be used, or another broker uses it.
+            ConfigError: a setting is unknown or out of its range.
+        """
+        settings = pairs(None, config, options)
+        temporary = None
+        if data_dir is None:
+            temporary = Path(tempfile.mkdtemp(prefix="headrace-"))
+            data_dir = temporary
+        try:
+            native = _native.Broker(host, port, str(data_dir), settings)
+        except BaseException:
+            if temporary is not None:
+                shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        return cls(native, temporary)
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """``host:port`` for a client's ``bootstrap.servers``."""
+        return self._native.bootstrap_servers
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it still serves."""
+        return self._native.is_running
+
+    @property
+    def recovery(self) -> list[str]:
+        """What opening the data folder found and mended, a line each; empty after a clean stop."""
+        return self._native.recovery
+
+    def stop(self) -> None:
+        """Stops serving, writes everything down, and removes the folder if it is a temporary one."""
+        _running.discard(self)
+        self._native.stop()
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+            self._temporary = None
+
+    def __enter__(self) -> Self:
+        """The broker itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stops it."""
+        self.stop()
+
+    def __repr__(self) -> str:
+        """Where it serves."""
+        state = "serving" if self.is_running else "stopped"
+        return f"<headrace.Broker {self.bootstrap_servers} {state}>"
+
+
+@atexit.register
+def _stop_all() -> None:
+    for broker in list(_running):
+        broker.stop()

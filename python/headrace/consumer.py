@@ -1,0 +1,202 @@
+"""Reading records as Arrow batches."""
+
+from __future__ import annotations
+
+import atexit
+import weakref
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from headrace import _native
+from headrace._options import OptionValue, pairs
+from headrace._types import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+_open: weakref.WeakSet[Consumer] = weakref.WeakSet()
+
+CLOSE_TIMEOUT_S = 10.0
+"""How long closing waits for a last commit and for leaving the group."""
+
+
+class Consumer:
+    """Reads partitions, chosen by hand (`assign`) or shared in a group (`subscribe`).
+
+    A batch has the columns key (binary), value (binary), topic (string), partition (int32), offset (int64), timestamp
+    (timestamp[us, UTC]), timestampType (int32: 0 create time, 1 log append time) and, with ``include_headers=True``,
+    headers (list of struct of key and value). One thread at a time may use a consumer.
+
+    Args:
+        bootstrap_servers: ``"host:port"``, several with commas or as a list.
+        config: options by Kafka's names; docs/options.md lists them.
+        **options: the same as keywords with underscores.
+
+    Raises:
+        ConfigError: an option is unknown, unsupported or out of its range.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Iterable[str] | None = None,
+        config: Mapping[str, OptionValue] | None = None,
+        **options: OptionValue,
+    ) -> None:
+        """Checks the options and starts the thread; connects on first use."""
+        self._native = _native.Consumer(pairs(bootstrap_servers, config, options))
+        self._chunk: tuple[int, pa.RecordBatch] | None = None
+        self._empty: pa.RecordBatch | None = None
+        _open.add(self)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of every batch."""
+        return self._no_rows().schema
+
+    def subscribe(self, topics: Iterable[str]) -> None:
+        """Joins the group ``group.id`` for these topics; partitions come with the next `poll` calls.
+
+        Raises:
+            ConfigError: ``group.id`` is not set.
+        """
+        self._native.subscribe([topics] if isinstance(topics, str) else list(topics))
+
+    def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
+        """Reads exactly these partitions, from the committed offset or as ``auto.offset.reset`` says."""
+        self._native.assign(list(partitions))
+
+    def unsubscribe(self) -> None:
+        """Leaves the group, or drops the assignment."""
+        self._native.unsubscribe()
+
+    def assignment(self) -> list[TopicPartition]:
+        """The partitions read at present."""
+        return [TopicPartition(*tp) for tp in self._native.assignment()]
+
+    def poll(self, timeout: float = 1.0, max_records: int | None = None) -> pa.RecordBatch:
+        """Takes the next batch: rows of one partition, a slice of what has been fetched, not a copy.
+
+        Args:
+            timeout: seconds to wait for a first row.
+            max_records: the most rows to give; None gives all that is ready of that partition's chunk.
+
+        Returns:
+            A batch; of zero rows when the time has passed.
+
+        Raises:
+            KafkaError: what the broker said, with topic and partition.
+            OffsetOutOfRangeError: the position is not in the log and ``auto.offset.reset`` is ``none``.
+            CorruptRecordError: a record cannot be read; `seek` past it to go on.
+        """
+        taken = self._native.poll(timeout, max_records)
+        return self._no_rows() if taken is None else self._import(taken)
+
+    def poll_all(self, timeout: float = 1.0, max_records: int | None = None) -> list[pa.RecordBatch]:
+        """Takes one batch of every partition that has rows ready; waits up to ``timeout`` for the first.
+
+        ``max_records`` limits the rows of all batches together.
+        """
+        return [self._import(taken) for taken in self._native.poll_all(timeout, max_records)]
+
+    def position(self, partition: tuple[str, int]) -> int:
+        """The offset of the next row that `poll` gives for the partition."""
+        return self._native.position(tuple(partition), self._timeout)
+
+    def seek(self, partition: tuple[str, int], offset: int) -> None:
+        """Goes on from ``offset`` in that partition; what was fetched of it is dropped."""
+        self._native.seek(tuple(partition), offset)
+
+    def seek_to_beginning(self, partitions: Iterable[tuple[str, int]] | None = None) -> None:
+        """Goes on from the earliest offset; by default in every assigned partition."""
+        self._native.seek_to_beginning(self._or_all(partitions))
+
+    def seek_to_end(self, partitions: Iterable[tuple[str, int]] | None = None) -> None:
+        """Goes on from the end of the log; by default in every assigned partition."""
+        self._native.seek_to_end(self._or_all(partitions))
+
+    def pause(self, partitions: Iterable[tuple[str, int]]) -> None:
+        """Gives no rows of these partitions until `resume`; what has been fetched of them is kept."""
+        self._native.pause(list(partitions))
+
+    def resume(self, partitions: Iterable[tuple[str, int]]) -> None:
+        """Gives rows of these partitions again, first those that were kept."""
+        self._native.resume(list(partitions))
+
+    def paused(self) -> list[TopicPartition]:
+        """The partitions paused at present."""
+        return [TopicPartition(*tp) for tp in self._native.paused()]
+
+    def commit(self, offsets: Mapping[tuple[str, int], int] | None = None, timeout: float | None = None) -> None:
+        """Commits positions for the group and waits for the answer.
+
+        Args:
+            offsets: next offset to read by partition; by default the position of every assigned partition.
+            timeout: seconds; by default ``default.api.timeout.ms``.
+        """
+        given = None if offsets is None else [(tuple(tp), offset) for tp, offset in offsets.items()]
+        self._native.commit(given, timeout)
+
+    def committed(
+        self, partitions: Iterable[tuple[str, int]], timeout: float | None = None
+    ) -> dict[TopicPartition, int | None]:
+        """The group's committed offsets; None where there is none."""
+        found = self._native.committed(list(partitions), timeout)
+        return {TopicPartition(*tp): offset for tp, offset in found}
+
+    def beginning_offsets(
+        self, partitions: Iterable[tuple[str, int]], timeout: float | None = None
+    ) -> dict[TopicPartition, int]:
+        """The earliest offset of each partition."""
+        return {TopicPartition(*tp): at for tp, at in self._native.list_offsets(list(partitions), -2, timeout)}
+
+    def end_offsets(
+        self, partitions: Iterable[tuple[str, int]], timeout: float | None = None
+    ) -> dict[TopicPartition, int]:
+        """The offset after the last record of each partition."""
+        return {TopicPartition(*tp): at for tp, at in self._native.list_offsets(list(partitions), -1, timeout)}
+
+    def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
+        """Commits if ``enable.auto.commit`` says so, leaves the group, and ends the thread."""
+        _open.discard(self)
+        self._native.close(timeout)
+
+    def __enter__(self) -> Self:
+        """The consumer itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Closes it."""
+        self.close()
+
+    _timeout: float | None = None
+
+    def _or_all(self, partitions: Iterable[tuple[str, int]] | None) -> list[tuple[str, int]]:
+        return list(self.assignment() if partitions is None else partitions)
+
+    def _no_rows(self) -> pa.RecordBatch:
+        if self._empty is None:
+            self._empty = pa.record_batch(self._native.empty())
+        return self._empty
+
+    def _import(self, taken: _native.Taken) -> pa.RecordBatch:
+        # Importing a chunk through the C interface costs ten times what a slice of it does.
+        chunk = self._chunk
+        if chunk is None or chunk[0] != taken.chunk_id:
+            chunk = self._chunk = (taken.chunk_id, pa.record_batch(taken))
+        batch = chunk[1]
+        if taken.offset == 0 and taken.length == batch.num_rows:
+            self._chunk = None
+            return batch
+        return batch.slice(taken.offset, taken.length)
+
+
+@atexit.register
+def _close_all() -> None:
+    for consumer in list(_open):
+        consumer.close()

@@ -1,0 +1,178 @@
+"""Sending records, one by one or as Arrow columns."""
+
+from __future__ import annotations
+
+import atexit
+import weakref
+from concurrent.futures import Future
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from headrace import _native
+from headrace._options import OptionValue, pairs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from types import TracebackType
+
+    from typing_extensions import Buffer, Self
+
+    from headrace._types import RecordMetadata
+
+_open: weakref.WeakSet[Producer] = weakref.WeakSet()
+
+CLOSE_TIMEOUT_S = 30.0
+"""How long the end of a ``with`` block, or of the process, waits for records that are still on their way."""
+
+
+class Producer:
+    """Sends records to topics, in batches, from a thread of its own.
+
+    Any number of threads may share one producer. Its memory is bounded by ``buffer.memory``: a call that finds it full
+    waits up to ``max.block.ms`` with the GIL released.
+
+    Args:
+        bootstrap_servers: ``"host:port"``, several with commas or as a list.
+        config: options by Kafka's names (``{"linger.ms": 5}``); docs/options.md lists them.
+        **options: the same as keywords (``linger_ms=5``).
+
+    Raises:
+        ConfigError: an option is unknown, unsupported or out of its range.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Iterable[str] | None = None,
+        config: Mapping[str, OptionValue] | None = None,
+        **options: OptionValue,
+    ) -> None:
+        """Checks the options and starts the thread; connects on first use."""
+        self._native = _native.Producer(pairs(bootstrap_servers, config, options))
+        _open.add(self)
+
+    def send(
+        self,
+        topic: str,
+        value: Buffer | None = None,
+        *,
+        key: Buffer | None = None,
+        partition: int | None = None,
+        timestamp: int | datetime | None = None,
+        headers: Mapping[str, bytes | None] | Sequence[tuple[str, bytes | None]] | None = None,
+    ) -> Future[RecordMetadata]:
+        """Queues one record and returns at once, unless the buffer is full.
+
+        Args:
+            topic: where to.
+            value: the payload; None is a tombstone.
+            key: chooses the partition (murmur2, as in Java) unless ``partition`` is given.
+            partition: a partition of the topic.
+            timestamp: milliseconds since the Unix epoch or an aware datetime; by default now.
+            headers: names and values, in order.
+
+        Returns:
+            A future of the record's `RecordMetadata`; it raises what the broker or the network said.
+
+        Raises:
+            BufferExhaustedError: the buffer stayed full for ``max.block.ms``.
+            KafkaTimeoutError: no broker told about the topic within ``max.block.ms``.
+            RecordTooLargeError: the record is larger than ``max.request.size``.
+        """
+        future: Future[RecordMetadata] = Future()
+        future.set_running_or_notify_cancel()
+        self._native.send(topic, partition, key, value, _headers(headers), _timestamp(timestamp), future)
+        return future
+
+    def send_arrow(self, topic: str | None, data: Any) -> Future[int]:  # noqa: ANN401  (anything that speaks Arrow)
+        """Queues every row of Arrow data; returns when all rows are in the buffer.
+
+        Args:
+            topic: where to; None takes each row's from the column ``topic``.
+            data: a pyarrow Table, RecordBatch or RecordBatchReader, or anything with ``__arrow_c_stream__`` or
+                ``__arrow_c_array__`` (polars, duckdb, pandas 3). Columns: ``value`` (binary or string of any width,
+                view or dictionary; null is a tombstone), and if wanted ``key`` (the same types), ``headers``
+                (list of struct of key and value), ``partition`` (integer), ``timestamp`` (timestamp, or integer
+                milliseconds), ``topic``.
+
+        Returns:
+            A future of the number of rows, done when the broker has acknowledged all of them; it raises the first
+            row's error if any failed.
+
+        Raises:
+            SchemaError: a column is missing, unknown or of a type that cannot be sent; nothing has been sent.
+            BufferExhaustedError: the buffer stayed full for ``max.block.ms``; the rows before are on their way.
+        """
+        future: Future[int] = Future()
+        future.set_running_or_notify_cancel()
+        if not hasattr(data, "__arrow_c_stream__") and not hasattr(data, "__arrow_c_array__"):
+            message = (
+                "send_arrow takes a pyarrow Table or RecordBatch, or anything with __arrow_c_stream__, "
+                f"not {type(data).__name__}"
+            )
+            raise TypeError(message)
+        self._native.send_arrow(topic, data, future)
+        return future
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Waits until every record sent before has been acknowledged or has failed.
+
+        Args:
+            timeout: seconds; None waits as long as it takes (each record's own limit is ``delivery.timeout.ms``).
+
+        Raises:
+            KafkaTimeoutError: some are still on their way.
+            KafkaError: a record sent since the last flush failed; the first such error.
+        """
+        self._native.flush(timeout)
+
+    def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
+        """Flushes for at most ``timeout`` seconds, fails what is left, and ends the thread.
+
+        Raises:
+            KafkaError: a record sent since the last flush failed, or did not get through in time.
+        """
+        _open.discard(self)
+        self._native.close(timeout)
+
+    def __enter__(self) -> Self:
+        """The producer itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Closes it. After an exception in the block, delivery errors do not hide that one."""
+        try:
+            self.close()
+        except Exception:
+            if error is None:
+                raise
+
+
+def _headers(
+    headers: Mapping[str, bytes | None] | Sequence[tuple[str, bytes | None]] | None,
+) -> list[tuple[str, bytes | None]] | None:
+    if headers is None:
+        return None
+    items = getattr(headers, "items", None)
+    return list(items() if items is not None else headers)
+
+
+def _timestamp(timestamp: int | datetime | None) -> int | None:
+    if isinstance(timestamp, datetime):
+        if timestamp.tzinfo is None:
+            message = "timestamp is a datetime without a time zone; give it one, or milliseconds since the epoch"
+            raise ValueError(message)
+        return int(timestamp.timestamp() * 1000)
+    return timestamp
+
+
+@atexit.register
+def _close_all() -> None:
+    import sys  # noqa: PLC0415  (only at the end)
+
+    for producer in list(_open):
+        try:
+            producer.close()
+        except Exception as error:  # noqa: BLE001  (nobody is left to raise to; it must still be seen)
+            sys.stderr.write(f"headrace: records were lost when the process ended: {error}\n")

@@ -1,0 +1,108 @@
+"""Bounded reads: a range of a topic as one Arrow stream."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from headrace import _native
+from headrace._options import OptionValue, pairs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    import pyarrow as pa
+
+Bound: TypeAlias = "Literal['earliest', 'latest'] | int | datetime | Mapping[int, int]"
+
+
+class Read:
+    """A range of a topic that can be taken once: batch by batch, whole, or as an Arrow C stream.
+
+    Made by `read`.
+    """
+
+    def __init__(self, native: _native.Read) -> None:
+        """Takes over a prepared read; users call `read`."""
+        self._native = native
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of every batch."""
+        import pyarrow as pa  # noqa: PLC0415  (only who asks for it pays for it)
+
+        return pa.schema(self._native)
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        """The batches in turn; rows of one batch are of one partition, in the order of their offsets."""
+        return iter(self.reader())
+
+    def reader(self) -> pa.RecordBatchReader:
+        """The read as a pyarrow reader."""
+        import pyarrow as pa  # noqa: PLC0415  (only who asks for it pays for it)
+
+        return pa.RecordBatchReader.from_stream(self._native)
+
+    def read_all(self) -> pa.Table:
+        """Everything as one table. It must fit in memory."""
+        return self.reader().read_all()
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """The Arrow C stream, for duckdb, polars, pandas and the rest; asking for another schema is not supported."""
+        return self._native.__arrow_c_stream__(requested_schema)
+
+
+def read(
+    bootstrap_servers: str | Iterable[str],
+    topic: str,
+    *,
+    start: Bound = "earliest",
+    end: Bound = "latest",
+    partitions: Iterable[int] | None = None,
+    config: Mapping[str, OptionValue] | None = None,
+    **options: OptionValue,
+) -> Read:
+    """Reads a range of a topic, without a group.
+
+    Args:
+        bootstrap_servers: ``"host:port"``, several with commas or as a list.
+        topic: the topic's name.
+        start: ``"earliest"``, ``"latest"``, an aware datetime (first record at or after it), an offset for every
+            partition, or a dict of partition and offset.
+        end: the same; the record at ``end`` is not read. ``"latest"`` is the end of the log when the read begins.
+        partitions: the partitions to read; by default all, or those named in ``start``.
+        config: consumer options by Kafka's names.
+        **options: the same as keywords, such as ``include_headers=True``.
+
+    Returns:
+        A `Read`: iterate it, take `Read.read_all`, or hand it to anything that takes an Arrow C stream.
+
+    Raises:
+        UnknownTopicOrPartitionError: there is no such topic or partition.
+        OffsetOutOfRangeError: ``start`` lies outside of the log.
+        KafkaTimeoutError: no broker answered within ``default.api.timeout.ms``.
+    """
+    settings = pairs(bootstrap_servers, config, options)
+    chosen = None if partitions is None else sorted(set(partitions))
+    if chosen is None and isinstance(start, dict):
+        chosen = sorted(start)
+    return Read(_native.Read(settings, topic, chosen, _bound("start", start), _bound("end", end)))
+
+
+def _bound(name: str, bound: Bound) -> tuple[str, int, dict[int, int]]:
+    """A bound as (kind, value, offsets by partition) for the native side."""
+    if isinstance(bound, str):
+        if bound in {"earliest", "latest"}:
+            return (bound, 0, {})
+    elif isinstance(bound, datetime):
+        if bound.tzinfo is None:
+            message = f"{name} is a datetime without a time zone; give it one"
+            raise ValueError(message)
+        return ("timestamp", int(bound.timestamp() * 1000), {})
+    elif isinstance(bound, int) and not isinstance(bound, bool):
+        if bound >= 0:
+            return ("offset", bound, {})
+    elif isinstance(bound, dict):
+        return ("offsets", 0, dict(bound))
+    message = f"{name} takes 'earliest', 'latest', an offset, an aware datetime, or offsets by partition, not {bound!r}"
+    raise ValueError(message)
