@@ -1,0 +1,406 @@
+//! Writing record batches into chunks.
+
+use std::io;
+
+use bytes::Bytes;
+
+use super::error::RecordError;
+use super::header::{BatchHeader, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE};
+use super::iter::Header;
+use super::varint::{Prefix, put_varlong, varlong_len};
+use crate::compression::{Codec, compress_pieces};
+
+/// Bytes of one chunk. Large enough that the work per chunk vanishes, small enough to stay in the nearest
+/// caches until its checksum is taken.
+pub const CHUNK_BYTES: usize = 16 * 1024;
+/// Bytes of a batch before `batch_length` counts.
+const LENGTH_PREFIX: usize = 12;
+/// Largest batch that the format can say.
+const MAX_BATCH_BYTES: usize = i32::MAX as usize;
+/// A record without headers, for [`BatchBuilder::append`].
+pub const NO_HEADERS: &[Header<'static>] = &[];
+
+/// What marks a batch as one producer's: known only when the batch is drained, not when it is filled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProducerStamp {
+    /// From `InitProducerId`; -1 for a producer that is not idempotent.
+    pub producer_id: i64,
+    /// From `InitProducerId`; -1 for none.
+    pub epoch: i16,
+    /// Sequence number of the first record; -1 for none.
+    pub base_sequence: i32,
+    /// The batch belongs to the producer's open transaction.
+    pub transactional: bool,
+}
+
+impl ProducerStamp {
+    /// The stamp of a producer that is not idempotent.
+    pub const NONE: Self = Self {
+        producer_id: NO_PRODUCER_ID,
+        epoch: NO_PRODUCER_EPOCH,
+        base_sequence: NO_SEQUENCE,
+        transactional: false,
+    };
+}
+
+impl Default for ProducerStamp {
+    fn default() -> Self {
+        Self::NONE
+    }
+}
+
+/// Puts records into a batch.
+///
+/// Records are encoded once, into chunks of [`CHUNK_BYTES`], which go to the socket as they are. The limit
+/// is on the plain size; only the first record may exceed it, so that a large record still has a batch.
+/// A batch goes through three states: open (this), closed ([`ClosedBatch`]: the body is final, compressed
+/// and summed), stamped ([`FinishedBatch`]: a producer's id and sequence are in the header).
+#[derive(Debug)]
+pub struct BatchBuilder {
+    limit: usize,
+    full: Vec<Bytes>,
+    full_bytes: usize,
+    /// CRC-32C over the full chunks.
+    full_crc: u32,
+    open: Vec<u8>,
+    records: i32,
+    base_timestamp: i64,
+    max_timestamp: i64,
+}
+
+impl BatchBuilder {
+    /// An empty batch that will not grow beyond `limit_bytes` (header included) by more than its first record.
+    #[must_use]
+    pub fn new(limit_bytes: usize) -> Self {
+        let limit = limit_bytes.min(MAX_BATCH_BYTES);
+        let first_chunk = limit.saturating_sub(BatchHeader::LEN).min(CHUNK_BYTES);
+        Self {
+            limit,
+            full: Vec::new(),
+            full_bytes: 0,
+            full_crc: 0,
+            open: Vec::with_capacity(first_chunk),
+            records: 0,
+            base_timestamp: 0,
+            max_timestamp: i64::MIN,
+        }
+    }
+
+    /// Number of records so far.
+    #[must_use]
+    pub fn records(&self) -> u32 {
+        self.records.unsigned_abs()
+    }
+
+    /// True before the first record.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.records == 0
+    }
+
+    /// Plain size of the batch so far, header included.
+    #[must_use]
+    pub fn estimated_size(&self) -> usize {
+        BatchHeader::LEN + self.full_bytes + self.open.len()
+    }
+
+    /// True when a record of these sizes can still be appended. `headers_bytes` is the sum of all header
+    /// keys and values and ten bytes for each header. Exact to a few bytes, on the safe side.
+    #[must_use]
+    pub fn has_room_for(&self, key_bytes: usize, value_bytes: usize, headers_bytes: usize) -> bool {
+        // Length, attributes, deltas, key length, value length and header count: 36 bytes at most.
+        let record = 36_usize.saturating_add(key_bytes).saturating_add(value_bytes);
+        self.fits(record.saturating_add(headers_bytes))
+    }
+
+    fn fits(&self, record_bytes: usize) -> bool {
+        let size = self.estimated_size().saturating_add(record_bytes);
+        size <= if self.records == 0 { MAX_BATCH_BYTES } else { self.limit }
+    }
+
+    /// Appends a record if there is room for it, and says whether there was. `timestamp_ms` is Unix
+    /// milliseconds. `false` with an empty batch means that the record is larger than the format allows.
+    ///
+    /// `headers` is walked twice: for its size, then for its bytes.
+    #[inline]
+    pub fn append<'h, H>(
+        &mut self,
+        timestamp_ms: i64,
+        key: Option<&[u8]>,
+        value: Option<&[u8]>,
+        headers: H,
+    ) -> bool
+    where
+        H: IntoIterator<Item = Header<'h>>,
+        H::IntoIter: Clone,
+    {
+        let headers = headers.into_iter();
+        let (header_count, header_bytes) = headers_size(headers.clone());
+        let first = self.records == 0;
+        let base_timestamp = if first { timestamp_ms } else { self.base_timestamp };
+        let timestamp_delta = timestamp_ms.wrapping_sub(base_timestamp);
+        let offset_delta = i64::from(self.records);
+        let (key_len, value_len) = (field_len(key), field_len(value));
+
+        let payload = key.map_or(0, <[u8]>::len).saturating_add(value.map_or(0, <[u8]>::len));
+        let lengths = varlong_len(key_len) + varlong_len(value_len) + varlong_len(header_count);
+        let deltas = 1 + varlong_len(timestamp_delta) + varlong_len(offset_delta);
+        let length = payload.saturating_add(header_bytes).saturating_add(lengths + deltas);
+        let Ok(length_field) = i32::try_from(length) else { return false };
+        let length_field = i64::from(length_field);
+        if !self.fits(length + varlong_len(length_field)) || self.records == i32::MAX {
+            return false;
+        }
+
+        let mut prefix = Prefix::new();
+        put_varlong(&mut prefix, length_field);
+        prefix.push(0);
+        put_varlong(&mut prefix, timestamp_delta);
+        put_varlong(&mut prefix, offset_delta);
+        put_varlong(&mut prefix, key_len);
+        if let Some(key) = key {
+            self.put(prefix.as_slice());
+            self.put(key);
+            prefix = Prefix::new();
+        }
+        put_varlong(&mut prefix, value_len);
+        self.put(prefix.as_slice());
+        self.put(value.unwrap_or_default());
+        if header_count == 0 {
+            self.put(&[0]);
+        } else {
+            self.put_headers(header_count, headers);
+        }
+
+        self.base_timestamp = base_timestamp;
+        self.max_timestamp = self.max_timestamp.max(timestamp_ms);
+        self.records += 1;
+        true
+    }
+
+    fn put_headers<'h>(&mut self, count: i64, headers: impl Iterator<Item = Header<'h>>) {
+        let mut prefix = Prefix::new();
+        put_varlong(&mut prefix, count);
+        self.put(prefix.as_slice());
+        for header in headers {
+            for field in [Some(header.key), header.value] {
+                let mut prefix = Prefix::new();
+                put_varlong(&mut prefix, field_len(field));
+                self.put(prefix.as_slice());
+                self.put(field.unwrap_or_default());
+            }
+        }
+    }
+
+    #[inline]
+    fn put(&mut self, bytes: &[u8]) {
+        if bytes.len() <= CHUNK_BYTES.saturating_sub(self.open.len()) {
+            self.open.extend_from_slice(bytes);
+        } else {
+            self.put_across(bytes);
+        }
+    }
+
+    /// Fills the open chunk and goes on in fresh ones.
+    #[cold]
+    fn put_across(&mut self, mut bytes: &[u8]) {
+        loop {
+            let room = CHUNK_BYTES.saturating_sub(self.open.len());
+            let (now, later) = bytes.split_at_checked(room).unwrap_or((bytes, &[]));
+            self.open.extend_from_slice(now);
+            if later.is_empty() {
+                return;
+            }
+            self.roll(CHUNK_BYTES);
+            bytes = later;
+        }
+    }
+
+    /// Seals the open chunk, and sums it while it is in the cache.
+    fn roll(&mut self, next_capacity: usize) {
+        let chunk = std::mem::replace(&mut self.open, Vec::with_capacity(next_capacity));
+        self.full_crc = crc32c::crc32c_append(self.full_crc, &chunk);
+        self.full_bytes += chunk.len();
+        self.full.push(Bytes::from(chunk));
+    }
+
+    /// Ends the batch: compresses the body, takes its checksum, writes the header but for the stamp.
+    /// An empty batch is closed too, but no broker takes it: ask [`BatchBuilder::is_empty`] first.
+    pub fn close(mut self, codec: Codec, level: Option<i32>) -> Result<ClosedBatch, RecordError> {
+        if !self.open.is_empty() {
+            self.roll(0);
+        }
+        let (body, body_bytes, body_crc) = if codec == Codec::None {
+            (self.full, self.full_bytes, self.full_crc)
+        } else {
+            let mut sink = ChunkSink::default();
+            compress_pieces(codec, level, self.full.iter().map(Bytes::as_ref), &mut sink)?;
+            sink.finish()
+        };
+        let size = BatchHeader::LEN + body_bytes;
+        let batch_length = i32::try_from(size - LENGTH_PREFIX).map_err(|_| RecordError::TooLarge(size))?;
+        let header = BatchHeader {
+            base_offset: 0,
+            batch_length,
+            partition_leader_epoch: -1,
+            magic: 2,
+            crc: 0,
+            attributes: i16::from(codec.id()),
+            last_offset_delta: (self.records - 1).max(0),
+            base_timestamp: self.base_timestamp,
+            max_timestamp: if self.records == 0 { -1 } else { self.max_timestamp },
+            producer_id: NO_PRODUCER_ID,
+            producer_epoch: NO_PRODUCER_EPOCH,
+            base_sequence: NO_SEQUENCE,
+            records_count: self.records,
+        };
+        Ok(ClosedBatch { header, codec, body, body_bytes, body_crc })
+    }
+
+    /// [`BatchBuilder::close`] and [`ClosedBatch::stamp`] in one step.
+    pub fn finish(
+        self,
+        stamp: ProducerStamp,
+        codec: Codec,
+        level: Option<i32>,
+    ) -> Result<FinishedBatch, RecordError> {
+        Ok(self.close(codec, level)?.stamp(stamp))
+    }
+}
+
+/// Number of headers and the bytes that they take, lengths included.
+#[inline]
+fn headers_size<'h>(headers: impl Iterator<Item = Header<'h>>) -> (i64, usize) {
+    let mut count = 0_i64;
+    let mut bytes = 0_usize;
+    for header in headers {
+        let (key, value) = (field_len(Some(header.key)), field_len(header.value));
+        let payload = header.key.len().saturating_add(header.value.map_or(0, <[u8]>::len));
+        bytes = bytes.saturating_add(payload).saturating_add(varlong_len(key) + varlong_len(value));
+        count += 1;
+    }
+    (count, bytes)
+}
+
+/// What the length field of a nullable byte string says.
+#[inline]
+fn field_len(field: Option<&[u8]>) -> i64 {
+    // A slice never has more than i64::MAX bytes.
+    field.map_or(-1, |bytes| i64::try_from(bytes.len()).unwrap_or(i64::MAX))
+}
+
+/// A batch whose body is final, waiting for its stamp. Cloning shares the body.
+#[derive(Clone, Debug)]
+pub struct ClosedBatch {
+    header: BatchHeader,
+    codec: Codec,
+    body: Vec<Bytes>,
+    body_bytes: usize,
+    body_crc: u32,
+}
+
+impl ClosedBatch {
+    /// Number of records.
+    #[must_use]
+    pub fn records(&self) -> u32 {
+        self.header.records_count.unsigned_abs()
+    }
+
+    /// Bytes of the batch as it will be sent, header included.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        BatchHeader::LEN + self.body_bytes
+    }
+
+    /// Largest timestamp of the records, in Unix milliseconds.
+    #[must_use]
+    pub fn max_timestamp(&self) -> i64 {
+        self.header.max_timestamp
+    }
+
+    /// Writes the stamp into the header. Cheap (about a microsecond, whatever the size), and the batch can be
+    /// stamped again: after a lost producer epoch, say. The body's checksum was taken when it was written;
+    /// the batch's follows from it and from the header's 40 bytes.
+    #[must_use]
+    pub fn stamp(&self, stamp: ProducerStamp) -> FinishedBatch {
+        let mut header = self.header.clone();
+        header.set_producer_attributes(self.codec, stamp.transactional);
+        header.producer_id = stamp.producer_id;
+        header.producer_epoch = stamp.epoch;
+        header.base_sequence = stamp.base_sequence;
+        header.seal(self.body_crc, self.body_bytes);
+        let mut chunks = Vec::with_capacity(self.body.len() + 1);
+        chunks.push(Bytes::copy_from_slice(&header.encode()));
+        chunks.extend(self.body.iter().cloned());
+        FinishedBatch {
+            chunks,
+            len: self.size(),
+            records: self.records(),
+            max_timestamp: header.max_timestamp,
+        }
+    }
+}
+
+/// A batch ready to be sent.
+#[derive(Clone, Debug)]
+pub struct FinishedBatch {
+    /// The bytes of the batch, in order: the header, then the body.
+    pub chunks: Vec<Bytes>,
+    /// Bytes of all chunks.
+    pub len: usize,
+    /// Number of records.
+    pub records: u32,
+    /// Largest timestamp of the records, in Unix milliseconds.
+    pub max_timestamp: i64,
+}
+
+impl FinishedBatch {
+    /// The batch as one run of bytes, copied: for tests and for whoever stores it.
+    #[must_use]
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut all = Vec::with_capacity(self.len);
+        self.chunks.iter().for_each(|chunk| all.extend_from_slice(chunk));
+        all
+    }
+}
+
+/// Takes a compressor's output as chunks, with its checksum.
+#[derive(Default)]
+struct ChunkSink {
+    full: Vec<Bytes>,
+    full_bytes: usize,
+    crc: u32,
+    open: Vec<u8>,
+}
+
+impl ChunkSink {
+    fn roll(&mut self) {
+        let chunk = std::mem::take(&mut self.open);
+        self.crc = crc32c::crc32c_append(self.crc, &chunk);
+        self.full_bytes += chunk.len();
+        self.full.push(Bytes::from(chunk));
+    }
+
+    fn finish(mut self) -> (Vec<Bytes>, usize, u32) {
+        if !self.open.is_empty() {
+            self.roll();
+        }
+        (self.full, self.full_bytes, self.crc)
+    }
+}
+
+impl io::Write for ChunkSink {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.open.len() >= CHUNK_BYTES {
+            self.roll();
+        }
+        let room = CHUNK_BYTES - self.open.len();
+        let now = bytes.get(..room).unwrap_or(bytes);
+        self.open.extend_from_slice(now);
+        Ok(now.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
