@@ -106,3 +106,10 @@ def _bound(name: str, bound: Bound) -> tuple[str, int, dict[int, int]]:
         return ("offsets", 0, dict(bound))
     message = f"{name} takes 'earliest', 'latest', an offset, an aware datetime, or offsets by partition, not {bound!r}"
     raise ValueError(message)
+
+
+def stream_batches(reader: _native.RangeReader, ranges: list[tuple[str, int, int, int]]) -> Iterator[pa.RecordBatch]:
+    """Reads offset ranges (topic, partition, start, stop) with a reader that keeps its connections for the next time."""
+    import pyarrow as pa  # noqa: PLC0415  (only who asks for it pays for it)
+
+    return iter(pa.RecordBatchReader.from_stream(reader.read(ranges)))

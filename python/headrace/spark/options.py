@@ -1,0 +1,321 @@
+"""The source's and sink's options, read and checked once; names and rules are those of Spark's own connector."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+
+from headrace.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+EARLIEST: Final = -2
+LATEST: Final = -1
+
+Offsets: TypeAlias = dict[str, dict[int, int]]
+"""Offsets (or times) by topic and partition."""
+
+COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
+"""The columns of the source in Spark's order; `headers` follows with ``includeHeaders``."""
+
+_REFUSED: Final = {
+    "kafka.auto.offset.reset": "use startingOffsets",
+    "kafka.key.deserializer": "keys are always binary; cast them in the query",
+    "kafka.value.deserializer": "values are always binary; cast them in the query",
+    "kafka.key.serializer": "the key column is written as it is",
+    "kafka.value.serializer": "the value column is written as it is",
+    "kafka.enable.auto.commit": "offsets live in the checkpoint",
+    "kafka.interceptor.classes": "interceptors are Java classes",
+}
+_SOURCE: Final = frozenset(
+    """assign subscribe subscribepattern startingtimestamp startingoffsetsbytimestamp startingoffsets
+    startingoffsetsbytimestampstrategy endingtimestamp endingoffsetsbytimestamp endingoffsets failondataloss
+    kafkaconsumer.polltimeoutms fetchoffset.numretries fetchoffset.retryintervalms maxoffsetspertrigger
+    minoffsetspertrigger maxtriggerdelay minpartitions maxrecordsperpartition groupidprefix includeheaders
+    columns""".split()
+)
+_SINK: Final = frozenset({"topic", "includeheaders"})
+_DURATION: Final = re.compile(r"\s*(\d+)\s*(ms|s|m|h|d|us|min)?\s*", re.IGNORECASE)
+_DURATION_MS: Final = {"us": 0.001, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+@dataclass(frozen=True)
+class Topics:
+    """Which partitions to read."""
+
+    kind: Literal["assign", "subscribe", "subscribePattern"]
+    """The option that was given."""
+    assigned: dict[str, list[int]] = field(default_factory=dict)
+    """Partitions by topic, for ``assign``."""
+    names: tuple[str, ...] = ()
+    """Topics, for ``subscribe``."""
+    pattern: str = ""
+    """Regular expression over whole topic names, for ``subscribePattern``."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Where to begin or to end."""
+
+    option: str
+    """The option it came from, for messages."""
+    everywhere: int | None = None
+    """`EARLIEST` or `LATEST` for every partition."""
+    offsets: Offsets | None = None
+    """An offset (or `EARLIEST`, `LATEST`) by partition."""
+    timestamp: int | None = None
+    """Milliseconds since the epoch, for every partition."""
+    timestamps: Offsets | None = None
+    """Milliseconds since the epoch by partition."""
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """Everything a query may say about its source."""
+
+    topics: Topics
+    start: Bound
+    end: Bound
+    client: tuple[tuple[str, str], ...]
+    """Client options, names without ``kafka.``."""
+    fail_on_data_loss: bool = True
+    start_strategy: Literal["error", "latest"] = "error"
+    max_offsets_per_trigger: int | None = None
+    min_offsets_per_trigger: int | None = None
+    max_trigger_delay_ms: int = 15 * 60_000
+    min_partitions: int | None = None
+    max_records_per_partition: int | None = None
+    include_headers: bool = False
+    fetch_retries: int = 3
+    fetch_retry_interval_ms: int = 10
+    columns: tuple[str, ...] = COLUMNS
+
+
+@dataclass(frozen=True)
+class SinkOptions:
+    """Everything a query may say about its sink."""
+
+    topic: str | None
+    client: tuple[tuple[str, str], ...]
+
+
+def source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
+    """Reads the options of a source.
+
+    Raises:
+        ConfigError: one is missing, unknown, refused or malformed; the message names it as Spark's guide writes it.
+    """
+    given = {key.lower(): value for key, value in options.items()}
+    _check_names(options, _SOURCE, "source")
+    if streaming:
+        for name in ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp"):
+            if name.lower() in given:
+                raise ConfigError(f"{name} is for batch queries: a streaming query has no end")
+    topics = _topics(given)
+    start = _bound(given, "starting", default=LATEST if streaming else EARLIEST)
+    end = _bound(given, "ending", default=LATEST)
+    if not streaming:
+        _check_batch_bounds(start, end)
+    minimum = _positive(given, "minOffsetsPerTrigger")
+    maximum = _positive(given, "maxOffsetsPerTrigger")
+    if streaming and minimum is not None and maximum is not None and minimum > maximum:
+        raise ConfigError(f"minOffsetsPerTrigger ({minimum}) is greater than maxOffsetsPerTrigger ({maximum})")
+    strategy = given.get("startingoffsetsbytimestampstrategy", "error").strip().lower()
+    if strategy not in {"error", "latest"}:
+        raise ConfigError(f"startingOffsetsByTimestampStrategy is 'error' or 'latest', not {strategy!r}")
+    headers = _boolean(given, "includeHeaders", default=False)
+    return SourceOptions(
+        topics=topics,
+        start=start,
+        end=end,
+        client=_client(given),
+        fail_on_data_loss=_boolean(given, "failOnDataLoss", default=True),
+        start_strategy="latest" if strategy == "latest" else "error",
+        max_offsets_per_trigger=maximum,
+        min_offsets_per_trigger=minimum,
+        max_trigger_delay_ms=_duration_ms("maxTriggerDelay", given.get("maxtriggerdelay", "15m")),
+        min_partitions=_positive(given, "minPartitions"),
+        max_records_per_partition=_positive(given, "maxRecordsPerPartition"),
+        include_headers=headers,
+        fetch_retries=_positive(given, "fetchOffset.numRetries") or 3,
+        fetch_retry_interval_ms=_positive(given, "fetchOffset.retryIntervalMs") or 10,
+        columns=_columns(given, headers=headers),
+    )
+
+
+def sink_options(options: Mapping[str, str]) -> SinkOptions:
+    """Reads the options of a sink.
+
+    Raises:
+        ConfigError: one is missing, unknown, refused or malformed.
+    """
+    # Spark hands a sink its own bookkeeping too.
+    own = {"path", "checkpointlocation", "querytimeout", "queryname"}
+    _check_names({k: v for k, v in options.items() if k.lower() not in own}, _SINK, "sink")
+    given = {key.lower(): value for key, value in options.items()}
+    topic = given.get("topic")
+    return SinkOptions(topic=topic.strip() if topic else None, client=_client(given))
+
+
+def _check_names(options: Mapping[str, str], known: frozenset[str], what: str) -> None:
+    from difflib import get_close_matches  # noqa: PLC0415  (only for a message, mostly never)
+
+    # Reader options that Spark passes to every source.
+    common = {"path", "checkpointlocation", "sourcearchivedir", "queryname"}
+    for key in options:
+        name = key.lower()
+        if name in _REFUSED:
+            raise ConfigError(f"{key} cannot be set: {_REFUSED[name]}")
+        if name.startswith("kafka.") or name in known or name in common:
+            continue
+        near = get_close_matches(name, [*known, "kafka.bootstrap.servers"], n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise ConfigError(f"unknown option {key} of the headrace {what}{hint}")
+
+
+def _client(given: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    client = {key.removeprefix("kafka."): value for key, value in given.items() if key.startswith("kafka.")}
+    if not client.get("bootstrap.servers"):
+        raise ConfigError("option kafka.bootstrap.servers must be set, such as 'host1:9092,host2:9092'")
+    return tuple(sorted(client.items()))
+
+
+def _topics(given: Mapping[str, str]) -> Topics:
+    chosen = [name for name in ("assign", "subscribe", "subscribePattern") if name.lower() in given]
+    if len(chosen) != 1:
+        found = " and ".join(chosen) or "none of them"
+        raise ConfigError(f"exactly one of assign, subscribe and subscribePattern must be set, found {found}")
+    text = given[chosen[0].lower()].strip()
+    if chosen[0] == "subscribe":
+        names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+        if not names:
+            raise ConfigError("subscribe names no topic")
+        return Topics("subscribe", names=names)
+    if chosen[0] == "subscribePattern":
+        try:
+            re.compile(text)
+        except re.error as error:
+            raise ConfigError(f"subscribePattern {text!r} is no regular expression: {error}") from error
+        return Topics("subscribePattern", pattern=text)
+    wrong = ConfigError(f'assign is a JSON object such as {{"topicA":[0,1]}}, not {text!r}')
+    try:
+        parsed = json.loads(text)
+    except ValueError as error:
+        raise wrong from error
+    if not isinstance(parsed, dict) or not parsed:
+        raise wrong
+    assigned: dict[str, list[int]] = {}
+    for topic, partitions in parsed.items():
+        if not isinstance(partitions, list) or not all(isinstance(p, int) and p >= 0 for p in partitions):
+            raise wrong
+        assigned[topic] = sorted(set(partitions))
+    return Topics("assign", assigned=assigned)
+
+
+def _bound(given: Mapping[str, str], prefix: Literal["starting", "ending"], *, default: int) -> Bound:
+    timestamp = given.get(f"{prefix}timestamp")
+    if timestamp is not None:
+        name = f"{prefix}Timestamp"
+        if not timestamp.strip().isdecimal():
+            raise ConfigError(f"{name} is milliseconds since the epoch, not {timestamp!r}")
+        return Bound(name, timestamp=int(timestamp))
+    times = given.get(f"{prefix}offsetsbytimestamp")
+    if times is not None:
+        name = f"{prefix}OffsetsByTimestamp"
+        return Bound(name, timestamps=parse_offsets(name, times, least=0))
+    name = f"{prefix}Offsets"
+    text = given.get(f"{prefix}offsets", "").strip()
+    if not text:
+        return Bound(name, everywhere=default)
+    if text.lower() in {"earliest", "latest"}:
+        return Bound(name, everywhere=EARLIEST if text.lower() == "earliest" else LATEST)
+    return Bound(name, offsets=parse_offsets(name, text, least=EARLIEST))
+
+
+def parse_offsets(name: str, text: str, *, least: int) -> Offsets:
+    """Reads ``{"topic":{"0":23}}``; ``least`` is the smallest number allowed.
+
+    Raises:
+        ConfigError: it is not of that form.
+    """
+    wrong = ConfigError(f'{name} is a JSON object such as {{"topicA":{{"0":23,"1":-1}}}}, not {text!r}')
+    try:
+        parsed = json.loads(text)
+    except ValueError as error:
+        raise wrong from error
+    if not isinstance(parsed, dict):
+        raise wrong
+    offsets: Offsets = {}
+    for topic, partitions in parsed.items():
+        if not isinstance(partitions, dict):
+            raise wrong
+        for partition, offset in partitions.items():
+            if not partition.isdecimal() or not isinstance(offset, int) or isinstance(offset, bool) or offset < least:
+                raise wrong
+            offsets.setdefault(topic, {})[int(partition)] = offset
+    return offsets
+
+
+def _check_batch_bounds(start: Bound, end: Bound) -> None:
+    if start.everywhere == LATEST:
+        raise ConfigError("startingOffsets 'latest' is for streaming queries: a batch would always be empty")
+    if end.everywhere == EARLIEST:
+        raise ConfigError("endingOffsets cannot be 'earliest': a batch would always be empty")
+    for bound, forbidden, word in ((start, LATEST, "-1 (latest)"), (end, EARLIEST, "-2 (earliest)")):
+        for topic, partitions in (bound.offsets or {}).items():
+            for partition, offset in partitions.items():
+                if offset == forbidden:
+                    raise ConfigError(f"{bound.option} of {topic}-{partition} cannot be {word} in a batch query")
+    if start.offsets is not None and end.offsets is not None:
+        if {(t, p) for t in start.offsets for p in start.offsets[t]} != {
+            (t, p) for t in end.offsets for p in end.offsets[t]
+        }:
+            raise ConfigError("startingOffsets and endingOffsets must name the same partitions")
+        for topic, partitions in start.offsets.items():
+            for partition, offset in partitions.items():
+                stop = end.offsets[topic][partition]
+                if offset >= 0 and 0 <= stop < offset:
+                    raise ConfigError(
+                        f"startingOffsets of {topic}-{partition} ({offset}) is greater than its endingOffsets ({stop})"
+                    )
+
+
+def _columns(given: Mapping[str, str], *, headers: bool) -> tuple[str, ...]:
+    allowed = (*COLUMNS, "headers") if headers else COLUMNS
+    text = given.get("columns")
+    if text is None:
+        return allowed
+    by_name = {name.lower(): name for name in allowed}
+    wanted = {part.strip().lower() for part in text.split(",") if part.strip()}
+    unknown = sorted(wanted - by_name.keys())
+    if unknown or not wanted:
+        raise ConfigError(f"columns takes some of {', '.join(allowed)}, not {text!r}")
+    return tuple(name for name in allowed if name.lower() in wanted)
+
+
+def _boolean(given: Mapping[str, str], name: str, *, default: bool) -> bool:
+    value = given.get(name.lower())
+    if value is None:
+        return default
+    if value.strip().lower() in {"true", "false"}:
+        return value.strip().lower() == "true"
+    raise ConfigError(f"{name} is true or false, not {value!r}")
+
+
+def _positive(given: Mapping[str, str], name: str) -> int | None:
+    value = given.get(name.lower())
+    if value is None:
+        return None
+    if value.strip().isdecimal() and int(value) > 0:
+        return int(value)
+    raise ConfigError(f"{name} is a whole number above 0, not {value!r}")
+
+
+def _duration_ms(name: str, text: str) -> int:
+    found = _DURATION.fullmatch(text)
+    if not found:
+        raise ConfigError(f"{name} is a duration such as 500ms, 30s, 15m or 2h, not {text!r}")
+    return int(int(found[1]) * _DURATION_MS[(found[2] or "ms").lower()])
