@@ -2,4 +2,16 @@
 #![forbid(unsafe_code)]
 
 pub mod compression;
+#[deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
+pub mod errors;
+#[deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
+pub mod frame;
+#[deny(clippy::indexing_slicing)]
+pub mod messages;
+#[deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
+pub mod primitive;
 pub mod records;
+#[cfg(feature = "testing")]
+pub mod testing;
+pub mod time;
+pub mod uuid;

@@ -1,0 +1,21 @@
+//! Turns `messages/*.msg` into structs and codecs, `$OUT_DIR/messages.rs`.
+#![expect(clippy::print_stdout, reason = "a build script speaks to cargo on its standard output")]
+
+#[path = "build/generate.rs"]
+mod generate;
+#[path = "build/parse.rs"]
+mod parse;
+
+use std::error::Error;
+use std::path::PathBuf;
+use std::{env, fs};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").ok_or("cargo sets CARGO_MANIFEST_DIR")?);
+    let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?);
+    println!("cargo::rerun-if-changed=messages");
+    println!("cargo::rerun-if-changed=build");
+    let files = parse::parse_dir(&root.join("messages"))?;
+    fs::write(out.join("messages.rs"), generate::generate(&files)?)?;
+    Ok(())
+}

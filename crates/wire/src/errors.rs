@@ -1,0 +1,1 @@
+//! Errors that brokers answer with.
