@@ -1,6 +1,6 @@
 //! Writes `write` and `read` of a struct.
 
-use super::{Scope, condition, find_struct, is_option, line, rust_name};
+use super::{Scope, condition, condition_not, find_struct, is_option, line, rust_name};
 use crate::parse::{Field, Message, Type, Versions};
 
 /// The versions in which a struct's codec can be called.
@@ -52,8 +52,8 @@ pub(super) fn write_encode(out: &mut String, scope: &Scope<'_>, fields: &[Field]
     }
     let tagged = tagged_in_order(fields);
     for field in &tagged {
-        if let Some(present) = condition(field.versions, known).filter(|_| !field.ignorable) {
-            line(out, &format!("        if !({present}) && {} {{", scope.is_set(field)));
+        if let Some(absent) = condition_not(field.versions, known).filter(|_| !field.ignorable) {
+            line(out, &format!("        if {absent} && {} {{", scope.is_set(field)));
             line(
                 out,
                 &format!(
@@ -122,7 +122,7 @@ fn encode_value(scope: &Scope<'_>, field: &Field) -> String {
     let label = scope.label(field);
     let place = format!("self.{}", rust_name(field));
     if !is_option(field) {
-        return encode_one(scope, &field.ty, &place, &label, Access::Place);
+        return encode_one(&field.ty, &place, &label, Access::Place);
     }
     let null = match &field.ty {
         Type::Plain("string") => "w.null_string(form)",
@@ -136,7 +136,7 @@ fn encode_value(scope: &Scope<'_>, field: &Field) -> String {
         Some(allowed) => format!("None if {allowed} => {null},\nNone => {refuse},"),
     };
     let marker = if matches!(field.ty, Type::Struct(_)) { "w.struct_marker(true);" } else { "" };
-    let value = encode_one(scope, &field.ty, "v", &label, Access::Reference);
+    let value = encode_one(&field.ty, "v", &label, Access::Reference);
     format!("match &{place} {{\nSome(v) => {{ {marker} {value} }}\n{on_null}\n}}")
 }
 
@@ -147,7 +147,7 @@ enum Access {
     Reference,
 }
 
-fn encode_one(scope: &Scope<'_>, ty: &Type, place: &str, label: &str, access: Access) -> String {
+fn encode_one(ty: &Type, place: &str, label: &str, access: Access) -> String {
     let (by_value, by_ref) = match access {
         Access::Place => (place.to_owned(), format!("&{place}")),
         Access::Reference => (format!("*{place}"), place.to_owned()),
@@ -159,7 +159,7 @@ fn encode_one(scope: &Scope<'_>, ty: &Type, place: &str, label: &str, access: Ac
         Type::Plain(_) => format!("w.{}({by_value});", method(ty)),
         Type::Struct(_) => format!("{place}.write(version, w)?;"),
         Type::Array(element) => {
-            let each = encode_one(scope, element, "e", label, Access::Reference);
+            let each = encode_one(element, "e", label, Access::Reference);
             format!("w.length({label}, {place}.len(), form)?;\nfor e in {by_ref} {{ {each} }}")
         }
     }

@@ -268,22 +268,22 @@ fn field_doc(field: &Field) -> String {
         line(&mut doc, &format!("    /// {remark}"));
         line(&mut doc, "    ///");
     }
-    let mut facts = format!("    /// Versions {}", versions_text(field.versions));
+    let mut facts = vec![format!("Versions {}", versions_text(field.versions))];
     if field.nullable == field.versions {
-        facts.push_str("; may be null");
+        facts.push("may be null".to_owned());
     } else if !field.nullable.is_empty() {
-        facts.push_str(&format!("; may be null in {}", versions_text(field.nullable)));
+        facts.push(format!("may be null in {}", versions_text(field.nullable)));
     }
     if let Some(default) = &field.default {
-        facts.push_str(&format!("; default {default}"));
+        facts.push(format!("default {default}"));
     }
     if let Some(tag) = field.tag {
-        facts.push_str(&format!("; tag {tag}"));
+        facts.push(format!("tag {tag}"));
     }
     if field.ignorable {
-        facts.push_str("; left out silently elsewhere");
+        facts.push("left out silently elsewhere".to_owned());
     }
-    line(&mut doc, &format!("{facts}."));
+    line(&mut doc, &format!("    /// {}.", facts.join("; ")));
     doc
 }
 
@@ -328,6 +328,17 @@ fn condition(wanted: Versions, known: Versions) -> Option<String> {
         (true, false) => Some(format!("version <= {}", wanted.max)),
         (false, false) if wanted.min == wanted.max => Some(format!("version == {}", wanted.min)),
         (false, false) => Some(format!("({}..={}).contains(&version)", wanted.min, wanted.max)),
+    }
+}
+
+/// A condition that is true where `condition` is not; `None` if that is never so.
+fn condition_not(wanted: Versions, known: Versions) -> Option<String> {
+    let wanted = wanted.intersect(known);
+    match (wanted.min == known.min, wanted.max == known.max) {
+        (true, true) => None,
+        (false, true) => Some(format!("version < {}", wanted.min)),
+        (true, false) => Some(format!("version > {}", wanted.max)),
+        (false, false) => Some(format!("!({}..={}).contains(&version)", wanted.min, wanted.max)),
     }
 }
 

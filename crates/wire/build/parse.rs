@@ -380,9 +380,8 @@ fn check_field(field: &Field, head: Head) -> Result<(), &'static str> {
         return Err("arrays of arrays are not known here");
     }
     match (&field.ty, field.default.as_deref()) {
-        (_, None) => Ok(()),
         (_, Some("null")) if !field.nullable.is_empty() || field.ty == Type::Plain("records") => Ok(()),
-        (Type::Plain("bool"), Some("true")) => Ok(()),
+        (_, None) | (Type::Plain("bool"), Some("true")) => Ok(()),
         (Type::Plain("int8" | "int16" | "uint16" | "int32" | "uint32" | "int64"), Some(number))
             if number.parse::<i64>().is_ok() =>
         {

@@ -19,12 +19,6 @@ pub const DECODED_BYTES_MAX: usize = 256 << 20;
 /// Elements reserved ahead for an array, whatever count the peer claims; more arrive by growing.
 pub(crate) const RESERVED_ELEMENTS_MAX: usize = 1024;
 
-/// Bytes that an unsigned varint of 32 bits takes at most.
-pub const VARINT_BYTES_MAX: usize = 5;
-
-/// Bytes that a varint of 64 bits takes at most.
-pub const VARLONG_BYTES_MAX: usize = 10;
-
 /// How lengths and counts are written: KIP-482 changed it from a message's first flexible version on.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Form {

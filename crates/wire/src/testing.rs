@@ -24,8 +24,8 @@ impl Filler {
         Self { state: seed }
     }
 
-    /// The next number (SplitMix64).
-    pub fn next(&mut self) -> u64 {
+    /// The next number (`SplitMix64`).
+    pub fn next_u64(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.state;
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -35,7 +35,7 @@ impl Filler {
 
     /// A number below `end`.
     pub fn below(&mut self, end: u64) -> u64 {
-        self.next() % end.max(1)
+        self.next_u64() % end.max(1)
     }
 
     /// Either.
@@ -50,7 +50,7 @@ impl Filler {
 
     /// An integer of any width.
     pub fn int<T: ArbitraryInt>(&mut self) -> T {
-        let raw = self.next();
+        let raw = self.next_u64();
         match self.below(4) {
             0 => T::cut(raw % 256),
             1 => T::cut((raw % 3).wrapping_sub(1)),

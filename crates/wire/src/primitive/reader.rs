@@ -1,10 +1,11 @@
 //! Taking typed values from a frame, never past its end.
 
-use super::{
-    DECODED_BYTES_MAX, DecodeError, DecodeProblem, Form, RESERVED_ELEMENTS_MAX, Records, VARLONG_BYTES_MAX,
-};
+use super::{DECODED_BYTES_MAX, DecodeError, DecodeProblem, Form, RESERVED_ELEMENTS_MAX, Records};
 use crate::uuid::Uuid;
 use bytes::Bytes;
+
+/// Where the seven bits of a 64-bit varint's tenth byte would go.
+const LAST_SHIFT: u32 = 63;
 
 /// A place in a frame. Each method takes the name of the field that it reads, which an error then carries.
 ///
@@ -111,13 +112,13 @@ impl Reader {
     /// An unsigned varint of at most 64 bits.
     pub fn uvarlong(&mut self, field: &'static str) -> Result<u64, DecodeError> {
         let mut value = 0_u64;
-        for place in 0..VARLONG_BYTES_MAX {
+        for shift in (0..u64::BITS).step_by(7) {
             let byte = self.u8(field)?;
             // The tenth byte has room for one bit only.
-            if place + 1 == VARLONG_BYTES_MAX && byte > 1 {
+            if shift == LAST_SHIFT && byte > 1 {
                 break;
             }
-            value |= u64::from(byte & 0x7F) << (7 * place);
+            value |= u64::from(byte & 0x7F).wrapping_shl(shift);
             if byte & 0x80 == 0 {
                 return Ok(value);
             }
@@ -128,13 +129,13 @@ impl Reader {
     /// A zigzag varint of at most 32 bits.
     pub fn varint(&mut self, field: &'static str) -> Result<i32, DecodeError> {
         let raw = self.uvarint(field)?;
-        Ok((raw >> 1).cast_signed() ^ -(raw & 1).cast_signed())
+        Ok((raw >> 1).cast_signed() ^ (raw & 1).cast_signed().wrapping_neg())
     }
 
     /// A zigzag varint of at most 64 bits.
     pub fn varlong(&mut self, field: &'static str) -> Result<i64, DecodeError> {
         let raw = self.uvarlong(field)?;
-        Ok((raw >> 1).cast_signed() ^ -(raw & 1).cast_signed())
+        Ok((raw >> 1).cast_signed() ^ (raw & 1).cast_signed().wrapping_neg())
     }
 
     /// Bytes of a length that the caller knows, as a slice of the frame.

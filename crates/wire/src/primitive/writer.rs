@@ -295,7 +295,9 @@ impl Writer {
         self.length(field, value.len(), form)?;
         match value {
             Records::Chunks(chunks) => {
-                chunks.iter().for_each(|chunk| self.splice(Segment::Bytes(chunk.clone())))
+                for chunk in chunks {
+                    self.splice(Segment::Bytes(chunk.clone()));
+                }
             }
             Records::External { token, len } => self.splice(Segment::External { token: *token, len: *len }),
         }
