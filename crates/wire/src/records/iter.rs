@@ -138,26 +138,29 @@ impl<'a> Iterator for RecordIter<'a> {
         }
         let index = self.index;
         self.index += 1;
-        let read = read_record(&mut self.rest);
+        let read = Record::read(&mut self.rest);
         self.done = read.is_err();
         Some(read.map_err(|what| RecordError::Record { index, what }))
     }
 }
 
-/// Takes one record off the front of `rest`; an error names the field that is wrong.
-fn read_record<'a>(rest: &mut &'a [u8]) -> Result<Record<'a>, &'static str> {
-    let length = take_varint(rest).ok_or("length")?;
-    let length = usize::try_from(length).map_err(|_| "length is negative")?;
-    let (mut body, after) = rest.split_at_checked(length).ok_or("length runs past the batch")?;
-    let (_attributes, fields) = body.split_first().ok_or("attributes")?;
-    body = fields;
-    let timestamp_delta = take_varlong(&mut body).ok_or("timestamp delta")?;
-    let offset_delta = take_varint(&mut body).ok_or("offset delta")?;
-    let key = take_bytes(&mut body).ok_or("key")?;
-    let value = take_bytes(&mut body).ok_or("value")?;
-    let headers = read_headers(body)?;
-    *rest = after;
-    Ok(Record { offset_delta, timestamp_delta, key, value, headers })
+impl<'a> Record<'a> {
+    /// Takes one record off the front of `rest`. The error is the name of the field that is wrong; `rest`
+    /// then stands where it cannot be used further.
+    pub fn read(rest: &mut &'a [u8]) -> Result<Self, &'static str> {
+        let length = take_varint(rest).ok_or("length")?;
+        let length = usize::try_from(length).map_err(|_| "length is negative")?;
+        let (mut body, after) = rest.split_at_checked(length).ok_or("length runs past the batch")?;
+        let (_attributes, fields) = body.split_first().ok_or("attributes")?;
+        body = fields;
+        let timestamp_delta = take_varlong(&mut body).ok_or("timestamp delta")?;
+        let offset_delta = take_varint(&mut body).ok_or("offset delta")?;
+        let key = take_bytes(&mut body).ok_or("key")?;
+        let value = take_bytes(&mut body).ok_or("value")?;
+        let headers = read_headers(body)?;
+        *rest = after;
+        Ok(Self { offset_delta, timestamp_delta, key, value, headers })
+    }
 }
 
 fn read_headers(mut body: &[u8]) -> Result<Headers<'_>, &'static str> {

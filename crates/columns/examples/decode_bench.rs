@@ -1,0 +1,95 @@
+//! Nanoseconds per record of decoding and encoding, in cache: `cargo run --release --example decode_bench`.
+#![expect(clippy::print_stdout, reason = "a program that prints its result")]
+#![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
+
+use std::time::Instant;
+
+use headrace_columns::decode::{BatchSchema, ChunkBuilder, ValueType};
+use headrace_wire::compression::Codec;
+use headrace_wire::records::{BatchBuilder, Header, NO_HEADERS, ProducerStamp};
+
+const BATCH_BYTES: usize = 128 * 1024;
+const RECORDS: usize = 2_000_000;
+const ROUNDS: usize = 7;
+
+struct Case {
+    name: &'static str,
+    value: usize,
+    key: Option<usize>,
+    headers: bool,
+}
+
+fn batch(case: &Case) -> (Vec<u8>, usize) {
+    let (value, key) = (vec![7; case.value], case.key.map(|len| vec![3; len]));
+    let header = [Header { key: b"trace", value: Some(b"0123456789") }];
+    let headers = if case.headers { &header[..] } else { NO_HEADERS };
+    let mut builder = BatchBuilder::new(BATCH_BYTES);
+    let mut at = 1_700_000_000_000;
+    while builder.append(at, key.as_deref(), Some(&value), headers.iter().copied()) {
+        at += 1;
+    }
+    let records = builder.records() as usize;
+    let batch = builder.finish(ProducerStamp::NONE, Codec::None, None).map(|done| done.to_vec());
+    (batch.unwrap_or_default(), records)
+}
+
+fn median(mut times: Vec<f64>) -> (f64, f64) {
+    times.sort_by(f64::total_cmp);
+    (times.first().copied().unwrap_or(0.0), times.get(times.len() / 2).copied().unwrap_or(0.0))
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
+fn measure(mut round: impl FnMut() -> usize) -> (f64, f64) {
+    let times = (0..ROUNDS).map(|_| {
+        let start = Instant::now();
+        let records = round();
+        start.elapsed().as_nanos() as f64 / records as f64
+    });
+    median(times.collect())
+}
+
+fn main() {
+    let cases = [
+        Case { name: "100 B", value: 100, key: None, headers: false },
+        Case { name: "100 B, key 8 B", value: 100, key: Some(8), headers: false },
+        Case { name: "100 B, headers", value: 100, key: None, headers: true },
+        Case { name: "20 B", value: 20, key: None, headers: false },
+        Case { name: "1 KiB", value: 1024, key: None, headers: false },
+    ];
+    println!(
+        "{:<16} {:>10} {:>10} {:>10} {:>10}  ns/record, best / median",
+        "", "decode", "", "with CRC", ""
+    );
+    for case in &cases {
+        let (bytes, records) = batch(case);
+        let rounds = RECORDS * 100 / (case.value + 20) / records;
+        let decode = |crc| {
+            let schema = BatchSchema::new(case.headers, ValueType::Binary).with_check_crcs(crc);
+            let mut chunk = ChunkBuilder::new("bench", 0, &schema);
+            measure(|| {
+                let mut rows = 0;
+                for _ in 0..rounds {
+                    rows += chunk.push_batch(&bytes, 0, None).map_or(0, |pushed| pushed.rows);
+                    if chunk.bytes() > 1 << 20 {
+                        assert!(chunk.finish().is_ok());
+                    }
+                }
+                assert_eq!(rows, rounds * records);
+                rows
+            })
+        };
+        let (plain, checked) = (decode(false), decode(true));
+        println!(
+            "{:<16} {:>10.1} {:>10.1} {:>10.1} {:>10.1}",
+            case.name, plain.0, plain.1, checked.0, checked.1
+        );
+    }
+    println!("\n{:<16} {:>10} {:>10}  ns/record to append and finish", "", "best", "median");
+    for case in &cases {
+        let (best, median) = measure(|| {
+            let rounds = RECORDS * 100 / (case.value + 20) / (BATCH_BYTES / (case.value + 10));
+            (0..rounds).map(|_| std::hint::black_box(batch(case)).1).sum()
+        });
+        println!("{:<16} {best:>10.1} {median:>10.1}", case.name);
+    }
+}
