@@ -1,0 +1,122 @@
+# `make` alone explains. Every target does its own set-up, and only what has changed since the last time.
+
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory --no-builtin-rules
+
+PYTHON ?= python3
+VENV := .venv
+STAMPS := $(VENV)/stamps
+DEPS := .deps
+export BIN := $(CURDIR)/$(VENV)/bin
+
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+MAVEN := mvn --quiet --batch-mode
+# What the native module is made of: everything cargo reads.
+NATIVE_SOURCES := Cargo.toml Cargo.lock $(shell find crates -type f -not -path '*/tests/*' 2>/dev/null)
+# Spark starts its Python workers by name; it must find this environment's.
+SPARK_ENV = JAVA_HOME="$$($(BIN)/python scripts/java_home.py)" \
+  PYSPARK_PYTHON="$(BIN)/python" PYSPARK_DRIVER_PYTHON="$(BIN)/python"
+KAFKA_ENV = HEADRACE_KAFKA_CLASSPATH="$$(cat $(DEPS)/kafka.cp)"
+# The compiled module is one file for all Pythons; cargo's folder is shared by all builds.
+say = @printf '── %s\n' "$(1)"
+
+.PHONY: help
+help: ## explain the targets
+	@echo "headrace: Kafka for Arrow and PySpark. Targets:"; echo
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
+	@echo
+	@echo "Needed beforehand: Rust and Python 3.10+. For tests and benches also a JDK 17+ and Maven; the demo takes a"
+	@echo "Java from PyPI when the machine has none. What is missing is named before anything starts."
+	@echo
+	@echo "  make demo ARGS='--speed 60'                       demo options, see make demo ARGS=--help"
+	@echo "  make demo ARGS='--bootstrap 127.0.0.1:9092'       the same against any Kafka"
+	@echo "  make bench ARGS='--only consume'                  one group of benches"
+	@echo "  .venv/bin/pytest tests -k NAME                    one test, after make check has set things up"
+
+.PHONY: demo
+demo: need-demo $(STAMPS)/demo $(STAMPS)/native ## real traffic: producer, broker, PySpark, report; about a minute
+	@$(SPARK_ENV) $(BIN)/headrace demo $(ARGS)
+
+.PHONY: test
+test: need-test $(STAMPS)/test $(STAMPS)/native $(DEPS)/kafka.cp ## every lint and every test; what CI runs
+	@$(SPARK_ENV) $(KAFKA_ENV) scripts/test.sh
+
+.PHONY: check
+check: need-demo $(STAMPS)/test $(STAMPS)/native ## every lint and the quick tests; minutes, no Java
+	@scripts/check.sh
+
+.PHONY: bench
+bench: need-test $(STAMPS)/test $(STAMPS)/native $(DEPS)/kafka.cp $(DEPS)/connector.cp $(DEPS)/pyspark-4.2/.stamp $(DEPS)/librdkafka/rdkafka_performance ## headrace beside its peers, in turns; a table
+	@$(SPARK_ENV) $(KAFKA_ENV) $(BIN)/python -m benches.run $(ARGS)
+
+.PHONY: soak
+soak: need-test $(STAMPS)/test $(STAMPS)/native $(DEPS)/kafka.cp ## minutes of load, kills and restarts; HEADRACE_SOAK_SECONDS=300
+	@$(SPARK_ENV) $(KAFKA_ENV) $(BIN)/pytest -m soak --timeout 0 $(ARGS)
+
+.PHONY: fmt
+fmt: need-demo $(STAMPS)/test ## format Rust and Python
+	@cargo fmt --all
+	@$(BIN)/ruff check --quiet --fix-only && $(BIN)/ruff format
+
+.PHONY: clean
+clean: ## remove what was built and fetched (.venv, .deps, target)
+	@rm -rf $(VENV) $(DEPS) target .pytest_cache .mypy_cache .ruff_cache dist python/headrace/*.so
+
+# ── What the machine must have, said before anything is downloaded ───────────────────────────────────────────────
+
+.PHONY: need-python need-demo need-test
+need-python:
+	@command -v $(PYTHON) >/dev/null || { echo "headrace needs Python 3.10 or newer as $(PYTHON): apt-get install python3 python3-venv, or make PYTHON=..." >&2; exit 1; }
+need-demo: need-python
+	@$(PYTHON) scripts/doctor.py rust cc venv
+need-test: need-python
+	@$(PYTHON) scripts/doctor.py rust cc venv java maven
+
+# ── Python ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+$(STAMPS)/venv:
+	$(call say,virtual environment in $(VENV))
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) --upgrade 'pip>=25' 'maturin>=1.16,<2'
+	@mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/demo: $(STAMPS)/venv pyproject.toml scripts/extras.py
+	$(call say,packages of the demo)
+	@$(PIP) $$($(BIN)/python scripts/extras.py demo | sed 's/ //g')
+	@touch $@
+
+$(STAMPS)/test: $(STAMPS)/venv pyproject.toml scripts/extras.py
+	$(call say,packages of the tests)
+	@$(PIP) $$($(BIN)/python scripts/extras.py bench dev | sed 's/ //g')
+	@touch $@
+
+# maturin leaves a module that is already there alone when cargo has nothing to do, so a stamp tells its age.
+$(STAMPS)/native: $(STAMPS)/venv pyproject.toml $(NATIVE_SOURCES)
+	$(call say,native module (release))
+	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin develop --release --locked --quiet
+	@touch $@
+
+# ── Java: Apache Kafka, and the peers of the benches ─────────────────────────────────────────────────────────────
+
+$(DEPS)/kafka.cp: tests/kafka/pom.xml
+	$(call say,Apache Kafka's jars through Maven)
+	@mkdir -p $(DEPS)
+	@$(MAVEN) -f $< dependency:build-classpath -Dmdep.includeScope=runtime -Dmdep.outputFile=$(CURDIR)/$@
+
+$(DEPS)/connector.cp: benches/peers/connector-pom.xml
+	$(call say,Spark's own Kafka connector through Maven)
+	@mkdir -p $(DEPS)
+	@$(MAVEN) -f $< dependency:build-classpath -Dmdep.includeScope=runtime -Dmdep.outputFile=$(CURDIR)/$@
+
+# The connector is published for Spark 4.2.0; both sides of that bench run on it.
+$(DEPS)/pyspark-4.2/.stamp: $(STAMPS)/venv
+	$(call say,pyspark 4.2.0 beside the newer one)
+	@rm -rf $(@D) && $(PIP) --no-deps --target $(@D) pyspark==4.2.0
+	@touch $@
+
+$(DEPS)/librdkafka/rdkafka_performance: benches/peers/librdkafka/Cargo.toml benches/peers/librdkafka/build.sh
+	$(call say,librdkafka's performance tool from source)
+	@benches/peers/librdkafka/build.sh $(CURDIR)/$(@D)

@@ -1,0 +1,11 @@
+# Sourced: every check that runs no test.
+
+lint() {
+  step "rustfmt" cargo fmt --all -- --check
+  step "clippy" cargo clippy --workspace --all-targets --locked -- -D warnings
+  step "sizes, private names, minimal Rust" "$BIN/python" scripts/check_tree.py
+  step "ruff" "$BIN/ruff" check
+  step "ruff format" "$BIN/ruff" format --check
+  step "mypy" "$BIN/mypy"
+  step "stubtest" env MYPYPATH=python "$BIN/python" -m mypy.stubtest headrace._native
+}

@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# make test: all lints and all tests; what CI runs.
+source "$(dirname "$0")/steps.sh"
+source scripts/lint.sh
+
+lint
+step "cargo test" cargo test --workspace --locked --quiet
+step "cargo test, against the kafka-clients jar" cargo test --workspace --locked --quiet -- --ignored
+step "pytest" "$BIN/pytest" -m "not soak"

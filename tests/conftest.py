@@ -1,0 +1,93 @@
+"""What the tests share: brokers to talk to, and topics of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import shutil
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.kafka import java
+from tests.kafka.apache import ApacheKafka
+from tests.kafka.cluster import Cluster
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+LOGS_OF_FAILURES = java.ROOT / ".pytest_cache" / "kafka-logs"
+numbers = itertools.count(1)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    shutil.rmtree(LOGS_OF_FAILURES, ignore_errors=True)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if LOGS_OF_FAILURES.exists():
+        terminalreporter.write_line(f"Apache Kafka's logs of this failing run: {LOGS_OF_FAILURES}")
+
+
+@contextlib.contextmanager
+def logs_kept(kafka: ApacheKafka, request: pytest.FixtureRequest) -> Iterator[ApacheKafka]:
+    """Stops the broker at the end, whatever happens; its logs stay when a test failed."""
+    try:
+        yield kafka
+    finally:
+        failed = request.session.testsfailed > 0
+        kafka.stop(keep_logs=LOGS_OF_FAILURES / str(kafka.port) if failed else None)
+
+
+@pytest.fixture(scope="session")
+def apache_kafka(request: pytest.FixtureRequest) -> Iterator[ApacheKafka]:
+    """One Apache Kafka for the whole run. Without Java or its jars this is an error, never a skip."""
+    with logs_kept(ApacheKafka().start(), request) as kafka:
+        yield kafka
+
+
+@pytest.fixture
+def own_apache_kafka(request: pytest.FixtureRequest) -> Iterator[Callable[..., ApacheKafka]]:
+    """Starts Apache Kafkas of the test's own: `own_apache_kafka(log_segment_bytes="1048576")`."""
+    with contextlib.ExitStack() as started:
+        yield lambda **settings: started.enter_context(logs_kept(ApacheKafka(**settings).start(), request))
+
+
+@pytest.fixture(scope="session")
+def embedded_broker() -> Iterator[object]:
+    """One `headrace.Broker` inside this process for the whole run."""
+    import headrace  # noqa: PLC0415 -- tests of the infrastructure alone run without the native module
+
+    with headrace.Broker.start() as broker:
+        yield broker
+
+
+CLUSTERS = [
+    pytest.param("embedded", id="embedded"),
+    pytest.param("apache", id="apache", marks=pytest.mark.kafka),
+]
+
+
+@pytest.fixture(params=CLUSTERS)
+def cluster(request: pytest.FixtureRequest) -> Cluster:
+    """A broker to talk to: the test runs once against ours and once against Apache Kafka."""
+    if request.param == "embedded":
+        broker = request.getfixturevalue("embedded_broker")
+        return Cluster("embedded", broker.bootstrap_servers)
+    return Cluster("apache", request.getfixturevalue("apache_kafka").bootstrap_servers)
+
+
+@pytest.fixture
+def topic() -> str:
+    """A topic name that no other test uses; the topic does not exist yet."""
+    return f"t{next(numbers)}-{time.time_ns()}"
+
+
+@pytest.fixture
+def scratch_directory(tmp_path: Path) -> Path:
+    """A folder on the file system that `tmp_path` is on, for a broker's data."""
+    directory = tmp_path / "data"
+    directory.mkdir()
+    return directory

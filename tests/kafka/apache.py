@@ -1,0 +1,246 @@
+"""Apache Kafka as one process: a single node, broker and controller in one, on loopback."""
+
+from __future__ import annotations
+
+import base64
+import ctypes
+import os
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import tempfile
+import time
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.kafka import java
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+VERSION = "4.3.1"
+START_TIMEOUT_SECONDS = 60
+STOP_TIMEOUT_SECONDS = 15
+START_ATTEMPTS = 3
+PR_SET_PDEATHSIG = 1
+
+PROPERTIES = """
+process.roles=broker,controller
+node.id=1
+controller.quorum.bootstrap.servers=127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.listener.names=CONTROLLER
+inter.broker.listener.name=PLAINTEXT
+log.dirs={data}
+num.partitions=1
+offsets.topic.num.partitions=4
+offsets.topic.replication.factor=1
+transaction.state.log.num.partitions=4
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+share.coordinator.state.topic.num.partitions=4
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+group.initial.rebalance.delay.ms=0
+log.segment.delete.delay.ms=1000
+num.network.threads=3
+num.io.threads=4
+"""
+
+
+class StartError(RuntimeError):
+    """Apache Kafka did not come up; the message holds the end of its log."""
+
+
+def scratch() -> Path:
+    """Where data goes: memory when the machine has it, so that disks do not decide."""
+    shm = Path("/dev/shm")  # noqa: S108 -- the folders in it are made by mkdtemp
+    return shm if os.access(shm, os.W_OK) else Path(tempfile.gettempdir())
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of loopback that nobody listens on now."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
+
+
+def serves(port: int, timeout: float = 1.0) -> bool:
+    """Whether a broker on this port of loopback answers ApiVersions (version 0, which all know)."""
+    request = struct.pack(">hhih", 18, 0, 7, -1)
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=timeout) as peer:
+            peer.settimeout(timeout)
+            peer.sendall(struct.pack(">i", len(request)) + request)
+            head = peer.recv(10, socket.MSG_WAITALL)
+    except OSError:
+        return False
+    return len(head) == 10 and struct.unpack_from(">ih", head, 4) == (7, 0)
+
+
+def die_with_parent() -> None:
+    """In a child before exec: the kernel kills it when the thread that started it ends, however that ends."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class ApacheKafka:
+    """A running Apache Kafka; a context manager that kills it and removes its data.
+
+    Args:
+        heap: the JVM's largest heap. Benches take more than the tests' 512m.
+        quick: start sooner at the cost of top speed (C1 compiler, serial collector); not for benches.
+        overrides: broker settings over those of this module.
+    """
+
+    def __init__(self, *, heap: str = "512m", quick: bool = True, **overrides: str) -> None:
+        self.heap = heap
+        self.quick = quick
+        self.overrides = overrides
+        self.port = 0
+        self.started_in_seconds = 0.0
+        self.directory = Path()
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Where clients connect."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def data(self) -> Path:
+        """The folder of the partitions."""
+        return self.directory / "data"
+
+    @property
+    def log_file(self) -> Path:
+        """Its server.log."""
+        return self.directory / "server.log"
+
+    def start(self) -> Self:
+        """Starts it and waits until it serves.
+
+        Raises:
+            StartError: it ended, or did not serve within a minute.
+            java.MissingError: there is no Java, or no jars.
+        """
+        self.directory = Path(tempfile.mkdtemp(prefix="headrace-apache-", dir=scratch()))
+        try:
+            for attempt in range(1, START_ATTEMPTS + 1):
+                try:
+                    self._start_once()
+                except StartError:
+                    # Another process may have taken a port between our look and Kafka's bind.
+                    if attempt == START_ATTEMPTS or "BindException" not in self.log_tail():
+                        raise
+                    self._kill()
+                    shutil.rmtree(self.data)
+                else:
+                    break
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def _start_once(self) -> None:
+        self.port, controller = free_ports(2)
+        settings = PROPERTIES.format(port=self.port, controller=controller, data=self.data)
+        settings += "".join(f"{name.replace('_', '.')}={value}\n" for name, value in self.overrides.items())
+        properties = self.directory / "server.properties"
+        properties.write_text(settings, encoding="utf-8")
+        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+        if cluster.startswith("-"):
+            cluster = "A" + cluster[1:]  # or the tool takes it for an option
+        java.run("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(properties), "--standalone")
+        jvm = java.QUICK_JVM if self.quick else ("-XX:+UseG1GC",)
+        command = [
+            java.java(),
+            "-Xms256m",
+            f"-Xmx{self.heap}",
+            *jvm,
+            f"-Dkafka.logs.dir={self.directory}",
+            f"-Dlog4j2.configurationFile={java.HERE / 'log4j2.properties'}",
+            "-cp",
+            java.classpath(),
+            "kafka.Kafka",
+            str(properties),
+        ]
+        began = time.monotonic()
+        with (self.directory / "console").open("wb") as console:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=console,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C goes to the tests alone; they stop the broker last
+                preexec_fn=die_with_parent,  # noqa: PLW1509 -- the one call in it is safe after fork
+            )
+        while not serves(self.port):
+            if self.process.poll() is not None:
+                raise StartError(f"Apache Kafka ended with {self.process.returncode}:\n{self.log_tail()}")
+            if time.monotonic() - began > START_TIMEOUT_SECONDS:
+                raise StartError(
+                    f"Apache Kafka did not serve in {START_TIMEOUT_SECONDS} s:\n{self.log_tail()}"
+                )
+            time.sleep(0.05)
+        self.started_in_seconds = time.monotonic() - began
+
+    def log_tail(self, lines: int = 30) -> str:
+        """The end of what it logged."""
+        text = ""
+        for file in (self.directory / "console", self.log_file):
+            if file.exists():
+                text += "\n".join(file.read_text(errors="replace").splitlines()[-lines:]) + "\n"
+        return text
+
+    def resident_bytes(self) -> int:
+        """Memory of the process that is in RAM now."""
+        assert self.process is not None
+        return resident_bytes(self.process.pid)
+
+    def _kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait(STOP_TIMEOUT_SECONDS)
+            self.process = None
+
+    def kill(self) -> None:
+        """Kills it as a crash would, and keeps its data."""
+        self._kill()
+
+    def stop(self, keep_logs: Path | None = None) -> None:
+        """Kills it and removes its data; `keep_logs` is a folder that gets its log files."""
+        self._kill()
+        if keep_logs is not None:
+            keep_logs.mkdir(parents=True, exist_ok=True)
+            for name in ("server.log", "console", "server.properties"):
+                if (self.directory / name).exists():
+                    shutil.copy(self.directory / name, keep_logs / name)
+        if self.directory != Path():
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def resident_bytes(pid: int) -> int:
+    """VmRSS of a process."""
+    for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    raise ProcessLookupError(pid)

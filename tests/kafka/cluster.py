@@ -1,0 +1,29 @@
+"""A broker under test, ours or Apache Kafka, and what a test asks of it through a third party's client."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+TIMEOUT_SECONDS = 15
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Where it is and which one: `kind` is "embedded" (ours) or "apache"."""
+
+    kind: str
+    bootstrap_servers: str
+
+    def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
+        """Makes a topic through confluent-kafka, so that a test of our client does not rest on our admin."""
+        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
+        new = NewTopic(name, num_partitions=partitions, replication_factor=1, config=dict(config or {}))
+        admin.create_topics([new], operation_timeout=TIMEOUT_SECONDS)[name].result(TIMEOUT_SECONDS)
+        return name

@@ -1,0 +1,89 @@
+"""The fixtures themselves: if these fail, believe no other test."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from tests.kafka import java
+from tests.kafka.apache import ApacheKafka, StartError, serves
+from tests.kafka.cluster import Cluster
+
+pytestmark = pytest.mark.kafka
+
+
+def test_apache_kafka_serves_a_stock_client(apache_kafka, topic):
+    cluster = Cluster("apache", apache_kafka.bootstrap_servers)
+    cluster.create_topic(topic, partitions=2)
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
+    producer.produce(topic, b"value", key=b"key", partition=1)
+    assert producer.flush(10) == 0
+    consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": topic})
+    consumer.assign([TopicPartition(topic, 1, 0)])
+    message = consumer.poll(10)
+    consumer.close()
+    assert message is not None
+    assert message.error() is None
+    assert (message.key(), message.value(), message.offset()) == (b"key", b"value", 0)
+
+
+def test_dump_log_segments_reads_what_was_produced(apache_kafka, topic):
+    producer = Producer({"bootstrap.servers": apache_kafka.bootstrap_servers})
+    Cluster("apache", apache_kafka.bootstrap_servers).create_topic(topic)
+    producer.produce(topic, b"hello-from-the-log")
+    assert producer.flush(10) == 0
+    dumped = java.dump_log_segments(*(apache_kafka.data / f"{topic}-0").glob("*.log"))
+    assert "payload: hello-from-the-log" in dumped
+    assert "isvalid: true" in dumped
+
+
+def test_java_tool_failure_names_the_tool_and_what_it_said(apache_kafka):
+    with pytest.raises(java.ToolError, match=r"(?s)TopicCommand ended with 1.*nope"):
+        java.run(
+            "org.apache.kafka.tools.TopicCommand",
+            *("--bootstrap-server", apache_kafka.bootstrap_servers, "--describe", "--topic", "nope"),
+        )
+
+
+def test_own_broker_takes_settings_and_a_kill_keeps_its_data(own_apache_kafka):
+    kafka = own_apache_kafka(auto_create_topics_enable="false")
+    assert "auto.create.topics.enable=false" in (kafka.directory / "server.properties").read_text()
+    port = kafka.port
+    kafka.kill()
+    assert not serves(port, timeout=0.2)
+    assert (kafka.data / "meta.properties").exists()
+
+
+def test_wrong_setting_says_what_kafka_said():
+    kafka = ApacheKafka(log_retention_ms="soon")
+    with pytest.raises((StartError, java.ToolError), match=r"log\.retention\.ms"):
+        kafka.start()
+    assert not kafka.directory.exists()
+
+
+def test_broker_dies_with_the_process_that_started_it():
+    program = (
+        "from tests.kafka.apache import ApacheKafka\n"
+        "kafka = ApacheKafka().start()\n"
+        "print(kafka.port, kafka.directory, flush=True)\n"
+        "import os, signal; os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    printed = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=java.ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    ).stdout.split()
+    port, directory = int(printed[0]), printed[1]
+    deadline = time.monotonic() + 10
+    while serves(port, timeout=0.2):
+        assert time.monotonic() < deadline, "Apache Kafka outlived its parent"
+        time.sleep(0.05)
+    shutil.rmtree(directory)
