@@ -1,0 +1,1 @@
+//! Encoding as a whole.
