@@ -1,2 +1,33 @@
 //! A partition's log in Kafka's segment format: segments, indexes, recovery, retention.
+//!
+//! [`Log`] is one partition's log in one directory, [`LogDir`] a data directory full of them. Both work on a
+//! [`Disk`] and are told the time. The layout of the files is described in `docs/log-format.md`.
 #![forbid(unsafe_code)]
+
+mod config;
+mod disk;
+mod epochs;
+mod error;
+mod index;
+mod log;
+mod lookup;
+mod memory;
+mod producers;
+mod recovery;
+mod retention;
+mod segment;
+mod snapshot;
+mod store;
+mod text;
+mod validate;
+
+pub use config::LogConfig;
+pub use disk::{DirEntry, Disk, DiskError, OpenMode};
+pub use error::{AppendError, LogError, ReadError};
+pub use log::{Appended, FlushWork, Log, Slice};
+pub use lookup::{EpochEnd, FoundRecord};
+pub use memory::{MemoryDisk, MemoryFile, MemoryLock};
+pub use recovery::{Cut, Recovery, Start};
+pub use retention::{DeleteReason, DeletedSegment};
+pub use store::{Checkpoint, Identity, LogDir, PartitionDir};
+pub use validate::{AppendOrigin, DECOMPRESSED_BYTES_MAX};

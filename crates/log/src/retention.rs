@@ -1,0 +1,116 @@
+//! Deleting old records: by age, by size, by request.
+
+use headrace_wire::time::Now;
+
+use crate::disk::Disk;
+use crate::error::LogError;
+use crate::log::Log;
+use crate::segment::NO_TIMESTAMP;
+
+/// Why a segment went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeleteReason {
+    /// All its records are older than `retention.ms`.
+    Age,
+    /// The log was larger than `retention.bytes`.
+    Size,
+    /// All its records lie before the log's start offset.
+    Start,
+}
+
+/// A segment that was deleted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeletedSegment {
+    /// Offset of its first record.
+    pub base_offset: i64,
+    /// The offset after its last record.
+    pub next_offset: i64,
+    /// Bytes of its records.
+    pub bytes: u64,
+    /// Why.
+    pub reason: DeleteReason,
+}
+
+impl<D: Disk> Log<D> {
+    /// Deletes what the settings do not keep, whole segments from the oldest on, and forgets producers that were
+    /// silent for `producer.id.expiration.ms`. The active segment goes too when its records are too old: a new one
+    /// is begun then. A segment's age is that of its latest record timestamp, as in Kafka, so a replay of
+    /// old data is deleted early. What was deleted before an error is deleted.
+    pub fn retain(&mut self, now: Now) -> Result<Vec<DeletedSegment>, LogError> {
+        self.producers.expire(now.wall_ms, self.config.producer_id_expiration_ms);
+        let mut deleted = Vec::new();
+        self.delete_before_start(&mut deleted)?;
+        if self.config.retention_ms >= 0 {
+            self.delete_aged(now, &mut deleted)?;
+        }
+        if let Ok(limit) = u64::try_from(self.config.retention_bytes) {
+            let mut excess = self.size_bytes().saturating_sub(limit);
+            while let Some(oldest) = self.closed.front().filter(|oldest| oldest.size <= excess) {
+                excess -= oldest.size;
+                self.delete_oldest(DeleteReason::Size, &mut deleted)?;
+            }
+        }
+        Ok(deleted)
+    }
+
+    fn delete_aged(&mut self, now: Now, deleted: &mut Vec<DeletedSegment>) -> Result<(), LogError> {
+        let keep_from = now.wall_ms.saturating_sub(self.config.retention_ms);
+        // Records without a timestamp count from the time at which the broker made or opened the segment.
+        let aged = |max_timestamp: i64, created_ms: i64| {
+            (if max_timestamp == NO_TIMESTAMP { created_ms } else { max_timestamp }) < keep_from
+        };
+        while self.closed.front().is_some_and(|s| aged(s.max_timestamp, s.created_ms)) {
+            self.delete_oldest(DeleteReason::Age, deleted)?;
+        }
+        if self.closed.is_empty()
+            && self.active.size > 0
+            && aged(self.active.max_timestamp, self.active.created_ms)
+        {
+            self.roll(now)?;
+            self.delete_oldest(DeleteReason::Age, deleted)?;
+        }
+        Ok(())
+    }
+
+    /// Moves the start of the log to `offset` (DeleteRecords), and deletes the segments that lie before it. An offset
+    /// before the start changes nothing; one after the end is an error. The start offset is kept by
+    /// [`LogDir`](crate::LogDir)'s checkpoint.
+    pub fn delete_records_before(&mut self, offset: i64) -> Result<Vec<DeletedSegment>, LogError> {
+        let (start, end) = (self.start_offset, self.end_offset());
+        if offset > end {
+            return Err(LogError::OutOfRange { offset, start, end });
+        }
+        self.start_offset = start.max(offset);
+        self.epochs.cut_start(self.start_offset);
+        let mut deleted = Vec::new();
+        self.delete_before_start(&mut deleted)?;
+        Ok(deleted)
+    }
+
+    fn delete_before_start(&mut self, deleted: &mut Vec<DeletedSegment>) -> Result<(), LogError> {
+        while self.closed.front().is_some_and(|oldest| oldest.next_offset <= self.start_offset) {
+            self.delete_oldest(DeleteReason::Start, deleted)?;
+        }
+        Ok(())
+    }
+
+    fn delete_oldest(
+        &mut self,
+        reason: DeleteReason,
+        deleted: &mut Vec<DeletedSegment>,
+    ) -> Result<(), LogError> {
+        let Some(oldest) = self.closed.front() else { return Ok(()) };
+        oldest.remove(&self.disk)?;
+        self.names_changed = true;
+        deleted.push(DeletedSegment {
+            base_offset: oldest.base_offset,
+            next_offset: oldest.next_offset,
+            bytes: oldest.size,
+            reason,
+        });
+        self.start_offset = self.start_offset.max(oldest.next_offset);
+        self.closed.pop_front();
+        self.epochs.cut_start(self.start_offset);
+        Ok(())
+    }
+}

@@ -1,0 +1,309 @@
+//! A data directory: who owns it, which partitions it holds, and what is known of them before they are opened.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use headrace_wire::time::Now;
+use headrace_wire::uuid::Uuid;
+
+use crate::config::LogConfig;
+use crate::disk::{
+    Disk, DiskError, Durable, NamedFile, OpenMode, read_small, remove_if_there, replace_small,
+};
+use crate::error::LogError;
+use crate::log::Log;
+use crate::recovery::{Recovery, Start};
+use crate::text;
+
+const LOCK: &str = ".lock";
+const META: &str = "meta.properties";
+const CLEAN: &str = ".kafka_cleanshutdown";
+const RECOVERY_POINTS: &str = "recovery-point-offset-checkpoint";
+const START_OFFSETS: &str = "log-start-offset-checkpoint";
+const PARTITION_METADATA: &str = "partition.metadata";
+/// Ends the name of a directory that is being removed. No partition's directory ends so: theirs end with a number.
+const DELETING: &str = "-delete";
+/// Longest topic name.
+const TOPIC_NAME_MAX: usize = 249;
+
+/// Whose data directory it is to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// The broker's number.
+    pub node_id: i32,
+    /// The cluster that the broker belongs to; `None` takes the directory's.
+    pub cluster_id: Option<String>,
+    /// Cluster id for a new directory when `cluster_id` is `None`: random.
+    pub new_cluster_id: Uuid,
+    /// Directory id for a new directory: random.
+    pub new_directory_id: Uuid,
+}
+
+/// A partition's directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PartitionDir {
+    /// Topic name.
+    pub topic: String,
+    /// Partition number.
+    pub partition: i32,
+    /// From `partition.metadata`; `None` when that is missing or torn.
+    pub topic_id: Option<Uuid>,
+    /// What the directory knows of the log.
+    pub start: Start,
+}
+
+/// What [`LogDir::write_checkpoints`] keeps of a log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Checkpoint {
+    /// Topic name.
+    pub topic: String,
+    /// Partition number.
+    pub partition: i32,
+    /// [`Log::recovery_point`].
+    pub recovery_point: i64,
+    /// [`Log::start_offset`].
+    pub start_offset: i64,
+}
+
+impl Checkpoint {
+    /// The checkpoint of a log as it is now.
+    #[must_use]
+    pub fn of<D: Disk>(topic: &str, partition: i32, log: &Log<D>) -> Self {
+        let (recovery_point, start_offset) = (log.recovery_point(), log.start_offset());
+        Self { topic: topic.to_owned(), partition, recovery_point, start_offset }
+    }
+}
+
+/// A data directory, held exclusively while this exists.
+pub struct LogDir<D: Disk> {
+    disk: D,
+    path: PathBuf,
+    _lock: D::Lock,
+    clean: bool,
+    cluster_id: String,
+    directory_id: Option<Uuid>,
+    deleted: u64,
+}
+
+impl<D: Disk> fmt::Debug for LogDir<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LogDir({})", self.path.display())
+    }
+}
+
+impl<D: Disk> LogDir<D> {
+    /// Opens a data directory, made if it is missing, and takes its lock.
+    ///
+    /// Fails with [`LogError::InUse`] when another broker has it and [`LogError::Foreign`] when it belongs to another
+    /// node or cluster. The mark of a clean shutdown is used up.
+    pub fn open(disk: D, path: &Path, identity: &Identity) -> Result<Self, LogError> {
+        disk.create_dir_all(path).map_err(DiskError::at("make", path))?;
+        let lock_path = path.join(LOCK);
+        let lock = disk.lock(&lock_path).map_err(DiskError::at("lock", &lock_path))?;
+        let lock = lock.ok_or_else(|| LogError::InUse(path.to_owned()))?;
+        let (cluster_id, directory_id) = own(&disk, &path.join(META), identity)?;
+        let mark = path.join(CLEAN);
+        let clean = read_small(&disk, &mark, 4096)?.is_some();
+        if clean {
+            remove_if_there(&disk, &mark)?;
+            // If the mark came back after a loss of power, an unclean log would be trusted.
+            NamedFile::open(&disk, path.to_owned(), OpenMode::Directory)?.sync(&disk)?;
+        }
+        Ok(Self { disk, path: path.to_owned(), _lock: lock, clean, cluster_id, directory_id, deleted: 0 })
+    }
+
+    /// The directory.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The cluster that the directory belongs to.
+    #[must_use]
+    pub fn cluster_id(&self) -> &str {
+        &self.cluster_id
+    }
+
+    /// The directory's own id (KIP-858); `None` in one that an older broker made.
+    #[must_use]
+    pub fn directory_id(&self) -> Option<Uuid> {
+        self.directory_id
+    }
+
+    /// Whether the last shutdown was clean.
+    #[must_use]
+    pub fn was_clean(&self) -> bool {
+        self.clean
+    }
+
+    /// The partitions there are, by topic and number. Removes what interrupted deletions left.
+    pub fn partitions(&self) -> Result<Vec<PartitionDir>, LogError> {
+        let recovery_points = self.read_checkpoint(RECOVERY_POINTS)?;
+        let start_offsets = self.read_checkpoint(START_OFFSETS)?;
+        let mut found = Vec::new();
+        for entry in self.disk.read_dir(&self.path).map_err(DiskError::at("list", &self.path))? {
+            if !entry.is_dir {
+                continue;
+            }
+            if entry.name.ends_with(DELETING) {
+                let path = self.path.join(&entry.name);
+                self.disk.remove_dir_all(&path).map_err(DiskError::at("remove", &path))?;
+                continue;
+            }
+            let Some((topic, partition)) = partition_of(&entry.name) else { continue };
+            let key = (topic.to_owned(), partition);
+            let start = Start {
+                clean: self.clean,
+                recovery_point: recovery_points.get(&key).copied().unwrap_or(0),
+                start_offset: start_offsets.get(&key).copied().unwrap_or(0),
+            };
+            let metadata = self.path.join(&entry.name).join(PARTITION_METADATA);
+            let topic_id = match text::read(&self.disk, &metadata) {
+                Ok(text) => text.and_then(|text| text::parse_partition_metadata(&metadata, &text).ok()),
+                Err(LogError::Malformed { .. }) => None,
+                Err(other) => return Err(other),
+            };
+            found.push(PartitionDir { topic: key.0, partition, topic_id, start });
+        }
+        found.sort_unstable_by(|a, b| (&a.topic, a.partition).cmp(&(&b.topic, b.partition)));
+        Ok(found)
+    }
+
+    /// The directory of a partition. The name of its topic is checked, so that it cannot lead elsewhere.
+    pub fn partition_path(&self, topic: &str, partition: i32) -> Result<PathBuf, LogError> {
+        if !is_topic_name(topic) || partition < 0 {
+            return Err(LogError::TopicName(topic.to_owned()));
+        }
+        Ok(self.path.join(format!("{topic}-{partition}")))
+    }
+
+    /// Opens the log of a partition that [`partitions`](Self::partitions) found.
+    pub fn open_log(
+        &self,
+        partition: &PartitionDir,
+        config: LogConfig,
+        now: Now,
+    ) -> Result<(Log<D>, Recovery), LogError> {
+        let path = self.partition_path(&partition.topic, partition.partition)?;
+        Log::open(&self.disk, &path, config, partition.start, now)
+    }
+
+    /// Makes a partition's directory and opens its empty log.
+    pub fn create_log(
+        &self,
+        topic: &str,
+        partition: i32,
+        topic_id: Uuid,
+        config: LogConfig,
+        now: Now,
+    ) -> Result<Log<D>, LogError> {
+        let path = self.partition_path(topic, partition)?;
+        self.disk.create_dir_all(&path).map_err(DiskError::at("make", &path))?;
+        let metadata = text::partition_metadata(topic_id);
+        replace_small(&self.disk, &path.join(PARTITION_METADATA), metadata.as_bytes(), Durable::No)?;
+        Ok(Log::open(&self.disk, &path, config, Start { clean: true, ..Start::default() }, now)?.0)
+    }
+
+    /// Removes a partition's directory. Once this returns, or has crashed after its first step, the
+    /// partition is gone; slices of its log can still be read.
+    pub fn delete_log(&mut self, topic: &str, partition: i32) -> Result<(), LogError> {
+        let path = self.partition_path(topic, partition)?;
+        let going = self.path.join(format!("{}{DELETING}", self.deleted));
+        self.deleted += 1;
+        self.disk.rename(&path, &going).map_err(DiskError::at("rename", &path))?;
+        self.disk.remove_dir_all(&going).map_err(DiskError::at("remove", &going))?;
+        Ok(())
+    }
+
+    fn read_checkpoint(&self, name: &str) -> Result<BTreeMap<(String, i32), i64>, LogError> {
+        let path = self.path.join(name);
+        let text = match text::read(&self.disk, &path) {
+            Ok(text) => text.unwrap_or_default(),
+            // Without a checkpoint everything is checked, and a log starts where its files do.
+            Err(LogError::Malformed { .. }) => return Ok(BTreeMap::new()),
+            Err(other) => return Err(other),
+        };
+        let lines = text::checkpoint_lines(&path, &text).unwrap_or_default();
+        let entry = |line: &str| {
+            let mut fields = line.split(' ');
+            let topic = fields.next()?.to_owned();
+            let partition = fields.next()?.parse().ok()?;
+            let offset: i64 = fields.next()?.trim().parse().ok()?;
+            (offset >= 0).then_some(((topic, partition), offset))
+        };
+        Ok(lines.into_iter().filter_map(entry).collect())
+    }
+
+    /// Writes the recovery points and start offsets of all logs, durably. To be called now and then, after records
+    /// were deleted by request, and after flushes.
+    pub fn write_checkpoints(&self, logs: &[Checkpoint]) -> Result<(), LogError> {
+        let line = |c: &Checkpoint, offset: i64| format!("{} {} {offset}", c.topic, c.partition);
+        let recovery: Vec<_> = logs.iter().map(|c| line(c, c.recovery_point)).collect();
+        // A log that starts at 0 needs no line.
+        let moved = logs.iter().filter(|c| c.start_offset > 0);
+        let starts: Vec<_> = moved.map(|c| line(c, c.start_offset)).collect();
+        for (name, lines) in [(RECOVERY_POINTS, recovery), (START_OFFSETS, starts)] {
+            let text = text::checkpoint(&lines);
+            replace_small(&self.disk, &self.path.join(name), text.as_bytes(), Durable::Yes)?;
+        }
+        Ok(())
+    }
+
+    /// Notes that all logs were closed ([`Log::close`]) and lets go of the directory. The next start trusts the logs.
+    pub fn close(self, logs: &[Checkpoint]) -> Result<(), LogError> {
+        self.write_checkpoints(logs)?;
+        let mark = b"{\"version\":0,\"brokerEpoch\":0}";
+        replace_small(&self.disk, &self.path.join(CLEAN), mark, Durable::Yes)?;
+        Ok(())
+    }
+}
+
+/// Checks that `meta.properties` names this broker, or writes it; cluster and directory id.
+fn own<D: Disk>(disk: &D, path: &Path, identity: &Identity) -> Result<(String, Option<Uuid>), LogError> {
+    let Some(found) = text::read(disk, path)? else {
+        let fresh = || identity.new_cluster_id.to_string();
+        let cluster_id = identity.cluster_id.clone().unwrap_or_else(fresh);
+        let directory_id = identity.new_directory_id;
+        let text = format!(
+            "cluster.id={cluster_id}\ndirectory.id={directory_id}\nnode.id={}\nversion=1\n",
+            identity.node_id
+        );
+        replace_small(disk, path, text.as_bytes(), Durable::Yes)?;
+        return Ok((cluster_id, Some(directory_id)));
+    };
+    let properties = text::properties(&found);
+    let value = |key: &str| {
+        properties.get(key).copied().ok_or_else(|| text::malformed(path, format!("it has no {key}")))
+    };
+    let foreign = |what, found: &str, wanted: &str| LogError::Foreign {
+        path: path.to_owned(),
+        what,
+        found: found.to_owned(),
+        wanted: wanted.to_owned(),
+    };
+    if value("version")? != "1" {
+        return Err(text::malformed(path, format!("its version is {}, not 1", value("version")?)));
+    }
+    let node_id = identity.node_id.to_string();
+    if value("node.id")? != node_id {
+        return Err(foreign("node.id", value("node.id")?, &node_id));
+    }
+    let cluster_id = value("cluster.id")?;
+    match &identity.cluster_id {
+        Some(wanted) if wanted != cluster_id => Err(foreign("cluster.id", cluster_id, wanted)),
+        _ => Ok((cluster_id.to_owned(), value("directory.id").ok().and_then(|id| id.parse().ok()))),
+    }
+}
+
+fn is_topic_name(topic: &str) -> bool {
+    let legal = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
+    (1..=TOPIC_NAME_MAX).contains(&topic.len()) && topic.bytes().all(legal) && !matches!(topic, "." | "..")
+}
+
+/// Topic and partition of a directory name: what is before and after the last hyphen.
+fn partition_of(name: &str) -> Option<(&str, i32)> {
+    let (topic, partition) = name.rsplit_once('-')?;
+    let digits = !partition.is_empty() && partition.bytes().all(|b| b.is_ascii_digit());
+    (digits && is_topic_name(topic)).then(|| Some((topic, partition.parse().ok()?)))?
+}
