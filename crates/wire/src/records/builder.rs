@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::error::RecordError;
 use super::header::{BatchHeader, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE};
 use super::iter::Header;
-use super::varint::{Prefix, put_varlong, varlong_len};
+use super::varint::{Prefix, varlong_len};
 use crate::compression::{Codec, compress_pieces};
 
 /// Bytes of one chunk. Large enough that the work per chunk vanishes, small enough to stay in the nearest
@@ -153,18 +153,18 @@ impl BatchBuilder {
         }
 
         let mut prefix = Prefix::new();
-        put_varlong(&mut prefix, length_field);
+        prefix.put_varlong(length_field);
         prefix.push(0);
-        put_varlong(&mut prefix, timestamp_delta);
-        put_varlong(&mut prefix, offset_delta);
-        put_varlong(&mut prefix, key_len);
+        prefix.put_varlong(timestamp_delta);
+        prefix.put_varlong(offset_delta);
+        prefix.put_varlong(key_len);
         if let Some(key) = key {
-            self.put(prefix.as_slice());
+            self.put_prefix(&prefix);
             self.put(key);
             prefix = Prefix::new();
         }
-        put_varlong(&mut prefix, value_len);
-        self.put(prefix.as_slice());
+        prefix.put_varlong(value_len);
+        self.put_prefix(&prefix);
         self.put(value.unwrap_or_default());
         if header_count == 0 {
             self.put(&[0]);
@@ -180,15 +180,26 @@ impl BatchBuilder {
 
     fn put_headers<'h>(&mut self, count: i64, headers: impl Iterator<Item = Header<'h>>) {
         let mut prefix = Prefix::new();
-        put_varlong(&mut prefix, count);
-        self.put(prefix.as_slice());
+        prefix.put_varlong(count);
+        self.put_prefix(&prefix);
         for header in headers {
             for field in [Some(header.key), header.value] {
                 let mut prefix = Prefix::new();
-                put_varlong(&mut prefix, field_len(field));
-                self.put(prefix.as_slice());
+                prefix.put_varlong(field_len(field));
+                self.put_prefix(&prefix);
                 self.put(field.unwrap_or_default());
             }
+        }
+    }
+
+    #[inline]
+    fn put_prefix(&mut self, prefix: &Prefix) {
+        let end = self.open.len() + prefix.len();
+        if end + Prefix::CAPACITY <= CHUNK_BYTES {
+            self.open.extend_from_slice(prefix.padded());
+            self.open.truncate(end);
+        } else {
+            self.put(prefix.as_slice());
         }
     }
 

@@ -1,5 +1,6 @@
 //! The 61 bytes before the records.
 
+use super::crc::combine;
 use super::error::RecordError;
 use super::iter::MIN_RECORD_BYTES;
 use crate::compression::Codec;
@@ -226,7 +227,7 @@ impl BatchHeader {
     pub fn seal(&mut self, body_crc: u32, body_len: usize) {
         let bytes = self.encode();
         let head = bytes.get(CRC_START..).map_or(0, crc32c::crc32c);
-        self.crc = crc32c::crc32c_combine(head, body_crc, body_len);
+        self.crc = combine(head, body_crc, body_len);
     }
 
     /// The header's bytes.

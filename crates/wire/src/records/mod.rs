@@ -6,6 +6,7 @@
 //! allocating, [`BatchBuilder`] writes one.
 
 mod builder;
+mod crc;
 mod error;
 mod header;
 mod iter;

@@ -65,18 +65,6 @@ pub(crate) fn varlong_len(value: i64) -> usize {
     (bits * 9 + 64) / 64
 }
 
-/// Writes `value` as a varint into the front of `out` and says how many bytes it took.
-/// `out` is too short: nothing past its end is written, and the caller's length check will not hold.
-#[inline]
-pub(crate) fn put_varlong(out: &mut Prefix, value: i64) {
-    let mut raw = zigzag64(value);
-    while raw >= 0x80 {
-        out.push((raw & 0x7f) as u8 | 0x80);
-        raw >>= 7;
-    }
-    out.push((raw & 0x7f) as u8);
-}
-
 /// The fields of a record before its key or value, put together on the stack.
 #[derive(Clone, Copy)]
 pub(crate) struct Prefix {
@@ -95,10 +83,19 @@ impl Prefix {
 
     #[inline]
     pub(crate) fn push(&mut self, byte: u8) {
-        if let Some(slot) = self.bytes.get_mut(self.len) {
-            *slot = byte;
-            self.len += 1;
+        // Masked, so that the index needs no check; no caller writes more than the capacity.
+        self.bytes[self.len % Self::CAPACITY] = byte;
+        self.len += 1;
+    }
+
+    #[inline]
+    pub(crate) fn put_varlong(&mut self, value: i64) {
+        let mut raw = zigzag64(value);
+        while raw >= 0x80 {
+            self.push((raw & 0x7f) as u8 | 0x80);
+            raw >>= 7;
         }
+        self.push((raw & 0x7f) as u8);
     }
 
     #[inline]
