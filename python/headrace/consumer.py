@@ -90,7 +90,7 @@ class Consumer:
         Raises:
             KafkaError: what the broker said, with topic and partition.
             OffsetOutOfRangeError: the position is not in the log and ``auto.offset.reset`` is ``none``.
-            CorruptRecordError: a record cannot be read; `seek` past it to go on.
+            RecordError: a record cannot be read; `seek` past it to go on.
         """
         taken = self._native.poll(timeout, max_records)
         return self._no_rows() if taken is None else self._import(taken)

@@ -74,9 +74,8 @@ class Producer:
             A future of the record's `RecordMetadata`; it raises what the broker or the network said.
 
         Raises:
-            BufferExhaustedError: the buffer stayed full for ``max.block.ms``.
-            KafkaTimeoutError: no broker told about the topic within ``max.block.ms``.
-            RecordTooLargeError: the record is larger than ``max.request.size``.
+            KafkaTimeoutError: the buffer stayed full, or no broker told about the topic, for ``max.block.ms``.
+            RecordError: the record is larger than ``max.request.size``.
         """
         future: Future[RecordMetadata] = Future()
         future.set_running_or_notify_cancel()
@@ -100,7 +99,7 @@ class Producer:
 
         Raises:
             SchemaError: a column is missing, unknown or of a type that cannot be sent; nothing has been sent.
-            BufferExhaustedError: the buffer stayed full for ``max.block.ms``; the rows before are on their way.
+            KafkaTimeoutError: the buffer stayed full for ``max.block.ms``; the rows before are on their way.
         """
         future: Future[int] = Future()
         future.set_running_or_notify_cancel()

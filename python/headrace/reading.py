@@ -35,17 +35,13 @@ class Read:
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         """The batches in turn; rows of one batch are of one partition, in the order of their offsets."""
-        return iter(self.reader())
-
-    def reader(self) -> pa.RecordBatchReader:
-        """The read as a pyarrow reader."""
-        import pyarrow as pa  # noqa: PLC0415  (only who asks for it pays for it)
-
-        return pa.RecordBatchReader.from_stream(self._native)
+        return batches(self._native.batches())
 
     def read_all(self) -> pa.Table:
         """Everything as one table. It must fit in memory."""
-        return self.reader().read_all()
+        import pyarrow as pa  # noqa: PLC0415  (only who asks for it pays for it)
+
+        return pa.Table.from_batches(list(self), schema=self.schema)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """The Arrow C stream, for duckdb, polars, pandas and the rest; asking for another schema is not supported."""
@@ -108,8 +104,11 @@ def _bound(name: str, bound: Bound) -> tuple[str, int, dict[int, int]]:
     raise ValueError(message)
 
 
-def stream_batches(reader: _native.RangeReader, ranges: list[tuple[str, int, int, int]]) -> Iterator[pa.RecordBatch]:
-    """Reads offset ranges (topic, partition, start, stop) with a reader that keeps its connections for the next time."""
+def batches(native: _native.Batches) -> Iterator[pa.RecordBatch]:
+    """The batches of a bounded read. Taken one by one, not as a C stream, which would make texts of all errors."""
     import pyarrow as pa  # noqa: PLC0415  (only who asks for it pays for it)
 
-    return iter(pa.RecordBatchReader.from_stream(reader.read(ranges)))
+    while (taken := native.next_batch()) is not None:
+        batch = pa.record_batch(taken)
+        whole = taken.offset == 0 and taken.length == batch.num_rows
+        yield batch if whole else batch.slice(taken.offset, taken.length)

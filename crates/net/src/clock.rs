@@ -12,14 +12,12 @@ pub struct Clock {
 
 impl Clock {
     /// A clock whose `mono_ms` is 0 now.
-    #[expect(clippy::disallowed_methods, reason = "this is the place where clocks are read")]
     #[must_use]
     pub fn start() -> Self {
         Self { start: Instant::now() }
     }
 
     /// The present: milliseconds since the start, and since the Unix epoch.
-    #[expect(clippy::disallowed_methods, reason = "this is the place where clocks are read")]
     #[must_use]
     pub fn now(&self) -> Now {
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -35,7 +33,6 @@ impl Clock {
         let deadline = deadline?;
         // A timer that rounds down would spin through the last millisecond.
         let target = self.start + Duration::from_millis(deadline);
-        #[expect(clippy::disallowed_methods, reason = "this is the place where clocks are read")]
         let now = Instant::now();
         Some(target.saturating_duration_since(now))
     }

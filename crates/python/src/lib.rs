@@ -1,1 +1,28 @@
-//! The native half of the Python package headrace: register, extract, convert, release the GIL.
+//! The native half of the Python package `headrace`: register, extract, convert, release the GIL. Nothing else.
+#![expect(unsafe_code, reason = "Arrow's C interface passes raw pointers; arrow.rs says why each use is sound")]
+
+mod admin;
+mod arrow;
+mod broker;
+mod consumer;
+mod errors;
+mod producer;
+mod read;
+mod wait;
+
+use pyo3::prelude::*;
+
+/// The module `headrace._native`.
+#[pymodule(gil_used = false)]
+fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<broker::Broker>()?;
+    module.add_class::<producer::Producer>()?;
+    module.add_class::<consumer::Consumer>()?;
+    module.add_class::<consumer::Taken>()?;
+    module.add_class::<consumer::Empty>()?;
+    module.add_class::<admin::Admin>()?;
+    module.add_class::<read::Read>()?;
+    module.add_class::<read::RangeReader>()?;
+    module.add_class::<read::Batches>()?;
+    Ok(())
+}

@@ -45,7 +45,7 @@ class RangePartition(InputPartition):
 
 def read_range(options: SourceOptions, work: Range) -> Iterator[pa.RecordBatch]:
     """Reads one range in batches of about 1 MB, with the columns that the query has chosen."""
-    from headrace.reading import stream_batches  # noqa: PLC0415  (in the worker only)
+    from headrace.reading import batches  # noqa: PLC0415  (in the worker only)
 
     settings = [*options.client, ("include.headers", "true")] if options.include_headers else list(options.client)
     key = tuple(settings)
@@ -53,7 +53,7 @@ def read_range(options: SourceOptions, work: Range) -> Iterator[pa.RecordBatch]:
     while start < work.stop:
         reader = clients.range_reader(key)
         try:
-            for batch in stream_batches(reader, [(work.topic, work.partition, start, work.stop)]):
+            for batch in batches(reader.read([(work.topic, work.partition, start, work.stop)])):
                 start = cast("int", batch.column("offset")[-1].as_py()) + 1
                 yield batch.select(list(options.columns))
             return

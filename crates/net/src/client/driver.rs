@@ -9,6 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
 use headrace_client::engine::{Action, ConnId, Engine};
+use headrace_client::error::Error;
+use headrace_client::options::CommonConfig;
 use headrace_wire::primitive::Segment;
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token, Waker};
@@ -39,6 +41,13 @@ pub(crate) struct SocketOptions {
     pub(crate) send_buffer_bytes: Option<u32>,
 }
 
+impl SocketOptions {
+    /// What the options say.
+    pub(crate) fn of(config: &CommonConfig) -> Self {
+        Self { receive_buffer_bytes: config.receive_buffer_bytes, send_buffer_bytes: config.send_buffer_bytes }
+    }
+}
+
 struct Connection {
     socket: TcpStream,
     buffer: Vec<u8>,
@@ -65,7 +74,7 @@ pub(crate) struct Handle<C> {
     commands: Arc<Mutex<Vec<C>>>,
     waker: Arc<Waker>,
     stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
     pid: u32,
 }
 
@@ -101,12 +110,16 @@ impl<C: Send + 'static> Handle<C> {
             sockets,
             on_event,
         };
+        let ended = stop.clone();
         let thread = Builder::new().name(name.to_owned()).spawn(move || {
             // Runs also when the engine panics, so that no caller waits for ever.
-            let _guard = OnDrop(Some(on_exit));
+            let _guard = OnDrop(Some(move || {
+                ended.store(true, Ordering::Release);
+                on_exit();
+            }));
             driver.run();
         })?;
-        Ok(Self { commands, waker, stop, thread: Some(thread), pid: std::process::id() })
+        Ok(Self { commands, waker, stop, thread: Mutex::new(Some(thread)), pid: std::process::id() })
     }
 
     /// Whether this process is a fork of the one that started the engine: then its thread is not here.
@@ -120,10 +133,26 @@ impl<C: Send + 'static> Handle<C> {
         let _ = self.waker.wake();
     }
 
-    /// Ends the thread at once; what must be drained first is the caller's affair.
-    pub(crate) fn stop(&mut self) {
-        let Some(thread) = self.thread.take() else { return };
+    /// An error when the engine's thread has ended, or is not in this process.
+    pub(crate) fn alive(&self) -> Result<(), Error> {
         if self.is_forked() {
+            return Err(Error::Forked);
+        }
+        if self.is_stopped() { Err(Error::Closed) } else { Ok(()) }
+    }
+
+    /// Whether the thread was told to end, or has ended by itself.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+}
+
+impl<C> Handle<C> {
+    /// Ends the thread at once; what must be drained first is the caller's affair.
+    pub(crate) fn stop(&self) {
+        let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
+        if self.pid != std::process::id() {
+            // Joining a thread of another process would wait for ever, and its sockets are that process's.
             std::mem::forget(thread);
             return;
         }
@@ -135,14 +164,7 @@ impl<C: Send + 'static> Handle<C> {
 
 impl<C> Drop for Handle<C> {
     fn drop(&mut self) {
-        let Some(thread) = self.thread.take() else { return };
-        if self.pid != std::process::id() {
-            std::mem::forget(thread);
-            return;
-        }
-        self.stop.store(true, Ordering::Release);
-        let _ = self.waker.wake();
-        let _ = thread.join();
+        self.stop();
     }
 }
 

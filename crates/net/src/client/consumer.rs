@@ -1,0 +1,280 @@
+//! The consumer as callers use it: rows straight from the shared cache, everything else through the engine.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arrow_array::RecordBatch;
+use headrace_client::consumer::{
+    Assignment, CommitOffset, ConsumerCommand, ConsumerEngine, ConsumerEvent, ConsumerOutcome, OffsetAt, Rows,
+    SharedCache, StartAt, Taken, TopicPartition, lock,
+};
+use headrace_client::error::{Error, Result};
+use headrace_client::options::ConsumerConfig;
+
+use super::driver::{Handle, SocketOptions};
+use super::ops::{CallError, Check, Deadline, Ops, Signal, deadline_in};
+use crate::clock::Clock;
+
+/// A consumer with its thread.
+pub struct ConsumerClient {
+    cache: SharedCache,
+    empty: RecordBatch,
+    handle: Handle<ConsumerCommand>,
+    ops: Arc<Ops<ConsumerOutcome>>,
+    ready: Arc<Signal>,
+    clock: Clock,
+    api_timeout: Duration,
+}
+
+impl ConsumerClient {
+    /// Starts the consumer's thread; it connects when there is something to read.
+    pub fn start(config: ConsumerConfig) -> Result<Self> {
+        let clock = Clock::start();
+        let api_timeout = Duration::from_millis(config.common.default_api_timeout_ms);
+        let sockets = SocketOptions::of(&config.common);
+        let (engine, cache) = ConsumerEngine::new(config, super::seed(clock))?;
+        let empty = engine.empty_batch();
+        let ops = Arc::new(Ops::default());
+        let ready = Arc::new(Signal::default());
+        let (to_ops, to_ready) = (ops.clone(), ready.clone());
+        let (exit_ops, exit_ready) = (ops.clone(), ready.clone());
+        let on_event = move |event| match event {
+            ConsumerEvent::Done { op, result } => to_ops.complete(op, result),
+            _ => to_ready.notify(),
+        };
+        let on_exit = move || {
+            exit_ops.end();
+            exit_ready.notify();
+        };
+        let handle = Handle::start("headrace-consume", engine, clock, sockets, on_event, on_exit)
+            .map_err(|e| Error::Usage(format!("cannot start the consumer's thread: {e}")))?;
+        Ok(Self { cache, empty, handle, ops, ready, clock, api_timeout })
+    }
+
+    /// A batch of no rows with the schema of all batches.
+    #[must_use]
+    pub fn empty(&self) -> &RecordBatch {
+        &self.empty
+    }
+
+    /// The next rows of one partition, at most `max_records` (0: as many as its chunk holds). `None` when the deadline
+    /// has passed, or when a bounded read is at its end.
+    pub fn poll(&self, max_records: usize, deadline: Deadline, check: Check<'_>) -> Result<Option<Rows>, CallError> {
+        self.alive()?;
+        let max_records = if max_records == 0 { usize::MAX } else { max_records };
+        loop {
+            let seen = self.ready.seen();
+            if let Some(rows) = self.take(max_records)? {
+                return Ok(Some(rows));
+            }
+            if self.is_finished() || !self.ready.wait(seen, deadline, check)? {
+                return Ok(None);
+            }
+            self.alive()?;
+        }
+    }
+
+    /// Rows of every partition that has some, at most `max_records` in all (0: no limit), one batch a partition.
+    pub fn poll_all(&self, max_records: usize, deadline: Deadline, check: Check<'_>) -> Result<Vec<Rows>, CallError> {
+        let mut left = if max_records == 0 { usize::MAX } else { max_records };
+        let mut found: Vec<Rows> = Vec::new();
+        let Some(first) = self.poll(max_records, deadline, check)? else { return Ok(found) };
+        left -= first.len.min(left);
+        let partitions = self.assignment().len();
+        found.push(first);
+        while left > 0 && found.len() < partitions {
+            // What is handed out counts from here on: an error is left for the next poll to raise.
+            let Some(rows) = self.take_unless(left, &found)? else { break };
+            left -= rows.len.min(left);
+            found.push(rows);
+        }
+        Ok(found)
+    }
+
+    /// What is there now, decoding what was kept compressed in this thread.
+    fn take(&self, max_records: usize) -> Result<Option<Rows>> {
+        loop {
+            let mut cache = lock(&self.cache);
+            let held_back = cache.begin_poll(self.clock.now().mono_ms);
+            let taken = cache.take(max_records);
+            drop(cache);
+            if held_back {
+                self.handle.send(ConsumerCommand::Wake);
+            }
+            match taken {
+                None => return Ok(None),
+                Some(Taken::Failed(error)) => return Err(error),
+                Some(Taken::Rows(rows)) => {
+                    if rows.wake {
+                        self.handle.send(ConsumerCommand::Wake);
+                    }
+                    return Ok(Some(rows));
+                }
+                Some(Taken::Decode(job)) => {
+                    let decoded = job.run();
+                    lock(&self.cache).put_back(decoded);
+                    self.ready.notify();
+                }
+            }
+        }
+    }
+
+    fn take_unless(&self, max_records: usize, found: &[Rows]) -> Result<Option<Rows>> {
+        let next = lock(&self.cache).next_partition();
+        match next {
+            Some(partition) if found.iter().all(|rows| rows.partition != partition) => self.take(max_records),
+            _ => Ok(None),
+        }
+    }
+
+    /// Whether every partition has a stop offset and has reached it.
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        let cache = lock(&self.cache);
+        !cache.assignment().is_empty() && cache.is_finished()
+    }
+
+    /// Reads exactly these partitions.
+    pub fn assign(&self, partitions: Vec<Assignment>, check: Check<'_>) -> Result<(), CallError> {
+        self.call("assigning partitions", None, check, |op| ConsumerCommand::Assign { op, partitions }).map(drop)
+    }
+
+    /// Joins the group for these topics.
+    pub fn subscribe(&self, topics: Vec<String>, check: Check<'_>) -> Result<(), CallError> {
+        self.call("subscribing", None, check, |op| ConsumerCommand::Subscribe { op, topics }).map(drop)
+    }
+
+    /// Leaves the group and reads nothing.
+    pub fn unsubscribe(&self, check: Check<'_>) -> Result<(), CallError> {
+        self.call("leaving the group", None, check, |op| ConsumerCommand::Unsubscribe { op }).map(drop)
+    }
+
+    /// The partitions read at present.
+    #[must_use]
+    pub fn assignment(&self) -> Vec<TopicPartition> {
+        lock(&self.cache).assignment()
+    }
+
+    /// The partitions paused at present.
+    #[must_use]
+    pub fn paused(&self) -> Vec<TopicPartition> {
+        lock(&self.cache).paused()
+    }
+
+    /// Goes on elsewhere in these partitions.
+    pub fn seek(&self, targets: Vec<(TopicPartition, StartAt)>, check: Check<'_>) -> Result<(), CallError> {
+        self.call("seeking", None, check, |op| ConsumerCommand::Seek { op, targets }).map(drop)
+    }
+
+    /// Hands nothing out of these partitions, and keeps what was fetched.
+    pub fn pause(&self, partitions: Vec<TopicPartition>, check: Check<'_>) -> Result<(), CallError> {
+        self.call("pausing", None, check, |op| ConsumerCommand::Pause { op, partitions }).map(drop)
+    }
+
+    /// The opposite of [`ConsumerClient::pause`].
+    pub fn resume(&self, partitions: Vec<TopicPartition>, check: Check<'_>) -> Result<(), CallError> {
+        self.call("resuming", None, check, |op| ConsumerCommand::Resume { op, partitions }).map(drop)
+    }
+
+    /// The next offset to be handed out; waits until it is known.
+    pub fn position(
+        &self,
+        partition: TopicPartition,
+        timeout: Option<Duration>,
+        check: Check<'_>,
+    ) -> Result<i64, CallError> {
+        if let Some(position) = lock(&self.cache).position(&partition)? {
+            return Ok(position);
+        }
+        let what = format!("finding the position of {partition}");
+        let timeout_ms = self.timeout_ms(timeout);
+        let command = |op| ConsumerCommand::Position { op, partition, timeout_ms };
+        match self.call(&what, timeout, check, command)? {
+            ConsumerOutcome::Position(position) => Ok(position),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// What the group has committed.
+    pub fn committed(
+        &self,
+        partitions: Vec<TopicPartition>,
+        timeout: Option<Duration>,
+        check: Check<'_>,
+    ) -> Result<Vec<(TopicPartition, Option<CommitOffset>)>, CallError> {
+        let timeout_ms = self.timeout_ms(timeout);
+        let command = |op| ConsumerCommand::Committed { op, partitions, timeout_ms };
+        match self.call("fetching committed offsets", timeout, check, command)? {
+            ConsumerOutcome::Committed(found) => Ok(found),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Commits offsets, by default the position of every assigned partition.
+    pub fn commit(
+        &self,
+        offsets: Option<Vec<CommitOffset>>,
+        timeout: Option<Duration>,
+        check: Check<'_>,
+    ) -> Result<(), CallError> {
+        let timeout_ms = self.timeout_ms(timeout);
+        let command = |op| ConsumerCommand::Commit { op, offsets, timeout_ms };
+        self.call("committing offsets", timeout, check, command).map(drop)
+    }
+
+    /// Looks up offsets: a timestamp, -1 latest, -2 earliest, -3 the largest timestamp.
+    pub fn list_offsets(
+        &self,
+        targets: Vec<(TopicPartition, i64)>,
+        timeout: Option<Duration>,
+        check: Check<'_>,
+    ) -> Result<Vec<(TopicPartition, Option<OffsetAt>)>, CallError> {
+        let timeout_ms = self.timeout_ms(timeout);
+        let command = |op| ConsumerCommand::ListOffsets { op, targets, timeout_ms };
+        match self.call("looking up offsets", timeout, check, command)? {
+            ConsumerOutcome::Offsets(found) => Ok(found),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Commits what auto commit owes, leaves the group, ends the thread. A second call does nothing.
+    pub fn close(&self, timeout: Duration, check: Check<'_>) -> Result<(), CallError> {
+        if self.handle.is_forked() || self.handle.is_stopped() {
+            return Ok(());
+        }
+        let timeout_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
+        let deadline = deadline_in(Some(timeout.saturating_add(Duration::from_secs(1))));
+        let op = self.ops.begin();
+        self.handle.send(ConsumerCommand::Close { op, timeout_ms });
+        let closed = self.ops.wait(op, "closing the consumer", deadline, check).map(drop);
+        self.handle.stop();
+        closed
+    }
+
+    fn call(
+        &self,
+        what: &str,
+        timeout: Option<Duration>,
+        check: Check<'_>,
+        command: impl FnOnce(u64) -> ConsumerCommand,
+    ) -> Result<ConsumerOutcome, CallError> {
+        self.alive()?;
+        let op = self.ops.begin();
+        self.handle.send(command(op));
+        // The engine keeps the time; ours is only a net beneath it.
+        let limit = timeout.unwrap_or(self.api_timeout).saturating_add(Duration::from_secs(2));
+        self.ops.wait(op, what, deadline_in(Some(limit)), check)
+    }
+
+    fn timeout_ms(&self, timeout: Option<Duration>) -> u64 {
+        u64::try_from(timeout.unwrap_or(self.api_timeout).as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn alive(&self) -> Result<()> {
+        self.handle.alive()
+    }
+}
+
+fn unexpected(outcome: &ConsumerOutcome) -> CallError {
+    CallError::Failed(Error::Usage(format!("the engine answered with something else: {outcome:?}")))
+}

@@ -1,0 +1,226 @@
+//! The consumer.
+
+use headrace_client::consumer::{Assignment, CommitOffset, Rows, StartAt, TopicPartition};
+use headrace_client::options::ConsumerConfig;
+use headrace_net::client::{ConsumerClient, deadline_in};
+use arrow_array::RecordBatch;
+use pyo3::prelude::*;
+use pyo3::types::{PyCapsule, PyTuple};
+
+use crate::wait::{detached, seconds};
+use crate::{arrow, errors};
+
+type Tp = (String, i32);
+
+/// Rows that were handed out: a slice of a chunk that is imported once.
+#[pyclass(frozen, module = "headrace._native")]
+pub(crate) struct Taken {
+    rows: Rows,
+}
+
+impl Taken {
+    pub(crate) fn new(rows: Rows) -> Self {
+        Self { rows }
+    }
+}
+
+#[pymethods]
+impl Taken {
+    /// Names the chunk; two slices of one chunk have the same.
+    #[getter]
+    fn chunk_id(&self) -> u64 {
+        self.rows.chunk_id
+    }
+
+    /// First row of the slice.
+    #[getter]
+    fn offset(&self) -> usize {
+        self.rows.start
+    }
+
+    /// Rows in the slice.
+    #[getter]
+    fn length(&self) -> usize {
+        self.rows.len
+    }
+
+    /// The whole chunk.
+    #[pyo3(signature = (requested_schema=None))]
+    fn __arrow_c_array__<'py>(
+        &self,
+        py: Python<'py>,
+        requested_schema: Option<Py<PyAny>>,
+    ) -> PyResult<Bound<'py, PyTuple>> {
+        drop(requested_schema);
+        arrow::export_batch(py, &self.rows.chunk)
+    }
+}
+
+/// A batch of no rows.
+#[pyclass(frozen, module = "headrace._native")]
+pub(crate) struct Empty {
+    batch: RecordBatch,
+}
+
+#[pymethods]
+impl Empty {
+    #[pyo3(signature = (requested_schema=None))]
+    fn __arrow_c_array__<'py>(
+        &self,
+        py: Python<'py>,
+        requested_schema: Option<Py<PyAny>>,
+    ) -> PyResult<Bound<'py, PyTuple>> {
+        drop(requested_schema);
+        arrow::export_batch(py, &self.batch)
+    }
+
+    fn __arrow_c_schema__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {
+        arrow::export_schema(py, self.batch.schema_ref())
+    }
+}
+
+/// A consumer with its thread.
+#[pyclass(frozen, module = "headrace._native")]
+pub(crate) struct Consumer {
+    client: ConsumerClient,
+}
+
+#[pymethods]
+impl Consumer {
+    #[new]
+    fn start(py: Python<'_>, options: Vec<(String, String)>) -> PyResult<Self> {
+        let config = ConsumerConfig::from_pairs(options).map_err(|e| errors::to_py(py, &e))?;
+        let client = py.detach(|| ConsumerClient::start(config)).map_err(|e| errors::to_py(py, &e))?;
+        Ok(Self { client })
+    }
+
+    fn empty(&self) -> Empty {
+        Empty { batch: self.client.empty().clone() }
+    }
+
+    fn subscribe(&self, py: Python<'_>, topics: Vec<String>) -> PyResult<()> {
+        detached(py, |check| self.client.subscribe(topics, check))
+    }
+
+    fn assign(&self, py: Python<'_>, partitions: Vec<Tp>) -> PyResult<()> {
+        let partitions = names(partitions).into_iter().map(Assignment::of).collect();
+        detached(py, |check| self.client.assign(partitions, check))
+    }
+
+    fn unsubscribe(&self, py: Python<'_>) -> PyResult<()> {
+        detached(py, |check| self.client.unsubscribe(check))
+    }
+
+    fn assignment(&self) -> Vec<Tp> {
+        plain(self.client.assignment())
+    }
+
+    fn paused(&self) -> Vec<Tp> {
+        plain(self.client.paused())
+    }
+
+    #[pyo3(signature = (timeout, max_records=None))]
+    fn poll(&self, py: Python<'_>, timeout: f64, max_records: Option<usize>) -> PyResult<Option<Taken>> {
+        let deadline = deadline_in(seconds(Some(timeout)));
+        let rows = detached(py, |check| self.client.poll(max_records.unwrap_or(0), deadline, check))?;
+        Ok(rows.map(Taken::new))
+    }
+
+    #[pyo3(signature = (timeout, max_records=None))]
+    fn poll_all(&self, py: Python<'_>, timeout: f64, max_records: Option<usize>) -> PyResult<Vec<Taken>> {
+        let deadline = deadline_in(seconds(Some(timeout)));
+        let found = detached(py, |check| self.client.poll_all(max_records.unwrap_or(0), deadline, check))?;
+        Ok(found.into_iter().map(Taken::new).collect())
+    }
+
+    #[pyo3(signature = (partition, timeout=None))]
+    fn position(&self, py: Python<'_>, partition: Tp, timeout: Option<f64>) -> PyResult<i64> {
+        detached(py, |check| self.client.position(name(partition), seconds(timeout), check))
+    }
+
+    fn seek(&self, py: Python<'_>, partition: Tp, offset: i64) -> PyResult<()> {
+        detached(py, |check| self.client.seek(vec![(name(partition), StartAt::Offset(offset))], check))
+    }
+
+    fn seek_to_beginning(&self, py: Python<'_>, partitions: Vec<Tp>) -> PyResult<()> {
+        self.seek_all(py, partitions, StartAt::Earliest)
+    }
+
+    fn seek_to_end(&self, py: Python<'_>, partitions: Vec<Tp>) -> PyResult<()> {
+        self.seek_all(py, partitions, StartAt::Latest)
+    }
+
+    fn pause(&self, py: Python<'_>, partitions: Vec<Tp>) -> PyResult<()> {
+        detached(py, |check| self.client.pause(names(partitions), check))
+    }
+
+    fn resume(&self, py: Python<'_>, partitions: Vec<Tp>) -> PyResult<()> {
+        detached(py, |check| self.client.resume(names(partitions), check))
+    }
+
+    #[pyo3(signature = (offsets=None, timeout=None))]
+    fn commit(&self, py: Python<'_>, offsets: Option<Vec<(Tp, i64)>>, timeout: Option<f64>) -> PyResult<()> {
+        let offsets = offsets.map(|offsets| {
+            let commit = |(tp, offset)| CommitOffset {
+                partition: name(tp),
+                offset,
+                leader_epoch: -1,
+                metadata: String::new(),
+            };
+            offsets.into_iter().map(commit).collect()
+        });
+        detached(py, |check| self.client.commit(offsets, seconds(timeout), check))
+    }
+
+    #[pyo3(signature = (partitions, timeout=None))]
+    fn committed(
+        &self,
+        py: Python<'_>,
+        partitions: Vec<Tp>,
+        timeout: Option<f64>,
+    ) -> PyResult<Vec<(Tp, Option<i64>)>> {
+        let found = detached(py, |check| self.client.committed(names(partitions), seconds(timeout), check))?;
+        Ok(found.into_iter().map(|(tp, commit)| (pair(&tp), commit.map(|c| c.offset))).collect())
+    }
+
+    #[pyo3(signature = (partitions, timestamp, timeout=None))]
+    fn list_offsets(
+        &self,
+        py: Python<'_>,
+        partitions: Vec<Tp>,
+        timestamp: i64,
+        timeout: Option<f64>,
+    ) -> PyResult<Vec<(Tp, i64)>> {
+        let targets = names(partitions).into_iter().map(|tp| (tp, timestamp)).collect();
+        let found = detached(py, |check| self.client.list_offsets(targets, seconds(timeout), check))?;
+        Ok(found.into_iter().map(|(tp, at)| (pair(&tp), at.map_or(-1, |at| at.offset))).collect())
+    }
+
+    fn close(&self, py: Python<'_>, timeout: f64) -> PyResult<()> {
+        let timeout = seconds(Some(timeout)).unwrap_or_default();
+        detached(py, |check| self.client.close(timeout, check))
+    }
+}
+
+impl Consumer {
+    fn seek_all(&self, py: Python<'_>, partitions: Vec<Tp>, to: StartAt) -> PyResult<()> {
+        let targets = names(partitions).into_iter().map(|tp| (tp, to)).collect();
+        detached(py, |check| self.client.seek(targets, check))
+    }
+}
+
+pub(crate) fn name((topic, partition): Tp) -> TopicPartition {
+    TopicPartition::new(topic, partition)
+}
+
+fn names(partitions: Vec<Tp>) -> Vec<TopicPartition> {
+    partitions.into_iter().map(name).collect()
+}
+
+fn pair(tp: &TopicPartition) -> Tp {
+    (tp.topic.to_string(), tp.partition)
+}
+
+fn plain(partitions: Vec<TopicPartition>) -> Vec<Tp> {
+    partitions.iter().map(pair).collect()
+}

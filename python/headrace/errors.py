@@ -1,0 +1,93 @@
+"""Errors: one class for each thing that can go wrong, all of them `KafkaError`.
+
+Catch by class (`UnknownTopicOrPartitionError`), by what can be done (`Retriable`, `Fatal`, `Abortable`), or by base.
+What a broker says is a `BrokerError`; docs/errors.md lists all.
+"""
+
+from __future__ import annotations
+
+from headrace._error_table import *  # noqa: F403  (the table is this module's own, kept apart as it is generated)
+from headrace._error_table import BY_CODE, BrokerError
+from headrace._errors import Abortable, Fatal, KafkaError, Retriable
+
+__all__ = [
+    "Abortable",
+    "BrokerError",
+    "BrokerStartError",
+    "ClosedError",
+    "ConfigError",
+    "DisconnectedError",
+    "Fatal",
+    "ForkedError",
+    "KafkaError",
+    "KafkaTimeoutError",
+    "ProtocolError",
+    "RecordError",
+    "Retriable",
+    "SchemaError",
+    "UsageError",
+    *(kind.__name__ for kind in BY_CODE.values()),
+]
+
+
+class KafkaTimeoutError(KafkaError, Retriable, TimeoutError):
+    """Time ran out; the message says what was waited for and how long."""
+
+
+class DisconnectedError(KafkaError, Retriable, ConnectionError):
+    """A connection could not be made, or was lost before the answer came."""
+
+
+class ProtocolError(KafkaError):
+    """A peer sent what Kafka's protocol does not allow, or does not speak it at all."""
+
+
+class ConfigError(KafkaError, ValueError):
+    """An option is unknown, not supported, or has a value that is not accepted."""
+
+
+class UsageError(KafkaError):
+    """The call cannot work in the present state of the client."""
+
+
+class RecordError(KafkaError):
+    """A record or batch is damaged, or too large to be sent."""
+
+
+class SchemaError(KafkaError, ValueError):
+    """Arrow data has a column that cannot be sent, or lacks one."""
+
+
+class ClosedError(KafkaError, Fatal):
+    """The client is closed."""
+
+
+class ForkedError(KafkaError, Fatal):
+    """A forked child uses its parent's client; it must make its own."""
+
+
+class BrokerStartError(KafkaError, OSError):
+    """The embedded broker cannot start, or could not stop cleanly."""
+
+
+_KINDS: dict[str, type[KafkaError]] = {
+    "Timeout": KafkaTimeoutError,
+    "Disconnected": DisconnectedError,
+    "Protocol": ProtocolError,
+    "Config": ConfigError,
+    "Usage": UsageError,
+    "Record": RecordError,
+    "Closed": ClosedError,
+    "Forked": ForkedError,
+}
+
+
+def from_native(
+    kind: str, code: int | None, name: str, message: str, retriable: bool, details: dict[str, object]
+) -> KafkaError:
+    """Makes the error for what the native side reports."""
+    cls = BY_CODE.get(code, BrokerError) if code is not None else _KINDS.get(kind, KafkaError)
+    error = cls(message, code=code, name=name, retriable=retriable)
+    for attribute, value in details.items():
+        setattr(error, attribute, value)
+    return error
