@@ -1,0 +1,80 @@
+"""The command ``headrace``. Each command's module is loaded only when it is called, so that a broker starts fast."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+COMMANDS: Final = {
+    "broker": "run a broker in the foreground",
+    "topic": "list, create, describe and delete topics",
+    "produce": "send lines, or rows of a Parquet, CSV or JSON file",
+    "consume": "print records, or write them to a Parquet file",
+    "group": "list consumer groups, show their lag, set their offsets",
+    "demo": "see real traffic measurements flow from broker to PySpark to a picture",
+}
+
+_EXAMPLES: Final = """\
+examples:
+  headrace broker --data-dir ./data --port 9092
+  headrace topic create orders --partitions 4
+  echo '{"id": 1}' | headrace produce orders
+  headrace consume orders --from earliest --max 10
+  headrace demo
+
+Every command but `broker` and `demo` talks to --bootstrap (default localhost:9092, or $HEADRACE_BOOTSTRAP);
+any Apache Kafka serves as well. -X sets client options by Kafka's names. `headrace COMMAND --help` tells more.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command; gives the exit status: 0 well, 1 failed, 2 wrong usage, 130 stopped by Ctrl-C."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    # Help of all commands needs all parsers, but running one needs only its own.
+    chosen = next((a for a in arguments if not a.startswith("-")), None)
+    parser = argparse.ArgumentParser(
+        prog="headrace",
+        description="Kafka for Arrow and PySpark: broker, topics, records.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="store_true", help="print the version and end")
+    commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND")
+    for name, summary in COMMANDS.items():
+        command = commands.add_parser(
+            name, help=summary, description=summary, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        if name == chosen:
+            import_module(f"headrace.cli.{name}").configure(command)
+    options = parser.parse_args(arguments)
+    if options.version:
+        from headrace import __version__  # noqa: PLC0415  (asked for)
+
+        sys.stdout.write(f"headrace {__version__}\n")
+        return 0
+    if options.command is None:
+        parser.print_help()
+        return 2
+    return _run(options)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from headrace.errors import KafkaError  # noqa: PLC0415  (not for --help)
+
+    try:
+        status: int | None = options.run(options)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader, such as `head`, has seen enough.
+        sys.stderr.close()
+        return 0
+    except (KafkaError, OSError, ValueError) as error:
+        sys.stderr.write(f"headrace {options.command}: {error}\n")
+        return 1
+    return status or 0

@@ -1,0 +1,53 @@
+"""What several commands share."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def client_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of every command that talks to a cluster."""
+    parser.add_argument(
+        "-b",
+        "--bootstrap",
+        metavar="HOST:PORT",
+        default=os.environ.get("HEADRACE_BOOTSTRAP", "localhost:9092"),
+        help="brokers to begin with, several with commas (default: $HEADRACE_BOOTSTRAP or localhost:9092)",
+    )
+    parser.add_argument(
+        "-X",
+        "--option",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        type=setting,
+        help="a client option by Kafka's name, such as request.timeout.ms=5000; may be given several times",
+    )
+
+
+def setting(text: str) -> tuple[str, str]:
+    """``NAME=VALUE`` as a pair."""
+    name, found, value = text.partition("=")
+    if not found or not name.strip():
+        message = f"{text!r} is not of the form NAME=VALUE"
+        raise argparse.ArgumentTypeError(message)
+    return name.strip(), value.strip()
+
+
+def table(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    """Rows in columns, numbers to the right."""
+    cells = [list(header), *([str(cell) for cell in row] for row in rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
+    lines = []
+    for row in cells:
+        aligned = (
+            cell.rjust(width) if cell.lstrip("-").isdecimal() else cell.ljust(width)
+            for cell, width in zip(row, widths, strict=True)
+        )
+        lines.append("  ".join(aligned).rstrip())
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,61 @@
+"""``headrace broker``: a broker in the foreground."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from headrace.broker import Broker
+from headrace.cli._common import setting
+
+if TYPE_CHECKING:
+    import argparse
+    from types import FrameType
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's options."""
+    parser.add_argument(
+        "--data-dir", metavar="DIR", help="folder that keeps the data (default: a temporary one, removed at the end)"
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    parser.add_argument("--port", type=int, default=9092, help="port to listen on, 0 for a free one (default: 9092)")
+    parser.add_argument(
+        "-c",
+        "--config",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        type=setting,
+        help="a broker setting by Kafka's name, such as log.retention.ms=60000; may be given several times",
+    )
+    parser.set_defaults(run=run)
+    parser.epilog = "Ends on Ctrl-C or SIGTERM, with everything written down. After a kill -9 the next start recovers."
+
+
+def run(options: argparse.Namespace) -> int:
+    """Serves until told to stop."""
+    begun = time.perf_counter()
+    stopping = False
+
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        nonlocal stopping
+        stopping = True
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
+    broker = Broker.start(options.data_dir, host=options.host, port=options.port, config=dict(options.config))
+    with broker:
+        for line in broker.recovery:
+            sys.stderr.write(f"recovered: {line}\n")
+        took = (time.perf_counter() - begun) * 1000
+        sys.stdout.write(f"serving on {broker.bootstrap_servers} ({took:.0f} ms); Ctrl-C ends\n")
+        sys.stdout.flush()
+        while not stopping and broker.is_running:
+            time.sleep(0.2)
+    if not stopping:
+        sys.stderr.write("headrace broker: the broker's thread has ended by itself\n")
+        return 1
+    return 0

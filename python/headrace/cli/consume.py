@@ -1,0 +1,113 @@
+"""``headrace consume``: print records, or write them to a file."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.admin import Admin
+from headrace.cli._common import client_options
+from headrace.consumer import Consumer
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's options."""
+    parser.add_argument("topic", help="what to read")
+    parser.add_argument(
+        "--from", dest="start", choices=("earliest", "latest"), default="latest", help="begin here (default: latest)"
+    )
+    parser.add_argument("--group", metavar="ID", help="read as a member of this group, and commit")
+    parser.add_argument("--max", type=int, metavar="N", help="end after N records")
+    parser.add_argument("--until-end", action="store_true", help="end when everything that was there has been read")
+    parser.add_argument(
+        "--format",
+        choices=("value", "key-value", "json"),
+        default="value",
+        help="value: one value a line; key-value: key, tab, value; json: an object with all columns (default: value)",
+    )
+    parser.add_argument("--output", metavar="FILE.parquet", help="write all columns to a Parquet file instead")
+    client_options(parser)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Reads until the end that was asked for, or Ctrl-C."""
+    if not options.output:
+        for batch in _batches(options):
+            _print(batch, options.format)
+        return
+    from pyarrow import parquet  # noqa: PLC0415  (only for this)
+
+    rows = 0
+    writer: parquet.ParquetWriter | None = None
+    try:
+        for batch in _batches(options):
+            if writer is None:
+                writer = parquet.ParquetWriter(Path(options.output), batch.schema)
+            writer.write_batch(batch)
+            rows += batch.num_rows
+    finally:
+        if writer is not None:
+            writer.close()
+    sys.stderr.write(f"{rows:,} records written to {options.output}\n")
+
+
+def _batches(options: argparse.Namespace) -> Iterator[pa.RecordBatch]:
+    settings = {"auto.offset.reset": options.start, **dict(options.option)}
+    if options.group:
+        settings["group.id"] = options.group
+    left = options.max
+    with Admin(options.bootstrap, dict(options.option)) as admin, Consumer(options.bootstrap, settings) as consumer:
+        partitions = [(options.topic, p.partition) for p in admin.describe_topics([options.topic])[options.topic].partitions]
+        waiting = None
+        if options.until_end:
+            waiting = {tp: info.offset for tp, info in admin.list_offsets(dict.fromkeys(partitions, "latest")).items()}
+        if options.group:
+            consumer.subscribe([options.topic])
+        else:
+            consumer.assign(partitions)
+        while left is None or left > 0:
+            if waiting is not None and _at_end(consumer, waiting):
+                return
+            batch = consumer.poll(timeout=0.5, max_records=left)
+            if batch.num_rows:
+                yield batch
+                if left is not None:
+                    left -= batch.num_rows
+        if options.group:
+            consumer.commit()
+
+
+def _at_end(consumer: Consumer, ends: dict[Any, int]) -> bool:
+    mine = consumer.assignment()
+    return bool(mine) and all(consumer.position(tp) >= ends.get(tp, 0) for tp in mine)
+
+
+def _print(batch: pa.RecordBatch, form: str) -> None:
+    out = sys.stdout
+    if form == "json":
+        for row in batch.to_pylist():
+            out.write(json.dumps({name: _text(value) for name, value in row.items()}) + "\n")
+    elif form == "key-value":
+        for key, value in zip(batch.column("key").to_pylist(), batch.column("value").to_pylist(), strict=True):
+            out.write(f"{_text(key) or ''}\t{_text(value) or ''}\n")
+    else:
+        for value in batch.column("value").to_pylist():
+            out.write(f"{_text(value) or ''}\n")
+    out.flush()
+
+
+def _text(value: object) -> object:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    if isinstance(value, (int, float, str, type(None))):
+        return value
+    return str(value)

@@ -1,0 +1,66 @@
+"""``headrace group``: list, describe, set offsets, delete."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from headrace.admin import Admin, OffsetSpec
+from headrace.cli._common import client_options, table
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's options."""
+    verbs = parser.add_subparsers(title="verbs", dest="verb", metavar="VERB", required=True)
+    every = verbs.add_parser("list", help="list groups")
+    every.set_defaults(run=list_groups)
+    describe = verbs.add_parser("describe", help="show committed offsets and lag")
+    describe.add_argument("group")
+    describe.set_defaults(run=describe_group)
+    reset = verbs.add_parser("reset", help="set the offsets of a group without members, for whole topics")
+    reset.add_argument("group")
+    reset.add_argument("topic", nargs="+")
+    reset.add_argument("--to", default="earliest", help="earliest, latest, or milliseconds since the epoch")
+    reset.set_defaults(run=reset_group)
+    delete = verbs.add_parser("delete", help="delete groups with their offsets")
+    delete.add_argument("group", nargs="+")
+    delete.set_defaults(run=delete_groups)
+    for verb in (every, describe, reset, delete):
+        client_options(verb)
+
+
+def list_groups(options: argparse.Namespace) -> None:
+    """Prints all groups."""
+    with Admin(options.bootstrap, dict(options.option)) as admin:
+        rows = [(g.group_id, g.protocol_type, g.state) for g in admin.list_groups()]
+    sys.stdout.write(table(("GROUP", "TYPE", "STATE"), rows))
+
+
+def describe_group(options: argparse.Namespace) -> None:
+    """Prints a group's offsets and lag."""
+    with Admin(options.bootstrap, dict(options.option)) as admin:
+        committed = admin.group_offsets(options.group)
+        ends = admin.list_offsets(dict.fromkeys(committed, "latest"))
+    rows = [(tp.topic, tp.partition, at, ends[tp].offset, ends[tp].offset - at) for tp, at in sorted(committed.items())]
+    sys.stdout.write(table(("TOPIC", "PARTITION", "COMMITTED", "LATEST", "LAG"), rows))
+
+
+def reset_group(options: argparse.Namespace) -> None:
+    """Sets a group's offsets."""
+    to: OffsetSpec = int(options.to) if options.to.isdecimal() else options.to
+    with Admin(options.bootstrap, dict(options.option)) as admin:
+        topics = admin.describe_topics(options.topic)
+        partitions = [(name, p.partition) for name, topic in topics.items() for p in topic.partitions]
+        found = admin.list_offsets(dict.fromkeys(partitions, to))
+        admin.alter_group_offsets(options.group, {tp: info.offset for tp, info in found.items() if info.offset >= 0})
+    sys.stdout.write(f"set {len(found)} offset(s) of {options.group}\n")
+
+
+def delete_groups(options: argparse.Namespace) -> None:
+    """Deletes groups."""
+    with Admin(options.bootstrap, dict(options.option)) as admin:
+        admin.delete_groups(options.group)
+    sys.stdout.write(f"deleted {', '.join(options.group)}\n")

@@ -1,0 +1,73 @@
+"""``headrace topic``: list, create, describe, delete."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from headrace.admin import Admin
+from headrace.cli._common import client_options, setting, table
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's options."""
+    verbs = parser.add_subparsers(title="verbs", dest="verb", metavar="VERB", required=True)
+    every = verbs.add_parser("list", help="list topics")
+    every.add_argument("--internal", action="store_true", help="the broker's own topics as well")
+    every.set_defaults(run=list_topics)
+    create = verbs.add_parser("create", help="create a topic")
+    create.add_argument("name")
+    create.add_argument("-p", "--partitions", type=int, default=-1, help="number of partitions (default: the broker's)")
+    create.add_argument("-r", "--replication", type=int, default=-1, help="replicas (default: the broker's)")
+    create.add_argument(
+        "-c", "--config", metavar="NAME=VALUE", action="append", default=[], type=setting, help="topic setting"
+    )
+    create.set_defaults(run=create_topic)
+    describe = verbs.add_parser("describe", help="show partitions, leaders and offsets")
+    describe.add_argument("name", nargs="+")
+    describe.set_defaults(run=describe_topics)
+    delete = verbs.add_parser("delete", help="delete topics with all their records")
+    delete.add_argument("name", nargs="+")
+    delete.set_defaults(run=delete_topics)
+    for verb in (every, create, describe, delete):
+        client_options(verb)
+
+
+def list_topics(options: argparse.Namespace) -> None:
+    """Prints the names of all topics."""
+    with Admin(options.bootstrap, dict(options.option)) as admin:
+        for name in admin.list_topics(include_internal=options.internal):
+            sys.stdout.write(f"{name}\n")
+
+
+def create_topic(options: argparse.Namespace) -> None:
+    """Creates a topic."""
+    with Admin(options.bootstrap, dict(options.option)) as admin:
+        admin.create_topic(options.name, options.partitions, options.replication, dict(options.config))
+        made = admin.describe_topics([options.name])[options.name]
+        sys.stdout.write(f"created {options.name} with {len(made.partitions)} partition(s), id {made.topic_id}\n")
+
+
+def describe_topics(options: argparse.Namespace) -> None:
+    """Prints partitions and their offsets."""
+    with Admin(options.bootstrap, dict(options.option)) as admin:
+        topics = admin.describe_topics(options.name)
+        partitions = [(name, p.partition) for name, topic in topics.items() for p in topic.partitions]
+        first = admin.list_offsets(dict.fromkeys(partitions, "earliest"))
+        last = admin.list_offsets(dict.fromkeys(partitions, "latest"))
+        rows = [
+            (name, p.partition, p.leader, p.leader_epoch, first[name, p.partition].offset, last[name, p.partition].offset)
+            for name, topic in topics.items()
+            for p in topic.partitions
+        ]
+    sys.stdout.write(table(("TOPIC", "PARTITION", "LEADER", "EPOCH", "EARLIEST", "LATEST"), rows))
+
+
+def delete_topics(options: argparse.Namespace) -> None:
+    """Deletes topics."""
+    with Admin(options.bootstrap, dict(options.option)) as admin:
+        admin.delete_topics(options.name)
+    sys.stdout.write(f"deleted {', '.join(options.name)}\n")
