@@ -1,2 +1,16 @@
 //! The client as sans-IO state machines: connection, cluster, producer, consumer, groups, admin.
+//!
+//! An [`engine::Engine`] is what a driver runs. Each engine embeds a [`core::Core`], which owns the connections, the
+//! cluster's metadata and the calls in flight. Nothing here opens a socket or reads a clock.
 #![forbid(unsafe_code)]
+
+pub mod admin;
+pub mod cluster;
+mod connection;
+pub mod core;
+pub mod engine;
+pub mod error;
+pub mod options;
+pub mod producer;
+
+pub use error::{Error, Result};

@@ -1,0 +1,1 @@
+//! Administration: topics, offsets, groups, settings.

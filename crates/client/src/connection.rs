@@ -1,0 +1,460 @@
+//! One connection as a state machine: connecting, asking for versions, ready. Frames in, answers out.
+//!
+//! A broker answers one connection's requests in order, so an answer always belongs to the oldest request in flight,
+//! and its correlation id must say so.
+
+use std::collections::VecDeque;
+
+use bytes::{Buf, Bytes, BytesMut};
+use headrace_wire::errors::ErrorCode;
+use headrace_wire::frame::{encode_request, response_header_is_flexible};
+use headrace_wire::messages::{
+    ApiKey, ApiVersionsRequest, ApiVersionsResponse, Message, Request, VersionRange,
+};
+use headrace_wire::primitive::{Encoded, Reader};
+use headrace_wire::time::Now;
+
+use crate::core::{CallId, Expect, StreamSink};
+use crate::engine::{ConnId, Consumed};
+use crate::error::{Error, Result};
+
+/// The largest answer to the first request. Larger means that the peer does not speak Kafka's protocol.
+pub(crate) const HANDSHAKE_BYTES_MAX: usize = 1 << 20;
+/// The largest answer that is taken as a whole. Metadata of 200,000 partitions takes about 15 MB.
+pub(crate) const RESPONSE_BYTES_MAX: usize = 128 << 20;
+/// The largest answer that is taken in pieces: all that a frame can say.
+pub(crate) const STREAM_BYTES_MAX: usize = i32::MAX as usize;
+/// Tagged fields in a streamed answer's header: none are known, a few must be skipped.
+const HEADER_TAGS_BYTES_MAX: usize = 4096;
+/// Reserved at first for an answer that arrives in pieces, whatever size it claims.
+const RESERVE_BYTES_MAX: usize = 1 << 20;
+/// Size prefix and correlation id.
+const HEAD_BYTES: usize = 8;
+
+/// The versions a broker speaks.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct BrokerVersions(Vec<(i16, VersionRange)>);
+
+impl BrokerVersions {
+    fn of(response: &ApiVersionsResponse) -> Self {
+        let range = |min, max| VersionRange { min, max };
+        let mut keys: Vec<_> =
+            response.api_keys.iter().map(|k| (k.api_key, range(k.min_version, k.max_version))).collect();
+        keys.sort_unstable_by_key(|k| k.0);
+        Self(keys)
+    }
+
+    /// The versions of a request.
+    pub(crate) fn get(&self, key: i16) -> Option<VersionRange> {
+        let at = self.0.binary_search_by_key(&key, |k| k.0).ok()?;
+        self.0.get(at).map(|k| k.1)
+    }
+}
+
+/// A request that has been written and waits for its answer.
+pub(crate) struct InFlight<T> {
+    pub(crate) call: CallId,
+    pub(crate) tag: T,
+    pub(crate) key: ApiKey,
+    pub(crate) version: i16,
+    pub(crate) expect: Expect,
+    pub(crate) deadline: u64,
+    pub(crate) timeout_ms: u64,
+    pub(crate) correlation: i32,
+}
+
+enum State {
+    /// The driver is connecting.
+    Connecting,
+    /// ApiVersions is asked in this version and with this correlation id.
+    AskingVersions { version: i16, correlation: i32 },
+    // A connection that must authenticate does so here, between knowing the versions and being ready.
+    /// Calls may be sent.
+    Ready(BrokerVersions),
+}
+
+enum Receiving {
+    /// Waiting for size and correlation id.
+    Head,
+    /// Collecting a frame that did not arrive in one piece.
+    Frame { left: usize, body: BytesMut },
+    /// In the tagged fields of a streamed answer's header.
+    StreamHead { left: usize },
+    /// Handing on a streamed answer's body.
+    Stream { left: usize },
+}
+
+/// What happened to a connection while it took bytes.
+pub(crate) enum Received<T> {
+    /// The peer has told its versions: calls may be sent.
+    Ready,
+    /// The peer must be asked for its versions again, in a lower version.
+    Write(Encoded),
+    /// A call has its answer. The body is empty for a streamed one.
+    Answer(InFlight<T>, Bytes),
+}
+
+pub(crate) struct Connection<T> {
+    pub(crate) id: ConnId,
+    /// Who is at the other end, for messages.
+    pub(crate) peer: String,
+    /// The node's id; -1 for a bootstrap server, as Kafka counts them.
+    node: i32,
+    state: State,
+    receiving: Receiving,
+    pub(crate) in_flight: VecDeque<InFlight<T>>,
+    correlation: i32,
+    /// When to give up connecting and asking for versions.
+    pub(crate) setup_deadline: u64,
+    /// When something was last sent or received.
+    pub(crate) last_used: u64,
+}
+
+impl<T> Connection<T> {
+    pub(crate) fn new(now: Now, id: ConnId, peer: String, node: Option<i32>, setup_timeout_ms: u64) -> Self {
+        Self {
+            id,
+            peer,
+            node: node.unwrap_or(-1),
+            state: State::Connecting,
+            receiving: Receiving::Head,
+            in_flight: VecDeque::new(),
+            correlation: 0,
+            setup_deadline: now.mono_ms.saturating_add(setup_timeout_ms),
+            last_used: now.mono_ms,
+        }
+    }
+
+    pub(crate) fn is_ready(&self) -> bool {
+        matches!(self.state, State::Ready(_))
+    }
+
+    pub(crate) fn versions(&self) -> Option<&BrokerVersions> {
+        match &self.state {
+            State::Ready(versions) => Some(versions),
+            _ => None,
+        }
+    }
+
+    /// What the connection was doing, for the message about its end.
+    pub(crate) fn stage(&self) -> &'static str {
+        match self.state {
+            State::Connecting => "cannot connect",
+            State::AskingVersions { .. } => {
+                "the connection ended before ApiVersions was answered (does the listener expect TLS or SASL?)"
+            }
+            State::Ready(_) => "the connection was lost",
+        }
+    }
+
+    /// The TCP connection stands: asks for the versions. Nothing when it is not awaited.
+    pub(crate) fn connected(&mut self, now: Now, client_id: &str) -> Result<Option<Encoded>> {
+        if !matches!(self.state, State::Connecting) {
+            return Ok(None);
+        }
+        self.last_used = now.mono_ms;
+        self.ask_versions(ApiVersionsRequest::VERSIONS.max, client_id).map(Some)
+    }
+
+    fn ask_versions(&mut self, version: i16, client_id: &str) -> Result<Encoded> {
+        let request = ApiVersionsRequest {
+            client_software_name: "headrace".to_owned(),
+            client_software_version: env!("CARGO_PKG_VERSION").to_owned(),
+            ..Default::default()
+        };
+        let correlation = self.next_correlation();
+        let data = encode_request(version, correlation, Some(client_id), &request)
+            .map_err(|e| Error::Usage(format!("ApiVersions cannot be encoded: {e}")))?;
+        self.state = State::AskingVersions { version, correlation };
+        Ok(data)
+    }
+
+    /// The id for the next request.
+    pub(crate) fn next_correlation(&mut self) -> i32 {
+        let correlation = self.correlation;
+        self.correlation = self.correlation.checked_add(1).unwrap_or(0);
+        correlation
+    }
+
+    /// Takes bytes, and says through `out` what they were. After an error the connection is of no use any more.
+    pub(crate) fn receive<U>(
+        &mut self,
+        now: Now,
+        client_id: &str,
+        mut bytes: &[u8],
+        sink: &mut dyn StreamSink<U>,
+        user_tag: impl Fn(&mut T) -> Option<&mut U>,
+        out: &mut Vec<Received<T>>,
+    ) -> Result<Consumed> {
+        self.last_used = now.mono_ms;
+        let offered = bytes.len();
+        loop {
+            let left_before = bytes.len();
+            let want = match &mut self.receiving {
+                Receiving::Head => self.take_head(&mut bytes, client_id, out)?,
+                Receiving::Frame { left, body } => {
+                    let take = bytes.len().min(*left);
+                    body.extend_from_slice(&bytes[..take]);
+                    bytes.advance(take);
+                    *left -= take;
+                    if *left == 0 {
+                        let body = std::mem::take(body).freeze();
+                        self.receiving = Receiving::Head;
+                        self.take_frame(body, client_id, out)?;
+                    }
+                    1
+                }
+                Receiving::StreamHead { left } => {
+                    let left = *left;
+                    self.take_stream_head(&mut bytes, left)?
+                }
+                Receiving::Stream { left } => {
+                    let piece = &bytes[..bytes.len().min(*left)];
+                    let (mut consumed, mut want) = (piece.len(), 1);
+                    if let Some(call) = self.in_flight.front_mut() {
+                        let version = call.version;
+                        if let Some(tag) = user_tag(&mut call.tag) {
+                            let step = sink.stream(now, tag, self.node, version, *left, piece);
+                            step.result.map_err(|why| Error::Protocol { peer: self.peer.clone(), why })?;
+                            (consumed, want) = (step.consumed.min(piece.len()), step.want);
+                        }
+                    }
+                    *left -= consumed;
+                    let (left, want) = (*left, want.min(*left));
+                    if consumed == 0 && want <= piece.len() {
+                        return Err(self.protocol("sent a response that ends in the middle of a field"));
+                    }
+                    bytes.advance(consumed);
+                    if left == 0 {
+                        self.finish_stream(out);
+                    }
+                    want
+                }
+            };
+            if bytes.len() == left_before || bytes.is_empty() {
+                return Ok(Consumed { bytes: offered - bytes.len(), want: want.max(1) });
+            }
+        }
+    }
+
+    /// Reads size and correlation id, and decides how the rest is taken.
+    fn take_head(&mut self, bytes: &mut &[u8], client_id: &str, out: &mut Vec<Received<T>>) -> Result<usize> {
+        let Some(&size) = bytes.first_chunk::<4>() else {
+            return Ok(4);
+        };
+        let size = i32::from_be_bytes(size);
+        let (awaited, limit, streamed) = match (&self.state, self.in_flight.front()) {
+            (State::AskingVersions { correlation, .. }, _) => (*correlation, HANDSHAKE_BYTES_MAX, false),
+            (State::Ready(_), Some(call)) => {
+                let streamed = call.expect == Expect::Stream;
+                (call.correlation, if streamed { STREAM_BYTES_MAX } else { RESPONSE_BYTES_MAX }, streamed)
+            }
+            _ => return Err(self.protocol("sent bytes that nobody asked for")),
+        };
+        // Before the correlation id is there: a TLS alert has only seven bytes.
+        let size = match usize::try_from(size) {
+            Ok(size) if (4..=limit).contains(&size) => size,
+            _ => return Err(self.bad_size(size, limit, bytes)),
+        };
+        let Some(&head) = bytes.first_chunk::<HEAD_BYTES>() else {
+            return Ok(HEAD_BYTES);
+        };
+        let [_, _, _, _, c0, c1, c2, c3] = head;
+        let correlation = i32::from_be_bytes([c0, c1, c2, c3]);
+        if correlation != awaited {
+            return Err(if self.is_ready() {
+                self.protocol(format!("answered request {correlation} where {awaited} was awaited"))
+            } else {
+                self.not_kafka(&head)
+            });
+        }
+        bytes.advance(HEAD_BYTES);
+        let left = size - 4;
+        if streamed {
+            self.receiving = Receiving::StreamHead { left };
+            if left == 0 {
+                return Err(self.protocol("sent a response without a body"));
+            }
+        } else if bytes.len() >= left {
+            // All there: one copy, and nothing kept.
+            let body = Bytes::copy_from_slice(&bytes[..left]);
+            bytes.advance(left);
+            self.take_frame(body, client_id, out)?;
+        } else {
+            let body = BytesMut::with_capacity(left.min(RESERVE_BYTES_MAX));
+            self.receiving = Receiving::Frame { left, body };
+        }
+        Ok(1)
+    }
+
+    /// A whole frame behind its correlation id.
+    fn take_frame(&mut self, mut body: Bytes, client_id: &str, out: &mut Vec<Received<T>>) -> Result<()> {
+        if let State::AskingVersions { version, .. } = self.state {
+            return self.take_versions(version, body, client_id, out);
+        }
+        let Some(call) = self.in_flight.pop_front() else { return Ok(()) };
+        if response_header_is_flexible(call.key, call.version) {
+            match skip_tagged_fields(&body) {
+                Tagged::Bytes(len) => body.advance(len),
+                Tagged::Cut | Tagged::Broken => {
+                    return Err(
+                        self.protocol(format!("sent a broken header with its {} response", call.key.name()))
+                    );
+                }
+            }
+        }
+        out.push(Received::Answer(call, body));
+        Ok(())
+    }
+
+    /// The header of a streamed answer ends with tagged fields from version 1 on.
+    fn take_stream_head(&mut self, bytes: &mut &[u8], left: usize) -> Result<usize> {
+        let tagged = self.in_flight.front().is_some_and(|c| response_header_is_flexible(c.key, c.version));
+        let mut left = left;
+        if tagged {
+            let window = &bytes[..bytes.len().min(left).min(HEADER_TAGS_BYTES_MAX)];
+            match skip_tagged_fields(window) {
+                Tagged::Bytes(len) => {
+                    bytes.advance(len);
+                    left -= len;
+                }
+                Tagged::Cut if window.len() < left.min(HEADER_TAGS_BYTES_MAX) => return Ok(window.len() + 1),
+                Tagged::Cut | Tagged::Broken => return Err(self.protocol("sent a broken response header")),
+            }
+        }
+        if left == 0 {
+            return Err(self.protocol("sent a response without a body"));
+        }
+        self.receiving = Receiving::Stream { left };
+        Ok(1)
+    }
+
+    fn finish_stream(&mut self, out: &mut Vec<Received<T>>) {
+        self.receiving = Receiving::Head;
+        if let Some(call) = self.in_flight.pop_front() {
+            out.push(Received::Answer(call, Bytes::new()));
+        }
+    }
+
+    /// The answer to ApiVersions. Its header never has tagged fields, and a broker that lacks the version asked for
+    /// answers in version 0 with the versions that it has.
+    fn take_versions(
+        &mut self,
+        version: i16,
+        body: Bytes,
+        client_id: &str,
+        out: &mut Vec<Received<T>>,
+    ) -> Result<()> {
+        let code = match body.first_chunk::<2>() {
+            Some(code) => ErrorCode::new(i16::from_be_bytes(*code)),
+            None => return Err(self.not_kafka(&body)),
+        };
+        let spoken = if code == ErrorCode::UNSUPPORTED_VERSION { 0 } else { version };
+        let mut reader = Reader::new(body);
+        let response = ApiVersionsResponse::decode(spoken, &mut reader)
+            .map_err(|e| self.protocol(format!("sent a broken ApiVersions response: {e}")))?;
+        if code == ErrorCode::UNSUPPORTED_VERSION {
+            let theirs = BrokerVersions::of(&response).get(ApiVersionsRequest::KEY.code());
+            // An empty list comes from brokers that could not even read the request: all of them know version 0.
+            let next = theirs.map_or(0, |theirs| theirs.max).min(version - 1);
+            if next < 0 {
+                return Err(self.protocol("knows no version of ApiVersions that headrace knows"));
+            }
+            let data = self.ask_versions(next, client_id)?;
+            out.push(Received::Write(data));
+            return Ok(());
+        }
+        if code != ErrorCode::NONE {
+            return Err(Error::broker(code, format!("{} refused ApiVersions", self.peer)));
+        }
+        let versions = BrokerVersions::of(&response);
+        self.check_age(&versions)?;
+        self.state = State::Ready(versions);
+        out.push(Received::Ready);
+        Ok(())
+    }
+
+    /// Kafka 2.8 is the oldest peer: flexible Fetch (12) came just before it.
+    fn check_age(&self, versions: &BrokerVersions) -> Result<()> {
+        const FETCH_NEEDED: i16 = 12;
+        let why = match versions.get(ApiKey::Fetch.code()) {
+            Some(theirs) if theirs.max >= FETCH_NEEDED => return Ok(()),
+            Some(theirs) => format!("speaks Fetch {} to {}", theirs.min, theirs.max),
+            None => "speaks no Fetch".to_owned(),
+        };
+        Err(self
+            .unsupported(format!("{why}, and headrace needs {FETCH_NEEDED}: Kafka 2.8 or newer is required")))
+    }
+
+    /// A peer that speaks the protocol, but not a version that we speak.
+    pub(crate) fn unsupported(&self, why: impl std::fmt::Display) -> Error {
+        Error::broker(ErrorCode::UNSUPPORTED_VERSION, format!("{} {why}", self.peer))
+    }
+
+    pub(crate) fn protocol(&self, why: impl Into<String>) -> Error {
+        Error::Protocol { peer: self.peer.clone(), why: why.into() }
+    }
+
+    fn bad_size(&self, size: i32, limit: usize, head: &[u8]) -> Error {
+        if self.is_ready() {
+            self.protocol(format!("sent a response of {size} bytes, and at most {limit} are taken"))
+        } else {
+            self.not_kafka(head)
+        }
+    }
+
+    fn not_kafka(&self, got: &[u8]) -> Error {
+        let guess = match got {
+            [0x15, 0x03, ..] => "a TLS alert: the listener expects TLS".to_owned(),
+            [0x16, 0x03, ..] => "a TLS handshake".to_owned(),
+            [b'H', b'T', b'T', b'P', ..] => "an HTTP answer".to_owned(),
+            _ => format!(
+                "the bytes {}",
+                got.iter().take(HEAD_BYTES).map(|b| format!("{b:02x}")).collect::<String>()
+            ),
+        };
+        self.protocol(format!("does not speak the Kafka protocol (got {guess})"))
+    }
+}
+
+enum Tagged {
+    /// The fields take this many bytes.
+    Bytes(usize),
+    /// They go on behind the end of the bytes.
+    Cut,
+    /// No fields look like this.
+    Broken,
+}
+
+/// How long the tagged fields at the front of `bytes` are. Nothing in them is used.
+fn skip_tagged_fields(bytes: &[u8]) -> Tagged {
+    fn varint(bytes: &[u8], at: &mut usize) -> Result<u32, Tagged> {
+        let mut value = 0u32;
+        for shift in (0..35).step_by(7) {
+            let &byte = bytes.get(*at).ok_or(Tagged::Cut)?;
+            *at += 1;
+            value |= u32::from(byte & 0x7F) << shift;
+            if byte < 0x80 {
+                return Ok(value);
+            }
+        }
+        Err(Tagged::Broken)
+    }
+    let mut at = 0;
+    let mut skip = || -> Result<usize, Tagged> {
+        // Every field takes at least two bytes, so `bytes` bounds the loop, whatever the count says.
+        for _ in 0..varint(bytes, &mut at)? {
+            varint(bytes, &mut at)?;
+            let size = varint(bytes, &mut at)? as usize;
+            at = at.saturating_add(size);
+            if at > bytes.len() {
+                return Err(Tagged::Cut);
+            }
+        }
+        Ok(at)
+    };
+    match skip() {
+        Ok(len) => Tagged::Bytes(len),
+        Err(why) => why,
+    }
+}

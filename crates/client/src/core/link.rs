@@ -1,0 +1,75 @@
+//! A link: one lane to one peer, over whatever connections it takes. It keeps what waits for the next connection.
+
+use std::collections::VecDeque;
+
+use super::call::{Lane, Queued};
+use crate::connection::Connection;
+use crate::error::Error;
+
+/// Who a link leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Peer {
+    /// A broker by its id.
+    Node(i32),
+    /// A server of `bootstrap.servers` by its place in the list.
+    Bootstrap(usize),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct LinkKey {
+    pub(super) peer: Peer,
+    pub(super) lane: Lane,
+}
+
+impl LinkKey {
+    pub(super) fn node(self) -> Option<i32> {
+        match self.peer {
+            Peer::Node(node) => Some(node),
+            Peer::Bootstrap(_) => None,
+        }
+    }
+}
+
+pub(super) struct Link<T> {
+    pub(super) host: String,
+    pub(super) port: u16,
+    /// Who it leads to, for messages.
+    pub(super) name: String,
+    pub(super) connection: Option<Connection<T>>,
+    /// Calls that wait for a connection.
+    pub(super) queue: VecDeque<Queued<T>>,
+    /// Connections in a row that did not get ready.
+    pub(super) failures: u32,
+    /// No connecting before this time.
+    pub(super) not_before: u64,
+    /// Why the last connection ended.
+    pub(super) last_error: Option<Error>,
+}
+
+impl<T> Link<T> {
+    pub(super) fn new(key: LinkKey, host: String, port: u16) -> Self {
+        let name = match key.peer {
+            Peer::Node(node) => format!("node {node} ({host}:{port})"),
+            Peer::Bootstrap(_) => format!("bootstrap server {host}:{port}"),
+        };
+        Self {
+            host,
+            port,
+            name,
+            connection: None,
+            queue: VecDeque::new(),
+            failures: 0,
+            not_before: 0,
+            last_error: None,
+        }
+    }
+
+    pub(super) fn is_ready(&self) -> bool {
+        self.connection.as_ref().is_some_and(Connection::is_ready)
+    }
+
+    /// Calls that are not answered yet.
+    pub(super) fn pending(&self) -> usize {
+        self.queue.len() + self.connection.as_ref().map_or(0, |c| c.in_flight.len())
+    }
+}

@@ -1,0 +1,308 @@
+//! How calls get to connections, and what happens when time or a connection ends.
+
+use std::collections::VecDeque;
+
+use headrace_wire::messages::VersionRange;
+use headrace_wire::time::Now;
+
+use super::call::{Expect, Lane, Queued};
+use super::link::{Link, LinkKey, Peer};
+use super::{Core, Tag, no_version};
+use crate::connection::{Connection, InFlight};
+use crate::engine::{Action, ConnId};
+use crate::error::Error;
+
+impl<T> Core<T> {
+    /// Calls to any broker go to a connection that is ready; while there is none, one candidate after the other is
+    /// tried.
+    pub(super) fn place_waiting(&mut self, now: Now) {
+        if self.waiting.is_empty() {
+            return;
+        }
+        let ready = self
+            .links
+            .iter_mut()
+            .filter(|(key, link)| key.lane == Lane::Control && link.is_ready())
+            .min_by_key(|(_, link)| link.pending());
+        if let Some((_, link)) = ready {
+            link.queue.append(&mut self.waiting);
+            return;
+        }
+        let connecting =
+            self.links.iter().any(|(key, l)| key.lane == Lane::Control && l.connection.is_some());
+        if connecting {
+            return;
+        }
+        let candidates = self.candidates();
+        if let Some(error) = self.all_hopeless(&candidates) {
+            for queued in std::mem::take(&mut self.waiting) {
+                self.answer(Some(now), queued.call, queued.tag, None, Err(error.clone()));
+            }
+            return;
+        }
+        for step in 0..candidates.len() {
+            let at = (self.next_candidate + step) % candidates.len();
+            let Some(&peer) = candidates.get(at) else { continue };
+            let key = LinkKey { peer, lane: Lane::Control };
+            if self.links.get(&key).is_some_and(|l| l.not_before > now.mono_ms) {
+                continue;
+            }
+            self.next_candidate = at + 1;
+            if let Some((host, port)) = self.address(peer) {
+                self.links.entry(key).or_insert_with(|| Link::new(key, host, port));
+                self.connect(now, key);
+                return;
+            }
+        }
+    }
+
+    /// Where a call to any broker may go: the brokers that are known, then those of `bootstrap.servers`.
+    fn candidates(&self) -> Vec<Peer> {
+        let nodes = self.cluster.brokers().map(|b| Peer::Node(b.node));
+        nodes.chain((0..self.settings.bootstrap.len()).map(Peer::Bootstrap)).collect()
+    }
+
+    fn address(&self, peer: Peer) -> Option<(String, u16)> {
+        match peer {
+            Peer::Node(node) => self.cluster.broker(node).map(|b| (b.host.clone(), b.port)),
+            Peer::Bootstrap(at) => self.settings.bootstrap.get(at).map(|e| (e.host.clone(), e.port)),
+        }
+    }
+
+    /// When every candidate has answered in a way that waiting does not mend (it does not speak Kafka, or is too old):
+    /// the first such error. The errors are spent with it, so the next calls try again.
+    fn all_hopeless(&mut self, candidates: &[Peer]) -> Option<Error> {
+        let hopeless = |peer: &Peer| {
+            let link = self.links.get(&LinkKey { peer: *peer, lane: Lane::Control });
+            link.and_then(|l| l.last_error.clone()).filter(|e| !e.retriable())
+        };
+        let errors: Option<Vec<Error>> = candidates.iter().map(hopeless).collect();
+        let first = errors?.into_iter().next()?;
+        for peer in candidates {
+            if let Some(link) = self.links.get_mut(&LinkKey { peer: *peer, lane: Lane::Control }) {
+                link.last_error = None;
+            }
+        }
+        Some(first)
+    }
+
+    fn connect(&mut self, now: Now, key: LinkKey) {
+        let Some(link) = self.links.get_mut(&key) else { return };
+        let conn = ConnId(self.next_connection);
+        self.next_connection += 1;
+        let setup_ms = self.settings.setup.wait_ms(link.failures.saturating_add(1), &mut self.jitter);
+        link.connection = Some(Connection::new(now, conn, link.name.clone(), key.node(), setup_ms));
+        self.connections.insert(conn, key);
+        self.actions.push_back(Action::Connect { conn, host: link.host.clone(), port: link.port });
+    }
+
+    /// Links with work get a connection once their back-off is over; links that are ready write what they have.
+    pub(super) fn connect_and_write(&mut self, now: Now) {
+        let busy: Vec<LinkKey> =
+            self.links.iter().filter(|(_, l)| !l.queue.is_empty()).map(|(key, _)| *key).collect();
+        for key in busy {
+            let Some(link) = self.links.get_mut(&key) else { continue };
+            if link.is_ready() {
+                self.write_queue(now, key);
+            } else if link.connection.is_none() && link.not_before <= now.mono_ms {
+                self.connect(now, key);
+            }
+        }
+    }
+
+    fn write_queue(&mut self, now: Now, key: LinkKey) {
+        while let Some(link) = self.links.get_mut(&key)
+            && let Some(connection) = link.connection.as_mut()
+            && let Some(queued) = link.queue.pop_front()
+        {
+            let request_key = queued.request.key();
+            let theirs = connection.versions().and_then(|v| v.get(request_key.code()));
+            let ours = VersionRange {
+                min: queued.versions.min,
+                max: queued.versions.max.min(queued.spec.version_max),
+            };
+            let Some(version) = theirs.and_then(|theirs| ours.newest_common(theirs)) else {
+                let error = no_version(&link.name, request_key, ours, theirs);
+                self.answer(Some(now), queued.call, queued.tag, key.node(), Err(error));
+                continue;
+            };
+            let correlation = connection.next_correlation();
+            let data = match queued.request.encode(version, correlation, &self.settings.client_id) {
+                Ok(data) => data,
+                Err(why) => {
+                    let error =
+                        Error::Usage(format!("{} {version} cannot be encoded: {why}", request_key.name()));
+                    self.answer(Some(now), queued.call, queued.tag, key.node(), Err(error));
+                    continue;
+                }
+            };
+            self.actions.push_back(Action::Write { conn: connection.id, data });
+            connection.last_used = now.mono_ms;
+            if queued.spec.expect == Expect::Nothing {
+                let result = Ok((version, bytes::Bytes::new()));
+                self.answer(Some(now), queued.call, queued.tag, key.node(), result);
+                continue;
+            }
+            connection.in_flight.push_back(InFlight {
+                call: queued.call,
+                tag: queued.tag,
+                key: request_key,
+                version,
+                expect: queued.spec.expect,
+                deadline: queued.deadline,
+                timeout_ms: queued.spec.timeout_ms,
+                correlation,
+            });
+        }
+    }
+
+    /// A connection is over: its calls and those that wait for it end, and the next one waits its turn. `close` tells
+    /// the driver, which does not know yet.
+    pub(super) fn end_connection(&mut self, now: Now, key: LinkKey, error: Error, close: bool) {
+        let Some(link) = self.links.get_mut(&key) else { return };
+        let mut ended = VecDeque::new();
+        if let Some(connection) = link.connection.take() {
+            self.connections.remove(&connection.id);
+            if close {
+                self.actions.push_back(Action::Close { conn: connection.id });
+            }
+            ended.extend(connection.in_flight.into_iter().map(|c| (c.call, c.tag)));
+        }
+        link.failures = link.failures.saturating_add(1);
+        let wait = self.settings.reconnect.wait_ms(link.failures, &mut self.jitter);
+        link.not_before = now.mono_ms.saturating_add(wait);
+        link.last_error = Some(error.clone());
+        ended.extend(link.queue.drain(..).map(|q| (q.call, q.tag)));
+        if key.node().is_some() {
+            self.refresh.stale(now);
+        }
+        for (call, tag) in ended {
+            self.answer(Some(now), call, tag, key.node(), Err(error.clone()));
+        }
+    }
+
+    /// Ends the calls whose time is up. One that was written takes its connection with it: its answer would still come,
+    /// and stand in front of all others.
+    pub(super) fn expire_calls(&mut self, now: Now) {
+        let expired = take_late(&mut self.waiting, now, |q| q.deadline);
+        if !expired.is_empty() {
+            let why = self.why_unreachable();
+            self.answer_late(now, expired, None, &why);
+        }
+        let keys: Vec<LinkKey> = self.links.keys().copied().collect();
+        for key in keys {
+            let Some(link) = self.links.get_mut(&key) else { continue };
+            let name = link.name.clone();
+            let queued = take_late(&mut link.queue, now, |q| q.deadline);
+            let why =
+                link.last_error.as_ref().map_or_else(|| format!("{name} is not connected"), Error::to_string);
+            let silent =
+                link.connection.as_mut().map(|c| take_late(&mut c.in_flight, now, |call| call.deadline));
+            self.answer_late(now, queued, key.node(), &why);
+            let mut close = None;
+            for call in silent.into_iter().flatten() {
+                let (what, ms) = (format!("{} to {name}", call.key.name()), call.timeout_ms);
+                let why = format!("closed, since {what} was not answered within {ms} ms");
+                close.get_or_insert(Error::Disconnected { peer: name.clone(), why });
+                let error = Error::timeout(what, ms);
+                self.answer(Some(now), call.call, call.tag, key.node(), Err(error));
+            }
+            if let Some(error) = close {
+                self.end_connection(now, key, error, true);
+            }
+        }
+    }
+
+    fn answer_late(&mut self, now: Now, late: Vec<Queued<Tag<T>>>, node: Option<i32>, why: &str) {
+        for queued in late {
+            let what = format!("finding a broker for {}", queued.request.key().name());
+            let error = Error::Timeout { what, ms: queued.spec.timeout_ms, detail: why.to_owned() };
+            self.answer(Some(now), queued.call, queued.tag, node, Err(error));
+        }
+    }
+
+    /// Why no broker is ready, for the message of a call that waited for any.
+    fn why_unreachable(&self) -> String {
+        let tried = self.links.iter().filter(|(key, _)| key.lane == Lane::Control);
+        let why: Vec<String> =
+            tried.filter_map(|(_, l)| l.last_error.as_ref().map(Error::to_string)).collect();
+        if why.is_empty() {
+            let servers: Vec<String> = self.settings.bootstrap.iter().map(ToString::to_string).collect();
+            return format!("no answer from {}", servers.join(", "));
+        }
+        why.join("; ")
+    }
+
+    /// Ends connections that do not get ready in time, and those that nobody has used for long.
+    pub(super) fn expire_connections(&mut self, now: Now) {
+        let keys: Vec<LinkKey> = self.links.keys().copied().collect();
+        for key in keys {
+            let Some(connection) = self.links.get(&key).and_then(|l| l.connection.as_ref()) else { continue };
+            let peer = connection.peer.clone();
+            if !connection.is_ready() && connection.setup_deadline <= now.mono_ms {
+                let why = format!("{}: no answer in time", connection.stage());
+                self.end_connection(now, key, Error::Disconnected { peer, why }, true);
+            } else if self.idle_deadline(key).is_some_and(|at| at <= now.mono_ms) {
+                // Nothing has failed, so the next call may connect at once.
+                let Some(link) = self.links.get_mut(&key) else { continue };
+                if let Some(connection) = link.connection.take() {
+                    self.connections.remove(&connection.id);
+                    self.actions.push_back(Action::Close { conn: connection.id });
+                }
+            }
+        }
+    }
+
+    fn idle_deadline(&self, key: LinkKey) -> Option<u64> {
+        let link = self.links.get(&key)?;
+        let connection = link.connection.as_ref().filter(|c| c.is_ready())?;
+        (link.pending() == 0).then(|| connection.last_used.saturating_add(self.settings.idle_ms))
+    }
+
+    /// See [`Engine::poll_timeout`](crate::engine::Engine::poll_timeout).
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<u64> {
+        if self.closed {
+            return None;
+        }
+        let links = self.links.iter().filter_map(|(key, link)| {
+            let queued = link.queue.iter().map(|q| q.deadline).min();
+            let Some(connection) = link.connection.as_ref() else {
+                return least(queued, (!link.queue.is_empty()).then_some(link.not_before));
+            };
+            let in_flight = connection.in_flight.iter().map(|c| c.deadline).min();
+            let setup = (!connection.is_ready()).then_some(connection.setup_deadline);
+            least(least(queued, in_flight), least(setup, self.idle_deadline(*key)))
+        });
+        let waiting = self.waiting.iter().map(|q| q.deadline).min();
+        let retry = if self.waiting.is_empty() { None } else { self.next_attempt() };
+        least(least(links.min(), waiting), least(retry, self.refresh.due()))
+    }
+
+    /// When the next candidate for calls to any broker may be tried, while none is being tried.
+    fn next_attempt(&self) -> Option<u64> {
+        if self.links.iter().any(|(key, l)| key.lane == Lane::Control && l.connection.is_some()) {
+            return None;
+        }
+        let not_before =
+            |peer| self.links.get(&LinkKey { peer, lane: Lane::Control }).map_or(0, |l| l.not_before);
+        self.candidates().into_iter().map(not_before).min()
+    }
+}
+
+/// Takes out what is late, keeping the order of the rest.
+fn take_late<I>(queue: &mut VecDeque<I>, now: Now, deadline: impl Fn(&I) -> u64) -> Vec<I> {
+    if queue.iter().all(|item| deadline(item) > now.mono_ms) {
+        return Vec::new();
+    }
+    let (late, kept): (VecDeque<I>, _) = queue.drain(..).partition(|item| deadline(item) <= now.mono_ms);
+    *queue = kept;
+    late.into()
+}
+
+fn least(a: Option<u64>, b: Option<u64>) -> Option<u64> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}

@@ -1,0 +1,482 @@
+//! What all engines share: connections, the cluster's metadata, calls in flight.
+//!
+//! A call goes to a link (one lane to one broker), which connects when it has something to send. It ends with exactly
+//! one [`Reply`]: the answer, or an error. Calls are never sent twice: trying again is the engine's decision, with
+//! [`Error::retriable`] and [`Backoff`] as its help.
+
+mod backoff;
+mod call;
+mod link;
+mod links;
+mod refresh;
+#[cfg(test)]
+pub(crate) mod scripted;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use bytes::Bytes;
+use headrace_wire::errors::ErrorCode;
+use headrace_wire::messages::metadata_request::MetadataRequestTopic;
+use headrace_wire::messages::{ApiKey, Message, MetadataRequest, Request, VersionRange};
+use headrace_wire::time::Now;
+
+pub use self::backoff::{Backoff, Jitter};
+pub use self::call::{CallId, CallSpec, Expect, Lane, NoStream, Reply, StreamSink, StreamStep, Target};
+use self::call::{Outgoing, Queued, Typed, decode_body};
+use self::link::{Link, LinkKey, Peer};
+use self::refresh::Refresh;
+use crate::cluster::Cluster;
+use crate::connection::{InFlight, Received};
+use crate::engine::{Action, ConnId, Consumed};
+use crate::error::{Error, Result};
+use crate::options::{CommonConfig, Endpoint};
+
+/// Who asked: an engine, or the core itself.
+enum Tag<T> {
+    User(T),
+    Metadata,
+}
+
+impl<T> Tag<T> {
+    fn user(&mut self) -> Option<&mut T> {
+        match self {
+            Self::User(tag) => Some(tag),
+            Self::Metadata => None,
+        }
+    }
+}
+
+/// Connections, metadata and calls of one client. `T` is what an engine gives along with a call.
+pub struct Core<T> {
+    settings: Settings,
+    jitter: Jitter,
+    links: BTreeMap<LinkKey, Link<Tag<T>>>,
+    connections: HashMap<ConnId, LinkKey>,
+    /// Calls to any broker that wait until one is ready.
+    waiting: VecDeque<Queued<Tag<T>>>,
+    /// Which candidate is tried next for `waiting`.
+    next_candidate: usize,
+    cluster: Cluster,
+    refresh: Refresh,
+    actions: VecDeque<Action>,
+    replies: VecDeque<Reply<T>>,
+    received: Vec<Received<Tag<T>>>,
+    next_connection: u32,
+    next_call: u64,
+    closed: bool,
+}
+
+/// The options that concern connections and metadata.
+#[derive(Debug, Clone)]
+struct Settings {
+    bootstrap: Vec<Endpoint>,
+    client_id: String,
+    request_timeout_ms: u64,
+    setup: Backoff,
+    reconnect: Backoff,
+    idle_ms: u64,
+    auto_create: bool,
+}
+
+impl<T> Core<T> {
+    /// A core that has not connected yet. `auto_create` lets metadata requests create topics that are missing, where the
+    /// broker allows it. The same `seed` gives the same jitter.
+    #[must_use]
+    pub fn new(config: &CommonConfig, auto_create: bool, seed: u64) -> Self {
+        let settings = Settings {
+            bootstrap: config.bootstrap_servers.clone(),
+            client_id: config.client_id.clone(),
+            request_timeout_ms: config.request_timeout_ms,
+            setup: Backoff {
+                first_ms: config.socket_connection_setup_timeout_ms,
+                max_ms: config.socket_connection_setup_timeout_max_ms,
+            },
+            reconnect: Backoff {
+                first_ms: config.reconnect_backoff_ms,
+                max_ms: config.reconnect_backoff_max_ms,
+            },
+            idle_ms: config.connections_max_idle_ms,
+            auto_create,
+        };
+        let retry = Backoff { first_ms: config.retry_backoff_ms, max_ms: config.retry_backoff_max_ms };
+        Self {
+            settings,
+            jitter: Jitter::new(seed),
+            links: BTreeMap::new(),
+            connections: HashMap::new(),
+            waiting: VecDeque::new(),
+            next_candidate: 0,
+            cluster: Cluster::default(),
+            refresh: Refresh::new(retry, config.metadata_max_age_ms),
+            actions: VecDeque::new(),
+            replies: VecDeque::new(),
+            received: Vec::new(),
+            next_connection: 0,
+            next_call: 0,
+            closed: false,
+        }
+    }
+
+    /// What is known of the cluster.
+    #[must_use]
+    pub fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+
+    /// Jitter for the engine's own waits.
+    pub fn jitter(&mut self) -> &mut Jitter {
+        &mut self.jitter
+    }
+
+    /// Makes a call that is answered with a whole frame.
+    pub fn call<R: Request + Send + 'static>(
+        &mut self,
+        now: Now,
+        target: Target,
+        lane: Lane,
+        request: R,
+        tag: T,
+        timeout_ms: u64,
+    ) -> CallId {
+        self.call_with(now, CallSpec::new(target, lane, timeout_ms), request, tag)
+    }
+
+    /// Makes a call whose answer's body goes to the [`StreamSink`] of [`handle_bytes`](Self::handle_bytes).
+    pub fn call_streaming<R: Request + Send + 'static>(
+        &mut self,
+        now: Now,
+        target: Target,
+        lane: Lane,
+        request: R,
+        tag: T,
+        timeout_ms: u64,
+    ) -> CallId {
+        let spec = CallSpec::new(target, lane, timeout_ms).expect(Expect::Stream);
+        self.call_with(now, spec, request, tag)
+    }
+
+    /// Makes a call. The version is chosen when the broker's versions are known: the highest that the broker, we and
+    /// `spec` agree on.
+    pub fn call_with<R: Request + Send + 'static>(
+        &mut self,
+        now: Now,
+        spec: CallSpec,
+        request: R,
+        tag: T,
+    ) -> CallId {
+        let call = self.queue(now, spec, R::VERSIONS, Box::new(Typed(request)), Tag::User(tag));
+        self.pump(now);
+        call
+    }
+
+    /// Calls on a lane that are not answered yet, those that wait for a connection included.
+    #[must_use]
+    pub fn in_flight(&self, node: i32, lane: Lane) -> usize {
+        self.links.get(&LinkKey { peer: Peer::Node(node), lane }).map_or(0, Link::pending)
+    }
+
+    /// Whether a call on a lane would be written at once.
+    #[must_use]
+    pub fn is_ready(&self, node: i32, lane: Lane) -> bool {
+        self.links.get(&LinkKey { peer: Peer::Node(node), lane }).is_some_and(Link::is_ready)
+    }
+
+    /// The version that a call of `R` to a node would use; `None` until one of its connections is ready, or when there
+    /// is none in common.
+    #[must_use]
+    pub fn version_of<R: Request>(&self, node: i32) -> Option<i16> {
+        let connections = self.links.iter().filter(|(key, _)| key.node() == Some(node));
+        let versions = connections.filter_map(|(_, link)| link.connection.as_ref()?.versions()).next()?;
+        R::VERSIONS.newest_common(versions.get(R::KEY.code())?)
+    }
+
+    /// Asks for these topics with every metadata request from now on, at once for those that are new.
+    pub fn want_topics<'a>(&mut self, now: Now, topics: impl IntoIterator<Item = &'a str>) {
+        for topic in topics {
+            self.refresh.want(now, topic);
+        }
+        self.pump(now);
+    }
+
+    /// Forgets these topics.
+    pub fn forget_topics<'a>(&mut self, topics: impl IntoIterator<Item = &'a str>) {
+        for topic in topics {
+            self.refresh.forget(topic);
+            self.cluster.forget_topic(topic);
+        }
+    }
+
+    /// Metadata looks stale: asks again once the back-off allows. Blocks nobody; many such wishes make one request.
+    pub fn refresh(&mut self, now: Now, reason: &'static str) {
+        // The reason is for whoever reads the call; it is kept out of the hot path.
+        let _ = reason;
+        self.refresh.stale(now);
+        self.pump(now);
+    }
+
+    /// Whether a metadata answer is awaited or due.
+    #[must_use]
+    pub fn refreshing(&self, now: Now) -> bool {
+        self.refresh.in_flight() || self.refresh.due().is_some_and(|due| due <= now.mono_ms)
+    }
+
+    /// A newer leader that came along with another answer (KIP-951). `true` when it was news.
+    pub fn update_leader(&mut self, topic: &str, partition: i32, node: i32, epoch: i32) -> bool {
+        self.cluster.update_leader(topic, partition, node, epoch)
+    }
+
+    /// The address of a broker that came along with another answer, such as a coordinator's.
+    pub fn learn_broker(&mut self, node: i32, host: &str, port: i32) {
+        if let Ok(port) = u16::try_from(port) {
+            self.cluster.learn_broker(node, host, port);
+        }
+    }
+
+    /// Closes a lane's connection. Its calls end with [`Error::Disconnected`].
+    pub fn disconnect(&mut self, now: Now, node: i32, lane: Lane, why: &str) {
+        let key = LinkKey { peer: Peer::Node(node), lane };
+        if let Some(link) = self.links.get(&key) {
+            let error = Error::Disconnected { peer: link.name.clone(), why: why.to_owned() };
+            self.end_connection(now, key, error, true);
+            self.pump(now);
+        }
+    }
+
+    /// Closes every connection and ends every call with [`Error::Closed`].
+    pub fn close(&mut self) {
+        self.closed = true;
+        let mut ended = std::mem::take(&mut self.waiting);
+        for (key, link) in std::mem::take(&mut self.links) {
+            if let Some(connection) = link.connection {
+                self.actions.push_back(Action::Close { conn: connection.id });
+                for call in connection.in_flight {
+                    self.answer(None, call.call, call.tag, key.node(), Err(Error::Closed));
+                }
+            }
+            ended.extend(link.queue);
+        }
+        for queued in ended {
+            self.answer(None, queued.call, queued.tag, None, Err(Error::Closed));
+        }
+        self.connections.clear();
+    }
+
+    /// See [`Engine::handle_connected`](crate::engine::Engine::handle_connected).
+    pub fn handle_connected(&mut self, now: Now, conn: ConnId) {
+        let Some(&key) = self.connections.get(&conn) else { return };
+        let client_id = &self.settings.client_id;
+        let Some(connection) = self.links.get_mut(&key).and_then(|l| l.connection.as_mut()) else { return };
+        match connection.connected(now, client_id) {
+            Ok(Some(data)) => self.actions.push_back(Action::Write { conn, data }),
+            Ok(None) => {}
+            Err(error) => self.end_connection(now, key, error, true),
+        }
+        self.pump(now);
+    }
+
+    /// See [`Engine::handle_closed`](crate::engine::Engine::handle_closed).
+    pub fn handle_closed(&mut self, now: Now, conn: ConnId, reason: &str) {
+        let Some(&key) = self.connections.get(&conn) else { return };
+        let Some(link) = self.links.get(&key) else { return };
+        let stage = link.connection.as_ref().map_or("", |c| c.stage());
+        let error = Error::Disconnected { peer: link.name.clone(), why: format!("{stage}: {reason}") };
+        self.end_connection(now, key, error, false);
+        self.pump(now);
+    }
+
+    /// See [`Engine::handle_bytes`](crate::engine::Engine::handle_bytes). Bodies of streamed answers go to `sink`.
+    pub fn handle_bytes(
+        &mut self,
+        now: Now,
+        conn: ConnId,
+        bytes: &[u8],
+        sink: &mut dyn StreamSink<T>,
+    ) -> Consumed {
+        // Bytes of a connection that was closed meanwhile are dropped.
+        let gone = Consumed { bytes: bytes.len(), want: 1 };
+        let Some(&key) = self.connections.get(&conn) else { return gone };
+        let Some(link) = self.links.get_mut(&key) else { return gone };
+        let Some(connection) = link.connection.as_mut() else { return gone };
+        let mut received = std::mem::take(&mut self.received);
+        let taken = connection.receive(now, &self.settings.client_id, bytes, sink, Tag::user, &mut received);
+        for what in received.drain(..) {
+            match what {
+                Received::Ready => {
+                    if let Some(link) = self.links.get_mut(&key) {
+                        link.failures = 0;
+                        link.last_error = None;
+                    }
+                }
+                Received::Write(data) => self.actions.push_back(Action::Write { conn, data }),
+                Received::Answer(call, body) => self.answered(now, key, call, body),
+            }
+        }
+        self.received = received;
+        let consumed = taken.unwrap_or_else(|error| {
+            self.end_connection(now, key, error, true);
+            gone
+        });
+        self.pump(now);
+        consumed
+    }
+
+    fn answered(&mut self, now: Now, key: LinkKey, call: InFlight<Tag<T>>, body: Bytes) {
+        let node = key.node();
+        match call.tag {
+            Tag::User(tag) => {
+                self.replies.push_back(Reply {
+                    call: call.call,
+                    tag,
+                    node,
+                    result: Ok((call.version, body)),
+                });
+            }
+            Tag::Metadata => match decode_body::<MetadataRequest>(call.version, &body, node) {
+                Ok(response) => {
+                    self.cluster.update(response);
+                    let complete = self.is_complete();
+                    self.refresh.answered(now, complete, &mut self.jitter);
+                }
+                // The next candidate may do better; whoever waits for a topic has a deadline.
+                Err(_) => self.refresh.failed(now, &mut self.jitter),
+            },
+        }
+    }
+
+    /// See [`Engine::handle_timeout`](crate::engine::Engine::handle_timeout).
+    pub fn handle_timeout(&mut self, now: Now) {
+        self.expire_calls(now);
+        self.expire_connections(now);
+        self.pump(now);
+    }
+
+    /// The next thing the driver is to do.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// The next call that has ended.
+    pub fn poll_reply(&mut self) -> Option<Reply<T>> {
+        self.replies.pop_front()
+    }
+
+    /// Sets out what can be set out: metadata that is due, connections that are needed, calls that can be written.
+    fn pump(&mut self, now: Now) {
+        if self.closed {
+            return;
+        }
+        if self.refresh.due().is_some_and(|due| due <= now.mono_ms) {
+            self.ask_metadata(now);
+        }
+        self.place_waiting(now);
+        self.connect_and_write(now);
+    }
+
+    fn ask_metadata(&mut self, now: Now) {
+        let topics = self
+            .refresh
+            .wanted()
+            .iter()
+            .map(|name| MetadataRequestTopic { name: Some(name.clone()), ..Default::default() })
+            .collect();
+        let request = MetadataRequest {
+            topics: Some(topics),
+            allow_auto_topic_creation: self.settings.auto_create,
+            ..Default::default()
+        };
+        self.refresh.sent(now);
+        let spec = CallSpec::new(Target::Any, Lane::Control, self.settings.request_timeout_ms);
+        self.queue(now, spec, MetadataRequest::VERSIONS, Box::new(Typed(request)), Tag::Metadata);
+    }
+
+    /// Whether every wanted topic is known with all its leaders, or refused for good.
+    fn is_complete(&self) -> bool {
+        self.refresh.wanted().iter().all(|name| match self.cluster.topic_error(name) {
+            Some(code) => !code.retriable(),
+            None => self.cluster.topic(name).is_some_and(|t| t.partitions.iter().all(|p| p.leader.is_some())),
+        })
+    }
+
+    fn queue(
+        &mut self,
+        now: Now,
+        spec: CallSpec,
+        versions: VersionRange,
+        request: Box<dyn Outgoing>,
+        tag: Tag<T>,
+    ) -> CallId {
+        let call = CallId(self.next_call);
+        self.next_call += 1;
+        let deadline = now.mono_ms.saturating_add(spec.timeout_ms);
+        let queued = Queued { call, tag, spec, versions, deadline, request };
+        let node = match spec.target {
+            Target::Any => None,
+            Target::Controller => {
+                self.cluster.controller().filter(|node| self.cluster.broker(*node).is_some())
+            }
+            Target::Node(node) => Some(node),
+        };
+        if self.closed {
+            self.answer(None, call, queued.tag, node, Err(Error::Closed));
+            return call;
+        }
+        match node {
+            None => self.waiting.push_back(queued),
+            Some(node) => self.queue_for_node(now, node, queued),
+        }
+        call
+    }
+
+    fn queue_for_node(&mut self, now: Now, node: i32, queued: Queued<Tag<T>>) {
+        let key = LinkKey { peer: Peer::Node(node), lane: queued.spec.lane };
+        let Some(broker) = self.cluster.broker(node) else {
+            self.refresh.stale(now);
+            let error = Error::Disconnected {
+                peer: format!("node {node}"),
+                why: "the cluster's metadata has no broker of this id".to_owned(),
+            };
+            self.answer(Some(now), queued.call, queued.tag, Some(node), Err(error));
+            return;
+        };
+        let (host, port) = (broker.host.clone(), broker.port);
+        if self.links.get(&key).is_some_and(|l| l.host != host || l.port != port) {
+            let error = Error::Disconnected {
+                peer: format!("node {node}"),
+                why: format!("it has moved to {host}:{port}"),
+            };
+            self.end_connection(now, key, error, true);
+            self.links.remove(&key);
+        }
+        let link = self.links.entry(key).or_insert_with(|| Link::new(key, host, port));
+        link.queue.push_back(queued);
+    }
+
+    /// Ends a call. `now` is given where a failed metadata request must be tried again.
+    fn answer(
+        &mut self,
+        now: Option<Now>,
+        call: CallId,
+        tag: Tag<T>,
+        node: Option<i32>,
+        result: Result<(i16, Bytes)>,
+    ) {
+        match (tag, now) {
+            (Tag::User(tag), _) => self.replies.push_back(Reply { call, tag, node, result }),
+            (Tag::Metadata, Some(now)) => self.refresh.failed(now, &mut self.jitter),
+            (Tag::Metadata, None) => {}
+        }
+    }
+}
+
+/// The error for a broker that has no version in common with us.
+fn no_version(name: &str, key: ApiKey, ours: VersionRange, theirs: Option<VersionRange>) -> Error {
+    let key = key.name();
+    let theirs = theirs.map_or_else(
+        || format!("{name} does not know {key}"),
+        |theirs| format!("{name} speaks {key} {} to {}", theirs.min, theirs.max),
+    );
+    let why = format!("{theirs}, and headrace needs one of {} to {}", ours.min, ours.max);
+    Error::broker(ErrorCode::UNSUPPORTED_VERSION, why)
+}

@@ -1,0 +1,109 @@
+//! When metadata is asked for: at once for a new topic, else no oftener than the back-off allows.
+
+use std::collections::BTreeSet;
+
+use headrace_wire::time::Now;
+
+use super::backoff::{Backoff, Jitter};
+
+/// Decides when the next metadata request is due. At most one is in flight.
+#[derive(Debug)]
+pub(super) struct Refresh {
+    wanted: BTreeSet<String>,
+    backoff: Backoff,
+    max_age_ms: u64,
+    in_flight: bool,
+    due: Option<u64>,
+    /// A topic was added while a request was in flight that did not ask for it.
+    again: bool,
+    failures: u32,
+    last_sent: Option<u64>,
+}
+
+impl Refresh {
+    pub(super) fn new(backoff: Backoff, max_age_ms: u64) -> Self {
+        Self {
+            wanted: BTreeSet::new(),
+            backoff,
+            max_age_ms,
+            in_flight: false,
+            due: None,
+            again: false,
+            failures: 0,
+            last_sent: None,
+        }
+    }
+
+    pub(super) fn wanted(&self) -> &BTreeSet<String> {
+        &self.wanted
+    }
+
+    /// Adds a topic; asked for at once when it is new.
+    pub(super) fn want(&mut self, now: Now, topic: &str) {
+        if self.wanted.contains(topic) {
+            return;
+        }
+        self.wanted.insert(topic.to_owned());
+        if self.in_flight {
+            self.again = true;
+        } else {
+            self.due = Some(now.mono_ms);
+        }
+    }
+
+    pub(super) fn forget(&mut self, topic: &str) {
+        self.wanted.remove(topic);
+    }
+
+    /// Something showed that what is known is stale: asks again as soon as the back-off since the last time is over.
+    pub(super) fn stale(&mut self, now: Now) {
+        if self.in_flight {
+            return;
+        }
+        let at = self.last_sent.map_or(0, |sent| sent.saturating_add(self.backoff.first_ms)).max(now.mono_ms);
+        // While failures are being waited out, their longer wait stands.
+        let at = if self.failures > 0 { self.due.unwrap_or(at) } else { at };
+        self.due = Some(self.due.map_or(at, |due| due.min(at)));
+    }
+
+    /// When to ask next.
+    pub(super) fn due(&self) -> Option<u64> {
+        if self.in_flight { None } else { self.due }
+    }
+
+    /// Whether an answer is awaited.
+    pub(super) fn in_flight(&self) -> bool {
+        self.in_flight
+    }
+
+    pub(super) fn sent(&mut self, now: Now) {
+        self.in_flight = true;
+        self.again = false;
+        self.due = None;
+        self.last_sent = Some(now.mono_ms);
+    }
+
+    /// An answer came. `complete` says that no wanted topic misses anything that may still come.
+    pub(super) fn answered(&mut self, now: Now, complete: bool, jitter: &mut Jitter) {
+        self.in_flight = false;
+        if complete {
+            self.failures = 0;
+            self.due = Some(now.mono_ms.saturating_add(self.max_age_ms));
+        } else {
+            self.back_off(now, jitter);
+        }
+        if self.again {
+            self.due = Some(now.mono_ms);
+        }
+    }
+
+    pub(super) fn failed(&mut self, now: Now, jitter: &mut Jitter) {
+        self.in_flight = false;
+        self.back_off(now, jitter);
+    }
+
+    fn back_off(&mut self, now: Now, jitter: &mut Jitter) {
+        self.failures = self.failures.saturating_add(1);
+        self.due = Some(now.mono_ms.saturating_add(self.backoff.wait_ms(self.failures, jitter).max(1)));
+    }
+}

@@ -1,0 +1,214 @@
+//! What can go wrong, kinds kept apart: the broker said no, time ran out, the peer misbehaved, the caller misused us.
+
+use std::fmt;
+
+use headrace_wire::errors::ErrorCode;
+
+/// The result of anything a client does.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Where an error belongs, as far as it belongs to a topic.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Place {
+    /// The topic, or `None` for an error of the whole request.
+    pub topic: Option<String>,
+    /// The partition, or `None` for an error of the whole topic.
+    pub partition: Option<i32>,
+}
+
+impl Place {
+    /// An error of the whole request.
+    pub const NONE: Self = Self { topic: None, partition: None };
+
+    /// A whole topic.
+    #[must_use]
+    pub fn topic(topic: impl Into<String>) -> Self {
+        Self { topic: Some(topic.into()), partition: None }
+    }
+
+    /// One partition.
+    #[must_use]
+    pub fn partition(topic: impl Into<String>, partition: i32) -> Self {
+        Self { topic: Some(topic.into()), partition: Some(partition) }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.topic, self.partition) {
+            (Some(topic), Some(partition)) => write!(f, "topic '{topic}', partition {partition}: "),
+            (Some(topic), None) => write!(f, "topic '{topic}': "),
+            (None, Some(partition)) => write!(f, "partition {partition}: "),
+            (None, None) => Ok(()),
+        }
+    }
+}
+
+/// Everything that a client call can fail with. Messages are whole sentences that name topic, partition or option.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A broker answered with an error code.
+    #[error("{place}{}{} ({})", code.message(), Detail(detail), code.name())]
+    Broker {
+        /// Kafka's code.
+        code: ErrorCode,
+        /// What it is about.
+        place: Place,
+        /// What the broker or we have to add; may be empty.
+        detail: String,
+    },
+    /// Time ran out.
+    #[error("{what} took longer than {ms} ms{}", Detail(detail))]
+    Timeout {
+        /// What was waited for.
+        what: String,
+        /// The limit that was passed, in milliseconds.
+        ms: u64,
+        /// What stood in the way, as far as known; may be empty.
+        detail: String,
+    },
+    /// A connection could not be made, or was lost before the answer came.
+    #[error("{peer}: {why}")]
+    Disconnected {
+        /// Host, port and node of the peer.
+        peer: String,
+        /// What happened.
+        why: String,
+    },
+    /// A peer sent what Kafka's protocol does not allow.
+    #[error("{peer} {why}")]
+    Protocol {
+        /// Host, port and node of the peer.
+        peer: String,
+        /// What was wrong, as the rest of a sentence that begins with the peer.
+        why: String,
+    },
+    /// An option is unknown, not supported, or has a value that is not accepted.
+    #[error("option '{option}': {why}")]
+    Config {
+        /// The option as the caller wrote it.
+        option: String,
+        /// What is wrong and what would be accepted.
+        why: String,
+    },
+    /// The client was used in a way that cannot work.
+    #[error("{0}")]
+    Usage(String),
+    /// A record or record batch is damaged, or cannot be written.
+    #[error("{}{}{why}", Place { topic: Some(topic.clone()), partition: Some(*partition) }, AtOffset(*offset))]
+    Record {
+        /// The topic.
+        topic: String,
+        /// The partition.
+        partition: i32,
+        /// The offset, or -1 when there is none yet.
+        offset: i64,
+        /// What is wrong.
+        why: String,
+    },
+    /// The client is closed.
+    #[error("the client is closed")]
+    Closed,
+    /// A forked child uses its parent's client.
+    #[error("this client belongs to the parent process: a forked child must make its own")]
+    Forked,
+}
+
+struct Detail<'a>(&'a str);
+
+impl fmt::Display for Detail<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() { Ok(()) } else { write!(f, ": {}", self.0) }
+    }
+}
+
+struct AtOffset(i64);
+
+impl fmt::Display for AtOffset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 < 0 { Ok(()) } else { write!(f, "offset {}: ", self.0) }
+    }
+}
+
+impl Error {
+    /// A broker's answer about a whole request.
+    #[must_use]
+    pub fn broker(code: ErrorCode, detail: impl Into<String>) -> Self {
+        Self::Broker { code, place: Place::NONE, detail: detail.into() }
+    }
+
+    /// A broker's answer about a topic.
+    #[must_use]
+    pub fn topic(code: ErrorCode, topic: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self::Broker { code, place: Place::topic(topic), detail: detail.into() }
+    }
+
+    /// A broker's answer about a partition.
+    #[must_use]
+    pub fn partition(
+        code: ErrorCode,
+        topic: impl Into<String>,
+        partition: i32,
+        detail: impl Into<String>,
+    ) -> Self {
+        Self::Broker { code, place: Place::partition(topic, partition), detail: detail.into() }
+    }
+
+    /// Time ran out for `what`.
+    #[must_use]
+    pub fn timeout(what: impl Into<String>, ms: u64) -> Self {
+        Self::Timeout { what: what.into(), ms, detail: String::new() }
+    }
+
+    /// An option that cannot be taken as it is.
+    #[must_use]
+    pub fn config(option: impl Into<String>, why: impl Into<String>) -> Self {
+        Self::Config { option: option.into(), why: why.into() }
+    }
+
+    /// The broker's code, if a broker answered.
+    #[must_use]
+    pub fn code(&self) -> Option<ErrorCode> {
+        match self {
+            Self::Broker { code, .. } => Some(*code),
+            _ => None,
+        }
+    }
+
+    /// Whether the same request may succeed when it is sent again.
+    #[must_use]
+    pub fn retriable(&self) -> bool {
+        match self {
+            Self::Broker { code, .. } => code.retriable(),
+            Self::Timeout { .. } | Self::Disconnected { .. } => true,
+            _ => false,
+        }
+    }
+
+    /// Kafka's name of the error where it has one, else a name of the same style.
+    #[must_use]
+    pub fn kafka_name(&self) -> &'static str {
+        match self {
+            Self::Broker { code, .. } => code.name(),
+            Self::Timeout { .. } => "REQUEST_TIMED_OUT",
+            Self::Disconnected { .. } => "NETWORK_EXCEPTION",
+            Self::Protocol { .. } => "PROTOCOL_ERROR",
+            Self::Config { .. } => "INVALID_CONFIG",
+            Self::Usage(_) => "ILLEGAL_STATE",
+            Self::Record { .. } => "CORRUPT_MESSAGE",
+            Self::Closed => "CLIENT_CLOSED",
+            Self::Forked => "CLIENT_FORKED",
+        }
+    }
+
+    /// The topic and partition the error is about.
+    #[must_use]
+    pub fn place(&self) -> Place {
+        match self {
+            Self::Broker { place, .. } => place.clone(),
+            Self::Record { topic, partition, .. } => Place::partition(topic.clone(), *partition),
+            _ => Place::NONE,
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Finding an option by the name a caller wrote, and saying why it is none.
+
+use super::table::rows;
+use super::{Role, Row};
+use crate::error::{Error, Result};
+
+/// Options that Kafka's clients know and this one does not, each with the reason. A name ending in a dot stands for
+/// all that begin so.
+const UNSUPPORTED: &[(&str, &str)] = &[
+    ("ssl.", "TLS is not supported yet: only plaintext listeners can be used"),
+    ("sasl.", "SASL is not supported yet: only plaintext listeners without authentication can be used"),
+    ("security.providers", "it configures Java"),
+    ("transactional.id", "transactions are not supported yet"),
+    ("transaction.", "transactions are not supported yet"),
+    ("key.serializer", NO_SERIALIZERS),
+    ("value.serializer", NO_SERIALIZERS),
+    ("key.deserializer", NO_SERIALIZERS),
+    ("value.deserializer", NO_SERIALIZERS),
+    ("interceptor.classes", "there are no interceptors: change the columns before or after the call"),
+    ("partitioner.class", "it names a Java class; use 'partitioner', or a partition column"),
+    ("partitioner.ignore.keys", "use partitioner=sticky"),
+    (
+        "partitioner.adaptive.partitioning.enable",
+        "partitions are chosen without regard to the brokers' queues",
+    ),
+    ("partitioner.availability.timeout.ms", "partitions are chosen without regard to the brokers' queues"),
+    ("compression.lz4.level", "LZ4 has one level here, the fast one"),
+    ("config.providers", "it configures Java; give the value itself"),
+    ("metric.reporters", NO_METRICS),
+    ("metrics.", NO_METRICS),
+    ("enable.metrics.push", NO_METRICS),
+    ("auto.include.jmx.reporter", NO_METRICS),
+    ("client.dns.lookup", "every address of a host is looked up when it is connected to"),
+    ("metadata.max.idle.ms", "a producer asks for the metadata of every topic it has written to"),
+    ("metadata.recovery.strategy", "bootstrap.servers are always asked again when no known broker answers"),
+    (
+        "metadata.recovery.rebootstrap.trigger.ms",
+        "bootstrap.servers are always asked again when no known broker answers",
+    ),
+    ("bootstrap.controllers", "only brokers are connected to; they hand on what is the controller's"),
+    ("exclude.internal.topics", "there are no subscriptions by pattern yet"),
+    ("group.remote.assignor", "the group protocol of KIP-848 is not supported yet"),
+    ("internal.throw.on.fetch.stable.offset.unsupported", "it is internal to Kafka's own consumer"),
+    ("share.", "share groups are not supported yet"),
+    ("buffer.memory.allocation.strategy", "there is one way of allocating"),
+];
+
+const NO_SERIALIZERS: &str = "there are no serializers: keys and values are bytes and Arrow columns";
+const NO_METRICS: &str = "metrics are not supported yet";
+
+/// The row for a name in either spelling, among those that `role` takes.
+pub(super) fn find(role: Role, written: &str) -> Result<&'static Row> {
+    let name = written.trim().replace('_', ".");
+    if let Some(row) = rows().find(|r| r.name == name && role.takes(r.role)) {
+        return Ok(row);
+    }
+    if let Some(row) = rows().find(|r| r.name == name) {
+        let why = format!("it is an option of the {}, not of the {}", row.role.name(), role.name());
+        return Err(Error::config(written, why));
+    }
+    let unsupported = UNSUPPORTED
+        .iter()
+        .find(|(known, _)| if known.ends_with('.') { name.starts_with(known) } else { name == *known });
+    if let Some((_, reason)) = unsupported {
+        return Err(Error::config(
+            written,
+            format!("Kafka knows it, headrace does not support it: {reason}"),
+        ));
+    }
+    let near = rows().filter(|r| role.takes(r.role)).map(|r| (distance(&name, r.name), r.name)).min();
+    let hint = match near {
+        // Farther than that, a hint only misleads.
+        Some((far, near)) if far <= 2 + name.chars().count() / 4 => format!("; did you mean '{near}'?"),
+        _ => String::new(),
+    };
+    Err(Error::config(written, format!("no such option of the {}{hint}", role.name())))
+}
+
+/// How many letters must be put in, left out, changed or swapped with their neighbour to get from one to the other.
+/// A name longer than any option is as far as its length.
+fn distance(a: &str, b: &str) -> usize {
+    const LETTERS_MAX: usize = 64;
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
+    if a.len() > LETTERS_MAX {
+        return a.len();
+    }
+    let mut before: Vec<usize> = Vec::new();
+    let mut last: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.iter().enumerate() {
+        let mut row = vec![i + 1];
+        for (j, y) in b.iter().enumerate() {
+            let mut best = (last[j] + usize::from(x != y)).min(last[j + 1] + 1).min(row[j] + 1);
+            if i > 0 && j > 0 && *x == b[j - 1] && a[i - 1] == *y {
+                best = best.min(before[j - 1] + 1);
+            }
+            row.push(best);
+        }
+        before = std::mem::replace(&mut last, row);
+    }
+    last.last().copied().unwrap_or(a.len())
+}
+
+/// The names of [`UNSUPPORTED`] with their reasons, for the reference page.
+pub(super) fn unsupported() -> &'static [(&'static str, &'static str)] {
+    UNSUPPORTED
+}
+
+#[cfg(test)]
+mod tests {
+    use super::distance;
+
+    #[test]
+    fn distances() {
+        for (a, b, expected) in [
+            ("", "", 0),
+            ("abc", "abc", 0),
+            ("abc", "", 3),
+            ("lingerms", "linger.ms", 1),
+            ("linger.sm", "linger.ms", 1),
+            ("kitten", "sitting", 3),
+        ] {
+            assert_eq!(distance(a, b), expected, "{a} {b}");
+            assert_eq!(distance(b, a), expected, "{b} {a}");
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! The reference page, docs/options.md.
+
+use std::fmt::Write;
+
+use super::known::unsupported;
+use super::table::rows;
+use super::{Kind, Role, Row};
+
+/// The reference page of all options, in Markdown.
+#[must_use]
+pub fn page() -> String {
+    let mut page = String::from(
+        "# Options\n\n\
+         <!-- Generated: cargo run -p headrace-client --example options_page > docs/options.md -->\n\n\
+         Names are Kafka's; those marked with * are headrace's own. In a dictionary they are written `a.b.c`, as \
+         keywords `a_b_c`. A name that nobody knows, and a value that is not accepted, is an error that names the \
+         nearest option, or what is accepted.\n",
+    );
+    for (role, title) in [
+        (Role::Common, "All clients"),
+        (Role::Producer, "Producer"),
+        (Role::Consumer, "Consumer"),
+        (Role::Admin, "Admin client"),
+    ] {
+        let _ =
+            write!(page, "\n## {title}\n\n| option | takes | default | what it does |\n|---|---|---|---|\n");
+        for row in rows().filter(|r| r.role == role) {
+            let _ = writeln!(page, "{}", line(row));
+        }
+    }
+    page.push_str("\n## Known to Kafka, not supported\n\n| option | why |\n|---|---|\n");
+    for (name, why) in unsupported() {
+        let all = if name.ends_with('.') { "*" } else { "" };
+        let _ = writeln!(page, "| `{name}{all}` | {why} |");
+    }
+    page
+}
+
+fn line(row: &Row) -> String {
+    let mark = if row.ours { " *" } else { "" };
+    let default = match row.default {
+        Some("") => "empty".to_owned(),
+        Some(default) => format!("`{default}`"),
+        None if row.name == "bootstrap.servers" => "must be given".to_owned(),
+        None => "none".to_owned(),
+    };
+    let takes = match row.kind {
+        Kind::Int { min, max, unit } => {
+            let range = if max == i64::MAX { format!("at least {min}") } else { format!("{min} to {max}") };
+            format!("{range} {unit}").trim_end().to_owned()
+        }
+        Kind::Choice(words) | Kind::Choices(words) => words.join(", "),
+        other => other.accepted(),
+    };
+    format!("| `{}`{mark} | {takes} | {default} | {} |", row.name, row.sentence)
+}

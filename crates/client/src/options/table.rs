@@ -1,0 +1,269 @@
+//! The table of options.
+
+use super::value::{
+    Acks, Assignor, AutoOffsetReset, CompressionType, Endpoint, IsolationLevel, Partitioner, ValueType,
+};
+use super::{Kind, Role, Row, Values};
+use crate::error::{Error, Result};
+
+const fn ms(min: i64) -> Kind {
+    Kind::Int { min, max: i64::MAX, unit: "ms" }
+}
+
+const fn bytes(min: i64, max: i64) -> Kind {
+    Kind::Int { min, max, unit: "bytes" }
+}
+
+const fn number(min: i64, max: i64) -> Kind {
+    Kind::Int { min, max, unit: "" }
+}
+
+const INT_MAX: i64 = i32::MAX as i64;
+const LONG_MAX: i64 = i64::MAX;
+
+/// A struct and its rows: `field: type = "name", kind, default, ours, sentence`.
+macro_rules! options {
+    ($(#[$doc:meta])* $config:ident, $rows:ident, $role:expr, { $($base:ident: $base_type:ident)? }
+     $($field:ident: $type:ty = $name:literal, $kind:expr, $default:expr, $ours:literal, $sentence:literal;)*) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, PartialEq, Eq)]
+        pub struct $config {
+            $(#[doc = "The options of every client."] pub $base: $base_type,)?
+            $(#[doc = concat!("`", $name, "`: ", $sentence)] pub $field: $type,)*
+        }
+
+        const $rows: &[Row] = &[$(Row {
+            name: $name,
+            role: $role,
+            kind: $kind,
+            default: $default,
+            ours: $ours,
+            sentence: $sentence,
+        },)*];
+
+        impl $config {
+            fn from_values(values: &Values) -> Result<Self> {
+                let mut rows = $rows.iter();
+                let mut row = || rows.next().ok_or_else(|| Error::Usage("an option has no row".to_owned()));
+                Ok(Self {
+                    $($base: $base_type::from_values(values)?,)?
+                    $($field: values.get(row()?)?,)*
+                })
+            }
+        }
+    };
+}
+
+options! {
+    /// Options of every client.
+    CommonConfig, COMMON, Role::Common, {}
+    bootstrap_servers: Vec<Endpoint> = "bootstrap.servers",
+        Kind::Form("a list of host:port, separated by commas"), None, false,
+        "Servers to ask first for the brokers of the cluster; a few that are likely to be up.";
+    client_id: String = "client.id", Kind::Text, Some("headrace"), false,
+        "The name in the broker's logs, metrics and quotas.";
+    request_timeout_ms: u64 = "request.timeout.ms", ms(1), Some("30000"), false,
+        "How long a request may go unanswered. Then its connection is closed, and the request tried again where that is safe.";
+    default_api_timeout_ms: u64 = "default.api.timeout.ms", ms(1), Some("60000"), false,
+        "How long a call of the consumer or admin client may take that is given no time-out of its own, all tries together.";
+    metadata_max_age_ms: u64 = "metadata.max.age.ms", ms(100), Some("300000"), false,
+        "How old the known leaders may get before they are asked for again without a reason.";
+    reconnect_backoff_ms: u64 = "reconnect.backoff.ms", ms(0), Some("50"), false,
+        "The first wait before connecting again; it doubles with each failure.";
+    reconnect_backoff_max_ms: u64 = "reconnect.backoff.max.ms", ms(0), Some("1000"), false,
+        "The longest wait before connecting again.";
+    retry_backoff_ms: u64 = "retry.backoff.ms", ms(0), Some("100"), false,
+        "The first wait before a failed request is sent again; it doubles with each failure.";
+    retry_backoff_max_ms: u64 = "retry.backoff.max.ms", ms(0), Some("1000"), false,
+        "The longest wait before a failed request is sent again.";
+    socket_connection_setup_timeout_ms: u64 = "socket.connection.setup.timeout.ms", ms(1), Some("10000"), false,
+        "How long connecting may take, with the first exchange of versions; it doubles with each failure.";
+    socket_connection_setup_timeout_max_ms: u64 = "socket.connection.setup.timeout.max.ms", ms(1), Some("30000"), false,
+        "The longest that connecting may take.";
+    connections_max_idle_ms: u64 = "connections.max.idle.ms", ms(100), Some("540000"), false,
+        "How long a connection is kept that nobody uses.";
+    receive_buffer_bytes: Option<u32> = "receive.buffer.bytes", bytes(-1, INT_MAX), Some("-1"), false,
+        "The socket's receive buffer (SO_RCVBUF); -1 leaves it to the system, which grows it as needed.";
+    send_buffer_bytes: Option<u32> = "send.buffer.bytes", bytes(-1, INT_MAX), Some("-1"), false,
+        "The socket's send buffer (SO_SNDBUF); -1 leaves it to the system.";
+    security_protocol: String = "security.protocol", Kind::Choice(&["PLAINTEXT"]), Some("PLAINTEXT"), false,
+        "How to talk to brokers. TLS and SASL are not there yet.";
+}
+
+options! {
+    /// Options of a producer.
+    ProducerConfig, PRODUCER, Role::Producer, { common: CommonConfig }
+    acks: Acks = "acks", Kind::Choice(&["all", "-1", "1", "0"]), Some("all"), false,
+        "When a broker confirms: when all replicas in sync have the records (all), when the leader has them (1), never (0).";
+    linger_ms: u64 = "linger.ms", ms(0), Some("5"), false,
+        "How long an open batch waits for more records.";
+    batch_size: u32 = "batch.size", bytes(0, INT_MAX), Some("131072"), false,
+        "The size at which a batch is closed. Kafka's own producer takes 16384 by default.";
+    buffer_memory: u64 = "buffer.memory", bytes(1, LONG_MAX), Some("33554432"), false,
+        "Memory for batches that are open, waiting or on their way.";
+    max_block_ms: u64 = "max.block.ms", ms(0), Some("60000"), false,
+        "How long a send may wait for memory and for the topic's metadata, both together.";
+    max_request_size: u32 = "max.request.size", bytes(1, INT_MAX), Some("1048576"), false,
+        "The largest Produce request, and so the largest record, before compression.";
+    compression_type: CompressionType = "compression.type",
+        Kind::Choice(&["none", "gzip", "snappy", "lz4", "zstd"]), Some("none"), false,
+        "How batches are compressed.";
+    compression_gzip_level: i32 = "compression.gzip.level", number(-1, 9), Some("-1"), false,
+        "How hard gzip tries, from 1 to 9; -1 is its own default.";
+    compression_zstd_level: i32 = "compression.zstd.level", number(-131_072, 22), Some("3"), false,
+        "How hard zstd tries.";
+    delivery_timeout_ms: u64 = "delivery.timeout.ms", ms(1), Some("120000"), false,
+        "How long after it was appended a record may wait for its confirmation, all tries together. When it is not given, it is at least linger.ms + request.timeout.ms.";
+    retries: u32 = "retries", number(0, INT_MAX), Some("2147483647"), false,
+        "How often a batch is sent again after errors that may pass; delivery.timeout.ms ends it too.";
+    max_in_flight_requests_per_connection: u32 = "max.in.flight.requests.per.connection", number(1, INT_MAX), Some("5"), false,
+        "Produce requests on their way to one broker at the same time; at most 5 with idempotence.";
+    enable_idempotence: bool = "enable.idempotence", Kind::Bool, Some("true"), false,
+        "Whether the broker drops what a retry sends twice. Off by itself when acks, retries or requests in flight are set to what it cannot go with.";
+    partitioner: Partitioner = "partitioner", Kind::Choice(&["murmur2_random", "sticky"]), Some("murmur2_random"), true,
+        "Where a record without a partition goes: by its key's hash as in Kafka's own producer, without a key to one partition for a batch's worth of bytes (murmur2_random); keys ignored (sticky).";
+}
+
+options! {
+    /// Options of a consumer.
+    ConsumerConfig, CONSUMER, Role::Consumer, { common: CommonConfig }
+    group_id: Option<String> = "group.id", Kind::Text, None, false,
+        "The group to share partitions and commit offsets with.";
+    group_instance_id: Option<String> = "group.instance.id", Kind::Text, None, false,
+        "Makes this a static member: a restart within the session time-out moves no partitions (KIP-345).";
+    group_protocol: String = "group.protocol", Kind::Choice(&["classic"]), Some("classic"), false,
+        "The protocol for groups. The one of KIP-848 (consumer) is not there yet.";
+    auto_offset_reset: AutoOffsetReset = "auto.offset.reset",
+        Kind::Form("latest, earliest, none, or by_duration: and an ISO 8601 duration such as by_duration:PT1H"),
+        Some("latest"), false,
+        "Where to start without a committed offset, or when the offset is gone.";
+    enable_auto_commit: bool = "enable.auto.commit", Kind::Bool, Some("true"), false,
+        "Whether positions are committed from time to time, and before partitions are given away. Without a group.id nothing is.";
+    auto_commit_interval_ms: u64 = "auto.commit.interval.ms", ms(0), Some("5000"), false,
+        "How often they are.";
+    session_timeout_ms: u32 = "session.timeout.ms", Kind::Int { min: 1, max: INT_MAX, unit: "ms" }, Some("45000"), false,
+        "How long the group waits for a heartbeat before it gives the member's partitions to others.";
+    heartbeat_interval_ms: u32 = "heartbeat.interval.ms", Kind::Int { min: 1, max: INT_MAX, unit: "ms" }, Some("3000"), false,
+        "How often heartbeats are sent; less than session.timeout.ms, best a third of it.";
+    max_poll_interval_ms: u32 = "max.poll.interval.ms", Kind::Int { min: 1, max: INT_MAX, unit: "ms" }, Some("300000"), false,
+        "How long a member may go without polling before it leaves the group.";
+    max_poll_records: u32 = "max.poll.records", number(1, INT_MAX), Some("2147483647"), false,
+        "The most rows that a poll returns when it is not told. Kafka's own consumer takes 500 by default.";
+    partition_assignment_strategy: Vec<Assignor> = "partition.assignment.strategy",
+        Kind::Choices(&["range", "roundrobin"]), Some("range"), false,
+        "How a group's leader divides partitions; the first that all members know.";
+    fetch_min_bytes: u32 = "fetch.min.bytes", bytes(0, INT_MAX), Some("1"), false,
+        "How much a broker should have ready before it answers.";
+    fetch_max_bytes: u32 = "fetch.max.bytes", bytes(0, INT_MAX), Some("52428800"), false,
+        "The most that one answer should hold; a first batch that is larger comes anyway (KIP-74).";
+    fetch_max_wait_ms: u32 = "fetch.max.wait.ms", Kind::Int { min: 0, max: INT_MAX, unit: "ms" }, Some("500"), false,
+        "How long a broker waits for fetch.min.bytes.";
+    max_partition_fetch_bytes: u32 = "max.partition.fetch.bytes", bytes(0, INT_MAX), Some("8388608"), false,
+        "The most of one partition in an answer. Kafka's own consumer takes 1048576 by default.";
+    fetch_buffer_bytes: u64 = "fetch.buffer.bytes", bytes(1 << 20, LONG_MAX), Some("67108864"), true,
+        "Memory for records that were fetched and not yet taken. One batch more may be held while it arrives.";
+    check_crcs: bool = "check.crcs", Kind::Bool, Some("true"), false,
+        "Whether each batch's checksum is checked.";
+    isolation_level: IsolationLevel = "isolation.level",
+        Kind::Choice(&["read_uncommitted", "read_committed"]), Some("read_uncommitted"), false,
+        "Whether records of open and aborted transactions are seen.";
+    include_headers: bool = "include.headers", Kind::Bool, Some("false"), true,
+        "Whether batches have a column with the records' headers.";
+    value_type: ValueType = "value.type", Kind::Choice(&["binary", "binary_view"]), Some("binary"), true,
+        "The Arrow type of the columns key and value.";
+    allow_auto_create_topics: bool = "allow.auto.create.topics", Kind::Bool, Some("true"), false,
+        "Whether asking for a topic may create it, where the broker allows that.";
+    client_rack: String = "client.rack", Kind::Text, Some(""), false,
+        "The rack this client stands in, for fetching from a near replica (KIP-392).";
+}
+
+options! {
+    /// Options of an admin client.
+    AdminConfig, ADMIN, Role::Admin, { common: CommonConfig }
+    retries: u32 = "retries", number(0, INT_MAX), Some("2147483647"), false,
+        "How often a request is sent again after errors that may pass; default.api.timeout.ms ends it too.";
+}
+
+/// All options, in the order of the reference page.
+pub fn rows() -> impl Iterator<Item = &'static Row> {
+    COMMON.iter().chain(PRODUCER).chain(CONSUMER).chain(ADMIN)
+}
+
+impl CommonConfig {
+    /// Reads the options of every client alone.
+    pub fn from_pairs(pairs: impl IntoIterator<Item = (String, String)>) -> Result<Self> {
+        Self::from_values(&Values::from_pairs(Role::Common, pairs)?)
+    }
+}
+
+impl ProducerConfig {
+    /// Reads a producer's options; names as `a.b.c` or `a_b_c`. Options that do not go together are errors.
+    pub fn from_pairs(pairs: impl IntoIterator<Item = (String, String)>) -> Result<Self> {
+        let values = Values::from_pairs(Role::Producer, pairs)?;
+        let mut config = Self::from_values(&values)?;
+        let conflict = if config.acks != Acks::All {
+            Some(("acks", "must be 'all'"))
+        } else if config.retries == 0 {
+            Some(("retries", "must be at least 1"))
+        } else if config.max_in_flight_requests_per_connection > 5 {
+            Some(("max.in.flight.requests.per.connection", "must be at most 5"))
+        } else {
+            None
+        };
+        if let (true, Some((option, must))) = (config.enable_idempotence, conflict) {
+            if values.given("enable.idempotence") {
+                return Err(Error::config(option, format!("it {must} with enable.idempotence=true")));
+            }
+            // As in Kafka's producer: what the caller set stands, and what is on by default gives way.
+            config.enable_idempotence = false;
+        }
+        let least = config.linger_ms.saturating_add(config.common.request_timeout_ms);
+        if config.delivery_timeout_ms < least {
+            if values.given("delivery.timeout.ms") {
+                let why = format!(
+                    "it must be at least linger.ms + request.timeout.ms, which is {least}; it is {}",
+                    config.delivery_timeout_ms
+                );
+                return Err(Error::config("delivery.timeout.ms", why));
+            }
+            config.delivery_timeout_ms = least;
+        }
+        Ok(config)
+    }
+}
+
+impl ConsumerConfig {
+    /// Reads a consumer's options; names as `a.b.c` or `a_b_c`. Options that do not go together are errors.
+    pub fn from_pairs(pairs: impl IntoIterator<Item = (String, String)>) -> Result<Self> {
+        let values = Values::from_pairs(Role::Consumer, pairs)?;
+        let mut config = Self::from_values(&values)?;
+        if config.heartbeat_interval_ms >= config.session_timeout_ms {
+            let why = format!(
+                "it must be less than session.timeout.ms, which is {}; it is {}",
+                config.session_timeout_ms, config.heartbeat_interval_ms
+            );
+            return Err(Error::config("heartbeat.interval.ms", why));
+        }
+        if config.group_id.is_none() {
+            if config.enable_auto_commit && values.given("enable.auto.commit") {
+                return Err(Error::config("enable.auto.commit", "it needs a group.id"));
+            }
+            if config.group_instance_id.is_some() {
+                return Err(Error::config("group.instance.id", "it needs a group.id"));
+            }
+            config.enable_auto_commit = false;
+        }
+        if config.isolation_level == IsolationLevel::ReadCommitted {
+            let why = "read_committed is not supported yet; it takes read_uncommitted";
+            return Err(Error::config("isolation.level", why));
+        }
+        Ok(config)
+    }
+}
+
+impl AdminConfig {
+    /// Reads an admin client's options; names as `a.b.c` or `a_b_c`.
+    pub fn from_pairs(pairs: impl IntoIterator<Item = (String, String)>) -> Result<Self> {
+        Self::from_values(&Values::from_pairs(Role::Admin, pairs)?)
+    }
+}

@@ -1,0 +1,338 @@
+//! The types that option values are turned into.
+
+use std::fmt;
+
+use super::Kind;
+
+/// Reads a value. The error says what is accepted, as the end of "it takes ...".
+pub(super) trait FromText: Sized {
+    fn from_text(text: Option<&str>, kind: Kind) -> Result<Self, String>;
+}
+
+impl Kind {
+    /// What is accepted, in words.
+    pub(super) fn accepted(self) -> String {
+        match self {
+            Self::Bool => "true or false".to_owned(),
+            Self::Int { min, max, unit } => {
+                let unit = if unit.is_empty() { String::new() } else { format!(" {unit}") };
+                if max == i64::MAX {
+                    format!("a whole number of at least {min}{unit}")
+                } else {
+                    format!("a whole number from {min} to {max}{unit}")
+                }
+            }
+            Self::Choice(words) => format!("one of {}", words.join(", ")),
+            Self::Choices(words) => format!("a list of {}, separated by commas", words.join(", ")),
+            Self::Form(words) => words.to_owned(),
+            Self::Text => "a text".to_owned(),
+        }
+    }
+
+    /// The number in `text`, if it is in range.
+    fn int(self, text: &str) -> Option<i64> {
+        let Self::Int { min, max, .. } = self else { return None };
+        text.trim().parse().ok().filter(|n| (min..=max).contains(n))
+    }
+}
+
+impl FromText for bool {
+    fn from_text(text: Option<&str>, kind: Kind) -> Result<Self, String> {
+        match text.unwrap_or("").trim().to_ascii_lowercase().as_str() {
+            "true" => Ok(true),
+            "false" => Ok(false),
+            _ => Err(kind.accepted()),
+        }
+    }
+}
+
+macro_rules! ints {
+    ($($type:ty),*) => {$(
+        impl FromText for $type {
+            fn from_text(text: Option<&str>, kind: Kind) -> Result<Self, String> {
+                text.and_then(|t| kind.int(t)).and_then(|n| n.try_into().ok()).ok_or_else(|| kind.accepted())
+            }
+        }
+    )*};
+}
+ints!(i32, i64, u32, u64, usize);
+
+impl FromText for String {
+    fn from_text(text: Option<&str>, kind: Kind) -> Result<Self, String> {
+        text.map(str::to_owned).ok_or_else(|| kind.accepted())
+    }
+}
+
+impl FromText for Option<String> {
+    fn from_text(text: Option<&str>, _: Kind) -> Result<Self, String> {
+        Ok(text.filter(|t| !t.is_empty()).map(str::to_owned))
+    }
+}
+
+/// A number for which -1 means "leave it to the system".
+impl FromText for Option<u32> {
+    fn from_text(text: Option<&str>, kind: Kind) -> Result<Self, String> {
+        i64::from_text(text, kind).map(|n| u32::try_from(n).ok())
+    }
+}
+
+/// A server of `bootstrap.servers`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Endpoint {
+    /// Host name or address, without the brackets of an IPv6 address.
+    pub host: String,
+    /// TCP port.
+    pub port: u16,
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { host, port } = self;
+        if host.contains(':') { write!(f, "[{host}]:{port}") } else { write!(f, "{host}:{port}") }
+    }
+}
+
+impl Endpoint {
+    fn parse(text: &str) -> Option<Self> {
+        // A listener is often pasted with its protocol in front.
+        let text = text.strip_prefix("PLAINTEXT://").unwrap_or(text);
+        let (host, port) = text.rsplit_once(':')?;
+        let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']'));
+        let host = match bare {
+            Some(address) => address,
+            None if host.contains([':', '[', ']', '/', ' ']) => return None,
+            None => host,
+        };
+        let port = port.parse().ok().filter(|port| *port > 0)?;
+        (!host.is_empty()).then(|| Self { host: host.to_owned(), port })
+    }
+}
+
+impl FromText for Vec<Endpoint> {
+    fn from_text(text: Option<&str>, kind: Kind) -> Result<Self, String> {
+        let servers = text.unwrap_or("").split(',').map(str::trim).filter(|s| !s.is_empty());
+        let servers: Option<Self> = servers.map(Endpoint::parse).collect();
+        servers.filter(|s| !s.is_empty()).ok_or_else(|| kind.accepted())
+    }
+}
+
+macro_rules! choice {
+    ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $($text:literal)|+,)+ }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum $name {
+            $($(#[$variant_doc])* $variant,)+
+        }
+
+        impl FromText for $name {
+            fn from_text(text: Option<&str>, kind: Kind) -> Result<Self, String> {
+                match text.unwrap_or("").trim().to_ascii_lowercase().as_str() {
+                    $($($text)|+ => Ok(Self::$variant),)+
+                    _ => Err(kind.accepted()),
+                }
+            }
+        }
+    };
+}
+
+choice! {
+    /// `acks`: when a broker answers a Produce request.
+    Acks {
+        /// Not at all.
+        None = "0",
+        /// When the leader has the records.
+        Leader = "1",
+        /// When every replica in sync has them.
+        All = "all" | "-1",
+    }
+}
+
+impl Acks {
+    /// The number in a Produce request.
+    #[must_use]
+    pub const fn code(self) -> i16 {
+        match self {
+            Self::None => 0,
+            Self::Leader => 1,
+            Self::All => -1,
+        }
+    }
+}
+
+choice! {
+    /// `compression.type`.
+    CompressionType {
+        /// Plain.
+        None = "none",
+        /// gzip.
+        Gzip = "gzip",
+        /// Snappy.
+        Snappy = "snappy",
+        /// LZ4.
+        Lz4 = "lz4",
+        /// Zstandard.
+        Zstd = "zstd",
+    }
+}
+
+choice! {
+    /// `partitioner`: which partition a record without one goes to.
+    Partitioner {
+        /// By the murmur2 hash of the key; without a key as `Sticky`.
+        Murmur2Random = "murmur2_random",
+        /// One partition for a batch's worth of bytes, then another (KIP-794); keys are ignored.
+        Sticky = "sticky",
+    }
+}
+
+choice! {
+    /// `isolation.level`.
+    IsolationLevel {
+        /// All records.
+        ReadUncommitted = "read_uncommitted",
+        /// None of aborted or open transactions.
+        ReadCommitted = "read_committed",
+    }
+}
+
+choice! {
+    /// `value.type`: the Arrow type of the columns `key` and `value`.
+    ValueType {
+        /// `binary`: one buffer of bytes and 32-bit offsets.
+        Binary = "binary",
+        /// `binary_view`: values stay where they are.
+        BinaryView = "binary_view",
+    }
+}
+
+choice! {
+    /// One of `partition.assignment.strategy`.
+    Assignor {
+        /// Neighbouring partitions of each topic.
+        Range = "range",
+        /// All partitions in turn.
+        RoundRobin = "roundrobin",
+    }
+}
+
+impl FromText for Vec<Assignor> {
+    fn from_text(text: Option<&str>, kind: Kind) -> Result<Self, String> {
+        let words = text.unwrap_or("").split(',').map(str::trim).filter(|w| !w.is_empty());
+        let words: Self = words.map(|w| Assignor::from_text(Some(w), kind)).collect::<Result<_, _>>()?;
+        if words.is_empty() { Err(kind.accepted()) } else { Ok(words) }
+    }
+}
+
+/// `auto.offset.reset`: where to start without a committed offset, or when it is out of range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AutoOffsetReset {
+    /// The oldest record.
+    Earliest,
+    /// The next record to be written.
+    Latest,
+    /// Nowhere: an error.
+    None,
+    /// The first record not older than this many milliseconds (KIP-1106).
+    ByDuration(u64),
+}
+
+impl FromText for AutoOffsetReset {
+    fn from_text(text: Option<&str>, kind: Kind) -> Result<Self, String> {
+        let text = text.unwrap_or("").trim().to_ascii_lowercase();
+        match text.as_str() {
+            "earliest" => Ok(Self::Earliest),
+            "latest" => Ok(Self::Latest),
+            "none" => Ok(Self::None),
+            other => other
+                .strip_prefix("by_duration:")
+                .and_then(iso_duration_ms)
+                .map(Self::ByDuration)
+                .ok_or_else(|| kind.accepted()),
+        }
+    }
+}
+
+/// Milliseconds of an ISO 8601 duration of days and smaller units in lower case, such as `p1dt2h3m4.5s`.
+fn iso_duration_ms(text: &str) -> Option<u64> {
+    let rest = text.strip_prefix('p')?;
+    let (days, time) = match rest.split_once('t') {
+        Some((_, "")) => return None,
+        Some((days, time)) => (days, time),
+        None => (rest, ""),
+    };
+    let mut total = 0u64;
+    let mut parts = 0;
+    for (mut text, units) in
+        [(days, &[('d', 86_400_000u64)][..]), (time, &[('h', 3_600_000), ('m', 60_000), ('s', 1000)])]
+    {
+        for &(unit, unit_ms) in units {
+            let Some((number, behind)) = text.split_once(unit) else { continue };
+            let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+            if unit != 's' && !fraction.is_empty() || fraction.len() > 9 {
+                return None;
+            }
+            let digits = |s: &str| s.bytes().all(|b| b.is_ascii_digit());
+            if whole.is_empty() || !digits(whole) || !digits(fraction) {
+                return None;
+            }
+            let fraction_ms: u64 = format!("{fraction:0<3}").get(..3)?.parse().ok()?;
+            let ms = whole.parse::<u64>().ok()?.checked_mul(unit_ms)?.checked_add(fraction_ms)?;
+            total = total.checked_add(ms)?;
+            parts += 1;
+            text = behind;
+        }
+        if !text.is_empty() {
+            return None;
+        }
+    }
+    (parts > 0).then_some(total)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_read_as_java_reads_them() {
+        for (text, ms) in [
+            ("p1d", 86_400_000),
+            ("pt0s", 0),
+            ("pt1h30m", 5_400_000),
+            ("p2dt3h4m5.678s", 183_845_678),
+            ("pt0.25s", 250),
+            ("pt0.0004s", 0),
+        ] {
+            assert_eq!(iso_duration_ms(text), Some(ms), "{text}");
+        }
+        for text in [
+            "",
+            "p",
+            "pt",
+            "1d",
+            "p1",
+            "p1h",
+            "pt1",
+            "pt-1s",
+            "pt1.5h",
+            "pt1s1m",
+            "p1dt",
+            "pt99999999999999999999s",
+        ] {
+            assert_eq!(iso_duration_ms(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn endpoints() {
+        let parse = |text| Endpoint::parse(text).map(|e| (e.host, e.port));
+        assert_eq!(parse("kafka1:9092"), Some(("kafka1".to_owned(), 9092)));
+        assert_eq!(parse("[::1]:9092"), Some(("::1".to_owned(), 9092)));
+        assert_eq!(parse("PLAINTEXT://k:1"), Some(("k".to_owned(), 1)));
+        for bad in
+            ["kafka1", "kafka1:", ":9092", "::1:9092", "kafka1:0", "kafka1:70000", "http://k:1", "a b:1"]
+        {
+            assert_eq!(parse(bad), None, "{bad}");
+        }
+        assert_eq!(Endpoint { host: "::1".into(), port: 1 }.to_string(), "[::1]:1");
+    }
+}
