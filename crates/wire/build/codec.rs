@@ -206,7 +206,7 @@ pub(super) fn write_decode(out: &mut String, scope: &Scope<'_>, fields: &[Field]
 }
 
 fn decode_tagged(out: &mut String, scope: &Scope<'_>, tagged: &[&Field], known: Versions) {
-    let label = format!("{:?}", format!("{}.tags", scope.name));
+    let label = scope.label_of("tags");
     if tagged.is_empty() {
         return line(out, &format!("r.skip_tagged_fields({label})?;"));
     }
@@ -223,14 +223,14 @@ fn decode_tagged(out: &mut String, scope: &Scope<'_>, tagged: &[&Field], known: 
 /// An expression that reads a field.
 fn decode_value(scope: &Scope<'_>, field: &Field) -> String {
     let label = scope.label(field);
-    let plain = decode_one(scope, &field.ty, &label, false);
+    let plain = decode_one(scope, field, &field.ty, &label, false);
     if !is_option(field) {
         return plain;
     }
     let nullable = if matches!(field.ty, Type::Struct(_)) {
         format!("if r.struct_marker({label})? {{ Some({plain}) }} else {{ None }}")
     } else {
-        decode_one(scope, &field.ty, &label, true)
+        decode_one(scope, field, &field.ty, &label, true)
     };
     // Record bytes are read as nullable in any version: Java does so too.
     match condition(field.nullable, field.versions) {
@@ -240,7 +240,7 @@ fn decode_value(scope: &Scope<'_>, field: &Field) -> String {
     }
 }
 
-fn decode_one(scope: &Scope<'_>, ty: &Type, label: &str, nullable: bool) -> String {
+fn decode_one(scope: &Scope<'_>, field: &Field, ty: &Type, label: &str, nullable: bool) -> String {
     let prefix = if nullable { "nullable_" } else { "" };
     match ty {
         Type::Plain("string") => format!("r.{prefix}string({label}, form)?"),
@@ -249,31 +249,52 @@ fn decode_one(scope: &Scope<'_>, ty: &Type, label: &str, nullable: bool) -> Stri
         Type::Plain(_) => format!("r.{}({label})?", method(ty)),
         Type::Struct(name) => format!("{}::read(version, r)?", scope.rust_struct(name)),
         Type::Array(element) => {
-            let min = bytes_min(scope.message, element).max(1);
-            let each = decode_one(scope, element, label, false);
+            let min = element_bytes_min(scope, field, element);
+            let each = decode_one(scope, field, element, label, false);
             let each = each.strip_suffix('?').unwrap_or(&each);
             format!("r.{prefix}array({label}, form, {min}, |r| {each})?")
         }
     }
 }
 
-/// The fewest bytes that a value takes, in any version.
-fn bytes_min(message: &Message, ty: &Type) -> usize {
+/// The fewest bytes that an element of an array takes, in any version of the field.
+fn element_bytes_min(scope: &Scope<'_>, field: &Field, element: &Type) -> usize {
+    let in_version = |version| bytes_min(scope.message, element, version);
+    (field.versions.min..=field.versions.max).map(in_version).min().unwrap_or_default().max(1)
+}
+
+/// The fewest bytes that a value takes in a version.
+fn bytes_min(message: &Message, ty: &Type, version: i16) -> usize {
+    let flexible = message.flexible.contains(version);
     match ty {
-        Type::Plain("bool" | "int8" | "string" | "bytes" | "records") | Type::Array(_) => 1,
+        Type::Plain("bool" | "int8") => 1,
         Type::Plain("int16" | "uint16") => 2,
         Type::Plain("int32" | "uint32") => 4,
         Type::Plain("int64" | "float64") => 8,
-        Type::Plain(_) => 16,
+        Type::Plain("uuid") => 16,
+        Type::Plain("string") => {
+            if flexible {
+                1
+            } else {
+                2
+            }
+        }
+        Type::Plain(_) | Type::Array(_) => {
+            if flexible {
+                1
+            } else {
+                4
+            }
+        }
         Type::Struct(name) => {
             let Some(inner) = find_struct(message, name) else { return 1 };
-            let in_version = |version: i16| {
-                let fields = inner.fields.iter().filter(|f| f.tag.is_none() && f.versions.contains(version));
-                // A struct that may be null takes one byte then.
-                let field_bytes = |f: &Field| if is_option(f) { 1 } else { bytes_min(message, &f.ty) };
-                fields.map(field_bytes).sum::<usize>() + usize::from(message.flexible.contains(version))
+            let fields = inner.fields.iter().filter(|f| f.tag.is_none() && f.versions.contains(version));
+            let field_bytes = |f: &Field| match &f.ty {
+                // Null takes one byte.
+                Type::Struct(_) if is_option(f) => 1,
+                ty => bytes_min(message, ty, version),
             };
-            (inner.versions.min..=inner.versions.max).map(in_version).min().unwrap_or(1)
+            fields.map(field_bytes).sum::<usize>() + usize::from(flexible)
         }
     }
 }

@@ -88,12 +88,17 @@ struct Scope<'a> {
 }
 
 impl Scope<'_> {
-    /// What errors call a field.
+    /// What errors call a field, as a string literal.
     fn label(&self, field: &Field) -> String {
-        if self.name == self.message.name {
-            format!("{:?}", format!("{}.{}", self.name, field.name))
+        self.label_of(&field.name)
+    }
+
+    fn label_of(&self, part: &str) -> String {
+        let Self { message, name, .. } = self;
+        if *name == message.name {
+            format!("\"{name}.{part}\"")
         } else {
-            format!("{:?}", format!("{}.{}.{}", self.message.name, self.name, field.name))
+            format!("\"{}.{name}.{part}\"", message.name)
         }
     }
 

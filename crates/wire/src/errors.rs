@@ -15,7 +15,7 @@ pub enum Remedy {
     Retry,
     /// Ask again, of the leader that fresh metadata names.
     RetryWithMetadata,
-    /// Ask again, of the coordinator that FindCoordinator names.
+    /// Ask again, of the coordinator that `FindCoordinator` names.
     RetryWithCoordinator,
     /// Abort the transaction; the producer can be used again then.
     Abort,

@@ -144,3 +144,88 @@ pub fn decode_response<R: Request>(version: i16, frame: Bytes) -> Result<(i32, R
 pub const fn response_header_is_flexible(key: ApiKey, version: i16) -> bool {
     !matches!(key, ApiKey::ApiVersions) && key.flexible(version)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::messages::{ApiVersionsRequest, ApiVersionsResponse, HeartbeatRequest, HeartbeatResponse};
+
+    fn frame(encoded: &Encoded) -> Bytes {
+        let bytes = encoded.to_bytes().unwrap();
+        let len = frame_len(*bytes.first_chunk().unwrap(), 1000).unwrap();
+        let frame = bytes.slice(SIZE_BYTES..);
+        assert_eq!(len, frame.len());
+        frame
+    }
+
+    #[test]
+    fn golden_request() {
+        let request =
+            ApiVersionsRequest { client_software_name: "hr".into(), client_software_version: "1".into() };
+        let bytes = encode_request(3, 5, Some("me"), &request).unwrap().to_bytes().unwrap();
+        // Size; key 18, version 3, id 5, classic client id, no tags; compact strings, no tags.
+        assert_eq!(bytes, &b"\0\0\0\x13\0\x12\0\x03\0\0\0\x05\0\x02me\0\x03hr\x021\0"[..]);
+        let classic = encode_request(2, 5, None, &ApiVersionsRequest::default()).unwrap().to_bytes().unwrap();
+        assert_eq!(classic, &b"\0\0\0\x0A\0\x12\0\x02\0\0\0\x05\xFF\xFF"[..]);
+    }
+
+    #[test]
+    fn request_headers_come_back() {
+        for version in HeartbeatRequest::VERSIONS.min..=HeartbeatRequest::VERSIONS.max {
+            let request = HeartbeatRequest { group_id: "g".into(), ..HeartbeatRequest::default() };
+            let bytes = frame(&encode_request(version, -3, Some("c"), &request).unwrap());
+            let start = RequestStart { api_key: 12, api_version: version, correlation_id: -3 };
+            assert_eq!(peek_request(&bytes), Ok(start));
+            let mut reader = Reader::new(bytes);
+            let header = decode_request_header(&mut reader).unwrap();
+            assert_eq!(header.api_key, ApiKey::Heartbeat);
+            assert_eq!((header.api_version, header.correlation_id), (version, -3));
+            assert_eq!(header.client_id.as_deref(), Some("c"));
+            assert_eq!(HeartbeatRequest::decode(version, &mut reader), Ok(request));
+            assert_eq!(reader.remaining(), 0);
+        }
+    }
+
+    #[test]
+    fn an_unsupported_request_can_be_peeked_at() {
+        for start in [
+            RequestStart { api_key: 18, api_version: 99, correlation_id: 1 },
+            RequestStart { api_key: 999, api_version: 0, correlation_id: 2 },
+        ] {
+            let mut writer = Writer::new();
+            writer.i16(start.api_key);
+            writer.i16(start.api_version);
+            writer.i32(start.correlation_id);
+            let bytes = writer.finish().to_bytes().unwrap();
+            assert_eq!(peek_request(&bytes), Ok(start));
+            let error = decode_request_header(&mut Reader::new(bytes)).unwrap_err();
+            assert_eq!(error.problem, DecodeProblem::UnsupportedVersion(start.api_version));
+        }
+        let error = peek_request(&Bytes::from_static(b"\0\x12\0")).unwrap_err();
+        assert_eq!(error.field, "RequestHeader.RequestApiVersion");
+    }
+
+    #[test]
+    fn api_versions_responses_have_the_old_header() {
+        let response = ApiVersionsResponse { error_code: 35, ..ApiVersionsResponse::default() };
+        let flexible = encode_response::<ApiVersionsRequest>(4, 9, &response).unwrap();
+        let bytes = frame(&flexible);
+        assert_eq!(bytes, &b"\0\0\0\x09\0\x23\x01\0\0\0\0\0"[..]);
+        assert_eq!(decode_response::<ApiVersionsRequest>(4, bytes.clone()), Ok((9, response)));
+        assert_eq!(peek_correlation_id(&bytes), Ok(9));
+
+        let other = HeartbeatResponse { throttle_time_ms: 1, error_code: 2 };
+        let bytes = frame(&encode_response::<HeartbeatRequest>(4, 9, &other).unwrap());
+        assert_eq!(bytes, &b"\0\0\0\x09\0\0\0\0\x01\0\x02\0"[..]);
+        assert_eq!(decode_response::<HeartbeatRequest>(4, bytes), Ok((9, other)));
+    }
+
+    #[test]
+    fn frame_sizes_have_limits() {
+        assert_eq!(frame_len([0, 0, 1, 0], 256), Ok(256));
+        assert_eq!(frame_len([0, 0, 1, 1], 256).unwrap_err().problem, DecodeProblem::FrameSize(257));
+        // What a TLS hello or an HTTP request would claim.
+        assert!(frame_len(*b"GET ", 100 << 20).is_err());
+        assert_eq!(frame_len([0xFF; 4], usize::MAX).unwrap_err().problem, DecodeProblem::FrameSize(-1));
+    }
+}

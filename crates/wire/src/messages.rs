@@ -110,3 +110,40 @@ impl ApiKey {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_know_their_requests() {
+        for key in ApiKey::ALL {
+            assert_eq!(ApiKey::from_code(key.code()), Some(*key));
+            assert_eq!(format!("{key:?}"), key.name());
+        }
+        assert_eq!(ApiKey::from_code(-1), None);
+        assert_eq!(ApiKey::from_code(9999), None);
+        assert_eq!(ApiKey::Fetch.code(), 1);
+        assert_eq!(ApiKey::Fetch.versions(), VersionRange { min: 4, max: 18 });
+        assert!(!ApiKey::Fetch.flexible(11) && ApiKey::Fetch.flexible(12));
+        assert!(!ApiKey::SaslHandshake.flexible(1));
+    }
+
+    #[test]
+    fn newest_common_version() {
+        let ours = VersionRange { min: 4, max: 18 };
+        assert_eq!(ours.newest_common(VersionRange { min: 0, max: 13 }), Some(13));
+        assert_eq!(ours.newest_common(VersionRange { min: 18, max: 30 }), Some(18));
+        assert_eq!(ours.newest_common(VersionRange { min: 0, max: 3 }), None);
+        assert_eq!(ours.newest_common(VersionRange { min: 19, max: 30 }), None);
+    }
+
+    #[test]
+    fn defaults_are_the_schema_s() {
+        let fetch = FetchRequest::default();
+        assert_eq!((fetch.replica_id, fetch.max_bytes, fetch.session_epoch), (-1, i32::MAX, -1));
+        assert_eq!(MetadataRequest::default().topics, Some(Vec::new()));
+        assert!(MetadataRequest::default().allow_auto_topic_creation);
+        assert_eq!(metadata_response::MetadataResponseBroker::default().rack, None);
+    }
+}

@@ -5,6 +5,8 @@
 
 mod error;
 mod reader;
+#[cfg(test)]
+mod tests;
 mod writer;
 
 pub use error::{DecodeError, DecodeProblem, EncodeError, EncodeProblem};

@@ -122,7 +122,9 @@ pub struct Case {
     /// The versions known here.
     pub versions: VersionRange,
     encode: fn(i16, u64) -> Result<Encoded, EncodeError>,
+    encode_default: fn(i16) -> Result<Encoded, EncodeError>,
     recode: fn(i16, Bytes) -> Result<Recoded, DecodeError>,
+    read: fn(i16, Bytes) -> Result<(), DecodeError>,
     round_trip: fn(i16, u64) -> Result<(), String>,
 }
 
@@ -141,11 +143,13 @@ impl Case {
             name: M::NAME,
             versions: M::VERSIONS,
             encode: |version, seed| M::arbitrary(version, &mut Filler::new(seed)).to_encoded(version),
+            encode_default: |version| M::default().to_encoded(version),
             recode: |version, bytes| {
                 let mut reader = Reader::new(bytes);
                 let message = M::decode(version, &mut reader)?;
                 Ok(Recoded { encoded: message.to_encoded(version), left: reader.remaining() })
             },
+            read: |version, bytes| M::decode(version, &mut Reader::new(bytes)).map(drop),
             round_trip: round_trip::<M>,
         }
     }
@@ -155,9 +159,19 @@ impl Case {
         (self.encode)(version, seed)
     }
 
+    /// The message with nothing set, written.
+    pub fn encode_default(&self, version: i16) -> Result<Encoded, EncodeError> {
+        (self.encode_default)(version)
+    }
+
     /// Reads a message and writes it again.
     pub fn recode(&self, version: i16, bytes: Bytes) -> Result<Recoded, DecodeError> {
         (self.recode)(version, bytes)
+    }
+
+    /// Reads a message and drops it.
+    pub fn read(&self, version: i16, bytes: Bytes) -> Result<(), DecodeError> {
+        (self.read)(version, bytes)
     }
 
     /// Writes an arbitrary message, reads it, and says what is not the same.

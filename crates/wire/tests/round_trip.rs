@@ -1,5 +1,6 @@
 //! Every message in every version: what is written is read back, what is damaged is refused, and no bytes of a peer
 //! make a reader panic.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail by panicking")]
 
 use bytes::Bytes;
 use headrace_wire::messages::Message;
@@ -47,11 +48,7 @@ fn every_truncation_is_refused() {
                     ),
                     "{error}"
                 );
-                assert!(
-                    error.field.starts_with(case.name) || error.field.ends_with(".tags"),
-                    "{}",
-                    error.field
-                );
+                assert!(error.field.starts_with(case.name), "{}", error.field);
                 assert!(error.offset <= len);
             }
         }
