@@ -1,0 +1,814 @@
+//! Open batches by partition: what callers' threads fill and the engine empties.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+
+use headrace_wire::compression::Codec;
+use headrace_wire::records::{BatchBuilder, BatchHeader, ClosedBatch, Header, RecordError};
+use headrace_wire::time::Now;
+
+use super::batch::{BatchId, Body, PartitionKey, SealJob, Sealed, Slot, charge_for};
+use super::error::AppendError;
+use super::partitioner::{PartitionLoad, Sticky, partition_of_key, pick};
+use super::pool::Pool;
+use crate::core::Jitter;
+use crate::error::Error;
+use crate::options::{CompressionType, Partitioner, ProducerConfig};
+
+/// Most bytes that a record has around key, value and headers.
+const RECORD_OVERHEAD_BYTES: usize = 36;
+/// Most bytes that a header has around its key and value.
+pub(super) const HEADER_OVERHEAD_BYTES: usize = 10;
+/// Most topics that one producer keeps; a caller that names more is told so.
+const TOPICS_MAX: usize = 100_000;
+
+/// What the accumulator has to know of the options.
+#[derive(Debug, Clone)]
+pub struct AccumulatorConfig {
+    /// `batch.size`: plain bytes of a batch, header included. A larger record has a batch of its own.
+    pub batch_bytes: usize,
+    /// `linger.ms`: how long a batch waits for more records.
+    pub linger_ms: u64,
+    /// `max.request.size`: plain bytes of a record with its batch header.
+    pub request_bytes_max: usize,
+    /// `buffer.memory`: bytes of all batches that are not done.
+    pub buffer_bytes: u64,
+    /// `compression.type`.
+    pub codec: Codec,
+    /// `compression.<type>.level`; `None` is the codec's own default.
+    pub level: Option<i32>,
+    /// `delivery.timeout.ms`: how long a batch may take from its first record to its end.
+    pub delivery_timeout_ms: u64,
+    /// `partitioner = sticky`: keys do not choose the partition.
+    pub ignore_keys: bool,
+    /// Where the random choice of partitions starts.
+    pub seed: u64,
+}
+
+impl AccumulatorConfig {
+    /// Takes what concerns the accumulator from a producer's options.
+    #[must_use]
+    pub fn new(config: &ProducerConfig, seed: u64) -> Self {
+        let (codec, level) = match config.compression_type {
+            CompressionType::None => (Codec::None, None),
+            CompressionType::Gzip => {
+                (Codec::Gzip, Some(config.compression_gzip_level).filter(|level| *level > 0))
+            }
+            CompressionType::Snappy => (Codec::Snappy, None),
+            CompressionType::Lz4 => (Codec::Lz4, None),
+            CompressionType::Zstd => (Codec::Zstd, Some(config.compression_zstd_level)),
+        };
+        Self {
+            // A batch of many records never makes a request larger than allowed.
+            batch_bytes: config.batch_size.min(config.max_request_size) as usize,
+            linger_ms: config.linger_ms,
+            request_bytes_max: config.max_request_size as usize,
+            buffer_bytes: config.buffer_memory,
+            codec,
+            level,
+            delivery_timeout_ms: config.delivery_timeout_ms,
+            ignore_keys: config.partitioner == Partitioner::Sticky,
+            seed,
+        }
+    }
+}
+
+/// One record to append.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct RecordRef<'a> {
+    /// Where to.
+    pub topic: &'a str,
+    /// The partition; `None` leaves it to the key, or to chance.
+    pub partition: Option<i32>,
+    /// `None` is null.
+    pub key: Option<&'a [u8]>,
+    /// `None` is null: a tombstone.
+    pub value: Option<&'a [u8]>,
+    /// In this order; keys may repeat.
+    pub headers: &'a [Header<'a>],
+    /// Unix milliseconds; `None` takes the wall clock of the call.
+    pub timestamp_ms: Option<i64>,
+}
+
+impl RecordRef<'_> {
+    /// Most bytes that the record takes in a batch.
+    fn bytes_max(&self) -> usize {
+        let headers = self.headers.iter().fold(0_usize, |sum, header| {
+            let value = header.value.map_or(0, <[u8]>::len);
+            sum.saturating_add(header.key.len()).saturating_add(value).saturating_add(HEADER_OVERHEAD_BYTES)
+        });
+        record_bytes_max(self.key.map_or(0, <[u8]>::len), self.value.map_or(0, <[u8]>::len), headers)
+    }
+}
+
+pub(super) fn record_bytes_max(key: usize, value: usize, headers: usize) -> usize {
+    RECORD_OVERHEAD_BYTES.saturating_add(key).saturating_add(value).saturating_add(headers)
+}
+
+/// Where a record went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Appended {
+    /// Its batch.
+    pub batch: BatchId,
+    /// Its place in the batch: its offset is the batch's base offset plus this.
+    pub index: u32,
+}
+
+#[derive(Debug)]
+enum TopicState {
+    /// No broker has told about it yet. The error says why, if one did.
+    Unknown(Option<Error>),
+    Ready,
+    /// Cannot be written: not authorized, an impossible name.
+    Refused(Error),
+}
+
+#[derive(Debug)]
+pub(super) struct Topic {
+    name: Arc<str>,
+    state: TopicState,
+    /// How many partitions the topic has.
+    count: u32,
+    /// At least `count`: a partition is never taken out, since batches name it by its place.
+    partitions: Vec<Partition>,
+    sticky: Sticky,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Partition {
+    leader: Option<i32>,
+    pub(super) slots: VecDeque<Slot>,
+    active: bool,
+}
+
+/// A batch that the engine takes.
+#[derive(Debug)]
+pub(super) struct Taken {
+    pub(super) id: BatchId,
+    pub(super) created_ms: u64,
+    pub(super) charged: u64,
+    pub(super) batch: ClosedBatch,
+}
+
+/// A batch that ends without having been sent.
+#[derive(Debug)]
+pub(super) struct Dropped {
+    pub(super) key: PartitionKey,
+    pub(super) id: BatchId,
+    pub(super) records: u32,
+    /// `None`: its time ran out.
+    pub(super) why: Option<RecordError>,
+}
+
+#[derive(Debug, Default)]
+enum Gate {
+    #[default]
+    Open,
+    Closed,
+    Failed(Error),
+}
+
+/// What callers and the engine have to tell each other.
+#[derive(Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "four signals that rise and fall on their own")]
+struct Signals {
+    /// A caller found the pool full: open batches go out before their time, so that memory comes back.
+    pressure: bool,
+    /// Something has happened that the engine must see: an open batch has its linger time, a closed one can go.
+    news: bool,
+    /// The engine was told to wake and has not come yet.
+    wake_pending: bool,
+    /// A caller was turned away and may be waiting.
+    turned_away: bool,
+}
+
+/// Batches that are being filled or wait to be sent, and the memory they hold. Shared between callers and the engine
+/// under one lock; [`super::Appender`] is the callers' side of it.
+#[derive(Debug)]
+pub struct Accumulator {
+    config: AccumulatorConfig,
+    pool: Pool,
+    jitter: Jitter,
+    gate: Gate,
+    pub(super) topics: Vec<Topic>,
+    names: HashMap<Arc<str>, u32>,
+    /// Topics that callers wait for and the engine has not heard of yet.
+    wanted: Vec<Arc<str>>,
+    /// Partitions with slots.
+    active: Vec<PartitionKey>,
+    /// Batches that are not done, sent ones included.
+    outstanding: BTreeSet<BatchId>,
+    next_id: u64,
+    /// Open batches below this id are not waited for (flush).
+    hurry_below: u64,
+    signals: Signals,
+    generation: u64,
+    jobs: Vec<SealJob>,
+}
+
+impl Accumulator {
+    /// An accumulator with no topics.
+    #[must_use]
+    pub fn new(config: AccumulatorConfig) -> Self {
+        Self {
+            pool: Pool::new(config.buffer_bytes),
+            jitter: Jitter::new(config.seed),
+            config,
+            gate: Gate::Open,
+            topics: Vec::new(),
+            names: HashMap::new(),
+            wanted: Vec::new(),
+            active: Vec::new(),
+            outstanding: BTreeSet::new(),
+            next_id: 0,
+            hurry_below: 0,
+            signals: Signals::default(),
+            generation: 0,
+            jobs: Vec::new(),
+        }
+    }
+
+    /// Grows whenever a caller that was turned away may have a better chance: memory came back, a topic became known,
+    /// the producer closed. Compare under the lock before waiting.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// `buffer.memory`, in bytes.
+    #[must_use]
+    pub fn buffer_bytes_total(&self) -> u64 {
+        self.pool.total()
+    }
+
+    /// Bytes of `buffer.memory` that are free.
+    #[must_use]
+    pub fn buffer_bytes_free(&self) -> u64 {
+        self.pool.free()
+    }
+
+    /// Bytes of `buffer.memory` that batches hold.
+    #[must_use]
+    pub fn buffer_bytes_held(&self) -> u64 {
+        self.pool.held()
+    }
+
+    /// Batches that are not done.
+    #[must_use]
+    pub fn batches_outstanding(&self) -> usize {
+        self.outstanding.len()
+    }
+
+    /// Number of partitions of a topic, once a broker has told it.
+    #[must_use]
+    pub fn partition_count(&self, topic: &str) -> Option<u32> {
+        let topic = &self.topics[*self.names.get(topic)? as usize];
+        matches!(topic.state, TopicState::Ready).then_some(topic.count)
+    }
+
+    pub(super) fn config(&self) -> &AccumulatorConfig {
+        &self.config
+    }
+
+    // ---- callers ----
+
+    /// Appends one record, and says to which batch and place.
+    pub(super) fn append_record(
+        &mut self,
+        now: Now,
+        record: &RecordRef<'_>,
+    ) -> Result<(BatchId, u32), AppendError> {
+        let topic = self.topic_for_append(record.topic)?;
+        let bytes = record.bytes_max();
+        let (key, sticky) = self.choose(topic, record.partition, record.key, bytes)?;
+        let timestamp = record.timestamp_ms.unwrap_or(now.wall_ms);
+        self.make_room(now, key, bytes)?;
+        let slot = self.open_slot(key).ok_or(AppendError::Closed)?;
+        let Body::Open(builder) = &mut slot.body else { return Err(AppendError::Closed) };
+        let index = builder.records();
+        let before = builder.estimated_size();
+        if !builder.append(timestamp, record.key, record.value, record.headers.iter().copied()) {
+            self.remove_if_empty(key);
+            return Err(self.too_large(key, bytes, "max.request.size"));
+        }
+        let (id, grown) = (slot.id, builder.estimated_size() - before);
+        let ended = self.seal_if_full(key);
+        if sticky {
+            self.count_sticky(topic, grown, ended);
+        }
+        Ok((id, index))
+    }
+
+    /// Whether the engine must be woken for what has happened; says so once until the engine has come.
+    pub(super) fn wake_needed(&mut self) -> bool {
+        let wake = self.signals.news && !self.signals.wake_pending;
+        self.signals.wake_pending |= wake;
+        self.signals.news = false;
+        wake
+    }
+
+    /// The topic's index, if records can be appended to it.
+    pub(super) fn topic_for_append(&mut self, name: &str) -> Result<u32, AppendError> {
+        match &self.gate {
+            Gate::Open => {}
+            Gate::Closed => return Err(AppendError::Closed),
+            Gate::Failed(error) => return Err(AppendError::Fatal(error.clone())),
+        }
+        let Some(index) = self.want(name) else {
+            return Err(AppendError::Topic(Error::Usage(format!(
+                "a producer writes to at most {TOPICS_MAX} topics; '{name}' would be one more"
+            ))));
+        };
+        match &self.topics[index as usize].state {
+            TopicState::Ready => Ok(index),
+            TopicState::Refused(error) => Err(AppendError::Topic(error.clone())),
+            TopicState::Unknown(last) => {
+                let last = last.clone();
+                self.signals.turned_away = true;
+                Err(AppendError::NeedMetadata { topic: name.to_owned(), generation: self.generation, last })
+            }
+        }
+    }
+
+    /// The topic's index; a new topic is one that the engine will ask for.
+    pub(super) fn want(&mut self, name: &str) -> Option<u32> {
+        if let Some(index) = self.names.get(name) {
+            return Some(*index);
+        }
+        if self.topics.len() >= TOPICS_MAX {
+            return None;
+        }
+        let index = u32::try_from(self.topics.len()).ok()?;
+        let name: Arc<str> = Arc::from(name);
+        self.names.insert(name.clone(), index);
+        self.wanted.push(name.clone());
+        self.signals.news = true;
+        self.topics.push(Topic {
+            name,
+            state: TopicState::Unknown(None),
+            count: 0,
+            partitions: Vec::new(),
+            sticky: Sticky::default(),
+        });
+        Some(index)
+    }
+
+    /// The partition of a record: the one it names, else by its key, else the sticky one. Says whether it was that.
+    #[inline]
+    pub(super) fn choose(
+        &mut self,
+        topic: u32,
+        partition: Option<i32>,
+        key: Option<&[u8]>,
+        bytes: usize,
+    ) -> Result<(PartitionKey, bool), AppendError> {
+        let count = self.topics[topic as usize].count;
+        if let Some(number) = partition {
+            let partition = u32::try_from(number).ok().filter(|&partition| partition < count);
+            let partition = partition.ok_or_else(|| AppendError::PartitionOutOfRange {
+                topic: self.topics[topic as usize].name.to_string(),
+                partition: number,
+                partitions: count,
+            })?;
+            return Ok((PartitionKey { topic, partition }, false));
+        }
+        if let Some(key) = key
+            && !self.config.ignore_keys
+        {
+            return Ok((PartitionKey { topic, partition: partition_of_key(key, count) }, false));
+        }
+        Ok((self.sticky_with_room(topic, bytes), true))
+    }
+
+    /// The partition that takes records without key and partition. If its open batch has no room for `bytes` more, the
+    /// batch ends, and with it perhaps the partition's turn.
+    pub(super) fn sticky_with_room(&mut self, topic: u32, bytes: usize) -> PartitionKey {
+        let key = PartitionKey { topic, partition: self.sticky_partition(topic) };
+        let limit = self.config.batch_bytes;
+        let full = match self.open_slot(key) {
+            Some(Slot { body: Body::Open(builder), .. }) => {
+                builder.estimated_size().saturating_add(bytes) > limit
+            }
+            _ => false,
+        };
+        if !full {
+            return key;
+        }
+        self.seal_last(key);
+        self.count_sticky(topic, 0, true);
+        PartitionKey { topic, partition: self.sticky_partition(topic) }
+    }
+
+    fn sticky_partition(&mut self, topic: u32) -> u32 {
+        let Topic { sticky, partitions, count, .. } = &mut self.topics[topic as usize];
+        match sticky.current() {
+            Some(partition) if partition < *count => partition,
+            _ => {
+                let loads: Vec<PartitionLoad> = partitions
+                    .iter()
+                    .take(*count as usize)
+                    .map(|partition| PartitionLoad {
+                        queued: u32::try_from(partition.slots.len()).unwrap_or(u32::MAX),
+                        available: partition.leader.is_some(),
+                    })
+                    .collect();
+                sticky.start(pick(&mut self.jitter, &loads))
+            }
+        }
+    }
+
+    /// Counts bytes that went to the sticky partition.
+    pub(super) fn count_sticky(&mut self, topic: u32, bytes: usize, batch_ended: bool) {
+        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+        let switch = u64::try_from(self.config.batch_bytes).unwrap_or(u64::MAX);
+        self.topics[topic as usize].sticky.sent(bytes, batch_ended, switch);
+    }
+
+    /// Sees to it that the partition's last batch is open and has room and memory for `bytes` more.
+    pub(super) fn make_room(&mut self, now: Now, key: PartitionKey, bytes: usize) -> Result<(), AppendError> {
+        if bytes.saturating_add(BatchHeader::LEN) > self.config.request_bytes_max {
+            return Err(self.too_large(key, bytes, "max.request.size"));
+        }
+        let batch_bytes = self.config.batch_bytes;
+        let Some(slot) = self.open_slot(key) else { return self.open_batch(now, key, bytes) };
+        let Body::Open(builder) = &slot.body else { return self.open_batch(now, key, bytes) };
+        let size = builder.estimated_size().saturating_add(bytes);
+        if size > batch_bytes {
+            self.seal_last(key);
+            return self.open_batch(now, key, bytes);
+        }
+        if self.charge_to(key, charge_for(size)) { Ok(()) } else { Err(self.full()) }
+    }
+
+    /// Sees to it that the partition's open batch has `bytes` reserved; changes nothing if there are not enough.
+    pub(super) fn charge_to(&mut self, key: PartitionKey, bytes: u64) -> bool {
+        let Some(slot) = self.topics[key.topic as usize].partitions[key.partition as usize].slots.back_mut()
+        else {
+            return false;
+        };
+        let grow = bytes.saturating_sub(slot.charged);
+        let fits = self.pool.try_reserve(grow);
+        if fits {
+            slot.charged += grow;
+        }
+        fits
+    }
+
+    /// Gives back what was reserved for the partition's open batch beyond its chunks.
+    pub(super) fn charge_what_is_used(&mut self, key: PartitionKey) {
+        let Some(Slot { charged, body: Body::Open(builder), .. }) = self.open_slot(key) else { return };
+        let surplus = charged.saturating_sub(charge_for(builder.estimated_size()));
+        *charged -= surplus;
+        // Nobody was turned away meanwhile: the lock was held.
+        self.pool.release(surplus);
+    }
+
+    fn open_batch(&mut self, now: Now, key: PartitionKey, bytes: usize) -> Result<(), AppendError> {
+        let charged = charge_for(bytes.saturating_add(BatchHeader::LEN));
+        if charged > self.pool.total() {
+            return Err(self.too_large(key, bytes, "buffer.memory"));
+        }
+        if !self.pool.try_reserve(charged) {
+            return Err(self.full());
+        }
+        let id = BatchId(self.next_id);
+        self.next_id += 1;
+        self.outstanding.insert(id);
+        self.signals.news = true;
+        let builder = BatchBuilder::new(self.config.batch_bytes);
+        let partition = self.partition_mut(key);
+        partition.slots.push_back(Slot { id, created_ms: now.mono_ms, charged, body: Body::Open(builder) });
+        if !partition.active {
+            partition.active = true;
+            self.active.push(key);
+        }
+        Ok(())
+    }
+
+    /// Takes back a batch that was opened for a record which then did not go in.
+    pub(super) fn remove_if_empty(&mut self, key: PartitionKey) {
+        let partition = self.partition_mut(key);
+        let empty = |slot: &Slot| matches!(&slot.body, Body::Open(builder) if builder.is_empty());
+        if partition.slots.back().is_some_and(empty)
+            && let Some(slot) = partition.slots.pop_back()
+        {
+            self.outstanding.remove(&slot.id);
+            self.release(slot.charged);
+        }
+    }
+
+    fn full(&mut self) -> AppendError {
+        self.signals.pressure = true;
+        self.signals.turned_away = true;
+        self.signals.news = true;
+        AppendError::Full { generation: self.generation }
+    }
+
+    pub(super) fn too_large(&self, key: PartitionKey, bytes: usize, option: &'static str) -> AppendError {
+        let limit = if option == "buffer.memory" {
+            self.pool.total()
+        } else {
+            u64::try_from(self.config.request_bytes_max).unwrap_or(u64::MAX)
+        };
+        let topic = self.topics[key.topic as usize].name.to_string();
+        AppendError::TooLarge { topic, bytes, limit, option }
+    }
+
+    /// The partition's last batch, while it is open.
+    pub(super) fn open_slot(&mut self, key: PartitionKey) -> Option<&mut Slot> {
+        let slot = self.partition_mut(key).slots.back_mut()?;
+        matches!(slot.body, Body::Open(_)).then_some(slot)
+    }
+
+    /// Seals the partition's last batch when not even a small record would fit. Says whether it did.
+    pub(super) fn seal_if_full(&mut self, key: PartitionKey) -> bool {
+        let full = match self.open_slot(key) {
+            Some(Slot { body: Body::Open(builder), .. }) => !builder.has_room_for(0, 0, 0),
+            _ => return true,
+        };
+        if full {
+            self.seal_last(key);
+        }
+        full
+    }
+
+    /// Ends the partition's last batch; its bytes become a job.
+    pub(super) fn seal_last(&mut self, key: PartitionKey) {
+        let (codec, level) = (self.config.codec, self.config.level);
+        let last = self.partition_mut(key).slots.back_mut();
+        let job = last.and_then(|slot| seal(slot, key, codec, level));
+        self.jobs.extend(job);
+    }
+
+    /// Ends all open batches; their bytes become jobs.
+    pub(super) fn seal_all(&mut self) {
+        for key in self.active.clone() {
+            self.seal_last(key);
+        }
+    }
+
+    /// Takes the batches that were ended and have to be compressed.
+    pub(super) fn take_jobs(&mut self) -> Vec<SealJob> {
+        std::mem::take(&mut self.jobs)
+    }
+
+    /// Puts a sealed batch back into its place.
+    pub(super) fn sealed(&mut self, sealed: Sealed) {
+        let Sealed { key, id, body } = sealed;
+        let size = match &body {
+            Body::Closed(batch) => charge_for(batch.size()),
+            _ => u64::MAX,
+        };
+        // A batch that is gone has run out of time meanwhile.
+        let Some(slot) = self.partition_mut(key).slots.iter_mut().find(|slot| slot.id == id) else {
+            return;
+        };
+        slot.body = body;
+        // What compression saved comes back; what it cost, a few bytes on noise, is not charged.
+        let surplus = slot.charged.saturating_sub(size);
+        slot.charged -= surplus;
+        self.release(surplus);
+        self.signals.news = true;
+    }
+
+    fn partition_mut(&mut self, key: PartitionKey) -> &mut Partition {
+        &mut self.topics[key.topic as usize].partitions[key.partition as usize]
+    }
+
+    // ---- the engine ----
+
+    /// The engine has come: appends may wake it again.
+    pub(super) fn engine_came(&mut self) {
+        self.signals.wake_pending = false;
+    }
+
+    /// Topics asked for since the last call.
+    pub(super) fn take_wanted(&mut self) -> Vec<Arc<str>> {
+        std::mem::take(&mut self.wanted)
+    }
+
+    /// Whether a caller was turned away and its chances have changed since.
+    pub(super) fn take_room(&mut self, since: u64) -> bool {
+        let room = self.signals.turned_away && self.generation != since;
+        self.signals.turned_away &= !room;
+        room
+    }
+
+    pub(super) fn topic_names(&self) -> impl Iterator<Item = (u32, &Arc<str>)> {
+        (0..).zip(self.topics.iter().map(|topic| &topic.name))
+    }
+
+    pub(super) fn topic_name(&self, key: PartitionKey) -> Arc<str> {
+        self.topics[key.topic as usize].name.clone()
+    }
+
+    pub(super) fn leader(&self, key: PartitionKey) -> Option<i32> {
+        self.topics[key.topic as usize].partitions[key.partition as usize].leader
+    }
+
+    /// Why no broker has told about the topic.
+    pub(super) fn topic_error(&self, key: PartitionKey) -> Option<&Error> {
+        match &self.topics[key.topic as usize].state {
+            TopicState::Unknown(error) => error.as_ref(),
+            TopicState::Refused(error) => Some(error),
+            TopicState::Ready => None,
+        }
+    }
+
+    /// Takes over what the cluster says: the leader of each partition. A partition that is gone stays while it has
+    /// batches, without a leader.
+    pub(super) fn set_topic(&mut self, topic: u32, leaders: &[Option<i32>]) {
+        let topic = &mut self.topics[topic as usize];
+        topic.count = u32::try_from(leaders.len()).unwrap_or(u32::MAX);
+        if topic.partitions.len() < leaders.len() {
+            topic.partitions.resize_with(leaders.len(), Partition::default);
+        }
+        let leaders = leaders.iter().copied().chain(std::iter::repeat(None));
+        for (partition, leader) in topic.partitions.iter_mut().zip(leaders) {
+            partition.leader = leader;
+        }
+        if !matches!(topic.state, TopicState::Ready) && topic.count > 0 {
+            topic.state = TopicState::Ready;
+            self.generation += 1;
+        }
+    }
+
+    /// The cluster does not know the topic, or refuses it. An error that may pass leaves callers waiting; a known
+    /// topic stays known until then.
+    pub(super) fn set_topic_error(&mut self, topic: u32, error: &Error) {
+        let topic = &mut self.topics[topic as usize];
+        if !error.retriable() {
+            topic.state = TopicState::Refused(error.clone());
+            self.generation += 1;
+        } else if matches!(topic.state, TopicState::Ready) {
+            for partition in &mut topic.partitions {
+                partition.leader = None;
+            }
+        } else {
+            topic.state = TopicState::Unknown(Some(error.clone()));
+        }
+    }
+
+    /// Partitions with batches that the engine has not taken.
+    pub(super) fn active(&self) -> &[PartitionKey] {
+        &self.active
+    }
+
+    /// Forgets partitions that have become empty.
+    pub(super) fn sweep(&mut self) {
+        let topics = &mut self.topics;
+        self.active.retain(|key| {
+            let partition = &mut topics[key.topic as usize].partitions[key.partition as usize];
+            partition.active = !partition.slots.is_empty();
+            partition.active
+        });
+    }
+
+    /// Ends open batches that stand first in their partition, have waited long enough and could be sent.
+    pub(super) fn seal_due(
+        &mut self,
+        now: Now,
+        sendable: impl Fn(PartitionKey, Option<i32>) -> bool,
+    ) -> Vec<SealJob> {
+        let mut jobs = self.take_jobs();
+        for key in &self.active {
+            let partition = &mut self.topics[key.topic as usize].partitions[key.partition as usize];
+            let Some(slot) = partition.slots.front_mut() else { continue };
+            let due = self.signals.pressure
+                || slot.id.0 < self.hurry_below
+                || slot.created_ms.saturating_add(self.config.linger_ms) <= now.mono_ms;
+            if due && matches!(slot.body, Body::Open(_)) && sendable(*key, partition.leader) {
+                jobs.extend(seal(slot, *key, self.config.codec, self.config.level));
+            }
+        }
+        self.signals.pressure = false;
+        jobs
+    }
+
+    /// Bytes of the partition's first batch, if it is ready to be sent.
+    pub(super) fn front_size(&self, key: PartitionKey) -> Option<usize> {
+        let partition = &self.topics[key.topic as usize].partitions[key.partition as usize];
+        match &partition.slots.front()?.body {
+            Body::Closed(batch) => Some(batch.size()),
+            _ => None,
+        }
+    }
+
+    /// Takes the partition's first batch, if it is ready to be sent.
+    pub(super) fn take_front(&mut self, key: PartitionKey) -> Option<Taken> {
+        let slots = &mut self.partition_mut(key).slots;
+        let slot = slots.pop_front()?;
+        match slot.body {
+            Body::Closed(batch) => {
+                Some(Taken { id: slot.id, created_ms: slot.created_ms, charged: slot.charged, batch })
+            }
+            body => {
+                slots.push_front(Slot { body, ..slot });
+                None
+            }
+        }
+    }
+
+    /// Takes out batches whose time has run out or that could not be closed.
+    pub(super) fn drop_dead(&mut self, now: Now) -> Vec<Dropped> {
+        let timeout = self.config.delivery_timeout_ms;
+        self.drop_where(|slot| {
+            matches!(slot.body, Body::Broken { .. }) || slot.created_ms.saturating_add(timeout) <= now.mono_ms
+        })
+    }
+
+    /// Takes out every batch.
+    pub(super) fn drop_all(&mut self) -> Vec<Dropped> {
+        self.drop_where(|_| true)
+    }
+
+    fn drop_where(&mut self, dead: impl Fn(&Slot) -> bool) -> Vec<Dropped> {
+        let mut dropped = Vec::new();
+        let mut released = 0;
+        for &key in &self.active {
+            let partition = &mut self.topics[key.topic as usize].partitions[key.partition as usize];
+            // From the front only: batches behind are younger, and a partition's batches end in order.
+            while partition.slots.front().is_some_and(&dead)
+                && let Some(slot) = partition.slots.pop_front()
+            {
+                released += slot.charged;
+                let records = slot.body.records();
+                let why = match slot.body {
+                    Body::Broken { why, .. } => Some(why),
+                    _ => None,
+                };
+                dropped.push(Dropped { key, id: slot.id, records, why });
+            }
+        }
+        for batch in &dropped {
+            self.outstanding.remove(&batch.id);
+        }
+        self.release(released);
+        dropped
+    }
+
+    /// When the engine has to look again, of itself: a batch has lingered, or runs out of time.
+    pub(super) fn next_deadline(&self, sendable: impl Fn(PartitionKey, Option<i32>) -> bool) -> Option<u64> {
+        let deadlines = self.active.iter().filter_map(|&key| {
+            let partition = &self.topics[key.topic as usize].partitions[key.partition as usize];
+            let slot = partition.slots.front()?;
+            let wait = match slot.body {
+                Body::Open(_) if sendable(key, partition.leader) => {
+                    self.config.linger_ms.min(self.config.delivery_timeout_ms)
+                }
+                _ => self.config.delivery_timeout_ms,
+            };
+            Some(slot.created_ms.saturating_add(wait))
+        });
+        deadlines.min()
+    }
+
+    /// A batch that was taken is done.
+    pub(super) fn done(&mut self, id: BatchId) {
+        self.outstanding.remove(&id);
+    }
+
+    /// Gives memory back.
+    pub(super) fn release(&mut self, bytes: u64) {
+        if bytes > 0 {
+            self.pool.release(bytes);
+            self.generation += 1;
+        }
+    }
+
+    /// Ends the waiting of open batches; the id returned is above all of them.
+    pub(super) fn hurry(&mut self) -> BatchId {
+        self.hurry_below = self.next_id;
+        BatchId(self.next_id)
+    }
+
+    /// Whether every batch below `id` is done.
+    pub(super) fn all_done_below(&self, id: BatchId) -> bool {
+        self.outstanding.first().is_none_or(|first| *first >= id)
+    }
+
+    /// No more appends.
+    pub(super) fn close(&mut self) {
+        if matches!(self.gate, Gate::Open) {
+            self.gate = Gate::Closed;
+        }
+        self.generation += 1;
+    }
+
+    /// No more appends, for a reason that every caller is told.
+    pub(super) fn fail(&mut self, error: Error) {
+        self.gate = Gate::Failed(error);
+        self.generation += 1;
+    }
+}
+
+fn seal(slot: &mut Slot, key: PartitionKey, codec: Codec, level: Option<i32>) -> Option<SealJob> {
+    let records = slot.body.records();
+    match std::mem::replace(&mut slot.body, Body::Sealing { records }) {
+        Body::Open(builder) => Some(SealJob { key, id: slot.id, builder, codec, level }),
+        other => {
+            slot.body = other;
+            None
+        }
+    }
+}

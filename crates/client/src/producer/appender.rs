@@ -1,0 +1,89 @@
+//! The callers' side of the accumulator.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use headrace_wire::time::Now;
+
+use super::accumulator::{Accumulator, Appended, RecordRef};
+use super::batch::{BatchId, SealJob};
+use super::error::AppendError;
+
+/// Appends from any thread. Records are encoded under the accumulator's lock; a batch that is full is compressed
+/// without it, on the thread that filled it, so several callers compress side by side.
+#[derive(Clone)]
+pub struct Appender {
+    shared: Arc<Mutex<Accumulator>>,
+    wake: Arc<dyn Fn() + Send + Sync>,
+}
+
+impl fmt::Debug for Appender {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Appender").field("shared", &self.shared).finish_non_exhaustive()
+    }
+}
+
+impl Appender {
+    /// A caller's side of `shared`. `wake` is called, without the lock, when the engine has to look: it sends
+    /// [`super::ProducerCommand::Wake`]. It is not called again until the engine has looked.
+    #[must_use]
+    pub fn new(shared: Arc<Mutex<Accumulator>>, wake: Arc<dyn Fn() + Send + Sync>) -> Self {
+        Self { shared, wake }
+    }
+
+    /// The accumulator under its lock, for a wait on a condition variable: compare
+    /// [`Accumulator::generation`] with the error's, then wait on this guard.
+    ///
+    /// A caller that panicked under the lock has left whole batches behind at worst one record short, so the lock is
+    /// taken all the same.
+    pub fn lock(&self) -> MutexGuard<'_, Accumulator> {
+        lock(&self.shared)
+    }
+
+    /// Appends one record. `placed` is told batch and index before the engine can report the batch as done; it runs
+    /// under the lock and must be short.
+    pub fn append_record(
+        &self,
+        now: Now,
+        record: &RecordRef<'_>,
+        placed: impl FnOnce(BatchId, u32),
+    ) -> Result<Appended, AppendError> {
+        self.with(|accumulator| {
+            let (batch, index) = accumulator.append_record(now, record)?;
+            placed(batch, index);
+            Ok(Appended { batch, index })
+        })
+    }
+
+    /// Ends all open batches and compresses them on this thread. Before a flush this saves the engine's thread the
+    /// work.
+    pub fn seal_all(&self) {
+        self.with(Accumulator::seal_all);
+    }
+
+    /// Runs `append` under the lock; then, without it, compresses the batches that it ended, and wakes the engine if
+    /// that has something new to see.
+    pub(super) fn with<T>(&self, append: impl FnOnce(&mut Accumulator) -> T) -> T {
+        let mut accumulator = self.lock();
+        let result = append(&mut accumulator);
+        let jobs = accumulator.take_jobs();
+        let mut wake = accumulator.wake_needed();
+        drop(accumulator);
+        if !jobs.is_empty() {
+            let sealed: Vec<_> = jobs.into_iter().map(SealJob::run).collect();
+            let mut accumulator = self.lock();
+            for sealed in sealed {
+                accumulator.sealed(sealed);
+            }
+            wake |= accumulator.wake_needed();
+        }
+        if wake {
+            (self.wake)();
+        }
+        result
+    }
+}
+
+pub(super) fn lock(shared: &Mutex<Accumulator>) -> MutexGuard<'_, Accumulator> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,96 @@
+//! A batch before it is sent: open, being sealed, closed.
+
+use headrace_wire::compression::Codec;
+use headrace_wire::records::{BatchBuilder, CHUNK_BYTES, ClosedBatch, RecordError};
+
+/// Names a batch of one producer. Later batches have greater ids, across all partitions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BatchId(pub u64);
+
+/// A partition, by the index of its topic in the accumulator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct PartitionKey {
+    pub(super) topic: u32,
+    pub(super) partition: u32,
+}
+
+impl PartitionKey {
+    /// The partition's number as Kafka writes it.
+    pub(super) fn number(self) -> i32 {
+        i32::try_from(self.partition).unwrap_or(i32::MAX)
+    }
+}
+
+/// A batch that the engine has not taken yet.
+#[derive(Debug)]
+pub(super) struct Slot {
+    pub(super) id: BatchId,
+    /// When its first record came, in `Now::mono_ms`.
+    pub(super) created_ms: u64,
+    /// Bytes reserved in the pool.
+    pub(super) charged: u64,
+    pub(super) body: Body,
+}
+
+/// What is known of a batch's bytes.
+#[derive(Debug)]
+pub(super) enum Body {
+    /// Takes records.
+    Open(BatchBuilder),
+    /// A [`SealJob`] has the bytes.
+    Sealing {
+        records: u32,
+    },
+    Closed(ClosedBatch),
+    /// Could not be closed.
+    Broken {
+        records: u32,
+        why: RecordError,
+    },
+}
+
+impl Body {
+    pub(super) fn records(&self) -> u32 {
+        match self {
+            Self::Open(builder) => builder.records(),
+            Self::Closed(batch) => batch.records(),
+            Self::Sealing { records } | Self::Broken { records, .. } => *records,
+        }
+    }
+}
+
+/// A full batch that has to be compressed and summed. Run it without holding the accumulator's lock.
+#[derive(Debug)]
+pub(super) struct SealJob {
+    pub(super) key: PartitionKey,
+    pub(super) id: BatchId,
+    pub(super) builder: BatchBuilder,
+    pub(super) codec: Codec,
+    pub(super) level: Option<i32>,
+}
+
+impl SealJob {
+    /// Does the work. The result goes to [`super::Accumulator::sealed`].
+    pub(super) fn run(self) -> Sealed {
+        let records = self.builder.records();
+        let body = match self.builder.close(self.codec, self.level) {
+            Ok(batch) => Body::Closed(batch),
+            Err(why) => Body::Broken { records, why },
+        };
+        Sealed { key: self.key, id: self.id, body }
+    }
+}
+
+/// What came of a [`SealJob`].
+#[derive(Debug)]
+pub(super) struct Sealed {
+    pub(super) key: PartitionKey,
+    pub(super) id: BatchId,
+    pub(super) body: Body,
+}
+
+/// Bytes to reserve for a batch of `bytes`: whole chunks, since that is what a builder allocates.
+pub(super) fn charge_for(bytes: usize) -> u64 {
+    // A usize has at most 64 bits on every platform.
+    u64::try_from(bytes.div_ceil(CHUNK_BYTES).saturating_mul(CHUNK_BYTES)).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,753 @@
+//! The engine that sends batches.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::{Arc, Mutex};
+
+use headrace_wire::errors::{ErrorCode, Remedy};
+use headrace_wire::messages::{
+    InitProducerIdRequest, InitProducerIdResponse, ProduceRequest, ProduceResponse,
+};
+use headrace_wire::time::Now;
+
+use super::accumulator::{Accumulator, AccumulatorConfig, Dropped};
+use super::appender::lock;
+use super::batch::{BatchId, PartitionKey, SealJob};
+use super::request::{Answers, Draft, Entry, VERSION_WITH_TOPIC_IDS, refusal};
+use super::sequence::{Identity, Outgoing, Sending, Verdict};
+use super::{BatchAck, ProducerCommand, ProducerEvent};
+use crate::core::{Backoff, CallSpec, Core, Expect, Lane, NoStream, Reply, Target};
+use crate::engine::{Action, ConnId, Consumed, Engine};
+use crate::error::Error;
+use crate::options::ProducerConfig;
+
+/// What `InitProducerId` says about transactions that there are none of; Kafka's own default.
+const TRANSACTION_TIMEOUT_MS: i32 = 60_000;
+
+/// Sends the batches of an [`Accumulator`]. See the module's documentation for order and ends.
+pub struct ProducerEngine {
+    core: Core<Tag>,
+    accumulator: Arc<Mutex<Accumulator>>,
+    settings: Settings,
+    identity: Asked,
+    /// Partitions that were ever sent to: their sequences outlive their batches.
+    partitions: HashMap<PartitionKey, Sending>,
+    /// Those of them with batches on their way.
+    busy: BTreeSet<PartitionKey>,
+    nodes: HashMap<i32, Node>,
+    /// Memory of batches that were given up on the wire: free when their call has ended.
+    held_by_wire: HashMap<BatchId, u64>,
+    /// Where the next request of many partitions starts.
+    rotation: usize,
+    cluster_seen: Option<u64>,
+    room_seen: u64,
+    flushes: VecDeque<(u64, BatchId)>,
+    closing: Option<Closing>,
+    wake_at: Option<u64>,
+    events: VecDeque<ProducerEvent>,
+}
+
+#[derive(Debug, Clone)]
+struct Settings {
+    acks: i16,
+    idempotent: bool,
+    in_flight_max: usize,
+    request_timeout_ms: u64,
+    delivery_timeout_ms: u64,
+    request_bytes_max: usize,
+    retries: u32,
+    retry: Backoff,
+}
+
+#[derive(Debug)]
+struct Closing {
+    op: u64,
+    deadline_ms: u64,
+    closed: bool,
+}
+
+/// The producer's id, as far as it is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Asked {
+    /// Not idempotent.
+    Never,
+    NotBefore {
+        at: u64,
+        failures: u32,
+    },
+    Waiting {
+        failures: u32,
+    },
+    Known(Identity),
+}
+
+impl Asked {
+    fn known(self) -> Option<Identity> {
+        match self {
+            Self::Known(identity) => Some(identity),
+            _ => None,
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Node {
+    in_flight: usize,
+    /// The broker asked for a pause until then (KIP-219).
+    throttled_until: u64,
+}
+
+#[derive(Debug)]
+enum Tag {
+    ProducerId,
+    Produce { node: i32, entries: Vec<Entry> },
+}
+
+impl ProducerEngine {
+    /// A producer that has not connected yet. The same `seed` gives the same choices and jitter.
+    #[must_use]
+    pub fn new(config: &ProducerConfig, seed: u64) -> Self {
+        let accumulator = AccumulatorConfig::new(config, seed);
+        let settings = Settings {
+            acks: config.acks.code(),
+            idempotent: config.enable_idempotence,
+            in_flight_max: config.max_in_flight_requests_per_connection as usize,
+            request_timeout_ms: config.common.request_timeout_ms,
+            delivery_timeout_ms: config.delivery_timeout_ms,
+            request_bytes_max: config.max_request_size as usize,
+            retries: config.retries,
+            retry: Backoff {
+                first_ms: config.common.retry_backoff_ms,
+                max_ms: config.common.retry_backoff_max_ms,
+            },
+        };
+        Self {
+            // Kafka's producers always let the broker create what is missing, where it is so configured.
+            core: Core::new(&config.common, true, seed),
+            accumulator: Arc::new(Mutex::new(Accumulator::new(accumulator))),
+            identity: if settings.idempotent {
+                Asked::NotBefore { at: 0, failures: 0 }
+            } else {
+                Asked::Never
+            },
+            settings,
+            partitions: HashMap::new(),
+            busy: BTreeSet::new(),
+            nodes: HashMap::new(),
+            held_by_wire: HashMap::new(),
+            rotation: 0,
+            cluster_seen: None,
+            room_seen: 0,
+            flushes: VecDeque::new(),
+            closing: None,
+            wake_at: None,
+            events: VecDeque::new(),
+        }
+    }
+
+    /// What callers append to, through [`super::Appender`].
+    #[must_use]
+    pub fn accumulator(&self) -> Arc<Mutex<Accumulator>> {
+        self.accumulator.clone()
+    }
+
+    /// Does all that can be done now: takes replies in, learns, gives up what is late, sends what can be sent.
+    fn pump(&mut self, now: Now) {
+        if self.closing.as_ref().is_some_and(|closing| closing.closed) {
+            return;
+        }
+        let shared = self.accumulator.clone();
+        let mut accumulator = lock(&shared);
+        accumulator.engine_came();
+        while let Some(reply) = self.core.poll_reply() {
+            self.on_reply(now, &mut accumulator, reply);
+        }
+        self.learn(now, &mut accumulator);
+        self.give_up_late(now, &mut accumulator);
+        self.rewind();
+        self.ask_identity(now, &accumulator);
+        let jobs = accumulator.seal_due(now, |key, leader| self.sendable(now, key, leader));
+        if !jobs.is_empty() {
+            drop(accumulator);
+            let sealed: Vec<_> = jobs.into_iter().map(SealJob::run).collect();
+            accumulator = lock(&shared);
+            for sealed in sealed {
+                accumulator.sealed(sealed);
+            }
+        }
+        self.send(now, &mut accumulator);
+        // A send that cannot go out ends at once: with a reply, which may change what was just decided.
+        while let Some(reply) = self.core.poll_reply() {
+            self.on_reply(now, &mut accumulator, reply);
+        }
+        accumulator.sweep();
+        self.finish(now, &mut accumulator);
+        self.wake_at = self.next_wake(now, &accumulator);
+    }
+
+    // ---- learning ----
+
+    fn on_reply(&mut self, now: Now, accumulator: &mut Accumulator, reply: Reply<Tag>) {
+        let version = reply.result.as_ref().ok().map(|(version, _)| *version);
+        match reply.tag {
+            Tag::ProducerId => {
+                let (_, _, result) = reply.split::<InitProducerIdRequest>();
+                self.on_producer_id(now, accumulator, result);
+            }
+            Tag::Produce { .. } if self.settings.acks == 0 => {
+                let Reply { tag, result, .. } = reply;
+                let result = result.map(|_| ProduceResponse::default());
+                self.on_produced(now, accumulator, tag, version, result);
+            }
+            Tag::Produce { .. } => {
+                let (tag, _, result) = reply.split::<ProduceRequest>();
+                self.on_produced(now, accumulator, tag, version, result);
+            }
+        }
+    }
+
+    fn on_producer_id(
+        &mut self,
+        now: Now,
+        accumulator: &mut Accumulator,
+        result: Result<InitProducerIdResponse, Error>,
+    ) {
+        let failures = match self.identity {
+            Asked::Waiting { failures } => failures,
+            _ => 0,
+        };
+        let error = match result {
+            Ok(response) => {
+                let code = ErrorCode::from(response.error_code);
+                if code.is_none() {
+                    let identity = Identity { id: response.producer_id, epoch: response.producer_epoch };
+                    self.identity = Asked::Known(identity);
+                    return;
+                }
+                Error::broker(code, "no producer id for idempotence")
+            }
+            Err(error) => error,
+        };
+        if error.retriable() {
+            let failures = failures.saturating_add(1);
+            let at = now.mono_ms.saturating_add(self.settings.retry.wait_ms(failures, self.core.jitter()));
+            self.identity = Asked::NotBefore { at, failures };
+        } else {
+            accumulator.fail(error.clone());
+            self.fail_all(accumulator, &error);
+        }
+    }
+
+    fn on_produced(
+        &mut self,
+        now: Now,
+        accumulator: &mut Accumulator,
+        tag: Tag,
+        version: Option<i16>,
+        result: Result<ProduceResponse, Error>,
+    ) {
+        let Tag::Produce { node, entries } = tag else { return };
+        let sender = self.nodes.entry(node).or_default();
+        sender.in_flight = sender.in_flight.saturating_sub(1);
+        for entry in &entries {
+            if let Some(charged) = self.held_by_wire.remove(&entry.id) {
+                accumulator.release(charged);
+            }
+        }
+        let response = match result {
+            Ok(response) => response,
+            Err(error) => {
+                if matches!(error, Error::Timeout { .. } | Error::Disconnected { .. }) {
+                    self.core.refresh(now, "a produce request was not answered");
+                }
+                for entry in &entries {
+                    self.on_error(now, accumulator, entry, error.clone());
+                }
+                return;
+            }
+        };
+        if let Ok(throttle) = u64::try_from(response.throttle_time_ms) {
+            sender.throttled_until = sender.throttled_until.max(now.mono_ms.saturating_add(throttle));
+        }
+        for endpoint in &response.node_endpoints {
+            self.core.learn_broker(endpoint.node_id, &endpoint.host, endpoint.port);
+        }
+        if self.settings.acks == 0 {
+            for entry in &entries {
+                self.on_ack(accumulator, entry, -1, None);
+            }
+            return;
+        }
+        let answers = Answers::new(version.unwrap_or_default(), &response);
+        for entry in &entries {
+            let name = accumulator.topic_name(entry.key);
+            let Some(answer) = answers.of(&name, entry) else {
+                let why = format!(
+                    "left partition {} of topic '{name}' out of a Produce response",
+                    entry.key.number()
+                );
+                self.on_error(now, accumulator, entry, Error::Protocol { peer: format!("node {node}"), why });
+                continue;
+            };
+            let code = ErrorCode::from(answer.error_code);
+            if code.is_none() || code == ErrorCode::DUPLICATE_SEQUENCE_NUMBER {
+                let append_time = (answer.log_append_time_ms >= 0).then_some(answer.log_append_time_ms);
+                self.on_ack(accumulator, entry, answer.base_offset, append_time);
+                continue;
+            }
+            let leader = &answer.current_leader;
+            if leader.leader_id >= 0 {
+                self.core.update_leader(&name, answer.index, leader.leader_id, leader.leader_epoch);
+            }
+            self.on_error(now, accumulator, entry, refusal(&name, answer));
+        }
+    }
+
+    fn on_ack(
+        &mut self,
+        accumulator: &mut Accumulator,
+        entry: &Entry,
+        base_offset: i64,
+        log_append_time_ms: Option<i64>,
+    ) {
+        // A batch that was given up on the wire has been reported as failed already.
+        let Some(out) = self.partitions.get_mut(&entry.key).and_then(|sending| sending.acked(entry.id))
+        else {
+            return;
+        };
+        let ack = BatchAck {
+            topic: accumulator.topic_name(entry.key),
+            partition: entry.key.number(),
+            base_offset,
+            log_append_time_ms,
+        };
+        self.done(accumulator, entry.key, &out, Ok(ack));
+    }
+
+    fn on_error(&mut self, now: Now, accumulator: &mut Accumulator, entry: &Entry, error: Error) {
+        let Some(sending) = self.partitions.get_mut(&entry.key) else { return };
+        let Some(attempts) = sending.get(entry.id).map(|out| out.attempts) else { return };
+        let code = error.code();
+        if code.is_some_and(|code| code.remedy() == Remedy::RetryWithMetadata) {
+            self.core.refresh(now, "a produce request went to the wrong broker");
+        }
+        let again = attempts <= self.settings.retries;
+        let wait = self.settings.retry.wait_ms(attempts, self.core.jitter());
+        let at = now.mono_ms.saturating_add(wait);
+        let early =
+            matches!(code, Some(ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER | ErrorCode::UNKNOWN_PRODUCER_ID));
+        if again && early && self.settings.idempotent {
+            // Waiting helps only a batch that has others before it; the first one has to start again.
+            if sending.out_of_order(entry.id, now.mono_ms, error.clone()) == Verdict::Rewind {
+                sending.retry(entry.id, at, error);
+            }
+            return;
+        }
+        if again && error.retriable() {
+            sending.retry(entry.id, at, error);
+            return;
+        }
+        if matches!(
+            code,
+            Some(
+                ErrorCode::INVALID_PRODUCER_EPOCH
+                    | ErrorCode::PRODUCER_FENCED
+                    | ErrorCode::INVALID_PRODUCER_ID_MAPPING
+            )
+        ) && self.identity.known() == sending.identity()
+        {
+            // Nobody shares the id of an idempotent producer, so the broker's memory of it is not to be trusted.
+            self.identity = Asked::NotBefore { at: now.mono_ms, failures: 0 };
+        }
+        let refused = matches!(error, Error::Broker { .. });
+        self.give_up(accumulator, entry.key, entry.id, refused, error);
+    }
+
+    /// Takes over what the cluster says, and tells it what callers want to know.
+    fn learn(&mut self, now: Now, accumulator: &mut Accumulator) {
+        let wanted = accumulator.take_wanted();
+        if !wanted.is_empty() {
+            self.core.want_topics(now, wanted.iter().map(AsRef::as_ref));
+            self.cluster_seen = None;
+        }
+        let generation = self.core.cluster().generation();
+        if self.cluster_seen == Some(generation) {
+            return;
+        }
+        self.cluster_seen = Some(generation);
+        let cluster = self.core.cluster();
+        let topics: Vec<_> = accumulator.topic_names().map(|(index, name)| (index, name.clone())).collect();
+        for (index, name) in topics {
+            if let Some(topic) = cluster.topic(&name) {
+                let leaders: Vec<Option<i32>> = topic.partitions.iter().map(|p| p.leader).collect();
+                accumulator.set_topic(index, &leaders);
+            } else if let Some(code) = cluster.topic_error(&name) {
+                accumulator.set_topic_error(index, &Error::topic(code, name.as_ref(), ""));
+            }
+        }
+    }
+
+    fn ask_identity(&mut self, now: Now, accumulator: &Accumulator) {
+        let Asked::NotBefore { at, failures } = self.identity else { return };
+        if at <= now.mono_ms && accumulator.batches_outstanding() > 0 {
+            self.identity = Asked::Waiting { failures };
+            let request = InitProducerIdRequest {
+                transactional_id: None,
+                transaction_timeout_ms: TRANSACTION_TIMEOUT_MS,
+                ..Default::default()
+            };
+            let timeout = self.settings.request_timeout_ms;
+            self.core.call(now, Target::Any, Lane::Control, request, Tag::ProducerId, timeout);
+        }
+    }
+
+    // ---- giving up ----
+
+    fn give_up_late(&mut self, now: Now, accumulator: &mut Accumulator) {
+        let timeout_ms = self.settings.delivery_timeout_ms;
+        let mut late = Vec::new();
+        for key in &self.busy {
+            let Some(sending) = self.partitions.get(key) else { continue };
+            late.extend(sending.overdue(now.mono_ms, timeout_ms).into_iter().map(|id| (*key, id)));
+        }
+        for (key, id) in late {
+            let out = self.partitions.get(&key).and_then(|sending| sending.get(id));
+            let detail = out.map(|out| match &out.last_error {
+                Some(error) => format!("after {} tries, the last of which failed: {error}", out.attempts),
+                None => "no answer to the request it is in".to_owned(),
+            });
+            let error = self.too_late(accumulator, key, detail.unwrap_or_default());
+            self.give_up(accumulator, key, id, false, error);
+        }
+        for dropped in accumulator.drop_dead(now) {
+            let Dropped { key, id, records, why } = dropped;
+            let error = if let Some(why) = why {
+                let topic = accumulator.topic_name(key).to_string();
+                Error::Record { topic, partition: key.number(), offset: -1, why: why.to_string() }
+            } else {
+                let detail = self.why_not_sent(accumulator, key);
+                self.too_late(accumulator, key, detail)
+            };
+            self.events.push_back(ProducerEvent::BatchDone { batch: id, records, result: Err(error) });
+        }
+    }
+
+    fn too_late(&self, accumulator: &Accumulator, key: PartitionKey, detail: String) -> Error {
+        let name = accumulator.topic_name(key);
+        Error::Timeout {
+            what: format!("delivery to topic '{name}', partition {}", key.number()),
+            ms: self.settings.delivery_timeout_ms,
+            detail,
+        }
+    }
+
+    fn why_not_sent(&self, accumulator: &Accumulator, key: PartitionKey) -> String {
+        if let Some(error) = accumulator.topic_error(key) {
+            return error.to_string();
+        }
+        match accumulator.leader(key) {
+            None => "the partition has no leader".to_owned(),
+            Some(_) if self.settings.idempotent && self.identity.known().is_none() => {
+                "no broker has given a producer id".to_owned()
+            }
+            Some(node) => {
+                let busy = self.partitions.get(&key).and_then(|sending| sending.first_error());
+                let why = busy.map(|error| format!("; the last try failed: {error}")).unwrap_or_default();
+                format!("it was waiting for node {node} to take batches before it{why}")
+            }
+        }
+    }
+
+    fn give_up(
+        &mut self,
+        accumulator: &mut Accumulator,
+        key: PartitionKey,
+        id: BatchId,
+        refused: bool,
+        error: Error,
+    ) {
+        let Some(sending) = self.partitions.get_mut(&key) else { return };
+        let on_wire = sending.is_in_flight(id) && !refused;
+        let Some(mut out) = sending.give_up(id, refused) else { return };
+        if on_wire {
+            // Its bytes may still stand in a connection's queue: the memory is not free before the call ends.
+            self.held_by_wire.insert(id, std::mem::take(&mut out.charged));
+        }
+        self.done(accumulator, key, &out, Err(error));
+    }
+
+    fn done(
+        &mut self,
+        accumulator: &mut Accumulator,
+        key: PartitionKey,
+        out: &Outgoing,
+        result: Result<BatchAck, Error>,
+    ) {
+        accumulator.done(out.id);
+        accumulator.release(out.charged);
+        let records = out.batch.records();
+        self.events.push_back(ProducerEvent::BatchDone { batch: out.id, records, result });
+        if let Some(sending) = self.partitions.get_mut(&key) {
+            sending.settle();
+            if sending.is_empty() && !sending.wants_rewind() {
+                self.busy.remove(&key);
+            }
+        }
+    }
+
+    /// Ends every batch with `error`. Says how many records that were.
+    fn fail_all(&mut self, accumulator: &mut Accumulator, error: &Error) -> u64 {
+        let mut ended = Vec::new();
+        for key in std::mem::take(&mut self.busy) {
+            let Some(sending) = self.partitions.get_mut(&key) else { continue };
+            for out in sending.drain() {
+                accumulator.done(out.id);
+                accumulator.release(out.charged);
+                ended.push((out.id, out.batch.records()));
+            }
+        }
+        ended.extend(accumulator.drop_all().into_iter().map(|dropped| (dropped.id, dropped.records)));
+        let mut total = 0;
+        for (batch, records) in ended {
+            total += u64::from(records);
+            self.events.push_back(ProducerEvent::BatchDone { batch, records, result: Err(error.clone()) });
+        }
+        total
+    }
+
+    // ---- sending ----
+
+    /// Gives partitions that have to start again an epoch that no broker has seen from them.
+    fn rewind(&mut self) {
+        for key in self.busy.clone() {
+            let Some(sending) = self.partitions.get_mut(&key) else { continue };
+            if !sending.wants_rewind() {
+                continue;
+            }
+            let Asked::Known(current) = self.identity else { return };
+            let fresh = if sending.identity() == Some(current) {
+                let Some(epoch) = current.epoch.checked_add(1) else {
+                    // The epochs of this id are used up.
+                    self.identity = Asked::NotBefore { at: 0, failures: 0 };
+                    return;
+                };
+                Identity { epoch, ..current }
+            } else {
+                current
+            };
+            self.identity = Asked::Known(fresh);
+            sending.rewind(fresh);
+            if sending.is_empty() {
+                self.busy.remove(&key);
+            }
+        }
+    }
+
+    fn node_is_free(&self, now: Now, node: i32) -> bool {
+        self.nodes.get(&node).is_none_or(|node| {
+            node.in_flight < self.settings.in_flight_max && node.throttled_until <= now.mono_ms
+        })
+    }
+
+    /// Whether a new batch of the partition could go out now.
+    fn sendable(&self, now: Now, key: PartitionKey, leader: Option<i32>) -> bool {
+        leader.is_some_and(|node| self.node_is_free(now, node))
+            && (!self.settings.idempotent || self.identity.known().is_some())
+            && self.partitions.get(&key).is_none_or(Sending::can_take)
+    }
+
+    fn send(&mut self, now: Now, accumulator: &mut Accumulator) {
+        let mut by_node: BTreeMap<i32, Vec<PartitionKey>> = BTreeMap::new();
+        let waiting =
+            self.busy.iter().filter(|key| self.partitions.get(*key).is_some_and(Sending::has_waiting));
+        let keys: BTreeSet<PartitionKey> = waiting.chain(accumulator.active()).copied().collect();
+        for key in keys {
+            if let Some(node) = accumulator.leader(key) {
+                by_node.entry(node).or_default().push(key);
+            }
+        }
+        for (node, mut keys) in by_node {
+            // Where not all fit into one request, the next one begins with others.
+            let start = self.rotation % keys.len();
+            keys.rotate_left(start);
+            while self.node_is_free(now, node) {
+                let draft = self.draft(now, accumulator, &keys);
+                if draft.entries.is_empty() {
+                    break;
+                }
+                self.post(now, node, draft);
+            }
+        }
+    }
+
+    /// Puts together what can go to one broker in one request.
+    fn draft(&mut self, now: Now, accumulator: &mut Accumulator, keys: &[PartitionKey]) -> Draft {
+        let identity = self.identity.known();
+        let limit = self.settings.request_bytes_max;
+        let mut draft = Draft::default();
+        for &key in keys {
+            let idempotent = self.settings.idempotent;
+            let sending = self.partitions.entry(key).or_insert_with(|| Sending::new(idempotent));
+            let again = sending.resend_size(now.mono_ms);
+            let fresh = || accumulator.front_size(key).filter(|_| sending.can_take());
+            let Some(size) = again.or_else(fresh) else { continue };
+            if !draft.entries.is_empty() && draft.bytes.saturating_add(size) > limit {
+                self.rotation = self.rotation.wrapping_add(draft.entries.len());
+                break;
+            }
+            let (id, batch) = if again.is_some() {
+                let Some((id, stamp, batch)) = sending.resend() else { continue };
+                (id, batch.stamp(stamp))
+            } else {
+                if idempotent && identity.is_none() {
+                    continue;
+                }
+                let Some(taken) = accumulator.take_front(key) else { continue };
+                let stamp =
+                    sending.send((taken.id, taken.created_ms, taken.charged), taken.batch.clone(), identity);
+                (taken.id, taken.batch.stamp(stamp))
+            };
+            self.busy.insert(key);
+            let name = accumulator.topic_name(key);
+            let topic_id = self.core.cluster().topic_id(&name);
+            draft.push(key, id, (&name, topic_id), batch);
+        }
+        draft
+    }
+
+    fn post(&mut self, now: Now, node: i32, draft: Draft) {
+        let expect = if self.settings.acks == 0 { Expect::Nothing } else { Expect::Frame };
+        let mut spec =
+            CallSpec::new(Target::Node(node), Lane::Produce, self.settings.request_timeout_ms).expect(expect);
+        if draft.by_name {
+            spec = spec.version_max(VERSION_WITH_TOPIC_IDS - 1);
+        }
+        let timeout_ms = i32::try_from(self.settings.request_timeout_ms).unwrap_or(i32::MAX);
+        let (request, entries) = draft.into_request(self.settings.acks, timeout_ms);
+        self.nodes.entry(node).or_default().in_flight += 1;
+        self.core.call_with(now, spec, request, Tag::Produce { node, entries });
+    }
+
+    // ---- ends and times ----
+
+    fn finish(&mut self, now: Now, accumulator: &mut Accumulator) {
+        if let Some(Closing { op, deadline_ms, .. }) = self.closing {
+            let late = deadline_ms <= now.mono_ms;
+            let mut records_failed = 0;
+            if late && accumulator.batches_outstanding() > 0 {
+                let error = Error::Timeout {
+                    what: "sending what was left when the producer was closed".to_owned(),
+                    ms: 0,
+                    detail: "the records may or may not have arrived".to_owned(),
+                };
+                records_failed = self.fail_all(accumulator, &error);
+            }
+            if accumulator.batches_outstanding() == 0 {
+                self.end_flushes(accumulator);
+                self.core.close();
+                for (_, charged) in self.held_by_wire.drain() {
+                    accumulator.release(charged);
+                }
+                self.events.push_back(ProducerEvent::Closed { op, records_failed });
+                self.closing = Some(Closing { op, deadline_ms, closed: true });
+            }
+        }
+        self.end_flushes(accumulator);
+        if accumulator.take_room(self.room_seen) {
+            self.events.push_back(ProducerEvent::Room);
+        }
+        self.room_seen = accumulator.generation();
+    }
+
+    fn end_flushes(&mut self, accumulator: &Accumulator) {
+        while let Some(&(op, below)) = self.flushes.front()
+            && accumulator.all_done_below(below)
+        {
+            self.flushes.pop_front();
+            self.events.push_back(ProducerEvent::Flushed { op });
+        }
+    }
+
+    fn next_wake(&self, now: Now, accumulator: &Accumulator) -> Option<u64> {
+        let sends = accumulator.next_deadline(|key, leader| self.sendable(now, key, leader));
+        let retries = self.busy.iter().filter_map(|key| {
+            let sending = self.partitions.get(key)?;
+            let retry = sending.retry_at().filter(|at| *at > now.mono_ms);
+            retry.into_iter().chain(sending.deadline(self.settings.delivery_timeout_ms)).min()
+        });
+        let throttles = self.nodes.values().map(|node| node.throttled_until).filter(|at| *at > now.mono_ms);
+        let identity = match self.identity {
+            Asked::NotBefore { at, .. } if at > now.mono_ms => Some(at),
+            _ => None,
+        };
+        let close =
+            self.closing.as_ref().filter(|closing| !closing.closed).map(|closing| closing.deadline_ms);
+        retries.chain(throttles).chain(sends).chain(identity).chain(close).min()
+    }
+}
+
+impl Engine for ProducerEngine {
+    type Command = ProducerCommand;
+    type Event = ProducerEvent;
+
+    fn handle_command(&mut self, now: Now, command: ProducerCommand) {
+        match command {
+            ProducerCommand::Wake => {}
+            ProducerCommand::Metadata { topic } => {
+                lock(&self.accumulator).want(&topic);
+            }
+            ProducerCommand::Flush { op } => {
+                let below = lock(&self.accumulator).hurry();
+                self.flushes.push_back((op, below));
+            }
+            ProducerCommand::Close { op, deadline_ms } => {
+                let mut accumulator = lock(&self.accumulator);
+                accumulator.close();
+                accumulator.hurry();
+                match &mut self.closing {
+                    Some(closing) if closing.closed => {
+                        self.events.push_back(ProducerEvent::Closed { op, records_failed: 0 });
+                    }
+                    Some(closing) => closing.deadline_ms = closing.deadline_ms.min(deadline_ms),
+                    None => self.closing = Some(Closing { op, deadline_ms, closed: false }),
+                }
+            }
+        }
+        self.pump(now);
+        if self.closing.as_ref().is_some_and(|closing| closing.closed) {
+            self.end_flushes(&lock(&self.accumulator.clone()));
+        }
+    }
+
+    fn handle_connected(&mut self, now: Now, conn: ConnId) {
+        self.core.handle_connected(now, conn);
+        self.pump(now);
+    }
+
+    fn handle_closed(&mut self, now: Now, conn: ConnId, reason: String) {
+        self.core.handle_closed(now, conn, &reason);
+        self.pump(now);
+    }
+
+    fn handle_bytes(&mut self, now: Now, conn: ConnId, bytes: &[u8]) -> Consumed {
+        let consumed = self.core.handle_bytes(now, conn, bytes, &mut NoStream);
+        self.pump(now);
+        consumed
+    }
+
+    fn handle_timeout(&mut self, now: Now) {
+        self.core.handle_timeout(now);
+        self.pump(now);
+    }
+
+    fn poll_action(&mut self) -> Option<Action> {
+        self.core.poll_action()
+    }
+
+    fn poll_event(&mut self) -> Option<ProducerEvent> {
+        self.events.pop_front()
+    }
+
+    fn poll_timeout(&self) -> Option<u64> {
+        self.core.poll_timeout().into_iter().chain(self.wake_at).min()
+    }
+}

@@ -1,0 +1,88 @@
+//! Why a record was not taken.
+
+use crate::error::Error;
+
+/// Why an append failed. [`Self::Full`] and [`Self::NeedMetadata`] are for waiting: `max.block.ms` is one deadline for
+/// both. Nothing of the failed record or row was kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AppendError {
+    /// `buffer.memory` is used up. Wait until the generation changes, then try again.
+    Full {
+        /// See [`super::Accumulator::generation`].
+        generation: u64,
+    },
+    /// No broker has told about the topic yet. Wait until the generation changes, then try again.
+    NeedMetadata {
+        /// Which topic.
+        topic: String,
+        /// See [`super::Accumulator::generation`].
+        generation: u64,
+        /// What the brokers last said.
+        last: Option<Error>,
+    },
+    /// The record can never be sent with these options.
+    TooLarge {
+        /// Which topic.
+        topic: String,
+        /// Its size, at most.
+        bytes: usize,
+        /// What is allowed.
+        limit: u64,
+        /// The option that says so.
+        option: &'static str,
+    },
+    /// The topic has no such partition.
+    PartitionOutOfRange {
+        /// Which topic.
+        topic: String,
+        /// The partition asked for.
+        partition: i32,
+        /// How many there are.
+        partitions: u32,
+    },
+    /// The topic cannot be written.
+    Topic(Error),
+    /// The producer is closed.
+    Closed,
+    /// The producer cannot go on.
+    Fatal(Error),
+}
+
+impl AppendError {
+    /// The generation to see changed before another try, if waiting may help.
+    #[must_use]
+    pub fn waits_for(&self) -> Option<u64> {
+        match self {
+            Self::Full { generation } | Self::NeedMetadata { generation, .. } => Some(*generation),
+            _ => None,
+        }
+    }
+
+    /// The error for the user, after `waited_ms` (`max.block.ms`) have passed where it was one to wait for.
+    #[must_use]
+    pub fn into_error(self, waited_ms: u64) -> Error {
+        match self {
+            Self::Full { .. } => Error::Timeout {
+                what: "waiting for producer memory".to_owned(),
+                ms: waited_ms,
+                detail: "buffer.memory is used up by records that are still on their way".to_owned(),
+            },
+            Self::NeedMetadata { topic, last, .. } => Error::Timeout {
+                what: format!("waiting for metadata of topic '{topic}'"),
+                ms: waited_ms,
+                detail: last.map(|error| error.to_string()).unwrap_or_default(),
+            },
+            Self::TooLarge { topic, bytes, limit, option } => Error::Record {
+                topic,
+                partition: -1,
+                offset: -1,
+                why: format!("a record of up to {bytes} bytes does not fit into {option} = {limit}"),
+            },
+            Self::PartitionOutOfRange { topic, partition, partitions } => Error::Usage(format!(
+                "topic '{topic}' has no partition {partition}: it has {partitions}, counted from 0"
+            )),
+            Self::Topic(error) | Self::Fatal(error) => error,
+            Self::Closed => Error::Closed,
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! The producer: callers append records to open batches, the engine sends the batches.
+//!
+//! Callers' threads share an [`Accumulator`] with the engine and reach it through [`Appender`]; records are encoded on
+//! the caller's thread, straight into the chunks that go to the socket. [`ProducerEngine`] takes batches out, one Produce
+//! request a leader at a time with up to `max.in.flight.requests.per.connection` of them on their way, and ends each
+//! with one [`ProducerEvent::BatchDone`].
+//!
+//! Order: the acknowledgements of one partition come in the order of its batches, and so do the records in the log, for
+//! an idempotent producer (the default) or with one request in flight. Otherwise a batch that is sent again may come
+//! behind one that was sent after it, as in Kafka.
+
+mod accumulator;
+mod appender;
+mod batch;
+mod engine;
+mod error;
+mod partitioner;
+mod pool;
+mod request;
+mod rows;
+mod sequence;
+#[cfg(test)]
+mod tests;
+
+use crate::error::Error;
+
+pub use self::accumulator::{Accumulator, AccumulatorConfig, Appended, RecordRef};
+pub use self::appender::Appender;
+pub use self::batch::BatchId;
+pub use self::engine::ProducerEngine;
+pub use self::error::AppendError;
+pub use self::partitioner::{murmur2, partition_of_key};
+pub use self::rows::{Span, SpanRows};
+
+/// What a producer's engine is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ProducerCommand {
+    /// The accumulator has something new: see [`Appender::new`].
+    Wake,
+    /// Tell about a topic, so that the first append need not wait.
+    Metadata {
+        /// Its name.
+        topic: String,
+    },
+    /// Send everything that was appended before, and say when all of it is done: [`ProducerEvent::Flushed`].
+    Flush {
+        /// Comes back with the event.
+        op: u64,
+    },
+    /// Take no more records, send what is there until the deadline, fail the rest: [`ProducerEvent::Closed`].
+    Close {
+        /// Comes back with the event.
+        op: u64,
+        /// In `Now::mono_ms`. A time that has passed fails everything that is not done.
+        deadline_ms: u64,
+    },
+}
+
+/// What a producer's engine tells.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ProducerEvent {
+    /// A batch has ended, for good. Each batch that took a record ends exactly once.
+    BatchDone {
+        /// Which one.
+        batch: BatchId,
+        /// Number of its records.
+        records: u32,
+        /// Where it lies, or why it does not, or may not.
+        result: Result<BatchAck, Error>,
+    },
+    /// Callers that were turned away with [`AppendError::Full`] or [`AppendError::NeedMetadata`], or any other waiter on
+    /// [`Accumulator::generation`], should look again.
+    Room,
+    /// Everything appended before the flush is done, well or not.
+    Flushed {
+        /// Of the command.
+        op: u64,
+    },
+    /// The engine has ended; every batch is done.
+    Closed {
+        /// Of the command.
+        op: u64,
+        /// Records that had to be failed because the deadline came.
+        records_failed: u64,
+    },
+}
+
+/// What the broker said to a batch that it took.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BatchAck {
+    /// The topic.
+    pub topic: std::sync::Arc<str>,
+    /// The partition.
+    pub partition: i32,
+    /// Offset of the batch's first record; -1 when nobody told: with `acks=0`, and sometimes for a batch that had
+    /// arrived already when it was sent again.
+    pub base_offset: i64,
+    /// The broker's time in Unix milliseconds, where the topic takes that as the records' timestamp.
+    pub log_append_time_ms: Option<i64>,
+}

@@ -1,0 +1,306 @@
+//! One partition's batches that have been taken for sending: their order, their sequences, and what an error does to
+//! both.
+//!
+//! The rules, for an idempotent producer (KIP-98, KIP-360):
+//! - Batches keep the sequence they got first for as long as the producer's epoch stands: a broker knows a repeat by it.
+//! - A batch is sent again only when all before it are on their way again, and nothing new is sent while one waits to be
+//!   sent again: so a broker sees sequences in order.
+//! - At most [`SPAN_MAX`] batches lie between the oldest that is not done and the newest, or a broker could have
+//!   forgotten the oldest and take its repeat for a gap.
+//! - A batch given up, whose fate is unknown or which the broker refused, leaves a gap. The batches behind it are sent
+//!   until the broker takes them or calls them out of order; only then, with nothing in flight, the partition starts
+//!   again under a greater epoch with sequence 0.
+
+use std::collections::VecDeque;
+
+use headrace_wire::records::{ClosedBatch, ProducerStamp};
+
+use super::batch::BatchId;
+use crate::error::Error;
+
+/// Batches of one producer and partition that a broker remembers (`ProducerStateEntry.NUM_BATCHES_TO_RETAIN`).
+pub(super) const SPAN_MAX: u64 = 5;
+
+/// A producer's id and epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Identity {
+    pub(super) id: i64,
+    pub(super) epoch: i16,
+}
+
+/// A batch on its way.
+#[derive(Debug)]
+pub(super) struct Outgoing {
+    pub(super) id: BatchId,
+    pub(super) batch: ClosedBatch,
+    pub(super) created_ms: u64,
+    pub(super) charged: u64,
+    /// How often it was sent.
+    pub(super) attempts: u32,
+    /// Why it is to be sent again.
+    pub(super) last_error: Option<Error>,
+    /// Base sequence; without meaning when the producer is not idempotent.
+    sequence: i32,
+    /// Number of the batch among all of the partition and epoch.
+    ordinal: u64,
+    state: State,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    InFlight,
+    /// To be sent again, not before this time.
+    Waiting(u64),
+}
+
+/// What the engine has to do about an error of a batch that is still wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It will be sent again.
+    Retry,
+    /// The partition must start again under a greater epoch; then it will be sent again.
+    Rewind,
+}
+
+/// One partition's side of sending.
+#[derive(Debug)]
+pub(super) struct Sending {
+    idempotent: bool,
+    /// What the partition's sequences count under; `None` before the first batch.
+    identity: Option<Identity>,
+    next_sequence: i32,
+    next_ordinal: u64,
+    /// What comes next after the last batch that the broker took.
+    acked_until: i32,
+    /// Batches taken and not done, in order.
+    pending: VecDeque<Outgoing>,
+    /// A batch was given up: sequences beyond `acked_until` may be missing at the broker.
+    gap: bool,
+    /// The partition is to start again once nothing is in flight.
+    rewind: bool,
+}
+
+impl Sending {
+    pub(super) fn new(idempotent: bool) -> Self {
+        Self {
+            idempotent,
+            identity: None,
+            next_sequence: 0,
+            next_ordinal: 0,
+            acked_until: 0,
+            pending: VecDeque::new(),
+            gap: false,
+            rewind: false,
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.pending.is_empty()
+    }
+
+    fn in_flight(&self) -> bool {
+        self.pending.iter().any(|out| out.state == State::InFlight)
+    }
+
+    /// Whether a new batch may be taken.
+    pub(super) fn can_take(&self) -> bool {
+        let waits = self.pending.iter().any(|out| matches!(out.state, State::Waiting(_)));
+        let span = self.pending.front().map_or(0, |oldest| self.next_ordinal - oldest.ordinal);
+        !waits && !(self.idempotent && (self.gap || self.rewind || span >= SPAN_MAX))
+    }
+
+    /// Whether a batch waits to be sent again.
+    pub(super) fn has_waiting(&self) -> bool {
+        self.pending.iter().any(|out| matches!(out.state, State::Waiting(_)))
+    }
+
+    /// When the first waiting batch may be sent again.
+    pub(super) fn retry_at(&self) -> Option<u64> {
+        self.pending.iter().find_map(|out| match out.state {
+            State::Waiting(at) => Some(at),
+            State::InFlight => None,
+        })
+    }
+
+    /// Bytes of the batch that is to be sent again now, if one is.
+    pub(super) fn resend_size(&self, now_ms: u64) -> Option<usize> {
+        if self.rewind {
+            return None;
+        }
+        self.pending.iter().find_map(|out| match out.state {
+            State::Waiting(at) => Some((at <= now_ms).then(|| out.batch.size())),
+            State::InFlight => None,
+        })?
+    }
+
+    /// Sends the first waiting batch again.
+    pub(super) fn resend(&mut self) -> Option<(BatchId, ProducerStamp, &ClosedBatch)> {
+        let index = self.pending.iter().position(|out| matches!(out.state, State::Waiting(_)))?;
+        self.pending[index].state = State::InFlight;
+        self.pending[index].attempts = self.pending[index].attempts.saturating_add(1);
+        let out = &self.pending[index];
+        Some((out.id, self.stamp(out), &out.batch))
+    }
+
+    /// Sends a new batch, under `identity` where the producer is idempotent.
+    pub(super) fn send(
+        &mut self,
+        (id, created_ms, charged): (BatchId, u64, u64),
+        batch: ClosedBatch,
+        identity: Option<Identity>,
+    ) -> ProducerStamp {
+        if self.pending.is_empty() && identity != self.identity {
+            self.restart(identity);
+        }
+        let (sequence, ordinal) = (self.next_sequence, self.next_ordinal);
+        self.advance(batch.records());
+        let out = Outgoing {
+            id,
+            batch,
+            created_ms,
+            charged,
+            attempts: 1,
+            last_error: None,
+            sequence,
+            ordinal,
+            state: State::InFlight,
+        };
+        let stamp = self.stamp(&out);
+        self.pending.push_back(out);
+        stamp
+    }
+
+    fn advance(&mut self, records: u32) {
+        self.next_sequence = after(self.next_sequence, records);
+        self.next_ordinal += 1;
+    }
+
+    fn stamp(&self, out: &Outgoing) -> ProducerStamp {
+        match self.identity {
+            Some(Identity { id, epoch }) if self.idempotent => {
+                ProducerStamp { producer_id: id, epoch, base_sequence: out.sequence, transactional: false }
+            }
+            _ => ProducerStamp::NONE,
+        }
+    }
+
+    fn position(&self, id: BatchId) -> Option<usize> {
+        self.pending.iter().position(|out| out.id == id)
+    }
+
+    pub(super) fn get(&self, id: BatchId) -> Option<&Outgoing> {
+        self.pending.iter().find(|out| out.id == id)
+    }
+
+    /// The broker has the batch: takes it out.
+    pub(super) fn acked(&mut self, id: BatchId) -> Option<Outgoing> {
+        let out = self.pending.remove(self.position(id)?)?;
+        self.acked_until = after(out.sequence, out.batch.records());
+        Some(out)
+    }
+
+    /// The batch is to be sent again, not before `at`.
+    pub(super) fn retry(&mut self, id: BatchId, at: u64, error: Error) {
+        if let Some(out) = self.pending.iter_mut().find(|out| out.id == id) {
+            out.state = State::Waiting(at);
+            out.last_error = Some(error);
+        }
+    }
+
+    /// The broker misses sequences before this batch. If batches before it are still to come, it is early and waits for
+    /// them; if it is the first, something is lost for good and the partition has to start again.
+    pub(super) fn out_of_order(&mut self, id: BatchId, at: u64, error: Error) -> Verdict {
+        let first = self.position(id) == Some(0);
+        self.retry(id, at, error);
+        self.rewind |= first;
+        if first { Verdict::Rewind } else { Verdict::Retry }
+    }
+
+    /// Why the oldest batch was not taken when it was last tried.
+    pub(super) fn first_error(&self) -> Option<&Error> {
+        self.pending.front()?.last_error.as_ref()
+    }
+
+    /// Whether the batch is on the wire.
+    pub(super) fn is_in_flight(&self, id: BatchId) -> bool {
+        self.get(id).is_some_and(|out| out.state == State::InFlight)
+    }
+
+    /// Gives a batch up. `refused` says that the broker has certainly not taken it: those behind it cannot come through
+    /// with their sequences.
+    pub(super) fn give_up(&mut self, id: BatchId, refused: bool) -> Option<Outgoing> {
+        let index = self.position(id)?;
+        let out = self.pending.remove(index)?;
+        if self.idempotent {
+            self.gap = true;
+            // Batches before it may still come through under their sequences; what was tried of them is known only
+            // to a broker that sees those again.
+            self.rewind |= refused && index == 0;
+        }
+        Some(out)
+    }
+
+    /// Batches whose time is over, oldest first.
+    pub(super) fn overdue(&self, now_ms: u64, timeout_ms: u64) -> Vec<BatchId> {
+        let overdue =
+            self.pending.iter().take_while(|out| out.created_ms.saturating_add(timeout_ms) <= now_ms);
+        overdue.map(|out| out.id).collect()
+    }
+
+    /// When the oldest batch runs out of time.
+    pub(super) fn deadline(&self, timeout_ms: u64) -> Option<u64> {
+        self.pending.front().map(|out| out.created_ms.saturating_add(timeout_ms))
+    }
+
+    /// Looks whether a gap has closed: everything that was given a sequence is done, and the last of it arrived.
+    pub(super) fn settle(&mut self) {
+        if self.gap && self.pending.is_empty() {
+            if self.acked_until == self.next_sequence {
+                self.gap = false;
+                self.rewind = false;
+            } else {
+                self.rewind = true;
+            }
+        }
+    }
+
+    /// Whether the partition waits for a greater epoch than this one and nothing of it is in flight.
+    pub(super) fn wants_rewind(&self) -> bool {
+        self.rewind && !self.in_flight()
+    }
+
+    pub(super) fn identity(&self) -> Option<Identity> {
+        self.identity
+    }
+
+    /// Starts again under `identity`: the batches that wait get new sequences from 0.
+    pub(super) fn rewind(&mut self, identity: Identity) {
+        self.restart(Some(identity));
+        self.gap = false;
+        self.rewind = false;
+        let mut pending = std::mem::take(&mut self.pending);
+        for out in &mut pending {
+            out.sequence = self.next_sequence;
+            out.ordinal = self.next_ordinal;
+            self.advance(out.batch.records());
+        }
+        self.pending = pending;
+    }
+
+    fn restart(&mut self, identity: Option<Identity>) {
+        self.identity = identity;
+        self.next_sequence = 0;
+        self.next_ordinal = 0;
+        self.acked_until = 0;
+    }
+
+    /// Takes everything out.
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = Outgoing> {
+        self.pending.drain(..)
+    }
+}
+
+/// The sequence after `records` more: it wraps from the greatest 31-bit number to 0.
+fn after(sequence: i32, records: u32) -> i32 {
+    (sequence.cast_unsigned().wrapping_add(records) & 0x7fff_ffff).cast_signed()
+}
