@@ -1,0 +1,231 @@
+"""Runs the demo: broker, replay, query, check, report."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import tempfile
+import time
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+
+    from headrace.demo.pipeline import Results
+    from headrace.demo.replay import Replay
+
+SETTLE_TIMEOUT_S = 90.0
+"""How long the query may take to finish after the last record."""
+TOLERANCE = 1e-9
+"""Relative difference allowed between two means of the same numbers added in another order."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's options."""
+    parser.add_argument(
+        "--speed",
+        type=float,
+        default=40.0,
+        metavar="N",
+        help="data minutes a second: 40 plays the 30 hours in 45 seconds, 1 is the pace of OSPBench (default: 40)",
+    )
+    parser.add_argument("--bootstrap", metavar="HOST:PORT", help="use this Kafka instead of an embedded broker")
+    parser.add_argument(
+        "--partitions", type=int, default=2, metavar="N", help="partitions of each topic, if they are made (default: 2)"
+    )
+    parser.add_argument(
+        "--report", type=Path, default=Path("demo-report.html"), metavar="FILE", help="where to (default: %(default)s)"
+    )
+    parser.add_argument("--minutes", type=int, metavar="N", help="play only the first N data minutes")
+    parser.set_defaults(run=run)
+    parser.epilog = (
+        "Replays 68,400 real measurements of road traffic near Eindhoven into the topics ndwflow and ndwspeed, joins "
+        "both per lane in Spark Structured Streaming, aggregates per site, compares the result with the table computed "
+        "from the file (exit status 1 if they differ), and writes a page with pictures."
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Runs everything; 0 when the result is right."""
+    from headrace.demo import data, pipeline, report  # noqa: PLC0415  (Spark and pyarrow are slow to load)
+    from headrace.demo.replay import Replay  # noqa: PLC0415
+
+    if options.speed <= 0:
+        message = f"--speed is above 0, not {options.speed}"
+        raise ValueError(message)
+    say("loading 68,400 traffic measurements")
+    table = data.load()
+    if options.minutes is not None:
+        stamps = table["timestamp"].unique()[: options.minutes]
+        table = table.slice(0, sum(1 for t in table["timestamp"].to_pylist() if t <= stamps[-1].as_py()))
+    wanted = data.expected(table)
+    with ExitStack() as stack:
+        servers = stack.enter_context(cluster(options.bootstrap))
+        starting = topics(servers, options.partitions)
+        replay = Replay(servers, table, options.speed)
+        say("starting Spark")
+        spark = stack.enter_context(spark_session())
+        checkpoint = Path(tempfile.mkdtemp(prefix="headrace-demo-"))
+        stack.callback(shutil.rmtree, checkpoint, ignore_errors=True)
+        results = pipeline.Results()
+        query = pipeline.start(spark, servers, starting, str(checkpoint), results)
+        stack.callback(query.stop)
+        # The first, empty batch compiles the query; the replay's clock should not run against that.
+        wait_for_first_batch(query)
+        replay.start()
+        stack.callback(replay.stop)
+        finished = watch(replay, query, results, wanted.num_rows)
+        progress = [json.loads(p.json) if hasattr(p, "json") else p for p in query.recentProgress]
+    differences = compare(wanted, results)
+    if not finished:
+        differences.insert(0, f"only {len(results)} of {wanted.num_rows} rows came out in time")
+    page = report.write(
+        options.report, report.Run(wanted, results, replay.progress, progress, options, servers, differences)
+    )
+    summary(replay, results, wanted, differences, page)
+    return 1 if differences else 0
+
+
+def say(text: str) -> None:
+    """One line on the terminal."""
+    sys.stderr.write(f"demo: {text}\n")
+
+
+@contextmanager
+def cluster(bootstrap_servers: str | None) -> Iterator[str]:
+    """The Kafka to use: the one given, or a broker of our own."""
+    from headrace.broker import Broker  # noqa: PLC0415
+
+    if bootstrap_servers is not None:
+        say(f"using the Kafka at {bootstrap_servers}")
+        yield bootstrap_servers
+        return
+    begun = time.perf_counter()
+    with Broker.start() as broker:
+        say(f"embedded broker serves on {broker.bootstrap_servers} after {(time.perf_counter() - begun) * 1000:.0f} ms")
+        yield broker.bootstrap_servers
+
+
+def topics(bootstrap_servers: str, partitions: int) -> dict[str, str]:
+    """Sees to it that the topics are there; where the query begins, so that older records are left alone."""
+    from headrace.admin import Admin  # noqa: PLC0415
+    from headrace.demo import data  # noqa: PLC0415
+
+    starting = {}
+    with Admin(bootstrap_servers) as admin:
+        there = set(admin.list_topics())
+        for name in (data.FLOW_TOPIC, data.SPEED_TOPIC):
+            if name not in there:
+                admin.create_topic(name, partitions, 1)
+            described = admin.describe_topics([name])[name]
+            ends = admin.list_offsets({(name, p.partition): "latest" for p in described.partitions})
+            starting[name] = json.dumps({name: {str(tp.partition): at.offset for tp, at in ends.items()}})
+    return starting
+
+
+@contextmanager
+def spark_session() -> Iterator[Any]:
+    """A small local Spark."""
+    from headrace.spark import session  # noqa: PLC0415
+
+    spark = session(
+        "headrace demo",
+        master="local[2]",
+        spark_ui_enabled=False,
+        spark_driver_memory="2g",
+        spark_driver_host="127.0.0.1",
+        spark_driver_bindAddress="127.0.0.1",
+        spark_sql_shuffle_partitions=2,
+        spark_sql_session_timeZone="UTC",
+        spark_sql_streaming_numRecentProgressUpdates=10_000,
+        spark_log_level="ERROR",
+    )
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def wait_for_first_batch(query: Any) -> None:  # noqa: ANN401  (a Spark query)
+    """Waits until the query has looked at its topics once."""
+    deadline = time.monotonic() + SETTLE_TIMEOUT_S
+    while query.isActive and time.monotonic() < deadline:
+        if query.lastProgress is not None:
+            return
+        time.sleep(0.1)
+
+
+def watch(replay: Replay, query: Any, results: Results, wanted: int) -> bool:  # noqa: ANN401  (a Spark query)
+    """Shows progress until every row is there; false when they do not come."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+
+    settled: float | None = None
+    columns = (TextColumn("{task.description:<9}"), BarColumn(), TextColumn("{task.fields[note]}"), TimeElapsedColumn())
+    with Progress(*columns, transient=False) as bars:
+        sent = bars.add_task("replayed", total=replay.progress.minutes_total, note="")
+        done = bars.add_task("joined", total=wanted, note="")
+        while True:
+            p = replay.progress
+            rate = p.rates[-1][1] / p.rates[-1][0] if p.rates and p.rates[-1][0] > 0 else 0
+            bars.update(sent, completed=p.minutes, note=f"{p.label or '-'}  {p.records:,} records  {rate:,.0f}/s")
+            recent = [delay for _, delay, _ in results.delays[-500:]]
+            note = f"{len(results):,} rows" + (f"  delay {sorted(recent)[len(recent) // 2]:.1f} s" if recent else "")
+            bars.update(done, completed=len(results), note=note)
+            if p.error is not None:
+                raise p.error
+            if not query.isActive:
+                error = query.exception()
+                raise RuntimeError(f"the query has ended: {error}")
+            if len(results) >= wanted:
+                return True
+            if p.ended is not None:
+                settled = settled or time.monotonic()
+                if time.monotonic() - settled > SETTLE_TIMEOUT_S:
+                    return False
+            time.sleep(0.2)
+
+
+def compare(wanted: pa.Table, results: Results) -> list[str]:
+    """What differs between the table computed from the file and the rows that came out, at most ten lines."""
+    differences: list[str] = []
+    if results.repeated:
+        differences.append(f"{results.repeated} rows came out twice")
+    left = dict(results.rows)
+    for row in wanted.to_pylist():
+        key = (row["site"], row["timestamp"].strftime("%Y-%m-%d %H:%M"))
+        found = left.pop(key, None)
+        if found is None:
+            differences.append(f"{key[0]} {key[1]}: missing")
+            continue
+        flow, speed, lanes = found
+        right = abs(speed - row["speed"]) <= TOLERANCE * max(abs(row["speed"]), 1.0)
+        if (flow, lanes) != (row["flow"], row["lanes"]) or not right:
+            differences.append(
+                f"{key[0]} {key[1]}: flow {flow}, speed {speed}, lanes {lanes}; "
+                f"the file says {row['flow']}, {row['speed']}, {row['lanes']}"
+            )
+    differences.extend(f"{site} {minute}: not in the file" for site, minute in sorted(left))
+    if len(differences) > 10:  # noqa: PLR2004  (enough to see what is wrong)
+        differences = [*differences[:10], f"and {len(differences) - 10} more"]
+    return differences
+
+
+def summary(replay: Replay, results: Results, wanted: pa.Table, differences: list[str], page: Path) -> None:
+    """Says how it went."""
+    delays = sorted(delay for _, delay, _ in results.delays)
+    if delays:
+        p50, p99 = delays[len(delays) // 2], delays[min(int(len(delays) * 0.99), len(delays) - 1)]
+        say(f"{replay.progress.records:,} records in, {len(results):,} rows out; delay p50 {p50:.2f} s, p99 {p99:.2f} s")
+    if differences:
+        say("the result is WRONG:")
+        for line in differences:
+            say(f"  {line}")
+    else:
+        say(f"all {wanted.num_rows:,} rows equal the table computed from the file")
+    say(f"report: {page.resolve()}")
