@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
+use headrace_wire::compression::check_level;
 use headrace_wire::errors::{ErrorCode, Remedy};
 use headrace_wire::messages::{
     InitProducerIdRequest, InitProducerIdResponse, ProduceRequest, ProduceResponse,
@@ -60,7 +61,8 @@ struct Settings {
 
 #[derive(Debug)]
 struct Closing {
-    op: u64,
+    ops: Vec<u64>,
+    timeout_ms: u64,
     deadline_ms: u64,
     closed: bool,
 }
@@ -103,10 +105,18 @@ enum Tag {
 }
 
 impl ProducerEngine {
-    /// A producer that has not connected yet. The same `seed` gives the same choices and jitter.
-    #[must_use]
-    pub fn new(config: &ProducerConfig, seed: u64) -> Self {
-        let accumulator = AccumulatorConfig::new(config, seed);
+    /// A producer that has not connected yet, and what callers append to, through [`super::Appender`]. The same `seed`
+    /// gives the same choices and jitter. Fails for a compression level that the codec does not have.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "an engine owns its options, whatever it does with them"
+    )]
+    pub fn new(config: ProducerConfig, seed: u64) -> Result<(Self, Arc<Mutex<Accumulator>>), Error> {
+        let accumulator = AccumulatorConfig::new(&config, seed);
+        check_level(accumulator.codec, accumulator.level).map_err(|why| {
+            Error::config(format!("compression.{}.level", accumulator.codec), why.to_string())
+        })?;
+        let accumulator = Arc::new(Mutex::new(Accumulator::new(accumulator)));
         let settings = Settings {
             acks: config.acks.code(),
             idempotent: config.enable_idempotence,
@@ -120,10 +130,10 @@ impl ProducerEngine {
                 max_ms: config.common.retry_backoff_max_ms,
             },
         };
-        Self {
+        let engine = Self {
             // Kafka's producers always let the broker create what is missing, where it is so configured.
             core: Core::new(&config.common, true, seed),
-            accumulator: Arc::new(Mutex::new(Accumulator::new(accumulator))),
+            accumulator: accumulator.clone(),
             identity: if settings.idempotent {
                 Asked::NotBefore { at: 0, failures: 0 }
             } else {
@@ -141,18 +151,15 @@ impl ProducerEngine {
             closing: None,
             wake_at: None,
             events: VecDeque::new(),
-        }
-    }
-
-    /// What callers append to, through [`super::Appender`].
-    #[must_use]
-    pub fn accumulator(&self) -> Arc<Mutex<Accumulator>> {
-        self.accumulator.clone()
+        };
+        Ok((engine, accumulator))
     }
 
     /// Does all that can be done now: takes replies in, learns, gives up what is late, sends what can be sent.
     fn pump(&mut self, now: Now) {
         if self.closing.as_ref().is_some_and(|closing| closing.closed) {
+            // Nothing is left that a flush could wait for.
+            self.end_flushes(&lock(&self.accumulator.clone()));
             return;
         }
         let shared = self.accumulator.clone();
@@ -273,7 +280,7 @@ impl ProducerEngine {
         }
         if self.settings.acks == 0 {
             for entry in &entries {
-                self.on_ack(accumulator, entry, -1, None);
+                self.on_ack(accumulator, entry, -1, -1);
             }
             return;
         }
@@ -290,8 +297,7 @@ impl ProducerEngine {
             };
             let code = ErrorCode::from(answer.error_code);
             if code.is_none() || code == ErrorCode::DUPLICATE_SEQUENCE_NUMBER {
-                let append_time = (answer.log_append_time_ms >= 0).then_some(answer.log_append_time_ms);
-                self.on_ack(accumulator, entry, answer.base_offset, append_time);
+                self.on_ack(accumulator, entry, answer.base_offset, answer.log_append_time_ms);
                 continue;
             }
             let leader = &answer.current_leader;
@@ -307,7 +313,7 @@ impl ProducerEngine {
         accumulator: &mut Accumulator,
         entry: &Entry,
         base_offset: i64,
-        log_append_time_ms: Option<i64>,
+        log_append_time: i64,
     ) {
         // A batch that was given up on the wire has been reported as failed already.
         let Some(out) = self.partitions.get_mut(&entry.key).and_then(|sending| sending.acked(entry.id))
@@ -318,7 +324,7 @@ impl ProducerEngine {
             topic: accumulator.topic_name(entry.key),
             partition: entry.key.number(),
             base_offset,
-            log_append_time_ms,
+            log_append_time,
         };
         self.done(accumulator, entry.key, &out, Ok(ack));
     }
@@ -494,8 +500,8 @@ impl ProducerEngine {
         }
     }
 
-    /// Ends every batch with `error`. Says how many records that were.
-    fn fail_all(&mut self, accumulator: &mut Accumulator, error: &Error) -> u64 {
+    /// Ends every batch with `error`.
+    fn fail_all(&mut self, accumulator: &mut Accumulator, error: &Error) {
         let mut ended = Vec::new();
         for key in std::mem::take(&mut self.busy) {
             let Some(sending) = self.partitions.get_mut(&key) else { continue };
@@ -506,12 +512,9 @@ impl ProducerEngine {
             }
         }
         ended.extend(accumulator.drop_all().into_iter().map(|dropped| (dropped.id, dropped.records)));
-        let mut total = 0;
         for (batch, records) in ended {
-            total += u64::from(records);
             self.events.push_back(ProducerEvent::BatchDone { batch, records, result: Err(error.clone()) });
         }
-        total
     }
 
     // ---- sending ----
@@ -630,26 +633,26 @@ impl ProducerEngine {
     // ---- ends and times ----
 
     fn finish(&mut self, now: Now, accumulator: &mut Accumulator) {
-        if let Some(Closing { op, deadline_ms, .. }) = self.closing {
-            let late = deadline_ms <= now.mono_ms;
-            let mut records_failed = 0;
-            if late && accumulator.batches_outstanding() > 0 {
+        if let Some(mut closing) = self.closing.take() {
+            let mut result = Ok(());
+            if closing.deadline_ms <= now.mono_ms && accumulator.batches_outstanding() > 0 {
                 let error = Error::Timeout {
                     what: "sending what was left when the producer was closed".to_owned(),
-                    ms: 0,
-                    detail: "the records may or may not have arrived".to_owned(),
+                    ms: closing.timeout_ms,
+                    detail: "these records may or may not have arrived".to_owned(),
                 };
-                records_failed = self.fail_all(accumulator, &error);
+                self.fail_all(accumulator, &error);
+                result = Err(error);
             }
             if accumulator.batches_outstanding() == 0 {
                 self.end_flushes(accumulator);
                 self.core.close();
-                for (_, charged) in self.held_by_wire.drain() {
-                    accumulator.release(charged);
-                }
-                self.events.push_back(ProducerEvent::Closed { op, records_failed });
-                self.closing = Some(Closing { op, deadline_ms, closed: true });
+                self.held_by_wire.drain().for_each(|(_, charged)| accumulator.release(charged));
+                let ops = closing.ops.drain(..);
+                self.events.extend(ops.map(|op| ProducerEvent::Done { op, result: result.clone() }));
+                closing.closed = true;
             }
+            self.closing = Some(closing);
         }
         self.end_flushes(accumulator);
         if accumulator.take_room(self.room_seen) {
@@ -658,12 +661,29 @@ impl ProducerEngine {
         self.room_seen = accumulator.generation();
     }
 
+    fn close(&mut self, now: Now, op: u64, timeout_ms: u64) {
+        let mut accumulator = lock(&self.accumulator);
+        accumulator.close();
+        accumulator.hurry();
+        let deadline_ms = now.mono_ms.saturating_add(timeout_ms);
+        match &mut self.closing {
+            None => self.closing = Some(Closing { ops: vec![op], timeout_ms, deadline_ms, closed: false }),
+            Some(closing) if closing.closed => {
+                self.events.push_back(ProducerEvent::Done { op, result: Ok(()) });
+            }
+            Some(closing) => {
+                closing.ops.push(op);
+                closing.deadline_ms = closing.deadline_ms.min(deadline_ms);
+            }
+        }
+    }
+
     fn end_flushes(&mut self, accumulator: &Accumulator) {
         while let Some(&(op, below)) = self.flushes.front()
             && accumulator.all_done_below(below)
         {
             self.flushes.pop_front();
-            self.events.push_back(ProducerEvent::Flushed { op });
+            self.events.push_back(ProducerEvent::Done { op, result: Ok(()) });
         }
     }
 
@@ -699,23 +719,9 @@ impl Engine for ProducerEngine {
                 let below = lock(&self.accumulator).hurry();
                 self.flushes.push_back((op, below));
             }
-            ProducerCommand::Close { op, deadline_ms } => {
-                let mut accumulator = lock(&self.accumulator);
-                accumulator.close();
-                accumulator.hurry();
-                match &mut self.closing {
-                    Some(closing) if closing.closed => {
-                        self.events.push_back(ProducerEvent::Closed { op, records_failed: 0 });
-                    }
-                    Some(closing) => closing.deadline_ms = closing.deadline_ms.min(deadline_ms),
-                    None => self.closing = Some(Closing { op, deadline_ms, closed: false }),
-                }
-            }
+            ProducerCommand::Close { op, timeout_ms } => self.close(now, op, timeout_ms),
         }
         self.pump(now);
-        if self.closing.as_ref().is_some_and(|closing| closing.closed) {
-            self.end_flushes(&lock(&self.accumulator.clone()));
-        }
     }
 
     fn handle_connected(&mut self, now: Now, conn: ConnId) {

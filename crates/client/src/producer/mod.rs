@@ -30,7 +30,6 @@ pub use self::batch::BatchId;
 pub use self::engine::ProducerEngine;
 pub use self::error::AppendError;
 pub use self::partitioner::{murmur2, partition_of_key};
-pub use self::rows::{Span, SpanRows};
 
 /// What a producer's engine is asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,17 +41,18 @@ pub enum ProducerCommand {
         /// Its name.
         topic: String,
     },
-    /// Send everything that was appended before, and say when all of it is done: [`ProducerEvent::Flushed`].
+    /// Send everything that was appended before; [`ProducerEvent::Done`] says when all of it has ended, well or not.
     Flush {
         /// Comes back with the event.
         op: u64,
     },
-    /// Take no more records, send what is there until the deadline, fail the rest: [`ProducerEvent::Closed`].
+    /// Take no more records, send what is there until the time is over, fail the rest. [`ProducerEvent::Done`] follows
+    /// when every batch has ended; it is an error if some had to be failed for lack of time. Then nothing more happens.
     Close {
         /// Comes back with the event.
         op: u64,
-        /// In `Now::mono_ms`. A time that has passed fails everything that is not done.
-        deadline_ms: u64,
+        /// Milliseconds from now; 0 fails everything that is not done.
+        timeout_ms: u64,
     },
 }
 
@@ -71,17 +71,12 @@ pub enum ProducerEvent {
     /// Callers that were turned away with [`AppendError::Full`] or [`AppendError::NeedMetadata`], or any other waiter on
     /// [`Accumulator::generation`], should look again.
     Room,
-    /// Everything appended before the flush is done, well or not.
-    Flushed {
+    /// A flush or close has ended.
+    Done {
         /// Of the command.
         op: u64,
-    },
-    /// The engine has ended; every batch is done.
-    Closed {
-        /// Of the command.
-        op: u64,
-        /// Records that had to be failed because the deadline came.
-        records_failed: u64,
+        /// An error of the operation itself, not of single batches.
+        result: Result<(), Error>,
     },
 }
 
@@ -95,6 +90,6 @@ pub struct BatchAck {
     /// Offset of the batch's first record; -1 when nobody told: with `acks=0`, and sometimes for a batch that had
     /// arrived already when it was sent again.
     pub base_offset: i64,
-    /// The broker's time in Unix milliseconds, where the topic takes that as the records' timestamp.
-    pub log_append_time_ms: Option<i64>,
+    /// The broker's time in Unix milliseconds where the topic takes that as the records' timestamp, else -1.
+    pub log_append_time: i64,
 }

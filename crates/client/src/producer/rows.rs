@@ -1,5 +1,6 @@
 //! Appending the rows of an Arrow batch.
 
+use std::collections::HashMap;
 use std::ops::Range;
 
 use headrace_columns::encode::{Rows, append};
@@ -18,85 +19,39 @@ const ROWS_PER_TURN: usize = 32 * 1024;
 /// Most bytes taken under one hold of the lock, to within a record.
 const BYTES_PER_TURN: usize = 1 << 20;
 
-/// Rows that went into one batch.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Span {
-    /// The batch.
-    pub batch: BatchId,
-    /// Place of the first of the rows in the batch; the others follow it.
-    pub first_index: u32,
-    /// Which rows, in the order of the batch.
-    pub rows: SpanRows,
-}
-
-/// Which rows of an Arrow batch.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum SpanRows {
-    /// Neighbours.
-    Range(Range<usize>),
-    /// Those of one partition, rising.
-    List(Vec<u32>),
-}
-
-impl SpanRows {
-    /// Number of rows.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        match self {
-            Self::Range(range) => range.len(),
-            Self::List(list) => list.len(),
-        }
-    }
-
-    /// True when there are no rows; a [`Span`] never has none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// The row at a place counted from [`Span::first_index`].
-    #[must_use]
-    pub fn row(&self, place: usize) -> Option<usize> {
-        match self {
-            Self::Range(range) => range.clone().nth(place),
-            Self::List(list) => list.get(place).map(|row| *row as usize),
-        }
-    }
-}
-
 impl Appender {
-    /// Appends rows of an Arrow batch from row `from` on, and says how many: all, or as many as fit into one turn
-    /// (about a mebibyte) or before the first that cannot be taken; call again with the rest. At least one, or an
-    /// error about row `from`. `topic` is for all rows; without it each row names its own.
+    /// Appends the rows `range` of an Arrow batch from its start on, and says how many: all, or as many as fit into one
+    /// turn (about a mebibyte), or all before the first that cannot be taken; call again with the rest. At least one,
+    /// or an error about the first. `topic` is for all rows; without it each row names its own.
     ///
-    /// `placed` is told which row went where before the engine can report the batches as done; it runs under the lock
-    /// and must be short.
+    /// `placed` is told how many rows went into which batch before the engine can report the batch as done; it runs
+    /// under the lock and must be short.
     pub fn append_rows(
         &self,
         now: Now,
         topic: Option<&str>,
         rows: &Rows,
-        from: usize,
-        placed: impl FnOnce(&[Span]),
+        range: Range<usize>,
+        mut placed: impl FnMut(BatchId, u32),
     ) -> Result<usize, AppendError> {
-        if from >= rows.len() {
+        let until = range.end.min(rows.len()).min(range.start.saturating_add(ROWS_PER_TURN));
+        if range.start >= until {
             return Ok(0);
         }
         self.with(|accumulator| {
-            let turn = Turn { now, rows, until: rows.len().min(from.saturating_add(ROWS_PER_TURN)) };
-            let mut spans = Vec::new();
+            let turn = Turn { now, rows, until };
+            let mut tally = Tally::default();
             let ignore_keys = accumulator.config().ignore_keys;
             let result = match topic {
                 Some(topic) if !rows.has_partitions() && (ignore_keys || !rows.has_keys()) => {
-                    accumulator.append_free_rows(&turn, topic, from, &mut spans)
+                    accumulator.append_free_rows(&turn, topic, range.start, &mut tally)
                 }
-                _ => accumulator.append_bound_rows(&turn, topic, from, &mut spans),
+                _ => accumulator.append_bound_rows(&turn, topic, range.start, &mut tally),
             };
-            let taken = spans.iter().map(|span| span.rows.len()).sum();
-            placed(&spans);
+            tally.batches.iter().for_each(|(batch, rows)| placed(*batch, *rows));
             match result {
-                Err(error) if taken == 0 => Err(error),
-                _ => Ok(taken),
+                Err(error) if tally.rows == 0 => Err(error),
+                _ => Ok(tally.rows),
             }
         })
     }
@@ -122,7 +77,7 @@ impl Accumulator {
         turn: &Turn<'_>,
         topic: &str,
         from: usize,
-        spans: &mut Vec<Span>,
+        tally: &mut Tally,
     ) -> Result<(), AppendError> {
         let topic = self.topic_for_append(topic)?;
         let mut row = from;
@@ -136,14 +91,14 @@ impl Accumulator {
             let until = if self.charge_to(key, charge_for(batch_bytes)) { turn.until } else { row + 1 };
             let Some(slot) = self.open_slot(key) else { return Err(AppendError::Closed) };
             let Body::Open(builder) = &mut slot.body else { return Err(AppendError::Closed) };
-            let (first_index, before) = (builder.records(), builder.estimated_size());
+            let before = builder.estimated_size();
             let taken = append(turn.rows, row..until, builder, turn.now.wall_ms);
             let (batch, grown) = (slot.id, builder.estimated_size() - before);
             self.charge_what_is_used(key);
             if taken == 0 {
                 return Err(self.refused(key, size));
             }
-            spans.push(Span { batch, first_index, rows: SpanRows::Range(row..row + taken) });
+            tally.add(key, batch, taken);
             row += taken;
             bytes += grown;
             let ended = if row < until {
@@ -163,11 +118,10 @@ impl Accumulator {
         turn: &Turn<'_>,
         topic: Option<&str>,
         from: usize,
-        spans: &mut Vec<Span>,
+        tally: &mut Tally,
     ) -> Result<(), AppendError> {
         let mut last_topic = None;
         let mut bytes = 0;
-        let mut open = OpenSpans::default();
         for row in from..turn.until {
             if bytes >= BYTES_PER_TURN {
                 break;
@@ -186,12 +140,12 @@ impl Accumulator {
             self.make_room(turn.now, key, size)?;
             let Some(slot) = self.open_slot(key) else { return Err(AppendError::Closed) };
             let Body::Open(builder) = &mut slot.body else { return Err(AppendError::Closed) };
-            let (index, before) = (builder.records(), builder.estimated_size());
+            let before = builder.estimated_size();
             if append(turn.rows, [row], builder, turn.now.wall_ms) == 0 {
                 return Err(self.refused(key, size));
             }
             let (batch, grown) = (slot.id, builder.estimated_size() - before);
-            open.add(spans, key, batch, index, row);
+            tally.add(key, batch, 1);
             bytes += grown;
             let ended = self.seal_if_full(key);
             if sticky {
@@ -214,40 +168,27 @@ fn no_topic(row: usize) -> AppendError {
     )))
 }
 
-/// The span that each partition's rows are being added to.
+/// How many rows went into which batch.
 #[derive(Default)]
-struct OpenSpans {
-    /// By topic and partition: the place of the span.
-    places: std::collections::HashMap<PartitionKey, usize>,
-    last: Option<(PartitionKey, usize)>,
+struct Tally {
+    rows: usize,
+    batches: Vec<(BatchId, u32)>,
+    /// The place in `batches` of each partition's last batch.
+    places: HashMap<PartitionKey, usize>,
 }
 
-impl OpenSpans {
-    fn add(&mut self, spans: &mut Vec<Span>, key: PartitionKey, batch: BatchId, index: u32, row: usize) {
-        let row_number = u32::try_from(row).unwrap_or(u32::MAX);
-        let place = match self.last {
-            Some((last, place)) if last == key => Some(place),
-            _ => self.places.get(&key).copied(),
-        };
-        if let Some(place) = place
-            && let Some(span) = spans.get_mut(place)
-            && span.batch == batch
-        {
-            self.last = Some((key, place));
-            match &mut span.rows {
-                SpanRows::List(list) => list.push(row_number),
-                SpanRows::Range(range) if range.end == row => range.end += 1,
-                SpanRows::Range(range) => {
-                    let mut list: Vec<u32> =
-                        range.clone().map(|row| u32::try_from(row).unwrap_or(u32::MAX)).collect();
-                    list.push(row_number);
-                    span.rows = SpanRows::List(list);
-                }
+impl Tally {
+    fn add(&mut self, key: PartitionKey, batch: BatchId, rows: usize) {
+        self.rows += rows;
+        // A turn has at most ROWS_PER_TURN rows.
+        let count = u32::try_from(rows).unwrap_or(u32::MAX);
+        let place = self.places.entry(key).or_insert(usize::MAX);
+        match self.batches.get_mut(*place) {
+            Some((last, sum)) if *last == batch => *sum += count,
+            _ => {
+                *place = self.batches.len();
+                self.batches.push((batch, count));
             }
-            return;
         }
-        self.places.insert(key, spans.len());
-        self.last = Some((key, spans.len()));
-        spans.push(Span { batch, first_index: index, rows: SpanRows::Range(row..row + 1) });
     }
 }
