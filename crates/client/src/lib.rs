@@ -11,6 +11,7 @@ pub mod core;
 pub mod engine;
 pub mod error;
 pub mod options;
+pub mod partition;
 pub mod producer;
 
 pub use error::{Error, Result};
