@@ -66,8 +66,14 @@ impl BytesColumn {
         self.end_row();
     }
 
-    /// Appends the first `len` bytes of `from` without saying that the row is not null: see
-    /// [`BytesColumn::end_run`]. `from` may go on behind the value; the more, the faster.
+    /// Appends the first `len` bytes of `from`, which may go on behind them; the more, the faster.
+    #[inline]
+    pub(super) fn push_with_more(&mut self, from: &[u8], len: usize) {
+        self.push_in_run(from, len);
+        self.nulls.append_non_null();
+    }
+
+    /// The same without saying that the row is not null: see [`BytesColumn::end_run`].
     #[inline]
     pub(super) fn push_in_run(&mut self, from: &[u8], len: usize) {
         let end = self.data.len() + len;
@@ -132,6 +138,15 @@ impl KeyColumn {
 
     pub(super) fn bytes(&self) -> usize {
         self.keys.as_ref().map_or(0, BytesColumn::bytes)
+    }
+
+    /// Appends a key that is the first `len` bytes of `from`; `row` is the number of rows before it.
+    #[inline]
+    pub(super) fn push_with_more(&mut self, row: usize, from: &[u8], len: usize) {
+        match &mut self.keys {
+            Some(keys) => keys.push_with_more(from, len),
+            None => self.push(row, from.get(..len)),
+        }
     }
 
     /// Appends a key; `row` is the number of rows before it.

@@ -1,8 +1,8 @@
 //! The loop over the records of a batch.
 //!
-//! Nearly all records are alike: numbers of one to three bytes, a null key, no headers. Such a record is read
-//! with one look at its first bytes and two bounds checks; any other goes through [`Record::read`], which is
-//! also the judge of what is malformed.
+//! Nearly all records are alike: numbers of one to three bytes and a value. Such a record is read with a look
+//! at its first bytes and one behind its key, and few bounds checks; any other goes through [`Record::read`],
+//! which is also the judge of what is malformed.
 
 use headrace_wire::records::{Headers, Record};
 
@@ -11,6 +11,8 @@ use super::builder::{BatchContext, Columns};
 /// Bytes that are looked at for the fields before a value. Five fields of at most three bytes and two of one
 /// come to 17; a power of two, so that masking an index proves it in bounds.
 const WINDOW: usize = 32;
+/// The same behind a key, for the value's length.
+const BEHIND_KEY: usize = 4;
 
 /// Why a batch stopped.
 pub(super) enum Fault {
@@ -40,9 +42,12 @@ pub(super) fn push_all(
             }
             next_delta = record.offset_delta.saturating_add(1);
             let row = columns.offsets.len();
-            columns.keys.push(row, None);
+            match record.key {
+                Some((key_and_on, len)) => columns.keys.push_with_more(row, key_and_on, len),
+                None => columns.keys.push(row, None),
+            }
             if let Some(headers) = &mut columns.headers {
-                headers.push(row, Headers::default());
+                headers.push(row, record.headers);
             }
             columns.values.push_in_run(record.value_and_on, record.value_len);
             columns.offsets.push(batch.base_offset.wrapping_add(record.offset_delta.into()));
@@ -67,65 +72,76 @@ pub(super) fn push_all(
 
 const BAD_DELTA: &str = "offset delta is out of order or beyond the batch";
 
-/// A record with a null key, no headers and short numbers.
+/// A record with short numbers and a value.
 struct QuickRecord<'a> {
     timestamp_delta: i64,
     offset_delta: i32,
+    /// Begins with the key, goes on to the end of the body; and the key's length.
+    key: Option<(&'a [u8], usize)>,
     /// Begins with the value, goes on to the end of the body.
     value_and_on: &'a [u8],
     value_len: usize,
+    headers: Headers<'a>,
     rest: &'a [u8],
 }
 
 impl<'a> QuickRecord<'a> {
     /// `None`: not such a record, or not a sound one.
-    #[inline(always)]
+    #[inline]
     fn read(bytes: &'a [u8]) -> Option<Self> {
         let window: &[u8; WINDOW] = bytes.first_chunk()?;
         let mut at = 0;
         let length = short_varint(window, &mut at)?;
-        let start = at;
+        let end = at + half(length)?;
         at += 1; // attributes
         let timestamp_delta = unzigzag(short_varint(window, &mut at)?);
         let offset_delta = unzigzag(short_varint(window, &mut at)?);
+        let mut key = None;
         // Key length -1 is the byte 1.
-        if window[at % WINDOW] != 1 {
-            return None;
-        }
-        at += 1;
-        let value_len = short_varint(window, &mut at)?;
-        // An odd number is negative: a null value.
-        if (length | value_len) & 1 != 0 {
-            return None;
-        }
-        let (end, value_len) = (start + (length / 2) as usize, (value_len / 2) as usize);
-        // The header count is the last byte, and 0.
-        if at + value_len + 1 != end {
-            return None;
-        }
+        let value_len = if window[at % WINDOW] == 1 {
+            at += 1;
+            half(short_varint(window, &mut at)?)?
+        } else {
+            let key_len = half(short_varint(window, &mut at)?)?;
+            let key_and_on = bytes.get(at..)?;
+            key = Some((key_and_on, key_len));
+            let behind: &[u8; BEHIND_KEY] = key_and_on.get(key_len..)?.first_chunk()?;
+            let mut skipped = 0;
+            let value_len = half(short_varint(behind, &mut skipped)?)?;
+            at += key_len + skipped;
+            value_len
+        };
+        let (record, rest) = bytes.split_at_checked(end)?;
+        let headers = match record.get(at + value_len..)? {
+            [0] => Headers::default(),
+            headers => Headers::read(headers).ok()?,
+        };
         let value_and_on = bytes.get(at..)?;
-        let (&headers, rest) = value_and_on.get(value_len..)?.split_first()?;
-        if headers != 0 {
-            return None;
-        }
-        Some(Self { timestamp_delta: timestamp_delta.into(), offset_delta, value_and_on, value_len, rest })
+        let timestamp_delta = timestamp_delta.into();
+        Some(Self { timestamp_delta, offset_delta, key, value_and_on, value_len, headers, rest })
     }
 }
 
+/// The length that a zigzag number says, unless it is negative.
+#[inline]
+fn half(raw: u32) -> Option<usize> {
+    (raw & 1 == 0).then_some((raw / 2) as usize)
+}
+
 /// The raw bits of a varint of one to three bytes.
-#[inline(always)]
-fn short_varint(window: &[u8; WINDOW], at: &mut usize) -> Option<u32> {
-    let first = u32::from(window[*at % WINDOW]);
+#[inline]
+fn short_varint<const N: usize>(window: &[u8; N], at: &mut usize) -> Option<u32> {
+    let first = u32::from(window[*at % N]);
     if first < 0x80 {
         *at += 1;
         return Some(first);
     }
-    let second = u32::from(window[(*at + 1) % WINDOW]);
+    let second = u32::from(window[(*at + 1) % N]);
     if second < 0x80 {
         *at += 2;
         return Some(first & 0x7f | second << 7);
     }
-    let third = u32::from(window[(*at + 2) % WINDOW]);
+    let third = u32::from(window[(*at + 2) % N]);
     if third < 0x80 {
         *at += 3;
         return Some(first & 0x7f | (second & 0x7f) << 7 | third << 14);
@@ -133,7 +149,7 @@ fn short_varint(window: &[u8; WINDOW], at: &mut usize) -> Option<u32> {
     None
 }
 
-#[inline(always)]
+#[inline]
 fn unzigzag(raw: u32) -> i32 {
     (raw >> 1).cast_signed() ^ -(raw & 1).cast_signed()
 }

@@ -41,6 +41,22 @@ pub struct Header<'a> {
 }
 
 impl<'a> Headers<'a> {
+    /// Reads the headers that fill the end of a record: their count, then each. The error is the name of the
+    /// field that is wrong.
+    pub fn read(mut body: &'a [u8]) -> Result<Self, &'static str> {
+        let count = take_varint(&mut body).ok_or("header count")?;
+        let count = u32::try_from(count).map_err(|_| "header count is negative")?;
+        if count as usize > body.len() / MIN_HEADER_BYTES {
+            return Err("header count");
+        }
+        let bytes = body;
+        for _ in 0..count {
+            take_bytes(&mut body).flatten().ok_or("header key")?;
+            take_bytes(&mut body).ok_or("header value")?;
+        }
+        if body.is_empty() { Ok(Self { count, bytes }) } else { Err("length does not match the fields") }
+    }
+
     /// Number of headers.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -157,24 +173,10 @@ impl<'a> Record<'a> {
         let offset_delta = take_varint(&mut body).ok_or("offset delta")?;
         let key = take_bytes(&mut body).ok_or("key")?;
         let value = take_bytes(&mut body).ok_or("value")?;
-        let headers = read_headers(body)?;
+        let headers = Headers::read(body)?;
         *rest = after;
         Ok(Self { offset_delta, timestamp_delta, key, value, headers })
     }
-}
-
-fn read_headers(mut body: &[u8]) -> Result<Headers<'_>, &'static str> {
-    let count = take_varint(&mut body).ok_or("header count")?;
-    let count = u32::try_from(count).map_err(|_| "header count is negative")?;
-    if count as usize > body.len() / MIN_HEADER_BYTES {
-        return Err("header count");
-    }
-    let bytes = body;
-    for _ in 0..count {
-        take_bytes(&mut body).flatten().ok_or("header key")?;
-        take_bytes(&mut body).ok_or("header value")?;
-    }
-    if body.is_empty() { Ok(Headers { count, bytes }) } else { Err("length does not match the fields") }
 }
 
 /// Takes a length and so many bytes off the front. `Some(None)` is null; `None` is malformed.
