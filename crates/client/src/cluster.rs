@@ -28,7 +28,7 @@ pub struct PartitionInfo {
     pub leader_epoch: i32,
     /// Nodes that hold a replica.
     pub replicas: Vec<i32>,
-    /// Those of them that are in sync.
+    /// Nodes whose replica is in sync.
     pub in_sync: Vec<i32>,
 }
 
@@ -118,7 +118,7 @@ impl Cluster {
         self.brokers.get(&node)
     }
 
-    /// The controller's node id. In KRaft any broker, which hands on what is the controller's.
+    /// The controller's node id. With `KRaft` it is any broker, which hands on what is the controller's.
     #[must_use]
     pub fn controller(&self) -> Option<i32> {
         self.controller

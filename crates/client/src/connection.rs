@@ -160,7 +160,6 @@ impl<T> Connection<T> {
         let request = ApiVersionsRequest {
             client_software_name: "headrace".to_owned(),
             client_software_version: env!("CARGO_PKG_VERSION").to_owned(),
-            ..Default::default()
         };
         let correlation = self.next_correlation();
         let data = encode_request(version, correlation, Some(client_id), &request)
@@ -408,10 +407,10 @@ impl<T> Connection<T> {
             [0x15, 0x03, ..] => "a TLS alert: the listener expects TLS".to_owned(),
             [0x16, 0x03, ..] => "a TLS handshake".to_owned(),
             [b'H', b'T', b'T', b'P', ..] => "an HTTP answer".to_owned(),
-            _ => format!(
-                "the bytes {}",
-                got.iter().take(HEAD_BYTES).map(|b| format!("{b:02x}")).collect::<String>()
-            ),
+            _ => {
+                let hex: Vec<String> = got.iter().take(HEAD_BYTES).map(|b| format!("{b:02x}")).collect();
+                format!("the bytes {}", hex.join(" "))
+            }
         };
         self.protocol(format!("does not speak the Kafka protocol (got {guess})"))
     }

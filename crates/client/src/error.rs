@@ -49,7 +49,7 @@ impl fmt::Display for Place {
 #[non_exhaustive]
 pub enum Error {
     /// A broker answered with an error code.
-    #[error("{place}{}{} ({})", code.message(), Detail(detail), code.name())]
+    #[error("{place}{}{} ({})", code.message().trim_end_matches('.'), Detail(detail), code.name())]
     Broker {
         /// Kafka's code.
         code: ErrorCode,

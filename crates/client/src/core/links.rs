@@ -158,7 +158,7 @@ impl<T> Core<T> {
 
     /// A connection is over: its calls and those that wait for it end, and the next one waits its turn. `close` tells
     /// the driver, which does not know yet.
-    pub(super) fn end_connection(&mut self, now: Now, key: LinkKey, error: Error, close: bool) {
+    pub(super) fn end_connection(&mut self, now: Now, key: LinkKey, error: &Error, close: bool) {
         let Some(link) = self.links.get_mut(&key) else { return };
         let mut ended = VecDeque::new();
         if let Some(connection) = link.connection.take() {
@@ -208,7 +208,7 @@ impl<T> Core<T> {
                 self.answer(Some(now), call.call, call.tag, key.node(), Err(error));
             }
             if let Some(error) = close {
-                self.end_connection(now, key, error, true);
+                self.end_connection(now, key, &error, true);
             }
         }
     }
@@ -241,7 +241,7 @@ impl<T> Core<T> {
             let peer = connection.peer.clone();
             if !connection.is_ready() && connection.setup_deadline <= now.mono_ms {
                 let why = format!("{}: no answer in time", connection.stage());
-                self.end_connection(now, key, Error::Disconnected { peer, why }, true);
+                self.end_connection(now, key, &Error::Disconnected { peer, why }, true);
             } else if self.idle_deadline(key).is_some_and(|at| at <= now.mono_ms) {
                 // Nothing has failed, so the next call may connect at once.
                 let Some(link) = self.links.get_mut(&key) else { continue };

@@ -187,8 +187,8 @@ impl<T> Core<T> {
     /// is none in common.
     #[must_use]
     pub fn version_of<R: Request>(&self, node: i32) -> Option<i16> {
-        let connections = self.links.iter().filter(|(key, _)| key.node() == Some(node));
-        let versions = connections.filter_map(|(_, link)| link.connection.as_ref()?.versions()).next()?;
+        let mut connections = self.links.iter().filter(|(key, _)| key.node() == Some(node));
+        let versions = connections.find_map(|(_, link)| link.connection.as_ref()?.versions())?;
         R::VERSIONS.newest_common(versions.get(R::KEY.code())?)
     }
 
@@ -239,7 +239,7 @@ impl<T> Core<T> {
         let key = LinkKey { peer: Peer::Node(node), lane };
         if let Some(link) = self.links.get(&key) {
             let error = Error::Disconnected { peer: link.name.clone(), why: why.to_owned() };
-            self.end_connection(now, key, error, true);
+            self.end_connection(now, key, &error, true);
             self.pump(now);
         }
     }
@@ -271,7 +271,7 @@ impl<T> Core<T> {
         match connection.connected(now, client_id) {
             Ok(Some(data)) => self.actions.push_back(Action::Write { conn, data }),
             Ok(None) => {}
-            Err(error) => self.end_connection(now, key, error, true),
+            Err(error) => self.end_connection(now, key, &error, true),
         }
         self.pump(now);
     }
@@ -282,7 +282,7 @@ impl<T> Core<T> {
         let Some(link) = self.links.get(&key) else { return };
         let stage = link.connection.as_ref().map_or("", |c| c.stage());
         let error = Error::Disconnected { peer: link.name.clone(), why: format!("{stage}: {reason}") };
-        self.end_connection(now, key, error, false);
+        self.end_connection(now, key, &error, false);
         self.pump(now);
     }
 
@@ -315,7 +315,7 @@ impl<T> Core<T> {
         }
         self.received = received;
         let consumed = taken.unwrap_or_else(|error| {
-            self.end_connection(now, key, error, true);
+            self.end_connection(now, key, &error, true);
             gone
         });
         self.pump(now);
@@ -446,7 +446,7 @@ impl<T> Core<T> {
                 peer: format!("node {node}"),
                 why: format!("it has moved to {host}:{port}"),
             };
-            self.end_connection(now, key, error, true);
+            self.end_connection(now, key, &error, true);
             self.links.remove(&key);
         }
         let link = self.links.entry(key).or_insert_with(|| Link::new(key, host, port));

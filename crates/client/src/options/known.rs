@@ -30,7 +30,7 @@ const UNSUPPORTED: &[(&str, &str)] = &[
     ("metrics.", NO_METRICS),
     ("enable.metrics.push", NO_METRICS),
     ("auto.include.jmx.reporter", NO_METRICS),
-    ("client.dns.lookup", "every address of a host is looked up when it is connected to"),
+    ("client.dns.lookup", "the system's resolver decides, each time a host is connected to"),
     ("metadata.max.idle.ms", "a producer asks for the metadata of every topic it has written to"),
     ("metadata.recovery.strategy", "bootstrap.servers are always asked again when no known broker answers"),
     (
@@ -50,7 +50,7 @@ const NO_METRICS: &str = "metrics are not supported yet";
 
 /// The row for a name in either spelling, among those that `role` takes.
 pub(super) fn find(role: Role, written: &str) -> Result<&'static Row> {
-    let name = written.trim().replace('_', ".");
+    let name = canonical(written);
     if let Some(row) = rows().find(|r| r.name == name && role.takes(r.role)) {
         return Ok(row);
     }
@@ -74,6 +74,17 @@ pub(super) fn find(role: Role, written: &str) -> Result<&'static Row> {
         _ => String::new(),
     };
     Err(Error::config(written, format!("no such option of the {}{hint}", role.name())))
+}
+
+/// Whether a name in either spelling is an option of another kind of client only.
+pub(super) fn is_of_another(role: Role, written: &str) -> bool {
+    let name = canonical(written);
+    let mut named = rows().filter(|r| r.name == name).peekable();
+    named.peek().is_some() && !named.any(|r| role.takes(r.role))
+}
+
+fn canonical(written: &str) -> String {
+    written.trim().replace('_', ".")
 }
 
 /// How many letters must be put in, left out, changed or swapped with their neighbour to get from one to the other.

@@ -102,6 +102,12 @@ impl Values {
         Ok(Self(values))
     }
 
+    /// As [`Self::from_pairs`], but what only another kind of client takes is skipped.
+    fn from_shared_pairs(role: Role, pairs: impl IntoIterator<Item = (String, String)>) -> Result<Self> {
+        let own = pairs.into_iter().filter(|(written, _)| !known::is_of_another(role, written));
+        Self::from_pairs(role, own)
+    }
+
     fn get<V: value::FromText>(&self, row: &Row) -> Result<V> {
         let (option, text) = match self.0.get(row.name) {
             Some((written, text)) => (written.as_str(), Some(text.as_str())),

@@ -266,4 +266,10 @@ impl AdminConfig {
     pub fn from_pairs(pairs: impl IntoIterator<Item = (String, String)>) -> Result<Self> {
         Self::from_values(&Values::from_pairs(Role::Admin, pairs)?)
     }
+
+    /// Reads an admin client's options out of those of another client beside which it works: what an admin client does
+    /// not take is skipped.
+    pub fn from_shared_pairs(pairs: impl IntoIterator<Item = (String, String)>) -> Result<Self> {
+        Self::from_values(&Values::from_shared_pairs(Role::Admin, pairs)?)
+    }
 }
