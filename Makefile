@@ -13,7 +13,7 @@ DEPS := .deps
 export BIN := $(CURDIR)/$(VENV)/bin
 
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
-MAVEN := mvn --quiet --batch-mode
+MAVEN := mvn --quiet --batch-mode -Dstyle.color=never
 # What the native module is made of: everything cargo reads.
 NATIVE_SOURCES := Cargo.toml Cargo.lock $(shell find crates -type f -not -path '*/tests/*' 2>/dev/null)
 # Spark starts its Python workers by name; it must find this environment's.

@@ -1,7 +1,8 @@
 """Small guards over the tree: sizes of files and functions, no names of anybody's machine, the minimal Rust.
 
-A file over 1,000 lines or a function over 80 asks for a split; one that has a reason not to says so in a comment in
-the line above it (a file: in its first ten lines), `size: REASON`. A guard that finds nothing to look at fails.
+A file over 1,000 lines or a function over 80 asks for a split; one that has a reason not to says so in a
+comment in the line above it (a file: in its first ten lines), `size: REASON`. A guard that finds nothing to
+look at fails.
 """
 
 from __future__ import annotations
@@ -20,9 +21,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 FILE_LINES_MAX = 1000
 FUNCTION_LINES_MAX = 80
-RUST_FUNCTION = re.compile(
-    r"^(?P<indent> *)(?:pub(?:\([\w: ]+\))? )?(?:const |async |unsafe )*fn (?P<name>\w+)"
-)
+RUST_FUNCTION = re.compile(r"^(?P<indent> *)(?:pub(?:\([\w: ]+\))? )?(?:const |async |unsafe )*fn (?P<name>\w+)")
 EXCUSE = re.compile(r"(?://|#).*\bsize: \S+")
 # Paths of one machine; the brackets keep these patterns from finding themselves.
 PRIVATE = re.compile(r"/wor[k]/|\.\./share[d]\b|/roo[t]/|/home/\w+/|crates\.io-[0-9a-f]{8}")
@@ -47,9 +46,7 @@ def rust_functions(lines: list[str]) -> Iterator[tuple[int, str, int]]:
         if not found:
             continue
         for offset, later in enumerate(lines[number:]):
-            if later.rstrip() == f"{found['indent']}}}" or (
-                offset == 0 and line.rstrip().endswith(("}", ";"))
-            ):
+            if later.rstrip() == f"{found['indent']}}}" or (offset == 0 and line.rstrip().endswith(("}", ";"))):
                 yield number, found["name"], offset + 1
                 break
 

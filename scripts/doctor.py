@@ -19,9 +19,7 @@ JAVA_MIN = 17
 def output(command: "list[str]") -> "str | None":
     """What a command prints on both streams, or None when it is not there or fails."""
     try:
-        done = subprocess.run(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60, check=True
-        )
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.decode(errors="replace")
@@ -81,7 +79,8 @@ def check_java() -> "str | None":
     if found is not None and found >= JAVA_MIN and output([javac, "-version"]) is not None:
         return None
     has = f"Java {found}" if found else "none"
-    return f"a JDK {JAVA_MIN} or newer, java and javac ({where} has {has}): apt-get install openjdk-17-jdk-headless"
+    how = "apt-get install openjdk-17-jdk-headless"
+    return f"a JDK {JAVA_MIN} or newer, java and javac ({where} has {has}): {how}"
 
 
 def check_maven() -> "str | None":

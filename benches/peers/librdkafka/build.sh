@@ -6,7 +6,7 @@ set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 target=$1
 sources=$(cargo metadata --manifest-path "$here/Cargo.toml" --locked --format-version 1 |
-  python3 -c 'import json, pathlib, sys
+  "${PYTHON:-python3}" -c 'import json, pathlib, sys
 packages = json.load(sys.stdin)["packages"]
 print(next(pathlib.Path(p["manifest_path"]).parent / "librdkafka" for p in packages if p["name"] == "rdkafka-sys"))')
 

@@ -1,0 +1,160 @@
+"""Pairs in turns, their medians, and the table.
+
+Two runs of one bench differ by tens of percent on a shared machine, two neighbours in time by less. So ours and the
+peer run in turns, the ratio is that of each pair, and the verdict is the median of the ratios.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benches.peers.meter import Sample
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+ROOT = Path(__file__).resolve().parent.parent
+RUN_TIMEOUT_SECONDS = 300
+
+
+def program(module: str, *arguments: object) -> Sample:
+    """Runs a runner in a Python of its own; its last line is the sample."""
+    command = [sys.executable, "-m", module, *(str(argument) for argument in arguments)]
+    done = subprocess.run(
+        command, cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=RUN_TIMEOUT_SECONDS, check=False
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(command[2:])} ended with {done.returncode}; its messages are above")
+    return Sample.parse(done.stdout.splitlines()[-1])
+
+
+@dataclasses.dataclass
+class Row:
+    """One comparison. `ours`, `peer` and `limit` are medians in `unit`; `ratio` is the median over the pairs."""
+
+    name: str
+    ours: float
+    peer: float
+    ratio: float
+    unit: str
+    limit: float | None = None
+    ratio_min: float | None = None
+    ratio_max: float | None = None
+    ours_cpu: float | None = None
+    """CPU seconds of the client per million records."""
+    peer_cpu: float | None = None
+    bar: float | None = None
+    """What `ratio` must reach."""
+    bar_on_ours: float | None = None
+    """What `ours` must not pass, where less is better."""
+
+    @property
+    def met(self) -> bool | None:
+        """Whether the bar is; None without a bar."""
+        if self.bar_on_ours is not None:
+            return self.ours <= self.bar_on_ours
+        return self.ratio >= self.bar if self.bar is not None else None
+
+    @property
+    def bar_text(self) -> str:
+        """For people."""
+        verdict = "met" if self.met else "MISSED"
+        if self.bar_on_ours is not None:
+            return f"<= {number(self.bar_on_ours)} {self.unit} {verdict}"
+        return f">= {number(self.bar)}x {verdict}" if self.bar is not None else ""
+
+
+def say(text: str) -> None:
+    """Progress, beside the results."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def in_turns(runners: Sequence[Callable[[], Sample]], pairs: int, *, warm_up: bool = True) -> list[list[Sample]]:
+    """Runs all of them `pairs` times, one after the other; a round before the first is thrown away."""
+    samples: list[list[Sample]] = [[] for _ in runners]
+    for number in range(-1 if warm_up else 0, pairs):
+        # Every second round runs backwards, so that no one always follows the same neighbour.
+        order = list(enumerate(runners))
+        for index, runner in order if number % 2 == 0 else reversed(order):
+            sample = runner()
+            if number >= 0:
+                samples[index].append(sample)
+    return samples
+
+
+def median_rate(samples: Sequence[Sample]) -> float:
+    """Millions of records a second."""
+    return statistics.median(sample.rate for sample in samples) / 1e6
+
+
+def compare(
+    name: str,
+    ours: Sequence[Sample],
+    peer: Sequence[Sample],
+    limit: Sequence[Sample] | None = None,
+    *,
+    bar: float | None = None,
+) -> Row:
+    """A row of rates from samples that were taken in turns."""
+    ratios = [mine.rate / theirs.rate for mine, theirs in zip(ours, peer, strict=True)]
+    return Row(
+        name=name,
+        ours=median_rate(ours),
+        peer=median_rate(peer),
+        ratio=statistics.median(ratios),
+        unit="M records/s",
+        limit=median_rate(limit) if limit else None,
+        ratio_min=min(ratios),
+        ratio_max=max(ratios),
+        ours_cpu=statistics.median(sample.cpu_per_million for sample in ours),
+        peer_cpu=statistics.median(sample.cpu_per_million for sample in peer),
+        bar=bar,
+    )
+
+
+def number(value: float | None) -> str:
+    """Three figures that count."""
+    if value is None:
+        return ""
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def table(rows: Sequence[Row]) -> str:
+    """For people."""
+    head = (
+        "bench",
+        "ours",
+        "peer",
+        "unit",
+        "ratio",
+        "least-most",
+        "limit",
+        "of limit",
+        "CPU ours/peer",
+        "bar",
+    )
+    lines = [head]
+    for row in rows:
+        spread = f"{number(row.ratio_min)}-{number(row.ratio_max)}" if row.ratio_min is not None else ""
+        share = f"{row.ours / row.limit:.0%}" if row.limit else ""
+        cpu = f"{number(row.ours_cpu)} / {number(row.peer_cpu)}" if row.ours_cpu is not None else ""
+        figures = (number(row.ours), number(row.peer), row.unit, f"{number(row.ratio)}x", spread)
+        lines.append((row.name, *figures, number(row.limit), share, cpu, row.bar_text))
+    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
+    padded = [[cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in lines]
+    return "\n".join("  ".join(line).rstrip() for line in padded)
+
+
+def save(rows: Sequence[Row], path: Path) -> None:
+    """For programs: rows of {name, ours, peer, ratio, limit, unit} and more, with the machine they came from."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    machine = {"cores": os.cpu_count(), "load": os.getloadavg()[0], "python": sys.version.split()[0]}
+    rows_out = [{**dataclasses.asdict(row), "met": row.met} for row in rows]
+    path.write_text(json.dumps({"machine": machine, "rows": rows_out}, indent=1) + "\n", encoding="utf-8")

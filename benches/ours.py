@@ -1,0 +1,79 @@
+"""headrace as the benches run it: consume to Arrow, produce from Arrow."""
+
+from __future__ import annotations
+
+import argparse
+
+import pyarrow as pa
+
+import headrace as hr
+from benches.peers.meter import Meter, Sample
+
+BATCH_ROWS = 20_000
+TIMEOUT_SECONDS = 30.0
+
+
+def consume(bootstrap: str, topic: str, partitions: int, records: int) -> Sample:
+    """One pass over a topic, every batch a `pyarrow.RecordBatch`; offsets are checked to be without a gap."""
+    positions = dict.fromkeys(range(partitions), 0)
+    meter = Meter()
+    seen = 0
+    with hr.Consumer(bootstrap, auto_offset_reset="earliest", enable_auto_commit=False) as consumer:
+        consumer.assign([(topic, number) for number in range(partitions)])
+        while seen < records:
+            batch = consumer.poll(timeout=TIMEOUT_SECONDS, max_records=None)
+            rows = batch.num_rows
+            if rows == 0:
+                raise RuntimeError(f"nothing for {TIMEOUT_SECONDS} s after {seen} of {records} records")
+            offsets = batch.column("offset")
+            partition = batch.column("partition")[0].as_py()
+            assert offsets[0].as_py() == positions[partition], "a gap in the offsets"
+            positions[partition] = offsets[rows - 1].as_py() + 1
+            seen += rows
+            if not meter.running:
+                meter.start()
+            else:
+                meter.count(rows, 0)
+        sample = meter.sample()
+    assert sum(positions.values()) == seen, "offsets and rows disagree"
+    return sample
+
+
+def produce(bootstrap: str, topic: str, records: int, *, size: int, batch_bytes: int) -> Sample:
+    """`send_arrow` of ready batches to partition 0, up to the last acknowledgement."""
+    rows = min(BATCH_ROWS, max(1, (2 << 20) // size))
+    values = pa.array([b"x" * size] * rows, pa.binary())
+    batch = pa.record_batch({"value": values, "partition": pa.array([0] * rows, pa.int32())})
+    meter = Meter()
+    with hr.Producer(bootstrap, acks="1", linger_ms=5, batch_size=batch_bytes, enable_idempotence=False) as producer:
+        meter.start()
+        left = records
+        while left > 0:
+            part = batch if left >= rows else batch.slice(0, left)
+            producer.send_arrow(topic, part)
+            left -= part.num_rows
+        producer.flush()
+        meter.count(records, records * size)
+        return meter.sample()
+
+
+def main() -> None:
+    """Entry point."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=["consume", "produce"])
+    parser.add_argument("bootstrap")
+    parser.add_argument("topic")
+    parser.add_argument("--partitions", type=int, default=1)
+    parser.add_argument("--records", type=int, required=True)
+    parser.add_argument("--size", type=int, default=100, help="bytes of a value")
+    parser.add_argument("--batch-bytes", type=int, default=128 << 10)
+    o = parser.parse_args()
+    if o.what == "produce":
+        sample = produce(o.bootstrap, o.topic, o.records, size=o.size, batch_bytes=o.batch_bytes)
+    else:
+        sample = consume(o.bootstrap, o.topic, o.partitions, o.records)
+    print(sample.line())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The peers and the limits, each a runner that reports a sample."""

@@ -1,0 +1,76 @@
+"""What every runner reports: records, seconds and CPU seconds, without start-up.
+
+A runner is a program that ends with one line of JSON on standard output, a `Sample`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import resource
+import time
+
+
+def cpu_seconds(who: int = resource.RUSAGE_SELF) -> float:
+    """User and system time so far."""
+    usage = resource.getrusage(who)
+    return usage.ru_utime + usage.ru_stime
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """One run. `bytes` counts record values."""
+
+    records: int
+    bytes: int
+    seconds: float
+    cpu_seconds: float
+
+    @property
+    def rate(self) -> float:
+        """Records a second."""
+        return self.records / self.seconds
+
+    @property
+    def cpu_per_million(self) -> float:
+        """CPU seconds of the client per million records."""
+        return self.cpu_seconds / self.records * 1e6
+
+    def line(self) -> str:
+        """As the last line of a runner."""
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def parse(cls, line: str) -> Sample:
+        """The reverse of `line`."""
+        return cls(**json.loads(line))
+
+
+class Meter:
+    """Counts from `start` on: call it when the first batch is here, and do not count that batch."""
+
+    def __init__(self) -> None:
+        self.records = 0
+        self.bytes = 0
+        self.began = 0.0
+        self.cpu_began = 0.0
+
+    @property
+    def running(self) -> bool:
+        """Whether `start` was called."""
+        return self.began > 0
+
+    def start(self) -> None:
+        """The clock runs from here."""
+        self.cpu_began = cpu_seconds()
+        self.began = time.perf_counter()
+
+    def count(self, records: int, size: int) -> None:
+        """One more batch."""
+        self.records += records
+        self.bytes += size
+
+    def sample(self) -> Sample:
+        """The clock stops here."""
+        seconds = time.perf_counter() - self.began
+        return Sample(self.records, self.bytes, seconds, cpu_seconds() - self.cpu_began)

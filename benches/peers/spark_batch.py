@@ -1,0 +1,119 @@
+"""Batch reads in one Spark session, one after another in turns: our source and Spark's own connector.
+
+Runs on the pyspark that PYTHONPATH names first. Prints one line of JSON a read: format, topic, action and sample.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benches.peers.meter import Sample
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+TUNED = {
+    # The connector's own defaults hold it back; these are what its users set.
+    "kafka": {
+        "kafka.max.partition.fetch.bytes": "10485760",
+        "kafka.fetch.max.bytes": "104857600",
+        "kafka.max.poll.records": "20000",
+    },
+    "headrace": {},
+}
+CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def tree_cpu_seconds() -> float:
+    """CPU of this process and all below it: the JVM and Spark's Python workers."""
+    parents: dict[int, int] = {}
+    used: dict[int, float] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        except OSError:
+            continue  # it ended meanwhile
+        pid = int(stat.parent.name)
+        parents[pid] = int(fields[1])
+        used[pid] = sum(int(ticks) for ticks in fields[11:15]) / CLOCK_TICKS
+    total = 0.0
+    for pid, cpu in used.items():
+        above: int | None = pid
+        while above and above != os.getpid():
+            above = parents.get(above)
+        total += cpu if above else 0.0
+    return total
+
+
+def session(jars: str) -> SparkSession:
+    """`local[2]`, as on the machine of a developer."""
+    from pyspark.sql import SparkSession  # noqa: PLC0415 -- PYTHONPATH decides at run time
+
+    builder = SparkSession.builder.master("local[2]").appName("headrace-bench")
+    settings = {
+        "spark.jars": jars,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.memory": "3g",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.python.unix.domain.socket.enabled": "true",
+    }
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def read(spark: SparkSession, form: str, bootstrap: str, topic: str) -> DataFrame:
+    """The whole topic."""
+    reader = spark.read.format(form).option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic)
+    return reader.option("startingOffsets", "earliest").options(**TUNED[form]).load()
+
+
+def act(frame: DataFrame, action: str, records: int) -> None:
+    """`noop` writes every column nowhere; `sum` adds up the lengths, which checks the count too."""
+    from pyspark.sql import functions  # noqa: PLC0415 -- PYTHONPATH decides at run time
+
+    if action == "noop":
+        frame.write.format("noop").mode("overwrite").save()
+        return
+    row = frame.select(functions.sum(functions.length("value")), functions.count("offset")).collect()[0]
+    assert row[1] == records, f"{row[1]} rows of {records}"
+
+
+def main() -> None:
+    """Entry point."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("bootstrap")
+    parser.add_argument("topic")
+    parser.add_argument("--records", type=int, required=True)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--formats", nargs="+", default=["headrace", "kafka"])
+    parser.add_argument("--jars", required=True, help="the connector's jars, comma separated")
+    options = parser.parse_args()
+    spark = session(options.jars)
+    if "headrace" in options.formats:
+        from headrace.spark import HeadraceDataSource  # noqa: PLC0415 -- as above
+
+        spark.dataSource.register(HeadraceDataSource)
+    for number in range(options.rounds + 1):  # the first round warms up and is not reported
+        for action in ("noop", "sum"):
+            for form in options.formats:
+                frame = read(spark, form, options.bootstrap, options.topic)
+                cpu, began = tree_cpu_seconds(), time.perf_counter()
+                act(frame, action, options.records)
+                seconds = time.perf_counter() - began
+                sample = Sample(options.records, 0, seconds, tree_cpu_seconds() - cpu)
+                if number > 0:
+                    print(json.dumps({"format": form, "action": action, "sample": sample.line()}), flush=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,228 @@
+"""headrace beside its peers, in turns, in one run: `make bench`.
+
+Prints one table and writes benches/results/latest.json. CPU is seconds of the client per million records. Ends with 1
+when a bar is missed and `--strict` is given.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benches import harness, startup
+from benches.harness import Row, compare, in_turns, program, say
+from benches.peers import rdkafka
+from benches.peers.jvm import JavaPeer
+from benches.peers.meter import Sample
+from tests.kafka.apache import ApacheKafka
+from tests.kafka.cluster import Cluster
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+RESULTS = harness.ROOT / "benches" / "results" / "latest.json"
+DEPS = harness.ROOT / ".deps"
+BATCH_BYTES = 128 << 10
+names = itertools.count(1)
+
+
+class Bench:
+    """What the groups share: the brokers, the sizes, the topics that are filled once."""
+
+    def __init__(self, apache: ApacheKafka, *, pairs: int, scale: float) -> None:
+        self.apache = Cluster("apache", apache.bootstrap_servers)
+        self.pairs = pairs
+        self.scale = scale
+        self.filled: dict[tuple[str, int, int], str] = {}
+
+    def records(self, full: int) -> int:
+        """A count at this run's scale, in whole thousands of four partitions."""
+        return max(4000, int(full * self.scale) // 4000 * 4000)
+
+    def new_topic(self, cluster: Cluster, partitions: int = 1) -> str:
+        """An empty one; names are equally long, since a name is in every request."""
+        return cluster.create_topic(f"bench-{next(names):04}-{time.time_ns() % 1_000_000:06}", partitions)
+
+    def full_topic(self, cluster: Cluster, size: int, partitions: int, records: int) -> str:
+        """A topic that holds `records` records, filled at the first call."""
+        key = (cluster.bootstrap_servers, size, partitions)
+        if key not in self.filled:
+            topic = self.new_topic(cluster, partitions)
+            options = ("--partitions", partitions, "--records", records, "--size", size)
+            program("benches.peers.raw_produce", cluster.bootstrap_servers, topic, *options)
+            self.filled[key] = topic
+        return self.filled[key]
+
+
+def consume(bench: Bench) -> Iterator[Row]:
+    """Consume to Arrow from Apache Kafka."""
+    yield from consume_case(bench, 100, 1, 5_000_000, barred=True)
+    yield from consume_case(bench, 100, 4, 5_000_000)
+    yield from consume_case(bench, 1024, 1, 1_000_000)
+
+
+def consume_case(bench: Bench, size: int, partitions: int, full: int, *, barred: bool = False) -> Iterator[Row]:
+    """One size of value and number of partitions, all clients in turns."""
+    records = bench.records(full)
+    case = f"consume to Arrow[{size}B-{partitions}p]"
+    say(f"{case}: {records} records, {bench.pairs} rounds")
+    bootstrap = bench.apache.bootstrap_servers
+    topic = bench.full_topic(bench.apache, size, partitions, records)
+    where = (bootstrap, topic, "--partitions", partitions, "--records", records)
+    with JavaPeer() as java:
+        ours, limit, c_client, arrow, jvm = in_turns(
+            [
+                partial(program, "benches.ours", "consume", *where),
+                partial(program, "benches.peers.raw_fetch", *where),
+                partial(rdkafka.consume, bootstrap, topic, partitions, records),
+                partial(program, "benches.peers.confluent", "consume-arrow", *where),
+                partial(java.consume, bootstrap, topic, partitions, records),
+            ],
+            bench.pairs,
+        )
+    yield compare(f"{case} / confluent-kafka to Arrow", ours, arrow, limit, bar=10 if barred else None)
+    yield compare(f"{case} / librdkafka C", ours, c_client, limit, bar=2.5 if barred else None)
+    yield compare(f"{case} / Java consumer, warm", ours, jvm, limit)
+
+
+def produce(bench: Bench) -> Iterator[Row]:
+    """Produce from Arrow to Apache Kafka, acks=1, batches of equal size."""
+    yield from produce_case(bench, 100, 2_000_000)
+    yield from produce_case(bench, 1024, 300_000)
+
+
+def produce_case(bench: Bench, size: int, full: int) -> Iterator[Row]:
+    """One size of value, all clients in turns, each run to an empty topic."""
+    records = bench.records(full)
+    case = f"produce from Arrow[{size}B-1p]"
+    say(f"{case}: {records} records, {bench.pairs} rounds")
+    bootstrap = bench.apache.bootstrap_servers
+    sizes = {"size": size, "batch_bytes": BATCH_BYTES}
+
+    def python(module: str, *what: str) -> Sample:
+        options = ("--records", records, "--size", size, "--batch-bytes", BATCH_BYTES)
+        return program(module, *what, bootstrap, bench.new_topic(bench.apache), *options)
+
+    def c_client() -> Sample:
+        return rdkafka.produce(bootstrap, bench.new_topic(bench.apache), records, **sizes)
+
+    with JavaPeer() as java:
+
+        def jvm() -> Sample:
+            return java.produce(bootstrap, bench.new_topic(bench.apache), records, **sizes)
+
+        ours, limit, c_samples, confluent, jvm_samples = in_turns(
+            [
+                partial(python, "benches.ours", "produce"),
+                partial(python, "benches.peers.raw_produce"),
+                c_client,
+                partial(python, "benches.peers.confluent", "produce"),
+                jvm,
+            ],
+            bench.pairs,
+        )
+    yield compare(f"{case} / librdkafka C", ours, c_samples, limit, bar=1)
+    yield compare(f"{case} / confluent-kafka produce", ours, confluent, limit)
+    yield compare(f"{case} / Java producer, warm", ours, jvm_samples, limit)
+
+
+def spark(bench: Bench) -> Iterator[Row]:
+    """Spark batch read from Apache Kafka, beside Spark's own connector, in one session of pyspark 4.2."""
+    for size, partitions, full in ((100, 4, 5_000_000), (1024, 4, 1_000_000)):
+        records = bench.records(full)
+        case = f"Spark batch read[{size}B-{partitions}p"
+        say(f"{case}]: {records} records, {bench.pairs} rounds")
+        topic = bench.full_topic(bench.apache, size, partitions, records)
+        jars = (DEPS / "connector.cp").read_text(encoding="utf-8").strip().replace(os.pathsep, ",")
+        command = [sys.executable, "-m", "benches.peers.spark_batch", bench.apache.bootstrap_servers, topic]
+        command += ["--records", str(records), "--rounds", str(bench.pairs), "--jars", jars]
+        env = {**os.environ, "PYTHONPATH": str(DEPS / "pyspark-4.2"), "PYSPARK_PYTHON": sys.executable}
+        printed = subprocess.run(
+            command, cwd=harness.ROOT, env=env, stdout=subprocess.PIPE, text=True, timeout=1800, check=True
+        ).stdout
+        samples: dict[tuple[str, str], list[Sample]] = {}
+        for line in printed.splitlines():
+            if line.startswith("{"):
+                result = json.loads(line)
+                key = (result["format"], result["action"])
+                samples.setdefault(key, []).append(Sample.parse(result["sample"]))
+        for action in ("noop", "sum"):
+            ours, peer = samples["headrace", action], samples["kafka", action]
+            yield compare(f"{case}-{action}] / Spark's connector", ours, peer, bar=2 if size == 100 else None)
+
+
+def broker(bench: Bench) -> Iterator[Row]:
+    """Our broker: start, memory, and what librdkafka's C client does on it and on Apache Kafka."""
+    say("broker: start and memory")
+    yield from startup.rows(bench.pairs)
+    with startup.broker_process() as process:
+        yield from broker_rates(bench, Cluster("headrace", process.bootstrap_servers))
+
+
+def broker_rates(bench: Bench, own: Cluster) -> Iterator[Row]:
+    """The same client on both brokers, in turns; then our own client on ours beside the limit there."""
+    records = bench.records(2_000_000)
+    say(f"broker: librdkafka C produces, {records} records")
+
+    def send(cluster: Cluster) -> Sample:
+        topic = bench.new_topic(cluster)
+        return rdkafka.produce(cluster.bootstrap_servers, topic, records, size=100, batch_bytes=BATCH_BYTES)
+
+    both = in_turns([partial(send, own), partial(send, bench.apache)], bench.pairs)
+    yield compare("broker: librdkafka C produces[100B-1p] / on Apache Kafka", *both, bar=1)
+
+    full = bench.records(5_000_000)
+    say(f"broker: consumers, {full} records")
+    topic = bench.full_topic(own, 100, 1, full)
+    on_apache = bench.full_topic(bench.apache, 100, 1, full)
+    where = (own.bootstrap_servers, topic, "--records", full)
+    mine, theirs, ours, limit = in_turns(
+        [
+            partial(rdkafka.consume, own.bootstrap_servers, topic, 1, full),
+            partial(rdkafka.consume, bench.apache.bootstrap_servers, on_apache, 1, full),
+            partial(program, "benches.ours", "consume", *where),
+            partial(program, "benches.peers.raw_fetch", *where),
+        ],
+        bench.pairs,
+    )
+    yield compare("broker: librdkafka C consumes[100B-1p] / on Apache Kafka", mine, theirs, bar=0.95)
+    yield compare("broker: consume to Arrow[100B-1p] / librdkafka C, both on ours", ours, mine, limit)
+
+
+GROUPS = {"consume": consume, "produce": produce, "spark": spark, "broker": broker}
+
+
+def main() -> int:
+    """Entry point."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", nargs="+", choices=list(GROUPS), default=list(GROUPS))
+    parser.add_argument("--pairs", type=int, default=7, help="rounds in turns; medians are over them")
+    parser.add_argument("--scale", type=float, default=1.0, help="share of the full record counts")
+    parser.add_argument("--strict", action="store_true", help="fail when a bar is missed")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    began = time.monotonic()
+    rows: list[Row] = []
+    with ApacheKafka(heap="2g", quick=False) as apache:
+        bench = Bench(apache, pairs=options.pairs, scale=options.scale)
+        for group in options.only:
+            for row in GROUPS[group](bench):
+                rows.append(row)
+                say(f"  {row.name}: {harness.number(row.ratio)}x")
+    print(harness.table(rows))
+    harness.save(rows, options.out)
+    missed = [row.name for row in rows if row.met is False]
+    print(f"{len(rows)} rows in {time.monotonic() - began:.0f} s; bars missed: {', '.join(missed) or 'none'}")
+    return 1 if missed and options.strict else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
