@@ -109,7 +109,7 @@ def _speed_map(run: Run) -> go.Figure:
     cells = [[speed if speed >= 0 else None for speed in _by_minute(series[site], minutes)] for site in sites]
     figure = go.Figure(
         go.Heatmap(
-            x=minutes, y=[data.site_label(site) for site in sites], z=cells, zmin=20, zmax=125,
+            x=minutes, y=[data.site_label(site) for site in sites], z=cells, zmin=70, zmax=125,
             colorscale=[[0, "#c92a2a"], [0.35, "#f08c00"], [0.6, "#ffe066"], [1, "#2b8a3e"]],
             colorbar={"title": "km/h", "thickness": 12}, hovertemplate="%{y}<br>%{x}<br>%{z:.0f} km/h<extra></extra>",
         )  # fmt: skip
@@ -204,7 +204,7 @@ lane and aggregated per site by Spark Structured Streaming over <code>format("he
 <main><div class="tiles" style="margin-top:-22px">{shown}</div>{wrong}
 <section><h2>Flow</h2><p>Vehicles an hour at each site, smoothed over a quarter of an hour. Two evening rush hours and a
 morning stand out. Click a site to hide it, double-click to see it alone.</p>{plots["flow"]}</section>
-<section><h2>Speed</h2><p>Mean speed over the lanes of a site, minute by minute: red is a jam. White: no vehicle passed.</p>{plots["speed"]}</section>
+<section><h2>Speed</h2><p>Mean speed over the lanes of a site, minute by minute; the redder, the slower.</p>{plots["speed"]}</section>
 <div class="two"><section><h2>End-to-end delay</h2><p>From the moment a record was sent to the moment Spark handed out the row
 that it belongs to; the join waits for {_watermark()} of data time in case a partition lags.</p>{plots["delay"]}</section>
 <section><h2>Rates</h2><p>What the replay sent, and what each micro-batch took.</p>{plots["rate"]}</section></div></main>
