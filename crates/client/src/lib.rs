@@ -7,9 +7,11 @@
 pub mod admin;
 pub mod cluster;
 mod connection;
+pub mod consumer;
 pub mod core;
 pub mod engine;
 pub mod error;
+mod group;
 pub mod options;
 pub mod partition;
 pub mod producer;

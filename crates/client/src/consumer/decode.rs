@@ -1,0 +1,171 @@
+//! From record batches to chunks, and the job that a caller does for compressed batches.
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::Int64Type;
+use bytes::Bytes;
+use headrace_columns::decode::{BatchSchema, ChunkBuilder, DecodeError};
+use headrace_wire::records::BatchHeader;
+
+use super::cache::{Chunk, Ticket};
+use super::types::TopicPartition;
+use crate::error::Error;
+
+/// A chunk is closed once it holds so many bytes: about what a consumer of Arrow batches wants, and
+/// small enough to stay in the CPU's second-level cache while it is filled.
+pub const CHUNK_BYTES: usize = 1 << 20;
+
+/// A compressed batch as it came, checked only in its header.
+#[derive(Clone, Debug)]
+pub struct RawBatch {
+    /// Its header.
+    pub header: BatchHeader,
+    /// All its bytes, header included.
+    pub bytes: Bytes,
+}
+
+impl RawBatch {
+    /// Bytes held.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Never: a batch has a header.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+}
+
+/// The rows being decoded of one partition, and the position after them.
+#[derive(Debug)]
+pub(crate) struct OpenChunk {
+    builder: ChunkBuilder,
+    stop: Option<i64>,
+    next_offset: i64,
+}
+
+impl OpenChunk {
+    /// Rows from `position` on, up to `stop`.
+    pub(crate) fn new(
+        schema: &BatchSchema,
+        partition: &TopicPartition,
+        position: i64,
+        stop: Option<i64>,
+    ) -> OpenChunk {
+        let builder = ChunkBuilder::new(&*partition.topic, partition.partition, schema);
+        OpenChunk { builder, stop, next_offset: position }
+    }
+
+    /// Begins again at another position. There must be no rows that were not taken.
+    pub(crate) fn restart(&mut self, position: i64, stop: Option<i64>) {
+        self.stop = stop;
+        self.next_offset = position;
+    }
+
+    /// The position after what was decoded.
+    pub(crate) fn next_offset(&self) -> i64 {
+        self.next_offset
+    }
+
+    /// True when a bounded read has all it wants.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.stop.is_some_and(|stop| self.next_offset >= stop)
+    }
+
+    /// Steps over a batch without decoding it.
+    pub(crate) fn skip(&mut self, header: &BatchHeader) {
+        let next = header.last_offset().saturating_add(1);
+        let next = self.stop.map_or(next, |stop| next.min(stop));
+        self.next_offset = next.max(self.next_offset);
+    }
+
+    /// Decodes a batch behind the others. Chunks that became full go to `closed`. On an error nothing of the batch is
+    /// kept, and the position stays before it.
+    pub(crate) fn push(
+        &mut self,
+        header: &BatchHeader,
+        bytes: &[u8],
+        closed: &mut Vec<Chunk>,
+    ) -> Result<(), Error> {
+        let mut pushed = self.builder.push_batch(bytes, self.next_offset, self.stop);
+        if matches!(pushed, Err(DecodeError::Full { .. })) && !self.builder.is_empty() {
+            closed.extend(self.close()?);
+            pushed = self.builder.push_batch(bytes, self.next_offset, self.stop);
+        }
+        self.next_offset = match pushed {
+            Ok(pushed) => pushed.next_offset,
+            Err(error) => return Err(self.error(header.base_offset, error)),
+        };
+        if self.builder.bytes() >= CHUNK_BYTES {
+            closed.extend(self.close()?);
+        }
+        Ok(())
+    }
+
+    fn error(&self, base_offset: i64, why: DecodeError) -> Error {
+        let (offset, why) = match why {
+            DecodeError::Batch { offset, source, .. } => (offset, source.to_string()),
+            DecodeError::Record { offset, what, .. } => (offset, format!("the record is malformed: {what}")),
+            DecodeError::Arrow { reason, .. } => (base_offset, reason),
+            other => (base_offset, other.to_string()),
+        };
+        let (topic, partition) = (self.builder.topic().to_owned(), self.builder.partition());
+        Error::Record { topic, partition, offset: offset.max(self.next_offset), why }
+    }
+
+    /// The rows so far as a chunk, `None` when there are none.
+    pub(crate) fn close(&mut self) -> Result<Option<Chunk>, Error> {
+        if self.builder.is_empty() {
+            return Ok(None);
+        }
+        let bytes = self.builder.bytes();
+        let batch = self.builder.finish().map_err(|error| self.error(-1, error))?;
+        let offsets = batch.column_by_name("offset").and_then(|c| c.as_primitive_opt::<Int64Type>());
+        let offsets = offsets.map(|offsets| offsets.values().clone());
+        Ok(offsets.map(|offsets| Chunk { batch, offsets, next_offset: self.next_offset, bytes }))
+    }
+}
+
+/// Compressed batches of one partition, to be decoded by whoever took them.
+#[derive(Debug)]
+pub struct DecodeJob {
+    pub(super) ticket: Ticket,
+    pub(super) schema: BatchSchema,
+    pub(super) partition: TopicPartition,
+    pub(super) position: i64,
+    pub(super) stop: Option<i64>,
+    pub(super) batches: Vec<RawBatch>,
+}
+
+/// What came of a job.
+#[derive(Debug)]
+pub struct Decoded {
+    pub(super) ticket: Ticket,
+    pub(super) chunks: Vec<Chunk>,
+    pub(super) next_offset: i64,
+    pub(super) failed: Option<Error>,
+    pub(super) raw_bytes: usize,
+}
+
+impl DecodeJob {
+    /// Decompresses and decodes. Takes milliseconds: call it without the cache's lock.
+    #[must_use]
+    pub fn run(self) -> Decoded {
+        let mut open = OpenChunk::new(&self.schema, &self.partition, self.position, self.stop);
+        let mut chunks = Vec::new();
+        let mut failed = None;
+        for raw in &self.batches {
+            if let Err(error) = open.push(&raw.header, &raw.bytes, &mut chunks) {
+                failed = Some(error);
+                break;
+            }
+        }
+        match open.close() {
+            Ok(last) => chunks.extend(last),
+            Err(error) => failed = failed.or(Some(error)),
+        }
+        let raw_bytes = self.batches.iter().map(RawBatch::len).sum();
+        Decoded { ticket: self.ticket, chunks, next_offset: open.next_offset(), failed, raw_bytes }
+    }
+}

@@ -1,0 +1,511 @@
+//! Which partition is fetched from where: sessions, requests, and what to do when a broker says no.
+//!
+//! One session per broker (KIP-227), one request of it in flight; the next is sent as soon as the
+//! header of the last whole batch of the answer has been seen, while the batch itself is still on
+//! its way. What an answer brings is handled in `sink`.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use headrace_columns::decode::BatchSchema;
+use headrace_wire::errors::ErrorCode;
+use headrace_wire::messages::FetchRequest;
+use headrace_wire::messages::fetch_request::{FetchPartition, FetchTopic, ForgottenTopic};
+use headrace_wire::time::Now;
+use headrace_wire::uuid::Uuid;
+
+use super::cache::{PartId, SharedCache, SlotView, Ticket, lock};
+use super::decode::OpenChunk;
+use super::engine::Tag;
+use super::fetch_stream::FetchStream;
+use super::settings::FetchSettings;
+use super::sink::{FetchCall, Issue};
+use super::types::{StartAt, TopicPartition};
+use crate::core::{Backoff, CallSpec, Core, Expect, Lane, Target};
+use crate::error::Error;
+
+/// How long a follower that a leader named is read from before the leader is asked again (KIP-392).
+const REPLICA_LEASE_MS: u64 = 300_000;
+
+/// A partition that is read.
+#[derive(Debug)]
+pub(super) struct Part {
+    pub(super) ticket: Ticket,
+    pub(super) partition: TopicPartition,
+    pub(super) start: StartAt,
+    /// The next offset to ask for, once known. Runs ahead of the cache's position.
+    pub(super) offset: Option<i64>,
+    pub(super) stop: Option<i64>,
+    pub(super) paused: bool,
+    /// Nothing is fetched until a seek.
+    pub(super) failed: bool,
+    /// Somebody is looking up where to begin.
+    pub(super) resolving: bool,
+    pub(super) retry_at: u64,
+    pub(super) failures: u32,
+    /// Grows with each answer that had data: who waited longest is asked for first.
+    pub(super) served: u64,
+    /// A follower to read from, and until when.
+    pub(super) replica: Option<(i32, u64)>,
+    pub(super) open: Option<OpenChunk>,
+}
+
+impl Part {
+    fn new(view: SlotView) -> Part {
+        Part {
+            ticket: view.ticket,
+            partition: view.partition,
+            start: view.start,
+            offset: view.position,
+            stop: view.stop,
+            paused: view.paused,
+            failed: false,
+            resolving: false,
+            retry_at: 0,
+            failures: 0,
+            served: 0,
+            replica: None,
+            open: None,
+        }
+    }
+
+    /// Whether there is anything to ask for now. `None` when not, else the offset.
+    fn wanted(&self, now: Now) -> Option<i64> {
+        let offset = self.offset?;
+        let done = self.stop.is_some_and(|stop| offset >= stop);
+        (!self.paused && !self.failed && !done && self.retry_at <= now.mono_ms).then_some(offset)
+    }
+}
+
+/// A partition as the broker's session knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Member {
+    pub(super) ticket: Ticket,
+    pub(super) offset: i64,
+    leader_epoch: i32,
+    topic_id: Uuid,
+}
+
+/// A fetch session with one broker.
+#[derive(Debug, Default)]
+pub(super) struct Session {
+    /// 0 while there is none.
+    pub(super) id: i32,
+    /// The epoch of the next request; 0 opens a session.
+    pub(super) epoch: i32,
+    /// Requests whose answer has not ended.
+    pub(super) in_flight: u32,
+    /// The answer being read is known to its last header: the next request can go out.
+    pub(super) early: bool,
+    pub(super) retry_at: u64,
+    pub(super) failures: u32,
+    pub(super) members: HashMap<TopicPartition, Member>,
+    pub(super) names: HashMap<Uuid, Arc<str>>,
+}
+
+impl Session {
+    /// Starts over with a full request. Needed whenever it is not certain that both sides agree on the epoch.
+    pub(super) fn reset(&mut self) {
+        self.id = 0;
+        self.epoch = 0;
+        self.members.clear();
+    }
+
+    fn can_send(&self, now: Now) -> bool {
+        (self.in_flight == 0 || (self.early && self.in_flight == 1)) && self.retry_at <= now.mono_ms
+    }
+
+    /// An answer named the session.
+    pub(super) fn answered(&mut self, id: i32) {
+        if id == 0 {
+            // The broker keeps none for us: go on with full requests.
+            self.epoch = 0;
+        } else if self.id == id {
+            self.epoch = if self.epoch == i32::MAX { 1 } else { self.epoch + 1 };
+        } else {
+            self.epoch = 1;
+        }
+        self.id = id;
+    }
+}
+
+/// See the module's documentation.
+pub(super) struct Fetcher {
+    pub(super) cache: SharedCache,
+    pub(super) settings: FetchSettings,
+    pub(super) schema: BatchSchema,
+    pub(super) parts: HashMap<PartId, Part>,
+    pub(super) sessions: BTreeMap<i32, Session>,
+    pub(super) issues: Vec<Issue>,
+    pub(super) served: u64,
+    /// Something has changed that may allow a request.
+    pub(super) dirty: bool,
+    /// Some partition has no position, and nobody looks for it yet.
+    pub(super) unresolved: bool,
+    pub(super) seen_changes: u64,
+    pub(super) seen_cluster: u64,
+}
+
+impl Fetcher {
+    pub(super) fn new(cache: SharedCache, settings: FetchSettings, schema: BatchSchema) -> Fetcher {
+        Fetcher {
+            cache,
+            settings,
+            schema,
+            parts: HashMap::new(),
+            sessions: BTreeMap::new(),
+            issues: Vec::new(),
+            served: 0,
+            dirty: true,
+            unresolved: true,
+            seen_changes: u64::MAX,
+            seen_cluster: u64::MAX,
+        }
+    }
+
+    /// Takes over what callers have changed in the cache. True when the assignment may have changed.
+    pub(super) fn sync(&mut self) -> bool {
+        let cache = lock(&self.cache);
+        if cache.changes() == self.seen_changes {
+            return false;
+        }
+        self.seen_changes = cache.changes();
+        let mut kept = HashMap::with_capacity(self.parts.len());
+        for view in cache.views() {
+            let known = self.parts.remove(&view.ticket.part).filter(|part| part.ticket == view.ticket);
+            let part = match known {
+                Some(mut part) => {
+                    part.paused = view.paused;
+                    part
+                }
+                None => Part::new(view),
+            };
+            kept.insert(part.ticket.part, part);
+        }
+        drop(cache);
+        self.parts = kept;
+        self.dirty = true;
+        self.unresolved = true;
+        true
+    }
+
+    /// The partition of a ticket, if it was not moved since.
+    pub(super) fn part(&mut self, ticket: Ticket) -> Option<&mut Part> {
+        self.parts.get_mut(&ticket.part).filter(|part| part.ticket == ticket)
+    }
+
+    /// The position was looked up.
+    pub(super) fn resolved(&mut self, ticket: Ticket, offset: i64) {
+        if lock(&self.cache).resolve(ticket, offset)
+            && let Some(part) = self.part(ticket)
+        {
+            part.offset = Some(offset);
+            part.resolving = false;
+            self.dirty = true;
+        }
+    }
+
+    /// The partition cannot go on until a seek.
+    pub(super) fn fail(&mut self, ticket: Ticket, error: Error) {
+        lock(&self.cache).fail(ticket, error, true);
+        if let Some(part) = self.part(ticket) {
+            part.failed = true;
+            part.resolving = false;
+        }
+    }
+
+    /// Sends what can be sent.
+    pub(super) fn drive(&mut self, now: Now, core: &mut Core<Tag>) {
+        if self.seen_cluster != core.cluster().generation() {
+            self.seen_cluster = core.cluster().generation();
+            self.dirty = true;
+        }
+        if !self.due(now) && !self.dirty {
+            return;
+        }
+        self.dirty = false;
+        let mut nodes: BTreeMap<i32, Vec<(PartId, Member)>> = BTreeMap::new();
+        let mut leaderless = false;
+        {
+            let mut cache = lock(&self.cache);
+            for part in self.parts.values_mut() {
+                let Some(offset) = part.wanted(now) else { continue };
+                let Some((node, leader_epoch)) = source_of(part, now, core) else {
+                    leaderless = true;
+                    continue;
+                };
+                if self.sessions.get(&node).is_none_or(|session| session.can_send(now))
+                    && cache.wants_data(part.ticket)
+                {
+                    let topic_id = core.cluster().topic_id(&part.partition.topic).unwrap_or(Uuid::ZERO);
+                    let member = Member { ticket: part.ticket, offset, leader_epoch, topic_id };
+                    nodes.entry(node).or_default().push((part.ticket.part, member));
+                }
+            }
+        }
+        if leaderless && !core.refreshing(now) {
+            core.refresh(now, "a partition has no leader");
+        }
+        for (node, wanted) in nodes {
+            self.send(now, core, node, wanted);
+        }
+    }
+
+    /// When something that was put off is to be tried again.
+    pub(super) fn timeouts(&self) -> impl Iterator<Item = u64> + '_ {
+        let parts = self.parts.values().map(|part| part.retry_at);
+        parts.chain(self.sessions.values().map(|session| session.retry_at))
+    }
+
+    /// Whether a wait is over. Forgets those that are.
+    fn due(&mut self, now: Now) -> bool {
+        let parts = self.parts.values_mut().map(|part| &mut part.retry_at);
+        let waits = parts.chain(self.sessions.values_mut().map(|session| &mut session.retry_at));
+        let mut due = false;
+        for at in waits.filter(|at| **at > 0 && **at <= now.mono_ms) {
+            *at = 0;
+            due = true;
+        }
+        due
+    }
+
+    fn send(&mut self, now: Now, core: &mut Core<Tag>, node: i32, mut wanted: Vec<(PartId, Member)>) {
+        let parts = &self.parts;
+        let served =
+            |part: &PartId| parts.get(part).map_or((0, None), |p| (p.served, Some(p.partition.clone())));
+        wanted.sort_by_cached_key(|(part, _)| served(part));
+        let mut desired = Vec::with_capacity(wanted.len());
+        for (part, member) in wanted {
+            if let Some(part) = self.parts.get(&part) {
+                desired.push((part.partition.clone(), member));
+            }
+        }
+        let session = self.sessions.entry(node).or_default();
+        let request = session.request(&self.settings, desired);
+        session.early = false;
+        session.in_flight += 1;
+        let wait = u64::from(self.settings.max_wait_ms.unsigned_abs());
+        let spec = CallSpec::new(Target::Node(node), Lane::Fetch, self.settings.request_timeout_ms + wait)
+            .expect(Expect::Stream)
+            .version_max(FetchStream::VERSION_MAX);
+        core.call_with(now, spec, request, Tag::Fetch(Box::new(FetchCall::new(node))));
+    }
+
+    /// A partition is to be tried again later.
+    pub(super) fn put_off(&mut self, now: Now, core: &mut Core<Tag>, ticket: Ticket) {
+        let backoff = self.settings.retry;
+        if let Some(part) = self.part(ticket) {
+            part.failures = part.failures.saturating_add(1);
+            part.retry_at = later(now, backoff, part.failures, core);
+        }
+    }
+
+    /// Deals with what answers have brought besides data.
+    pub(super) fn handle_issues(&mut self, now: Now, core: &mut Core<Tag>) {
+        for issue in std::mem::take(&mut self.issues) {
+            self.dirty = true;
+            match issue {
+                Issue::Leader { partition, hint } => {
+                    core.update_leader(
+                        &partition.topic,
+                        partition.partition,
+                        hint.leader_id,
+                        hint.leader_epoch,
+                    );
+                }
+                Issue::Endpoint(endpoint) => {
+                    core.learn_broker(endpoint.node_id, &endpoint.host, endpoint.port)
+                }
+                Issue::Replica { ticket, node } => {
+                    if let Some(part) = self.part(ticket) {
+                        part.replica = Some((node, now.mono_ms + REPLICA_LEASE_MS));
+                    }
+                }
+                Issue::Session { node, code } => self.session_error(now, core, node, code),
+                Issue::Partition { ticket, node, code, range } => {
+                    self.partition_error(now, core, ticket, node, code, range);
+                }
+            }
+        }
+    }
+
+    fn session_error(&mut self, now: Now, core: &mut Core<Tag>, node: i32, code: ErrorCode) {
+        let backoff = self.settings.retry;
+        let session = self.sessions.entry(node).or_default();
+        session.reset();
+        match code {
+            // The broker has dropped the session, which it may at any time.
+            ErrorCode::FETCH_SESSION_ID_NOT_FOUND
+            | ErrorCode::INVALID_FETCH_SESSION_EPOCH
+            | ErrorCode::FETCH_SESSION_TOPIC_ID_ERROR => {}
+            _ => {
+                session.failures = session.failures.saturating_add(1);
+                session.retry_at = later(now, backoff, session.failures, core);
+                core.refresh(now, "a Fetch failed");
+                if !code.retriable() {
+                    lock(&self.cache).fail_all(Error::broker(code, format!("Fetch from node {node}")));
+                }
+            }
+        }
+    }
+
+    fn partition_error(
+        &mut self,
+        now: Now,
+        core: &mut Core<Tag>,
+        ticket: Ticket,
+        node: i32,
+        code: ErrorCode,
+        range: (i64, i64),
+    ) {
+        let Some(part) = self.part(ticket) else { return };
+        let partition = part.partition.clone();
+        let offset = part.offset.unwrap_or(-1);
+        match code {
+            ErrorCode::OFFSET_OUT_OF_RANGE if part.replica.is_some_and(|(replica, _)| replica == node) => {
+                // A follower may lag behind what the leader gave out: only the leader's word counts.
+                part.replica = None;
+            }
+            ErrorCode::OFFSET_OUT_OF_RANGE => self.out_of_range(now, core, ticket, offset, range),
+            ErrorCode::TOPIC_AUTHORIZATION_FAILED | ErrorCode::UNKNOWN_SERVER_ERROR => {
+                let error = Error::partition(code, &*partition.topic, partition.partition, "Fetch");
+                lock(&self.cache).fail(ticket, error, false);
+                self.put_off(now, core, ticket);
+            }
+            code if code.retriable() || code == ErrorCode::UNKNOWN_TOPIC_ID => {
+                part.replica = None;
+                self.put_off(now, core, ticket);
+                core.refresh(now, "a partition could not be fetched");
+            }
+            code => {
+                let error = Error::partition(
+                    code,
+                    &*partition.topic,
+                    partition.partition,
+                    format!("Fetch at offset {offset}"),
+                );
+                self.fail(ticket, error);
+            }
+        }
+    }
+
+    fn out_of_range(
+        &mut self,
+        now: Now,
+        core: &mut Core<Tag>,
+        ticket: Ticket,
+        offset: i64,
+        (first, end): (i64, i64),
+    ) {
+        let Some(part) = self.part(ticket) else { return };
+        let partition = part.partition.clone();
+        let Some(start) = self.settings.reset.start(now) else {
+            let range =
+                if first >= 0 && end >= 0 { format!(", {first} to {end} is there") } else { String::new() };
+            let detail = format!("offset {offset} was asked for{range}, and auto.offset.reset is none");
+            let error = Error::partition(
+                ErrorCode::OFFSET_OUT_OF_RANGE,
+                &*partition.topic,
+                partition.partition,
+                detail,
+            );
+            self.fail(ticket, error);
+            return;
+        };
+        let drained = lock(&self.cache).position(&partition).ok().flatten() == Some(offset);
+        if drained {
+            lock(&self.cache).restart(ticket, start);
+            self.sync();
+        } else {
+            // What was fetched before this offset is good: it is handed out first, and this Fetch tried again.
+            self.put_off(now, core, ticket);
+        }
+    }
+}
+
+/// The broker to read from and the leader's epoch: a follower that the leader named, else the leader.
+fn source_of(part: &mut Part, now: Now, core: &Core<Tag>) -> Option<(i32, i32)> {
+    let (leader, epoch) = core.cluster().leader(&part.partition.topic, part.partition.partition)?;
+    if part.replica.is_some_and(|(node, until)| until <= now.mono_ms || core.cluster().broker(node).is_none())
+    {
+        part.replica = None;
+    }
+    Some((part.replica.map_or(leader, |(node, _)| node), epoch))
+}
+
+/// The time of the next attempt after so many failures.
+pub(super) fn later(now: Now, backoff: Backoff, failures: u32, core: &mut Core<Tag>) -> u64 {
+    // At least a millisecond: 0 means that nothing is put off.
+    now.mono_ms + backoff.wait_ms(failures, core.jitter()).max(1)
+}
+
+impl Session {
+    fn request(&mut self, settings: &FetchSettings, desired: Vec<(TopicPartition, Member)>) -> FetchRequest {
+        let full = self.id == 0;
+        let mut request = FetchRequest {
+            max_wait_ms: settings.max_wait_ms,
+            min_bytes: settings.min_bytes,
+            max_bytes: settings.max_bytes,
+            isolation_level: settings.isolation_level,
+            session_id: self.id,
+            session_epoch: self.epoch,
+            rack_id: settings.rack.clone(),
+            ..FetchRequest::default()
+        };
+        let mut members = HashMap::with_capacity(desired.len());
+        for (partition, member) in desired {
+            let known = if full { None } else { self.members.remove(&partition) };
+            let recreated = known.as_ref().is_some_and(|known| known.topic_id != member.topic_id);
+            if recreated && let Some(known) = &known {
+                forget(&mut request.forgotten_topics_data, &partition, known.topic_id);
+            }
+            let changed = known.is_none_or(|known| {
+                recreated || (known.offset, known.leader_epoch) != (member.offset, member.leader_epoch)
+            });
+            if changed {
+                ask(&mut request.topics, &partition, &member, settings.partition_max_bytes);
+            }
+            members.insert(partition, member);
+        }
+        if !full {
+            // Paused, out of room, moved elsewhere: merely left out, they would be sent again and again.
+            for (partition, member) in &self.members {
+                forget(&mut request.forgotten_topics_data, partition, member.topic_id);
+            }
+        }
+        self.names = members.iter().map(|(partition, m)| (m.topic_id, partition.topic.clone())).collect();
+        self.members = members;
+        request
+    }
+}
+
+fn ask(topics: &mut Vec<FetchTopic>, partition: &TopicPartition, member: &Member, max_bytes: i32) {
+    if topics.last().is_none_or(|topic| *topic.topic != *partition.topic) {
+        let topic = FetchTopic {
+            topic: partition.topic.to_string(),
+            topic_id: member.topic_id,
+            ..FetchTopic::default()
+        };
+        topics.push(topic);
+    }
+    if let Some(topic) = topics.last_mut() {
+        topic.partitions.push(FetchPartition {
+            partition: partition.partition,
+            current_leader_epoch: member.leader_epoch,
+            fetch_offset: member.offset,
+            partition_max_bytes: max_bytes,
+            ..FetchPartition::default()
+        });
+    }
+}
+
+fn forget(topics: &mut Vec<ForgottenTopic>, partition: &TopicPartition, topic_id: Uuid) {
+    match topics.iter_mut().find(|topic| *topic.topic == *partition.topic && topic.topic_id == topic_id) {
+        Some(topic) => topic.partitions.push(partition.partition),
+        None => topics.push(ForgottenTopic {
+            topic: partition.topic.to_string(),
+            topic_id,
+            partitions: vec![partition.partition],
+        }),
+    }
+}

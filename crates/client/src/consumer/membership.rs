@@ -1,0 +1,379 @@
+//! The engine's side of the group: when partitions are taken over and let go, and what is committed when.
+//!
+//! Rows that a caller holds are processed once it polls again. So before partitions go back to the
+//! group nothing more is handed out, the next poll is awaited, and what was processed until then is
+//! committed: another member goes on exactly there.
+
+use std::collections::HashMap;
+
+use headrace_wire::messages::FindCoordinatorResponse;
+use headrace_wire::time::Now;
+
+use super::cache::lock;
+use super::commits::Asker;
+use super::engine::{ConsumerEngine, Tag, commits_of};
+use super::settings::retry_of;
+use super::types::{Assignment, ConsumerEvent, ConsumerOutcome, TopicPartition};
+use crate::error::{Error, Result};
+use crate::group::{Coordinator, Member, MemberEvent, MemberSettings};
+use crate::options::ConsumerConfig;
+
+/// Letting go of partitions for a rebalance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Release {
+    No,
+    /// The caller still processes rows, or the commit is to be sent.
+    Waiting,
+    Committing,
+    Committed,
+}
+
+/// Leaving for good, or for as long as nothing is subscribed.
+#[derive(Debug)]
+struct Leaving {
+    op: u64,
+    close: bool,
+    deadline: u64,
+    stage: Stage,
+    error: Option<Error>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Committing,
+    Committed,
+    /// Until `LeaveGroup` is answered.
+    Left,
+}
+
+/// The group, this member, and what it holds.
+#[derive(Debug)]
+pub(super) struct Membership {
+    pub(super) coordinator: Coordinator,
+    pub(super) member: Member,
+    /// What was last committed, so that the same is not committed again and again.
+    pub(super) committed: HashMap<TopicPartition, i64>,
+    owned: Vec<TopicPartition>,
+    topics: Vec<String>,
+    release: Release,
+    leaving: Option<Leaving>,
+    /// The caller polls too seldom; since when it is out of the group.
+    stale_since: Option<u64>,
+    joined_at: u64,
+    auto_commit_at: u64,
+    auto_committing: Option<Vec<(TopicPartition, i64)>>,
+}
+
+impl Membership {
+    /// `None` without a `group.id`.
+    pub(super) fn of(config: &ConsumerConfig) -> Option<Membership> {
+        let group = config.group_id.clone()?;
+        let (retry, request_timeout_ms) = (retry_of(config), config.common.request_timeout_ms);
+        let settings = MemberSettings {
+            instance_id: config.group_instance_id.clone(),
+            session_timeout_ms: config.session_timeout_ms,
+            heartbeat_interval_ms: config.heartbeat_interval_ms,
+            rebalance_timeout_ms: config.max_poll_interval_ms,
+            assignors: config.partition_assignment_strategy.clone(),
+            request_timeout_ms,
+            retry,
+        };
+        Some(Membership {
+            coordinator: Coordinator::new(group, retry, request_timeout_ms),
+            member: Member::new(settings),
+            committed: HashMap::new(),
+            owned: Vec::new(),
+            topics: Vec::new(),
+            release: Release::No,
+            leaving: None,
+            stale_since: None,
+            joined_at: 0,
+            auto_commit_at: 0,
+            auto_committing: None,
+        })
+    }
+
+    /// What of these offsets the group does not have yet.
+    fn news(&self, offsets: Vec<(TopicPartition, i64)>) -> Vec<(TopicPartition, i64)> {
+        offsets
+            .into_iter()
+            .filter(|(partition, offset)| self.committed.get(partition) != Some(offset))
+            .collect()
+    }
+}
+
+impl ConsumerEngine {
+    pub(super) fn subscribe(&mut self, now: Now, op: u64, topics: Vec<String>) {
+        let result = self.need_group("subscribe").and_then(|()| {
+            let membership = self.membership.as_mut();
+            let assigned = !lock(&self.cache).assignment().is_empty();
+            match membership {
+                Some(membership) if membership.member.is_active() || !assigned => {
+                    membership.topics.clone_from(&topics);
+                    membership.stale_since = None;
+                    membership.joined_at = now.mono_ms;
+                    membership.member.subscribe(topics);
+                    Ok(ConsumerOutcome::Ok)
+                }
+                _ => Err(Error::Usage(
+                    "topics cannot be subscribed while partitions are assigned by hand: assign none first"
+                        .into(),
+                )),
+            }
+        });
+        self.topics_dirty = true;
+        self.done(op, result);
+    }
+
+    pub(super) fn coordinator_found(&mut self, now: Now, result: Result<FindCoordinatorResponse>) {
+        let Some(membership) = &mut self.membership else { return };
+        if let Err(error) = membership.coordinator.answered(now, &mut self.core, result) {
+            // Such as a group that this user may not use: whoever waits for the coordinator waits in vain.
+            self.commits.fail_all(&error);
+            if membership.member.is_active() {
+                lock(&self.cache).fail_all(error);
+            }
+        }
+    }
+
+    pub(super) fn member_event(&mut self, now: Now, event: MemberEvent) {
+        let Some(membership) = &mut self.membership else { return };
+        self.topics_dirty = true;
+        match event {
+            MemberEvent::Assigned(partitions) => {
+                membership.owned.clone_from(&partitions);
+                membership.release = Release::No;
+                membership.joined_at = now.mono_ms;
+                membership.auto_commit_at = now.mono_ms + self.config.auto_commit_interval_ms;
+                let mut cache = lock(&self.cache);
+                cache.assign(partitions.iter().cloned().map(Assignment::of).collect());
+                cache.hold_back(false);
+                self.events.push_back(ConsumerEvent::Assigned(partitions));
+            }
+            MemberEvent::Lost => self.lose(),
+            MemberEvent::Failed(error) => {
+                self.lose();
+                lock(&self.cache).fail_all(error.clone());
+                self.events.push_back(ConsumerEvent::Error(error));
+            }
+        }
+    }
+
+    /// The group has gone on without this member: its partitions may be another's already.
+    fn lose(&mut self) {
+        let Some(membership) = &mut self.membership else { return };
+        membership.release = Release::No;
+        let lost = std::mem::take(&mut membership.owned);
+        let mut cache = lock(&self.cache);
+        cache.assign(Vec::new());
+        cache.hold_back(false);
+        if !lost.is_empty() {
+            self.events.push_back(ConsumerEvent::Lost(lost));
+        }
+    }
+
+    pub(super) fn drive_membership(&mut self, now: Now) {
+        if self.membership.as_ref().is_some_and(|m| m.leaving.is_some()) {
+            self.drive_leaving(now);
+            return;
+        }
+        self.watch_polls(now);
+        self.drive_release(now);
+        let Some(Membership { coordinator, member, .. }) = &mut self.membership else { return };
+        let event = member.drive(now, &mut self.core, coordinator, || Tag::Coordinator, Tag::Member);
+        if let Some(event) = event {
+            self.member_event(now, event);
+        }
+        self.auto_commit(now);
+    }
+
+    /// A caller that polls too seldom holds up its group: its partitions go to others until it polls again.
+    fn watch_polls(&mut self, now: Now) {
+        let Some(membership) = &mut self.membership else { return };
+        let polled = lock(&self.cache).last_poll_ms();
+        if let Some(since) = membership.stale_since {
+            if polled > since {
+                membership.stale_since = None;
+                membership.joined_at = now.mono_ms;
+                membership.member.subscribe(membership.topics.clone());
+                lock(&self.cache).hold_back(false);
+            }
+            return;
+        }
+        let limit = u64::from(self.config.max_poll_interval_ms);
+        let quiet_since = polled.max(membership.joined_at);
+        if membership.member.is_active() && !membership.owned.is_empty() && now.mono_ms >= quiet_since + limit
+        {
+            let reason = "max.poll.interval.ms has passed without a poll";
+            membership.member.leave(now, &mut self.core, &membership.coordinator, reason, Tag::Member);
+            membership.stale_since = Some(now.mono_ms);
+            self.lose();
+            // The next poll wakes the engine, which then joins again.
+            lock(&self.cache).hold_back(true);
+            let error = Error::timeout("processing between two polls (max.poll.interval.ms)", limit);
+            self.events.push_back(ConsumerEvent::Error(error));
+        }
+    }
+
+    fn drive_release(&mut self, now: Now) {
+        let Some(membership) = &mut self.membership else { return };
+        if !membership.member.wants_release() {
+            return;
+        }
+        let mut cache = lock(&self.cache);
+        cache.hold_back(true);
+        if membership.release == Release::No {
+            membership.release = Release::Waiting;
+        }
+        if membership.release == Release::Waiting && cache.all_processed() {
+            let offsets = if self.config.enable_auto_commit {
+                membership.news(cache.offsets(true))
+            } else {
+                Vec::new()
+            };
+            membership.release = Release::Committing;
+            let timeout = self.config.common.request_timeout_ms;
+            self.commits.commit(now, Asker::Farewell, commits_of(offsets), timeout);
+        }
+        if membership.release == Release::Committed {
+            membership.release = Release::No;
+            cache.assign(Vec::new());
+            cache.hold_back(false);
+            let revoked = std::mem::take(&mut membership.owned);
+            membership.member.released();
+            membership.committed.clear();
+            if !revoked.is_empty() {
+                self.events.push_back(ConsumerEvent::Revoked(revoked));
+            }
+        }
+    }
+
+    /// The commit before letting go has ended.
+    pub(super) fn farewell_committed(&mut self, now: Now, result: Result<ConsumerOutcome>) {
+        let Some(membership) = &mut self.membership else { return };
+        let error = result.err();
+        if let Some(leaving) = &mut membership.leaving {
+            leaving.stage = Stage::Committed;
+            leaving.error = error;
+        } else {
+            if membership.release == Release::Committing {
+                membership.release = Release::Committed;
+            }
+            if let Some(error) = error {
+                self.events.push_back(ConsumerEvent::Error(error));
+            }
+        }
+        let _ = now;
+    }
+
+    /// Commits from time to time what has been processed.
+    fn auto_commit(&mut self, now: Now) {
+        let Some(membership) = &mut self.membership else { return };
+        let due = membership.auto_commit_at <= now.mono_ms && membership.auto_committing.is_none();
+        let certain = membership.member.identity().is_some() && membership.release == Release::No;
+        if !self.config.enable_auto_commit || !due || !certain {
+            return;
+        }
+        membership.auto_commit_at = now.mono_ms + self.config.auto_commit_interval_ms.max(1);
+        let offsets = membership.news(lock(&self.cache).offsets(true));
+        if !offsets.is_empty() {
+            membership.auto_committing = Some(offsets.clone());
+            let timeout = self.config.common.default_api_timeout_ms;
+            self.commits.commit(now, Asker::Auto, commits_of(offsets), timeout);
+        }
+    }
+
+    pub(super) fn auto_committed(&mut self, result: Result<ConsumerOutcome>) {
+        let Some(membership) = &mut self.membership else { return };
+        let offsets = membership.auto_committing.take().unwrap_or_default();
+        match result {
+            Ok(_) => membership.committed.extend(offsets),
+            // The group moves on; whoever gets the partitions begins at the last commit.
+            Err(error) => self.events.push_back(ConsumerEvent::Error(error)),
+        }
+    }
+
+    /// Begins to unsubscribe or close: commit, leave, let go.
+    pub(super) fn take_leave(&mut self, now: Now, op: u64, timeout_ms: u64, close: bool) {
+        let deadline = now.mono_ms.saturating_add(timeout_ms);
+        let auto_commit = self.config.enable_auto_commit;
+        let Some(membership) = &mut self.membership else {
+            self.finish_leave(op, close, Ok(ConsumerOutcome::Ok));
+            return;
+        };
+        if let Some(earlier) = membership.leaving.take() {
+            self.done(earlier.op, Ok(ConsumerOutcome::Ok));
+        }
+        let Some(membership) = &mut self.membership else { return };
+        let mut cache = lock(&self.cache);
+        cache.hold_back(true);
+        // A caller that closes has processed what it was given.
+        let offsets = if auto_commit { membership.news(cache.offsets(false)) } else { Vec::new() };
+        drop(cache);
+        membership.leaving = Some(Leaving { op, close, deadline, stage: Stage::Committing, error: None });
+        membership.stale_since = None;
+        self.commits.commit(now, Asker::Farewell, commits_of(offsets), timeout_ms);
+    }
+
+    fn drive_leaving(&mut self, now: Now) {
+        let Some(membership) = &mut self.membership else { return };
+        // Commits wait while the group is being joined; leaving gives that up.
+        let Some(leaving) = &mut membership.leaving else { return };
+        let late = leaving.deadline <= now.mono_ms;
+        let stuck = leaving.stage == Stage::Committing && membership.member.identity().is_none();
+        if leaving.stage == Stage::Committed || (late && leaving.stage != Stage::Left) || stuck {
+            leaving.stage = Stage::Left;
+            let reason = if leaving.close { "the consumer is closed" } else { "the consumer unsubscribed" };
+            let coordinator = &membership.coordinator;
+            let awaited = membership.member.leave(now, &mut self.core, coordinator, reason, Tag::Member);
+            if !awaited || late {
+                self.left(now);
+            }
+        } else if late {
+            self.left(now);
+        }
+    }
+
+    /// `LeaveGroup` was answered, or need not be awaited.
+    pub(super) fn left(&mut self, _now: Now) {
+        let Some(membership) = &mut self.membership else { return };
+        let Some(leaving) = membership.leaving.take_if(|leaving| leaving.stage == Stage::Left) else {
+            return;
+        };
+        membership.release = Release::No;
+        membership.topics.clear();
+        membership.committed.clear();
+        let revoked = std::mem::take(&mut membership.owned);
+        if !revoked.is_empty() {
+            self.events.push_back(ConsumerEvent::Revoked(revoked));
+        }
+        let result = leaving.error.map_or(Ok(ConsumerOutcome::Ok), Err);
+        self.finish_leave(leaving.op, leaving.close, result);
+    }
+
+    fn finish_leave(&mut self, op: u64, close: bool, result: Result<ConsumerOutcome>) {
+        let mut cache = lock(&self.cache);
+        cache.assign(Vec::new());
+        cache.hold_back(false);
+        drop(cache);
+        self.topics_dirty = true;
+        if close {
+            self.shut();
+        }
+        self.done(op, result);
+    }
+
+    pub(super) fn membership_timeouts(&self) -> impl Iterator<Item = u64> + '_ {
+        self.membership.iter().flat_map(|membership| {
+            let leaving = membership.leaving.as_ref().map(|leaving| leaving.deadline);
+            let auto = (self.config.enable_auto_commit && membership.auto_committing.is_none())
+                .then_some(membership.auto_commit_at);
+            let polls = (membership.member.is_active() && !membership.owned.is_empty()).then(|| {
+                let quiet_since = lock(&self.cache).last_poll_ms().max(membership.joined_at);
+                quiet_since + u64::from(self.config.max_poll_interval_ms)
+            });
+            let timers = [leaving, auto, polls, membership.coordinator.poll_timeout()];
+            timers.into_iter().flatten().chain(membership.member.timeouts())
+        })
+    }
+}

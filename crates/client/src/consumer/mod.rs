@@ -1,0 +1,24 @@
+//! The consumer: fetching into a cache of Arrow chunks, positions, commits.
+
+mod cache;
+mod commits;
+mod decode;
+mod engine;
+mod fetch_stream;
+mod fetcher;
+mod membership;
+mod offsets;
+mod settings;
+mod sink;
+mod types;
+
+pub use cache::{Chunk, FetchCache, PartId, Rows, SharedCache, SlotView, Taken, Ticket, lock};
+pub use decode::{CHUNK_BYTES, DecodeJob, Decoded, RawBatch};
+pub use engine::ConsumerEngine;
+pub use fetch_stream::{
+    AbortedTransaction, BATCH_BYTES_MAX, DivergingEpoch, FetchEvent, FetchStream, FetchStreamError, LeaderHint,
+    NodeEndpoint, PartitionHead, PartitionTail, Progress, ResponseHead, Step, TopicKey,
+};
+pub use types::{
+    Assignment, CommitOffset, ConsumerCommand, ConsumerEvent, ConsumerOutcome, OffsetAt, StartAt, TopicPartition,
+};

@@ -1,0 +1,329 @@
+//! What a Fetch answer brings, taken up while it arrives.
+
+use std::collections::HashSet;
+
+use headrace_wire::compression::Codec;
+use headrace_wire::errors::ErrorCode;
+use headrace_wire::records::BatchHeader;
+use headrace_wire::time::Now;
+
+use super::cache::{Chunk, Ticket, lock};
+use super::decode::{OpenChunk, RawBatch};
+use super::engine::Tag;
+use super::fetch_stream::{
+    AbortedTransaction, FetchEvent, FetchStream, LeaderHint, NodeEndpoint, PartitionHead, PartitionTail,
+    Step, TopicKey,
+};
+use super::fetcher::Fetcher;
+use super::types::TopicPartition;
+use crate::core::{StreamSink, StreamStep};
+use crate::error::Error;
+
+/// Something in an answer that needs the core to be dealt with.
+#[derive(Debug)]
+pub(super) enum Issue {
+    /// A partition was refused. `range`: the first offset and the end, -1 when not told.
+    Partition { ticket: Ticket, node: i32, code: ErrorCode, range: (i64, i64) },
+    /// The whole answer is an error.
+    Session { node: i32, code: ErrorCode },
+    /// The leader has moved.
+    Leader { partition: TopicPartition, hint: LeaderHint },
+    /// A broker's address.
+    Endpoint(NodeEndpoint),
+    /// A follower to read from.
+    Replica { ticket: Ticket, node: i32 },
+}
+
+/// A Fetch that has not been answered to its end.
+#[derive(Debug)]
+pub(super) struct FetchCall {
+    pub(super) node: i32,
+    stream: Option<FetchStream>,
+    current: Option<Current>,
+    /// The next request of the session has been allowed already.
+    announced: bool,
+}
+
+/// The partition whose records are arriving.
+#[derive(Debug)]
+struct Current {
+    ticket: Ticket,
+    open: OpenChunk,
+    aborted: Option<AbortedFilter>,
+    /// The position that the cache has been brought to.
+    pushed: i64,
+    chunks: Vec<Chunk>,
+}
+
+impl FetchCall {
+    pub(super) fn new(node: i32) -> FetchCall {
+        FetchCall { node, stream: None, current: None, announced: false }
+    }
+}
+
+impl StreamSink<Tag> for Fetcher {
+    fn stream(
+        &mut self,
+        _now: Now,
+        tag: &mut Tag,
+        _node: i32,
+        version: i16,
+        frame_left: usize,
+        bytes: &[u8],
+    ) -> StreamStep {
+        let mut consumed = 0;
+        let Tag::Fetch(call) = tag else {
+            return StreamStep { consumed: bytes.len(), want: 1, result: Ok(()) };
+        };
+        loop {
+            let stream = call.stream.get_or_insert_with(|| FetchStream::new(version, frame_left));
+            let rest = bytes.get(consumed..).unwrap_or_default();
+            match stream.next(rest) {
+                Ok(progress) => {
+                    consumed += progress.consumed;
+                    match progress.step {
+                        Step::Event(event) => self.event(call, event),
+                        Step::Need(want) => return StreamStep { consumed, want, result: Ok(()) },
+                        Step::Done if consumed < frame_left && consumed < bytes.len() => {
+                            let result = Err("the Fetch response goes on after its end".to_owned());
+                            return StreamStep { consumed, want: 1, result };
+                        }
+                        Step::Done => return StreamStep { consumed, want: 1, result: Ok(()) },
+                    }
+                }
+                Err(error) => return StreamStep { consumed, want: 1, result: Err(error.to_string()) },
+            }
+        }
+    }
+}
+
+impl Fetcher {
+    fn event(&mut self, call: &mut FetchCall, event: FetchEvent<'_>) {
+        match event {
+            FetchEvent::Head(head) => {
+                let code = ErrorCode::new(head.error);
+                if code != ErrorCode::NONE {
+                    self.issues.push(Issue::Session { node: call.node, code });
+                } else if let Some(session) = self.sessions.get_mut(&call.node) {
+                    session.failures = 0;
+                    session.answered(head.session_id);
+                }
+            }
+            FetchEvent::Partition(head) => call.current = self.begin(call.node, head),
+            FetchEvent::LastBatch { next_offset, response_ends } => {
+                if let Some(current) = &call.current
+                    && let Some(part) = self.part(current.ticket)
+                {
+                    part.offset = Some(next_offset.max(part.offset.unwrap_or(0)));
+                }
+                if response_ends {
+                    self.allow_next(call);
+                }
+            }
+            FetchEvent::Batch { header, bytes } => {
+                if let Some(mut current) = call.current.take()
+                    && self.batch(&mut current, &header, bytes)
+                {
+                    call.current = Some(current);
+                }
+            }
+            FetchEvent::BadBatch { error, .. } => {
+                if let Some(mut current) = call.current.take() {
+                    self.spoil(&mut current, error.to_string());
+                }
+            }
+            FetchEvent::PartitionEnd(tail) => self.partition_end(call, &tail),
+            FetchEvent::End(endpoints) => {
+                self.issues.extend(endpoints.into_iter().map(Issue::Endpoint));
+                self.allow_next(call);
+            }
+        }
+    }
+
+    /// The next request of the session may go out. Not after an error: the session starts anew then.
+    fn allow_next(&mut self, call: &mut FetchCall) {
+        if std::mem::replace(&mut call.announced, true) {
+            return;
+        }
+        let failed = self.issues.iter().any(|issue| matches!(issue, Issue::Session { .. }));
+        if let Some(session) = self.sessions.get_mut(&call.node)
+            && !failed
+        {
+            session.early = true;
+            self.dirty = true;
+        }
+    }
+
+    /// The head of a partition. `None` when its data is not wanted (any more).
+    fn begin(&mut self, node: i32, head: PartitionHead) -> Option<Current> {
+        let session = self.sessions.get(&node)?;
+        let topic = match head.topic {
+            TopicKey::Name(name) => name.into(),
+            TopicKey::Id(id) => session.names.get(&id)?.clone(),
+        };
+        let member = session.members.get(&TopicPartition::new(topic, head.partition))?;
+        let (ticket, asked) = (member.ticket, member.offset);
+        let part = self.part(ticket).filter(|part| !part.failed && part.offset == Some(asked))?;
+        let code = ErrorCode::new(head.error);
+        if code != ErrorCode::NONE {
+            let range = (head.log_start_offset, head.high_watermark);
+            self.issues.push(Issue::Partition { ticket, node, code, range });
+            return None;
+        }
+        part.failures = 0;
+        let (partition, stop, mut open) = (part.partition.clone(), part.stop, part.open.take());
+        if head.preferred_read_replica >= 0 {
+            self.issues.push(Issue::Replica { ticket, node: head.preferred_read_replica });
+        }
+        lock(&self.cache).set_high_watermark(ticket, head.high_watermark);
+        let open = match open.take() {
+            Some(mut open) => {
+                open.restart(asked, stop);
+                open
+            }
+            None => OpenChunk::new(&self.schema, &partition, asked, stop),
+        };
+        if head.records_bytes > 0 {
+            self.served += 1;
+            let served = self.served;
+            if let Some(part) = self.part(ticket) {
+                part.served = served;
+            }
+        }
+        let aborted = self.settings.is_read_committed().then(|| AbortedFilter::new(head.aborted));
+        Some(Current { ticket, open, aborted, pushed: asked, chunks: Vec::new() })
+    }
+
+    /// A whole batch. False when the partition's further data is not wanted.
+    fn batch(&mut self, current: &mut Current, header: &BatchHeader, bytes: &[u8]) -> bool {
+        let open = &mut current.open;
+        if open.is_finished() || header.last_offset() < open.next_offset() {
+            return true;
+        }
+        if current.aborted.as_mut().is_some_and(|aborted| aborted.skips(header)) {
+            open.skip(header);
+            return true;
+        }
+        let plain = header.is_control() || header.codec().is_ok_and(|codec| codec == Codec::None);
+        if plain || header.codec().is_err() {
+            let pushed = open.push(header, bytes, &mut current.chunks);
+            let wanted = self.flush(current);
+            return match pushed {
+                Ok(()) => wanted,
+                Err(error) => {
+                    self.close(current);
+                    self.fail(current.ticket, error);
+                    false
+                }
+            };
+        }
+        // Compressed: kept as it is, behind the rows before it, for the caller's thread.
+        if !self.close(current) {
+            return false;
+        }
+        current.open.skip(header);
+        current.pushed = current.open.next_offset();
+        let raw = RawBatch { header: header.clone(), bytes: bytes::Bytes::copy_from_slice(bytes) };
+        lock(&self.cache).push_raw(current.ticket, raw)
+    }
+
+    /// What comes next is no batch.
+    fn spoil(&mut self, current: &mut Current, why: String) {
+        self.close(current);
+        let offset = current.open.next_offset();
+        if let Some(part) = self.part(current.ticket) {
+            let (topic, partition) = (part.partition.topic.to_string(), part.partition.partition);
+            self.fail(current.ticket, Error::Record { topic, partition, offset, why });
+        }
+    }
+
+    fn partition_end(&mut self, call: &mut FetchCall, tail: &PartitionTail) {
+        let Some(mut current) = call.current.take() else { return };
+        if tail.batches == 0 && tail.cut_bytes > 0 {
+            // A broker sends the first batch whole, whatever the limits (KIP-74): asking again would bring the same.
+            self.spoil(&mut current, format!("its record batch is cut off after {} bytes", tail.cut_bytes));
+            return;
+        }
+        self.close(&mut current);
+        let next = current.open.next_offset();
+        if let Some(part) = self.part(current.ticket) {
+            part.offset = Some(next.max(part.offset.unwrap_or(0)));
+            let partition = part.partition.clone();
+            part.open = Some(current.open);
+            if let Some(hint) = tail.leader {
+                self.issues.push(Issue::Leader { partition, hint });
+            }
+        }
+    }
+
+    /// Brings everything decoded so far into the cache, and its position up to date.
+    fn close(&mut self, current: &mut Current) -> bool {
+        match current.open.close() {
+            Ok(chunk) => current.chunks.extend(chunk),
+            Err(error) => {
+                self.fail(current.ticket, error);
+                return false;
+            }
+        }
+        let mut wanted = self.flush(current);
+        let next = current.open.next_offset();
+        if next > current.pushed {
+            current.pushed = next;
+            wanted = lock(&self.cache).advance(current.ticket, next);
+        }
+        wanted
+    }
+
+    fn flush(&mut self, current: &mut Current) -> bool {
+        if current.chunks.is_empty() {
+            return true;
+        }
+        let mut cache = lock(&self.cache);
+        let mut wanted = true;
+        for chunk in current.chunks.drain(..) {
+            current.pushed = chunk.next_offset;
+            wanted &= cache.push_chunk(current.ticket, chunk);
+        }
+        wanted
+    }
+
+    /// A Fetch has ended without its answer being complete. What was decoded is kept; the rest is asked for again.
+    pub(super) fn abandon(&mut self, mut call: FetchCall) {
+        let Some(mut current) = call.current.take() else { return };
+        self.close(&mut current);
+        let next = current.open.next_offset();
+        if let Some(part) = self.part(current.ticket) {
+            part.offset = Some(next);
+        }
+    }
+}
+
+/// Leaves out the records of aborted transactions.
+#[derive(Debug)]
+struct AbortedFilter {
+    /// By first offset, the lowest last.
+    upcoming: Vec<AbortedTransaction>,
+    active: HashSet<i64>,
+}
+
+impl AbortedFilter {
+    fn new(mut aborted: Vec<AbortedTransaction>) -> AbortedFilter {
+        aborted.sort_by_key(|aborted| std::cmp::Reverse(aborted.first_offset));
+        AbortedFilter { upcoming: aborted, active: HashSet::new() }
+    }
+
+    fn skips(&mut self, header: &BatchHeader) -> bool {
+        while let Some(next) = self.upcoming.last()
+            && next.first_offset <= header.last_offset()
+        {
+            self.active.insert(next.producer_id);
+            self.upcoming.pop();
+        }
+        if header.is_control() {
+            // The marker that ends the producer's transaction.
+            self.active.remove(&header.producer_id);
+            return false;
+        }
+        header.is_transactional() && self.active.contains(&header.producer_id)
+    }
+}

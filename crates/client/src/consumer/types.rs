@@ -1,0 +1,165 @@
+//! What callers and the consumer engine say to each other.
+
+use crate::error::Error;
+pub use crate::partition::{CommitOffset, OffsetAt, TopicPartition};
+
+/// Where reading a partition begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StartAt {
+    /// At the group's committed offset; where there is none, as `auto.offset.reset` says.
+    #[default]
+    Committed,
+    /// At the first offset that is still there.
+    Earliest,
+    /// After the last record.
+    Latest,
+    /// At this offset.
+    Offset(i64),
+    /// At the first record whose timestamp is this or later, in Unix milliseconds; at the end when there is none.
+    Timestamp(i64),
+}
+
+/// A partition to read, from where, and up to where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Assignment {
+    /// Which partition.
+    pub partition: TopicPartition,
+    /// Where to begin. `None` keeps the position of a partition that is assigned already, and is
+    /// [`StartAt::Committed`] for a new one.
+    pub start: Option<StartAt>,
+    /// Read no record at or after this offset; the partition is finished once its position is there. `None` reads on.
+    pub stop: Option<i64>,
+}
+
+impl Assignment {
+    /// Reads on for ever from where the group stands.
+    #[must_use]
+    pub fn of(partition: TopicPartition) -> Assignment {
+        Assignment { partition, start: None, stop: None }
+    }
+}
+
+/// What a caller asks of the engine. `op` is the caller's own number; the answer carries it.
+#[derive(Clone, Debug)]
+pub enum ConsumerCommand {
+    /// Read exactly these partitions, without group membership. The position of partitions that stay is kept.
+    Assign {
+        /// The caller's number for the answer.
+        op: u64,
+        /// The whole new assignment.
+        partitions: Vec<Assignment>,
+    },
+    /// Join the group and read the share of these topics that it gives.
+    Subscribe {
+        /// The caller's number for the answer, which comes at once: joining goes on behind it.
+        op: u64,
+        /// The topics.
+        topics: Vec<String>,
+    },
+    /// Leave the group and read nothing.
+    Unsubscribe {
+        /// The caller's number for the answer.
+        op: u64,
+    },
+    /// Read on from elsewhere. What was fetched is dropped.
+    Seek {
+        /// The caller's number for the answer.
+        op: u64,
+        /// Partitions that are assigned, and where to go.
+        targets: Vec<(TopicPartition, StartAt)>,
+    },
+    /// Hand nothing out of these partitions, and keep what was fetched.
+    Pause {
+        /// The caller's number for the answer.
+        op: u64,
+        /// Partitions that are assigned.
+        partitions: Vec<TopicPartition>,
+    },
+    /// The opposite of [`ConsumerCommand::Pause`].
+    Resume {
+        /// The caller's number for the answer.
+        op: u64,
+        /// Partitions that are assigned.
+        partitions: Vec<TopicPartition>,
+    },
+    /// The next offset to be handed out, once it is known.
+    Position {
+        /// The caller's number for the answer.
+        op: u64,
+        /// A partition that is assigned.
+        partition: TopicPartition,
+        /// How long to wait, in milliseconds.
+        timeout_ms: u64,
+    },
+    /// What the group has committed.
+    Committed {
+        /// The caller's number for the answer.
+        op: u64,
+        /// Which partitions.
+        partitions: Vec<TopicPartition>,
+        /// How long to wait, in milliseconds.
+        timeout_ms: u64,
+    },
+    /// Commit offsets for the group.
+    Commit {
+        /// The caller's number for the answer.
+        op: u64,
+        /// What to commit; `None` is the position of every assigned partition.
+        offsets: Option<Vec<CommitOffset>>,
+        /// How long to try, in milliseconds.
+        timeout_ms: u64,
+    },
+    /// Look up offsets: a timestamp in Unix milliseconds, -1 latest, -2 earliest, -3 that of the largest timestamp.
+    ListOffsets {
+        /// The caller's number for the answer.
+        op: u64,
+        /// What to look up.
+        targets: Vec<(TopicPartition, i64)>,
+        /// How long to try, in milliseconds.
+        timeout_ms: u64,
+    },
+    /// Commit what auto commit still owes, leave the group, close every connection.
+    Close {
+        /// The caller's number for the answer.
+        op: u64,
+        /// How long that may take, in milliseconds.
+        timeout_ms: u64,
+    },
+    /// Look at the shared cache: it was changed, or there is room in it again.
+    Wake,
+}
+
+/// The answer to a command that went well.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ConsumerOutcome {
+    /// Nothing more to say.
+    Ok,
+    /// A position: the next offset to be handed out.
+    Position(i64),
+    /// Committed offsets, `None` where the group has none.
+    Committed(Vec<(TopicPartition, Option<CommitOffset>)>),
+    /// Offsets and their timestamps, `None` where no record matches.
+    Offsets(Vec<(TopicPartition, Option<OffsetAt>)>),
+}
+
+/// What the engine tells its caller.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ConsumerEvent {
+    /// A command has ended.
+    Done {
+        /// The command's number.
+        op: u64,
+        /// How.
+        result: Result<ConsumerOutcome, Error>,
+    },
+    /// A waiting caller should look at the cache: rows, an error or the end of a bounded read has come.
+    Ready,
+    /// The group gave these partitions to this member.
+    Assigned(Vec<TopicPartition>),
+    /// These partitions go back to the group; their offsets were committed if auto commit is on.
+    Revoked(Vec<TopicPartition>),
+    /// These partitions are gone: the group has gone on without this member, nothing could be committed.
+    Lost(Vec<TopicPartition>),
+    /// Something that belongs to no partition and no command went wrong, such as joining the group.
+    Error(Error),
+}

@@ -1,0 +1,120 @@
+//! Which broker coordinates the group.
+
+use headrace_wire::errors::ErrorCode;
+use headrace_wire::messages::{FindCoordinatorRequest, FindCoordinatorResponse};
+use headrace_wire::time::Now;
+
+use crate::core::{Backoff, CallSpec, Core, Lane, Target};
+use crate::error::{Error, Result};
+
+/// The last version with one key a request. All brokers speak it, and one key is all that is asked for.
+const VERSION_WITH_ONE_KEY: i16 = 3;
+
+/// Finds the coordinator and remembers it until it says that it is not.
+#[derive(Debug)]
+pub(crate) struct Coordinator {
+    group: String,
+    node: Option<i32>,
+    finding: bool,
+    retry_at: u64,
+    failures: u32,
+    retry: Backoff,
+    request_timeout_ms: u64,
+    last_error: Option<Error>,
+}
+
+impl Coordinator {
+    pub(crate) fn new(group: String, retry: Backoff, request_timeout_ms: u64) -> Coordinator {
+        Coordinator {
+            group,
+            node: None,
+            finding: false,
+            retry_at: 0,
+            failures: 0,
+            retry,
+            request_timeout_ms,
+            last_error: None,
+        }
+    }
+
+    /// The group's name.
+    pub(crate) fn group(&self) -> &str {
+        &self.group
+    }
+
+    /// The coordinator, if it is known.
+    pub(crate) fn node(&self) -> Option<i32> {
+        self.node
+    }
+
+    /// Why it could not be found the last time.
+    pub(crate) fn last_error(&self) -> Option<&Error> {
+        self.last_error.as_ref()
+    }
+
+    /// The coordinator; asks for it when it is not known.
+    pub(crate) fn need<T>(&mut self, now: Now, core: &mut Core<T>, tag: impl FnOnce() -> T) -> Option<i32> {
+        if self.node.is_none() && !self.finding && self.retry_at <= now.mono_ms {
+            self.finding = true;
+            self.retry_at = 0;
+            let request =
+                FindCoordinatorRequest { key: self.group.clone(), ..FindCoordinatorRequest::default() };
+            let spec = CallSpec::new(Target::Any, Lane::Control, self.request_timeout_ms)
+                .version_max(VERSION_WITH_ONE_KEY);
+            core.call_with(now, spec, request, tag());
+        }
+        self.node
+    }
+
+    /// It is not the coordinator any more, or cannot be reached.
+    pub(crate) fn lost(&mut self) {
+        self.node = None;
+    }
+
+    /// The answer. An error that asking again does not mend is given back.
+    pub(crate) fn answered<T>(
+        &mut self,
+        now: Now,
+        core: &mut Core<T>,
+        result: Result<FindCoordinatorResponse>,
+    ) -> Result<()> {
+        self.finding = false;
+        let error = match result {
+            Ok(found) => {
+                let code = ErrorCode::new(found.error_code);
+                if code == ErrorCode::NONE {
+                    core.learn_broker(found.node_id, &found.host, found.port);
+                    self.node = Some(found.node_id);
+                    self.failures = 0;
+                    self.last_error = None;
+                    return Ok(());
+                }
+                Error::broker(code, format!("finding the coordinator of group '{}'", self.group))
+            }
+            Err(error) => error,
+        };
+        self.failures = self.failures.saturating_add(1);
+        self.retry_at = now.mono_ms + self.retry.wait_ms(self.failures, core.jitter()).max(1);
+        self.last_error = Some(error.clone());
+        if error.retriable() { Ok(()) } else { Err(error) }
+    }
+
+    /// When to ask again.
+    pub(crate) fn poll_timeout(&self) -> Option<u64> {
+        Some(self.retry_at).filter(|at| *at > 0)
+    }
+
+    /// Deals with an error of a request to the coordinator: whether it has to be found anew.
+    pub(crate) fn judge(&mut self, error: &Error) {
+        let moved = match error {
+            Error::Broker { code, .. } => {
+                matches!(*code, ErrorCode::NOT_COORDINATOR | ErrorCode::COORDINATOR_NOT_AVAILABLE)
+            }
+            Error::Disconnected { .. } | Error::Timeout { .. } => true,
+            _ => false,
+        };
+        if moved {
+            self.lost();
+        }
+    }
+}

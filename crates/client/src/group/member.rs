@@ -1,0 +1,556 @@
+//! One member of a group: joining, dividing partitions as the leader, heartbeats, leaving.
+//!
+//! The flow: find the coordinator, `JoinGroup` (twice when it first has to give a member id), divide
+//! if leader, `SyncGroup`, then heartbeats. When a heartbeat says that the group rebalances, the
+//! member asks its engine to let go of its partitions ([`Member::wants_release`]) and joins again
+//! once that is done ([`Member::released`]). All assignors here let go of everything (eager).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use headrace_wire::errors::ErrorCode;
+use headrace_wire::messages::join_group_request::JoinGroupRequestProtocol;
+use headrace_wire::messages::leave_group_request::MemberIdentity;
+use headrace_wire::messages::sync_group_request::SyncGroupRequestAssignment;
+use headrace_wire::messages::{
+    HeartbeatRequest, HeartbeatResponse, JoinGroupRequest, JoinGroupResponse, LeaveGroupRequest,
+    SyncGroupRequest, SyncGroupResponse,
+};
+use headrace_wire::time::Now;
+
+use super::Coordinator;
+use super::assignor::{Subscriber, divide};
+use super::protocol::{decode_assignment, decode_subscription, encode_assignment, encode_subscription};
+use crate::consumer::TopicPartition;
+use crate::core::{Backoff, Core, Lane, Target};
+use crate::error::{Error, Result};
+use crate::options::Assignor;
+
+/// Kafka's name for groups of consumers.
+const PROTOCOL_TYPE: &str = "consumer";
+/// `JoinGroup` is answered when all members are there, at the latest after the rebalance time-out; this much is allowed
+/// on top for the way, in milliseconds.
+const JOIN_SLACK_MS: u64 = 5_000;
+/// How long a leader waits for metadata of topics that members want, before it divides what it knows.
+const DIVIDE_WAIT_MS: u64 = 5_000;
+
+/// What a member needs to know of the options.
+#[derive(Clone, Debug)]
+pub(crate) struct MemberSettings {
+    pub(crate) instance_id: Option<String>,
+    pub(crate) session_timeout_ms: u32,
+    pub(crate) heartbeat_interval_ms: u32,
+    /// `max.poll.interval.ms`: how long others wait for this member in a rebalance.
+    pub(crate) rebalance_timeout_ms: u32,
+    pub(crate) assignors: Vec<Assignor>,
+    pub(crate) request_timeout_ms: u64,
+    pub(crate) retry: Backoff,
+}
+
+/// Tells the calls of a member apart. The number is that of the attempt: answers to an earlier one are dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MemberTag {
+    Join(u64),
+    Sync(u64),
+    Heartbeat(u64),
+    Leave,
+}
+
+/// What a member tells its engine.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum MemberEvent {
+    /// These partitions are this member's.
+    Assigned(Vec<TopicPartition>),
+    /// The group has gone on without this member.
+    Lost,
+    /// The group cannot be joined.
+    Failed(Error),
+}
+
+#[derive(Debug)]
+enum State {
+    /// Not subscribed, or left.
+    Out,
+    /// In the group, but it rebalances: partitions are to be let go first.
+    Release,
+    /// To send `JoinGroup`.
+    Join,
+    Joining,
+    /// The leader, waiting for metadata. Until when.
+    Divide {
+        protocol: Assignor,
+        members: Vec<Subscriber>,
+        until: u64,
+    },
+    Syncing,
+    Stable,
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(crate) struct Member {
+    settings: MemberSettings,
+    state: State,
+    topics: BTreeSet<String>,
+    id: String,
+    generation: i32,
+    protocol: String,
+    attempt: u64,
+    retry_at: u64,
+    failures: u32,
+    heartbeat_at: u64,
+    heartbeat_in_flight: bool,
+    heard_at: u64,
+    /// The leader's view when it divided.
+    counts: Option<BTreeMap<String, i32>>,
+}
+
+impl Member {
+    pub(crate) fn new(settings: MemberSettings) -> Member {
+        Member {
+            settings,
+            state: State::Out,
+            topics: BTreeSet::new(),
+            id: String::new(),
+            generation: -1,
+            protocol: String::new(),
+            attempt: 0,
+            retry_at: 0,
+            failures: 0,
+            heartbeat_at: 0,
+            heartbeat_in_flight: false,
+            heard_at: 0,
+            counts: None,
+        }
+    }
+
+    /// Joins, or joins again with other topics.
+    pub(crate) fn subscribe(&mut self, topics: impl IntoIterator<Item = String>) {
+        self.topics = topics.into_iter().collect();
+        self.rejoin();
+    }
+
+    /// The topics subscribed to.
+    pub(crate) fn topics(&self) -> impl Iterator<Item = &str> {
+        self.topics.iter().map(String::as_str)
+    }
+
+    /// The topics whose metadata matters: a leader watches those of all members.
+    pub(crate) fn watched(&self) -> Vec<String> {
+        let of_members = match &self.state {
+            State::Divide { members, .. } => members.iter().flat_map(|m| m.topics.iter().cloned()).collect(),
+            _ => self.counts.iter().flat_map(|counts| counts.keys().cloned()).collect::<Vec<_>>(),
+        };
+        self.topics.iter().cloned().chain(of_members).collect()
+    }
+
+    /// Whether there is a subscription, and the group was not left.
+    pub(crate) fn is_active(&self) -> bool {
+        !matches!(self.state, State::Out)
+    }
+
+    /// The generation and member id to commit with; `None` while they are about to change.
+    pub(crate) fn identity(&self) -> Option<(i32, &str)> {
+        match self.state {
+            State::Out => Some((-1, "")),
+            State::Stable | State::Release => Some((self.generation, &self.id)),
+            _ => None,
+        }
+    }
+
+    /// The instance id of a static member.
+    pub(crate) fn instance_id(&self) -> Option<&String> {
+        self.settings.instance_id.as_ref()
+    }
+
+    /// Partitions are to be let go: after that, [`Member::released`].
+    pub(crate) fn wants_release(&self) -> bool {
+        matches!(self.state, State::Release)
+    }
+
+    /// The partitions have been let go.
+    pub(crate) fn released(&mut self) {
+        if self.wants_release() {
+            self.state = State::Join;
+        }
+    }
+
+    /// The group has to be joined again. What this member has is to be let go first.
+    fn rejoin(&mut self) {
+        self.state = match self.state {
+            State::Stable | State::Release => State::Release,
+            _ => State::Join,
+        };
+        self.retry_at = 0;
+    }
+
+    /// Leaves the group. A static member stays in it, so that it finds its partitions again (KIP-345). True when an
+    /// answer will come, tagged [`MemberTag::Leave`].
+    pub(crate) fn leave<T>(
+        &mut self,
+        now: Now,
+        core: &mut Core<T>,
+        coordinator: &Coordinator,
+        reason: &str,
+        wrap: impl Fn(MemberTag) -> T,
+    ) -> bool {
+        let joining = matches!(self.state, State::Joining | State::Syncing);
+        let known = !self.id.is_empty() && self.is_active();
+        self.state = State::Out;
+        self.attempt += 1;
+        self.counts = None;
+        self.generation = -1;
+        let member_id = std::mem::take(&mut self.id);
+        let Some(node) = coordinator.node().filter(|_| known && self.settings.instance_id.is_none()) else {
+            return false;
+        };
+        if joining {
+            // The broker answers in order, and JoinGroup may be parked for minutes: leaving must not wait behind it.
+            core.disconnect(now, node, Lane::Coordinator, "leaving the group");
+        }
+        let member =
+            MemberIdentity { member_id, reason: Some(reason.to_owned()), ..MemberIdentity::default() };
+        let request = LeaveGroupRequest {
+            group_id: coordinator.group().to_owned(),
+            members: vec![member],
+            ..LeaveGroupRequest::default()
+        };
+        let timeout = self.settings.request_timeout_ms;
+        core.call(now, Target::Node(node), Lane::Coordinator, request, wrap(MemberTag::Leave), timeout);
+        true
+    }
+
+    /// Sends what is due.
+    pub(crate) fn drive<T>(
+        &mut self,
+        now: Now,
+        core: &mut Core<T>,
+        coordinator: &mut Coordinator,
+        find: impl FnOnce() -> T,
+        wrap: impl Fn(MemberTag) -> T,
+    ) -> Option<MemberEvent> {
+        if matches!(self.state, State::Out) || self.retry_at > now.mono_ms {
+            return None;
+        }
+        let node = coordinator.need(now, core, find)?;
+        match &self.state {
+            State::Join => self.send_join(now, core, coordinator, node, &wrap).err().map(MemberEvent::Failed),
+            State::Divide { .. } => {
+                self.try_divide(now, core, coordinator, node, &wrap).err().map(MemberEvent::Failed)
+            }
+            State::Stable | State::Release => {
+                let changed = |counts: &BTreeMap<String, i32>| *counts != counts_of(core, counts.keys());
+                if matches!(self.state, State::Stable) && self.counts.as_ref().is_some_and(changed) {
+                    self.rejoin();
+                }
+                self.heartbeat(now, core, coordinator, node, &wrap);
+                None
+            }
+            State::Out | State::Joining | State::Syncing => None,
+        }
+    }
+
+    fn send_join<T>(
+        &mut self,
+        now: Now,
+        core: &mut Core<T>,
+        coordinator: &Coordinator,
+        node: i32,
+        wrap: &impl Fn(MemberTag) -> T,
+    ) -> Result<()> {
+        let metadata = encode_subscription(&self.topics)?;
+        let protocols = self.settings.assignors.iter().map(|assignor| JoinGroupRequestProtocol {
+            name: name_of(*assignor).to_owned(),
+            metadata: metadata.clone(),
+        });
+        let request = JoinGroupRequest {
+            group_id: coordinator.group().to_owned(),
+            session_timeout_ms: to_i32(self.settings.session_timeout_ms),
+            rebalance_timeout_ms: to_i32(self.settings.rebalance_timeout_ms),
+            member_id: self.id.clone(),
+            group_instance_id: self.settings.instance_id.clone(),
+            protocol_type: PROTOCOL_TYPE.to_owned(),
+            protocols: protocols.collect(),
+            ..JoinGroupRequest::default()
+        };
+        self.attempt += 1;
+        self.state = State::Joining;
+        self.counts = None;
+        self.heartbeat_in_flight = false;
+        let timeout = u64::from(self.settings.rebalance_timeout_ms) + JOIN_SLACK_MS;
+        let tag = wrap(MemberTag::Join(self.attempt));
+        core.call(now, Target::Node(node), Lane::Coordinator, request, tag, timeout);
+        Ok(())
+    }
+
+    /// `JoinGroup` was answered.
+    pub(crate) fn joined<T>(
+        &mut self,
+        now: Now,
+        core: &mut Core<T>,
+        coordinator: &mut Coordinator,
+        attempt: u64,
+        result: Result<JoinGroupResponse>,
+    ) -> Option<MemberEvent> {
+        if attempt != self.attempt || !matches!(self.state, State::Joining) {
+            return None;
+        }
+        let response = match result {
+            Ok(response) => response,
+            Err(error) => return self.failed(now, core, coordinator, error),
+        };
+        let code = ErrorCode::new(response.error_code);
+        if code == ErrorCode::MEMBER_ID_REQUIRED {
+            self.id = response.member_id;
+            self.state = State::Join;
+            return None;
+        }
+        if code != ErrorCode::NONE {
+            let error = Error::broker(code, format!("joining group '{}'", coordinator.group()));
+            return self.failed(now, core, coordinator, error);
+        }
+        self.failures = 0;
+        self.generation = response.generation_id;
+        self.protocol = response.protocol_name.clone().unwrap_or_default();
+        let leads = response.leader == response.member_id && !response.skip_assignment;
+        self.id.clone_from(&response.member_id);
+        match self.division(now, response, leads) {
+            Ok(state) => {
+                self.state = state;
+                None
+            }
+            Err(error) => self.failed(now, core, coordinator, error),
+        }
+    }
+
+    fn division(&self, now: Now, response: JoinGroupResponse, leads: bool) -> Result<State> {
+        let chosen = self.settings.assignors.iter().copied().find(|a| name_of(*a) == self.protocol);
+        let Some(protocol) = chosen else {
+            let why = format!("chose the assignor '{}', which was not offered", self.protocol);
+            return Err(Error::Protocol { peer: "the group coordinator".into(), why });
+        };
+        let mut members = Vec::new();
+        if leads {
+            for member in response.members {
+                let topics = decode_subscription(member.metadata)?;
+                let (member_id, instance_id) = (member.member_id, member.group_instance_id);
+                members.push(Subscriber { member_id, instance_id, topics });
+            }
+        }
+        Ok(State::Divide { protocol, members, until: now.mono_ms + DIVIDE_WAIT_MS })
+    }
+
+    /// Divides and syncs once the partition counts are known. A member that does not lead only syncs.
+    fn try_divide<T>(
+        &mut self,
+        now: Now,
+        core: &mut Core<T>,
+        coordinator: &Coordinator,
+        node: i32,
+        wrap: &impl Fn(MemberTag) -> T,
+    ) -> Result<()> {
+        let State::Divide { protocol, members, until } = &self.state else { return Ok(()) };
+        let topics: BTreeSet<&String> = members.iter().flat_map(|member| &member.topics).collect();
+        core.want_topics(now, topics.iter().map(|topic| topic.as_str()));
+        let cluster = core.cluster();
+        let known = |topic: &str| cluster.topic(topic).is_some() || cluster.topic_error(topic).is_some();
+        if !topics.iter().all(|topic| known(topic)) && now.mono_ms < *until {
+            return Ok(());
+        }
+        let counts = counts_of(core, topics);
+        let mut assignments = Vec::new();
+        for (member_id, share) in divide(*protocol, members, &counts) {
+            assignments
+                .push(SyncGroupRequestAssignment { member_id, assignment: encode_assignment(&share)? });
+        }
+        let leads = !members.is_empty();
+        let request = SyncGroupRequest {
+            group_id: coordinator.group().to_owned(),
+            generation_id: self.generation,
+            member_id: self.id.clone(),
+            group_instance_id: self.settings.instance_id.clone(),
+            protocol_type: Some(PROTOCOL_TYPE.to_owned()),
+            protocol_name: Some(self.protocol.clone()),
+            assignments,
+        };
+        self.counts = leads.then_some(counts);
+        self.state = State::Syncing;
+        let timeout = u64::from(self.settings.rebalance_timeout_ms) + JOIN_SLACK_MS;
+        core.call(
+            now,
+            Target::Node(node),
+            Lane::Coordinator,
+            request,
+            wrap(MemberTag::Sync(self.attempt)),
+            timeout,
+        );
+        Ok(())
+    }
+
+    /// `SyncGroup` was answered.
+    pub(crate) fn synced<T>(
+        &mut self,
+        now: Now,
+        core: &mut Core<T>,
+        coordinator: &mut Coordinator,
+        attempt: u64,
+        result: Result<SyncGroupResponse>,
+    ) -> Option<MemberEvent> {
+        if attempt != self.attempt || !matches!(self.state, State::Syncing) {
+            return None;
+        }
+        let assignment = result.and_then(|response| {
+            let code = ErrorCode::new(response.error_code);
+            if code == ErrorCode::NONE {
+                decode_assignment(response.assignment)
+            } else {
+                Err(Error::broker(code, format!("joining group '{}'", coordinator.group())))
+            }
+        });
+        match assignment {
+            Ok(partitions) => {
+                self.state = State::Stable;
+                self.failures = 0;
+                self.heard_at = now.mono_ms;
+                self.heartbeat_at = now.mono_ms + u64::from(self.settings.heartbeat_interval_ms);
+                self.heartbeat_in_flight = false;
+                Some(MemberEvent::Assigned(partitions))
+            }
+            Err(error) => self.failed(now, core, coordinator, error),
+        }
+    }
+
+    fn heartbeat<T>(
+        &mut self,
+        now: Now,
+        core: &mut Core<T>,
+        coordinator: &mut Coordinator,
+        node: i32,
+        wrap: &impl Fn(MemberTag) -> T,
+    ) {
+        if self.heartbeat_in_flight || now.mono_ms < self.heartbeat_at {
+            return;
+        }
+        let session = u64::from(self.settings.session_timeout_ms);
+        if now.mono_ms.saturating_sub(self.heard_at) > session {
+            // Nothing was heard for so long that the coordinator may be another one.
+            self.heard_at = now.mono_ms;
+            coordinator.lost();
+            return;
+        }
+        let request = HeartbeatRequest {
+            group_id: coordinator.group().to_owned(),
+            generation_id: self.generation,
+            member_id: self.id.clone(),
+            group_instance_id: self.settings.instance_id.clone(),
+        };
+        self.heartbeat_in_flight = true;
+        let timeout = self.settings.request_timeout_ms.min(session);
+        let tag = wrap(MemberTag::Heartbeat(self.attempt));
+        core.call(now, Target::Node(node), Lane::Coordinator, request, tag, timeout);
+    }
+
+    /// A heartbeat was answered.
+    pub(crate) fn heard<T>(
+        &mut self,
+        now: Now,
+        core: &mut Core<T>,
+        coordinator: &mut Coordinator,
+        attempt: u64,
+        result: Result<HeartbeatResponse>,
+    ) -> Option<MemberEvent> {
+        if attempt != self.attempt || !matches!(self.state, State::Stable | State::Release) {
+            return None;
+        }
+        self.heartbeat_in_flight = false;
+        self.heartbeat_at = now.mono_ms + u64::from(self.settings.heartbeat_interval_ms);
+        let code = match result {
+            Ok(response) => ErrorCode::new(response.error_code),
+            Err(error) => {
+                coordinator.judge(&error);
+                self.heartbeat_at = now.mono_ms + self.settings.retry.first_ms.max(1);
+                return None;
+            }
+        };
+        self.heard_at = now.mono_ms;
+        match code {
+            ErrorCode::NONE => None,
+            ErrorCode::REBALANCE_IN_PROGRESS => {
+                self.rejoin();
+                None
+            }
+            code => {
+                let error = Error::broker(code, format!("heartbeat in group '{}'", coordinator.group()));
+                self.failed(now, core, coordinator, error)
+            }
+        }
+    }
+
+    /// Something went wrong: join again, as far as that can help.
+    fn failed<T>(
+        &mut self,
+        now: Now,
+        core: &mut Core<T>,
+        coordinator: &mut Coordinator,
+        error: Error,
+    ) -> Option<MemberEvent> {
+        let was_member = matches!(self.state, State::Stable | State::Release);
+        coordinator.judge(&error);
+        let code = error.code();
+        if was_member
+            && matches!(code, Some(ErrorCode::NOT_COORDINATOR | ErrorCode::COORDINATOR_NOT_AVAILABLE))
+        {
+            // Membership is kept in the log, so the new coordinator knows this member.
+            self.heartbeat_at = now.mono_ms;
+            return None;
+        }
+        match code {
+            Some(ErrorCode::UNKNOWN_MEMBER_ID) => {
+                self.id.clear();
+                self.generation = -1;
+            }
+            Some(ErrorCode::ILLEGAL_GENERATION | ErrorCode::REBALANCE_IN_PROGRESS) => self.generation = -1,
+            _ if error.retriable() => {
+                self.failures = self.failures.saturating_add(1);
+                self.retry_at =
+                    now.mono_ms + self.settings.retry.wait_ms(self.failures, core.jitter()).max(1);
+            }
+            _ => {
+                self.state = State::Out;
+                self.attempt += 1;
+                return Some(MemberEvent::Failed(error));
+            }
+        }
+        self.state = State::Join;
+        self.attempt += 1;
+        was_member.then_some(MemberEvent::Lost)
+    }
+
+    /// When [`Member::drive`] has something to do.
+    pub(crate) fn timeouts(&self) -> impl Iterator<Item = u64> {
+        let state = match &self.state {
+            State::Divide { until, .. } => *until,
+            State::Stable | State::Release if !self.heartbeat_in_flight => self.heartbeat_at,
+            _ => 0,
+        };
+        let retry = if matches!(self.state, State::Out) { 0 } else { self.retry_at };
+        [state, retry].into_iter()
+    }
+}
+
+/// Partitions by topic; 0 for a topic that is not known.
+fn counts_of<'a, T>(core: &Core<T>, topics: impl IntoIterator<Item = &'a String>) -> BTreeMap<String, i32> {
+    let count = |topic: &String| core.cluster().partition_count(topic).unwrap_or(0);
+    topics.into_iter().map(|topic| (topic.clone(), count(topic))).collect()
+}
+
+fn to_i32(ms: u32) -> i32 {
+    i32::try_from(ms).unwrap_or(i32::MAX)
+}
+
+/// Kafka's name of an assignor.
+fn name_of(assignor: Assignor) -> &'static str {
+    match assignor {
+        Assignor::Range => "range",
+        Assignor::RoundRobin => "roundrobin",
+    }
+}

@@ -1,0 +1,9 @@
+//! Consumer groups by the classic protocol: the coordinator, membership, and how a leader divides partitions.
+
+mod assignor;
+mod coordinator;
+mod member;
+mod protocol;
+
+pub(crate) use coordinator::Coordinator;
+pub(crate) use member::{Member, MemberEvent, MemberSettings, MemberTag};
