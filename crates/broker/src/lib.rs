@@ -1,2 +1,27 @@
 //! The embedded broker as sans-IO state machines.
+//!
+//! [`Broker`] is one object driven by one thread: connections, whole request frames and the time go in, responses
+//! and deadlines come out. Records lie in `headrace_log` logs; responses name file ranges, not bytes.
 #![forbid(unsafe_code)]
+
+mod api;
+mod auth;
+mod broker;
+mod call;
+mod config;
+mod dispatch;
+mod error;
+mod fetch;
+mod flush;
+mod group;
+mod random;
+mod store;
+mod topic_config;
+
+pub use auth::{AllowAll, Authorizer, Identity, Operation, Resource};
+pub use broker::Broker;
+pub use call::{ConnId, Response};
+pub use config::{BrokerConfig, ConfigError, OptionRow};
+pub use error::BrokerError;
+pub use flush::FlushWork;
+pub use store::StartReport;

@@ -1,0 +1,291 @@
+//! ApiVersions, Metadata, DescribeCluster, DescribeTopicPartitions: what the cluster looks like.
+
+use headrace_log::Disk;
+use headrace_wire::errors::ErrorCode;
+use headrace_wire::messages::describe_cluster_response::DescribeClusterBroker;
+use headrace_wire::messages::describe_topic_partitions_response::{
+    Cursor, DescribeTopicPartitionsResponsePartition, DescribeTopicPartitionsResponseTopic,
+};
+use headrace_wire::messages::metadata_response::{
+    MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic,
+};
+use headrace_wire::messages::{
+    ApiVersionsRequest, ApiVersionsResponse, DescribeClusterRequest, DescribeClusterResponse,
+    DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse, MetadataRequest, MetadataResponse,
+};
+use headrace_wire::uuid::Uuid;
+
+use crate::auth::{Operation, Resource};
+use crate::broker::Broker;
+use crate::call::{Call, Outcome};
+use crate::dispatch;
+use crate::store::{Topic, is_valid_name};
+
+/// Partitions in one DescribeTopicPartitions response, as Kafka's `max.request.partition.size.limit`.
+const DESCRIBED_PARTITIONS_MAX: usize = 2000;
+
+impl<D: Disk> Broker<D> {
+    /// Answers which requests are supported.
+    pub(crate) fn api_versions(
+        &mut self,
+        call: &Call,
+        request: ApiVersionsRequest,
+    ) -> Outcome<ApiVersionsResponse> {
+        let word = |text: &str| {
+            let inner = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.');
+            text.chars().all(inner)
+                && text.starts_with(|c: char| c.is_ascii_alphanumeric())
+                && text.ends_with(|c: char| c.is_ascii_alphanumeric())
+        };
+        // KIP-511 restricts these, as they end up in names of metrics.
+        let named = word(&request.client_software_name) && word(&request.client_software_version);
+        if call.version >= 3 && !named {
+            let error_code = ErrorCode::INVALID_REQUEST.code();
+            return Outcome::Reply(ApiVersionsResponse { error_code, ..ApiVersionsResponse::default() });
+        }
+        Outcome::Reply(ApiVersionsResponse {
+            api_keys: dispatch::api_versions(),
+            ..ApiVersionsResponse::default()
+        })
+    }
+
+    /// Answers brokers, topics and leaders; may create topics.
+    pub(crate) fn metadata(&mut self, call: &Call, request: MetadataRequest) -> Outcome<MetadataResponse> {
+        let mut response = MetadataResponse {
+            brokers: vec![MetadataResponseBroker {
+                node_id: self.config.node_id,
+                host: self.config.advertised_host.clone(),
+                port: i32::from(self.config.advertised_port),
+                rack: self.config.broker_rack.clone(),
+            }],
+            cluster_id: Some(self.store.cluster_id.clone()),
+            controller_id: self.config.node_id,
+            ..MetadataResponse::default()
+        };
+        let with_operations = request.include_topic_authorized_operations;
+        match request.topics {
+            Some(topics) if call.version > 0 || !topics.is_empty() => {
+                let may_create = request.allow_auto_topic_creation || call.version < 4;
+                for topic in topics {
+                    let found = match topic.name {
+                        Some(name) if topic.topic_id.is_zero() => {
+                            self.metadata_by_name(call, &name, may_create, with_operations)
+                        }
+                        _ => self.metadata_by_id(call, topic.topic_id, with_operations),
+                    };
+                    response.topics.push(found);
+                }
+            }
+            _ => {
+                let visible =
+                    |t: &&Topic<D>| self.allows(call, Operation::Describe, Resource::Topic(&t.name));
+                let all = self.store.topics().filter(visible);
+                response.topics = all.map(|t| self.metadata_of(call, t, with_operations)).collect();
+            }
+        }
+        if request.include_cluster_authorized_operations
+            && self.allows(call, Operation::Describe, Resource::Cluster)
+        {
+            response.cluster_authorized_operations = self.allowed_operations(call, Resource::Cluster);
+        }
+        Outcome::Reply(response)
+    }
+
+    fn metadata_by_name(
+        &mut self,
+        call: &Call,
+        name: &str,
+        may_create: bool,
+        with_operations: bool,
+    ) -> MetadataResponseTopic {
+        let failed = |error: ErrorCode| MetadataResponseTopic {
+            error_code: error.code(),
+            name: Some(name.to_owned()),
+            ..MetadataResponseTopic::default()
+        };
+        if !self.allows(call, Operation::Describe, Resource::Topic(name)) {
+            return failed(ErrorCode::TOPIC_AUTHORIZATION_FAILED);
+        }
+        if self.store.by_name(name).is_none() {
+            if !is_valid_name(name) {
+                return failed(ErrorCode::INVALID_TOPIC_EXCEPTION);
+            }
+            if !may_create || !self.config.auto_create_topics_enable {
+                return failed(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION);
+            }
+            let allowed = self.allows(call, Operation::Create, Resource::Cluster)
+                || self.allows(call, Operation::Create, Resource::Topic(name));
+            if !allowed {
+                return failed(ErrorCode::TOPIC_AUTHORIZATION_FAILED);
+            }
+            if let Err((error, _)) = self.auto_create(name) {
+                return failed(error);
+            }
+        }
+        match self.store.by_name(name) {
+            Some(topic) => self.metadata_of(call, topic, with_operations),
+            None => failed(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION),
+        }
+    }
+
+    fn metadata_by_id(&self, call: &Call, topic_id: Uuid, with_operations: bool) -> MetadataResponseTopic {
+        let visible = |t: &&Topic<D>| self.allows(call, Operation::Describe, Resource::Topic(&t.name));
+        match self.store.by_id(topic_id).filter(visible) {
+            Some(topic) => self.metadata_of(call, topic, with_operations),
+            None => MetadataResponseTopic {
+                error_code: ErrorCode::UNKNOWN_TOPIC_ID.code(),
+                topic_id,
+                // Only versions from 12 on can ask by id, and they can answer without a name.
+                name: (call.version < 12).then(String::new),
+                ..MetadataResponseTopic::default()
+            },
+        }
+    }
+
+    fn metadata_of(&self, call: &Call, topic: &Topic<D>, with_operations: bool) -> MetadataResponseTopic {
+        let node = self.config.node_id;
+        let leader_epoch = self.store.leader_epoch();
+        let partition = |partition_index| MetadataResponsePartition {
+            partition_index,
+            leader_id: node,
+            leader_epoch,
+            replica_nodes: vec![node],
+            isr_nodes: vec![node],
+            ..MetadataResponsePartition::default()
+        };
+        let mut described = MetadataResponseTopic {
+            name: Some(topic.name.to_string()),
+            topic_id: topic.id,
+            is_internal: topic.internal,
+            partitions: (0..topic.partition_count()).map(partition).collect(),
+            ..MetadataResponseTopic::default()
+        };
+        if with_operations {
+            described.topic_authorized_operations =
+                self.allowed_operations(call, Resource::Topic(&topic.name));
+        }
+        described
+    }
+
+    /// Answers the cluster's id, controller and brokers.
+    pub(crate) fn describe_cluster(
+        &mut self,
+        call: &Call,
+        request: DescribeClusterRequest,
+    ) -> Outcome<DescribeClusterResponse> {
+        if request.endpoint_type != 1 {
+            return Outcome::Reply(DescribeClusterResponse {
+                error_code: ErrorCode::MISMATCHED_ENDPOINT_TYPE.code(),
+                error_message: Some("this listener is the brokers', not the controllers'".to_owned()),
+                endpoint_type: 1,
+                ..DescribeClusterResponse::default()
+            });
+        }
+        if !self.allows(call, Operation::Describe, Resource::Cluster) {
+            return Outcome::Reply(DescribeClusterResponse {
+                error_code: ErrorCode::CLUSTER_AUTHORIZATION_FAILED.code(),
+                ..DescribeClusterResponse::default()
+            });
+        }
+        let mut response = DescribeClusterResponse {
+            cluster_id: self.store.cluster_id.clone(),
+            controller_id: self.config.node_id,
+            brokers: vec![DescribeClusterBroker {
+                broker_id: self.config.node_id,
+                host: self.config.advertised_host.clone(),
+                port: i32::from(self.config.advertised_port),
+                rack: self.config.broker_rack.clone(),
+                is_fenced: false,
+            }],
+            ..DescribeClusterResponse::default()
+        };
+        if request.include_cluster_authorized_operations {
+            response.cluster_authorized_operations = self.allowed_operations(call, Resource::Cluster);
+        }
+        Outcome::Reply(response)
+    }
+
+    /// Answers topics page by page, in the order of their names.
+    pub(crate) fn describe_topic_partitions(
+        &mut self,
+        call: &Call,
+        request: DescribeTopicPartitionsRequest,
+    ) -> Outcome<DescribeTopicPartitionsResponse> {
+        let mut names: Vec<String> = if request.topics.is_empty() {
+            let visible = |t: &&Topic<D>| self.allows(call, Operation::Describe, Resource::Topic(&t.name));
+            self.store.topics().filter(visible).map(|t| t.name.to_string()).collect()
+        } else {
+            request.topics.into_iter().map(|t| t.name).collect()
+        };
+        names.sort_unstable();
+        names.dedup();
+        let (first_topic, mut first_partition) =
+            request.cursor.map(|c| (c.topic_name, c.partition_index.max(0))).unwrap_or_default();
+        names.retain(|n| *n >= first_topic);
+        if names.first() != Some(&first_topic) {
+            first_partition = 0;
+        }
+        let limit =
+            usize::try_from(request.response_partition_limit).unwrap_or(0).clamp(1, DESCRIBED_PARTITIONS_MAX);
+        let mut left = i32::try_from(limit).unwrap_or(i32::MAX);
+        let mut response = DescribeTopicPartitionsResponse::default();
+        for name in names {
+            if left == 0 {
+                response.next_cursor = Some(Cursor { topic_name: name, partition_index: 0 });
+                break;
+            }
+            let (topic, next) = self.describe_page(call, &name, std::mem::take(&mut first_partition), left);
+            left -= i32::try_from(topic.partitions.len()).unwrap_or(left).min(left);
+            response.topics.push(topic);
+            if let Some(partition_index) = next {
+                response.next_cursor = Some(Cursor { topic_name: name, partition_index });
+                break;
+            }
+        }
+        Outcome::Reply(response)
+    }
+
+    fn describe_page(
+        &self,
+        call: &Call,
+        name: &str,
+        from: i32,
+        at_most: i32,
+    ) -> (DescribeTopicPartitionsResponseTopic, Option<i32>) {
+        let failed = |error: ErrorCode| DescribeTopicPartitionsResponseTopic {
+            error_code: error.code(),
+            name: Some(name.to_owned()),
+            ..DescribeTopicPartitionsResponseTopic::default()
+        };
+        if !self.allows(call, Operation::Describe, Resource::Topic(name)) {
+            return (failed(ErrorCode::TOPIC_AUTHORIZATION_FAILED), None);
+        }
+        let Some(topic) = self.store.by_name(name) else {
+            let error = if is_valid_name(name) {
+                ErrorCode::UNKNOWN_TOPIC_OR_PARTITION
+            } else {
+                ErrorCode::INVALID_TOPIC_EXCEPTION
+            };
+            return (failed(error), None);
+        };
+        let node = self.config.node_id;
+        let until = topic.partition_count().min(from.saturating_add(at_most));
+        let partition = |partition_index| DescribeTopicPartitionsResponsePartition {
+            partition_index,
+            leader_id: node,
+            leader_epoch: self.store.leader_epoch(),
+            replica_nodes: vec![node],
+            isr_nodes: vec![node],
+            ..DescribeTopicPartitionsResponsePartition::default()
+        };
+        let described = DescribeTopicPartitionsResponseTopic {
+            name: Some(name.to_owned()),
+            topic_id: topic.id,
+            is_internal: topic.internal,
+            partitions: (from..until).map(partition).collect(),
+            topic_authorized_operations: self.allowed_operations(call, Resource::Topic(name)),
+            ..DescribeTopicPartitionsResponseTopic::default()
+        };
+        (described, (until < topic.partition_count()).then_some(until))
+    }
+}

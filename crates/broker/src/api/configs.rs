@@ -1,0 +1,335 @@
+//! DescribeConfigs, AlterConfigs, IncrementalAlterConfigs: settings of topics, and the broker's to look at.
+
+use std::collections::BTreeMap;
+
+use headrace_log::Disk;
+use headrace_wire::errors::ErrorCode;
+use headrace_wire::messages::alter_configs_response::AlterConfigsResourceResponse;
+use headrace_wire::messages::describe_configs_request::DescribeConfigsResource;
+use headrace_wire::messages::describe_configs_response::{
+    DescribeConfigsResourceResult, DescribeConfigsResult, DescribeConfigsSynonym,
+};
+use headrace_wire::messages::{
+    AlterConfigsRequest, AlterConfigsResponse, DescribeConfigsRequest, DescribeConfigsResponse,
+    IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse, incremental_alter_configs_response,
+};
+
+use super::topics::Refusal;
+use crate::auth::{Operation, Resource};
+use crate::broker::Broker;
+use crate::call::{Call, Outcome};
+use crate::config::BrokerConfig;
+use crate::topic_config::{self, DefaultOf, Kind, TOPIC_OPTIONS, TopicOption};
+
+/// Kafka's resource types.
+const TOPIC: i8 = 2;
+const BROKER: i8 = 4;
+
+/// Kafka's sources of a value.
+const OF_TOPIC: i8 = 1;
+const OF_BROKER_FILE: i8 = 4;
+const OF_DEFAULT: i8 = 5;
+
+/// Operations of IncrementalAlterConfigs.
+const SET: i8 = 0;
+const DELETE: i8 = 1;
+const APPEND: i8 = 2;
+const SUBTRACT: i8 = 3;
+
+/// A topic's value of a setting.
+pub(super) fn effective(
+    option: &TopicOption,
+    overrides: &BTreeMap<String, String>,
+    config: &BrokerConfig,
+) -> String {
+    overrides.get(option.name).cloned().unwrap_or_else(|| option.default_value(config))
+}
+
+/// Where a topic's value of a setting comes from.
+pub(super) fn source_of(
+    option: &TopicOption,
+    overrides: &BTreeMap<String, String>,
+    config: &BrokerConfig,
+) -> i8 {
+    match option.default {
+        _ if overrides.contains_key(option.name) => OF_TOPIC,
+        DefaultOf::Broker(name) => broker_source(name, config),
+        DefaultOf::Fixed(_) => OF_DEFAULT,
+    }
+}
+
+fn broker_source(name: &str, config: &BrokerConfig) -> i8 {
+    let default = BrokerConfig::OPTIONS.iter().find(|row| row.name == name).map(|row| row.default);
+    if config.get(name).as_deref() == default { OF_DEFAULT } else { OF_BROKER_FILE }
+}
+
+impl<D: Disk> Broker<D> {
+    /// Answers settings.
+    pub(crate) fn describe_configs(
+        &mut self,
+        call: &Call,
+        request: DescribeConfigsRequest,
+    ) -> Outcome<DescribeConfigsResponse> {
+        let mut response = DescribeConfigsResponse::default();
+        for resource in &request.resources {
+            let mut result = DescribeConfigsResult {
+                resource_type: resource.resource_type,
+                resource_name: resource.resource_name.clone(),
+                ..DescribeConfigsResult::default()
+            };
+            match self.describe_resource(call, resource) {
+                Ok(mut configs) => {
+                    if let Some(keys) = &resource.configuration_keys {
+                        configs.retain(|c| keys.contains(&c.name));
+                    }
+                    for config in &mut configs {
+                        if !request.include_synonyms {
+                            config.synonyms.clear();
+                        }
+                        if !request.include_documentation {
+                            config.documentation = None;
+                        }
+                    }
+                    result.configs = configs;
+                }
+                Err((error, why)) => {
+                    result.error_code = error.code();
+                    result.error_message = Some(why);
+                }
+            }
+            response.results.push(result);
+        }
+        Outcome::Reply(response)
+    }
+
+    fn describe_resource(
+        &self,
+        call: &Call,
+        resource: &DescribeConfigsResource,
+    ) -> Result<Vec<DescribeConfigsResourceResult>, Refusal> {
+        let name = &resource.resource_name;
+        match resource.resource_type {
+            TOPIC => {
+                if !self.allows(call, Operation::DescribeConfigs, Resource::Topic(name)) {
+                    return Err((
+                        ErrorCode::TOPIC_AUTHORIZATION_FAILED,
+                        format!("not authorized: topic {name}"),
+                    ));
+                }
+                let missing = || (ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, format!("there is no topic {name}"));
+                let overrides = &self.store.by_name(name).ok_or_else(missing)?.overrides;
+                Ok(TOPIC_OPTIONS.iter().map(|o| self.topic_option(o, overrides)).collect())
+            }
+            BROKER => {
+                if !self.allows(call, Operation::DescribeConfigs, Resource::Cluster) {
+                    return Err((
+                        ErrorCode::CLUSTER_AUTHORIZATION_FAILED,
+                        "not authorized: cluster".to_owned(),
+                    ));
+                }
+                // An empty name asks for the defaults of all brokers, of which there are none.
+                if name.is_empty() {
+                    return Ok(Vec::new());
+                }
+                if *name != self.config.node_id.to_string() {
+                    let why = format!("there is no broker {name}, this one is {}", self.config.node_id);
+                    return Err((ErrorCode::INVALID_REQUEST, why));
+                }
+                Ok(BrokerConfig::OPTIONS.iter().map(|row| self.broker_option(row)).collect())
+            }
+            other => {
+                Err((ErrorCode::INVALID_REQUEST, format!("resources of type {other} have no settings here")))
+            }
+        }
+    }
+
+    fn topic_option(
+        &self,
+        option: &TopicOption,
+        overrides: &BTreeMap<String, String>,
+    ) -> DescribeConfigsResourceResult {
+        let mut synonyms = Vec::new();
+        if let Some(value) = overrides.get(option.name) {
+            let (name, value) = (option.name.to_owned(), Some(value.clone()));
+            synonyms.push(DescribeConfigsSynonym { name, value, source: OF_TOPIC });
+        }
+        if let DefaultOf::Broker(name) = option.default {
+            let source = broker_source(name, &self.config);
+            let value = self.config.get(name);
+            synonyms.push(DescribeConfigsSynonym { name: name.to_owned(), value, source });
+        }
+        DescribeConfigsResourceResult {
+            name: option.name.to_owned(),
+            value: Some(effective(option, overrides, &self.config)),
+            read_only: false,
+            config_source: source_of(option, overrides, &self.config),
+            is_sensitive: false,
+            synonyms,
+            config_type: option.kind.id(),
+            documentation: Some(option.sentence.to_owned()),
+        }
+    }
+
+    fn broker_option(&self, row: &crate::config::OptionRow) -> DescribeConfigsResourceResult {
+        let kind = match row.kind {
+            "boolean" => Kind::Boolean,
+            "int" => Kind::Int,
+            "long" => Kind::Long,
+            _ => Kind::String,
+        };
+        let value = self.config.get(row.name);
+        let source = broker_source(row.name, &self.config);
+        let name = row.name.to_owned();
+        let synonyms = vec![DescribeConfigsSynonym { name: name.clone(), value: value.clone(), source }];
+        DescribeConfigsResourceResult {
+            name,
+            value,
+            read_only: true,
+            config_source: source,
+            is_sensitive: false,
+            synonyms,
+            config_type: kind.id(),
+            documentation: Some(row.sentence.to_owned()),
+        }
+    }
+
+    /// Replaces all settings of topics.
+    pub(crate) fn alter_configs(
+        &mut self,
+        call: &Call,
+        request: AlterConfigsRequest,
+    ) -> Outcome<AlterConfigsResponse> {
+        let mut response = AlterConfigsResponse::default();
+        for resource in request.resources {
+            let result =
+                self.alter_target(call, resource.resource_type, &resource.resource_name).and_then(|_| {
+                    let mut overrides = BTreeMap::new();
+                    for config in resource.configs {
+                        let Some(value) = config.value else {
+                            return Err((
+                                ErrorCode::INVALID_REQUEST,
+                                format!("{} has no value", config.name),
+                            ));
+                        };
+                        overrides.insert(config.name, value);
+                    }
+                    self.apply_overrides(&resource.resource_name, overrides, request.validate_only)
+                });
+            let (error, why) = result.err().map_or((ErrorCode::NONE, None), |(e, why)| (e, Some(why)));
+            response.responses.push(AlterConfigsResourceResponse {
+                error_code: error.code(),
+                error_message: why,
+                resource_type: resource.resource_type,
+                resource_name: resource.resource_name,
+            });
+        }
+        Outcome::Reply(response)
+    }
+
+    /// Changes settings of topics one by one.
+    pub(crate) fn incremental_alter_configs(
+        &mut self,
+        call: &Call,
+        request: IncrementalAlterConfigsRequest,
+    ) -> Outcome<IncrementalAlterConfigsResponse> {
+        let mut response = IncrementalAlterConfigsResponse::default();
+        for resource in request.resources {
+            let name = resource.resource_name;
+            let result = self.alter_target(call, resource.resource_type, &name).and_then(|mut overrides| {
+                for config in resource.configs {
+                    self.change(&mut overrides, &config.name, config.config_operation, config.value)?;
+                }
+                self.apply_overrides(&name, overrides, request.validate_only)
+            });
+            let (error, why) = result.err().map_or((ErrorCode::NONE, None), |(e, why)| (e, Some(why)));
+            response.responses.push(incremental_alter_configs_response::AlterConfigsResourceResponse {
+                error_code: error.code(),
+                error_message: why,
+                resource_type: resource.resource_type,
+                resource_name: name,
+            });
+        }
+        Outcome::Reply(response)
+    }
+
+    /// The settings that a topic has of its own, if the caller may change them.
+    fn alter_target(&self, call: &Call, kind: i8, name: &str) -> Result<BTreeMap<String, String>, Refusal> {
+        match kind {
+            TOPIC => {
+                if !self.allows(call, Operation::AlterConfigs, Resource::Topic(name)) {
+                    return Err((
+                        ErrorCode::TOPIC_AUTHORIZATION_FAILED,
+                        format!("not authorized: topic {name}"),
+                    ));
+                }
+                let missing = || (ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, format!("there is no topic {name}"));
+                self.store.by_name(name).map(|t| t.overrides.clone()).ok_or_else(missing)
+            }
+            BROKER => {
+                if !self.allows(call, Operation::AlterConfigs, Resource::Cluster) {
+                    return Err((
+                        ErrorCode::CLUSTER_AUTHORIZATION_FAILED,
+                        "not authorized: cluster".to_owned(),
+                    ));
+                }
+                let why = "the broker's settings are given when it starts".to_owned();
+                Err((ErrorCode::INVALID_REQUEST, why))
+            }
+            other => {
+                Err((ErrorCode::INVALID_REQUEST, format!("resources of type {other} have no settings here")))
+            }
+        }
+    }
+
+    fn change(
+        &self,
+        overrides: &mut BTreeMap<String, String>,
+        name: &str,
+        operation: i8,
+        value: Option<String>,
+    ) -> Result<(), Refusal> {
+        if operation == DELETE {
+            overrides.remove(name);
+            return Ok(());
+        }
+        let Some(value) = value else {
+            return Err((ErrorCode::INVALID_REQUEST, format!("{name} has no value")));
+        };
+        if operation == SET {
+            overrides.insert(name.to_owned(), value);
+            return Ok(());
+        }
+        let Some(option) = topic_config::find(name).filter(|o| o.kind == Kind::List) else {
+            return Err((ErrorCode::INVALID_CONFIG, format!("{name} is not a list")));
+        };
+        let now = effective(option, overrides, &self.config);
+        let mut words: Vec<&str> = now.split(',').map(str::trim).filter(|w| !w.is_empty()).collect();
+        for word in value.split(',').map(str::trim) {
+            words.retain(|w| *w != word);
+            if operation == APPEND {
+                words.push(word);
+            } else if operation != SUBTRACT {
+                return Err((ErrorCode::INVALID_REQUEST, format!("unknown operation {operation} on {name}")));
+            }
+        }
+        overrides.insert(name.to_owned(), words.join(","));
+        Ok(())
+    }
+
+    fn apply_overrides(
+        &mut self,
+        topic: &str,
+        overrides: BTreeMap<String, String>,
+        dry: bool,
+    ) -> Result<(), Refusal> {
+        for (name, value) in &overrides {
+            topic_config::check(name, value).map_err(|why| (ErrorCode::INVALID_CONFIG, why))?;
+        }
+        if dry {
+            return Ok(());
+        }
+        self.store.set_overrides(&self.config, topic, overrides).map_err(|e| {
+            (ErrorCode::KAFKA_STORAGE_ERROR, format!("settings of {topic} cannot be stored: {e}"))
+        })
+    }
+}

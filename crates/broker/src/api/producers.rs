@@ -1,0 +1,50 @@
+//! InitProducerId: ids for idempotent producers.
+
+use headrace_log::Disk;
+use headrace_wire::errors::ErrorCode;
+use headrace_wire::messages::{InitProducerIdRequest, InitProducerIdResponse};
+
+use crate::auth::{Operation, Resource};
+use crate::broker::Broker;
+use crate::call::{Call, Outcome};
+
+impl<D: Disk> Broker<D> {
+    /// Gives out a producer id. Transactional ids are refused with UNSUPPORTED_VERSION until there are transactions.
+    pub(crate) fn init_producer_id(
+        &mut self,
+        call: &Call,
+        request: InitProducerIdRequest,
+    ) -> Outcome<InitProducerIdResponse> {
+        let failed = |error: ErrorCode| {
+            Outcome::Reply(InitProducerIdResponse {
+                error_code: error.code(),
+                producer_epoch: -1,
+                ..InitProducerIdResponse::default()
+            })
+        };
+        if let Some(id) = &request.transactional_id {
+            if !self.allows(call, Operation::Write, Resource::TransactionalId(id)) {
+                return failed(ErrorCode::TRANSACTIONAL_ID_AUTHORIZATION_FAILED);
+            }
+            return failed(ErrorCode::UNSUPPORTED_VERSION);
+        }
+        let allowed = self.allows(call, Operation::IdempotentWrite, Resource::Cluster)
+            || self.store.topics().any(|t| self.allows(call, Operation::Write, Resource::Topic(&t.name)));
+        if !allowed {
+            return failed(ErrorCode::CLUSTER_AUTHORIZATION_FAILED);
+        }
+        // Without a transactional id the id and epoch that the client may name are of no use (KIP-360): it gets new
+        // ones, as from Kafka.
+        match self.store.next_producer_id() {
+            Ok(producer_id) => Outcome::Reply(InitProducerIdResponse {
+                producer_id,
+                producer_epoch: 0,
+                ..InitProducerIdResponse::default()
+            }),
+            Err(error) => {
+                self.store.note_trouble(&error);
+                failed(ErrorCode::COORDINATOR_NOT_AVAILABLE)
+            }
+        }
+    }
+}

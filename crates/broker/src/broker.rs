@@ -1,0 +1,336 @@
+//! The broker: inputs, outputs, and the order of requests on a connection.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use headrace_log::Disk;
+use headrace_wire::time::Now;
+
+use crate::auth::{Authorizer, Operation, Resource};
+use crate::call::{Call, ConnId, Parked, Response, Wait};
+use crate::config::BrokerConfig;
+use crate::error::BrokerError;
+use crate::fetch::FetchSessions;
+use crate::flush::{FlushWork, Flushes};
+use crate::group::Groups;
+use crate::random::Random;
+use crate::store::{StartReport, Store};
+
+/// Requests of one connection that may wait behind a parked one before its socket is no longer read.
+const QUEUED_REQUESTS_MAX: usize = 32;
+/// Bytes of requests of one connection that may wait before its socket is no longer read. One request may exceed it.
+const QUEUED_BYTES_MAX: usize = 16 << 20;
+
+/// What the broker knows of a connection.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) host: Arc<str>,
+    queue: VecDeque<Bytes>,
+    queued_bytes: usize,
+    /// The request that holds up the ones behind it.
+    pub(crate) current: Option<u64>,
+    /// Nothing further is handled.
+    pub(crate) closing: bool,
+}
+
+/// A Kafka broker without sockets, clock or threads of its own; the driver's loop gives it those.
+///
+/// Inputs are `handle_*`, outputs `poll_*`. After any input: poll responses until there is none, then closes, then
+/// flush work; then sleep until [`Broker::poll_timeout`] or the next input. Requests of one connection are answered
+/// in order. Memory: what the peers' limits allow, plus the indexes of the log.
+pub struct Broker<D: Disk> {
+    pub(crate) config: BrokerConfig,
+    pub(crate) authorizer: Box<dyn Authorizer>,
+    pub(crate) store: Store<D>,
+    pub(crate) sessions: FetchSessions,
+    pub(crate) groups: Groups,
+    pub(crate) flushes: Flushes,
+    pub(crate) random: Random,
+    pub(crate) connections: HashMap<ConnId, Connection>,
+    pub(crate) parked: HashMap<u64, Parked>,
+    /// Deadlines of parked fetches.
+    pub(crate) deadlines: BTreeSet<(u64, u64)>,
+    /// Parked fetches that may have enough now.
+    pub(crate) woken: BTreeSet<u64>,
+    /// Connections whose next request can be handled.
+    ready: VecDeque<ConnId>,
+    responses: VecDeque<Response<D::File>>,
+    closes: VecDeque<(ConnId, String)>,
+    last_token: u64,
+    pub(crate) now: Now,
+    pub(crate) retention_due: u64,
+    pub(crate) offsets_check_due: u64,
+}
+
+impl<D: Disk> std::fmt::Debug for Broker<D> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Broker")
+            .field("node_id", &self.config.node_id)
+            .field("connections", &self.connections.len())
+            .field("parked", &self.parked.len())
+            .finish_non_exhaustive()
+    }
+}
+
+fn due(now: Now, interval_ms: i64) -> u64 {
+    now.mono_ms.saturating_add(u64::try_from(interval_ms).unwrap_or(1).max(1))
+}
+
+impl<D: Disk> Broker<D> {
+    /// Opens the data directory named in `config`, recovers what is in it, and loads topics and groups.
+    ///
+    /// # Errors
+    /// [`BrokerError`] names the file: the directory is in use by another broker, belongs to another cluster, or
+    /// holds damaged files.
+    pub fn open(
+        disk: D,
+        config: BrokerConfig,
+        authorizer: Box<dyn Authorizer>,
+        random_seed: u64,
+        now: Now,
+    ) -> Result<(Self, StartReport), BrokerError> {
+        let mut random = Random::new(random_seed);
+        let (store, report) = Store::open(disk, &config, &mut random, now)?;
+        let mut broker = Self {
+            sessions: FetchSessions::new(
+                usize::try_from(config.max_incremental_fetch_session_cache_slots).unwrap_or(0),
+            ),
+            groups: Groups::new(&config),
+            flushes: Flushes::default(),
+            retention_due: due(now, config.log_retention_check_interval_ms),
+            offsets_check_due: due(now, config.offsets_retention_check_interval_ms),
+            config,
+            authorizer,
+            store,
+            random,
+            connections: HashMap::new(),
+            parked: HashMap::new(),
+            deadlines: BTreeSet::new(),
+            woken: BTreeSet::new(),
+            ready: VecDeque::new(),
+            responses: VecDeque::new(),
+            closes: VecDeque::new(),
+            last_token: 0,
+            now,
+        };
+        broker.load_groups(now)?;
+        Ok((broker, report))
+    }
+
+    /// Sets the address that clients are told, once the driver has bound its socket.
+    pub fn set_advertised(&mut self, host: impl Into<String>, port: u16) {
+        self.config.advertised_host = host.into();
+        self.config.advertised_port = port;
+    }
+
+    /// The address that clients are told.
+    #[must_use]
+    pub fn advertised(&self) -> (&str, u16) {
+        (&self.config.advertised_host, self.config.advertised_port)
+    }
+
+    /// The cluster's id.
+    #[must_use]
+    pub fn cluster_id(&self) -> &str {
+        &self.store.cluster_id
+    }
+
+    // ---- inputs
+
+    /// A client has connected. `peer` is its address, as text.
+    pub fn handle_connect(&mut self, now: Now, conn: ConnId, peer: &str) {
+        self.now = now;
+        // Kafka's tools show members' hosts as "/address".
+        let host = peer.rsplit_once(':').map_or(peer, |(host, _)| host);
+        let connection = Connection {
+            host: format!("/{}", host.trim_matches(['[', ']'])).into(),
+            queue: VecDeque::new(),
+            queued_bytes: 0,
+            current: None,
+            closing: false,
+        };
+        self.connections.insert(conn, connection);
+    }
+
+    /// One whole request, without its size prefix.
+    pub fn handle_frame(&mut self, now: Now, conn: ConnId, frame: Bytes) {
+        self.now = now;
+        let Some(connection) = self.connections.get_mut(&conn) else { return };
+        if connection.closing {
+            return;
+        }
+        connection.queued_bytes += frame.len();
+        connection.queue.push_back(frame);
+        self.pump(conn);
+    }
+
+    /// A client is gone. What it waits for is dropped; its group memberships end with their sessions.
+    pub fn handle_disconnect(&mut self, now: Now, conn: ConnId) {
+        self.now = now;
+        let Some(connection) = self.connections.remove(&conn) else { return };
+        if let Some(parked) = connection.current.and_then(|token| self.parked.remove(&token)) {
+            self.unwatch(&parked);
+        }
+    }
+
+    /// Time has passed: see [`Broker::poll_timeout`].
+    pub fn handle_timeout(&mut self, now: Now) {
+        self.now = now;
+        while let Some(&(at, token)) = self.deadlines.first()
+            && at <= now.mono_ms
+        {
+            self.deadlines.pop_first();
+            if let Some(Parked { wait: Wait::Fetch(wait), .. }) = self.parked.get_mut(&token) {
+                wait.overdue = true;
+                self.woken.insert(token);
+            }
+        }
+        self.expire_groups(now);
+        if self.retention_due <= now.mono_ms {
+            self.retention_due = due(now, self.config.log_retention_check_interval_ms);
+            self.store.apply_retention(now);
+        }
+        if self.offsets_check_due <= now.mono_ms {
+            self.offsets_check_due = due(now, self.config.offsets_retention_check_interval_ms);
+            self.expire_offsets(now);
+        }
+    }
+
+    // ---- outputs
+
+    /// The next answer to send.
+    pub fn poll_response(&mut self) -> Option<Response<D::File>> {
+        if self.responses.is_empty() {
+            self.settle();
+        }
+        self.responses.pop_front()
+    }
+
+    /// The next connection to close, once what was answered before is sent, and why.
+    pub fn poll_close(&mut self) -> Option<(ConnId, String)> {
+        self.closes.pop_front()
+    }
+
+    /// When to call [`Broker::handle_timeout`], in `mono_ms`.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<u64> {
+        let fetch = self.deadlines.first().map(|(at, _)| *at);
+        let housekeeping = self.retention_due.min(self.offsets_check_due);
+        let flush = self.flushes.due();
+        [fetch, self.groups.deadline(), flush, Some(housekeeping)].into_iter().flatten().min()
+    }
+
+    /// Whether more requests of this connection should be read now.
+    #[must_use]
+    pub fn wants_read(&self, conn: ConnId) -> bool {
+        self.connections.get(&conn).is_some_and(|c| {
+            !c.closing && c.queue.len() < QUEUED_REQUESTS_MAX && c.queued_bytes < QUEUED_BYTES_MAX
+        })
+    }
+
+    /// Files to sync on a thread of their own; hand the work back with [`Broker::handle_flushed`].
+    pub fn poll_flush(&mut self) -> Option<FlushWork<D::File>> {
+        self.flushes.poll(&mut self.store, self.now)
+    }
+
+    /// Errors that no client could be told of since the last call, one sentence each: for the driver to log.
+    pub fn take_troubles(&mut self) -> Vec<String> {
+        self.store.take_troubles()
+    }
+
+    /// A flush has ended.
+    pub fn handle_flushed(&mut self, now: Now, work: FlushWork<D::File>, result: std::io::Result<()>) {
+        self.now = now;
+        if let Err(error) = &result {
+            self.store.note_trouble(&format!("sync failed: {error}"));
+        }
+        self.flushes.done(&mut self.store, now, &work, result.is_ok());
+        self.finish_flushed(work.key, result.is_ok());
+    }
+
+    /// Stops cleanly: everything is synced and marked, so that the next start need not check the log. Waiting
+    /// requests are dropped; their connections are for the driver to close.
+    ///
+    /// # Errors
+    /// The disk refused; the next start recovers as after a crash.
+    pub fn close(&mut self, now: Now) -> Result<(), BrokerError> {
+        self.now = now;
+        self.parked.clear();
+        self.deadlines.clear();
+        self.woken.clear();
+        self.store.close(now)
+    }
+
+    // ---- in order
+
+    /// Handles what can be handled now of a connection's queue.
+    fn pump(&mut self, conn: ConnId) {
+        while let Some(connection) = self.connections.get_mut(&conn)
+            && connection.current.is_none()
+            && !connection.closing
+            && let Some(frame) = connection.queue.pop_front()
+        {
+            connection.queued_bytes -= frame.len();
+            self.last_token += 1;
+            connection.current = Some(self.last_token);
+            let token = self.last_token;
+            self.dispatch(conn, token, frame);
+        }
+    }
+
+    /// Answers parked fetches that have enough, and goes on with the requests behind them, until nothing moves.
+    fn settle(&mut self) {
+        loop {
+            if let Some(token) = self.woken.pop_first() {
+                self.retry_fetch(token);
+            } else if let Some(conn) = self.ready.pop_front() {
+                self.pump(conn);
+            } else {
+                return;
+            }
+        }
+    }
+
+    /// Sends an answer and frees its connection for the next request.
+    pub(crate) fn send(&mut self, call: &Call, response: Response<D::File>) {
+        self.responses.push_back(response);
+        self.release(call);
+    }
+
+    /// The request is done with, answered or not.
+    pub(crate) fn release(&mut self, call: &Call) {
+        let Some(connection) = self.connections.get_mut(&call.conn) else { return };
+        if connection.current == Some(call.token) {
+            connection.current = None;
+            if !connection.queue.is_empty() {
+                self.ready.push_back(call.conn);
+            }
+        }
+    }
+
+    /// Gives a connection up.
+    pub(crate) fn close_connection(&mut self, conn: ConnId, why: String) {
+        if let Some(connection) = self.connections.get_mut(&conn)
+            && !connection.closing
+        {
+            connection.closing = true;
+            connection.queue.clear();
+            connection.queued_bytes = 0;
+            self.closes.push_back((conn, why));
+        }
+    }
+
+    // ---- for handlers
+
+    /// Asks the authorizer.
+    pub(crate) fn allows(&self, call: &Call, operation: Operation, resource: Resource<'_>) -> bool {
+        self.authorizer.authorize(call.identity(), operation, resource)
+    }
+
+    /// KIP-430: what the caller may do with a resource, as a bit field.
+    pub(crate) fn allowed_operations(&self, call: &Call, resource: Resource<'_>) -> i32 {
+        let allowed = resource.operations().iter().filter(|op| self.allows(call, **op, resource));
+        allowed.fold(0, |bits, op| bits | (1 << (*op as u8)))
+    }
+}

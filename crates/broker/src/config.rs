@@ -1,0 +1,384 @@
+//! The broker's options: one table of Kafka's names, types, ranges, defaults and sentences.
+
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+
+/// Why an option was refused. The text names the option and what is accepted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// No such option.
+    #[error("unknown option {name:?}{}", hint(nearest.as_deref()))]
+    Unknown {
+        /// The name that was given.
+        name: String,
+        /// The nearest name that exists, when one is near.
+        nearest: Option<String>,
+    },
+    /// The value is not of the option's type or lies outside its range.
+    #[error("option {name} = {value:?}: expected {expected}")]
+    Invalid {
+        /// Kafka's name of the option.
+        name: String,
+        /// The value that was given.
+        value: String,
+        /// What is accepted.
+        expected: String,
+    },
+    /// Kafka knows the option, this broker does not support it.
+    #[error("option {name} is not supported: {reason}")]
+    Unsupported {
+        /// Kafka's name of the option.
+        name: String,
+        /// Why not.
+        reason: &'static str,
+    },
+}
+
+fn hint(nearest: Option<&str>) -> String {
+    nearest.map(|n| format!(", did you mean {n:?}?")).unwrap_or_default()
+}
+
+/// One row of the option table, for generated documentation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct OptionRow {
+    /// Kafka's name, with dots.
+    pub name: &'static str,
+    /// `int`, `long`, `boolean` or `string`.
+    pub kind: &'static str,
+    /// The default as text; empty for none.
+    pub default: &'static str,
+    /// What it does, with its unit.
+    pub sentence: &'static str,
+}
+
+/// A value that an option can hold, parsed from text.
+trait OptionValue: Sized {
+    type Range;
+    const KIND: &'static str;
+    fn parse(text: &str, range: &Self::Range) -> Result<Self, String>;
+    fn show(&self) -> String;
+}
+
+macro_rules! int_option {
+    ($int:ty, $kind:literal) => {
+        impl OptionValue for $int {
+            type Range = RangeInclusive<$int>;
+            const KIND: &'static str = $kind;
+            fn parse(text: &str, range: &Self::Range) -> Result<Self, String> {
+                text.trim()
+                    .parse()
+                    .ok()
+                    .filter(|n| range.contains(n))
+                    .ok_or_else(|| format!("a whole number from {} to {}", range.start(), range.end()))
+            }
+            fn show(&self) -> String {
+                self.to_string()
+            }
+        }
+    };
+}
+int_option!(i32, "int");
+int_option!(i64, "long");
+int_option!(u16, "int");
+
+impl OptionValue for bool {
+    type Range = ();
+    const KIND: &'static str = "boolean";
+    fn parse(text: &str, (): &()) -> Result<Self, String> {
+        match text.trim().to_ascii_lowercase().as_str() {
+            "true" => Ok(true),
+            "false" => Ok(false),
+            _ => Err("true or false".to_owned()),
+        }
+    }
+    fn show(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl OptionValue for String {
+    type Range = &'static [&'static str];
+    const KIND: &'static str = "string";
+    fn parse(text: &str, allowed: &Self::Range) -> Result<Self, String> {
+        if allowed.is_empty() || allowed.contains(&text) {
+            Ok(text.to_owned())
+        } else {
+            Err(format!("one of {}", allowed.join(", ")))
+        }
+    }
+    fn show(&self) -> String {
+        self.clone()
+    }
+}
+
+impl OptionValue for Option<String> {
+    type Range = ();
+    const KIND: &'static str = "string";
+    fn parse(text: &str, (): &()) -> Result<Self, String> {
+        Ok((!text.is_empty()).then(|| text.to_owned()))
+    }
+    fn show(&self) -> String {
+        self.clone().unwrap_or_default()
+    }
+}
+
+impl OptionValue for PathBuf {
+    type Range = ();
+    const KIND: &'static str = "string";
+    fn parse(text: &str, (): &()) -> Result<Self, String> {
+        if text.is_empty() { Err("a path".to_owned()) } else { Ok(Self::from(text)) }
+    }
+    fn show(&self) -> String {
+        self.display().to_string()
+    }
+}
+
+macro_rules! options {
+    ($($field:ident : $type:ty = $default:literal, $name:literal, $range:expr, $sentence:literal;)*) => {
+        /// The options of a broker, under Kafka's names with dots as underscores.
+        #[derive(Debug, Clone, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub struct BrokerConfig {
+            $(
+                #[doc = concat!("`", $name, "`, default `", $default, "`: ", $sentence)]
+                pub $field: $type,
+            )*
+        }
+
+        impl BrokerConfig {
+            /// Every option, in the order of the documentation.
+            pub const OPTIONS: &'static [OptionRow] = &[$(OptionRow {
+                name: $name,
+                kind: <$type as OptionValue>::KIND,
+                default: $default,
+                sentence: $sentence,
+            }),*];
+
+            fn defaults() -> Result<Self, String> {
+                Ok(Self { $($field: <$type as OptionValue>::parse($default, &$range)?,)* })
+            }
+
+            fn set_known(&mut self, name: &str, value: &str) -> Option<Result<(), String>> {
+                match name {
+                    $($name => Some(<$type as OptionValue>::parse(value, &$range).map(|v| self.$field = v)),)*
+                    _ => None,
+                }
+            }
+
+            /// The value of an option as text, `None` for a name that is not in the table.
+            #[must_use]
+            pub fn get(&self, name: &str) -> Option<String> {
+                match name {
+                    $($name => Some(OptionValue::show(&self.$field)),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+const ANY: &[&str] = &[];
+const CLEANUP_POLICIES: &[&str] = &["delete", "compact", "compact,delete", "delete,compact"];
+const TIMESTAMP_TYPES: &[&str] = &["CreateTime", "LogAppendTime"];
+
+options! {
+    node_id: i32 = "1", "node.id", 0..=i32::MAX, "the node's number in the cluster.";
+    cluster_id: Option<String> = "", "cluster.id", (), "the cluster's id; made at random once and kept in the data directory when empty.";
+    broker_rack: Option<String> = "", "broker.rack", (), "the rack named in metadata.";
+    advertised_host: String = "", "advertised.host", ANY, "the host name that clients are told to connect to; the driver sets it after it has bound when empty.";
+    advertised_port: u16 = "9092", "advertised.port", 0..=u16::MAX, "the port that clients are told to connect to; the driver sets it after it has bound.";
+    data_dir: PathBuf = "headrace-data", "log.dir", (), "the directory that holds topics and offsets.";
+    auto_create_topics_enable: bool = "true", "auto.create.topics.enable", (), "whether a metadata request for an unknown topic creates it.";
+    delete_topic_enable: bool = "true", "delete.topic.enable", (), "whether topics can be deleted.";
+    num_partitions: i32 = "1", "num.partitions", 1..=10_000, "partitions of a topic that is created without a number.";
+    log_segment_bytes: i32 = "1073741824", "log.segment.bytes", 1_048_576..=i32::MAX, "size in bytes at which a log segment is closed and a new one begun.";
+    log_roll_ms: i64 = "604800000", "log.roll.ms", 1..=i64::MAX, "age in ms at which a log segment is closed.";
+    log_retention_ms: i64 = "604800000", "log.retention.ms", -1..=i64::MAX, "age in ms after which closed segments are deleted; -1 keeps them.";
+    log_retention_bytes: i64 = "-1", "log.retention.bytes", -1..=i64::MAX, "size in bytes of a partition beyond which closed segments are deleted; -1 keeps them.";
+    log_retention_check_interval_ms: i64 = "300000", "log.retention.check.interval.ms", 1..=i64::MAX, "how often in ms retention is applied.";
+    log_cleanup_policy: String = "delete", "log.cleanup.policy", CLEANUP_POLICIES, "what happens to old segments; compaction itself is not done yet, so compact keeps everything.";
+    log_index_interval_bytes: i32 = "4096", "log.index.interval.bytes", 0..=i32::MAX, "bytes of log between two index entries.";
+    log_index_size_max_bytes: i32 = "10485760", "log.index.size.max.bytes", 4..=i32::MAX, "size in bytes at which an index counts as full and the segment is closed.";
+    log_flush_interval_messages: i64 = "9223372036854775807", "log.flush.interval.messages", 1..=i64::MAX, "records after which a partition is synced to disk.";
+    log_flush_interval_ms: i64 = "9223372036854775807", "log.flush.interval.ms", 0..=i64::MAX, "ms after which a partition with new records is synced to disk.";
+    log_message_timestamp_type: String = "CreateTime", "log.message.timestamp.type", TIMESTAMP_TYPES, "whose clock record timestamps come from.";
+    log_message_timestamp_before_max_ms: i64 = "9223372036854775807", "log.message.timestamp.before.max.ms", 0..=i64::MAX, "how far in ms a record's timestamp may lie in the past.";
+    log_message_timestamp_after_max_ms: i64 = "3600000", "log.message.timestamp.after.max.ms", 0..=i64::MAX, "how far in ms a record's timestamp may lie in the future.";
+    message_max_bytes: i32 = "1048588", "message.max.bytes", 0..=i32::MAX, "largest record batch in bytes, as it travels.";
+    fetch_max_bytes: i32 = "57671680", "fetch.max.bytes", 1_024..=i32::MAX, "most bytes of records in one fetch response; one whole batch is always sent.";
+    max_incremental_fetch_session_cache_slots: i32 = "1000", "max.incremental.fetch.session.cache.slots", 0..=i32::MAX, "incremental fetch sessions kept at most.";
+    group_min_session_timeout_ms: i32 = "6000", "group.min.session.timeout.ms", 1..=i32::MAX, "shortest session timeout in ms that a group member may ask for.";
+    group_max_session_timeout_ms: i32 = "1800000", "group.max.session.timeout.ms", 1..=i32::MAX, "longest session timeout in ms that a group member may ask for.";
+    group_initial_rebalance_delay_ms: i32 = "0", "group.initial.rebalance.delay.ms", 0..=i32::MAX, "ms that the first rebalance of an empty group waits for more members (Kafka: 3000).";
+    group_max_size: i32 = "2147483647", "group.max.size", 1..=i32::MAX, "members that a group may have.";
+    offsets_topic_num_partitions: i32 = "1", "offsets.topic.num.partitions", 1..=1_000, "partitions of __consumer_offsets when it is created (Kafka: 50; one node gains nothing from more).";
+    offsets_topic_segment_bytes: i32 = "4194304", "offsets.topic.segment.bytes", 1_048_576..=i32::MAX, "segment size in bytes of __consumer_offsets.";
+    offset_metadata_max_bytes: i32 = "4096", "offset.metadata.max.bytes", 0..=i32::MAX, "longest text in bytes that may be committed with an offset.";
+    offsets_retention_minutes: i32 = "10080", "offsets.retention.minutes", 1..=i32::MAX, "minutes that offsets of a group without members are kept.";
+    offsets_retention_check_interval_ms: i64 = "600000", "offsets.retention.check.interval.ms", 1..=i64::MAX, "how often in ms old offsets are looked for.";
+    producer_id_expiration_ms: i32 = "86400000", "producer.id.expiration.ms", 1..=i32::MAX, "ms after which an idle producer's sequence numbers are forgotten.";
+    socket_request_max_bytes: i32 = "104857600", "socket.request.max.bytes", 1_024..=i32::MAX, "largest request in bytes; a larger one closes the connection.";
+    connections_max_idle_ms: i64 = "600000", "connections.max.idle.ms", 1..=i64::MAX, "ms after which an idle connection is closed.";
+}
+
+/// Options that Kafka's broker has and this one does not, with the reason.
+const UNSUPPORTED: &[(&str, &str)] = &[
+    ("advertised.listeners", "give advertised.host and advertised.port"),
+    ("listeners", "give the address to the driver (host and port)"),
+    ("log.dirs", "one data directory is used: give log.dir"),
+    ("broker.id", "the name is node.id"),
+    ("process.roles", "there is one node that does everything"),
+    ("controller.quorum.voters", "there is one node and no controller quorum"),
+    ("controller.quorum.bootstrap.servers", "there is one node and no controller quorum"),
+    ("zookeeper.connect", "there is no ZooKeeper"),
+    ("default.replication.factor", "one node keeps one replica"),
+    ("offsets.topic.replication.factor", "one node keeps one replica"),
+    ("min.insync.replicas", "one node keeps one replica"),
+    ("compression.type", "the broker keeps the producer's compression"),
+    ("log.retention.hours", "give log.retention.ms"),
+    ("log.retention.minutes", "give log.retention.ms"),
+    ("log.roll.hours", "give log.roll.ms"),
+    ("num.io.threads", "one thread drives the broker"),
+    ("num.network.threads", "one thread drives the broker"),
+];
+
+impl Default for BrokerConfig {
+    fn default() -> Self {
+        // A test parses every default, so the error cannot happen.
+        match Self::defaults() {
+            Ok(config) => config,
+            Err(expected) => unreachable!("a default in the option table is not {expected}"),
+        }
+    }
+}
+
+impl BrokerConfig {
+    /// The defaults with the given options set. Names are Kafka's, with dots or underscores.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names the first option that is unknown, not supported, or has a wrong value.
+    pub fn from_pairs<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Self, ConfigError> {
+        let mut config = Self::default();
+        for (name, value) in pairs {
+            config.set(name, value)?;
+        }
+        Ok(config)
+    }
+
+    /// Sets one option from text.
+    ///
+    /// # Errors
+    /// As [`BrokerConfig::from_pairs`].
+    pub fn set(&mut self, name: &str, value: &str) -> Result<(), ConfigError> {
+        let dotted = name.replace('_', ".");
+        // `data_dir` and `log.dir` are the same thing; the first is how this project's Python names it.
+        let dotted = if dotted == "data.dir" { "log.dir".to_owned() } else { dotted };
+        match self.set_known(&dotted, value) {
+            Some(Ok(())) => Ok(()),
+            Some(Err(expected)) => {
+                Err(ConfigError::Invalid { name: dotted, value: value.to_owned(), expected })
+            }
+            None => Err(unknown(name, dotted)),
+        }
+    }
+}
+
+fn unknown(given: &str, dotted: String) -> ConfigError {
+    if let Some((_, reason)) = UNSUPPORTED.iter().find(|(n, _)| *n == dotted) {
+        return ConfigError::Unsupported { name: dotted, reason };
+    }
+    let nearest = nearest(&dotted, BrokerConfig::OPTIONS.iter().map(|row| row.name));
+    ConfigError::Unknown { name: given.to_owned(), nearest: nearest.map(str::to_owned) }
+}
+
+/// The candidate nearest to `name` by edit distance, when it is near enough to be meant.
+pub(crate) fn nearest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let limit = (name.len() / 3).max(2);
+    candidates.map(|c| (edit_distance(name, c), c)).min().filter(|(d, _)| *d <= limit).map(|(_, c)| c)
+}
+
+fn edit_distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, ca) in a.chars().enumerate() {
+        let mut diagonal = i;
+        let mut left = i + 1;
+        let mut next = Vec::with_capacity(row.len());
+        next.push(left);
+        for (cb, &up) in b.iter().zip(row.iter().skip(1)) {
+            let cost = usize::from(ca != *cb);
+            left = (diagonal + cost).min(left + 1).min(up + 1);
+            diagonal = up;
+            next.push(left);
+        }
+        row = next;
+    }
+    row.last().copied().unwrap_or(0)
+}
+
+impl fmt::Display for OptionRow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({}, default {}): {}", self.name, self.kind, self.default, self.sentence)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_default_parses_and_is_what_the_table_says() {
+        let config = BrokerConfig::default();
+        for row in BrokerConfig::OPTIONS {
+            assert_eq!(config.get(row.name).as_deref(), Some(row.default), "{row}");
+            assert!(row.sentence.ends_with('.'), "{row}");
+        }
+        assert_eq!(config.log_segment_bytes, 1 << 30);
+    }
+
+    #[test]
+    fn dots_and_underscores_are_the_same() {
+        let config = BrokerConfig::from_pairs([
+            ("num_partitions", "4"),
+            ("log.retention.ms", "-1"),
+            ("data_dir", "/data"),
+            ("auto_create_topics_enable", "False"),
+        ])
+        .unwrap();
+        assert_eq!((config.num_partitions, config.log_retention_ms), (4, -1));
+        assert_eq!(config.data_dir, PathBuf::from("/data"));
+        assert!(!config.auto_create_topics_enable);
+    }
+
+    #[test]
+    fn an_unknown_option_names_its_neighbour() {
+        let error = BrokerConfig::from_pairs([("num.partition", "4")]).unwrap_err();
+        assert_eq!(error.to_string(), "unknown option \"num.partition\", did you mean \"num.partitions\"?");
+        let error = BrokerConfig::from_pairs([("zzz", "4")]).unwrap_err();
+        assert_eq!(error.to_string(), "unknown option \"zzz\"");
+    }
+
+    #[test]
+    fn wrong_values_say_what_is_accepted() {
+        for (name, value, expected) in [
+            ("num.partitions", "many", "a whole number from 1 to 10000"),
+            ("num.partitions", "0", "a whole number from 1 to 10000"),
+            ("auto.create.topics.enable", "yes", "true or false"),
+            ("log.message.timestamp.type", "now", "one of CreateTime, LogAppendTime"),
+        ] {
+            let error = BrokerConfig::from_pairs([(name, value)]).unwrap_err();
+            assert_eq!(error.to_string(), format!("option {name} = {value:?}: expected {expected}"));
+        }
+    }
+
+    #[test]
+    fn options_of_kafka_that_are_not_supported_say_why() {
+        let error = BrokerConfig::from_pairs([("listeners", "PLAINTEXT://:9092")]).unwrap_err();
+        assert!(matches!(&error, ConfigError::Unsupported { name, .. } if name == "listeners"), "{error}");
+        for (name, _) in UNSUPPORTED {
+            assert_eq!(BrokerConfig::default().get(name), None, "{name} is in both tables");
+        }
+    }
+}

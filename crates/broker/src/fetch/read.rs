@@ -1,0 +1,113 @@
+//! Finding out what a fetch gets of each partition.
+
+use headrace_log::{Disk, ReadError, Slice};
+use headrace_wire::errors::ErrorCode;
+
+use super::session::{FetchItem, TopicKey};
+use crate::auth::{Operation, Resource};
+use crate::broker::Broker;
+use crate::call::Call;
+use crate::store::Partition;
+
+/// What a fetch gets of one partition.
+pub(super) struct PartitionRead<F> {
+    pub(super) item: FetchItem,
+    pub(super) error: ErrorCode,
+    pub(super) high_watermark: i64,
+    pub(super) log_start: i64,
+    /// The client has records of an epoch that ended earlier here: epoch and end (KIP-595).
+    pub(super) diverging: Option<(i32, i64)>,
+    pub(super) slice: Option<Slice<F>>,
+}
+
+impl<D: Disk> Broker<D> {
+    /// Reads the partitions in turn until `max_bytes` are found; the first batch found comes whole in any case.
+    pub(super) fn read_all(
+        &self,
+        call: &Call,
+        items: &[FetchItem],
+        max_bytes: u32,
+    ) -> Vec<PartitionRead<D::File>> {
+        let mut left = max_bytes;
+        let mut found = false;
+        items
+            .iter()
+            .map(|item| {
+                let mut read = PartitionRead {
+                    item: item.clone(),
+                    error: ErrorCode::NONE,
+                    high_watermark: -1,
+                    log_start: -1,
+                    diverging: None,
+                    slice: None,
+                };
+                if let Err(error) = self.read_one(call, &mut read, left, !found) {
+                    read.error = error;
+                    read.slice = None;
+                }
+                if let Some(slice) = &read.slice {
+                    left = left.saturating_sub(slice.len);
+                    found |= slice.len > 0;
+                }
+                read
+            })
+            .collect()
+    }
+
+    fn read_one(
+        &self,
+        call: &Call,
+        read: &mut PartitionRead<D::File>,
+        left: u32,
+        at_least_one: bool,
+    ) -> Result<(), ErrorCode> {
+        let item = &read.item;
+        let missing = match item.topic {
+            TopicKey::Id(_) => ErrorCode::UNKNOWN_TOPIC_ID,
+            TopicKey::Name(_) => ErrorCode::UNKNOWN_TOPIC_OR_PARTITION,
+        };
+        let topic = self.store.find(&item.topic).ok_or_else(|| match &item.topic {
+            // Who may not see a topic does not learn whether it exists.
+            TopicKey::Name(name) if !self.allows(call, Operation::Read, Resource::Topic(name)) => {
+                ErrorCode::TOPIC_AUTHORIZATION_FAILED
+            }
+            _ => missing,
+        })?;
+        if !self.allows(call, Operation::Read, Resource::Topic(&topic.name)) {
+            return Err(ErrorCode::TOPIC_AUTHORIZATION_FAILED);
+        }
+        let partition = topic.partition(item.partition).ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)?;
+        self.store.check_leader_epoch(item.current_leader_epoch)?;
+        let log = &partition.log;
+        read.high_watermark = log.end_offset();
+        read.log_start = log.start_offset();
+        if let Some(diverging) = diverging(partition, item)? {
+            read.diverging = Some(diverging);
+            return Ok(());
+        }
+        let max_bytes = u32::try_from(item.max_bytes).unwrap_or(0).min(left);
+        match log.read(item.offset, max_bytes, at_least_one, log.end_offset()) {
+            Ok(slice) => {
+                read.slice = Some(slice);
+                Ok(())
+            }
+            Err(ReadError::OutOfRange { .. }) => {
+                read.high_watermark = -1;
+                read.log_start = -1;
+                Err(ErrorCode::OFFSET_OUT_OF_RANGE)
+            }
+            Err(_) => Err(ErrorCode::KAFKA_STORAGE_ERROR),
+        }
+    }
+}
+
+/// Whether the epoch that the client last read ends here before its position.
+fn diverging<D: Disk>(partition: &Partition<D>, item: &FetchItem) -> Result<Option<(i32, i64)>, ErrorCode> {
+    if item.last_fetched_epoch < 0 {
+        return Ok(None);
+    }
+    let end =
+        partition.log.offset_for_epoch(item.last_fetched_epoch).ok_or(ErrorCode::OFFSET_OUT_OF_RANGE)?;
+    let diverged = end.leader_epoch < item.last_fetched_epoch || end.end_offset < item.offset;
+    Ok(diverged.then_some((end.leader_epoch, end.end_offset)))
+}

@@ -1,0 +1,366 @@
+//! Incremental fetch sessions (KIP-227): the broker remembers what a client reads, requests and answers carry
+//! only what changed.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use headrace_wire::errors::ErrorCode;
+use headrace_wire::uuid::Uuid;
+
+/// A session that was not used for so long may give its place to a new one.
+const EVICTION_MS: u64 = 2 * 60 * 1000;
+/// Session epoch of a request that opens a session.
+const INITIAL_EPOCH: i32 = 0;
+/// Session epoch of a request that wants no session, or closes the one it names.
+const FINAL_EPOCH: i32 = -1;
+
+/// How a request names a topic: by id from version 13 on, before by name.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum TopicKey {
+    Name(Arc<str>),
+    Id(Uuid),
+}
+
+/// One partition of a fetch, as the client last asked for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct FetchItem {
+    pub(crate) topic: TopicKey,
+    pub(crate) partition: i32,
+    pub(crate) offset: i64,
+    pub(crate) max_bytes: i32,
+    pub(crate) current_leader_epoch: i32,
+    pub(crate) last_fetched_epoch: i32,
+}
+
+/// What was answered for a partition, as far as a session must know it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Answered {
+    pub(crate) failed: bool,
+    pub(crate) diverging: bool,
+    pub(crate) bytes: usize,
+    pub(crate) high_watermark: i64,
+    pub(crate) log_start: i64,
+}
+
+#[derive(Debug)]
+struct Entry {
+    item: FetchItem,
+    /// What the client was last told; -1 for never, or for an error, which is told again.
+    high_watermark: i64,
+    log_start: i64,
+}
+
+#[derive(Debug)]
+struct Session {
+    epoch: i32,
+    by_id: bool,
+    last_used: u64,
+    /// In the order in which they are read; the key only grows.
+    entries: BTreeMap<u64, Entry>,
+    places: HashMap<(TopicKey, i32), u64>,
+    next_place: u64,
+}
+
+/// What a request means for its session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Context {
+    /// No session: everything asked for is answered.
+    Sessionless(Vec<FetchItem>),
+    /// A session is opened with the answer, if there is room.
+    Full(Vec<FetchItem>),
+    /// The session's partitions are read; only changes are answered.
+    Incremental {
+        id: i32,
+        /// What the session's epoch must still be when the answer is made.
+        epoch: i32,
+    },
+}
+
+/// All sessions of a broker.
+#[derive(Debug)]
+pub(crate) struct FetchSessions {
+    sessions: HashMap<i32, Session>,
+    slots: usize,
+}
+
+impl FetchSessions {
+    pub(crate) fn new(slots: usize) -> Self {
+        Self { sessions: HashMap::new(), slots }
+    }
+
+    /// Sorts a request into its context and updates the session that it names.
+    pub(crate) fn begin(
+        &mut self,
+        now: u64,
+        id: i32,
+        epoch: i32,
+        by_id: bool,
+        items: Vec<FetchItem>,
+        forgotten: &[(TopicKey, i32)],
+    ) -> Result<Context, ErrorCode> {
+        if epoch == INITIAL_EPOCH || epoch == FINAL_EPOCH {
+            self.sessions.remove(&id);
+            return Ok(if epoch == FINAL_EPOCH { Context::Sessionless(items) } else { Context::Full(items) });
+        }
+        let session = self.sessions.get_mut(&id).ok_or(ErrorCode::FETCH_SESSION_ID_NOT_FOUND)?;
+        if session.by_id != by_id {
+            return Err(ErrorCode::FETCH_SESSION_TOPIC_ID_ERROR);
+        }
+        if session.epoch != epoch {
+            return Err(ErrorCode::INVALID_FETCH_SESSION_EPOCH);
+        }
+        for item in items {
+            session.put(item);
+        }
+        for key in forgotten {
+            if let Some(place) = session.places.remove(key) {
+                session.entries.remove(&place);
+            }
+        }
+        if session.entries.is_empty() {
+            self.sessions.remove(&id);
+            return Ok(Context::Sessionless(Vec::new()));
+        }
+        session.epoch = next_epoch(epoch);
+        session.last_used = now;
+        Ok(Context::Incremental { id, epoch: session.epoch })
+    }
+
+    /// The partitions to read for an incremental request, in the session's order.
+    pub(crate) fn items(&self, id: i32) -> Vec<FetchItem> {
+        self.sessions
+            .get(&id)
+            .map(|s| s.entries.values().map(|e| e.item.clone()).collect())
+            .unwrap_or_default()
+    }
+
+    /// Opens a session for a full fetch that was just answered; 0 if there is no room.
+    pub(crate) fn open(
+        &mut self,
+        now: u64,
+        by_id: bool,
+        answers: Vec<(FetchItem, Answered)>,
+        mut random: impl FnMut() -> u64,
+    ) -> i32 {
+        if answers.is_empty() || !self.make_room(now) {
+            return 0;
+        }
+        let id = loop {
+            let id = i32::try_from(random() & 0x7FFF_FFFF).unwrap_or(1);
+            if id != 0 && !self.sessions.contains_key(&id) {
+                break id;
+            }
+        };
+        let mut session = Session {
+            epoch: next_epoch(INITIAL_EPOCH),
+            by_id,
+            last_used: now,
+            entries: BTreeMap::new(),
+            places: HashMap::new(),
+            next_place: 0,
+        };
+        for (item, answered) in answers {
+            let place = session.put(item);
+            if let Some(entry) = session.entries.get_mut(&place) {
+                entry.note(answered);
+            }
+        }
+        self.sessions.insert(id, session);
+        id
+    }
+
+    /// Whether an incremental request may still be answered: the client has not gone on without the answer.
+    pub(crate) fn is_current(&self, id: i32, epoch: i32) -> bool {
+        self.sessions.get(&id).is_some_and(|s| s.epoch == epoch)
+    }
+
+    /// Whether an incremental answer has news of this partition.
+    pub(crate) fn has_news(&self, id: i32, item: &FetchItem, answered: Answered) -> bool {
+        let Some(session) = self.sessions.get(&id) else { return false };
+        let key = (item.topic.clone(), item.partition);
+        let entry = session.places.get(&key).and_then(|place| session.entries.get(place));
+        entry.is_some_and(|e| e.has_news(answered))
+    }
+
+    /// Notes what an incremental answer says of a partition. One that gave records goes to the end, so that in
+    /// the long run every partition gets its share of `MaxBytes`.
+    pub(crate) fn answered(&mut self, id: i32, item: &FetchItem, answered: Answered) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let key = (item.topic.clone(), item.partition);
+        let Some(place) = session.places.get(&key).copied() else { return };
+        if let Some(entry) = session.entries.get_mut(&place) {
+            entry.note(answered);
+        }
+        if answered.bytes > 0
+            && let Some(entry) = session.entries.remove(&place)
+        {
+            let last = session.next_place;
+            session.next_place += 1;
+            session.entries.insert(last, entry);
+            session.places.insert(key, last);
+        }
+    }
+
+    fn make_room(&mut self, now: u64) -> bool {
+        if self.sessions.len() < self.slots {
+            return true;
+        }
+        let oldest = self.sessions.iter().min_by_key(|(_, s)| s.last_used).map(|(id, s)| (*id, s.last_used));
+        match oldest {
+            Some((id, used)) if now.saturating_sub(used) > EVICTION_MS => {
+                self.sessions.remove(&id);
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+impl Session {
+    fn put(&mut self, item: FetchItem) -> u64 {
+        let key = (item.topic.clone(), item.partition);
+        if let Some(place) = self.places.get(&key).copied() {
+            if let Some(entry) = self.entries.get_mut(&place) {
+                entry.item = item;
+            }
+            return place;
+        }
+        let place = self.next_place;
+        self.next_place += 1;
+        self.places.insert(key, place);
+        self.entries.insert(place, Entry { item, high_watermark: -1, log_start: -1 });
+        place
+    }
+}
+
+impl Entry {
+    fn has_news(&self, answered: Answered) -> bool {
+        answered.failed
+            || answered.diverging
+            || answered.bytes > 0
+            || answered.high_watermark != self.high_watermark
+            || answered.log_start != self.log_start
+    }
+
+    fn note(&mut self, answered: Answered) {
+        self.high_watermark = if answered.failed { -1 } else { answered.high_watermark };
+        self.log_start = if answered.failed { -1 } else { answered.log_start };
+    }
+}
+
+fn next_epoch(epoch: i32) -> i32 {
+    epoch.checked_add(1).unwrap_or(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn item(partition: i32, offset: i64) -> FetchItem {
+        FetchItem {
+            topic: TopicKey::Name("t".into()),
+            partition,
+            offset,
+            max_bytes: 1000,
+            current_leader_epoch: -1,
+            last_fetched_epoch: -1,
+        }
+    }
+
+    fn quiet(high_watermark: i64) -> Answered {
+        Answered { failed: false, diverging: false, bytes: 0, high_watermark, log_start: 0 }
+    }
+
+    fn open(sessions: &mut FetchSessions, now: u64, partitions: i32) -> i32 {
+        let answers = (0..partitions).map(|p| (item(p, 0), quiet(5))).collect();
+        let mut seed = now + 100;
+        sessions.open(now, false, answers, || {
+            seed += 1;
+            seed
+        })
+    }
+
+    fn begin(sessions: &mut FetchSessions, id: i32, epoch: i32) -> Result<Context, ErrorCode> {
+        sessions.begin(0, id, epoch, false, vec![], &[])
+    }
+
+    #[test]
+    fn the_table_of_ids_and_epochs() {
+        let mut sessions = FetchSessions::new(10);
+        let one = vec![item(0, 0)];
+        let asked = |s: &mut FetchSessions, id, epoch| s.begin(0, id, epoch, false, one.clone(), &[]);
+        assert_eq!(asked(&mut sessions, 0, -1), Ok(Context::Sessionless(one.clone())));
+        assert_eq!(asked(&mut sessions, 0, 0), Ok(Context::Full(one.clone())));
+        assert_eq!(asked(&mut sessions, 9, 1), Err(ErrorCode::FETCH_SESSION_ID_NOT_FOUND));
+
+        let id = open(&mut sessions, 0, 1);
+        assert_eq!(begin(&mut sessions, id, 1), Ok(Context::Incremental { id, epoch: 2 }));
+        assert_eq!(begin(&mut sessions, id, 1), Err(ErrorCode::INVALID_FETCH_SESSION_EPOCH));
+        assert_eq!(begin(&mut sessions, id, 3), Err(ErrorCode::INVALID_FETCH_SESSION_EPOCH));
+        assert_eq!(begin(&mut sessions, id, 2), Ok(Context::Incremental { id, epoch: 3 }));
+        assert!(sessions.is_current(id, 3) && !sessions.is_current(id, 2));
+        assert_eq!(sessions.begin(0, id, 3, true, vec![], &[]), Err(ErrorCode::FETCH_SESSION_TOPIC_ID_ERROR));
+
+        // (id, 0) closes and opens anew, (id, -1) closes.
+        assert_eq!(asked(&mut sessions, id, 0), Ok(Context::Full(one.clone())));
+        assert_eq!(begin(&mut sessions, id, 3), Err(ErrorCode::FETCH_SESSION_ID_NOT_FOUND));
+        let id = open(&mut sessions, 0, 1);
+        assert_eq!(asked(&mut sessions, id, -1), Ok(Context::Sessionless(one.clone())));
+        assert_eq!(begin(&mut sessions, id, 1), Err(ErrorCode::FETCH_SESSION_ID_NOT_FOUND));
+    }
+
+    #[test]
+    fn the_epoch_wraps_to_one() {
+        let mut sessions = FetchSessions::new(10);
+        let id = open(&mut sessions, 0, 1);
+        sessions.sessions.get_mut(&id).unwrap().epoch = i32::MAX;
+        assert_eq!(begin(&mut sessions, id, i32::MAX), Ok(Context::Incremental { id, epoch: 1 }));
+    }
+
+    #[test]
+    fn changed_and_forgotten_partitions() {
+        let mut sessions = FetchSessions::new(10);
+        let id = open(&mut sessions, 0, 3);
+        let forgotten = [(TopicKey::Name("t".into()), 1), (TopicKey::Name("no such".into()), 0)];
+        sessions.begin(0, id, 1, false, vec![item(2, 77), item(9, 1)], &forgotten).unwrap();
+        let now: Vec<(i32, i64)> = sessions.items(id).iter().map(|i| (i.partition, i.offset)).collect();
+        assert_eq!(now, [(0, 0), (2, 77), (9, 1)]);
+        let all: Vec<_> = [0, 2, 9].map(|p| (TopicKey::Name("t".into()), p)).into();
+        assert_eq!(sessions.begin(0, id, 2, false, vec![], &all), Ok(Context::Sessionless(vec![])));
+        assert_eq!(begin(&mut sessions, id, 3), Err(ErrorCode::FETCH_SESSION_ID_NOT_FOUND));
+    }
+
+    #[test]
+    fn only_news_is_told_and_who_gave_records_goes_last() {
+        let mut sessions = FetchSessions::new(10);
+        let id = open(&mut sessions, 0, 3);
+        assert!(!sessions.has_news(id, &item(0, 0), quiet(5)));
+        assert!(sessions.has_news(id, &item(0, 0), quiet(6)));
+        assert!(sessions.has_news(id, &item(0, 0), Answered { log_start: 1, ..quiet(5) }));
+        assert!(sessions.has_news(id, &item(0, 0), Answered { diverging: true, ..quiet(5) }));
+
+        let failed = Answered { failed: true, ..quiet(5) };
+        assert!(sessions.has_news(id, &item(0, 0), failed));
+        sessions.answered(id, &item(0, 0), failed);
+        assert!(sessions.has_news(id, &item(0, 0), quiet(5)), "after an error the state is told again");
+
+        sessions.answered(id, &item(0, 0), Answered { bytes: 10, ..quiet(8) });
+        let order: Vec<i32> = sessions.items(id).iter().map(|i| i.partition).collect();
+        assert_eq!(order, [1, 2, 0]);
+    }
+
+    #[test]
+    fn a_full_cache_gives_way_only_when_a_session_is_idle() {
+        let mut sessions = FetchSessions::new(2);
+        let a = open(&mut sessions, 0, 1);
+        let b = open(&mut sessions, 1000, 1);
+        assert!(a > 0 && b > 0 && a != b);
+        assert_eq!(open(&mut sessions, EVICTION_MS, 1), 0);
+        let c = open(&mut sessions, EVICTION_MS + 1, 1);
+        assert!(c > 0);
+        assert_eq!(begin(&mut sessions, a, 1), Err(ErrorCode::FETCH_SESSION_ID_NOT_FOUND));
+        assert!(begin(&mut sessions, b, 1).is_ok());
+        assert_eq!(FetchSessions::new(0).open(0, false, vec![(item(0, 0), quiet(0))], || 1), 0);
+        assert_eq!(sessions.open(0, false, vec![], || 1), 0, "nothing to remember");
+    }
+}

@@ -1,0 +1,144 @@
+//! DescribeGroups, ListGroups, DeleteGroups.
+
+use headrace_log::Disk;
+use headrace_wire::errors::ErrorCode;
+use headrace_wire::messages::delete_groups_response::DeletableGroupResult;
+use headrace_wire::messages::describe_groups_response::{DescribedGroup, DescribedGroupMember};
+use headrace_wire::messages::list_groups_response::ListedGroup;
+use headrace_wire::messages::{
+    DeleteGroupsRequest, DeleteGroupsResponse, DescribeGroupsRequest, DescribeGroupsResponse,
+    ListGroupsRequest, ListGroupsResponse,
+};
+
+use super::journal;
+use super::state::Member;
+use crate::auth::{Operation, Resource};
+use crate::broker::Broker;
+use crate::call::{Call, Outcome};
+
+/// The only type of group there is so far.
+const CLASSIC: &str = "classic";
+
+impl<D: Disk> Broker<D> {
+    /// Answers states and members of groups.
+    pub(crate) fn describe_groups(
+        &mut self,
+        call: &Call,
+        request: DescribeGroupsRequest,
+    ) -> Outcome<DescribeGroupsResponse> {
+        let mut response = DescribeGroupsResponse::default();
+        for id in request.groups {
+            let mut described = self.describe_group(call, &id);
+            if request.include_authorized_operations && described.error_code == 0 {
+                described.authorized_operations = self.allowed_operations(call, Resource::Group(&id));
+            }
+            described.group_id = id;
+            response.groups.push(described);
+        }
+        Outcome::Reply(response)
+    }
+
+    fn describe_group(&self, call: &Call, id: &str) -> DescribedGroup {
+        let failed =
+            |error: ErrorCode| DescribedGroup { error_code: error.code(), ..DescribedGroup::default() };
+        if !self.allows(call, Operation::Describe, Resource::Group(id)) {
+            return failed(ErrorCode::GROUP_AUTHORIZATION_FAILED);
+        }
+        let Some(entry) = self.groups.get(id) else {
+            // Versions before 6 have no error for it: such a group is dead.
+            let missing = call.version >= 6;
+            return DescribedGroup {
+                error_code: if missing { ErrorCode::GROUP_ID_NOT_FOUND.code() } else { 0 },
+                error_message: missing.then(|| format!("there is no group {id}")),
+                group_state: "Dead".to_owned(),
+                ..DescribedGroup::default()
+            };
+        };
+        let group = &entry.group;
+        let protocol = group.protocol.as_deref().filter(|_| group.is_stable());
+        let member = |m: &Member| DescribedGroupMember {
+            member_id: m.id.clone(),
+            group_instance_id: m.instance_id.clone(),
+            client_id: m.client_id.clone(),
+            client_host: m.client_host.clone(),
+            member_metadata: m.subscription(protocol),
+            member_assignment: if group.is_stable() { m.assignment.clone() } else { bytes::Bytes::new() },
+        };
+        DescribedGroup {
+            group_state: group.state_name().to_owned(),
+            protocol_type: group.protocol_type.clone().unwrap_or_default(),
+            protocol_data: protocol.unwrap_or_default().to_owned(),
+            members: group.members().map(member).collect(),
+            ..DescribedGroup::default()
+        }
+    }
+
+    /// Lists groups.
+    pub(crate) fn list_groups(
+        &mut self,
+        call: &Call,
+        request: ListGroupsRequest,
+    ) -> Outcome<ListGroupsResponse> {
+        let all = self.allows(call, Operation::Describe, Resource::Cluster);
+        let matches = |filter: &[String], value: &str| {
+            filter.is_empty() || filter.iter().any(|f| f.eq_ignore_ascii_case(value))
+        };
+        let mut groups: Vec<ListedGroup> = self
+            .groups
+            .entries
+            .iter()
+            .filter(|(id, _)| all || self.allows(call, Operation::Describe, Resource::Group(id)))
+            .filter(|(_, entry)| matches(&request.states_filter, entry.group.state_name()))
+            .filter(|_| matches(&request.types_filter, CLASSIC))
+            .map(|(id, entry)| ListedGroup {
+                group_id: id.to_string(),
+                protocol_type: entry.group.protocol_type.clone().unwrap_or_default(),
+                group_state: entry.group.state_name().to_owned(),
+                group_type: CLASSIC.to_owned(),
+            })
+            .collect();
+        groups.sort_unstable_by(|a, b| a.group_id.cmp(&b.group_id));
+        Outcome::Reply(ListGroupsResponse { groups, ..ListGroupsResponse::default() })
+    }
+
+    /// Deletes groups without members.
+    pub(crate) fn delete_groups(
+        &mut self,
+        call: &Call,
+        request: DeleteGroupsRequest,
+    ) -> Outcome<DeleteGroupsResponse> {
+        let mut response = DeleteGroupsResponse::default();
+        for group_id in request.groups_names {
+            let error = self.delete_group(call, &group_id).err().unwrap_or(ErrorCode::NONE);
+            response.results.push(DeletableGroupResult { group_id, error_code: error.code() });
+        }
+        Outcome::Reply(response)
+    }
+
+    fn delete_group(&mut self, call: &Call, id: &str) -> Result<(), ErrorCode> {
+        if !self.allows(call, Operation::Delete, Resource::Group(id)) {
+            return Err(ErrorCode::GROUP_AUTHORIZATION_FAILED);
+        }
+        let entry = self.groups.get(id).ok_or(ErrorCode::GROUP_ID_NOT_FOUND)?;
+        if !entry.group.is_deserted() {
+            return Err(ErrorCode::NON_EMPTY_GROUP);
+        }
+        self.remove_group(id)
+    }
+
+    /// Removes a group with all its offsets, in the journal first.
+    pub(super) fn remove_group(&mut self, id: &str) -> Result<(), ErrorCode> {
+        let Some(entry) = self.groups.get(id) else { return Ok(()) };
+        let mut records = Vec::new();
+        for (topic, partitions) in &entry.offsets {
+            records
+                .extend(partitions.keys().filter_map(|p| Some((journal::offset_key(id, topic, *p)?, None))));
+        }
+        if entry.recorded {
+            records.extend(journal::group_key(id).map(|key| (key, None)));
+        }
+        self.write_journal(id, &records)?;
+        self.groups.remove(id);
+        Ok(())
+    }
+}

@@ -1,0 +1,422 @@
+//! Groups and offsets in `__consumer_offsets`, in Kafka's record formats: written as they change, read at the start.
+//!
+//! The journal is kept short by snapshots in place of compaction: once a partition has grown to several times what
+//! its groups need, their whole state is written again at its end and everything before is deleted. Reading the
+//! partition from any earlier point up to its end gives the same state, so a crash in between does no harm.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use bytes::Bytes;
+use headrace_log::{AppendOrigin, Disk};
+use headrace_wire::compression::{Codec, decompress};
+use headrace_wire::errors::ErrorCode;
+use headrace_wire::messages::group_metadata_value::MemberMetadata;
+use headrace_wire::messages::{
+    GroupMetadataKey, GroupMetadataValue, Message, OffsetCommitKey, OffsetCommitValue,
+};
+use headrace_wire::primitive::{Reader, Writer};
+use headrace_wire::records::{BatchBuilder, BatchHeader, NO_HEADERS, ProducerStamp, RecordIter, batch_size};
+use headrace_wire::time::Now;
+
+use super::Committed;
+use super::state::RestoredMember;
+use crate::broker::Broker;
+use crate::error::BrokerError;
+use crate::fetch::TopicKey;
+use crate::store::{OFFSETS_TOPIC, read_range};
+
+/// Kinds of records, the first two bytes of their keys.
+const OFFSET_KINDS: [i16; 2] = [0, 1];
+const GROUP_KIND: i16 = 2;
+/// Versions of the values written.
+const OFFSET_VALUE_VERSION: i16 = 3;
+/// The version of an offset's value with an expiry of its own.
+const OFFSET_VALUE_WITH_EXPIRY: i16 = 1;
+const GROUP_VALUE_VERSION: i16 = 3;
+
+/// A partition below this size is never snapshotted.
+const SNAPSHOT_FROM_BYTES: u64 = 8 << 20;
+/// A partition may grow to this many times its last snapshot.
+const SNAPSHOT_GROWTH: u64 = 4;
+/// Batches that a snapshot is written in.
+const SNAPSHOT_BATCH_BYTES: usize = 512 * 1024;
+/// The journal is read in pieces of this size; a batch may be larger.
+const READ_BYTES: u32 = 1 << 20;
+/// Most bytes of one batch once decompressed: ours are plain, a directory that Kafka wrote may hold others.
+const PLAIN_BYTES_MAX: usize = 128 << 20;
+
+/// By partition, the size at which the next snapshot is due.
+#[derive(Debug, Default)]
+pub(super) struct Snapshots {
+    due_bytes: HashMap<i32, u64>,
+}
+
+/// A record to write: a key, and a value or a tombstone.
+pub(super) type Entry = (Bytes, Option<Bytes>);
+
+fn encode(kind: i16, version: i16, message: &impl Message) -> Option<Bytes> {
+    let mut writer = Writer::new();
+    writer.i16(kind);
+    message.encode(version, &mut writer).ok()?;
+    writer.finish().to_bytes()
+}
+
+/// The key of an offset's record.
+pub(super) fn offset_key(group: &str, topic: &str, partition: i32) -> Option<Bytes> {
+    let key = OffsetCommitKey { group: group.to_owned(), topic: topic.to_owned(), partition };
+    encode(OFFSET_KINDS[1], 0, &key)
+}
+
+/// The value of an offset's record.
+pub(super) fn offset_value(committed: &Committed) -> Option<Bytes> {
+    let value = OffsetCommitValue {
+        offset: committed.offset,
+        leader_epoch: committed.leader_epoch,
+        metadata: committed.metadata.clone(),
+        commit_timestamp: committed.committed_ms,
+        expire_timestamp: committed.expires_ms.unwrap_or(-1),
+        ..OffsetCommitValue::default()
+    };
+    let version =
+        if committed.expires_ms.is_some() { OFFSET_VALUE_WITH_EXPIRY } else { OFFSET_VALUE_VERSION };
+    encode(version, version, &value)
+}
+
+/// The key of a group's record.
+pub(super) fn group_key(group: &str) -> Option<Bytes> {
+    encode(GROUP_KIND, 0, &GroupMetadataKey { group: group.to_owned() })
+}
+
+/// Java's `String.hashCode`, by which Kafka chooses the partition of a group.
+fn java_hash(text: &str) -> i32 {
+    text.encode_utf16().fold(0, |hash: i32, unit| hash.wrapping_mul(31).wrapping_add(i32::from(unit)))
+}
+
+/// The partition of a group's records.
+fn partition_of(group: &str, partitions: i32) -> i32 {
+    // Kafka takes 0 for the one hash that has no absolute value.
+    java_hash(group).checked_abs().unwrap_or(0) % partitions.max(1)
+}
+
+impl<D: Disk> Broker<D> {
+    /// Writes records of a group.
+    pub(super) fn write_journal(&mut self, group: &str, entries: &[Entry]) -> Result<(), ErrorCode> {
+        if entries.is_empty() {
+            return Ok(());
+        }
+        self.ensure_offsets_topic().map_err(|_| ErrorCode::COORDINATOR_NOT_AVAILABLE)?;
+        let partitions = self.store.by_name(OFFSETS_TOPIC).map_or(1, crate::store::Topic::partition_count);
+        let partition = partition_of(group, partitions);
+        self.append_journal(partition, entries)?;
+        self.snapshot_if_due(partition, partitions);
+        Ok(())
+    }
+
+    fn append_journal(&mut self, index: i32, entries: &[Entry]) -> Result<(), ErrorCode> {
+        let failed = ErrorCode::COORDINATOR_NOT_AVAILABLE;
+        let (now, leader_epoch) = (self.now, self.store.leader_epoch());
+        let mut builder = BatchBuilder::new(usize::try_from(i32::MAX).unwrap_or(usize::MAX));
+        for (key, value) in entries {
+            if !builder.append(now.wall_ms, Some(key), value.as_deref(), NO_HEADERS.iter().copied()) {
+                return Err(failed);
+            }
+        }
+        let batch = builder.finish(ProducerStamp::NONE, Codec::None, None).map_err(|_| failed)?.to_vec();
+        let key = TopicKey::Name(OFFSETS_TOPIC.into());
+        let (topic_id, partition) = self.store.partition_for_append(&key, index).ok_or(failed)?;
+        let origin = AppendOrigin { leader_epoch, client: false };
+        let appended = partition.log.append(now, &batch, origin);
+        self.flushes.note(topic_id, index, partition.log.flush_due());
+        match appended {
+            Ok(_) => {
+                Self::wake(&mut self.parked, &mut self.woken, &partition.watchers, batch.len() as u64);
+                Ok(())
+            }
+            Err(error) => {
+                self.store.note_trouble(&error);
+                Err(failed)
+            }
+        }
+    }
+
+    /// Writes the record of a group as it is now.
+    pub(super) fn record_group(&mut self, group: &str) -> Result<(), ErrorCode> {
+        let Some(entry) = self.groups.get(group).and_then(|e| group_entry(group, &e.group, self.now)) else {
+            return Ok(());
+        };
+        self.write_journal(group, &[entry])?;
+        if let Some(entry) = self.groups.get_mut(group) {
+            entry.recorded = true;
+        }
+        Ok(())
+    }
+
+    // ---- snapshots
+
+    fn snapshot_if_due(&mut self, partition: i32, partitions: i32) {
+        let Some(log) = self.store.partition_by_name_mut(OFFSETS_TOPIC, partition).map(|p| &p.log) else {
+            return;
+        };
+        let (size, before) = (log.size_bytes(), log.end_offset());
+        let due = self.groups.journal.due_bytes.get(&partition).copied().unwrap_or(SNAPSHOT_FROM_BYTES);
+        if size < due {
+            return;
+        }
+        let written = self.write_snapshot(partition, partitions);
+        let Some(log) = self.store.partition_by_name_mut(OFFSETS_TOPIC, partition).map(|p| &mut p.log) else {
+            return;
+        };
+        let grown = log.size_bytes();
+        let next = match written {
+            Ok(()) => {
+                let deleted = log.delete_records_before(before).map(drop);
+                let next =
+                    grown.saturating_sub(size).saturating_mul(SNAPSHOT_GROWTH).max(SNAPSHOT_FROM_BYTES);
+                let checkpointed = deleted.and_then(|()| self.store.checkpoint());
+                if let Err(error) = checkpointed {
+                    self.store.note_trouble(&error);
+                }
+                next
+            }
+            // Full disk, most likely. The old records stand; the next try comes later.
+            Err(_) => grown.saturating_mul(2),
+        };
+        self.groups.journal.due_bytes.insert(partition, next);
+    }
+
+    fn write_snapshot(&mut self, partition: i32, partitions: i32) -> Result<(), ErrorCode> {
+        let mut entries = Vec::new();
+        let mut bytes = 0;
+        let ids: Vec<_> = self
+            .groups
+            .entries
+            .keys()
+            .filter(|id| partition_of(id, partitions) == partition)
+            .cloned()
+            .collect();
+        for id in ids {
+            let Some(entry) = self.groups.get(&id) else { continue };
+            let mut own: Vec<Entry> = Vec::new();
+            if entry.recorded {
+                own.extend(group_entry(&id, &entry.group, self.now));
+            }
+            for (topic, offsets) in &entry.offsets {
+                let record =
+                    |(p, c): (&i32, &Committed)| Some((offset_key(&id, topic, *p)?, Some(offset_value(c)?)));
+                own.extend(offsets.iter().filter_map(record));
+            }
+            bytes += own.iter().map(|(k, v)| k.len() + v.as_ref().map_or(0, Bytes::len) + 32).sum::<usize>();
+            entries.append(&mut own);
+            if bytes >= SNAPSHOT_BATCH_BYTES {
+                self.append_journal(partition, &entries)?;
+                entries.clear();
+                bytes = 0;
+            }
+        }
+        if entries.is_empty() { Ok(()) } else { self.append_journal(partition, &entries) }
+    }
+
+    // ---- reading
+
+    /// Reads all groups from the journal.
+    pub(crate) fn load_groups(&mut self, now: Now) -> Result<(), BrokerError> {
+        let partitions = self.store.by_name(OFFSETS_TOPIC).map_or(0, crate::store::Topic::partition_count);
+        for index in 0..partitions {
+            let mut offset = i64::MIN;
+            while let Some((bytes, path)) = self.read_journal(index, &mut offset)? {
+                offset = self.replay(now, &bytes, offset, &path)?;
+            }
+        }
+        for id in self.groups.entries.keys().cloned().collect::<Vec<_>>() {
+            self.groups.arm(&id);
+        }
+        Ok(())
+    }
+
+    fn read_journal(
+        &mut self,
+        index: i32,
+        offset: &mut i64,
+    ) -> Result<Option<(Vec<u8>, std::path::PathBuf)>, BrokerError> {
+        let disk = self.store.disk.clone();
+        let Some(partition) = self.store.partition_by_name_mut(OFFSETS_TOPIC, index) else { return Ok(None) };
+        let log = &partition.log;
+        *offset = (*offset).max(log.start_offset());
+        if *offset >= log.end_offset() {
+            return Ok(None);
+        }
+        let path = log.dir().to_owned();
+        let malformed =
+            |e: headrace_log::ReadError| BrokerError::State { path: path.clone(), what: e.to_string() };
+        let slice = log.read(*offset, READ_BYTES, true, log.end_offset()).map_err(malformed)?;
+        if slice.len == 0 {
+            return Ok(None);
+        }
+        let len = usize::try_from(slice.len).unwrap_or(usize::MAX);
+        let bytes = read_range(&disk, &slice.file, &path, slice.position, len)?;
+        Ok(Some((bytes, path)))
+    }
+
+    /// Applies whole batches; the offset after the last one.
+    fn replay(&mut self, now: Now, mut bytes: &[u8], from: i64, path: &Path) -> Result<i64, BrokerError> {
+        let malformed = |what: String| BrokerError::State { path: path.to_owned(), what };
+        let mut next = from;
+        let mut plain = Vec::new();
+        while !bytes.is_empty() {
+            let size = match batch_size(bytes) {
+                Some(Ok(size)) if size <= bytes.len() => size,
+                _ => return Err(malformed(format!("a batch at offset {next} is cut short"))),
+            };
+            let (batch, rest) = bytes.split_at(size);
+            bytes = rest;
+            let header = BatchHeader::parse(batch).map_err(|e| malformed(e.to_string()))?;
+            next = header.last_offset().saturating_add(1);
+            if header.is_control() {
+                continue;
+            }
+            let body = batch.get(BatchHeader::LEN..).unwrap_or_default();
+            plain.clear();
+            let codec = header.codec().map_err(|e| malformed(e.to_string()))?;
+            decompress(codec, body, PLAIN_BYTES_MAX, &mut plain).map_err(|e| malformed(e.to_string()))?;
+            for record in RecordIter::new(&header, &plain).map_err(|e| malformed(e.to_string()))? {
+                let record = record.map_err(|e| malformed(e.to_string()))?;
+                if let Some(key) = record.key {
+                    // A kind of record or a version that this broker does not know is not its to judge.
+                    let _ = self.replay_record(now, key, record.value);
+                }
+            }
+        }
+        Ok(next)
+    }
+
+    fn replay_record(&mut self, now: Now, key: &[u8], value: Option<&[u8]>) -> Option<()> {
+        let mut key = Reader::new(Bytes::copy_from_slice(key));
+        let kind = key.i16("key kind").ok()?;
+        if OFFSET_KINDS.contains(&kind) {
+            let key = OffsetCommitKey::decode(0, &mut key).ok()?;
+            return self.replay_offset(now, key, value);
+        }
+        if kind == GROUP_KIND {
+            let key = GroupMetadataKey::decode(0, &mut key).ok()?;
+            return self.replay_group(now, &key.group, value);
+        }
+        None
+    }
+
+    fn replay_offset(&mut self, now: Now, key: OffsetCommitKey, value: Option<&[u8]>) -> Option<()> {
+        let Some(value) = value else {
+            let entry = self.groups.get_mut(&key.group)?;
+            let partitions = entry.offsets.get_mut(&key.topic)?;
+            partitions.remove(&key.partition);
+            if partitions.is_empty() {
+                entry.offsets.remove(&key.topic);
+            }
+            self.forget_unused(&key.group);
+            return Some(());
+        };
+        let mut reader = Reader::new(Bytes::copy_from_slice(value));
+        let version = reader.i16("value version").ok()?;
+        let value = OffsetCommitValue::decode(version, &mut reader).ok()?;
+        let committed = Committed {
+            offset: value.offset,
+            leader_epoch: value.leader_epoch,
+            metadata: value.metadata,
+            committed_ms: value.commit_timestamp,
+            expires_ms: (value.expire_timestamp >= 0).then_some(value.expire_timestamp),
+        };
+        let entry = self.groups.get_or_make(&key.group, now)?;
+        entry.offsets.entry(key.topic).or_default().insert(key.partition, committed);
+        Some(())
+    }
+
+    fn replay_group(&mut self, now: Now, group: &str, value: Option<&[u8]>) -> Option<()> {
+        let Some(value) = value else {
+            let entry = self.groups.get_mut(group)?;
+            entry.recorded = false;
+            entry.group.restore(now.mono_ms, Vec::new());
+            self.forget_unused(group);
+            return Some(());
+        };
+        let mut reader = Reader::new(Bytes::copy_from_slice(value));
+        let version = reader.i16("value version").ok()?;
+        let value = GroupMetadataValue::decode(version, &mut reader).ok()?;
+        let entry = self.groups.get_or_make(group, now)?;
+        entry.recorded = true;
+        if value.current_state_timestamp >= 0 {
+            entry.empty_since_ms = value.current_state_timestamp;
+        }
+        entry.group.generation = value.generation;
+        entry.group.protocol_type = (!value.protocol_type.is_empty()).then_some(value.protocol_type);
+        entry.group.protocol = value.protocol;
+        entry.group.leader = value.leader;
+        let member = |m: MemberMetadata| RestoredMember {
+            id: m.member_id,
+            instance_id: m.group_instance_id,
+            client_id: m.client_id,
+            client_host: m.client_host,
+            session_timeout_ms: m.session_timeout,
+            rebalance_timeout_ms: if m.rebalance_timeout < 0 {
+                m.session_timeout
+            } else {
+                m.rebalance_timeout
+            },
+            subscription: Bytes::copy_from_slice(&m.subscription),
+            assignment: Bytes::copy_from_slice(&m.assignment),
+        };
+        entry.group.restore(now.mono_ms, value.members.into_iter().map(member).collect());
+        Some(())
+    }
+}
+
+/// The record of a group.
+fn group_entry(id: &str, group: &super::state::Group, now: Now) -> Option<Entry> {
+    let protocol = group.protocol.clone();
+    let member = |m: &super::state::Member| MemberMetadata {
+        member_id: m.id.clone(),
+        group_instance_id: m.instance_id.clone(),
+        client_id: m.client_id.clone(),
+        client_host: m.client_host.clone(),
+        rebalance_timeout: m.rebalance_timeout_ms,
+        session_timeout: m.session_timeout_ms,
+        subscription: m.subscription(protocol.as_deref()),
+        assignment: m.assignment.clone(),
+    };
+    let value = GroupMetadataValue {
+        protocol_type: group.protocol_type.clone().unwrap_or_default(),
+        generation: group.generation,
+        protocol: protocol.clone(),
+        leader: group.leader.clone(),
+        current_state_timestamp: now.wall_ms,
+        members: group.members().map(member).collect(),
+    };
+    Some((group_key(id)?, Some(encode(GROUP_VALUE_VERSION, GROUP_VALUE_VERSION, &value)?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_fall_into_the_partitions_that_kafka_chooses() {
+        assert_eq!(java_hash(""), 0);
+        assert_eq!(java_hash("hello"), 99_162_322);
+        // A string whose hash is the smallest int, which has no absolute value.
+        assert_eq!(java_hash("polygenelubricants"), i32::MIN);
+        assert_eq!(partition_of("polygenelubricants", 50), 0);
+        assert!((0..50).contains(&partition_of("some other group", 50)));
+    }
+
+    #[test]
+    fn keys_and_values_have_kafkas_bytes() {
+        let key = offset_key("g", "t", 7).unwrap();
+        assert_eq!(&key[..], b"\x00\x01\x00\x01g\x00\x01t\x00\x00\x00\x07");
+        assert_eq!(&group_key("g").unwrap()[..], b"\x00\x02\x00\x01g");
+        let committed =
+            Committed { offset: 5, leader_epoch: 2, metadata: "m".into(), committed_ms: 9, expires_ms: None };
+        let value = offset_value(&committed).unwrap();
+        assert_eq!(&value[..], b"\x00\x03\0\0\0\0\0\0\0\x05\0\0\0\x02\x00\x01m\0\0\0\0\0\0\0\x09");
+        let value = offset_value(&Committed { expires_ms: Some(11), leader_epoch: -1, ..committed }).unwrap();
+        assert_eq!(&value[..], b"\x00\x01\0\0\0\0\0\0\0\x05\x00\x01m\0\0\0\0\0\0\0\x09\0\0\0\0\0\0\0\x0b");
+    }
+}

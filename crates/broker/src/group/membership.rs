@@ -1,0 +1,294 @@
+//! FindCoordinator, JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
+
+use bytes::Bytes;
+use headrace_log::Disk;
+use headrace_wire::errors::ErrorCode;
+use headrace_wire::messages::find_coordinator_response::Coordinator;
+use headrace_wire::messages::join_group_response::JoinGroupResponseMember;
+use headrace_wire::messages::leave_group_response::MemberResponse;
+use headrace_wire::messages::{
+    FindCoordinatorRequest, FindCoordinatorResponse, HeartbeatRequest, HeartbeatResponse, JoinGroupRequest,
+    JoinGroupResponse, LeaveGroupRequest, LeaveGroupResponse, SyncGroupRequest, SyncGroupResponse,
+};
+
+use super::state::{Join, Joined, Outputs, Sync, Synced};
+use crate::auth::{Operation, Resource};
+use crate::broker::Broker;
+use crate::call::{Call, Outcome, Parked, Wait};
+
+/// Kinds of coordinators.
+const OF_GROUP: i8 = 0;
+const OF_TRANSACTION: i8 = 1;
+
+impl<D: Disk> Broker<D> {
+    /// Names the coordinator: always this broker.
+    pub(crate) fn find_coordinator(
+        &mut self,
+        call: &Call,
+        request: FindCoordinatorRequest,
+    ) -> Outcome<FindCoordinatorResponse> {
+        let mut response = FindCoordinatorResponse::default();
+        if call.version >= 4 {
+            let keys = &request.coordinator_keys;
+            response.coordinators =
+                keys.iter().map(|key| self.coordinator(call, request.key_type, key)).collect();
+        } else {
+            let one = self.coordinator(call, request.key_type, &request.key);
+            response.error_code = one.error_code;
+            response.error_message = one.error_message;
+            response.node_id = one.node_id;
+            response.host = one.host;
+            response.port = one.port;
+        }
+        Outcome::Reply(response)
+    }
+
+    fn coordinator(&self, call: &Call, kind: i8, key: &str) -> Coordinator {
+        let refusal = match kind {
+            OF_GROUP => (!self.allows(call, Operation::Describe, Resource::Group(key)))
+                .then(|| (ErrorCode::GROUP_AUTHORIZATION_FAILED, format!("not authorized: group {key}"))),
+            OF_TRANSACTION => {
+                Some(if self.allows(call, Operation::Describe, Resource::TransactionalId(key)) {
+                    (ErrorCode::UNSUPPORTED_VERSION, "this broker has no transactions yet".to_owned())
+                } else {
+                    let error = ErrorCode::TRANSACTIONAL_ID_AUTHORIZATION_FAILED;
+                    (error, format!("not authorized: transactional id {key}"))
+                })
+            }
+            other => {
+                Some((ErrorCode::INVALID_REQUEST, format!("there are no coordinators of type {other} here")))
+            }
+        };
+        match refusal {
+            Some((error, why)) => Coordinator {
+                key: key.to_owned(),
+                node_id: -1,
+                port: -1,
+                error_code: error.code(),
+                error_message: Some(why),
+                ..Coordinator::default()
+            },
+            None => Coordinator {
+                key: key.to_owned(),
+                node_id: self.config.node_id,
+                host: self.config.advertised_host.clone(),
+                port: i32::from(self.config.advertised_port),
+                ..Coordinator::default()
+            },
+        }
+    }
+
+    /// Whether the caller may be a member of the group.
+    fn check_member_of(&self, call: &Call, group: &str) -> Result<(), ErrorCode> {
+        if !self.allows(call, Operation::Read, Resource::Group(group)) {
+            return Err(ErrorCode::GROUP_AUTHORIZATION_FAILED);
+        }
+        if group.is_empty() { Err(ErrorCode::INVALID_GROUP_ID) } else { Ok(()) }
+    }
+
+    /// Joins a group; the answer comes with the next generation.
+    pub(crate) fn join_group(
+        &mut self,
+        call: &Call,
+        request: JoinGroupRequest,
+    ) -> Outcome<JoinGroupResponse> {
+        let timeouts = self.config.group_min_session_timeout_ms..=self.config.group_max_session_timeout_ms;
+        let checked = self.check_member_of(call, &request.group_id).and_then(|()| {
+            if timeouts.contains(&request.session_timeout_ms) {
+                Ok(())
+            } else {
+                Err(ErrorCode::INVALID_SESSION_TIMEOUT)
+            }
+        });
+        let now = self.now;
+        // A member that has an id has it from a group that exists.
+        let entry = match checked {
+            Err(error) => Err(error),
+            Ok(()) if request.member_id.is_empty() => {
+                self.groups.get_or_make(&request.group_id, now).ok_or(ErrorCode::COORDINATOR_NOT_AVAILABLE)
+            }
+            Ok(()) => self.groups.get_mut(&request.group_id).ok_or(ErrorCode::UNKNOWN_MEMBER_ID),
+        };
+        let entry = match entry {
+            Ok(entry) => entry,
+            Err(error) => {
+                return Outcome::Reply(join_response(call.version, Joined::error(&request.member_id, error)));
+            }
+        };
+        let name = request.group_instance_id.as_deref().unwrap_or(&call.client_id);
+        let join = Join {
+            member_id: request.member_id,
+            fresh_member_id: self.random.member_id(name),
+            must_know_id: call.version >= 4,
+            can_skip_assignment: call.version >= 9,
+            client_id: call.client_id.clone(),
+            client_host: call.host.to_string(),
+            session_timeout_ms: request.session_timeout_ms,
+            rebalance_timeout_ms: if call.version == 0 || request.rebalance_timeout_ms < 0 {
+                request.session_timeout_ms
+            } else {
+                request.rebalance_timeout_ms
+            },
+            instance_id: request.group_instance_id,
+            protocol_type: request.protocol_type,
+            // Copied: a slice would keep the whole frame in memory for as long as the member lives.
+            protocols: request.protocols.into_iter().map(|p| (p.name, own(&p.metadata))).collect(),
+        };
+        let mut out = Outputs::default();
+        entry.group.join(now.mono_ms, call.token, join, &mut out);
+        self.parked.insert(call.token, Parked { call: call.clone(), wait: Wait::Join });
+        self.deliver(&request.group_id, out);
+        self.forget_unused(&request.group_id);
+        Outcome::Parked
+    }
+
+    /// Asks for a member's assignment; the leader brings everyone's.
+    pub(crate) fn sync_group(
+        &mut self,
+        call: &Call,
+        request: SyncGroupRequest,
+    ) -> Outcome<SyncGroupResponse> {
+        let checked = self.check_member_of(call, &request.group_id);
+        let entry =
+            checked.and_then(|()| self.groups.get_mut(&request.group_id).ok_or(ErrorCode::UNKNOWN_MEMBER_ID));
+        let entry = match entry {
+            Ok(entry) => entry,
+            Err(error) => return Outcome::Reply(sync_response(Synced::error(error))),
+        };
+        let sync = Sync {
+            member_id: request.member_id,
+            instance_id: request.group_instance_id,
+            generation: request.generation_id,
+            protocol_type: request.protocol_type,
+            protocol: request.protocol_name,
+            assignments: request.assignments.into_iter().map(|a| (a.member_id, own(&a.assignment))).collect(),
+        };
+        let now = self.now.mono_ms;
+        let mut out = Outputs::default();
+        let assigned = entry.group.sync(now, call.token, sync, &mut out);
+        self.parked.insert(call.token, Parked { call: call.clone(), wait: Wait::Sync });
+        if assigned {
+            let written = self.record_group(&request.group_id);
+            if let Some(entry) = self.groups.get_mut(&request.group_id) {
+                entry.group.assigned(now, written.err().unwrap_or(ErrorCode::NONE), &mut out);
+            }
+        }
+        self.deliver(&request.group_id, out);
+        Outcome::Parked
+    }
+
+    /// Notes that a member lives.
+    pub(crate) fn heartbeat(&mut self, call: &Call, request: HeartbeatRequest) -> Outcome<HeartbeatResponse> {
+        let now = self.now.mono_ms;
+        let error = match self.check_member_of(call, &request.group_id) {
+            Err(error) => error,
+            Ok(()) => self.groups.get_mut(&request.group_id).map_or(ErrorCode::UNKNOWN_MEMBER_ID, |entry| {
+                let instance = request.group_instance_id.as_deref();
+                entry.group.heartbeat(now, &request.member_id, instance, request.generation_id)
+            }),
+        };
+        Outcome::Reply(HeartbeatResponse { error_code: error.code(), ..HeartbeatResponse::default() })
+    }
+
+    /// Takes members out of a group.
+    pub(crate) fn leave_group(
+        &mut self,
+        call: &Call,
+        request: LeaveGroupRequest,
+    ) -> Outcome<LeaveGroupResponse> {
+        let mut response = LeaveGroupResponse::default();
+        let leavers: Vec<(String, Option<String>)> = if call.version >= 3 {
+            request.members.into_iter().map(|m| (m.member_id, m.group_instance_id)).collect()
+        } else {
+            vec![(request.member_id, None)]
+        };
+        if let Err(error) = self.check_member_of(call, &request.group_id) {
+            response.error_code = error.code();
+            return Outcome::Reply(response);
+        }
+        let mut out = Outputs::default();
+        let now = self.now.mono_ms;
+        let errors = match self.groups.get_mut(&request.group_id) {
+            Some(entry) => entry.group.leave(now, &leavers, &mut out),
+            None => vec![ErrorCode::UNKNOWN_MEMBER_ID; leavers.len()],
+        };
+        self.deliver(&request.group_id, out);
+        self.forget_unused(&request.group_id);
+        if call.version >= 3 {
+            let members = leavers.into_iter().zip(errors);
+            response.members = members
+                .map(|((member_id, group_instance_id), error)| MemberResponse {
+                    member_id,
+                    group_instance_id,
+                    error_code: error.code(),
+                })
+                .collect();
+        } else {
+            response.error_code = errors.first().copied().unwrap_or(ErrorCode::NONE).code();
+        }
+        Outcome::Reply(response)
+    }
+
+    /// Answers what a step of a group has decided, writes its record, sets its timer.
+    pub(super) fn deliver(&mut self, group: &str, out: Outputs) {
+        for (waiter, joined) in out.joined {
+            if let Some(Parked { call, .. }) = self.parked.remove(&waiter) {
+                let response = join_response(call.version, joined);
+                self.reply::<JoinGroupRequest>(&call, &response);
+            }
+        }
+        for (waiter, synced) in out.synced {
+            if let Some(Parked { call, .. }) = self.parked.remove(&waiter) {
+                self.reply::<SyncGroupRequest>(&call, &sync_response(synced));
+            }
+        }
+        if out.persist {
+            let now = self.now;
+            if let Some(entry) = self.groups.get_mut(group)
+                && entry.group.is_empty()
+            {
+                entry.empty_since_ms = now.wall_ms;
+            }
+            // The members have their answer already. Were the record lost in a crash, they would have to join again.
+            if let Err(error) = self.record_group(group) {
+                self.store.note_trouble(&format!("the state of group {group} was not written: {error}"));
+            }
+        }
+        self.groups.arm(group);
+    }
+}
+
+/// A copy that does not hold on to the request's frame.
+fn own(bytes: &Bytes) -> Bytes {
+    Bytes::copy_from_slice(bytes)
+}
+
+fn join_response(version: i16, joined: Joined) -> JoinGroupResponse {
+    let member = |(member_id, group_instance_id, metadata)| JoinGroupResponseMember {
+        member_id,
+        group_instance_id,
+        metadata,
+    };
+    JoinGroupResponse {
+        error_code: joined.error.code(),
+        generation_id: joined.generation,
+        protocol_type: joined.protocol_type,
+        // Null is allowed from version 7 on.
+        protocol_name: if version >= 7 { joined.protocol } else { Some(joined.protocol.unwrap_or_default()) },
+        leader: joined.leader,
+        skip_assignment: joined.skip_assignment,
+        member_id: joined.member_id,
+        members: joined.members.into_iter().map(member).collect(),
+        ..JoinGroupResponse::default()
+    }
+}
+
+fn sync_response(synced: Synced) -> SyncGroupResponse {
+    SyncGroupResponse {
+        error_code: synced.error.code(),
+        protocol_type: synced.protocol_type,
+        protocol_name: synced.protocol,
+        assignment: synced.assignment,
+        ..SyncGroupResponse::default()
+    }
+}

@@ -1,0 +1,370 @@
+//! The topics of a broker with their logs, and the files that remember them.
+
+mod open;
+mod state;
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use headrace_log::{Checkpoint, Disk, Log, LogDir, LogError};
+use headrace_wire::errors::ErrorCode;
+use headrace_wire::time::Now;
+use headrace_wire::uuid::Uuid;
+use slab::Slab;
+
+use crate::config::BrokerConfig;
+use crate::error::BrokerError;
+use crate::fetch::TopicKey;
+use crate::topic_config;
+use state::{State, TopicState};
+
+pub use open::StartReport;
+pub(crate) use state::read_range;
+
+/// Where group offsets are kept.
+pub(crate) const OFFSETS_TOPIC: &str = "__consumer_offsets";
+/// Producer ids that one write to disk covers.
+const PRODUCER_ID_BLOCK: i64 = 1000;
+/// Troubles that are kept for whoever asks; older ones are dropped.
+const TROUBLES_MAX: usize = 100;
+
+/// One partition.
+pub(crate) struct Partition<D: Disk> {
+    pub(crate) log: Log<D>,
+    /// Tokens of the fetches that wait for records.
+    pub(crate) watchers: Vec<u64>,
+}
+
+impl<D: Disk> Partition<D> {
+    fn new(log: Log<D>) -> Self {
+        Self { log, watchers: Vec::new() }
+    }
+
+    /// Whether an append is acknowledged only once it is synced: `flush.messages` 1 or `flush.ms` 0 say so.
+    pub(crate) fn syncs_before_ack(&self) -> bool {
+        let config = self.log.config();
+        config.flush_messages <= 1 || config.flush_ms == 0
+    }
+}
+
+/// One topic.
+pub(crate) struct Topic<D: Disk> {
+    pub(crate) name: Arc<str>,
+    pub(crate) id: Uuid,
+    pub(crate) internal: bool,
+    /// Settings of its own, all of which were checked.
+    pub(crate) overrides: BTreeMap<String, String>,
+    pub(crate) partitions: Vec<Partition<D>>,
+}
+
+impl<D: Disk> Topic<D> {
+    pub(crate) fn partition(&self, index: i32) -> Option<&Partition<D>> {
+        self.partitions.get(usize::try_from(index).ok()?)
+    }
+
+    fn partition_mut(&mut self, index: i32) -> Option<&mut Partition<D>> {
+        self.partitions.get_mut(usize::try_from(index).ok()?)
+    }
+
+    pub(crate) fn partition_count(&self) -> i32 {
+        i32::try_from(self.partitions.len()).unwrap_or(i32::MAX)
+    }
+
+    pub(crate) fn is_compact_only(&self) -> bool {
+        self.overrides.get("cleanup.policy").is_some_and(|p| p == "compact")
+    }
+}
+
+/// Topics, logs and state of a broker.
+pub(crate) struct Store<D: Disk> {
+    pub(crate) disk: D,
+    /// `None` once the store is closed.
+    dir: Option<LogDir<D>>,
+    path: PathBuf,
+    pub(crate) cluster_id: String,
+    topics: Slab<Topic<D>>,
+    names: BTreeMap<Arc<str>, usize>,
+    ids: HashMap<Uuid, usize>,
+    state: State,
+    producer_ids_left: std::ops::Range<i64>,
+    troubles: Vec<String>,
+}
+
+/// Whether this can be a topic's name.
+pub(crate) fn is_valid_name(name: &str) -> bool {
+    let legal = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
+    (1..=249).contains(&name.len()) && name.bytes().all(legal) && !matches!(name, "." | "..")
+}
+
+/// The broker was closed: nothing can be changed any more.
+fn closed(path: &Path) -> LogError {
+    LogError::Malformed { path: path.to_owned(), what: "the broker was closed".to_owned() }
+}
+
+impl<D: Disk> Store<D> {
+    // ---- looking up
+
+    /// All topics, by name.
+    pub(crate) fn topics(&self) -> impl Iterator<Item = &Topic<D>> {
+        self.names.values().filter_map(|slot| self.topics.get(*slot))
+    }
+
+    pub(crate) fn by_name(&self, name: &str) -> Option<&Topic<D>> {
+        self.names.get(name).and_then(|slot| self.topics.get(*slot))
+    }
+
+    pub(crate) fn by_id(&self, id: Uuid) -> Option<&Topic<D>> {
+        self.ids.get(&id).and_then(|slot| self.topics.get(*slot))
+    }
+
+    fn slot(&self, key: &TopicKey) -> Option<usize> {
+        match key {
+            TopicKey::Name(name) => self.names.get(name).copied(),
+            TopicKey::Id(id) => self.ids.get(id).copied(),
+        }
+    }
+
+    pub(crate) fn find(&self, key: &TopicKey) -> Option<&Topic<D>> {
+        self.slot(key).and_then(|slot| self.topics.get(slot))
+    }
+
+    pub(crate) fn find_partition_mut(&mut self, key: &TopicKey, index: i32) -> Option<&mut Partition<D>> {
+        let slot = self.slot(key)?;
+        self.topics.get_mut(slot)?.partition_mut(index)
+    }
+
+    pub(crate) fn find_partition_by_id(&mut self, id: Uuid, index: i32) -> Option<&mut Partition<D>> {
+        let slot = *self.ids.get(&id)?;
+        self.topics.get_mut(slot)?.partition_mut(index)
+    }
+
+    pub(crate) fn partition_by_name_mut(&mut self, name: &str, index: i32) -> Option<&mut Partition<D>> {
+        let slot = *self.names.get(name)?;
+        self.topics.get_mut(slot)?.partition_mut(index)
+    }
+
+    /// A partition with the id of its topic.
+    pub(crate) fn partition_for_append(
+        &mut self,
+        key: &TopicKey,
+        index: i32,
+    ) -> Option<(Uuid, &mut Partition<D>)> {
+        let slot = self.slot(key)?;
+        let topic = self.topics.get_mut(slot)?;
+        let id = topic.id;
+        topic.partition_mut(index).map(|p| (id, p))
+    }
+
+    /// The epoch under which this broker leads all its partitions.
+    pub(crate) fn leader_epoch(&self) -> i32 {
+        self.state.leader_epoch
+    }
+
+    /// Compares the leader epoch that a client believes in (-1: none) with ours (KIP-320).
+    pub(crate) fn check_leader_epoch(&self, believed: i32) -> Result<(), ErrorCode> {
+        if believed < 0 || believed == self.state.leader_epoch {
+            Ok(())
+        } else if believed < self.state.leader_epoch {
+            Err(ErrorCode::FENCED_LEADER_EPOCH)
+        } else {
+            Err(ErrorCode::UNKNOWN_LEADER_EPOCH)
+        }
+    }
+
+    // ---- changing
+
+    /// Makes a topic. Either all of it is there afterwards, or nothing.
+    pub(crate) fn create_topic(
+        &mut self,
+        config: &BrokerConfig,
+        name: &str,
+        id: Uuid,
+        partitions: i32,
+        overrides: BTreeMap<String, String>,
+        now: Now,
+    ) -> Result<(), LogError> {
+        let name: Arc<str> = name.into();
+        let topic = Topic {
+            id,
+            internal: &*name == OFFSETS_TOPIC,
+            name: name.clone(),
+            overrides,
+            partitions: Vec::new(),
+        };
+        let slot = self.topics.insert(topic);
+        let made = self.add_logs(config, slot, partitions, now).and_then(|()| {
+            self.names.insert(name.clone(), slot);
+            self.ids.insert(id, slot);
+            self.store_state()
+        });
+        if made.is_err() {
+            self.names.remove(&name);
+            self.ids.remove(&id);
+            self.topics.remove(slot);
+            self.remove_dirs(&name, 0..partitions);
+        }
+        made
+    }
+
+    /// Adds partitions to a topic, up to `count`.
+    pub(crate) fn add_partitions(
+        &mut self,
+        config: &BrokerConfig,
+        name: &str,
+        count: i32,
+        now: Now,
+    ) -> Result<(), LogError> {
+        let Some(slot) = self.names.get(name).copied() else { return Ok(()) };
+        let before = self.topics.get(slot).map_or(0, Topic::partition_count);
+        let made = self.add_logs(config, slot, count, now).and_then(|()| self.store_state());
+        if made.is_err() {
+            if let Some(topic) = self.topics.get_mut(slot) {
+                topic.partitions.truncate(usize::try_from(before).unwrap_or(0));
+            }
+            self.remove_dirs(name, before..count);
+        }
+        made
+    }
+
+    fn add_logs(&mut self, config: &BrokerConfig, slot: usize, count: i32, now: Now) -> Result<(), LogError> {
+        let dir = self.dir.as_ref().ok_or_else(|| closed(&self.path))?;
+        let Some(topic) = self.topics.get_mut(slot) else { return Ok(()) };
+        let settings = topic_config::log_config(config, &topic.overrides);
+        for index in topic.partition_count()..count {
+            let log = dir.create_log(&topic.name, index, topic.id, settings.clone(), now)?;
+            topic.partitions.push(Partition::new(log));
+        }
+        Ok(())
+    }
+
+    fn remove_dirs(&mut self, name: &str, partitions: std::ops::Range<i32>) {
+        for index in partitions {
+            let Some(dir) = &mut self.dir else { return };
+            // It need not exist; and what cannot be removed now is removed at the next start.
+            let _ = dir.delete_log(name, index);
+        }
+    }
+
+    /// Removes a topic; the tokens of the fetches that wait for it.
+    pub(crate) fn delete_topic(&mut self, name: &str) -> Result<Vec<u64>, LogError> {
+        let Some((name, slot)) = self.names.remove_entry(name) else { return Ok(Vec::new()) };
+        let Some(id) = self.topics.get(slot).map(|t| t.id) else { return Ok(Vec::new()) };
+        self.ids.remove(&id);
+        let count = self.topics.get(slot).map_or(0, Topic::partition_count);
+        self.state.deleting = (0..count).map(|p| format!("{name}-{p}")).collect();
+        if let Err(error) = self.store_state() {
+            self.names.insert(name, slot);
+            self.ids.insert(id, slot);
+            self.state.deleting.clear();
+            return Err(error);
+        }
+        let topic = self.topics.remove(slot);
+        self.remove_dirs(&name, 0..count);
+        Ok(topic.partitions.into_iter().flat_map(|p| p.watchers).collect())
+    }
+
+    /// Replaces a topic's own settings.
+    pub(crate) fn set_overrides(
+        &mut self,
+        config: &BrokerConfig,
+        name: &str,
+        overrides: BTreeMap<String, String>,
+    ) -> Result<(), LogError> {
+        let Some(slot) = self.names.get(name).copied() else { return Ok(()) };
+        let settings = topic_config::log_config(config, &overrides);
+        let Some(topic) = self.topics.get_mut(slot) else { return Ok(()) };
+        let before = std::mem::replace(&mut topic.overrides, overrides);
+        if let Err(error) = self.store_state() {
+            if let Some(topic) = self.topics.get_mut(slot) {
+                topic.overrides = before;
+            }
+            return Err(error);
+        }
+        if let Some(topic) = self.topics.get_mut(slot) {
+            topic.partitions.iter_mut().for_each(|p| p.log.set_config(settings.clone()));
+        }
+        Ok(())
+    }
+
+    /// A producer id that was never given out. Ids are reserved on disk in blocks; a crash skips the rest of one.
+    pub(crate) fn next_producer_id(&mut self) -> Result<i64, LogError> {
+        if let Some(id) = self.producer_ids_left.next() {
+            return Ok(id);
+        }
+        let first = self.state.next_producer_id;
+        self.state.next_producer_id = first.saturating_add(PRODUCER_ID_BLOCK);
+        if let Err(error) = self.store_state() {
+            self.state.next_producer_id = first;
+            return Err(error);
+        }
+        self.producer_ids_left = first + 1..self.state.next_producer_id;
+        Ok(first)
+    }
+
+    fn store_state(&mut self) -> Result<(), LogError> {
+        if self.dir.is_none() {
+            return Err(closed(&self.path));
+        }
+        self.state.topics = self
+            .topics()
+            .map(|t| TopicState {
+                name: t.name.to_string(),
+                id: t.id.to_string(),
+                partitions: u32::try_from(t.partitions.len()).unwrap_or(u32::MAX),
+                configs: t.overrides.clone(),
+            })
+            .collect();
+        state::store(&self.disk, &self.path, &self.state)
+    }
+
+    // ---- keeping
+
+    fn checkpoints(&self) -> Vec<Checkpoint> {
+        let of = |t: &Topic<D>| -> Vec<_> {
+            t.partitions.iter().zip(0..).map(|(p, index)| Checkpoint::of(&t.name, index, &p.log)).collect()
+        };
+        self.topics().flat_map(of).collect()
+    }
+
+    /// Notes start offsets and recovery points.
+    pub(crate) fn checkpoint(&self) -> Result<(), LogError> {
+        self.dir.as_ref().map_or(Ok(()), |dir| dir.write_checkpoints(&self.checkpoints()))
+    }
+
+    /// Deletes segments that are too old or too many, and notes how far the logs are durable.
+    pub(crate) fn apply_retention(&mut self, now: Now) {
+        let mut failed = Vec::new();
+        for partition in self.topics.iter_mut().flat_map(|(_, t)| &mut t.partitions) {
+            if let Err(error) = partition.log.retain(now) {
+                failed.push(error);
+            }
+        }
+        failed.extend(self.checkpoint().err());
+        failed.iter().for_each(|error| self.note_trouble(error));
+    }
+
+    /// Keeps an error that no client can be told of.
+    pub(crate) fn note_trouble(&mut self, error: &impl ToString) {
+        if self.troubles.len() < TROUBLES_MAX {
+            self.troubles.push(error.to_string());
+        }
+    }
+
+    /// The errors noted since the last call.
+    pub(crate) fn take_troubles(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.troubles)
+    }
+
+    /// Syncs and marks everything, and lets go of the directory.
+    pub(crate) fn close(&mut self, now: Now) -> Result<(), BrokerError> {
+        let Some(dir) = self.dir.take() else { return Ok(()) };
+        for (_, topic) in &mut self.topics {
+            for partition in &mut topic.partitions {
+                partition.log.close(now)?;
+            }
+        }
+        dir.close(&self.checkpoints())?;
+        Ok(())
+    }
+}

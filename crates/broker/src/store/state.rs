@@ -1,0 +1,172 @@
+//! The broker's own small file: which topics exist, the leader epoch, the next producer id. It is replaced in one
+//! step, so it is always whole.
+
+use std::collections::BTreeMap;
+use std::io::IoSlice;
+use std::path::{Path, PathBuf};
+
+use headrace_log::{Disk, DiskError, LogError, OpenMode};
+use serde::{Deserialize, Serialize};
+
+use crate::error::BrokerError;
+
+/// The file's name in the data directory.
+const FILE_NAME: &str = "headrace-state.json";
+/// The format written and read.
+const FORMAT: u32 = 1;
+/// Largest state file that is read; a broker with 100,000 topics stays far below.
+const FILE_BYTES_MAX: u64 = 256 << 20;
+
+/// What the file holds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct State {
+    pub(super) format: u32,
+    /// Grows with every start after an unclean stop, so that clients notice records that are gone (KIP-320).
+    pub(crate) leader_epoch: i32,
+    /// Producer ids below this may have been given out.
+    pub(crate) next_producer_id: i64,
+    pub(crate) topics: Vec<TopicState>,
+    /// Directories of deleted topics, removed again at the next start in case the removal was cut short.
+    #[serde(default)]
+    pub(crate) deleting: Vec<String>,
+}
+
+/// A topic in the file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TopicState {
+    pub(crate) name: String,
+    pub(crate) id: String,
+    pub(crate) partitions: u32,
+    #[serde(default)]
+    pub(crate) configs: BTreeMap<String, String>,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self {
+            format: FORMAT,
+            leader_epoch: 0,
+            next_producer_id: 0,
+            topics: Vec::new(),
+            deleting: Vec::new(),
+        }
+    }
+}
+
+fn disk_error(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> DiskError {
+    move |source| DiskError { action, path: path.to_owned(), source }
+}
+
+/// Where the file of a data directory is.
+pub(crate) fn path(dir: &Path) -> PathBuf {
+    dir.join(FILE_NAME)
+}
+
+/// Reads the file; `None` if there is none.
+pub(crate) fn load<D: Disk>(disk: &D, dir: &Path) -> Result<Option<State>, BrokerError> {
+    let path = path(dir);
+    let malformed = |what: String| BrokerError::State { path: path.clone(), what };
+    let file = match disk.open(&path, OpenMode::Read) {
+        Ok(file) => file,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(disk_error("open", &path)(e).into()),
+    };
+    let len = disk.len(&file).map_err(disk_error("read the size of", &path))?;
+    if len > FILE_BYTES_MAX {
+        return Err(malformed(format!("{len} bytes are too many for a state file")));
+    }
+    let bytes = read_range(disk, &file, &path, 0, usize::try_from(len).unwrap_or(0))?;
+    let state: State = serde_json::from_slice(&bytes).map_err(|e| malformed(e.to_string()))?;
+    if state.format != FORMAT {
+        return Err(malformed(format!(
+            "format {} is not {FORMAT}: written by another version",
+            state.format
+        )));
+    }
+    Ok(Some(state))
+}
+
+/// Replaces the file; once this returns, the new state survives a loss of power.
+pub(crate) fn store<D: Disk>(disk: &D, dir: &Path, state: &State) -> Result<(), LogError> {
+    let path = path(dir);
+    let draft = dir.join(format!("{FILE_NAME}.new"));
+    let text = serde_json::to_vec_pretty(state)
+        .map_err(|e| LogError::Malformed { path: path.clone(), what: e.to_string() })?;
+    let file = disk.open(&draft, OpenMode::Truncate).map_err(disk_error("make", &draft))?;
+    let mut written = 0;
+    while let Some(rest) = text.get(written..).filter(|rest| !rest.is_empty()) {
+        match disk.write_at(&file, &[IoSlice::new(rest)], written as u64) {
+            Ok(0) => return Err(disk_error("write", &draft)(std::io::ErrorKind::WriteZero.into()).into()),
+            Ok(n) => written += n,
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(disk_error("write", &draft)(e).into()),
+        }
+    }
+    disk.sync(&file).map_err(disk_error("sync", &draft))?;
+    disk.rename(&draft, &path).map_err(disk_error("replace", &path))?;
+    let folder = disk.open(dir, OpenMode::Directory).map_err(disk_error("open", dir))?;
+    disk.sync(&folder).map_err(disk_error("sync", dir))?;
+    Ok(())
+}
+
+/// `len` bytes of a file from `position`; a file that ends before is an error.
+pub(crate) fn read_range<D: Disk>(
+    disk: &D,
+    file: &D::File,
+    path: &Path,
+    position: u64,
+    len: usize,
+) -> Result<Vec<u8>, DiskError> {
+    let mut bytes = vec![0; len];
+    let mut done = 0;
+    while let Some(rest) = bytes.get_mut(done..).filter(|rest| !rest.is_empty()) {
+        match disk.read_at(file, rest, position + done as u64) {
+            Ok(0) => return Err(disk_error("read", path)(std::io::ErrorKind::UnexpectedEof.into())),
+            Ok(n) => done += n,
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(disk_error("read", path)(e)),
+        }
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use headrace_log::MemoryDisk;
+
+    use super::*;
+
+    #[test]
+    fn what_was_stored_is_loaded_and_damage_is_named() {
+        let disk = MemoryDisk::new();
+        let dir = Path::new("/data");
+        disk.create_dir_all(dir).unwrap();
+        assert_eq!(load(&disk, dir).unwrap(), None);
+        let topic = TopicState {
+            name: "t".into(),
+            id: "AAAAAAAAAAAAAAAAAAAAAQ".into(),
+            partitions: 3,
+            configs: BTreeMap::from([("retention.ms".into(), "5".into())]),
+        };
+        let state =
+            State { topics: vec![topic], leader_epoch: 4, next_producer_id: 2000, ..State::default() };
+        disk.set_write_bytes_max(Some(7));
+        store(&disk, dir, &state).unwrap();
+        assert_eq!(load(&disk, dir).unwrap(), Some(state.clone()));
+
+        disk.set_room(Some(10));
+        assert!(store(&disk, dir, &State::default()).is_err());
+        disk.set_room(None);
+        assert_eq!(load(&disk, dir).unwrap(), Some(state), "a full disk leaves the old state");
+
+        for damage in
+            ["", "{", "{\"format\": 9, \"leader_epoch\": 0, \"next_producer_id\": 0, \"topics\": []}"]
+        {
+            disk.put(&path(dir), damage.as_bytes());
+            let error = load(&disk, dir).unwrap_err().to_string();
+            assert!(error.starts_with("/data/headrace-state.json: "), "{error}");
+        }
+    }
+}
