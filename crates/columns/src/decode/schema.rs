@@ -11,6 +11,8 @@ use arrow_schema::{DataType, Field, Fields, Schema, SchemaRef, TimeUnit};
 pub const DEFAULT_MAX_PLAIN_BYTES: usize = 256 << 20;
 /// Fewest rows of a prepared constant column.
 const MIN_CONSTANT_ROWS: usize = 1 << 12;
+/// Fewest bytes of a prepared topic column, if the name is so long that the fewest rows would have more.
+const MIN_CONSTANT_TEXT_BYTES: usize = 1 << 20;
 
 /// Arrow type of the value column.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -119,7 +121,7 @@ impl BatchSchema {
             if let Some(array) = all.topics.get_mut(topic) {
                 return prefix(array, rows, |rows| repeat_string(topic, rows));
             }
-            let mut array = repeat_string(topic, constant_rows(rows));
+            let mut array = repeat_string(topic, rows);
             let slice = prefix(&mut array, rows, |rows| repeat_string(topic, rows));
             all.topics.insert(topic.to_owned(), array);
             slice
@@ -127,25 +129,25 @@ impl BatchSchema {
     }
 
     pub(super) fn int(&self, value: i32, rows: usize) -> ArrayRef {
-        let make = |rows| Arc::new(Int32Array::from(vec![value; rows])) as ArrayRef;
+        let make = |rows| Arc::new(Int32Array::from(vec![value; constant_rows(rows)])) as ArrayRef;
         self.constants(|all| {
-            let array = all.ints.entry(value).or_insert_with(|| make(constant_rows(rows)));
+            let array = all.ints.entry(value).or_insert_with(|| make(rows));
             prefix(array, rows, make)
         })
     }
 
     pub(super) fn null_keys(&self, rows: usize) -> ArrayRef {
-        let make = |rows| Arc::new(BinaryArray::new_null(rows)) as ArrayRef;
+        let make = |rows| Arc::new(BinaryArray::new_null(constant_rows(rows))) as ArrayRef;
         self.constants(|all| {
-            let array = all.null_keys.get_or_insert_with(|| make(constant_rows(rows)));
+            let array = all.null_keys.get_or_insert_with(|| make(rows));
             prefix(array, rows, make)
         })
     }
 
     pub(super) fn null_headers(&self, rows: usize) -> ArrayRef {
-        let make = |rows| null_lists(rows);
+        let make = |rows| null_lists(constant_rows(rows));
         self.constants(|all| {
-            let array = all.null_headers.get_or_insert_with(|| make(constant_rows(rows)));
+            let array = all.null_headers.get_or_insert_with(|| make(rows));
             prefix(array, rows, make)
         })
     }
@@ -160,20 +162,25 @@ struct Constants {
     null_headers: Option<ArrayRef>,
 }
 
+/// Grows by doubling, so that a client settles after a few chunks.
 fn constant_rows(rows: usize) -> usize {
     rows.next_power_of_two().max(MIN_CONSTANT_ROWS)
 }
 
+/// The first rows of a constant column, made anew if there are too few.
 fn prefix(array: &mut ArrayRef, rows: usize, make: impl Fn(usize) -> ArrayRef) -> ArrayRef {
     if array.len() < rows {
-        *array = make(constant_rows(rows));
+        *array = make(rows);
     }
     array.slice(0, rows)
 }
 
-/// `rows` times the same string; fewer where 32-bit offsets do not reach, which the caller cannot need: a
-/// chunk of so many rows would not fit its own offsets.
+/// At least `rows` times the same string. A chunk's rows are so bounded that twice as many of its topic's
+/// name have 32-bit offsets.
 fn repeat_string(value: &str, rows: usize) -> ArrayRef {
+    // A name that is too long to be one is not worth much memory.
+    let least = MIN_CONSTANT_ROWS.min(MIN_CONSTANT_TEXT_BYTES / value.len().max(1));
+    let rows = rows.next_power_of_two().max(least);
     Arc::new(StringArray::from_iter_values(std::iter::repeat_n(value, rows)))
 }
 
