@@ -452,6 +452,19 @@ impl FetchCache {
         None
     }
 
+    /// The partition that the next take would be of, if there is anything to take.
+    pub fn next_partition(&mut self) -> Option<TopicPartition> {
+        while !self.held_back
+            && let Some(part) = self.ready.front()
+        {
+            match self.slots.get(part) {
+                Some(slot) if slot.has_work() => return Some(slot.id.clone()),
+                _ => self.unqueue_front(),
+            }
+        }
+        None
+    }
+
     fn take_from(&mut self, part: PartId, max_records: usize) -> Option<Taken> {
         let next_id = self.next_id + 1;
         let slot = self.slots.get_mut(&part).filter(|slot| slot.has_work())?;

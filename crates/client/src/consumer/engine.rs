@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
+use arrow_array::RecordBatch;
 use headrace_wire::messages::{
     FindCoordinatorRequest, HeartbeatRequest, JoinGroupRequest, LeaveGroupRequest, ListOffsetsRequest,
     OffsetCommitRequest, OffsetFetchRequest, SyncGroupRequest,
@@ -111,6 +112,12 @@ impl ConsumerEngine {
     #[must_use]
     pub fn cache(&self) -> SharedCache {
         self.cache.clone()
+    }
+
+    /// A batch of no rows, with the columns of all batches.
+    #[must_use]
+    pub fn empty_batch(&self) -> RecordBatch {
+        RecordBatch::new_empty(self.fetcher.schema.arrow().clone())
     }
 
     pub(super) fn done(&mut self, op: u64, result: Result<ConsumerOutcome>) {
