@@ -11,7 +11,7 @@ fn main() {
     println!("from typing import Final\n");
     println!("from headrace._errors import Abortable, Fatal, KafkaError, Retriable\n\n");
     println!("class BrokerError(KafkaError):\n    \"\"\"A broker answered with an error code.\"\"\"\n");
-    let mut table = String::new();
+    let mut table = Vec::new();
     for row in TABLE {
         if row.remedy == Remedy::None {
             continue;
@@ -25,9 +25,9 @@ fn main() {
         };
         println!("\nclass {class}(BrokerError{mixin}):");
         println!("    \"\"\"{} ({}).\"\"\"\n", row.message.trim_end_matches('.'), row.code.code());
-        table.push_str(&format!("    {}: {class},\n", row.code.code()));
+        table.push(format!("    {}: {class},\n", row.code.code()));
     }
-    println!("\nBY_CODE: Final[dict[int, type[BrokerError]]] = {{\n{table}}}");
+    println!("\nBY_CODE: Final[dict[int, type[BrokerError]]] = {{\n{}}}", table.concat());
 }
 
 /// `NOT_LEADER_OR_FOLLOWER` as `NotLeaderOrFollowerError`.

@@ -2,6 +2,10 @@
 //!
 //! A message has one struct for all its versions. Fields that a version lacks are left out when it is written, if
 //! they hold their default or are ignorable, and hold their default after reading.
+//!
+//! Defaults are those of Kafka's schemas. Mind that a field that may be null is null by default only if its schema
+//! says so: `InitProducerIdRequest::default()` has an empty transactional id, `MetadataRequest::default()` asks for
+//! no topics.
 
 use crate::primitive::{DecodeError, EncodeError, Encoded, Reader, Writer};
 
