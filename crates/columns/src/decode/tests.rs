@@ -219,7 +219,9 @@ proptest! {
             all.extend(rows);
         }
         if !headers {
-            all.iter_mut().for_each(|row| row.headers = None);
+            for row in &mut all {
+                row.headers = None;
+            }
         }
         prop_assert_eq!(chunk.rows(), all.len());
         let batch = chunk.finish().unwrap();

@@ -12,6 +12,12 @@ use arrow_schema::{DataType, TimeUnit};
 
 use super::error::SchemaError;
 
+/// True for a null row, and for one past the end.
+#[inline]
+fn is_null(nulls: Option<&NullBuffer>, row: usize) -> bool {
+    nulls.is_some_and(|nulls| row >= nulls.len() || nulls.is_null(row))
+}
+
 /// Which of the byte types a column may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -62,7 +68,7 @@ impl<O: OffsetSizeTrait> Bytes<O> {
 
     #[inline]
     pub(super) fn get(&self, row: usize) -> Option<&[u8]> {
-        if self.nulls.as_ref().is_some_and(|nulls| nulls.is_null(row)) {
+        if is_null(self.nulls.as_ref(), row) {
             return None;
         }
         let &[start, end] = self.offsets.get(row..)?.first_chunk()?;
@@ -112,7 +118,7 @@ impl BytesSource {
             Self::Large(bytes) => bytes.get(row),
             Self::View(views) => (row < views.len() && views.is_valid(row)).then(|| views.value(row)),
             Self::Dictionary { indices, nulls, values } => {
-                if nulls.as_ref().is_some_and(|nulls| nulls.is_null(row)) {
+                if is_null(nulls.as_ref(), row) {
                     return None;
                 }
                 values.get(*indices.get(row)?)
@@ -195,7 +201,7 @@ impl HeaderSource {
     /// The headers of a row, as places in `keys` and `values`.
     #[inline]
     pub(super) fn range(&self, row: usize) -> std::ops::Range<usize> {
-        if self.nulls.as_ref().is_some_and(|nulls| nulls.is_null(row)) { 0..0 } else { self.offsets.get(row) }
+        if is_null(self.nulls.as_ref(), row) { 0..0 } else { self.offsets.get(row) }
     }
 }
 
@@ -243,7 +249,7 @@ impl TimestampSource {
     /// Milliseconds since the Unix epoch.
     #[inline]
     pub(super) fn get(&self, row: usize) -> Option<i64> {
-        if self.nulls.as_ref().is_some_and(|nulls| nulls.is_null(row)) {
+        if is_null(self.nulls.as_ref(), row) {
             return None;
         }
         let value = *self.values.get(row)?;
@@ -297,7 +303,7 @@ impl PartitionSource {
 
     #[inline]
     pub(super) fn get(&self, row: usize) -> Option<i32> {
-        if self.nulls.as_ref().is_some_and(|nulls| nulls.is_null(row)) {
+        if is_null(self.nulls.as_ref(), row) {
             return None;
         }
         self.values.get(row).copied()
