@@ -71,6 +71,8 @@ pub struct Log<D: Disk> {
     pub(crate) epochs: Epochs,
     /// Offsets of the producer snapshots that exist, ascending.
     pub(crate) snapshots: Vec<i64>,
+    /// The last snapshot, while it waits for a flush.
+    pub(crate) unsynced_snapshot: Option<D::File>,
     /// Everything before it is durable.
     pub(crate) recovery_point: i64,
     /// Everything before it is durable or being synced.
@@ -247,6 +249,7 @@ impl<D: Disk> Log<D> {
     fn mend(&mut self) -> Result<(), DiskError> {
         if self.torn {
             self.active.log.truncate(&self.disk, self.active.size)?;
+            self.active.dirty = true;
             self.torn = false;
         }
         Ok(())
@@ -270,10 +273,12 @@ impl<D: Disk> Log<D> {
     }
 
     /// Writes the producer states at the end offset, and removes snapshots that no recovery will ask for.
-    fn take_snapshot(&mut self) -> Result<(), DiskError> {
+    pub(crate) fn take_snapshot(&mut self) -> Result<(), DiskError> {
         let end = self.end_offset();
-        snapshot::write(&self.disk, &self.dir.join(file_name(end, "snapshot")), &self.producers)?;
+        // The one that is there is as good, and may be durable.
         if self.snapshots.last() != Some(&end) {
+            let path = self.dir.join(file_name(end, "snapshot"));
+            self.unsynced_snapshot = Some(snapshot::write(&self.disk, &path, &self.producers)?);
             self.snapshots.push(end);
         }
         // Recovery starts at the segment of the recovery point, with the last snapshot that is not after it.
@@ -341,7 +346,7 @@ impl<D: Disk> Log<D> {
         if waiting >= self.config.flush_messages || self.flush_asked < self.active.base_offset {
             return Some(0);
         }
-        self.unflushed_since_ms?.checked_add(self.config.flush_ms)
+        self.unflushed_since_ms?.checked_add(self.config.flush_ms).filter(|due| *due < u64::MAX)
     }
 
     /// Whether a flush is due now.
@@ -358,6 +363,7 @@ impl<D: Disk> Log<D> {
         }
         let dirty = self.closed.iter().chain(iter::once(&self.active)).filter(|segment| segment.dirty);
         let mut files: Vec<_> = dirty.flat_map(Segment::files).map(|named| named.file.clone()).collect();
+        files.extend(self.unsynced_snapshot.take());
         if self.names_changed
             && let Ok(folder) = self.disk.open(&self.dir, OpenMode::Directory)
         {
@@ -409,7 +415,13 @@ impl<D: Disk> Log<D> {
         if self.active.size > 0 || self.producers.len() > 0 {
             self.take_snapshot()?;
         }
-        self.flush(now)
+        self.flush(now)?;
+        // Index entries and cuts are no records, so a flush may have found nothing to do.
+        if self.active.dirty || self.active.size > 0 {
+            self.active.files().try_for_each(|file| file.sync(&self.disk))?;
+            self.active.dirty = false;
+        }
+        Ok(())
     }
 
     /// Removes the directory. The log must not be used afterwards, but slices of it can still be read.

@@ -103,6 +103,7 @@ impl<D: Disk> Log<D> {
             producers: Producers::default(),
             epochs: Epochs::open(disk, dir.join("leader-epoch-checkpoint"))?,
             snapshots,
+            unsynced_snapshot: None,
             recovery_point,
             flush_asked: recovery_point,
             unflushed_since_ms: (recovery_point < end).then_some(now.mono_ms),
@@ -283,6 +284,8 @@ impl<D: Disk> Opening<'_, D> {
     fn cut(&mut self, segment: &mut Segment<D>, error: RecordError, later: &[i64]) -> Result<(), LogError> {
         let mut bytes = segment.log.len(self.disk)?.saturating_sub(segment.size);
         segment.log.truncate(self.disk, segment.size)?;
+        // A tail that came back after a loss of power could lie behind newer records.
+        segment.log.sync(self.disk)?;
         for base in later {
             let path = self.dir.join(file_name(*base, "log"));
             if let Ok(file) = NamedFile::<D>::open(self.disk, path, crate::disk::OpenMode::Read) {

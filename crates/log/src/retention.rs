@@ -99,6 +99,12 @@ impl<D: Disk> Log<D> {
         reason: DeleteReason,
         deleted: &mut Vec<DeletedSegment>,
     ) -> Result<(), LogError> {
+        let Some(next_offset) = self.closed.front().map(|oldest| oldest.next_offset) else { return Ok(()) };
+        if self.producers.len() > 0 && self.snapshots.last().is_none_or(|at| *at < next_offset) {
+            // What producers sent in there can be learnt from no batch any more. A full disk must not keep the
+            // segment from going, though: its producers would be accepted as unknown ones.
+            let _ = self.take_snapshot();
+        }
         let Some(oldest) = self.closed.front() else { return Ok(()) };
         oldest.remove(&self.disk)?;
         self.names_changed = true;

@@ -123,9 +123,8 @@ impl<D: Disk> Segment<D> {
         })?;
         let times = Index::open(disk, path("timeindex"), |entry: TimeEntry| in_range(entry.relative))?;
         let (Some(offsets), Some(times)) = (offsets, times) else { return Ok(None) };
-        let gap = 2 * u64::from(config.index_interval_bytes);
-        if offsets.len() > 0 && times.len() == 0 || offsets.len() == 0 && size > gap {
-            // Only a log of records without timestamps, or a segment of one large batch, is scanned for nothing.
+        if offsets.len() > 0 && times.len() == 0 {
+            // Or the records have no timestamps: then the segment is scanned for nothing.
             return Ok(None);
         }
         let mut segment = Self::over(base_offset, log, offsets, times, wall_ms);
@@ -134,12 +133,13 @@ impl<D: Disk> Segment<D> {
             segment.max_timestamp = entry.timestamp;
             segment.max_timestamp_offset = base_offset + i64::from(entry.relative);
         }
-        match segment.walk_tail(disk) {
-            Ok(()) => {}
-            Err(LogError::Damaged { .. }) => return Ok(None),
+        let complete = match segment.walk_tail(disk, config) {
+            Ok(complete) => complete,
+            Err(LogError::Damaged { .. }) => false,
             Err(other) => return Err(other),
-        }
-        if segment.max_timestamp_offset > segment.next_offset
+        };
+        if !complete
+            || segment.max_timestamp_offset > segment.next_offset
             || next_offset.is_some_and(|next| next < segment.next_offset)
         {
             return Ok(None);
@@ -148,21 +148,25 @@ impl<D: Disk> Segment<D> {
         Ok(Some(segment))
     }
 
-    fn walk_tail(&mut self, disk: &D) -> Result<(), LogError> {
+    /// Takes in the batches after the last index entry. `false` when one of them should have an entry.
+    fn walk_tail(&mut self, disk: &D, config: &LogConfig) -> Result<bool, LogError> {
         if let Some((_, first)) = self.headers(0).next(disk, &self.log)? {
             self.first_timestamp = first.max_timestamp;
         }
         let from = self.offsets.last().map_or(0, |entry| u64::from(entry.position));
         self.bytes_since_entry = self.size - from;
         let mut headers = self.headers(from);
-        while let Some((_, header)) = headers.next(disk, &self.log)? {
+        while let Some((position, header)) = headers.next(disk, &self.log)? {
+            if position - from > u64::from(config.index_interval_bytes) {
+                return Ok(false);
+            }
             self.next_offset = header.last_offset() + 1;
             if header.max_timestamp > self.max_timestamp {
                 self.max_timestamp = header.max_timestamp;
                 self.max_timestamp_offset = header.last_offset();
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Writes batches at the end. On an error the size is as before, and the file may hold more than that.

@@ -18,8 +18,9 @@ const ENTRY_LEN: usize = 46;
 /// A full table, with room to spare.
 const FILE_BYTES_MAX: u64 = 32 << 20;
 
-pub(crate) fn write<D: Disk>(disk: &D, path: &Path, producers: &Producers) -> Result<(), DiskError> {
-    // Not made durable by itself: a torn snapshot fails its checksum, and recovery takes an older one.
+/// Writes a snapshot and returns its file, to be synced with the next flush. Torn by a loss of power before that, it
+/// fails its checksum, and recovery takes an older one.
+pub(crate) fn write<D: Disk>(disk: &D, path: &Path, producers: &Producers) -> Result<D::File, DiskError> {
     replace_small(disk, path, &encode(producers), Durable::No)
 }
 

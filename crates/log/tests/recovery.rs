@@ -1,0 +1,259 @@
+//! Opening after a crash: what is kept, what is cut, and that the rest is as it was.
+
+mod common;
+
+use common::*;
+use headrace_log::{Disk, LogConfig, MemoryDisk, Recovery, Start};
+use headrace_wire::compression::Codec;
+
+/// A log of several segments that two producers wrote by turns, three records a batch.
+fn producing(batches: i32) -> (MemoryDisk, headrace_log::Log<MemoryDisk>) {
+    let (disk, mut log) = fresh(&small());
+    for n in 0..batches {
+        append(&mut log, &sequenced(3, i64::from(n % 2), 0, n / 2 * 3));
+    }
+    (disk, log)
+}
+
+fn last_segment(disk: &MemoryDisk) -> std::path::PathBuf {
+    let logs = disk.file_paths().into_iter().filter(|p| p.extension().is_some_and(|e| e == "log"));
+    logs.max().unwrap()
+}
+
+#[test]
+fn a_killed_process_loses_nothing() {
+    let (disk, log) = producing(100);
+    let rows = read_all(&log, 1000);
+    let (mut again, recovery) = open(&disk.after_kill(), &small(), KILLED);
+    assert!(recovery.is_clean(), "{recovery:?}");
+    assert_eq!(recovery.scanned_bytes, log.size_bytes());
+    assert_eq!(read_all(&again, 1000), rows);
+    assert_eq!((again.end_offset(), again.latest_epoch()), (300, Some(7)));
+    for n in 90..100 {
+        let repeat = append(&mut again, &sequenced(3, i64::from(n % 2), 0, n / 2 * 3));
+        assert!(repeat.duplicate, "the last five batches of each producer are known: {n}");
+        assert_eq!(repeat.base_offset, i64::from(n) * 3);
+    }
+    assert_eq!(again.append(at(0), &sequenced(3, 1, 0, 44 * 3), CLIENT).unwrap_err().code(), 45);
+    assert!(!append(&mut again, &sequenced(3, 1, 0, 50 * 3)).duplicate);
+}
+
+/// A crash may leave any prefix of the last batch, zeros, or garbage: the log ends with the last whole batch.
+#[test]
+fn a_torn_tail_is_cut_wherever_it_is_torn() {
+    let (disk, log) = producing(30);
+    let rows = read_all(&log, 1000);
+    let last = last_segment(&disk);
+    let whole = disk.contents(&last).unwrap();
+    let size = sequenced(3, 0, 0, 0).len();
+    for torn in 1..size {
+        let disk = disk.after_kill();
+        disk.put(&last, &whole[..whole.len() - torn]);
+        let (mut log, recovery) = open(&disk, &small(), KILLED);
+        let cut = recovery.cut.unwrap();
+        assert_eq!((cut.path.clone(), cut.bytes), (last.clone(), (size - torn) as u64));
+        assert_eq!((cut.end_offset, log.end_offset()), (87, 87));
+        assert_eq!(read_all(&log, 1000), rows[..87]);
+        assert!(!append(&mut log, &sequenced(3, 1, 0, 42)).duplicate, "the lost batch can be sent again");
+        assert_eq!(read_all(&log, 1000), rows);
+    }
+    for tail in
+        [vec![0; 1], vec![0; 61], vec![0; 5000], vec![0xff; 300], whole[..100].to_vec(), whole.clone()]
+    {
+        let disk = disk.after_kill();
+        disk.put(&last, &[whole.as_slice(), &tail].concat());
+        let (log, recovery) = open(&disk, &small(), KILLED);
+        assert_eq!(recovery.cut.unwrap().bytes, tail.len() as u64);
+        assert_eq!(read_all(&log, 1000), rows);
+        assert_eq!(disk.contents(&last).unwrap(), whole);
+    }
+}
+
+#[test]
+fn damage_in_an_unflushed_segment_cuts_the_log_there() {
+    let (disk, log) = producing(60);
+    let (rows, segments) = (read_all(&log, 1000), log.segment_count());
+    assert!(segments > 2);
+    let mut bytes = disk.contents(&path(0, "log")).unwrap();
+    let at = bytes.len() / 2;
+    bytes[at] ^= 0x10;
+    disk.put(&path(0, "log"), &bytes);
+    let (log, recovery) = open(&disk, &small(), KILLED);
+    let cut = recovery.cut.unwrap();
+    assert_eq!(recovery.segments_dropped, segments - 1);
+    assert!(cut.position <= at as u64 && cut.bytes > 0);
+    let end = usize::try_from(log.end_offset()).unwrap();
+    assert!(end > 0 && end < rows.len());
+    assert_eq!(read_all(&log, 1000), rows[..end]);
+    assert_eq!(disk.file_paths().iter().filter(|p| p.extension().is_some_and(|e| e == "log")).count(), 1);
+}
+
+#[test]
+fn what_was_flushed_is_not_read_again() {
+    let (disk, mut log) = producing(60);
+    log.flush(at(0)).unwrap();
+    let start = Start { recovery_point: log.recovery_point(), ..KILLED };
+    let active = log.size_bytes() - disk.contents(&path(0, "log")).unwrap().len() as u64;
+    let (log, recovery) = open(&disk, &small(), start);
+    assert!(recovery.scanned_bytes < active && recovery.is_clean(), "{recovery:?}");
+    assert_eq!(read_all(&log, 1000).len(), 180);
+}
+
+#[test]
+fn a_clean_log_is_trusted_and_goes_on() {
+    let (disk, mut log) = producing(61);
+    let rows = read_all(&log, 1000);
+    log.close(at(0)).unwrap();
+    let (mut again, recovery) = open(&disk.after_power_loss(|_, _, _| 0), &small(), CLEAN);
+    assert_eq!(recovery, Recovery::default());
+    assert_eq!(read_all(&again, 1000), rows);
+    assert!(append(&mut again, &sequenced(3, 0, 0, 90)).duplicate);
+    for n in 61..100 {
+        append(&mut again, &sequenced(3, i64::from(n % 2), 0, n / 2 * 3));
+    }
+    assert_eq!(read_all(&again, 1000).len(), 300);
+    assert_eq!(again.max_timestamp().unwrap().unwrap().offset, 0);
+}
+
+/// The index files after a clean close must be those that a scan would write.
+#[test]
+fn indexes_are_the_same_written_or_rebuilt() {
+    let (disk, mut log) = producing(100);
+    log.close(at(0)).unwrap();
+    let indexes = |disk: &MemoryDisk| -> Vec<_> {
+        let paths = disk.file_paths().into_iter();
+        let paths = paths.filter(|p| p.extension().is_some_and(|e| e == "index" || e == "timeindex"));
+        paths.map(|p| (p.clone(), disk.contents(&p).unwrap())).collect()
+    };
+    let written = indexes(&disk);
+    assert!(written.len() > 6 && written.iter().any(|(_, bytes)| bytes.len() > 16));
+    for (path, _) in &written {
+        disk.remove_file(path).unwrap();
+    }
+    let (mut log, _) = open(&disk, &small(), KILLED);
+    log.close(at(0)).unwrap();
+    assert_eq!(indexes(&disk), written);
+}
+
+#[test]
+fn lost_or_broken_indexes_are_rebuilt_even_when_clean() {
+    let (disk, mut log) = producing(100);
+    let rows = read_all(&log, 1000);
+    log.close(at(0)).unwrap();
+    for suffix in ["index", "timeindex"] {
+        for broken in [None, Some(vec![1; 7]), Some(vec![0xff; 24])] {
+            let disk = disk.after_kill();
+            for base in [0, log.start_offset()] {
+                match &broken {
+                    None => disk.remove_file(&path(base, suffix)).unwrap_or_default(),
+                    Some(bytes) => disk.put(&path(base, suffix), bytes),
+                }
+            }
+            let (log, recovery) = open(&disk, &small(), CLEAN);
+            assert_eq!(recovery.indexes_rebuilt, 1, "{suffix} {broken:?}");
+            assert_eq!(read_all(&log, 1000), rows);
+            assert_eq!(log.offset_for_timestamp(WALL_MS).unwrap().unwrap().offset, 0);
+        }
+    }
+}
+
+#[test]
+fn leftovers_are_swept_up() {
+    let (disk, mut log) = producing(10);
+    log.close(at(0)).unwrap();
+    for name in [
+        "00000000000000000000.log.deleted",
+        "x.tmp",
+        "00000000000000000900.index",
+        "00000000000000000900.timeindex",
+        "00000000000000000000.log.cleaned",
+    ] {
+        disk.put(&dir().join(name), b"left");
+    }
+    disk.put(&dir().join("notes"), b"not ours");
+    disk.put(&path(900, "snapshot"), b"of an end that was cut");
+    let (log, recovery) = open(&disk, &small(), CLEAN);
+    assert_eq!(recovery.leftovers.len(), 5, "{recovery:?}");
+    assert_eq!(log.end_offset(), 30);
+    let left: Vec<_> =
+        disk.file_paths().into_iter().filter(|p| disk.contents(p).unwrap() == b"left").collect();
+    assert_eq!(left, Vec::<std::path::PathBuf>::new());
+    assert!(disk.contents(&dir().join("notes")).is_some());
+    assert!(disk.contents(&path(900, "snapshot")).is_none());
+}
+
+#[test]
+fn a_start_offset_beyond_what_is_left_begins_anew_there() {
+    let (disk, _) = producing(10);
+    let (mut log, _) = open(&disk, &small(), Start { start_offset: 1000, ..KILLED });
+    assert_eq!((log.start_offset(), log.end_offset()), (1000, 1000));
+    assert_eq!(append(&mut log, &plain(1, 1)).base_offset, 1000);
+}
+
+#[test]
+fn a_torn_snapshot_is_replaced_by_reading() {
+    let (disk, mut log) = producing(100);
+    log.close(at(0)).unwrap();
+    let snapshots: Vec<_> =
+        disk.file_paths().into_iter().filter(|p| p.extension().is_some_and(|e| e == "snapshot")).collect();
+    assert!(!snapshots.is_empty());
+    for path in &snapshots {
+        let mut bytes = disk.contents(path).unwrap();
+        *bytes.last_mut().unwrap() ^= 1;
+        disk.put(path, &bytes);
+    }
+    let (mut log, _) = open(&disk, &small(), CLEAN);
+    assert_eq!(log.producer_count(), 2);
+    assert!(append(&mut log, &sequenced(3, 1, 0, 147)).duplicate);
+    assert!(append(&mut log, &sequenced(3, 1, 0, 135)).duplicate);
+}
+
+/// The batches that say what a producer sent may be deleted: then only the snapshot knows, so a flush covers it.
+#[test]
+fn producers_of_deleted_records_survive_a_loss_of_power() {
+    let (disk, mut log) = producing(60);
+    let work = log.begin_flush().unwrap();
+    work.files.iter().for_each(|file| disk.sync(file).unwrap());
+    log.end_flush(at(0), work.up_to, true);
+    log.delete_records_before(180).unwrap();
+    assert_eq!(log.segment_count(), 1);
+    let start = Start { recovery_point: 180, start_offset: 180, ..KILLED };
+    let (mut log, _) = open(&disk.after_power_loss(|_, _, _| 0), &small(), start);
+    assert!(append(&mut log, &sequenced(3, 0, 0, 25 * 3)).duplicate);
+}
+
+/// Below the recovery point nothing is cut: the records after the damage were durable.
+#[test]
+fn damage_below_the_recovery_point_leaves_a_hole() {
+    let (disk, mut log) = producing(60);
+    log.close(at(0)).unwrap();
+    let mut logs = disk.file_paths().into_iter().filter(|p| p.extension().is_some_and(|e| e == "log"));
+    let second: i64 = logs.nth(1).unwrap().file_stem().unwrap().to_str().unwrap().parse().unwrap();
+    let mut bytes = disk.contents(&path(0, "log")).unwrap();
+    let at_byte = bytes.len() - 10;
+    bytes[at_byte] ^= 1;
+    disk.put(&path(0, "log"), &bytes);
+    disk.put(&path(0, "index"), &[9; 8]);
+    let (log, recovery) = open(&disk, &small(), CLEAN);
+    assert_eq!((recovery.indexes_rebuilt, recovery.cut), (1, None));
+    assert_eq!(log.end_offset(), 180);
+    let got = read_all(&log, 1000);
+    assert_eq!(got.len(), 177);
+    assert_eq!(read(&log, second - 1, 1000)[0].offset, second, "the hole is stepped over");
+}
+
+#[test]
+fn compressed_batches_are_recovered_too() {
+    let (disk, mut log) = fresh(&LogConfig { segment_bytes: 1 << 22, ..small() });
+    // Larger than what recovery reads at once.
+    let noise: Vec<u8> = (0..700_000_u32).map(|n| n.wrapping_mul(2_654_435_761).to_be_bytes()[0]).collect();
+    for codec in Codec::ALL {
+        append(
+            &mut log,
+            &batch_of(&[(WALL_MS, noise.clone())], headrace_wire::records::ProducerStamp::NONE, codec),
+        );
+    }
+    let (again, recovery) = open(&disk.after_kill(), &small(), KILLED);
+    assert!(recovery.is_clean());
+    assert_eq!(read_all(&again, 1), read_all(&log, 1));
+}
