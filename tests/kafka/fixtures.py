@@ -1,4 +1,4 @@
-"""What the tests share: brokers to talk to, and topics of their own."""
+"""What tests and benches share: brokers to talk to, and topics of their own."""
 
 from __future__ import annotations
 
