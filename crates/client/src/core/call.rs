@@ -174,6 +174,19 @@ impl<R: Request + Send> Outgoing for Typed<R> {
     }
 }
 
+/// A request that is made once its version is known.
+pub(crate) struct Made<F>(pub(crate) F);
+
+impl<R: Request, F: Fn(i16) -> R + Send> Outgoing for Made<F> {
+    fn key(&self) -> ApiKey {
+        R::KEY
+    }
+
+    fn encode(&self, version: i16, correlation: i32, client_id: &str) -> Result<Encoded, String> {
+        encode_request(version, correlation, Some(client_id), &(self.0)(version)).map_err(|e| e.to_string())
+    }
+}
+
 /// A call that has not been written yet.
 pub(crate) struct Queued<T> {
     pub(crate) call: CallId,

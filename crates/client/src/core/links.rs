@@ -221,11 +221,15 @@ impl<T> Core<T> {
         }
     }
 
-    /// Why no broker is ready, for the message of a call that waited for any.
-    fn why_unreachable(&self) -> String {
-        let tried = self.links.iter().filter(|(key, _)| key.lane == Lane::Control);
+    /// Why no broker is ready, for the message of whoever waits for any; empty when one is.
+    #[must_use]
+    pub fn why_unreachable(&self) -> String {
+        let mut tried = self.links.iter().filter(|(key, _)| key.lane == Lane::Control);
+        if tried.clone().any(|(_, link)| link.is_ready()) {
+            return String::new();
+        }
         let why: Vec<String> =
-            tried.filter_map(|(_, l)| l.last_error.as_ref().map(Error::to_string)).collect();
+            tried.by_ref().filter_map(|(_, l)| l.last_error.as_ref().map(Error::to_string)).collect();
         if why.is_empty() {
             let servers: Vec<String> = self.settings.bootstrap.iter().map(ToString::to_string).collect();
             return format!("no answer from {}", servers.join(", "));

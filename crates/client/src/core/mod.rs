@@ -23,8 +23,9 @@ use headrace_wire::messages::{ApiKey, Message, MetadataRequest, Request, Version
 use headrace_wire::time::Now;
 
 pub use self::backoff::{Backoff, Jitter};
+pub(crate) use self::call::decode_body;
 pub use self::call::{CallId, CallSpec, Expect, Lane, NoStream, Reply, StreamSink, StreamStep, Target};
-use self::call::{Outgoing, Queued, Typed, decode_body};
+use self::call::{Made, Outgoing, Queued, Typed};
 use self::link::{Link, LinkKey, Peer};
 use self::refresh::Refresh;
 use crate::cluster::Cluster;
@@ -60,6 +61,7 @@ pub struct Core<T> {
     next_candidate: usize,
     cluster: Cluster,
     refresh: Refresh,
+    metadata_error: Option<Error>,
     actions: VecDeque<Action>,
     replies: VecDeque<Reply<T>>,
     received: Vec<Received<Tag<T>>>,
@@ -110,6 +112,7 @@ impl<T> Core<T> {
             next_candidate: 0,
             cluster: Cluster::default(),
             refresh: Refresh::new(retry, config.metadata_max_age_ms),
+            metadata_error: None,
             actions: VecDeque::new(),
             replies: VecDeque::new(),
             received: Vec::new(),
@@ -171,6 +174,19 @@ impl<T> Core<T> {
         call
     }
 
+    /// Makes a call whose request depends on the version that its broker speaks.
+    pub fn call_versioned<R: Request + 'static>(
+        &mut self,
+        now: Now,
+        spec: CallSpec,
+        make: impl Fn(i16) -> R + Send + 'static,
+        tag: T,
+    ) -> CallId {
+        let call = self.queue(now, spec, R::VERSIONS, Box::new(Made(make)), Tag::User(tag));
+        self.pump(now);
+        call
+    }
+
     /// Calls on a lane that are not answered yet, those that wait for a connection included.
     #[must_use]
     pub fn in_flight(&self, node: i32, lane: Lane) -> usize {
@@ -222,6 +238,13 @@ impl<T> Core<T> {
         self.refresh.in_flight() || self.refresh.due().is_some_and(|due| due <= now.mono_ms)
     }
 
+    /// Why the last metadata request failed; `None` after one that was answered. One that is not retriable is worth
+    /// telling to whoever waits for metadata: no broker will mend it by itself.
+    #[must_use]
+    pub fn metadata_error(&self) -> Option<&Error> {
+        self.metadata_error.as_ref()
+    }
+
     /// A newer leader that came along with another answer (KIP-951). `true` when it was news.
     pub fn update_leader(&mut self, topic: &str, partition: i32, node: i32, epoch: i32) -> bool {
         self.cluster.update_leader(topic, partition, node, epoch)
@@ -261,6 +284,12 @@ impl<T> Core<T> {
             self.answer(None, queued.call, queued.tag, None, Err(Error::Closed));
         }
         self.connections.clear();
+    }
+
+    /// Whether [`close`](Self::close) has been called.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.closed
     }
 
     /// See [`Engine::handle_connected`](crate::engine::Engine::handle_connected).
@@ -336,11 +365,12 @@ impl<T> Core<T> {
             Tag::Metadata => match decode_body::<MetadataRequest>(call.version, &body, node) {
                 Ok(response) => {
                     self.cluster.update(response);
+                    self.metadata_error = None;
                     let complete = self.is_complete();
                     self.refresh.answered(now, complete, &mut self.jitter);
                 }
                 // The next candidate may do better; whoever waits for a topic has a deadline.
-                Err(_) => self.refresh.failed(now, &mut self.jitter),
+                Err(error) => self.metadata_failed(now, error),
             },
         }
     }
@@ -462,11 +492,16 @@ impl<T> Core<T> {
         node: Option<i32>,
         result: Result<(i16, Bytes)>,
     ) {
-        match (tag, now) {
-            (Tag::User(tag), _) => self.replies.push_back(Reply { call, tag, node, result }),
-            (Tag::Metadata, Some(now)) => self.refresh.failed(now, &mut self.jitter),
-            (Tag::Metadata, None) => {}
+        match (tag, now, result) {
+            (Tag::User(tag), _, result) => self.replies.push_back(Reply { call, tag, node, result }),
+            (Tag::Metadata, Some(now), Err(error)) => self.metadata_failed(now, error),
+            (Tag::Metadata, ..) => {}
         }
+    }
+
+    fn metadata_failed(&mut self, now: Now, error: Error) {
+        self.metadata_error = Some(error);
+        self.refresh.failed(now, &mut self.jitter);
     }
 }
 

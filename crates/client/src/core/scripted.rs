@@ -1,1 +1,329 @@
+//! A scripted cluster for tests: an engine on a fake clock, with peers that answer as a test says.
 
+use std::collections::BTreeMap;
+
+use bytes::{Bytes, BytesMut};
+use headrace_wire::frame::{decode_request_header, encode_response, peek_request};
+use headrace_wire::messages::api_versions_response::ApiVersion;
+use headrace_wire::messages::metadata_response::{
+    MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic,
+};
+use headrace_wire::messages::{
+    ApiKey, ApiVersionsRequest, ApiVersionsResponse, Message, MetadataRequest, MetadataResponse, Request,
+};
+use headrace_wire::primitive::{Reader, Segment};
+use headrace_wire::time::Now;
+use headrace_wire::uuid::Uuid;
+
+use crate::engine::{Action, ConnId, Engine};
+
+/// A request that a peer has received.
+#[derive(Debug, Clone)]
+pub(crate) struct Incoming {
+    pub(crate) conn: ConnId,
+    pub(crate) port: u16,
+    pub(crate) key: ApiKey,
+    pub(crate) version: i16,
+    pub(crate) correlation: i32,
+    body: Bytes,
+}
+
+impl Incoming {
+    pub(crate) fn decode<R: Request>(&self) -> R {
+        assert_eq!(self.key, R::KEY);
+        R::decode(self.version, &mut Reader::new(self.body.clone())).unwrap()
+    }
+
+    pub(crate) fn reply<R: Request>(&self, response: &R::Response) -> Answer {
+        assert_eq!(self.key, R::KEY);
+        let frame = encode_response::<R>(self.version, self.correlation, response).unwrap();
+        Answer::Bytes(frame.to_bytes().unwrap().to_vec())
+    }
+}
+
+/// What a peer does about a request.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    Bytes(Vec<u8>),
+    Silence,
+    Close,
+    /// These bytes, then the end of the connection.
+    Last(Vec<u8>),
+}
+
+struct Peer {
+    port: u16,
+    connected: bool,
+    /// Sent by the engine and not yet a whole request.
+    requests: BytesMut,
+    /// Sent by the peer and not yet taken by the engine.
+    responses: Vec<u8>,
+    want: usize,
+}
+
+/// An engine and its peers.
+pub(crate) struct World<E: Engine> {
+    pub(crate) engine: E,
+    pub(crate) now: Now,
+    peers: BTreeMap<ConnId, Peer>,
+    /// Ports that refuse connections.
+    pub(crate) refused: Vec<u16>,
+    /// Ports that never answer a connection attempt.
+    pub(crate) silent: Vec<u16>,
+    /// Bytes handed over at once.
+    pub(crate) piece: usize,
+    pub(crate) events: Vec<E::Event>,
+    /// Every request received, in order.
+    pub(crate) log: Vec<(u16, ApiKey, i16)>,
+    /// Every connection attempt: time and port.
+    pub(crate) attempts: Vec<(u64, u16)>,
+}
+
+impl<E: Engine> World<E> {
+    pub(crate) fn new(engine: E) -> Self {
+        Self {
+            engine,
+            now: Now { mono_ms: 1_000, wall_ms: 1_700_000_000_000 },
+            peers: BTreeMap::new(),
+            refused: Vec::new(),
+            silent: Vec::new(),
+            piece: usize::MAX,
+            events: Vec::new(),
+            log: Vec::new(),
+            attempts: Vec::new(),
+        }
+    }
+
+    pub(crate) fn command(&mut self, command: E::Command) {
+        self.engine.handle_command(self.now, command);
+    }
+
+    pub(crate) fn open_ports(&self) -> Vec<u16> {
+        self.peers.values().map(|p| p.port).collect()
+    }
+
+    pub(crate) fn conn_of(&self, port: u16) -> ConnId {
+        *self.peers.iter().find(|(_, p)| p.port == port).expect("no such connection").0
+    }
+
+    /// The peer ends a connection.
+    pub(crate) fn reset(&mut self, conn: ConnId) {
+        self.peers.remove(&conn).unwrap();
+        self.engine.handle_closed(self.now, conn, "connection reset".to_owned());
+    }
+
+    /// The peer sends bytes by itself.
+    pub(crate) fn push(&mut self, conn: ConnId, bytes: &[u8]) {
+        self.peers.get_mut(&conn).unwrap().responses.extend_from_slice(bytes);
+        self.deliver(conn);
+    }
+
+    /// Lets everything happen that takes no time.
+    pub(crate) fn settle(&mut self, answer: &mut dyn FnMut(&Incoming) -> Answer) {
+        for _ in 0..1_000 {
+            let mut quiet = true;
+            while let Some(action) = self.engine.poll_action() {
+                quiet = false;
+                self.act(action, answer);
+            }
+            while let Some(event) = self.engine.poll_event() {
+                quiet = false;
+                self.events.push(event);
+            }
+            if quiet {
+                return;
+            }
+        }
+        panic!("the engine never comes to rest");
+    }
+
+    /// Goes on to the engine's next timer; `false` when that lies behind `until`.
+    pub(crate) fn step(&mut self, until: u64, answer: &mut dyn FnMut(&Incoming) -> Answer) -> bool {
+        self.settle(answer);
+        let Some(at) = self.engine.poll_timeout().filter(|at| *at <= until) else { return false };
+        assert!(at > self.now.mono_ms, "a timer in the past would spin: {at} at {}", self.now.mono_ms);
+        self.sleep_to(at);
+        self.engine.handle_timeout(self.now);
+        self.settle(answer);
+        true
+    }
+
+    /// Lets `ms` go by.
+    pub(crate) fn run(&mut self, ms: u64, answer: &mut dyn FnMut(&Incoming) -> Answer) {
+        let until = self.now.mono_ms + ms;
+        for _ in 0..10_000 {
+            if !self.step(until, answer) {
+                self.sleep_to(until);
+                return;
+            }
+        }
+        panic!("too many timers in {ms} ms");
+    }
+
+    fn sleep_to(&mut self, at: u64) {
+        self.now.wall_ms += i64::try_from(at - self.now.mono_ms).unwrap();
+        self.now.mono_ms = at;
+    }
+
+    fn act(&mut self, action: Action, answer: &mut dyn FnMut(&Incoming) -> Answer) {
+        match action {
+            Action::Connect { conn, port, .. } => {
+                self.attempts.push((self.now.mono_ms, port));
+                if self.refused.contains(&port) {
+                    self.engine.handle_closed(self.now, conn, "connection refused".to_owned());
+                    return;
+                }
+                let peer = Peer {
+                    port,
+                    connected: false,
+                    requests: BytesMut::new(),
+                    responses: Vec::new(),
+                    want: 1,
+                };
+                self.peers.insert(conn, peer);
+                if !self.silent.contains(&port) {
+                    self.peers.get_mut(&conn).unwrap().connected = true;
+                    self.engine.handle_connected(self.now, conn);
+                }
+            }
+            Action::Close { conn } => drop(self.peers.remove(&conn)),
+            Action::Write { conn, data } => {
+                let Some(peer) = self.peers.get_mut(&conn) else { return };
+                assert!(peer.connected, "a write before the connection stands");
+                for segment in data.segments {
+                    let Segment::Bytes(bytes) = segment else { panic!("a client has only bytes") };
+                    peer.requests.extend_from_slice(&bytes);
+                }
+                self.answer_requests(conn, answer);
+            }
+        }
+    }
+
+    fn answer_requests(&mut self, conn: ConnId, answer: &mut dyn FnMut(&Incoming) -> Answer) {
+        while let Some(peer) = self.peers.get_mut(&conn)
+            && let Some(size) = peer.requests.first_chunk::<4>()
+            && let size = u32::from_be_bytes(*size) as usize
+            && peer.requests.len() >= size + 4
+        {
+            let port = peer.port;
+            let frame = peer.requests.split_to(size + 4).freeze().slice(4..);
+            let start = peek_request(&frame).unwrap();
+            let mut reader = Reader::new(frame);
+            let header = decode_request_header(&mut reader).unwrap();
+            let incoming = Incoming {
+                conn,
+                port,
+                key: header.api_key,
+                version: start.api_version,
+                correlation: start.correlation_id,
+                body: reader.into_rest(),
+            };
+            self.log.push((port, incoming.key, incoming.version));
+            match answer(&incoming) {
+                Answer::Silence => {}
+                Answer::Bytes(bytes) => self.push(conn, &bytes),
+                Answer::Close => self.reset(conn),
+                Answer::Last(bytes) => {
+                    self.push(conn, &bytes);
+                    if self.peers.contains_key(&conn) {
+                        self.reset(conn);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Hands bytes over as a driver does: in pieces, and not before there are as many as wanted.
+    fn deliver(&mut self, conn: ConnId) {
+        let mut offered = 0;
+        for _ in 0..1_000_000 {
+            let Some(peer) = self.peers.get_mut(&conn) else { return };
+            let total = peer.responses.len();
+            if offered >= total {
+                return;
+            }
+            offered = offered.saturating_add(self.piece).min(total).max(offered + 1);
+            if offered < peer.want {
+                continue;
+            }
+            let bytes = peer.responses[..offered].to_vec();
+            let consumed = self.engine.handle_bytes(self.now, conn, &bytes);
+            assert!(consumed.bytes <= bytes.len() && consumed.want > 0);
+            assert!(
+                consumed.bytes > 0 || consumed.want > bytes.len(),
+                "no progress on {} bytes, and {} would do",
+                bytes.len(),
+                consumed.want
+            );
+            // The engine may have closed it on these bytes; the driver hears of that by the next action.
+            let Some(peer) = self.peers.get_mut(&conn) else { return };
+            peer.responses.drain(..consumed.bytes);
+            peer.want = consumed.want;
+            offered -= consumed.bytes;
+        }
+        panic!("bytes are never taken");
+    }
+}
+
+/// The answer of a broker that speaks everything we know.
+pub(crate) fn versions(incoming: &Incoming) -> Answer {
+    incoming.reply::<ApiVersionsRequest>(&version_list())
+}
+
+pub(crate) fn version_list() -> ApiVersionsResponse {
+    let key = |key: &ApiKey| ApiVersion {
+        api_key: key.code(),
+        min_version: key.versions().min,
+        max_version: key.versions().max,
+    };
+    ApiVersionsResponse { api_keys: ApiKey::ALL.iter().map(key).collect(), ..Default::default() }
+}
+
+/// Metadata of a cluster whose node n listens on port 9000 + n.
+#[derive(Debug, Clone)]
+pub(crate) struct Layout {
+    pub(crate) nodes: Vec<i32>,
+    /// Topic, and the leader of each partition (-1 for none).
+    pub(crate) topics: Vec<(&'static str, Vec<i32>)>,
+    pub(crate) epoch: i32,
+}
+
+impl Layout {
+    pub(crate) fn metadata(&self, incoming: &Incoming) -> Answer {
+        let request: MetadataRequest = incoming.decode();
+        let all: Vec<String> = self.topics.iter().map(|t| t.0.to_owned()).collect();
+        let names = request.topics.map_or(all, |topics| topics.into_iter().filter_map(|t| t.name).collect());
+        let topic = |name: String| {
+            let Some((at, (_, leaders))) = self.topics.iter().enumerate().find(|(_, t)| t.0 == name) else {
+                return MetadataResponseTopic { error_code: 3, name: Some(name), ..Default::default() };
+            };
+            let partition = |(index, leader): (usize, &i32)| MetadataResponsePartition {
+                partition_index: i32::try_from(index).unwrap(),
+                leader_id: *leader,
+                leader_epoch: self.epoch,
+                replica_nodes: self.nodes.clone(),
+                isr_nodes: self.nodes.clone(),
+                ..Default::default()
+            };
+            MetadataResponseTopic {
+                name: Some(name),
+                topic_id: Uuid([u8::try_from(at).unwrap() + 1; 16]),
+                partitions: leaders.iter().enumerate().map(partition).collect(),
+                ..Default::default()
+            }
+        };
+        let broker = |&node: &i32| MetadataResponseBroker {
+            node_id: node,
+            host: "localhost".to_owned(),
+            port: 9000 + node,
+            ..Default::default()
+        };
+        incoming.reply::<MetadataRequest>(&MetadataResponse {
+            brokers: self.nodes.iter().map(broker).collect(),
+            cluster_id: Some("test".to_owned()),
+            controller_id: self.nodes.first().copied().unwrap_or(-1),
+            topics: names.into_iter().map(topic).collect(),
+            ..Default::default()
+        })
+    }
+}
