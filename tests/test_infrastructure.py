@@ -57,6 +57,8 @@ def test_own_broker_takes_settings_and_a_kill_keeps_its_data(own_apache_kafka):
     kafka.kill()
     assert not serves(port, timeout=0.2)
     assert (kafka.data / "meta.properties").exists()
+    kafka.restart()
+    assert serves(port)
 
 
 def test_wrong_setting_says_what_kafka_said():

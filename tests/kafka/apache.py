@@ -162,6 +162,9 @@ class ApacheKafka:
         if cluster.startswith("-"):
             cluster = "A" + cluster[1:]  # or the tool takes it for an option
         java.run("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(properties), "--standalone")
+        self._launch()
+
+    def _launch(self) -> None:
         jvm = java.QUICK_JVM if self.quick else ("-XX:+UseG1GC",)
         command = [
             java.java(),
@@ -173,10 +176,10 @@ class ApacheKafka:
             "-cp",
             java.classpath(),
             "kafka.Kafka",
-            str(properties),
+            str(self.directory / "server.properties"),
         ]
         began = time.monotonic()
-        with (self.directory / "console").open("wb") as console:
+        with (self.directory / "console").open("ab") as console:
             self.process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -215,6 +218,15 @@ class ApacheKafka:
     def kill(self) -> None:
         """Kills it as a crash would, and keeps its data."""
         self._kill()
+
+    def restart(self) -> None:
+        """Kills it and starts it again on its data and port; returns when it serves.
+
+        Raises:
+            StartError: it ended, or did not serve within a minute.
+        """
+        self._kill()
+        self._launch()
 
     def stop(self, keep_logs: Path | None = None) -> None:
         """Kills it and removes its data; `keep_logs` is a folder that gets its log files."""
