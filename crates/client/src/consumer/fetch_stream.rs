@@ -637,3 +637,6 @@ impl<'a> Cursor<'a> {
         Ok(endpoints)
     }
 }
+
+#[cfg(test)]
+mod tests;
