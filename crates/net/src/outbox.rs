@@ -87,13 +87,11 @@ impl Outbox {
             }
             let step = match front {
                 Piece::Bytes(_) => self.send_bytes(socket),
-                Piece::File(range) => send_file(socket, range).map(|n| {
-                    if range.len == 0 {
-                        self.pieces.pop_front();
-                    }
-                    n
-                }),
+                Piece::File(range) => send_file(socket, range),
             };
+            if matches!(self.pieces.front(), Some(Piece::File(range)) if range.len == 0) {
+                self.pieces.pop_front();
+            }
             match step {
                 Ok(n) => {
                     self.len -= n;

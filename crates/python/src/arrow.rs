@@ -1,7 +1,7 @@
 //! Arrow data across the C data interface, as PyCapsules.
 
 use arrow_array::ffi::{FFI_ArrowArray, FFI_ArrowSchema};
-use arrow_array::ffi_stream::{ArrowArrayStreamReader, FFI_ArrowArrayStream};
+use arrow_array::ffi_stream::{RecordBatchStreamReader, FFI_ArrowArrayStream};
 use arrow_array::{Array, RecordBatch, RecordBatchReader, StructArray};
 use arrow_schema::{ArrowError, Schema};
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -13,15 +13,15 @@ pub(crate) fn export_batch<'py>(py: Python<'py>, batch: &RecordBatch) -> PyResul
     let array = StructArray::from(batch.clone()).to_data();
     let schema = FFI_ArrowSchema::try_from(batch.schema().as_ref()).map_err(arrow_error)?;
     let array = FFI_ArrowArray::new(&array);
-    let schema = PyCapsule::new(py, schema, Some(c"arrow_schema".into()))?;
-    let array = PyCapsule::new(py, array, Some(c"arrow_array".into()))?;
+    let schema = PyCapsule::new_with_value(py, schema, c"arrow_schema")?;
+    let array = PyCapsule::new_with_value(py, array, c"arrow_array")?;
     PyTuple::new(py, [schema, array])
 }
 
 /// A schema as a capsule for `__arrow_c_schema__`.
 pub(crate) fn export_schema<'py>(py: Python<'py>, schema: &Schema) -> PyResult<Bound<'py, PyCapsule>> {
     let schema = FFI_ArrowSchema::try_from(schema).map_err(arrow_error)?;
-    PyCapsule::new(py, schema, Some(c"arrow_schema".into()))
+    PyCapsule::new_with_value(py, schema, c"arrow_schema")
 }
 
 /// A reader as a capsule for `__arrow_c_stream__`.
@@ -29,7 +29,7 @@ pub(crate) fn export_stream<'py>(
     py: Python<'py>,
     reader: Box<dyn RecordBatchReader + Send>,
 ) -> PyResult<Bound<'py, PyCapsule>> {
-    PyCapsule::new(py, FFI_ArrowArrayStream::new(reader), Some(c"arrow_array_stream".into()))
+    PyCapsule::new_with_value(py, FFI_ArrowArrayStream::new(reader), c"arrow_array_stream")
 }
 
 /// Takes Arrow data from any object that speaks the PyCapsule interface.
@@ -40,7 +40,7 @@ pub(crate) fn import(data: &Bound<'_, PyAny>) -> PyResult<Imported> {
         let pointer = capsule.pointer_checked(Some(c"arrow_array_stream"))?.cast::<FFI_ArrowArrayStream>();
         // SAFETY: the capsule's name says that it holds an ArrowArrayStream, whose layout the C interface fixes;
         // `from_raw` moves it out and leaves an empty one, which the capsule's destructor leaves alone.
-        let reader = unsafe { ArrowArrayStreamReader::from_raw(pointer.as_ptr()) }.map_err(arrow_error)?;
+        let reader = unsafe { RecordBatchStreamReader::from_raw(pointer.as_ptr()) }.map_err(arrow_error)?;
         return Ok(Imported::Stream(reader));
     }
     let pair = data.call_method0("__arrow_c_array__")?;
@@ -63,7 +63,7 @@ pub(crate) fn import(data: &Bound<'_, PyAny>) -> PyResult<Imported> {
 /// What [`import`] found.
 pub(crate) enum Imported {
     /// Batches that come one by one.
-    Stream(ArrowArrayStreamReader),
+    Stream(RecordBatchStreamReader),
     /// One batch.
     Batch(RecordBatch),
 }

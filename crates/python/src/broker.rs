@@ -26,13 +26,15 @@ impl Broker {
         settings: Vec<(String, String)>,
     ) -> PyResult<Self> {
         let mut config =
-            BrokerConfig::from_pairs(settings.iter().map(|(k, v)| (k.as_str(), v.as_str()))).map_err(|e| to_py(py, &e))?;
+            BrokerConfig::from_pairs(settings.iter().map(|(k, v)| (k.as_str(), v.as_str())))
+                .map_err(|e| to_py(py, &e.into()))?;
         config.data_dir = data_dir.into();
-        let request_max_bytes = config.socket_request_max_bytes;
+        let request_max_bytes = usize::try_from(config.socket_request_max_bytes).unwrap_or(0);
         let options = ServerOptions { host, port, request_max_bytes, broker: config };
         let server = py.detach(|| BrokerServer::start(options)).map_err(|e| to_py(py, &e))?;
         let bootstrap_servers = server.bootstrap_servers().to_owned();
-        let recovery = server.report().lines();
+        let report = server.report();
+        let recovery = if report.clean { Vec::new() } else { report.to_string().split("; ").map(str::to_owned).collect() };
         Ok(Self { server: Mutex::new(Some(server)), bootstrap_servers, recovery })
     }
 
@@ -65,7 +67,7 @@ impl Broker {
 
 fn to_py(py: Python<'_>, error: &BrokerError) -> PyErr {
     let made = py.import("headrace.errors").and_then(|module| {
-        let class = if error.is_config() { "ConfigError" } else { "BrokerStartError" };
+        let class = if matches!(error, BrokerError::Config(_)) { "ConfigError" } else { "BrokerStartError" };
         module.getattr(class)?.call1((error.to_string(),))
     });
     match made {

@@ -217,7 +217,7 @@ fn names(partitions: Vec<Tp>) -> Vec<TopicPartition> {
     partitions.into_iter().map(name).collect()
 }
 
-fn pair(tp: &TopicPartition) -> Tp {
+pub(crate) fn pair(tp: &TopicPartition) -> Tp {
     (tp.topic.to_string(), tp.partition)
 }
 

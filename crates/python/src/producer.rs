@@ -5,10 +5,10 @@ use headrace_client::producer::RecordRef;
 use headrace_columns::encode::Rows;
 use headrace_net::client::{CallError, Delivery, ProducerClient, RecordMetadata};
 use headrace_wire::records::Header;
-use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
+use pyo3::types::PyMemoryView;
 
 use crate::wait::{detached, seconds};
 use crate::{arrow, errors};
@@ -46,7 +46,7 @@ impl Producer {
         detached(py, |check| {
             let headers: Vec<Header<'_>> = headers
                 .iter()
-                .map(|(name, value)| Header { key: name, value: value.as_ref().map(AsRef::as_ref) })
+                .map(|(name, value)| Header { key: name.as_bytes(), value: value.as_ref().map(AsRef::as_ref) })
                 .collect();
             let record = RecordRef {
                 topic,
@@ -113,29 +113,13 @@ impl Producer {
     }
 }
 
-enum Payload {
-    Bytes(PyBackedBytes),
-    Copied(Vec<u8>),
-}
-
-impl std::ops::Deref for Payload {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        match self {
-            Self::Bytes(bytes) => bytes,
-            Self::Copied(bytes) => bytes,
-        }
-    }
-}
-
 /// `bytes` as they are; any other buffer is copied, since its owner may change it while the GIL is released.
-fn bytes_of(what: &str, object: &Bound<'_, PyAny>) -> PyResult<Payload> {
+fn bytes_of(what: &str, object: &Bound<'_, PyAny>) -> PyResult<PyBackedBytes> {
     if let Ok(bytes) = object.extract::<PyBackedBytes>() {
-        return Ok(Payload::Bytes(bytes));
+        return Ok(bytes);
     }
-    if let Ok(buffer) = PyBuffer::<u8>::get(object) {
-        return buffer.to_vec(object.py()).map(Payload::Copied);
+    if let Ok(view) = PyMemoryView::from(object) {
+        return Ok(view.call_method0("tobytes")?.extract()?);
     }
     let name = object.get_type().name()?;
     let hint = if name == "str" { "; encode it first, such as with .encode()" } else { "" };

@@ -32,8 +32,8 @@ impl ConsumerClient {
         let clock = Clock::start();
         let api_timeout = Duration::from_millis(config.common.default_api_timeout_ms);
         let sockets = SocketOptions::of(&config.common);
-        let (engine, cache) = ConsumerEngine::new(config, super::seed(clock))?;
-        let empty = engine.empty_batch();
+        let engine = ConsumerEngine::new(config, super::seed(clock));
+        let (cache, empty) = (engine.cache(), engine.empty_batch());
         let ops = Arc::new(Ops::default());
         let ready = Arc::new(Signal::default());
         let (to_ops, to_ready) = (ops.clone(), ready.clone());

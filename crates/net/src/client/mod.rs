@@ -6,10 +6,10 @@ mod driver;
 mod ops;
 mod producer;
 
-pub use admin::AdminClient;
+pub use admin::{AdminClient, mismatch};
 pub use consumer::ConsumerClient;
 pub use ops::{CallError, Check, Deadline, deadline_in};
-pub use producer::{Delivery, ProducerClient};
+pub use producer::{Delivery, ProducerClient, RecordMetadata, RowsTicket};
 
 /// A seed for back-off jitter: two clients started together should not knock on a broker's door together.
 fn seed(clock: crate::clock::Clock) -> u64 {

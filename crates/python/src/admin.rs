@@ -1,0 +1,175 @@
+//! The admin client.
+
+use headrace_client::admin::{AdminOutcome, AdminRequest, ConfigResource, NewTopic};
+use headrace_client::error::Error;
+use headrace_client::options::AdminConfig;
+use headrace_client::partition::CommitOffset;
+use headrace_net::client::{AdminClient, CallError, mismatch};
+use pyo3::prelude::*;
+
+use crate::consumer::{name, pair};
+use crate::errors;
+use crate::wait::detached;
+
+type Tp = (String, i32);
+/// partition, leader, leader epoch, replicas, in-sync replicas
+type PyPartition = (usize, i32, i32, Vec<i32>, Vec<i32>);
+/// name, id, internal, partitions
+type PyTopic = (String, String, bool, Vec<PyPartition>);
+/// node, host, port, rack
+type PyNode = (i32, String, u16, Option<String>);
+
+/// An admin client with its thread.
+#[pyclass(frozen, module = "headrace._native")]
+pub(crate) struct Admin {
+    client: AdminClient,
+}
+
+#[pymethods]
+impl Admin {
+    #[new]
+    fn start(py: Python<'_>, options: Vec<(String, String)>) -> PyResult<Self> {
+        let config = AdminConfig::from_pairs(options).map_err(|e| errors::to_py(py, &e))?;
+        let client = py.detach(|| AdminClient::start(config)).map_err(|e| errors::to_py(py, &e))?;
+        Ok(Self { client })
+    }
+
+    fn create_topics(
+        &self,
+        py: Python<'_>,
+        topics: Vec<(String, i32, i16, Vec<(String, String)>)>,
+        validate_only: bool,
+    ) -> PyResult<()> {
+        let topics = topics
+            .into_iter()
+            .map(|(name, partitions, replication, configs)| NewTopic { name, partitions, replication, configs })
+            .collect();
+        self.ask(py, "creating topics", AdminRequest::CreateTopics { topics, validate_only }, |outcome| match outcome {
+            AdminOutcome::Created(created) => all(created.into_iter().map(|(_, result)| result)).map(drop),
+            _ => Err(mismatch()),
+        })
+    }
+
+    fn delete_topics(&self, py: Python<'_>, topics: Vec<String>) -> PyResult<()> {
+        self.ask(py, "deleting topics", AdminRequest::DeleteTopics(topics), named)
+    }
+
+    fn create_partitions(&self, py: Python<'_>, topic: String, total_count: i32) -> PyResult<()> {
+        let request = AdminRequest::CreatePartitions { topics: vec![(topic, total_count)], validate_only: false };
+        self.ask(py, "creating partitions", request, named)
+    }
+
+    fn describe_topics(&self, py: Python<'_>, topics: Option<Vec<String>>) -> PyResult<Vec<PyTopic>> {
+        self.ask(py, "describing topics", AdminRequest::DescribeTopics(topics), |outcome| match outcome {
+            AdminOutcome::Topics(topics) => all(topics.into_iter().map(|(name, topic)| {
+                let topic = topic?;
+                let partitions = topic.partitions.into_iter().enumerate().map(|(partition, p)| {
+                    (partition, p.leader.unwrap_or(-1), p.leader_epoch, p.replicas, p.in_sync)
+                });
+                Ok((name, topic.id.to_string(), topic.internal, partitions.collect()))
+            })),
+            _ => Err(mismatch()),
+        })
+    }
+
+    fn describe_cluster(&self, py: Python<'_>) -> PyResult<(String, i32, Vec<PyNode>)> {
+        self.ask(py, "describing the cluster", AdminRequest::DescribeCluster, |outcome| match outcome {
+            AdminOutcome::Cluster(cluster) => {
+                let nodes = cluster.brokers.into_iter().map(|b| (b.node, b.host, b.port, b.rack)).collect();
+                Ok((cluster.cluster_id, cluster.controller, nodes))
+            }
+            _ => Err(mismatch()),
+        })
+    }
+
+    fn list_offsets(&self, py: Python<'_>, specs: Vec<(Tp, i64)>) -> PyResult<Vec<(Tp, (i64, i64, i32))>> {
+        let partitions = specs.into_iter().map(|(tp, spec)| (name(tp), spec)).collect();
+        let found = detached(py, |check| self.client.list_offsets(partitions, check))?;
+        Ok(found.into_iter().map(|(tp, at)| (pair(&tp), (at.offset, at.timestamp, at.leader_epoch))).collect())
+    }
+
+    fn list_groups(&self, py: Python<'_>) -> PyResult<Vec<(String, String, String)>> {
+        self.ask(py, "listing groups", AdminRequest::ListGroups, |outcome| match outcome {
+            AdminOutcome::Groups(groups) => {
+                Ok(groups.into_iter().map(|g| (g.group, g.protocol_type, g.state)).collect())
+            }
+            _ => Err(mismatch()),
+        })
+    }
+
+    fn group_offsets(&self, py: Python<'_>, group_id: String) -> PyResult<Vec<(Tp, i64)>> {
+        let request = AdminRequest::GroupOffsets { group: group_id, partitions: None };
+        self.ask(py, "fetching a group's offsets", request, |outcome| match outcome {
+            AdminOutcome::GroupOffsets(found) => {
+                all(found.into_iter().map(|(tp, commit)| Ok((pair(&tp), commit?.offset))))
+            }
+            _ => Err(mismatch()),
+        })
+    }
+
+    fn alter_group_offsets(&self, py: Python<'_>, group_id: String, offsets: Vec<(Tp, i64)>) -> PyResult<()> {
+        let commit = |(tp, offset)| CommitOffset {
+            partition: name(tp),
+            offset,
+            leader_epoch: -1,
+            metadata: String::new(),
+        };
+        let offsets = offsets.into_iter().map(commit).collect();
+        let request = AdminRequest::AlterGroupOffsets { group: group_id, offsets };
+        self.ask(py, "setting a group's offsets", request, |outcome| match outcome {
+            AdminOutcome::Partitions(done) => all(done.into_iter().map(|(_, result)| result)).map(drop),
+            _ => Err(mismatch()),
+        })
+    }
+
+    fn delete_groups(&self, py: Python<'_>, group_ids: Vec<String>) -> PyResult<()> {
+        self.ask(py, "deleting groups", AdminRequest::DeleteGroups(group_ids), named)
+    }
+
+    fn delete_records(&self, py: Python<'_>, offsets: Vec<(Tp, i64)>) -> PyResult<Vec<(Tp, i64)>> {
+        let partitions = offsets.into_iter().map(|(tp, offset)| (name(tp), offset)).collect();
+        self.ask(py, "deleting records", AdminRequest::DeleteRecords(partitions), |outcome| match outcome {
+            AdminOutcome::LowWatermarks(found) => all(found.into_iter().map(|(tp, low)| Ok((pair(&tp), low?)))),
+            _ => Err(mismatch()),
+        })
+    }
+
+    fn describe_topic_config(&self, py: Python<'_>, topic: String) -> PyResult<Vec<(String, Option<String>)>> {
+        let request = AdminRequest::DescribeConfigs(vec![ConfigResource::Topic(topic)]);
+        self.ask(py, "describing a topic's settings", request, |outcome| match outcome {
+            AdminOutcome::Configs(found) => {
+                let entries = all(found.into_iter().map(|(_, entries)| entries))?;
+                Ok(entries.into_iter().flatten().map(|entry| (entry.name, entry.value)).collect())
+            }
+            _ => Err(mismatch()),
+        })
+    }
+
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| self.client.close());
+    }
+}
+
+impl Admin {
+    fn ask<T: Send>(
+        &self,
+        py: Python<'_>,
+        what: &str,
+        request: AdminRequest,
+        read: impl FnOnce(AdminOutcome) -> Result<T, CallError> + Send,
+    ) -> PyResult<T> {
+        detached(py, |check| self.client.call(what, request, check).and_then(read))
+    }
+}
+
+/// All results, or the first error.
+fn all<T>(results: impl Iterator<Item = Result<T, Error>>) -> Result<Vec<T>, CallError> {
+    Ok(results.collect::<Result<Vec<T>, Error>>()?)
+}
+
+fn named(outcome: AdminOutcome) -> Result<(), CallError> {
+    match outcome {
+        AdminOutcome::Named(done) => all(done.into_iter().map(|(_, result)| result)).map(drop),
+        _ => Err(mismatch()),
+    }
+}
