@@ -291,18 +291,17 @@ impl<T> Connection<T> {
         if let State::AskingVersions { version, .. } = self.state {
             return self.take_versions(version, body, client_id, out);
         }
-        let Some(call) = self.in_flight.pop_front() else { return Ok(()) };
+        // The call leaves the queue last: an error before that ends it with its connection.
+        let Some(call) = self.in_flight.front() else { return Ok(()) };
         if response_header_is_flexible(call.key, call.version) {
-            match skip_tagged_fields(&body) {
-                Tagged::Bytes(len) => body.advance(len),
-                Tagged::Cut | Tagged::Broken => {
-                    return Err(
-                        self.protocol(format!("sent a broken header with its {} response", call.key.name()))
-                    );
-                }
-            }
+            let Tagged::Bytes(len) = skip_tagged_fields(&body) else {
+                return Err(self.protocol(format!("sent a broken header with its {} response", call.key.name())));
+            };
+            body.advance(len);
         }
-        out.push(Received::Answer(call, body));
+        if let Some(call) = self.in_flight.pop_front() {
+            out.push(Received::Answer(call, body));
+        }
         Ok(())
     }
 

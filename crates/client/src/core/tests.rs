@@ -1,1 +1,148 @@
+//! The core against scripted peers on a fake clock.
 
+mod calls;
+mod hostile;
+mod metadata;
+
+use std::collections::VecDeque;
+
+use headrace_wire::messages::{
+    ApiKey, DescribeClusterRequest, FetchRequest, FetchResponse, Message, ProduceRequest,
+};
+use headrace_wire::time::Now;
+
+use super::scripted::{Answer, Incoming, Layout, World, versions};
+use super::*;
+
+/// An engine that does what a test tells its core to do.
+pub(super) struct Probe {
+    pub(super) core: Core<u32>,
+    ended: VecDeque<Reply<u32>>,
+    sink: Taken,
+}
+
+/// A sink that keeps everything, and takes `step` bytes at a time.
+#[derive(Default)]
+pub(super) struct Taken {
+    pub(super) bytes: Vec<u8>,
+    pub(super) step: usize,
+    pub(super) fail: bool,
+}
+
+impl StreamSink<u32> for Taken {
+    fn stream(&mut self, _: Now, tag: &mut u32, _: i32, _: i16, left: usize, bytes: &[u8]) -> StreamStep {
+        assert!(bytes.len() <= left);
+        *tag += 1000;
+        if self.fail {
+            return StreamStep { consumed: 0, want: 1, result: Err("sent nonsense".to_owned()) };
+        }
+        let take = if self.step == 0 { bytes.len() } else { self.step.min(left) };
+        if bytes.len() < take {
+            return StreamStep { consumed: 0, want: take, result: Ok(()) };
+        }
+        self.bytes.extend_from_slice(&bytes[..take]);
+        StreamStep { consumed: take, want: self.step.max(1), result: Ok(()) }
+    }
+}
+
+pub(super) enum Do {
+    Call(Target, Lane, u32, u64),
+    Fetch(i32, u32),
+    ProduceWithoutAnswer(i32, u32),
+    Want(&'static str),
+    Refresh,
+    Close,
+}
+
+impl crate::engine::Engine for Probe {
+    type Command = Do;
+    type Event = Reply<u32>;
+
+    fn handle_command(&mut self, now: Now, command: Do) {
+        match command {
+            Do::Call(target, lane, tag, timeout) => {
+                self.core.call(now, target, lane, DescribeClusterRequest::default(), tag, timeout);
+            }
+            Do::Fetch(node, tag) => {
+                let request = FetchRequest::default();
+                self.core.call_streaming(now, Target::Node(node), Lane::Fetch, request, tag, 30_000);
+            }
+            Do::ProduceWithoutAnswer(node, tag) => {
+                let spec = CallSpec::new(Target::Node(node), Lane::Produce, 30_000).expect(Expect::Nothing);
+                self.core.call_with(now, spec, ProduceRequest::default(), tag);
+            }
+            Do::Want(topic) => self.core.want_topics(now, [topic]),
+            Do::Refresh => self.core.refresh(now, "a test says so"),
+            Do::Close => self.core.close(),
+        }
+        self.collect();
+    }
+
+    fn handle_connected(&mut self, now: Now, conn: ConnId) {
+        self.core.handle_connected(now, conn);
+        self.collect();
+    }
+
+    fn handle_closed(&mut self, now: Now, conn: ConnId, reason: String) {
+        self.core.handle_closed(now, conn, &reason);
+        self.collect();
+    }
+
+    fn handle_bytes(&mut self, now: Now, conn: ConnId, bytes: &[u8]) -> Consumed {
+        let consumed = self.core.handle_bytes(now, conn, bytes, &mut self.sink);
+        self.collect();
+        consumed
+    }
+
+    fn handle_timeout(&mut self, now: Now) {
+        self.core.handle_timeout(now);
+        self.collect();
+    }
+
+    fn poll_action(&mut self) -> Option<Action> {
+        self.core.poll_action()
+    }
+
+    fn poll_event(&mut self) -> Option<Reply<u32>> {
+        self.ended.pop_front()
+    }
+
+    fn poll_timeout(&self) -> Option<u64> {
+        self.core.poll_timeout()
+    }
+}
+
+impl Probe {
+    fn collect(&mut self) {
+        while let Some(reply) = self.core.poll_reply() {
+            self.ended.push_back(reply);
+        }
+    }
+}
+
+pub(super) fn world(bootstrap: &str) -> World<Probe> {
+    let pairs = [("bootstrap.servers", bootstrap), ("client.id", "probe")];
+    let config = CommonConfig::from_pairs(pairs.map(|(k, v)| (k.to_owned(), v.to_owned()))).unwrap();
+    World::new(Probe { core: Core::new(&config, false, 42), ended: VecDeque::new(), sink: Taken::default() })
+}
+
+pub(super) fn two_nodes() -> Layout {
+    Layout { nodes: vec![1, 2], topics: vec![("t", vec![1, 2]), ("u", vec![2])], epoch: 5 }
+}
+
+/// Answers everything that a healthy cluster answers.
+pub(super) fn healthy(layout: &Layout, incoming: &Incoming) -> Answer {
+    match incoming.key {
+        ApiKey::ApiVersions => versions(incoming),
+        ApiKey::Metadata => layout.metadata(incoming),
+        ApiKey::DescribeCluster => incoming.reply::<DescribeClusterRequest>(&Default::default()),
+        ApiKey::Fetch => incoming.reply::<FetchRequest>(&FetchResponse::default()),
+        ApiKey::Produce => Answer::Silence,
+        key => panic!("{key:?} was not expected"),
+    }
+}
+
+/// How each call ended: its tag, and the body's length or the error.
+pub(super) fn ends(world: &mut World<Probe>) -> Vec<(u32, Result<usize>)> {
+    world.events.drain(..).map(|r| (r.tag, r.result.map(|(_, body)| body.len()))).collect()
+}
