@@ -168,7 +168,9 @@ impl<D: Disk, E: Entry> Index<D, E> {
             return Ok(());
         }
         let mut bytes = Vec::with_capacity(waiting.len() * E::LEN);
-        waiting.iter().for_each(|entry| entry.encode(&mut bytes));
+        for entry in waiting {
+            entry.encode(&mut bytes);
+        }
         if self.file.is_none() {
             self.file = Some(NamedFile::open(disk, self.path.clone(), OpenMode::Truncate)?);
         }

@@ -27,7 +27,7 @@ pub use error::{AppendError, LogError, ReadError};
 pub use log::{Appended, FlushWork, Log, Slice};
 pub use lookup::{EpochEnd, FoundRecord};
 pub use memory::{MemoryDisk, MemoryFile, MemoryLock};
-pub use recovery::{Cut, Recovery, Start};
+pub use recovery::{Cut, CutReason, Recovery, Start};
 pub use retention::{DeleteReason, DeletedSegment};
 pub use store::{Checkpoint, Identity, LogDir, PartitionDir};
 pub use validate::{AppendOrigin, DECOMPRESSED_BYTES_MAX};

@@ -378,12 +378,12 @@ impl<D: Disk> Log<D> {
     /// Says how a flush that was begun has ended: `durable` when all its files were synced. After a failure the next
     /// flush covers the same data again.
     pub fn end_flush(&mut self, now: Now, up_to: i64, durable: bool) {
-        if !durable {
+        if durable {
+            self.recovery_point = self.recovery_point.max(up_to);
+        } else {
             self.flush_asked = self.recovery_point;
             self.names_changed = true;
             self.unflushed_since_ms.get_or_insert(now.mono_ms);
-        } else {
-            self.recovery_point = self.recovery_point.max(up_to);
         }
         for segment in self.closed.iter_mut().chain(iter::once(&mut self.active)) {
             if durable && segment.next_offset <= up_to {
@@ -417,9 +417,10 @@ impl<D: Disk> Log<D> {
         }
         self.flush(now)?;
         // Index entries and cuts are no records, so a flush may have found nothing to do.
-        if self.active.dirty || self.active.size > 0 {
-            self.active.files().try_for_each(|file| file.sync(&self.disk))?;
-            self.active.dirty = false;
+        self.active.dirty |= self.active.size > 0;
+        for segment in self.closed.iter_mut().chain(iter::once(&mut self.active)).filter(|s| s.dirty) {
+            segment.files().try_for_each(|file| file.sync(&self.disk))?;
+            segment.dirty = false;
         }
         Ok(())
     }

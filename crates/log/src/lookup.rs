@@ -139,7 +139,7 @@ impl<D: Disk> Log<D> {
         self.epochs.latest()
     }
 
-    /// Where `leader_epoch` ended, as OffsetForLeaderEpoch answers (KIP-101, KIP-279). `None`: the log knows no such
+    /// Where `leader_epoch` ended, as `OffsetForLeaderEpoch` answers (KIP-101, KIP-279). `None`: the log knows no such
     /// epoch, which Kafka answers with epoch and offset -1.
     #[must_use]
     pub fn offset_for_epoch(&self, leader_epoch: i32) -> Option<EpochEnd> {

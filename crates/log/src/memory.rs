@@ -254,8 +254,8 @@ impl Disk for MemoryDisk {
 
     fn sync(&self, file: &MemoryFile) -> io::Result<()> {
         held(&self.world).syncs += 1;
-        let mut node = held(&file.node);
-        node.synced = node.bytes.clone();
+        let node = &mut *held(&file.node);
+        node.synced.clone_from(&node.bytes);
         Ok(())
     }
 

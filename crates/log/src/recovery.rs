@@ -53,8 +53,24 @@ pub struct Cut {
     pub bytes: u64,
     /// The offset that the next record gets.
     pub end_offset: i64,
-    /// What was wrong with the first batch that was cut.
-    pub error: RecordError,
+    /// What was wrong there.
+    pub error: CutReason,
+}
+
+/// Why a log was cut.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CutReason {
+    /// A batch is torn or damaged.
+    #[error(transparent)]
+    Batch(RecordError),
+    /// A segment lost its end: the next one does not begin where it ends. Batches are whole, but some are missing.
+    #[error("the segment ends before offset {end}, and the next one begins with {next}")]
+    Gap {
+        /// The offset after the segment's last record.
+        end: i64,
+        /// Base offset of the next segment.
+        next: i64,
+    },
 }
 
 impl Recovery {
@@ -153,7 +169,9 @@ impl<D: Disk> Log<D> {
             }
         }
         self.producers = producers;
-        epochs.into_iter().for_each(|(epoch, offset)| self.epochs.note(epoch, offset));
+        for (epoch, offset) in epochs {
+            self.epochs.note(epoch, offset);
+        }
         self.epochs.cut_start(self.start_offset);
         Ok(())
     }
@@ -199,7 +217,7 @@ impl<D: Disk> Opening<'_, D> {
         start: Start,
     ) -> Result<(VecDeque<Segment<D>>, Segment<D>, Option<i64>), LogError> {
         let mut bases = bases.to_vec();
-        // A deletion that was interrupted: segments wholly before the start go.
+        // Segments wholly before the start go, if a deletion was interrupted or has not come yet.
         while let [first, second, ..] = *bases.as_slice()
             && second <= start.start_offset
         {
@@ -228,9 +246,11 @@ impl<D: Disk> Opening<'_, D> {
             match (damage, next) {
                 // The records after it were durable: the log keeps a hole rather than lose them too.
                 (_, Some(next)) if trusted => segment.next_offset = next,
-                (damage, _) => {
+                (damage, next) => {
                     scanned_from = scanned_from.or(Some(base));
-                    if let Some(error) = damage {
+                    let end = segment.next_offset;
+                    let gap = next.filter(|next| *next != end).map(|next| CutReason::Gap { end, next });
+                    if let Some(error) = damage.map(CutReason::Batch).or(gap) {
                         self.cut(&mut segment, error, bases.get(at + 1..).unwrap_or_default())?;
                         open.push_back(segment);
                         break;
@@ -271,17 +291,15 @@ impl<D: Disk> Opening<'_, D> {
         Ok(Segment::create(self.disk, self.dir, start_offset.max(0), self.now.wall_ms)?)
     }
 
-    fn remove_segment(&mut self, base: i64) -> Result<(), LogError> {
+    fn remove_segment(&self, base: i64) -> Result<(), LogError> {
         for suffix in ["log", "index", "timeindex"] {
-            let name = file_name(base, suffix);
-            remove_if_there(self.disk, &self.dir.join(&name))?;
-            self.recovery.leftovers.push(name);
+            remove_if_there(self.disk, &self.dir.join(file_name(base, suffix)))?;
         }
         Ok(())
     }
 
     /// Cuts the file where the segment's good batches end, and drops all later segments.
-    fn cut(&mut self, segment: &mut Segment<D>, error: RecordError, later: &[i64]) -> Result<(), LogError> {
+    fn cut(&mut self, segment: &mut Segment<D>, error: CutReason, later: &[i64]) -> Result<(), LogError> {
         let mut bytes = segment.log.len(self.disk)?.saturating_sub(segment.size);
         segment.log.truncate(self.disk, segment.size)?;
         // A tail that came back after a loss of power could lie behind newer records.
@@ -291,9 +309,7 @@ impl<D: Disk> Opening<'_, D> {
             if let Ok(file) = NamedFile::<D>::open(self.disk, path, crate::disk::OpenMode::Read) {
                 bytes += file.len(self.disk)?;
             }
-            for suffix in ["log", "index", "timeindex"] {
-                remove_if_there(self.disk, &self.dir.join(file_name(*base, suffix)))?;
-            }
+            self.remove_segment(*base)?;
         }
         self.recovery.segments_dropped = later.len();
         self.recovery.cut = Some(Cut {

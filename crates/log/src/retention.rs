@@ -72,7 +72,7 @@ impl<D: Disk> Log<D> {
         Ok(())
     }
 
-    /// Moves the start of the log to `offset` (DeleteRecords), and deletes the segments that lie before it. An offset
+    /// Moves the start of the log to `offset` (`DeleteRecords`), and deletes the segments that lie before it. An offset
     /// before the start changes nothing; one after the end is an error. The start offset is kept by
     /// [`LogDir`](crate::LogDir)'s checkpoint.
     pub fn delete_records_before(&mut self, offset: i64) -> Result<Vec<DeletedSegment>, LogError> {

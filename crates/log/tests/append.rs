@@ -1,4 +1,5 @@
 //! Appending: what is refused, what is written, and that a failure changes nothing.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of tests fails as tests do")]
 
 mod common;
 
@@ -83,7 +84,7 @@ fn lies_are_refused_and_leave_nothing() {
         (
             "transactional",
             forged(&good, |h| {
-                (h.attributes, h.producer_id, h.producer_epoch, h.base_sequence) = (0x10, 5, 0, 0)
+                (h.attributes, h.producer_id, h.producer_epoch, h.base_sequence) = (0x10, 5, 0, 0);
             }),
             48,
         ),

@@ -1,4 +1,5 @@
 //! Reading by offset and by time, retention, deletion, flushing.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of tests fails as tests do")]
 
 mod common;
 

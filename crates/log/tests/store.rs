@@ -1,4 +1,5 @@
 //! The data directory.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of tests fails as tests do")]
 
 mod common;
 
