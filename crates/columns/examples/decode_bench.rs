@@ -105,6 +105,45 @@ fn main() {
         });
         println!("{:<16} {best:>10.1} {median:>10.1}", case.name);
     }
+    codecs();
+}
+
+/// Records of 100 B that compress about threefold, in batches of 16 KiB, as a producer with default settings
+/// makes them.
+fn codecs() {
+    println!("\n{:<16} {:>10} {:>10}  ns/record, best; 100 B in batches of 16 KiB", "", "unpack", "pack");
+    for codec in Codec::ALL {
+        let pack = || {
+            let mut builder = BatchBuilder::new(16 * 1024);
+            let mut seed = 1_u64;
+            let mut value = [0; 100];
+            loop {
+                for byte in value.iter_mut().step_by(2) {
+                    seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    *byte = seed.to_be_bytes()[0] / 16;
+                }
+                if !builder.append(0, None, Some(&value), NO_HEADERS.iter().copied()) {
+                    let records = builder.records() as usize;
+                    let batch = builder.finish(ProducerStamp::NONE, codec, None);
+                    break (batch.map(|batch| batch.to_vec()).unwrap_or_default(), records);
+                }
+            }
+        };
+        let (bytes, records) = pack();
+        let rounds = 200_000 / records;
+        let mut chunk = ChunkBuilder::new("bench", 0, &BatchSchema::new(false, ValueType::Binary));
+        let unpack = measure(|| {
+            for _ in 0..rounds {
+                assert!(chunk.push_batch(&bytes, 0, None).is_ok());
+                if chunk.bytes() > 1 << 20 {
+                    assert!(chunk.finish().is_ok());
+                }
+            }
+            rounds * records
+        });
+        let packed = measure(|| (0..rounds).map(|_| std::hint::black_box(pack()).1).sum());
+        println!("{:<16} {:>10.1} {:>10.1}  {} B", codec.name(), unpack.0, packed.0, bytes.len());
+    }
 }
 
 /// The rows of a batch, as a producer gets them: without the columns that only a consumer has.
