@@ -295,7 +295,9 @@ impl<T> Connection<T> {
         let Some(call) = self.in_flight.front() else { return Ok(()) };
         if response_header_is_flexible(call.key, call.version) {
             let Tagged::Bytes(len) = skip_tagged_fields(&body) else {
-                return Err(self.protocol(format!("sent a broken header with its {} response", call.key.name())));
+                return Err(
+                    self.protocol(format!("sent a broken header with its {} response", call.key.name()))
+                );
             };
             body.advance(len);
         }

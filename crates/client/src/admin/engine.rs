@@ -47,6 +47,8 @@ struct Item {
     retry_at: u64,
     /// The metadata that has already been looked at in vain.
     generation: u64,
+    /// A leader has refused it: only newer metadata than this says whom to ask next.
+    stale: Option<u64>,
     last_error: Option<Error>,
 }
 
@@ -170,7 +172,11 @@ impl AdminEngine {
                     coordinator.judge(&error);
                 }
             }
-            Route::Leader(..) | Route::Controller | Route::Node(_) => {
+            Route::Leader(..) => {
+                item.stale = Some(self.core.cluster().generation());
+                self.core.refresh(now, "a partition's leader refused an admin request");
+            }
+            Route::Controller | Route::Node(_) => {
                 self.core.refresh(now, "an admin request failed in a way that fresh metadata may mend");
             }
             Route::Any => {}
@@ -300,6 +306,9 @@ impl AdminEngine {
                 Way::NotYet
             }
             Route::Leader(topic, partition) => {
+                if item.stale.is_some_and(|stale| stale == self.core.cluster().generation()) {
+                    return self.need_metadata(now);
+                }
                 if let Some((node, _)) = self.core.cluster().leader(topic, partition) {
                     return Way::To(Target::Node(node), Lane::Control);
                 }

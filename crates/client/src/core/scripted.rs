@@ -9,7 +9,7 @@ use headrace_wire::messages::metadata_response::{
     MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic,
 };
 use headrace_wire::messages::{
-    ApiKey, ApiVersionsRequest, ApiVersionsResponse, Message, MetadataRequest, MetadataResponse, Request,
+    ApiKey, ApiVersionsRequest, ApiVersionsResponse, MetadataRequest, MetadataResponse, Request,
 };
 use headrace_wire::primitive::{Reader, Segment};
 use headrace_wire::time::Now;
@@ -20,7 +20,6 @@ use crate::engine::{Action, ConnId, Engine};
 /// A request that a peer has received.
 #[derive(Debug, Clone)]
 pub(crate) struct Incoming {
-    pub(crate) conn: ConnId,
     pub(crate) port: u16,
     pub(crate) key: ApiKey,
     pub(crate) version: i16,
@@ -46,7 +45,6 @@ impl Incoming {
 pub(crate) enum Answer {
     Bytes(Vec<u8>),
     Silence,
-    Close,
     /// These bytes, then the end of the connection.
     Last(Vec<u8>),
 }
@@ -211,7 +209,6 @@ impl<E: Engine> World<E> {
             let mut reader = Reader::new(frame);
             let header = decode_request_header(&mut reader).unwrap();
             let incoming = Incoming {
-                conn,
                 port,
                 key: header.api_key,
                 version: start.api_version,
@@ -222,7 +219,6 @@ impl<E: Engine> World<E> {
             match answer(&incoming) {
                 Answer::Silence => {}
                 Answer::Bytes(bytes) => self.push(conn, &bytes),
-                Answer::Close => self.reset(conn),
                 Answer::Last(bytes) => {
                     self.push(conn, &bytes);
                     if self.peers.contains_key(&conn) {

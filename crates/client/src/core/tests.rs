@@ -7,7 +7,8 @@ mod metadata;
 use std::collections::VecDeque;
 
 use headrace_wire::messages::{
-    ApiKey, DescribeClusterRequest, FetchRequest, FetchResponse, Message, ProduceRequest,
+    ApiKey, DescribeClusterRequest, DescribeClusterResponse, FetchRequest, FetchResponse, Message,
+    ProduceRequest,
 };
 use headrace_wire::time::Now;
 
@@ -135,7 +136,9 @@ pub(super) fn healthy(layout: &Layout, incoming: &Incoming) -> Answer {
     match incoming.key {
         ApiKey::ApiVersions => versions(incoming),
         ApiKey::Metadata => layout.metadata(incoming),
-        ApiKey::DescribeCluster => incoming.reply::<DescribeClusterRequest>(&Default::default()),
+        ApiKey::DescribeCluster => {
+            incoming.reply::<DescribeClusterRequest>(&DescribeClusterResponse::default())
+        }
         ApiKey::Fetch => incoming.reply::<FetchRequest>(&FetchResponse::default()),
         ApiKey::Produce => Answer::Silence,
         key => panic!("{key:?} was not expected"),

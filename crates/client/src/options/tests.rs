@@ -1,1 +1,212 @@
+//! The table of options.
 
+use super::*;
+
+fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+    let servers = [("bootstrap.servers", "k:9092")];
+    servers.iter().chain(pairs).map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
+}
+
+fn producer(given: &[(&str, &str)]) -> Result<ProducerConfig> {
+    ProducerConfig::from_pairs(pairs(given))
+}
+
+fn consumer(given: &[(&str, &str)]) -> Result<ConsumerConfig> {
+    ConsumerConfig::from_pairs(pairs(given))
+}
+
+/// The option an error names, and its sentence.
+fn refused<T: std::fmt::Debug>(result: Result<T>) -> (String, String) {
+    match result.unwrap_err() {
+        Error::Config { option, why } => (option, why),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn defaults() {
+    let p = producer(&[]).unwrap();
+    assert_eq!(p.common.bootstrap_servers, [Endpoint { host: "k".to_owned(), port: 9092 }]);
+    assert_eq!((p.acks, p.linger_ms, p.enable_idempotence), (Acks::All, 5, true));
+    assert_eq!((p.retries, p.max_in_flight_requests_per_connection), (i32::MAX.unsigned_abs(), 5));
+    assert_eq!(p.common.receive_buffer_bytes, None);
+    let c = consumer(&[("group.id", "g")]).unwrap();
+    assert_eq!(c.auto_offset_reset, AutoOffsetReset::Latest);
+    assert_eq!((c.enable_auto_commit, c.check_crcs, c.include_headers), (true, true, false));
+    assert_eq!(c.partition_assignment_strategy, [Assignor::Range]);
+    assert!(!consumer(&[]).unwrap().enable_auto_commit, "without a group there is nothing to commit to");
+    AdminConfig::from_pairs(pairs(&[])).unwrap();
+}
+
+#[test]
+fn every_default_is_accepted_and_every_row_has_its_sentence() {
+    let mut names = std::collections::BTreeSet::new();
+    for row in rows() {
+        assert!(names.insert((row.role, row.name)), "{} stands twice", row.name);
+        assert!(row.sentence.ends_with('.') && row.sentence.len() > 15, "{}", row.name);
+        assert!(row.name.bytes().all(|b| b.is_ascii_lowercase() || b == b'.'), "{}", row.name);
+        let Some(default) = row.default else { continue };
+        if let Kind::Int { min, max, .. } = row.kind {
+            assert!((min..=max).contains(&default.parse().unwrap()), "{}", row.name);
+        }
+        if let Kind::Choice(words) | Kind::Choices(words) = row.kind {
+            assert!(words.contains(&default), "{}", row.name);
+        }
+    }
+    assert!(names.len() > 40);
+}
+
+#[test]
+fn every_word_that_a_row_offers_is_accepted() {
+    for row in rows().filter(|r| r.role != Role::Common) {
+        let (Kind::Choice(words) | Kind::Choices(words)) = row.kind else { continue };
+        for word in words {
+            let given = [(row.name, *word), ("group.id", "g")];
+            let refused = match row.role {
+                Role::Producer => producer(&given[..1]).err(),
+                _ => consumer(&given).err(),
+            };
+            let later = row.name == "isolation.level" && *word == "read_committed";
+            assert_eq!(refused.is_some(), later, "{}={word}: {refused:?}", row.name);
+        }
+    }
+}
+
+#[test]
+fn both_spellings_are_accepted_but_not_at_once() {
+    assert_eq!(producer(&[("linger_ms", "7")]).unwrap().linger_ms, 7);
+    assert_eq!(producer(&[("linger.ms", " 8 ")]).unwrap().linger_ms, 8);
+    let (option, why) = refused(producer(&[("linger.ms", "7"), ("linger_ms", "7")]));
+    assert!(option == "linger_ms" && why.contains("linger.ms"), "{why}");
+    assert!(consumer(&[("include_headers", "True"), ("value_type", "binary_view")]).unwrap().include_headers);
+}
+
+#[test]
+fn an_unknown_option_is_answered_with_the_nearest() {
+    for (written, near) in [
+        ("linger", "linger.ms"),
+        ("lingerms", "linger.ms"),
+        ("bacth.size", "batch.size"),
+        ("compresion_type", "compression.type"),
+        ("bootstrap_server", "bootstrap.servers"),
+    ] {
+        let (option, why) = refused(producer(&[(written, "1")]));
+        assert_eq!(option, written);
+        assert!(why.contains(&format!("did you mean '{near}'?")), "{why}");
+    }
+    let (_, why) = refused(producer(&[("fnord.gizmo", "1")]));
+    assert!(!why.contains("did you mean"), "{why}");
+    refused(producer(&[(&"x".repeat(100_000), "1")]));
+}
+
+#[test]
+fn an_option_of_another_client_is_named_as_such() {
+    let (_, why) = refused(producer(&[("group.id", "g")]));
+    assert_eq!(why, "it is an option of the consumer, not of the producer");
+    let (_, why) = refused(consumer(&[("acks", "1")]));
+    assert!(why.contains("producer"), "{why}");
+}
+
+#[test]
+fn what_kafka_knows_and_we_do_not_is_refused_with_the_reason() {
+    for (name, reason) in [
+        ("ssl.truststore.location", "TLS"),
+        ("sasl_mechanism", "SASL"),
+        ("transactional.id", "transactions"),
+        ("key.serializer", "Arrow"),
+        ("compression.lz4.level", "one level"),
+        ("partitioner.class", "Java class"),
+    ] {
+        let (option, why) = refused(producer(&[(name, "x")]));
+        assert_eq!(option, name);
+        assert!(why.contains("does not support it") && why.contains(reason), "{why}");
+    }
+    let (_, why) = refused(producer(&[("security.protocol", "SASL_SSL")]));
+    assert!(why.contains("PLAINTEXT"), "{why}");
+    let (_, why) = refused(consumer(&[("isolation.level", "read_committed")]));
+    assert!(why.contains("not supported yet"), "{why}");
+}
+
+#[test]
+fn a_wrong_value_is_named_with_what_is_accepted() {
+    for (option, value, accepted) in [
+        ("linger.ms", "-1", "at least 0 ms"),
+        ("linger.ms", "5ms", "whole number"),
+        ("linger.ms", "", "whole number"),
+        ("linger.ms", "99999999999999999999", "whole number"),
+        ("batch.size", "2147483648", "from 0 to 2147483647 bytes"),
+        ("acks", "2", "one of all, -1, 1, 0"),
+        ("enable.idempotence", "yes", "true or false"),
+        ("compression.type", "brotli", "one of none, gzip, snappy, lz4, zstd"),
+        ("compression.zstd.level", "23", "from -131072 to 22"),
+    ] {
+        let (named, why) = refused(producer(&[(option, value)]));
+        assert_eq!(named, option);
+        assert!(why.contains(&format!("'{value}'")) && why.contains(accepted), "{why}");
+    }
+    for (option, value) in [
+        ("auto.offset.reset", "newest"),
+        ("auto.offset.reset", "by_duration:P1"),
+        ("partition.assignment.strategy", "range,sticky"),
+        ("partition.assignment.strategy", ","),
+    ] {
+        assert_eq!(refused(consumer(&[(option, value)])).0, option);
+    }
+    let c = consumer(&[("auto.offset.reset", "by_duration:PT1H")]).unwrap();
+    assert_eq!(c.auto_offset_reset, AutoOffsetReset::ByDuration(3_600_000));
+    let c = consumer(&[("partition.assignment.strategy", "roundrobin, range")]).unwrap();
+    assert_eq!(c.partition_assignment_strategy, [Assignor::RoundRobin, Assignor::Range]);
+}
+
+#[test]
+fn servers_must_be_given_and_readable() {
+    let none: [(String, String); 0] = [];
+    let (option, why) = refused(ProducerConfig::from_pairs(none));
+    assert!(
+        option == "bootstrap.servers" && why.contains("must be given") && why.contains("host:port"),
+        "{why}"
+    );
+    for bad in ["", " , ", "kafka", "kafka:port", "a:1,b"] {
+        let given = [("bootstrap.servers".to_owned(), bad.to_owned())];
+        assert_eq!(refused(CommonConfig::from_pairs(given)).0, "bootstrap.servers", "{bad}");
+    }
+    let given = [("bootstrap.servers".to_owned(), " a:1, [::1]:2 ,".to_owned())];
+    assert_eq!(CommonConfig::from_pairs(given).unwrap().bootstrap_servers.len(), 2);
+}
+
+#[test]
+fn idempotence_gives_way_unless_it_was_asked_for() {
+    for conflict in [("acks", "1"), ("retries", "0"), ("max.in.flight.requests.per.connection", "6")] {
+        assert!(!producer(&[conflict]).unwrap().enable_idempotence, "{conflict:?}");
+        let (option, why) = refused(producer(&[conflict, ("enable.idempotence", "true")]));
+        assert!(option == conflict.0 && why.contains("enable.idempotence"), "{why}");
+        producer(&[conflict, ("enable.idempotence", "false")]).unwrap();
+    }
+}
+
+#[test]
+fn options_that_do_not_go_together_are_refused() {
+    let (option, why) = refused(producer(&[("delivery.timeout.ms", "100")]));
+    assert!(option == "delivery.timeout.ms" && why.contains("30005"), "{why}");
+    assert_eq!(producer(&[("request.timeout.ms", "200000")]).unwrap().delivery_timeout_ms, 200_005);
+    assert_eq!(refused(consumer(&[("session.timeout.ms", "3000")])).0, "heartbeat.interval.ms");
+    assert_eq!(refused(consumer(&[("enable.auto.commit", "true")])).0, "enable.auto.commit");
+    assert_eq!(refused(consumer(&[("group.instance.id", "i")])).0, "group.instance.id");
+}
+
+#[test]
+fn an_admin_client_takes_its_part_of_another_clients_options() {
+    let given = [("group.id", "g"), ("acks", "1"), ("request_timeout_ms", "77"), ("retries", "3")];
+    let admin = AdminConfig::from_shared_pairs(pairs(&given)).unwrap();
+    assert_eq!((admin.common.request_timeout_ms, admin.retries), (77, 3));
+    assert_eq!(refused(AdminConfig::from_shared_pairs(pairs(&[("group.ids", "g")]))).0, "group.ids");
+    assert_eq!(refused(AdminConfig::from_pairs(pairs(&[("group.id", "g")]))).0, "group.id");
+}
+
+#[test]
+fn the_reference_page_is_fresh() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/options.md");
+    let there = std::fs::read_to_string(path).unwrap();
+    let how = "run: cargo run -p headrace-client --example options_page > docs/options.md";
+    assert!(there == page(), "docs/options.md is not what the table says; {how}");
+}

@@ -59,7 +59,11 @@ ints!(i32, i64, u32, u64, usize);
 
 impl FromText for String {
     fn from_text(text: Option<&str>, kind: Kind) -> Result<Self, String> {
-        text.map(str::to_owned).ok_or_else(|| kind.accepted())
+        let offered = |text: &str| match kind {
+            Kind::Choice(words) => words.contains(&text),
+            _ => true,
+        };
+        text.filter(|text| offered(text)).map(str::to_owned).ok_or_else(|| kind.accepted())
     }
 }
 

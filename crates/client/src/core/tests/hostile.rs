@@ -2,17 +2,17 @@
 
 use super::*;
 use headrace_wire::errors::ErrorCode;
-use headrace_wire::messages::ApiVersionsRequest;
+use headrace_wire::messages::{ApiVersionsRequest, DescribeClusterResponse};
 use proptest::prelude::*;
 
 use super::super::scripted::version_list;
 use crate::connection::RESPONSE_BYTES_MAX;
 
 /// The error of a call whose first server answers ApiVersions with these bytes.
-fn first_answer(bytes: Vec<u8>) -> Error {
+fn first_answer(bytes: &[u8]) -> Error {
     let mut world = world("localhost:9092");
     world.command(Do::Call(Target::Any, Lane::Control, 1, 5_000));
-    let mut broker = |_: &Incoming| Answer::Last(bytes.clone());
+    let mut broker = |_: &Incoming| Answer::Last(bytes.to_vec());
     world.run(5_000, &mut broker);
     let mut ended = ends(&mut world);
     assert_eq!(ended.len(), 1);
@@ -30,7 +30,7 @@ fn what_is_not_kafka_is_named_and_not_waited_for() {
         (vec![0xFF; 16], "ff ff ff ff"),
         (vec![0, 0, 0, 2, 1, 1], "00 00 00 02"),
     ] {
-        let error = first_answer(bytes);
+        let error = first_answer(&bytes);
         let text = error.to_string();
         assert!(matches!(error, Error::Protocol { .. }) && !error.retriable(), "{error:?}");
         assert!(text.contains("does not speak the Kafka protocol") && text.contains(named), "{text}");
@@ -40,7 +40,7 @@ fn what_is_not_kafka_is_named_and_not_waited_for() {
 
 #[test]
 fn a_server_that_closes_without_a_word_is_said_to_expect_something_else() {
-    let error = first_answer(Vec::new());
+    let error = first_answer(&[]);
     let text = error.to_string();
     assert!(matches!(error, Error::Timeout { .. }) && text.contains("TLS or SASL"), "{text}");
 }
@@ -84,7 +84,8 @@ fn later_answer(make: impl Fn(&Incoming) -> Vec<u8>) -> Error {
 #[test]
 fn a_wrong_correlation_id_ends_the_connection() {
     let error = later_answer(|i| {
-        let Answer::Bytes(mut bytes) = i.reply::<DescribeClusterRequest>(&Default::default()) else {
+        let Answer::Bytes(mut bytes) = i.reply::<DescribeClusterRequest>(&DescribeClusterResponse::default())
+        else {
             panic!()
         };
         bytes[7] ^= 0x40;
@@ -108,7 +109,8 @@ fn an_oversized_or_negative_frame_ends_the_connection_before_it_is_stored() {
 fn a_frame_cut_short_ends_as_a_lost_connection() {
     for keep in [1, 4, 7, 8, 12] {
         let error = later_answer(|i| {
-            let Answer::Bytes(bytes) = i.reply::<DescribeClusterRequest>(&Default::default()) else {
+            let Answer::Bytes(bytes) = i.reply::<DescribeClusterRequest>(&DescribeClusterResponse::default())
+            else {
                 panic!()
             };
             bytes[..keep].to_vec()
