@@ -20,6 +20,7 @@ use crate::engine::{Action, ConnId, Engine};
 /// A request that a peer has received.
 #[derive(Debug, Clone)]
 pub(crate) struct Incoming {
+    pub(crate) conn: ConnId,
     pub(crate) port: u16,
     pub(crate) key: ApiKey,
     pub(crate) version: i16,
@@ -209,6 +210,7 @@ impl<E: Engine> World<E> {
             let mut reader = Reader::new(frame);
             let header = decode_request_header(&mut reader).unwrap();
             let incoming = Incoming {
+                conn,
                 port,
                 key: header.api_key,
                 version: start.api_version,
