@@ -138,6 +138,7 @@ def spark_session() -> Iterator[Any]:
         "headrace demo",
         master="local[2]",
         spark_ui_enabled=False,
+        spark_ui_showConsoleProgress=False,
         spark_driver_memory="2g",
         spark_driver_host="127.0.0.1",
         spark_driver_bindAddress="127.0.0.1",
