@@ -41,7 +41,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let dir = LogDir::open(StdDisk, &path, &identity)?;
     // Small segments, so that there are several to look at.
-    let config = LogConfig { segment_bytes: 500_000, retention_ms: -1, ..LogConfig::default() };
+    let config = LogConfig { segment_bytes: 100_000, retention_ms: -1, ..LogConfig::default() };
     let mut now = Now { mono_ms: 0, wall_ms: WALL_MS };
     let mut log = match dir.partitions()?.iter().find(|p| p.topic == "orders") {
         Some(found) => {
