@@ -27,6 +27,7 @@ _COLOURS: Final = (
     "#0b7285", "#e8590c", "#5f3dc4", "#2b8a3e", "#c2255c", "#1864ab",
     "#f08c00", "#087f5b", "#862e9c", "#a61e4d", "#364fc7", "#5c940d", "#495057",
 )  # fmt: skip
+SHOWN_MINUTES: Final = 90
 _FONT: Final = "Inter, -apple-system, Segoe UI, Helvetica, Arial, sans-serif"
 _STYLE: Final = """
 :root { color-scheme: light; }
@@ -35,7 +36,7 @@ header { background: linear-gradient(120deg, #0b3c49, #0b7285); color: #fff; pad
 header h1 { margin: 0 0 6px; font-size: 30px; letter-spacing: -.4px; }
 header p { margin: 0; max-width: 70ch; opacity: .9; }
 main { padding: 0 5vw 50px; max-width: 1240px; margin: 0 auto; }
-.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(165px, 1fr)); gap: 14px; margin: -22px 0 26px; }
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(140px, 1fr)); gap: 14px; margin: -22px 0 26px; }
 .tile { background: #fff; border-radius: 12px; padding: 16px 18px; box-shadow: 0 1px 3px #0b3c4922; }
 .tile b { display: block; font-size: 25px; letter-spacing: -.5px; }
 .tile span { color: #627282; font-size: 13px; }
@@ -91,15 +92,19 @@ def _series(run: Run) -> dict[str, list[tuple[str, int, float]]]:
 def _over_time(run: Run, name: str, title: str) -> go.Figure:
     figure = go.Figure()
     for colour, (site, rows) in zip(_COLOURS, _series(run).items(), strict=False):
-        # A quarter of an hour is smoothed over: single minutes hide the rush hours.
-        flows = [row[1] for row in rows]
-        smooth = [sum(flows[max(i - 7, 0) : i + 8]) / len(flows[max(i - 7, 0) : i + 8]) for i in range(len(flows))]
         figure.add_scatter(
-            x=[row[0] for row in rows], y=smooth, name=data.site_label(site), mode="lines",
+            x=[row[0] for row in rows], y=[row[1] for row in rows], name=data.site_label(site), mode="lines",
             line={"width": 1.8, "color": colour}, hovertemplate="%{y:.0f}",
         )  # fmt: skip
     figure.update_yaxes(title=title, rangemode="tozero")
-    return _styled(figure, 430, hovermode="x unified")
+    figure.update_xaxes(range=_first_hours(run), rangeslider={"visible": True, "thickness": 0.06})
+    return _styled(figure, 480, hovermode="x unified")
+
+
+def _first_hours(run: Run) -> list[str]:
+    """The span that a picture over time shows at first; the rest is a drag away."""
+    minutes = sorted({minute for _, minute in run.results.rows})
+    return [minutes[0], minutes[min(SHOWN_MINUTES, len(minutes)) - 1]] if minutes else []
 
 
 def _speed_map(run: Run) -> go.Figure:
@@ -114,6 +119,7 @@ def _speed_map(run: Run) -> go.Figure:
             colorbar={"title": "km/h", "thickness": 12}, hovertemplate="%{y}<br>%{x}<br>%{z:.0f} km/h<extra></extra>",
         )  # fmt: skip
     )
+    figure.update_xaxes(range=_first_hours(run))
     return _styled(figure, 420)
 
 
@@ -199,12 +205,13 @@ def _page(run: Run, plots: dict[str, str]) -> str:
     return f"""<!doctype html><html lang="en"><head><meta charset="utf-8"><title>headrace: traffic near Eindhoven</title>
 <meta name="viewport" content="width=device-width, initial-scale=1"><style>{_STYLE}</style><script>{get_plotlyjs()}</script></head>
 <body><header><h1>Thirty hours of traffic near Eindhoven</h1>
-<p>Real measurements of the A2, A58 and A67, replayed at {run.options.speed:g} minutes a second through {broker}, joined per
+<p>Measurements of real sensors on the A2, A58 and A67, replayed at {run.options.speed:g} minutes a second through {broker}, joined per
 lane and aggregated per site by Spark Structured Streaming over <code>format("headrace")</code>.</p></header>
 <main><div class="tiles" style="margin-top:-22px">{shown}</div>{wrong}
-<section><h2>Flow</h2><p>Vehicles an hour at each site, smoothed over a quarter of an hour. Two evening rush hours and a
-morning stand out. Click a site to hide it, double-click to see it alone.</p>{plots["flow"]}</section>
-<section><h2>Speed</h2><p>Mean speed over the lanes of a site, minute by minute; the redder, the slower.</p>{plots["speed"]}</section>
+<section><h2>Flow</h2><p>Vehicles an hour at each site, minute by minute. Drag the strip below the picture through the thirty
+hours; click a site to hide it, double-click to see it alone. The published data set repeats one ten-minute stretch of
+measurements at each sensor, hence the rhythm.</p>{plots["flow"]}</section>
+<section><h2>Speed</h2><p>Mean speed over the lanes of a site, minute by minute: the redder, the slower.</p>{plots["speed"]}</section>
 <div class="two"><section><h2>End-to-end delay</h2><p>From the moment a record was sent to the moment Spark handed out the row
 that it belongs to; the join waits for {_watermark()} of data time in case a partition lags.</p>{plots["delay"]}</section>
 <section><h2>Rates</h2><p>What the replay sent, and what each micro-batch took.</p>{plots["rate"]}</section></div></main>
