@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
 from confluent_kafka.cimpl import NewTopic
 
 if TYPE_CHECKING:
@@ -22,8 +24,23 @@ class Cluster:
     bootstrap_servers: str
 
     def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
-        """Makes a topic through confluent-kafka, so that a test of our client does not rest on our admin."""
+        """Makes a topic and waits until every partition answers; gives its name.
+
+        Through confluent-kafka, so that a test of our client does not rest on our admin.
+        """
         admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 4})
         new = NewTopic(name, num_partitions=partitions, replication_factor=1, config=dict(config or {}))
         admin.create_topics([new], operation_timeout=TIMEOUT_SECONDS)[name].result(TIMEOUT_SECONDS)
-        return name
+        wanted = {TopicPartition(name, number): OffsetSpec.latest() for number in range(partitions)}
+        deadline = time.monotonic() + TIMEOUT_SECONDS
+        while True:
+            # Apache Kafka answers CreateTopics before the broker has taken up the leadership.
+            try:
+                for future in admin.list_offsets(wanted).values():
+                    future.result(TIMEOUT_SECONDS)
+            except KafkaException:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)
+            else:
+                return name
