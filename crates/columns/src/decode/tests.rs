@@ -328,6 +328,34 @@ fn an_error_names_the_record() {
 }
 
 #[test]
+fn offsets_stay_in_their_batch_and_in_order() {
+    // Value "abc" makes records of 10 bytes; the offset delta is the fourth. Keyed and unkeyed records are read
+    // in two ways.
+    for key in [None, Some(&b"k"[..])] {
+        let mut spec = simple(&[b"abc", b"def"]);
+        spec.records[1].key = key.map(<[u8]>::to_vec);
+        let sound = build(&spec, 70);
+        let refused = |change: &dyn Fn(&mut [u8])| {
+            let mut batch = sound.clone();
+            change(&mut batch);
+            reseal(&mut batch);
+            let mut chunk = ChunkBuilder::new("t", 2, &BatchSchema::new(false, ValueType::Binary));
+            let error = chunk.push_batch(&batch, 0, None).unwrap_err();
+            assert!(
+                matches!(&error, DecodeError::Record { offset: 71, what, .. } if what.starts_with("offset"))
+            );
+            assert!(chunk.is_empty());
+        };
+        let second = BatchHeader::LEN + 10 + 3;
+        assert_eq!(sound[second], 2, "zigzag of 1");
+        refused(&|batch| batch[second] = 0);
+        refused(&|batch| batch[second] = 1);
+        refused(&|batch| batch[second] = 4);
+        refused(&|batch| batch[23..27].copy_from_slice(&[0; 4]));
+    }
+}
+
+#[test]
 fn a_cut_off_batch_is_refused() {
     let batch = build(&simple(&[b"abc", b"def"]), 5);
     let mut chunk = ChunkBuilder::new("t", 0, &BatchSchema::new(false, ValueType::Binary));
