@@ -65,6 +65,8 @@ pub struct ConsumerEngine {
     waits: Vec<PositionWait>,
     pub(super) events: VecDeque<ConsumerEvent>,
     seen_fills: u64,
+    /// The cluster's generation when unknown topics were last looked for.
+    seen_cluster: u64,
     wanted_topics: BTreeSet<String>,
     pub(super) topics_dirty: bool,
     /// Topics that the brokers do not know, since when, and whether the caller was told.
@@ -100,6 +102,7 @@ impl ConsumerEngine {
             waits: Vec::new(),
             events: VecDeque::new(),
             seen_fills: 0,
+            seen_cluster: 0,
             wanted_topics: BTreeSet::new(),
             topics_dirty: true,
             unknown: HashMap::new(),
@@ -362,6 +365,7 @@ impl ConsumerEngine {
         self.core.forget_topics(self.wanted_topics.difference(&wanted).map(String::as_str));
         self.core.want_topics(now, wanted.iter().map(String::as_str));
         self.unknown.retain(|topic, _| wanted.contains(topic));
+        self.seen_cluster = 0;
         self.wanted_topics = wanted;
         let fetcher = &mut self.fetcher;
         self.lookups.retain_starts(|ticket| fetcher.part(ticket).is_some());
@@ -369,40 +373,38 @@ impl ConsumerEngine {
 
     /// Tells the caller of partitions that the cluster has not got, once for each time they go missing.
     fn find_unknown_topics(&mut self, now: Now) {
-        let mut told: Vec<String> = Vec::new();
-        for part in self.fetcher.parts.values() {
-            let (topic, cluster) = (&*part.partition.topic, self.core.cluster());
-            let count = cluster.partition_count(topic);
-            let missing = cluster.topic_error(topic).is_some()
-                || count.is_some_and(|count| !(0..count).contains(&part.partition.partition));
-            if !missing {
-                continue;
-            }
-            let (since, known) = *self.unknown.entry(topic.to_owned()).or_insert((now.mono_ms, false));
-            if !known && let Some(error) = unknown_partition(&self.core, &part.partition, since, now) {
-                lock(&self.cache).fail(part.ticket, error, false);
-                told.push(topic.to_owned());
-            }
+        let cluster = self.core.cluster();
+        let seen = std::mem::replace(&mut self.seen_cluster, cluster.generation());
+        if self.unknown.is_empty() && seen == cluster.generation() {
+            return;
         }
+        let is_missing = |partition: &TopicPartition| {
+            let outside = |count: i32| !(0..count).contains(&partition.partition);
+            cluster.topic_error(&partition.topic).is_some()
+                || cluster.partition_count(&partition.topic).is_some_and(outside)
+        };
+        let parts = self.fetcher.parts.values().map(|part| (part.partition.clone(), Some(part.ticket)));
         let subscribed = self.membership.iter().flat_map(|membership| membership.member.topics());
-        for topic in subscribed {
-            if self.core.cluster().topic_error(topic).is_none() {
-                continue;
-            }
-            let (since, known) = *self.unknown.entry(topic.to_owned()).or_insert((now.mono_ms, false));
-            let partition = TopicPartition::new(topic, 0);
-            if !known && let Some(error) = unknown_partition(&self.core, &partition, since, now) {
-                lock(&self.cache).fail_all(error);
-                told.push(topic.to_owned());
+        let subscribed = subscribed.map(|topic| (TopicPartition::new(topic, 0), None));
+        let missing: Vec<_> =
+            parts.chain(subscribed).filter(|(partition, _)| is_missing(partition)).collect();
+        let topics: BTreeSet<&str> = missing.iter().map(|(partition, _)| &*partition.topic).collect();
+        self.unknown.retain(|topic, _| topics.contains(topic.as_str()));
+        let mut told = Vec::new();
+        for (partition, ticket) in &missing {
+            let (since, known) =
+                *self.unknown.entry(partition.topic.to_string()).or_insert((now.mono_ms, false));
+            if !known && let Some(error) = unknown_partition(&self.core, partition, since, now) {
+                match ticket {
+                    Some(ticket) => drop(lock(&self.cache).fail(*ticket, error, false)),
+                    None => lock(&self.cache).fail_all(error),
+                }
+                told.push(partition.topic.to_string());
             }
         }
         for topic in told {
-            if let Some((_, known)) = self.unknown.get_mut(&topic) {
-                *known = true;
-            }
+            self.unknown.entry(topic).and_modify(|(_, known)| *known = true);
         }
-        let core = &self.core;
-        self.unknown.retain(|topic, (_, known)| !*known || core.cluster().topic(topic).is_none());
     }
 
     fn answer_waits(&mut self, now: Now) {

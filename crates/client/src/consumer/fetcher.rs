@@ -314,7 +314,7 @@ impl Fetcher {
                     );
                 }
                 Issue::Endpoint(endpoint) => {
-                    core.learn_broker(endpoint.node_id, &endpoint.host, endpoint.port)
+                    core.learn_broker(endpoint.node_id, &endpoint.host, endpoint.port);
                 }
                 Issue::Replica { ticket, node } => {
                     if let Some(part) = self.part(ticket) {

@@ -16,9 +16,10 @@ pub use cache::{Chunk, FetchCache, PartId, Rows, SharedCache, SlotView, Taken, T
 pub use decode::{CHUNK_BYTES, DecodeJob, Decoded, RawBatch};
 pub use engine::ConsumerEngine;
 pub use fetch_stream::{
-    AbortedTransaction, BATCH_BYTES_MAX, DivergingEpoch, FetchEvent, FetchStream, FetchStreamError, LeaderHint,
-    NodeEndpoint, PartitionHead, PartitionTail, Progress, ResponseHead, Step, TopicKey,
+    AbortedTransaction, BATCH_BYTES_MAX, DivergingEpoch, FetchEvent, FetchStream, FetchStreamError,
+    LeaderHint, NodeEndpoint, PartitionHead, PartitionTail, Progress, ResponseHead, Step, TopicKey,
 };
 pub use types::{
-    Assignment, CommitOffset, ConsumerCommand, ConsumerEvent, ConsumerOutcome, OffsetAt, StartAt, TopicPartition,
+    Assignment, CommitOffset, ConsumerCommand, ConsumerEvent, ConsumerOutcome, OffsetAt, StartAt,
+    TopicPartition,
 };

@@ -1,1 +1,4 @@
-
+mod fetching;
+mod groups;
+mod kafka;
+mod positions;

@@ -1,8 +1,8 @@
 use bytes::Bytes;
 use headrace_wire::compression::Codec;
 use headrace_wire::messages::fetch_response::{
-    AbortedTransaction as WireAborted, EpochEndOffset, FetchableTopicResponse, LeaderIdAndEpoch, NodeEndpoint as WireNode,
-    PartitionData, SnapshotId,
+    AbortedTransaction as WireAborted, EpochEndOffset, FetchableTopicResponse, LeaderIdAndEpoch,
+    NodeEndpoint as WireNode, PartitionData, SnapshotId,
 };
 use headrace_wire::messages::{FetchResponse, Message};
 use headrace_wire::primitive::{Reader, Records};
@@ -27,7 +27,7 @@ enum Seen {
 fn batch(base_offset: i64, values: &[Vec<u8>]) -> Vec<u8> {
     let mut builder = BatchBuilder::new(1 << 20);
     for value in values {
-        assert!(builder.append(1_000, None, Some(value), NO_HEADERS.iter().cloned()));
+        assert!(builder.append(1_000, None, Some(value), NO_HEADERS.iter().copied()));
     }
     let mut bytes = builder.finish(ProducerStamp::NONE, Codec::None, None).unwrap().to_vec();
     patch(&mut bytes, base_offset, 3).unwrap();
@@ -165,11 +165,12 @@ fn topics() -> impl Strategy<Value = Topics> {
 }
 
 fn response(version: i16, topics: &Topics, nodes: &[(i32, String)]) -> FetchResponse {
-    let topic = |(name, id, partitions): &(String, [u8; 16], Vec<(PartitionData, Content)>)| FetchableTopicResponse {
-        topic: if version < 13 { name.clone() } else { String::new() },
-        topic_id: if version < 13 { Uuid::ZERO } else { Uuid(*id) },
-        partitions: partitions.iter().map(|(data, _)| data.clone()).collect(),
-    };
+    let topic =
+        |(name, id, partitions): &(String, [u8; 16], Vec<(PartitionData, Content)>)| FetchableTopicResponse {
+            topic: if version < 13 { name.clone() } else { String::new() },
+            topic_id: if version < 13 { Uuid::ZERO } else { Uuid(*id) },
+            partitions: partitions.iter().map(|(data, _)| data.clone()).collect(),
+        };
     let node = |(node_id, host): &(i32, String)| WireNode {
         node_id: *node_id,
         host: host.clone(),
@@ -198,10 +199,19 @@ fn expected(response: &FetchResponse, topics: &Topics) -> Vec<Seen> {
     seen
 }
 
-fn expected_partition(topic: &FetchableTopicResponse, data: &PartitionData, content: &Content, last: bool) -> Vec<Seen> {
+fn expected_partition(
+    topic: &FetchableTopicResponse,
+    data: &PartitionData,
+    content: &Content,
+    last: bool,
+) -> Vec<Seen> {
     let aborted = data.aborted_transactions.iter().flatten();
     let head = PartitionHead {
-        topic: if topic.topic.is_empty() { TopicKey::Id(topic.topic_id) } else { TopicKey::Name(topic.topic.clone()) },
+        topic: if topic.topic.is_empty() {
+            TopicKey::Id(topic.topic_id)
+        } else {
+            TopicKey::Name(topic.topic.clone())
+        },
         partition: data.partition_index,
         error: data.error_code,
         high_watermark: data.high_watermark,
@@ -365,7 +375,9 @@ fn the_last_header_is_announced_before_its_batch_has_arrived() {
         let progress = stream.next(&body[start..200]).unwrap();
         start += progress.consumed;
         match progress.step {
-            Step::Event(FetchEvent::LastBatch { next_offset, response_ends }) => last = Some((next_offset, response_ends)),
+            Step::Event(FetchEvent::LastBatch { next_offset, response_ends }) => {
+                last = Some((next_offset, response_ends));
+            }
             Step::Event(_) => {}
             Step::Need(need) => {
                 assert!(need > 5_000);

@@ -1,0 +1,466 @@
+//! A group coordinator for several engines, and what members do with it.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use headrace_wire::compression::Codec;
+use headrace_wire::messages::join_group_response::JoinGroupResponseMember;
+use headrace_wire::messages::offset_commit_response::{
+    OffsetCommitResponsePartition, OffsetCommitResponseTopic,
+};
+use headrace_wire::messages::{
+    ApiKey, HeartbeatRequest, HeartbeatResponse, JoinGroupRequest, JoinGroupResponse, LeaveGroupRequest,
+    LeaveGroupResponse, OffsetCommitRequest, OffsetCommitResponse, SyncGroupRequest, SyncGroupResponse,
+};
+
+use super::kafka::{Bench, Kafka, named, tp};
+use crate::consumer::{ConsumerCommand, ConsumerEvent, ConsumerOutcome, TopicPartition, lock};
+use crate::core::scripted::{Answer, Incoming};
+use crate::engine::ConnId;
+use crate::error::Error;
+
+const MEMBER_ID_REQUIRED: i16 = 79;
+const UNKNOWN_MEMBER_ID: i16 = 25;
+const ILLEGAL_GENERATION: i16 = 22;
+const REBALANCE_IN_PROGRESS: i16 = 27;
+
+#[derive(Default)]
+struct GroupMember {
+    instance: Option<String>,
+    metadata: Bytes,
+    /// Its `JoinGroup`, while the others are awaited.
+    joining: Option<(usize, Incoming)>,
+    syncing: Option<(usize, Incoming)>,
+    assignment: Bytes,
+}
+
+/// The coordinator.
+#[derive(Default)]
+pub(super) struct Group {
+    members: BTreeMap<String, GroupMember>,
+    pub(super) generation: i32,
+    protocol: String,
+    rebalancing: bool,
+    next_member: u32,
+    /// Answers that were held back: engine, connection, bytes.
+    outbox: Vec<(usize, ConnId, Vec<u8>)>,
+    /// Everybody who left, with the reason.
+    pub(super) left: Vec<(String, String)>,
+    /// Errors to answer the next heartbeats with.
+    pub(super) heartbeat_errors: Vec<i16>,
+}
+
+impl Group {
+    pub(super) fn answer(&mut self, who: usize, incoming: &Incoming) -> Answer {
+        match incoming.key {
+            ApiKey::JoinGroup => self.join(who, incoming),
+            ApiKey::SyncGroup => self.sync(who, incoming),
+            ApiKey::Heartbeat => self.heartbeat(incoming),
+            ApiKey::LeaveGroup => self.leave(incoming),
+            other => panic!("{other:?} was not expected"),
+        }
+    }
+
+    fn join(&mut self, who: usize, incoming: &Incoming) -> Answer {
+        let request: JoinGroupRequest = incoming.decode();
+        assert_eq!(request.protocol_type, "consumer");
+        let refuse = |error_code, member_id: String| {
+            let response = JoinGroupResponse { error_code, member_id, ..JoinGroupResponse::default() };
+            incoming.reply::<JoinGroupRequest>(&response)
+        };
+        let mut id = request.member_id.clone();
+        if id.is_empty() {
+            self.next_member += 1;
+            id = format!("member-{}", self.next_member);
+            match &request.group_instance_id {
+                None => {
+                    self.members.insert(id.clone(), GroupMember::default());
+                    return refuse(MEMBER_ID_REQUIRED, id);
+                }
+                Some(instance) => self.members.retain(|_, m| m.instance.as_ref() != Some(instance)),
+            }
+        } else if !self.members.contains_key(&id) {
+            return refuse(UNKNOWN_MEMBER_ID, String::new());
+        }
+        let member = self.members.entry(id).or_default();
+        member.instance.clone_from(&request.group_instance_id);
+        member.metadata = request.protocols[0].metadata.clone();
+        self.protocol.clone_from(&request.protocols[0].name);
+        member.joining = Some((who, incoming.clone()));
+        self.rebalancing = true;
+        self.try_complete();
+        Answer::Silence
+    }
+
+    /// All members have joined: tell them.
+    fn try_complete(&mut self) {
+        // Members that were only given an id do not count yet.
+        let mut known = self.members.values().filter(|m| !m.metadata.is_empty()).peekable();
+        if known.peek().is_none() || !known.all(|m| m.joining.is_some()) {
+            return;
+        }
+        self.generation += 1;
+        self.rebalancing = false;
+        let all: Vec<_> = self.members.iter().filter(|(_, m)| m.joining.is_some()).collect();
+        let leader = all[0].0.clone();
+        let members: Vec<_> = all
+            .iter()
+            .map(|(id, m)| JoinGroupResponseMember {
+                member_id: (*id).clone(),
+                group_instance_id: m.instance.clone(),
+                metadata: m.metadata.clone(),
+            })
+            .collect();
+        for (id, member) in &mut self.members {
+            let Some((who, incoming)) = member.joining.take() else { continue };
+            let response = JoinGroupResponse {
+                generation_id: self.generation,
+                protocol_type: Some("consumer".into()),
+                protocol_name: Some(self.protocol.clone()),
+                leader: leader.clone(),
+                member_id: id.clone(),
+                members: if *id == leader { members.clone() } else { Vec::new() },
+                ..JoinGroupResponse::default()
+            };
+            if let Answer::Bytes(bytes) = incoming.reply::<JoinGroupRequest>(&response) {
+                self.outbox.push((who, incoming.conn, bytes));
+            }
+        }
+    }
+
+    fn sync(&mut self, who: usize, incoming: &Incoming) -> Answer {
+        let request: SyncGroupRequest = incoming.decode();
+        let code = self.check(&request.member_id, request.generation_id);
+        if code != 0 {
+            let response = SyncGroupResponse { error_code: code, ..SyncGroupResponse::default() };
+            return incoming.reply::<SyncGroupRequest>(&response);
+        }
+        self.members.get_mut(&request.member_id).unwrap().syncing = Some((who, incoming.clone()));
+        let leads = !request.assignments.is_empty();
+        for assignment in request.assignments {
+            self.members.get_mut(&assignment.member_id).unwrap().assignment = assignment.assignment;
+        }
+        if leads || self.members.values().any(|m| !m.assignment.is_empty()) {
+            for member in self.members.values_mut() {
+                let Some((who, incoming)) = member.syncing.take() else { continue };
+                let assignment = member.assignment.clone();
+                let response = SyncGroupResponse { assignment, ..SyncGroupResponse::default() };
+                if let Answer::Bytes(bytes) = incoming.reply::<SyncGroupRequest>(&response) {
+                    self.outbox.push((who, incoming.conn, bytes));
+                }
+            }
+        }
+        Answer::Silence
+    }
+
+    fn check(&self, member: &str, generation: i32) -> i16 {
+        match () {
+            () if !self.members.contains_key(member) => UNKNOWN_MEMBER_ID,
+            () if generation != self.generation => ILLEGAL_GENERATION,
+            () if self.rebalancing => REBALANCE_IN_PROGRESS,
+            () => 0,
+        }
+    }
+
+    fn heartbeat(&mut self, incoming: &Incoming) -> Answer {
+        let request: HeartbeatRequest = incoming.decode();
+        let error_code = match self.heartbeat_errors.pop() {
+            Some(code) => code,
+            None => self.check(&request.member_id, request.generation_id),
+        };
+        incoming.reply::<HeartbeatRequest>(&HeartbeatResponse { error_code, ..HeartbeatResponse::default() })
+    }
+
+    fn leave(&mut self, incoming: &Incoming) -> Answer {
+        let request: LeaveGroupRequest = incoming.decode();
+        for member in request.members {
+            self.members.remove(&member.member_id).expect("it was a member");
+            self.left.push((member.member_id, member.reason.unwrap_or_default()));
+        }
+        self.rebalancing = !self.members.is_empty();
+        for member in self.members.values_mut() {
+            member.assignment = Bytes::new();
+        }
+        self.try_complete();
+        incoming.reply::<LeaveGroupRequest>(&LeaveGroupResponse::default())
+    }
+}
+
+/// A commit that is refused with an error.
+pub(super) fn refused_commit(incoming: &Incoming, error_code: i16) -> Answer {
+    let request: OffsetCommitRequest = incoming.decode();
+    let topics = request.topics.into_iter().map(|topic| OffsetCommitResponseTopic {
+        name: topic.name,
+        partitions: topic
+            .partitions
+            .iter()
+            .map(|p| OffsetCommitResponsePartition { partition_index: p.partition_index, error_code })
+            .collect(),
+        ..OffsetCommitResponseTopic::default()
+    });
+    let response = OffsetCommitResponse { topics: topics.collect(), ..OffsetCommitResponse::default() };
+    incoming.reply::<OffsetCommitRequest>(&response)
+}
+
+/// Engines of one group, and one clock.
+struct Crowd(Vec<Bench>);
+
+impl Crowd {
+    fn new(members: usize, partitions: i32, options: &[(&str, &str)]) -> Crowd {
+        let mut benches: Vec<Bench> = Vec::new();
+        for who in 0..members {
+            let mut kafka = Kafka::new(&[("t", partitions)]);
+            for partition in 0..partitions {
+                kafka.fill("t", partition, 1, 10, Codec::None);
+            }
+            if let Some(first) = benches.first() {
+                kafka.member = first.kafka.member.clone();
+                kafka.committed = first.kafka.committed.clone();
+            }
+            kafka.who = who;
+            let defaults = [("group.id", "g"), ("auto.offset.reset", "earliest")];
+            let options: Vec<_> = defaults.iter().chain(options).copied().collect();
+            benches.push(Bench::new(kafka, &options));
+        }
+        Crowd(benches)
+    }
+
+    fn subscribe(&mut self, who: usize) {
+        self.0[who].ok(|op| ConsumerCommand::Subscribe { op, topics: vec!["t".to_owned()] });
+        self.deliver();
+    }
+
+    /// Hands over answers that the coordinator held back.
+    fn deliver(&mut self) {
+        for _ in 0..100 {
+            let outbox = std::mem::take(&mut self.0[0].kafka.member.borrow_mut().outbox);
+            if outbox.is_empty() {
+                return;
+            }
+            for (who, conn, bytes) in outbox {
+                self.0[who].world.push(conn, &bytes);
+                self.0[who].settle();
+            }
+        }
+        panic!("the group never comes to rest");
+    }
+
+    fn run(&mut self, ms: u64) {
+        for _ in 0..ms.div_ceil(100) {
+            for bench in &mut self.0 {
+                bench.run(100);
+            }
+            self.deliver();
+        }
+    }
+
+    /// Lets time go by, everyone polling: what everyone got.
+    fn poll_for(&mut self, ms: u64) -> Vec<Vec<String>> {
+        let mut got = vec![Vec::new(); self.0.len()];
+        for _ in 0..ms.div_ceil(100) {
+            self.run(100);
+            for (bench, got) in self.0.iter_mut().zip(&mut got) {
+                got.extend(bench.drain());
+                bench.unpark();
+            }
+            self.deliver();
+        }
+        got
+    }
+
+    fn assignment(&self, who: usize) -> Vec<TopicPartition> {
+        lock(&self.0[who].world.engine.cache).assignment()
+    }
+
+    fn count(&self, who: usize, what: impl Fn(&ConsumerEvent) -> bool) -> usize {
+        self.0[who].world.events.iter().filter(|event| what(event)).count()
+    }
+}
+
+#[test]
+fn a_single_member_gets_all_partitions_and_reads_them() {
+    let mut crowd = Crowd::new(1, 3, &[]);
+    crowd.subscribe(0);
+    assert_eq!(crowd.assignment(0), [tp("t", 0), tp("t", 1), tp("t", 2)]);
+    let mut got = crowd.poll_for(1_000).remove(0);
+    got.sort();
+    let mut expected: Vec<_> = (0..3).flat_map(|p| named("t", p, 0..10)).collect();
+    expected.sort();
+    assert_eq!(got, expected);
+    let assigned = ConsumerEvent::Assigned(vec![tp("t", 0), tp("t", 1), tp("t", 2)]);
+    assert!(crowd.0[0].world.events.contains(&assigned));
+}
+
+#[test]
+fn two_members_share_and_nothing_is_lost_or_read_twice() {
+    for strategy in ["range", "roundrobin"] {
+        let mut crowd = Crowd::new(2, 4, &[("partition.assignment.strategy", strategy)]);
+        crowd.subscribe(0);
+        let mut got = crowd.0[0].poll(15).unwrap().unwrap();
+        crowd.subscribe(1);
+        // The first member still processes its rows: it gives nothing away before it polls again.
+        crowd.run(10_000);
+        assert_eq!(crowd.assignment(0).len(), 4);
+        assert_eq!(crowd.assignment(1).len(), 0);
+        for polled in crowd.poll_for(10_000) {
+            got.extend(polled);
+        }
+        assert_eq!((crowd.assignment(0).len(), crowd.assignment(1).len()), (2, 2), "{strategy}");
+        got.sort();
+        let mut expected: Vec<_> = (0..4).flat_map(|p| named("t", p, 0..10)).collect();
+        expected.sort();
+        assert_eq!(got, expected, "{strategy}");
+        assert_eq!(crowd.count(0, |e| matches!(e, ConsumerEvent::Revoked(all) if all.len() == 4)), 1);
+        // Who leaves gives its share back.
+        let op = crowd.0[0].command(|op| ConsumerCommand::Close { op, timeout_ms: 5_000 });
+        crowd.deliver();
+        assert_eq!(crowd.0[0].result(op), Some(Ok(ConsumerOutcome::Ok)));
+        crowd.0[0].kafka.take_parked();
+        crowd.poll_for(10_000);
+        assert_eq!(crowd.assignment(1).len(), 4);
+        let left = crowd.0[1].kafka.member.borrow().left.clone();
+        assert_eq!(left.len(), 1);
+        let committed = crowd.0[0].kafka.committed.borrow().clone();
+        assert!((0..4).all(|p| committed[&("t".to_owned(), p)] == 10), "{committed:?}");
+    }
+}
+
+#[test]
+fn without_auto_commit_nothing_is_committed_in_a_rebalance() {
+    let mut crowd = Crowd::new(2, 2, &[("enable.auto.commit", "false")]);
+    crowd.subscribe(0);
+    crowd.poll_for(500);
+    crowd.subscribe(1);
+    crowd.poll_for(10_000);
+    assert_eq!((crowd.assignment(0).len(), crowd.assignment(1).len()), (1, 1));
+    assert!(crowd.0[0].kafka.committed.borrow().is_empty());
+}
+
+#[test]
+fn commits_carry_the_generation_and_the_member() {
+    let mut crowd = Crowd::new(1, 1, &[("enable.auto.commit", "false")]);
+    crowd.subscribe(0);
+    crowd.0[0].drain();
+    crowd.0[0].ok(|op| ConsumerCommand::Commit { op, offsets: None, timeout_ms: 1_000 });
+    let commit = &crowd.0[0].kafka.commits[0];
+    assert_eq!((commit.generation_id_or_member_epoch, commit.member_id.as_str()), (1, "member-1"));
+}
+
+#[test]
+fn a_member_that_the_group_forgot_loses_its_partitions_and_joins_again() {
+    for (error, id) in [(UNKNOWN_MEMBER_ID, "member-2"), (ILLEGAL_GENERATION, "member-1")] {
+        let mut crowd = Crowd::new(1, 2, &[]);
+        crowd.subscribe(0);
+        crowd.poll_for(500);
+        if error == UNKNOWN_MEMBER_ID {
+            crowd.0[0].kafka.member.borrow_mut().members.clear();
+        }
+        crowd.0[0].kafka.member.borrow_mut().heartbeat_errors.push(error);
+        crowd.poll_for(4_000);
+        assert_eq!(crowd.count(0, |e| matches!(e, ConsumerEvent::Lost(lost) if lost.len() == 2)), 1);
+        assert_eq!(crowd.count(0, |e| matches!(e, ConsumerEvent::Assigned(_))), 2);
+        assert!(crowd.0[0].kafka.member.borrow().members.contains_key(id));
+        assert_eq!(crowd.assignment(0).len(), 2);
+    }
+}
+
+#[test]
+fn a_fenced_static_member_stops_with_an_error() {
+    let mut crowd = Crowd::new(1, 1, &[("group.instance.id", "i")]);
+    crowd.subscribe(0);
+    crowd.poll_for(500);
+    crowd.0[0].kafka.member.borrow_mut().heartbeat_errors.push(82);
+    crowd.run(4_000);
+    let error = crowd.0[0].poll_error();
+    assert_eq!(error.kafka_name(), "FENCED_INSTANCE_ID");
+    assert_eq!(crowd.assignment(0), []);
+}
+
+#[test]
+fn a_static_member_does_not_leave_when_it_closes() {
+    let mut crowd = Crowd::new(1, 1, &[("group.instance.id", "i")]);
+    crowd.subscribe(0);
+    crowd.poll_for(500);
+    crowd.0[0].ok(|op| ConsumerCommand::Close { op, timeout_ms: 1_000 });
+    assert!(crowd.0[0].kafka.member.borrow().left.is_empty());
+}
+
+#[test]
+fn heartbeats_go_on_while_the_caller_works_but_not_for_ever() {
+    let options = [("max.poll.interval.ms", "20000"), ("heartbeat.interval.ms", "1000")];
+    let mut crowd = Crowd::new(1, 1, &options);
+    crowd.subscribe(0);
+    assert_eq!(crowd.0[0].poll(3).unwrap().unwrap().len(), 3);
+    crowd.run(15_000);
+    let beats = crowd.0[0].world.log.iter().filter(|(_, key, _)| *key == ApiKey::Heartbeat).count();
+    assert!((13..=16).contains(&beats), "{beats} heartbeats in 15 s");
+    crowd.run(10_000);
+    let left = crowd.0[0].kafka.member.borrow().left.clone();
+    assert!(left.len() == 1 && left[0].1.contains("max.poll.interval.ms"), "{left:?}");
+    assert_eq!(crowd.assignment(0), []);
+    assert_eq!(crowd.count(0, |e| matches!(e, ConsumerEvent::Lost(_))), 1);
+    // The next poll brings it back; what was not committed comes again.
+    let got = crowd.poll_for(5_000).remove(0);
+    assert_eq!(got, named("t", 0, 0..10));
+}
+
+#[test]
+fn a_new_coordinator_knows_the_member() {
+    let mut crowd = Crowd::new(1, 1, &[]);
+    crowd.subscribe(0);
+    crowd.poll_for(500);
+    crowd.0[0].kafka.member.borrow_mut().heartbeat_errors.push(16);
+    crowd.poll_for(10_000);
+    assert_eq!(crowd.count(0, |e| matches!(e, ConsumerEvent::Assigned(_))), 1, "no rebalance");
+    let finds = crowd.0[0].world.log.iter().filter(|(_, key, _)| *key == ApiKey::FindCoordinator).count();
+    assert_eq!(finds, 2);
+}
+
+#[test]
+fn new_partitions_of_a_topic_are_found_and_shared() {
+    let mut crowd = Crowd::new(1, 1, &[("metadata.max.age.ms", "5000")]);
+    crowd.subscribe(0);
+    crowd.poll_for(500);
+    crowd.0[0].kafka.layout.topics[0].1.push(1);
+    crowd.0[0].kafka.logs.insert(("t".into(), 1), super::kafka::Log::default());
+    crowd.0[0].kafka.fill("t", 1, 1, 5, Codec::None);
+    let got = crowd.poll_for(12_000).remove(0);
+    assert_eq!(got, named("t", 1, 0..5));
+    assert_eq!(crowd.assignment(0).len(), 2);
+}
+
+#[test]
+fn unsubscribing_leaves_and_subscribing_again_goes_on() {
+    let mut crowd = Crowd::new(1, 1, &[]);
+    crowd.subscribe(0);
+    assert_eq!(crowd.0[0].poll(4).unwrap().unwrap(), named("t", 0, 0..4));
+    crowd.0[0].ok(|op| ConsumerCommand::Unsubscribe { op });
+    assert_eq!(crowd.assignment(0), []);
+    assert_eq!(crowd.0[0].poll(1), None);
+    crowd.subscribe(0);
+    assert_eq!(crowd.poll_for(1_000).remove(0), named("t", 0, 4..10));
+}
+
+#[test]
+fn subscribing_and_assigning_do_not_mix_and_need_a_group() {
+    let mut bench = Bench::new(Kafka::new(&[("t", 1)]), &[]);
+    let op = bench.command(|op| ConsumerCommand::Subscribe { op, topics: vec!["t".into()] });
+    assert!(matches!(bench.result(op), Some(Err(Error::Config { option, .. })) if option == "group.id"));
+    let mut crowd = Crowd::new(1, 1, &[]);
+    crowd.subscribe(0);
+    let op = crowd.0[0].command(|op| ConsumerCommand::Assign { op, partitions: vec![] });
+    assert!(matches!(crowd.0[0].result(op), Some(Err(Error::Usage(_)))));
+}
+
+#[test]
+fn closing_while_the_group_is_being_joined_does_not_wait_for_it() {
+    let mut crowd = Crowd::new(2, 2, &[]);
+    crowd.subscribe(0);
+    crowd.0[0].poll(1);
+    // The second member's JoinGroup is parked: the first one does not poll.
+    crowd.subscribe(1);
+    let op = crowd.0[1].command(|op| ConsumerCommand::Close { op, timeout_ms: 5_000 });
+    crowd.run(1_000);
+    assert_eq!(crowd.0[1].result(op), Some(Ok(ConsumerOutcome::Ok)));
+    assert_eq!(crowd.0[0].kafka.member.borrow().left.len(), 1);
+}

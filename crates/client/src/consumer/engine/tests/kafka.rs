@@ -1,0 +1,561 @@
+//! A small Kafka for one engine: logs, fetch sessions as KIP-227 has them, committed offsets, a group of one.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
+
+use bytes::Bytes;
+use headrace_wire::compression::Codec;
+use headrace_wire::messages::fetch_response::{AbortedTransaction, FetchableTopicResponse, PartitionData};
+use headrace_wire::messages::list_offsets_response::{
+    ListOffsetsPartitionResponse, ListOffsetsTopicResponse,
+};
+use headrace_wire::messages::offset_commit_response::{
+    OffsetCommitResponsePartition, OffsetCommitResponseTopic,
+};
+use headrace_wire::messages::offset_fetch_response::{
+    OffsetFetchResponsePartition, OffsetFetchResponseTopic,
+};
+use headrace_wire::messages::{
+    ApiKey, FetchRequest, FetchResponse, FindCoordinatorRequest, FindCoordinatorResponse, ListOffsetsRequest,
+    ListOffsetsResponse, OffsetCommitRequest, OffsetCommitResponse, OffsetFetchRequest, OffsetFetchResponse,
+};
+use headrace_wire::primitive::Records;
+use headrace_wire::records::{BatchBuilder, BatchHeader, NO_HEADERS, ProducerStamp, patch};
+use headrace_wire::uuid::Uuid;
+
+use super::groups::Group;
+use crate::consumer::engine::ConsumerEngine;
+use crate::consumer::{
+    Assignment, ConsumerCommand, ConsumerEvent, ConsumerOutcome, StartAt, Taken, TopicPartition, lock,
+};
+use crate::core::scripted::{Answer, Incoming, Layout, World, versions};
+use crate::error::{Error, Result};
+use crate::options::ConsumerConfig;
+
+/// A partition's log.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Log {
+    pub(super) start: i64,
+    pub(super) end: i64,
+    pub(super) batches: Vec<Vec<u8>>,
+}
+
+impl Log {
+    /// Appends a batch of records with these values.
+    pub(super) fn append(&mut self, codec: Codec, values: &[String]) {
+        let mut builder = BatchBuilder::new(1 << 20);
+        for value in values {
+            assert!(builder.append(1_000, None, Some(value.as_bytes()), NO_HEADERS.iter().copied()));
+        }
+        let bytes = builder.finish(ProducerStamp::NONE, codec, None).unwrap().to_vec();
+        self.append_raw(bytes);
+    }
+
+    /// Appends a batch as it is, at the end.
+    pub(super) fn append_raw(&mut self, mut bytes: Vec<u8>) {
+        patch(&mut bytes, self.end, 1).unwrap();
+        self.end = BatchHeader::parse(&bytes).unwrap().last_offset() + 1;
+        self.batches.push(bytes);
+    }
+
+    fn read(&self, offset: i64, max_bytes: usize) -> Vec<u8> {
+        let mut out = Vec::new();
+        for batch in self.batches.iter().filter(|b| BatchHeader::parse(b).unwrap().last_offset() >= offset) {
+            if !out.is_empty() && out.len() + batch.len() > max_bytes {
+                // As Kafka does: the batch that does not fit is cut.
+                out.extend_from_slice(&batch[..(max_bytes - out.len()).min(batch.len() - 1)]);
+                break;
+            }
+            out.extend_from_slice(batch);
+        }
+        out
+    }
+}
+
+/// Answers in place of the Kafka, where it wants to.
+type Script = Box<dyn FnMut(&Incoming) -> Option<Answer>>;
+
+/// A fetch session of the broker.
+#[derive(Clone, Debug, Default)]
+pub(super) struct BrokerSession {
+    pub(super) epoch: i32,
+    /// Topic id and partition; offset and size.
+    pub(super) partitions: BTreeMap<([u8; 16], i32), (i64, i32)>,
+}
+
+pub(super) struct Kafka {
+    pub(super) layout: Layout,
+    pub(super) logs: BTreeMap<(String, i32), Log>,
+    pub(super) sessions: HashMap<i32, BrokerSession>,
+    next_session: i32,
+    /// Every Fetch request received, with its port.
+    pub(super) fetches: Vec<(u16, FetchRequest)>,
+    parked: Vec<Incoming>,
+    /// Shared by all members of a group.
+    pub(super) committed: Rc<RefCell<BTreeMap<(String, i32), i64>>>,
+    /// Every commit: group, generation, member.
+    pub(super) commits: Vec<OffsetCommitRequest>,
+    /// Errors to answer a partition's next fetches with.
+    pub(super) fetch_errors: Vec<(i32, i16)>,
+    pub(super) keep_sessions: bool,
+    /// Answers before anything else does.
+    pub(super) script: Option<Script>,
+    pub(super) member: Rc<RefCell<Group>>,
+    /// Which of the group's engines this is.
+    pub(super) who: usize,
+    /// Aborted transactions of every partition: producer and first offset.
+    aborted: Vec<(i64, i64)>,
+}
+
+impl Kafka {
+    pub(super) fn new(topics: &[(&'static str, i32)]) -> Kafka {
+        let leaders = |count: i32| vec![1; usize::try_from(count).unwrap()];
+        let layout = Layout {
+            nodes: vec![1],
+            topics: topics.iter().map(|(name, count)| (*name, leaders(*count))).collect(),
+            epoch: 4,
+        };
+        let mut logs = BTreeMap::new();
+        for (name, count) in topics {
+            for partition in 0..*count {
+                logs.insert(((*name).to_owned(), partition), Log::default());
+            }
+        }
+        Kafka {
+            layout,
+            logs,
+            sessions: HashMap::new(),
+            next_session: 10,
+            fetches: Vec::new(),
+            parked: Vec::new(),
+            committed: Rc::default(),
+            commits: Vec::new(),
+            fetch_errors: Vec::new(),
+            keep_sessions: true,
+            script: None,
+            member: Rc::default(),
+            who: 0,
+            aborted: Vec::new(),
+        }
+    }
+
+    /// Appends `batches` batches of `each` records "topic-partition-offset".
+    pub(super) fn fill(&mut self, topic: &str, partition: i32, batches: i64, each: i64, codec: Codec) {
+        let log = self.logs.get_mut(&(topic.to_owned(), partition)).unwrap();
+        for _ in 0..batches {
+            let values: Vec<_> =
+                (log.end..log.end + each).map(|o| format!("{topic}-{partition}-{o}")).collect();
+            log.append(codec, &values);
+        }
+    }
+
+    fn log(&mut self, topic: &str, partition: i32) -> &mut Log {
+        self.logs.get_mut(&(topic.to_owned(), partition)).unwrap()
+    }
+
+    /// Appends a batch with other attributes and a producer.
+    fn append_marked(&mut self, topic: &str, values: &[&str], attributes: i16, producer_id: i64) {
+        let mut builder = BatchBuilder::new(1 << 20);
+        for value in values {
+            assert!(builder.append(1_000, None, Some(value.as_bytes()), NO_HEADERS.iter().copied()));
+        }
+        let bytes = builder.finish(ProducerStamp::NONE, Codec::None, None).unwrap().to_vec();
+        let (head, body) = bytes.split_at(BatchHeader::LEN);
+        let mut header = BatchHeader::parse(head).unwrap();
+        header.attributes |= attributes;
+        header.producer_id = producer_id;
+        header.seal(crc32c(body), body.len());
+        self.log(topic, 0).append_raw([&header.encode()[..], body].concat());
+    }
+
+    /// Appends a control batch to partition 0.
+    pub(super) fn append_control(&mut self, topic: &str) {
+        self.append_marked(topic, &["marker"], 0x20, -1);
+    }
+
+    /// Appends a transaction and its end marker to partition 0.
+    pub(super) fn append_transaction(
+        &mut self,
+        topic: &str,
+        producer_id: i64,
+        values: &[&str],
+        aborted: bool,
+    ) {
+        let first = self.log(topic, 0).end;
+        self.append_marked(topic, values, 0x10, producer_id);
+        self.append_marked(topic, &["marker"], 0x30, producer_id);
+        if aborted {
+            self.aborted.push((producer_id, first));
+        }
+    }
+
+    /// Takes over the requests that wait.
+    pub(super) fn take_parked(&mut self) -> Vec<Incoming> {
+        std::mem::take(&mut self.parked)
+    }
+
+    /// The answer to a request that has waited.
+    pub(super) fn late_answer(&mut self, incoming: &Incoming) -> Vec<u8> {
+        let request: FetchRequest = incoming.decode();
+        match self.fetch_answer(incoming, &request, true) {
+            Some(Answer::Bytes(bytes)) => bytes,
+            other => panic!("{other:?} is no answer"),
+        }
+    }
+
+    /// The session opened last.
+    pub(super) fn last_session(&self) -> i32 {
+        self.next_session
+    }
+
+    fn topic_of(&self, id: Uuid) -> String {
+        self.layout.topics[usize::from(id.0[0]) - 1].0.to_owned()
+    }
+
+    pub(super) fn answer(&mut self, incoming: &Incoming) -> Answer {
+        if let Some(script) = &mut self.script
+            && let Some(answer) = script(incoming)
+        {
+            return answer;
+        }
+        match incoming.key {
+            ApiKey::ApiVersions => versions(incoming),
+            ApiKey::Metadata => self.layout.metadata(incoming),
+            ApiKey::Fetch => self.fetch(incoming),
+            ApiKey::ListOffsets => self.list_offsets(incoming),
+            ApiKey::FindCoordinator => incoming.reply::<FindCoordinatorRequest>(&FindCoordinatorResponse {
+                node_id: 1,
+                host: "localhost".into(),
+                port: 9001,
+                ..FindCoordinatorResponse::default()
+            }),
+            ApiKey::OffsetFetch => self.offset_fetch(incoming),
+            ApiKey::OffsetCommit => self.offset_commit(incoming),
+            _ => self.member.borrow_mut().answer(self.who, incoming),
+        }
+    }
+
+    fn fetch(&mut self, incoming: &Incoming) -> Answer {
+        let request: FetchRequest = incoming.decode();
+        self.fetches.push((incoming.port, request.clone()));
+        self.fetch_answer(incoming, &request, false).unwrap_or_else(|| {
+            self.parked.push(incoming.clone());
+            Answer::Silence
+        })
+    }
+
+    /// `None` parks the request.
+    fn fetch_answer(&mut self, incoming: &Incoming, request: &FetchRequest, now: bool) -> Option<Answer> {
+        let reply = |response: &FetchResponse| Some(incoming.reply::<FetchRequest>(response));
+        let mut session = match (request.session_id, request.session_epoch) {
+            (_, 0 | -1) => BrokerSession::default(),
+            (id, epoch) => match self.sessions.get(&id) {
+                None => return reply(&FetchResponse { error_code: 70, ..FetchResponse::default() }),
+                Some(session) if session.epoch + i32::from(!now) != epoch => {
+                    return reply(&FetchResponse { error_code: 71, ..FetchResponse::default() });
+                }
+                Some(session) => session.clone(),
+            },
+        };
+        let mut id = request.session_id;
+        if request.session_epoch == 0 && self.keep_sessions && !now {
+            self.next_session += 1;
+            id = self.next_session;
+        }
+        session.epoch = request.session_epoch;
+        for topic in &request.forgotten_topics_data {
+            for partition in &topic.partitions {
+                let key = (topic.topic_id.0, *partition);
+                // A request that has waited was taken in before.
+                assert!(
+                    session.partitions.remove(&key).is_some() || now,
+                    "forgot what the session does not have"
+                );
+            }
+        }
+        for topic in &request.topics {
+            for p in &topic.partitions {
+                let at = (p.fetch_offset, p.partition_max_bytes);
+                session.partitions.insert((topic.topic_id.0, p.partition), at);
+            }
+        }
+        let responses = self.fetch_partitions(&session);
+        if self.keep_sessions && id > 0 {
+            self.sessions.insert(id, session);
+        } else {
+            id = 0;
+        }
+        if responses.is_empty() && !now {
+            // The session knows the request; only the answer waits.
+            return None;
+        }
+        reply(&FetchResponse { session_id: id, responses, ..FetchResponse::default() })
+    }
+
+    fn fetch_partitions(&mut self, session: &BrokerSession) -> Vec<FetchableTopicResponse> {
+        let aborted =
+            |&(producer_id, first_offset): &(i64, i64)| AbortedTransaction { producer_id, first_offset };
+        let mut responses = Vec::new();
+        for (&(id, partition), &(offset, max_bytes)) in &session.partitions {
+            let topic = self.topic_of(Uuid(id));
+            let log = &self.logs[&(topic, partition)];
+            let mut data = PartitionData {
+                partition_index: partition,
+                high_watermark: log.end,
+                last_stable_offset: log.end,
+                log_start_offset: log.start,
+                aborted_transactions: Some(self.aborted.iter().map(aborted).collect()),
+                ..PartitionData::default()
+            };
+            if let Some(at) = self.fetch_errors.iter().position(|(p, _)| *p == partition) {
+                data.error_code = self.fetch_errors.remove(at).1;
+            } else if offset < log.start || offset > log.end {
+                data.error_code = 1;
+            } else {
+                let records = log.read(offset, usize::try_from(max_bytes).unwrap());
+                if records.is_empty() {
+                    continue;
+                }
+                data.records = Some(Records::Chunks(vec![Bytes::from(records)]));
+            }
+            let topic_id = Uuid(id);
+            responses.push(FetchableTopicResponse { topic_id, partitions: vec![data], ..Default::default() });
+        }
+        responses
+    }
+
+    fn list_offsets(&self, incoming: &Incoming) -> Answer {
+        let request: ListOffsetsRequest = incoming.decode();
+        let found = |topic: &str, partition: i32, timestamp: i64| {
+            let log = &self.logs[&(topic.to_owned(), partition)];
+            match timestamp {
+                -1 => log.end,
+                -2 => log.start,
+                // Every record has timestamp 1000.
+                t if t <= 1_000 => log.start,
+                _ => -1,
+            }
+        };
+        let topics = request.topics.iter().map(|topic| ListOffsetsTopicResponse {
+            name: topic.name.clone(),
+            partitions: topic
+                .partitions
+                .iter()
+                .map(|p| ListOffsetsPartitionResponse {
+                    partition_index: p.partition_index,
+                    offset: found(&topic.name, p.partition_index, p.timestamp),
+                    ..ListOffsetsPartitionResponse::default()
+                })
+                .collect(),
+        });
+        incoming.reply::<ListOffsetsRequest>(&ListOffsetsResponse {
+            topics: topics.collect(),
+            ..Default::default()
+        })
+    }
+
+    fn offset_fetch(&self, incoming: &Incoming) -> Answer {
+        let request: OffsetFetchRequest = incoming.decode();
+        let topics = request.topics.iter().flatten().map(|topic| OffsetFetchResponseTopic {
+            name: topic.name.clone(),
+            partitions: topic
+                .partition_indexes
+                .iter()
+                .map(|p| OffsetFetchResponsePartition {
+                    partition_index: *p,
+                    committed_offset: self
+                        .committed
+                        .borrow()
+                        .get(&(topic.name.clone(), *p))
+                        .copied()
+                        .unwrap_or(-1),
+                    metadata: Some(String::new()),
+                    ..OffsetFetchResponsePartition::default()
+                })
+                .collect(),
+        });
+        incoming.reply::<OffsetFetchRequest>(&OffsetFetchResponse {
+            topics: topics.collect(),
+            ..Default::default()
+        })
+    }
+
+    fn offset_commit(&mut self, incoming: &Incoming) -> Answer {
+        let request: OffsetCommitRequest = incoming.decode();
+        for topic in &request.topics {
+            for p in &topic.partitions {
+                self.committed
+                    .borrow_mut()
+                    .insert((topic.name.clone(), p.partition_index), p.committed_offset);
+            }
+        }
+        let topics = request.topics.iter().map(|topic| OffsetCommitResponseTopic {
+            name: topic.name.clone(),
+            partitions: topic
+                .partitions
+                .iter()
+                .map(|p| OffsetCommitResponsePartition { partition_index: p.partition_index, error_code: 0 })
+                .collect(),
+            ..OffsetCommitResponseTopic::default()
+        });
+        let response = OffsetCommitResponse { topics: topics.collect(), ..OffsetCommitResponse::default() };
+        self.commits.push(request);
+        incoming.reply::<OffsetCommitRequest>(&response)
+    }
+}
+
+/// One consumer and its Kafka.
+pub(super) struct Bench {
+    pub(super) world: World<ConsumerEngine>,
+    pub(super) kafka: Kafka,
+    next_op: u64,
+}
+
+pub(super) fn tp(topic: &str, partition: i32) -> TopicPartition {
+    TopicPartition::new(topic, partition)
+}
+
+impl Bench {
+    pub(super) fn new(kafka: Kafka, options: &[(&str, &str)]) -> Bench {
+        let defaults = [("bootstrap.servers", "localhost:9001")];
+        let pairs = defaults.iter().chain(options).map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
+        let engine = ConsumerEngine::new(ConsumerConfig::from_pairs(pairs).unwrap(), 7);
+        Bench { world: World::new(engine), kafka, next_op: 0 }
+    }
+
+    /// Gives a command and lets everything happen that takes no time.
+    pub(super) fn command(&mut self, make: impl FnOnce(u64) -> ConsumerCommand) -> u64 {
+        self.next_op += 1;
+        self.world.command(make(self.next_op));
+        self.settle();
+        self.next_op
+    }
+
+    pub(super) fn settle(&mut self) {
+        let kafka = &mut self.kafka;
+        self.world.settle(&mut |incoming| kafka.answer(incoming));
+    }
+
+    pub(super) fn run(&mut self, ms: u64) {
+        let kafka = &mut self.kafka;
+        self.world.run(ms, &mut |incoming| kafka.answer(incoming));
+    }
+
+    /// The answer to a command, if it has come.
+    pub(super) fn result(&mut self, op: u64) -> Option<Result<ConsumerOutcome>> {
+        let done =
+            |event: &ConsumerEvent| matches!(event, ConsumerEvent::Done { op: other, .. } if *other == op);
+        let at = self.world.events.iter().position(done)?;
+        match self.world.events.remove(at) {
+            ConsumerEvent::Done { result, .. } => Some(result),
+            _ => None,
+        }
+    }
+
+    pub(super) fn ok(&mut self, make: impl FnOnce(u64) -> ConsumerCommand) -> ConsumerOutcome {
+        let op = self.command(make);
+        self.result(op).expect("answered").expect("went well")
+    }
+
+    pub(super) fn assign(&mut self, partitions: &[(&str, i32)], start: StartAt) {
+        let assignment = |(topic, partition): &(&str, i32)| Assignment {
+            partition: tp(topic, *partition),
+            start: Some(start),
+            stop: None,
+        };
+        let partitions = partitions.iter().map(assignment).collect();
+        self.ok(|op| ConsumerCommand::Assign { op, partitions });
+    }
+
+    pub(super) fn seek(&mut self, topic: &str, partition: i32, to: StartAt) {
+        let targets = vec![(tp(topic, partition), to)];
+        self.ok(|op| ConsumerCommand::Seek { op, targets });
+    }
+
+    pub(super) fn pause(&mut self, topic: &str, partition: i32) {
+        let partitions = vec![tp(topic, partition)];
+        self.ok(|op| ConsumerCommand::Pause { op, partitions });
+    }
+
+    pub(super) fn resume(&mut self, topic: &str, partition: i32) {
+        let partitions = vec![tp(topic, partition)];
+        self.ok(|op| ConsumerCommand::Resume { op, partitions });
+    }
+
+    pub(super) fn position(&self, topic: &str, partition: i32) -> Option<i64> {
+        lock(&self.world.engine.cache).position(&tp(topic, partition)).unwrap()
+    }
+
+    /// One poll: values of the rows, or the error. `None` when nothing is there.
+    pub(super) fn poll(&mut self, max_records: usize) -> Option<Result<Vec<String>>> {
+        let cache = self.world.engine.cache();
+        let wake = lock(&cache).begin_poll(self.world.now.mono_ms);
+        if wake {
+            self.command(|_| ConsumerCommand::Wake);
+        }
+        loop {
+            let taken = lock(&cache).take(max_records)?;
+            match taken {
+                Taken::Failed(error) => return Some(Err(error)),
+                Taken::Decode(job) => lock(&cache).put_back(job.run()),
+                Taken::Rows(rows) => {
+                    assert!(rows.len <= max_records);
+                    if rows.wake {
+                        self.command(|_| ConsumerCommand::Wake);
+                    }
+                    return Some(Ok(values(&rows.batch())));
+                }
+            }
+        }
+    }
+
+    /// Polls until nothing is there. Panics on an error.
+    pub(super) fn drain(&mut self) -> Vec<String> {
+        let mut all = Vec::new();
+        while let Some(rows) = self.poll(usize::MAX) {
+            all.extend(rows.expect("no error"));
+        }
+        all
+    }
+
+    pub(super) fn poll_error(&mut self) -> Error {
+        match self.poll(usize::MAX) {
+            Some(Err(error)) => error,
+            other => panic!("an error was expected, not {other:?}"),
+        }
+    }
+
+    /// Answers the Fetch requests that were parked: data has come, or their time is over.
+    pub(super) fn unpark(&mut self) {
+        for incoming in std::mem::take(&mut self.kafka.parked) {
+            let request: FetchRequest = incoming.decode();
+            if let Some(Answer::Bytes(bytes)) = self.kafka.fetch_answer(&incoming, &request, true) {
+                self.world.push(incoming.conn, &bytes);
+            }
+        }
+        self.settle();
+    }
+
+    pub(super) fn parked(&self) -> usize {
+        self.kafka.parked.len()
+    }
+}
+
+/// The value column as strings.
+pub(super) fn values(batch: &arrow_array::RecordBatch) -> Vec<String> {
+    use arrow_array::cast::AsArray;
+    let values = batch.column_by_name("value").unwrap().as_binary::<i32>();
+    values.iter().map(|value| String::from_utf8(value.unwrap().to_vec()).unwrap()).collect()
+}
+
+/// CRC-32C, bit by bit.
+fn crc32c(bytes: &[u8]) -> u32 {
+    let step = |crc: u32, _| if crc & 1 == 1 { (crc >> 1) ^ 0x82f6_3b78 } else { crc >> 1 };
+    !bytes.iter().fold(!0, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), step))
+}
+
+/// "topic-partition-offset" for a range of offsets.
+pub(super) fn named(topic: &str, partition: i32, offsets: std::ops::Range<i64>) -> Vec<String> {
+    offsets.map(|offset| format!("{topic}-{partition}-{offset}")).collect()
+}

@@ -1,0 +1,262 @@
+use headrace_wire::compression::Codec;
+use headrace_wire::errors::ErrorCode;
+use headrace_wire::messages::ApiKey;
+
+use super::kafka::{Bench, Kafka, named, tp};
+use crate::consumer::{
+    CommitOffset, ConsumerCommand, ConsumerEvent, ConsumerOutcome, OffsetAt, StartAt, lock,
+};
+use crate::core::scripted::Answer;
+use crate::error::Error;
+
+fn ten() -> Kafka {
+    let mut kafka = Kafka::new(&[("t", 1)]);
+    kafka.fill("t", 0, 1, 10, Codec::None);
+    kafka
+}
+
+fn commit_of(offset: i64) -> CommitOffset {
+    CommitOffset { partition: tp("t", 0), offset, leader_epoch: -1, metadata: String::new() }
+}
+
+#[test]
+fn reading_begins_where_it_is_told() {
+    for (start, first) in [
+        (StartAt::Earliest, 0),
+        (StartAt::Latest, 10),
+        (StartAt::Offset(3), 3),
+        (StartAt::Timestamp(1_000), 0),
+        (StartAt::Timestamp(2_000), 10),
+    ] {
+        let mut bench = Bench::new(ten(), &[]);
+        bench.assign(&[("t", 0)], start);
+        assert_eq!(bench.position("t", 0), Some(first), "{start:?}");
+        assert_eq!(bench.drain(), named("t", 0, first..10), "{start:?}");
+    }
+}
+
+#[test]
+fn without_a_commit_the_policy_decides() {
+    for (policy, first) in [
+        ("earliest", Some(0)),
+        ("latest", Some(10)),
+        ("by_duration:P40000D", Some(0)),
+        ("by_duration:PT1H", Some(10)),
+        ("none", None),
+    ] {
+        for group in [None, Some(("group.id", "g"))] {
+            let options: Vec<_> = [("auto.offset.reset", policy)].into_iter().chain(group).collect();
+            let mut bench = Bench::new(ten(), &options);
+            bench.assign(&[("t", 0)], StartAt::Committed);
+            if let Some(first) = first {
+                assert_eq!(bench.drain(), named("t", 0, first..10), "{policy} {group:?}");
+                continue;
+            }
+            let error = bench.poll_error();
+            let option = |error: &Error| matches!(error, Error::Config { option, .. } if option == "auto.offset.reset");
+            assert!(option(&error) && error.to_string().contains("t-0"), "{error}");
+        }
+    }
+}
+
+#[test]
+fn a_committed_offset_comes_before_the_policy() {
+    let kafka = ten();
+    kafka.committed.borrow_mut().insert(("t".into(), 0), 4);
+    let mut bench = Bench::new(kafka, &[("group.id", "g"), ("auto.offset.reset", "none")]);
+    bench.assign(&[("t", 0)], StartAt::Committed);
+    assert_eq!(bench.drain(), named("t", 0, 4..10));
+    let committed =
+        bench.ok(|op| ConsumerCommand::Committed { op, partitions: vec![tp("t", 0)], timeout_ms: 1000 });
+    assert_eq!(committed, ConsumerOutcome::Committed(vec![(tp("t", 0), Some(commit_of(4)))]));
+}
+
+#[test]
+fn an_offset_out_of_range_is_reset_or_told_with_the_range() {
+    let mut kafka = ten();
+    kafka.logs.get_mut(&("t".to_owned(), 0)).unwrap().start = 2;
+    let mut bench = Bench::new(kafka, &[("auto.offset.reset", "none")]);
+    bench.assign(&[("t", 0)], StartAt::Offset(99));
+    for _ in 0..2 {
+        let error = bench.poll_error();
+        assert_eq!(error.code(), Some(ErrorCode::OFFSET_OUT_OF_RANGE));
+        let text = error.to_string();
+        assert!(["'t'", "partition 0", "99", "2 to 10"].iter().all(|part| text.contains(part)), "{text}");
+    }
+    let mut kafka = ten();
+    kafka.logs.get_mut(&("t".to_owned(), 0)).unwrap().start = 2;
+    let mut bench = Bench::new(kafka, &[("auto.offset.reset", "earliest")]);
+    bench.assign(&[("t", 0)], StartAt::Offset(99));
+    assert_eq!(bench.position("t", 0), Some(2));
+}
+
+#[test]
+fn what_was_fetched_before_the_log_moved_on_is_handed_out_before_the_reset() {
+    let mut kafka = ten();
+    let mut bench = {
+        kafka.fill("t", 0, 1, 10, Codec::None);
+        Bench::new(kafka, &[("auto.offset.reset", "earliest")])
+    };
+    bench.assign(&[("t", 0)], StartAt::Offset(5));
+    // Retention removes everything, also behind what was fetched; new records begin at 40.
+    let log = bench.kafka.logs.get_mut(&("t".to_owned(), 0)).unwrap();
+    log.batches.clear();
+    (log.start, log.end) = (40, 40);
+    bench.kafka.fill("t", 0, 1, 2, Codec::None);
+    bench.unpark();
+    assert_eq!(bench.drain(), named("t", 0, 5..20));
+    bench.run(5_000);
+    assert_eq!(bench.drain(), named("t", 0, 40..42));
+}
+
+#[test]
+fn seeks_and_positions_of_what_is_not_assigned_are_refused() {
+    let mut bench = Bench::new(ten(), &[]);
+    let op = bench.command(|op| ConsumerCommand::Seek { op, targets: vec![(tp("t", 0), StartAt::Earliest)] });
+    assert!(matches!(bench.result(op), Some(Err(Error::Usage(_)))));
+    let op = bench.command(|op| ConsumerCommand::Position { op, partition: tp("t", 0), timeout_ms: 5 });
+    assert!(matches!(bench.result(op), Some(Err(Error::Usage(_)))));
+    let op = bench.command(|op| ConsumerCommand::Pause { op, partitions: vec![tp("t", 0)] });
+    assert!(matches!(bench.result(op), Some(Err(Error::Usage(_)))));
+    bench.assign(&[("t", 0)], StartAt::Latest);
+    bench.seek("t", 0, StartAt::Offset(3));
+    let position = bench.ok(|op| ConsumerCommand::Position { op, partition: tp("t", 0), timeout_ms: 5 });
+    assert_eq!(position, ConsumerOutcome::Position(3));
+    let op =
+        bench.command(|op| ConsumerCommand::Seek { op, targets: vec![(tp("t", 0), StartAt::Offset(-2))] });
+    assert!(matches!(bench.result(op), Some(Err(Error::Usage(_)))));
+}
+
+#[test]
+fn a_position_that_never_comes_times_out() {
+    let mut bench = Bench::new(ten(), &[]);
+    bench.kafka.script =
+        Some(Box::new(|incoming| (incoming.key == ApiKey::ListOffsets).then_some(Answer::Silence)));
+    bench.assign(&[("t", 0)], StartAt::Latest);
+    let op = bench.command(|op| ConsumerCommand::Position { op, partition: tp("t", 0), timeout_ms: 700 });
+    bench.run(600);
+    assert_eq!(bench.result(op), None);
+    bench.run(200);
+    assert!(matches!(bench.result(op), Some(Err(Error::Timeout { ms: 700, .. }))));
+}
+
+#[test]
+fn offsets_are_listed_and_unknown_topics_told() {
+    let mut bench = Bench::new(ten(), &[]);
+    let targets = [-2, -1, 1_000, 5_000].map(|t| (tp("t", 0), t)).to_vec();
+    let found = bench.ok(|op| ConsumerCommand::ListOffsets { op, targets, timeout_ms: 5_000 });
+    let at = |offset| (tp("t", 0), Some(OffsetAt { offset, timestamp: -1, leader_epoch: -1 }));
+    assert_eq!(found, ConsumerOutcome::Offsets(vec![at(0), at(10), at(0), (tp("t", 0), None)]));
+    for target in [tp("nowhere", 0), tp("t", 7)] {
+        let targets = vec![(target, -1)];
+        let op = bench.command(|op| ConsumerCommand::ListOffsets { op, targets, timeout_ms: 60_000 });
+        bench.run(5_000);
+        let error = bench.result(op).unwrap().unwrap_err();
+        assert_eq!(error.code(), Some(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION), "{error}");
+    }
+}
+
+#[test]
+fn an_unknown_topic_and_a_missing_partition_are_told_once() {
+    for (topic, partition) in [("nowhere", 0), ("t", 9)] {
+        let mut bench = Bench::new(ten(), &[]);
+        bench.assign(&[(topic, partition)], StartAt::Offset(0));
+        assert_eq!(bench.poll(1), None);
+        bench.run(5_000);
+        let error = bench.poll_error();
+        assert_eq!(error.code(), Some(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION));
+        assert_eq!(error.place().topic.as_deref(), Some(topic));
+        bench.run(60_000);
+        assert_eq!(bench.poll(1), None);
+    }
+}
+
+#[test]
+fn a_topic_deleted_while_read_is_told() {
+    let mut bench = Bench::new(ten(), &[]);
+    bench.assign(&[("t", 0)], StartAt::Offset(0));
+    assert_eq!(bench.drain().len(), 10);
+    bench.kafka.layout.topics[0].0 = "other";
+    bench.kafka.logs.insert(("other".into(), 0), super::kafka::Log { end: 10, ..Default::default() });
+    bench.kafka.fetch_errors.push((0, 100));
+    bench.unpark();
+    bench.run(10_000);
+    let error = bench.poll_error();
+    assert_eq!(error.code(), Some(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION));
+    assert_eq!(error.place().topic.as_deref(), Some("t"));
+}
+
+#[test]
+fn commits_need_a_group_and_name_the_position() {
+    let mut bench = Bench::new(ten(), &[]);
+    let op = bench.command(|op| ConsumerCommand::Commit { op, offsets: None, timeout_ms: 1000 });
+    let refused = bench.result(op).unwrap().unwrap_err();
+    assert!(matches!(&refused, Error::Config { option, .. } if option == "group.id"));
+    let mut bench = Bench::new(ten(), &[("group.id", "g"), ("enable.auto.commit", "false")]);
+    bench.assign(&[("t", 0)], StartAt::Earliest);
+    bench.poll(4);
+    bench.ok(|op| ConsumerCommand::Commit { op, offsets: None, timeout_ms: 1000 });
+    assert_eq!(bench.kafka.committed.borrow()[&("t".to_owned(), 0)], 4);
+    bench.ok(|op| ConsumerCommand::Commit { op, offsets: Some(vec![commit_of(7)]), timeout_ms: 1000 });
+    assert_eq!(bench.kafka.committed.borrow()[&("t".to_owned(), 0)], 7);
+    bench.run(30_000);
+    assert_eq!(bench.kafka.commits.len(), 2, "nothing is committed by itself");
+}
+
+#[test]
+fn a_commit_is_tried_again_while_the_coordinator_moves() {
+    let mut bench = Bench::new(ten(), &[("group.id", "g")]);
+    bench.assign(&[("t", 0)], StartAt::Earliest);
+    let mut refuse = 3;
+    bench.kafka.script = Some(Box::new(move |incoming| {
+        if incoming.key != ApiKey::OffsetCommit || refuse == 0 {
+            return None;
+        }
+        refuse -= 1;
+        Some(super::groups::refused_commit(incoming, 16))
+    }));
+    bench.drain();
+    let op = bench.command(|op| ConsumerCommand::Commit { op, offsets: None, timeout_ms: 30_000 });
+    bench.run(3_000);
+    assert_eq!(bench.result(op), Some(Ok(ConsumerOutcome::Ok)));
+    let finds = bench.world.log.iter().filter(|(_, key, _)| *key == ApiKey::FindCoordinator).count();
+    assert_eq!(finds, 4, "the coordinator is looked up again after each refusal");
+}
+
+#[test]
+fn auto_commit_commits_what_a_later_poll_has_shown_to_be_processed() {
+    let options = [("group.id", "g"), ("auto.commit.interval.ms", "1000"), ("auto.offset.reset", "earliest")];
+    let mut bench = Bench::new(ten(), &options);
+    bench.assign(&[("t", 0)], StartAt::Committed);
+    bench.poll(4);
+    bench.run(5_000);
+    assert_eq!(bench.kafka.committed.borrow()[&("t".to_owned(), 0)], 0, "the rows may still be at work");
+    bench.poll(2);
+    bench.run(5_000);
+    assert_eq!(bench.kafka.committed.borrow()[&("t".to_owned(), 0)], 4);
+    assert_eq!(bench.kafka.commits.len(), 2, "and the same is not committed again");
+    // A close means that all was processed.
+    let closed = bench.ok(|op| ConsumerCommand::Close { op, timeout_ms: 5_000 });
+    assert_eq!(closed, ConsumerOutcome::Ok);
+    assert_eq!(bench.kafka.committed.borrow()[&("t".to_owned(), 0)], 6);
+    assert_eq!(bench.world.open_ports(), Vec::<u16>::new());
+    let op = bench.command(|op| ConsumerCommand::Pause { op, partitions: vec![] });
+    assert_eq!(bench.result(op), Some(Err(Error::Closed)));
+}
+
+#[test]
+fn a_close_ends_what_is_still_open() {
+    let mut bench = Bench::new(ten(), &[]);
+    bench.kafka.script =
+        Some(Box::new(|incoming| (incoming.key == ApiKey::ListOffsets).then_some(Answer::Silence)));
+    bench.assign(&[("t", 0)], StartAt::Latest);
+    let position =
+        bench.command(|op| ConsumerCommand::Position { op, partition: tp("t", 0), timeout_ms: 60_000 });
+    let targets = vec![(tp("t", 0), -1)];
+    let list = bench.command(|op| ConsumerCommand::ListOffsets { op, targets, timeout_ms: 60_000 });
+    bench.ok(|op| ConsumerCommand::Close { op, timeout_ms: 100 });
+    assert_eq!(bench.result(position), Some(Err(Error::Closed)));
+    assert_eq!(bench.result(list), Some(Err(Error::Closed)));
+    assert!(lock(&bench.world.engine.cache).assignment().is_empty());
+    assert!(!bench.world.events.iter().any(|e| matches!(e, ConsumerEvent::Error(_))));
+}
