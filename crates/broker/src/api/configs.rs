@@ -75,6 +75,7 @@ impl<D: Disk> Broker<D> {
             let mut result = DescribeConfigsResult {
                 resource_type: resource.resource_type,
                 resource_name: resource.resource_name.clone(),
+                error_message: None,
                 ..DescribeConfigsResult::default()
             };
             match self.describe_resource(call, resource) {

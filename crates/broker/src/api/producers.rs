@@ -23,6 +23,9 @@ impl<D: Disk> Broker<D> {
             })
         };
         if let Some(id) = &request.transactional_id {
+            if id.is_empty() {
+                return failed(ErrorCode::INVALID_REQUEST);
+            }
             if !self.allows(call, Operation::Write, Resource::TransactionalId(id)) {
                 return failed(ErrorCode::TRANSACTIONAL_ID_AUTHORIZATION_FAILED);
             }

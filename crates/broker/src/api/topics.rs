@@ -61,8 +61,11 @@ impl<D: Disk> Broker<D> {
             } else {
                 self.create_one(call, topic, request.validate_only)
             };
-            let mut answer =
-                CreatableTopicResult { name: topic.name.clone(), ..CreatableTopicResult::default() };
+            let mut answer = CreatableTopicResult {
+                name: topic.name.clone(),
+                error_message: None,
+                ..CreatableTopicResult::default()
+            };
             match result {
                 Ok((id, partitions)) => {
                     answer.topic_id = id;

@@ -26,6 +26,10 @@ pub(crate) use session::{FetchItem, FetchSessions, TopicKey};
 /// The first version that names topics by id.
 const BY_ID_FROM: i16 = 13;
 
+/// The first version whose errors name the leader, and the first that gives its address (KIP-951).
+const LEADER_FROM: i16 = 12;
+const LEADER_ADDRESS_FROM: i16 = 16;
+
 /// A fetch that waits for records.
 #[derive(Debug)]
 pub(crate) struct FetchWait {
@@ -185,12 +189,13 @@ impl<D: Disk> Broker<D> {
                 (id, news)
             }
         };
-        let (response, files) = self.fetch_response(session_id, reads);
+        let (response, files) = self.fetch_response(call.version, session_id, reads);
         self.send_fetch(call, &response, files);
     }
 
     fn fetch_response(
         &self,
+        version: i16,
         session_id: i32,
         reads: Vec<PartitionRead<D::File>>,
     ) -> (FetchResponse, Vec<Slice<D::File>>) {
@@ -207,7 +212,7 @@ impl<D: Disk> Broker<D> {
                 last = Some(read.item.topic.clone());
             }
             let fenced = read.error == ErrorCode::FENCED_LEADER_EPOCH;
-            if fenced && response.node_endpoints.is_empty() {
+            if fenced && version >= LEADER_ADDRESS_FROM && response.node_endpoints.is_empty() {
                 response.node_endpoints.push(NodeEndpoint {
                     node_id: self.config.node_id,
                     host: self.config.advertised_host.clone(),
@@ -215,7 +220,7 @@ impl<D: Disk> Broker<D> {
                     rack: self.config.broker_rack.clone(),
                 });
             }
-            let data = self.partition_data(read, fenced, &mut files);
+            let data = self.partition_data(read, fenced && version >= LEADER_FROM, &mut files);
             if let Some(topic) = response.responses.last_mut() {
                 topic.partitions.push(data);
             }
@@ -238,6 +243,7 @@ impl<D: Disk> Broker<D> {
             records: Some(Records::Chunks(Vec::new())),
             ..PartitionData::default()
         };
+        // Clients send an epoch to compare from version 12 on, which is also when this can be told.
         if let Some((epoch, end_offset)) = read.diverging {
             data.diverging_epoch = EpochEndOffset { epoch, end_offset };
         }

@@ -73,6 +73,7 @@ impl<D: Disk> Broker<D> {
                 node_id: self.config.node_id,
                 host: self.config.advertised_host.clone(),
                 port: i32::from(self.config.advertised_port),
+                error_message: None,
                 ..Coordinator::default()
             },
         }

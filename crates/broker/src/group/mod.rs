@@ -5,6 +5,8 @@ mod commits;
 mod journal;
 mod membership;
 mod state;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;

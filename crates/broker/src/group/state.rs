@@ -518,11 +518,9 @@ impl Group {
                 self.phase = Phase::Preparing { deadline, initial_until, grew: false };
                 now >= deadline
             }
-            Some(_) => now >= deadline || self.members.is_empty(),
-            None => {
-                now >= deadline
-                    || (self.pending.is_empty() && self.members.values().all(|m| m.joining.is_some()))
-            }
+            _ if now >= deadline || self.members.is_empty() => true,
+            Some(_) => false,
+            None => self.pending.is_empty() && self.members.values().all(|m| m.joining.is_some()),
         };
         if ready {
             self.complete_join(now, out);

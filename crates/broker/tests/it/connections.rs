@@ -1,0 +1,172 @@
+//! Frames, versions, order and back-pressure.
+
+use bytes::Bytes;
+use headrace_broker::ConnId;
+use headrace_wire::errors::ErrorCode;
+use headrace_wire::frame;
+use headrace_wire::messages::{
+    ApiKey, ApiVersionsRequest, FetchRequest, ListGroupsRequest, MetadataRequest, ProduceRequest,
+};
+
+use crate::world::*;
+
+fn api_versions() -> ApiVersionsRequest {
+    ApiVersionsRequest { client_software_name: "test-client".into(), client_software_version: "1.0".into() }
+}
+
+#[test]
+fn api_versions_are_told_in_every_version() {
+    let mut world = World::new();
+    for version in 0..=4 {
+        let response = world.call(version, &api_versions());
+        assert_eq!(response.error_code, 0);
+        let produce = response.api_keys.iter().find(|k| k.api_key == 0).unwrap();
+        // Listed from 0 for librdkafka, though 0 to 2 are refused.
+        assert_eq!((produce.min_version, produce.max_version), (0, 13));
+        let fetch = response.api_keys.iter().find(|k| k.api_key == 1).unwrap();
+        assert_eq!((fetch.min_version, fetch.max_version), (4, 18));
+        assert!(response.api_keys.is_sorted_by_key(|k| k.api_key));
+    }
+    let odd = ApiVersionsRequest { client_software_name: "two words".into(), ..api_versions() };
+    assert_eq!(world.call(3, &odd).error_code, ErrorCode::INVALID_REQUEST.code());
+}
+
+/// A request header of any key and version, with nothing behind it.
+fn header(key: i16, version: i16, correlation: i32) -> Bytes {
+    let mut bytes = Vec::new();
+    bytes.extend_from_slice(&key.to_be_bytes());
+    bytes.extend_from_slice(&version.to_be_bytes());
+    bytes.extend_from_slice(&correlation.to_be_bytes());
+    bytes.extend_from_slice(&(-1_i16).to_be_bytes());
+    bytes.into()
+}
+
+#[test]
+fn an_api_versions_request_that_is_too_new_gets_the_oldest_answer() {
+    let mut world = World::new();
+    world.broker.handle_frame(world.now, A, header(18, 99, 7));
+    let response = world.answer::<ApiVersionsRequest>(A, 0, 7).unwrap();
+    assert_eq!(response.error_code, ErrorCode::UNSUPPORTED_VERSION.code());
+    assert!(response.api_keys.iter().any(|k| k.api_key == 18 && k.max_version == 4));
+    assert!(world.closed.is_empty());
+}
+
+#[test]
+fn what_is_not_a_request_closes_the_connection() {
+    let cases: [(Bytes, &str); 7] = [
+        (Bytes::new(), "not a Kafka request"),
+        (Bytes::from_static(b"GET"), "not a Kafka request"),
+        (Bytes::from_static(b"GET / HTTP/1.1\r\n\r\n"), "unknown API key"),
+        (header(0, 2, 1), "Produce version 2 is not supported"),
+        (header(3, 99, 1), "Metadata version 99 is not supported"),
+        (header(9999, 0, 1), "unknown API key 9999"),
+        (header(0, 9, 1), "Produce request"),
+    ];
+    for (frame, why) in cases {
+        let mut world = World::new();
+        world.broker.handle_frame(world.now, A, frame.clone());
+        // What comes behind it is not looked at.
+        world.send(A, 0, &api_versions());
+        world.collect();
+        assert_eq!(world.closed.len(), 1, "{frame:?}");
+        assert!(world.closed[0].1.contains(why), "{:?} for {frame:?}", world.closed[0]);
+        assert!(world.order.is_empty());
+        assert!(!world.broker.wants_read(A));
+        // Others are not touched.
+        world.call_on(B, 0, &api_versions());
+    }
+}
+
+#[test]
+fn truncated_requests_close_the_connection_and_nothing_else() {
+    let request = produce_request(-1, "t", 0, batch(WALL, &["x"]));
+    let whole = frame::encode_request(9, 1, Some("c"), &request).unwrap().to_bytes().unwrap().slice(4..);
+    let mut world = World::new();
+    world.create("t", 1);
+    for cut in 0..whole.len() - 1 {
+        let conn = ConnId(100 + cut as u64);
+        world.connect(conn);
+        world.broker.handle_frame(world.now, conn, whole.slice(..cut));
+        world.collect();
+    }
+    assert!(world.closed.len() >= whole.len() - 2, "all but those that end in tagged fields are refused");
+    assert_eq!(world.append("t", 0, &["y"]), 0, "nothing was appended");
+}
+
+#[test]
+fn a_parked_request_holds_up_those_behind_it() {
+    let mut world = World::new();
+    world.create("t", 1);
+    let fetch = FetchRequest { max_wait_ms: 500, ..fetch_request(&[("t", 0, 0)]) };
+    let first = world.send(A, 12, &fetch);
+    let second = world.send(A, 9, &MetadataRequest::default());
+    let third = world.send(A, 3, &ListGroupsRequest::default());
+    assert!(world.answer::<MetadataRequest>(A, 9, second).is_none());
+    // Other connections go on.
+    world.call_on(B, 9, &MetadataRequest::default());
+    world.order.clear();
+    world.pass(499);
+    assert!(world.order.is_empty());
+    world.pass(1);
+    assert_eq!(world.order, [(A, first), (A, second), (A, third)]);
+}
+
+#[test]
+fn too_many_waiting_requests_stop_the_reading() {
+    let mut world = World::new();
+    world.create("t", 1);
+    let fetch = FetchRequest { max_wait_ms: 100, ..fetch_request(&[("t", 0, 0)]) };
+    world.send(A, 12, &fetch);
+    let mut sent = 0;
+    while world.broker.wants_read(A) {
+        world.send(A, 9, &MetadataRequest::default());
+        sent += 1;
+        assert!(sent < 100);
+    }
+    assert!(sent > 4, "some requests may wait");
+    world.pass(100);
+    assert_eq!(world.order.iter().filter(|(c, _)| *c == A).count(), sent + 2);
+    assert!(world.broker.wants_read(A));
+    assert!(!world.broker.wants_read(ConnId(77)), "nobody there");
+}
+
+#[test]
+fn a_connection_that_ends_takes_its_requests_with_it() {
+    let mut world = World::new();
+    world.create("t", 1);
+    let fetch = FetchRequest { max_wait_ms: 500, ..fetch_request(&[("t", 0, 0)]) };
+    world.send(A, 12, &fetch);
+    world.send(A, 9, &produce_request(-1, "t", 0, batch(WALL, &["never"])));
+    world.broker.handle_disconnect(world.now, A);
+    world.order.clear();
+    assert_eq!(produced(&world.call_on(B, 9, &produce_request(-1, "t", 0, batch(WALL, &["b"])))).1, 0);
+    world.pass(1000);
+    assert_eq!(world.order.len(), 1, "only B was answered");
+}
+
+#[test]
+fn acks_zero_is_not_answered_and_an_error_closes() {
+    let mut world = World::new();
+    world.create("t", 1);
+    let correlation = world.send(A, 9, &produce_request(0, "t", 0, batch(WALL, &["quiet"])));
+    assert!(world.answer::<ProduceRequest>(A, 9, correlation).is_none());
+    assert_eq!(values(&world.fetch("t", 0, 0)), ["quiet"]);
+    world.send(A, 9, &produce_request(0, "missing", 0, batch(WALL, &["x"])));
+    assert_eq!(world.closed.len(), 1);
+    assert!(world.closed[0].1.contains("missing [0]"), "{:?}", world.closed);
+}
+
+#[test]
+fn every_api_that_is_listed_is_routed() {
+    let mut world = World::new();
+    let listed = world.call(0, &api_versions()).api_keys;
+    for (i, key) in listed.iter().enumerate() {
+        let conn = ConnId(1000 + i as u64);
+        world.connect(conn);
+        world.broker.handle_frame(world.now, conn, header(key.api_key, key.max_version, 1));
+        world.collect();
+        let name = ApiKey::from_code(key.api_key).unwrap();
+        let why = world.closed.last().filter(|(c, _)| *c == conn).map(|(_, why)| why.clone());
+        assert!(!why.is_some_and(|w| w.contains("not supported")), "{name:?}");
+    }
+}

@@ -1,0 +1,254 @@
+//! Produce and InitProducerId.
+
+use bytes::Bytes;
+use headrace_wire::compression::Codec;
+use headrace_wire::errors::ErrorCode;
+use headrace_wire::messages::produce_request::{PartitionProduceData, TopicProduceData};
+use headrace_wire::messages::{InitProducerIdRequest, MetadataRequest, ProduceRequest};
+use headrace_wire::primitive::Records;
+use headrace_wire::records::ProducerStamp;
+use headrace_wire::uuid::Uuid;
+
+use crate::world::*;
+
+fn topic_id(world: &mut World, name: &str) -> Uuid {
+    let response = world.call(12, &MetadataRequest { topics: None, ..MetadataRequest::default() });
+    response.topics.iter().find(|t| t.name.as_deref() == Some(name)).unwrap().topic_id
+}
+
+#[test]
+fn every_version_appends() {
+    let mut world = World::new();
+    world.create("t", 1);
+    let id = topic_id(&mut world, "t");
+    for version in 3..=13 {
+        let mut request = produce_request(-1, "t", 0, batch(WALL, &["a", "b"]));
+        if version >= 13 {
+            request.topic_data[0].name = String::new();
+            request.topic_data[0].topic_id = id;
+        }
+        let response = world.call(version, &request);
+        let expected = i64::from(version - 3) * 2;
+        assert_eq!(produced(&response), (ErrorCode::NONE, expected), "version {version}");
+        assert_eq!(response.responses[0].partition_responses[0].log_append_time_ms, -1);
+    }
+    assert_eq!(values(&world.fetch("t", 0, 20)), ["a", "b"]);
+}
+
+#[test]
+fn several_topics_and_partitions_fail_one_by_one() {
+    let mut world = World::new();
+    world.create("t", 2);
+    world.create("u", 1);
+    let data = |index, value: &str| PartitionProduceData {
+        index,
+        records: Some(Records::from(batch(WALL, &[value]))),
+    };
+    let topic = |name: &str, partition_data| TopicProduceData {
+        name: name.into(),
+        partition_data,
+        ..TopicProduceData::default()
+    };
+    let request = ProduceRequest {
+        acks: 1,
+        topic_data: vec![
+            topic("t", vec![data(0, "t0"), data(9, "t9"), data(1, "t1")]),
+            topic("missing", vec![data(0, "m")]),
+            topic("u", vec![data(0, "u0")]),
+        ],
+        ..ProduceRequest::default()
+    };
+    let response = world.call(9, &request);
+    let codes: Vec<Vec<i16>> = response
+        .responses
+        .iter()
+        .map(|t| t.partition_responses.iter().map(|p| p.error_code).collect())
+        .collect();
+    assert_eq!(codes, [vec![0, 3, 0], vec![3], vec![0]]);
+    assert_eq!(values(&world.fetch("t", 1, 0)), ["t1"]);
+    assert_eq!(values(&world.fetch("u", 0, 0)), ["u0"]);
+}
+
+#[test]
+fn bad_input_is_refused_by_name_and_appends_nothing() {
+    let mut world = World::with(&[("message.max.bytes", "2000")]);
+    world.create("t", 1);
+    let good = batch(WALL, &["a", "b"]);
+    let mut wrong_crc = good.to_vec();
+    *wrong_crc.last_mut().unwrap() ^= 1;
+    let mut old_magic = good.to_vec();
+    old_magic[16] = 1;
+    let mut lying_count = good.to_vec();
+    lying_count[57..61].copy_from_slice(&3_i32.to_be_bytes());
+    let crc = crc_of(&lying_count);
+    lying_count[17..21].copy_from_slice(&crc);
+    let mut unknown_codec = good.to_vec();
+    unknown_codec[22] |= 5;
+    let crc = crc_of(&unknown_codec);
+    unknown_codec[17..21].copy_from_slice(&crc);
+    let two = [good.clone(), good.clone()].concat();
+    let large = batch(WALL, &[&"x".repeat(3000)]);
+    let cases: [(&str, Bytes, ErrorCode); 9] = [
+        ("truncated", good.slice(..good.len() - 3), ErrorCode::CORRUPT_MESSAGE),
+        ("wrong crc", wrong_crc.into(), ErrorCode::CORRUPT_MESSAGE),
+        ("magic", old_magic.into(), ErrorCode::INVALID_RECORD),
+        ("count", lying_count.into(), ErrorCode::INVALID_RECORD),
+        ("codec", unknown_codec.into(), ErrorCode::UNSUPPORTED_COMPRESSION_TYPE),
+        ("two batches", two.into(), ErrorCode::INVALID_RECORD),
+        ("nothing", Bytes::new(), ErrorCode::INVALID_RECORD),
+        ("too large", large, ErrorCode::MESSAGE_TOO_LARGE),
+        ("from the future", batch(WALL + 7_200_000, &["x"]), ErrorCode::INVALID_TIMESTAMP),
+    ];
+    for (what, records, error) in cases {
+        let response = world.produce("t", 0, records);
+        assert_eq!(produced(&response), (error, -1), "{what}");
+        assert!(response.responses[0].partition_responses[0].error_message.is_some(), "{what}");
+    }
+    let mut none = produce_request(-1, "t", 0, Bytes::new());
+    none.topic_data[0].partition_data[0].records = None;
+    assert_eq!(produced(&world.call(9, &none)).0, ErrorCode::INVALID_RECORD);
+    let strange = produce_request(2, "t", 0, good);
+    assert_eq!(produced(&world.call(9, &strange)).0, ErrorCode::INVALID_REQUIRED_ACKS);
+    assert_eq!(world.append("t", 0, &["first"]), 0);
+}
+
+fn crc_of(batch: &[u8]) -> [u8; 4] {
+    // The table-free form of CRC-32C, slow and independent of the code under test.
+    let mut crc = !0_u32;
+    for byte in &batch[21..] {
+        crc ^= u32::from(*byte);
+        for _ in 0..8 {
+            crc = if crc & 1 == 1 { (crc >> 1) ^ 0x82F6_3B78 } else { crc >> 1 };
+        }
+    }
+    (!crc).to_be_bytes()
+}
+
+#[test]
+fn topics_are_named_by_id_from_version_13_on() {
+    let mut world = World::new();
+    world.create("t", 1);
+    let mut request = produce_request(-1, "t", 0, batch(WALL, &["a"]));
+    request.topic_data[0].topic_id = Uuid([9; 16]);
+    let response = world.call(13, &request);
+    assert_eq!(produced(&response).0, ErrorCode::UNKNOWN_TOPIC_ID);
+    assert_eq!(response.responses[0].topic_id, Uuid([9; 16]));
+}
+
+#[test]
+fn every_codec_is_taken() {
+    let mut world = World::new();
+    world.create("t", 1);
+    for (i, codec) in Codec::ALL.into_iter().enumerate() {
+        let records = batch_with(WALL, &["same", "same", "same"], ProducerStamp::NONE, codec);
+        assert_eq!(produced(&world.produce("t", 0, records)), (ErrorCode::NONE, i as i64 * 3), "{codec:?}");
+    }
+}
+
+#[test]
+fn sequences_make_repeats_harmless_and_gaps_errors() {
+    let mut world = World::new();
+    world.create("t", 1);
+    let id = world.call(4, &plain_id()).producer_id;
+    let send = |world: &mut World, epoch, sequence, values: &[&str]| {
+        produced(&world.produce("t", 0, stamped(id, epoch, sequence, values)))
+    };
+    assert_eq!(send(&mut world, 0, 0, &["a", "b"]), (ErrorCode::NONE, 0));
+    assert_eq!(send(&mut world, 0, 2, &["c"]), (ErrorCode::NONE, 2));
+    assert_eq!(send(&mut world, 0, 0, &["a", "b"]), (ErrorCode::NONE, 0), "a repeat");
+    assert_eq!(send(&mut world, 0, 5, &["x"]).0, ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER);
+    assert_eq!(send(&mut world, 1, 0, &["d"]), (ErrorCode::NONE, 3), "a new epoch");
+    assert_eq!(send(&mut world, 0, 3, &["old"]).0, ErrorCode::INVALID_PRODUCER_EPOCH);
+    assert_eq!(values(&world.fetch("t", 0, 0)), ["a", "b", "c", "d"]);
+}
+
+#[test]
+fn producer_ids_are_never_given_twice() {
+    let mut world = World::new();
+    let ask = |world: &mut World, version| {
+        let response = world.call(version, &plain_id());
+        assert_eq!((response.error_code, response.producer_epoch), (0, 0));
+        response.producer_id
+    };
+    let mut last = -1;
+    for i in 0..2500 {
+        let id = ask(&mut world, i % 6);
+        assert!(id > last);
+        last = id;
+    }
+    let mut world = world.killed(&[]);
+    assert!(ask(&mut world, 5) > last);
+}
+
+#[test]
+fn transactional_ids_are_refused_clearly() {
+    let mut world = World::new();
+    let request =
+        InitProducerIdRequest { transactional_id: Some("tx".into()), ..InitProducerIdRequest::default() };
+    let response = world.call(5, &request);
+    assert_eq!(response.error_code, ErrorCode::UNSUPPORTED_VERSION.code());
+    world.create("t", 1);
+    let stamp = ProducerStamp { producer_id: 1, epoch: 0, base_sequence: 0, transactional: true };
+    let records = batch_with(WALL, &["x"], stamp, Codec::None);
+    assert_eq!(produced(&world.produce("t", 0, records)).0, ErrorCode::INVALID_TXN_STATE);
+}
+
+#[test]
+fn the_brokers_clock_stamps_records_if_asked() {
+    let mut world = World::new();
+    world.create_with("t", 1, &[("message.timestamp.type", "LogAppendTime")]);
+    world.pass(5000);
+    let response = world.produce("t", 0, batch(WALL - 99_999, &["a"]));
+    assert_eq!(response.responses[0].partition_responses[0].log_append_time_ms, WALL + 5000);
+}
+
+#[test]
+fn a_full_disk_fails_the_partition_and_the_broker_lives() {
+    let mut world = World::new();
+    world.create("t", 1);
+    world.append("t", 0, &["before"]);
+    world.disk.set_room(Some(20));
+    assert_eq!(produced(&world.produce("t", 0, batch(WALL, &["lost"]))).0, ErrorCode::KAFKA_STORAGE_ERROR);
+    assert_eq!(values(&world.fetch("t", 0, 0)), ["before"]);
+    world.disk.set_room(None);
+    assert_eq!(world.append("t", 0, &["after"]), 1);
+    assert_eq!(values(&world.fetch("t", 0, 0)), ["before", "after"]);
+}
+
+#[test]
+fn clients_do_not_write_to_internal_topics() {
+    let mut world = World::new();
+    world.call(
+        9,
+        &MetadataRequest {
+            topics: Some(vec![headrace_wire::messages::metadata_request::MetadataRequestTopic {
+                name: Some("__consumer_offsets".into()),
+                ..Default::default()
+            }]),
+            ..MetadataRequest::default()
+        },
+    );
+    let response = world.produce("__consumer_offsets", 0, batch(WALL, &["x"]));
+    assert_eq!(produced(&response).0, ErrorCode::INVALID_TOPIC_EXCEPTION);
+}
+
+#[test]
+fn a_sync_that_was_asked_for_comes_before_the_answer() {
+    let mut world = World::new();
+    world.create_with("t", 1, &[("flush.messages", "1")]);
+    let correlation = world.send(A, 9, &produce_request(-1, "t", 0, batch(WALL, &["a"])));
+    assert!(world.answer::<ProduceRequest>(A, 9, correlation).is_none());
+    let work = world.broker.poll_flush().expect("a flush is due");
+    assert!(work.files().count() > 0);
+    // One that comes while the sync runs waits for the next.
+    let second = world.send(B, 9, &produce_request(1, "t", 0, batch(WALL, &["b"])));
+    world.broker.handle_flushed(world.now, work, Ok(()));
+    let response = world.answer::<ProduceRequest>(A, 9, correlation).unwrap();
+    assert_eq!(produced(&response), (ErrorCode::NONE, 0));
+    assert!(world.answer::<ProduceRequest>(B, 9, second).is_none());
+    let work = world.broker.poll_flush().expect("another flush is due");
+    world.broker.handle_flushed(world.now, work, Err(std::io::ErrorKind::Other.into()));
+    let response = world.answer::<ProduceRequest>(B, 9, second).unwrap();
+    assert_eq!(produced(&response).0, ErrorCode::KAFKA_STORAGE_ERROR);
+    assert_eq!(world.broker.take_troubles().len(), 1);
+}
