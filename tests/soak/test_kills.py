@@ -21,6 +21,7 @@ PARTITIONS = 3
 WRITERS = 2
 SEED = int(os.environ.get("HEADRACE_SOAK_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
 VALUE = re.compile(rb"^(w\d+):(\d+):(\d+):\.{80}$")
+START_TIMEOUT_SECONDS = 30
 STOP_TIMEOUT_SECONDS = 90
 
 
@@ -45,6 +46,13 @@ class Writers:
                 preexec_fn=die_with_parent,  # noqa: PLW1509 -- the one call in it is safe after fork
             )
         )
+
+        # The file is there once SIGTERM means "flush and end".
+        deadline = time.monotonic() + START_TIMEOUT_SECONDS
+        while not (self.folder / name).exists():
+            assert self.running[-1].poll() is None, "a writer did not start; its message is above"
+            assert time.monotonic() < deadline, "a writer took too long to start"
+            time.sleep(0.01)
 
     def kill_one(self, rng: random.Random) -> None:
         process = self.running.pop(rng.randrange(len(self.running)))
@@ -99,7 +107,7 @@ def run(seconds: float, tmp_path, topic: str) -> None:
     folder = tmp_path / "acked"
     folder.mkdir()
     with hr.Admin(broker.bootstrap_servers) as admin:
-        admin.create_topic(topic, partitions=PARTITIONS)
+        admin.create_topic(topic, PARTITIONS)
     writers = Writers(broker.bootstrap_servers, topic, folder)
     for _ in range(WRITERS):
         writers.start()
