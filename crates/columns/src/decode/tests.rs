@@ -327,6 +327,62 @@ fn an_error_names_the_record() {
     assert_eq!((error, chunk.rows()), (expected, 0));
 }
 
+/// A plain batch with these bytes for its records.
+fn with_body(records: i32, body: &[u8]) -> Vec<u8> {
+    let mut batch = build(&simple(&[b""]), 70);
+    batch.truncate(BatchHeader::LEN);
+    batch.extend_from_slice(body);
+    batch[23..27].copy_from_slice(&(records - 1).to_be_bytes());
+    batch[57..61].copy_from_slice(&records.to_be_bytes());
+    reseal(&mut batch);
+    batch
+}
+
+#[test]
+fn a_malformed_record_is_refused_wherever_it_stands() {
+    // Followed by a long record, the first is read by its first bytes; at the end of the batch, field by field.
+    let sound: &[u8] = &[14, 0, 0, 0, 1, 2, b'v', 0];
+    let long = [&[112, 0, 0, 2, 1, 100][..], &[b'x'; 50], &[0]].concat();
+    let push = |records, body: &[u8]| {
+        let batch = with_body(records, body);
+        let mut chunk = ChunkBuilder::new("t", 2, &BatchSchema::new(true, ValueType::Binary));
+        let pushed = chunk.push_batch(&batch, 0, None);
+        assert_eq!(pushed.is_ok(), expected(&batch, 0, i64::MAX).is_ok(), "{body:?}");
+        assert_eq!(chunk.rows(), pushed.as_ref().map_or(0, |pushed| pushed.rows));
+        pushed
+    };
+    assert_eq!(push(2, &[sound, &long].concat()), Ok(Pushed { rows: 2, next_offset: 72 }));
+    let cases: [(&[u8], &str); 12] = [
+        (&[13, 0, 0, 0, 1, 2, b'v', 0], "length is negative"),
+        (&[0, 0, 0, 0, 1, 2, b'v', 0], "attributes"),
+        (&[12, 0, 0, 0, 1, 2, b'v', 0], "header count"),
+        (&[16, 0, 0, 0, 1, 2, b'v', 0, 0], "length does not match the fields"),
+        (&[14, 0, 0, 0, 3, 2, b'v', 0], "key"),
+        (&[14, 0, 0, 0, 20, 2, b'v', 0], "key"),
+        (&[14, 0, 0, 0, 1, 20, b'v', 0], "value"),
+        (&[14, 0, 0, 0, 1, 3, b'v', 0], "value"),
+        (&[14, 0, 0, 0, 1, 2, b'v', 1], "header count is negative"),
+        (&[14, 0, 0, 0, 1, 2, b'v', 2], "header count"),
+        (&[18, 0, 0, 0, 1, 2, b'v', 2, 1, 1], "header key"),
+        (&[18, 0, 0, 0, 1, 2, b'v', 2, 0, 3], "header value"),
+    ];
+    for (bad, what) in cases {
+        for body in [[bad, &long].concat(), [sound, bad].concat()] {
+            let error = push(2, &body).unwrap_err();
+            assert!(
+                matches!(&error, DecodeError::Record { what: found, .. } if *found == what),
+                "{error}: {body:?}"
+            );
+        }
+    }
+    for left in [1, 8] {
+        let error = push(1, &[sound, &long[..left]].concat()).unwrap_err();
+        let trailing =
+            matches!(error, DecodeError::Batch { source: RecordError::Trailing(n), .. } if n == left);
+        assert!(trailing, "{error}");
+    }
+}
+
 #[test]
 fn offsets_stay_in_their_batch_and_in_order() {
     // Value "abc" makes records of 10 bytes; the offset delta is the fourth. Keyed and unkeyed records are read

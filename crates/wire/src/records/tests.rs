@@ -198,6 +198,26 @@ fn a_record_may_cross_chunks() {
     assert!(finished.chunks.len() > size / CHUNK_BYTES);
     assert!(finished.chunks.iter().all(|chunk| (1..=CHUNK_BYTES).contains(&chunk.len())));
     let records = read(&finished.to_vec()).unwrap();
+    assert_eq!(records.len(), values.len());
+    assert!(records.iter().zip(&values).all(|(record, value)| record.value.as_ref() == Some(value)));
+}
+
+#[test]
+fn chunks_end_anywhere_in_a_record() {
+    // So many lengths that every field of a record comes to lie across an end.
+    let mut builder = BatchBuilder::new(usize::MAX);
+    let values: Vec<_> = (0..20_000_usize).map(|i| vec![1; i % 97]).collect();
+    for value in &values {
+        let header = Header { key: b"abc", value: Some(value) };
+        assert!(builder.append(0, Some(b"k"), Some(value), (value.len() % 2 == 0).then_some(header)));
+    }
+    let finished = builder.finish(ProducerStamp::NONE, Codec::None, None).unwrap();
+    let (last, full) = finished.chunks[1..].split_last().unwrap();
+    assert!(
+        full.len() > 60 && full.iter().all(|chunk| chunk.len() == CHUNK_BYTES) && last.len() <= CHUNK_BYTES
+    );
+    let records = read(&finished.to_vec()).unwrap();
+    assert_eq!(records.len(), values.len());
     assert!(records.iter().zip(&values).all(|(record, value)| record.value.as_ref() == Some(value)));
 }
 
