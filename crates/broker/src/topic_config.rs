@@ -7,7 +7,7 @@ use headrace_wire::records::TimestampType;
 
 use crate::config::{BrokerConfig, nearest};
 
-/// Kafka's type numbers in DescribeConfigs.
+/// Kafka's type numbers in `DescribeConfigs`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Boolean = 1,
@@ -246,13 +246,12 @@ impl TopicOption {
 
 /// Checks one setting; the error is a sentence for the client.
 pub(crate) fn check(name: &str, value: &str) -> Result<(), String> {
-    match find(name) {
-        Some(option) => option.check(value),
-        None => {
-            let hint = nearest(name, TOPIC_OPTIONS.iter().map(|o| o.name));
-            let hint = hint.map(|n| format!(", did you mean {n}?")).unwrap_or_default();
-            Err(format!("unknown topic config name: {name}{hint}"))
-        }
+    if let Some(option) = find(name) {
+        option.check(value)
+    } else {
+        let hint = nearest(name, TOPIC_OPTIONS.iter().map(|o| o.name));
+        let hint = hint.map(|n| format!(", did you mean {n}?")).unwrap_or_default();
+        Err(format!("unknown topic config name: {name}{hint}"))
     }
 }
 

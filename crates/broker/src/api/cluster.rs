@@ -1,4 +1,4 @@
-//! ApiVersions, Metadata, DescribeCluster, DescribeTopicPartitions: what the cluster looks like.
+//! ApiVersions, Metadata, `DescribeCluster`, `DescribeTopicPartitions`: what the cluster looks like.
 
 use headrace_log::Disk;
 use headrace_wire::errors::ErrorCode;
@@ -21,7 +21,7 @@ use crate::call::{Call, Outcome};
 use crate::dispatch;
 use crate::store::{Topic, is_valid_name};
 
-/// Partitions in one DescribeTopicPartitions response, as Kafka's `max.request.partition.size.limit`.
+/// Partitions in one `DescribeTopicPartitions` response, as Kafka's `max.request.partition.size.limit`.
 const DESCRIBED_PARTITIONS_MAX: usize = 2000;
 
 impl<D: Disk> Broker<D> {

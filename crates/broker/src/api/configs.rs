@@ -1,4 +1,4 @@
-//! DescribeConfigs, AlterConfigs, IncrementalAlterConfigs: settings of topics, and the broker's to look at.
+//! `DescribeConfigs`, `AlterConfigs`, `IncrementalAlterConfigs`: settings of topics, and the broker's to look at.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ const OF_TOPIC: i8 = 1;
 const OF_BROKER_FILE: i8 = 4;
 const OF_DEFAULT: i8 = 5;
 
-/// Operations of IncrementalAlterConfigs.
+/// Operations of `IncrementalAlterConfigs`.
 const SET: i8 = 0;
 const DELETE: i8 = 1;
 const APPEND: i8 = 2;

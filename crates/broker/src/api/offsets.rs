@@ -1,4 +1,4 @@
-//! ListOffsets, OffsetForLeaderEpoch, DeleteRecords: where a partition's records begin and end.
+//! `ListOffsets`, `OffsetForLeaderEpoch`, `DeleteRecords`: where a partition's records begin and end.
 
 use std::collections::HashSet;
 
@@ -22,7 +22,7 @@ use crate::broker::Broker;
 use crate::call::{Call, Outcome};
 use crate::store::Partition;
 
-/// Special timestamps of ListOffsets, with the first version that may ask for each.
+/// Special timestamps of `ListOffsets`, with the first version that may ask for each.
 const LATEST: i64 = -1;
 const EARLIEST: i64 = -2;
 const MAX_TIMESTAMP: (i64, i16) = (-3, 7);
@@ -30,10 +30,10 @@ const EARLIEST_LOCAL: (i64, i16) = (-4, 8);
 const LATEST_TIERED: (i64, i16) = (-5, 9);
 const EARLIEST_PENDING_UPLOAD: (i64, i16) = (-6, 11);
 
-/// DeleteRecords: up to the end of the log.
+/// `DeleteRecords`: up to the end of the log.
 const HIGH_WATERMARK: i64 = -1;
 
-/// Offset, timestamp and leader epoch of a ListOffsets answer; -1 for none.
+/// Offset, timestamp and leader epoch of a `ListOffsets` answer; -1 for none.
 type Found = (i64, i64, i32);
 const NOTHING: Found = (-1, -1, -1);
 

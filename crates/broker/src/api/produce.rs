@@ -1,6 +1,5 @@
 //! Produce: appends one batch a partition. Record bytes go from the request's frame to the file uncopied.
 
-use bytes::Bytes;
 use headrace_log::{AppendOrigin, Disk};
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::produce_request::PartitionProduceData;
@@ -109,7 +108,7 @@ impl<D: Disk> Broker<D> {
             let why = format!("the topic has no partition {index}");
             return Err((ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, why));
         };
-        let records = data.records.as_ref().and_then(Records::to_bytes).unwrap_or_else(Bytes::new);
+        let records = data.records.as_ref().and_then(Records::to_bytes).unwrap_or_default();
         let origin = AppendOrigin { leader_epoch, client: true };
         let appended = partition
             .log

@@ -1,4 +1,4 @@
-//! InitProducerId: ids for idempotent producers.
+//! `InitProducerId`: ids for idempotent producers.
 
 use headrace_log::Disk;
 use headrace_wire::errors::ErrorCode;
@@ -9,7 +9,7 @@ use crate::broker::Broker;
 use crate::call::{Call, Outcome};
 
 impl<D: Disk> Broker<D> {
-    /// Gives out a producer id. Transactional ids are refused with UNSUPPORTED_VERSION until there are transactions.
+    /// Gives out a producer id. Transactional ids are refused with `UNSUPPORTED_VERSION` until there are transactions.
     pub(crate) fn init_producer_id(
         &mut self,
         call: &Call,

@@ -1,4 +1,4 @@
-//! CreateTopics, DeleteTopics, CreatePartitions.
+//! `CreateTopics`, `DeleteTopics`, `CreatePartitions`.
 
 use std::collections::{BTreeMap, HashSet};
 

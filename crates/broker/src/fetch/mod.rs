@@ -264,7 +264,7 @@ impl<D: Disk> Broker<D> {
         match frame::encode_response::<FetchRequest>(call.version, call.correlation_id, response) {
             Ok(body) => self.send(call, Response { conn: call.conn, body, files }),
             Err(error) => {
-                self.close_connection(call.conn, format!("a Fetch response cannot be encoded: {error}"))
+                self.close_connection(call.conn, format!("a Fetch response cannot be encoded: {error}"));
             }
         }
     }

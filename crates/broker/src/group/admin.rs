@@ -1,4 +1,4 @@
-//! DescribeGroups, ListGroups, DeleteGroups.
+//! `DescribeGroups`, `ListGroups`, `DeleteGroups`.
 
 use headrace_log::Disk;
 use headrace_wire::errors::ErrorCode;

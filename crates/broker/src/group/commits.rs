@@ -1,4 +1,4 @@
-//! OffsetCommit, OffsetFetch, OffsetDelete, and the expiry of offsets.
+//! `OffsetCommit`, `OffsetFetch`, `OffsetDelete`, and the expiry of offsets.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,7 +30,7 @@ use crate::auth::{Operation, Resource};
 use crate::broker::Broker;
 use crate::call::{Call, Outcome};
 
-/// The first versions of OffsetCommit and OffsetFetch that name topics by id.
+/// The first versions of `OffsetCommit` and `OffsetFetch` that name topics by id.
 const BY_ID_FROM: i16 = 10;
 
 impl<D: Disk> Broker<D> {
@@ -70,7 +70,9 @@ impl<D: Disk> Broker<D> {
         if let Err(error) = self.store_commits(&group, commits) {
             for (topic, partition) in places {
                 let answer = response.topics.get_mut(topic).and_then(|t| t.partitions.get_mut(partition));
-                answer.into_iter().for_each(|a| a.error_code = error.code());
+                if let Some(answer) = answer {
+                    answer.error_code = error.code();
+                }
             }
         }
         self.groups.arm(&group);
@@ -82,7 +84,7 @@ impl<D: Disk> Broker<D> {
             offset: partition.committed_offset,
             leader_epoch: partition.committed_leader_epoch,
             metadata: partition.committed_metadata.unwrap_or_default(),
-            committed_ms: self.now.wall_ms,
+            stored_ms: self.now.wall_ms,
             expires_ms,
         }
     }
@@ -414,7 +416,7 @@ fn expired(entry: &super::Entry, wall_ms: i64, retention_ms: i64) -> Vec<(String
     let since = if entry.group.protocol_type.is_some() { entry.empty_since_ms } else { i64::MIN };
     let is_over = |c: &Committed| match c.expires_ms {
         Some(at) => at <= wall_ms,
-        None => c.committed_ms.max(since).saturating_add(retention_ms) <= wall_ms,
+        None => c.stored_ms.max(since).saturating_add(retention_ms) <= wall_ms,
     };
     let mut positions = Vec::new();
     for (topic, offsets) in &entry.offsets {

@@ -74,7 +74,7 @@ pub(super) fn offset_value(committed: &Committed) -> Option<Bytes> {
         offset: committed.offset,
         leader_epoch: committed.leader_epoch,
         metadata: committed.metadata.clone(),
-        commit_timestamp: committed.committed_ms,
+        commit_timestamp: committed.stored_ms,
         expire_timestamp: committed.expires_ms.unwrap_or(-1),
         ..OffsetCommitValue::default()
     };
@@ -322,7 +322,7 @@ impl<D: Disk> Broker<D> {
             offset: value.offset,
             leader_epoch: value.leader_epoch,
             metadata: value.metadata,
-            committed_ms: value.commit_timestamp,
+            stored_ms: value.commit_timestamp,
             expires_ms: (value.expire_timestamp >= 0).then_some(value.expire_timestamp),
         };
         let entry = self.groups.get_or_make(&key.group, now)?;
@@ -413,7 +413,7 @@ mod tests {
         assert_eq!(&key[..], b"\x00\x01\x00\x01g\x00\x01t\x00\x00\x00\x07");
         assert_eq!(&group_key("g").unwrap()[..], b"\x00\x02\x00\x01g");
         let committed =
-            Committed { offset: 5, leader_epoch: 2, metadata: "m".into(), committed_ms: 9, expires_ms: None };
+            Committed { offset: 5, leader_epoch: 2, metadata: "m".into(), stored_ms: 9, expires_ms: None };
         let value = offset_value(&committed).unwrap();
         assert_eq!(&value[..], b"\x00\x03\0\0\0\0\0\0\0\x05\0\0\0\x02\x00\x01m\0\0\0\0\0\0\0\x09");
         let value = offset_value(&Committed { expires_ms: Some(11), leader_epoch: -1, ..committed }).unwrap();

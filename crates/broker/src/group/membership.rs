@@ -1,4 +1,4 @@
-//! FindCoordinator, JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
+//! `FindCoordinator`, `JoinGroup`, `SyncGroup`, Heartbeat, `LeaveGroup`.
 
 use bytes::Bytes;
 use headrace_log::Disk;

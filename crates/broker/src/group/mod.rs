@@ -28,8 +28,8 @@ pub(crate) struct Committed {
     pub(crate) leader_epoch: i32,
     pub(crate) metadata: String,
     /// Unix milliseconds.
-    pub(crate) committed_ms: i64,
-    /// When it expires, where the client has asked for a time of its own (OffsetCommit 2 to 4).
+    pub(crate) stored_ms: i64,
+    /// When it expires, where the client has asked for a time of its own (`OffsetCommit` 2 to 4).
     pub(crate) expires_ms: Option<i64>,
 }
 

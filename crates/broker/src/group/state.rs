@@ -36,9 +36,9 @@ pub(crate) struct Join {
     pub(crate) rebalance_timeout_ms: i32,
     pub(crate) protocol_type: String,
     pub(crate) protocols: Vec<(String, Bytes)>,
-    /// JoinGroup v4 and later: a dynamic member must come back with its id (KIP-394).
+    /// `JoinGroup` v4 and later: a dynamic member must come back with its id (KIP-394).
     pub(crate) must_know_id: bool,
-    /// JoinGroup v9 and later: a returning static leader can be told not to assign (KIP-814).
+    /// `JoinGroup` v9 and later: a returning static leader can be told not to assign (KIP-814).
     pub(crate) can_skip_assignment: bool,
 }
 
@@ -252,7 +252,7 @@ impl Group {
         self.phase == Phase::Stable
     }
 
-    /// Kafka's name of the state, as DescribeGroups and ListGroups give it.
+    /// Kafka's name of the state, as `DescribeGroups` and `ListGroups` give it.
     pub(crate) fn state_name(&self) -> &'static str {
         match self.phase {
             Phase::Empty => "Empty",

@@ -341,7 +341,9 @@ impl<D: Disk> Store<D> {
             }
         }
         failed.extend(self.checkpoint().err());
-        failed.iter().for_each(|error| self.note_trouble(error));
+        for error in &failed {
+            self.note_trouble(error);
+        }
     }
 
     /// Keeps an error that no client can be told of.

@@ -233,5 +233,5 @@ fn adopt<'a>(found: impl Iterator<Item = &'a PartitionDir>, random: &mut Random)
     let topics: Vec<_> = topics.into_iter().map(topic).collect();
     // Producers of the earlier broker have ids that must not be given out again.
     let next_producer_id = if topics.is_empty() { 0 } else { ADOPTED_PRODUCER_IDS };
-    State { topics, next_producer_id, ..State::default() }
+    State { next_producer_id, topics, ..State::default() }
 }

@@ -123,7 +123,7 @@ fn one_append_wakes_every_reader_and_readers_of_nothing_else() {
     for (i, (conn, correlation)) in waiting.iter().enumerate() {
         let answer = world.answer::<FetchRequest>(*conn, 12, *correlation);
         assert_eq!(answer.is_some(), i % 2 == 0, "{i}");
-        answer.into_iter().for_each(|a| assert_eq!(values(&a), ["a"]));
+        assert!(answer.is_none_or(|a| values(&a) == ["a"]));
     }
 }
 

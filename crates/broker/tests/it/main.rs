@@ -1,5 +1,11 @@
 //! The broker through its frames: requests in, responses out, on a disk in memory and a clock of the test's.
-#![expect(clippy::cast_possible_truncation, reason = "test values are small")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests are tests")]
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
+    reason = "test values are small"
+)]
 
 mod admin;
 mod authorization;

@@ -1,4 +1,4 @@
-//! ListOffsets, OffsetForLeaderEpoch, DeleteRecords.
+//! `ListOffsets`, `OffsetForLeaderEpoch`, `DeleteRecords`.
 
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::delete_records_request::{DeleteRecordsPartition, DeleteRecordsTopic};

@@ -1,4 +1,4 @@
-//! Produce and InitProducerId.
+//! Produce and `InitProducerId`.
 
 use bytes::Bytes;
 use headrace_wire::compression::Codec;

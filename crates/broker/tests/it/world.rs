@@ -60,7 +60,7 @@ impl World {
 
     pub(crate) fn denying(denied: &[(Operation, Kind)]) -> Self {
         let now = Now { mono_ms: 1000, wall_ms: WALL };
-        Self::open(MemoryDisk::new(), config(&[]), Box::new(Deny(denied.iter().copied().collect())), now)
+        Self::open(MemoryDisk::new(), config(&[]), Box::new(Deny(denied.to_vec())), now)
     }
 
     pub(crate) fn open(
