@@ -14,7 +14,7 @@ use super::accumulator::{Accumulator, AccumulatorConfig, Dropped};
 use super::appender::lock;
 use super::batch::{BatchId, PartitionKey, SealJob};
 use super::request::{Answers, Draft, Entry, VERSION_WITH_TOPIC_IDS, refusal};
-use super::sequence::{Identity, Outgoing, Sending, Verdict};
+use super::sequence::{Ended, Identity, Outgoing, Sending};
 use super::{BatchAck, ProducerCommand, ProducerEvent};
 use crate::core::{Backoff, CallSpec, Core, Expect, Lane, NoStream, Reply, Target};
 use crate::engine::{Action, ConnId, Consumed, Engine};
@@ -89,6 +89,17 @@ impl Asked {
             _ => None,
         }
     }
+}
+
+/// What is known of a batch that is given up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    /// The broker said no.
+    Refused,
+    /// Its call has ended, and nobody knows.
+    Unknown,
+    /// It may still stand in a connection's queue.
+    OnItsWay,
 }
 
 #[derive(Debug, Default)]
@@ -342,10 +353,7 @@ impl ProducerEngine {
         let early =
             matches!(code, Some(ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER | ErrorCode::UNKNOWN_PRODUCER_ID));
         if again && early && self.settings.idempotent {
-            // Waiting helps only a batch that has others before it; the first one has to start again.
-            if sending.out_of_order(entry.id, now.mono_ms, error.clone()) == Verdict::Rewind {
-                sending.retry(entry.id, at, error);
-            }
+            sending.out_of_order(entry.id, at, error);
             return;
         }
         if again && error.retriable() {
@@ -364,8 +372,10 @@ impl ProducerEngine {
             // Nobody shares the id of an idempotent producer, so the broker's memory of it is not to be trusted.
             self.identity = Asked::NotBefore { at: now.mono_ms, failures: 0 };
         }
-        let refused = matches!(error, Error::Broker { .. });
-        self.give_up(accumulator, entry.key, entry.id, refused, error);
+        // An earlier try of it may have arrived all the same.
+        let refused = matches!(error, Error::Broker { .. }) && attempts == 1;
+        let fate = if refused { Fate::Refused } else { Fate::Unknown };
+        self.give_up(accumulator, entry.key, entry.id, fate, error);
     }
 
     /// Takes over what the cluster says, and tells it what callers want to know.
@@ -422,7 +432,7 @@ impl ProducerEngine {
                 None => "no answer to the request it is in".to_owned(),
             });
             let error = self.too_late(accumulator, key, detail.unwrap_or_default());
-            self.give_up(accumulator, key, id, false, error);
+            self.give_up(accumulator, key, id, Fate::OnItsWay, error);
         }
         for dropped in accumulator.drop_dead(now) {
             let Dropped { key, id, records, why } = dropped;
@@ -468,12 +478,12 @@ impl ProducerEngine {
         accumulator: &mut Accumulator,
         key: PartitionKey,
         id: BatchId,
-        refused: bool,
+        fate: Fate,
         error: Error,
     ) {
         let Some(sending) = self.partitions.get_mut(&key) else { return };
-        let on_wire = sending.is_in_flight(id) && !refused;
-        let Some(mut out) = sending.give_up(id, refused) else { return };
+        let on_wire = fate == Fate::OnItsWay && sending.is_in_flight(id);
+        let Some(mut out) = sending.give_up(id, fate == Fate::Refused) else { return };
         if on_wire {
             // Its bytes may still stand in a connection's queue: the memory is not free before the call ends.
             self.held_by_wire.insert(id, std::mem::take(&mut out.charged));
@@ -488,31 +498,29 @@ impl ProducerEngine {
         out: &Outgoing,
         result: Result<BatchAck, Error>,
     ) {
-        accumulator.done(out.id);
         accumulator.release(out.charged);
-        let records = out.batch.records();
-        self.events.push_back(ProducerEvent::BatchDone { batch: out.id, records, result });
-        if let Some(sending) = self.partitions.get_mut(&key) {
-            sending.settle();
-            if sending.is_empty() && !sending.wants_rewind() {
-                self.busy.remove(&key);
-            }
+        let Some(sending) = self.partitions.get_mut(&key) else { return };
+        sending.end(out.id, out.batch.records(), result);
+        while let Some(Ended { id: batch, records, result }) = sending.next_ended() {
+            accumulator.done(batch);
+            self.events.push_back(ProducerEvent::BatchDone { batch, records, result });
+        }
+        sending.settle();
+        if sending.is_empty() && !sending.wants_rewind() {
+            self.busy.remove(&key);
         }
     }
 
     /// Ends every batch with `error`.
     fn fail_all(&mut self, accumulator: &mut Accumulator, error: &Error) {
-        let mut ended = Vec::new();
         for key in std::mem::take(&mut self.busy) {
             let Some(sending) = self.partitions.get_mut(&key) else { continue };
-            for out in sending.drain() {
-                accumulator.done(out.id);
-                accumulator.release(out.charged);
-                ended.push((out.id, out.batch.records()));
+            let left: Vec<Outgoing> = sending.drain().collect();
+            for out in left {
+                self.done(accumulator, key, &out, Err(error.clone()));
             }
         }
-        ended.extend(accumulator.drop_all().into_iter().map(|dropped| (dropped.id, dropped.records)));
-        for (batch, records) in ended {
+        for Dropped { id: batch, records, .. } in accumulator.drop_all() {
             self.events.push_back(ProducerEvent::BatchDone { batch, records, result: Err(error.clone()) });
         }
     }

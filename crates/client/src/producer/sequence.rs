@@ -7,14 +7,17 @@
 //!   sent again: so a broker sees sequences in order.
 //! - At most [`SPAN_MAX`] batches lie between the oldest that is not done and the newest, or a broker could have
 //!   forgotten the oldest and take its repeat for a gap.
+//! - Until the broker has taken a first batch under an id and epoch, one batch is on its way at a time: a broker that knows
+//!   nothing of a producer takes whatever sequence comes first, so the second could go in before the first.
 //! - A batch given up, whose fate is unknown or which the broker refused, leaves a gap. The batches behind it are sent
 //!   until the broker takes them or calls them out of order; only then, with nothing in flight, the partition starts
 //!   again under a greater epoch with sequence 0.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use headrace_wire::records::{ClosedBatch, ProducerStamp};
 
+use super::BatchAck;
 use super::batch::BatchId;
 use crate::error::Error;
 
@@ -53,13 +56,12 @@ enum State {
     Waiting(u64),
 }
 
-/// What the engine has to do about an error of a batch that is still wanted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verdict {
-    /// It will be sent again.
-    Retry,
-    /// The partition must start again under a greater epoch; then it will be sent again.
-    Rewind,
+/// How a batch ended.
+#[derive(Debug)]
+pub(super) struct Ended {
+    pub(super) id: BatchId,
+    pub(super) records: u32,
+    pub(super) result: Result<BatchAck, Error>,
 }
 
 /// One partition's side of sending.
@@ -72,12 +74,23 @@ pub(super) struct Sending {
     next_ordinal: u64,
     /// What comes next after the last batch that the broker took.
     acked_until: i32,
+    /// The broker has taken a batch under this identity.
+    introduced: bool,
     /// Batches taken and not done, in order.
     pending: VecDeque<Outgoing>,
-    /// A batch was given up: sequences beyond `acked_until` may be missing at the broker.
-    gap: bool,
-    /// The partition is to start again once nothing is in flight.
-    rewind: bool,
+    /// Batches that are done, behind one that is not: told only when that one is, so that ends come in order.
+    ended: BTreeMap<BatchId, Ended>,
+    trail: Trail,
+}
+
+/// Whether the sequences that were given out can all still come in, in order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Trail {
+    Whole,
+    /// A batch was given up: the broker may miss its sequences.
+    Gap,
+    /// The broker misses some: the partition starts again once nothing is in flight.
+    Broken,
 }
 
 impl Sending {
@@ -88,9 +101,10 @@ impl Sending {
             next_sequence: 0,
             next_ordinal: 0,
             acked_until: 0,
+            introduced: false,
             pending: VecDeque::new(),
-            gap: false,
-            rewind: false,
+            ended: BTreeMap::new(),
+            trail: Trail::Whole,
         }
     }
 
@@ -106,7 +120,8 @@ impl Sending {
     pub(super) fn can_take(&self) -> bool {
         let waits = self.pending.iter().any(|out| matches!(out.state, State::Waiting(_)));
         let span = self.pending.front().map_or(0, |oldest| self.next_ordinal - oldest.ordinal);
-        !waits && !(self.idempotent && (self.gap || self.rewind || span >= SPAN_MAX))
+        let span_max = if self.introduced { SPAN_MAX } else { 1 };
+        !waits && !(self.idempotent && (self.trail != Trail::Whole || span >= span_max))
     }
 
     /// Whether a batch waits to be sent again.
@@ -124,7 +139,8 @@ impl Sending {
 
     /// Bytes of the batch that is to be sent again now, if one is.
     pub(super) fn resend_size(&self, now_ms: u64) -> Option<usize> {
-        if self.rewind {
+        let introducing = self.idempotent && !self.introduced && self.in_flight();
+        if self.trail == Trail::Broken || introducing {
             return None;
         }
         self.pending.iter().find_map(|out| match out.state {
@@ -196,6 +212,7 @@ impl Sending {
     pub(super) fn acked(&mut self, id: BatchId) -> Option<Outgoing> {
         let out = self.pending.remove(self.position(id)?)?;
         self.acked_until = after(out.sequence, out.batch.records());
+        self.introduced = true;
         Some(out)
     }
 
@@ -209,11 +226,11 @@ impl Sending {
 
     /// The broker misses sequences before this batch. If batches before it are still to come, it is early and waits for
     /// them; if it is the first, something is lost for good and the partition has to start again.
-    pub(super) fn out_of_order(&mut self, id: BatchId, at: u64, error: Error) -> Verdict {
-        let first = self.position(id) == Some(0);
+    pub(super) fn out_of_order(&mut self, id: BatchId, at: u64, error: Error) {
+        if self.position(id) == Some(0) {
+            self.trail = Trail::Broken;
+        }
         self.retry(id, at, error);
-        self.rewind |= first;
-        if first { Verdict::Rewind } else { Verdict::Retry }
     }
 
     /// Why the oldest batch was not taken when it was last tried.
@@ -231,13 +248,24 @@ impl Sending {
     pub(super) fn give_up(&mut self, id: BatchId, refused: bool) -> Option<Outgoing> {
         let index = self.position(id)?;
         let out = self.pending.remove(index)?;
-        if self.idempotent {
-            self.gap = true;
+        if self.idempotent && self.trail != Trail::Broken {
             // Batches before it may still come through under their sequences; what was tried of them is known only
             // to a broker that sees those again.
-            self.rewind |= refused && index == 0;
+            self.trail = if refused && index == 0 { Trail::Broken } else { Trail::Gap };
         }
         Some(out)
+    }
+
+    /// Keeps the end of a batch until its turn.
+    pub(super) fn end(&mut self, id: BatchId, records: u32, result: Result<BatchAck, Error>) {
+        self.ended.insert(id, Ended { id, records, result });
+    }
+
+    /// The next end whose turn has come.
+    pub(super) fn next_ended(&mut self) -> Option<Ended> {
+        let first = *self.ended.first_key_value()?.0;
+        let its_turn = self.pending.front().is_none_or(|out| first < out.id);
+        if its_turn { self.ended.remove(&first) } else { None }
     }
 
     /// Batches whose time is over, oldest first.
@@ -254,19 +282,15 @@ impl Sending {
 
     /// Looks whether a gap has closed: everything that was given a sequence is done, and the last of it arrived.
     pub(super) fn settle(&mut self) {
-        if self.gap && self.pending.is_empty() {
-            if self.acked_until == self.next_sequence {
-                self.gap = false;
-                self.rewind = false;
-            } else {
-                self.rewind = true;
-            }
+        if self.trail != Trail::Whole && self.pending.is_empty() {
+            let all_came = self.acked_until == self.next_sequence;
+            self.trail = if all_came { Trail::Whole } else { Trail::Broken };
         }
     }
 
     /// Whether the partition waits for a greater epoch than this one and nothing of it is in flight.
     pub(super) fn wants_rewind(&self) -> bool {
-        self.rewind && !self.in_flight()
+        self.trail == Trail::Broken && !self.in_flight()
     }
 
     pub(super) fn identity(&self) -> Option<Identity> {
@@ -276,8 +300,7 @@ impl Sending {
     /// Starts again under `identity`: the batches that wait get new sequences from 0.
     pub(super) fn rewind(&mut self, identity: Identity) {
         self.restart(Some(identity));
-        self.gap = false;
-        self.rewind = false;
+        self.trail = Trail::Whole;
         let mut pending = std::mem::take(&mut self.pending);
         for out in &mut pending {
             out.sequence = self.next_sequence;
@@ -292,6 +315,7 @@ impl Sending {
         self.next_sequence = 0;
         self.next_ordinal = 0;
         self.acked_until = 0;
+        self.introduced = false;
     }
 
     /// Takes everything out.

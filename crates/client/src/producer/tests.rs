@@ -1,1 +1,7 @@
+//! The producer against scripted brokers on a fake clock.
 
+mod ends;
+mod faults;
+mod order;
+mod rows;
+mod world;

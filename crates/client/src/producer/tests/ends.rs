@@ -1,0 +1,284 @@
+//! Flush, close, time-outs, and what callers are told.
+
+use headrace_wire::errors::ErrorCode;
+
+use super::world::{Fault, TOPIC, World};
+use crate::engine::Engine;
+use crate::error::Error;
+use crate::producer::{Accumulator, AppendError, ProducerCommand, ProducerEvent, RecordRef};
+
+#[test]
+fn an_unknown_topic_is_waited_for() {
+    let mut world = World::new(&[1], &[]);
+    world.topic_error = ErrorCode::UNKNOWN_TOPIC_OR_PARTITION;
+    let before = world.accumulator(Accumulator::generation);
+    let refused = world.append(0, "x").unwrap_err();
+    assert_eq!(refused.waits_for(), Some(before));
+    assert!(refused.clone().into_error(60).to_string().contains("'t' took longer than 60 ms"));
+    world.advance(500);
+    assert!(!world.events.contains(&ProducerEvent::Room));
+    let refused = world.append(0, "x").unwrap_err();
+    let said = refused.into_error(60).to_string();
+    assert!(said.contains("UNKNOWN_TOPIC_OR_PARTITION"), "what the broker said is told: {said}");
+    world.topic_error = ErrorCode::NONE;
+    world.advance(2000);
+    assert!(world.events.contains(&ProducerEvent::Room));
+    assert_ne!(world.accumulator(Accumulator::generation), before);
+    world.append(0, "x").unwrap();
+}
+
+#[test]
+fn a_refused_topic_is_an_error_at_once() {
+    let mut world = World::new(&[1], &[]);
+    world.topic_error = ErrorCode::TOPIC_AUTHORIZATION_FAILED;
+    assert!(world.append(0, "x").unwrap_err().waits_for().is_some());
+    let refused = world.append(0, "x").unwrap_err();
+    assert_eq!(refused.waits_for(), None);
+    let error = refused.into_error(0);
+    assert_eq!(error.code(), Some(ErrorCode::TOPIC_AUTHORIZATION_FAILED));
+    assert_eq!(error.place().topic.as_deref(), Some(TOPIC));
+}
+
+#[test]
+fn a_record_that_can_never_be_sent_is_refused() {
+    let mut world = World::ready(&[1], &[("max.request.size", "1000"), ("buffer.memory", "20000")]);
+    let refused = world.append(0, &"x".repeat(1000)).unwrap_err();
+    assert!(matches!(refused, AppendError::TooLarge { option: "max.request.size", limit: 1000, .. }));
+    assert_eq!(
+        world.append(1, "x").unwrap_err(),
+        AppendError::PartitionOutOfRange { topic: TOPIC.to_owned(), partition: 1, partitions: 1 }
+    );
+    assert!(matches!(world.append(-1, "x"), Err(AppendError::PartitionOutOfRange { .. })));
+    let mut world = World::ready(&[1], &[("buffer.memory", "20000")]);
+    let refused = world.append(0, &"x".repeat(20_000)).unwrap_err();
+    assert!(matches!(refused, AppendError::TooLarge { option: "buffer.memory", limit: 20_000, .. }));
+    world.assert_empty();
+    // A record above batch.size has a batch of its own.
+    let mut world = World::ready(&[1], &[("batch.size", "100")]);
+    world.append(0, &"y".repeat(5000)).unwrap();
+    world.advance(5);
+    assert_eq!(world.logs[0].values[0].len(), 5000);
+}
+
+#[test]
+fn a_full_buffer_sends_open_batches_before_their_time() {
+    let options = [("buffer.memory", "65536"), ("linger.ms", "100000"), ("delivery.timeout.ms", "200000")];
+    let mut world = World::ready(&[1, 1, 1, 1, 1], &options);
+    for partition in 0..4 {
+        world.append(partition, "x").unwrap();
+    }
+    assert_eq!(world.accumulator(Accumulator::buffer_bytes_free), 0);
+    world.advance(50);
+    assert!(world.served.is_empty());
+    let refused = world.append(4, "x").unwrap_err();
+    assert!(matches!(refused, AppendError::Full { .. }));
+    assert!(refused.into_error(7).to_string().contains("buffer.memory"));
+    assert!(world.events.contains(&ProducerEvent::Room));
+    world.append(4, "x").unwrap();
+    assert_eq!(world.served, [(1, 4)]);
+}
+
+#[test]
+fn a_flush_ends_when_what_was_before_it_has_ended() {
+    let mut world = World::ready(&[1], &[("linger.ms", "100000"), ("delivery.timeout.ms", "200000")]);
+    world.command(ProducerCommand::Flush { op: 1 });
+    assert_eq!(world.is_done(1), Some(Ok(())), "nothing to wait for");
+    world.send(0, "first");
+    world.append(0, "a").unwrap();
+    world.holding = true;
+    world.command(ProducerCommand::Flush { op: 2 });
+    world.append(0, "b").unwrap();
+    world.command(ProducerCommand::Flush { op: 3 });
+    world.append(0, "late").unwrap();
+    world.advance(1000);
+    assert_eq!((world.is_done(2), world.is_done(3)), (None, None));
+    world.holding = false;
+    world.settle();
+    assert_eq!((world.is_done(2), world.is_done(3)), (Some(Ok(())), Some(Ok(()))));
+    assert_eq!(world.logs[0].values, ["first", "a", "b"], "what came after lingers");
+}
+
+#[test]
+fn a_flush_ends_also_when_batches_fail() {
+    let mut world = World::ready(&[1], &[]);
+    world.faults = [Fault::Refuse(ErrorCode::INVALID_RECORD)].into();
+    world.append(0, "a").unwrap();
+    world.command(ProducerCommand::Flush { op: 1 });
+    assert_eq!(world.is_done(1), Some(Ok(())));
+    let (_, result) = world.take_done().remove(0);
+    assert_eq!(result.unwrap_err().code(), Some(ErrorCode::INVALID_RECORD));
+}
+
+#[test]
+fn close_sends_what_is_there_and_takes_no_more() {
+    let mut world = World::ready(&[1], &[("linger.ms", "100000"), ("delivery.timeout.ms", "200000")]);
+    world.append(0, "a").unwrap();
+    world.command(ProducerCommand::Close { op: 1, timeout_ms: 1000 });
+    assert_eq!(world.is_done(1), Some(Ok(())));
+    assert_eq!(world.logs[0].values, ["a"]);
+    assert_eq!(world.append(0, "b").unwrap_err(), AppendError::Closed);
+    assert_eq!(world.engine.poll_timeout(), None);
+    world.command(ProducerCommand::Close { op: 2, timeout_ms: 0 });
+    world.command(ProducerCommand::Flush { op: 3 });
+    assert_eq!((world.is_done(2), world.is_done(3)), (Some(Ok(())), Some(Ok(()))));
+    world.assert_empty();
+}
+
+#[test]
+fn close_fails_at_its_deadline_what_has_not_arrived() {
+    let mut world = World::ready(&[1], &[]);
+    world.holding = true;
+    for n in 0..7 {
+        world.send(0, &n.to_string());
+    }
+    world.command(ProducerCommand::Flush { op: 1 });
+    world.command(ProducerCommand::Close { op: 2, timeout_ms: 300 });
+    world.advance(299);
+    assert_eq!(world.is_done(2), None);
+    world.advance(1);
+    assert!(matches!(world.is_done(2), Some(Err(Error::Timeout { ms: 300, .. }))));
+    assert_eq!(world.is_done(1), Some(Ok(())), "the flush has nothing more to wait for");
+    let records = world.events.iter().map(|event| match event {
+        ProducerEvent::BatchDone { records, .. } => *records,
+        _ => 0,
+    });
+    assert_eq!(records.sum::<u32>(), 7, "nothing is lost silently");
+    let done = world.take_done();
+    assert!(done.iter().all(|(_, result)| matches!(result, Err(Error::Timeout { .. }))));
+    world.assert_empty();
+}
+
+#[test]
+fn a_batch_for_a_dead_broker_times_out_and_says_why() {
+    let mut world = World::ready(&[2], &[("delivery.timeout.ms", "31000")]);
+    world.kill(2);
+    world.append(0, "a").unwrap();
+    world.advance(30_900);
+    assert!(world.take_done().is_empty());
+    world.advance(200);
+    let (_, result) = world.take_done().remove(0);
+    let error = result.unwrap_err();
+    assert!(matches!(error, Error::Timeout { ms: 31_000, .. }));
+    let said = error.to_string();
+    assert!(said.contains("'t', partition 0") && said.contains("refused"), "{said}");
+    world.assert_empty();
+    world.down.clear();
+    world.append(0, "b").unwrap();
+    world.advance(5000);
+    assert_eq!(world.logs[0].values, ["b"]);
+}
+
+#[test]
+fn retries_end_the_tries() {
+    let mut world = World::ready(&[1], &[("retries", "2"), ("enable.idempotence", "true")]);
+    let refuse = Fault::Refuse(ErrorCode::NOT_ENOUGH_REPLICAS);
+    world.faults = [refuse, refuse, refuse].into();
+    world.append(0, "a").unwrap();
+    world.advance(5000);
+    let (_, result) = world.take_done().remove(0);
+    assert_eq!(result.unwrap_err().code(), Some(ErrorCode::NOT_ENOUGH_REPLICAS));
+    assert_eq!(world.served.len(), 3);
+    world.send(0, "b");
+    assert_eq!(world.logs[0].values, ["b"]);
+}
+
+#[test]
+fn without_acks_a_batch_is_done_when_it_is_handed_over() {
+    let mut world = World::ready(&[1], &[("acks", "0")]);
+    world.send(0, "a");
+    world.send(0, "b");
+    assert_eq!(world.logs[0].values, ["a", "b"]);
+    let done = world.take_done();
+    assert!(done.iter().all(|(_, result)| result.as_ref().unwrap().base_offset == -1));
+    assert_eq!(done.len(), 2);
+    world.assert_empty();
+}
+
+#[test]
+fn a_producer_that_gets_no_id_fails_for_good_or_tries_again() {
+    let mut world = World::ready(&[1], &[]);
+    world.identities = [Err(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS), Ok((9, 0))].into();
+    world.send(0, "a");
+    world.advance(1000);
+    assert_eq!(world.logs[0].values, ["a"]);
+
+    let mut world = World::ready(&[1], &[]);
+    world.identities = [Err(ErrorCode::CLUSTER_AUTHORIZATION_FAILED)].into();
+    world.send(0, "a");
+    let (_, result) = world.take_done().remove(0);
+    assert_eq!(result.unwrap_err().code(), Some(ErrorCode::CLUSTER_AUTHORIZATION_FAILED));
+    assert!(matches!(world.append(0, "b"), Err(AppendError::Fatal(_))));
+    world.assert_empty();
+}
+
+#[test]
+fn an_answer_that_forgets_a_batch_is_an_error() {
+    let mut world = World::ready(&[1, 1], &[]);
+    world.faults = [Fault::LeaveOut].into();
+    world.append(0, "a").unwrap();
+    world.append(1, "b").unwrap();
+    world.advance(5);
+    let done = world.take_done();
+    let errors: Vec<&Error> = done.iter().filter_map(|(_, result)| result.as_ref().err()).collect();
+    assert!(matches!(errors[..], [Error::Protocol { .. }]), "{done:?}");
+    world.assert_empty();
+}
+
+#[test]
+fn a_throttled_producer_pauses() {
+    let mut world = World::ready(&[1], &[]);
+    world.throttle_ms = 400;
+    world.send(0, "a");
+    world.send(0, "b");
+    assert_eq!(world.logs[0].values, ["a"]);
+    world.advance(399);
+    assert_eq!(world.logs[0].values, ["a"]);
+    world.advance(1);
+    assert_eq!(world.logs[0].values, ["a", "b"]);
+}
+
+#[test]
+fn compressed_batches_give_memory_back_when_they_are_closed() {
+    for codec in ["gzip", "snappy", "lz4", "zstd"] {
+        let mut world = World::ready(&[1], &[("compression.type", codec), ("linger.ms", "100")]);
+        world.send(0, "first");
+        world.holding = true;
+        for _ in 0..600 {
+            world.append(0, &"abcdefgh".repeat(30)).unwrap();
+        }
+        world.advance(1000);
+        let held = world.accumulator(Accumulator::buffer_bytes_held);
+        assert!(held <= 32 * 1024, "{codec}: {held}");
+        world.holding = false;
+        world.settle();
+        assert_eq!(world.logs[0].values.len(), 601);
+        world.assert_empty();
+    }
+}
+
+#[test]
+fn a_level_that_the_codec_lacks_is_refused() {
+    let options = [("compression.type", "zstd"), ("compression.zstd.level", "22")];
+    assert!(crate::producer::ProducerEngine::new(super::world::config(&options), 1).is_ok());
+}
+
+#[test]
+fn a_record_keeps_key_headers_and_timestamp() {
+    use headrace_wire::records::Header;
+    let world = World::ready(&[1, 1, 1], &[]);
+    let headers = [Header { key: b"h", value: Some(b"v") }, Header { key: b"h", value: None }];
+    let record = RecordRef {
+        topic: TOPIC,
+        key: Some(b"21"),
+        value: None,
+        headers: &headers,
+        timestamp_ms: Some(5),
+        partition: None,
+    };
+    let mut told = None;
+    let appended =
+        world.appender.append_record(world.now, &record, |batch, index| told = Some((batch, index)));
+    let appended = appended.unwrap();
+    assert_eq!(told, Some((appended.batch, appended.index)));
+    assert_eq!(world.accumulator(Accumulator::batches_outstanding), 1);
+}

@@ -1,0 +1,120 @@
+//! Random faults and appends: nothing is lost, nothing is invented, order holds, memory adds up.
+
+use std::collections::BTreeMap;
+
+use headrace_wire::errors::ErrorCode;
+use proptest::prelude::*;
+
+use super::world::{Fault, World};
+use crate::producer::{Accumulator, ProducerCommand};
+
+#[derive(Debug, Clone)]
+enum Step {
+    Append { partition: u8, bytes: u16 },
+    Flush,
+    Advance(u16),
+    Hold(bool),
+    Fault(Fault),
+    Move { partition: u8, node: Option<i32> },
+    Kill(i32),
+    Revive,
+}
+
+fn fault() -> impl Strategy<Value = Fault> {
+    prop_oneof![
+        3 => Just(Fault::None),
+        1 => Just(Fault::Refuse(ErrorCode::NOT_ENOUGH_REPLICAS)),
+        1 => Just(Fault::AppendThenSay(ErrorCode::NOT_ENOUGH_REPLICAS_AFTER_APPEND)),
+        1 => Just(Fault::DropBefore),
+        1 => Just(Fault::DropAfter),
+        1 => Just(Fault::Silence),
+        1 => Just(Fault::Refuse(ErrorCode::INVALID_RECORD)),
+    ]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        12 => (0..3_u8, 0..3000_u16).prop_map(|(partition, bytes)| Step::Append { partition, bytes }),
+        3 => Just(Step::Flush),
+        4 => (0..400_u16).prop_map(Step::Advance),
+        2 => any::<bool>().prop_map(Step::Hold),
+        4 => fault().prop_map(Step::Fault),
+        1 => (0..3_u8, proptest::option::of(1..3_i32))
+            .prop_map(|(partition, node)| Step::Move { partition, node }),
+        1 => (1..3_i32).prop_map(Step::Kill),
+        2 => Just(Step::Revive),
+    ]
+}
+
+fn run(options: &[(&str, &str)], steps: &[Step]) {
+    let mut world = World::ready(&[1, 2, 1], options);
+    let total = world.accumulator(Accumulator::buffer_bytes_total);
+    // By batch: partition and values, in order.
+    let mut appended: BTreeMap<_, (usize, Vec<String>)> = BTreeMap::new();
+    for (n, step) in steps.iter().enumerate() {
+        match *step {
+            Step::Append { partition, bytes } => {
+                let value = format!("{n:05}{}", "x".repeat(usize::from(bytes)));
+                if let Ok(placed) = world.append(i32::from(partition), &value) {
+                    let batch = appended.entry(placed.batch).or_insert((usize::from(partition), Vec::new()));
+                    assert_eq!(batch.1.len(), placed.index as usize);
+                    batch.1.push(value);
+                }
+            }
+            Step::Flush => world.command(ProducerCommand::Flush { op: 1 }),
+            Step::Advance(ms) => world.advance(u64::from(ms)),
+            Step::Hold(holding) => {
+                world.holding = holding;
+                world.settle();
+            }
+            Step::Fault(fault) => world.faults.push_back(fault),
+            Step::Move { partition, node } => world.leaders[usize::from(partition)] = node,
+            Step::Kill(node) => world.kill(node),
+            Step::Revive => world.down.clear(),
+        }
+        world.accumulator(|a| assert_eq!(a.buffer_bytes_free() + a.buffer_bytes_held(), total));
+    }
+    world.holding = false;
+    world.down.clear();
+    world.faults.clear();
+    world.leaders = vec![Some(1), Some(2), Some(1)];
+    world.command(ProducerCommand::Flush { op: 2 });
+    world.advance(20_000);
+    assert_eq!(world.is_done(2), Some(Ok(())));
+    world.assert_empty();
+
+    let done = world.take_done();
+    assert_eq!(done.len(), appended.len(), "each batch ends once");
+    let mut last = BTreeMap::new();
+    let mut acked_in = vec![Vec::new(); 3];
+    for (batch, result) in done {
+        let (partition, values) = appended.remove(&batch).expect("a batch that was appended");
+        if result.is_ok() {
+            let before = last.insert(partition, batch);
+            assert!(before.is_none_or(|before| before < batch), "acknowledgements keep their order");
+            acked_in[partition].extend(values);
+        }
+    }
+    for (log, acked) in world.logs.iter().zip(acked_in) {
+        assert!(log.values.is_sorted(), "order in the log");
+        let mut unique = log.values.clone();
+        unique.dedup();
+        assert_eq!(unique.len(), log.values.len(), "no record is there twice");
+        assert!(
+            acked.iter().all(|value| log.values.binary_search(value).is_ok()),
+            "no acknowledged record is lost"
+        );
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn idempotent_delivery_is_exact(steps in proptest::collection::vec(step(), 1..80)) {
+        run(&[
+            ("batch.size", "4000"), ("buffer.memory", "200000"), ("request.timeout.ms", "300"),
+            ("delivery.timeout.ms", "1500"), ("linger.ms", "3"),
+        ], &steps);
+    }
+}

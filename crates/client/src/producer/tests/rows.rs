@@ -1,0 +1,167 @@
+//! Arrow rows: partitions, turns, errors.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arrow_array::{ArrayRef, BinaryArray, Int32Array, RecordBatch, StringArray};
+use headrace_columns::encode::Rows;
+use headrace_wire::errors::ErrorCode;
+
+use super::world::{TOPIC, World};
+use crate::producer::{Accumulator, AppendError, BatchId, ProducerCommand, partition_of_key};
+
+fn rows(columns: Vec<(&str, ArrayRef)>) -> Rows {
+    Rows::new(
+        &RecordBatch::try_from_iter_with_nullable(columns.into_iter().map(|(n, a)| (n, a, true))).unwrap(),
+    )
+    .unwrap()
+}
+
+fn strings(values: impl IntoIterator<Item = String>) -> ArrayRef {
+    Arc::new(BinaryArray::from_iter_values(values))
+}
+
+/// Appends all rows, turn by turn, and gives the number of rows of each batch.
+fn append_all(world: &mut World, topic: Option<&str>, rows: &Rows) -> HashMap<BatchId, u32> {
+    let mut batches = HashMap::new();
+    let mut from = 0;
+    while from < rows.len() {
+        let placed = |batch, count| *batches.entry(batch).or_default() += count;
+        let taken = world.appender.append_rows(world.now, topic, rows, from..rows.len(), placed).unwrap();
+        assert!(taken > 0);
+        from += taken;
+        world.settle();
+    }
+    batches
+}
+
+#[test]
+fn free_rows_fill_batches_and_spread_evenly() {
+    let mut world = World::ready(&[1, 2, 1], &[("batch.size", "16384"), ("linger.ms", "1000")]);
+    let count = 60_000;
+    let batches = append_all(
+        &mut world,
+        Some(TOPIC),
+        &rows(vec![("value", strings((0..count).map(|n| format!("{n:0100}"))))]),
+    );
+    assert_eq!(batches.values().sum::<u32>(), count);
+    world.command(ProducerCommand::Flush { op: 1 });
+    assert_eq!(world.take_done().len(), batches.len());
+    let mut all: Vec<String> = world.logs.iter().flat_map(|log| log.values.clone()).collect();
+    for log in &world.logs {
+        assert!(log.values.is_sorted(), "rows of a partition keep their order");
+        let share = log.values.len();
+        assert!((15_000..25_000).contains(&share), "{share} of {count} rows");
+        // All batches are full but the last ones.
+        assert!(log.stamps.len() <= share / 145 + 2, "{} batches for {share} rows", log.stamps.len());
+    }
+    all.sort_unstable();
+    assert!(all.iter().enumerate().all(|(n, value)| *value == format!("{n:0100}")) && all.len() == 60_000);
+    world.assert_empty();
+}
+
+#[test]
+fn keys_and_partition_numbers_say_where_rows_go() {
+    let mut world = World::ready(&[1, 2, 1], &[("batch.size", "1000")]);
+    let count = 5000;
+    let key = |n: u32| format!("key-{}", n % 77);
+    let partition = |n: u32| n.is_multiple_of(10).then_some(i32::try_from(n % 3).unwrap());
+    append_all(
+        &mut world,
+        Some(TOPIC),
+        &rows(vec![
+            ("value", strings((0..count).map(|n| n.to_string()))),
+            ("key", strings((0..count).map(key))),
+            ("partition", Arc::new((0..count).map(partition).collect::<Int32Array>())),
+        ]),
+    );
+    world.command(ProducerCommand::Flush { op: 1 });
+    for (index, log) in world.logs.iter().enumerate() {
+        let expected = (0..count).filter(|n| match partition(*n) {
+            Some(partition) => usize::try_from(partition).unwrap() == index,
+            None => partition_of_key(key(*n).as_bytes(), 3) as usize == index,
+        });
+        assert_eq!(log.values, expected.map(|n| n.to_string()).collect::<Vec<_>>());
+    }
+    assert!(world.take_done().iter().all(|(_, result)| result.is_ok()));
+}
+
+#[test]
+fn each_row_may_name_its_topic() {
+    let mut world = World::ready(&[1], &[]);
+    let columns = |topics: Vec<Option<&str>>| {
+        let values = strings((0..topics.len()).map(|n| n.to_string()));
+        rows(vec![("value", values), ("topic", Arc::new(StringArray::from(topics)) as ArrayRef)])
+    };
+    append_all(&mut world, None, &columns(vec![Some(TOPIC); 3]));
+    world.advance(5);
+    assert_eq!(world.logs[0].values, ["0", "1", "2"]);
+
+    let mixed = columns(vec![Some(TOPIC), None]);
+    let taken = world.appender.append_rows(world.now, None, &mixed, 0..2, |_, _| ()).unwrap();
+    assert_eq!(taken, 1, "the rows before the bad one are taken");
+    let refused = world.appender.append_rows(world.now, None, &mixed, 1..2, |_, _| ()).unwrap_err();
+    assert!(
+        matches!(&refused, AppendError::Topic(error) if error.to_string().contains("row 1 names no topic"))
+    );
+    assert_eq!(world.appender.append_rows(world.now, None, &mixed, 2..2, |_, _| ()), Ok(0));
+}
+
+#[test]
+fn rows_stop_where_memory_ends_and_go_on_later() {
+    for keyed in [false, true] {
+        let mut world = World::ready(&[1], &[("buffer.memory", "65536"), ("batch.size", "32768")]);
+        world.holding = true;
+        let count = 2000;
+        let mut columns = vec![("value", strings((0..count).map(|n| format!("{n:0100}"))))];
+        if keyed {
+            columns.push(("key", strings((0..count).map(|n| n.to_string()))));
+        }
+        let rows = rows(columns);
+        let mut from = 0;
+        let mut turned_away = 0;
+        while from < rows.len() {
+            let before = world.accumulator(Accumulator::generation);
+            match world.appender.append_rows(world.now, Some(TOPIC), &rows, from..rows.len(), |_, _| ()) {
+                Ok(taken) => from += taken,
+                Err(AppendError::Full { generation }) => {
+                    assert_eq!(generation, before);
+                    turned_away += 1;
+                    world.settle();
+                    world.holding = false;
+                    world.settle();
+                    world.holding = true;
+                    assert_ne!(world.accumulator(Accumulator::generation), before, "memory came back");
+                }
+                Err(other) => panic!("{other:?}"),
+            }
+            let held = world.accumulator(Accumulator::buffer_bytes_held);
+            assert!(held <= 65_536, "{held}");
+        }
+        assert!(turned_away >= 2, "{turned_away}");
+        world.holding = false;
+        world.command(ProducerCommand::Flush { op: 1 });
+        assert_eq!(world.logs[0].values.len(), 2000);
+        assert!(world.logs[0].values.is_sorted());
+        world.assert_empty();
+    }
+}
+
+#[test]
+fn an_error_is_about_the_first_row_only() {
+    let world = World::ready(&[1], &[("max.request.size", "1000")]);
+    let rows = rows(vec![("value", strings(["a".to_owned(), "b".repeat(2000), "c".to_owned()]))]);
+    let append = |range| world.appender.append_rows(world.now, Some(TOPIC), &rows, range, |_, _| ());
+    assert_eq!(append(0..3), Ok(1));
+    assert!(matches!(append(1..3), Err(AppendError::TooLarge { .. })));
+    assert_eq!(append(2..3), Ok(1));
+}
+
+#[test]
+fn rows_for_an_unknown_topic_wait() {
+    let mut world = World::new(&[1], &[]);
+    world.topic_error = ErrorCode::UNKNOWN_TOPIC_OR_PARTITION;
+    let rows = rows(vec![("value", strings(["a".to_owned()]))]);
+    let refused = world.appender.append_rows(world.now, Some(TOPIC), &rows, 0..1, |_, _| ()).unwrap_err();
+    assert!(matches!(refused, AppendError::NeedMetadata { .. }));
+}
