@@ -119,11 +119,7 @@ impl Outbox {
                     }
                     count += 1;
                 }
-                Piece::Bytes(_) => {
-                    more = true;
-                    break;
-                }
-                Piece::File(_) => {
+                Piece::Bytes(_) | Piece::File(_) => {
                     more = true;
                     break;
                 }
@@ -157,7 +153,10 @@ fn send_file(socket: &impl AsFd, range: &mut FileRange) -> io::Result<u64> {
     if sent == 0 {
         // The log never truncates below what it handed out; were the file shorter, the response could not be
         // completed and the connection must not go on with a hole in it.
-        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "a log file is shorter than its index says"));
+        return Err(io::Error::new(
+            io::ErrorKind::UnexpectedEof,
+            "a log file is shorter than its index says",
+        ));
     }
     range.position += sent;
     range.len -= sent;
@@ -178,7 +177,8 @@ mod tests {
         let (mut input, _) = listener.accept().unwrap();
         out.set_nonblocking(true).unwrap();
         let path = std::env::temp_dir().join(format!("headrace-outbox-{}", std::process::id()));
-        let mut file = File::options().create(true).truncate(true).read(true).write(true).open(&path).unwrap();
+        let mut file =
+            File::options().create(true).truncate(true).read(true).write(true).open(&path).unwrap();
         let body: Vec<u8> = (0..3_000_000_u32).map(|i| (i % 251) as u8).collect();
         file.write_all(&body).unwrap();
         std::fs::remove_file(&path).unwrap();

@@ -16,6 +16,10 @@ type Tp = (String, i32);
 type PyPartition = (usize, i32, i32, Vec<i32>, Vec<i32>);
 /// name, id, internal, partitions
 type PyTopic = (String, String, bool, Vec<PyPartition>);
+/// name, partitions, replication factor, settings
+type PyNewTopic = (String, i32, i16, Vec<(String, String)>);
+/// partition; offset, timestamp, leader epoch
+type PyOffset = (Tp, (i64, i64, i32));
 /// node, host, port, rack
 type PyNode = (i32, String, u16, Option<String>);
 
@@ -30,23 +34,27 @@ impl Admin {
     #[new]
     fn start(py: Python<'_>, options: Vec<(String, String)>) -> PyResult<Self> {
         let config = AdminConfig::from_pairs(options).map_err(|e| errors::to_py(py, &e))?;
-        let client = py.detach(|| AdminClient::start(config)).map_err(|e| errors::to_py(py, &e))?;
+        let client = py.detach(|| AdminClient::start(&config)).map_err(|e| errors::to_py(py, &e))?;
         Ok(Self { client })
     }
 
-    fn create_topics(
-        &self,
-        py: Python<'_>,
-        topics: Vec<(String, i32, i16, Vec<(String, String)>)>,
-        validate_only: bool,
-    ) -> PyResult<()> {
+    fn create_topics(&self, py: Python<'_>, topics: Vec<PyNewTopic>, validate_only: bool) -> PyResult<()> {
         let topics = topics
             .into_iter()
-            .map(|(name, partitions, replication, configs)| NewTopic { name, partitions, replication, configs })
+            .map(|(name, partitions, replication, configs)| NewTopic {
+                name,
+                partitions,
+                replication,
+                configs,
+            })
             .collect();
-        self.ask(py, "creating topics", AdminRequest::CreateTopics { topics, validate_only }, |outcome| match outcome {
-            AdminOutcome::Created(created) => all(created.into_iter().map(|(_, result)| result)).map(drop),
-            _ => Err(mismatch()),
+        self.ask(py, "creating topics", AdminRequest::CreateTopics { topics, validate_only }, |outcome| {
+            match outcome {
+                AdminOutcome::Created(created) => {
+                    all(created.into_iter().map(|(_, result)| result)).map(drop)
+                }
+                _ => Err(mismatch()),
+            }
         })
     }
 
@@ -55,7 +63,8 @@ impl Admin {
     }
 
     fn create_partitions(&self, py: Python<'_>, topic: String, total_count: i32) -> PyResult<()> {
-        let request = AdminRequest::CreatePartitions { topics: vec![(topic, total_count)], validate_only: false };
+        let request =
+            AdminRequest::CreatePartitions { topics: vec![(topic, total_count)], validate_only: false };
         self.ask(py, "creating partitions", request, named)
     }
 
@@ -82,10 +91,13 @@ impl Admin {
         })
     }
 
-    fn list_offsets(&self, py: Python<'_>, specs: Vec<(Tp, i64)>) -> PyResult<Vec<(Tp, (i64, i64, i32))>> {
+    fn list_offsets(&self, py: Python<'_>, specs: Vec<(Tp, i64)>) -> PyResult<Vec<PyOffset>> {
         let partitions = specs.into_iter().map(|(tp, spec)| (name(tp), spec)).collect();
         let found = detached(py, |check| self.client.list_offsets(partitions, check))?;
-        Ok(found.into_iter().map(|(tp, at)| (pair(&tp), (at.offset, at.timestamp, at.leader_epoch))).collect())
+        Ok(found
+            .into_iter()
+            .map(|(tp, at)| (pair(&tp), (at.offset, at.timestamp, at.leader_epoch)))
+            .collect())
     }
 
     fn list_groups(&self, py: Python<'_>) -> PyResult<Vec<(String, String, String)>> {
@@ -129,12 +141,18 @@ impl Admin {
     fn delete_records(&self, py: Python<'_>, offsets: Vec<(Tp, i64)>) -> PyResult<Vec<(Tp, i64)>> {
         let partitions = offsets.into_iter().map(|(tp, offset)| (name(tp), offset)).collect();
         self.ask(py, "deleting records", AdminRequest::DeleteRecords(partitions), |outcome| match outcome {
-            AdminOutcome::LowWatermarks(found) => all(found.into_iter().map(|(tp, low)| Ok((pair(&tp), low?)))),
+            AdminOutcome::LowWatermarks(found) => {
+                all(found.into_iter().map(|(tp, low)| Ok((pair(&tp), low?))))
+            }
             _ => Err(mismatch()),
         })
     }
 
-    fn describe_topic_config(&self, py: Python<'_>, topic: String) -> PyResult<Vec<(String, Option<String>)>> {
+    fn describe_topic_config(
+        &self,
+        py: Python<'_>,
+        topic: String,
+    ) -> PyResult<Vec<(String, Option<String>)>> {
         let request = AdminRequest::DescribeConfigs(vec![ConfigResource::Topic(topic)]);
         self.ask(py, "describing a topic's settings", request, |outcome| match outcome {
             AdminOutcome::Configs(found) => {

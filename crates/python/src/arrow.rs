@@ -1,7 +1,7 @@
-//! Arrow data across the C data interface, as PyCapsules.
+//! Arrow data across the C data interface, as `PyCapsule`s.
 
 use arrow_array::ffi::{FFI_ArrowArray, FFI_ArrowSchema};
-use arrow_array::ffi_stream::{RecordBatchStreamReader, FFI_ArrowArrayStream};
+use arrow_array::ffi_stream::{FFI_ArrowArrayStream, RecordBatchStreamReader};
 use arrow_array::{Array, RecordBatch, RecordBatchReader, StructArray};
 use arrow_schema::{ArrowError, Schema};
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -25,14 +25,14 @@ pub(crate) fn export_schema<'py>(py: Python<'py>, schema: &Schema) -> PyResult<B
 }
 
 /// A reader as a capsule for `__arrow_c_stream__`.
-pub(crate) fn export_stream<'py>(
-    py: Python<'py>,
+pub(crate) fn export_stream(
+    py: Python<'_>,
     reader: Box<dyn RecordBatchReader + Send>,
-) -> PyResult<Bound<'py, PyCapsule>> {
+) -> PyResult<Bound<'_, PyCapsule>> {
     PyCapsule::new_with_value(py, FFI_ArrowArrayStream::new(reader), c"arrow_array_stream")
 }
 
-/// Takes Arrow data from any object that speaks the PyCapsule interface.
+/// Takes Arrow data from any object that speaks the `PyCapsule` interface.
 pub(crate) fn import(data: &Bound<'_, PyAny>) -> PyResult<Imported> {
     if data.hasattr("__arrow_c_stream__")? {
         let capsule = data.call_method0("__arrow_c_stream__")?;

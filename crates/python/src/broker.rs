@@ -25,16 +25,19 @@ impl Broker {
         data_dir: String,
         settings: Vec<(String, String)>,
     ) -> PyResult<Self> {
-        let mut config =
-            BrokerConfig::from_pairs(settings.iter().map(|(k, v)| (k.as_str(), v.as_str())))
-                .map_err(|e| to_py(py, &e.into()))?;
+        let mut config = BrokerConfig::from_pairs(settings.iter().map(|(k, v)| (k.as_str(), v.as_str())))
+            .map_err(|e| to_py(py, &e.into()))?;
         config.data_dir = data_dir.into();
         let request_max_bytes = usize::try_from(config.socket_request_max_bytes).unwrap_or(0);
         let options = ServerOptions { host, port, request_max_bytes, broker: config };
         let server = py.detach(|| BrokerServer::start(options)).map_err(|e| to_py(py, &e))?;
         let bootstrap_servers = server.bootstrap_servers().to_owned();
         let report = server.report();
-        let recovery = if report.clean { Vec::new() } else { report.to_string().split("; ").map(str::to_owned).collect() };
+        let recovery = if report.clean {
+            Vec::new()
+        } else {
+            report.to_string().split("; ").map(str::to_owned).collect()
+        };
         Ok(Self { server: Mutex::new(Some(server)), bootstrap_servers, recovery })
     }
 

@@ -1,9 +1,9 @@
 //! The consumer.
 
+use arrow_array::RecordBatch;
 use headrace_client::consumer::{Assignment, CommitOffset, Rows, StartAt, TopicPartition};
 use headrace_client::options::ConsumerConfig;
 use headrace_net::client::{ConsumerClient, deadline_in};
-use arrow_array::RecordBatch;
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyTuple};
 
@@ -112,11 +112,11 @@ impl Consumer {
     }
 
     fn assignment(&self) -> Vec<Tp> {
-        plain(self.client.assignment())
+        plain(&self.client.assignment())
     }
 
     fn paused(&self) -> Vec<Tp> {
-        plain(self.client.paused())
+        plain(&self.client.paused())
     }
 
     #[pyo3(signature = (timeout, max_records=None))]
@@ -221,6 +221,6 @@ pub(crate) fn pair(tp: &TopicPartition) -> Tp {
     (tp.topic.to_string(), tp.partition)
 }
 
-fn plain(partitions: Vec<TopicPartition>) -> Vec<Tp> {
+fn plain(partitions: &[TopicPartition]) -> Vec<Tp> {
     partitions.iter().map(pair).collect()
 }

@@ -46,6 +46,7 @@ fn build(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
         _ => ("Other", None),
     };
     let make = py.import("headrace.errors")?.getattr("from_native")?;
-    let exception = make.call1((kind, code, error.kafka_name(), error.to_string(), error.retriable(), details))?;
+    let exception =
+        make.call1((kind, code, error.kafka_name(), error.to_string(), error.retriable(), details))?;
     Ok(PyErr::from_value(exception))
 }

@@ -1,5 +1,9 @@
 //! The native half of the Python package `headrace`: register, extract, convert, release the GIL. Nothing else.
-#![expect(unsafe_code, reason = "Arrow's C interface passes raw pointers; arrow.rs says why each use is sound")]
+#![allow(clippy::needless_pass_by_value, reason = "what Python calls takes its arguments by value")]
+#![expect(
+    unsafe_code,
+    reason = "Arrow's C interface passes raw pointers; arrow.rs says why each use is sound"
+)]
 
 mod admin;
 mod arrow;

@@ -24,7 +24,8 @@ impl Producer {
     #[new]
     fn start(py: Python<'_>, options: Vec<(String, String)>) -> PyResult<Self> {
         let config = ProducerConfig::from_pairs(options).map_err(|e| errors::to_py(py, &e))?;
-        let client = py.detach(|| ProducerClient::start(config, deliver)).map_err(|e| errors::to_py(py, &e))?;
+        let client =
+            py.detach(|| ProducerClient::start(config, deliver)).map_err(|e| errors::to_py(py, &e))?;
         Ok(Self { client })
     }
 
@@ -46,7 +47,10 @@ impl Producer {
         detached(py, |check| {
             let headers: Vec<Header<'_>> = headers
                 .iter()
-                .map(|(name, value)| Header { key: name.as_bytes(), value: value.as_ref().map(AsRef::as_ref) })
+                .map(|(name, value)| Header {
+                    key: name.as_bytes(),
+                    value: value.as_ref().map(AsRef::as_ref),
+                })
                 .collect();
             let record = RecordRef {
                 topic,
@@ -93,7 +97,9 @@ impl Producer {
         self.client.finish_rows(&ticket);
         sent?;
         match schema_error {
-            Some(why) => Err(PyErr::from_value(py.import("headrace.errors")?.getattr("SchemaError")?.call1((why,))?)),
+            Some(why) => {
+                Err(PyErr::from_value(py.import("headrace.errors")?.getattr("SchemaError")?.call1((why,))?))
+            }
             None => Ok(()),
         }
     }
@@ -149,6 +155,7 @@ fn deliver(deliveries: Vec<Delivery<Py<PyAny>>>) {
 
 fn metadata_object(py: Python<'_>, metadata: &RecordMetadata) -> PyResult<Py<PyAny>> {
     let class = py.import("headrace._types")?.getattr("RecordMetadata")?;
-    let made = class.call1((metadata.topic.as_ref(), metadata.partition, metadata.offset, metadata.timestamp))?;
+    let made =
+        class.call1((metadata.topic.as_ref(), metadata.partition, metadata.offset, metadata.timestamp))?;
     Ok(made.unbind())
 }

@@ -99,10 +99,11 @@ impl Read {
         start: PyBound,
         end: PyBound,
     ) -> PyResult<Self> {
-        let admin = AdminConfig::from_shared_pairs(options.iter().cloned()).map_err(|e| errors::to_py(py, &e))?;
+        let admin =
+            AdminConfig::from_shared_pairs(options.iter().cloned()).map_err(|e| errors::to_py(py, &e))?;
         let (client, patience) = consumer(py, options)?;
         let ranges = detached(py, |check| {
-            let admin = AdminClient::start(admin)?;
+            let admin = AdminClient::start(&admin)?;
             resolve(&admin, &topic, partitions, (&start, &end), check)
         })?;
         Ok(Self { client: Arc::new(client), patience, ranges: Mutex::new(Some(ranges)) })
@@ -112,7 +113,8 @@ impl Read {
     fn batches(&self, py: Python<'_>) -> PyResult<Batches> {
         let ranges = self.ranges.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(ranges) = ranges else {
-            let used = Error::Usage("a read can be taken once; call headrace.read again for another".to_owned());
+            let used =
+                Error::Usage("a read can be taken once; call headrace.read again for another".to_owned());
             return Err(errors::to_py(py, &used));
         };
         detached(py, |check| begin(&self.client, ranges, check))?;
@@ -196,7 +198,11 @@ fn begin(
 }
 
 /// The next rows, `None` at the end; an error when nothing comes for as long as `default.api.timeout.ms`.
-fn next_rows(client: &ConsumerClient, patience: Duration, check: Check<'_>) -> Result<Option<Rows>, CallError> {
+fn next_rows(
+    client: &ConsumerClient,
+    patience: Duration,
+    check: Check<'_>,
+) -> Result<Option<Rows>, CallError> {
     if client.assignment().is_empty() {
         return Ok(None);
     }
@@ -244,7 +250,10 @@ fn offsets(
         _ => {
             let find = |tp: &TopicPartition| {
                 by_partition.get(&tp.partition).copied().ok_or_else(|| {
-                    CallError::Failed(Error::Usage(format!("{name} names no offset for partition {}", tp.partition)))
+                    CallError::Failed(Error::Usage(format!(
+                        "{name} names no offset for partition {}",
+                        tp.partition
+                    )))
                 })
             };
             return partitions.iter().map(find).collect();
@@ -253,7 +262,8 @@ fn offsets(
     let mut found = admin.list_offsets(partitions.iter().map(|tp| (tp.clone(), spec)).collect(), check)?;
     if kind == "timestamp" {
         // No record at or after the time: everything there is lies before it.
-        let missing: Vec<_> = found.iter().filter(|(_, at)| at.offset < 0).map(|(tp, _)| (tp.clone(), -1)).collect();
+        let missing: Vec<_> =
+            found.iter().filter(|(_, at)| at.offset < 0).map(|(tp, _)| (tp.clone(), -1)).collect();
         found.retain(|(_, at)| at.offset >= 0);
         if !missing.is_empty() {
             found.extend(admin.list_offsets(missing, check)?);

@@ -10,6 +10,10 @@ use crate::errors;
 
 /// Runs a blocking call without the GIL; every 50 ms Python's signal handlers get their turn, and what they raise ends
 /// the call.
+#[expect(
+    clippy::redundant_closure_for_method_calls,
+    reason = "the method alone is not general over lifetimes"
+)]
 pub(crate) fn detached<T: Send>(
     py: Python<'_>,
     call: impl FnOnce(Check<'_>) -> Result<T, CallError> + Send,

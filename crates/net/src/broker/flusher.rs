@@ -1,8 +1,8 @@
 //! fsync on a thread of its own, so that a slow disk delays nobody's requests.
 
 use std::io;
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{Builder, JoinHandle};
 
 use mio::Waker;

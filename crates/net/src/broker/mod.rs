@@ -30,6 +30,9 @@ pub struct ServerOptions {
     pub broker: BrokerConfig,
 }
 
+/// The shard's thread, and the one that syncs files for it.
+type Threads = (JoinHandle<Result<(), BrokerError>>, JoinHandle<()>);
+
 /// A running broker; dropping it stops it.
 #[derive(Debug)]
 pub struct BrokerServer {
@@ -38,7 +41,7 @@ pub struct BrokerServer {
     report: StartReport,
     stop: Arc<AtomicBool>,
     waker: Arc<Waker>,
-    threads: Option<(JoinHandle<Result<(), BrokerError>>, JoinHandle<()>)>,
+    threads: Option<Threads>,
     pid: u32,
 }
 
@@ -63,7 +66,8 @@ impl BrokerServer {
         let seed = u64::from(std::process::id()) ^ clock.now().wall_ms.unsigned_abs().rotate_left(20);
         let (mut broker, report) =
             Broker::open(FileDisk::new(), options.broker, Box::new(AllowAll), seed, clock.now())?;
-        let host = if address.ip().is_unspecified() { "localhost".to_owned() } else { address.ip().to_string() };
+        let host =
+            if address.ip().is_unspecified() { "localhost".to_owned() } else { address.ip().to_string() };
         if broker.advertised().0.is_empty() {
             broker.set_advertised(host, address.port());
         }
@@ -126,9 +130,9 @@ impl BrokerServer {
         }
         self.stop.store(true, Ordering::Release);
         self.waker.wake().map_err(BrokerError::from)?;
-        let ended = broker
-            .join()
-            .unwrap_or_else(|_| Err(BrokerError::from(std::io::Error::other("the broker's thread panicked"))));
+        let ended = broker.join().unwrap_or_else(|_| {
+            Err(BrokerError::from(std::io::Error::other("the broker's thread panicked")))
+        });
         let _ = flusher.join();
         ended
     }

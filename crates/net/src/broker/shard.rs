@@ -31,6 +31,7 @@ const OUTBOX_BYTES_MAX: u64 = 64 << 20;
 /// Connections accepted at once; further ones wait in the kernel's backlog.
 const CONNECTIONS_MAX: usize = 10_000;
 
+#[expect(clippy::struct_excessive_bools, reason = "each is one independent fact of the socket")]
 struct Connection {
     socket: TcpStream,
     id: ConnId,
@@ -113,7 +114,8 @@ impl Shard {
                     WAKER => {}
                     Token(key) => {
                         if let Some(connection) = self.connections.get_mut(key) {
-                            connection.readable |= event.is_readable() || event.is_read_closed() || event.is_error();
+                            connection.readable |=
+                                event.is_readable() || event.is_read_closed() || event.is_error();
                             connection.writable |= event.is_writable();
                             self.queue(key);
                         }
@@ -233,9 +235,10 @@ impl Shard {
                 Ok(())
             }
             Err(FrameError::Eof) => Err(None),
-            Err(FrameError::Size(size)) => {
-                Err(Some(format!("a request frame says it has {size} bytes; socket.request.max.bytes allows 1 to {}", self.request_max_bytes)))
-            }
+            Err(FrameError::Size(size)) => Err(Some(format!(
+                "a request frame says it has {size} bytes; socket.request.max.bytes allows 1 to {}",
+                self.request_max_bytes
+            ))),
             Err(FrameError::Io(e)) => Err(Some(e.to_string())),
         }
     }
@@ -284,7 +287,8 @@ impl Shard {
         let Some(connection) = self.connections.get_mut(key) else { return };
         if connection.closing && connection.outbox.is_empty() {
             self.drop_connection(key, None);
-        } else if connection.readable && connection.outbox.is_empty() && self.broker.wants_read(connection.id) {
+        } else if connection.readable && connection.outbox.is_empty() && self.broker.wants_read(connection.id)
+        {
             // Reading had stopped for back-pressure; no new event will start it again.
             self.queue(key);
         }

@@ -21,21 +21,27 @@ pub struct AdminClient {
 
 impl AdminClient {
     /// Starts the client's thread; it connects when there is something to ask.
-    pub fn start(config: AdminConfig) -> Result<Self> {
+    pub fn start(config: &AdminConfig) -> Result<Self> {
         let clock = Clock::start();
         let api_timeout = Duration::from_millis(config.common.default_api_timeout_ms);
         let sockets = SocketOptions::of(&config.common);
-        let engine = AdminEngine::new(&config, super::seed(clock));
+        let engine = AdminEngine::new(config, super::seed(clock));
         let ops = Arc::new(Ops::default());
         let (to_ops, exit_ops) = (ops.clone(), ops.clone());
         let on_event = move |AdminEvent::Done { op, result }| to_ops.complete(op, result);
-        let handle = Handle::start("headrace-admin", engine, clock, sockets, on_event, move || exit_ops.end())
-            .map_err(|e| Error::Usage(format!("cannot start the admin client's thread: {e}")))?;
+        let handle =
+            Handle::start("headrace-admin", engine, clock, sockets, on_event, move || exit_ops.end())
+                .map_err(|e| Error::Usage(format!("cannot start the admin client's thread: {e}")))?;
         Ok(Self { handle, ops, api_timeout })
     }
 
     /// Asks, and waits for the answer, at most `default.api.timeout.ms`.
-    pub fn call(&self, what: &str, request: AdminRequest, check: Check<'_>) -> Result<AdminOutcome, CallError> {
+    pub fn call(
+        &self,
+        what: &str,
+        request: AdminRequest,
+        check: Check<'_>,
+    ) -> Result<AdminOutcome, CallError> {
         self.handle.alive()?;
         let op = self.ops.begin();
         self.handle.send(AdminCommand::Do { op, request, timeout_ms: None });
@@ -66,9 +72,7 @@ impl AdminClient {
         let isolation = IsolationLevel::ReadUncommitted;
         let request = AdminRequest::ListOffsets { partitions, isolation };
         match self.call("looking up offsets", request, check)? {
-            AdminOutcome::Offsets(found) => {
-                found.into_iter().map(|(tp, at)| Ok((tp, at?))).collect()
-            }
+            AdminOutcome::Offsets(found) => found.into_iter().map(|(tp, at)| Ok((tp, at?))).collect(),
             _ => Err(mismatch()),
         }
     }

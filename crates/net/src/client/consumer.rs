@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use arrow_array::RecordBatch;
 use headrace_client::consumer::{
-    Assignment, CommitOffset, ConsumerCommand, ConsumerEngine, ConsumerEvent, ConsumerOutcome, OffsetAt, Rows,
-    SharedCache, StartAt, Taken, TopicPartition, lock,
+    Assignment, CommitOffset, ConsumerCommand, ConsumerEngine, ConsumerEvent, ConsumerOutcome, OffsetAt,
+    Rows, SharedCache, StartAt, Taken, TopicPartition, lock,
 };
 use headrace_client::error::{Error, Result};
 use headrace_client::options::ConsumerConfig;
@@ -59,7 +59,12 @@ impl ConsumerClient {
 
     /// The next rows of one partition, at most `max_records` (0: as many as its chunk holds). `None` when the deadline
     /// has passed, or when a bounded read is at its end.
-    pub fn poll(&self, max_records: usize, deadline: Deadline, check: Check<'_>) -> Result<Option<Rows>, CallError> {
+    pub fn poll(
+        &self,
+        max_records: usize,
+        deadline: Deadline,
+        check: Check<'_>,
+    ) -> Result<Option<Rows>, CallError> {
         self.alive()?;
         let max_records = if max_records == 0 { usize::MAX } else { max_records };
         loop {
@@ -75,7 +80,12 @@ impl ConsumerClient {
     }
 
     /// Rows of every partition that has some, at most `max_records` in all (0: no limit), one batch a partition.
-    pub fn poll_all(&self, max_records: usize, deadline: Deadline, check: Check<'_>) -> Result<Vec<Rows>, CallError> {
+    pub fn poll_all(
+        &self,
+        max_records: usize,
+        deadline: Deadline,
+        check: Check<'_>,
+    ) -> Result<Vec<Rows>, CallError> {
         let mut left = if max_records == 0 { usize::MAX } else { max_records };
         let mut found: Vec<Rows> = Vec::new();
         let Some(first) = self.poll(max_records, deadline, check)? else { return Ok(found) };
@@ -136,7 +146,8 @@ impl ConsumerClient {
 
     /// Reads exactly these partitions.
     pub fn assign(&self, partitions: Vec<Assignment>, check: Check<'_>) -> Result<(), CallError> {
-        self.call("assigning partitions", None, check, |op| ConsumerCommand::Assign { op, partitions }).map(drop)
+        self.call("assigning partitions", None, check, |op| ConsumerCommand::Assign { op, partitions })
+            .map(drop)
     }
 
     /// Joins the group for these topics.

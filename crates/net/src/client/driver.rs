@@ -44,10 +44,14 @@ pub(crate) struct SocketOptions {
 impl SocketOptions {
     /// What the options say.
     pub(crate) fn of(config: &CommonConfig) -> Self {
-        Self { receive_buffer_bytes: config.receive_buffer_bytes, send_buffer_bytes: config.send_buffer_bytes }
+        Self {
+            receive_buffer_bytes: config.receive_buffer_bytes,
+            send_buffer_bytes: config.send_buffer_bytes,
+        }
     }
 }
 
+#[expect(clippy::struct_excessive_bools, reason = "each is one independent fact of the socket")]
 struct Connection {
     socket: TcpStream,
     buffer: Vec<u8>,
@@ -334,7 +338,11 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
                 return Ok(());
             }
             connection.make_room();
-            match rustix::net::recv(&connection.socket, spare_capacity(&mut connection.buffer), RecvFlags::empty()) {
+            match rustix::net::recv(
+                &connection.socket,
+                spare_capacity(&mut connection.buffer),
+                RecvFlags::empty(),
+            ) {
                 Ok((_, 0)) => return Err("the peer closed the connection".to_owned()),
                 Ok((_, read)) => {
                     taken += read;

@@ -126,7 +126,13 @@ impl<T> Ops<T> {
     }
 
     /// Waits for the answer. After an interruption or a passed deadline the answer is dropped when it comes.
-    pub(crate) fn wait(&self, op: u64, what: &str, deadline: Deadline, check: Check<'_>) -> Result<T, CallError> {
+    pub(crate) fn wait(
+        &self,
+        op: u64,
+        what: &str,
+        deadline: Deadline,
+        check: Check<'_>,
+    ) -> Result<T, CallError> {
         let begun = Instant::now();
         loop {
             let seen = self.answered.seen();

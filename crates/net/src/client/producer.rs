@@ -64,6 +64,9 @@ struct Dispatch<R> {
     failed: Option<Error>,
 }
 
+/// The way to the delivery thread, and the thread; it ends when the last sender is gone.
+type Deliveries<R> = (Sender<Vec<Delivery<R>>>, JoinHandle<()>);
+
 /// A producer with its threads.
 pub struct ProducerClient<R: Send + 'static> {
     appender: Appender,
@@ -71,7 +74,7 @@ pub struct ProducerClient<R: Send + 'static> {
     ops: Arc<Ops<()>>,
     room: Arc<Signal>,
     dispatch: Arc<Mutex<Dispatch<R>>>,
-    deliveries: Mutex<Option<(Sender<Vec<Delivery<R>>>, JoinHandle<()>)>>,
+    deliveries: Mutex<Option<Deliveries<R>>>,
     clock: Clock,
     max_block: Duration,
 }
@@ -97,7 +100,8 @@ impl<R: Send + 'static> ProducerClient<R> {
             .map_err(failed)?;
 
         let on_event = {
-            let (ops, room, dispatch, to_deliver) = (ops.clone(), room.clone(), dispatch.clone(), to_deliver.clone());
+            let (ops, room, dispatch, to_deliver) =
+                (ops.clone(), room.clone(), dispatch.clone(), to_deliver.clone());
             move |event| match event {
                 ProducerEvent::BatchDone { batch, result, .. } => {
                     let delivered = lock(&dispatch).batch_done(batch, &result);
@@ -110,7 +114,8 @@ impl<R: Send + 'static> ProducerClient<R> {
             }
         };
         let on_exit = {
-            let (ops, room, dispatch, to_deliver) = (ops.clone(), room.clone(), dispatch.clone(), to_deliver.clone());
+            let (ops, room, dispatch, to_deliver) =
+                (ops.clone(), room.clone(), dispatch.clone(), to_deliver.clone());
             move || {
                 // Whatever is still undelivered can no longer be: say so instead of leaving futures open for ever.
                 let lost = lock(&dispatch).fail_all(&Error::Closed);
@@ -121,7 +126,8 @@ impl<R: Send + 'static> ProducerClient<R> {
                 room.notify();
             }
         };
-        let handle = Handle::start("headrace-produce", engine, clock, sockets, on_event, on_exit).map_err(failed)?;
+        let handle =
+            Handle::start("headrace-produce", engine, clock, sockets, on_event, on_exit).map_err(failed)?;
         let handle = Arc::new(handle);
         let wake = {
             let handle = Arc::downgrade(&handle);
@@ -154,7 +160,8 @@ impl<R: Send + 'static> ProducerClient<R> {
 
     /// A caller's handle for rows that come in several batches; ends with [`Self::finish_rows`].
     pub fn begin_rows(&self, recipient: R) -> RowsTicket<R> {
-        let tally = Tally { recipient: Some(recipient), rows: 0, outstanding: 0, complete: false, error: None };
+        let tally =
+            Tally { recipient: Some(recipient), rows: 0, outstanding: 0, complete: false, error: None };
         RowsTicket(Arc::new(Mutex::new(tally)))
     }
 
