@@ -6,3 +6,4 @@ source scripts/lint.sh
 lint
 step "cargo test (the sans-IO crates)" cargo test --workspace --exclude headrace-net --exclude headrace-python --locked --quiet
 step "pytest, quick" "$BIN/pytest" -q -m "not (kafka or spark or slow or soak)"
+verdict

@@ -2,10 +2,10 @@
 
 lint() {
   step "rustfmt" cargo fmt --all -- --check
-  step "clippy" cargo clippy --workspace --all-targets --locked -- -D warnings
+  step "clippy" cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
   step "sizes, private names, minimal Rust" "$BIN/python" scripts/check_tree.py
-  step "ruff" "$BIN/ruff" check
-  step "ruff format" "$BIN/ruff" format --check
+  step "ruff" "$BIN/ruff" check --quiet
+  step "ruff format" "$BIN/ruff" format --check --quiet
   step "mypy" "$BIN/mypy"
   step "stubtest" env MYPYPATH=python "$BIN/python" -m mypy.stubtest headrace._native
 }

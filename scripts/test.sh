@@ -7,3 +7,4 @@ lint
 step "cargo test" cargo test --workspace --locked --quiet
 step "cargo test, against the kafka-clients jar" cargo test --workspace --locked --quiet -- --ignored
 step "pytest" "$BIN/pytest" -m "not soak"
+verdict
