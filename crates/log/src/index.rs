@@ -122,12 +122,12 @@ impl<D: Disk, E: Entry> Index<D, E> {
         Ok(Some(index))
     }
 
-    /// Loads a cold index into memory, to be written further.
-    pub(crate) fn warm(&mut self, disk: &D) -> Result<(), DiskError> {
+    /// Loads a cold index into memory, to be written further. `false` when its entries are not in order.
+    pub(crate) fn warm(&mut self, disk: &D) -> Result<bool, DiskError> {
         if self.hot.is_none() {
             self.hot = Some(self.block(disk, 0, self.len)?);
         }
-        Ok(())
+        Ok(self.hot.as_ref().is_some_and(|hot| hot.is_sorted_by_key(|entry| entry.key())))
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -75,9 +75,12 @@ impl<D: Disk> Log<D> {
                 continue;
             }
             // The start lies in the middle of this batch: only its rest counts.
-            let records = self.timestamps(segment, position, &header)?;
-            let rest = records.into_iter().filter(|(offset, _)| *offset >= self.start_offset);
-            largest = rest.map(|(_, timestamp)| timestamp).fold(largest, i64::max);
+            self.find_record(segment, position, &header, |offset, timestamp| {
+                if offset >= self.start_offset {
+                    largest = largest.max(timestamp);
+                }
+                false
+            })?;
         }
         Ok(largest)
     }
@@ -93,9 +96,8 @@ impl<D: Disk> Log<D> {
             if header.max_timestamp < timestamp || header.last_offset() < self.start_offset {
                 continue;
             }
-            let records = self.timestamps(segment, position, &header)?;
-            let found =
-                records.into_iter().find(|(offset, t)| *t >= timestamp && *offset >= self.start_offset);
+            let late = |offset, t| t >= timestamp && offset >= self.start_offset;
+            let found = self.find_record(segment, position, &header, late)?;
             if let Some((offset, timestamp)) = found {
                 let leader_epoch = header.partition_leader_epoch;
                 return Ok(Some(FoundRecord { offset, timestamp, leader_epoch }));
@@ -104,13 +106,14 @@ impl<D: Disk> Log<D> {
         Ok(None)
     }
 
-    /// Offset and timestamp of each record of a batch.
-    fn timestamps(
+    /// Offset and timestamp of the first record of a batch for which both satisfy `wanted`.
+    fn find_record(
         &self,
         segment: &Segment<D>,
         position: u64,
         header: &BatchHeader,
-    ) -> Result<Vec<(i64, i64)>, LogError> {
+        mut wanted: impl FnMut(i64, i64) -> bool,
+    ) -> Result<Option<(i64, i64)>, LogError> {
         let damaged = |error| LogError::Damaged { path: segment.path().clone(), position, error };
         let bytes = segment.read_batch(&self.disk, position, header)?;
         let body = bytes.get(BatchHeader::LEN..).unwrap_or_default();
@@ -124,13 +127,16 @@ impl<D: Disk> Log<D> {
             }
         };
         let stamped = header.timestamp_type() == TimestampType::LogAppendTime;
-        let records = RecordIter::new(header, plain).map_err(damaged)?;
-        let stamp = |record: headrace_wire::records::Record<'_>| {
+        for record in RecordIter::new(header, plain).map_err(damaged)? {
+            let record = record.map_err(damaged)?;
             let own = header.base_timestamp.saturating_add(record.timestamp_delta);
             let timestamp = if stamped { header.max_timestamp } else { own };
-            (header.base_offset + i64::from(record.offset_delta), timestamp)
-        };
-        records.map(|record| record.map(stamp).map_err(damaged)).collect()
+            let offset = header.base_offset.saturating_add(record.offset_delta.into());
+            if wanted(offset, timestamp) {
+                return Ok(Some((offset, timestamp)));
+            }
+        }
+        Ok(None)
     }
 
     /// The latest leader epoch that wrote into the log.

@@ -241,7 +241,7 @@ impl<D: Disk> Opening<'_, D> {
                 open.push_back(segment);
                 continue;
             }
-            let (mut segment, damage) = self.scan(base)?;
+            let (mut segment, damage) = self.scan(base, trusted)?;
             self.recovery.indexes_rebuilt += usize::from(trusted);
             match (damage, next) {
                 // The records after it were durable: the log keeps a hole rather than lose them too.
@@ -278,9 +278,8 @@ impl<D: Disk> Opening<'_, D> {
         open: &mut VecDeque<Segment<D>>,
         start_offset: i64,
     ) -> Result<Segment<D>, LogError> {
-        if let Some(mut last) = open.pop_back() {
+        if let Some(last) = open.pop_back() {
             if last.next_offset >= start_offset {
-                last.warm_indexes(self.disk)?;
                 return Ok(last);
             }
             // The records up to the start were lost after it had moved there.
@@ -322,13 +321,17 @@ impl<D: Disk> Opening<'_, D> {
         Ok(())
     }
 
-    /// Reads a segment from its first byte and makes its indexes, up to the first batch that is wrong.
-    fn scan(&mut self, base: i64) -> Result<(Segment<D>, Option<RecordError>), LogError> {
+    /// Reads a segment from its first byte and makes its indexes, up to the first batch that is wrong. No checksum
+    /// covers a batch's offset, so it must be the next one; only in a `trusted` segment may some be missing.
+    fn scan(&mut self, base: i64, trusted: bool) -> Result<(Segment<D>, Option<RecordError>), LogError> {
         let mut segment = Segment::open_bare(self.disk, self.dir, base, self.now.wall_ms)?;
         let mut scan = Scan::new(segment.log.len(self.disk)?);
         let damage = loop {
             match scan.next(self.disk, &segment.log)? {
-                Some(Ok(header)) if header.base_offset >= segment.next_offset => {
+                Some(Ok(header))
+                    if header.base_offset == segment.next_offset
+                        || trusted && header.base_offset > segment.next_offset =>
+                {
                     segment.note((&header).into(), self.config);
                     segment.write_behind(self.disk);
                 }

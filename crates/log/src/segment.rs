@@ -144,11 +144,16 @@ impl<D: Disk> Segment<D> {
         {
             return Ok(None);
         }
-        segment.next_offset = next_offset.unwrap_or(segment.next_offset);
+        match next_offset {
+            Some(next) => segment.next_offset = next,
+            // This one is loaded and written further, so here its order can be checked for nothing.
+            None if !segment.warm_indexes(disk)? => return Ok(None),
+            None => {}
+        }
         Ok(Some(segment))
     }
 
-    /// Takes in the batches after the last index entry. `false` when one of them should have an entry.
+    /// Takes in the batches after the last index entry. `false` when one of them should have an entry, or steps back.
     fn walk_tail(&mut self, disk: &D, config: &LogConfig) -> Result<bool, LogError> {
         if let Some((_, first)) = self.headers(0).next(disk, &self.log)? {
             self.first_timestamp = first.max_timestamp;
@@ -157,7 +162,9 @@ impl<D: Disk> Segment<D> {
         self.bytes_since_entry = self.size - from;
         let mut headers = self.headers(from);
         while let Some((position, header)) = headers.next(disk, &self.log)? {
-            if position - from > u64::from(config.index_interval_bytes) {
+            if position - from > u64::from(config.index_interval_bytes)
+                || header.base_offset < self.next_offset
+            {
                 return Ok(false);
             }
             self.next_offset = header.last_offset() + 1;
@@ -261,9 +268,9 @@ impl<D: Disk> Segment<D> {
         self.times.cool();
     }
 
-    pub(crate) fn warm_indexes(&mut self, disk: &D) -> Result<(), DiskError> {
-        self.offsets.warm(disk)?;
-        self.times.warm(disk)
+    /// Loads the indexes, to be written further. `false` when their entries are not in order.
+    pub(crate) fn warm_indexes(&mut self, disk: &D) -> Result<bool, DiskError> {
+        Ok(self.offsets.warm(disk)? && self.times.warm(disk)?)
     }
 
     /// The files to sync, indexes too.
