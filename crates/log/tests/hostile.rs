@@ -68,15 +68,14 @@ proptest! {
         let (disk, mut log) = fresh(&LogConfig::default());
         append(&mut log, &plain(2, 10));
         let before = disk.contents(&path(0, "log")).unwrap();
-        match log.append(at(0), &batch, CLIENT) {
-            Ok(appended) => {
-                let rows = read_all(&log, 10);
-                prop_assert_eq!(rows.last().unwrap().offset, appended.last_offset);
-                let (again, recovery) = open(&disk.after_kill(), &LogConfig::default(), KILLED);
-                prop_assert!(recovery.is_clean());
-                prop_assert_eq!(read_all(&again, 10), rows);
-            }
-            Err(_) => prop_assert_eq!(disk.contents(&path(0, "log")).unwrap(), before),
+        if let Ok(appended) = log.append(at(0), &batch, CLIENT) {
+            let rows = read_all(&log, 10);
+            prop_assert_eq!(rows.last().unwrap().offset, appended.last_offset);
+            let (again, recovery) = open(&disk.after_kill(), &LogConfig::default(), KILLED);
+            prop_assert!(recovery.is_clean());
+            prop_assert_eq!(read_all(&again, 10), rows);
+        } else {
+            prop_assert_eq!(disk.contents(&path(0, "log")).unwrap(), before);
         }
     }
 
