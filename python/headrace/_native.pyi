@@ -1,15 +1,14 @@
-"""The native half; users meet it only through the package's own classes."""
-
+# The native half; users meet it only through the package's own classes.
 from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import final
+from typing import TypeAlias, final
 
 from typing_extensions import Buffer
 
 from headrace._types import RecordMetadata
 
-_Partition = tuple[str, int]
-_Options = Sequence[tuple[str, str]]
+_Partition: TypeAlias = tuple[str, int]
+_Options: TypeAlias = Sequence[tuple[str, str]]
 
 @final
 class Broker:

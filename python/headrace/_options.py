@@ -29,9 +29,6 @@ def pairs(
     given.extend((config or {}).items())
     given.extend(options.items())
     for name, value in given:
-        if not isinstance(name, str):
-            message = f"an option's name is a string, not {type(name).__name__}: {name!r}"
-            raise ConfigError(message)
         if value is None:
             continue
         key = name if "." in name else name.replace("_", ".")

@@ -193,7 +193,7 @@ class Admin:
             specs: by partition ``"earliest"``, ``"latest"``, ``"max_timestamp"``, or a time (aware datetime, or
                 milliseconds since the epoch): the first record at or after it.
         """
-        asked = [(tuple(tp), _spec(tp, spec)) for tp, spec in specs.items()]
+        asked = [((tp[0], tp[1]), _spec(tp, spec)) for tp, spec in specs.items()]
         return {TopicPartition(*tp): OffsetInfo(*info) for tp, info in self._native.list_offsets(asked)}
 
     def list_groups(self) -> list[GroupListing]:
@@ -206,7 +206,7 @@ class Admin:
 
     def alter_group_offsets(self, group_id: str, offsets: Mapping[tuple[str, int], int]) -> None:
         """Sets a group's committed offsets. The group must have no members."""
-        self._native.alter_group_offsets(group_id, [(tuple(tp), o) for tp, o in offsets.items()])
+        self._native.alter_group_offsets(group_id, [((tp[0], tp[1]), o) for tp, o in offsets.items()])
 
     def delete_groups(self, group_ids: Iterable[str]) -> None:
         """Deletes groups with their offsets. They must have no members."""
@@ -214,7 +214,7 @@ class Admin:
 
     def delete_records(self, offsets: Mapping[tuple[str, int], int]) -> dict[TopicPartition, int]:
         """Deletes the records before an offset; gives the new start of each partition."""
-        found = self._native.delete_records([(tuple(tp), o) for tp, o in offsets.items()])
+        found = self._native.delete_records([((tp[0], tp[1]), o) for tp, o in offsets.items()])
         return {TopicPartition(*tp): start for tp, start in found}
 
     def describe_topic_config(self, topic: str) -> dict[str, str | None]:
@@ -243,5 +243,7 @@ def _spec(tp: tuple[str, int], spec: OffsetSpec) -> int:
         return int(spec.timestamp() * 1000)
     if isinstance(spec, int) and not isinstance(spec, bool):
         return spec
-    message = f"{tp[0]}-{tp[1]}: an offset is looked up by {sorted(_SPECS)}, a time in ms or an aware datetime, not {spec!r}"
+    message = (
+        f"{tp[0]}-{tp[1]}: an offset is looked up by {sorted(_SPECS)}, a time in ms or an aware datetime, not {spec!r}"
+    )
     raise ValueError(message)

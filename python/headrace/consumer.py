@@ -102,13 +102,18 @@ class Consumer:
         """
         return [self._import(taken) for taken in self._native.poll_all(timeout, max_records)]
 
-    def position(self, partition: tuple[str, int]) -> int:
-        """The offset of the next row that `poll` gives for the partition."""
-        return self._native.position(tuple(partition), self._timeout)
+    def position(self, partition: tuple[str, int], timeout: float | None = None) -> int:
+        """The offset of the next row that `poll` gives for the partition; looked up first where it is not known yet.
+
+        Args:
+            partition: an assigned partition.
+            timeout: seconds; by default ``default.api.timeout.ms``.
+        """
+        return self._native.position((partition[0], partition[1]), timeout)
 
     def seek(self, partition: tuple[str, int], offset: int) -> None:
         """Goes on from ``offset`` in that partition; what was fetched of it is dropped."""
-        self._native.seek(tuple(partition), offset)
+        self._native.seek((partition[0], partition[1]), offset)
 
     def seek_to_beginning(self, partitions: Iterable[tuple[str, int]] | None = None) -> None:
         """Goes on from the earliest offset; by default in every assigned partition."""
@@ -137,7 +142,7 @@ class Consumer:
             offsets: next offset to read by partition; by default the position of every assigned partition.
             timeout: seconds; by default ``default.api.timeout.ms``.
         """
-        given = None if offsets is None else [(tuple(tp), offset) for tp, offset in offsets.items()]
+        given = None if offsets is None else [((topic, p), offset) for (topic, p), offset in offsets.items()]
         self._native.commit(given, timeout)
 
     def committed(
@@ -173,8 +178,6 @@ class Consumer:
     ) -> None:
         """Closes it."""
         self.close()
-
-    _timeout: float | None = None
 
     def _or_all(self, partitions: Iterable[tuple[str, int]] | None) -> list[tuple[str, int]]:
         return list(self.assignment() if partitions is None else partitions)

@@ -26,8 +26,8 @@ __all__ = [
     "Retriable",
     "SchemaError",
     "UsageError",
-    *(kind.__name__ for kind in BY_CODE.values()),
 ]
+__all__ += [kind.__name__ for kind in BY_CODE.values()]
 
 
 class KafkaTimeoutError(KafkaError, Retriable, TimeoutError):
@@ -82,7 +82,7 @@ _KINDS: dict[str, type[KafkaError]] = {
 }
 
 
-def from_native(
+def from_native(  # noqa: PLR0917  (the native side has no keywords)
     kind: str, code: int | None, name: str, message: str, retriable: bool, details: dict[str, object]
 ) -> KafkaError:
     """Makes the error for what the native side reports."""

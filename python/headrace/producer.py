@@ -82,7 +82,7 @@ class Producer:
         self._native.send(topic, partition, key, value, _headers(headers), _timestamp(timestamp), future)
         return future
 
-    def send_arrow(self, topic: str | None, data: Any) -> Future[int]:  # noqa: ANN401  (anything that speaks Arrow)
+    def send_arrow(self, topic: str | None, data: Any) -> Future[int]:
         """Queues every row of Arrow data; returns when all rows are in the buffer.
 
         Args:

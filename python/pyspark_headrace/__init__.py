@@ -1,4 +1,4 @@
-"""Registers ``format("headrace")`` by itself: PySpark looks for ``DefaultSource`` in every module named ``pyspark_*``."""
+"""Registers ``format("headrace")`` by itself: PySpark looks for ``DefaultSource`` in modules named ``pyspark_*``."""
 
 from headrace.spark import HeadraceDataSource as DefaultSource
 

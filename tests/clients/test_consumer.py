@@ -41,7 +41,9 @@ def drain(consumer, count, max_records=None):
     while len(got) < count:
         assert time.monotonic() < deadline, f"{len(got)} of {count}"
         batch = consumer.poll(1.0, max_records)
-        got.extend(zip(batch["partition"].to_pylist(), batch["offset"].to_pylist(), batch["value"].to_pylist(), strict=True))
+        got.extend(
+            zip(batch["partition"].to_pylist(), batch["offset"].to_pylist(), batch["value"].to_pylist(), strict=True)
+        )
     return got
 
 
@@ -175,10 +177,12 @@ def test_offsets_beyond_the_log(cluster, filled):
 
 
 def test_unknown_topics_and_partitions(cluster, topic):
-    with hr.Consumer(cluster.bootstrap_servers, allow_auto_create_topics=False, default_api_timeout_ms=3000) as consumer:
+    with hr.Consumer(
+        cluster.bootstrap_servers, allow_auto_create_topics=False, default_api_timeout_ms=3000
+    ) as consumer:
         consumer.assign([(topic, 0)])
         with pytest.raises((UnknownTopicOrPartitionError, KafkaTimeoutError), match=topic):
-            consumer.position((topic, 0), )
+            consumer.position((topic, 0))
         with pytest.raises(UsageError, match="not assigned"):
             consumer.seek(("other", 0), 1)
     with pytest.raises(KafkaError, match=topic):
@@ -186,7 +190,12 @@ def test_unknown_topics_and_partitions(cluster, topic):
 
 
 def test_two_members_share_a_topic_and_one_takes_over(cluster, filled):
-    options = {"group.id": f"g-{filled}", "auto.offset.reset": "earliest", "session.timeout.ms": 6000, "heartbeat.interval.ms": 500}
+    options = {
+        "group.id": f"g-{filled}",
+        "auto.offset.reset": "earliest",
+        "session.timeout.ms": 6000,
+        "heartbeat.interval.ms": 500,
+    }
     with hr.Consumer(cluster.bootstrap_servers, options) as first:
         first.subscribe([filled])
         drain(first, 2000)

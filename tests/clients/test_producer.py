@@ -24,7 +24,11 @@ CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 
 
 def rows(cluster, topic, **options):
-    return hr.read(cluster.bootstrap_servers, topic, **options).read_all().sort_by([("partition", "ascending"), ("offset", "ascending")])
+    return (
+        hr.read(cluster.bootstrap_servers, topic, **options)
+        .read_all()
+        .sort_by([("partition", "ascending"), ("offset", "ascending")])
+    )
 
 
 def test_a_sent_record_comes_back_whole(cluster, topic):
@@ -78,7 +82,7 @@ def test_every_codec_is_read_by_others_and_by_us(cluster, topic, codec):
     )
     try:
         other.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
-        got = []
+        got: list[bytes | None] = []
         while len(got) < 3000:
             messages = other.consume(3000, 10)
             assert messages
@@ -123,7 +127,7 @@ def test_keys_choose_the_partition_that_java_would(cluster, topic):
         producer.send_arrow(topic, pa.table({"value": keys, "key": keys}))
     ours = {row["key"]: row["partition"] for row in rows(cluster, topic).to_pylist()}
     other = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap_servers, "partitioner": "murmur2_random"})
-    theirs = {}
+    theirs: dict[bytes, int] = {}
     for key in keys:
         other.produce(topic, b"x", key, on_delivery=lambda _e, m: theirs.__setitem__(m.key(), m.partition()))
     other.flush(10)
@@ -180,15 +184,15 @@ def test_a_small_buffer_slows_down_and_loses_nothing(cluster, topic):
 def test_what_cannot_be_sent_says_why(cluster, topic):
     cluster.create_topic(topic, 2)
     with hr.Producer(cluster.bootstrap_servers, max_request_size=10_000, max_block_ms=1500) as producer:
-        with pytest.raises(RecordError, match="max.request.size"):
+        with pytest.raises(RecordError, match=r"max\.request\.size"):
             producer.send(topic, b"x" * 20_000)
         with pytest.raises(UsageError, match=f"{topic}.* has no partition 2: it has 2"):
             producer.send(topic, b"x", partition=2)
-        with pytest.raises(TypeError, match="value is bytes .* not str; encode it first"):
+        with pytest.raises(TypeError, match=r"value is bytes .* not str; encode it first"):
             producer.send(topic, "text")
         with pytest.raises(SchemaError, match="value"):
             producer.send_arrow(topic, pa.table({"vlaue": [b"x"]}))
-        with pytest.raises(SchemaError, match="key.*Int64"):
+        with pytest.raises(SchemaError, match=r"key.*Int64"):
             producer.send_arrow(topic, pa.table({"value": [b"x"], "key": [1]}))
         with pytest.raises(TypeError, match="send_arrow takes"):
             producer.send_arrow(topic, [b"x"])
@@ -225,7 +229,7 @@ def test_options_are_checked_by_name_and_value():
     ]:
         with pytest.raises(ConfigError, match=message):
             hr.Producer("127.0.0.1:1", options)
-    with pytest.raises(ConfigError, match="bootstrap.servers"):
+    with pytest.raises(ConfigError, match=r"bootstrap\.servers"):
         hr.Producer()
     with pytest.raises(ConfigError, match="given twice"):
         hr.Producer("127.0.0.1:1", {"linger.ms": 1}, linger_ms=2)

@@ -33,7 +33,9 @@ def filled(cluster, topic):
 
 
 def offsets(table, partition):
-    return [o for p, o in zip(table["partition"].to_pylist(), table["offset"].to_pylist(), strict=True) if p == partition]
+    return [
+        o for p, o in zip(table["partition"].to_pylist(), table["offset"].to_pylist(), strict=True) if p == partition
+    ]
 
 
 def test_the_whole_topic(cluster, filled):
@@ -76,8 +78,8 @@ def test_others_take_the_stream(cluster, filled):
     frame = pl.DataFrame(hr.read(b, filled))
     assert frame.height == 900
     assert frame["offset"].max() == 299
-    reader = pa.RecordBatchReader.from_stream(hr.read(b, filled))
-    (row,) = duckdb.sql("select count(*), max(\"offset\"), count(distinct partition) from reader").fetchall()
+    reader = pa.RecordBatchReader.from_stream(hr.read(b, filled))  # noqa: F841  (duckdb finds it by name)
+    (row,) = duckdb.sql('select count(*), max("offset"), count(distinct partition) from reader').fetchall()
     assert row == (900, 299, 3)
     assert sum(batch.num_rows for batch in hr.read(b, filled)) == 900
 

@@ -66,7 +66,9 @@ def _batches(options: argparse.Namespace) -> Iterator[pa.RecordBatch]:
         settings["group.id"] = options.group
     left = options.max
     with Admin(options.bootstrap, dict(options.option)) as admin, Consumer(options.bootstrap, settings) as consumer:
-        partitions = [(options.topic, p.partition) for p in admin.describe_topics([options.topic])[options.topic].partitions]
+        partitions = [
+            (options.topic, p.partition) for p in admin.describe_topics([options.topic])[options.topic].partitions
+        ]
         waiting = None
         if options.until_end:
             waiting = {tp: info.offset for tp, info in admin.list_offsets(dict.fromkeys(partitions, "latest")).items()}

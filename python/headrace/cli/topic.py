@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from headrace._types import TopicPartition
 from headrace.admin import Admin
 from headrace.cli._common import client_options, setting, table
 
@@ -55,11 +56,18 @@ def describe_topics(options: argparse.Namespace) -> None:
     """Prints partitions and their offsets."""
     with Admin(options.bootstrap, dict(options.option)) as admin:
         topics = admin.describe_topics(options.name)
-        partitions = [(name, p.partition) for name, topic in topics.items() for p in topic.partitions]
+        partitions = [TopicPartition(name, p.partition) for name, topic in topics.items() for p in topic.partitions]
         first = admin.list_offsets(dict.fromkeys(partitions, "earliest"))
         last = admin.list_offsets(dict.fromkeys(partitions, "latest"))
         rows = [
-            (name, p.partition, p.leader, p.leader_epoch, first[name, p.partition].offset, last[name, p.partition].offset)
+            (
+                name,
+                p.partition,
+                p.leader,
+                p.leader_epoch,
+                first[TopicPartition(name, p.partition)].offset,
+                last[TopicPartition(name, p.partition)].offset,
+            )
             for name, topic in topics.items()
             for p in topic.partitions
         ]

@@ -153,7 +153,7 @@ def spark_session() -> Iterator[Any]:
         spark.stop()
 
 
-def wait_for_first_batch(query: Any) -> None:  # noqa: ANN401  (a Spark query)
+def wait_for_first_batch(query: Any) -> None:
     """Waits until the query has looked at its topics once."""
     deadline = time.monotonic() + SETTLE_TIMEOUT_S
     while query.isActive and time.monotonic() < deadline:
@@ -162,7 +162,7 @@ def wait_for_first_batch(query: Any) -> None:  # noqa: ANN401  (a Spark query)
         time.sleep(0.1)
 
 
-def watch(replay: Replay, query: Any, results: Results, wanted: int) -> bool:  # noqa: ANN401  (a Spark query)
+def watch(replay: Replay, query: Any, results: Results, wanted: int) -> bool:
     """Shows progress until every row is there; false when they do not come."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415
 
@@ -222,7 +222,9 @@ def summary(replay: Replay, results: Results, wanted: pa.Table, differences: lis
     delays = sorted(delay for _, delay, _ in results.delays)
     if delays:
         p50, p99 = delays[len(delays) // 2], delays[min(int(len(delays) * 0.99), len(delays) - 1)]
-        say(f"{replay.progress.records:,} records in, {len(results):,} rows out; delay p50 {p50:.2f} s, p99 {p99:.2f} s")
+        say(
+            f"{replay.progress.records:,} records in, {len(results):,} rows out; delay p50 {p50:.2f} s, p99 {p99:.2f} s"
+        )
     if differences:
         say("the result is WRONG:")
         for line in differences:

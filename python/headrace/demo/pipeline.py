@@ -13,7 +13,7 @@ from headrace.demo import data
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 WATERMARK = "10 minutes"
 """Data time that a partition may lag behind the others; a quarter of a second at the demo's pace."""
@@ -74,9 +74,7 @@ def start(
     spark: SparkSession, bootstrap_servers: str, starting: dict[str, str], checkpoint: str, results: Results
 ) -> StreamingQuery:
     """Starts the query; its rows arrive in ``results``."""
-    flow = measurements(
-        source(spark, bootstrap_servers, data.FLOW_TOPIC, starting[data.FLOW_TOPIC]), "flow", "int"
-    )
+    flow = measurements(source(spark, bootstrap_servers, data.FLOW_TOPIC, starting[data.FLOW_TOPIC]), "flow", "int")
     speed = measurements(
         source(spark, bootstrap_servers, data.SPEED_TOPIC, starting[data.SPEED_TOPIC]), "speed", "double"
     )
