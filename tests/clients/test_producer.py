@@ -127,7 +127,7 @@ def test_keys_choose_the_partition_that_java_would(cluster, topic):
         producer.send_arrow(topic, pa.table({"value": keys, "key": keys}))
     ours = {row["key"]: row["partition"] for row in rows(cluster, topic).to_pylist()}
     other = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap_servers, "partitioner": "murmur2_random"})
-    theirs: dict[bytes, int] = {}
+    theirs: dict[bytes | None, int | None] = {}
     for key in keys:
         other.produce(topic, b"x", key, on_delivery=lambda _e, m: theirs.__setitem__(m.key(), m.partition()))
     other.flush(10)
