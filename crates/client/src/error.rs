@@ -212,3 +212,66 @@ impl Error {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_speaks_in_a_sentence_that_names_what_it_is_about() {
+        for (error, text) in [
+            (
+                Error::partition(ErrorCode::NOT_LEADER_OR_FOLLOWER, "t", 3, "node 1"),
+                "topic 't', partition 3: The broker is not the partition's leader, or holds no replica of it: node 1 \
+                 (NOT_LEADER_OR_FOLLOWER)",
+            ),
+            (
+                Error::topic(ErrorCode::TOPIC_AUTHORIZATION_FAILED, "secret", ""),
+                "topic 'secret': The user may not do this with the topic (TOPIC_AUTHORIZATION_FAILED)",
+            ),
+            (Error::timeout("looking up offsets", 500), "looking up offsets took longer than 500 ms"),
+            (
+                Error::Disconnected { peer: "node 1 (k:9092)".into(), why: "cannot connect: refused".into() },
+                "node 1 (k:9092): cannot connect: refused",
+            ),
+            (Error::config("linger", "no such option"), "option 'linger': no such option"),
+            (
+                Error::Record {
+                    topic: "t".into(),
+                    partition: 0,
+                    offset: 7,
+                    why: "its checksum is wrong".into(),
+                },
+                "topic 't', partition 0: offset 7: its checksum is wrong",
+            ),
+            (
+                Error::Record { topic: "t".into(), partition: 0, offset: -1, why: "it is too large".into() },
+                "topic 't', partition 0: it is too large",
+            ),
+        ] {
+            assert_eq!(error.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn only_what_may_pass_is_retriable() {
+        assert!(Error::timeout("x", 1).retriable());
+        assert!(Error::broker(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS, "").retriable());
+        for error in [
+            Error::broker(ErrorCode::TOPIC_AUTHORIZATION_FAILED, ""),
+            Error::Protocol { peer: String::new(), why: String::new() },
+            Error::Closed,
+            Error::Forked,
+            Error::Usage(String::new()),
+        ] {
+            assert!(!error.retriable(), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn a_code_from_a_newer_broker_is_kept() {
+        let error = Error::topic(ErrorCode::new(9_999), "t", "");
+        assert_eq!(error.code().map(ErrorCode::code), Some(9_999));
+        assert!(error.to_string().contains("'t'") && !error.retriable(), "{error}");
+    }
+}

@@ -44,6 +44,8 @@ impl Refresh {
             return;
         }
         self.wanted.insert(topic.to_owned());
+        // What another topic has missed so far must not slow down this one.
+        self.failures = 0;
         if self.in_flight {
             self.again = true;
         } else {

@@ -253,10 +253,6 @@ impl ConsumerConfig {
             }
             config.enable_auto_commit = false;
         }
-        if config.isolation_level == IsolationLevel::ReadCommitted {
-            let why = "read_committed is not supported yet; it takes read_uncommitted";
-            return Err(Error::config("isolation.level", why));
-        }
         Ok(config)
     }
 }
