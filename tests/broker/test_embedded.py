@@ -1,0 +1,186 @@
+"""The broker's life: start, stop, restart, kill, and what it refuses."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+import headrace as hr
+from headrace.errors import BrokerStartError, ConfigError, KafkaError
+
+
+class Process:
+    """`headrace broker` as a process of its own."""
+
+    def __init__(self, *arguments, **options):
+        command = [sys.executable, "-m", "headrace.cli", "broker", "--port", "0", *map(str, arguments)]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+        line = self.process.stdout.readline()
+        assert line.startswith("serving on "), (line, self.process.stderr.read())
+        self.servers = line.split()[2]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.communicate(timeout=10)
+
+    def end(self, number=signal.SIGTERM):
+        self.process.send_signal(number)
+        return self.process.wait(10)
+
+
+def values(servers, topic):
+    return hr.read(servers, topic).read_all()["value"].to_pylist()
+
+
+def test_a_temporary_broker_leaves_nothing_behind(topic):
+    before = set(os.listdir("/tmp"))
+    with hr.Broker.start() as broker:
+        assert broker.is_running
+        assert broker.recovery == []
+        servers = broker.bootstrap_servers
+        with hr.Producer(servers) as producer:
+            producer.send(topic, b"x").result(10)
+    assert not broker.is_running
+    assert {f for f in set(os.listdir("/tmp")) - before if f.startswith("headrace-")} == set()
+    host, port = servers.split(":")
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((host, int(port)), timeout=1)
+    broker.stop()
+
+
+def test_data_outlives_a_clean_stop(tmp_path, topic):
+    with hr.Broker.start(tmp_path) as broker:
+        with hr.Admin(broker.bootstrap_servers) as admin:
+            admin.create_topic(topic, 2, 1, {"retention.ms": "77777777"})
+            admin.alter_group_offsets("g", {(topic, 1): 1})
+            before = admin.describe_topics([topic])
+        with hr.Producer(broker.bootstrap_servers) as producer:
+            producer.send(topic, b"one", partition=1).result(10)
+    with hr.Broker.start(tmp_path) as broker:
+        assert broker.recovery == []
+        with hr.Admin(broker.bootstrap_servers) as admin:
+            after = admin.describe_topics([topic])
+            assert after[topic].topic_id == before[topic].topic_id
+            assert len(after[topic].partitions) == 2
+            assert admin.describe_topic_config(topic)["retention.ms"] == "77777777"
+            assert admin.group_offsets("g") == {(topic, 1): 1}
+        assert values(broker.bootstrap_servers, topic) == [b"one"]
+
+
+def test_kill_9_with_a_torn_tail_loses_nothing_acknowledged(tmp_path, topic):
+    with Process("--data-dir", tmp_path) as broker:
+        with hr.Producer(broker.servers, batch_size=5000) as producer:
+            futures = [producer.send(topic, b"%d" % i * 50) for i in range(2000)]
+            acknowledged = [f.result(10).offset for f in futures]
+            assert acknowledged == list(range(2000))
+            with hr.Consumer(broker.servers, group_id="g") as consumer:
+                consumer.commit({(topic, 0): 1234})
+            assert broker.end(signal.SIGKILL) == -signal.SIGKILL
+    log = max(tmp_path.glob(f"{topic}-0/*.log"))
+    with log.open("ab") as file:
+        file.write(log.read_bytes()[:700])
+    with hr.Broker.start(tmp_path) as broker:
+        assert any(topic in line for line in broker.recovery), broker.recovery
+        assert values(broker.bootstrap_servers, topic) == [b"%d" % i * 50 for i in range(2000)]
+        with hr.Admin(broker.bootstrap_servers) as admin:
+            assert admin.group_offsets("g") == {(topic, 0): 1234}
+        with hr.Producer(broker.bootstrap_servers) as producer:
+            assert producer.send(topic, b"next").result(10).offset == 2000
+
+
+def test_one_broker_a_directory(tmp_path):
+    with hr.Broker.start(tmp_path):
+        with pytest.raises(BrokerStartError, match=f"{tmp_path}.*use"):
+            hr.Broker.start(tmp_path)
+        command = [sys.executable, "-m", "headrace.cli", "broker", "--port", "0", "--data-dir", str(tmp_path)]
+        other = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+        assert other.returncode == 1
+        assert str(tmp_path) in other.stderr
+    hr.Broker.start(tmp_path).stop()
+
+
+def test_a_port_that_is_taken():
+    with hr.Broker.start() as broker:
+        port = int(broker.bootstrap_servers.split(":")[1])
+        with pytest.raises(BrokerStartError, match=str(port)):
+            hr.Broker.start(port=port)
+
+
+def test_settings_are_checked():
+    with pytest.raises(ConfigError, match=r"log\.segment\.bites.*log\.segment\.bytes"):
+        hr.Broker.start(config={"log.segment.bites": 1})
+    with pytest.raises(ConfigError, match=r"log\.segment\.bytes"):
+        hr.Broker.start(log_segment_bytes="large")
+
+
+def test_a_folder_that_cannot_be_used(tmp_path):
+    file = tmp_path / "file"
+    file.write_text("x")
+    with pytest.raises(BrokerStartError, match=str(file)):
+        hr.Broker.start(file)
+
+
+def test_segments_roll_and_retention_deletes_the_oldest(tmp_path, topic):
+    config = {"log.retention.check.interval.ms": 100}
+    with hr.Broker.start(tmp_path, config=config) as broker:
+        with hr.Admin(broker.bootstrap_servers) as admin, hr.Producer(broker.bootstrap_servers) as producer:
+            admin.create_topic(topic, 1, 1, {"segment.bytes": "20000", "retention.bytes": "60000"})
+            for i in range(200):
+                producer.send(topic, b"%d" % i + b"x" * 1000).result(10)
+            deadline = time.monotonic() + 20
+            while admin.list_offsets({(topic, 0): "earliest"})[topic, 0].offset == 0:
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+            start = admin.list_offsets({(topic, 0): "earliest"})[topic, 0].offset
+        rest = values(broker.bootstrap_servers, topic)
+        assert 20 < len(rest) <= 200 - start
+        assert rest[-1].startswith(b"199x")
+
+
+def test_a_full_disk_is_an_error_of_the_partition(tmp_path, topic):
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
+
+    with Process("--data-dir", tmp_path, preexec_fn=limit) as broker:
+        with hr.Producer(broker.servers, delivery_timeout_ms=4000, request_timeout_ms=2000, retries=2) as producer:
+            for i in range(20):
+                producer.send(topic, b"%d" % i + b"x" * 10_000, partition=0).result(10)
+            with pytest.raises(KafkaError, match=topic) as caught:
+                for _ in range(20):
+                    producer.send(topic, b"x" * 10_000, partition=0).result(10)
+            assert caught.value.topic == topic
+            other = producer.send(f"{topic}-other", b"fits").result(10)
+            assert other.offset == 0
+            with pytest.raises(KafkaError):
+                producer.flush()
+        kept = values(broker.servers, topic)
+        assert [v[: len(b"%d" % i)] for i, v in enumerate(kept[:20])] == [b"%d" % i for i in range(20)]
+        assert broker.end() == 0
+    with hr.Broker.start(tmp_path) as broker:
+        assert values(broker.bootstrap_servers, topic) == kept
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_command_ends_cleanly(tmp_path, topic, number):
+    with Process("--data-dir", tmp_path) as broker:
+        with hr.Producer(broker.servers) as producer:
+            producer.send(topic, b"x").result(10)
+        assert broker.end(number) == 0
+    with hr.Broker.start(tmp_path) as broker:
+        assert broker.recovery == []
+        assert values(broker.bootstrap_servers, topic) == [b"x"]
+
+
+def test_the_command_does_not_load_pyarrow():
+    code = "import sys, headrace.cli.broker; sys.exit('pyarrow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=20, check=False).returncode == 0
