@@ -1,5 +1,9 @@
-"""Registers ``format("headrace")`` by itself: PySpark looks for ``DefaultSource`` in modules named ``pyspark_*``."""
+"""Registers ``format("headrace")`` by itself; PySpark seeks ``DefaultSource`` in all modules named ``pyspark_*``."""
 
-from headrace.spark import HeadraceDataSource as DefaultSource
-
-__all__ = ["DefaultSource"]
+try:
+    from headrace.spark import HeadraceDataSource as DefaultSource
+except ImportError:
+    # An older PySpark, or a broken installation: an error here would take all other Python data sources down too.
+    __all__ = []
+else:
+    __all__ = ["DefaultSource"]

@@ -14,6 +14,11 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+try:
+    import pyspark.sql.streaming.datasource  # noqa: F401  (new in 4.2, and what the source needs of it)
+except ImportError as missing:
+    raise ImportError("headrace.spark needs PySpark 4.2 or newer: pip install 'headrace[spark]'") from missing
+
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import (
     ArrayType,
@@ -26,9 +31,12 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from headrace._options import pairs
 from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyspark.sql import SparkSession
     from pyspark.sql.datasource import (
         DataSourceReader,
@@ -38,7 +46,7 @@ if TYPE_CHECKING:
     )
 
     from headrace._options import OptionValue
-    from headrace.spark.options import SourceOptions
+    from headrace.spark.options import SinkOptions, SourceOptions
 
 __all__ = ["HeadraceDataSource", "register", "session"]
 
@@ -64,7 +72,12 @@ class HeadraceDataSource(DataSource):
 
     def schema(self) -> StructType:
         """The source's columns: those of Spark's own connector, or those that ``columns`` names."""
-        return _schema(self._source(streaming=_is_streaming(dict(self.options))))
+        from headrace.spark.source import check_clients  # noqa: PLC0415  (driver only)
+
+        # Whatever is wrong in batch and streaming queries alike is said by `load`; the rest when the query starts.
+        options = self._source(streaming=None)
+        check_clients(options)
+        return _schema(options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A reader for ``spark.read``."""
@@ -82,31 +95,33 @@ class HeadraceDataSource(DataSource):
         _check_user_schema(schema, options)
         return StreamReader(options)
 
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001  (Spark's signature)
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """A writer for ``df.write``."""
-        from headrace.spark.options import sink_options  # noqa: PLC0415  (driver only)
-        from headrace.spark.sink import BatchWriter, check_schema  # noqa: PLC0415  (driver only)
+        from headrace.spark.sink import BatchWriter  # noqa: PLC0415  (driver only)
 
         if overwrite:
             raise ConfigError("the headrace sink appends: use mode('append'); a topic cannot be overwritten")
-        options = sink_options(self.options)
-        return BatchWriter(options, check_schema(schema, options))
+        return BatchWriter(*self._sink(schema))
 
     def streamWriter(  # noqa: N802  (Spark's name)
-        self,
-        schema: StructType,
-        overwrite: bool,  # noqa: FBT001  (Spark's signature)
+        self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamWriter:
         """A writer for ``df.writeStream``."""
-        from headrace.spark.options import sink_options  # noqa: PLC0415  (driver only)
-        from headrace.spark.sink import StreamWriter, check_schema  # noqa: PLC0415  (driver only)
+        from headrace.spark.sink import StreamWriter  # noqa: PLC0415  (driver only)
 
         if overwrite:
             raise ConfigError("the headrace sink appends: outputMode('complete') is not supported")
-        options = sink_options(self.options)
-        return StreamWriter(options, check_schema(schema, options))
+        return StreamWriter(*self._sink(schema))
 
-    def _source(self, *, streaming: bool) -> SourceOptions:
+    def _sink(self, schema: StructType) -> tuple[SinkOptions, list[str]]:
+        from headrace.spark.options import sink_options  # noqa: PLC0415  (driver only)
+        from headrace.spark.sink import check_client, check_schema  # noqa: PLC0415  (driver only)
+
+        options = sink_options(self.options)
+        check_client(options)
+        return options, check_schema(schema, options)
+
+    def _source(self, *, streaming: bool | None) -> SourceOptions:
         from headrace.spark.options import source_options  # noqa: PLC0415  (driver only)
 
         return source_options(self.options, streaming=streaming)
@@ -114,20 +129,28 @@ class HeadraceDataSource(DataSource):
 
 def register(spark: SparkSession) -> SparkSession:
     """Makes ``format("headrace")`` known to a session that was made elsewhere."""
-    spark.dataSource.register(HeadraceDataSource)
+    if not _is_known(spark):
+        spark.dataSource.register(HeadraceDataSource)
     return spark
 
 
-def session(app_name: str = "headrace", *, master: str | None = None, **config: OptionValue) -> SparkSession:
+def session(
+    app_name: str = "headrace",
+    *,
+    master: str | None = None,
+    config: Mapping[str, OptionValue] | None = None,
+    **options: OptionValue,
+) -> SparkSession:
     """A session set up for the source: this Python for the workers, Unix sockets to them, the source registered.
 
-    Both settings count only when they are made before the session starts; with a session that runs already they are
-    left as they are.
+    The first two count only when they are set before the session starts; a session that runs already is taken as it
+    is. An environment variable ``PYSPARK_PYTHON`` stays as it is: that Python must have headrace too.
 
     Args:
         app_name: shown in Spark's UI.
         master: such as ``local[2]``; by default what spark-submit or Spark's own settings say, else all local cores.
-        **config: further Spark settings, underscores for dots: ``spark_sql_shuffle_partitions=2``.
+        config: further Spark settings by name.
+        **options: the same as keywords, underscores for dots: ``spark_sql_shuffle_partitions=2``.
     """
     from pyspark.sql import SparkSession  # noqa: PLC0415  (heavy)
 
@@ -135,11 +158,21 @@ def session(app_name: str = "headrace", *, master: str | None = None, **config: 
     builder = SparkSession.builder.appName(app_name)
     if master is not None:
         builder = builder.master(master)
-    builder = builder.config("spark.python.unix.domain.socket.enabled", "true")
-    for name, value in config.items():
-        text = str(value).lower() if isinstance(value, bool) else str(value)
-        builder = builder.config(name.replace("_", "."), text)
+    for name, value in {
+        "spark.python.unix.domain.socket.enabled": "true",
+        **dict(pairs(None, config, options)),
+    }.items():
+        builder = builder.config(name, value)
     return register(builder.getOrCreate())
+
+
+def _is_known(spark: SparkSession) -> bool:
+    """Whether the session's own search for modules named ``pyspark_*`` has found the source."""
+    try:
+        manager = spark._jsparkSession.sessionState().dataSourceManager()  # noqa: SLF001  (there is no public way)
+        return bool(manager.dataSourceExists(HeadraceDataSource.name()))
+    except Exception:  # noqa: BLE001  (not a classic session, or Spark has changed: registering twice only warns)
+        return False
 
 
 def _schema(options: SourceOptions) -> StructType:
@@ -149,14 +182,3 @@ def _schema(options: SourceOptions) -> StructType:
 def _check_user_schema(schema: StructType, options: SourceOptions) -> None:
     if schema != _schema(options):
         raise ConfigError("the headrace source has a schema of its own and takes no other: remove .schema(...)")
-
-
-def _is_streaming(options: dict[str, str]) -> bool:
-    """Whether only a streaming query could mean these options; Spark asks for the schema before it says which it is."""
-    from headrace.spark.options import source_options  # noqa: PLC0415  (driver only)
-
-    try:
-        source_options(options, streaming=False)
-    except ConfigError:
-        return True
-    return False

@@ -1,88 +1,132 @@
-"""Clients that outlive a micro-batch: one of each kind a process and set of options, made on first use.
+"""Clients that outlive a micro-batch: kept by the process that made them, lent to one task at a time.
 
-Native threads do not survive a fork, so the cache is keyed by process: a worker forked from one that had a client makes
-its own.
+Spark reuses its Python workers, so a client's connections serve the next micro-batch as well. Native threads do not
+survive a fork: a forked process starts without its parent's clients.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+from collections import OrderedDict
+from contextlib import contextmanager
 from threading import Lock
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from headrace import _native
 from headrace.admin import Admin
+from headrace.consumer import Consumer
 from headrace.producer import Producer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
     from typing import TypeVar
 
     Client = TypeVar("Client")
 
 Settings: TypeAlias = "tuple[tuple[str, str], ...]"
+"""Client options by Kafka's names, sorted: the same options in another query share a client."""
+
+IDLE_MAX: Final = 8
+"""Clients that a process keeps for later; the one idle for longest makes room."""
+
+FAILED_CLOSE_S: Final = 1.0
+"""How long a producer may flush when its task has failed already and will send everything again."""
+
+COMMON_OPTIONS: Final = frozenset(
+    {
+        "bootstrap.servers",
+        "client.id",
+        "request.timeout.ms",
+        "default.api.timeout.ms",
+        "metadata.max.age.ms",
+        "reconnect.backoff.ms",
+        "reconnect.backoff.max.ms",
+        "retry.backoff.ms",
+        "retry.backoff.max.ms",
+        "socket.connection.setup.timeout.ms",
+        "socket.connection.setup.timeout.max.ms",
+        "connections.max.idle.ms",
+        "receive.buffer.bytes",
+        "send.buffer.bytes",
+        "security.protocol",
+    }
+)
+"""What every client takes (docs/options.md, "All clients")."""
 
 _log = logging.getLogger("headrace.spark")
 _lock = Lock()
-_clients: dict[tuple[int, str, Settings], object] = {}
+_idle: OrderedDict[tuple[str, Settings], tuple[Any, Callable[[Any], None]]] = OrderedDict()
 
 
-def admin(settings: Settings) -> Admin:
-    """The process's admin client for these options."""
-    return _get("admin", settings, lambda: Admin(config=_shared(settings)))
+def admin(settings: Settings) -> AbstractContextManager[Admin]:
+    """Lends an admin client; of these options it gets those that are not a consumer's alone."""
+    shared = {k: v for k, v in settings if k in COMMON_OPTIONS or k.startswith(("ssl.", "sasl."))}
+    return _lend("admin", tuple(sorted(shared.items())), lambda: Admin(config=shared), Admin.close)
 
 
-def range_reader(settings: Settings) -> _native.RangeReader:
-    """The process's reader of offset ranges for these options."""
-    return _get("reader", settings, lambda: _native.RangeReader(list(settings)))
+def consumer(settings: Settings) -> AbstractContextManager[Consumer]:
+    """Lends a consumer without partitions, for look-ups that must see what its isolation level shows."""
+    return _lend("consumer", settings, lambda: Consumer(config=dict(settings)), Consumer.close)
 
 
-def producer(settings: Settings) -> Producer:
-    """The process's producer for these options."""
-    return _get("producer", settings, lambda: Producer(config=dict(settings)))
+def range_reader(settings: Settings) -> AbstractContextManager[_native.RangeReader]:
+    """Lends a reader of offset ranges."""
+    return _lend("reader", settings, lambda: _native.RangeReader(list(settings)), _native.RangeReader.close)
 
 
-def forget(kind: str, settings: Settings) -> None:
-    """Drops a client that has failed, so that the next use makes a fresh one."""
+def producer(settings: Settings) -> AbstractContextManager[Producer]:
+    """Lends a producer."""
+    return _lend(
+        "producer", settings, lambda: Producer(config=dict(settings)), lambda failed: failed.close(FAILED_CLOSE_S)
+    )
+
+
+def close_idle() -> None:
+    """Closes all that is not lent at the moment, at the end of a query."""
     with _lock:
-        client = _clients.pop((os.getpid(), kind, settings), None)
-    close = getattr(client, "close", None)
-    if close is not None:
-        close()
+        unused = list(_idle.values())
+        _idle.clear()
+    for client, close in unused:
+        _close_quietly(client, close)
 
 
-def forget_quietly(kind: str, settings: Settings) -> None:
-    """The same where another error is being raised already."""
+@contextmanager
+def _lend(
+    kind: str, settings: Settings, make: Callable[[], Client], close: Callable[[Client], None]
+) -> Iterator[Client]:
+    key = (kind, settings)
+    with _lock:
+        kept = _idle.pop(key, None)
+    client: Client = kept[0] if kept is not None else make()
     try:
-        forget(kind, settings)
-    except Exception:  # noqa: BLE001  (the first error says more)
-        _log.debug("closing a failed %s", kind, exc_info=True)
-
-
-def _get(kind: str, settings: Settings, make: Callable[[], Client]) -> Client:
-    key = (os.getpid(), kind, settings)
+        yield client
+    except BaseException:
+        # Also when a task stops half-way: the client may be in the middle of a range or of a batch.
+        _close_quietly(client, close)
+        raise
     with _lock:
-        client = _clients.get(key)
-        if client is None:
-            client = _clients[key] = make()
-        return client  # type: ignore[return-value]  # the kind in the key fixes the type
+        unused = [_idle.pop(key)] if key in _idle else []
+        _idle[key] = (client, close)
+        while len(_idle) > IDLE_MAX:
+            unused.append(_idle.popitem(last=False)[1])
+    for old, close_old in unused:
+        _close_quietly(old, close_old)
 
 
-_COMMON = (
-    "bootstrap.servers",
-    "client.id",
-    "request.timeout.ms",
-    "default.api.timeout.ms",
-    "metadata.max.age.ms",
-    "reconnect.backoff.ms",
-    "reconnect.backoff.max.ms",
-    "retry.backoff.ms",
-    "retry.backoff.max.ms",
-    "security.protocol",
-)
+def _close_quietly(client: Client, close: Callable[[Client], None]) -> None:
+    try:
+        close(client)
+    except Exception:  # noqa: BLE001  (nobody uses it any more, or the first error says more)
+        _log.debug("closing a client", exc_info=True)
 
 
-def _shared(settings: Settings) -> dict[str, str | int | float | bool | None]:
-    """Those options of a consumer that an admin client takes as well."""
-    return {name: value for name, value in settings if name in _COMMON or name.startswith(("ssl.", "sasl."))}
+def _start_afresh() -> None:
+    """In a forked child: the parent's clients have no threads here, and its lock may be held for ever."""
+    global _lock  # noqa: PLW0603  (the one way to drop a lock that is held)
+    _lock = Lock()
+    _idle.clear()
+
+
+os.register_at_fork(after_in_child=_start_afresh)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from typing import TYPE_CHECKING
 
-from headrace.errors import ConfigError, KafkaError, Retriable
+from headrace.errors import ConfigError, KafkaError, KafkaTimeoutError, Retriable, UnknownTopicOrPartitionError
 from headrace.spark import clients
 from headrace.spark.options import EARLIEST, LATEST
 
@@ -20,52 +21,119 @@ if TYPE_CHECKING:
 
     Found = TypeVar("Found")
 
-_SPEC: dict[int, OffsetSpec] = {EARLIEST: "earliest", LATEST: "latest"}
+_log = logging.getLogger("headrace.spark")
+
+
+class DataLossError(KafkaError):
+    """Records that the query should have read are gone; ``failOnDataLoss=false`` goes on without them."""
 
 
 class OffsetReader:
-    """Asks a cluster for partitions and offsets, with the query's retries."""
+    """Asks a cluster for partitions and offsets, with the query's retries; connects on first use."""
 
     def __init__(self, options: SourceOptions) -> None:
-        """Connects on first use."""
         self._options = options
 
-    def partitions(self) -> list[tuple[str, int]]:
-        """The partitions that the query reads at present, sorted."""
-        return self._retry(self._partitions)
+    def partitions(self, *, missing_ok: bool = False) -> list[tuple[str, int]]:
+        """The partitions that the query reads at present, sorted.
+
+        Args:
+            missing_ok: leave out what is named but not there.
+
+        Raises:
+            UnknownTopicOrPartitionError: a topic or partition that the options name is not there.
+        """
+        topics = self._options.topics
+        if topics.kind == "assign":
+            wanted = [(t, p) for t, parts in topics.assigned.items() for p in parts]
+            found = set(self._describe(list(topics.assigned), missing_ok=missing_ok))
+            for topic, partition in wanted:
+                if (topic, partition) not in found and not missing_ok:
+                    raise UnknownTopicOrPartitionError(
+                        f"assign names {topic}-{partition}, which is not there", topic=topic, partition=partition
+                    )
+            return sorted(found.intersection(wanted))
+        if topics.kind == "subscribe":
+            return self._describe(list(topics.names), missing_ok=missing_ok)
+        pattern = re.compile(topics.pattern)
+        with clients.admin(self._options.client) as admin:
+            names = [name for name in self._retry(admin.list_topics) if pattern.fullmatch(name)]
+        # One that is deleted between the two questions is no error: no option names it.
+        return self._describe(names, missing_ok=True)
 
     def earliest(self, partitions: Iterable[tuple[str, int]]) -> Positions:
         """The start of each partition's log."""
         return self._lookup(dict.fromkeys(partitions, "earliest"))
 
-    def latest(self, partitions: Iterable[tuple[str, int]]) -> Positions:
-        """The end of each partition's log."""
-        return self._lookup(dict.fromkeys(partitions, "latest"))
+    def latest(self, partitions: Iterable[tuple[str, int]], read: Positions | None = None) -> Positions:
+        """The end of each partition's log; with ``isolation.level=read_committed`` the end of what is committed.
 
-    def resolve(self, bound: Bound) -> Positions:
-        """The bound as an offset a partition.
+        Args:
+            partitions: which.
+            read: offsets that have been read already. An end before them is asked for again, since a broker that has
+                just taken over may not know the end yet (KAFKA-7703).
+        """
+        wanted = list(partitions)
+        ends: Positions = {}
+        for attempt in range(self._options.fetch_retries):
+            if attempt:
+                time.sleep(self._options.fetch_retry_interval_ms / 1000)
+            ends = self._latest(wanted)
+            if all(ends[tp] >= at for tp, at in (read or {}).items() if tp in ends):
+                break
+        return ends
+
+    def resolve(self, bound: Bound, partitions: list[tuple[str, int]]) -> Positions:
+        """The bound as an offset for each of the partitions.
 
         Raises:
-            ConfigError: it names other partitions than the query reads, or no record is at or after its time and the
-                strategy is ``error``.
+            ConfigError: it names other partitions, or no record is at or after its time and the strategy is ``error``.
+            DataLossError: a partition has no such offset; without ``failOnDataLoss`` the nearest one is taken.
         """
-        partitions = self.partitions()
+        if bound.everywhere == EARLIEST:
+            return self.earliest(partitions)
         if bound.everywhere is not None:
-            return self._lookup(dict.fromkeys(partitions, _SPEC[bound.everywhere]))
+            return self.latest(partitions)
         if bound.timestamp is not None:
             return self._at_times(bound, dict.fromkeys(partitions, bound.timestamp))
-        named = {(t, p): at for t, parts in (bound.timestamps or bound.offsets or {}).items() for p, at in parts.items()}
+        by_topic = bound.offsets if bound.timestamps is None else bound.timestamps
+        named = {(t, p): at for t, parts in (by_topic or {}).items() for p, at in parts.items()}
         if set(named) != set(partitions):
-            missing = sorted(set(partitions) - set(named))
-            unknown = sorted(set(named) - set(partitions))
+            missing = _names(set(partitions) - set(named)) or "none"
+            unknown = _names(set(named) - set(partitions)) or "none"
             raise ConfigError(
                 f"{bound.option} must name every partition that is read and no other: "
-                f"missing {missing or 'none'}, not read {unknown or 'none'}"
+                f"missing {missing}, not read {unknown}"
             )
         if bound.timestamps is not None:
             return self._at_times(bound, named)
-        asked = {tp: _SPEC[at] for tp, at in named.items() if at < 0}
-        return {**named, **self._lookup(asked)}
+        return self._inside(bound, named)
+
+    def lost(self, what: str) -> None:
+        """Raises, or with ``failOnDataLoss=false`` warns.
+
+        Raises:
+            DataLossError: records are gone, as ``what`` says.
+        """
+        if self._options.fail_on_data_loss:
+            raise DataLossError(f"{what}; the option failOnDataLoss=false would go on without them")
+        _log.warning("%s; going on, as failOnDataLoss is false", what)
+
+    def _inside(self, bound: Bound, named: Positions) -> Positions:
+        """Offsets by number, held against the log as it is."""
+        earliest, latest = self.earliest(named), self.latest(named)
+        found: Positions = {}
+        for tp, at in named.items():
+            if at in {EARLIEST, LATEST}:
+                found[tp] = earliest[tp] if at == EARLIEST else latest[tp]
+                continue
+            found[tp] = min(max(at, earliest[tp]), latest[tp])
+            if found[tp] != at:
+                self.lost(
+                    f"{bound.option} of {tp[0]}-{tp[1]} is {at}, but its records are those from {earliest[tp]} to "
+                    f"{latest[tp]}"
+                )
+        return found
 
     def _at_times(self, bound: Bound, times: Mapping[tuple[str, int], int]) -> Positions:
         found = self._infos(dict(times))
@@ -81,34 +149,51 @@ class OffsetReader:
             positions.update(self.latest(unmatched))
         return positions
 
+    def _latest(self, partitions: list[tuple[str, int]]) -> Positions:
+        if partitions and ("isolation.level", "read_committed") in self._options.client:
+            # An admin client sees the end of the log, behind which a reader of committed records would wait.
+            with clients.consumer(self._options.reader) as consumer:
+                ends = self._retry(lambda: consumer.end_offsets(partitions))
+            return {(tp.topic, tp.partition): at for tp, at in ends.items()}
+        return self._lookup(dict.fromkeys(partitions, "latest"))
+
     def _lookup(self, specs: Mapping[tuple[str, int], OffsetSpec]) -> Positions:
         return {tp: info.offset for tp, info in self._infos(specs).items()}
 
     def _infos(self, specs: Mapping[tuple[str, int], OffsetSpec]) -> dict[tuple[str, int], OffsetInfo]:
         if not specs:
             return {}
-        found = self._retry(lambda: clients.admin(self._options.client).list_offsets(specs))
+        with clients.admin(self._options.client) as admin:
+            found = self._retry(lambda: admin.list_offsets(specs))
         return {(tp.topic, tp.partition): info for tp, info in found.items()}
 
-    def _partitions(self) -> list[tuple[str, int]]:
-        topics = self._options.topics
-        if topics.kind == "assign":
-            return sorted((t, p) for t, parts in topics.assigned.items() for p in parts)
-        admin = clients.admin(self._options.client)
-        if topics.kind == "subscribePattern":
-            pattern = re.compile(topics.pattern)
-            names = [name for name in admin.list_topics() if pattern.fullmatch(name)]
-        else:
-            names = list(topics.names)
-        described = admin.describe_topics(names) if names else {}
-        return sorted((name, p.partition) for name, topic in described.items() for p in topic.partitions)
+    def _describe(self, names: list[str], *, missing_ok: bool) -> list[tuple[str, int]]:
+        left = list(names)
+        while left:
+            try:
+                with clients.admin(self._options.client) as admin:
+                    found = self._retry(lambda: admin.describe_topics(left))
+            except UnknownTopicOrPartitionError as error:
+                if not missing_ok or error.topic not in left:
+                    raise
+                left.remove(error.topic)
+            else:
+                return sorted((name, p.partition) for name, topic in found.items() for p in topic.partitions)
+        return []
 
     def _retry(self, ask: Callable[[], Found]) -> Found:
-        for attempt in range(self._options.fetch_retries):
+        """Asks again after errors that may pass. A time-out is final: the client has tried for all of that time."""
+        attempt = 1
+        while True:
             try:
                 return ask()
             except KafkaError as error:
-                if not isinstance(error, Retriable) or attempt + 1 == self._options.fetch_retries:
+                passes = isinstance(error, Retriable) and not isinstance(error, KafkaTimeoutError)
+                if not passes or attempt >= self._options.fetch_retries:
                     raise
-                time.sleep(self._options.fetch_retry_interval_ms / 1000)
-        raise AssertionError("unreachable: the last attempt returns or raises")
+            attempt += 1
+            time.sleep(self._options.fetch_retry_interval_ms / 1000)
+
+
+def _names(partitions: Iterable[tuple[str, int]]) -> str:
+    return ", ".join(f"{topic}-{partition}" for topic, partition in sorted(partitions))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from headrace.errors import ConfigError
@@ -30,15 +31,44 @@ _REFUSED: Final = {
     "kafka.enable.auto.commit": "offsets live in the checkpoint",
     "kafka.interceptor.classes": "interceptors are Java classes",
 }
-_SOURCE: Final = frozenset(
-    """assign subscribe subscribepattern startingtimestamp startingoffsetsbytimestamp startingoffsets
-    startingoffsetsbytimestampstrategy endingtimestamp endingoffsetsbytimestamp endingoffsets failondataloss
-    kafkaconsumer.polltimeoutms fetchoffset.numretries fetchoffset.retryintervalms maxoffsetspertrigger
-    minoffsetspertrigger maxtriggerdelay minpartitions maxrecordsperpartition groupidprefix includeheaders
-    columns""".split()
+SOURCE: Final = (
+    "assign",
+    "subscribe",
+    "subscribePattern",
+    "startingTimestamp",
+    "startingOffsetsByTimestamp",
+    "startingOffsets",
+    "startingOffsetsByTimestampStrategy",
+    "endingTimestamp",
+    "endingOffsetsByTimestamp",
+    "endingOffsets",
+    "failOnDataLoss",
+    "kafkaConsumer.pollTimeoutMs",
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "minPartitions",
+    "maxRecordsPerPartition",
+    "groupIdPrefix",
+    "includeHeaders",
+    "columns",
 )
-_SINK: Final = frozenset({"topic", "includeheaders"})
-_DURATION: Final = re.compile(r"\s*(\d+)\s*(ms|s|m|h|d|us|min)?\s*", re.IGNORECASE)
+"""The source's options, but for those of clients, which begin with ``kafka.``."""
+
+SINK: Final = ("topic", "includeHeaders")
+"""The sink's options, but for those of clients."""
+
+_INSTEAD_OF_PATH: Final = {
+    "source": "name topics with the option subscribe, subscribePattern or assign",
+    "sink": "name the topic with the option or the column topic",
+}
+
+_SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
+"""What Spark hands to a streaming source or sink besides its options."""
+
+_DURATION: Final = re.compile(r"\s*(\d+)\s*(us|ms|s|min|m|h|d)?\s*", re.IGNORECASE)
 _DURATION_MS: Final = {"us": 0.001, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -80,7 +110,7 @@ class SourceOptions:
     start: Bound
     end: Bound
     client: tuple[tuple[str, str], ...]
-    """Client options, names without ``kafka.``."""
+    """Client options, names without ``kafka.``, sorted."""
     fail_on_data_loss: bool = True
     start_strategy: Literal["error", "latest"] = "error"
     max_offsets_per_trigger: int | None = None
@@ -91,7 +121,21 @@ class SourceOptions:
     include_headers: bool = False
     fetch_retries: int = 3
     fetch_retry_interval_ms: int = 10
+    poll_timeout_ms: int = 120_000
     columns: tuple[str, ...] = COLUMNS
+
+    @property
+    def reader(self) -> tuple[tuple[str, str], ...]:
+        """Client options of what reads: no commits, no topics made by asking for them, and the query's patience."""
+        options = {
+            "allow.auto.create.topics": "false",
+            "default.api.timeout.ms": str(self.poll_timeout_ms),
+            **dict(self.client),
+            "enable.auto.commit": "false",
+        }
+        if self.include_headers:
+            options["include.headers"] = "true"
+        return tuple(sorted(options.items()))
 
 
 @dataclass(frozen=True)
@@ -102,14 +146,19 @@ class SinkOptions:
     client: tuple[tuple[str, str], ...]
 
 
-def source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
+def source_options(options: Mapping[str, str], *, streaming: bool | None) -> SourceOptions:
     """Reads the options of a source.
+
+    Args:
+        options: as Spark hands them over; names in any case.
+        streaming: whether for ``readStream``; None checks only what holds for both, as Spark asks for the schema
+            before it says which it is.
 
     Raises:
         ConfigError: one is missing, unknown, refused or malformed; the message names it as Spark's guide writes it.
     """
     given = {key.lower(): value for key, value in options.items()}
-    _check_names(options, _SOURCE, "source")
+    _check_names(options, SOURCE, "source")
     if streaming:
         for name in ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp"):
             if name.lower() in given:
@@ -117,7 +166,7 @@ def source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOpti
     topics = _topics(given)
     start = _bound(given, "starting", default=LATEST if streaming else EARLIEST)
     end = _bound(given, "ending", default=LATEST)
-    if not streaming:
+    if streaming is False:
         _check_batch_bounds(start, end)
     minimum = _positive(given, "minOffsetsPerTrigger")
     maximum = _positive(given, "maxOffsetsPerTrigger")
@@ -142,6 +191,7 @@ def source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOpti
         include_headers=headers,
         fetch_retries=_positive(given, "fetchOffset.numRetries") or 3,
         fetch_retry_interval_ms=_positive(given, "fetchOffset.retryIntervalMs") or 10,
+        poll_timeout_ms=_positive(given, "kafkaConsumer.pollTimeoutMs") or 120_000,
         columns=_columns(given, headers=headers),
     )
 
@@ -152,27 +202,26 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
     Raises:
         ConfigError: one is missing, unknown, refused or malformed.
     """
-    # Spark hands a sink its own bookkeeping too.
-    own = {"path", "checkpointlocation", "querytimeout", "queryname"}
-    _check_names({k: v for k, v in options.items() if k.lower() not in own}, _SINK, "sink")
+    _check_names(options, SINK, "sink")
     given = {key.lower(): value for key, value in options.items()}
     topic = given.get("topic")
+    if topic is not None and not topic.strip():
+        raise ConfigError("option topic is empty; leave it out to take each row's topic from the column topic")
     return SinkOptions(topic=topic.strip() if topic else None, client=_client(given))
 
 
-def _check_names(options: Mapping[str, str], known: frozenset[str], what: str) -> None:
-    from difflib import get_close_matches  # noqa: PLC0415  (only for a message, mostly never)
-
-    # Reader options that Spark passes to every source.
-    common = {"path", "checkpointlocation", "sourcearchivedir", "queryname"}
+def _check_names(options: Mapping[str, str], known: tuple[str, ...], what: str) -> None:
+    by_name = {name.lower(): name for name in (*known, "kafka.bootstrap.servers")}
     for key in options:
         name = key.lower()
         if name in _REFUSED:
             raise ConfigError(f"{key} cannot be set: {_REFUSED[name]}")
-        if name.startswith("kafka.") or name in known or name in common:
+        if name.startswith("kafka.") or name in by_name or name in _SPARKS_OWN:
             continue
-        near = get_close_matches(name, [*known, "kafka.bootstrap.servers"], n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
+        if name == "path":
+            raise ConfigError(f"the headrace {what} has no path: {_INSTEAD_OF_PATH[what]}")
+        near = get_close_matches(name, by_name, n=1)
+        hint = f"; did you mean {by_name[near[0]]}?" if near else ""
         raise ConfigError(f"unknown option {key} of the headrace {what}{hint}")
 
 
@@ -270,17 +319,20 @@ def _check_batch_bounds(start: Bound, end: Bound) -> None:
                 if offset == forbidden:
                     raise ConfigError(f"{bound.option} of {topic}-{partition} cannot be {word} in a batch query")
     if start.offsets is not None and end.offsets is not None:
-        if {(t, p) for t in start.offsets for p in start.offsets[t]} != {
-            (t, p) for t in end.offsets for p in end.offsets[t]
-        }:
-            raise ConfigError("startingOffsets and endingOffsets must name the same partitions")
-        for topic, partitions in start.offsets.items():
-            for partition, offset in partitions.items():
-                stop = end.offsets[topic][partition]
-                if offset >= 0 and 0 <= stop < offset:
-                    raise ConfigError(
-                        f"startingOffsets of {topic}-{partition} ({offset}) is greater than its endingOffsets ({stop})"
-                    )
+        _check_pairs(start.offsets, end.offsets)
+
+
+def _check_pairs(start: Offsets, end: Offsets) -> None:
+    """Holds a batch's explicit offsets against each other; negative ones are not known yet."""
+    if {t: set(parts) for t, parts in start.items()} != {t: set(parts) for t, parts in end.items()}:
+        raise ConfigError("startingOffsets and endingOffsets must name the same partitions")
+    for topic, partitions in start.items():
+        for partition, offset in partitions.items():
+            stop = end[topic][partition]
+            if 0 <= stop < offset:
+                raise ConfigError(
+                    f"startingOffsets of {topic}-{partition} ({offset}) is greater than its endingOffsets ({stop})"
+                )
 
 
 def _columns(given: Mapping[str, str], *, headers: bool) -> tuple[str, ...]:

@@ -78,7 +78,7 @@ def cut(ranges: Iterable[Range], min_partitions: int | None, max_records: int | 
     if min_partitions is None or len(pieces) >= min_partitions:
         return pieces
     total = sum(r.size for r in pieces)
-    return [piece for r in pieces for piece in _split(r, max(round(r.size / total * min_partitions), 1))]
+    return [piece for r in pieces for piece in _split(r, max(math.floor(r.size / total * min_partitions + 0.5), 1))]
 
 
 def _split(whole: Range, parts: int) -> list[Range]:

@@ -3,17 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    DataType,
-    IntegerType,
-    StringType,
-    StructType,
-)
 
 from headrace.errors import ConfigError
 from headrace.spark import clients
@@ -22,16 +14,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import pyarrow as pa
+    from pyspark.sql.types import StructType
 
     from headrace.spark.options import SinkOptions
 
-_TYPES: dict[str, tuple[type[DataType], ...]] = {
-    "key": (StringType, BinaryType),
-    "value": (StringType, BinaryType),
-    "topic": (StringType,),
-    "partition": (IntegerType,),
-    "headers": (ArrayType,),
+_TYPES: Final = {
+    "key": ("string", "binary"),
+    "value": ("string", "binary"),
+    "topic": ("string",),
+    "partition": ("int",),
+    "headers": ("array<struct<key:string,value:binary>>",),
 }
+"""The columns that are sent, and the types of Spark that each may have."""
 
 
 @dataclass
@@ -51,13 +45,9 @@ def check_schema(schema: StructType, options: SinkOptions) -> list[str]:
     for name, accepted in _TYPES.items():
         if name not in schema.names:
             continue
-        found = schema[name].dataType
-        if not isinstance(found, accepted):
-            names = " or ".join(kind().simpleString() for kind in accepted if kind is not ArrayType)
-            raise ConfigError(
-                f"column {name} is {found.simpleString()}; the headrace sink takes "
-                f"{names or 'array<struct<key:string,value:binary>>'}"
-            )
+        found = schema[name].dataType.simpleString()
+        if found not in accepted:
+            raise ConfigError(f"column {name} is {found}; the headrace sink takes {' or '.join(accepted)}")
         columns.append(name)
     if "value" not in columns:
         raise ConfigError(f"the headrace sink needs a column value; there are {', '.join(schema.names) or 'none'}")
@@ -68,33 +58,41 @@ def check_schema(schema: StructType, options: SinkOptions) -> list[str]:
     return columns
 
 
+def check_client(options: SinkOptions) -> None:
+    """Has the client read its options, without connecting, so that a wrong one fails before any task.
+
+    Raises:
+        ConfigError: an option is unknown, not supported, or has a value that is not accepted.
+    """
+    with clients.producer(options.client):
+        pass
+    clients.close_idle()
+
+
 def send(options: SinkOptions, columns: list[str], batches: Iterator[pa.RecordBatch]) -> Written:
-    """Sends every row of a task and waits for all acknowledgements."""
-    producer = clients.producer(options.client)
+    """Sends every row of a task and waits for all acknowledgements.
+
+    Raises:
+        ConfigError: a row has no topic.
+        KafkaError: what the broker said of the first row that failed, or that it did not answer.
+    """
     waiting = []
     rows = 0
-    try:
+    with clients.producer(options.client) as producer:
         for batch in batches:
             if options.topic is None and batch.column("topic").null_count:
                 raise ConfigError("column topic is null in some row, and the option topic is not set")
-            chosen = batch.select(columns)
-            if "partition" in columns and chosen.column("partition").null_count == batch.num_rows:
-                chosen = chosen.select([name for name in columns if name != "partition"])
-            waiting.append(producer.send_arrow(options.topic, chosen))
+            waiting.append(producer.send_arrow(options.topic, batch.select(columns)))
             rows += batch.num_rows
         for future in waiting:
             future.result()
-    except BaseException:
-        clients.forget_quietly("producer", options.client)
-        raise
     return Written(rows)
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Writes a batch query's rows; at least once, as a task may run again."""
+    """Writes a batch query's rows; at least once, as a task may run again. A failed job's rows stay in the topic."""
 
     def __init__(self, options: SinkOptions, columns: list[str]) -> None:
-        """Keeps what the tasks need."""
         self.options = options
         self.columns = columns
 
@@ -107,7 +105,6 @@ class StreamWriter(DataSourceStreamArrowWriter):
     """Writes a streaming query's rows; at least once."""
 
     def __init__(self, options: SinkOptions, columns: list[str]) -> None:
-        """Keeps what the tasks need."""
         self.options = options
         self.columns = columns
 
@@ -119,4 +116,4 @@ class StreamWriter(DataSourceStreamArrowWriter):
         """Does nothing: rows are in the topic once a task has ended."""
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  (Spark's name)
-        """Does nothing: rows of a failed attempt stay, which is what at least once means."""
+        """Does nothing: rows of a failed attempt stay in the topic."""

@@ -15,7 +15,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from headrace.errors import KafkaError, OffsetOutOfRangeError
+from headrace.errors import KafkaTimeoutError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from headrace.spark import clients, planning
 from headrace.spark.offsets import OffsetReader
 from headrace.spark.planning import Positions, Range
@@ -30,90 +30,105 @@ if TYPE_CHECKING:
 _log = logging.getLogger("headrace.spark")
 
 
-class DataLossError(KafkaError):
-    """Records that the query should have read are gone; ``failOnDataLoss=false`` goes on without them."""
+def check_clients(options: SourceOptions) -> None:
+    """Has the clients read their options, without connecting, so that a wrong one fails before any task.
 
-
-class RangePartition(InputPartition):
-    """One task's work."""
-
-    def __init__(self, work: Range) -> None:
-        """Takes the range to read."""
-        super().__init__(work)
-        self.work = work
+    Raises:
+        ConfigError: an option is unknown, not supported, or has a value that is not accepted.
+    """
+    with clients.admin(options.client), clients.range_reader(options.reader):
+        pass
+    clients.close_idle()
 
 
 def read_range(options: SourceOptions, work: Range) -> Iterator[pa.RecordBatch]:
-    """Reads one range in batches of about 1 MB, with the columns that the query has chosen."""
+    """Reads one range in batches of about 1 MB, with the columns that the query has chosen.
+
+    Raises:
+        DataLossError: records of the range are gone.
+        KafkaTimeoutError: nothing came for ``kafkaConsumer.pollTimeoutMs``.
+    """
+    position = work.start
+    while position < work.stop:
+        try:
+            for batch in _read_from(options, work, position):
+                position = cast("int", batch.column("offset")[-1].as_py()) + 1
+                yield batch.select(list(options.columns))
+        except OffsetOutOfRangeError:
+            left = _after_loss(options, work, position)
+        except KafkaTimeoutError:
+            left = _after_loss(options, work, position)
+            if left == position:
+                raise
+        else:
+            return
+        position = left
+
+
+def _read_from(options: SourceOptions, work: Range, position: int) -> Iterator[pa.RecordBatch]:
     from headrace.reading import batches  # noqa: PLC0415  (in the worker only)
 
-    settings = [*options.client, ("include.headers", "true")] if options.include_headers else list(options.client)
-    key = tuple(settings)
-    start = work.start
-    while start < work.stop:
-        reader = clients.range_reader(key)
-        try:
-            for batch in batches(reader.read([(work.topic, work.partition, start, work.stop)])):
-                start = cast("int", batch.column("offset")[-1].as_py()) + 1
-                yield batch.select(list(options.columns))
-            return
-        except OffsetOutOfRangeError as error:
-            if options.fail_on_data_loss:
-                raise DataLossError(
-                    f"{work.topic}-{work.partition}: offsets {start} to {work.stop} should be read, but {error}. "
-                    "They may have been deleted by retention; failOnDataLoss=false goes on without them"
-                ) from error
-            earliest = OffsetReader(options).earliest([(work.topic, work.partition)])
-            found = earliest[work.topic, work.partition]
-            if found <= start:
-                _log.warning("%s-%s: offsets %s to %s are gone", work.topic, work.partition, start, work.stop)
-                return
-            _log.warning("%s-%s: offsets %s to %s are gone", work.topic, work.partition, start, min(found, work.stop))
-            start = found
-        except BaseException:
-            # Whatever went wrong may have left the reader in the middle of a range.
-            clients.forget("reader", key)
-            raise
+    with clients.range_reader(options.reader) as reader:
+        yield from batches(reader.read([(work.topic, work.partition, position, work.stop)]))
+
+
+def _after_loss(options: SourceOptions, work: Range, position: int) -> int:
+    """Where to go on in a range when the broker will not give what comes next; ``position`` itself if it should."""
+    offsets = OffsetReader(options)
+    tp = (work.topic, work.partition)
+    name = f"{work.topic}-{work.partition}"
+    try:
+        earliest, latest = offsets.earliest([tp])[tp], offsets.latest([tp])[tp]
+    except UnknownTopicOrPartitionError:
+        offsets.lost(f"{name} is gone, with its offsets {position} to {work.stop}")
+        return work.stop
+    if earliest > position:
+        found = min(earliest, work.stop)
+        offsets.lost(f"offsets {position} to {found} of {name} are gone: its log begins at {earliest}")
+        return found
+    if latest <= position:
+        offsets.lost(f"offsets {position} to {work.stop} of {name} are gone: its log ends at {latest}")
+        return work.stop
+    return position
 
 
 class BatchReader(DataSourceReader):
-    """Reads a bounded range of offsets."""
+    """Reads a bounded range of offsets; asks the cluster when Spark plans."""
 
     def __init__(self, options: SourceOptions) -> None:
-        """Keeps the options; asks the cluster when Spark plans."""
         self.options = options
 
     def partitions(self) -> list[InputPartition]:
         """Plans the tasks."""
         offsets = OffsetReader(self.options)
-        start, stop = offsets.resolve(self.options.start), offsets.resolve(self.options.end)
-        ranges = [Range(t, p, at, stop[t, p]) for (t, p), at in sorted(start.items())]
-        pieces = planning.cut(ranges, self.options.min_partitions, self.options.max_records_per_partition)
-        return [RangePartition(piece) for piece in pieces]
+        partitions = offsets.partitions()
+        # The end first: records written between the two look-ups then lie behind it.
+        stop = offsets.resolve(self.options.end, partitions)
+        start = offsets.resolve(self.options.start, partitions)
+        return _tasks(self.options, start, stop)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Reads one task's range."""
-        return read_range(self.options, cast("RangePartition", partition).work)
+        return read_range(self.options, partition.value)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads micro-batches; offsets and checkpoints are in the form of Spark's own connector."""
 
     def __init__(self, options: SourceOptions) -> None:
-        """Keeps the options; asks the cluster when Spark does."""
         self.options = options
         self._offsets = OffsetReader(options)
         self._stop_at: Positions | None = None
         self._earliest: Positions = {}
-        self._last_batch_at: float | None = None
         self._newest: Positions = {}
+        self._last_batch_at: float | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  (Spark's name)
         """Where a new query begins."""
-        return planning.to_json(self._offsets.resolve(self.options.start))
+        return planning.to_json(self._offsets.resolve(self.options.start, self._offsets.partitions()))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  (Spark's name)
-        """The admission that the options ask for."""
+        """The admission that the options ask for; Spark knows one limit, `latestOffset` applies both."""
         if self.options.max_offsets_per_trigger is not None:
             return ReadMaxRows(self.options.max_offsets_per_trigger)
         if self.options.min_offsets_per_trigger is not None:
@@ -123,14 +138,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802  (Spark's name)
         """Where the next micro-batch ends; ``start`` itself when there is none to make."""
         begin = planning.from_json(start)
-        end = self._end_of_log(begin)
-        if isinstance(limit, ReadAllAvailable):
-            return planning.to_json(end)
-        if self._stop_at is None and self._too_few(begin, end):
-            return start
-        maximum = self.options.max_offsets_per_trigger
-        if maximum is not None:
-            end = planning.limit_rows(begin, end, maximum, self._earliest)
+        end = self._end(begin)
+        if not isinstance(limit, ReadAllAvailable):
+            if self._wait_for_more(begin, end):
+                return start
+            if isinstance(limit, ReadMaxRows):
+                end = planning.limit_rows(begin, end, limit.max_rows, self._earliest)
         return planning.to_json(end)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802  (Spark's name)
@@ -139,30 +152,35 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  (Spark's name)
         """Fixes the end at what is there now."""
-        self._stop_at = self._offsets.latest(self._offsets.partitions())
+        self._stop_at = self._offsets.latest(self._partitions({}))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Plans the tasks of one micro-batch."""
+        """Plans the tasks of one micro-batch; after a restart of one whose end is in the checkpoint already."""
         begin, stop = planning.from_json(start), planning.from_json(end)
-        self._check_loss(begin, stop)
-        fresh = [tp for tp in stop if tp not in begin]
+        gone = sorted(set(begin) - set(stop))
+        if gone:
+            self._offsets.lost(f"partitions {', '.join(f'{t}-{p}' for t, p in gone)} are gone")
+        fresh = sorted(set(stop) - set(begin))
         if fresh:
-            begin = {**begin, **self._offsets.earliest(fresh)}
-        ranges = [Range(t, p, begin[t, p], at) for (t, p), at in sorted(stop.items())]
-        pieces = planning.cut(ranges, self.options.min_partitions, self.options.max_records_per_partition)
-        self._last_batch_at = time.monotonic()
-        return [RangePartition(piece) for piece in pieces]
+            begin.update(self._begin_of(fresh, stop))
+        for (topic, partition), at in sorted(stop.items()):
+            if begin[topic, partition] > at:
+                self._offsets.lost(
+                    f"{topic}-{partition} has been read to {begin[topic, partition]} but ends at {at}: it may have "
+                    "been deleted and made again"
+                )
+        return _tasks(self.options, begin, stop)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Reads one task's range."""
-        return read_range(self.options, cast("RangePartition", partition).work)
+        return read_range(self.options, partition.value)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Does nothing: offsets live in the checkpoint."""
 
     def stop(self) -> None:
-        """Closes the driver's client."""
-        clients.forget("admin", self.options.client)
+        """Closes the driver's clients."""
+        clients.close_idle()
 
     def __getstate__(self) -> dict[str, Any]:
         """What travels to the executors: the options alone."""
@@ -172,45 +190,56 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Starts afresh in another process."""
         StreamReader.__init__(self, state["options"])
 
-    def _end_of_log(self, begin: Positions) -> Positions:
-        partitions = self._offsets.partitions()
+    def _end(self, begin: Positions) -> Positions:
+        """The ends of the partitions that the query reads now, without any limit."""
+        partitions = self._partitions(begin)
         if self._stop_at is not None:
-            # Partitions made since are the next run's; those deleted since are noticed as a loss.
-            end = {tp: at for tp, at in self._stop_at.items() if tp in set(partitions)}
+            # Partitions made since are the next run's.
+            end = {tp: self._stop_at[tp] for tp in partitions if tp in self._stop_at}
         else:
-            end = self._offsets.latest(partitions)
+            end = self._offsets.latest(partitions, read=begin)
         self._newest = end
-        fresh = [tp for tp in end if tp not in begin and tp not in self._earliest]
-        if fresh:
-            self._earliest.update(self._offsets.earliest(fresh))
-        gone = sorted(set(begin) - set(end))
-        if gone:
-            self._lost(f"partitions {[f'{t}-{p}' for t, p in gone]} are gone")
-        shrunk = sorted(tp for tp, at in end.items() if at < begin.get(tp, 0))
-        if shrunk:
-            topic, partition = shrunk[0]
-            self._lost(
-                f"{topic}-{partition} ends at {end[topic, partition]}, before the {begin[topic, partition]} that was "
-                "read already: it may have been deleted and made again"
-            )
-            end = {**end, **{tp: begin[tp] for tp in shrunk}}
+        # Only to share out a limit: where a new partition really begins is asked when its first batch is planned.
+        unknown = [tp for tp in end if tp not in begin and tp not in self._earliest]
+        if unknown:
+            self._earliest.update(self._offsets.earliest(unknown))
         return end
 
-    def _too_few(self, begin: Positions, end: Positions) -> bool:
+    def _partitions(self, begin: Positions) -> list[tuple[str, int]]:
+        try:
+            return self._offsets.partitions(missing_ok=not self.options.fail_on_data_loss)
+        except UnknownTopicOrPartitionError as error:
+            if any(topic == error.topic for topic, _ in begin):
+                self._offsets.lost(f"topic {error.topic}, which has been read from, is gone")
+            raise
+
+    def _begin_of(self, fresh: list[tuple[str, int]], stop: Positions) -> Positions:
+        """Where partitions begin that were not there in the batch before."""
+        try:
+            begin = self._offsets.earliest(fresh)
+        except UnknownTopicOrPartitionError:
+            self._offsets.lost(f"one of the new partitions {', '.join(f'{t}-{p}' for t, p in fresh)} is gone again")
+            there = set(self._offsets.partitions(missing_ok=True))
+            begin = self._offsets.earliest([tp for tp in fresh if tp in there])
+        for (topic, partition), at in sorted(begin.items()):
+            if at > 0:
+                self._offsets.lost(f"the new partition {topic}-{partition} begins at {at}, not at 0")
+        return {tp: begin.get(tp, stop[tp]) for tp in fresh}
+
+    def _wait_for_more(self, begin: Positions, end: Positions) -> bool:
+        """Whether ``minOffsetsPerTrigger`` asks for patience; a new query's first batch is made at once."""
         minimum = self.options.min_offsets_per_trigger
-        if minimum is None or planning.available(begin, end, self._earliest) >= minimum:
+        if minimum is None or self._stop_at is not None:
             return False
-        if self._last_batch_at is None:
-            self._last_batch_at = time.monotonic()
-        waited_ms = (time.monotonic() - self._last_batch_at) * 1000
-        return waited_ms < self.options.max_trigger_delay_ms
+        now = time.monotonic()
+        overdue = self._last_batch_at is None or (now - self._last_batch_at) * 1000 >= self.options.max_trigger_delay_ms
+        if not overdue and planning.available(begin, end, self._earliest) < minimum:
+            return True
+        self._last_batch_at = now
+        return False
 
-    def _check_loss(self, begin: Positions, stop: Positions) -> None:
-        gone = sorted(tp for tp in begin if tp not in stop)
-        if gone:
-            self._lost(f"partitions {[f'{t}-{p}' for t, p in gone]} are gone")
 
-    def _lost(self, what: str) -> None:
-        if self.options.fail_on_data_loss:
-            raise DataLossError(f"{what}; failOnDataLoss=false goes on without them")
-        _log.warning("%s; going on, as failOnDataLoss is false", what)
+def _tasks(options: SourceOptions, start: Positions, stop: Positions) -> list[InputPartition]:
+    ranges = [Range(topic, partition, start[topic, partition], at) for (topic, partition), at in sorted(stop.items())]
+    pieces = planning.cut(ranges, options.min_partitions, options.max_records_per_partition)
+    return [InputPartition(piece) for piece in pieces]
