@@ -1,0 +1,106 @@
+"""The command line as a user types it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from headrace.cli import COMMANDS, main
+
+
+@pytest.fixture
+def run(embedded_broker):
+    def call(*arguments, stdin=None, status=0):
+        command = [sys.executable, "-m", "headrace.cli", *map(str, arguments), "-b", embedded_broker.bootstrap_servers]
+        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == status, (done.stdout, done.stderr)
+        return done.stdout if status == 0 else done.stderr
+
+    return call
+
+
+def test_help_teaches(capsys):
+    assert main([]) == 2
+    text = capsys.readouterr().out
+    for command, summary in COMMANDS.items():
+        assert command in text
+        assert summary in " ".join(text.split())
+    assert "headrace broker --data-dir" in text
+    for command in COMMANDS:
+        with pytest.raises(SystemExit) as ended:
+            main([command, "--help"])
+        assert ended.value.code == 0
+        assert len(capsys.readouterr().out) > 200
+    assert main(["--version"]) == 0
+
+
+def test_a_topic_from_its_making_to_its_end(run, topic):
+    assert run("topic", "create", topic, "--partitions", 2).startswith(f"created {topic} with 2 partition(s)")
+    assert topic in run("topic", "list").split()
+    assert run("produce", topic, stdin="one\ntwo\nthree\n") == ""
+    described = run("topic", "describe", topic).splitlines()
+    assert described[0].split() == ["TOPIC", "PARTITION", "LEADER", "EPOCH", "EARLIEST", "LATEST"]
+    assert sum(int(line.split()[-1]) for line in described[1:]) == 3
+    lines = run("consume", topic, "--from", "earliest", "--until-end").splitlines()
+    assert sorted(lines) == ["one", "three", "two"]
+    assert topic in run("topic", "delete", topic)
+    assert topic in run("topic", "describe", topic, status=1)
+
+
+def test_keys_json_and_groups(run, topic):
+    run("topic", "create", topic)
+    run("produce", topic, "--key-separator", ":", stdin="a:1\nb:2\nc\n")
+    assert run("consume", topic, "--from", "earliest", "--max", 2, "--format", "key-value") == "a\t1\nb\t2\n"
+    rows = [
+        json.loads(line)
+        for line in run("consume", topic, "--from", "earliest", "--max", 3, "--format", "json").splitlines()
+    ]
+    assert [(row["key"], row["value"], row["offset"]) for row in rows] == [("a", "1", 0), ("b", "2", 1), (None, "c", 2)]
+    run("consume", topic, "--from", "earliest", "--group", f"g-{topic}", "--max", 2)
+    assert f"g-{topic}" in run("group", "list")
+    assert run("group", "describe", f"g-{topic}").splitlines()[1].split() == [topic, "0", "2", "3", "1"]
+    run("group", "reset", f"g-{topic}", topic)
+    assert run("group", "describe", f"g-{topic}").splitlines()[1].split() == [topic, "0", "0", "3", "3"]
+    run("group", "delete", f"g-{topic}")
+
+
+def test_files_in_and_out(run, topic, tmp_path):
+    source, target = tmp_path / "in.parquet", tmp_path / "out.parquet"
+    parquet.write_table(pa.table({"value": ["x", "y"], "key": ["1", "2"]}), source)
+    run("topic", "create", topic)
+    run("produce", topic, "--file", source)
+    run("consume", topic, "--from", "earliest", "--until-end", "--output", target)
+    table = parquet.read_table(target)
+    assert table["value"].to_pylist() == [b"x", b"y"]
+    (tmp_path / "rows.csv").write_text("a,b\n1,2\n")
+    assert "column" in run("produce", topic, "--file", tmp_path / "rows.csv", status=1)
+    run("produce", topic, "--file", tmp_path / "rows.csv", "--as-json")
+    assert run("consume", topic, "--from", "earliest", "--max", 3).splitlines()[-1] == '{"a": 1, "b": 2}'
+
+
+def test_errors_are_one_line(run, topic):
+    assert run("topic", "describe", "no-such-topic", status=1).count("\n") == 1
+    assert "linger.msx" in run("produce", topic, "-X", "linger.msx=1", stdin="x\n", status=1)
+
+
+def test_an_unreachable_cluster_is_named():
+    command = [
+        sys.executable,
+        "-m",
+        "headrace.cli",
+        "topic",
+        "list",
+        "-b",
+        "127.0.0.1:1",
+        "-X",
+        "default.api.timeout.ms=500",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 1
+    assert "127.0.0.1:1" in done.stderr
+    assert "Traceback" not in done.stderr

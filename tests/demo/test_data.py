@@ -1,0 +1,70 @@
+"""The demo's data: what is sent, and what must come out."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pytest
+
+from headrace.demo import data, main
+from headrace.demo.pipeline import Results
+
+
+@pytest.fixture(scope="module")
+def table():
+    return data.load()
+
+
+def test_every_measurement_is_sent_once_in_the_order_of_time(table):
+    minutes = list(data.minutes(table))
+    assert len(minutes) == 1800
+    assert sum(m.flow.num_rows + m.speed.num_rows for m in minutes) == table.num_rows == 68_400
+    assert [m.label for m in minutes] == sorted(m.label for m in minutes)
+    first = minutes[0]
+    assert {json.loads(v)["timestamp"] for v in first.flow["value"].to_pylist()} == {"2017-03-15 14:41:00"}
+    assert all("flow" in json.loads(v) for v in first.flow["value"].to_pylist())
+    assert all("speed" in json.loads(v) for v in first.speed["value"].to_pylist())
+
+
+def test_the_expected_result_is_the_sum_and_mean_over_lanes(table):
+    wanted = data.expected(table)
+    assert wanted.num_rows == 12 * 1800
+    row = wanted.slice(5000, 1).to_pylist()[0]
+    mine = [r for r in table.to_pylist() if (r["site"], r["timestamp"]) == (row["site"], row["timestamp"])]
+    assert row["flow"] == sum(r["flow"] for r in mine if r["flow"] is not None)
+    speeds = [r["speed"] for r in mine if r["speed"] is not None]
+    assert row["speed"] == pytest.approx(sum(speeds) / len(speeds))
+    assert row["lanes"] == len(speeds)
+
+
+@pytest.fixture
+def right(table):
+    wanted = data.expected(table).slice(0, 50)
+    results = Results()
+    for row in wanted.to_pylist():
+        key = (row["site"], row["timestamp"].strftime("%Y-%m-%d %H:%M"))
+        results.rows[key] = (row["flow"], row["speed"], row["lanes"])
+    return wanted, results
+
+
+def test_the_check_accepts_the_right_result_and_no_other(right):
+    wanted, results = right
+    assert main.compare(wanted, results) == []
+    key = next(iter(results.rows))
+    flow, speed, lanes = results.rows[key]
+    for wrong in ((flow + 1, speed, lanes), (flow, speed + 0.001, lanes), (flow, speed, lanes + 1)):
+        results.rows[key] = wrong
+        (line,) = main.compare(wanted, results)
+        assert key[0] in line
+    del results.rows[key]
+    assert main.compare(wanted, results) == [f"{key[0]} {key[1]}: missing"]
+    results.rows[key] = (flow, speed, lanes)
+    results.rows["elsewhere", "2017"] = (1, 1.0, 1)
+    assert main.compare(wanted, results) == ["elsewhere 2017: not in the file"]
+    assert isinstance(wanted, pa.Table)
+
+
+def test_sites_have_names_that_a_driver_knows():
+    assert data.site_label("RWS01_MONIBAS_0021hrr1558ra_1") == "A2 km 155.8 right"
+    assert data.site_label("RWS01_MONICA_00D00219A85F60200007_1") == "loop 0219A85F60200007"

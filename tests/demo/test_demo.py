@@ -1,0 +1,36 @@
+"""The demo itself, cut short, against our broker and against Apache Kafka."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_the_demo_checks_its_own_result(cluster, tmp_path):
+    report = tmp_path / "report.html"
+    command = [
+        sys.executable,
+        "-m",
+        "headrace.cli",
+        "demo",
+        "--minutes",
+        "120",
+        "--speed",
+        "40",
+        "--report",
+        str(report),
+    ]
+    if cluster.kind == "apache":
+        command += ["--bootstrap", cluster.bootstrap_servers]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=220, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert "all 1,440 rows equal the table computed from the file" in done.stderr
+    page = report.read_text()
+    assert page.startswith("<!doctype html>")
+    assert "end-to-end delay, p99" in page
+    assert "$" not in page.split("</script>", 1)[1].split("<script", 1)[0]
