@@ -214,12 +214,13 @@ impl ConsumerEngine {
     }
 
     fn fetch_ended(&mut self, now: Now, call: FetchCall, result: Result<()>) {
-        let node = call.node;
+        let source = call.source;
         let failed = result.is_err();
         self.fetcher.abandon(call);
         self.fetcher.dirty = true;
-        let Some(session) = self.fetcher.sessions.get_mut(&node) else { return };
+        let Some(session) = self.fetcher.sessions.get_mut(&source) else { return };
         session.in_flight = session.in_flight.saturating_sub(1);
+        session.answering = false;
         if !failed {
             return;
         }

@@ -3,6 +3,12 @@
 //! One session per broker (KIP-227), one request of it in flight; the next is sent as soon as the
 //! header of the last whole batch of the answer has been seen, while the batch itself is still on
 //! its way. What an answer brings is handled in `sink`.
+//!
+//! A Fetch that waits at the broker cannot be called back, and what is wanted meanwhile (a partition
+//! resumed, moved, newly assigned, or with room again) would wait with it for up to
+//! `fetch.max.wait.ms`. So such partitions are asked for at once, by a Fetch of their own: without a
+//! session, without a wait, on the connection of the requests that are answered at once. Once for
+//! each position: what is still missing then joins the session's next request.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -27,6 +33,17 @@ use crate::error::Error;
 /// How long a follower that a leader named is read from before the leader is asked again (KIP-392).
 const REPLICA_LEASE_MS: u64 = 300_000;
 
+/// Where a Fetch goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Source {
+    pub(super) node: i32,
+    /// Outside the session, for what cannot wait.
+    pub(super) catch_up: bool,
+}
+
+/// The epoch of a request that wants no session.
+const EPOCH_WITHOUT_SESSION: i32 = -1;
+
 /// A partition that is read.
 #[derive(Debug)]
 pub(super) struct Part {
@@ -45,6 +62,8 @@ pub(super) struct Part {
     pub(super) failures: u32,
     /// Grows with each answer that had data: who waited longest is asked for first.
     pub(super) served: u64,
+    /// The offset that was asked for outside the session.
+    caught_up: Option<i64>,
     /// A follower to read from, and until when.
     pub(super) replica: Option<(i32, u64)>,
     pub(super) open: Option<OpenChunk>,
@@ -64,6 +83,7 @@ impl Part {
             retry_at: 0,
             failures: 0,
             served: 0,
+            caught_up: None,
             replica: None,
             open: None,
         }
@@ -86,7 +106,7 @@ pub(super) struct Member {
     topic_id: Uuid,
 }
 
-/// A fetch session with one broker.
+/// A fetch session with one broker, or the requests outside it.
 #[derive(Debug, Default)]
 pub(super) struct Session {
     /// 0 while there is none.
@@ -95,6 +115,8 @@ pub(super) struct Session {
     pub(super) epoch: i32,
     /// Requests whose answer has not ended.
     pub(super) in_flight: u32,
+    /// Of the requests in flight, the first is being answered.
+    pub(super) answering: bool,
     /// The answer being read is known to its last header: the next request can go out.
     pub(super) early: bool,
     pub(super) retry_at: u64,
@@ -135,7 +157,7 @@ pub(super) struct Fetcher {
     pub(super) settings: FetchSettings,
     pub(super) schema: BatchSchema,
     pub(super) parts: HashMap<PartId, Part>,
-    pub(super) sessions: BTreeMap<i32, Session>,
+    pub(super) sessions: BTreeMap<Source, Session>,
     pub(super) issues: Vec<Issue>,
     pub(super) served: u64,
     /// Something has changed that may allow a request.
@@ -224,7 +246,7 @@ impl Fetcher {
             return;
         }
         self.dirty = false;
-        let mut nodes: BTreeMap<i32, Vec<(PartId, Member)>> = BTreeMap::new();
+        let mut wanted: BTreeMap<Source, Vec<(PartId, Member)>> = BTreeMap::new();
         let mut leaderless = false;
         {
             let mut cache = lock(&self.cache);
@@ -234,20 +256,21 @@ impl Fetcher {
                     leaderless = true;
                     continue;
                 };
-                if self.sessions.get(&node).is_none_or(|session| session.can_send(now))
+                let source = choose(&self.sessions, now, node, part, offset);
+                if let Some(source) = source
                     && cache.wants_data(part.ticket)
                 {
                     let topic_id = core.cluster().topic_id(&part.partition.topic).unwrap_or(Uuid::ZERO);
                     let member = Member { ticket: part.ticket, offset, leader_epoch, topic_id };
-                    nodes.entry(node).or_default().push((part.ticket.part, member));
+                    wanted.entry(source).or_default().push((part.ticket.part, member));
                 }
             }
         }
         if leaderless && !core.refreshing(now) {
             core.refresh(now, "a partition has no leader");
         }
-        for (node, wanted) in nodes {
-            self.send(now, core, node, wanted);
+        for (source, wanted) in wanted {
+            self.send(now, core, source, wanted);
         }
     }
 
@@ -269,26 +292,32 @@ impl Fetcher {
         due
     }
 
-    fn send(&mut self, now: Now, core: &mut Core<Tag>, node: i32, mut wanted: Vec<(PartId, Member)>) {
+    fn send(&mut self, now: Now, core: &mut Core<Tag>, source: Source, mut wanted: Vec<(PartId, Member)>) {
         let parts = &self.parts;
-        let served =
+        let order =
             |part: &PartId| parts.get(part).map_or((0, None), |p| (p.served, Some(p.partition.clone())));
-        wanted.sort_by_cached_key(|(part, _)| served(part));
+        wanted.sort_by_cached_key(|(part, _)| order(part));
         let mut desired = Vec::with_capacity(wanted.len());
         for (part, member) in wanted {
-            if let Some(part) = self.parts.get(&part) {
+            if let Some(part) = self.parts.get_mut(&part) {
+                part.caught_up = source.catch_up.then_some(member.offset);
                 desired.push((part.partition.clone(), member));
             }
         }
-        let session = self.sessions.entry(node).or_default();
-        let request = session.request(&self.settings, desired);
+        let session = self.sessions.entry(source).or_default();
+        let mut request = session.request(&self.settings, desired);
+        let mut lane = Lane::Fetch;
+        if source.catch_up {
+            lane = Lane::Control;
+            (request.session_epoch, request.max_wait_ms) = (EPOCH_WITHOUT_SESSION, 0);
+        }
         session.early = false;
         session.in_flight += 1;
-        let wait = u64::from(self.settings.max_wait_ms.unsigned_abs());
-        let spec = CallSpec::new(Target::Node(node), Lane::Fetch, self.settings.request_timeout_ms + wait)
+        let wait = u64::from(request.max_wait_ms.unsigned_abs());
+        let spec = CallSpec::new(Target::Node(source.node), lane, self.settings.request_timeout_ms + wait)
             .expect(Expect::Stream)
             .version_max(FetchStream::VERSION_MAX);
-        core.call_with(now, spec, request, Tag::Fetch(Box::new(FetchCall::new(node))));
+        core.call_with(now, spec, request, Tag::Fetch(Box::new(FetchCall::new(source))));
     }
 
     /// A partition is to be tried again later.
@@ -321,7 +350,7 @@ impl Fetcher {
                         part.replica = Some((node, now.mono_ms + REPLICA_LEASE_MS));
                     }
                 }
-                Issue::Session { node, code } => self.session_error(now, core, node, code),
+                Issue::Session { source, code } => self.session_error(now, core, source, code),
                 Issue::Partition { ticket, node, code, range } => {
                     self.partition_error(now, core, ticket, node, code, range);
                 }
@@ -329,9 +358,9 @@ impl Fetcher {
         }
     }
 
-    fn session_error(&mut self, now: Now, core: &mut Core<Tag>, node: i32, code: ErrorCode) {
+    fn session_error(&mut self, now: Now, core: &mut Core<Tag>, source: Source, code: ErrorCode) {
         let backoff = self.settings.retry;
-        let session = self.sessions.entry(node).or_default();
+        let session = self.sessions.entry(source).or_default();
         session.reset();
         match code {
             // The broker has dropped the session, which it may at any time.
@@ -343,7 +372,8 @@ impl Fetcher {
                 session.retry_at = later(now, backoff, session.failures, core);
                 core.refresh(now, "a Fetch failed");
                 if !code.retriable() {
-                    lock(&self.cache).fail_all(Error::broker(code, format!("Fetch from node {node}")));
+                    lock(&self.cache)
+                        .fail_all(Error::broker(code, format!("Fetch from node {}", source.node)));
                 }
             }
         }
@@ -421,6 +451,29 @@ impl Fetcher {
             self.put_off(now, core, ticket);
         }
     }
+}
+
+/// Which request a partition joins: the session's next one, or, while that cannot be sent because the last one waits at
+/// the broker without this position, one outside it. `None`: neither now.
+fn choose(
+    sessions: &BTreeMap<Source, Session>,
+    now: Now,
+    node: i32,
+    part: &Part,
+    offset: i64,
+) -> Option<Source> {
+    let source = Source { node, catch_up: false };
+    let Some(session) = sessions.get(&source).filter(|session| !session.can_send(now)) else {
+        return Some(source);
+    };
+    let member = session.members.get(&part.partition);
+    let asked = member.is_some_and(|member| member.ticket == part.ticket && member.offset == offset);
+    let waits = session.in_flight > 0 && !session.answering && session.retry_at <= now.mono_ms;
+    if asked || !waits || part.caught_up == Some(offset) {
+        return None;
+    }
+    let source = Source { node, catch_up: true };
+    sessions.get(&source).is_none_or(|session| session.can_send(now)).then_some(source)
 }
 
 /// The broker to read from and the leader's epoch: a follower that the leader named, else the leader.

@@ -14,7 +14,7 @@ use super::fetch_stream::{
     AbortedTransaction, FetchEvent, FetchStream, LeaderHint, NodeEndpoint, PartitionHead, PartitionTail,
     Step, TopicKey,
 };
-use super::fetcher::Fetcher;
+use super::fetcher::{Fetcher, Source};
 use super::types::TopicPartition;
 use crate::core::{StreamSink, StreamStep};
 use crate::error::Error;
@@ -25,7 +25,7 @@ pub(super) enum Issue {
     /// A partition was refused. `range`: the first offset and the end, -1 when not told.
     Partition { ticket: Ticket, node: i32, code: ErrorCode, range: (i64, i64) },
     /// The whole answer is an error.
-    Session { node: i32, code: ErrorCode },
+    Session { source: Source, code: ErrorCode },
     /// The leader has moved.
     Leader { partition: TopicPartition, hint: LeaderHint },
     /// A broker's address.
@@ -37,7 +37,7 @@ pub(super) enum Issue {
 /// A Fetch that has not been answered to its end.
 #[derive(Debug)]
 pub(super) struct FetchCall {
-    pub(super) node: i32,
+    pub(super) source: Source,
     stream: Option<FetchStream>,
     current: Option<Current>,
     /// The next request of the session has been allowed already.
@@ -56,8 +56,8 @@ struct Current {
 }
 
 impl FetchCall {
-    pub(super) fn new(node: i32) -> FetchCall {
-        FetchCall { node, stream: None, current: None, announced: false }
+    pub(super) fn new(source: Source) -> FetchCall {
+        FetchCall { source, stream: None, current: None, announced: false }
     }
 }
 
@@ -102,14 +102,17 @@ impl Fetcher {
         match event {
             FetchEvent::Head(head) => {
                 let code = ErrorCode::new(head.error);
+                if let Some(session) = self.sessions.get_mut(&call.source) {
+                    session.answering = true;
+                }
                 if code != ErrorCode::NONE {
-                    self.issues.push(Issue::Session { node: call.node, code });
-                } else if let Some(session) = self.sessions.get_mut(&call.node) {
+                    self.issues.push(Issue::Session { source: call.source, code });
+                } else if let Some(session) = self.sessions.get_mut(&call.source) {
                     session.failures = 0;
                     session.answered(head.session_id);
                 }
             }
-            FetchEvent::Partition(head) => call.current = self.begin(call.node, head),
+            FetchEvent::Partition(head) => call.current = self.begin(call.source, head),
             FetchEvent::LastBatch { next_offset, response_ends } => {
                 if let Some(current) = &call.current
                     && let Some(part) = self.part(current.ticket)
@@ -146,7 +149,7 @@ impl Fetcher {
             return;
         }
         let failed = self.issues.iter().any(|issue| matches!(issue, Issue::Session { .. }));
-        if let Some(session) = self.sessions.get_mut(&call.node)
+        if let Some(session) = self.sessions.get_mut(&call.source)
             && !failed
         {
             session.early = true;
@@ -155,8 +158,8 @@ impl Fetcher {
     }
 
     /// The head of a partition. `None` when its data is not wanted (any more).
-    fn begin(&mut self, node: i32, head: PartitionHead) -> Option<Current> {
-        let session = self.sessions.get(&node)?;
+    fn begin(&mut self, source: Source, head: PartitionHead) -> Option<Current> {
+        let session = self.sessions.get(&source)?;
         let topic = match head.topic {
             TopicKey::Name(name) => name.into(),
             TopicKey::Id(id) => session.names.get(&id)?.clone(),
@@ -167,7 +170,7 @@ impl Fetcher {
         let code = ErrorCode::new(head.error);
         if code != ErrorCode::NONE {
             let range = (head.log_start_offset, head.high_watermark);
-            self.issues.push(Issue::Partition { ticket, node, code, range });
+            self.issues.push(Issue::Partition { ticket, node: source.node, code, range });
             return None;
         }
         part.failures = 0;

@@ -120,13 +120,11 @@ fn a_pause_keeps_what_was_fetched_and_leaves_the_session() {
     assert_eq!((last.2, last.3), (vec![(1, 20)], vec![0]), "the paused partition is forgotten");
     bench.resume("t", 0);
     assert_eq!(bench.drain(), named("t", 0, 0..10), "what was fetched is still there");
+    let outside = (0, -1, vec![(0, 10)], vec![]);
+    assert_eq!(all_asked(&bench).pop().unwrap(), outside, "it need not wait for what waits at the broker");
     bench.unpark();
     let last = all_asked(&bench).pop().unwrap();
-    assert_eq!(
-        (last.2, last.3),
-        (vec![(0, 10)], vec![]),
-        "and added back at its end: nothing is fetched twice"
-    );
+    assert_eq!((last.2, last.3), (vec![(0, 10)], vec![]), "and it is added back: nothing is fetched twice");
 }
 
 #[test]
@@ -137,14 +135,35 @@ fn a_seek_drops_what_was_fetched_and_what_is_on_its_way() {
     bench.assign(&[("t", 0)], OFFSETS_AT_0);
     assert_eq!(bench.poll(5).unwrap().unwrap(), named("t", 0, 0..5));
     bench.seek("t", 0, StartAt::Offset(25));
-    assert_eq!(bench.poll(usize::MAX), None, "nothing of before the seek");
+    assert_eq!(bench.drain(), named("t", 0, 25..40), "nothing of before the seek");
     // The parked request asked for offset 40; its answer is not wanted.
     bench.kafka.fill("t", 0, 1, 10, Codec::None);
     bench.unpark();
-    assert_eq!(bench.drain(), named("t", 0, 25..50));
+    assert_eq!(bench.drain(), named("t", 0, 40..50));
     bench.seek("t", 0, StartAt::Earliest);
-    bench.unpark();
     assert_eq!(bench.poll(3).unwrap().unwrap(), named("t", 0, 0..3));
+}
+
+#[test]
+fn what_is_newly_wanted_does_not_wait_for_a_fetch_that_waits() {
+    let mut kafka = Kafka::new(&[("t", 3)]);
+    kafka.fill("t", 1, 40, 50, Codec::None);
+    let mut bench = Bench::new(kafka, &[("max.partition.fetch.bytes", "3000")]);
+    bench.assign(&[("t", 0)], OFFSETS_AT_0);
+    assert_eq!(bench.parked(), 1);
+    bench.assign(&[("t", 1), ("t", 2)], OFFSETS_AT_0);
+    assert_eq!(bench.drain(), named("t", 1, 0..2_000));
+    let waits: Vec<_> = bench.kafka.fetches.iter().map(|(_, request)| request.max_wait_ms).collect();
+    assert_eq!(waits[0], 500);
+    assert!(waits[1..].iter().all(|wait| *wait == 0), "{waits:?}");
+    // At the end of the log it is not asked for again and again: it joins the session.
+    let before = bench.kafka.fetches.len();
+    bench.run(400);
+    assert_eq!(bench.kafka.fetches.len(), before);
+    bench.unpark();
+    let (id, _, mut partitions, forgotten) = all_asked(&bench).pop().unwrap();
+    partitions.sort_unstable();
+    assert_eq!((id, partitions, forgotten), (11, vec![(1, 2_000), (2, 0)], vec![0]));
 }
 
 #[test]

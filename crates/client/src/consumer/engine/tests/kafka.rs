@@ -259,8 +259,9 @@ impl Kafka {
             },
         };
         let mut id = request.session_id;
-        if request.session_epoch == 0 && self.keep_sessions && !now {
-            self.next_session += 1;
+        if request.session_epoch == 0 && self.keep_sessions {
+            // A request that has waited opened its session before.
+            self.next_session += i32::from(!now);
             id = self.next_session;
         }
         session.epoch = request.session_epoch;
@@ -286,7 +287,7 @@ impl Kafka {
         } else {
             id = 0;
         }
-        if responses.is_empty() && !now {
+        if responses.is_empty() && !now && request.max_wait_ms > 0 {
             // The session knows the request; only the answer waits.
             return None;
         }
