@@ -276,6 +276,9 @@ impl<D: Disk> Broker<D> {
             leader_epoch: self.store.leader_epoch(),
             replica_nodes: vec![node],
             isr_nodes: vec![node],
+            // Java's tools take these for lists, though null is allowed.
+            eligible_leader_replicas: Some(Vec::new()),
+            last_known_elr: Some(Vec::new()),
             ..DescribeTopicPartitionsResponsePartition::default()
         };
         let described = DescribeTopicPartitionsResponseTopic {
