@@ -61,6 +61,12 @@ fmt: need-demo $(STAMPS)/test ## format Rust and Python
 	@cargo fmt --all
 	@$(BIN)/ruff check --quiet --fix-only && $(BIN)/ruff format
 
+.PHONY: generate
+generate: need-demo ## write what is generated from tables in the source: error classes, option and error pages
+	@cargo run --quiet --locked -p headrace-wire --example errors_python > python/headrace/_error_table.py
+	@cargo run --quiet --locked -p headrace-wire --example errors_python page > docs/errors.md
+	@cargo run --quiet --locked -p headrace-client --example options_page > docs/options.md
+
 .PHONY: clean
 clean: ## remove what was built and fetched (.venv, .deps, target)
 	@rm -rf $(VENV) $(DEPS) target .pytest_cache .mypy_cache .ruff_cache dist python/headrace/*.so
