@@ -43,7 +43,7 @@ def rust_functions(lines: list[str]) -> Iterator[tuple[int, str, int]]:
     """First line, name and length of each function; rustfmt's indentation tells where it ends."""
     for number, line in enumerate(lines):
         found = RUST_FUNCTION.match(line)
-        if not found:
+        if not found or "{{" in line:  # the second is a template of code, not code
             continue
         for offset, later in enumerate(lines[number:]):
             if later.rstrip() == f"{found['indent']}}}" or (offset == 0 and line.rstrip().endswith(("}", ";"))):
