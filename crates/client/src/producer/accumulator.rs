@@ -282,7 +282,7 @@ impl Accumulator {
         let bytes = record.bytes_max();
         let (key, sticky) = self.choose(topic, record.partition, record.key, bytes)?;
         let timestamp = record.timestamp_ms.unwrap_or(now.wall_ms);
-        self.make_room(now, key, bytes)?;
+        self.make_room(now, key, bytes, false)?;
         let slot = self.open_slot(key).ok_or(AppendError::Closed)?;
         let Body::Open(builder) = &mut slot.body else { return Err(AppendError::Closed) };
         let index = builder.records();
@@ -424,30 +424,48 @@ impl Accumulator {
         self.topics[topic as usize].sticky.sent(bytes, batch_ended, switch);
     }
 
-    /// Sees to it that the partition's last batch is open and has room and memory for `bytes` more.
-    pub(super) fn make_room(&mut self, now: Now, key: PartitionKey, bytes: usize) -> Result<(), AppendError> {
-        if bytes.saturating_add(BatchHeader::LEN) > self.config.request_bytes_max {
+    /// Refuses a record that no request may carry.
+    pub(super) fn check_size(&self, key: PartitionKey, bytes: usize) -> Result<(), AppendError> {
+        let size = bytes.saturating_add(BatchHeader::LEN);
+        if size > self.config.request_bytes_max {
             return Err(self.too_large(key, bytes, "max.request.size"));
         }
+        if charge_for(size) > self.pool.total() {
+            return Err(self.too_large(key, bytes, "buffer.memory"));
+        }
+        Ok(())
+    }
+
+    /// Sees to it that the partition's last batch is open and has room and memory for `bytes` more. `sure` says that
+    /// the memory was seen to be there.
+    pub(super) fn make_room(
+        &mut self,
+        now: Now,
+        key: PartitionKey,
+        bytes: usize,
+        sure: bool,
+    ) -> Result<(), AppendError> {
+        self.check_size(key, bytes)?;
         let batch_bytes = self.config.batch_bytes;
-        let Some(slot) = self.open_slot(key) else { return self.open_batch(now, key, bytes) };
-        let Body::Open(builder) = &slot.body else { return self.open_batch(now, key, bytes) };
+        let Some(slot) = self.open_slot(key) else { return self.open_batch(now, key, bytes, sure) };
+        let Body::Open(builder) = &slot.body else { return self.open_batch(now, key, bytes, sure) };
         let size = builder.estimated_size().saturating_add(bytes);
         if size > batch_bytes {
             self.seal_last(key);
-            return self.open_batch(now, key, bytes);
+            return self.open_batch(now, key, bytes, sure);
         }
-        if self.charge_to(key, charge_for(size)) { Ok(()) } else { Err(self.full()) }
+        if self.charge_to(key, charge_for(size), sure) { Ok(()) } else { Err(self.full()) }
     }
 
-    /// Sees to it that the partition's open batch has `bytes` reserved; changes nothing if there are not enough.
-    pub(super) fn charge_to(&mut self, key: PartitionKey, bytes: u64) -> bool {
+    /// Sees to it that the partition's open batch has `bytes` reserved; changes nothing if there are not enough,
+    /// unless `sure`.
+    pub(super) fn charge_to(&mut self, key: PartitionKey, bytes: u64, sure: bool) -> bool {
         let Some(slot) = self.topics[key.topic as usize].partitions[key.partition as usize].slots.back_mut()
         else {
             return false;
         };
         let grow = bytes.saturating_sub(slot.charged);
-        let fits = self.pool.try_reserve(grow);
+        let fits = self.pool.try_reserve(grow, sure);
         if fits {
             slot.charged += grow;
         }
@@ -463,12 +481,15 @@ impl Accumulator {
         self.pool.release(surplus);
     }
 
-    fn open_batch(&mut self, now: Now, key: PartitionKey, bytes: usize) -> Result<(), AppendError> {
+    fn open_batch(
+        &mut self,
+        now: Now,
+        key: PartitionKey,
+        bytes: usize,
+        sure: bool,
+    ) -> Result<(), AppendError> {
         let charged = charge_for(bytes.saturating_add(BatchHeader::LEN));
-        if charged > self.pool.total() {
-            return Err(self.too_large(key, bytes, "buffer.memory"));
-        }
-        if !self.pool.try_reserve(charged) {
+        if !self.pool.try_reserve(charged, sure) {
             return Err(self.full());
         }
         let id = BatchId(self.next_id);

@@ -50,6 +50,14 @@ pub(super) enum Body {
 }
 
 impl Body {
+    /// Bytes of an open batch so far; 0 for others.
+    pub(super) fn bytes(&self) -> usize {
+        match self {
+            Self::Open(builder) => builder.estimated_size(),
+            _ => 0,
+        }
+    }
+
     pub(super) fn records(&self) -> u32 {
         match self {
             Self::Open(builder) => builder.records(),

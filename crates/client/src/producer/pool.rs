@@ -15,11 +15,12 @@ impl Pool {
         Self { total: total_bytes, held: 0 }
     }
 
-    /// Takes `bytes` if they are free.
-    pub(super) fn try_reserve(&mut self, bytes: u64) -> bool {
-        let fits = bytes <= self.free();
+    /// Takes `bytes` if they are free. With `sure` it takes them in any case: for a caller that has looked before and
+    /// gives back at once what it asks for on top.
+    pub(super) fn try_reserve(&mut self, bytes: u64, sure: bool) -> bool {
+        let fits = sure || bytes <= self.free();
         if fits {
-            self.held += bytes;
+            self.held = self.held.saturating_add(bytes);
         }
         fits
     }
@@ -50,12 +51,12 @@ mod tests {
     #[test]
     fn a_reservation_takes_all_or_nothing() {
         let mut pool = Pool::new(100);
-        assert!(pool.try_reserve(60));
-        assert!(!pool.try_reserve(41));
+        assert!(pool.try_reserve(60, false));
+        assert!(!pool.try_reserve(41, false));
         assert_eq!((pool.held(), pool.free()), (60, 40));
-        assert!(pool.try_reserve(40));
+        assert!(pool.try_reserve(40, false));
         pool.release(60);
         assert_eq!((pool.held(), pool.free()), (40, 60));
-        assert!(!pool.try_reserve(u64::MAX));
+        assert!(!pool.try_reserve(u64::MAX, false));
     }
 }

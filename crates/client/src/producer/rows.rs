@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use headrace_columns::encode::{Rows, append};
-use headrace_wire::records::BatchHeader;
+use headrace_wire::records::{BatchHeader, CHUNK_BYTES};
 use headrace_wire::time::Now;
 
 use super::accumulator::{Accumulator, HEADER_OVERHEAD_BYTES, record_bytes_max};
@@ -16,6 +16,8 @@ use crate::error::Error;
 /// Most rows taken under one hold of the lock, so that the engine and other callers get their turn: a millisecond or
 /// two of encoding.
 const ROWS_PER_TURN: usize = 32 * 1024;
+/// Most rows sorted by partition at once: their places stay in the CPU's cache.
+const ROWS_PER_BLOCK: usize = 4096;
 /// Most bytes taken under one hold of the lock, to within a record.
 const BYTES_PER_TURN: usize = 1 << 20;
 
@@ -57,6 +59,7 @@ impl Appender {
     }
 }
 
+#[derive(Clone, Copy)]
 struct Turn<'a> {
     now: Now,
     rows: &'a Rows,
@@ -85,10 +88,11 @@ impl Accumulator {
         while row < turn.until && bytes < BYTES_PER_TURN {
             let size = turn.bytes_max(row);
             let key = self.sticky_with_room(topic, size);
-            self.make_room(turn.now, key, size)?;
+            self.make_room(turn.now, key, size, false)?;
             // Memory for as much as the batch may still take; what it does not need comes back at once.
             let batch_bytes = self.config().batch_bytes;
-            let until = if self.charge_to(key, charge_for(batch_bytes)) { turn.until } else { row + 1 };
+            let until =
+                if self.charge_to(key, charge_for(batch_bytes), false) { turn.until } else { row + 1 };
             let Some(slot) = self.open_slot(key) else { return Err(AppendError::Closed) };
             let Body::Open(builder) = &mut slot.body else { return Err(AppendError::Closed) };
             let before = builder.estimated_size();
@@ -120,38 +124,132 @@ impl Accumulator {
         from: usize,
         tally: &mut Tally,
     ) -> Result<(), AppendError> {
-        let mut last_topic = None;
+        let mut row = from;
         let mut bytes = 0;
+        let mut most = ROWS_PER_BLOCK;
+        while row < turn.until && bytes < BYTES_PER_TURN {
+            let block_turn = Turn { until: turn.until.min(row.saturating_add(most)), ..*turn };
+            let mut block = Block::default();
+            let stopped = self.fill_block(&block_turn, topic, row, &mut block);
+            // All rows of a block are taken or none, or those taken would not be the first ones.
+            let sure = block.rows > 1;
+            if sure && !self.has_memory_for(&block) {
+                most = block.rows / 2;
+                continue;
+            }
+            self.append_block(turn, &block, sure, tally)?;
+            stopped?;
+            row += block.rows;
+            bytes += block.bytes;
+        }
+        Ok(())
+    }
+
+    /// Sorts rows of one topic by partition, from `from` up to the end of the turn or the first row that is of another
+    /// topic or cannot be sent. An error is about the row behind the block.
+    fn fill_block(
+        &mut self,
+        turn: &Turn<'_>,
+        topic: Option<&str>,
+        from: usize,
+        block: &mut Block,
+    ) -> Result<(), AppendError> {
+        let rows = turn.rows;
+        let name = match topic {
+            Some(topic) => topic,
+            None => rows.topic(from).ok_or_else(|| no_topic(from))?,
+        };
+        let index = self.topic_for_append(name)?;
+        let share = self.config().batch_bytes;
         for row in from..turn.until {
-            if bytes >= BYTES_PER_TURN {
+            if row > from && (block.bytes >= BYTES_PER_TURN || block.sticky_bytes >= share) {
                 break;
             }
-            let named = match topic {
-                Some(topic) => topic,
-                None => turn.rows.topic(row).ok_or_else(|| no_topic(row))?,
-            };
-            let topic = match last_topic {
-                Some((last, index)) if topic.is_some() || last == named => index,
-                _ => self.topic_for_append(named)?,
-            };
-            last_topic = Some((named, topic));
-            let size = turn.bytes_max(row);
-            let (key, sticky) = self.choose(topic, turn.rows.partition(row), turn.rows.key(row), size)?;
-            self.make_room(turn.now, key, size)?;
-            let Some(slot) = self.open_slot(key) else { return Err(AppendError::Closed) };
-            let Body::Open(builder) = &mut slot.body else { return Err(AppendError::Closed) };
-            let before = builder.estimated_size();
-            if append(turn.rows, [row], builder, turn.now.wall_ms) == 0 {
-                return Err(self.refused(key, size));
+            if topic.is_none() && rows.topic(row) != Some(name) {
+                break;
             }
-            let (batch, grown) = (slot.id, builder.estimated_size() - before);
-            tally.add(key, batch, 1);
-            bytes += grown;
-            let ended = self.seal_if_full(key);
+            let bytes = turn.bytes_max(row);
+            // The sticky partition stays the same for a block.
+            let place = match (rows.partition(row), rows.key(row), block.sticky) {
+                (None, key, Some(sticky)) if key.is_none() || self.config().ignore_keys => (sticky, true),
+                (partition, key, _) => self.choose(index, partition, key, bytes)?,
+            };
+            let (key, sticky) = place;
+            self.check_size(key, bytes)?;
             if sticky {
-                self.count_sticky(topic, grown, ended);
+                block.sticky = Some(key);
+                block.sticky_bytes += bytes;
+            }
+            block.add(key, row, bytes);
+        }
+        Ok(())
+    }
+
+    /// Whether a block fits into free memory, whichever way its rows fall into batches.
+    fn has_memory_for(&mut self, block: &Block) -> bool {
+        let batch_bytes = self.config().batch_bytes;
+        let mut need = 0_u64;
+        for bucket in &block.buckets {
+            let open = self.open_slot(bucket.key).map(|slot| (slot.charged, slot.body.bytes()));
+            let (charged, size) = open.unwrap_or((0, BatchHeader::LEN));
+            let all = size.saturating_add(bucket.bytes);
+            let bound = if all <= batch_bytes {
+                charge_for(all).saturating_sub(charged)
+            } else {
+                // Two batches that follow each other hold more than one batch's bytes together.
+                let batches = (2 * bucket.bytes / batch_bytes.max(1) + 2).min(bucket.rows.len()) + 1;
+                let rounding = batches.saturating_mul(CHUNK_BYTES + BatchHeader::LEN);
+                charge_for(bucket.bytes.saturating_add(rounding))
+            };
+            need = need.saturating_add(bound);
+        }
+        need <= self.buffer_bytes_free()
+    }
+
+    /// Appends a block, partition by partition. `sure`: its memory is there.
+    fn append_block(
+        &mut self,
+        turn: &Turn<'_>,
+        block: &Block,
+        sure: bool,
+        tally: &mut Tally,
+    ) -> Result<(), AppendError> {
+        for bucket in &block.buckets {
+            let key = bucket.key;
+            let mut rest = bucket.rows.as_slice();
+            let mut ended = false;
+            while let Some(&first) = rest.first() {
+                let size = turn.bytes_max(first as usize);
+                self.make_room(turn.now, key, size, sure)?;
+                if rest.len() > 1 {
+                    self.charge_to(key, charge_for(self.config().batch_bytes), sure);
+                }
+                let Some(slot) = self.open_slot(key) else { return Err(AppendError::Closed) };
+                let Body::Open(builder) = &mut slot.body else { return Err(AppendError::Closed) };
+                let rows = rest.iter().map(|row| *row as usize);
+                let taken = append(turn.rows, rows, builder, turn.now.wall_ms);
+                let batch = slot.id;
+                self.charge_what_is_used(key);
+                if taken == 0 {
+                    return Err(self.refused(key, size));
+                }
+                tally.add(key, batch, taken);
+                rest = rest.get(taken..).unwrap_or_default();
+                ended = if rest.is_empty() {
+                    self.seal_if_full(key)
+                } else {
+                    self.seal_last(key);
+                    true
+                };
+            }
+            if block.sticky == Some(key) {
+                self.count_sticky(key.topic, block.sticky_bytes, ended);
             }
         }
+        debug_assert!(
+            self.buffer_bytes_held() <= self.buffer_bytes_total(),
+            "a block took more than was seen to be free"
+        );
         Ok(())
     }
 
@@ -166,6 +264,45 @@ fn no_topic(row: usize) -> AppendError {
     AppendError::Topic(Error::Usage(format!(
         "row {row} names no topic: its column 'topic' is null or missing, and no topic was given for all rows"
     )))
+}
+
+/// Rows of one topic, by partition.
+#[derive(Default)]
+struct Block {
+    rows: usize,
+    bytes: usize,
+    buckets: Vec<Bucket>,
+    /// By partition: one more than the place of its bucket, or 0.
+    places: Vec<u32>,
+    sticky: Option<PartitionKey>,
+    sticky_bytes: usize,
+}
+
+/// The rows of one partition, rising.
+struct Bucket {
+    key: PartitionKey,
+    bytes: usize,
+    rows: Vec<u32>,
+}
+
+impl Block {
+    fn add(&mut self, key: PartitionKey, row: usize, bytes: usize) {
+        let partition = key.partition as usize;
+        if self.places.len() <= partition {
+            self.places.resize(partition + 1, 0);
+        }
+        let place = &mut self.places[partition];
+        if *place == 0 {
+            self.buckets.push(Bucket { key, bytes: 0, rows: Vec::new() });
+            *place = u32::try_from(self.buckets.len()).unwrap_or(u32::MAX);
+        }
+        let bucket = &mut self.buckets[*place as usize - 1];
+        bucket.bytes = bucket.bytes.saturating_add(bytes);
+        // Arrow batches have at most 2^31 rows.
+        bucket.rows.push(u32::try_from(row).unwrap_or(u32::MAX));
+        self.bytes = self.bytes.saturating_add(bytes);
+        self.rows += 1;
+    }
 }
 
 /// How many rows went into which batch.

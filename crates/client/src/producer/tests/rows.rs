@@ -6,6 +6,7 @@ use std::sync::Arc;
 use arrow_array::{ArrayRef, BinaryArray, Int32Array, RecordBatch, StringArray};
 use headrace_columns::encode::Rows;
 use headrace_wire::errors::ErrorCode;
+use proptest::prelude::*;
 
 use super::world::{TOPIC, World};
 use crate::producer::{Accumulator, AppendError, BatchId, ProducerCommand, partition_of_key};
@@ -164,4 +165,74 @@ fn rows_for_an_unknown_topic_wait() {
     let rows = rows(vec![("value", strings(["a".to_owned()]))]);
     let refused = world.appender.append_rows(world.now, Some(TOPIC), &rows, 0..1, |_, _| ()).unwrap_err();
     assert!(matches!(refused, AppendError::NeedMetadata { .. }));
+}
+
+#[derive(Debug, Clone)]
+struct Shape {
+    value_bytes: u16,
+    key: Option<u8>,
+    partition: Option<u8>,
+}
+
+fn shape() -> impl Strategy<Value = Shape> {
+    let bytes = prop_oneof![4 => 0..50_u16, 2 => 0..2000_u16, 1 => 0..20_000_u16];
+    let key = proptest::option::weighted(0.7, any::<u8>());
+    let partition = proptest::option::weighted(0.2, 0..5_u8);
+    (bytes, key, partition).prop_map(|(value_bytes, key, partition)| Shape { value_bytes, key, partition })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_the_rows_each_arrives_once_where_it_belongs(
+        shapes in proptest::collection::vec(shape(), 1..600),
+        (batch, memory) in (
+            proptest::sample::select(vec!["0", "100", "3000", "20000", "131072"]),
+            proptest::sample::select(vec!["50000", "100000", "300000", "33554432"]),
+        ),
+        columns in (any::<bool>(), any::<bool>()),
+    ) {
+        let mut world = World::ready(&[1, 2, 1, 1, 2], &[("batch.size", batch), ("buffer.memory", memory)]);
+        let value = |n: usize| format!("{n:04}{}", "x".repeat(usize::from(shapes[n].value_bytes)));
+        let key = |n: usize| shapes[n].key.filter(|_| columns.0).map(|key| vec![key]);
+        let partition = |n: usize| shapes[n].partition.filter(|_| columns.1).map(i32::from);
+        let all = 0..shapes.len();
+        let mut arrays = vec![("value", strings(all.clone().map(value)))];
+        if columns.0 {
+            arrays.push(("key", Arc::new(all.clone().map(key).collect::<BinaryArray>()) as ArrayRef));
+        }
+        if columns.1 {
+            arrays.push(("partition", Arc::new(all.clone().map(partition).collect::<Int32Array>()) as ArrayRef));
+        }
+        let rows = rows(arrays);
+        let mut from = 0;
+        let mut placed_rows = 0;
+        while from < rows.len() {
+            let placed = |_, count: u32| placed_rows += count as usize;
+            match world.appender.append_rows(world.now, Some(TOPIC), &rows, from..rows.len(), placed) {
+                Ok(taken) => from += taken,
+                Err(AppendError::Full { .. }) => world.settle(),
+                Err(other) => panic!("{other:?}"),
+            }
+            prop_assert_eq!(placed_rows, from);
+            let held = world.accumulator(Accumulator::buffer_bytes_held);
+            prop_assert!(held <= world.accumulator(Accumulator::buffer_bytes_total), "{}", held);
+        }
+        world.command(ProducerCommand::Flush { op: 1 });
+        prop_assert_eq!(world.is_done(1), Some(Ok(())));
+        world.assert_empty();
+        let mut seen = vec![false; rows.len()];
+        for (index, log) in world.logs.iter().enumerate() {
+            prop_assert!(log.values.is_sorted(), "rows of a partition keep their order");
+            for value in &log.values {
+                let n: usize = value[..4].parse().unwrap();
+                prop_assert!(!std::mem::replace(&mut seen[n], true), "row {} is there twice", n);
+                let by_key = key(n).map(|key| partition_of_key(&key, 5) as usize);
+                let named = partition(n).map(|partition| usize::try_from(partition).unwrap());
+                prop_assert_eq!(named.or(by_key).unwrap_or(index), index);
+            }
+        }
+        prop_assert!(seen.into_iter().all(|seen| seen));
+    }
 }
