@@ -139,7 +139,7 @@ impl Consumer {
     }
 
     fn seek(&self, py: Python<'_>, partition: Tp, offset: i64) -> PyResult<()> {
-        detached(py, |check| self.client.seek(vec![(name(partition), StartAt::Offset(offset))], check))
+        detached(py, |_| Ok(self.client.seek(&[(name(partition), StartAt::Offset(offset))])?))
     }
 
     fn seek_to_beginning(&self, py: Python<'_>, partitions: Vec<Tp>) -> PyResult<()> {
@@ -151,11 +151,11 @@ impl Consumer {
     }
 
     fn pause(&self, py: Python<'_>, partitions: Vec<Tp>) -> PyResult<()> {
-        detached(py, |check| self.client.pause(names(partitions), check))
+        detached(py, |_| Ok(self.client.pause(&names(partitions))?))
     }
 
     fn resume(&self, py: Python<'_>, partitions: Vec<Tp>) -> PyResult<()> {
-        detached(py, |check| self.client.resume(names(partitions), check))
+        detached(py, |_| Ok(self.client.resume(&names(partitions))?))
     }
 
     #[pyo3(signature = (offsets=None, timeout=None))]
@@ -204,8 +204,8 @@ impl Consumer {
 
 impl Consumer {
     fn seek_all(&self, py: Python<'_>, partitions: Vec<Tp>, to: StartAt) -> PyResult<()> {
-        let targets = names(partitions).into_iter().map(|tp| (tp, to)).collect();
-        detached(py, |check| self.client.seek(targets, check))
+        let targets: Vec<_> = names(partitions).into_iter().map(|tp| (tp, to)).collect();
+        detached(py, |_| Ok(self.client.seek(&targets)?))
     }
 }
 

@@ -328,7 +328,7 @@ impl FetchCache {
     }
 
     /// Pauses or resumes. All partitions must be assigned, else nothing changes. True when the engine has to know at
-    /// once (`Wake`): a partition that holds nothing goes on.
+    /// once (`Wake`): a partition that holds nothing goes on. One that holds something wakes it when that runs out.
     pub fn set_paused(&mut self, partitions: &[TopicPartition], paused: bool) -> Result<bool> {
         let mut wake = false;
         for partition in partitions {
@@ -341,7 +341,11 @@ impl FetchCache {
                 continue;
             }
             slot.paused = paused;
-            wake |= !paused && slot.entries.is_empty();
+            if !paused {
+                wake |= slot.entries.is_empty() && slot.open.is_none();
+                slot.starved = true;
+                self.starved = true;
+            }
             self.changes += 1;
             self.queue(part);
         }
@@ -513,6 +517,7 @@ impl FetchCache {
             self.touched.push(part);
         }
         let partition = slot.id.clone();
+        let last_begun = start == 0 && slot.starved && slot.entries.is_empty();
         if used_up {
             slot.open = None;
             slot.settle();
@@ -520,7 +525,7 @@ impl FetchCache {
             self.rotate();
         }
         let next_offset = self.slots.get(&part).and_then(|slot| slot.position).unwrap_or(next_offset);
-        let wake = used_up && self.has_room_again(part);
+        let wake = (used_up || last_begun) && self.has_room_again(part);
         Some(Rows { partition, chunk, chunk_id, start, len, next_offset, wake })
     }
 

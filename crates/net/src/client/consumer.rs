@@ -69,6 +69,9 @@ impl ConsumerClient {
         let max_records = if max_records == 0 { usize::MAX } else { max_records };
         loop {
             let seen = self.ready.seen();
+            if lock(&self.cache).begin_poll(self.clock.now().mono_ms) {
+                self.handle.send(ConsumerCommand::Wake);
+            }
             if let Some(rows) = self.take(max_records)? {
                 return Ok(Some(rows));
             }
@@ -101,16 +104,11 @@ impl ConsumerClient {
         Ok(found)
     }
 
-    /// What is there now, decoding what was kept compressed in this thread.
+    /// What is there now, decoding what was kept compressed in this thread. A poll begins before it, not in it: that
+    /// marks as processed what was handed out, so also the first batches of the same `poll_all`.
     fn take(&self, max_records: usize) -> Result<Option<Rows>> {
         loop {
-            let mut cache = lock(&self.cache);
-            let held_back = cache.begin_poll(self.clock.now().mono_ms);
-            let taken = cache.take(max_records);
-            drop(cache);
-            if held_back {
-                self.handle.send(ConsumerCommand::Wake);
-            }
+            let taken = lock(&self.cache).take(max_records);
             match taken {
                 None => return Ok(None),
                 Some(Taken::Failed(error)) => return Err(error),
@@ -172,19 +170,32 @@ impl ConsumerClient {
         lock(&self.cache).paused()
     }
 
-    /// Goes on elsewhere in these partitions.
-    pub fn seek(&self, targets: Vec<(TopicPartition, StartAt)>, check: Check<'_>) -> Result<(), CallError> {
-        self.call("seeking", None, check, |op| ConsumerCommand::Seek { op, targets }).map(drop)
+    /// Goes on elsewhere in these partitions. Takes effect at once, without a hand-over to the engine's thread.
+    pub fn seek(&self, targets: &[(TopicPartition, StartAt)]) -> Result<()> {
+        self.alive()?;
+        let mut cache = lock(&self.cache);
+        let sought = targets.iter().try_for_each(|(partition, to)| cache.seek(partition, *to));
+        drop(cache);
+        self.handle.send(ConsumerCommand::Wake);
+        sought
     }
 
-    /// Hands nothing out of these partitions, and keeps what was fetched.
-    pub fn pause(&self, partitions: Vec<TopicPartition>, check: Check<'_>) -> Result<(), CallError> {
-        self.call("pausing", None, check, |op| ConsumerCommand::Pause { op, partitions }).map(drop)
+    /// Hands nothing out of these partitions, and keeps what was fetched. Takes effect at once.
+    pub fn pause(&self, partitions: &[TopicPartition]) -> Result<()> {
+        self.alive()?;
+        lock(&self.cache).set_paused(partitions, true).map(drop)
     }
 
     /// The opposite of [`ConsumerClient::pause`].
-    pub fn resume(&self, partitions: Vec<TopicPartition>, check: Check<'_>) -> Result<(), CallError> {
-        self.call("resuming", None, check, |op| ConsumerCommand::Resume { op, partitions }).map(drop)
+    pub fn resume(&self, partitions: &[TopicPartition]) -> Result<()> {
+        self.alive()?;
+        let wake = lock(&self.cache).set_paused(partitions, false)?;
+        if wake {
+            self.handle.send(ConsumerCommand::Wake);
+        }
+        // Another thread may be waiting for rows that are there now.
+        self.ready.notify();
+        Ok(())
     }
 
     /// The next offset to be handed out; waits until it is known.

@@ -1,1 +1,274 @@
+use bytes::Bytes;
+use headrace_columns::decode::ValueType;
+use headrace_wire::compression::Codec;
+use headrace_wire::records::{BatchBuilder, BatchHeader, NO_HEADERS, ProducerStamp, patch};
+use proptest::collection::vec;
+use proptest::prelude::*;
 
+use super::*;
+use crate::consumer::decode::OpenChunk;
+
+fn schema() -> BatchSchema {
+    BatchSchema::new(false, ValueType::Binary)
+}
+
+fn tp(partition: i32) -> TopicPartition {
+    TopicPartition::new("t", partition)
+}
+
+fn cache_of(partitions: i32) -> FetchCache {
+    let mut cache = FetchCache::new(1 << 20, schema());
+    let assignment =
+        |partition| Assignment { partition: tp(partition), start: Some(StartAt::Offset(0)), stop: None };
+    cache.assign((0..partitions).map(assignment).collect());
+    cache
+}
+
+fn ticket(cache: &FetchCache, partition: i32) -> Ticket {
+    cache.views().find(|view| view.partition == tp(partition)).unwrap().ticket
+}
+
+fn batch(base: i64, records: i64, codec: Codec) -> Vec<u8> {
+    let mut builder = BatchBuilder::new(1 << 20);
+    for offset in base..base + records {
+        assert!(builder.append(5, None, Some(&offset.to_be_bytes()), NO_HEADERS.iter().copied()));
+    }
+    let mut bytes = builder.finish(ProducerStamp::NONE, codec, None).unwrap().to_vec();
+    patch(&mut bytes, base, 1).unwrap();
+    bytes
+}
+
+fn chunk(partition: i32, base: i64, records: i64) -> Chunk {
+    let bytes = batch(base, records, Codec::None);
+    let mut open = OpenChunk::new(&schema(), &tp(partition), base, None);
+    let mut closed = Vec::new();
+    open.push(&BatchHeader::parse(&bytes).unwrap(), &bytes, &mut closed).unwrap();
+    open.close().unwrap().unwrap()
+}
+
+fn raw(base: i64, records: i64) -> RawBatch {
+    let bytes = Bytes::from(batch(base, records, Codec::Lz4));
+    RawBatch { header: BatchHeader::parse(&bytes).unwrap(), bytes }
+}
+
+/// Partition and offsets of the next rows; decodes what has to be.
+fn take(cache: &mut FetchCache, max_records: usize) -> Option<(i32, Vec<i64>)> {
+    loop {
+        match cache.take(max_records)? {
+            Taken::Rows(rows) => return Some((rows.partition.partition, offsets(&rows))),
+            Taken::Decode(job) => cache.put_back(job.run()),
+            Taken::Failed(error) => panic!("{error}"),
+        }
+    }
+}
+
+fn offsets(rows: &Rows) -> Vec<i64> {
+    use arrow_array::cast::AsArray;
+    let batch = rows.batch();
+    let column = batch.column_by_name("offset").unwrap();
+    column.as_primitive::<arrow_array::types::Int64Type>().values().to_vec()
+}
+
+#[test]
+fn a_take_costs_the_same_however_many_partitions_are_paused() {
+    let mut cache = cache_of(1_000);
+    for partition in 0..1_000 {
+        let ticket = ticket(&cache, partition);
+        assert!(cache.push_chunk(ticket, chunk(partition, 0, 10)));
+    }
+    let paused: Vec<_> = (0..999).map(tp).collect();
+    cache.set_paused(&paused, true).unwrap();
+    assert_eq!(take(&mut cache, 1), Some((999, vec![0])));
+    assert_eq!(cache.ready.len(), 1, "the paused ones have left the line");
+    for offset in 1..10 {
+        assert_eq!(take(&mut cache, 1), Some((999, vec![offset])));
+    }
+    assert!(take(&mut cache, 1).is_none());
+    cache.set_paused(&paused, false).unwrap();
+    for partition in 0..999 {
+        assert_eq!(take(&mut cache, 100), Some((partition, (0..10).collect())), "nothing was dropped");
+    }
+}
+
+#[test]
+fn partitions_take_turns_chunk_by_chunk() {
+    let mut cache = cache_of(2);
+    for base in [0, 4] {
+        for partition in 0..2 {
+            let ticket = ticket(&cache, partition);
+            cache.push_chunk(ticket, chunk(partition, base, 4));
+        }
+    }
+    let turns: Vec<_> = std::iter::from_fn(|| take(&mut cache, 3)).map(|(partition, _)| partition).collect();
+    assert_eq!(turns, [0, 0, 1, 1, 0, 0, 1, 1]);
+}
+
+#[test]
+fn what_comes_for_a_partition_that_was_moved_is_dropped() {
+    let mut cache = cache_of(1);
+    let old = ticket(&cache, 0);
+    assert!(cache.push_raw(old, raw(0, 5)));
+    let Some(Taken::Decode(job)) = cache.take(10) else { panic!("it is compressed") };
+    cache.seek(&tp(0), StartAt::Offset(50)).unwrap();
+    cache.put_back(job.run());
+    assert!(!cache.push_chunk(old, chunk(0, 5, 5)));
+    assert!(!cache.advance(old, 90) && !cache.fail(old, Error::Closed, true) && !cache.resolve(old, 3));
+    assert!(cache.take(10).is_none());
+    assert_eq!((cache.position(&tp(0)).unwrap(), cache.held_bytes()), (Some(50), 0));
+    // Unassigned and assigned again it is another partition to the cache.
+    let before = ticket(&cache, 0);
+    cache.assign(Vec::new());
+    cache.assign(vec![Assignment { partition: tp(0), start: Some(StartAt::Offset(0)), stop: None }]);
+    assert!(!cache.push_chunk(before, chunk(0, 0, 1)));
+}
+
+#[test]
+fn an_assignment_keeps_what_stays() {
+    let mut cache = cache_of(2);
+    let ticket = ticket(&cache, 1);
+    cache.push_chunk(ticket, chunk(1, 0, 5));
+    take(&mut cache, 2);
+    cache.assign(vec![Assignment::of(tp(1)), Assignment::of(tp(2))]);
+    assert_eq!(cache.position(&tp(1)).unwrap(), Some(2));
+    assert_eq!(take(&mut cache, 9), Some((1, vec![2, 3, 4])));
+    assert!(cache.position(&tp(0)).is_err());
+    assert_eq!(cache.position(&tp(2)).unwrap(), None);
+}
+
+#[test]
+fn nothing_is_handed_out_while_it_is_held_back() {
+    let mut cache = cache_of(1);
+    let ticket = ticket(&cache, 0);
+    cache.push_chunk(ticket, chunk(0, 0, 5));
+    take(&mut cache, 1);
+    cache.hold_back(true);
+    assert!(cache.take(1).is_none() && !cache.is_ready());
+    assert!(!cache.all_processed());
+    assert!(cache.begin_poll(7), "the engine wants to know of the poll");
+    assert!(cache.all_processed());
+    assert_eq!(cache.offsets(true), [(tp(0), 1)]);
+    cache.hold_back(false);
+    assert_eq!(take(&mut cache, 9), Some((0, vec![1, 2, 3, 4])));
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Chunk(i32, i64),
+    Raw(i32, i64),
+    Gap(i32, i64),
+    Take(usize),
+    TakeJob,
+    PutBack,
+    Pause(i32),
+    Resume(i32),
+    Seek(i32),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        (0..3, 1..9i64).prop_map(|(p, n)| Step::Chunk(p, n)),
+        (0..3, 1..9i64).prop_map(|(p, n)| Step::Raw(p, n)),
+        (0..3, 1..9i64).prop_map(|(p, n)| Step::Gap(p, n)),
+        (1usize..12).prop_map(Step::Take),
+        Just(Step::TakeJob),
+        Just(Step::PutBack),
+        (0..3).prop_map(Step::Pause),
+        (0..3).prop_map(Step::Resume),
+        (0..3).prop_map(Step::Seek),
+    ];
+    vec(step, 0..80)
+}
+
+/// What the cache should hold of a partition: offsets that have rows, and where filling stands.
+#[derive(Default)]
+struct Model {
+    rows: VecDeque<i64>,
+    filled: i64,
+    paused: bool,
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn rows_come_once_in_order_and_bytes_are_accounted_for(steps in steps()) {
+        let mut cache = cache_of(3);
+        let mut models: Vec<Model> = (0..3).map(|_| Model::default()).collect();
+        let mut jobs: Vec<DecodeJob> = Vec::new();
+        for step in steps {
+            match step {
+                Step::Chunk(p, n) | Step::Raw(p, n) => {
+                    let model = &mut models[usize::try_from(p).unwrap()];
+                    let (base, ticket) = (model.filled, ticket(&cache, p));
+                    model.rows.extend(base..base + n);
+                    model.filled += n;
+                    let pushed = match step {
+                        Step::Chunk(..) => cache.push_chunk(ticket, chunk(p, base, n)),
+                        _ => cache.push_raw(ticket, raw(base, n)),
+                    };
+                    prop_assert!(pushed);
+                }
+                Step::Gap(p, n) => {
+                    let model = &mut models[usize::try_from(p).unwrap()];
+                    model.filled += n;
+                    let ticket = ticket(&cache, p);
+                    prop_assert!(cache.advance(ticket, model.filled));
+                }
+                Step::Take(max) => match cache.take(max) {
+                    Some(Taken::Rows(rows)) => check(&mut models, &rows, max),
+                    Some(Taken::Decode(job)) => cache.put_back(job.run()),
+                    other => prop_assert!(other.is_none()),
+                },
+                Step::TakeJob => match cache.take(5) {
+                    Some(Taken::Rows(rows)) => check(&mut models, &rows, 5),
+                    Some(Taken::Decode(job)) => jobs.push(job),
+                    other => prop_assert!(other.is_none()),
+                },
+                Step::PutBack => {
+                    if let Some(job) = jobs.pop() {
+                        cache.put_back(job.run());
+                    }
+                }
+                Step::Pause(p) | Step::Resume(p) => {
+                    let paused = matches!(step, Step::Pause(_));
+                    cache.set_paused(&[tp(p)], paused).unwrap();
+                    models[usize::try_from(p).unwrap()].paused = paused;
+                }
+                Step::Seek(p) => {
+                    let model = &mut models[usize::try_from(p).unwrap()];
+                    model.rows.clear();
+                    model.filled += 100;
+                    cache.seek(&tp(p), StartAt::Offset(model.filled)).unwrap();
+                }
+            }
+        }
+        for job in jobs {
+            cache.put_back(job.run());
+        }
+        for p in 0..3 {
+            cache.set_paused(&[tp(p)], false).unwrap();
+            models[usize::try_from(p).unwrap()].paused = false;
+        }
+        while let Some(taken) = cache.take(1_000) {
+            match taken {
+                Taken::Rows(rows) => check(&mut models, &rows, 1_000),
+                Taken::Decode(job) => cache.put_back(job.run()),
+                Taken::Failed(error) => panic!("{error}"),
+            }
+        }
+        for (p, model) in (0..).zip(&models) {
+            prop_assert!(model.rows.is_empty(), "rows of {p} never came: {:?}", model.rows);
+            prop_assert_eq!(cache.position(&tp(p)).unwrap(), Some(model.filled));
+        }
+        prop_assert_eq!(cache.held_bytes(), 0);
+    }
+}
+
+fn check(models: &mut [Model], rows: &Rows, max: usize) {
+    let model = &mut models[usize::try_from(rows.partition.partition).unwrap()];
+    assert!(!model.paused, "a paused partition hands nothing out");
+    let expected: Vec<_> = model.rows.drain(..rows.len).collect();
+    assert_eq!(offsets(rows), expected);
+    assert!((1..=max).contains(&rows.len));
+    assert!(rows.next_offset > *expected.last().unwrap());
+}
