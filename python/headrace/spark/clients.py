@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from headrace import _native
 from headrace.admin import Admin
-from headrace.consumer import Consumer
 from headrace.producer import Producer
 
 if TYPE_CHECKING:
@@ -64,11 +63,6 @@ def admin(settings: Settings) -> AbstractContextManager[Admin]:
     """Lends an admin client; of these options it gets those that are not a consumer's alone."""
     shared = {k: v for k, v in settings if k in COMMON_OPTIONS or k.startswith(("ssl.", "sasl."))}
     return _lend("admin", tuple(sorted(shared.items())), lambda: Admin(config=shared), Admin.close)
-
-
-def consumer(settings: Settings) -> AbstractContextManager[Consumer]:
-    """Lends a consumer without partitions, for look-ups that must see what its isolation level shows."""
-    return _lend("consumer", settings, lambda: Consumer(config=dict(settings)), Consumer.close)
 
 
 def range_reader(settings: Settings) -> AbstractContextManager[_native.RangeReader]:

@@ -7,19 +7,16 @@ import re
 import time
 from typing import TYPE_CHECKING
 
-from headrace.errors import ConfigError, KafkaError, KafkaTimeoutError, Retriable, UnknownTopicOrPartitionError
+from headrace.errors import ConfigError, KafkaError, UnknownTopicOrPartitionError
 from headrace.spark import clients
 from headrace.spark.options import EARLIEST, LATEST
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-    from typing import TypeVar
+    from collections.abc import Iterable, Mapping
 
     from headrace.admin import OffsetInfo, OffsetSpec
     from headrace.spark.options import Bound, SourceOptions
     from headrace.spark.planning import Positions
-
-    Found = TypeVar("Found")
 
 _log = logging.getLogger("headrace.spark")
 
@@ -29,7 +26,7 @@ class DataLossError(KafkaError):
 
 
 class OffsetReader:
-    """Asks a cluster for partitions and offsets, with the query's retries; connects on first use."""
+    """Asks a cluster for partitions and offsets; connects on first use. What may pass, the client tries again."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -57,7 +54,7 @@ class OffsetReader:
             return self._describe(list(topics.names), missing_ok=missing_ok)
         pattern = re.compile(topics.pattern)
         with clients.admin(self._options.client) as admin:
-            names = [name for name in self._retry(admin.list_topics) if pattern.fullmatch(name)]
+            names = [name for name in admin.list_topics() if pattern.fullmatch(name)]
         # One that is deleted between the two questions is no error: no option names it.
         return self._describe(names, missing_ok=True)
 
@@ -66,7 +63,7 @@ class OffsetReader:
         return self._lookup(dict.fromkeys(partitions, "earliest"))
 
     def latest(self, partitions: Iterable[tuple[str, int]], read: Positions | None = None) -> Positions:
-        """The end of each partition's log; with ``isolation.level=read_committed`` the end of what is committed.
+        """The end of each partition's log.
 
         Args:
             partitions: which.
@@ -78,7 +75,7 @@ class OffsetReader:
         for attempt in range(self._options.fetch_retries):
             if attempt:
                 time.sleep(self._options.fetch_retry_interval_ms / 1000)
-            ends = self._latest(wanted)
+            ends = self._lookup(dict.fromkeys(wanted, "latest"))
             if all(ends[tp] >= at for tp, at in (read or {}).items() if tp in ends):
                 break
         return ends
@@ -149,14 +146,6 @@ class OffsetReader:
             positions.update(self.latest(unmatched))
         return positions
 
-    def _latest(self, partitions: list[tuple[str, int]]) -> Positions:
-        if partitions and ("isolation.level", "read_committed") in self._options.client:
-            # An admin client sees the end of the log, behind which a reader of committed records would wait.
-            with clients.consumer(self._options.reader) as consumer:
-                ends = self._retry(lambda: consumer.end_offsets(partitions))
-            return {(tp.topic, tp.partition): at for tp, at in ends.items()}
-        return self._lookup(dict.fromkeys(partitions, "latest"))
-
     def _lookup(self, specs: Mapping[tuple[str, int], OffsetSpec]) -> Positions:
         return {tp: info.offset for tp, info in self._infos(specs).items()}
 
@@ -164,7 +153,7 @@ class OffsetReader:
         if not specs:
             return {}
         with clients.admin(self._options.client) as admin:
-            found = self._retry(lambda: admin.list_offsets(specs))
+            found = admin.list_offsets(specs)
         return {(tp.topic, tp.partition): info for tp, info in found.items()}
 
     def _describe(self, names: list[str], *, missing_ok: bool) -> list[tuple[str, int]]:
@@ -172,7 +161,7 @@ class OffsetReader:
         while left:
             try:
                 with clients.admin(self._options.client) as admin:
-                    found = self._retry(lambda: admin.describe_topics(left))
+                    found = admin.describe_topics(left)
             except UnknownTopicOrPartitionError as error:
                 if not missing_ok or error.topic not in left:
                     raise
@@ -180,19 +169,6 @@ class OffsetReader:
             else:
                 return sorted((name, p.partition) for name, topic in found.items() for p in topic.partitions)
         return []
-
-    def _retry(self, ask: Callable[[], Found]) -> Found:
-        """Asks again after errors that may pass. A time-out is final: the client has tried for all of that time."""
-        attempt = 1
-        while True:
-            try:
-                return ask()
-            except KafkaError as error:
-                passes = isinstance(error, Retriable) and not isinstance(error, KafkaTimeoutError)
-                if not passes or attempt >= self._options.fetch_retries:
-                    raise
-            attempt += 1
-            time.sleep(self._options.fetch_retry_interval_ms / 1000)
 
 
 def _names(partitions: Iterable[tuple[str, int]]) -> str:

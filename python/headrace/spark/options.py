@@ -258,7 +258,7 @@ def _topics(given: Mapping[str, str]) -> Topics:
         raise wrong
     assigned: dict[str, list[int]] = {}
     for topic, partitions in parsed.items():
-        if not isinstance(partitions, list) or not all(isinstance(p, int) and p >= 0 for p in partitions):
+        if not isinstance(partitions, list) or not all(type(p) is int and p >= 0 for p in partitions):
             raise wrong
         assigned[topic] = sorted(set(partitions))
     return Topics("assign", assigned=assigned)

@@ -21,7 +21,7 @@ from headrace.spark.offsets import OffsetReader
 from headrace.spark.planning import Positions, Range
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
     import pyarrow as pa
 
@@ -41,7 +41,7 @@ def check_clients(options: SourceOptions) -> None:
     clients.close_idle()
 
 
-def read_range(options: SourceOptions, work: Range) -> Iterator[pa.RecordBatch]:
+def read_range(options: SourceOptions, work: Range) -> Generator[pa.RecordBatch, None, None]:
     """Reads one range in batches of about 1 MB, with the columns that the query has chosen.
 
     Raises:
@@ -108,8 +108,8 @@ class BatchReader(DataSourceReader):
         return _tasks(self.options, start, stop)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Reads one task's range."""
-        return read_range(self.options, partition.value)
+        """Reads one task's range; where there is nothing to read, Spark makes one task with no value."""
+        return iter(()) if partition.value is None else read_range(self.options, partition.value)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
