@@ -24,6 +24,7 @@ use headrace_wire::messages::offset_fetch_response::{
 use headrace_wire::messages::*;
 
 use super::*;
+use crate::core::Jitter;
 use crate::core::scripted::{Answer, Incoming, Layout, World, versions};
 use crate::error::{Error, Result};
 use crate::options::{AdminConfig, IsolationLevel};
@@ -564,4 +565,57 @@ fn an_operation_on_nothing_ends_at_once() {
     ask(&mut world, 1, AdminRequest::DeleteTopics(Vec::new()));
     world.settle(&mut |i: &Incoming| panic!("{i:?}"));
     assert_eq!(done(&mut world), Ok(AdminOutcome::Named(Vec::new())));
+}
+
+/// Operations while brokers refuse, stall, hang up and move, at random: each ends exactly once, by its deadline.
+#[test]
+fn every_operation_ends_once_by_its_deadline_whatever_brokers_do() {
+    for seed in 0..200 {
+        let (mut world, mut layout) = (world(), layout());
+        let (mut chance, mut weather) = (Jitter::new(seed), Jitter::new(seed ^ 0xF00D));
+        let mut deadlines = std::collections::BTreeMap::new();
+        for op in 0..25 {
+            let request = match chance.below(4) {
+                0 => AdminRequest::ListGroups,
+                1 => AdminRequest::DeleteGroups(vec!["g".to_owned(), "h".to_owned()]),
+                _ => list_offsets(&[("t", 0), ("t", 1), ("u", 0), ("nope", 0)]),
+            };
+            let timeout = 200 + chance.below(3_000);
+            deadlines.insert(op, world.now.mono_ms + timeout);
+            world.command(AdminCommand::Do { op, request, timeout_ms: Some(timeout) });
+            if chance.below(5) == 0 {
+                layout.epoch += 1;
+                layout.topics[0].1.rotate_left(1);
+            }
+            let mut broker = |i: &Incoming| match (weather.below(100), i.key) {
+                (0..10, _) => Answer::Silence,
+                (10..18, _) => Answer::Last(vec![0, 0, 0, 9, 1]),
+                (roll, ApiKey::ListOffsets) => offsets(i, |_, _| if roll < 50 { 6 } else { 0 }),
+                (roll, ApiKey::FindCoordinator) => {
+                    coordinator(i, 1 + i32::from(roll < 60), if roll < 30 { 15 } else { 0 })
+                }
+                (_, ApiKey::ListGroups) => i.reply::<ListGroupsRequest>(&ListGroupsResponse::default()),
+                (roll, ApiKey::DeleteGroups) => {
+                    let request: DeleteGroupsRequest = i.decode();
+                    let error_code = if roll < 50 { 16 } else { 0 };
+                    let result = |group_id| DeletableGroupResult { group_id, error_code };
+                    let results = request.groups_names.into_iter().map(result).collect();
+                    i.reply::<DeleteGroupsRequest>(&DeleteGroupsResponse { results, ..Default::default() })
+                }
+                _ => base(&layout, i),
+            };
+            // The last stretch is long enough for all that is left.
+            world.run(if op == 24 { 4_000 } else { chance.below(400) }, &mut broker);
+            for AdminEvent::Done { op, .. } in world.events.drain(..) {
+                assert!(deadlines.remove(&op).is_some(), "seed {seed}: operation {op} has ended twice");
+            }
+            let late = deadlines.iter().find(|(_, at)| **at < world.now.mono_ms);
+            assert_eq!(
+                late, None,
+                "seed {seed}: an operation should have ended by now, {}",
+                world.now.mono_ms
+            );
+        }
+        assert!(deadlines.is_empty(), "seed {seed}: {deadlines:?} are left over");
+    }
 }

@@ -101,6 +101,10 @@ impl<E: Engine> World<E> {
         self.peers.values().map(|p| p.port).collect()
     }
 
+    pub(crate) fn open_conns(&self) -> Vec<ConnId> {
+        self.peers.keys().copied().collect()
+    }
+
     pub(crate) fn conn_of(&self, port: u16) -> ConnId {
         *self.peers.iter().find(|(_, p)| p.port == port).expect("no such connection").0
     }

@@ -3,6 +3,7 @@
 mod calls;
 mod hostile;
 mod metadata;
+mod random;
 
 use std::collections::VecDeque;
 

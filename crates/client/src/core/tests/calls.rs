@@ -299,3 +299,20 @@ fn closing_ends_everything_and_later_calls_end_at_once() {
     assert!(world.open_ports().is_empty());
     assert_eq!(world.engine.core.poll_timeout(), None);
 }
+
+#[test]
+fn calls_that_wait_for_a_connection_end_when_it_cannot_be_made() {
+    let (mut world, layout) = (world("localhost:9092"), two_nodes());
+    world.refused = vec![9001];
+    let mut broker = |i: &Incoming| healthy(&layout, i);
+    world.command(Do::Want("t"));
+    world.settle(&mut broker);
+    for tag in 0..2 {
+        world.command(Do::Call(Target::Node(1), CONTROL, tag, 30_000));
+        world.run(200, &mut broker);
+        let (ended, end) = ends(&mut world).remove(0);
+        let error = end.unwrap_err();
+        assert_eq!(ended, tag);
+        assert!(matches!(&error, Error::Disconnected { why, .. } if why.contains("refused")), "{error:?}");
+    }
+}
