@@ -136,7 +136,10 @@ impl<D: Disk> Broker<D> {
                     let why = format!("there is no broker {name}, this one is {}", self.config.node_id);
                     return Err((ErrorCode::INVALID_REQUEST, why));
                 }
-                Ok(BrokerConfig::OPTIONS.iter().map(|row| self.broker_option(row)).collect())
+                let mut options: Vec<_> =
+                    BrokerConfig::OPTIONS.iter().map(|row| self.broker_option(row)).collect();
+                options.push(self.advertised_listeners());
+                Ok(options)
             }
             other => {
                 Err((ErrorCode::INVALID_REQUEST, format!("resources of type {other} have no settings here")))
@@ -168,6 +171,22 @@ impl<D: Disk> Broker<D> {
             synonyms,
             config_type: option.kind.id(),
             documentation: Some(option.sentence.to_owned()),
+        }
+    }
+
+    /// Kafka's one setting for our host and port: admin tools look there for a broker's address.
+    fn advertised_listeners(&self) -> DescribeConfigsResourceResult {
+        let host = &self.config.advertised_host;
+        let host = if host.contains(':') { format!("[{host}]") } else { host.clone() };
+        DescribeConfigsResourceResult {
+            name: "advertised.listeners".to_owned(),
+            value: Some(format!("PLAINTEXT://{host}:{}", self.config.advertised_port)),
+            read_only: true,
+            config_source: OF_BROKER_FILE,
+            is_sensitive: false,
+            synonyms: Vec::new(),
+            config_type: Kind::List.id(),
+            documentation: Some("where clients are told to connect.".to_owned()),
         }
     }
 

@@ -360,6 +360,17 @@ fn settings_are_described_and_altered() {
 }
 
 #[test]
+fn a_broker_tells_its_address_among_its_settings() {
+    for (host, address) in
+        [("::1", "PLAINTEXT://[::1]:9092"), ("example.org", "PLAINTEXT://example.org:9092")]
+    {
+        let mut world = World::with(&[("advertised.host", host), ("advertised.port", "9092")]);
+        let settings = describe(&mut world, 4, "1");
+        assert!(settings.contains(&("advertised.listeners".into(), address.into(), 4)), "{settings:?}");
+    }
+}
+
+#[test]
 fn retention_deletes_old_segments() {
     let mut world = World::with(&[("log.retention.check.interval.ms", "1000")]);
     world.create_with("t", 1, &[("retention.ms", "5000"), ("segment.ms", "100")]);
