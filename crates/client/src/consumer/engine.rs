@@ -71,6 +71,8 @@ pub struct ConsumerEngine {
     pub(super) topics_dirty: bool,
     /// Topics that the brokers do not know, since when, and whether the caller was told.
     unknown: HashMap<String, (u64, bool)>,
+    /// When the caller is told that no broker answers.
+    unreachable_at: Option<u64>,
     driven_at: u64,
     pub(super) closed: bool,
 }
@@ -106,6 +108,7 @@ impl ConsumerEngine {
             wanted_topics: BTreeSet::new(),
             topics_dirty: true,
             unknown: HashMap::new(),
+            unreachable_at: None,
             driven_at: 0,
             closed: false,
         }
@@ -145,6 +148,7 @@ impl ConsumerEngine {
             self.begin_partitions(now);
             self.want_topics(now);
             self.find_unknown_topics(now);
+            self.watch_brokers(now);
             self.lookups.drive(now, &mut self.core, &mut self.events);
             self.drive_commits(now);
             self.fetcher.drive(now, &mut self.core);
@@ -408,6 +412,22 @@ impl ConsumerEngine {
         }
     }
 
+    /// Tells a caller that polls why nothing comes, as long as no broker has ever answered: at once when trying again
+    /// will not help, else after `request.timeout.ms`. Later outages are waited out, as in Kafka's own consumer.
+    fn watch_brokers(&mut self, now: Now) {
+        let waits = self.core.cluster().generation() == 0 && !self.wanted_topics.is_empty();
+        let Some(error) = self.core.metadata_error().filter(|_| waits) else {
+            self.unreachable_at = None;
+            return;
+        };
+        let timeout = self.config.common.request_timeout_ms;
+        let grace = if error.retriable() { timeout } else { 0 };
+        if *self.unreachable_at.get_or_insert(now.mono_ms + grace) <= now.mono_ms {
+            lock(&self.cache).fail_all(error.clone());
+            self.unreachable_at = Some(now.mono_ms + timeout);
+        }
+    }
+
     fn answer_waits(&mut self, now: Now) {
         for wait in std::mem::take(&mut self.waits) {
             let position = lock(&self.cache).position(&wait.partition);
@@ -611,6 +631,7 @@ impl Engine for ConsumerEngine {
         let unknown = unknown.map(|(since, _)| since + UNKNOWN_TOPIC_GRACE_MS);
         let own = waits
             .chain(unknown)
+            .chain(self.unreachable_at)
             .chain(self.fetcher.timeouts())
             .chain(self.lookups.timeouts())
             .chain(self.commits.timeouts())

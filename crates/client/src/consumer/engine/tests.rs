@@ -2,3 +2,4 @@ mod fetching;
 mod groups;
 mod kafka;
 mod positions;
+mod random;

@@ -245,6 +245,32 @@ fn auto_commit_commits_what_a_later_poll_has_shown_to_be_processed() {
 }
 
 #[test]
+fn a_caller_is_told_when_no_broker_answers() {
+    let mut bench = Bench::new(ten(), &[("request.timeout.ms", "5000")]);
+    bench.world.refused.push(9001);
+    bench.assign(&[("t", 0)], StartAt::Earliest);
+    bench.run(4_000);
+    assert_eq!(bench.poll(1), None);
+    bench.run(20_000);
+    let error = bench.poll_error();
+    assert!(error.retriable() && error.to_string().contains("9001"), "{error}");
+    bench.world.refused.clear();
+    bench.run(5_000);
+    assert_eq!(bench.drain().len(), 10);
+}
+
+#[test]
+fn a_peer_that_does_not_speak_kafka_is_told_at_once() {
+    let mut bench = Bench::new(ten(), &[]);
+    bench.kafka.script =
+        Some(Box::new(|_| Some(Answer::Bytes(b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec()))));
+    bench.assign(&[("t", 0)], StartAt::Earliest);
+    bench.run(500);
+    let error = bench.poll_error();
+    assert!(matches!(error, Error::Protocol { .. }), "{error}");
+}
+
+#[test]
 fn a_close_ends_what_is_still_open() {
     let mut bench = Bench::new(ten(), &[]);
     bench.kafka.script =
