@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from typing import Any
 
 import pytest
 from pyspark.sql import functions
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.spark
 
 NOW_MS = 1_750_000_000_000
 
-RECORDS = [
+RECORDS: list[dict[str, Any]] = [
     {"value": b"plain"},
     {"value": b"keyed", "key": b"k"},
     {"value": None, "key": b"tombstone"},
@@ -36,12 +37,8 @@ def test_all_columns_are_what_was_sent(load, cluster, topic):
     for i in range(60):
         record = {**RECORDS[i % len(RECORDS)], "partition": i % 3, "timestamp": NOW_MS + i * 7}
         headers = record.get("headers")
-        sent.append(
-            (
-                *(record.get("key"), record["value"], topic, i % 3, offsets[i % 3], record["timestamp"], 0),
-                headers,
-            )
-        )
+        where = (topic, i % 3, offsets[i % 3])
+        sent.append((record.get("key"), record["value"], *where, record["timestamp"], 0, headers))
         offsets[i % 3] += 1
         produce(cluster, topic, [record])
     frame = load(includeHeaders="true")

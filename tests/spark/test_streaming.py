@@ -19,6 +19,7 @@ class Stream:
 
     def __init__(self, spark, cluster, topic, folder) -> None:
         self.spark = spark
+        self.cluster = cluster
         self.options = {"kafka.bootstrap.servers": cluster.bootstrap_servers, "subscribe": topic}
         self.checkpoint = folder / "checkpoint"
         self.batches: dict[int, list[int]] = {}
@@ -59,9 +60,7 @@ def stream(spark, cluster, topic, tmp_path):
 @pytest.fixture
 def ours(spark, embedded_broker, topic, tmp_path):
     """The same where one broker will do."""
-    stream = Stream(spark, Cluster("embedded", embedded_broker.bootstrap_servers), topic, tmp_path)
-    stream.cluster = Cluster("embedded", embedded_broker.bootstrap_servers)
-    return stream
+    return Stream(spark, Cluster("embedded", embedded_broker.bootstrap_servers), topic, tmp_path)
 
 
 def wait_until(condition, query, seconds: float = 60) -> None:
