@@ -9,6 +9,8 @@ use headrace_wire::uuid::Uuid;
 
 /// A session that was not used for so long may give its place to a new one.
 const EVICTION_MS: u64 = 2 * 60 * 1000;
+/// Partitions that one session remembers; whoever reads more goes without a session.
+const PARTITIONS_MAX: usize = 100_000;
 /// Session epoch of a request that opens a session.
 const INITIAL_EPOCH: i32 = 0;
 /// Session epoch of a request that wants no session, or closes the one it names.
@@ -121,6 +123,11 @@ impl FetchSessions {
             self.sessions.remove(&id);
             return Ok(Context::Sessionless(Vec::new()));
         }
+        if session.entries.len() > PARTITIONS_MAX {
+            // The client asks again with everything, and is told then that there is no session.
+            self.sessions.remove(&id);
+            return Err(ErrorCode::FETCH_SESSION_ID_NOT_FOUND);
+        }
         session.epoch = next_epoch(epoch);
         session.last_used = now;
         Ok(Context::Incremental { id, epoch: session.epoch })
@@ -142,7 +149,7 @@ impl FetchSessions {
         answers: Vec<(FetchItem, Answered)>,
         mut random: impl FnMut() -> u64,
     ) -> i32 {
-        if answers.is_empty() || !self.make_room(now) {
+        if answers.is_empty() || answers.len() > PARTITIONS_MAX || !self.make_room(now) {
             return 0;
         }
         let id = loop {
@@ -347,6 +354,18 @@ mod tests {
         sessions.answered(id, &item(0, 0), Answered { bytes: 10, ..quiet(8) });
         let order: Vec<i32> = sessions.items(id).iter().map(|i| i.partition).collect();
         assert_eq!(order, [1, 2, 0]);
+    }
+
+    #[test]
+    fn a_session_does_not_grow_without_bound() {
+        let mut sessions = FetchSessions::new(10);
+        assert_eq!(open(&mut sessions, 0, i32::try_from(PARTITIONS_MAX).unwrap() + 1), 0);
+        let id = open(&mut sessions, 0, i32::try_from(PARTITIONS_MAX).unwrap());
+        assert!(id > 0);
+        assert_eq!(begin(&mut sessions, id, 1), Ok(Context::Incremental { id, epoch: 2 }));
+        let more = sessions.begin(0, id, 2, false, vec![item(i32::MAX, 0)], &[]);
+        assert_eq!(more, Err(ErrorCode::FETCH_SESSION_ID_NOT_FOUND));
+        assert!(sessions.sessions.is_empty());
     }
 
     #[test]

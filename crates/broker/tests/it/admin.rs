@@ -306,6 +306,7 @@ fn settings_are_described_and_altered() {
     assert_eq!(find(&settings, "retention.bytes"), ("-1".into(), 5));
     let broker = describe(&mut world, 4, "1");
     assert_eq!(find(&broker, "log.retention.ms"), ("1000".into(), 4));
+    assert_eq!(find(&broker, "advertised.listeners"), ("PLAINTEXT://broker.test:1234".into(), 4));
 
     let change =
         |name: &str, operation, value: Option<&str>| incremental_alter_configs_request::AlterableConfig {

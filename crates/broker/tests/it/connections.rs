@@ -170,3 +170,81 @@ fn every_api_that_is_listed_is_routed() {
         assert!(!why.is_some_and(|w| w.contains("not supported")), "{name:?}");
     }
 }
+
+/// Numbers that look random and are the same in every run.
+struct Noise(u64);
+
+impl Noise {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 >> 33
+    }
+}
+
+#[test]
+fn noise_behind_a_header_does_no_harm() {
+    let mut world = World::new();
+    world.create("t", 1);
+    world.append("t", 0, &["kept"]);
+    let listed = world.call(0, &api_versions()).api_keys;
+    let mut noise = Noise(7);
+    let mut next = 10_000;
+    for key in &listed {
+        for version in key.min_version..=key.max_version {
+            for round in 0..20 {
+                let mut frame = header(key.api_key, version, 1).to_vec();
+                // Small numbers and zeros pass for counts and lengths, so that the noise gets deep.
+                let len = noise.next() % 200;
+                frame.extend((0..len).map(|_| match noise.next() % 4 {
+                    0 => 0,
+                    1 => (noise.next() % 4) as u8,
+                    _ if round % 2 == 0 => b't',
+                    _ => noise.next() as u8,
+                }));
+                let conn = ConnId(next);
+                next += 1;
+                world.connect(conn);
+                world.broker.handle_frame(world.now, conn, frame.into());
+                while world.broker.poll_response().is_some() {}
+                while world.broker.poll_close().is_some() {}
+                world.broker.handle_disconnect(world.now, conn);
+            }
+        }
+    }
+    world.pass(60_000);
+    assert_eq!(values(&world.fetch("t", 0, 0)), ["kept"]);
+}
+
+#[test]
+fn flipped_bits_of_a_good_request_do_no_harm() {
+    let mut world = World::new();
+    world.create("t", 1);
+    let mut noise = Noise(11);
+    let produce = produce_request(-1, "t", 0, batch(WALL, &["x"]));
+    let good = [
+        frame::encode_request(9, 1, Some("c"), &produce).unwrap().to_bytes().unwrap().slice(4..),
+        frame::encode_request(12, 1, Some("c"), &fetch_request(&[("t", 0, 0)]))
+            .unwrap()
+            .to_bytes()
+            .unwrap()
+            .slice(4..),
+    ];
+    for i in 0..4000 {
+        let mut frame = good[i % 2].to_vec();
+        for _ in 0..=noise.next() % 3 {
+            let at = noise.next() as usize % frame.len();
+            frame[at] ^= 1 << (noise.next() % 8);
+        }
+        let conn = ConnId(10_000 + i as u64);
+        world.connect(conn);
+        world.broker.handle_frame(world.now, conn, frame.into());
+        while world.broker.poll_response().is_some() {}
+        while world.broker.poll_close().is_some() {}
+        world.broker.handle_disconnect(world.now, conn);
+    }
+    // Whatever was taken is whole: the checksum of every batch is checked in the reading.
+    let response = world.fetch("t", 0, 0);
+    assert_eq!(error_of(&response), ErrorCode::NONE);
+    let all = values(&response);
+    assert!(all.iter().all(|v| v == "x"), "{all:?}");
+}
