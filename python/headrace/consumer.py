@@ -82,7 +82,8 @@ class Consumer:
 
         Args:
             timeout: seconds to wait for a first row.
-            max_records: the most rows to give; None gives all that is ready of that partition's chunk.
+            max_records: the most rows to give; None takes ``max.poll.records``, which by default is all that is ready
+                of that partition's chunk.
 
         Returns:
             A batch; of zero rows when the time has passed.

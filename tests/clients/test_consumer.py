@@ -79,6 +79,13 @@ def test_max_records_is_a_hard_limit(cluster, filled, max_records):
         assert got == list(range(len(got)))
 
 
+def test_max_poll_records_is_the_default_limit(cluster, filled):
+    with hr.Consumer(cluster.bootstrap_servers, auto_offset_reset="earliest", max_poll_records=11) as consumer:
+        consumer.assign([(filled, 0)])
+        assert consumer.poll(10.0).num_rows == 11
+        assert consumer.poll(10.0, 20).num_rows == 20
+
+
 def test_poll_all_gives_one_batch_a_partition(cluster, filled):
     with hr.Consumer(cluster.bootstrap_servers, auto_offset_reset="earliest") as consumer:
         consumer.assign([(filled, 0), (filled, 1)])

@@ -206,7 +206,7 @@ fn next_rows(
     if client.assignment().is_empty() {
         return Ok(None);
     }
-    let rows = client.poll(0, deadline_in(Some(patience)), check)?;
+    let rows = client.poll(usize::MAX, deadline_in(Some(patience)), check)?;
     if rows.is_none() && !client.is_finished() {
         let ms = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
         let stuck = client.assignment().iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");

@@ -24,6 +24,7 @@ pub struct ConsumerClient {
     ready: Arc<Signal>,
     clock: Clock,
     api_timeout: Duration,
+    max_poll_records: usize,
 }
 
 impl ConsumerClient {
@@ -31,6 +32,7 @@ impl ConsumerClient {
     pub fn start(config: ConsumerConfig) -> Result<Self> {
         let clock = Clock::start();
         let api_timeout = Duration::from_millis(config.common.default_api_timeout_ms);
+        let max_poll_records = usize::try_from(config.max_poll_records).unwrap_or(usize::MAX);
         let sockets = SocketOptions::of(&config.common);
         let engine = ConsumerEngine::new(config, super::seed(clock));
         let (cache, empty) = (engine.cache(), engine.empty_batch());
@@ -48,7 +50,7 @@ impl ConsumerClient {
         };
         let handle = Handle::start("headrace-consume", engine, clock, sockets, on_event, on_exit)
             .map_err(|e| Error::Usage(format!("cannot start the consumer's thread: {e}")))?;
-        Ok(Self { cache, empty, handle, ops, ready, clock, api_timeout })
+        Ok(Self { cache, empty, handle, ops, ready, clock, api_timeout, max_poll_records })
     }
 
     /// A batch of no rows with the schema of all batches.
@@ -57,7 +59,7 @@ impl ConsumerClient {
         &self.empty
     }
 
-    /// The next rows of one partition, at most `max_records` (0: as many as its chunk holds). `None` when the deadline
+    /// The next rows of one partition, at most `max_records` (0: `max.poll.records`). `None` when the deadline
     /// has passed, or when a bounded read is at its end.
     pub fn poll(
         &self,
@@ -66,7 +68,7 @@ impl ConsumerClient {
         check: Check<'_>,
     ) -> Result<Option<Rows>, CallError> {
         self.alive()?;
-        let max_records = if max_records == 0 { usize::MAX } else { max_records };
+        let max_records = if max_records == 0 { self.max_poll_records } else { max_records };
         loop {
             let seen = self.ready.seen();
             if lock(&self.cache).begin_poll(self.clock.now().mono_ms) {
@@ -82,14 +84,14 @@ impl ConsumerClient {
         }
     }
 
-    /// Rows of every partition that has some, at most `max_records` in all (0: no limit), one batch a partition.
+    /// Rows of every partition that has some, at most `max_records` in all (0: `max.poll.records`), one batch a partition.
     pub fn poll_all(
         &self,
         max_records: usize,
         deadline: Deadline,
         check: Check<'_>,
     ) -> Result<Vec<Rows>, CallError> {
-        let mut left = if max_records == 0 { usize::MAX } else { max_records };
+        let mut left = if max_records == 0 { self.max_poll_records } else { max_records };
         let mut found: Vec<Rows> = Vec::new();
         let Some(first) = self.poll(max_records, deadline, check)? else { return Ok(found) };
         left -= first.len.min(left);

@@ -63,6 +63,8 @@ struct Connection {
     connected: bool,
     readable: bool,
     writable: bool,
+    /// Further addresses of the host, for when this one does not answer.
+    others: Vec<SocketAddr>,
     /// A read has filled the first small buffer: from now on full pieces.
     busy: bool,
 }
@@ -242,8 +244,7 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
             pending.dedup();
             for id in pending {
                 if let Err(why) = self.turn(id) {
-                    self.drop_connection(id);
-                    self.engine.handle_closed(self.clock.now(), id, why);
+                    self.failed(id, why);
                 }
                 self.turn_outputs();
             }
@@ -402,12 +403,14 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
 
     fn connect(&mut self, conn: ConnId, addresses: &[SocketAddr]) {
         // IPv4 first: brokers in tests and containers listen there more often than not.
-        let address = addresses.iter().find(|a| a.is_ipv4()).or(addresses.first());
-        let Some(address) = address else {
+        let mut others = addresses.to_vec();
+        others.sort_by_key(|address| !address.is_ipv4());
+        if others.is_empty() {
             self.closed(conn, "the host name has no address".to_owned());
             return;
-        };
-        let socket = TcpStream::connect(*address).and_then(|mut socket| {
+        }
+        let address = others.remove(0);
+        let socket = TcpStream::connect(address).and_then(|mut socket| {
             let _ = socket.set_nodelay(true);
             if let Some(bytes) = self.sockets.receive_buffer_bytes {
                 rustix::net::sockopt::set_socket_recv_buffer_size(&socket, bytes as usize)?;
@@ -432,11 +435,27 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
                         connected: false,
                         readable: false,
                         writable: false,
+                        others,
                         busy: false,
                     },
                 );
             }
-            Err(e) => self.closed(conn, e.to_string()),
+            Err(e) if others.is_empty() => self.closed(conn, e.to_string()),
+            Err(_) => self.connect(conn, &others),
+        }
+    }
+
+    /// A connection failed: one that never stood is tried at the host's next address.
+    fn failed(&mut self, id: ConnId, why: String) {
+        let others = match self.connections.get_mut(&id) {
+            Some(connection) if !connection.connected => std::mem::take(&mut connection.others),
+            _ => Vec::new(),
+        };
+        self.drop_connection(id);
+        if others.is_empty() {
+            self.closed(id, why);
+        } else {
+            self.connect(id, &others);
         }
     }
 
