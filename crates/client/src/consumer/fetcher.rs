@@ -62,6 +62,8 @@ pub(super) struct Part {
     pub(super) failures: u32,
     /// Grows with each answer that had data: who waited longest is asked for first.
     pub(super) served: u64,
+    /// An answer with its data is being read. A second one, from outside the session or from within, is dropped.
+    pub(super) busy: bool,
     /// The offset that was asked for outside the session.
     caught_up: Option<i64>,
     /// A follower to read from, and until when.
@@ -83,6 +85,7 @@ impl Part {
             retry_at: 0,
             failures: 0,
             served: 0,
+            busy: false,
             caught_up: None,
             replica: None,
             open: None,

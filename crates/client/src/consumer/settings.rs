@@ -39,6 +39,8 @@ pub(super) struct FetchSettings {
     pub(super) partition_max_bytes: i32,
     /// 0: read uncommitted, 1: read committed.
     pub(super) isolation_level: i8,
+    /// Memory that may be kept for chunks to come, in bytes.
+    pub(super) spare_bytes: usize,
     pub(super) rack: String,
     pub(super) request_timeout_ms: u64,
     pub(super) retry: Backoff,
@@ -55,6 +57,7 @@ impl FetchSettings {
             max_bytes: bounded(config.fetch_max_bytes),
             partition_max_bytes: bounded(config.max_partition_fetch_bytes),
             isolation_level: i8::from(config.isolation_level == IsolationLevel::ReadCommitted),
+            spare_bytes: usize::try_from(response).unwrap_or(usize::MAX),
             rack: config.client_rack.clone(),
             request_timeout_ms: config.common.request_timeout_ms,
             retry: retry_of(config),

@@ -8,7 +8,7 @@ use headrace_wire::records::BatchHeader;
 use headrace_wire::time::Now;
 
 use super::cache::{Chunk, Ticket, lock};
-use super::decode::{OpenChunk, RawBatch};
+use super::decode::{CHUNK_BYTES, OpenChunk, RawBatch};
 use super::engine::Tag;
 use super::fetch_stream::{
     AbortedTransaction, FetchEvent, FetchStream, LeaderHint, NodeEndpoint, PartitionHead, PartitionTail,
@@ -166,7 +166,8 @@ impl Fetcher {
         };
         let member = session.members.get(&TopicPartition::new(topic, head.partition))?;
         let (ticket, asked) = (member.ticket, member.offset);
-        let part = self.part(ticket).filter(|part| !part.failed && part.offset == Some(asked))?;
+        let part =
+            self.part(ticket).filter(|part| !part.failed && !part.busy && part.offset == Some(asked))?;
         let code = ErrorCode::new(head.error);
         if code != ErrorCode::NONE {
             let range = (head.log_start_offset, head.high_watermark);
@@ -174,6 +175,7 @@ impl Fetcher {
             return None;
         }
         part.failures = 0;
+        part.busy = true;
         let (partition, stop, mut open) = (part.partition.clone(), part.stop, part.open.take());
         if head.preferred_read_replica >= 0 {
             self.issues.push(Issue::Replica { ticket, node: head.preferred_read_replica });
@@ -249,10 +251,13 @@ impl Fetcher {
         }
         self.close(&mut current);
         let next = current.open.next_offset();
+        let keep = self.parts.len() * CHUNK_BYTES <= self.settings.spare_bytes;
         if let Some(part) = self.part(current.ticket) {
             part.offset = Some(next.max(part.offset.unwrap_or(0)));
+            part.busy = false;
             let partition = part.partition.clone();
-            part.open = Some(current.open);
+            // A builder keeps memory for its next chunk: worth it for few partitions, too much for many.
+            part.open = keep.then_some(current.open);
             if let Some(hint) = tail.leader {
                 self.issues.push(Issue::Leader { partition, hint });
             }
@@ -297,6 +302,7 @@ impl Fetcher {
         let next = current.open.next_offset();
         if let Some(part) = self.part(current.ticket) {
             part.offset = Some(next);
+            part.busy = false;
         }
     }
 }

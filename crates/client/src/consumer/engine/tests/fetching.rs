@@ -1,3 +1,6 @@
+use std::cell::RefCell;
+use std::rc::Rc;
+
 use headrace_wire::compression::Codec;
 use headrace_wire::messages::{ApiKey, FetchRequest};
 
@@ -164,6 +167,38 @@ fn what_is_newly_wanted_does_not_wait_for_a_fetch_that_waits() {
     let (id, _, mut partitions, forgotten) = all_asked(&bench).pop().unwrap();
     partitions.sort_unstable();
     assert_eq!((id, partitions, forgotten), (11, vec![(1, 2_000), (2, 0)], vec![0]));
+}
+
+#[test]
+fn two_answers_with_the_same_data_give_it_once() {
+    let mut kafka = Kafka::new(&[("t", 2)]);
+    kafka.fill("t", 1, 5, 100, Codec::None);
+    let mut bench = Bench::new(kafka, &[]);
+    bench.assign(&[("t", 0)], OFFSETS_AT_0);
+    let held = Rc::new(RefCell::new(Vec::new()));
+    let into = held.clone();
+    bench.kafka.script = Some(Box::new(move |incoming| {
+        (incoming.key == ApiKey::Fetch).then(|| {
+            into.borrow_mut().push(incoming.clone());
+            Answer::Silence
+        })
+    }));
+    bench.assign(&[("t", 0), ("t", 1)], OFFSETS_AT_0);
+    let outside = held.borrow_mut().remove(0);
+    // The waiting one ends, and the session's next request asks for the same as the one outside it.
+    bench.kafka.fill("t", 0, 1, 1, Codec::None);
+    bench.unpark();
+    let inside = held.borrow_mut().remove(0);
+    let (first, second) = (bench.kafka.answer_to(&outside), bench.kafka.answer_to(&inside));
+    bench.world.push(outside.conn, &first[..first.len() / 2]);
+    bench.world.push(inside.conn, &second);
+    bench.world.push(outside.conn, &first[first.len() / 2..]);
+    bench.kafka.script = None;
+    bench.settle();
+    let mut rows = bench.drain();
+    rows.sort_by_key(|row| row.rsplit('-').next().unwrap().parse::<i64>().unwrap());
+    rows.retain(|row| row.starts_with("t-1"));
+    assert_eq!(rows, named("t", 1, 0..500));
 }
 
 #[test]

@@ -204,6 +204,15 @@ impl Kafka {
         }
     }
 
+    /// The answer to a request that was held back before it was looked at.
+    pub(super) fn answer_to(&mut self, incoming: &Incoming) -> Vec<u8> {
+        let request: FetchRequest = incoming.decode();
+        match self.fetch_answer(incoming, &request, false) {
+            Some(Answer::Bytes(bytes)) => bytes,
+            other => panic!("{other:?} is no answer"),
+        }
+    }
+
     /// The session opened last.
     pub(super) fn last_session(&self) -> i32 {
         self.next_session
