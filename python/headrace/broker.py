@@ -86,6 +86,10 @@ class Broker:
         """What opening the data folder found and mended, a line each; empty after a clean stop."""
         return self._native.recovery
 
+    def take_troubles(self) -> list[str]:
+        """Errors since the last call that no client could be told of, such as a failed sync; the last 1,000 at most."""
+        return self._native.take_troubles()
+
     def stop(self) -> None:
         """Stops serving, writes everything down, and removes the folder if it is a temporary one."""
         _running.discard(self)

@@ -56,6 +56,11 @@ impl Broker {
         self.recovery.clone()
     }
 
+    /// Errors since the last call that no client could be told of.
+    fn take_troubles(&self) -> Vec<String> {
+        self.lock().as_ref().map(BrokerServer::take_troubles).unwrap_or_default()
+    }
+
     fn stop(&self, py: Python<'_>) -> PyResult<()> {
         let Some(mut server) = self.lock().take() else { return Ok(()) };
         py.detach(move || server.stop()).map_err(|e| to_py(py, &e))

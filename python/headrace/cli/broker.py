@@ -55,6 +55,8 @@ def run(options: argparse.Namespace) -> int:
         sys.stdout.flush()
         while not stopping and broker.is_running:
             time.sleep(0.2)
+            for trouble in broker.take_troubles():
+                sys.stderr.write(f"headrace broker: {trouble}\n")
     if not stopping:
         sys.stderr.write("headrace broker: the broker's thread has ended by itself\n")
         return 1

@@ -5,8 +5,8 @@ mod frames;
 mod shard;
 
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
 use headrace_broker::{AllowAll, Broker, BrokerConfig, BrokerError, StartReport};
@@ -15,7 +15,7 @@ use mio::{Poll, Waker};
 use crate::clock::Clock;
 use crate::disk::FileDisk;
 use flusher::Flusher;
-use shard::Shard;
+use shard::{Shard, Troubles};
 
 /// Where the broker listens and what it is.
 #[derive(Debug, Clone)]
@@ -41,6 +41,7 @@ pub struct BrokerServer {
     report: StartReport,
     stop: Arc<AtomicBool>,
     waker: Arc<Waker>,
+    troubles: Troubles,
     threads: Option<Threads>,
     pid: u32,
 }
@@ -76,6 +77,7 @@ impl BrokerServer {
         let poll = Poll::new().map_err(BrokerError::from)?;
         let waker = Arc::new(Waker::new(poll.registry(), shard::WAKER).map_err(BrokerError::from)?);
         let stop = Arc::new(AtomicBool::new(false));
+        let troubles = Troubles::default();
         let flusher = Flusher::start(waker.clone()).map_err(BrokerError::from)?;
         let shard = Shard::new(
             broker,
@@ -86,6 +88,7 @@ impl BrokerServer {
             flusher.work,
             flusher.done,
             options.request_max_bytes,
+            troubles.clone(),
         )
         .map_err(BrokerError::from)?;
         let thread = Builder::new()
@@ -93,7 +96,7 @@ impl BrokerServer {
             .spawn(move || shard.run())
             .map_err(BrokerError::from)?;
         let threads = Some((thread, flusher.thread));
-        Ok(Self { address, advertised, report, stop, waker, threads, pid: std::process::id() })
+        Ok(Self { address, advertised, report, stop, waker, troubles, threads, pid: std::process::id() })
     }
 
     /// The address it is bound to.
@@ -112,6 +115,12 @@ impl BrokerServer {
     #[must_use]
     pub fn report(&self) -> &StartReport {
         &self.report
+    }
+
+    /// Errors since the last call that no client could be told of, such as a failed sync; at most 1,000 are kept.
+    #[must_use]
+    pub fn take_troubles(&self) -> Vec<String> {
+        self.troubles.lock().unwrap_or_else(PoisonError::into_inner).drain(..).collect()
     }
 
     /// Whether the loop still runs.

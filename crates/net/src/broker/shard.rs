@@ -3,9 +3,9 @@
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use headrace_broker::{Broker, BrokerError, ConnId, Response};
 use headrace_wire::primitive::Segment;
@@ -28,8 +28,13 @@ const READ_BYTES_PER_TURN: usize = 1 << 20;
 const WRITE_BYTES_PER_TURN: u64 = 4 << 20;
 /// Unsent response bytes after which no more requests of that connection are read.
 const OUTBOX_BYTES_MAX: u64 = 64 << 20;
+/// Errors kept for the operator until they are asked for; beyond that the oldest go.
+const TROUBLES_MAX: usize = 1000;
 /// Connections accepted at once; further ones wait in the kernel's backlog.
 const CONNECTIONS_MAX: usize = 10_000;
+
+/// Errors that no client could be told of, oldest first.
+pub(super) type Troubles = Arc<Mutex<VecDeque<String>>>;
 
 #[expect(clippy::struct_excessive_bools, reason = "each is one independent fact of the socket")]
 struct Connection {
@@ -59,6 +64,7 @@ pub(super) struct Shard {
     flush_to: Sender<FlushWork>,
     flushed: Receiver<FlushDone>,
     request_max_bytes: usize,
+    troubles: Troubles,
     /// Generation in the upper half keeps a closed connection's late response from its slot's next owner.
     accepted: u64,
 }
@@ -74,6 +80,7 @@ impl Shard {
         flush_to: Sender<FlushWork>,
         flushed: Receiver<FlushDone>,
         request_max_bytes: usize,
+        troubles: Troubles,
     ) -> io::Result<Self> {
         poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
         Ok(Self {
@@ -87,6 +94,7 @@ impl Shard {
             flush_to,
             flushed,
             request_max_bytes,
+            troubles,
             accepted: 0,
         })
     }
@@ -129,6 +137,7 @@ impl Shard {
             }
             self.timers();
             self.dispatch();
+            self.note_troubles();
         }
         let now = self.clock.now();
         self.broker.close(now)
@@ -146,6 +155,18 @@ impl Shard {
             // The flusher lives until the channel closes, which is after this loop.
             let _ = self.flush_to.send(FlushWork { work });
         }
+    }
+
+    /// Keeps the latest errors that no client could be told of, for the operator.
+    fn note_troubles(&mut self) {
+        let troubles = self.broker.take_troubles();
+        if troubles.is_empty() {
+            return;
+        }
+        let mut kept = self.troubles.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.extend(troubles);
+        let surplus = kept.len().saturating_sub(TROUBLES_MAX);
+        kept.drain(..surplus);
     }
 
     fn accept(&mut self) {
