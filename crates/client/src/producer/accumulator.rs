@@ -116,8 +116,8 @@ pub struct Appended {
 
 #[derive(Debug)]
 enum TopicState {
-    /// No broker has told about it yet. The error says why, if one did.
-    Unknown(Option<Error>),
+    /// No broker has told about it yet.
+    Unknown,
     Ready,
     /// Cannot be written: not authorized, an impossible name.
     Refused(Error),
@@ -127,6 +127,8 @@ enum TopicState {
 pub(super) struct Topic {
     name: Arc<str>,
     state: TopicState,
+    /// What the brokers last said against it; it may pass.
+    trouble: Option<Error>,
     /// How many partitions the topic has.
     count: u32,
     /// At least `count`: a partition is never taken out, since batches name it by its place.
@@ -322,8 +324,8 @@ impl Accumulator {
         match &self.topics[index as usize].state {
             TopicState::Ready => Ok(index),
             TopicState::Refused(error) => Err(AppendError::Topic(error.clone())),
-            TopicState::Unknown(last) => {
-                let last = last.clone();
+            TopicState::Unknown => {
+                let last = self.topics[index as usize].trouble.clone();
                 self.signals.turned_away = true;
                 Err(AppendError::NeedMetadata { topic: name.to_owned(), generation: self.generation, last })
             }
@@ -345,7 +347,8 @@ impl Accumulator {
         self.signals.news = true;
         self.topics.push(Topic {
             name,
-            state: TopicState::Unknown(None),
+            state: TopicState::Unknown,
+            trouble: None,
             count: 0,
             partitions: Vec::new(),
             sticky: Sticky::default(),
@@ -627,19 +630,16 @@ impl Accumulator {
         self.topics[key.topic as usize].partitions[key.partition as usize].leader
     }
 
-    /// Why no broker has told about the topic.
+    /// What the brokers last said against the topic.
     pub(super) fn topic_error(&self, key: PartitionKey) -> Option<&Error> {
-        match &self.topics[key.topic as usize].state {
-            TopicState::Unknown(error) => error.as_ref(),
-            TopicState::Refused(error) => Some(error),
-            TopicState::Ready => None,
-        }
+        self.topics[key.topic as usize].trouble.as_ref()
     }
 
     /// Takes over what the cluster says: the leader of each partition. A partition that is gone stays while it has
     /// batches, without a leader.
     pub(super) fn set_topic(&mut self, topic: u32, leaders: &[Option<i32>]) {
         let topic = &mut self.topics[topic as usize];
+        topic.trouble = None;
         topic.count = u32::try_from(leaders.len()).unwrap_or(u32::MAX);
         if topic.partitions.len() < leaders.len() {
             topic.partitions.resize_with(leaders.len(), Partition::default);
@@ -658,6 +658,7 @@ impl Accumulator {
     /// topic stays known until then.
     pub(super) fn set_topic_error(&mut self, topic: u32, error: &Error) {
         let topic = &mut self.topics[topic as usize];
+        topic.trouble = Some(error.clone());
         if !error.retriable() {
             topic.state = TopicState::Refused(error.clone());
             self.generation += 1;
@@ -665,8 +666,6 @@ impl Accumulator {
             for partition in &mut topic.partitions {
                 partition.leader = None;
             }
-        } else {
-            topic.state = TopicState::Unknown(Some(error.clone()));
         }
     }
 
@@ -702,7 +701,6 @@ impl Accumulator {
                 jobs.extend(seal(slot, *key, self.config.codec, self.config.level));
             }
         }
-        self.signals.pressure = false;
         jobs
     }
 
@@ -794,6 +792,8 @@ impl Accumulator {
         if bytes > 0 {
             self.pool.release(bytes);
             self.generation += 1;
+            // Whoever still finds too little will say so again.
+            self.signals.pressure = false;
         }
     }
 

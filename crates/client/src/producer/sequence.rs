@@ -328,3 +328,15 @@ impl Sending {
 fn after(sequence: i32, records: u32) -> i32 {
     (sequence.cast_unsigned().wrapping_add(records) & 0x7fff_ffff).cast_signed()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sequences_wrap_to_zero() {
+        assert_eq!(after(0, 5), 5);
+        assert_eq!(after(i32::MAX, 1), 0);
+        assert_eq!(after(i32::MAX - 2, 5), 2);
+    }
+}

@@ -169,6 +169,25 @@ fn a_batch_for_a_dead_broker_times_out_and_says_why() {
 }
 
 #[test]
+fn a_topic_that_is_deleted_fails_its_batches_in_time_and_says_so() {
+    let mut world = World::ready(&[1], &[("delivery.timeout.ms", "2000"), ("request.timeout.ms", "1000")]);
+    world.send(0, "a");
+    world.topic_error = ErrorCode::UNKNOWN_TOPIC_OR_PARTITION;
+    world.faults = [Fault::Refuse(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)].into();
+    world.append(0, "b").unwrap();
+    world.advance(1000);
+    world.append(0, "c").unwrap();
+    world.advance(2500);
+    let done = world.take_done();
+    assert_eq!(done.len(), 3);
+    for (_, result) in &done[1..] {
+        let said = result.as_ref().unwrap_err().to_string();
+        assert!(said.contains("UNKNOWN_TOPIC_OR_PARTITION") && said.contains("'t'"), "{said}");
+    }
+    world.assert_empty();
+}
+
+#[test]
 fn retries_end_the_tries() {
     let mut world = World::ready(&[1], &[("retries", "2"), ("enable.idempotence", "true")]);
     let refuse = Fault::Refuse(ErrorCode::NOT_ENOUGH_REPLICAS);

@@ -242,3 +242,13 @@ fn topics_are_named_by_name_or_id_as_the_broker_speaks() {
         assert_eq!(world.logs[0].values, values(0..2), "Produce {version}");
     }
 }
+
+#[test]
+fn a_duplicate_is_a_success() {
+    let mut world = World::ready(&[1], &[]);
+    world.faults = [Fault::AppendThenSay(ErrorCode::DUPLICATE_SEQUENCE_NUMBER)].into();
+    send_all(&mut world, 0..2);
+    assert_eq!(world.logs[0].values, values(0..2));
+    let offsets: Vec<i64> = world.take_done().into_iter().map(|(_, ack)| ack.unwrap().base_offset).collect();
+    assert_eq!(offsets, [-1, 1], "the broker does not say where the first one lies");
+}
