@@ -20,7 +20,6 @@ NATIVE_SOURCES := Cargo.toml Cargo.lock $(shell find crates -type f -not -path '
 SPARK_ENV = JAVA_HOME="$$($(BIN)/python scripts/java_home.py)" \
   PYSPARK_PYTHON="$(BIN)/python" PYSPARK_DRIVER_PYTHON="$(BIN)/python"
 KAFKA_ENV = HEADRACE_KAFKA_CLASSPATH="$$(cat $(DEPS)/kafka.cp)"
-# The compiled module is one file for all Pythons; cargo's folder is shared by all builds.
 say = @printf '── %s\n' "$(1)"
 
 .PHONY: help
@@ -102,7 +101,7 @@ $(STAMPS)/test: $(STAMPS)/venv pyproject.toml scripts/extras.py
 # maturin leaves a module that is already there alone when cargo has nothing to do, so a stamp tells its age.
 $(STAMPS)/native: $(STAMPS)/venv pyproject.toml $(NATIVE_SOURCES)
 	$(call say,native module (release))
-	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin develop --release --locked --quiet
+	@VIRTUAL_ENV=$(CURDIR)/$(VENV) PIP_QUIET=2 $(BIN)/maturin develop --release --locked --quiet
 	@touch $@
 
 # ── Java: Apache Kafka, and the peers of the benches ─────────────────────────────────────────────────────────────

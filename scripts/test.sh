@@ -5,6 +5,5 @@ source scripts/lint.sh
 
 lint
 step "cargo test" cargo test --workspace --locked --quiet
-step "cargo test, against the kafka-clients jar" cargo test --workspace --locked --quiet -- --ignored
 step "pytest" "$BIN/pytest" -m "not soak"
 verdict
