@@ -46,6 +46,7 @@ const EPOCH_WITHOUT_SESSION: i32 = -1;
 
 /// A partition that is read.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "independent facts, each read by itself")]
 pub(super) struct Part {
     pub(super) ticket: Ticket,
     pub(super) partition: TopicPartition,

@@ -19,7 +19,7 @@ const APPENDS: u64 = 300;
 const CUTS: u64 = 30;
 const DROPPED_SESSIONS: u64 = 20;
 const PARTITION_ERRORS: u64 = 40;
-const PAUSES: u64 = 100;
+const PAUSES: u64 = 200;
 const SEEKS: u64 = 15;
 
 #[test]
@@ -65,9 +65,10 @@ fn run(seed: u64) {
         if chance(PARTITION_ERRORS) {
             bench.kafka.fetch_errors.push((partition, if chance(500) { 6 } else { 56 }));
         }
-        if chance(PAUSES) {
+        let (switch, paused) = (chance(PAUSES), chance(500));
+        if switch && paused {
             bench.pause("t", partition);
-        } else if chance(PAUSES) {
+        } else if switch {
             bench.resume("t", partition);
         }
         if chance(SEEKS) {
@@ -102,17 +103,14 @@ fn run(seed: u64) {
 /// The broker ends a connection, with an answer half sent if one waits.
 fn cut(bench: &mut Bench) {
     let parked = bench.kafka.take_parked();
-    match parked.first() {
-        Some(incoming) => {
-            let bytes = bench.kafka.late_answer(incoming);
-            bench.world.push(incoming.conn, &bytes[..bytes.len() / 2]);
-            bench.world.reset(incoming.conn);
-        }
-        None => {
-            let conn = bench.world.conn_of(9001);
-            bench.world.reset(conn);
-        }
-    }
+    let conn = if let Some(incoming) = parked.first() {
+        let bytes = bench.kafka.late_answer(incoming);
+        bench.world.push(incoming.conn, &bytes[..bytes.len() / 2]);
+        incoming.conn
+    } else {
+        bench.world.conn_of(9001)
+    };
+    bench.world.reset(conn);
     bench.settle();
 }
 
