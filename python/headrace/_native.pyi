@@ -7,6 +7,18 @@ from typing_extensions import Buffer
 
 from headrace._types import RecordMetadata
 
+__all__ = [
+    "Admin",
+    "Batches",
+    "Broker",
+    "Consumer",
+    "Empty",
+    "Producer",
+    "RangeReader",
+    "Read",
+    "Taken",
+]
+
 _Partition: TypeAlias = tuple[str, int]
 _Options: TypeAlias = Sequence[tuple[str, str]]
 
@@ -72,9 +84,7 @@ class Consumer:
     def seek_to_end(self, partitions: Sequence[_Partition]) -> None: ...
     def pause(self, partitions: Sequence[_Partition]) -> None: ...
     def resume(self, partitions: Sequence[_Partition]) -> None: ...
-    def commit(
-        self, offsets: Sequence[tuple[_Partition, int]] | None = None, timeout: float | None = None
-    ) -> None: ...
+    def commit(self, offsets: Sequence[tuple[_Partition, int]] | None = None, timeout: float | None = None) -> None: ...
     def committed(
         self, partitions: Sequence[_Partition], timeout: float | None = None
     ) -> list[tuple[_Partition, int | None]]: ...

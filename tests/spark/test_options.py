@@ -150,6 +150,22 @@ def test_a_timestamp_for_all_beats_timestamps_by_partition_which_beat_offsets():
     assert both.end == Bound("endingTimestamp", timestamp=6)
 
 
+@pytest.mark.parametrize(
+    ("options", "at_end"),
+    [
+        ({}, True),
+        ({"startingOffsets": "earliest"}, False),
+        ({"startingOffsets": '{"t":{"0":3,"1":-2}}'}, False),
+        ({"startingOffsets": '{"t":{"0":3,"1":-1}}'}, True),
+        ({"startingTimestamp": "5"}, False),
+        ({"startingTimestamp": "5", "startingOffsetsByTimestampStrategy": "latest"}, True),
+        ({"startingOffsetsByTimestamp": '{"t":{"0":3}}', "startingOffsetsByTimestampStrategy": "latest"}, True),
+    ],
+)
+def test_where_a_query_may_begin_at_the_end(options, at_end):
+    assert source(True, **options).begins_at_end is at_end
+
+
 def test_assign_names_each_partition_once():
     given = {"kafka.bootstrap.servers": "h:1", "assign": ' {"t":[2,0,2],"u":[1]} '}
     assert source_options(given, streaming=False).topics == Topics("assign", assigned={"t": [0, 2], "u": [1]})

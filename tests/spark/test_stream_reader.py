@@ -62,6 +62,34 @@ def test_begins_at_the_end_by_default_and_where_it_is_told(cluster, topic, reade
     assert reader(startingOffsets=given).initialOffset() == {topic: {"0": 3, "1": 0}}
 
 
+def test_spark_asks_where_to_begin_more_than_once_and_hears_the_same(cluster, topic, reader):
+    cluster.create_topic(topic)
+    stream = reader()
+    start = stream.initialOffset()
+    numbers(cluster, topic, range(5))
+    # The first micro-batch is empty: it puts the beginning into the checkpoint.
+    assert stream.latestOffset(start, ReadAllAvailable()) == start == stream.initialOffset() == {topic: {"0": 0}}
+    assert stream.partitions(start, start) == []
+    end = stream.latestOffset(start, ReadAllAvailable())
+    assert ranges(stream.partitions(start, end)) == [(0, 0, 5)]
+    # Killed before the first micro-batch was committed: only its end is known to the next run.
+    again = reader()
+    assert again.initialOffset() == {topic: {"0": 5}}
+    assert again.partitions(again.initialOffset(), start) == []
+    end = again.latestOffset(start, ReadAllAvailable())
+    assert ranges(again.partitions(start, end)) == [(0, 0, 5)]
+
+
+def test_available_now_may_begin_behind_the_end_that_it_fixed(cluster, topic, reader):
+    cluster.create_topic(topic)
+    stream = reader()
+    stream.prepareForTriggerAvailableNow()
+    numbers(cluster, topic, range(5))
+    start = stream.initialOffset()
+    for _ in range(3):
+        assert stream.latestOffset(start, ReadAllAvailable()) == start == {topic: {"0": 5}}
+
+
 def test_reads_all_that_is_there_unless_told_otherwise(cluster, topic, reader):
     cluster.create_topic(topic)
     numbers(cluster, topic, range(10))
@@ -126,7 +154,7 @@ def test_a_partition_made_during_the_query_is_read_from_its_beginning(cluster, t
     cluster.create_topic(topic)
     numbers(cluster, topic, range(3))
     stream = reader()
-    start = stream.initialOffset()
+    start = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
     assert start == {topic: {"0": 3}}
     admin.create_partitions(topic, 2)
     wait_for_partitions(OffsetReader(options()), 2)
@@ -151,7 +179,7 @@ def test_a_pattern_finds_topics_made_later_and_whole_names_only(cluster, topic, 
     cluster.create_topic(f"{topic}-a")
     cluster.create_topic(f"x{topic}-a")
     stream = reader(subscribe=None, subscribePattern=f"{topic}-.")
-    start = stream.initialOffset()
+    start = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
     assert start == {f"{topic}-a": {"0": 0}}
     cluster.create_topic(f"{topic}-b")
     numbers(cluster, f"{topic}-b", range(5))

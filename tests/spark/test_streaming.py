@@ -144,6 +144,19 @@ def test_killed_between_the_plan_and_the_commit(ours, topic):
     assert ours.values == list(range(35))
 
 
+def test_killed_before_the_first_batch_was_committed(ours, topic):
+    """The beginning was the end of the topic; it must not have moved when the query comes back."""
+    ours.cluster.create_topic(topic)
+    numbers(ours.cluster, topic, range(5))
+    ours.drain()
+    assert ours.offsets() == [{topic: {"0": 5}}]
+    for file in ("0", ".0.crc"):
+        (ours.checkpoint / "commits" / file).unlink(missing_ok=True)
+    numbers(ours.cluster, topic, range(5, 12))
+    ours.drain()
+    assert ours.values == list(range(5, 12))
+
+
 def test_killed_before_the_plan_was_written(ours, topic):
     ours.cluster.create_topic(topic)
     numbers(ours.cluster, topic, range(20))

@@ -125,6 +125,14 @@ class SourceOptions:
     columns: tuple[str, ...] = COLUMNS
 
     @property
+    def begins_at_end(self) -> bool:
+        """Whether a new query begins, in some partition at least, wherever the log happens to end."""
+        if self.start.timestamp is not None or self.start.timestamps is not None:
+            return self.start_strategy == "latest"
+        named = [at for partitions in (self.start.offsets or {}).values() for at in partitions.values()]
+        return self.start.everywhere == LATEST or LATEST in named
+
+    @property
     def reader(self) -> tuple[tuple[str, str], ...]:
         """Client options of what reads: no commits, no topics made by asking for them, and the query's patience."""
         options = {
