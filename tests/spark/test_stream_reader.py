@@ -263,7 +263,7 @@ def test_a_deleted_topic_is_a_loss(cluster, topic, reader, options, admin):
     with pytest.raises(DataLossError, match=f"partitions {topic}-0 are gone"):
         reader(subscribe=both).partitions(start, {f"{topic}-b": {"0": 4}})
     # Tasks that were planned before the topic went.
-    quick = {"subscribe": both, "kafkaConsumer.pollTimeoutMs": "1500"}
+    quick = {"subscribe": both, "kafkaConsumer.pollTimeoutMs": "400"}
     with pytest.raises(DataLossError, match=f"{topic}-0 is gone, with its offsets 0 to 4"):
         values(options(**quick), tasks)
     assert values(options(**quick, failOnDataLoss="false"), tasks) == [0, 1, 2, 3]

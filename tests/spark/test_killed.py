@@ -1,0 +1,66 @@
+"""kill -9 of the whole of Spark in the middle of a query; the next run goes on without loss or repeat."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.kafka.cluster import Cluster
+from tests.kafka.java import ROOT
+from tests.spark.conftest import numbers
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+PROGRAM = str(ROOT / "tests" / "spark" / "killed_program.py")
+
+
+@contextlib.contextmanager
+def program(*args: str):
+    """In a group of its own; whatever is left of it at the end is killed."""
+    with subprocess.Popen([sys.executable, PROGRAM, *args], start_new_session=True, cwd=ROOT) as process:
+        try:
+            yield process
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+@pytest.mark.timeout(240)
+def test_a_killed_query_goes_on_without_loss_or_repeat(embedded_broker, topic, tmp_path):
+    cluster = Cluster("embedded", embedded_broker.bootstrap_servers)
+    cluster.create_topic(topic, 2)
+    (tmp_path / "out").mkdir()
+    count = 0
+
+    def more(number: int) -> None:
+        nonlocal count
+        numbers(cluster, topic, range(count, count + number), partitions=2)
+        count += number
+
+    def batches() -> int:
+        return len(list((tmp_path / "out").glob("*.json")))
+
+    more(400)
+    args = (cluster.bootstrap_servers, topic, str(tmp_path))
+    with program(*args, "on") as process:
+        deadline = time.monotonic() + 90
+        while batches() < 4:
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            more(10)
+            time.sleep(0.05)
+    killed_after = batches()
+    more(100)
+    with program(*args, "now") as process:
+        assert process.wait(90) == 0
+    assert batches() > killed_after
+    rows = [tuple(row) for file in (tmp_path / "out").glob("*.json") for row in json.loads(file.read_text())]
+    assert len(rows) == len(set(rows)) == count
+    assert sorted(value for _, _, value in rows) == list(range(count))
