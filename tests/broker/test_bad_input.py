@@ -168,6 +168,9 @@ def test_a_server_that_does_not_speak_kafka_is_named(answer):
         with hr.Admin(liar.address, default_api_timeout_ms=1500) as admin:
             with pytest.raises(KafkaError, match=liar.address):
                 admin.list_topics()
+        with hr.Producer(liar.address, max_block_ms=1500) as producer:
+            with pytest.raises(KafkaError, match=liar.address):
+                producer.send("t", b"x")
     finally:
         liar.close()
 

@@ -635,6 +635,15 @@ impl Accumulator {
         self.topics[key.topic as usize].trouble.as_ref()
     }
 
+    /// Topics of which no broker has told anything.
+    pub(super) fn unknown_topics(&self) -> Vec<u32> {
+        (0..)
+            .zip(&self.topics)
+            .filter(|(_, topic)| matches!(topic.state, TopicState::Unknown))
+            .map(|(index, _)| index)
+            .collect()
+    }
+
     /// Takes over what the cluster says: the leader of each partition. A partition that is gone stays while it has
     /// batches, without a leader.
     pub(super) fn set_topic(&mut self, topic: u32, leaders: &[Option<i32>]) {

@@ -385,6 +385,7 @@ impl ProducerEngine {
             self.core.want_topics(now, wanted.iter().map(AsRef::as_ref));
             self.cluster_seen = None;
         }
+        self.tell_outage(accumulator);
         let generation = self.core.cluster().generation();
         if self.cluster_seen == Some(generation) {
             return;
@@ -399,6 +400,25 @@ impl ProducerEngine {
             } else if let Some(code) = cluster.topic_error(&name) {
                 accumulator.set_topic_error(index, &Error::topic(code, name.as_ref(), ""));
             }
+        }
+    }
+
+    /// Tells callers that wait for a topic why no broker has told about it. A trouble that will not pass by itself, such
+    /// as a server that does not speak Kafka, ends their wait.
+    fn tell_outage(&self, accumulator: &mut Accumulator) {
+        let unknown = accumulator.unknown_topics();
+        if unknown.is_empty() {
+            return;
+        }
+        let error = match self.core.metadata_error() {
+            Some(error) => error.clone(),
+            None => match self.core.why_unreachable() {
+                why if why.is_empty() => return,
+                why => Error::Disconnected { peer: "no broker is ready".to_owned(), why },
+            },
+        };
+        for topic in unknown {
+            accumulator.set_topic_error(topic, &error);
         }
     }
 
