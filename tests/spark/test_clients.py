@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -123,6 +125,30 @@ def test_a_forked_process_makes_its_own_clients(cluster, topic):
     # The parent's client has not noticed.
     after = list(read_range(opts, Range(topic, 0, 0, 10)))
     assert sum(b.num_rows for b in after) == sum(b.num_rows for b in before) == 10
+
+
+def test_a_process_with_idle_clients_ends_at_once(cluster, topic):
+    cluster.create_topic(topic)
+    numbers(cluster, topic, range(10))
+    program = f"""
+from headrace.spark import clients
+from headrace.spark.options import source_options
+from headrace.spark.planning import Range
+from headrace.spark.source import read_range
+options = source_options(
+    {{"kafka.bootstrap.servers": "{cluster.bootstrap_servers}", "subscribe": "{topic}"}}, streaming=False
+)
+assert sum(batch.num_rows for batch in read_range(options, Range("{topic}", 0, 0, 10))) == 10
+with clients.producer(options.client) as producer, clients.admin(options.client) as admin:
+    producer.send("{topic}", b"x").result(10)
+    admin.list_topics()
+assert len(clients._idle) == 3
+print("done", flush=True)
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "done\n"
+        assert process.wait(10) == 0
 
 
 def in_child(opts, topic) -> int:

@@ -47,6 +47,7 @@ def read_range(options: SourceOptions, work: Range) -> Generator[pa.RecordBatch,
     Raises:
         DataLossError: records of the range are gone.
         KafkaTimeoutError: nothing came for ``kafkaConsumer.pollTimeoutMs``.
+        OffsetOutOfRangeError: the broker refuses an offset that it says it has.
     """
     position = work.start
     while position < work.stop:
@@ -54,15 +55,13 @@ def read_range(options: SourceOptions, work: Range) -> Generator[pa.RecordBatch,
             for batch in _read_from(options, work, position):
                 position = cast("int", batch.column("offset")[-1].as_py()) + 1
                 yield batch.select(list(options.columns))
-        except OffsetOutOfRangeError:
-            left = _after_loss(options, work, position)
-        except KafkaTimeoutError:
-            left = _after_loss(options, work, position)
-            if left == position:
+        except (OffsetOutOfRangeError, KafkaTimeoutError):
+            go_on = _after_loss(options, work, position)
+            if go_on == position:
                 raise
+            position = go_on
         else:
             return
-        position = left
 
 
 def _read_from(options: SourceOptions, work: Range, position: int) -> Iterator[pa.RecordBatch]:
