@@ -16,6 +16,8 @@ from tests.spark.conftest import numbers, produce, threads
 pytestmark = pytest.mark.spark
 
 NOW_MS = 1_750_000_000_000
+# A broker deletes what is as old as these timestamps.
+KEPT = {"retention.ms": "-1"}
 
 RECORDS: list[dict[str, Any]] = [
     {"value": b"plain"},
@@ -31,7 +33,7 @@ RECORDS: list[dict[str, Any]] = [
 
 
 def test_all_columns_are_what_was_sent(load, cluster, topic):
-    cluster.create_topic(topic, 3)
+    cluster.create_topic(topic, 3, KEPT)
     sent = []
     offsets = [0, 0, 0]
     for i in range(60):
@@ -86,7 +88,7 @@ def test_an_empty_topic_has_no_rows(load, cluster, topic):
 
 
 def test_bounds(load, cluster, topic):
-    cluster.create_topic(topic, 2)
+    cluster.create_topic(topic, 2, KEPT)
     at = [{"value": str(i).encode(), "partition": i % 2, "timestamp": NOW_MS + i * 1000} for i in range(20)]
     produce(cluster, topic, at)
 

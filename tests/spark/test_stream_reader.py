@@ -220,7 +220,7 @@ def test_bounds_must_name_all_partitions(cluster, topic, reader):
 
 
 def test_times(cluster, topic, reader):
-    cluster.create_topic(topic, 2)
+    cluster.create_topic(topic, 2, {"retention.ms": "-1"})  # or the broker deletes what is from 1970
     produce(cluster, topic, [{"value": b"x", "timestamp": 1000 * i, "partition": 0} for i in range(1, 6)])
     produce(cluster, topic, [{"value": b"x", "timestamp": 9000, "partition": 1}])
     assert reader(startingTimestamp="2500").initialOffset() == {topic: {"0": 2, "1": 0}}
