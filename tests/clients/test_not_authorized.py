@@ -1,0 +1,77 @@
+"""What a broker with ACLs refuses is a typed error that names the topic or the group."""
+
+from __future__ import annotations
+
+import confluent_kafka.admin as confluent
+import pyarrow as pa
+import pytest
+
+import headrace as hr
+from headrace.errors import GroupAuthorizationFailedError, TopicAuthorizationFailedError
+
+TIMEOUT = 15
+
+
+@pytest.fixture
+def guarded(own_apache_kafka, topic):
+    """An Apache Kafka where nobody may touch one topic and one group; gives its address."""
+    kafka = own_apache_kafka(
+        authorizer_class_name="org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        allow_everyone_if_no_acl_found="true",
+    )
+    admin = confluent.AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    for name in (topic, f"{topic}-open"):
+        admin.create_topics([confluent.NewTopic(name, 1, 1)])[name].result(TIMEOUT)
+    denials = [
+        confluent.AclBinding(
+            kind,
+            name,
+            confluent.ResourcePatternType.LITERAL,
+            "User:ANONYMOUS",
+            "*",
+            confluent.AclOperation.ALL,
+            confluent.AclPermissionType.DENY,
+        )
+        for kind, name in ((confluent.ResourceType.TOPIC, topic), (confluent.ResourceType.GROUP, f"g-{topic}"))
+    ]
+    for future in admin.create_acls(denials).values():
+        future.result(TIMEOUT)
+    return kafka.bootstrap_servers
+
+
+@pytest.mark.kafka
+def test_each_client_names_what_it_may_not_touch(guarded, topic):
+    refused = pytest.raises(TopicAuthorizationFailedError, match=topic)
+    with hr.Producer(guarded, max_block_ms=8000) as producer:
+        with refused as caught:
+            producer.send(topic, b"x").result(TIMEOUT)
+        assert (caught.value.topic, caught.value.name) == (topic, "TOPIC_AUTHORIZATION_FAILED")
+        assert not caught.value.retriable
+        with refused:
+            producer.send_arrow(topic, pa.table({"value": [b"x"]})).result(TIMEOUT)
+        assert producer.send(f"{topic}-open", b"y").result(TIMEOUT).offset == 0
+    with hr.Admin(guarded, default_api_timeout_ms=8000) as admin, refused:
+        admin.describe_topics([topic])
+    with refused:
+        hr.read(guarded, topic, default_api_timeout_ms=8000)
+    with hr.Consumer(guarded, auto_offset_reset="earliest", default_api_timeout_ms=8000) as consumer:
+        consumer.assign([(topic, 0), (f"{topic}-open", 0)])
+        rows = []
+        with refused:
+            for _ in range(40):
+                rows += consumer.poll(0.5)["value"].to_pylist()
+        for _ in range(40):
+            if rows:
+                break
+            try:
+                rows += consumer.poll(0.5)["value"].to_pylist()
+            except TopicAuthorizationFailedError:
+                continue
+        assert rows == [b"y"]
+    with hr.Consumer(guarded, group_id=f"g-{topic}", default_api_timeout_ms=8000) as consumer:
+        with pytest.raises(GroupAuthorizationFailedError, match=f"g-{topic}"):
+            consumer.committed([(f"{topic}-open", 0)])
+        consumer.subscribe([f"{topic}-open"])
+        with pytest.raises(GroupAuthorizationFailedError, match=f"g-{topic}"):
+            for _ in range(40):
+                consumer.poll(0.5)
