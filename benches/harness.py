@@ -13,7 +13,7 @@ import statistics
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from benches.peers.meter import Sample
 
@@ -37,16 +37,16 @@ def program(module: str, *arguments: object) -> Sample:
 
 @dataclasses.dataclass
 class Row:
-    """One comparison. `ours`, `peer` and `limit` are medians in `unit`; `ratio` is the median over the pairs."""
+    """One comparison. `ours`, `peer` and `limit` are medians in `unit`; the ratios are those of the pairs."""
 
     name: str
     ours: float
     peer: float
     ratio: float
+    ratio_min: float
+    ratio_max: float
     unit: str
     limit: float | None = None
-    ratio_min: float | None = None
-    ratio_max: float | None = None
     ours_cpu: float | None = None
     """CPU seconds of the client per million records."""
     peer_cpu: float | None = None
@@ -61,6 +61,11 @@ class Row:
         if self.bar_on_ours is not None:
             return self.ours <= self.bar_on_ours
         return self.ratio >= self.bar if self.bar is not None else None
+
+    @property
+    def ratio_text(self) -> str:
+        """For people: the median of the pairs, and the least and the most of them."""
+        return f"{number(self.ratio)}x ({number(self.ratio_min)}-{number(self.ratio_max)})"
 
     @property
     def bar_text(self) -> str:
@@ -89,9 +94,19 @@ def in_turns(runners: Sequence[Callable[[], Sample]], pairs: int, *, warm_up: bo
     return samples
 
 
-def median_rate(samples: Sequence[Sample]) -> float:
-    """Millions of records a second."""
-    return statistics.median(sample.rate for sample in samples) / 1e6
+def paired(name: str, ours: Sequence[float], peer: Sequence[float], unit: str, **more: Any) -> Row:
+    """A row of figures that were taken in turns; where one side has fewer, its first partners count."""
+    ratios = [mine / theirs for mine, theirs in zip(ours, peer, strict=False)]
+    return Row(
+        name=name,
+        ours=statistics.median(ours),
+        peer=statistics.median(peer),
+        ratio=statistics.median(ratios),
+        ratio_min=min(ratios),
+        ratio_max=max(ratios),
+        unit=unit,
+        **more,
+    )
 
 
 def compare(
@@ -103,16 +118,16 @@ def compare(
     bar: float | None = None,
 ) -> Row:
     """A row of rates from samples that were taken in turns."""
-    ratios = [mine.rate / theirs.rate for mine, theirs in zip(ours, peer, strict=True)]
-    return Row(
-        name=name,
-        ours=median_rate(ours),
-        peer=median_rate(peer),
-        ratio=statistics.median(ratios),
-        unit="M records/s",
-        limit=median_rate(limit) if limit else None,
-        ratio_min=min(ratios),
-        ratio_max=max(ratios),
+
+    def rates(samples: Sequence[Sample]) -> list[float]:
+        return [sample.rate / 1e6 for sample in samples]
+
+    return paired(
+        name,
+        rates(ours),
+        rates(peer),
+        "M records/s",
+        limit=statistics.median(rates(limit)) if limit else None,
         ours_cpu=statistics.median(sample.cpu_per_million for sample in ours),
         peer_cpu=statistics.median(sample.cpu_per_million for sample in peer),
         bar=bar,
@@ -128,26 +143,13 @@ def number(value: float | None) -> str:
 
 def table(rows: Sequence[Row]) -> str:
     """For people."""
-    head = (
-        "bench",
-        "ours",
-        "peer",
-        "unit",
-        "ratio",
-        "least-most",
-        "limit",
-        "of limit",
-        "CPU ours/peer",
-        "bar",
-    )
-    lines = [head]
+    lines = [("bench", "ours", "peer", "unit", "ratio (least-most)", "limit", "of limit", "CPU ours/peer", "bar")]
     for row in rows:
-        spread = f"{number(row.ratio_min)}-{number(row.ratio_max)}" if row.ratio_min is not None else ""
         share = f"{row.ours / row.limit:.0%}" if row.limit else ""
         cpu = f"{number(row.ours_cpu)} / {number(row.peer_cpu)}" if row.ours_cpu is not None else ""
-        figures = (number(row.ours), number(row.peer), row.unit, f"{number(row.ratio)}x", spread)
-        lines.append((row.name, *figures, number(row.limit), share, cpu, row.bar_text))
-    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
+        figures = (number(row.ours), number(row.peer), row.unit, row.ratio_text, number(row.limit))
+        lines.append((row.name, *figures, share, cpu, row.bar_text))
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     padded = [[cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in lines]
     return "\n".join("  ".join(line).rstrip() for line in padded)
 

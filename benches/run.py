@@ -7,6 +7,7 @@ when a bar is missed and `--strict` is given.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import json
 import os
@@ -26,40 +27,54 @@ from tests.kafka.apache import ApacheKafka
 from tests.kafka.cluster import Cluster
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 RESULTS = harness.ROOT / "benches" / "results" / "latest.json"
 DEPS = harness.ROOT / ".deps"
 BATCH_BYTES = 128 << 10
+DELETE_DELAY_MS = 200
 names = itertools.count(1)
 
 
 class Bench:
-    """What the groups share: the brokers, the sizes, the topics that are filled once."""
+    """What the groups share: Apache Kafka, the sizes, and topics that are there for as long as they are needed."""
 
     def __init__(self, apache: ApacheKafka, *, pairs: int, scale: float) -> None:
         self.apache = Cluster("apache", apache.bootstrap_servers)
         self.pairs = pairs
         self.scale = scale
-        self.filled: dict[tuple[str, int, int], str] = {}
 
     def records(self, full: int) -> int:
         """A count at this run's scale, in whole thousands of four partitions."""
         return max(4000, int(full * self.scale) // 4000 * 4000)
 
-    def new_topic(self, cluster: Cluster, partitions: int = 1) -> str:
-        """An empty one; names are equally long, since a name is in every request."""
-        return cluster.create_topic(f"bench-{next(names):04}-{time.time_ns() % 1_000_000:06}", partitions)
+    @contextlib.contextmanager
+    def empty_topic(self, cluster: Cluster, partitions: int = 1) -> Iterator[str]:
+        """A topic that is deleted at the end, as its records take memory; the disk has settled when this returns.
 
-    def full_topic(self, cluster: Cluster, size: int, partitions: int, records: int) -> str:
-        """A topic that holds `records` records, filled at the first call."""
-        key = (cluster.bootstrap_servers, size, partitions)
-        if key not in self.filled:
-            topic = self.new_topic(cluster, partitions)
+        Names are equally long, since a name is in every request.
+        """
+        topic = cluster.create_topic(f"bench-{next(names):04}-{time.time_ns() % 1_000_000:06}", partitions)
+        yield topic
+        cluster.delete_topic(topic)
+        time.sleep(2 * DELETE_DELAY_MS / 1000)
+
+    @contextlib.contextmanager
+    def full_topic(self, cluster: Cluster, size: int, partitions: int, records: int) -> Iterator[str]:
+        """A topic that holds `records` records of `size` bytes, deleted at the end."""
+        with self.empty_topic(cluster, partitions) as topic:
             options = ("--partitions", partitions, "--records", records, "--size", size)
             program("benches.peers.raw_produce", cluster.bootstrap_servers, topic, *options)
-            self.filled[key] = topic
-        return self.filled[key]
+            yield topic
+
+    def into_empty_topic(self, cluster: Cluster, send: Callable[[str, str], Sample]) -> Callable[[], Sample]:
+        """A runner that hands `send` the address and a topic of the run's own."""
+
+        def run() -> Sample:
+            with self.empty_topic(cluster) as topic:
+                return send(cluster.bootstrap_servers, topic)
+
+        return run
 
 
 def consume(bench: Bench) -> Iterator[Row]:
@@ -75,9 +90,8 @@ def consume_case(bench: Bench, size: int, partitions: int, full: int, *, barred:
     case = f"consume to Arrow[{size}B-{partitions}p]"
     say(f"{case}: {records} records, {bench.pairs} rounds")
     bootstrap = bench.apache.bootstrap_servers
-    topic = bench.full_topic(bench.apache, size, partitions, records)
-    where = (bootstrap, topic, "--partitions", partitions, "--records", records)
-    with JavaPeer() as java:
+    with bench.full_topic(bench.apache, size, partitions, records) as topic, JavaPeer() as java:
+        where = (bootstrap, topic, "--partitions", partitions, "--records", records)
         ours, limit, c_client, arrow, jvm = in_turns(
             [
                 partial(program, "benches.ours", "consume", *where),
@@ -104,34 +118,21 @@ def produce_case(bench: Bench, size: int, full: int) -> Iterator[Row]:
     records = bench.records(full)
     case = f"produce from Arrow[{size}B-1p]"
     say(f"{case}: {records} records, {bench.pairs} rounds")
-    bootstrap = bench.apache.bootstrap_servers
     sizes = {"size": size, "batch_bytes": BATCH_BYTES}
-
-    def python(module: str, *what: str) -> Sample:
-        options = ("--records", records, "--size", size, "--batch-bytes", BATCH_BYTES)
-        return program(module, *what, bootstrap, bench.new_topic(bench.apache), *options)
-
-    def c_client() -> Sample:
-        return rdkafka.produce(bootstrap, bench.new_topic(bench.apache), records, **sizes)
-
+    options = ("--records", records, "--size", size, "--batch-bytes", BATCH_BYTES)
     with JavaPeer() as java:
-
-        def jvm() -> Sample:
-            return java.produce(bootstrap, bench.new_topic(bench.apache), records, **sizes)
-
-        ours, limit, c_samples, confluent, jvm_samples = in_turns(
-            [
-                partial(python, "benches.ours", "produce"),
-                partial(python, "benches.peers.raw_produce"),
-                c_client,
-                partial(python, "benches.peers.confluent", "produce"),
-                jvm,
-            ],
-            bench.pairs,
-        )
-    yield compare(f"{case} / librdkafka C", ours, c_samples, limit, bar=1)
+        senders: list[Callable[[str, str], Sample]] = [
+            lambda b, t: program("benches.ours", "produce", b, t, *options),
+            lambda b, t: program("benches.peers.raw_produce", b, t, *options),
+            lambda b, t: rdkafka.produce(b, t, records, **sizes),
+            lambda b, t: program("benches.peers.confluent", "produce", b, t, *options),
+            lambda b, t: java.produce(b, t, records, **sizes),
+        ]
+        runners = [bench.into_empty_topic(bench.apache, send) for send in senders]
+        ours, limit, c_client, confluent, jvm = in_turns(runners, bench.pairs)
+    yield compare(f"{case} / librdkafka C", ours, c_client, limit, bar=1)
     yield compare(f"{case} / confluent-kafka produce", ours, confluent, limit)
-    yield compare(f"{case} / Java producer, warm", ours, jvm_samples, limit)
+    yield compare(f"{case} / Java producer, warm", ours, jvm, limit)
 
 
 def spark(bench: Bench) -> Iterator[Row]:
@@ -140,14 +141,14 @@ def spark(bench: Bench) -> Iterator[Row]:
         records = bench.records(full)
         case = f"Spark batch read[{size}B-{partitions}p"
         say(f"{case}]: {records} records, {bench.pairs} rounds")
-        topic = bench.full_topic(bench.apache, size, partitions, records)
         jars = (DEPS / "connector.cp").read_text(encoding="utf-8").strip().replace(os.pathsep, ",")
-        command = [sys.executable, "-m", "benches.peers.spark_batch", bench.apache.bootstrap_servers, topic]
-        command += ["--records", str(records), "--rounds", str(bench.pairs), "--jars", jars]
         env = {**os.environ, "PYTHONPATH": str(DEPS / "pyspark-4.2"), "PYSPARK_PYTHON": sys.executable}
-        printed = subprocess.run(
-            command, cwd=harness.ROOT, env=env, stdout=subprocess.PIPE, text=True, timeout=1800, check=True
-        ).stdout
+        with bench.full_topic(bench.apache, size, partitions, records) as topic:
+            command = [sys.executable, "-m", "benches.peers.spark_batch", bench.apache.bootstrap_servers, topic]
+            command += ["--records", str(records), "--rounds", str(bench.pairs), "--jars", jars]
+            printed = subprocess.run(
+                command, cwd=harness.ROOT, env=env, stdout=subprocess.PIPE, text=True, timeout=1800, check=True
+            ).stdout
         samples: dict[tuple[str, str], list[Sample]] = {}
         for line in printed.splitlines():
             if line.startswith("{"):
@@ -172,27 +173,25 @@ def broker_rates(bench: Bench, own: Cluster) -> Iterator[Row]:
     records = bench.records(2_000_000)
     say(f"broker: librdkafka C produces, {records} records")
 
-    def send(cluster: Cluster) -> Sample:
-        topic = bench.new_topic(cluster)
-        return rdkafka.produce(cluster.bootstrap_servers, topic, records, size=100, batch_bytes=BATCH_BYTES)
+    def send(bootstrap: str, topic: str) -> Sample:
+        return rdkafka.produce(bootstrap, topic, records, size=100, batch_bytes=BATCH_BYTES)
 
-    both = in_turns([partial(send, own), partial(send, bench.apache)], bench.pairs)
+    both = in_turns([bench.into_empty_topic(cluster, send) for cluster in (own, bench.apache)], bench.pairs)
     yield compare("broker: librdkafka C produces[100B-1p] / on Apache Kafka", *both, bar=1)
 
     full = bench.records(5_000_000)
     say(f"broker: consumers, {full} records")
-    topic = bench.full_topic(own, 100, 1, full)
-    on_apache = bench.full_topic(bench.apache, 100, 1, full)
-    where = (own.bootstrap_servers, topic, "--records", full)
-    mine, theirs, ours, limit = in_turns(
-        [
-            partial(rdkafka.consume, own.bootstrap_servers, topic, 1, full),
-            partial(rdkafka.consume, bench.apache.bootstrap_servers, on_apache, 1, full),
-            partial(program, "benches.ours", "consume", *where),
-            partial(program, "benches.peers.raw_fetch", *where),
-        ],
-        bench.pairs,
-    )
+    with bench.full_topic(own, 100, 1, full) as topic, bench.full_topic(bench.apache, 100, 1, full) as on_apache:
+        where = (own.bootstrap_servers, topic, "--records", full)
+        mine, theirs, ours, limit = in_turns(
+            [
+                partial(rdkafka.consume, own.bootstrap_servers, topic, 1, full),
+                partial(rdkafka.consume, bench.apache.bootstrap_servers, on_apache, 1, full),
+                partial(program, "benches.ours", "consume", *where),
+                partial(program, "benches.peers.raw_fetch", *where),
+            ],
+            bench.pairs,
+        )
     yield compare("broker: librdkafka C consumes[100B-1p] / on Apache Kafka", mine, theirs, bar=0.95)
     yield compare("broker: consume to Arrow[100B-1p] / librdkafka C, both on ours", ours, mine, limit)
 
@@ -211,12 +210,12 @@ def main() -> int:
     options = parser.parse_args()
     began = time.monotonic()
     rows: list[Row] = []
-    with ApacheKafka(heap="2g", quick=False) as apache:
+    with ApacheKafka(heap="2g", quick=False, log_segment_delete_delay_ms=str(DELETE_DELAY_MS)) as apache:
         bench = Bench(apache, pairs=options.pairs, scale=options.scale)
         for group in options.only:
             for row in GROUPS[group](bench):
                 rows.append(row)
-                say(f"  {row.name}: {harness.number(row.ratio)}x")
+                say(f"  {row.name}: {row.ratio_text}")
     print(harness.table(rows))
     harness.save(rows, options.out)
     missed = [row.name for row in rows if row.met is False]

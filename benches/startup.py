@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import shutil
-import signal
-import statistics
 import subprocess
 import sys
-import tempfile
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benches.harness import Row
-from tests.kafka.apache import ApacheKafka, die_with_parent, free_ports, resident_bytes, scratch, serves
+from benches.harness import Row, paired
+from tests.broker.process import BrokerProcess
+from tests.kafka.apache import ApacheKafka, resident_bytes, scratch_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-COMMAND = Path(sys.executable).parent / "headrace"
 START_TIMEOUT_SECONDS = 10
-STOP_TIMEOUT_SECONDS = 10
+APACHE_ROUNDS_MAX = 3  # it takes seconds, and its ratios leave no doubt
 IDLE_SECONDS = 2
 MIB = 1 << 20
 START_BAR_MS, PROCESS_BAR_MS, RESIDENT_BAR_MIB = 50, 200, 40
@@ -38,40 +33,15 @@ with headrace.Broker.start() as broker:
 """
 
 
-@dataclasses.dataclass
-class Process:
-    """A `headrace broker`."""
-
-    bootstrap_servers: str
-    pid: int
-    started_in_seconds: float
-
-
 @contextlib.contextmanager
-def broker_process() -> Iterator[Process]:
-    """Starts `headrace broker` on data in memory and waits for its first answer; stops it at the end."""
-    port = free_ports(1)[0]
-    data = tempfile.mkdtemp(prefix="headrace-bench-", dir=scratch())
-    began = time.perf_counter()
-    process = subprocess.Popen(
-        [COMMAND, "broker", "--port", str(port), "--data-dir", data],
-        stdout=subprocess.DEVNULL,
-        preexec_fn=die_with_parent,  # noqa: PLW1509 -- the one call in it is safe after fork
-    )
+def broker_process() -> Iterator[BrokerProcess]:
+    """`headrace broker` on data in memory, which goes with it."""
+    folder = scratch_folder("bench")
     try:
-        while not serves(port, timeout=START_TIMEOUT_SECONDS):
-            if process.poll() is not None or time.perf_counter() - began > START_TIMEOUT_SECONDS:
-                raise RuntimeError("headrace broker did not come up; its messages are above")
-            time.sleep(0.001)
-        yield Process(f"127.0.0.1:{port}", process.pid, time.perf_counter() - began)
+        with BrokerProcess(folder / "data") as broker:
+            yield broker
     finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(STOP_TIMEOUT_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        shutil.rmtree(data, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def embedded_start_ms() -> float:
@@ -89,21 +59,20 @@ def embedded_start_ms() -> float:
 def rows(rounds: int) -> Iterator[Row]:
     """Medians over the rounds; the bars are on our own figures, not on the ratios."""
     embedded, process, resident, apache, apache_resident = [], [], [], [], []
-    for _ in range(rounds):
+    for number in range(rounds):
         embedded.append(embedded_start_ms())
         with broker_process() as ours:
             process.append(ours.started_in_seconds * 1000)
             time.sleep(IDLE_SECONDS)
-            resident.append(resident_bytes(ours.pid) / MIB)
-    for _ in range(min(rounds, 3)):
-        with ApacheKafka(heap="1g", quick=False) as kafka:
-            apache.append(kafka.started_in_seconds * 1000)
-            time.sleep(IDLE_SECONDS)
-            apache_resident.append(kafka.resident_bytes() / MIB)
+            resident.append(resident_bytes(ours.process.pid) / MIB)
+        if number < APACHE_ROUNDS_MAX:
+            with ApacheKafka(heap="1g", quick=False) as kafka:
+                apache.append(kafka.started_in_seconds * 1000)
+                time.sleep(IDLE_SECONDS)
+                apache_resident.append(kafka.resident_bytes() / MIB)
     for name, ours_all, peer_all, unit, bar in (
         ("broker: Broker.start() to the first answer", embedded, apache, "ms", START_BAR_MS),
         ("broker: headrace broker, process to the first answer", process, apache, "ms", PROCESS_BAR_MS),
         ("broker: resident when idle", resident, apache_resident, "MiB", RESIDENT_BAR_MIB),
     ):
-        mine, theirs = statistics.median(ours_all), statistics.median(peer_all)
-        yield Row(name=name, ours=mine, peer=theirs, ratio=mine / theirs, unit=unit, bar_on_ours=bar)
+        yield paired(name, ours_all, peer_all, unit, bar_on_ours=bar)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import ctypes
 import os
+import re
 import shutil
 import signal
 import socket
@@ -28,6 +29,7 @@ START_TIMEOUT_SECONDS = 60
 STOP_TIMEOUT_SECONDS = 15
 START_ATTEMPTS = 3
 PR_SET_PDEATHSIG = 1
+LEFT_BEHIND = re.compile(r"headrace-[a-z]+-(\d+)-\w+")
 
 PROPERTIES = """
 process.roles=broker,controller
@@ -62,6 +64,19 @@ def scratch() -> Path:
     """Where data goes: memory when the machine has it, so that disks do not decide."""
     shm = Path("/dev/shm")  # noqa: S108 -- the folders in it are made by mkdtemp
     return shm if os.access(shm, os.W_OK) else Path(tempfile.gettempdir())
+
+
+def scratch_folder(kind: str) -> Path:
+    """Makes a folder for data of this process, `kind` and its id in the name; removes those of processes that are gone.
+
+    A process that is killed with -9 cleans nothing up, and what it leaves may be memory.
+    """
+    root = scratch()
+    for left in root.glob("headrace-*-*-*"):
+        owner = LEFT_BEHIND.fullmatch(left.name)
+        if owner and not Path("/proc", owner[1]).exists():
+            shutil.rmtree(left, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"headrace-{kind}-{os.getpid()}-", dir=root))
 
 
 def free_ports(count: int) -> list[int]:
@@ -134,7 +149,7 @@ class ApacheKafka:
             StartError: it ended, or did not serve within a minute.
             java.MissingError: there is no Java, or no jars.
         """
-        self.directory = Path(tempfile.mkdtemp(prefix="headrace-apache-", dir=scratch()))
+        self.directory = scratch_folder("apache")
         try:
             for attempt in range(1, START_ATTEMPTS + 1):
                 try:

@@ -28,7 +28,7 @@ class Cluster:
 
         Through confluent-kafka, so that a test of our client does not rest on our admin.
         """
-        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 4})
+        admin = self._admin()
         new = NewTopic(name, num_partitions=partitions, replication_factor=1, config=dict(config or {}))
         admin.create_topics([new], operation_timeout=TIMEOUT_SECONDS)[name].result(TIMEOUT_SECONDS)
         wanted = {TopicPartition(name, number): OffsetSpec.latest() for number in range(partitions)}
@@ -44,3 +44,11 @@ class Cluster:
                 time.sleep(0.01)
             else:
                 return name
+
+    def delete_topic(self, name: str) -> None:
+        """Deletes a topic; its records may stay for the broker's ``log.segment.delete.delay.ms``."""
+        admin = self._admin()
+        admin.delete_topics([name], operation_timeout=TIMEOUT_SECONDS)[name].result(TIMEOUT_SECONDS)
+
+    def _admin(self) -> AdminClient:
+        return AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 4})

@@ -13,9 +13,9 @@ import time
 import pytest
 
 import headrace as hr
+from tests.broker.process import BrokerProcess
 from tests.kafka import java
 from tests.kafka.apache import die_with_parent
-from tests.soak.broker import BrokerProcess
 
 PARTITIONS = 3
 WRITERS = 2

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tests.soak.broker import BrokerProcess
+from tests.broker.process import BrokerProcess
 
 
 @pytest.fixture(scope="session")
 def broker_process(tmp_path_factory):
     """`headrace broker` as a process, for the whole run; killed at the end."""
-    broker = BrokerProcess(tmp_path_factory.mktemp("stock") / "data").start()
-    yield broker
-    broker.kill()
+    with BrokerProcess(tmp_path_factory.mktemp("stock") / "data") as broker:
+        yield broker
 
 
 @pytest.fixture(params=["embedded", "process"])

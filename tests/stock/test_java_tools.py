@@ -8,8 +8,8 @@ import re
 import pytest
 from confluent_kafka import Producer
 
+from tests.broker.process import BrokerProcess
 from tests.kafka import java
-from tests.soak.broker import BrokerProcess
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -110,10 +110,9 @@ def dumped_values(log, dump):
 
 
 def test_dump_log_segments_reads_our_data_before_and_after_a_kill(tmp_path):
-    broker = BrokerProcess(tmp_path / "data", "log.segment.bytes=1048576", "log.index.interval.bytes=1024").start()
     count = 0
     digits = random.Random(1)
-    try:
+    with BrokerProcess(tmp_path / "data", "log.segment.bytes=1048576", "log.index.interval.bytes=1024") as broker:
         for codec in CODECS:
             producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "compression.type": codec})
             for _ in range(200):
@@ -123,14 +122,14 @@ def test_dump_log_segments_reads_our_data_before_and_after_a_kill(tmp_path):
                 if count % 20 == 0:
                     assert producer.flush(TIMEOUT_SECONDS) == 0
             assert producer.flush(TIMEOUT_SECONDS) == 0
+        folder = broker.data / "dumped-0"
         for killed in (False, True):
             if killed:
                 broker.kill()
-                newest = max((tmp_path / "data" / "dumped-0").glob("*.log"))
+                newest = max(folder.glob("*.log"))
                 with newest.open("ab") as torn:
                     torn.write(b"\0\0\0\0torn")
                 broker.start()
-            folder = tmp_path / "data" / "dumped-0"
             logs = sorted(folder.glob("*.log"))
             assert len(logs) > 1
             found, codecs = [], set()
@@ -143,5 +142,3 @@ def test_dump_log_segments_reads_our_data_before_and_after_a_kill(tmp_path):
             assert codecs == set(CODECS)
             for index in [*sorted(folder.glob("*.index")), *sorted(folder.glob("*.timeindex"))]:
                 assert "Mismatches" not in java.dump_log_segments(index, deep=False)
-    finally:
-        broker.kill()

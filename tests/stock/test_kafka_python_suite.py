@@ -13,9 +13,9 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from tests.broker.process import BrokerProcess
 from tests.kafka import java
 from tests.kafka.apache import VERSION
-from tests.soak.broker import BrokerProcess
 
 pytestmark = pytest.mark.slow
 
@@ -131,11 +131,8 @@ def failures(outcomes):
 
 @pytest.mark.timeout(2 * SUITE_TIMEOUT_SECONDS)
 def test_the_suite_on_our_broker(suite, tmp_path):
-    broker = BrokerProcess(tmp_path / "data", *(f"{name}={value}" for name, value in SETTINGS.items())).start()
-    try:
+    with BrokerProcess(tmp_path / "data", *(f"{name}={value}" for name, value in SETTINGS.items())) as broker:
         outcomes = run(suite, broker.bootstrap_servers, DIFFERENCES)
-    finally:
-        broker.kill()
     assert failures(outcomes) == set(DIFFERENCES)
 
 

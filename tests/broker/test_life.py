@@ -15,28 +15,7 @@ import pytest
 
 import headrace as hr
 from headrace.errors import BrokerStartError, ConfigError, KafkaError
-
-
-class Process:
-    """`headrace broker` as a process of its own."""
-
-    def __init__(self, *arguments, **options):
-        command = [sys.executable, "-m", "headrace.cli", "broker", "--port", "0", *map(str, arguments)]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
-        line = self.process.stdout.readline()
-        assert line.startswith("serving on "), (line, self.process.stderr.read())
-        self.servers = line.split()[2]
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.process.kill()
-        self.process.communicate(timeout=10)
-
-    def end(self, number=signal.SIGTERM):
-        self.process.send_signal(number)
-        return self.process.wait(10)
+from tests.broker.process import BrokerProcess
 
 
 def values(servers, topic):
@@ -82,23 +61,23 @@ def test_data_outlives_a_clean_stop(tmp_path, topic):
 
 
 def test_kill_9_with_a_torn_tail_loses_nothing_acknowledged(tmp_path, topic):
-    with Process("--data-dir", tmp_path) as broker:
-        with hr.Producer(broker.servers, batch_size=5000) as producer:
+    with BrokerProcess(tmp_path / "data") as broker:
+        with hr.Producer(broker.bootstrap_servers, batch_size=5000) as producer:
             futures = [producer.send(topic, b"%d" % i * 50) for i in range(2000)]
             acknowledged = [f.result(10).offset for f in futures]
             assert acknowledged == list(range(2000))
-            with hr.Consumer(broker.servers, group_id="g") as consumer:
+            with hr.Consumer(broker.bootstrap_servers, group_id="g") as consumer:
                 consumer.commit({(topic, 0): 1234})
-            assert broker.end(signal.SIGKILL) == -signal.SIGKILL
-    log = max(tmp_path.glob(f"{topic}-0/*.log"))
+            assert broker.stop(signal.SIGKILL) == -signal.SIGKILL
+    log = max(broker.data.glob(f"{topic}-0/*.log"))
     with log.open("ab") as file:
         file.write(log.read_bytes()[:700])
-    with hr.Broker.start(tmp_path) as broker:
-        assert any(topic in line for line in broker.recovery), broker.recovery
-        assert values(broker.bootstrap_servers, topic) == [b"%d" % i * 50 for i in range(2000)]
-        with hr.Admin(broker.bootstrap_servers) as admin:
+    with hr.Broker.start(broker.data) as again:
+        assert any(topic in line for line in again.recovery), again.recovery
+        assert values(again.bootstrap_servers, topic) == [b"%d" % i * 50 for i in range(2000)]
+        with hr.Admin(again.bootstrap_servers) as admin:
             assert admin.group_offsets("g") == {(topic, 0): 1234}
-        with hr.Producer(broker.bootstrap_servers) as producer:
+        with hr.Producer(again.bootstrap_servers) as producer:
             assert producer.send(topic, b"next").result(10).offset == 2000
 
 
@@ -158,8 +137,9 @@ def test_a_full_disk_is_an_error_of_the_partition(tmp_path, topic):
     def limit():
         resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
 
-    with Process("--data-dir", tmp_path, preexec_fn=limit) as broker:
-        with hr.Producer(broker.servers, delivery_timeout_ms=4000, request_timeout_ms=2000, retries=2) as producer:
+    with BrokerProcess(tmp_path / "data", before=limit) as broker:
+        options = {"delivery_timeout_ms": 4000, "request_timeout_ms": 2000, "retries": 2}
+        with hr.Producer(broker.bootstrap_servers, **options) as producer:
             for i in range(20):
                 producer.send(topic, b"%d" % i + b"x" * 10_000, partition=0).result(10)
             with pytest.raises(KafkaError, match=topic) as caught:
@@ -170,22 +150,23 @@ def test_a_full_disk_is_an_error_of_the_partition(tmp_path, topic):
             assert other.offset == 0
             with pytest.raises(KafkaError):
                 producer.flush()
-        kept = values(broker.servers, topic)
+        kept = values(broker.bootstrap_servers, topic)
         assert [v[: len(b"%d" % i)] for i, v in enumerate(kept[:20])] == [b"%d" % i for i in range(20)]
-        assert broker.end() == 0
-    with hr.Broker.start(tmp_path) as broker:
-        assert values(broker.bootstrap_servers, topic) == kept
+        assert broker.stop() == 0
+    with hr.Broker.start(broker.data) as again:
+        assert values(again.bootstrap_servers, topic) == kept
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_command_ends_cleanly(tmp_path, topic, number):
-    with Process("--data-dir", tmp_path) as broker:
-        with hr.Producer(broker.servers) as producer:
+    with BrokerProcess(tmp_path / "data") as broker:
+        with hr.Producer(broker.bootstrap_servers) as producer:
             producer.send(topic, b"x").result(10)
-        assert broker.end(number) == 0
-    with hr.Broker.start(tmp_path) as broker:
-        assert broker.recovery == []
-        assert values(broker.bootstrap_servers, topic) == [b"x"]
+        assert broker.stop(number) == 0
+    assert broker.output.read_text().startswith(f"serving on {broker.bootstrap_servers} ")
+    with hr.Broker.start(broker.data) as again:
+        assert again.recovery == []
+        assert values(again.bootstrap_servers, topic) == [b"x"]
 
 
 def test_the_command_does_not_load_pyarrow():
