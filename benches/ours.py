@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
-
 import pyarrow as pa
 
 import headrace as hr
-from benches.peers.meter import Meter, Sample
+from benches.peers.meter import Meter, Sample, arguments
 
 BATCH_ROWS = 20_000
 TIMEOUT_SECONDS = 30.0
@@ -59,15 +57,7 @@ def produce(bootstrap: str, topic: str, records: int, *, size: int, batch_bytes:
 
 def main() -> None:
     """Entry point."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["consume", "produce"])
-    parser.add_argument("bootstrap")
-    parser.add_argument("topic")
-    parser.add_argument("--partitions", type=int, default=1)
-    parser.add_argument("--records", type=int, required=True)
-    parser.add_argument("--size", type=int, default=100, help="bytes of a value")
-    parser.add_argument("--batch-bytes", type=int, default=128 << 10)
-    o = parser.parse_args()
+    o = arguments(__doc__, "consume", "produce")
     if o.what == "produce":
         sample = produce(o.bootstrap, o.topic, o.records, size=o.size, batch_bytes=o.batch_bytes)
     else:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
-
 import pyarrow as pa
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
-from benches.peers.meter import Meter, Sample
+from benches.peers.meter import Meter, Sample, arguments
 from benches.peers.rdkafka import CONSUMER, PRODUCER
 
 BATCH_RECORDS = 20_000
@@ -38,7 +36,8 @@ def consume(bootstrap: str, topic: str, partitions: int, records: int, *, arrow:
     meter = Meter()
     seen = 0
     while seen < records:
-        messages = consumer.consume(BATCH_RECORDS, TIMEOUT_SECONDS)
+        # It waits for as many as it is asked for: never more than there are.
+        messages = consumer.consume(min(BATCH_RECORDS, records - seen), TIMEOUT_SECONDS)
         if not messages:
             raise RuntimeError(f"nothing for {TIMEOUT_SECONDS} s after {seen} of {records} records")
         if messages[0].error():
@@ -77,15 +76,7 @@ def produce(bootstrap: str, topic: str, records: int, *, size: int, batch_bytes:
 
 def main() -> None:
     """Entry point."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["consume", "consume-arrow", "produce"])
-    parser.add_argument("bootstrap")
-    parser.add_argument("topic")
-    parser.add_argument("--partitions", type=int, default=1)
-    parser.add_argument("--records", type=int, required=True)
-    parser.add_argument("--size", type=int, default=100, help="bytes of a value")
-    parser.add_argument("--batch-bytes", type=int, default=128 << 10)
-    o = parser.parse_args()
+    o = arguments(__doc__, "consume", "consume-arrow", "produce")
     if o.what == "produce":
         sample = produce(o.bootstrap, o.topic, o.records, size=o.size, batch_bytes=o.batch_bytes)
     else:

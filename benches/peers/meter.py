@@ -1,10 +1,11 @@
-"""What every runner reports: records, seconds and CPU seconds, without start-up.
+"""What every runner is told and reports: records, seconds and CPU seconds, without start-up.
 
 A runner is a program that ends with one line of JSON on standard output, a `Sample`.
 """
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import json
 import resource
@@ -15,6 +16,20 @@ def cpu_seconds(who: int = resource.RUSAGE_SELF) -> float:
     """User and system time so far."""
     usage = resource.getrusage(who)
     return usage.ru_utime + usage.ru_stime
+
+
+def arguments(description: str | None, *what: str) -> argparse.Namespace:
+    """Reads a runner's command line; `what` are the things that it can do, where there is more than one."""
+    parser = argparse.ArgumentParser(description=description)
+    if what:
+        parser.add_argument("what", choices=what)
+    parser.add_argument("bootstrap")
+    parser.add_argument("topic")
+    parser.add_argument("--partitions", type=int, default=1)
+    parser.add_argument("--records", type=int, required=True)
+    parser.add_argument("--size", type=int, default=100, help="bytes of a value")
+    parser.add_argument("--batch-bytes", type=int, default=128 << 10)
+    return parser.parse_args()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import struct
 import threading
 
 from benches.peers import wire
-from benches.peers.meter import Meter, Sample
+from benches.peers.meter import Meter, Sample, arguments
 
 FETCH_BYTES = 16 << 20
 MAX_WAIT_MS = 500
@@ -105,13 +104,8 @@ def count(bootstrap: str, topic: str, partition: int = 0) -> int:
 
 def main() -> None:
     """Entry point."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("bootstrap")
-    parser.add_argument("topic")
-    parser.add_argument("--partitions", type=int, default=1)
-    parser.add_argument("--records", type=int, required=True)
-    options = parser.parse_args()
-    print(measure(options.bootstrap, options.topic, options.partitions, options.records).line())
+    o = arguments(__doc__)
+    print(measure(o.bootstrap, o.topic, o.partitions, o.records).line())
 
 
 if __name__ == "__main__":

@@ -5,12 +5,11 @@ It also fills the topics that the other benches read.
 
 from __future__ import annotations
 
-import argparse
 import struct
 import threading
 
 from benches.peers import wire
-from benches.peers.meter import Meter, Sample
+from benches.peers.meter import Meter, Sample, arguments
 
 IN_FLIGHT_MAX = 5
 TIMEOUT_MS = 30_000
@@ -66,22 +65,8 @@ def measure(
 
 def main() -> None:
     """Entry point."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("bootstrap")
-    parser.add_argument("topic")
-    parser.add_argument("--partitions", type=int, default=1)
-    parser.add_argument("--records", type=int, required=True)
-    parser.add_argument("--size", type=int, default=100, help="bytes of a value")
-    parser.add_argument("--batch-bytes", type=int, default=128 << 10)
-    options = parser.parse_args()
-    sample = measure(
-        options.bootstrap,
-        options.topic,
-        options.partitions,
-        options.records,
-        size=options.size,
-        batch_bytes=options.batch_bytes,
-    )
+    o = arguments(__doc__)
+    sample = measure(o.bootstrap, o.topic, o.partitions, o.records, size=o.size, batch_bytes=o.batch_bytes)
     print(sample.line())
 
 
