@@ -108,9 +108,9 @@ impl<D: Disk> Broker<D> {
         self.ensure_offsets_topic().map_err(|_| ErrorCode::COORDINATOR_NOT_AVAILABLE)?;
         let partitions = self.store.by_name(OFFSETS_TOPIC).map_or(1, crate::store::Topic::partition_count);
         let partition = partition_of(group, partitions);
-        self.append_journal(partition, entries)?;
+        // Before the entries, not after: what a snapshot is taken of knows them only once they are written.
         self.snapshot_if_due(partition, partitions);
-        Ok(())
+        self.append_journal(partition, entries)
     }
 
     fn append_journal(&mut self, index: i32, entries: &[Entry]) -> Result<(), ErrorCode> {
@@ -164,23 +164,21 @@ impl<D: Disk> Broker<D> {
             return;
         }
         let written = self.write_snapshot(partition, partitions);
+        let now = self.now;
         let Some(log) = self.store.partition_by_name_mut(OFFSETS_TOPIC, partition).map(|p| &mut p.log) else {
             return;
         };
         let grown = log.size_bytes();
-        let next = match written {
-            Ok(()) => {
-                let deleted = log.delete_records_before(before).map(drop);
-                let next =
-                    grown.saturating_sub(size).saturating_mul(SNAPSHOT_GROWTH).max(SNAPSHOT_FROM_BYTES);
-                let checkpointed = deleted.and_then(|()| self.store.checkpoint());
-                if let Err(error) = checkpointed {
-                    self.store.note_trouble(&error);
-                }
-                next
+        // Durable first, or a loss of power could take the old records and the new.
+        let next = if written.is_ok() && log.flush(now).is_ok() {
+            let deleted = log.delete_records_before(before).map(drop);
+            if let Err(error) = deleted.and_then(|()| self.store.checkpoint()) {
+                self.store.note_trouble(&error);
             }
+            grown.saturating_sub(size).saturating_mul(SNAPSHOT_GROWTH).max(SNAPSHOT_FROM_BYTES)
+        } else {
             // Full disk, most likely. The old records stand; the next try comes later.
-            Err(_) => grown.saturating_mul(2),
+            grown.saturating_mul(2)
         };
         self.groups.journal.due_bytes.insert(partition, next);
     }

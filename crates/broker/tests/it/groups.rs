@@ -1,7 +1,7 @@
 //! Classic groups through their requests, and their offsets.
 
 use bytes::Bytes;
-use headrace_broker::ConnId;
+use headrace_broker::{AllowAll, ConnId};
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::join_group_request::JoinGroupRequestProtocol;
 use headrace_wire::messages::leave_group_request::MemberIdentity;
@@ -588,6 +588,43 @@ fn the_journal_is_kept_short() {
     let mut world = world.killed(&[]);
     assert_eq!(committed(&mut world, "busy"), (0..4).map(|p| ("t".into(), p, 2999)).collect::<Vec<_>>());
     assert_eq!(committed(&mut world, "idle-2"), [("t".into(), 0, 2)]);
+}
+
+/// Commits to group `busy` until the journal is written anew; the offset of the last commit.
+fn commit_until_a_snapshot(world: &mut World) -> i64 {
+    let mut request = commit_request("busy", "", -1, &[(0, 0), (1, 0), (2, 0), (3, 0)]);
+    let mut before = 0;
+    for offset in 0..1000 {
+        for partition in &mut request.topics[0].partitions {
+            partition.committed_offset = offset;
+            partition.committed_metadata = Some("m".repeat(4000));
+        }
+        assert_eq!(commit(world, &request), [ErrorCode::NONE; 4]);
+        let bytes = journal_bytes(world);
+        if bytes < before {
+            return offset;
+        }
+        before = bytes;
+    }
+    panic!("the journal only grows");
+}
+
+#[test]
+fn a_snapshot_of_the_journal_holds_the_commit_that_made_it_due() {
+    let mut world = world();
+    let last = commit_until_a_snapshot(&mut world);
+    let mut world = world.killed(&[]);
+    assert_eq!(committed(&mut world, "busy"), [0, 1, 2, 3].map(|p| ("t".into(), p, last)));
+}
+
+#[test]
+fn a_snapshot_is_durable_before_it_replaces_anything() {
+    let mut world = world();
+    commit(&mut world, &commit_request("idle", "", -1, &[(0, 7)]));
+    commit_until_a_snapshot(&mut world);
+    let (disk, now) = (world.disk.after_power_loss(|_, _, _| 0), world.now);
+    let mut world = World::open(disk, config(&[]), Box::new(AllowAll), now);
+    assert_eq!(committed(&mut world, "idle"), [("t".into(), 0, 7)]);
 }
 
 fn journal_bytes(world: &World) -> usize {
