@@ -1,25 +1,27 @@
-"""The examples run as they stand."""
+"""The examples, and what README shows first, run as they stand."""
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
+ROOT = Path(__file__).parent.parent
+EXAMPLES = ROOT / "examples"
 
 
-def run(name, *arguments):
-    command = [sys.executable, str(EXAMPLES / name), *arguments]
+def run(*arguments):
+    command = [sys.executable, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
 
 def test_quickstart(cluster):
-    out = run("quickstart.py", cluster.bootstrap_servers)
+    out = run(EXAMPLES / "quickstart.py", cluster.bootstrap_servers)
     assert "sent 1000 rows" in out
     assert "the group has read 1001 rows" in out
     assert "1001 rows read; best customers: [('customer-" in out
@@ -27,8 +29,14 @@ def test_quickstart(cluster):
 
 @pytest.mark.spark
 def test_spark_stream():
-    assert "|sensor-0| 2000|" in run("spark_stream.py")
+    assert "|sensor-0| 2000|" in run(EXAMPLES / "spark_stream.py")
 
 
 def test_every_example_is_run():
     assert {path.name for path in EXAMPLES.glob("*.py")} == {"quickstart.py", "spark_stream.py"}
+
+
+def test_the_first_snippet_of_readme():
+    snippet = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[0]
+    out = run("-c", f"{snippet}\nprint(batch.num_rows, orders['value'].to_pylist())")
+    assert out == "3 [b'first', b'second', b'third']\n"
