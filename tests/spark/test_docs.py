@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,7 @@ def test_the_snippets(spark, embedded_broker, tmp_path):
         Cluster("embedded", servers).create_topic(name)
     for snippet in (snippets("README.md")[1], *snippets("docs/spark.md")):
         code = re.sub(r"(localhost|127\.0\.0\.1):9092", servers, snippet).replace("/data/checkpoints", str(tmp_path))
-        found: dict[str, object] = {}
+        found: dict[str, Any] = {}
         exec(code, found)  # noqa: S102 -- it is ours
         assert found["orders"].columns[:2] == ["key", "value"]
     deadline = time.monotonic() + TIMEOUT_SECONDS

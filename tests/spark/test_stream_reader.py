@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
@@ -355,3 +357,35 @@ def test_what_travels_to_a_task_is_the_options_alone(cluster, topic, reader):
     assert copy._stop_at is None
     stream.stop()
     assert not clients._idle
+
+
+# As Spark's own program does it, whose socket is closed when the query is stopped.
+STOPPED = """
+from headrace.spark.options import source_options
+from headrace.spark.source import StreamReader
+
+reader = StreamReader(source_options({{"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"}}, streaming=True))
+try:
+    try:
+        raise {first}
+    finally:
+        reader.stop()
+except Exception:
+    raise {second}
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "quiet"),
+    [
+        ("EOFError", "BrokenPipeError", True),
+        ("BrokenPipeError", "BrokenPipeError", True),
+        ("EOFError", "ValueError", False),
+        ("ValueError", "BrokenPipeError", False),
+    ],
+)
+def test_a_stopped_query_ends_without_a_traceback_unless_something_is_wrong(first, second, quiet):
+    code = STOPPED.format(first=first, second=second)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert ("Traceback" not in done.stderr) is quiet, done.stderr

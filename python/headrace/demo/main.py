@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 SETTLE_TIMEOUT_S = 90.0
 """How long the query may take to finish after the last record."""
+IDLE_TIMEOUT_S = 10.0
+"""How long it may take to come to rest before it is stopped."""
 TOLERANCE = 1e-9
 """Relative difference allowed between two means of the same numbers added in another order."""
 
@@ -75,7 +77,7 @@ def run(options: argparse.Namespace) -> int:
         stack.callback(shutil.rmtree, checkpoint, ignore_errors=True)
         results = pipeline.Results()
         query = pipeline.start(spark, servers, starting, str(checkpoint), results)
-        stack.callback(query.stop)
+        stack.callback(stop_idle, query)
         # The first, empty batch compiles the query; the replay's clock should not run against that.
         wait_for_first_batch(query)
         replay.start()
@@ -160,6 +162,14 @@ def wait_for_first_batch(query: Any) -> None:
         if query.lastProgress is not None:
             return
         time.sleep(0.1)
+
+
+def stop_idle(query: Any) -> None:
+    """Stops the query, if it can when nothing is left to do: tasks that are cut off end in tracebacks of Spark's."""
+    deadline = time.monotonic() + IDLE_TIMEOUT_S
+    while query.isActive and query.status["isDataAvailable"] and time.monotonic() < deadline:
+        time.sleep(0.1)
+    query.stop()
 
 
 def watch(replay: Replay, query: Any, results: Results, wanted: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from typing import TYPE_CHECKING, Any, cast
 
@@ -22,6 +23,7 @@ from headrace.spark.planning import Positions, Range
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
+    from types import TracebackType
 
     import pyarrow as pa
 
@@ -194,6 +196,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         """Closes the driver's clients."""
         clients.close_idle()
+        if isinstance(sys.exc_info()[1], (EOFError, BrokenPipeError)):
+            _end_quietly()
 
     def __getstate__(self) -> dict[str, Any]:
         """What travels to the executors: the options alone."""
@@ -254,6 +258,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return True
         self._last_batch_at = now
         return False
+
+
+def _end_quietly() -> None:
+    """Keeps a stopped query from ending in a traceback.
+
+    Spark tells the process of a source that its query has been stopped by closing the socket. The process then tries
+    to report the end of that socket through the socket, and dies of the `BrokenPipeError` with many lines on the
+    terminal, though nothing is wrong.
+    """
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if not issubclass(kind, BrokenPipeError):
+            sys.__excepthook__(kind, error, trace)
+
+    sys.excepthook = hook
 
 
 def _tasks(options: SourceOptions, start: Positions, stop: Positions) -> list[InputPartition]:
