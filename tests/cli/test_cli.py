@@ -66,6 +66,13 @@ def test_keys_json_and_groups(run, topic):
     assert run("group", "describe", f"g-{topic}").splitlines()[1].split() == [topic, "0", "2", "3", "1"]
     run("group", "reset", f"g-{topic}", topic)
     assert run("group", "describe", f"g-{topic}").splitlines()[1].split() == [topic, "0", "0", "3", "3"]
+    run("consume", topic, "--group", f"g-{topic}", "--until-end")
+    assert run("group", "describe", f"g-{topic}").splitlines()[1].split() == [topic, "0", "3", "3", "0"]
+    assert run("group", "reset", f"g-{topic}", topic, "--to", 0) == f"set 1 offset(s) of g-{topic}\n"
+    assert run("group", "describe", f"g-{topic}").splitlines()[1].split() == [topic, "0", "0", "3", "3"]
+    # No record is that young.
+    run("group", "reset", f"g-{topic}", topic, "--to", 32503680000000)
+    assert run("group", "describe", f"g-{topic}").splitlines()[1].split() == [topic, "0", "3", "3", "0"]
     run("group", "delete", f"g-{topic}")
 
 
@@ -77,6 +84,9 @@ def test_files_in_and_out(run, topic, tmp_path):
     run("consume", topic, "--from", "earliest", "--until-end", "--output", target)
     table = parquet.read_table(target)
     assert table["value"].to_pylist() == [b"x", b"y"]
+    run("consume", topic, "--from", "latest", "--until-end", "--output", target)
+    assert parquet.read_table(target).schema == table.schema
+    assert parquet.read_table(target).num_rows == 0
     (tmp_path / "rows.csv").write_text("a,b\n1,2\n")
     assert "column" in run("produce", topic, "--file", tmp_path / "rows.csv", status=1)
     run("produce", topic, "--file", tmp_path / "rows.csv", "--as-json")
@@ -89,17 +99,8 @@ def test_errors_are_one_line(run, topic):
 
 
 def test_an_unreachable_cluster_is_named():
-    command = [
-        sys.executable,
-        "-m",
-        "headrace.cli",
-        "topic",
-        "list",
-        "-b",
-        "127.0.0.1:1",
-        "-X",
-        "default.api.timeout.ms=500",
-    ]
+    command = [sys.executable, "-m", "headrace.cli", "topic", "list", "-b", "127.0.0.1:1"]
+    command += ["-X", "default.api.timeout.ms=500"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 1
     assert "127.0.0.1:1" in done.stderr

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from headrace.admin import Admin
 from headrace.cli._common import client_options
 from headrace.consumer import Consumer
@@ -14,8 +16,6 @@ from headrace.consumer import Consumer
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
-
-    import pyarrow as pa
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -47,20 +47,16 @@ def run(options: argparse.Namespace) -> None:
     from pyarrow import parquet  # noqa: PLC0415  (only for this)
 
     rows = 0
-    writer: parquet.ParquetWriter | None = None
-    try:
-        for batch in _batches(options):
-            if writer is None:
-                writer = parquet.ParquetWriter(Path(options.output), batch.schema)
+    batches = _batches(options)
+    with parquet.ParquetWriter(Path(options.output), next(batches).schema) as writer:
+        for batch in batches:
             writer.write_batch(batch)
             rows += batch.num_rows
-    finally:
-        if writer is not None:
-            writer.close()
     sys.stderr.write(f"{rows:,} records written to {options.output}\n")
 
 
 def _batches(options: argparse.Namespace) -> Iterator[pa.RecordBatch]:
+    """The batches; first one without rows, for the schema."""
     settings = {"auto.offset.reset": options.start, **dict(options.option)}
     if options.group:
         settings["group.id"] = options.group
@@ -76,6 +72,7 @@ def _batches(options: argparse.Namespace) -> Iterator[pa.RecordBatch]:
             consumer.subscribe([options.topic])
         else:
             consumer.assign(partitions)
+        yield pa.RecordBatch.from_pylist([], consumer.schema)
         while left is None or left > 0:
             if waiting is not None and _at_end(consumer, waiting):
                 return

@@ -23,7 +23,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     reset = verbs.add_parser("reset", help="set the offsets of a group without members, for whole topics")
     reset.add_argument("group")
     reset.add_argument("topic", nargs="+")
-    reset.add_argument("--to", default="earliest", help="earliest, latest, or milliseconds since the epoch")
+    reset.add_argument(
+        "--to",
+        default="earliest",
+        help="earliest (default), latest, or ms since the epoch: the first record at or after it, else the end",
+    )
     reset.set_defaults(run=reset_group)
     delete = verbs.add_parser("delete", help="delete groups with their offsets")
     delete.add_argument("group", nargs="+")
@@ -55,7 +59,9 @@ def reset_group(options: argparse.Namespace) -> None:
         topics = admin.describe_topics(options.topic)
         partitions = [(name, p.partition) for name, topic in topics.items() for p in topic.partitions]
         found = admin.list_offsets(dict.fromkeys(partitions, to))
-        admin.alter_group_offsets(options.group, {tp: info.offset for tp, info in found.items() if info.offset >= 0})
+        younger = [tp for tp, info in found.items() if info.offset < 0]
+        found |= admin.list_offsets(dict.fromkeys(younger, "latest"))
+        admin.alter_group_offsets(options.group, {tp: info.offset for tp, info in found.items()})
     sys.stdout.write(f"set {len(found)} offset(s) of {options.group}\n")
 
 
