@@ -118,6 +118,12 @@ impl<D: Disk> Broker<D> {
         Ok((broker, report))
     }
 
+    /// The options.
+    #[must_use]
+    pub fn config(&self) -> &BrokerConfig {
+        &self.config
+    }
+
     /// Sets the address that clients are told, once the driver has bound its socket.
     pub fn set_advertised(&mut self, host: impl Into<String>, port: u16) {
         self.config.advertised_host = host.into();

@@ -28,8 +28,7 @@ impl Broker {
         let mut config = BrokerConfig::from_pairs(settings.iter().map(|(k, v)| (k.as_str(), v.as_str())))
             .map_err(|e| to_py(py, &e.into()))?;
         config.data_dir = data_dir.into();
-        let request_max_bytes = usize::try_from(config.socket_request_max_bytes).unwrap_or(0);
-        let options = ServerOptions { host, port, request_max_bytes, broker: config };
+        let options = ServerOptions { host, port, broker: config };
         let server = py.detach(|| BrokerServer::start(options)).map_err(|e| to_py(py, &e))?;
         let bootstrap_servers = server.bootstrap_servers().to_owned();
         let report = server.report();

@@ -24,8 +24,6 @@ pub struct ServerOptions {
     pub host: String,
     /// Port to bind; 0 takes a free one.
     pub port: u16,
-    /// Largest request frame (`socket.request.max.bytes`), bytes.
-    pub request_max_bytes: usize,
     /// The broker's own settings.
     pub broker: BrokerConfig,
 }
@@ -51,7 +49,13 @@ impl BrokerServer {
     pub fn start(options: ServerOptions) -> Result<Self, BrokerError> {
         let clock = Clock::start();
         let mut address = None;
-        for candidate in (options.host.as_str(), options.port).to_socket_addrs().map_err(BrokerError::from)? {
+        let unknown_host = |e: std::io::Error| {
+            BrokerError::from(std::io::Error::new(
+                e.kind(),
+                format!("cannot look up host {:?}: {e}", options.host),
+            ))
+        };
+        for candidate in (options.host.as_str(), options.port).to_socket_addrs().map_err(unknown_host)? {
             address = Some(candidate);
             if candidate.is_ipv4() {
                 break;
@@ -73,7 +77,9 @@ impl BrokerServer {
             broker.set_advertised(host, address.port());
         }
         let (host, port) = broker.advertised();
-        let advertised = format!("{host}:{port}");
+        // An IPv6 address is full of colons itself.
+        let advertised =
+            if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
         let poll = Poll::new().map_err(BrokerError::from)?;
         let waker = Arc::new(Waker::new(poll.registry(), shard::WAKER).map_err(BrokerError::from)?);
         let stop = Arc::new(AtomicBool::new(false));
@@ -87,7 +93,6 @@ impl BrokerServer {
             stop.clone(),
             flusher.work,
             flusher.done,
-            options.request_max_bytes,
             troubles.clone(),
         )
         .map_err(BrokerError::from)?;
@@ -150,5 +155,52 @@ impl BrokerServer {
 impl Drop for BrokerServer {
     fn drop(&mut self) {
         let _ = self.stop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{ErrorKind, Read, Write};
+    use std::net::TcpStream;
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    /// Sends an `ApiVersions` request and reads the answer.
+    fn ask(socket: &mut TcpStream) {
+        socket.write_all(b"\0\0\0\x0a\0\x12\0\0\0\0\0\x07\xff\xff").unwrap();
+        let mut size = [0; 4];
+        socket.read_exact(&mut size).unwrap();
+        let mut body = vec![0; usize::try_from(u32::from_be_bytes(size)).unwrap()];
+        socket.read_exact(&mut body).unwrap();
+        assert_eq!(body[..6], *b"\0\0\0\x07\0\0");
+    }
+
+    #[test]
+    fn a_silent_connection_is_closed_and_a_busy_one_stays() {
+        let dir = std::env::temp_dir().join(format!("headrace-idle-{}", std::process::id()));
+        let limit = Duration::from_millis(1500);
+        let pairs = [("connections.max.idle.ms", "1500"), ("log.dir", dir.to_str().unwrap())];
+        let broker = BrokerConfig::from_pairs(pairs).unwrap();
+        let options = ServerOptions { host: "127.0.0.1".into(), port: 0, broker };
+        let mut server = BrokerServer::start(options).unwrap();
+        let mut busy = TcpStream::connect(server.address()).unwrap();
+        let mut silent = TcpStream::connect(server.address()).unwrap();
+        ask(&mut silent);
+        let since = Instant::now();
+        silent.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        loop {
+            match silent.read(&mut [0]) {
+                Ok(0) => break,
+                Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => ask(&mut busy),
+                other => panic!("{other:?}"),
+            }
+            assert!(since.elapsed() < 10 * limit, "still open");
+        }
+        // Roughly: the broker counts from before the answer was read.
+        assert!(since.elapsed() > limit / 2, "{:?}", since.elapsed());
+        ask(&mut busy);
+        server.stop().unwrap();
+        std::fs::remove_dir_all(dir).unwrap();
     }
 }

@@ -1,6 +1,6 @@
 //! The loop that drives one broker: accepts, reads frames, writes responses, keeps its timers.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use headrace_broker::{Broker, BrokerError, ConnId, Response};
 use headrace_wire::primitive::Segment;
+use headrace_wire::time::Now;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token};
 use slab::Slab;
@@ -30,7 +31,7 @@ const WRITE_BYTES_PER_TURN: u64 = 4 << 20;
 const OUTBOX_BYTES_MAX: u64 = 64 << 20;
 /// Errors kept for the operator until they are asked for; beyond that the oldest go.
 const TROUBLES_MAX: usize = 1000;
-/// Connections accepted at once; further ones wait in the kernel's backlog.
+/// Connections served at once; further ones are closed as they come.
 const CONNECTIONS_MAX: usize = 10_000;
 
 /// Errors that no client could be told of, oldest first.
@@ -49,6 +50,10 @@ struct Connection {
     /// Close when the outbox is empty.
     closing: bool,
     queued: bool,
+    /// When bytes last came or went, by `mono_ms`.
+    active_ms: u64,
+    /// Where it stands in [`Shard::idle`].
+    check_ms: u64,
 }
 
 /// One broker with its sockets.
@@ -64,6 +69,11 @@ pub(super) struct Shard {
     flush_to: Sender<FlushWork>,
     flushed: Receiver<FlushDone>,
     request_max_bytes: usize,
+    /// `connections.max.idle.ms`.
+    idle_max_ms: u64,
+    /// When to look whether a connection has been idle for too long: one entry each. Traffic does not move it, it is
+    /// moved when it comes due, so that neither traffic nor a look at it costs more with more connections.
+    idle: BTreeSet<(u64, usize)>,
     troubles: Troubles,
     /// Generation in the upper half keeps a closed connection's late response from its slot's next owner.
     accepted: u64,
@@ -79,11 +89,14 @@ impl Shard {
         stop: Arc<AtomicBool>,
         flush_to: Sender<FlushWork>,
         flushed: Receiver<FlushDone>,
-        request_max_bytes: usize,
         troubles: Troubles,
     ) -> io::Result<Self> {
         poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
+        let config = broker.config();
         Ok(Self {
+            request_max_bytes: usize::try_from(config.socket_request_max_bytes).unwrap_or(0),
+            idle_max_ms: u64::try_from(config.connections_max_idle_ms).unwrap_or(0),
+            idle: BTreeSet::new(),
             broker,
             poll,
             listener,
@@ -93,7 +106,6 @@ impl Shard {
             stop,
             flush_to,
             flushed,
-            request_max_bytes,
             troubles,
             accepted: 0,
         })
@@ -104,7 +116,8 @@ impl Shard {
         let mut events = Events::with_capacity(1024);
         while !self.stop.load(Ordering::Acquire) {
             let timeout = if self.pending.is_empty() {
-                self.clock.until(self.broker.poll_timeout())
+                let idle = self.idle.first().map(|(at, _)| *at);
+                self.clock.until(self.broker.poll_timeout().into_iter().chain(idle).min())
             } else {
                 Some(std::time::Duration::ZERO)
             };
@@ -155,6 +168,24 @@ impl Shard {
             // The flusher lives until the channel closes, which is after this loop.
             let _ = self.flush_to.send(FlushWork { work });
         }
+        self.close_idle(now.mono_ms);
+    }
+
+    /// Closes the connections on which nothing came or went for `connections.max.idle.ms`, as Kafka does whatever
+    /// they wait for: a client that still lives connects again.
+    fn close_idle(&mut self, now_ms: u64) {
+        while let Some(&(at, key)) = self.idle.first()
+            && at <= now_ms
+        {
+            self.idle.pop_first();
+            let Some(connection) = self.connections.get_mut(key) else { continue };
+            connection.check_ms = connection.active_ms.saturating_add(self.idle_max_ms);
+            if connection.check_ms <= now_ms {
+                self.drop_connection(key, Some("idle for connections.max.idle.ms"));
+            } else {
+                self.idle.insert((connection.check_ms, key));
+            }
+        }
     }
 
     /// Keeps the latest errors that no client could be told of, for the operator.
@@ -194,6 +225,9 @@ impl Shard {
         let _ = socket.set_nodelay(true);
         self.accepted += 1;
         let id = ConnId((self.accepted << 20) | key as u64);
+        let now = self.clock.now();
+        let check_ms = now.mono_ms.saturating_add(self.idle_max_ms);
+        self.idle.insert((check_ms, key));
         entry.insert(Connection {
             socket,
             id,
@@ -203,8 +237,10 @@ impl Shard {
             writable: true,
             closing: false,
             queued: false,
+            active_ms: now.mono_ms,
+            check_ms,
         });
-        self.broker.handle_connect(self.clock.now(), id, &peer.to_string());
+        self.broker.handle_connect(now, id, &peer.to_string());
         self.queue(key);
     }
 
@@ -217,12 +253,15 @@ impl Shard {
         }
     }
 
-    /// One connection's turn: read and handle what is there, write what is due.
+    /// One connection's turn, which it has because bytes came or could go: read and handle what is there, write what
+    /// is due.
     fn turn(&mut self, key: usize) {
+        let now = self.clock.now();
         if let Some(connection) = self.connections.get_mut(key) {
             connection.queued = false;
+            connection.active_ms = now.mono_ms;
         }
-        if let Err(why) = self.read(key) {
+        if let Err(why) = self.read(key, now) {
             self.drop_connection(key, why.as_deref());
             return;
         }
@@ -231,8 +270,7 @@ impl Shard {
     }
 
     /// `Err(None)` is an ordinary end of the connection, `Err(Some)` one worth a word.
-    fn read(&mut self, key: usize) -> Result<(), Option<String>> {
-        let now = self.clock.now();
+    fn read(&mut self, key: usize, now: Now) -> Result<(), Option<String>> {
         let Some(connection) = self.connections.get_mut(key) else { return Ok(()) };
         if !connection.readable || connection.closing {
             return Ok(());
@@ -295,6 +333,7 @@ impl Shard {
     fn write(&mut self, key: usize) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         if !connection.outbox.is_empty() && connection.writable {
+            connection.active_ms = self.clock.now().mono_ms;
             match connection.outbox.flush(&connection.socket, WRITE_BYTES_PER_TURN) {
                 Ok(Flushed::All) => {}
                 Ok(Flushed::Blocked) => connection.writable = false,
@@ -317,6 +356,7 @@ impl Shard {
 
     fn drop_connection(&mut self, key: usize, _why: Option<&str>) {
         if let Some(mut connection) = self.connections.try_remove(key) {
+            self.idle.remove(&(connection.check_ms, key));
             let _ = self.poll.registry().deregister(&mut connection.socket);
             self.broker.handle_disconnect(self.clock.now(), connection.id);
         }
