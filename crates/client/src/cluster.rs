@@ -107,6 +107,11 @@ impl Cluster {
         self.errors.get(topic).copied()
     }
 
+    /// Every topic that was asked for and refused, in no order.
+    pub fn topic_errors(&self) -> impl Iterator<Item = (&str, ErrorCode)> {
+        self.errors.iter().map(|(name, code)| (name.as_str(), *code))
+    }
+
     /// The brokers, by node id.
     pub fn brokers(&self) -> impl Iterator<Item = &BrokerInfo> {
         self.brokers.values()

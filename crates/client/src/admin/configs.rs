@@ -2,12 +2,16 @@
 
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::describe_configs_request::DescribeConfigsResource;
+use headrace_wire::messages::describe_configs_response::{
+    DescribeConfigsResourceResult, DescribeConfigsResult,
+};
 use headrace_wire::messages::incremental_alter_configs_request::{AlterConfigsResource, AlterableConfig};
+use headrace_wire::messages::incremental_alter_configs_response::AlterConfigsResourceResponse;
 use headrace_wire::messages::{DescribeConfigsRequest, IncrementalAlterConfigsRequest};
 
-use super::job::{Answer, Calls, Job, Route, missing, settle};
+use super::job::{Answer, Calls, Found, Question, Route};
 use super::types::{AdminOutcome, ConfigChange, ConfigEntry, ConfigResource};
-use crate::error::{Error, Place, Result};
+use crate::error::{Error, Result};
 
 /// `ConfigSource` of a value that nobody has set.
 const SOURCE_DEFAULT: i8 = 5;
@@ -28,10 +32,19 @@ impl ConfigResource {
         }
     }
 
-    fn place(&self) -> Place {
+    /// The resource that an answer names.
+    fn of(kind: i8, name: String) -> Option<Self> {
+        match kind {
+            2 => Some(Self::Topic(name)),
+            4 => name.parse().ok().map(Self::Broker),
+            _ => None,
+        }
+    }
+
+    fn title(&self) -> String {
         match self {
-            Self::Topic(name) => Place::topic(name),
-            Self::Broker(_) => Place::NONE,
+            Self::Topic(name) => format!("topic '{name}'"),
+            Self::Broker(node) => format!("broker {node}"),
         }
     }
 
@@ -45,122 +58,91 @@ impl ConfigResource {
 
     fn verdict(&self, code: i16, message: Option<String>) -> Result<()> {
         ErrorCode::new(code).check().map_err(|code| {
-            let mut detail = message.unwrap_or_default();
-            if let Self::Broker(node) = self {
-                detail = format!("broker {node}: {detail}");
+            let detail = message.unwrap_or_default();
+            match self {
+                Self::Topic(name) => Error::topic(code, name, detail),
+                Self::Broker(_) => Error::broker(code, format!("{}: {detail}", self.title())),
             }
-            Error::Broker { code, place: self.place(), detail }
         })
     }
 }
 
-pub(super) struct DescribeConfigs {
-    resources: Vec<ConfigResource>,
-    found: Vec<Option<Vec<ConfigEntry>>>,
-}
+/// All settings of topics and brokers.
+pub(super) struct DescribeConfigs;
 
-impl DescribeConfigs {
-    pub(super) fn new(resources: Vec<ConfigResource>) -> Self {
-        let found = vec![None; resources.len()];
-        Self { resources, found }
-    }
-}
+impl Question for DescribeConfigs {
+    type Key = ConfigResource;
+    type Item = ();
+    type Value = Vec<ConfigEntry>;
 
-impl Job for DescribeConfigs {
+    const UNKNOWN_TOPIC_TRIES: u32 = 3;
+
     fn what(&self) -> String {
         "reading settings".to_owned()
     }
 
-    fn len(&self) -> usize {
-        self.resources.len()
+    fn route<'a>(&'a self, resource: &'a ConfigResource) -> Route<'a> {
+        resource.route(Route::Any)
     }
 
-    fn route(&self, item: usize) -> Route<'_> {
-        self.resources[item].route(Route::Any)
+    fn name(&self, resource: &ConfigResource) -> String {
+        resource.title()
     }
 
-    fn place(&self, item: usize) -> Place {
-        self.resources[item].place()
-    }
-
-    fn unknown_topic_tries(&self) -> u32 {
-        3
-    }
-
-    fn send(&self, calls: Calls<'_>) {
-        let resource = |&item: &usize| DescribeConfigsResource {
-            resource_type: self.resources[item].kind(),
-            resource_name: self.resources[item].name(),
+    fn ask(&self, items: &[&(ConfigResource, ())], calls: Calls<'_>) {
+        let resource = |(resource, ()): &&(ConfigResource, ())| DescribeConfigsResource {
+            resource_type: resource.kind(),
+            resource_name: resource.name(),
             configuration_keys: None,
         };
-        let resources = calls.items.iter().map(resource).collect();
+        let resources = items.iter().map(resource).collect();
         calls.call(DescribeConfigsRequest { resources, ..Default::default() });
     }
 
-    fn receive(&mut self, items: &[usize], answer: &Answer) -> Result<Vec<Result<()>>> {
-        let mut response = answer.decode::<DescribeConfigsRequest>()?;
-        let mut take = |&item: &usize| {
-            let resource = &self.resources[item];
-            let name = resource.name();
-            let mut results = response.results.iter_mut();
-            let result = results.find(|r| r.resource_type == resource.kind() && r.resource_name == name);
-            let result = result.ok_or_else(|| missing(answer, &format!("'{name}'")))?;
-            resource.verdict(result.error_code, result.error_message.take())?;
-            let entry =
-                |c: headrace_wire::messages::describe_configs_response::DescribeConfigsResourceResult| {
-                    ConfigEntry {
-                        name: c.name,
-                        value: c.value,
-                        read_only: c.read_only,
-                        sensitive: c.is_sensitive,
-                        is_default: c.config_source == SOURCE_DEFAULT,
-                    }
-                };
-            self.found[item] = Some(std::mem::take(&mut result.configs).into_iter().map(entry).collect());
-            Ok(())
+    fn read(&self, answer: &Answer) -> Result<Found<Self>> {
+        let entry = |c: DescribeConfigsResourceResult| ConfigEntry {
+            name: c.name,
+            value: c.value,
+            read_only: c.read_only,
+            sensitive: c.is_sensitive,
+            is_default: c.config_source == SOURCE_DEFAULT,
         };
-        Ok(items.iter().map(&mut take).collect())
+        let one = |r: DescribeConfigsResult| {
+            let resource = ConfigResource::of(r.resource_type, r.resource_name)?;
+            let verdict = resource.verdict(r.error_code, r.error_message);
+            Some((resource, verdict.map(|()| r.configs.into_iter().map(entry).collect())))
+        };
+        Ok(answer.decode::<DescribeConfigsRequest>()?.results.into_iter().filter_map(one).collect())
     }
 
-    fn finish(self: Box<Self>, errors: Vec<Option<Error>>) -> Result<AdminOutcome> {
-        let results = self.resources.into_iter().zip(self.found).zip(errors);
-        let results = results.map(|((resource, found), error)| (resource, settle(found, error)));
-        Ok(AdminOutcome::Configs(results.collect()))
+    fn outcome(&self, results: Found<Self>) -> AdminOutcome {
+        AdminOutcome::Configs(results)
     }
 }
 
+/// Changes settings of topics and brokers.
 pub(super) struct AlterConfigs {
-    changes: Vec<(ConfigResource, Vec<(String, ConfigChange)>)>,
-    validate_only: bool,
+    pub(super) validate_only: bool,
 }
 
-impl AlterConfigs {
-    pub(super) fn new(
-        changes: Vec<(ConfigResource, Vec<(String, ConfigChange)>)>,
-        validate_only: bool,
-    ) -> Self {
-        Self { changes, validate_only }
-    }
-}
+impl Question for AlterConfigs {
+    type Key = ConfigResource;
+    type Item = Vec<(String, ConfigChange)>;
+    type Value = ();
 
-impl Job for AlterConfigs {
     fn what(&self) -> String {
         "changing settings".to_owned()
     }
 
-    fn len(&self) -> usize {
-        self.changes.len()
+    fn route<'a>(&'a self, resource: &'a ConfigResource) -> Route<'a> {
+        resource.route(Route::Controller)
     }
 
-    fn route(&self, item: usize) -> Route<'_> {
-        self.changes[item].0.route(Route::Controller)
+    fn name(&self, resource: &ConfigResource) -> String {
+        resource.title()
     }
 
-    fn place(&self, item: usize) -> Place {
-        self.changes[item].0.place()
-    }
-
-    fn send(&self, calls: Calls<'_>) {
+    fn ask(&self, items: &[&(ConfigResource, Self::Item)], calls: Calls<'_>) {
         let alter = |(name, change): &(String, ConfigChange)| {
             let (config_operation, value) = match change {
                 ConfigChange::Set(value) => (0, Some(value.clone())),
@@ -170,34 +152,26 @@ impl Job for AlterConfigs {
             };
             AlterableConfig { name: name.clone(), config_operation, value }
         };
-        let resource = |&item: &usize| {
-            let (resource, changes) = &self.changes[item];
-            AlterConfigsResource {
-                resource_type: resource.kind(),
-                resource_name: resource.name(),
-                configs: changes.iter().map(alter).collect(),
-            }
+        let resource = |(resource, changes): &&(ConfigResource, Self::Item)| AlterConfigsResource {
+            resource_type: resource.kind(),
+            resource_name: resource.name(),
+            configs: changes.iter().map(alter).collect(),
         };
-        let resources = calls.items.iter().map(resource).collect();
+        let resources = items.iter().map(resource).collect();
         calls.call(IncrementalAlterConfigsRequest { resources, validate_only: self.validate_only });
     }
 
-    fn receive(&mut self, items: &[usize], answer: &Answer) -> Result<Vec<Result<()>>> {
-        let mut response = answer.decode::<IncrementalAlterConfigsRequest>()?;
-        let verdict = |&item: &usize| {
-            let (resource, _) = &self.changes[item];
-            let name = resource.name();
-            let mut results = response.responses.iter_mut();
-            let result = results.find(|r| r.resource_type == resource.kind() && r.resource_name == name);
-            let result = result.ok_or_else(|| missing(answer, &format!("'{name}'")))?;
-            resource.verdict(result.error_code, result.error_message.take())
+    fn read(&self, answer: &Answer) -> Result<Found<Self>> {
+        let responses = answer.decode::<IncrementalAlterConfigsRequest>()?.responses.into_iter();
+        let one = |r: AlterConfigsResourceResponse| {
+            let resource = ConfigResource::of(r.resource_type, r.resource_name)?;
+            let verdict = resource.verdict(r.error_code, r.error_message);
+            Some((resource, verdict))
         };
-        Ok(items.iter().map(verdict).collect())
+        Ok(responses.filter_map(one).collect())
     }
 
-    fn finish(self: Box<Self>, errors: Vec<Option<Error>>) -> Result<AdminOutcome> {
-        let results = self.changes.into_iter().zip(errors);
-        let results = results.map(|((resource, _), error)| (resource, settle(Some(()), error)));
-        Ok(AdminOutcome::Altered(results.collect()))
+    fn outcome(&self, results: Found<Self>) -> AdminOutcome {
+        AdminOutcome::Altered(results)
     }
 }

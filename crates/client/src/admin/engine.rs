@@ -6,7 +6,7 @@ use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::FindCoordinatorRequest;
 use headrace_wire::time::Now;
 
-use super::job::{Answer, Calls, Job, Route, Tag};
+use super::job::{Answer, Calls, Each, Job, Route, Tag};
 use super::types::{AdminCommand, AdminEvent, AdminRequest};
 use super::{configs, groups, offsets, topics};
 use crate::core::{Backoff, Core, Lane, NoStream, Reply, Target};
@@ -363,13 +363,13 @@ impl AdminEngine {
     }
 
     fn too_late(&self, op: &Op, item: Option<(usize, &Item)>) -> Error {
-        let place = item.map(|(index, _)| op.job.place(index).to_string()).unwrap_or_default();
+        let name = item.map(|(index, _)| op.job.name(index)).unwrap_or_default();
         let last = item.and_then(|(_, item)| item.last_error.as_ref());
         let why =
             last.or(self.core.metadata_error()).map_or_else(|| self.core.why_unreachable(), Error::to_string);
-        // The last error often begins with the place itself.
-        let detail = if why.starts_with(&place) { why } else { format!("{place}{why}") };
-        let detail = if detail.is_empty() { "no answer came".to_owned() } else { detail };
+        let why = if why.is_empty() { "no answer came".to_owned() } else { why };
+        // The last error often begins with the name itself.
+        let detail = if why.starts_with(&name) { why } else { format!("{name}: {why}") };
         Error::Timeout { what: op.job.what(), ms: op.timeout_ms, detail }
     }
 
@@ -396,30 +396,33 @@ fn topics_of(op: &Op) -> BTreeSet<String> {
 fn job(request: AdminRequest) -> Box<dyn Job> {
     match request {
         AdminRequest::CreateTopics { topics, validate_only } => {
-            Box::new(topics::CreateTopics::new(topics, validate_only))
+            let topics = topics.into_iter().map(|topic| (topic.name.clone(), topic)).collect();
+            Box::new(Each::new(topics::CreateTopics { validate_only }, topics))
         }
-        AdminRequest::DeleteTopics(names) => Box::new(topics::ChangeTopics::delete(names)),
+        AdminRequest::DeleteTopics(names) => Box::new(Each::of(topics::DeleteTopics, names)),
         AdminRequest::CreatePartitions { topics, validate_only } => {
-            Box::new(topics::ChangeTopics::grow(topics, validate_only))
+            Box::new(Each::new(topics::CreatePartitions { validate_only }, topics))
         }
-        AdminRequest::DescribeTopics(names) => Box::new(topics::DescribeTopics::new(names)),
+        AdminRequest::DescribeTopics(Some(names)) => Box::new(Each::of(topics::DescribeTopics, names)),
+        AdminRequest::DescribeTopics(None) => Box::new(topics::DescribeAllTopics::default()),
         AdminRequest::DescribeCluster => Box::new(topics::DescribeCluster::default()),
         AdminRequest::ListOffsets { partitions, isolation } => {
-            Box::new(offsets::ListOffsets::new(partitions, isolation))
+            Box::new(Each::new(offsets::ListOffsets(isolation), partitions))
         }
         AdminRequest::ListGroups => Box::new(groups::ListGroups::default()),
-        AdminRequest::DescribeGroups(names) => Box::new(groups::DescribeGroups::new(names)),
+        AdminRequest::DescribeGroups(names) => Box::new(Each::of(groups::DescribeGroups, names)),
         AdminRequest::GroupOffsets { group, partitions } => {
             Box::new(groups::GroupOffsets::new(group, partitions))
         }
         AdminRequest::AlterGroupOffsets { group, offsets } => {
-            Box::new(groups::AlterGroupOffsets::new(group, offsets))
+            let offsets = offsets.into_iter().map(|commit| (commit.partition.clone(), commit)).collect();
+            Box::new(Each::new(groups::AlterGroupOffsets(group), offsets))
         }
-        AdminRequest::DeleteGroups(names) => Box::new(groups::DeleteGroups::new(names)),
-        AdminRequest::DeleteRecords(partitions) => Box::new(offsets::DeleteRecords::new(partitions)),
-        AdminRequest::DescribeConfigs(resources) => Box::new(configs::DescribeConfigs::new(resources)),
+        AdminRequest::DeleteGroups(names) => Box::new(Each::of(groups::DeleteGroups, names)),
+        AdminRequest::DeleteRecords(partitions) => Box::new(Each::new(offsets::DeleteRecords, partitions)),
+        AdminRequest::DescribeConfigs(resources) => Box::new(Each::of(configs::DescribeConfigs, resources)),
         AdminRequest::AlterConfigs { changes, validate_only } => {
-            Box::new(configs::AlterConfigs::new(changes, validate_only))
+            Box::new(Each::new(configs::AlterConfigs { validate_only }, changes))
         }
     }
 }

@@ -1,9 +1,10 @@
 //! Consumer groups: list, describe, offsets, delete.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use headrace_wire::errors::ErrorCode;
+use headrace_wire::messages::describe_groups_response::DescribedGroup;
 use headrace_wire::messages::offset_commit_request::{
     OffsetCommitRequestPartition, OffsetCommitRequestTopic,
 };
@@ -16,22 +17,22 @@ use headrace_wire::messages::{
 };
 use headrace_wire::primitive::Reader;
 
-use super::job::{Answer, Calls, Job, Route, missing, only, settle};
+use super::job::{Answer, Calls, Found, Job, Question, Route, by_topic, only, partition_name};
 use super::types::{AdminOutcome, GroupDescription, GroupListing, GroupMember};
 use crate::cluster::Cluster;
-use crate::error::{Error, Place, Result};
+use crate::error::{Error, Result};
 use crate::partition::{CommitOffset, TopicPartition};
 
 /// The last versions of `OffsetCommit` and `OffsetFetch` that name topics; later ones take topic ids, and a group may hold
 /// offsets of topics that are gone.
 pub(super) const OFFSETS_BY_NAME_VERSION_MAX: i16 = 9;
 
-fn of_group(code: ErrorCode, group: &str) -> Error {
-    Error::broker(code, format!("group '{group}'"))
+fn group_name(group: &str) -> String {
+    format!("group '{group}'")
 }
 
 fn check(code: i16, group: &str) -> Result<()> {
-    ErrorCode::new(code).check().map_err(|code| of_group(code, group))
+    ErrorCode::new(code).check().map_err(|code| Error::broker(code, group_name(group)))
 }
 
 /// Each broker lists the groups it coordinates.
@@ -57,10 +58,6 @@ impl Job for ListGroups {
 
     fn route(&self, item: usize) -> Route<'_> {
         Route::Node(self.brokers[item])
-    }
-
-    fn place(&self, _: usize) -> Place {
-        Place::NONE
     }
 
     fn send(&self, calls: Calls<'_>) {
@@ -89,47 +86,34 @@ impl Job for ListGroups {
     }
 }
 
-pub(super) struct DescribeGroups {
-    groups: Vec<String>,
-    found: Vec<Option<GroupDescription>>,
-}
+/// What the coordinators of classic groups know.
+pub(super) struct DescribeGroups;
 
-impl DescribeGroups {
-    pub(super) fn new(groups: Vec<String>) -> Self {
-        let found = vec![None; groups.len()];
-        Self { groups, found }
-    }
-}
+impl Question for DescribeGroups {
+    type Key = String;
+    type Item = ();
+    type Value = GroupDescription;
 
-impl Job for DescribeGroups {
     fn what(&self) -> String {
         "describing groups".to_owned()
     }
 
-    fn len(&self) -> usize {
-        self.groups.len()
+    fn route<'a>(&'a self, group: &'a String) -> Route<'a> {
+        Route::Coordinator(group)
     }
 
-    fn route(&self, item: usize) -> Route<'_> {
-        Route::Coordinator(&self.groups[item])
+    fn name(&self, group: &String) -> String {
+        group_name(group)
     }
 
-    fn place(&self, _: usize) -> Place {
-        Place::NONE
-    }
-
-    fn send(&self, calls: Calls<'_>) {
-        let groups = calls.items.iter().map(|&item| self.groups[item].clone()).collect();
+    fn ask(&self, items: &[&(String, ())], calls: Calls<'_>) {
+        let groups = items.iter().map(|(group, ())| group.clone()).collect();
         calls.call(DescribeGroupsRequest { groups, ..Default::default() });
     }
 
-    fn receive(&mut self, items: &[usize], answer: &Answer) -> Result<Vec<Result<()>>> {
-        let response = answer.decode::<DescribeGroupsRequest>()?;
-        let mut found: HashMap<_, _> = response.groups.into_iter().map(|g| (g.group_id.clone(), g)).collect();
-        let mut take = |&item: &usize| {
-            let group = &self.groups[item];
-            let g = found.remove(group).ok_or_else(|| missing(answer, &format!("group '{group}'")))?;
-            check(g.error_code, group)?;
+    fn read(&self, answer: &Answer) -> Result<Found<Self>> {
+        let describe = |g: DescribedGroup| {
+            check(g.error_code, &g.group_id)?;
             let is_consumer = g.protocol_type == "consumer";
             let members = g.members.into_iter().map(|m| GroupMember {
                 member: m.member_id,
@@ -138,23 +122,21 @@ impl Job for DescribeGroups {
                 host: m.client_host,
                 partitions: if is_consumer { assignment(m.member_assignment) } else { Vec::new() },
             });
-            self.found[item] = Some(GroupDescription {
+            Ok(GroupDescription {
                 group: g.group_id,
                 state: g.group_state,
                 protocol_type: g.protocol_type,
                 protocol: g.protocol_data,
                 coordinator: answer.node.unwrap_or(-1),
                 members: members.collect(),
-            });
-            Ok(())
+            })
         };
-        Ok(items.iter().map(&mut take).collect())
+        let groups = answer.decode::<DescribeGroupsRequest>()?.groups.into_iter();
+        Ok(groups.map(|g| (g.group_id.clone(), describe(g))).collect())
     }
 
-    fn finish(self: Box<Self>, errors: Vec<Option<Error>>) -> Result<AdminOutcome> {
-        let results = self.groups.into_iter().zip(self.found).zip(errors);
-        let results = results.map(|((group, found), error)| (group, settle(found, error)));
-        Ok(AdminOutcome::GroupDescriptions(results.collect()))
+    fn outcome(&self, results: Found<Self>) -> AdminOutcome {
+        AdminOutcome::GroupDescriptions(results)
     }
 }
 
@@ -187,10 +169,7 @@ impl GroupOffsets {
     }
 
     fn topics(&self) -> Option<Vec<(String, Vec<i32>)>> {
-        let mut topics: BTreeMap<&str, Vec<i32>> = BTreeMap::new();
-        for tp in self.partitions.as_ref()? {
-            topics.entry(&tp.topic).or_default().push(tp.partition);
-        }
+        let topics = by_topic(self.partitions.as_ref()?.iter().map(|tp| (tp, tp.partition)));
         Some(topics.into_iter().map(|(name, partitions)| (name.to_owned(), partitions)).collect())
     }
 }
@@ -206,10 +185,6 @@ impl Job for GroupOffsets {
 
     fn route(&self, _: usize) -> Route<'_> {
         Route::Coordinator(&self.group)
-    }
-
-    fn place(&self, _: usize) -> Place {
-        Place::NONE
     }
 
     fn send(&self, calls: Calls<'_>) {
@@ -250,7 +225,7 @@ impl Job for GroupOffsets {
                     leader_epoch,
                     metadata: metadata.unwrap_or_default(),
                 }),
-                code => Err(Error::partition(code, topic, partition, format!("group '{}'", self.group))),
+                code => Err(Error::partition(code, topic, partition, group_name(&self.group))),
             };
             found.push((TopicPartition::new(topic, partition), result));
         };
@@ -280,131 +255,101 @@ impl Job for GroupOffsets {
     }
 }
 
-/// Sets a group's committed offsets, as a client outside of the group.
-pub(super) struct AlterGroupOffsets {
-    group: String,
-    offsets: Vec<CommitOffset>,
-}
+/// Sets the committed offsets of this group, as a client outside of it.
+pub(super) struct AlterGroupOffsets(pub(super) String);
 
-impl AlterGroupOffsets {
-    pub(super) fn new(group: String, offsets: Vec<CommitOffset>) -> Self {
-        Self { group, offsets }
-    }
-}
+impl Question for AlterGroupOffsets {
+    type Key = TopicPartition;
+    type Item = CommitOffset;
+    type Value = ();
 
-impl Job for AlterGroupOffsets {
     fn what(&self) -> String {
-        format!("setting the offsets of group '{}'", self.group)
+        format!("setting the offsets of group '{}'", self.0)
     }
 
-    fn len(&self) -> usize {
-        self.offsets.len()
+    fn route<'a>(&'a self, _: &'a TopicPartition) -> Route<'a> {
+        Route::Coordinator(&self.0)
     }
 
-    fn route(&self, _: usize) -> Route<'_> {
-        Route::Coordinator(&self.group)
+    fn name(&self, tp: &TopicPartition) -> String {
+        partition_name(tp)
     }
 
-    fn place(&self, item: usize) -> Place {
-        let tp = &self.offsets[item].partition;
-        Place::partition(&*tp.topic, tp.partition)
-    }
-
-    fn send(&self, calls: Calls<'_>) {
-        let mut topics: BTreeMap<&str, Vec<OffsetCommitRequestPartition>> = BTreeMap::new();
-        for &item in &calls.items {
-            let commit = &self.offsets[item];
-            topics.entry(&commit.partition.topic).or_default().push(OffsetCommitRequestPartition {
-                partition_index: commit.partition.partition,
-                committed_offset: commit.offset,
-                committed_leader_epoch: commit.leader_epoch,
-                committed_metadata: Some(commit.metadata.clone()),
-            });
-        }
+    fn ask(&self, items: &[&(TopicPartition, CommitOffset)], calls: Calls<'_>) {
+        let partition = |(tp, commit): &&(TopicPartition, CommitOffset)| OffsetCommitRequestPartition {
+            partition_index: tp.partition,
+            committed_offset: commit.offset,
+            committed_leader_epoch: commit.leader_epoch,
+            committed_metadata: Some(commit.metadata.clone()),
+        };
         let topic = |(name, partitions): (&str, _)| OffsetCommitRequestTopic {
             name: name.to_owned(),
             partitions,
             ..Default::default()
         };
+        let topics = by_topic(items.iter().map(|item| (&item.0, partition(item))));
         let request = OffsetCommitRequest {
-            group_id: self.group.clone(),
+            group_id: self.0.clone(),
             topics: topics.into_iter().map(topic).collect(),
             ..Default::default()
         };
         calls.call_up_to(OFFSETS_BY_NAME_VERSION_MAX, move |_| request.clone());
     }
 
-    fn receive(&mut self, items: &[usize], answer: &Answer) -> Result<Vec<Result<()>>> {
-        let response = answer.decode::<OffsetCommitRequest>()?;
-        let mut codes = HashMap::new();
-        for t in response.topics {
+    fn read(&self, answer: &Answer) -> Result<Found<Self>> {
+        let mut found = Vec::new();
+        for t in answer.decode::<OffsetCommitRequest>()?.topics {
             for p in t.partitions {
-                codes.insert((t.name.clone(), p.partition_index), p.error_code);
+                let tp = TopicPartition::new(t.name.as_str(), p.partition_index);
+                let refused = |code| Error::partition(code, &*tp.topic, tp.partition, group_name(&self.0));
+                let result = ErrorCode::new(p.error_code).check().map_err(refused);
+                found.push((tp, result));
             }
         }
-        let verdict = |&item: &usize| {
-            let tp = &self.offsets[item].partition;
-            let code = codes.get(&(tp.topic.to_string(), tp.partition));
-            let code = code.ok_or_else(|| missing(answer, &tp.to_string()))?;
-            ErrorCode::new(*code).check().map_err(|code| {
-                Error::partition(code, &*tp.topic, tp.partition, format!("group '{}'", self.group))
-            })
-        };
-        Ok(items.iter().map(verdict).collect())
+        Ok(found)
     }
 
-    fn finish(self: Box<Self>, errors: Vec<Option<Error>>) -> Result<AdminOutcome> {
-        let results = self.offsets.into_iter().zip(errors);
-        Ok(AdminOutcome::Partitions(
-            results.map(|(o, error)| (o.partition, settle(Some(()), error))).collect(),
-        ))
+    fn outcome(&self, results: Found<Self>) -> AdminOutcome {
+        AdminOutcome::Partitions(results)
     }
 }
 
-pub(super) struct DeleteGroups {
-    groups: Vec<String>,
-}
+/// Deletes groups without members.
+pub(super) struct DeleteGroups;
 
-impl DeleteGroups {
-    pub(super) fn new(groups: Vec<String>) -> Self {
-        Self { groups }
-    }
-}
+impl Question for DeleteGroups {
+    type Key = String;
+    type Item = ();
+    type Value = ();
 
-impl Job for DeleteGroups {
     fn what(&self) -> String {
         "deleting groups".to_owned()
     }
 
-    fn len(&self) -> usize {
-        self.groups.len()
+    fn route<'a>(&'a self, group: &'a String) -> Route<'a> {
+        Route::Coordinator(group)
     }
 
-    fn route(&self, item: usize) -> Route<'_> {
-        Route::Coordinator(&self.groups[item])
+    fn name(&self, group: &String) -> String {
+        group_name(group)
     }
 
-    fn place(&self, _: usize) -> Place {
-        Place::NONE
-    }
-
-    fn send(&self, calls: Calls<'_>) {
-        let groups_names = calls.items.iter().map(|&item| self.groups[item].clone()).collect();
+    fn ask(&self, items: &[&(String, ())], calls: Calls<'_>) {
+        let groups_names = items.iter().map(|(group, ())| group.clone()).collect();
         calls.call(DeleteGroupsRequest { groups_names });
     }
 
-    fn receive(&mut self, items: &[usize], answer: &Answer) -> Result<Vec<Result<()>>> {
-        let response = answer.decode::<DeleteGroupsRequest>()?;
-        let verdict = |&item: &usize| {
-            let group = &self.groups[item];
-            let result = response.results.iter().find(|r| r.group_id == *group);
-            check(result.ok_or_else(|| missing(answer, &format!("group '{group}'")))?.error_code, group)
-        };
-        Ok(items.iter().map(verdict).collect())
+    fn read(&self, answer: &Answer) -> Result<Found<Self>> {
+        let results = answer.decode::<DeleteGroupsRequest>()?.results.into_iter();
+        Ok(results
+            .map(|r| {
+                let result = check(r.error_code, &r.group_id);
+                (r.group_id, result)
+            })
+            .collect())
     }
 
-    fn finish(self: Box<Self>, errors: Vec<Option<Error>>) -> Result<AdminOutcome> {
-        let results = self.groups.into_iter().zip(errors);
-        Ok(AdminOutcome::Named(results.map(|(group, error)| (group, settle(Some(()), error))).collect()))
+    fn outcome(&self, results: Found<Self>) -> AdminOutcome {
+        AdminOutcome::Named(results)
     }
 }

@@ -1,5 +1,8 @@
 //! What an operation is made of: items, each with a way to a broker, asked for together where the way is the same.
 
+use std::collections::{BTreeMap, HashMap};
+use std::hash::Hash;
+
 use bytes::Bytes;
 use headrace_wire::messages::Request;
 use headrace_wire::time::Now;
@@ -7,7 +10,8 @@ use headrace_wire::time::Now;
 use super::types::AdminOutcome;
 use crate::cluster::Cluster;
 use crate::core::{CallSpec, Core, Lane, Target};
-use crate::error::{Error, Place, Result};
+use crate::error::{Error, Result};
+use crate::partition::TopicPartition;
 
 /// The broker that an item must be asked of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,8 +100,10 @@ pub(super) trait Job: Send {
     /// Where an item must be asked for.
     fn route(&self, item: usize) -> Route<'_>;
 
-    /// Where an error of an item belongs.
-    fn place(&self, item: usize) -> Place;
+    /// An item by name, for messages; empty where the operation says it all.
+    fn name(&self, _item: usize) -> String {
+        String::new()
+    }
 
     /// How often a topic that is unknown is asked for again: it may just have been created.
     fn unknown_topic_tries(&self) -> u32 {
@@ -114,6 +120,106 @@ pub(super) trait Job: Send {
     fn finish(self: Box<Self>, errors: Vec<Option<Error>>) -> Result<AdminOutcome>;
 }
 
+/// What is found out about items, by their keys.
+pub(super) type Found<Q> = Vec<(<Q as Question>::Key, Result<<Q as Question>::Value>)>;
+
+/// What is asked of each of some items by itself. [`Each`] makes a job of it.
+pub(super) trait Question: Send {
+    /// What names an item, in the request as in the answer.
+    type Key: Clone + Eq + Hash + Send;
+    /// What is to be said about an item besides.
+    type Item: Send;
+    /// What is learnt of an item.
+    type Value: Send;
+
+    /// See [`Job::unknown_topic_tries`].
+    const UNKNOWN_TOPIC_TRIES: u32 = 0;
+
+    /// See [`Job::what`].
+    fn what(&self) -> String;
+
+    /// Where an item must be asked for.
+    fn route<'a>(&'a self, key: &'a Self::Key) -> Route<'a>;
+
+    /// An item by name, for messages.
+    fn name(&self, key: &Self::Key) -> String;
+
+    /// Asks for items that go to one broker.
+    fn ask(&self, items: &[&(Self::Key, Self::Item)], calls: Calls<'_>);
+
+    /// What an answer says of each item that is in it. An error is one of all.
+    fn read(&self, answer: &Answer) -> Result<Found<Self>>;
+
+    /// The outcome of them all.
+    fn outcome(&self, results: Found<Self>) -> AdminOutcome;
+}
+
+/// The job that asks a question about each of some items.
+pub(super) struct Each<Q: Question> {
+    question: Q,
+    items: Vec<(Q::Key, Q::Item)>,
+    found: Vec<Option<Q::Value>>,
+}
+
+impl<Q: Question> Each<Q> {
+    pub(super) fn new(question: Q, items: Vec<(Q::Key, Q::Item)>) -> Self {
+        let found = items.iter().map(|_| None).collect();
+        Self { question, items, found }
+    }
+}
+
+impl<Q: Question<Item = ()>> Each<Q> {
+    /// For a question that needs to say nothing but which items.
+    pub(super) fn of(question: Q, keys: Vec<Q::Key>) -> Self {
+        Self::new(question, keys.into_iter().map(|key| (key, ())).collect())
+    }
+}
+
+impl<Q: Question> Job for Each<Q> {
+    fn what(&self) -> String {
+        self.question.what()
+    }
+
+    fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    fn route(&self, item: usize) -> Route<'_> {
+        self.question.route(&self.items[item].0)
+    }
+
+    fn name(&self, item: usize) -> String {
+        self.question.name(&self.items[item].0)
+    }
+
+    fn unknown_topic_tries(&self) -> u32 {
+        Q::UNKNOWN_TOPIC_TRIES
+    }
+
+    fn send(&self, calls: Calls<'_>) {
+        let items: Vec<_> = calls.items.iter().map(|&item| &self.items[item]).collect();
+        self.question.ask(&items, calls);
+    }
+
+    fn receive(&mut self, items: &[usize], answer: &Answer) -> Result<Vec<Result<()>>> {
+        let mut results: HashMap<_, _> = self.question.read(answer)?.into_iter().collect();
+        let mut keep = |&item: &usize| {
+            let key = &self.items[item].0;
+            let result =
+                results.remove(key).unwrap_or_else(|| Err(missing(answer, &self.question.name(key))));
+            self.found[item] = Some(result?);
+            Ok(())
+        };
+        Ok(items.iter().map(&mut keep).collect())
+    }
+
+    fn finish(self: Box<Self>, errors: Vec<Option<Error>>) -> Result<AdminOutcome> {
+        let results = self.items.into_iter().zip(self.found).zip(errors);
+        let results = results.map(|(((key, _), found), error)| (key, settle(found, error)));
+        Ok(self.question.outcome(results.collect()))
+    }
+}
+
 /// The value of an item, or why there is none.
 pub(super) fn settle<V>(value: Option<V>, error: Option<Error>) -> Result<V> {
     match (value, error) {
@@ -128,8 +234,24 @@ pub(super) fn only(errors: Vec<Option<Error>>) -> Result<()> {
     errors.into_iter().flatten().next().map_or(Ok(()), Err)
 }
 
+/// What belongs to each topic, for requests that name a topic once.
+pub(super) fn by_topic<'a, V>(
+    partitions: impl IntoIterator<Item = (&'a TopicPartition, V)>,
+) -> BTreeMap<&'a str, Vec<V>> {
+    let mut topics: BTreeMap<&str, Vec<V>> = BTreeMap::new();
+    for (partition, value) in partitions {
+        topics.entry(&partition.topic).or_default().push(value);
+    }
+    topics
+}
+
+/// A partition by name.
+pub(super) fn partition_name(TopicPartition { topic, partition }: &TopicPartition) -> String {
+    format!("topic '{topic}', partition {partition}")
+}
+
 /// The error for an item that an answer leaves out.
-pub(super) fn missing(answer: &Answer, what: &str) -> Error {
+fn missing(answer: &Answer, what: &str) -> Error {
     let peer = answer.node.map_or_else(|| "a bootstrap server".to_owned(), |id| format!("node {id}"));
     Error::Protocol { peer, why: format!("left {what} out of its answer") }
 }

@@ -1,10 +1,11 @@
 //! Topics and the cluster: create, delete, grow, describe.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::create_partitions_request::CreatePartitionsTopic;
 use headrace_wire::messages::create_topics_request::{CreatableTopic, CreatableTopicConfig};
+use headrace_wire::messages::create_topics_response::CreatableTopicResult;
 use headrace_wire::messages::delete_topics_request::DeleteTopicState;
 use headrace_wire::messages::metadata_request::MetadataRequestTopic;
 use headrace_wire::messages::{
@@ -12,262 +13,253 @@ use headrace_wire::messages::{
     MetadataRequest,
 };
 
-use super::job::{Answer, Calls, Job, Route, missing, only, settle};
+use super::job::{Answer, Calls, Found, Job, Question, Route, only, settle};
 use super::types::{AdminOutcome, ClusterDescription, CreatedTopic, NewTopic};
 use crate::cluster::{BrokerInfo, Cluster, TopicInfo};
-use crate::error::{Error, Place, Result};
+use crate::error::{Error, Result};
+
+fn topic_name(topic: &str) -> String {
+    format!("topic '{topic}'")
+}
 
 /// A broker's verdict on a topic.
-fn verdict(code: i16, topic: &str, message: Option<&str>) -> Result<()> {
-    match ErrorCode::new(code) {
-        ErrorCode::NONE => Ok(()),
-        code => Err(Error::topic(code, topic, message.unwrap_or_default())),
-    }
+fn verdict(code: i16, topic: &str, message: Option<String>) -> Result<()> {
+    ErrorCode::new(code).check().map_err(|code| Error::topic(code, topic, message.unwrap_or_default()))
 }
 
+/// The verdicts on topics: name, code, message.
+fn verdicts(all: impl Iterator<Item = (String, i16, Option<String>)>) -> Vec<(String, Result<()>)> {
+    let one = |(name, code, message): (String, i16, Option<String>)| {
+        let verdict = verdict(code, &name, message);
+        (name, verdict)
+    };
+    all.map(one).collect()
+}
+
+/// Creates topics.
 pub(super) struct CreateTopics {
-    topics: Vec<NewTopic>,
-    created: Vec<Option<CreatedTopic>>,
-    validate_only: bool,
+    pub(super) validate_only: bool,
 }
 
-impl CreateTopics {
-    pub(super) fn new(topics: Vec<NewTopic>, validate_only: bool) -> Self {
-        let created = vec![None; topics.len()];
-        Self { topics, created, validate_only }
-    }
-}
+impl Question for CreateTopics {
+    type Key = String;
+    type Item = NewTopic;
+    type Value = CreatedTopic;
 
-impl Job for CreateTopics {
     fn what(&self) -> String {
         "creating topics".to_owned()
     }
 
-    fn len(&self) -> usize {
-        self.topics.len()
-    }
-
-    fn route(&self, _: usize) -> Route<'_> {
+    fn route<'a>(&'a self, _: &'a String) -> Route<'a> {
         Route::Controller
     }
 
-    fn place(&self, item: usize) -> Place {
-        Place::topic(&self.topics[item].name)
+    fn name(&self, topic: &String) -> String {
+        topic_name(topic)
     }
 
-    fn send(&self, calls: Calls<'_>) {
-        let topic = |&item: &usize| {
-            let new = &self.topics[item];
-            let config = |(name, value): &(String, String)| CreatableTopicConfig {
-                name: name.clone(),
-                value: Some(value.clone()),
-            };
-            CreatableTopic {
-                name: new.name.clone(),
-                num_partitions: new.partitions,
-                replication_factor: new.replication,
-                configs: new.configs.iter().map(config).collect(),
-                ..Default::default()
-            }
+    fn ask(&self, items: &[&(String, NewTopic)], calls: Calls<'_>) {
+        let config = |(name, value): &(String, String)| CreatableTopicConfig {
+            name: name.clone(),
+            value: Some(value.clone()),
+        };
+        let topic = |(name, new): &&(String, NewTopic)| CreatableTopic {
+            name: name.clone(),
+            num_partitions: new.partitions,
+            replication_factor: new.replication,
+            configs: new.configs.iter().map(config).collect(),
+            ..Default::default()
         };
         let request = CreateTopicsRequest {
-            topics: calls.items.iter().map(topic).collect(),
+            topics: items.iter().map(topic).collect(),
             timeout_ms: calls.timeout_i32(),
             validate_only: self.validate_only,
         };
         calls.call(request);
     }
 
-    fn receive(&mut self, items: &[usize], answer: &Answer) -> Result<Vec<Result<()>>> {
-        let response = answer.decode::<CreateTopicsRequest>()?;
-        let mut found: HashMap<_, _> = response.topics.into_iter().map(|t| (t.name.clone(), t)).collect();
-        let take = |&item: &usize| {
-            let name = &self.topics[item].name;
-            let topic = found.remove(name).ok_or_else(|| missing(answer, &format!("topic '{name}'")))?;
-            verdict(topic.error_code, name, topic.error_message.as_deref())?;
-            self.created[item] = Some(CreatedTopic {
-                id: topic.topic_id,
-                partitions: topic.num_partitions,
-                replication: topic.replication_factor,
-            });
-            Ok(())
+    fn read(&self, answer: &Answer) -> Result<Found<Self>> {
+        let topics = answer.decode::<CreateTopicsRequest>()?.topics.into_iter();
+        let created = |t: CreatableTopicResult| {
+            let verdict = verdict(t.error_code, &t.name, t.error_message);
+            let (partitions, replication) = (t.num_partitions, t.replication_factor);
+            (t.name, verdict.map(|()| CreatedTopic { id: t.topic_id, partitions, replication }))
         };
-        Ok(items.iter().map(take).collect())
+        Ok(topics.map(created).collect())
     }
 
-    fn finish(self: Box<Self>, errors: Vec<Option<Error>>) -> Result<AdminOutcome> {
-        let results = self.topics.into_iter().zip(self.created).zip(errors);
-        let results = results.map(|((topic, created), error)| (topic.name, settle(created, error)));
-        Ok(AdminOutcome::Created(results.collect()))
+    fn outcome(&self, results: Found<Self>) -> AdminOutcome {
+        AdminOutcome::Created(results)
     }
 }
 
-/// Deletes topics, or raises their number of partitions.
-pub(super) struct ChangeTopics {
-    names: Vec<String>,
-    change: Change,
-}
+/// Deletes topics.
+pub(super) struct DeleteTopics;
 
-enum Change {
-    Delete,
-    Grow { counts: Vec<i32>, validate_only: bool },
-}
+impl Question for DeleteTopics {
+    type Key = String;
+    type Item = ();
+    type Value = ();
 
-impl ChangeTopics {
-    pub(super) fn delete(names: Vec<String>) -> Self {
-        Self { names, change: Change::Delete }
-    }
-
-    pub(super) fn grow(topics: Vec<(String, i32)>, validate_only: bool) -> Self {
-        let (names, counts) = topics.into_iter().unzip();
-        Self { names, change: Change::Grow { counts, validate_only } }
-    }
-}
-
-impl Job for ChangeTopics {
     fn what(&self) -> String {
-        match self.change {
-            Change::Delete => "deleting topics".to_owned(),
-            Change::Grow { .. } => "adding partitions".to_owned(),
-        }
+        "deleting topics".to_owned()
     }
 
-    fn len(&self) -> usize {
-        self.names.len()
-    }
-
-    fn route(&self, _: usize) -> Route<'_> {
+    fn route<'a>(&'a self, _: &'a String) -> Route<'a> {
         Route::Controller
     }
 
-    fn place(&self, item: usize) -> Place {
-        Place::topic(&self.names[item])
+    fn name(&self, topic: &String) -> String {
+        topic_name(topic)
     }
 
-    fn send(&self, calls: Calls<'_>) {
-        let names = calls.items.iter().map(|&item| self.names[item].clone());
-        let timeout_ms = calls.timeout_i32();
-        match &self.change {
-            Change::Delete => {
-                // The form of version 6, which every broker has that is new enough to be talked to.
-                let topic = |name| DeleteTopicState { name: Some(name), ..Default::default() };
-                let topics = names.map(topic).collect();
-                calls.call(DeleteTopicsRequest { topics, timeout_ms, ..Default::default() });
-            }
-            Change::Grow { counts, validate_only } => {
-                let topic = |(name, &item): (String, &usize)| CreatePartitionsTopic {
-                    name,
-                    count: counts[item],
-                    assignments: None,
-                };
-                let topics = names.zip(&calls.items).map(topic).collect();
-                let request = CreatePartitionsRequest { topics, timeout_ms, validate_only: *validate_only };
-                calls.call(request);
-            }
-        }
+    fn ask(&self, items: &[&(String, ())], calls: Calls<'_>) {
+        // The form of version 6, which every broker has that is new enough to be talked to.
+        let topic =
+            |(name, ()): &&(String, ())| DeleteTopicState { name: Some(name.clone()), ..Default::default() };
+        let (topics, timeout_ms) = (items.iter().map(topic).collect(), calls.timeout_i32());
+        calls.call(DeleteTopicsRequest { topics, timeout_ms, ..Default::default() });
     }
 
-    fn receive(&mut self, items: &[usize], answer: &Answer) -> Result<Vec<Result<()>>> {
-        let results: Vec<(String, i16, Option<String>)> = match self.change {
-            Change::Delete => {
-                let response = answer.decode::<DeleteTopicsRequest>()?;
-                let named = response.responses.into_iter();
-                named.filter_map(|t| Some((t.name?, t.error_code, t.error_message))).collect()
-            }
-            Change::Grow { .. } => {
-                let response = answer.decode::<CreatePartitionsRequest>()?;
-                response.results.into_iter().map(|t| (t.name, t.error_code, t.error_message)).collect()
-            }
-        };
-        let find = |&item: &usize| {
-            let name = &self.names[item];
-            let (_, code, message) = results
-                .iter()
-                .find(|(found, ..)| found == name)
-                .ok_or_else(|| missing(answer, &format!("topic '{name}'")))?;
-            verdict(*code, name, message.as_deref())
-        };
-        Ok(items.iter().map(find).collect())
+    fn read(&self, answer: &Answer) -> Result<Found<Self>> {
+        let topics = answer.decode::<DeleteTopicsRequest>()?.responses.into_iter();
+        let named = topics.filter_map(|t| Some((t.name?, t.error_code, t.error_message)));
+        Ok(verdicts(named))
     }
 
-    fn finish(self: Box<Self>, errors: Vec<Option<Error>>) -> Result<AdminOutcome> {
-        let results = self.names.into_iter().zip(errors);
-        Ok(AdminOutcome::Named(results.map(|(name, error)| (name, settle(Some(()), error))).collect()))
+    fn outcome(&self, results: Found<Self>) -> AdminOutcome {
+        AdminOutcome::Named(results)
     }
 }
 
-pub(super) struct DescribeTopics {
-    names: Option<Vec<String>>,
+/// Raises the number of partitions of topics.
+pub(super) struct CreatePartitions {
+    pub(super) validate_only: bool,
+}
+
+impl Question for CreatePartitions {
+    type Key = String;
+    type Item = i32;
+    type Value = ();
+
+    fn what(&self) -> String {
+        "adding partitions".to_owned()
+    }
+
+    fn route<'a>(&'a self, _: &'a String) -> Route<'a> {
+        Route::Controller
+    }
+
+    fn name(&self, topic: &String) -> String {
+        topic_name(topic)
+    }
+
+    fn ask(&self, items: &[&(String, i32)], calls: Calls<'_>) {
+        let topic = |(name, count): &&(String, i32)| CreatePartitionsTopic {
+            name: name.clone(),
+            count: *count,
+            assignments: None,
+        };
+        let (topics, timeout_ms) = (items.iter().map(topic).collect(), calls.timeout_i32());
+        calls.call(CreatePartitionsRequest { topics, timeout_ms, validate_only: self.validate_only });
+    }
+
+    fn read(&self, answer: &Answer) -> Result<Found<Self>> {
+        let results = answer.decode::<CreatePartitionsRequest>()?.results.into_iter();
+        Ok(verdicts(results.map(|t| (t.name, t.error_code, t.error_message))))
+    }
+
+    fn outcome(&self, results: Found<Self>) -> AdminOutcome {
+        AdminOutcome::Named(results)
+    }
+}
+
+/// What brokers know of some topics.
+pub(super) struct DescribeTopics;
+
+impl Question for DescribeTopics {
+    type Key = String;
+    type Item = ();
+    type Value = TopicInfo;
+
+    const UNKNOWN_TOPIC_TRIES: u32 = 3;
+
+    fn what(&self) -> String {
+        "describing topics".to_owned()
+    }
+
+    fn route<'a>(&'a self, _: &'a String) -> Route<'a> {
+        Route::Any
+    }
+
+    fn name(&self, topic: &String) -> String {
+        topic_name(topic)
+    }
+
+    fn ask(&self, items: &[&(String, ())], calls: Calls<'_>) {
+        let topic = |(name, ()): &&(String, ())| MetadataRequestTopic {
+            name: Some(name.clone()),
+            ..Default::default()
+        };
+        calls.call(metadata_request(Some(items.iter().map(topic).collect())));
+    }
+
+    fn read(&self, answer: &Answer) -> Result<Found<Self>> {
+        let cluster = described(answer)?;
+        let known = cluster.topics().map(|(name, topic)| (name.to_owned(), Ok(topic.clone())));
+        let refused = cluster.topic_errors();
+        let refused = refused.map(|(name, code)| (name.to_owned(), Err(Error::topic(code, name, ""))));
+        Ok(known.chain(refused).collect())
+    }
+
+    fn outcome(&self, results: Found<Self>) -> AdminOutcome {
+        AdminOutcome::Topics(results)
+    }
+}
+
+fn metadata_request(topics: Option<Vec<MetadataRequestTopic>>) -> MetadataRequest {
+    MetadataRequest { topics, allow_auto_topic_creation: false, ..Default::default() }
+}
+
+fn described(answer: &Answer) -> Result<Cluster> {
+    let mut cluster = Cluster::default();
+    cluster.update(answer.decode::<MetadataRequest>()?);
+    Ok(cluster)
+}
+
+/// What any broker knows of all topics.
+#[derive(Default)]
+pub(super) struct DescribeAllTopics {
     found: BTreeMap<String, TopicInfo>,
 }
 
-impl DescribeTopics {
-    pub(super) fn new(names: Option<Vec<String>>) -> Self {
-        Self { names, found: BTreeMap::new() }
-    }
-}
-
-impl Job for DescribeTopics {
+impl Job for DescribeAllTopics {
     fn what(&self) -> String {
         "describing topics".to_owned()
     }
 
     fn len(&self) -> usize {
-        self.names.as_ref().map_or(1, Vec::len)
+        1
     }
 
     fn route(&self, _: usize) -> Route<'_> {
         Route::Any
     }
 
-    fn place(&self, item: usize) -> Place {
-        self.names.as_ref().map_or(Place::NONE, |names| Place::topic(&names[item]))
-    }
-
-    fn unknown_topic_tries(&self) -> u32 {
-        3
-    }
-
     fn send(&self, calls: Calls<'_>) {
-        let topic = |name: &String| MetadataRequestTopic { name: Some(name.clone()), ..Default::default() };
-        let topics =
-            self.names.as_ref().map(|names| calls.items.iter().map(|&item| topic(&names[item])).collect());
-        calls.call(MetadataRequest { topics, allow_auto_topic_creation: false, ..Default::default() });
+        calls.call(metadata_request(None));
     }
 
-    fn receive(&mut self, items: &[usize], answer: &Answer) -> Result<Vec<Result<()>>> {
-        let response = answer.decode::<MetadataRequest>()?;
-        let mut cluster = Cluster::default();
-        cluster.update(response);
-        let Some(names) = &self.names else {
-            self.found = cluster.topics().map(|(name, topic)| (name.to_owned(), topic.clone())).collect();
-            return Ok(vec![Ok(())]);
-        };
-        let take = |&item: &usize| {
-            let name = &names[item];
-            if let Some(topic) = cluster.topic(name) {
-                self.found.insert(name.clone(), topic.clone());
-                return Ok(());
-            }
-            let code =
-                cluster.topic_error(name).ok_or_else(|| missing(answer, &format!("topic '{name}'")))?;
-            verdict(code.code(), name, None)
-        };
-        Ok(items.iter().map(take).collect())
+    fn receive(&mut self, _: &[usize], answer: &Answer) -> Result<Vec<Result<()>>> {
+        let cluster = described(answer)?;
+        self.found = cluster.topics().map(|(name, topic)| (name.to_owned(), topic.clone())).collect();
+        Ok(vec![Ok(())])
     }
 
-    fn finish(mut self: Box<Self>, errors: Vec<Option<Error>>) -> Result<AdminOutcome> {
-        let Some(names) = self.names else {
-            only(errors)?;
-            return Ok(AdminOutcome::Topics(
-                self.found.into_iter().map(|(name, topic)| (name, Ok(topic))).collect(),
-            ));
-        };
-        let results = names.into_iter().zip(errors).map(|(name, error)| {
-            let topic = self.found.remove(&name);
-            (name, settle(topic, error))
-        });
-        Ok(AdminOutcome::Topics(results.collect()))
+    fn finish(self: Box<Self>, errors: Vec<Option<Error>>) -> Result<AdminOutcome> {
+        only(errors)?;
+        let found = self.found.into_iter().map(|(name, topic)| (name, Ok(topic)));
+        Ok(AdminOutcome::Topics(found.collect()))
     }
 }
 
@@ -287,10 +279,6 @@ impl Job for DescribeCluster {
 
     fn route(&self, _: usize) -> Route<'_> {
         Route::Any
-    }
-
-    fn place(&self, _: usize) -> Place {
-        Place::NONE
     }
 
     fn send(&self, calls: Calls<'_>) {
