@@ -401,6 +401,11 @@ impl Slot {
         !self.paused && !self.decoding && (self.open.is_some() || !self.entries.is_empty())
     }
 
+    /// The next take is an error.
+    fn fails_next(&self) -> bool {
+        self.open.is_none() && matches!(self.entries.front(), Some(Entry::Failed { .. }))
+    }
+
     /// Moves the position over what has no rows, as far as nothing stands before it.
     fn settle(&mut self) {
         while self.open.is_none()
@@ -456,17 +461,21 @@ impl FetchCache {
         None
     }
 
-    /// The partition that the next take would be of, if there is anything to take.
-    pub fn next_partition(&mut self) -> Option<TopicPartition> {
-        while !self.held_back
-            && let Some(part) = self.ready.front()
+    /// More rows to go with others: like [`take`](Self::take), but only when the next rows are of a partition that
+    /// `wanted` accepts. An error is left for the next take: raised now, it would cost the caller the rows that it has.
+    pub fn take_more(
+        &mut self,
+        max_records: usize,
+        wanted: impl Fn(&TopicPartition) -> bool,
+    ) -> Option<Taken> {
+        while let Some(part) = self.ready.front()
+            && !self.slots.get(part).is_some_and(Slot::has_work)
         {
-            match self.slots.get(part) {
-                Some(slot) if slot.has_work() => return Some(slot.id.clone()),
-                _ => self.unqueue_front(),
-            }
+            self.unqueue_front();
         }
-        None
+        let next = self.slots.get(self.ready.front()?)?;
+        let goes_on = self.error.is_none() && !next.fails_next() && wanted(&next.id);
+        if goes_on { self.take(max_records) } else { None }
     }
 
     fn take_from(&mut self, part: PartId, max_records: usize) -> Option<Taken> {
@@ -488,6 +497,7 @@ impl FetchCache {
                     if sticky {
                         slot.entries.push_front(Entry::Failed { error: error.clone(), sticky });
                     }
+                    slot.settle();
                     self.rotate();
                     return Some(Taken::Failed(error));
                 }
@@ -572,6 +582,10 @@ impl FetchCache {
         self.held_bytes += added;
         self.release(decoded.ticket.part, decoded.raw_bytes);
         self.queue(decoded.ticket.part);
+        // It is still this partition's turn: a caller that has just decoded for it goes on with it.
+        if self.ready.back() == Some(&decoded.ticket.part) {
+            self.ready.rotate_right(1);
+        }
     }
 
     fn release(&mut self, part: PartId, bytes: usize) {
@@ -626,12 +640,12 @@ impl FetchCache {
         self.fills
     }
 
-    /// Why the partition cannot go on, if that is known.
+    /// Why the partition does not go on, if that is known, and whether it is for good (see [`fail`](Self::fail)).
     #[must_use]
-    pub fn failure(&self, partition: &TopicPartition) -> Option<Error> {
+    pub fn failure(&self, partition: &TopicPartition) -> Option<(Error, bool)> {
         let slot = self.by_name.get(partition).and_then(|part| self.slots.get(part))?;
         slot.entries.iter().find_map(|entry| match entry {
-            Entry::Failed { error, .. } => Some(error.clone()),
+            Entry::Failed { error, sticky } => Some((error.clone(), *sticky)),
             _ => None,
         })
     }
@@ -689,6 +703,12 @@ impl FetchCache {
     /// The next record cannot be had. `sticky`: handed out again and again until a seek, since the position stays;
     /// else once, and the engine tries again.
     pub fn fail(&mut self, ticket: Ticket, error: Error, sticky: bool) -> bool {
+        // However often the engine tries while nobody takes anything: one error says it.
+        if let Some(slot) = self.current(ticket)
+            && matches!(slot.entries.back(), Some(Entry::Failed { sticky: false, .. }))
+        {
+            slot.entries.pop_back();
+        }
         self.push(ticket, Entry::Failed { error, sticky }, 0)
     }
 

@@ -14,7 +14,7 @@ use headrace_wire::time::Now;
 
 use super::cache::Ticket;
 use super::engine::Tag;
-use super::types::{CommitOffset, ConsumerOutcome, TopicPartition};
+use super::types::{CommitOffset, ConsumerOutcome, TopicPartition, some_of};
 use crate::core::{Backoff, CallSpec, Core, Lane, Target};
 use crate::error::{Error, Result};
 use crate::group::Coordinator;
@@ -57,6 +57,9 @@ enum Work {
 struct Job {
     asker: Asker,
     work: Work,
+    /// As whom a commit was first to be sent. In the name of a later generation it would overwrite what the partition's
+    /// next owner has committed.
+    identity: Option<Identity>,
     deadline: u64,
     timeout_ms: u64,
     in_flight: bool,
@@ -68,8 +71,11 @@ struct Job {
 /// A job that has ended.
 #[derive(Debug)]
 pub(super) struct Ended {
+    pub(super) id: u64,
     pub(super) asker: Asker,
     pub(super) result: Result<ConsumerOutcome>,
+    /// What the group has now.
+    pub(super) committed: Vec<(TopicPartition, i64)>,
 }
 
 /// The jobs under way.
@@ -95,10 +101,23 @@ impl Commits {
         }
     }
 
-    fn add(&mut self, now: Now, asker: Asker, work: Work, timeout_ms: u64) {
+    fn add(&mut self, now: Now, asker: Asker, work: Work, timeout_ms: u64) -> u64 {
+        let id = self.next;
+        self.next += 1;
+        let empty = match &work {
+            Work::Commit(offsets) => offsets.is_empty().then_some(ConsumerOutcome::Ok),
+            Work::Fetch(partitions) => {
+                partitions.is_empty().then_some(ConsumerOutcome::Committed(Vec::new()))
+            }
+        };
+        if let Some(outcome) = empty {
+            self.ended.push(Ended { id, asker, result: Ok(outcome), committed: Vec::new() });
+            return id;
+        }
         let job = Job {
             asker,
             work,
+            identity: None,
             deadline: now.mono_ms.saturating_add(timeout_ms),
             timeout_ms,
             in_flight: false,
@@ -106,35 +125,41 @@ impl Commits {
             failures: 0,
             last_error: None,
         };
-        self.jobs.insert(self.next, job);
-        self.next += 1;
+        self.jobs.insert(id, job);
+        id
     }
 
-    pub(super) fn commit(&mut self, now: Now, asker: Asker, offsets: Vec<CommitOffset>, timeout_ms: u64) {
-        if offsets.is_empty() {
-            self.ended.push(Ended { asker, result: Ok(ConsumerOutcome::Ok) });
-        } else {
-            self.add(now, asker, Work::Commit(offsets), timeout_ms);
-        }
+    /// Commits offsets. Gives the number that [`Ended`] will carry.
+    pub(super) fn commit(
+        &mut self,
+        now: Now,
+        asker: Asker,
+        offsets: Vec<CommitOffset>,
+        timeout_ms: u64,
+    ) -> u64 {
+        self.add(now, asker, Work::Commit(offsets), timeout_ms)
     }
 
+    /// Asks for committed offsets.
     pub(super) fn fetch(&mut self, now: Now, asker: Asker, partitions: Vec<TopicPartition>, timeout_ms: u64) {
-        if partitions.is_empty() {
-            self.ended.push(Ended { asker, result: Ok(ConsumerOutcome::Committed(Vec::new())) });
-        } else {
-            self.add(now, asker, Work::Fetch(partitions), timeout_ms);
+        self.add(now, asker, Work::Fetch(partitions), timeout_ms);
+    }
+
+    fn fail(&mut self, id: u64, error: Error) {
+        if let Some(job) = self.jobs.remove(&id) {
+            self.ended.push(Ended { id, asker: job.asker, result: Err(error), committed: Vec::new() });
         }
     }
 
     /// Ends everything with the same error.
     pub(super) fn fail_all(&mut self, error: &Error) {
-        for (_, job) in std::mem::take(&mut self.jobs) {
-            self.ended.push(Ended { asker: job.asker, result: Err(error.clone()) });
+        for id in self.jobs.keys().copied().collect::<Vec<_>>() {
+            self.fail(id, error.clone());
         }
     }
 
-    /// Sends what can be sent, ends what took too long. `identity` is `None` while the group is being joined: commits
-    /// wait then, since what they would say is about to change.
+    /// Sends what can be sent, ends what took too long or comes too late. `identity` is `None` while the group is being
+    /// joined: commits wait then, since what they would say is about to change.
     pub(super) fn drive(
         &mut self,
         now: Now,
@@ -142,17 +167,9 @@ impl Commits {
         coordinator: &mut Coordinator,
         identity: Option<&Identity>,
     ) {
-        let late: Vec<_> =
-            self.jobs.iter().filter(|(_, job)| job.deadline <= now.mono_ms).map(|(id, _)| *id).collect();
-        for job in late.into_iter().filter_map(|id| self.jobs.remove(&id)) {
-            let what = match job.work {
-                Work::Commit(_) => "committing offsets",
-                Work::Fetch(_) => "asking for committed offsets",
-            };
-            let last_error = job.last_error.as_ref().or(coordinator.last_error());
-            let detail = last_error.map_or(String::new(), ToString::to_string);
-            let error = Error::Timeout { what: what.into(), ms: job.timeout_ms, detail };
-            self.ended.push(Ended { asker: job.asker, result: Err(error) });
+        let too_late = |(id, job): (&u64, &mut Job)| Some((*id, job.too_late(now, coordinator, identity)?));
+        for (id, error) in self.jobs.iter_mut().filter_map(too_late).collect::<Vec<_>>() {
+            self.fail(id, error);
         }
         if self.jobs.is_empty() {
             return;
@@ -219,7 +236,7 @@ impl Commits {
         id: u64,
         result: Result<OffsetFetchResponse>,
     ) {
-        let result = result.and_then(read_fetch);
+        let result = result.and_then(|response| read_fetch(coordinator.group(), response));
         self.end(now, core, coordinator, id, result);
     }
 
@@ -233,7 +250,8 @@ impl Commits {
     ) {
         let Some(mut job) = self.jobs.remove(&id) else { return };
         match result {
-            Err(error) if is_passing(&error) => {
+            // What is about membership is not retriable: the same commit would be refused again.
+            Err(error) if error.retriable() => {
                 coordinator.judge(&error);
                 job.failures = job.failures.saturating_add(1);
                 job.retry_at = now.mono_ms + self.retry.wait_ms(job.failures, core.jitter()).max(1);
@@ -241,7 +259,15 @@ impl Commits {
                 job.last_error = Some(error);
                 self.jobs.insert(id, job);
             }
-            result => self.ended.push(Ended { asker: job.asker, result }),
+            result => {
+                let committed = match job.work {
+                    Work::Commit(offsets) if result.is_ok() => {
+                        offsets.into_iter().map(|commit| (commit.partition, commit.offset)).collect()
+                    }
+                    _ => Vec::new(),
+                };
+                self.ended.push(Ended { id, asker: job.asker, result, committed });
+            }
         }
     }
 
@@ -251,14 +277,36 @@ impl Commits {
     }
 }
 
-/// Errors after which the same request may do.
-fn is_passing(error: &Error) -> bool {
-    match error.code() {
-        // These are about membership: the same commit would be refused again.
-        Some(
-            ErrorCode::REBALANCE_IN_PROGRESS | ErrorCode::ILLEGAL_GENERATION | ErrorCode::UNKNOWN_MEMBER_ID,
-        ) => false,
-        _ => error.retriable(),
+impl Job {
+    /// Why there is no use in sending it, now or again.
+    fn too_late(
+        &mut self,
+        now: Now,
+        coordinator: &Coordinator,
+        identity: Option<&Identity>,
+    ) -> Option<Error> {
+        if self.deadline <= now.mono_ms {
+            let what = match &self.work {
+                Work::Commit(offsets) => {
+                    format!("committing the offsets of {}", some_of(offsets.iter().map(|o| &o.partition)))
+                }
+                Work::Fetch(partitions) => {
+                    format!("asking for the committed offsets of {}", some_of(partitions))
+                }
+            };
+            let last_error = self.last_error.as_ref().or(coordinator.last_error());
+            let detail = last_error.map_or(String::new(), ToString::to_string);
+            return Some(Error::Timeout { what, ms: self.timeout_ms, detail });
+        }
+        let (Work::Commit(offsets), false, Some(identity)) = (&self.work, self.in_flight, identity) else {
+            return None;
+        };
+        if self.identity.get_or_insert_with(|| identity.clone()) == identity {
+            return None;
+        }
+        let TopicPartition { topic, partition } = &offsets.first()?.partition;
+        let detail = "the commit is of before the rebalance";
+        Some(Error::partition(ErrorCode::ILLEGAL_GENERATION, &**topic, *partition, detail))
     }
 }
 
@@ -304,11 +352,9 @@ fn fetch_request(group: &str, partitions: &[TopicPartition], require_stable: boo
     }
 }
 
-fn read_fetch(response: OffsetFetchResponse) -> Result<ConsumerOutcome> {
-    let code = ErrorCode::new(response.error_code);
-    if code != ErrorCode::NONE {
-        return Err(Error::broker(code, "OffsetFetch"));
-    }
+fn read_fetch(group: &str, response: OffsetFetchResponse) -> Result<ConsumerOutcome> {
+    let refused = |code| Error::broker(code, format!("OffsetFetch of group '{group}'"));
+    ErrorCode::new(response.error_code).check().map_err(refused)?;
     let mut committed = Vec::new();
     for topic in response.topics {
         for p in topic.partitions {

@@ -14,7 +14,7 @@ use headrace_wire::messages::{
 use headrace_wire::time::Now;
 
 use super::cache::{FetchCache, SharedCache, Ticket, lock};
-use super::commits::{Asker, Commits, Ended, Identity};
+use super::commits::{Asker, Commits, Ended};
 use super::fetcher::{Fetcher, later};
 use super::membership::Membership;
 use super::offsets::{Found, Lookups, UNKNOWN_TOPIC_GRACE_MS, unknown_partition};
@@ -207,7 +207,7 @@ impl ConsumerEngine {
             }
             MemberTag::Leave => {
                 let _ = reply.decode::<LeaveGroupRequest>();
-                self.left(now);
+                self.left();
                 return;
             }
         };
@@ -249,11 +249,14 @@ impl ConsumerEngine {
                 Found::Failed(ticket, error) => self.fetcher.fail(ticket, error),
             }
         }
-        for Ended { asker, result } in std::mem::take(&mut self.commits.ended) {
+        for Ended { id, asker, result, committed } in std::mem::take(&mut self.commits.ended) {
+            if let Some(membership) = &mut self.membership {
+                membership.committed.extend(committed);
+            }
             match (asker, result) {
                 (Asker::Op(op), result) => self.done(op, result),
                 (Asker::Auto, result) => self.auto_committed(result),
-                (Asker::Farewell, result) => self.farewell_committed(now, result),
+                (Asker::Farewell, result) => self.farewell_committed(id, result),
                 (Asker::Starts(starts), Ok(ConsumerOutcome::Committed(committed))) => {
                     self.begin_at_committed(now, starts, committed);
                 }
@@ -349,12 +352,7 @@ impl ConsumerEngine {
 
     fn drive_commits(&mut self, now: Now) {
         let Some(membership) = &mut self.membership else { return };
-        let member = &membership.member;
-        let identity = member.identity().map(|(generation, member_id)| Identity {
-            generation,
-            member_id: member_id.to_owned(),
-            instance_id: member.instance_id().filter(|_| member.is_active()).cloned(),
-        });
+        let identity = membership.identity();
         self.commits.drive(now, &mut self.core, &mut membership.coordinator, identity.as_ref());
     }
 
@@ -430,19 +428,20 @@ impl ConsumerEngine {
 
     fn answer_waits(&mut self, now: Now) {
         for wait in std::mem::take(&mut self.waits) {
+            let late = wait.deadline <= now.mono_ms;
             let position = lock(&self.cache).position(&wait.partition);
             let result = match position {
                 Ok(Some(offset)) => Ok(ConsumerOutcome::Position(offset)),
-                Ok(None) if wait.deadline > now.mono_ms && !self.closed => {
-                    self.waits.push(wait);
-                    continue;
-                }
                 Ok(None) => match lock(&self.cache).failure(&wait.partition) {
-                    Some(error) => Err(error),
-                    None => Err(Error::timeout(
-                        format!("finding the position of {}", wait.partition),
-                        wait.timeout_ms,
-                    )),
+                    Some((error, sticky)) if sticky || late => Err(error),
+                    None if late => {
+                        let what = format!("finding the position of {}", wait.partition);
+                        Err(Error::timeout(what, wait.timeout_ms))
+                    }
+                    _ => {
+                        self.waits.push(wait);
+                        continue;
+                    }
                 },
                 Err(error) => Err(error),
             };
@@ -456,7 +455,7 @@ impl ConsumerEngine {
     fn command(&mut self, now: Now, command: ConsumerCommand) {
         match command {
             ConsumerCommand::Assign { op, partitions } => {
-                let result = self.assign(partitions);
+                let result = self.assign(now, partitions);
                 self.done(op, result.map(|()| ConsumerOutcome::Ok));
             }
             ConsumerCommand::Subscribe { op, topics } => self.subscribe(now, op, topics),
@@ -505,7 +504,8 @@ impl ConsumerEngine {
         }
     }
 
-    fn assign(&mut self, partitions: Vec<Assignment>) -> Result<()> {
+    fn assign(&mut self, now: Now, partitions: Vec<Assignment>) -> Result<()> {
+        self.end_leaving(now)?;
         if self.membership.as_ref().is_some_and(|membership| membership.member.is_active()) {
             return Err(Error::Usage(
                 "partitions cannot be assigned while topics are subscribed: unsubscribe first".into(),
@@ -518,6 +518,8 @@ impl ConsumerEngine {
                 return Err(Error::Usage(format!("cannot assign {partition}: {what}")));
             }
         }
+        // What goes may not come back: what was processed of it is committed now or never.
+        self.auto_commit_now(now);
         lock(&self.cache).assign(partitions);
         Ok(())
     }

@@ -10,7 +10,7 @@ use headrace_wire::messages::FindCoordinatorResponse;
 use headrace_wire::time::Now;
 
 use super::cache::lock;
-use super::commits::Asker;
+use super::commits::{Asker, Identity};
 use super::engine::{ConsumerEngine, Tag, commits_of};
 use super::settings::retry_of;
 use super::types::{Assignment, ConsumerEvent, ConsumerOutcome, TopicPartition};
@@ -24,7 +24,8 @@ enum Release {
     No,
     /// The caller still processes rows, or the commit is to be sent.
     Waiting,
-    Committing,
+    /// Until this commit has ended.
+    Committing(u64),
     Committed,
 }
 
@@ -40,7 +41,8 @@ struct Leaving {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    Committing,
+    /// Until this commit has ended.
+    Committing(u64),
     Committed,
     /// Until `LeaveGroup` is answered.
     Left,
@@ -61,7 +63,7 @@ pub(super) struct Membership {
     stale_since: Option<u64>,
     joined_at: u64,
     auto_commit_at: u64,
-    auto_committing: Option<Vec<(TopicPartition, i64)>>,
+    auto_committing: bool,
 }
 
 impl Membership {
@@ -89,8 +91,15 @@ impl Membership {
             stale_since: None,
             joined_at: 0,
             auto_commit_at: 0,
-            auto_committing: None,
+            auto_committing: false,
         })
+    }
+
+    /// As whom to commit; `None` while that is about to change.
+    pub(super) fn identity(&self) -> Option<Identity> {
+        let (generation, member_id) = self.member.identity()?;
+        let instance_id = self.member.instance_id().filter(|_| self.member.is_active()).cloned();
+        Some(Identity { generation, member_id: member_id.to_owned(), instance_id })
     }
 
     /// What of these offsets the group does not have yet.
@@ -104,7 +113,7 @@ impl Membership {
 
 impl ConsumerEngine {
     pub(super) fn subscribe(&mut self, now: Now, op: u64, topics: Vec<String>) {
-        let result = self.need_group("subscribe").and_then(|()| {
+        let result = self.need_group("subscribe").and_then(|()| self.end_leaving(now)).and_then(|()| {
             let membership = self.membership.as_mut();
             let assigned = !lock(&self.cache).assignment().is_empty();
             match membership {
@@ -123,6 +132,18 @@ impl ConsumerEngine {
         });
         self.topics_dirty = true;
         self.done(op, result);
+    }
+
+    /// A caller goes on before its unsubscribing has ended: the rest of that is not awaited. Without this the new
+    /// partitions would be let go with the old ones.
+    pub(super) fn end_leaving(&mut self, now: Now) -> Result<()> {
+        match self.membership.as_ref().and_then(|membership| membership.leaving.as_ref()) {
+            Some(leaving) if leaving.close => return Err(Error::Closed),
+            Some(leaving) if leaving.stage != Stage::Left => drop(self.send_leave(now)),
+            _ => {}
+        }
+        self.left();
+        Ok(())
     }
 
     pub(super) fn coordinator_found(&mut self, now: Now, result: Result<FindCoordinatorResponse>) {
@@ -150,25 +171,28 @@ impl ConsumerEngine {
                 cache.hold_back(false);
                 self.events.push_back(ConsumerEvent::Assigned(partitions));
             }
-            MemberEvent::Lost => self.lose(),
+            MemberEvent::Lost => self.let_go(ConsumerEvent::Lost),
             MemberEvent::Failed(error) => {
-                self.lose();
+                self.let_go(ConsumerEvent::Lost);
                 lock(&self.cache).fail_all(error.clone());
                 self.events.push_back(ConsumerEvent::Error(error));
             }
         }
     }
 
-    /// The group has gone on without this member: its partitions may be another's already.
-    fn lose(&mut self) {
-        let Some(membership) = &mut self.membership else { return };
-        membership.release = Release::No;
-        let lost = std::mem::take(&mut membership.owned);
+    /// Reads nothing any more, and tells what the group had given.
+    fn let_go(&mut self, tell: fn(Vec<TopicPartition>) -> ConsumerEvent) {
         let mut cache = lock(&self.cache);
         cache.assign(Vec::new());
         cache.hold_back(false);
-        if !lost.is_empty() {
-            self.events.push_back(ConsumerEvent::Lost(lost));
+        drop(cache);
+        self.topics_dirty = true;
+        let Some(membership) = &mut self.membership else { return };
+        membership.release = Release::No;
+        membership.committed.clear();
+        let owned = std::mem::take(&mut membership.owned);
+        if !owned.is_empty() {
+            self.events.push_back(tell(owned));
         }
     }
 
@@ -207,7 +231,7 @@ impl ConsumerEngine {
             let reason = "max.poll.interval.ms has passed without a poll";
             membership.member.leave(now, &mut self.core, &membership.coordinator, reason, Tag::Member);
             membership.stale_since = Some(now.mono_ms);
-            self.lose();
+            self.let_go(ConsumerEvent::Lost);
             // The next poll wakes the engine, which then joins again.
             lock(&self.cache).hold_back(true);
             let error = Error::timeout("processing between two polls (max.poll.interval.ms)", limit);
@@ -231,53 +255,54 @@ impl ConsumerEngine {
             } else {
                 Vec::new()
             };
-            membership.release = Release::Committing;
             let timeout = self.config.common.request_timeout_ms;
-            self.commits.commit(now, Asker::Farewell, commits_of(offsets), timeout);
+            let commit = self.commits.commit(now, Asker::Farewell, commits_of(offsets), timeout);
+            membership.release = Release::Committing(commit);
         }
+        drop(cache);
         if membership.release == Release::Committed {
-            membership.release = Release::No;
-            cache.assign(Vec::new());
-            cache.hold_back(false);
-            let revoked = std::mem::take(&mut membership.owned);
             membership.member.released();
-            membership.committed.clear();
-            if !revoked.is_empty() {
-                self.events.push_back(ConsumerEvent::Revoked(revoked));
-            }
+            self.let_go(ConsumerEvent::Revoked);
         }
     }
 
-    /// The commit before letting go has ended.
-    pub(super) fn farewell_committed(&mut self, now: Now, result: Result<ConsumerOutcome>) {
+    /// A commit before letting go has ended. It may be one that nobody waits for any more: a close or the loss of the
+    /// partitions can come before the end of a release.
+    pub(super) fn farewell_committed(&mut self, commit: u64, result: Result<ConsumerOutcome>) {
         let Some(membership) = &mut self.membership else { return };
-        let error = result.err();
-        if let Some(leaving) = &mut membership.leaving {
+        let leaving = membership.leaving.as_mut();
+        if let Some(leaving) = leaving.filter(|leaving| leaving.stage == Stage::Committing(commit)) {
             leaving.stage = Stage::Committed;
-            leaving.error = error;
-        } else {
-            if membership.release == Release::Committing {
-                membership.release = Release::Committed;
-            }
-            if let Some(error) = error {
-                self.events.push_back(ConsumerEvent::Error(error));
-            }
+            leaving.error = result.err();
+            return;
         }
-        let _ = now;
+        if membership.release == Release::Committing(commit) {
+            membership.release = Release::Committed;
+        }
+        if let Err(error) = result {
+            self.events.push_back(ConsumerEvent::Error(error));
+        }
     }
 
     /// Commits from time to time what has been processed.
     fn auto_commit(&mut self, now: Now) {
-        let Some(membership) = &mut self.membership else { return };
-        let due = membership.auto_commit_at <= now.mono_ms && membership.auto_committing.is_none();
+        let Some(membership) = &self.membership else { return };
         let certain = membership.member.identity().is_some() && membership.release == Release::No;
-        if !self.config.enable_auto_commit || !due || !certain {
+        if membership.auto_commit_at <= now.mono_ms && certain {
+            self.auto_commit_now(now);
+        }
+    }
+
+    /// Commits what has been processed, if that is wanted and no such commit is under way.
+    pub(super) fn auto_commit_now(&mut self, now: Now) {
+        let Some(membership) = &mut self.membership else { return };
+        if !self.config.enable_auto_commit || membership.auto_committing {
             return;
         }
         membership.auto_commit_at = now.mono_ms + self.config.auto_commit_interval_ms.max(1);
         let offsets = membership.news(lock(&self.cache).offsets(true));
         if !offsets.is_empty() {
-            membership.auto_committing = Some(offsets.clone());
+            membership.auto_committing = true;
             let timeout = self.config.common.default_api_timeout_ms;
             self.commits.commit(now, Asker::Auto, commits_of(offsets), timeout);
         }
@@ -285,11 +310,10 @@ impl ConsumerEngine {
 
     pub(super) fn auto_committed(&mut self, result: Result<ConsumerOutcome>) {
         let Some(membership) = &mut self.membership else { return };
-        let offsets = membership.auto_committing.take().unwrap_or_default();
-        match result {
-            Ok(_) => membership.committed.extend(offsets),
-            // The group moves on; whoever gets the partitions begins at the last commit.
-            Err(error) => self.events.push_back(ConsumerEvent::Error(error)),
+        membership.auto_committing = false;
+        // After an error the group moves on; whoever gets the partitions begins at the last commit.
+        if let Err(error) = result {
+            self.events.push_back(ConsumerEvent::Error(error));
         }
     }
 
@@ -301,18 +325,19 @@ impl ConsumerEngine {
             self.finish_leave(op, close, Ok(ConsumerOutcome::Ok));
             return;
         };
-        if let Some(earlier) = membership.leaving.take() {
-            self.done(earlier.op, Ok(ConsumerOutcome::Ok));
-        }
-        let Some(membership) = &mut self.membership else { return };
+        let earlier = membership.leaving.take().map(|earlier| earlier.op);
         let mut cache = lock(&self.cache);
         cache.hold_back(true);
         // A caller that closes has processed what it was given.
         let offsets = if auto_commit { membership.news(cache.offsets(false)) } else { Vec::new() };
         drop(cache);
-        membership.leaving = Some(Leaving { op, close, deadline, stage: Stage::Committing, error: None });
+        let commit = self.commits.commit(now, Asker::Farewell, commits_of(offsets), timeout_ms);
+        let stage = Stage::Committing(commit);
+        membership.leaving = Some(Leaving { op, close, deadline, stage, error: None });
         membership.stale_since = None;
-        self.commits.commit(now, Asker::Farewell, commits_of(offsets), timeout_ms);
+        if let Some(earlier) = earlier {
+            self.done(earlier, Ok(ConsumerOutcome::Ok));
+        }
     }
 
     fn drive_leaving(&mut self, now: Now) {
@@ -320,43 +345,40 @@ impl ConsumerEngine {
         // Commits wait while the group is being joined; leaving gives that up.
         let Some(leaving) = &mut membership.leaving else { return };
         let late = leaving.deadline <= now.mono_ms;
-        let stuck = leaving.stage == Stage::Committing && membership.member.identity().is_none();
-        if leaving.stage == Stage::Committed || (late && leaving.stage != Stage::Left) || stuck {
-            leaving.stage = Stage::Left;
-            let reason = if leaving.close { "the consumer is closed" } else { "the consumer unsubscribed" };
-            let coordinator = &membership.coordinator;
-            let awaited = membership.member.leave(now, &mut self.core, coordinator, reason, Tag::Member);
-            if !awaited || late {
-                self.left(now);
-            }
-        } else if late {
-            self.left(now);
+        let awaited = match leaving.stage {
+            Stage::Left => true,
+            Stage::Committing(_) if !late && membership.member.identity().is_some() => return,
+            _ => self.send_leave(now),
+        };
+        if !awaited || late {
+            self.left();
         }
     }
 
+    /// True when an answer will come.
+    fn send_leave(&mut self, now: Now) -> bool {
+        let Some(Membership { member, coordinator, leaving: Some(leaving), .. }) = &mut self.membership
+        else {
+            return false;
+        };
+        leaving.stage = Stage::Left;
+        let reason = if leaving.close { "the consumer is closed" } else { "the consumer unsubscribed" };
+        member.leave(now, &mut self.core, coordinator, reason, Tag::Member)
+    }
+
     /// `LeaveGroup` was answered, or need not be awaited.
-    pub(super) fn left(&mut self, _now: Now) {
+    pub(super) fn left(&mut self) {
         let Some(membership) = &mut self.membership else { return };
         let Some(leaving) = membership.leaving.take_if(|leaving| leaving.stage == Stage::Left) else {
             return;
         };
-        membership.release = Release::No;
         membership.topics.clear();
-        membership.committed.clear();
-        let revoked = std::mem::take(&mut membership.owned);
-        if !revoked.is_empty() {
-            self.events.push_back(ConsumerEvent::Revoked(revoked));
-        }
         let result = leaving.error.map_or(Ok(ConsumerOutcome::Ok), Err);
         self.finish_leave(leaving.op, leaving.close, result);
     }
 
     fn finish_leave(&mut self, op: u64, close: bool, result: Result<ConsumerOutcome>) {
-        let mut cache = lock(&self.cache);
-        cache.assign(Vec::new());
-        cache.hold_back(false);
-        drop(cache);
-        self.topics_dirty = true;
+        self.let_go(ConsumerEvent::Revoked);
         if close {
             self.shut();
         }
@@ -366,7 +388,7 @@ impl ConsumerEngine {
     pub(super) fn membership_timeouts(&self) -> impl Iterator<Item = u64> + '_ {
         self.membership.iter().flat_map(|membership| {
             let leaving = membership.leaving.as_ref().map(|leaving| leaving.deadline);
-            let auto = (self.config.enable_auto_commit && membership.auto_committing.is_none())
+            let auto = (self.config.enable_auto_commit && !membership.auto_committing)
                 .then_some(membership.auto_commit_at);
             let polls = (membership.member.is_active() && !membership.owned.is_empty()).then(|| {
                 let quiet_since = lock(&self.cache).last_poll_ms().max(membership.joined_at);

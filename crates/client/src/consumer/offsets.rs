@@ -10,7 +10,7 @@ use headrace_wire::time::Now;
 use super::cache::Ticket;
 use super::engine::Tag;
 use super::fetcher::later;
-use super::types::{ConsumerEvent, ConsumerOutcome, OffsetAt, StartAt, TopicPartition};
+use super::types::{ConsumerEvent, ConsumerOutcome, OffsetAt, StartAt, TopicPartition, some_of};
 use crate::core::{Backoff, Core, Lane, Target};
 use crate::error::{Error, Result};
 
@@ -322,8 +322,9 @@ impl Lookups {
                 .retain(|_, l| !matches!(l.purpose, Purpose::Caller { op: other, .. } if other == op));
             if let Some(caller) = self.ops.remove(&op) {
                 let detail = caller.last_error.map_or(String::new(), |error| error.to_string());
-                let error =
-                    Error::Timeout { what: "looking up offsets".into(), ms: caller.timeout_ms, detail };
+                let what =
+                    format!("looking up the offsets of {}", some_of(caller.found.iter().map(|f| &f.0)));
+                let error = Error::Timeout { what, ms: caller.timeout_ms, detail };
                 events.extend([ConsumerEvent::Done { op, result: Err(error) }]);
             }
         }

@@ -19,6 +19,19 @@ pub enum StartAt {
     Timestamp(i64),
 }
 
+/// How many partitions a message names.
+const NAMED_MAX: usize = 3;
+
+/// Some partitions by name, for messages.
+pub(super) fn some_of<'a>(partitions: impl IntoIterator<Item = &'a TopicPartition>) -> String {
+    let mut rest = partitions.into_iter();
+    let named: Vec<_> = rest.by_ref().take(NAMED_MAX).map(ToString::to_string).collect();
+    match rest.count() {
+        0 => named.join(", "),
+        more => format!("{} and {more} more", named.join(", ")),
+    }
+}
+
 /// A partition to read, from where, and up to where.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Assignment {

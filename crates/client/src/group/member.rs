@@ -74,7 +74,10 @@ enum State {
     Release,
     /// To send `JoinGroup`.
     Join,
-    Joining,
+    /// `JoinGroup` is under way. `again`: for topics that are not wanted any more.
+    Joining {
+        again: bool,
+    },
     /// The leader, waiting for metadata. Until when.
     Divide {
         protocol: Assignor,
@@ -178,6 +181,9 @@ impl Member {
     fn rejoin(&mut self) {
         self.state = match self.state {
             State::Stable | State::Release => State::Release,
+            // The answer brings the member id. Without it the group would have two members of us, and wait for the one
+            // that nobody is until its session ends.
+            State::Joining { .. } => State::Joining { again: true },
             _ => State::Join,
         };
         self.retry_at = 0;
@@ -193,7 +199,7 @@ impl Member {
         reason: &str,
         wrap: impl Fn(MemberTag) -> T,
     ) -> bool {
-        let joining = matches!(self.state, State::Joining | State::Syncing);
+        let joining = matches!(self.state, State::Joining { .. } | State::Syncing);
         let known = !self.id.is_empty() && self.is_active();
         self.state = State::Out;
         self.attempt += 1;
@@ -245,7 +251,7 @@ impl Member {
                 self.heartbeat(now, core, coordinator, node, &wrap);
                 None
             }
-            State::Out | State::Joining | State::Syncing => None,
+            State::Out | State::Joining { .. } | State::Syncing => None,
         }
     }
 
@@ -273,7 +279,7 @@ impl Member {
             ..JoinGroupRequest::default()
         };
         self.attempt += 1;
-        self.state = State::Joining;
+        self.state = State::Joining { again: false };
         self.counts = None;
         self.heartbeat_in_flight = false;
         let timeout = u64::from(self.settings.rebalance_timeout_ms) + JOIN_SLACK_MS;
@@ -291,29 +297,21 @@ impl Member {
         attempt: u64,
         result: Result<JoinGroupResponse>,
     ) -> Option<MemberEvent> {
-        if attempt != self.attempt || !matches!(self.state, State::Joining) {
+        let State::Joining { again } = self.state else { return None };
+        if attempt != self.attempt {
             return None;
         }
-        let response = match result {
-            Ok(response) => response,
-            Err(error) => return self.failed(now, core, coordinator, error),
-        };
-        let code = ErrorCode::new(response.error_code);
-        if code == ErrorCode::MEMBER_ID_REQUIRED {
-            self.id = response.member_id;
-            self.state = State::Join;
-            return None;
-        }
-        if code != ErrorCode::NONE {
-            let error = Error::broker(code, format!("joining group '{}'", coordinator.group()));
-            return self.failed(now, core, coordinator, error);
-        }
-        self.failures = 0;
-        self.generation = response.generation_id;
-        self.protocol = response.protocol_name.clone().unwrap_or_default();
-        let leads = response.leader == response.member_id && !response.skip_assignment;
-        self.id.clone_from(&response.member_id);
-        match self.division(now, response, leads) {
+        let state = result.and_then(|response| {
+            if ErrorCode::new(response.error_code) == ErrorCode::MEMBER_ID_REQUIRED {
+                self.id = response.member_id;
+                return Ok(State::Join);
+            }
+            check(response.error_code, "joining", coordinator)?;
+            self.failures = 0;
+            self.id.clone_from(&response.member_id);
+            if again { Ok(State::Join) } else { self.division(now, response) }
+        });
+        match state {
             Ok(state) => {
                 self.state = state;
                 None
@@ -322,7 +320,10 @@ impl Member {
         }
     }
 
-    fn division(&self, now: Now, response: JoinGroupResponse, leads: bool) -> Result<State> {
+    fn division(&mut self, now: Now, response: JoinGroupResponse) -> Result<State> {
+        self.generation = response.generation_id;
+        self.protocol = response.protocol_name.unwrap_or_default();
+        let leads = response.leader == response.member_id && !response.skip_assignment;
         let chosen = self.settings.assignors.iter().copied().find(|a| name_of(*a) == self.protocol);
         let Some(protocol) = chosen else {
             let why = format!("chose the assignor '{}', which was not offered", self.protocol);
@@ -399,12 +400,8 @@ impl Member {
             return None;
         }
         let assignment = result.and_then(|response| {
-            let code = ErrorCode::new(response.error_code);
-            if code == ErrorCode::NONE {
-                decode_assignment(response.assignment)
-            } else {
-                Err(Error::broker(code, format!("joining group '{}'", coordinator.group())))
-            }
+            check(response.error_code, "joining", coordinator)?;
+            decode_assignment(response.assignment)
         });
         match assignment {
             Ok(partitions) => {
@@ -463,25 +460,22 @@ impl Member {
         }
         self.heartbeat_in_flight = false;
         self.heartbeat_at = now.mono_ms + u64::from(self.settings.heartbeat_interval_ms);
-        let code = match result {
-            Ok(response) => ErrorCode::new(response.error_code),
-            Err(error) => {
-                coordinator.judge(&error);
-                self.heartbeat_at = now.mono_ms + self.settings.retry.first_ms.max(1);
-                return None;
-            }
-        };
-        self.heard_at = now.mono_ms;
-        match code {
-            ErrorCode::NONE => None,
-            ErrorCode::REBALANCE_IN_PROGRESS => {
+        if result.is_ok() {
+            self.heard_at = now.mono_ms;
+        }
+        match result.and_then(|response| check(response.error_code, "a heartbeat in", coordinator)) {
+            Ok(()) => None,
+            Err(error) if error.code() == Some(ErrorCode::REBALANCE_IN_PROGRESS) => {
                 self.rejoin();
                 None
             }
-            code => {
-                let error = Error::broker(code, format!("heartbeat in group '{}'", coordinator.group()));
-                self.failed(now, core, coordinator, error)
+            // Membership is kept in the log: a coordinator that is found anew, or loads its log, knows this member.
+            Err(error) if error.code().is_none_or(ErrorCode::retriable) => {
+                coordinator.judge(&error);
+                self.heartbeat_at = now.mono_ms + self.settings.retry.first_ms.max(1);
+                None
             }
+            Err(error) => self.failed(now, core, coordinator, error),
         }
     }
 
@@ -495,15 +489,7 @@ impl Member {
     ) -> Option<MemberEvent> {
         let was_member = matches!(self.state, State::Stable | State::Release);
         coordinator.judge(&error);
-        let code = error.code();
-        if was_member
-            && matches!(code, Some(ErrorCode::NOT_COORDINATOR | ErrorCode::COORDINATOR_NOT_AVAILABLE))
-        {
-            // Membership is kept in the log, so the new coordinator knows this member.
-            self.heartbeat_at = now.mono_ms;
-            return None;
-        }
-        match code {
+        match error.code() {
             Some(ErrorCode::UNKNOWN_MEMBER_ID) => {
                 self.id.clear();
                 self.generation = -1;
@@ -535,6 +521,12 @@ impl Member {
         let retry = if matches!(self.state, State::Out) { 0 } else { self.retry_at };
         [state, retry].into_iter()
     }
+}
+
+/// What the coordinator says about this member.
+fn check(code: i16, what: &str, coordinator: &Coordinator) -> Result<()> {
+    let error = |code| Error::broker(code, format!("{what} group '{}'", coordinator.group()));
+    ErrorCode::new(code).check().map_err(error)
 }
 
 /// Partitions by topic; 0 for a topic that is not known.

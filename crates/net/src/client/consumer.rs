@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use arrow_array::RecordBatch;
 use headrace_client::consumer::{
-    Assignment, CommitOffset, ConsumerCommand, ConsumerEngine, ConsumerEvent, ConsumerOutcome, OffsetAt,
-    Rows, SharedCache, StartAt, Taken, TopicPartition, lock,
+    Assignment, CommitOffset, ConsumerCommand, ConsumerEngine, ConsumerEvent, ConsumerOutcome, FetchCache,
+    OffsetAt, Rows, SharedCache, StartAt, Taken, TopicPartition, lock,
 };
 use headrace_client::error::{Error, Result};
 use headrace_client::options::ConsumerConfig;
@@ -74,7 +74,7 @@ impl ConsumerClient {
             if lock(&self.cache).begin_poll(self.clock.now().mono_ms) {
                 self.handle.send(ConsumerCommand::Wake);
             }
-            if let Some(rows) = self.take(max_records)? {
+            if let Some(rows) = self.take(|cache| cache.take(max_records))? {
                 return Ok(Some(rows));
             }
             if self.is_finished() || !self.ready.wait(seen, deadline, check)? {
@@ -95,22 +95,21 @@ impl ConsumerClient {
         let mut found: Vec<Rows> = Vec::new();
         let Some(first) = self.poll(max_records, deadline, check)? else { return Ok(found) };
         left -= first.len.min(left);
-        let partitions = self.assignment().len();
         found.push(first);
-        while left > 0 && found.len() < partitions {
-            // What is handed out counts from here on: an error is left for the next poll to raise.
-            let Some(rows) = self.take_unless(left, &found)? else { break };
+        while left > 0 {
+            let is_new = |partition: &TopicPartition| found.iter().all(|rows| rows.partition != *partition);
+            let Some(rows) = self.take(|cache| cache.take_more(left, is_new))? else { break };
             left -= rows.len.min(left);
             found.push(rows);
         }
         Ok(found)
     }
 
-    /// What is there now, decoding what was kept compressed in this thread. A poll begins before it, not in it: that
+    /// What `next` takes now, decoding what was kept compressed in this thread. A poll begins before it, not in it: that
     /// marks as processed what was handed out, so also the first batches of the same `poll_all`.
-    fn take(&self, max_records: usize) -> Result<Option<Rows>> {
+    fn take(&self, mut next: impl FnMut(&mut FetchCache) -> Option<Taken>) -> Result<Option<Rows>> {
         loop {
-            let taken = lock(&self.cache).take(max_records);
+            let taken = next(&mut lock(&self.cache));
             match taken {
                 None => return Ok(None),
                 Some(Taken::Failed(error)) => return Err(error),
@@ -126,14 +125,6 @@ impl ConsumerClient {
                     self.ready.notify();
                 }
             }
-        }
-    }
-
-    fn take_unless(&self, max_records: usize, found: &[Rows]) -> Result<Option<Rows>> {
-        let next = lock(&self.cache).next_partition();
-        match next {
-            Some(partition) if found.iter().all(|rows| rows.partition != partition) => self.take(max_records),
-            _ => Ok(None),
         }
     }
 

@@ -272,3 +272,26 @@ fn check(models: &mut [Model], rows: &Rows, max: usize) {
     assert!((1..=max).contains(&rows.len));
     assert!(rows.next_offset > *expected.last().unwrap());
 }
+
+#[test]
+fn more_rows_to_go_with_others_stop_before_an_error_and_before_what_is_not_wanted() {
+    let mut cache = cache_of(3);
+    let tickets = [0, 1, 2].map(|partition| ticket(&cache, partition));
+    cache.push_chunk(tickets[0], chunk(0, 0, 2));
+    cache.push_raw(tickets[1], raw(0, 2));
+    cache.push_chunk(tickets[1], chunk(1, 2, 2));
+    cache.fail(tickets[2], Error::Closed, false);
+    assert_eq!(take(&mut cache, 10), Some((0, vec![0, 1])));
+    // The second partition has to be decoded first, and is still the next one then.
+    let Some(Taken::Decode(job)) = cache.take_more(10, |_| true) else { panic!("it is compressed") };
+    cache.put_back(job.run());
+    assert!(cache.take_more(10, |partition| *partition != tp(1)).is_none());
+    let Some(Taken::Rows(rows)) = cache.take_more(10, |_| true) else { panic!("rows were there") };
+    assert_eq!((rows.partition.partition, offsets(&rows)), (1, vec![0, 1]));
+    assert!(cache.take_more(10, |_| true).is_none(), "the third partition has an error");
+    assert!(matches!(cache.take(10), Some(Taken::Failed(_))));
+    assert_eq!(take(&mut cache, 10), Some((1, vec![2, 3])));
+    cache.push_chunk(tickets[0], chunk(0, 2, 2));
+    cache.fail_all(Error::Closed);
+    assert!(cache.take_more(10, |_| true).is_none(), "the consumer has an error");
+}

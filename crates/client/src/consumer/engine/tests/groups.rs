@@ -1,6 +1,8 @@
 //! A group coordinator for several engines, and what members do with it.
 
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
 
 use bytes::Bytes;
 use headrace_wire::compression::Codec;
@@ -14,7 +16,9 @@ use headrace_wire::messages::{
 };
 
 use super::kafka::{Bench, Kafka, named, tp};
-use crate::consumer::{ConsumerCommand, ConsumerEvent, ConsumerOutcome, TopicPartition, lock};
+use crate::consumer::{
+    CommitOffset, ConsumerCommand, ConsumerEvent, ConsumerOutcome, StartAt, TopicPartition, lock,
+};
 use crate::core::scripted::{Answer, Incoming};
 use crate::engine::ConnId;
 use crate::error::Error;
@@ -23,6 +27,8 @@ const MEMBER_ID_REQUIRED: i16 = 79;
 const UNKNOWN_MEMBER_ID: i16 = 25;
 const ILLEGAL_GENERATION: i16 = 22;
 const REBALANCE_IN_PROGRESS: i16 = 27;
+const COORDINATOR_LOAD_IN_PROGRESS: i16 = 14;
+const NOT_COORDINATOR: i16 = 16;
 
 #[derive(Default)]
 struct GroupMember {
@@ -202,6 +208,13 @@ pub(super) fn refused_commit(incoming: &Incoming, error_code: i16) -> Answer {
     incoming.reply::<OffsetCommitRequest>(&response)
 }
 
+/// Requests that wait for their answers, the oldest in front.
+type Held = Rc<RefCell<VecDeque<Incoming>>>;
+
+fn kinds(held: &Held) -> Vec<ApiKey> {
+    held.borrow().iter().map(|incoming| incoming.key).collect()
+}
+
 /// Engines of one group, and one clock.
 struct Crowd(Vec<Bench>);
 
@@ -266,6 +279,39 @@ impl Crowd {
             self.deliver();
         }
         got
+    }
+
+    /// From now on a member's requests to the coordinator are taken, and answered only by [`Crowd::release`].
+    fn hold(&mut self, who: usize) -> Held {
+        let held = Held::default();
+        let taken = held.clone();
+        self.0[who].kafka.script = Some(Box::new(move |incoming| {
+            let keys = [ApiKey::JoinGroup, ApiKey::Heartbeat, ApiKey::LeaveGroup, ApiKey::OffsetCommit];
+            keys.contains(&incoming.key).then(|| {
+                taken.borrow_mut().push_back(incoming.clone());
+                Answer::Silence
+            })
+        }));
+        held
+    }
+
+    /// Answers the oldest request that was held.
+    fn release(&mut self, who: usize, held: &Held) {
+        let incoming = held.borrow_mut().pop_front().expect("something is held");
+        let script = self.0[who].kafka.script.take();
+        if let Answer::Bytes(bytes) = self.0[who].kafka.answer(&incoming) {
+            self.0[who].world.push(incoming.conn, &bytes);
+        }
+        self.0[who].kafka.script = script;
+        self.0[who].settle();
+        self.deliver();
+    }
+
+    fn release_all(&mut self, who: usize, held: &Held) {
+        while !held.borrow().is_empty() {
+            self.release(who, held);
+        }
+        self.0[who].kafka.script = None;
     }
 
     fn assignment(&self, who: usize) -> Vec<TopicPartition> {
@@ -463,4 +509,132 @@ fn closing_while_the_group_is_being_joined_does_not_wait_for_it() {
     crowd.run(1_000);
     assert_eq!(crowd.0[1].result(op), Some(Ok(ConsumerOutcome::Ok)));
     assert_eq!(crowd.0[0].kafka.member.borrow().left.len(), 1);
+}
+
+#[test]
+fn a_close_during_a_rebalance_waits_for_its_own_commit() {
+    let mut crowd = Crowd::new(2, 1, &[]);
+    crowd.subscribe(0);
+    assert_eq!(crowd.0[0].poll(3).unwrap().unwrap().len(), 3);
+    crowd.subscribe(1);
+    crowd.run(4_000);
+    let held = crowd.hold(0);
+    // This poll says that the three rows are processed: they are committed, to let go of the partition.
+    assert_eq!(crowd.0[0].poll(1), None);
+    assert_eq!(kinds(&held), [ApiKey::OffsetCommit]);
+    let op = crowd.0[0].command(|op| ConsumerCommand::Close { op, timeout_ms: 5_000 });
+    assert_eq!(kinds(&held), [ApiKey::OffsetCommit; 2]);
+    crowd.release(0, &held);
+    assert_eq!(kinds(&held), [ApiKey::OffsetCommit], "nobody leaves before the last commit is answered");
+    crowd.release(0, &held);
+    assert_eq!(kinds(&held), [ApiKey::LeaveGroup]);
+    crowd.release_all(0, &held);
+    assert_eq!(crowd.0[0].result(op), Some(Ok(ConsumerOutcome::Ok)));
+}
+
+#[test]
+fn subscribing_before_the_group_has_been_left_joins_it_again() {
+    let mut crowd = Crowd::new(1, 1, &[]);
+    crowd.subscribe(0);
+    assert_eq!(crowd.0[0].poll(4).unwrap().unwrap().len(), 4);
+    let held = crowd.hold(0);
+    let left = crowd.0[0].command(|op| ConsumerCommand::Unsubscribe { op });
+    assert_eq!(kinds(&held), [ApiKey::OffsetCommit]);
+    crowd.subscribe(0);
+    assert_eq!(crowd.0[0].result(left), Some(Ok(ConsumerOutcome::Ok)));
+    crowd.release_all(0, &held);
+    assert_eq!(crowd.0[0].kafka.member.borrow().left.len(), 1);
+    assert_eq!(crowd.poll_for(1_000).remove(0), named("t", 0, 4..10));
+    assert_eq!(crowd.assignment(0), [tp("t", 0)]);
+}
+
+#[test]
+fn assigning_before_the_group_has_been_left_keeps_what_is_assigned() {
+    let mut crowd = Crowd::new(1, 2, &[("enable.auto.commit", "false")]);
+    crowd.subscribe(0);
+    let held = crowd.hold(0);
+    crowd.0[0].command(|op| ConsumerCommand::Unsubscribe { op });
+    assert_eq!(kinds(&held), [ApiKey::LeaveGroup]);
+    crowd.0[0].assign(&[("t", 1)], StartAt::Earliest);
+    crowd.release_all(0, &held);
+    crowd.run(1_000);
+    assert_eq!(crowd.assignment(0), [tp("t", 1)]);
+}
+
+#[test]
+fn subscribing_twice_makes_one_member() {
+    let mut crowd = Crowd::new(1, 1, &[]);
+    let held = crowd.hold(0);
+    crowd.subscribe(0);
+    crowd.subscribe(0);
+    crowd.release_all(0, &held);
+    crowd.run(1_000);
+    assert_eq!(crowd.assignment(0), [tp("t", 0)]);
+    assert_eq!(crowd.0[0].kafka.member.borrow().next_member, 1);
+}
+
+#[test]
+fn a_subscription_that_changes_while_the_group_is_joined_is_told_to_the_group() {
+    let mut crowd = Crowd::new(1, 1, &[]);
+    crowd.0[0].kafka.layout.topics.push(("u", vec![1]));
+    crowd.0[0].kafka.logs.insert(("u".into(), 0), super::kafka::Log::default());
+    crowd.0[0].world.settle(&mut |_| Answer::Silence);
+    let held = crowd.hold(0);
+    crowd.subscribe(0);
+    // The member id is given; the JoinGroup that carries it is parked.
+    crowd.release(0, &held);
+    assert_eq!(kinds(&held), [ApiKey::JoinGroup]);
+    crowd.0[0].ok(|op| ConsumerCommand::Subscribe { op, topics: vec!["t".to_owned(), "u".to_owned()] });
+    crowd.release_all(0, &held);
+    crowd.run(1_000);
+    assert_eq!(crowd.assignment(0), [tp("t", 0), tp("u", 0)]);
+    assert_eq!(crowd.0[0].kafka.member.borrow().next_member, 1);
+}
+
+#[test]
+fn a_coordinator_that_is_none_any_more_is_not_asked_without_a_pause() {
+    let mut crowd = Crowd::new(1, 1, &[]);
+    crowd.subscribe(0);
+    crowd.poll_for(500);
+    let busy = [NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS].repeat(500);
+    crowd.0[0].kafka.member.borrow_mut().heartbeat_errors = busy;
+    crowd.run(4_000);
+    let asked = 1_000 - crowd.0[0].kafka.member.borrow().heartbeat_errors.len();
+    assert!((5..=50).contains(&asked), "{asked} heartbeats");
+    assert_eq!(crowd.count(0, |e| matches!(e, ConsumerEvent::Lost(_))), 0);
+}
+
+#[test]
+fn a_commit_of_before_a_rebalance_is_not_made_after_it() {
+    let mut crowd = Crowd::new(1, 1, &[("enable.auto.commit", "false")]);
+    crowd.subscribe(0);
+    crowd.0[0].drain();
+    crowd.0[0].kafka.script = Some(Box::new(|incoming| {
+        let refuse = || refused_commit(incoming, COORDINATOR_LOAD_IN_PROGRESS);
+        (incoming.key == ApiKey::OffsetCommit).then(refuse)
+    }));
+    let op = crowd.0[0].command(|op| ConsumerCommand::Commit { op, offsets: None, timeout_ms: 60_000 });
+    crowd.0[0].kafka.member.borrow_mut().heartbeat_errors.push(ILLEGAL_GENERATION);
+    crowd.run(4_000);
+    assert_eq!(crowd.0[0].kafka.member.borrow().generation, 2);
+    crowd.0[0].kafka.script = None;
+    crowd.run(4_000);
+    let error = crowd.0[0].result(op).unwrap().unwrap_err();
+    assert_eq!((error.kafka_name(), error.place().partition), ("ILLEGAL_GENERATION", Some(0)));
+    assert!(crowd.0[0].kafka.commits.is_empty());
+}
+
+#[test]
+fn auto_commit_goes_on_from_what_the_caller_has_committed() {
+    let mut crowd = Crowd::new(1, 1, &[("auto.commit.interval.ms", "1000")]);
+    crowd.subscribe(0);
+    crowd.poll_for(2_000);
+    let at = ("t".to_owned(), 0);
+    assert_eq!(crowd.0[0].kafka.committed.borrow()[&at], 10);
+    let offsets =
+        vec![CommitOffset { partition: tp("t", 0), offset: 5, leader_epoch: -1, metadata: String::new() }];
+    crowd.0[0].ok(|op| ConsumerCommand::Commit { op, offsets: Some(offsets), timeout_ms: 1_000 });
+    assert_eq!(crowd.0[0].kafka.committed.borrow()[&at], 5);
+    crowd.0[0].ok(|op| ConsumerCommand::Close { op, timeout_ms: 1_000 });
+    assert_eq!(crowd.0[0].kafka.committed.borrow()[&at], 10);
 }

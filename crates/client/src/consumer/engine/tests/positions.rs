@@ -286,3 +286,53 @@ fn a_close_ends_what_is_still_open() {
     assert!(lock(&bench.world.engine.cache).assignment().is_empty());
     assert!(!bench.world.events.iter().any(|e| matches!(e, ConsumerEvent::Error(_))));
 }
+
+#[test]
+fn a_position_that_cannot_come_is_not_waited_for() {
+    let mut bench = Bench::new(ten(), &[("auto.offset.reset", "none")]);
+    bench.assign(&[("t", 0)], StartAt::Committed);
+    let op = bench.command(|op| ConsumerCommand::Position { op, partition: tp("t", 0), timeout_ms: 60_000 });
+    let error = bench.result(op).expect("at once").unwrap_err();
+    assert!(matches!(error, Error::Config { .. }), "{error}");
+}
+
+#[test]
+fn an_error_that_may_pass_is_told_once_however_often_it_came() {
+    let mut bench = Bench::new(ten(), &[]);
+    bench.kafka.fetch_errors = vec![(0, ErrorCode::TOPIC_AUTHORIZATION_FAILED.code()); 1_000];
+    bench.assign(&[("t", 0)], StartAt::Offset(0));
+    bench.run(30_000);
+    assert!(bench.kafka.fetches.len() > 10);
+    let error = bench.poll_error();
+    assert_eq!((error.place().topic.as_deref(), error.place().partition), (Some("t"), Some(0)));
+    assert_eq!(bench.poll(1), None);
+}
+
+#[test]
+fn assigning_something_else_commits_what_was_processed() {
+    let options = [("group.id", "g"), ("auto.commit.interval.ms", "600000")];
+    let mut bench = Bench::new(ten(), &options);
+    bench.assign(&[("t", 0)], StartAt::Earliest);
+    bench.run(1);
+    assert_eq!(bench.poll(4).unwrap().unwrap().len(), 4);
+    assert_eq!(bench.poll(2).unwrap().unwrap().len(), 2);
+    bench.ok(|op| ConsumerCommand::Assign { op, partitions: Vec::new() });
+    assert_eq!(bench.kafka.committed.borrow()[&("t".to_owned(), 0)], 4);
+}
+
+#[test]
+fn what_takes_too_long_is_named() {
+    let mut bench = Bench::new(ten(), &[("group.id", "g")]);
+    bench.kafka.script = Some(Box::new(|incoming| {
+        let silent = [ApiKey::ListOffsets, ApiKey::OffsetFetch].contains(&incoming.key);
+        silent.then_some(Answer::Silence)
+    }));
+    let targets = vec![(tp("t", 0), -1)];
+    let list = bench.command(|op| ConsumerCommand::ListOffsets { op, targets, timeout_ms: 500 });
+    let partitions = (0..9).map(|partition| tp("t", partition)).collect();
+    let fetch = bench.command(|op| ConsumerCommand::Committed { op, partitions, timeout_ms: 500 });
+    bench.run(1_000);
+    let text = |bench: &mut Bench, op| bench.result(op).unwrap().unwrap_err().to_string();
+    assert!(text(&mut bench, list).contains("t-0 "), "the partition is named");
+    assert!(text(&mut bench, fetch).contains("t-0, t-1, t-2 and 6 more"), "some are named");
+}
