@@ -161,8 +161,9 @@ impl Accumulator {
         };
         let index = self.topic_for_append(name)?;
         let share = self.config().batch_bytes;
+        let room = self.bytes_sure_to_fit().min(BYTES_PER_TURN);
         for row in from..turn.until {
-            if row > from && (block.bytes >= BYTES_PER_TURN || block.sticky_bytes >= share) {
+            if row > from && (block.bytes >= room || block.sticky_bytes >= share) {
                 break;
             }
             if topic.is_none() && rows.topic(row) != Some(name) {
@@ -183,6 +184,16 @@ impl Accumulator {
             block.add(key, row, bytes);
         }
         Ok(())
+    }
+
+    /// Bytes of rows of one partition that fit into free memory, about: what [`Self::has_memory_for`] will allow. So
+    /// that no rows are looked at again and again while the buffer is nearly full.
+    fn bytes_sure_to_fit(&self) -> usize {
+        let free = usize::try_from(self.buffer_bytes_free()).unwrap_or(usize::MAX);
+        let (batch, rounding) = (self.config().batch_bytes.max(1), CHUNK_BYTES + BatchHeader::LEN);
+        let spare = free.saturating_sub(4 * rounding);
+        // Of each kibibyte, the share that is not the rounding of two batches.
+        (spare >> 10).saturating_mul((batch << 10) / (batch + 2 * rounding))
     }
 
     /// Whether a block fits into free memory, whichever way its rows fall into batches.
