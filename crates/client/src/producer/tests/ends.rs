@@ -69,7 +69,7 @@ fn a_full_buffer_sends_open_batches_before_their_time() {
     world.advance(50);
     assert!(world.served.is_empty());
     let refused = world.append(4, "x").unwrap_err();
-    assert!(matches!(refused, AppendError::Full { .. }));
+    assert!(matches!(refused, AppendError::Full));
     assert!(refused.into_error(7).to_string().contains("buffer.memory"));
     assert!(world.events.contains(&ProducerEvent::Room));
     world.append(4, "x").unwrap();
