@@ -19,6 +19,8 @@ use crate::options::{CompressionType, Partitioner, ProducerConfig};
 const RECORD_OVERHEAD_BYTES: usize = 36;
 /// Most bytes that a header has around its key and value.
 pub(super) const HEADER_OVERHEAD_BYTES: usize = 10;
+/// Free bytes at which callers that found the buffer full look again, at most a quarter of it.
+const ROOM_BYTES: u64 = 1 << 20;
 /// Most topics that one producer keeps; a caller that names more is told so.
 const TOPICS_MAX: usize = 100_000;
 
@@ -172,7 +174,7 @@ enum Gate {
 
 /// What callers and the engine have to tell each other.
 #[derive(Debug, Default)]
-#[expect(clippy::struct_excessive_bools, reason = "four signals that rise and fall on their own")]
+#[expect(clippy::struct_excessive_bools, reason = "signals that rise and fall on their own")]
 struct Signals {
     /// A caller found the pool full: open batches go out before their time, so that memory comes back.
     pressure: bool,
@@ -182,6 +184,10 @@ struct Signals {
     wake_pending: bool,
     /// A caller was turned away and may be waiting.
     turned_away: bool,
+    /// Memory came back since a caller was last told to look again.
+    released: bool,
+    /// Something else that callers wait for has happened: a topic became known, the producer closed.
+    decided: bool,
 }
 
 /// Batches that are being filled or wait to be sent, and the memory they hold. Shared between callers and the engine
@@ -204,7 +210,6 @@ pub struct Accumulator {
     /// Open batches below this id are not waited for (flush).
     hurry_below: u64,
     signals: Signals,
-    generation: u64,
     jobs: Vec<SealJob>,
 }
 
@@ -225,16 +230,8 @@ impl Accumulator {
             next_id: 0,
             hurry_below: 0,
             signals: Signals::default(),
-            generation: 0,
             jobs: Vec::new(),
         }
-    }
-
-    /// Grows whenever a caller that was turned away may have a better chance: memory came back, a topic became known,
-    /// the producer closed. Compare under the lock before waiting.
-    #[must_use]
-    pub fn generation(&self) -> u64 {
-        self.generation
     }
 
     /// `buffer.memory`, in bytes.
@@ -327,7 +324,7 @@ impl Accumulator {
             TopicState::Unknown => {
                 let last = self.topics[index as usize].trouble.clone();
                 self.signals.turned_away = true;
-                Err(AppendError::NeedMetadata { topic: name.to_owned(), generation: self.generation, last })
+                Err(AppendError::NeedMetadata { topic: name.to_owned(), last })
             }
         }
     }
@@ -525,7 +522,7 @@ impl Accumulator {
         self.signals.pressure = true;
         self.signals.turned_away = true;
         self.signals.news = true;
-        AppendError::Full { generation: self.generation }
+        AppendError::Full
     }
 
     pub(super) fn too_large(&self, key: PartitionKey, bytes: usize, option: &'static str) -> AppendError {
@@ -611,10 +608,20 @@ impl Accumulator {
         std::mem::take(&mut self.wanted)
     }
 
-    /// Whether a caller was turned away and its chances have changed since.
-    pub(super) fn take_room(&mut self, since: u64) -> bool {
-        let room = self.signals.turned_away && self.generation != since;
-        self.signals.turned_away &= !room;
+    /// Whether a caller that was turned away should look again. It is not told for every batch that ends, since to wake
+    /// a thread costs as much as to encode some hundred records: enough memory must be there for a good turn, unless
+    /// nothing is on its way (`idle`), when waiting would not bring more.
+    pub(super) fn take_room(&mut self, idle: bool) -> bool {
+        let signals = &mut self.signals;
+        let enough = idle || self.pool.free() >= ROOM_BYTES.min(self.pool.total() / 4);
+        let room = signals.turned_away && (signals.decided || signals.released && enough);
+        if room {
+            // Whoever still finds too little will say so again.
+            signals.pressure = false;
+        }
+        if room || !signals.turned_away {
+            (signals.turned_away, signals.released, signals.decided) = (false, false, false);
+        }
         room
     }
 
@@ -659,7 +666,7 @@ impl Accumulator {
         }
         if !matches!(topic.state, TopicState::Ready) && topic.count > 0 {
             topic.state = TopicState::Ready;
-            self.generation += 1;
+            self.signals.decided = true;
         }
     }
 
@@ -670,7 +677,7 @@ impl Accumulator {
         topic.trouble = Some(error.clone());
         if !error.retriable() {
             topic.state = TopicState::Refused(error.clone());
-            self.generation += 1;
+            self.signals.decided = true;
         } else if matches!(topic.state, TopicState::Ready) {
             for partition in &mut topic.partitions {
                 partition.leader = None;
@@ -800,9 +807,7 @@ impl Accumulator {
     pub(super) fn release(&mut self, bytes: u64) {
         if bytes > 0 {
             self.pool.release(bytes);
-            self.generation += 1;
-            // Whoever still finds too little will say so again.
-            self.signals.pressure = false;
+            self.signals.released = true;
         }
     }
 
@@ -822,13 +827,13 @@ impl Accumulator {
         if matches!(self.gate, Gate::Open) {
             self.gate = Gate::Closed;
         }
-        self.generation += 1;
+        self.signals.decided = true;
     }
 
     /// No more appends, for a reason that every caller is told.
     pub(super) fn fail(&mut self, error: Error) {
         self.gate = Gate::Failed(error);
-        self.generation += 1;
+        self.signals.decided = true;
     }
 }
 

@@ -31,8 +31,7 @@ impl Appender {
         Self { shared, wake }
     }
 
-    /// The accumulator under its lock, for a wait on a condition variable: compare
-    /// [`Accumulator::generation`] with the error's, then wait on this guard.
+    /// The accumulator under its lock.
     ///
     /// A caller that panicked under the lock has left whole batches behind at worst one record short, so the lock is
     /// taken all the same.

@@ -40,7 +40,6 @@ pub struct ProducerEngine {
     /// Where the next request of many partitions starts.
     rotation: usize,
     cluster_seen: Option<u64>,
-    room_seen: u64,
     flushes: VecDeque<(u64, BatchId)>,
     closing: Option<Closing>,
     wake_at: Option<u64>,
@@ -157,7 +156,6 @@ impl ProducerEngine {
             held_by_wire: HashMap::new(),
             rotation: 0,
             cluster_seen: None,
-            room_seen: 0,
             flushes: VecDeque::new(),
             closing: None,
             wake_at: None,
@@ -683,10 +681,10 @@ impl ProducerEngine {
             self.closing = Some(closing);
         }
         self.end_flushes(accumulator);
-        if accumulator.take_room(self.room_seen) {
+        let idle = self.nodes.values().all(|node| node.in_flight == 0);
+        if accumulator.take_room(idle) {
             self.events.push_back(ProducerEvent::Room);
         }
-        self.room_seen = accumulator.generation();
     }
 
     fn close(&mut self, now: Now, op: u64, timeout_ms: u64) {

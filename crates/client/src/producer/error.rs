@@ -6,17 +6,12 @@ use crate::error::Error;
 /// both. Nothing of the failed record or row was kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AppendError {
-    /// `buffer.memory` is used up. Wait until the generation changes, then try again.
-    Full {
-        /// See [`super::Accumulator::generation`].
-        generation: u64,
-    },
-    /// No broker has told about the topic yet. Wait until the generation changes, then try again.
+    /// `buffer.memory` is used up. Wait for [`super::ProducerEvent::Room`], then try again.
+    Full,
+    /// No broker has told about the topic yet. Wait for [`super::ProducerEvent::Room`], then try again.
     NeedMetadata {
         /// Which topic.
         topic: String,
-        /// See [`super::Accumulator::generation`].
-        generation: u64,
         /// What the brokers last said.
         last: Option<Error>,
     },
@@ -49,25 +44,22 @@ pub enum AppendError {
 }
 
 impl AppendError {
-    /// The generation to see changed before another try, if waiting may help.
+    /// Whether waiting may help.
     #[must_use]
-    pub fn waits_for(&self) -> Option<u64> {
-        match self {
-            Self::Full { generation } | Self::NeedMetadata { generation, .. } => Some(*generation),
-            _ => None,
-        }
+    pub fn may_pass(&self) -> bool {
+        matches!(self, Self::Full | Self::NeedMetadata { .. })
     }
 
     /// The error for the user, after `waited_ms` (`max.block.ms`) have passed where it was one to wait for.
     #[must_use]
     pub fn into_error(self, waited_ms: u64) -> Error {
         match self {
-            Self::Full { .. } => Error::Timeout {
+            Self::Full => Error::Timeout {
                 what: "waiting for producer memory".to_owned(),
                 ms: waited_ms,
                 detail: "buffer.memory is used up by records that are still on their way".to_owned(),
             },
-            Self::NeedMetadata { topic, last, .. } => Error::Timeout {
+            Self::NeedMetadata { topic, last } => Error::Timeout {
                 what: format!("waiting for metadata of topic '{topic}'"),
                 ms: waited_ms,
                 detail: last.map(|error| error.to_string()).unwrap_or_default(),

@@ -68,8 +68,7 @@ pub enum ProducerEvent {
         /// Where it lies, or why it does not, or may not.
         result: Result<BatchAck, Error>,
     },
-    /// Callers that were turned away with [`AppendError::Full`] or [`AppendError::NeedMetadata`], or any other waiter on
-    /// [`Accumulator::generation`], should look again.
+    /// Callers that were turned away with [`AppendError::Full`] or [`AppendError::NeedMetadata`] should look again.
     Room,
     /// A flush or close has ended.
     Done {

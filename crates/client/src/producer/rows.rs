@@ -18,6 +18,8 @@ use crate::error::Error;
 const ROWS_PER_TURN: usize = 32 * 1024;
 /// Most rows sorted by partition at once: their places stay in the CPU's cache.
 const ROWS_PER_BLOCK: usize = 4096;
+/// Fewest neighbouring rows of one partition that are appended without being sorted first.
+const ROWS_PER_RUN_MIN: usize = 32;
 /// Most bytes taken under one hold of the lock, to within a record.
 const BYTES_PER_TURN: usize = 1 << 20;
 
@@ -59,6 +61,14 @@ impl Appender {
     }
 }
 
+/// What went into one batch.
+struct Filled {
+    rows: usize,
+    bytes: usize,
+    /// The batch takes no more.
+    ended: bool,
+}
+
 #[derive(Clone, Copy)]
 struct Turn<'a> {
     now: Now,
@@ -70,6 +80,12 @@ impl Turn<'_> {
     fn bytes_max(&self, row: usize) -> usize {
         let headers = self.rows.headers(row).count().saturating_mul(HEADER_OVERHEAD_BYTES);
         record_bytes_max(0, self.rows.payload_bytes(row), headers)
+    }
+
+    /// Where a run of rows that name the same partition ends, if it is long enough to be worth its own way.
+    fn run(&self, row: usize) -> Option<usize> {
+        let end = row + self.rows.partition_run(row..self.until);
+        (end - row >= ROWS_PER_RUN_MIN).then_some(end)
     }
 }
 
@@ -88,32 +104,44 @@ impl Accumulator {
         while row < turn.until && bytes < BYTES_PER_TURN {
             let size = turn.bytes_max(row);
             let key = self.sticky_with_room(topic, size);
-            self.make_room(turn.now, key, size, false)?;
-            // Memory for as much as the batch may still take; what it does not need comes back at once.
-            let batch_bytes = self.config().batch_bytes;
-            let until =
-                if self.charge_to(key, charge_for(batch_bytes), false) { turn.until } else { row + 1 };
-            let Some(slot) = self.open_slot(key) else { return Err(AppendError::Closed) };
-            let Body::Open(builder) = &mut slot.body else { return Err(AppendError::Closed) };
-            let before = builder.estimated_size();
-            let taken = append(turn.rows, row..until, builder, turn.now.wall_ms);
-            let (batch, grown) = (slot.id, builder.estimated_size() - before);
-            self.charge_what_is_used(key);
-            if taken == 0 {
-                return Err(self.refused(key, size));
-            }
-            tally.add(key, batch, taken);
-            row += taken;
-            bytes += grown;
-            let ended = if row < until {
-                self.seal_last(key);
-                true
-            } else {
-                self.seal_if_full(key)
-            };
-            self.count_sticky(topic, grown, ended);
+            let filled = self.fill_batch(turn, key, row..turn.until, tally)?;
+            row += filled.rows;
+            bytes += filled.bytes;
+            self.count_sticky(topic, filled.bytes, filled.ended);
         }
         Ok(())
+    }
+
+    /// Appends rows to one batch of a partition, from the first on: at least one, at most until the batch is full.
+    fn fill_batch(
+        &mut self,
+        turn: &Turn<'_>,
+        key: PartitionKey,
+        rows: Range<usize>,
+        tally: &mut Tally,
+    ) -> Result<Filled, AppendError> {
+        let size = turn.bytes_max(rows.start);
+        self.make_room(turn.now, key, size, false)?;
+        // Memory for as much as the batch may still take; what it does not need comes back at once.
+        let whole = charge_for(self.config().batch_bytes);
+        let until = if self.charge_to(key, whole, false) { rows.end } else { rows.start + 1 };
+        let Some(slot) = self.open_slot(key) else { return Err(AppendError::Closed) };
+        let Body::Open(builder) = &mut slot.body else { return Err(AppendError::Closed) };
+        let before = builder.estimated_size();
+        let taken = append(turn.rows, rows.start..until, builder, turn.now.wall_ms);
+        let (batch, bytes) = (slot.id, builder.estimated_size() - before);
+        self.charge_what_is_used(key);
+        if taken == 0 {
+            return Err(self.refused(key, size));
+        }
+        tally.add(key, batch, taken);
+        let ended = if rows.start + taken < until {
+            self.seal_last(key);
+            true
+        } else {
+            self.seal_if_full(key)
+        };
+        Ok(Filled { rows: taken, bytes, ended })
     }
 
     /// Rows whose key, partition or topic says where they go.
@@ -128,6 +156,16 @@ impl Accumulator {
         let mut bytes = 0;
         let mut most = ROWS_PER_BLOCK;
         while row < turn.until && bytes < BYTES_PER_TURN {
+            if let Some((topic, run)) = topic.zip(turn.run(row)) {
+                let topic = self.topic_for_append(topic)?;
+                let (key, _) = self.choose(topic, turn.rows.partition(row), None, 0)?;
+                while row < run && bytes < BYTES_PER_TURN {
+                    let filled = self.fill_batch(turn, key, row..run, tally)?;
+                    row += filled.rows;
+                    bytes += filled.bytes;
+                }
+                continue;
+            }
             let block_turn = Turn { until: turn.until.min(row.saturating_add(most)), ..*turn };
             let mut block = Block::default();
             let stopped = self.fill_block(&block_turn, topic, row, &mut block);
@@ -161,8 +199,9 @@ impl Accumulator {
         };
         let index = self.topic_for_append(name)?;
         let share = self.config().batch_bytes;
+        let room = self.bytes_sure_to_fit().min(BYTES_PER_TURN);
         for row in from..turn.until {
-            if row > from && (block.bytes >= BYTES_PER_TURN || block.sticky_bytes >= share) {
+            if row > from && (block.bytes >= room || block.sticky_bytes >= share) {
                 break;
             }
             if topic.is_none() && rows.topic(row) != Some(name) {
@@ -183,6 +222,16 @@ impl Accumulator {
             block.add(key, row, bytes);
         }
         Ok(())
+    }
+
+    /// Bytes of rows of one partition that fit into free memory, about: what [`Self::has_memory_for`] will allow. So
+    /// that no rows are looked at again and again while the buffer is nearly full.
+    fn bytes_sure_to_fit(&self) -> usize {
+        let free = usize::try_from(self.buffer_bytes_free()).unwrap_or(usize::MAX);
+        let (batch, rounding) = (self.config().batch_bytes.max(1), CHUNK_BYTES + BatchHeader::LEN);
+        let spare = free.saturating_sub(4 * rounding);
+        // Of each kibibyte, the share that is not the rounding of two batches.
+        (spare >> 10).saturating_mul((batch << 10) / (batch + 2 * rounding))
     }
 
     /// Whether a block fits into free memory, whichever way its rows fall into batches.

@@ -102,6 +102,12 @@ impl Rows {
         self.partition.as_ref().and_then(|partition| partition.get(row))
     }
 
+    /// How many of `rows`, from the first on, ask for the same partition as the first; 0 if that asks for none.
+    #[must_use]
+    pub fn partition_run(&self, rows: Range<usize>) -> usize {
+        self.partition.as_ref().map_or(0, |partition| partition.run(rows))
+    }
+
     /// The timestamp in milliseconds since the Unix epoch; `None` is null, or no such column.
     #[must_use]
     #[inline]

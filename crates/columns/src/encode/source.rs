@@ -308,4 +308,12 @@ impl PartitionSource {
         }
         self.values.get(row).copied()
     }
+    /// How many of `rows` have the first one's number.
+    pub(super) fn run(&self, rows: std::ops::Range<usize>) -> usize {
+        let Some(first) = self.get(rows.start) else { return 0 };
+        match &self.nulls {
+            Some(_) => rows.take_while(|row| self.get(*row) == Some(first)).count(),
+            None => self.values.get(rows).map_or(0, |all| all.iter().take_while(|v| **v == first).count()),
+        }
+    }
 }

@@ -149,6 +149,21 @@ fn partitions_and_topics_are_given_row_by_row() {
 }
 
 #[test]
+fn a_run_is_of_one_partition_and_ends_at_nulls() {
+    let runs = |numbers: Vec<Option<i32>>| {
+        let count = numbers.len();
+        let value: ArrayRef = Arc::new(StringArray::from(vec!["v"; count]));
+        let partition: ArrayRef = Arc::new(Int32Array::from(numbers));
+        let rows = Rows::new(&batch(vec![("partition", partition), ("value", value)])).unwrap();
+        (0..=count).map(|row| rows.partition_run(row..count)).collect::<Vec<_>>()
+    };
+    assert_eq!(runs(vec![Some(3), Some(3), Some(3), Some(1), Some(3)]), [3, 2, 1, 1, 1, 0]);
+    assert_eq!(runs(vec![Some(0), Some(0), None, None, Some(0)]), [2, 1, 0, 0, 1, 0]);
+    let value: ArrayRef = Arc::new(StringArray::from(vec!["v"]));
+    assert_eq!(Rows::new(&batch(vec![("value", value)])).unwrap().partition_run(0..1), 0, "no such column");
+}
+
+#[test]
 fn columns_of_the_null_type_are_nulls() {
     let null = || Arc::new(NullArray::new(2)) as ArrayRef;
     let names = ["key", "value", "headers", "partition", "timestamp"];

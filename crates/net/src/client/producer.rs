@@ -269,7 +269,7 @@ impl<R: Send + 'static> ProducerClient<R> {
             let seen = self.room.seen();
             let Err(refused) = append(self) else { return Ok(()) };
             let blocked_ms = u64::try_from(self.max_block.as_millis()).unwrap_or(u64::MAX);
-            if refused.waits_for().is_none() {
+            if !refused.may_pass() {
                 return Err(CallError::Failed(refused.into_error(blocked_ms)));
             }
             let until = *deadline.get_or_insert_with(|| Instant::now().checked_add(self.max_block));

@@ -11,9 +11,8 @@ use crate::producer::{Accumulator, AppendError, ProducerCommand, ProducerEvent, 
 fn an_unknown_topic_is_waited_for() {
     let mut world = World::new(&[1], &[]);
     world.topic_error = ErrorCode::UNKNOWN_TOPIC_OR_PARTITION;
-    let before = world.accumulator(Accumulator::generation);
     let refused = world.append(0, "x").unwrap_err();
-    assert_eq!(refused.waits_for(), Some(before));
+    assert!(refused.may_pass());
     assert!(refused.clone().into_error(60).to_string().contains("'t' took longer than 60 ms"));
     world.advance(500);
     assert!(!world.events.contains(&ProducerEvent::Room));
@@ -23,7 +22,6 @@ fn an_unknown_topic_is_waited_for() {
     world.topic_error = ErrorCode::NONE;
     world.advance(2000);
     assert!(world.events.contains(&ProducerEvent::Room));
-    assert_ne!(world.accumulator(Accumulator::generation), before);
     world.append(0, "x").unwrap();
 }
 
@@ -31,9 +29,9 @@ fn an_unknown_topic_is_waited_for() {
 fn a_refused_topic_is_an_error_at_once() {
     let mut world = World::new(&[1], &[]);
     world.topic_error = ErrorCode::TOPIC_AUTHORIZATION_FAILED;
-    assert!(world.append(0, "x").unwrap_err().waits_for().is_some());
+    assert!(world.append(0, "x").unwrap_err().may_pass());
     let refused = world.append(0, "x").unwrap_err();
-    assert_eq!(refused.waits_for(), None);
+    assert!(!refused.may_pass());
     let error = refused.into_error(0);
     assert_eq!(error.code(), Some(ErrorCode::TOPIC_AUTHORIZATION_FAILED));
     assert_eq!(error.place().topic.as_deref(), Some(TOPIC));
@@ -71,7 +69,7 @@ fn a_full_buffer_sends_open_batches_before_their_time() {
     world.advance(50);
     assert!(world.served.is_empty());
     let refused = world.append(4, "x").unwrap_err();
-    assert!(matches!(refused, AppendError::Full { .. }));
+    assert!(matches!(refused, AppendError::Full));
     assert!(refused.into_error(7).to_string().contains("buffer.memory"));
     assert!(world.events.contains(&ProducerEvent::Room));
     world.append(4, "x").unwrap();
