@@ -46,11 +46,9 @@ pub struct TopicInfo {
 /// A snapshot of the cluster that each metadata answer brings up to date.
 #[derive(Debug, Default)]
 pub struct Cluster {
-    id: Option<String>,
     controller: Option<i32>,
     brokers: BTreeMap<i32, BrokerInfo>,
     topics: HashMap<String, TopicInfo>,
-    names: HashMap<Uuid, String>,
     errors: HashMap<String, ErrorCode>,
     generation: u64,
 }
@@ -76,12 +74,6 @@ impl Cluster {
     #[must_use]
     pub fn topic_id(&self, topic: &str) -> Option<Uuid> {
         self.topics.get(topic).map(|t| t.id).filter(|id| *id != Uuid::ZERO)
-    }
-
-    /// The topic that has this id.
-    #[must_use]
-    pub fn topic_name(&self, id: Uuid) -> Option<&str> {
-        self.names.get(&id).map(String::as_str)
     }
 
     /// How many partitions a topic has; `None` while it is unknown.
@@ -129,12 +121,6 @@ impl Cluster {
         self.controller
     }
 
-    /// The cluster's id.
-    #[must_use]
-    pub fn cluster_id(&self) -> Option<&str> {
-        self.id.as_deref()
-    }
-
     /// Grows with every change; 0 before the first answer.
     #[must_use]
     pub fn generation(&self) -> u64 {
@@ -144,7 +130,6 @@ impl Cluster {
     /// Takes a metadata answer: all brokers, and the topics in it.
     pub(crate) fn update(&mut self, response: MetadataResponse) {
         self.generation += 1;
-        self.id = response.cluster_id.or(self.id.take());
         self.controller = Some(response.controller_id).filter(|id| *id >= 0);
         // An empty list comes from a broker that is just starting; what was known may still be right.
         if !response.brokers.is_empty() {
@@ -195,27 +180,19 @@ impl Cluster {
 
     /// A broker that lags behind may still name a leader that we know to be replaced: the newer epoch stays.
     fn replace_topic(&mut self, name: String, mut found: TopicInfo) {
-        if let Some(old) = self.topics.get_mut(&name) {
-            if old.id == found.id {
-                for (new, old) in found.partitions.iter_mut().zip(&mut old.partitions) {
-                    if new.leader_epoch >= 0 && new.leader_epoch < old.leader_epoch {
-                        *new = std::mem::take(old);
-                    }
+        if let Some(old) = self.topics.get_mut(&name).filter(|old| old.id == found.id) {
+            for (new, old) in found.partitions.iter_mut().zip(&mut old.partitions) {
+                if new.leader_epoch >= 0 && new.leader_epoch < old.leader_epoch {
+                    *new = std::mem::take(old);
                 }
-            } else {
-                self.names.remove(&old.id);
             }
-        }
-        if found.id != Uuid::ZERO {
-            self.names.insert(found.id, name.clone());
         }
         self.topics.insert(name, found);
     }
 
     /// Forgets a topic.
     pub(crate) fn remove_topic(&mut self, name: &str) {
-        if let Some(old) = self.topics.remove(name) {
-            self.names.remove(&old.id);
+        if self.topics.remove(name).is_some() {
             self.generation += 1;
         }
     }

@@ -9,7 +9,7 @@ use headrace_wire::time::Now;
 
 use super::types::AdminOutcome;
 use crate::cluster::Cluster;
-use crate::core::{CallSpec, Core, Lane, Target};
+use crate::core::{CallSpec, Core, Lane, Target, peer_name};
 use crate::error::{Error, Result};
 use crate::partition::TopicPartition;
 
@@ -252,6 +252,5 @@ pub(super) fn partition_name(TopicPartition { topic, partition }: &TopicPartitio
 
 /// The error for an item that an answer leaves out.
 fn missing(answer: &Answer, what: &str) -> Error {
-    let peer = answer.node.map_or_else(|| "a bootstrap server".to_owned(), |id| format!("node {id}"));
-    Error::Protocol { peer, why: format!("left {what} out of its answer") }
+    Error::Protocol { peer: peer_name(answer.node), why: format!("left {what} out of its answer") }
 }

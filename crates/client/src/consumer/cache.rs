@@ -282,16 +282,18 @@ impl FetchCache {
         }
     }
 
-    /// Reads on from elsewhere; what was fetched is dropped. An error when the partition is not assigned, or the
-    /// offset negative.
-    pub fn seek(&mut self, partition: &TopicPartition, to: StartAt) -> Result<()> {
-        if let StartAt::Offset(offset) = to
-            && offset < 0
-        {
-            return Err(Error::Usage(format!("cannot seek {partition} to offset {offset}: it is negative")));
+    /// Reads on from elsewhere; what was fetched is dropped. All partitions must be assigned and no offset negative, else
+    /// nothing changes. The engine has to know at once (`Wake`).
+    pub fn seek(&mut self, targets: &[(TopicPartition, StartAt)]) -> Result<()> {
+        let find = |(partition, to): &(TopicPartition, StartAt)| match to {
+            StartAt::Offset(offset) if *offset < 0 => {
+                Err(Error::Usage(format!("cannot seek {partition} to offset {offset}: it is negative")))
+            }
+            to => Ok((self.part(partition)?, *to)),
+        };
+        for (part, to) in targets.iter().map(find).collect::<Result<Vec<_>>>()? {
+            self.reset(part, to);
         }
-        let part = self.part(partition)?;
-        self.reset(part, to);
         Ok(())
     }
 
@@ -331,11 +333,8 @@ impl FetchCache {
     /// once (`Wake`): a partition that holds nothing goes on. One that holds something wakes it when that runs out.
     pub fn set_paused(&mut self, partitions: &[TopicPartition], paused: bool) -> Result<bool> {
         let mut wake = false;
-        for partition in partitions {
-            self.part(partition)?;
-        }
-        for partition in partitions {
-            let Some(part) = self.by_name.get(partition).copied() else { continue };
+        let parts = partitions.iter().map(|partition| self.part(partition));
+        for part in parts.collect::<Result<Vec<_>>>()? {
             let Some(slot) = self.slots.get_mut(&part) else { continue };
             if slot.paused == paused {
                 continue;

@@ -463,20 +463,6 @@ impl ConsumerEngine {
                 let timeout = self.config.common.default_api_timeout_ms;
                 self.take_leave(now, op, timeout, false);
             }
-            ConsumerCommand::Seek { op, targets } => {
-                let mut cache = lock(&self.cache);
-                let result = targets.iter().try_for_each(|(partition, to)| cache.seek(partition, *to));
-                drop(cache);
-                self.done(op, result.map(|()| ConsumerOutcome::Ok));
-            }
-            ConsumerCommand::Pause { op, partitions } => {
-                let result = lock(&self.cache).set_paused(&partitions, true);
-                self.done(op, result.map(|_| ConsumerOutcome::Ok));
-            }
-            ConsumerCommand::Resume { op, partitions } => {
-                let result = lock(&self.cache).set_paused(&partitions, false);
-                self.done(op, result.map(|_| ConsumerOutcome::Ok));
-            }
             ConsumerCommand::Position { op, partition, timeout_ms } => {
                 let deadline = now.mono_ms.saturating_add(timeout_ms);
                 self.waits.push(PositionWait { op, partition, deadline, timeout_ms });
@@ -567,9 +553,6 @@ fn op_of(command: &ConsumerCommand) -> Option<u64> {
         ConsumerCommand::Assign { op, .. }
         | ConsumerCommand::Subscribe { op, .. }
         | ConsumerCommand::Unsubscribe { op }
-        | ConsumerCommand::Seek { op, .. }
-        | ConsumerCommand::Pause { op, .. }
-        | ConsumerCommand::Resume { op, .. }
         | ConsumerCommand::Position { op, .. }
         | ConsumerCommand::Committed { op, .. }
         | ConsumerCommand::Commit { op, .. }

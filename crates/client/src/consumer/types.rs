@@ -74,27 +74,6 @@ pub enum ConsumerCommand {
         /// The caller's number for the answer.
         op: u64,
     },
-    /// Read on from elsewhere. What was fetched is dropped.
-    Seek {
-        /// The caller's number for the answer.
-        op: u64,
-        /// Partitions that are assigned, and where to go.
-        targets: Vec<(TopicPartition, StartAt)>,
-    },
-    /// Hand nothing out of these partitions, and keep what was fetched.
-    Pause {
-        /// The caller's number for the answer.
-        op: u64,
-        /// Partitions that are assigned.
-        partitions: Vec<TopicPartition>,
-    },
-    /// The opposite of [`ConsumerCommand::Pause`].
-    Resume {
-        /// The caller's number for the answer.
-        op: u64,
-        /// Partitions that are assigned.
-        partitions: Vec<TopicPartition>,
-    },
     /// The next offset to be handed out, once it is known.
     Position {
         /// The caller's number for the answer.

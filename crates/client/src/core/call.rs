@@ -113,9 +113,14 @@ impl<T> Reply<T> {
     }
 }
 
+/// Who answered, for messages.
+pub(crate) fn peer_name(node: Option<i32>) -> String {
+    node.map_or_else(|| "a bootstrap server".to_owned(), |id| format!("node {id}"))
+}
+
 pub(crate) fn decode_body<R: Request>(version: i16, body: &Bytes, node: Option<i32>) -> Result<R::Response> {
     R::Response::decode(version, &mut Reader::new(body.clone())).map_err(|e| Error::Protocol {
-        peer: node.map_or_else(|| "a bootstrap server".to_owned(), |id| format!("node {id}")),
+        peer: peer_name(node),
         why: format!("sent a broken {} response: {e}", R::KEY.name()),
     })
 }

@@ -23,9 +23,9 @@ use headrace_wire::messages::{ApiKey, Message, MetadataRequest, Request, Version
 use headrace_wire::time::Now;
 
 pub use self::backoff::{Backoff, Jitter};
-pub(crate) use self::call::decode_body;
 pub use self::call::{CallId, CallSpec, Expect, Lane, NoStream, Reply, StreamSink, StreamStep, Target};
 use self::call::{Made, Outgoing, Queued, Typed};
+pub(crate) use self::call::{decode_body, peer_name};
 use self::link::{Link, LinkKey, Peer};
 use self::refresh::Refresh;
 use crate::cluster::Cluster;
@@ -146,20 +146,6 @@ impl<T> Core<T> {
         self.call_with(now, CallSpec::new(target, lane, timeout_ms), request, tag)
     }
 
-    /// Makes a call whose answer's body goes to the [`StreamSink`] of [`handle_bytes`](Self::handle_bytes).
-    pub fn call_streaming<R: Request + Send + 'static>(
-        &mut self,
-        now: Now,
-        target: Target,
-        lane: Lane,
-        request: R,
-        tag: T,
-        timeout_ms: u64,
-    ) -> CallId {
-        let spec = CallSpec::new(target, lane, timeout_ms).expect(Expect::Stream);
-        self.call_with(now, spec, request, tag)
-    }
-
     /// Makes a call. The version is chosen when the broker's versions are known: the highest that the broker, we and
     /// `spec` agree on.
     pub fn call_with<R: Request + Send + 'static>(
@@ -185,27 +171,6 @@ impl<T> Core<T> {
         let call = self.queue(now, spec, R::VERSIONS, Box::new(Made(make)), Tag::User(tag));
         self.pump(now);
         call
-    }
-
-    /// Calls on a lane that are not answered yet, those that wait for a connection included.
-    #[must_use]
-    pub fn in_flight(&self, node: i32, lane: Lane) -> usize {
-        self.links.get(&LinkKey { peer: Peer::Node(node), lane }).map_or(0, Link::pending)
-    }
-
-    /// Whether a call on a lane would be written at once.
-    #[must_use]
-    pub fn is_ready(&self, node: i32, lane: Lane) -> bool {
-        self.links.get(&LinkKey { peer: Peer::Node(node), lane }).is_some_and(Link::is_ready)
-    }
-
-    /// The version that a call of `R` to a node would use; `None` until one of its connections is ready, or when there
-    /// is none in common.
-    #[must_use]
-    pub fn version_of<R: Request>(&self, node: i32) -> Option<i16> {
-        let mut connections = self.links.iter().filter(|(key, _)| key.node() == Some(node));
-        let versions = connections.find_map(|(_, link)| link.connection.as_ref()?.versions())?;
-        R::VERSIONS.newest_common(versions.get(R::KEY.code())?)
     }
 
     /// Asks for these topics with every metadata request from now on, at once for those that are new.

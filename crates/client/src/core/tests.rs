@@ -8,8 +8,7 @@ mod random;
 use std::collections::VecDeque;
 
 use headrace_wire::messages::{
-    ApiKey, DescribeClusterRequest, DescribeClusterResponse, FetchRequest, FetchResponse, Message,
-    ProduceRequest,
+    ApiKey, DescribeClusterRequest, DescribeClusterResponse, FetchRequest, FetchResponse, ProduceRequest,
 };
 use headrace_wire::time::Now;
 
@@ -66,8 +65,8 @@ impl crate::engine::Engine for Probe {
                 self.core.call(now, target, lane, DescribeClusterRequest::default(), tag, timeout);
             }
             Do::Fetch(node, tag) => {
-                let request = FetchRequest::default();
-                self.core.call_streaming(now, Target::Node(node), Lane::Fetch, request, tag, 30_000);
+                let spec = CallSpec::new(Target::Node(node), Lane::Fetch, 30_000).expect(Expect::Stream);
+                self.core.call_with(now, spec, FetchRequest::default(), tag);
             }
             Do::ProduceWithoutAnswer(node, tag) => {
                 let spec = CallSpec::new(Target::Node(node), Lane::Produce, 30_000).expect(Expect::Nothing);
@@ -115,6 +114,11 @@ impl crate::engine::Engine for Probe {
 }
 
 impl Probe {
+    /// Calls on a lane that are not answered yet, those that wait for a connection included.
+    pub(super) fn pending(&self, node: i32, lane: Lane) -> usize {
+        self.core.links.get(&LinkKey { peer: Peer::Node(node), lane }).map_or(0, Link::pending)
+    }
+
     fn collect(&mut self) {
         while let Some(reply) = self.core.poll_reply() {
             self.ended.push_back(reply);

@@ -166,11 +166,9 @@ impl ConsumerClient {
     /// Goes on elsewhere in these partitions. Takes effect at once, without a hand-over to the engine's thread.
     pub fn seek(&self, targets: &[(TopicPartition, StartAt)]) -> Result<()> {
         self.alive()?;
-        let mut cache = lock(&self.cache);
-        let sought = targets.iter().try_for_each(|(partition, to)| cache.seek(partition, *to));
-        drop(cache);
+        lock(&self.cache).seek(targets)?;
         self.handle.send(ConsumerCommand::Wake);
-        sought
+        Ok(())
     }
 
     /// Hands nothing out of these partitions, and keeps what was fetched. Takes effect at once.

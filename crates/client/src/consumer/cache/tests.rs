@@ -109,7 +109,7 @@ fn what_comes_for_a_partition_that_was_moved_is_dropped() {
     let old = ticket(&cache, 0);
     assert!(cache.push_raw(old, raw(0, 5)));
     let Some(Taken::Decode(job)) = cache.take(10) else { panic!("it is compressed") };
-    cache.seek(&tp(0), StartAt::Offset(50)).unwrap();
+    cache.seek(&[(tp(0), StartAt::Offset(50))]).unwrap();
     cache.put_back(job.run());
     assert!(!cache.push_chunk(old, chunk(0, 5, 5)));
     assert!(!cache.advance(old, 90) && !cache.fail(old, Error::Closed, true) && !cache.resolve(old, 3));
@@ -238,7 +238,7 @@ proptest! {
                     let model = &mut models[usize::try_from(p).unwrap()];
                     model.rows.clear();
                     model.filled += 100;
-                    cache.seek(&tp(p), StartAt::Offset(model.filled)).unwrap();
+                    cache.seek(&[(tp(p), StartAt::Offset(model.filled))]).unwrap();
                 }
             }
         }
@@ -294,4 +294,16 @@ fn more_rows_to_go_with_others_stop_before_an_error_and_before_what_is_not_wante
     cache.push_chunk(tickets[0], chunk(0, 2, 2));
     cache.fail_all(Error::Closed);
     assert!(cache.take_more(10, |_| true).is_none(), "the consumer has an error");
+}
+
+#[test]
+fn a_seek_or_a_pause_that_is_refused_in_part_changes_nothing() {
+    let mut cache = cache_of(2);
+    let begin = cache.changes();
+    for bad in [(tp(7), StartAt::Earliest), (tp(1), StartAt::Offset(-1))] {
+        assert!(cache.seek(&[(tp(0), StartAt::Offset(9)), bad]).is_err());
+    }
+    assert!(cache.set_paused(&[tp(0), tp(7)], true).is_err());
+    assert_eq!((cache.changes(), cache.position(&tp(0)).unwrap()), (begin, Some(0)));
+    assert!(cache.paused().is_empty());
 }

@@ -39,9 +39,7 @@ fn each_node_and_lane_has_its_own_connection() {
         ends(&mut world).into_iter().map(|(tag, end)| end.map(|_| tag).unwrap()).collect();
     tags.sort_unstable();
     assert_eq!(tags, [1, 2, 3, 4]);
-    assert_eq!(world.engine.core.in_flight(1, CONTROL), 0);
-    assert!(world.engine.core.is_ready(1, CONTROL));
-    assert_eq!(world.engine.core.version_of::<FetchRequest>(2), Some(FetchRequest::VERSIONS.max));
+    assert_eq!(world.engine.pending(1, CONTROL), 0);
 }
 
 #[test]
@@ -105,7 +103,7 @@ fn a_lost_connection_ends_all_its_calls_once_and_the_next_call_waits_its_turn() 
         world.command(Do::Call(Target::Node(1), CONTROL, tag, 30_000));
     }
     world.settle(&mut broker);
-    assert_eq!(world.engine.core.in_flight(1, CONTROL), 3);
+    assert_eq!(world.engine.pending(1, CONTROL), 3);
     let conn = world.conn_of(9001);
     world.reset(conn);
     world.settle(&mut broker);
@@ -122,7 +120,7 @@ fn a_lost_connection_ends_all_its_calls_once_and_the_next_call_waits_its_turn() 
     assert_eq!(world.attempts.len(), before, "the back-off is not over");
     world.run(100, &mut broker);
     assert_eq!(world.attempts.len(), before + 1);
-    assert_eq!(world.engine.core.in_flight(1, CONTROL), 1);
+    assert_eq!(world.engine.pending(1, CONTROL), 1);
 }
 
 #[test]
@@ -152,7 +150,7 @@ fn a_call_without_an_answer_ends_when_it_is_written() {
     world.command(Do::ProduceWithoutAnswer(1, 5));
     world.settle(&mut broker);
     assert_eq!(ends(&mut world), [(5, Ok(0))]);
-    assert_eq!(world.engine.core.in_flight(1, Lane::Produce), 0);
+    assert_eq!(world.engine.pending(1, Lane::Produce), 0);
 }
 
 #[test]

@@ -479,18 +479,24 @@ impl Bench {
     }
 
     pub(super) fn seek(&mut self, topic: &str, partition: i32, to: StartAt) {
-        let targets = vec![(tp(topic, partition), to)];
-        self.ok(|op| ConsumerCommand::Seek { op, targets });
+        lock(&self.world.engine.cache).seek(&[(tp(topic, partition), to)]).expect("it is assigned");
+        self.command(|_| ConsumerCommand::Wake);
     }
 
     pub(super) fn pause(&mut self, topic: &str, partition: i32) {
-        let partitions = vec![tp(topic, partition)];
-        self.ok(|op| ConsumerCommand::Pause { op, partitions });
+        self.set_paused(topic, partition, true);
     }
 
     pub(super) fn resume(&mut self, topic: &str, partition: i32) {
-        let partitions = vec![tp(topic, partition)];
-        self.ok(|op| ConsumerCommand::Resume { op, partitions });
+        self.set_paused(topic, partition, false);
+    }
+
+    fn set_paused(&mut self, topic: &str, partition: i32, paused: bool) {
+        let cache = self.world.engine.cache();
+        let wake = lock(&cache).set_paused(&[tp(topic, partition)], paused).expect("it is assigned");
+        if wake {
+            self.command(|_| ConsumerCommand::Wake);
+        }
     }
 
     pub(super) fn position(&self, topic: &str, partition: i32) -> Option<i64> {
