@@ -186,7 +186,7 @@ impl Bench {
             appending += start.elapsed();
             match taken {
                 Ok(taken) => from += taken,
-                Err(AppendError::Full { .. }) => {}
+                Err(AppendError::Full) => {}
                 Err(other) => panic!("{other:?}"),
             }
             self.command(ProducerCommand::Wake);
