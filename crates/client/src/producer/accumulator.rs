@@ -1,6 +1,6 @@
 //! Open batches by partition: what callers' threads fill and the engine empties.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use headrace_wire::compression::Codec;
@@ -9,9 +9,9 @@ use headrace_wire::time::Now;
 
 use super::batch::{BatchId, Body, PartitionKey, SealJob, Sealed, Slot, charge_for};
 use super::error::AppendError;
-use super::partitioner::{PartitionLoad, Sticky, partition_of_key, pick};
+use super::partitioner::partition_of_key;
 use super::pool::Pool;
-use crate::core::Jitter;
+use super::topics::{TOPICS_MAX, TopicState, Topics};
 use crate::error::Error;
 use crate::options::{CompressionType, Partitioner, ProducerConfig};
 
@@ -21,8 +21,6 @@ const RECORD_OVERHEAD_BYTES: usize = 36;
 pub(super) const HEADER_OVERHEAD_BYTES: usize = 10;
 /// Free bytes at which callers that found the buffer full look again, at most a quarter of it.
 const ROOM_BYTES: u64 = 1 << 20;
-/// Most topics that one producer keeps; a caller that names more is told so.
-const TOPICS_MAX: usize = 100_000;
 
 /// What the accumulator has to know of the options.
 #[derive(Debug, Clone)]
@@ -116,35 +114,6 @@ pub struct Appended {
     pub index: u32,
 }
 
-#[derive(Debug)]
-enum TopicState {
-    /// No broker has told about it yet.
-    Unknown,
-    Ready,
-    /// Cannot be written: not authorized, an impossible name.
-    Refused(Error),
-}
-
-#[derive(Debug)]
-pub(super) struct Topic {
-    name: Arc<str>,
-    state: TopicState,
-    /// What the brokers last said against it; it may pass.
-    trouble: Option<Error>,
-    /// How many partitions the topic has.
-    count: u32,
-    /// At least `count`: a partition is never taken out, since batches name it by its place.
-    partitions: Vec<Partition>,
-    sticky: Sticky,
-}
-
-#[derive(Debug, Default)]
-pub(super) struct Partition {
-    leader: Option<i32>,
-    pub(super) slots: VecDeque<Slot>,
-    active: bool,
-}
-
 /// A batch that the engine takes.
 #[derive(Debug)]
 pub(super) struct Taken {
@@ -196,12 +165,8 @@ struct Signals {
 pub struct Accumulator {
     config: AccumulatorConfig,
     pool: Pool,
-    jitter: Jitter,
     gate: Gate,
-    pub(super) topics: Vec<Topic>,
-    names: HashMap<Arc<str>, u32>,
-    /// Topics that callers wait for and the engine has not heard of yet.
-    wanted: Vec<Arc<str>>,
+    topics: Topics,
     /// Partitions with slots.
     active: Vec<PartitionKey>,
     /// Batches that are not done, sent ones included.
@@ -219,12 +184,9 @@ impl Accumulator {
     pub fn new(config: AccumulatorConfig) -> Self {
         Self {
             pool: Pool::new(config.buffer_bytes),
-            jitter: Jitter::new(config.seed),
+            topics: Topics::new(config.seed),
             config,
             gate: Gate::Open,
-            topics: Vec::new(),
-            names: HashMap::new(),
-            wanted: Vec::new(),
             active: Vec::new(),
             outstanding: BTreeSet::new(),
             next_id: 0,
@@ -261,7 +223,7 @@ impl Accumulator {
     /// Number of partitions of a topic, once a broker has told it.
     #[must_use]
     pub fn partition_count(&self, topic: &str) -> Option<u32> {
-        let topic = &self.topics[*self.names.get(topic)? as usize];
+        let topic = self.topics.get(self.topics.place(topic)?);
         matches!(topic.state, TopicState::Ready).then_some(topic.count)
     }
 
@@ -318,11 +280,12 @@ impl Accumulator {
                 "a producer writes to at most {TOPICS_MAX} topics; '{name}' would be one more"
             ))));
         };
-        match &self.topics[index as usize].state {
+        let topic = self.topics.get(index);
+        match &topic.state {
             TopicState::Ready => Ok(index),
             TopicState::Refused(error) => Err(AppendError::Topic(error.clone())),
             TopicState::Unknown => {
-                let last = self.topics[index as usize].trouble.clone();
+                let last = topic.trouble.clone();
                 self.signals.turned_away = true;
                 Err(AppendError::NeedMetadata { topic: name.to_owned(), last })
             }
@@ -331,26 +294,11 @@ impl Accumulator {
 
     /// The topic's index; a new topic is one that the engine will ask for.
     pub(super) fn want(&mut self, name: &str) -> Option<u32> {
-        if let Some(index) = self.names.get(name) {
-            return Some(*index);
-        }
-        if self.topics.len() >= TOPICS_MAX {
-            return None;
-        }
-        let index = u32::try_from(self.topics.len()).ok()?;
-        let name: Arc<str> = Arc::from(name);
-        self.names.insert(name.clone(), index);
-        self.wanted.push(name.clone());
-        self.signals.news = true;
-        self.topics.push(Topic {
-            name,
-            state: TopicState::Unknown,
-            trouble: None,
-            count: 0,
-            partitions: Vec::new(),
-            sticky: Sticky::default(),
-        });
-        Some(index)
+        self.topics.place(name).or_else(|| {
+            let added = self.topics.add(name);
+            self.signals.news |= added.is_some();
+            added
+        })
     }
 
     /// The partition of a record: the one it names, else by its key, else the sticky one. Says whether it was that.
@@ -362,11 +310,11 @@ impl Accumulator {
         key: Option<&[u8]>,
         bytes: usize,
     ) -> Result<(PartitionKey, bool), AppendError> {
-        let count = self.topics[topic as usize].count;
+        let count = self.topics.get(topic).count;
         if let Some(number) = partition {
             let partition = u32::try_from(number).ok().filter(|&partition| partition < count);
             let partition = partition.ok_or_else(|| AppendError::PartitionOutOfRange {
-                topic: self.topics[topic as usize].name.to_string(),
+                topic: self.topics.get(topic).name.to_string(),
                 partition: number,
                 partitions: count,
             })?;
@@ -383,7 +331,7 @@ impl Accumulator {
     /// The partition that takes records without key and partition. If its open batch has no room for `bytes` more, the
     /// batch ends, and with it perhaps the partition's turn.
     pub(super) fn sticky_with_room(&mut self, topic: u32, bytes: usize) -> PartitionKey {
-        let key = PartitionKey { topic, partition: self.sticky_partition(topic) };
+        let key = PartitionKey { topic, partition: self.topics.sticky_partition(topic) };
         let limit = self.config.batch_bytes;
         let full = match self.open_slot(key) {
             Some(Slot { body: Body::Open(builder), .. }) => {
@@ -396,32 +344,14 @@ impl Accumulator {
         }
         self.seal_last(key);
         self.count_sticky(topic, 0, true);
-        PartitionKey { topic, partition: self.sticky_partition(topic) }
-    }
-
-    fn sticky_partition(&mut self, topic: u32) -> u32 {
-        let Topic { sticky, partitions, count, .. } = &mut self.topics[topic as usize];
-        match sticky.current() {
-            Some(partition) if partition < *count => partition,
-            _ => {
-                let loads: Vec<PartitionLoad> = partitions
-                    .iter()
-                    .take(*count as usize)
-                    .map(|partition| PartitionLoad {
-                        queued: u32::try_from(partition.slots.len()).unwrap_or(u32::MAX),
-                        available: partition.leader.is_some(),
-                    })
-                    .collect();
-                sticky.start(pick(&mut self.jitter, &loads))
-            }
-        }
+        PartitionKey { topic, partition: self.topics.sticky_partition(topic) }
     }
 
     /// Counts bytes that went to the sticky partition.
     pub(super) fn count_sticky(&mut self, topic: u32, bytes: usize, batch_ended: bool) {
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
         let switch = u64::try_from(self.config.batch_bytes).unwrap_or(u64::MAX);
-        self.topics[topic as usize].sticky.sent(bytes, batch_ended, switch);
+        self.topics.count_sticky(topic, bytes, batch_ended, switch);
     }
 
     /// Refuses a record that no request may carry.
@@ -460,10 +390,7 @@ impl Accumulator {
     /// Sees to it that the partition's open batch has `bytes` reserved; changes nothing if there are not enough,
     /// unless `sure`.
     pub(super) fn charge_to(&mut self, key: PartitionKey, bytes: u64, sure: bool) -> bool {
-        let Some(slot) = self.topics[key.topic as usize].partitions[key.partition as usize].slots.back_mut()
-        else {
-            return false;
-        };
+        let Some(slot) = self.topics.partition_mut(key).slots.back_mut() else { return false };
         let grow = bytes.saturating_sub(slot.charged);
         let fits = self.pool.try_reserve(grow, sure);
         if fits {
@@ -497,7 +424,7 @@ impl Accumulator {
         self.outstanding.insert(id);
         self.signals.news = true;
         let builder = BatchBuilder::new(self.config.batch_bytes);
-        let partition = self.partition_mut(key);
+        let partition = self.topics.partition_mut(key);
         partition.slots.push_back(Slot { id, created_ms: now.mono_ms, charged, body: Body::Open(builder) });
         if !partition.active {
             partition.active = true;
@@ -508,7 +435,7 @@ impl Accumulator {
 
     /// Takes back a batch that was opened for a record which then did not go in.
     pub(super) fn remove_if_empty(&mut self, key: PartitionKey) {
-        let partition = self.partition_mut(key);
+        let partition = self.topics.partition_mut(key);
         let empty = |slot: &Slot| matches!(&slot.body, Body::Open(builder) if builder.is_empty());
         if partition.slots.back().is_some_and(empty)
             && let Some(slot) = partition.slots.pop_back()
@@ -531,13 +458,13 @@ impl Accumulator {
         } else {
             u64::try_from(self.config.request_bytes_max).unwrap_or(u64::MAX)
         };
-        let topic = self.topics[key.topic as usize].name.to_string();
+        let topic = self.topic_name(key).to_string();
         AppendError::TooLarge { topic, bytes, limit, option }
     }
 
     /// The partition's last batch, while it is open.
     pub(super) fn open_slot(&mut self, key: PartitionKey) -> Option<&mut Slot> {
-        let slot = self.partition_mut(key).slots.back_mut()?;
+        let slot = self.topics.partition_mut(key).slots.back_mut()?;
         matches!(slot.body, Body::Open(_)).then_some(slot)
     }
 
@@ -556,7 +483,7 @@ impl Accumulator {
     /// Ends the partition's last batch; its bytes become a job.
     pub(super) fn seal_last(&mut self, key: PartitionKey) {
         let (codec, level) = (self.config.codec, self.config.level);
-        let last = self.partition_mut(key).slots.back_mut();
+        let last = self.topics.partition_mut(key).slots.back_mut();
         let job = last.and_then(|slot| seal(slot, key, codec, level));
         self.jobs.extend(job);
     }
@@ -581,7 +508,7 @@ impl Accumulator {
             _ => u64::MAX,
         };
         // A batch that is gone has run out of time meanwhile.
-        let Some(slot) = self.partition_mut(key).slots.iter_mut().find(|slot| slot.id == id) else {
+        let Some(slot) = self.topics.partition_mut(key).slots.iter_mut().find(|slot| slot.id == id) else {
             return;
         };
         slot.body = body;
@@ -590,10 +517,6 @@ impl Accumulator {
         slot.charged -= surplus;
         self.release(surplus);
         self.signals.news = true;
-    }
-
-    fn partition_mut(&mut self, key: PartitionKey) -> &mut Partition {
-        &mut self.topics[key.topic as usize].partitions[key.partition as usize]
     }
 
     // ---- the engine ----
@@ -605,7 +528,7 @@ impl Accumulator {
 
     /// Topics asked for since the last call.
     pub(super) fn take_wanted(&mut self) -> Vec<Arc<str>> {
-        std::mem::take(&mut self.wanted)
+        self.topics.take_wanted()
     }
 
     /// Whether a caller that was turned away should look again. It is not told for every batch that ends, since to wake
@@ -626,63 +549,35 @@ impl Accumulator {
     }
 
     pub(super) fn topic_names(&self) -> impl Iterator<Item = (u32, &Arc<str>)> {
-        (0..).zip(self.topics.iter().map(|topic| &topic.name))
+        self.topics.names()
     }
 
     pub(super) fn topic_name(&self, key: PartitionKey) -> Arc<str> {
-        self.topics[key.topic as usize].name.clone()
+        self.topics.get(key.topic).name.clone()
     }
 
     pub(super) fn leader(&self, key: PartitionKey) -> Option<i32> {
-        self.topics[key.topic as usize].partitions[key.partition as usize].leader
+        self.topics.partition(key).leader
     }
 
     /// What the brokers last said against the topic.
     pub(super) fn topic_error(&self, key: PartitionKey) -> Option<&Error> {
-        self.topics[key.topic as usize].trouble.as_ref()
+        self.topics.get(key.topic).trouble.as_ref()
     }
 
     /// Topics of which no broker has told anything.
     pub(super) fn unknown_topics(&self) -> Vec<u32> {
-        (0..)
-            .zip(&self.topics)
-            .filter(|(_, topic)| matches!(topic.state, TopicState::Unknown))
-            .map(|(index, _)| index)
-            .collect()
+        self.topics.unknown()
     }
 
-    /// Takes over what the cluster says: the leader of each partition. A partition that is gone stays while it has
-    /// batches, without a leader.
+    /// Takes over what the cluster says: the leader of each partition.
     pub(super) fn set_topic(&mut self, topic: u32, leaders: &[Option<i32>]) {
-        let topic = &mut self.topics[topic as usize];
-        topic.trouble = None;
-        topic.count = u32::try_from(leaders.len()).unwrap_or(u32::MAX);
-        if topic.partitions.len() < leaders.len() {
-            topic.partitions.resize_with(leaders.len(), Partition::default);
-        }
-        let leaders = leaders.iter().copied().chain(std::iter::repeat(None));
-        for (partition, leader) in topic.partitions.iter_mut().zip(leaders) {
-            partition.leader = leader;
-        }
-        if !matches!(topic.state, TopicState::Ready) && topic.count > 0 {
-            topic.state = TopicState::Ready;
-            self.signals.decided = true;
-        }
+        self.signals.decided |= self.topics.set(topic, leaders);
     }
 
-    /// The cluster does not know the topic, or refuses it. An error that may pass leaves callers waiting; a known
-    /// topic stays known until then.
+    /// The cluster does not know the topic, or refuses it.
     pub(super) fn set_topic_error(&mut self, topic: u32, error: &Error) {
-        let topic = &mut self.topics[topic as usize];
-        topic.trouble = Some(error.clone());
-        if !error.retriable() {
-            topic.state = TopicState::Refused(error.clone());
-            self.signals.decided = true;
-        } else if matches!(topic.state, TopicState::Ready) {
-            for partition in &mut topic.partitions {
-                partition.leader = None;
-            }
-        }
+        self.signals.decided |= self.topics.set_error(topic, error);
     }
 
     /// Partitions with batches that the engine has not taken.
@@ -694,7 +589,7 @@ impl Accumulator {
     pub(super) fn sweep(&mut self) {
         let topics = &mut self.topics;
         self.active.retain(|key| {
-            let partition = &mut topics[key.topic as usize].partitions[key.partition as usize];
+            let partition = topics.partition_mut(*key);
             partition.active = !partition.slots.is_empty();
             partition.active
         });
@@ -708,7 +603,7 @@ impl Accumulator {
     ) -> Vec<SealJob> {
         let mut jobs = self.take_jobs();
         for key in &self.active {
-            let partition = &mut self.topics[key.topic as usize].partitions[key.partition as usize];
+            let partition = self.topics.partition_mut(*key);
             let Some(slot) = partition.slots.front_mut() else { continue };
             let due = self.signals.pressure
                 || slot.id.0 < self.hurry_below
@@ -722,7 +617,7 @@ impl Accumulator {
 
     /// Bytes of the partition's first batch, if it is ready to be sent.
     pub(super) fn front_size(&self, key: PartitionKey) -> Option<usize> {
-        let partition = &self.topics[key.topic as usize].partitions[key.partition as usize];
+        let partition = self.topics.partition(key);
         match &partition.slots.front()?.body {
             Body::Closed(batch) => Some(batch.size()),
             _ => None,
@@ -731,7 +626,7 @@ impl Accumulator {
 
     /// Takes the partition's first batch, if it is ready to be sent.
     pub(super) fn take_front(&mut self, key: PartitionKey) -> Option<Taken> {
-        let slots = &mut self.partition_mut(key).slots;
+        let slots = &mut self.topics.partition_mut(key).slots;
         let slot = slots.pop_front()?;
         match slot.body {
             Body::Closed(batch) => {
@@ -761,7 +656,7 @@ impl Accumulator {
         let mut dropped = Vec::new();
         let mut released = 0;
         for &key in &self.active {
-            let partition = &mut self.topics[key.topic as usize].partitions[key.partition as usize];
+            let partition = self.topics.partition_mut(key);
             // From the front only: batches behind are younger, and a partition's batches end in order.
             while partition.slots.front().is_some_and(&dead)
                 && let Some(slot) = partition.slots.pop_front()
@@ -785,7 +680,7 @@ impl Accumulator {
     /// When the engine has to look again, of itself: a batch has lingered, or runs out of time.
     pub(super) fn next_deadline(&self, sendable: impl Fn(PartitionKey, Option<i32>) -> bool) -> Option<u64> {
         let deadlines = self.active.iter().filter_map(|&key| {
-            let partition = &self.topics[key.topic as usize].partitions[key.partition as usize];
+            let partition = self.topics.partition(key);
             let slot = partition.slots.front()?;
             let wait = match slot.body {
                 Body::Open(_) if sendable(key, partition.leader) => {

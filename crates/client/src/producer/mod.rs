@@ -21,6 +21,7 @@ mod rows;
 mod sequence;
 #[cfg(test)]
 mod tests;
+mod topics;
 
 use crate::error::Error;
 
