@@ -61,10 +61,11 @@ fmt: need-demo $(STAMPS)/test ## format Rust and Python
 	@$(BIN)/ruff check --quiet --fix-only && $(BIN)/ruff format
 
 .PHONY: generate
-generate: need-demo ## write what is generated from tables in the source: error classes, option and error pages
+generate: need-demo ## write what is generated from tables in the source: error classes, pages of options, settings and errors
 	@cargo run --quiet --locked -p headrace-wire --example errors_python > python/headrace/_error_table.py
 	@cargo run --quiet --locked -p headrace-wire --example errors_python page > docs/errors.md
 	@cargo run --quiet --locked -p headrace-client --example options_page > docs/options.md
+	@cargo run --quiet --locked -p headrace-broker --example settings_page > docs/broker.md
 
 .PHONY: clean
 clean: ## remove what was built and fetched (.venv, .deps, target)

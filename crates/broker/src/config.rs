@@ -224,7 +224,7 @@ options! {
 }
 
 /// Options that Kafka's broker has and this one does not, with the reason.
-const UNSUPPORTED: &[(&str, &str)] = &[
+pub(crate) const UNSUPPORTED: &[(&str, &str)] = &[
     ("advertised.listeners", "give advertised.host and advertised.port"),
     ("listeners", "give the address to the driver (host and port)"),
     ("log.dirs", "one data directory is used: give log.dir"),

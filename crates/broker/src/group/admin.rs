@@ -11,7 +11,7 @@ use headrace_wire::messages::{
 };
 
 use super::journal;
-use super::state::Member;
+use super::member::Member;
 use crate::auth::{Operation, Resource};
 use crate::broker::Broker;
 use crate::call::{Call, Outcome};
@@ -59,8 +59,8 @@ impl<D: Disk> Broker<D> {
         let member = |m: &Member| DescribedGroupMember {
             member_id: m.id.clone(),
             group_instance_id: m.instance_id.clone(),
-            client_id: m.client_id.clone(),
-            client_host: m.client_host.clone(),
+            client_id: m.profile.client_id.clone(),
+            client_host: m.profile.client_host.clone(),
             member_metadata: m.subscription(protocol),
             member_assignment: if group.is_stable() { m.assignment.clone() } else { bytes::Bytes::new() },
         };

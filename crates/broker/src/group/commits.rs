@@ -444,7 +444,7 @@ impl Subscribed {
 fn subscriptions(group: &Group) -> Subscribed {
     let mut topics = BTreeSet::new();
     for member in group.members() {
-        for (_, subscription) in &member.protocols {
+        for (_, subscription) in &member.profile.protocols {
             let mut reader = Reader::new(subscription.clone());
             let decoded = reader.i16("subscription version").and_then(|version| {
                 let newest = ConsumerProtocolSubscription::VERSIONS.max;

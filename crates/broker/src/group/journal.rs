@@ -20,7 +20,8 @@ use headrace_wire::records::{BatchBuilder, BatchHeader, NO_HEADERS, ProducerStam
 use headrace_wire::time::Now;
 
 use super::Committed;
-use super::state::RestoredMember;
+use super::member::{Member, Profile};
+use super::state::Group;
 use crate::broker::Broker;
 use crate::error::BrokerError;
 use crate::fetch::TopicKey;
@@ -332,7 +333,7 @@ impl<D: Disk> Broker<D> {
         let Some(value) = value else {
             let entry = self.groups.get_mut(group)?;
             entry.recorded = false;
-            entry.group.restore(now.mono_ms, Vec::new());
+            entry.group.restore(std::iter::empty());
             self.forget_unused(group);
             return Some(());
         };
@@ -346,37 +347,41 @@ impl<D: Disk> Broker<D> {
         }
         entry.group.generation = value.generation;
         entry.group.protocol_type = (!value.protocol_type.is_empty()).then_some(value.protocol_type);
-        entry.group.protocol = value.protocol;
         entry.group.leader = value.leader;
-        let member = |m: MemberMetadata| RestoredMember {
-            id: m.member_id,
-            instance_id: m.group_instance_id,
-            client_id: m.client_id,
-            client_host: m.client_host,
-            session_timeout_ms: m.session_timeout,
-            rebalance_timeout_ms: if m.rebalance_timeout < 0 {
-                m.session_timeout
-            } else {
-                m.rebalance_timeout
-            },
-            subscription: Bytes::copy_from_slice(&m.subscription),
-            assignment: Bytes::copy_from_slice(&m.assignment),
+        let member = |m: MemberMetadata| {
+            let profile = Profile {
+                client_id: m.client_id,
+                client_host: m.client_host,
+                session_timeout_ms: m.session_timeout,
+                rebalance_timeout_ms: if m.rebalance_timeout < 0 {
+                    m.session_timeout
+                } else {
+                    m.rebalance_timeout
+                },
+                protocols: vec![(
+                    value.protocol.clone().unwrap_or_default(),
+                    Bytes::copy_from_slice(&m.subscription),
+                )],
+            };
+            let assignment = Bytes::copy_from_slice(&m.assignment);
+            Member::restored(now.mono_ms, m.member_id, m.group_instance_id, profile, assignment)
         };
-        entry.group.restore(now.mono_ms, value.members.into_iter().map(member).collect());
+        entry.group.restore(value.members.into_iter().map(member));
+        entry.group.protocol = value.protocol;
         Some(())
     }
 }
 
 /// The record of a group.
-fn group_entry(id: &str, group: &super::state::Group, now: Now) -> Option<Entry> {
+fn group_entry(id: &str, group: &Group, now: Now) -> Option<Entry> {
     let protocol = group.protocol.clone();
-    let member = |m: &super::state::Member| MemberMetadata {
+    let member = |m: &Member| MemberMetadata {
         member_id: m.id.clone(),
         group_instance_id: m.instance_id.clone(),
-        client_id: m.client_id.clone(),
-        client_host: m.client_host.clone(),
-        rebalance_timeout: m.rebalance_timeout_ms,
-        session_timeout: m.session_timeout_ms,
+        client_id: m.profile.client_id.clone(),
+        client_host: m.profile.client_host.clone(),
+        rebalance_timeout: m.profile.rebalance_timeout_ms,
+        session_timeout: m.profile.session_timeout_ms,
         subscription: m.subscription(protocol.as_deref()),
         assignment: m.assignment.clone(),
     };

@@ -11,7 +11,8 @@ use headrace_wire::messages::{
     JoinGroupResponse, LeaveGroupRequest, LeaveGroupResponse, SyncGroupRequest, SyncGroupResponse,
 };
 
-use super::state::{Join, Joined, Outputs, Sync, Synced};
+use super::exchange::{Join, Joined, Outputs, Sync, Synced};
+use super::member::Profile;
 use crate::auth::{Operation, Resource};
 use crate::broker::Broker;
 use crate::call::{Call, Outcome, Parked, Wait};
@@ -117,11 +118,7 @@ impl<D: Disk> Broker<D> {
             }
         };
         let name = request.group_instance_id.as_deref().unwrap_or(&call.client_id);
-        let join = Join {
-            member_id: request.member_id,
-            fresh_member_id: self.random.member_id(name),
-            must_know_id: call.version >= 4,
-            can_skip_assignment: call.version >= 9,
+        let profile = Profile {
             client_id: call.client_id.clone(),
             client_host: call.host.to_string(),
             session_timeout_ms: request.session_timeout_ms,
@@ -130,10 +127,17 @@ impl<D: Disk> Broker<D> {
             } else {
                 request.rebalance_timeout_ms
             },
-            instance_id: request.group_instance_id,
-            protocol_type: request.protocol_type,
             // Copied: a slice would keep the whole frame in memory for as long as the member lives.
             protocols: request.protocols.into_iter().map(|p| (p.name, own(&p.metadata))).collect(),
+        };
+        let join = Join {
+            member_id: request.member_id,
+            fresh_member_id: self.random.member_id(name),
+            instance_id: request.group_instance_id,
+            profile,
+            protocol_type: request.protocol_type,
+            must_know_id: call.version >= 4,
+            can_skip_assignment: call.version >= 9,
         };
         let mut out = Outputs::default();
         entry.group.join(now.mono_ms, call.token, join, &mut out);
@@ -181,13 +185,12 @@ impl<D: Disk> Broker<D> {
     /// Notes that a member lives.
     pub(crate) fn heartbeat(&mut self, call: &Call, request: HeartbeatRequest) -> Outcome<HeartbeatResponse> {
         let now = self.now.mono_ms;
-        let error = match self.check_member_of(call, &request.group_id) {
-            Err(error) => error,
-            Ok(()) => self.groups.get_mut(&request.group_id).map_or(ErrorCode::UNKNOWN_MEMBER_ID, |entry| {
-                let instance = request.group_instance_id.as_deref();
-                entry.group.heartbeat(now, &request.member_id, instance, request.generation_id)
-            }),
-        };
+        let instance = request.group_instance_id.as_deref();
+        let beaten = self.check_member_of(call, &request.group_id).and_then(|()| {
+            let entry = self.groups.get_mut(&request.group_id).ok_or(ErrorCode::UNKNOWN_MEMBER_ID)?;
+            entry.group.heartbeat(now, &request.member_id, instance, request.generation_id)
+        });
+        let error = beaten.err().unwrap_or(ErrorCode::NONE);
         Outcome::Reply(HeartbeatResponse { error_code: error.code(), ..HeartbeatResponse::default() })
     }
 

@@ -2,7 +2,9 @@
 
 mod admin;
 mod commits;
+mod exchange;
 mod journal;
+mod member;
 mod membership;
 mod state;
 #[cfg(test)]
@@ -16,7 +18,8 @@ use headrace_wire::time::Now;
 
 use crate::broker::Broker;
 use crate::config::BrokerConfig;
-use state::{Group, Limits, Outputs};
+use exchange::Outputs;
+use state::{Group, Limits};
 
 /// Groups that are kept at most; beyond it new ones are told that there is no coordinator for them.
 const GROUPS_MAX: usize = 100_000;

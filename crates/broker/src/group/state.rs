@@ -7,13 +7,13 @@ use std::collections::{BTreeMap, HashMap};
 use bytes::Bytes;
 use headrace_wire::errors::ErrorCode;
 
-/// Names a parked request.
-pub(crate) type Waiter = u64;
+use super::exchange::{Join, Joined, Outputs, Sync, Synced, Waiter};
+use super::member::{Member, millis};
 
 /// How long a new member may wait for its first generation; bounds members whose client has gone.
 const NEW_MEMBER_JOIN_TIMEOUT_MS: u64 = 5 * 60 * 1000;
 /// Members that have got an id and not come back with it yet.
-const PENDING_MEMBERS_MAX: usize = 10_000;
+pub(super) const PENDING_MEMBERS_MAX: usize = 10_000;
 
 /// Limits that the broker's options set for every group.
 #[derive(Debug, Clone, Copy)]
@@ -22,95 +22,9 @@ pub(crate) struct Limits {
     pub(crate) max_size: usize,
 }
 
-/// What a member asks for when it joins.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Join {
-    /// Empty for a member that has no id yet.
-    pub(crate) member_id: String,
-    /// The id that a member without one gets.
-    pub(crate) fresh_member_id: String,
-    pub(crate) instance_id: Option<String>,
-    pub(crate) client_id: String,
-    pub(crate) client_host: String,
-    pub(crate) session_timeout_ms: i32,
-    pub(crate) rebalance_timeout_ms: i32,
-    pub(crate) protocol_type: String,
-    pub(crate) protocols: Vec<(String, Bytes)>,
-    /// `JoinGroup` v4 and later: a dynamic member must come back with its id (KIP-394).
-    pub(crate) must_know_id: bool,
-    /// `JoinGroup` v9 and later: a returning static leader can be told not to assign (KIP-814).
-    pub(crate) can_skip_assignment: bool,
-}
-
-/// The answer to a join.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Joined {
-    pub(crate) error: ErrorCode,
-    pub(crate) generation: i32,
-    pub(crate) protocol_type: Option<String>,
-    pub(crate) protocol: Option<String>,
-    pub(crate) leader: String,
-    pub(crate) skip_assignment: bool,
-    pub(crate) member_id: String,
-    /// For the leader: id, instance id and subscription of every member.
-    pub(crate) members: Vec<(String, Option<String>, Bytes)>,
-}
-
-impl Joined {
-    pub(crate) fn error(member_id: &str, error: ErrorCode) -> Self {
-        Self {
-            error,
-            generation: -1,
-            protocol_type: None,
-            protocol: None,
-            leader: String::new(),
-            skip_assignment: false,
-            member_id: member_id.to_owned(),
-            members: Vec::new(),
-        }
-    }
-}
-
-/// What a member says when it asks for its assignment.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Sync {
-    pub(crate) member_id: String,
-    pub(crate) instance_id: Option<String>,
-    pub(crate) generation: i32,
-    pub(crate) protocol_type: Option<String>,
-    pub(crate) protocol: Option<String>,
-    /// From the leader: the assignment of every member.
-    pub(crate) assignments: Vec<(String, Bytes)>,
-}
-
-/// The answer to a sync.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Synced {
-    pub(crate) error: ErrorCode,
-    pub(crate) protocol_type: Option<String>,
-    pub(crate) protocol: Option<String>,
-    pub(crate) assignment: Bytes,
-}
-
-impl Synced {
-    pub(crate) fn error(error: ErrorCode) -> Self {
-        Self { error, protocol_type: None, protocol: None, assignment: Bytes::new() }
-    }
-}
-
-/// What a step of the group produced.
-#[derive(Debug, Default)]
-pub(crate) struct Outputs {
-    pub(crate) joined: Vec<(Waiter, Joined)>,
-    pub(crate) synced: Vec<(Waiter, Synced)>,
-    /// The group's record must be written again.
-    pub(crate) persist: bool,
-}
-
-/// The phase of a group.
+/// The phase of a group. Only an empty group has no members.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// No members.
     Empty,
     /// Members are to join again until the deadline.
     Preparing {
@@ -125,50 +39,6 @@ enum Phase {
     Completing,
     /// Every member can have its assignment.
     Stable,
-}
-
-/// A member of a group.
-#[derive(Debug, Clone)]
-pub(crate) struct Member {
-    pub(crate) id: String,
-    pub(crate) instance_id: Option<String>,
-    pub(crate) client_id: String,
-    pub(crate) client_host: String,
-    pub(crate) session_timeout_ms: i32,
-    pub(crate) rebalance_timeout_ms: i32,
-    /// What it supports, best first, with its subscription in each.
-    pub(crate) protocols: Vec<(String, Bytes)>,
-    pub(crate) assignment: Bytes,
-    expires_at: u64,
-    /// Has not been in a generation yet.
-    fresh: bool,
-    /// Has asked for its assignment in this generation.
-    synced: bool,
-    joining: Option<Waiter>,
-    syncing: Option<Waiter>,
-}
-
-impl Member {
-    /// A member whose request is parked cannot send heartbeats, except that a fresh one may wait only so long.
-    fn deadline(&self) -> Option<u64> {
-        (self.fresh || (self.joining.is_none() && self.syncing.is_none())).then_some(self.expires_at)
-    }
-
-    fn touch(&mut self, now: u64) {
-        self.expires_at = now.saturating_add(millis(self.session_timeout_ms));
-    }
-
-    pub(crate) fn subscription(&self, protocol: Option<&str>) -> Bytes {
-        self.protocols
-            .iter()
-            .find(|(n, _)| Some(n.as_str()) == protocol)
-            .map(|(_, s)| s.clone())
-            .unwrap_or_default()
-    }
-}
-
-fn millis(ms: i32) -> u64 {
-    u64::try_from(ms).unwrap_or(0)
 }
 
 /// A classic group.
@@ -206,32 +76,10 @@ impl Group {
     }
 
     /// A group as the log remembers it.
-    pub(crate) fn restore(&mut self, now: u64, members: Vec<RestoredMember>) {
-        self.members.clear();
-        self.statics.clear();
-        for m in members {
-            if let Some(instance) = &m.instance_id {
-                self.statics.insert(instance.clone(), m.id.clone());
-            }
-            let protocol = self.protocol.clone().unwrap_or_default();
-            let mut member = Member {
-                id: m.id.clone(),
-                instance_id: m.instance_id,
-                client_id: m.client_id,
-                client_host: m.client_host,
-                session_timeout_ms: m.session_timeout_ms,
-                rebalance_timeout_ms: m.rebalance_timeout_ms,
-                protocols: vec![(protocol, m.subscription)],
-                assignment: m.assignment,
-                expires_at: 0,
-                fresh: false,
-                synced: true,
-                joining: None,
-                syncing: None,
-            };
-            member.touch(now);
-            self.members.insert(m.id, member);
-        }
+    pub(crate) fn restore(&mut self, members: impl Iterator<Item = Member>) {
+        self.members = members.map(|m| (m.id.clone(), m)).collect();
+        let instance = |m: &Member| Some((m.instance_id.clone()?, m.id.clone()));
+        self.statics = self.members.values().filter_map(instance).collect();
         self.phase = if self.members.is_empty() { Phase::Empty } else { Phase::Stable };
     }
 
@@ -289,11 +137,10 @@ impl Group {
         out: &mut Outputs,
     ) -> Result<(), (String, ErrorCode)> {
         let refuse = |error| Err((join.member_id.clone(), error));
-        if !self.supports(&join) {
+        if !self.can_agree_with(&join) {
             return refuse(ErrorCode::INCONSISTENT_GROUP_PROTOCOL);
         }
-        let known = self.members.contains_key(&join.member_id);
-        if !known && self.is_full(&join) {
+        if !self.members.contains_key(&join.member_id) && self.is_full_for(&join) {
             return refuse(ErrorCode::GROUP_MAX_SIZE_REACHED);
         }
         if join.member_id.is_empty() {
@@ -314,11 +161,12 @@ impl Group {
         Ok(())
     }
 
-    fn is_full(&self, join: &Join) -> bool {
+    fn is_full_for(&self, join: &Join) -> bool {
         let returning = join.instance_id.as_ref().is_some_and(|i| self.statics.contains_key(i));
-        let pending = self.pending.contains_key(&join.member_id);
-        let active = self.members.len() + self.pending.len().saturating_sub(usize::from(pending));
-        !returning && (active >= self.limits.max_size || self.pending.len() >= PENDING_MEMBERS_MAX)
+        // Who comes back with its id already counts.
+        let pending = self.pending.len() - usize::from(self.pending.contains_key(&join.member_id));
+        let full = self.members.len() + pending >= self.limits.max_size || pending >= PENDING_MEMBERS_MAX;
+        full && !returning
     }
 
     fn join_unknown(
@@ -335,7 +183,8 @@ impl Group {
                 return Ok(());
             }
         } else if join.must_know_id {
-            self.pending.insert(id.clone(), now.saturating_add(millis(join.session_timeout_ms)));
+            let lapses_at = now.saturating_add(millis(join.profile.session_timeout_ms));
+            self.pending.insert(id.clone(), lapses_at);
             return Err((id, ErrorCode::MEMBER_ID_REQUIRED));
         }
         self.add_and_rebalance(now, waiter, id, join, out);
@@ -343,7 +192,7 @@ impl Group {
     }
 
     /// A static member is back under its instance id and gets a new member id; who still uses the old one is
-    /// fenced. A stable group stays as it is when the member's subscription changes nothing.
+    /// fenced. A stable group stays as it is unless the member's protocols change the group's.
     fn return_static(
         &mut self,
         now: u64,
@@ -354,12 +203,8 @@ impl Group {
         out: &mut Outputs,
     ) {
         let Some(mut member) = self.members.remove(old_id) else { return };
-        if let Some(waiter) = member.joining.take() {
-            out.joined.push((waiter, Joined::error(old_id, ErrorCode::FENCED_INSTANCE_ID)));
-        }
-        if let Some(waiter) = member.syncing.take() {
-            out.synced.push((waiter, Synced::error(ErrorCode::FENCED_INSTANCE_ID)));
-        }
+        member.refuse_join(ErrorCode::FENCED_INSTANCE_ID, out);
+        member.refuse_sync(ErrorCode::FENCED_INSTANCE_ID, out);
         let old_leader = self.leader.clone().unwrap_or_default();
         let was_leader = old_leader == old_id;
         if was_leader {
@@ -369,67 +214,40 @@ impl Group {
             self.statics.insert(instance.clone(), new_id.clone());
         }
         member.id.clone_from(&new_id);
-        let can_skip = join.can_skip_assignment;
-        update(&mut member, join);
+        member.profile = join.profile;
         member.fresh = false;
         member.touch(now);
         self.members.insert(new_id.clone(), member);
-        match self.phase {
-            Phase::Stable if self.choose_protocol() == self.protocol => {
-                out.persist = true;
-                let mut joined = self.joined(&new_id, false);
-                if can_skip {
-                    joined.skip_assignment = was_leader;
-                    if was_leader {
-                        joined.members = self.roster();
-                    }
-                } else {
-                    // Without the skip flag a returning leader would assign again, and a stable group would not
-                    // hand that out: it is told the old leader's id, which is not its own.
-                    joined.leader = old_leader;
-                }
-                out.joined.push((waiter, joined));
+        if self.phase == Phase::Stable && self.choose_protocol() == self.protocol {
+            out.persist = true;
+            let mut joined = self.joined(&new_id);
+            if join.can_skip_assignment {
+                joined.skip_assignment = was_leader;
+            } else {
+                // Without the skip flag a returning leader would assign again, and a stable group would not
+                // hand that out: it is told the old leader's id, which is not its own.
+                joined.leader = old_leader;
+                joined.members.clear();
             }
-            Phase::Preparing { .. } => {
-                self.park_join(&new_id, waiter);
-                self.complete_join_if_ready(now, out);
-            }
-            Phase::Stable | Phase::Completing | Phase::Empty => {
-                self.park_join(&new_id, waiter);
-                self.prepare_rebalance(now, out);
-            }
+            out.joined.push((waiter, joined));
+        } else {
+            self.park_join(now, &new_id, waiter, out);
         }
     }
 
     fn join_known(&mut self, now: u64, waiter: Waiter, join: Join, out: &mut Outputs) {
-        let id = join.member_id.clone();
-        let is_leader = self.leader.as_deref() == Some(id.as_str());
+        let id = join.member_id;
+        let is_leader = self.leader.as_ref() == Some(&id);
         let Some(member) = self.members.get_mut(&id) else { return };
-        let same = member.protocols == join.protocols;
-        match self.phase {
-            Phase::Completing if same => {
-                // The answer to its join may have been lost: it is given again.
-                member.touch(now);
-                out.joined.push((waiter, self.joined(&id, is_leader)));
-            }
-            Phase::Stable if same && !is_leader => {
-                member.touch(now);
-                out.joined.push((waiter, self.joined(&id, false)));
-            }
-            _ => {
-                update(member, join);
-                if let Some(earlier) = member.joining.take() {
-                    // The same member on a second connection: the first cannot be answered any more.
-                    out.joined.push((earlier, Joined::error(&id, ErrorCode::UNKNOWN_MEMBER_ID)));
-                }
-                self.park_join(&id, waiter);
-                if matches!(self.phase, Phase::Preparing { .. }) {
-                    self.complete_join_if_ready(now, out);
-                } else {
-                    self.prepare_rebalance(now, out);
-                }
-            }
+        let same = member.profile.protocols == join.profile.protocols;
+        if same && (self.phase == Phase::Completing || self.phase == Phase::Stable && !is_leader) {
+            // The answer to its join may have been lost: it is given again.
+            member.touch(now);
+            out.joined.push((waiter, self.joined(&id)));
+            return;
         }
+        member.profile = join.profile;
+        self.park_join(now, &id, waiter, out);
     }
 
     fn add_and_rebalance(&mut self, now: u64, waiter: Waiter, id: String, join: Join, out: &mut Outputs) {
@@ -438,87 +256,74 @@ impl Group {
             self.statics.insert(instance.clone(), id.clone());
         }
         if self.members.is_empty() {
-            self.protocol_type = Some(join.protocol_type.clone());
+            self.protocol_type = Some(join.protocol_type);
         }
-        let mut member = Member {
-            id: id.clone(),
-            instance_id: join.instance_id.clone(),
-            client_id: String::new(),
-            client_host: String::new(),
-            session_timeout_ms: 0,
-            rebalance_timeout_ms: 0,
-            protocols: Vec::new(),
-            assignment: Bytes::new(),
-            expires_at: now.saturating_add(NEW_MEMBER_JOIN_TIMEOUT_MS),
-            fresh: true,
-            synced: false,
-            joining: Some(waiter),
-            syncing: None,
-        };
-        update(&mut member, join);
+        let expires_at = now.saturating_add(NEW_MEMBER_JOIN_TIMEOUT_MS);
+        let member = Member::new(id.clone(), join.instance_id, join.profile, expires_at);
         self.members.insert(id.clone(), member);
-        if self.leader.is_none() {
-            self.leader = Some(id);
-        }
+        self.leader.get_or_insert_with(|| id.clone());
         if let Phase::Preparing { grew, .. } = &mut self.phase {
             *grew = true;
-            self.complete_join_if_ready(now, out);
-        } else {
-            self.prepare_rebalance(now, out);
         }
+        self.park_join(now, &id, waiter, out);
     }
 
-    fn park_join(&mut self, id: &str, waiter: Waiter) {
+    /// A member waits for the next generation.
+    fn park_join(&mut self, now: u64, id: &str, waiter: Waiter, out: &mut Outputs) {
         if let Some(member) = self.members.get_mut(id) {
+            // The same member on a second connection: the first cannot be answered any more.
+            member.refuse_join(ErrorCode::UNKNOWN_MEMBER_ID, out);
             member.joining = Some(waiter);
         }
+        self.rebalance(now, out);
     }
 
-    fn supports(&self, join: &Join) -> bool {
-        if join.protocol_type.is_empty() || join.protocols.is_empty() {
-            return false;
-        }
-        if self.members.is_empty() {
-            return true;
-        }
-        let common = |name: &str| {
-            self.members
-                .values()
-                .filter(|m| m.id != join.member_id)
-                .all(|m| m.protocols.iter().any(|(n, _)| n == name))
-        };
-        self.protocol_type.as_deref() == Some(join.protocol_type.as_str())
-            && join.protocols.iter().any(|(name, _)| common(name))
+    /// Whether a protocol is left that all support when this member is in.
+    fn can_agree_with(&self, join: &Join) -> bool {
+        let mut protocols = join.profile.protocols.iter();
+        !join.protocol_type.is_empty()
+            && (self.members.is_empty() || self.protocol_type.as_ref() == Some(&join.protocol_type))
+            && protocols.any(|(name, _)| self.all_support(name, &join.member_id))
+    }
+
+    /// Whether all members but one support a protocol.
+    fn all_support(&self, protocol: &str, but: &str) -> bool {
+        self.members.values().all(|m| m.id == but || m.supports(protocol))
     }
 
     // ---- rebalancing
 
-    fn prepare_rebalance(&mut self, now: u64, out: &mut Outputs) {
-        self.fail_syncs(ErrorCode::REBALANCE_IN_PROGRESS, out);
-        self.sync_deadline = None;
-        let longest = self.members.values().map(|m| millis(m.rebalance_timeout_ms)).max().unwrap_or(0);
-        self.phase = if self.phase == Phase::Empty {
-            let delay = self.limits.initial_rebalance_delay_ms.min(longest);
-            Phase::Preparing {
-                deadline: now.saturating_add(delay),
-                initial_until: Some(now.saturating_add(longest)),
-                grew: false,
-            }
-        } else {
-            Phase::Preparing { deadline: now.saturating_add(longest), initial_until: None, grew: false }
-        };
+    /// Begins a rebalance, or looks whether the one under way has what it waited for.
+    fn rebalance(&mut self, now: u64, out: &mut Outputs) {
+        if !matches!(self.phase, Phase::Preparing { .. }) {
+            self.refuse_syncs(ErrorCode::REBALANCE_IN_PROGRESS, out);
+            self.sync_deadline = None;
+            let until = now.saturating_add(self.rebalance_timeout_ms());
+            self.phase = if self.phase == Phase::Empty {
+                let deadline = now.saturating_add(self.limits.initial_rebalance_delay_ms).min(until);
+                Phase::Preparing { deadline, initial_until: Some(until), grew: false }
+            } else {
+                Phase::Preparing { deadline: until, initial_until: None, grew: false }
+            };
+        }
         self.complete_join_if_ready(now, out);
+    }
+
+    /// The time that the slowest member may take to join again or to ask for its assignment.
+    fn rebalance_timeout_ms(&self) -> u64 {
+        self.members.values().map(|m| millis(m.profile.rebalance_timeout_ms)).max().unwrap_or(0)
     }
 
     fn complete_join_if_ready(&mut self, now: u64, out: &mut Outputs) {
         let Phase::Preparing { deadline, initial_until, grew } = self.phase else { return };
         let ready = match initial_until {
+            _ if self.members.is_empty() => true,
             Some(until) if now >= deadline && grew && until > now => {
                 let deadline = now.saturating_add(self.limits.initial_rebalance_delay_ms).min(until);
                 self.phase = Phase::Preparing { deadline, initial_until, grew: false };
                 now >= deadline
             }
-            _ if now >= deadline || self.members.is_empty() => true,
+            _ if now >= deadline => true,
             Some(_) => false,
             None => self.pending.is_empty() && self.members.values().all(|m| m.joining.is_some()),
         };
@@ -529,54 +334,48 @@ impl Group {
 
     fn complete_join(&mut self, now: u64, out: &mut Outputs) {
         // Who has not come back is out, save static members, who keep their place until their session ends.
-        let gone: Vec<String> = self
-            .members
-            .values()
-            .filter(|m| m.joining.is_none() && m.instance_id.is_none())
-            .map(|m| m.id.clone())
-            .collect();
-        for id in gone {
+        let late = self.members.values().filter(|m| m.joining.is_none() && m.instance_id.is_none());
+        for id in late.map(|m| m.id.clone()).collect::<Vec<_>>() {
             self.remove(&id, out);
         }
         if self.members.is_empty() {
             self.become_empty(out);
             return;
         }
+        let until = now.saturating_add(self.rebalance_timeout_ms());
         if !self.elect_leader() {
             // Only static members that are away: their sessions decide how long it goes on.
-            let longest = self.members.values().map(|m| millis(m.rebalance_timeout_ms)).max().unwrap_or(0);
-            let deadline = now.saturating_add(longest.max(1));
+            let deadline = until.max(now.saturating_add(1));
             self.phase = Phase::Preparing { deadline, initial_until: None, grew: false };
             return;
         }
-        self.generation = self.generation.checked_add(1).unwrap_or(1);
+        self.next_generation();
         self.protocol = self.choose_protocol();
         self.phase = Phase::Completing;
-        let longest = self.members.values().map(|m| millis(m.rebalance_timeout_ms)).max().unwrap_or(0);
-        self.sync_deadline = Some(now.saturating_add(longest));
-        let ids: Vec<String> = self.members.keys().cloned().collect();
-        for id in ids {
-            let is_leader = self.leader.as_deref() == Some(id.as_str());
-            let joined = self.joined(&id, is_leader);
-            if let Some(member) = self.members.get_mut(&id) {
-                member.fresh = false;
-                member.synced = false;
-                member.assignment = Bytes::new();
-                if let Some(waiter) = member.joining.take() {
-                    member.touch(now);
-                    out.joined.push((waiter, joined));
-                }
+        self.sync_deadline = Some(until);
+        let answers: Vec<_> = self.members.keys().map(|id| self.joined(id)).collect();
+        for (member, joined) in self.members.values_mut().zip(answers) {
+            member.fresh = false;
+            member.synced = false;
+            member.assignment = Bytes::new();
+            if let Some(waiter) = member.joining.take() {
+                member.touch(now);
+                out.joined.push((waiter, joined));
             }
         }
     }
 
     fn become_empty(&mut self, out: &mut Outputs) {
-        self.generation = self.generation.checked_add(1).unwrap_or(1);
+        self.next_generation();
         self.phase = Phase::Empty;
         self.protocol = None;
         self.leader = None;
         self.sync_deadline = None;
         out.persist = true;
+    }
+
+    fn next_generation(&mut self) {
+        self.generation = self.generation.checked_add(1).unwrap_or(1);
     }
 
     /// Keeps the leader if it has joined, else takes the first member that has.
@@ -590,17 +389,21 @@ impl Group {
 
     /// Every member votes for the first of its protocols that all support; most votes win.
     fn choose_protocol(&self) -> Option<String> {
-        let all = |name: &str| self.members.values().all(|m| m.protocols.iter().any(|(n, _)| n == name));
         let mut votes: BTreeMap<&str, usize> = BTreeMap::new();
         for member in self.members.values() {
-            if let Some((name, _)) = member.protocols.iter().find(|(n, _)| all(n)) {
+            let mut protocols = member.profile.protocols.iter();
+            if let Some((name, _)) = protocols.find(|(name, _)| self.all_support(name, &member.id)) {
                 *votes.entry(name).or_default() += 1;
             }
         }
         votes.into_iter().max_by_key(|(_, n)| *n).map(|(name, _)| name.to_owned())
     }
 
-    fn joined(&self, id: &str, with_members: bool) -> Joined {
+    /// What a member is told of the generation; the leader also who is in it.
+    fn joined(&self, id: &str) -> Joined {
+        let protocol = self.protocol.as_deref();
+        let entry = |m: &Member| (m.id.clone(), m.instance_id.clone(), m.subscription(protocol));
+        let is_leader = self.leader.as_deref() == Some(id);
         Joined {
             error: ErrorCode::NONE,
             generation: self.generation,
@@ -609,16 +412,8 @@ impl Group {
             leader: self.leader.clone().unwrap_or_default(),
             skip_assignment: false,
             member_id: id.to_owned(),
-            members: if with_members { self.roster() } else { Vec::new() },
+            members: self.members.values().filter(|_| is_leader).map(entry).collect(),
         }
-    }
-
-    fn roster(&self) -> Vec<(String, Option<String>, Bytes)> {
-        let protocol = self.protocol.as_deref();
-        self.members
-            .values()
-            .map(|m| (m.id.clone(), m.instance_id.clone(), m.subscription(protocol)))
-            .collect()
     }
 
     // ---- syncing
@@ -626,21 +421,19 @@ impl Group {
     /// A member asks for its assignment. `true`: the leader's assignment is in place, to be written with
     /// [`Group::members`] and then handed out with [`Group::assigned`].
     pub(crate) fn sync(&mut self, now: u64, waiter: Waiter, sync: Sync, out: &mut Outputs) -> bool {
-        match self.try_sync(now, waiter, sync) {
-            Ok(SyncStep::Parked) => false,
-            Ok(SyncStep::Assigned) => true,
-            Ok(SyncStep::Reply(synced)) => {
-                out.synced.push((waiter, synced));
-                false
-            }
-            Err(error) => {
-                out.synced.push((waiter, Synced::error(error)));
-                false
-            }
-        }
+        self.try_sync(now, waiter, sync, out).unwrap_or_else(|error| {
+            out.synced.push((waiter, Synced::error(error)));
+            false
+        })
     }
 
-    fn try_sync(&mut self, now: u64, waiter: Waiter, sync: Sync) -> Result<SyncStep, ErrorCode> {
+    fn try_sync(
+        &mut self,
+        now: u64,
+        waiter: Waiter,
+        sync: Sync,
+        out: &mut Outputs,
+    ) -> Result<bool, ErrorCode> {
         self.check_member(&sync.member_id, sync.instance_id.as_deref())?;
         if sync.generation != self.generation {
             return Err(ErrorCode::ILLEGAL_GENERATION);
@@ -649,40 +442,27 @@ impl Group {
         if differs(&sync.protocol_type, &self.protocol_type) || differs(&sync.protocol, &self.protocol) {
             return Err(ErrorCode::INCONSISTENT_GROUP_PROTOCOL);
         }
-        let is_leader = self.leader.as_deref() == Some(sync.member_id.as_str());
-        let Some(member) = self.members.get_mut(&sync.member_id) else {
-            return Err(ErrorCode::UNKNOWN_MEMBER_ID);
-        };
-        match self.phase {
-            Phase::Empty => Err(ErrorCode::UNKNOWN_MEMBER_ID),
-            Phase::Preparing { .. } => Err(ErrorCode::REBALANCE_IN_PROGRESS),
-            Phase::Stable => {
-                member.synced = true;
-                member.touch(now);
-                let reply = Synced {
-                    error: ErrorCode::NONE,
-                    protocol_type: self.protocol_type.clone(),
-                    protocol: self.protocol.clone(),
-                    assignment: member.assignment.clone(),
-                };
-                self.settle_syncs();
-                Ok(SyncStep::Reply(reply))
-            }
-            Phase::Completing => {
-                member.synced = true;
-                // A second sync of the same member takes the place of the first, which nobody reads any more.
-                member.syncing = Some(waiter);
-                if !is_leader {
-                    return Ok(SyncStep::Parked);
+        if matches!(self.phase, Phase::Preparing { .. }) {
+            return Err(ErrorCode::REBALANCE_IN_PROGRESS);
+        }
+        let member = self.members.get_mut(&sync.member_id).ok_or(ErrorCode::UNKNOWN_MEMBER_ID)?;
+        // The same member on a second connection: if the first is still read, its client has to join again.
+        member.refuse_sync(ErrorCode::REBALANCE_IN_PROGRESS, out);
+        member.synced = true;
+        member.syncing = Some(waiter);
+        if self.phase == Phase::Stable {
+            self.hand_out(now, out);
+            return Ok(false);
+        }
+        let is_leader = self.leader.as_ref() == Some(&sync.member_id);
+        if is_leader {
+            for (id, assignment) in sync.assignments {
+                if let Some(member) = self.members.get_mut(&id) {
+                    member.assignment = assignment;
                 }
-                for (id, assignment) in sync.assignments {
-                    if let Some(member) = self.members.get_mut(&id) {
-                        member.assignment = assignment;
-                    }
-                }
-                Ok(SyncStep::Assigned)
             }
         }
+        Ok(is_leader)
     }
 
     /// The leader's assignment was written (or not): every waiting member is told.
@@ -690,15 +470,20 @@ impl Group {
         if self.phase != Phase::Completing {
             return;
         }
-        if result != ErrorCode::NONE {
-            for member in self.members.values_mut() {
-                member.assignment = Bytes::new();
-            }
-            self.fail_syncs(result, out);
-            self.prepare_rebalance(now, out);
+        if result == ErrorCode::NONE {
+            self.phase = Phase::Stable;
+            self.hand_out(now, out);
             return;
         }
-        self.phase = Phase::Stable;
+        for member in self.members.values_mut() {
+            member.assignment = Bytes::new();
+        }
+        self.refuse_syncs(result, out);
+        self.rebalance(now, out);
+    }
+
+    /// Gives the waiting members their assignments.
+    fn hand_out(&mut self, now: u64, out: &mut Outputs) {
         for member in self.members.values_mut() {
             if let Some(waiter) = member.syncing.take() {
                 member.touch(now);
@@ -711,20 +496,14 @@ impl Group {
                 out.synced.push((waiter, synced));
             }
         }
-        self.settle_syncs();
-    }
-
-    fn settle_syncs(&mut self) {
         if self.members.values().all(|m| m.synced) {
             self.sync_deadline = None;
         }
     }
 
-    fn fail_syncs(&mut self, error: ErrorCode, out: &mut Outputs) {
+    fn refuse_syncs(&mut self, error: ErrorCode, out: &mut Outputs) {
         for member in self.members.values_mut() {
-            if let Some(waiter) = member.syncing.take() {
-                out.synced.push((waiter, Synced::error(error)));
-            }
+            member.refuse_sync(error, out);
         }
     }
 
@@ -737,20 +516,11 @@ impl Group {
         member_id: &str,
         instance_id: Option<&str>,
         generation: i32,
-    ) -> ErrorCode {
-        if let Err(error) = self.check_member(member_id, instance_id) {
-            return error;
-        }
-        if generation != self.generation {
-            return ErrorCode::ILLEGAL_GENERATION;
-        }
-        if let Some(member) = self.members.get_mut(member_id) {
-            member.touch(now);
-        }
+    ) -> Result<(), ErrorCode> {
+        self.check_generation(member_id, instance_id, generation)?.touch(now);
         match self.phase {
-            Phase::Empty => ErrorCode::UNKNOWN_MEMBER_ID,
-            Phase::Preparing { .. } => ErrorCode::REBALANCE_IN_PROGRESS,
-            Phase::Completing | Phase::Stable => ErrorCode::NONE,
+            Phase::Preparing { .. } => Err(ErrorCode::REBALANCE_IN_PROGRESS),
+            Phase::Empty | Phase::Completing | Phase::Stable => Ok(()),
         }
     }
 
@@ -762,36 +532,27 @@ impl Group {
         out: &mut Outputs,
     ) -> Vec<ErrorCode> {
         let before = self.members.len();
-        let errors =
-            leavers.iter().map(|(id, instance)| self.leave_one(id, instance.as_deref(), out)).collect();
-        if self.members.len() < before {
-            self.after_removal(now, out);
-        } else {
-            // An id that was only pending may have been the last one that the rebalance waited for.
-            self.complete_join_if_ready(now, out);
-        }
+        let mut leave = |(id, instance): &(String, Option<String>)| {
+            self.leave_one(id, instance.as_deref(), out).err().unwrap_or(ErrorCode::NONE)
+        };
+        let errors = leavers.iter().map(&mut leave).collect();
+        self.after_removal(now, before, out);
         errors
     }
 
-    fn leave_one(&mut self, id: &str, instance: Option<&str>, out: &mut Outputs) -> ErrorCode {
+    fn leave_one(&mut self, id: &str, instance: Option<&str>, out: &mut Outputs) -> Result<(), ErrorCode> {
         let id = match instance {
             // An administrator removes a static member without knowing its member id (KIP-345).
-            Some(instance) if id.is_empty() => match self.statics.get(instance) {
-                Some(id) => id.clone(),
-                None => return ErrorCode::UNKNOWN_MEMBER_ID,
-            },
+            Some(instance) if id.is_empty() => {
+                self.statics.get(instance).cloned().ok_or(ErrorCode::UNKNOWN_MEMBER_ID)?
+            }
             _ => id.to_owned(),
         };
-        if self.pending.remove(&id).is_some() {
-            return ErrorCode::NONE;
+        if self.pending.remove(&id).is_none() {
+            self.check_member(&id, instance)?;
+            self.remove(&id, out);
         }
-        match self.check_member(&id, instance) {
-            Ok(()) => {
-                self.remove(&id, out);
-                ErrorCode::NONE
-            }
-            Err(error) => error,
-        }
+        Ok(())
     }
 
     /// Does what has come due; see [`Group::deadline`].
@@ -801,41 +562,30 @@ impl Group {
         if late_sync {
             self.sync_deadline = None;
         }
-        let gone: Vec<String> = self
-            .members
-            .values()
-            .filter(|m| m.deadline().is_some_and(|at| at <= now) || (late_sync && !m.synced))
-            .map(|m| m.id.clone())
-            .collect();
-        for id in &gone {
-            self.remove(id, out);
+        let before = self.members.len();
+        let is_gone = |m: &&Member| m.deadline().is_some_and(|at| at <= now) || (late_sync && !m.synced);
+        let gone = self.members.values().filter(is_gone).map(|m| m.id.clone());
+        for id in gone.collect::<Vec<_>>() {
+            self.remove(&id, out);
         }
-        if gone.is_empty() {
-            self.complete_join_if_ready(now, out);
-        } else {
-            self.after_removal(now, out);
-        }
+        self.after_removal(now, before, out);
     }
 
-    fn after_removal(&mut self, now: u64, out: &mut Outputs) {
-        match self.phase {
-            Phase::Empty => {}
-            Phase::Preparing { .. } => self.complete_join_if_ready(now, out),
-            Phase::Completing | Phase::Stable => self.prepare_rebalance(now, out),
+    /// Goes on without those who were among the `before` members. An id that was only pending may have been the last
+    /// one that a rebalance waited for.
+    fn after_removal(&mut self, now: u64, before: usize, out: &mut Outputs) {
+        if self.members.len() < before {
+            self.rebalance(now, out);
+        } else {
+            self.complete_join_if_ready(now, out);
         }
     }
 
     fn remove(&mut self, id: &str, out: &mut Outputs) {
-        let Some(member) = self.members.remove(id) else { return };
-        if let Some(waiter) = member.joining {
-            out.joined.push((waiter, Joined::error(id, ErrorCode::UNKNOWN_MEMBER_ID)));
-        }
-        if let Some(waiter) = member.syncing {
-            out.synced.push((waiter, Synced::error(ErrorCode::UNKNOWN_MEMBER_ID)));
-        }
-        if let Some(instance) = &member.instance_id
-            && self.statics.get(instance).is_some_and(|m| m == id)
-        {
+        let Some(mut member) = self.members.remove(id) else { return };
+        member.refuse_join(ErrorCode::UNKNOWN_MEMBER_ID, out);
+        member.refuse_sync(ErrorCode::UNKNOWN_MEMBER_ID, out);
+        if let Some(instance) = &member.instance_id {
             self.statics.remove(instance);
         }
         if self.leader.as_deref() == Some(id) {
@@ -856,6 +606,20 @@ impl Group {
         if self.members.contains_key(id) { Ok(()) } else { Err(ErrorCode::UNKNOWN_MEMBER_ID) }
     }
 
+    /// The member, if it is in the generation that it believes in.
+    fn check_generation(
+        &mut self,
+        id: &str,
+        instance: Option<&str>,
+        generation: i32,
+    ) -> Result<&mut Member, ErrorCode> {
+        self.check_member(id, instance)?;
+        if generation != self.generation {
+            return Err(ErrorCode::ILLEGAL_GENERATION);
+        }
+        self.members.get_mut(id).ok_or(ErrorCode::UNKNOWN_MEMBER_ID)
+    }
+
     /// Whether these offsets may be committed now; a member that commits also shows that it lives.
     pub(crate) fn check_commit(
         &mut self,
@@ -868,46 +632,12 @@ impl Group {
         if generation < 0 && self.is_empty() {
             return Ok(());
         }
-        if generation < 0 && member_id.is_empty() && instance_id.is_none() {
-            return Err(ErrorCode::UNKNOWN_MEMBER_ID);
-        }
-        self.check_member(member_id, instance_id)?;
-        if generation != self.generation {
-            return Err(ErrorCode::ILLEGAL_GENERATION);
-        }
-        if self.phase == Phase::Completing {
+        let is_completing = self.phase == Phase::Completing;
+        let member = self.check_generation(member_id, instance_id, generation)?;
+        if is_completing {
             return Err(ErrorCode::REBALANCE_IN_PROGRESS);
         }
-        if let Some(member) = self.members.get_mut(member_id) {
-            member.touch(now);
-        }
+        member.touch(now);
         Ok(())
     }
-}
-
-enum SyncStep {
-    Parked,
-    Assigned,
-    Reply(Synced),
-}
-
-/// A member as the log remembers it.
-#[derive(Debug, Clone)]
-pub(crate) struct RestoredMember {
-    pub(crate) id: String,
-    pub(crate) instance_id: Option<String>,
-    pub(crate) client_id: String,
-    pub(crate) client_host: String,
-    pub(crate) session_timeout_ms: i32,
-    pub(crate) rebalance_timeout_ms: i32,
-    pub(crate) subscription: Bytes,
-    pub(crate) assignment: Bytes,
-}
-
-fn update(member: &mut Member, join: Join) {
-    member.client_id = join.client_id;
-    member.client_host = join.client_host;
-    member.session_timeout_ms = join.session_timeout_ms;
-    member.rebalance_timeout_ms = join.rebalance_timeout_ms;
-    member.protocols = join.protocols;
 }

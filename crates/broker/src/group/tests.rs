@@ -6,7 +6,9 @@ use bytes::Bytes;
 use headrace_wire::errors::ErrorCode;
 use proptest::prelude::*;
 
-use super::state::{Group, Join, Joined, Limits, Outputs, Sync, Synced, Waiter};
+use super::exchange::{Join, Joined, Outputs, Sync, Synced, Waiter};
+use super::member::Profile;
+use super::state::{Group, Limits, PENDING_MEMBERS_MAX};
 
 const SESSION_MS: u64 = 10_000;
 const REBALANCE_MS: u64 = 30_000;
@@ -76,13 +78,15 @@ impl Simulation {
             member_id: self.clients[i].id.clone(),
             fresh_member_id: format!("m{}", self.ids),
             instance_id: self.clients[i].instance.clone(),
-            session_timeout_ms: i32::try_from(SESSION_MS).unwrap(),
-            rebalance_timeout_ms: i32::try_from(REBALANCE_MS).unwrap(),
+            profile: Profile {
+                session_timeout_ms: i32::try_from(SESSION_MS).unwrap(),
+                rebalance_timeout_ms: i32::try_from(REBALANCE_MS).unwrap(),
+                protocols: vec![("range".into(), Bytes::from(format!("s{i}")))],
+                ..Profile::default()
+            },
             protocol_type: "consumer".into(),
-            protocols: vec![("range".into(), Bytes::from(format!("s{i}")))],
             must_know_id: i.is_multiple_of(2),
             can_skip_assignment: true,
-            ..Join::default()
         };
         self.clients[i].client = Client::Joining(waiter);
         self.clients[i].last_beat = self.now;
@@ -172,13 +176,13 @@ impl Simulation {
             return;
         }
         let (id, instance, generation) = (client.id.clone(), client.instance.clone(), client.generation);
-        let error = self.group.heartbeat(self.now, &id, instance.as_deref(), generation);
+        let beaten = self.group.heartbeat(self.now, &id, instance.as_deref(), generation);
         let client = &mut self.clients[i];
         client.last_beat = self.now;
-        match error {
-            ErrorCode::NONE => {}
-            ErrorCode::REBALANCE_IN_PROGRESS => self.join(i),
-            _ => {
+        match beaten {
+            Ok(()) => {}
+            Err(ErrorCode::REBALANCE_IN_PROGRESS) => self.join(i),
+            Err(_) => {
                 client.client = Client::Out;
                 client.id = String::new();
                 client.assignment = None;
@@ -315,10 +319,13 @@ fn simple_join(id: &str, fresh: &str, protocols: &[&str]) -> Join {
     Join {
         member_id: id.into(),
         fresh_member_id: fresh.into(),
-        session_timeout_ms: 10_000,
-        rebalance_timeout_ms: 30_000,
+        profile: Profile {
+            session_timeout_ms: 10_000,
+            rebalance_timeout_ms: 30_000,
+            protocols: protocols.iter().map(|p| ((*p).to_owned(), Bytes::new())).collect(),
+            ..Profile::default()
+        },
         protocol_type: "consumer".into(),
-        protocols: protocols.iter().map(|p| ((*p).to_owned(), Bytes::new())).collect(),
         ..Join::default()
     }
 }
@@ -351,13 +358,13 @@ fn who_does_not_ask_for_its_assignment_is_dropped() {
     assert!(!group.sync(1, 4, sync("b"), &mut out));
     // The leader stays silent, though it beats.
     for now in [9000, 18_000, 27_000] {
-        assert_eq!(group.heartbeat(now, "a", None, 2), ErrorCode::NONE);
+        assert_eq!(group.heartbeat(now, "a", None, 2), Ok(()));
         group.expire(now, &mut out);
     }
     assert!(out.synced.is_empty());
     group.expire(30_000, &mut out);
     assert_eq!(out.synced[0].1.error, ErrorCode::REBALANCE_IN_PROGRESS);
-    assert_eq!(group.heartbeat(30_000, "a", None, 2), ErrorCode::UNKNOWN_MEMBER_ID);
+    assert_eq!(group.heartbeat(30_000, "a", None, 2), Err(ErrorCode::UNKNOWN_MEMBER_ID));
     group.join(30_001, 5, simple_join("b", "", &["range"]), &mut out);
     assert_eq!((out.joined[0].1.generation, &out.joined[0].1.leader[..]), (3, "b"));
 }
@@ -400,4 +407,33 @@ fn the_generation_wraps_without_going_negative() {
     let mut out = Outputs::default();
     group.join(0, 1, simple_join("", "a", &["range"]), &mut out);
     assert_eq!(out.joined[0].1.generation, 1);
+}
+
+#[test]
+fn a_second_sync_answers_the_first() {
+    let mut group = Group::new(limits());
+    let mut out = Outputs::default();
+    group.join(0, 1, simple_join("", "a", &["range"]), &mut out);
+    group.join(0, 2, simple_join("", "b", &["range"]), &mut out);
+    group.join(0, 3, simple_join("a", "", &["range"]), &mut out);
+    let sync = || Sync { member_id: "b".into(), generation: 2, ..Sync::default() };
+    assert!(!group.sync(0, 4, sync(), &mut out));
+    assert!(!group.sync(0, 5, sync(), &mut out));
+    assert_eq!(out.synced, [(4, Synced::error(ErrorCode::REBALANCE_IN_PROGRESS))]);
+}
+
+#[test]
+fn who_comes_back_with_its_id_is_let_in_however_many_have_not() {
+    let mut group = Group::new(Limits { max_size: usize::MAX, ..limits() });
+    let mut join = |id: &str, fresh: &str| {
+        let mut out = Outputs::default();
+        let join = Join { must_know_id: true, ..simple_join(id, fresh, &["range"]) };
+        group.join(0, 1, join, &mut out);
+        out.joined.remove(0).1.error
+    };
+    for i in 0..PENDING_MEMBERS_MAX {
+        assert_eq!(join("", &format!("m{i}")), ErrorCode::MEMBER_ID_REQUIRED);
+    }
+    assert_eq!(join("", "one more"), ErrorCode::GROUP_MAX_SIZE_REACHED);
+    assert_eq!(join("m7", ""), ErrorCode::NONE);
 }
