@@ -4,6 +4,12 @@
 //! the group's offsets, `membership` and [`crate::group`] share partitions with other members. After
 //! every input all of them are driven until nothing more follows from it.
 
+mod commands;
+mod starts;
+#[cfg(test)]
+mod tests;
+mod watch;
+
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
 use arrow_array::RecordBatch;
@@ -13,16 +19,15 @@ use headrace_wire::messages::{
 };
 use headrace_wire::time::Now;
 
-use super::cache::{FetchCache, SharedCache, Ticket, lock};
+use self::commands::PositionWait;
+use super::cache::{FetchCache, SharedCache, lock};
 use super::commits::{Asker, Commits, Ended};
 use super::fetcher::{Fetcher, later};
 use super::membership::Membership;
-use super::offsets::{Found, Lookups, UNKNOWN_TOPIC_GRACE_MS, unknown_partition};
+use super::offsets::{Found, Lookups, UNKNOWN_TOPIC_GRACE_MS};
 use super::settings::{FetchSettings, retry_of, schema_of};
 use super::sink::FetchCall;
-use super::types::{
-    Assignment, CommitOffset, ConsumerCommand, ConsumerEvent, ConsumerOutcome, StartAt, TopicPartition,
-};
+use super::types::{ConsumerCommand, ConsumerEvent, ConsumerOutcome};
 use crate::core::{Core, Reply};
 use crate::engine::{Action, ConnId, Consumed, Engine};
 use crate::error::{Error, Result};
@@ -42,15 +47,6 @@ pub(super) enum Tag {
     OffsetCommit(u64),
     OffsetFetch(u64),
     Member(MemberTag),
-}
-
-/// A caller that waits for a position.
-#[derive(Debug)]
-struct PositionWait {
-    op: u64,
-    partition: TopicPartition,
-    deadline: u64,
-    timeout_ms: u64,
 }
 
 /// See the module's documentation. Callers reach what they need at once through [`ConsumerEngine::cache`].
@@ -270,256 +266,10 @@ impl ConsumerEngine {
         }
     }
 
-    /// The group's offset could not be had. What may pass is told and tried again.
-    fn start_failed(&mut self, ticket: Ticket, error: Error) {
-        if error.retriable() {
-            lock(&self.cache).fail(ticket, error, false);
-            if let Some(part) = self.fetcher.part(ticket) {
-                part.resolving = false;
-            }
-            self.fetcher.unresolved = true;
-        } else {
-            self.fetcher.fail(ticket, error);
-        }
-    }
-
-    /// Begins to look for the position of partitions that have none.
-    fn begin_partitions(&mut self, now: Now) {
-        if !std::mem::take(&mut self.fetcher.unresolved) {
-            return;
-        }
-        let mut at_committed = Vec::new();
-        let mut elsewhere = Vec::new();
-        for part in self.fetcher.parts.values_mut() {
-            if part.offset.is_some() || part.resolving || part.failed {
-                continue;
-            }
-            part.resolving = true;
-            match part.start {
-                StartAt::Committed => at_committed.push((part.partition.clone(), part.ticket)),
-                start => elsewhere.push((part.partition.clone(), part.ticket, start)),
-            }
-        }
-        for (partition, ticket, start) in elsewhere {
-            self.lookups.start(now, partition, start, ticket);
-        }
-        if self.membership.is_none() {
-            for (partition, ticket) in at_committed {
-                self.begin_by_policy(now, partition, ticket);
-            }
-        } else if !at_committed.is_empty() {
-            let partitions = at_committed.iter().map(|(partition, _)| partition.clone()).collect();
-            let timeout = self.config.common.default_api_timeout_ms;
-            self.commits.fetch(now, Asker::Starts(at_committed), partitions, timeout);
-        }
-    }
-
-    fn begin_at_committed(
-        &mut self,
-        now: Now,
-        starts: Vec<(TopicPartition, Ticket)>,
-        committed: Vec<(TopicPartition, Option<CommitOffset>)>,
-    ) {
-        let committed: HashMap<_, _> = committed
-            .into_iter()
-            .filter_map(|(partition, commit)| Some((partition, commit?.offset)))
-            .collect();
-        for (partition, ticket) in starts {
-            match committed.get(&partition) {
-                Some(&offset) => {
-                    if let Some(membership) = &mut self.membership {
-                        membership.committed.insert(partition, offset);
-                    }
-                    self.fetcher.resolved(ticket, offset);
-                }
-                None => self.begin_by_policy(now, partition, ticket),
-            }
-        }
-    }
-
-    fn begin_by_policy(&mut self, now: Now, partition: TopicPartition, ticket: Ticket) {
-        if self.fetcher.part(ticket).is_none() {
-            return;
-        }
-        if let Some(start) = self.fetcher.settings.reset.start(now) {
-            self.lookups.start(now, partition, start, ticket);
-        } else {
-            let group = self.config.group_id.as_deref().unwrap_or_default();
-            let why = format!("it is none, and group '{group}' has no committed offset for {partition}");
-            self.fetcher.fail(ticket, Error::config("auto.offset.reset", why));
-        }
-    }
-
     fn drive_commits(&mut self, now: Now) {
         let Some(membership) = &mut self.membership else { return };
         let identity = membership.identity();
         self.commits.drive(now, &mut self.core, &mut membership.coordinator, identity.as_ref());
-    }
-
-    /// Tells the core which topics matter.
-    fn want_topics(&mut self, now: Now) {
-        if !std::mem::take(&mut self.topics_dirty) {
-            return;
-        }
-        let parts = self.fetcher.parts.values().map(|part| part.partition.topic.to_string());
-        let lookups = self.lookups.topics().map(str::to_owned);
-        let member = self.membership.iter().flat_map(|membership| membership.member.watched());
-        let wanted: BTreeSet<String> = parts.chain(lookups).chain(member).collect();
-        self.core.forget_topics(self.wanted_topics.difference(&wanted).map(String::as_str));
-        self.core.want_topics(now, wanted.iter().map(String::as_str));
-        self.unknown.retain(|topic, _| wanted.contains(topic));
-        self.seen_cluster = 0;
-        self.wanted_topics = wanted;
-        let fetcher = &mut self.fetcher;
-        self.lookups.retain_starts(|ticket| fetcher.part(ticket).is_some());
-    }
-
-    /// Tells the caller of partitions that the cluster has not got, once for each time they go missing.
-    fn find_unknown_topics(&mut self, now: Now) {
-        let cluster = self.core.cluster();
-        let seen = std::mem::replace(&mut self.seen_cluster, cluster.generation());
-        if self.unknown.is_empty() && seen == cluster.generation() {
-            return;
-        }
-        let is_missing = |partition: &TopicPartition| {
-            let outside = |count: i32| !(0..count).contains(&partition.partition);
-            cluster.topic_error(&partition.topic).is_some()
-                || cluster.partition_count(&partition.topic).is_some_and(outside)
-        };
-        let parts = self.fetcher.parts.values().map(|part| (part.partition.clone(), Some(part.ticket)));
-        let subscribed = self.membership.iter().flat_map(|membership| membership.member.topics());
-        let subscribed = subscribed.map(|topic| (TopicPartition::new(topic, 0), None));
-        let missing: Vec<_> =
-            parts.chain(subscribed).filter(|(partition, _)| is_missing(partition)).collect();
-        let topics: BTreeSet<&str> = missing.iter().map(|(partition, _)| &*partition.topic).collect();
-        self.unknown.retain(|topic, _| topics.contains(topic.as_str()));
-        let mut told = Vec::new();
-        for (partition, ticket) in &missing {
-            let (since, known) =
-                *self.unknown.entry(partition.topic.to_string()).or_insert((now.mono_ms, false));
-            if !known && let Some(error) = unknown_partition(&self.core, partition, since, now) {
-                match ticket {
-                    Some(ticket) => drop(lock(&self.cache).fail(*ticket, error, false)),
-                    None => lock(&self.cache).fail_all(error),
-                }
-                told.push(partition.topic.to_string());
-            }
-        }
-        for topic in told {
-            self.unknown.entry(topic).and_modify(|(_, known)| *known = true);
-        }
-    }
-
-    /// Tells a caller that polls why nothing comes, as long as no broker has ever answered: at once when trying again
-    /// will not help, else after `request.timeout.ms`. Later outages are waited out, as in Kafka's own consumer.
-    fn watch_brokers(&mut self, now: Now) {
-        let waits = self.core.cluster().generation() == 0 && !self.wanted_topics.is_empty();
-        let Some(error) = self.core.metadata_error().filter(|_| waits) else {
-            self.unreachable_at = None;
-            return;
-        };
-        let timeout = self.config.common.request_timeout_ms;
-        let grace = if error.retriable() { timeout } else { 0 };
-        if *self.unreachable_at.get_or_insert(now.mono_ms + grace) <= now.mono_ms {
-            lock(&self.cache).fail_all(error.clone());
-            self.unreachable_at = Some(now.mono_ms + timeout);
-        }
-    }
-
-    fn answer_waits(&mut self, now: Now) {
-        for wait in std::mem::take(&mut self.waits) {
-            let late = wait.deadline <= now.mono_ms;
-            let position = lock(&self.cache).position(&wait.partition);
-            let result = match position {
-                Ok(Some(offset)) => Ok(ConsumerOutcome::Position(offset)),
-                Ok(None) => match lock(&self.cache).failure(&wait.partition) {
-                    Some((error, sticky)) if sticky || late => Err(error),
-                    None if late => {
-                        let what = format!("finding the position of {}", wait.partition);
-                        Err(Error::timeout(what, wait.timeout_ms))
-                    }
-                    _ => {
-                        self.waits.push(wait);
-                        continue;
-                    }
-                },
-                Err(error) => Err(error),
-            };
-            self.done(wait.op, result);
-        }
-    }
-}
-
-/// Commands.
-impl ConsumerEngine {
-    fn command(&mut self, now: Now, command: ConsumerCommand) {
-        match command {
-            ConsumerCommand::Assign { op, partitions } => {
-                let result = self.assign(now, partitions);
-                self.done(op, result.map(|()| ConsumerOutcome::Ok));
-            }
-            ConsumerCommand::Subscribe { op, topics } => self.subscribe(now, op, topics),
-            ConsumerCommand::Unsubscribe { op } => {
-                let timeout = self.config.common.default_api_timeout_ms;
-                self.take_leave(now, op, timeout, false);
-            }
-            ConsumerCommand::Position { op, partition, timeout_ms } => {
-                let deadline = now.mono_ms.saturating_add(timeout_ms);
-                self.waits.push(PositionWait { op, partition, deadline, timeout_ms });
-            }
-            ConsumerCommand::Committed { op, partitions, timeout_ms } => match self.need_group("committed") {
-                Ok(()) => self.commits.fetch(now, Asker::Op(op), partitions, timeout_ms),
-                Err(error) => self.done(op, Err(error)),
-            },
-            ConsumerCommand::Commit { op, offsets, timeout_ms } => self.commit(now, op, offsets, timeout_ms),
-            ConsumerCommand::ListOffsets { op, targets, timeout_ms } => {
-                self.topics_dirty = true;
-                let done = self.lookups.ask(now, op, targets, timeout_ms);
-                self.events.extend(done);
-            }
-            ConsumerCommand::Close { op, timeout_ms } => self.take_leave(now, op, timeout_ms, true),
-            ConsumerCommand::Wake => self.fetcher.dirty = true,
-        }
-    }
-
-    /// An error for what cannot be done without a group.
-    pub(super) fn need_group(&self, what: &str) -> Result<()> {
-        match self.membership {
-            Some(_) => Ok(()),
-            None => Err(Error::config("group.id", format!("it is needed for {what}"))),
-        }
-    }
-
-    fn assign(&mut self, now: Now, partitions: Vec<Assignment>) -> Result<()> {
-        self.end_leaving(now)?;
-        if self.membership.as_ref().is_some_and(|membership| membership.member.is_active()) {
-            return Err(Error::Usage(
-                "partitions cannot be assigned while topics are subscribed: unsubscribe first".into(),
-            ));
-        }
-        for Assignment { partition, start, .. } in &partitions {
-            let bad_offset = matches!(start, Some(StartAt::Offset(offset)) if *offset < 0);
-            if bad_offset || partition.partition < 0 || partition.topic.is_empty() {
-                let what = if bad_offset { "its offset is negative" } else { "there is no such partition" };
-                return Err(Error::Usage(format!("cannot assign {partition}: {what}")));
-            }
-        }
-        // What goes may not come back: what was processed of it is committed now or never.
-        self.auto_commit_now(now);
-        lock(&self.cache).assign(partitions);
-        Ok(())
-    }
-
-    fn commit(&mut self, now: Now, op: u64, offsets: Option<Vec<CommitOffset>>, timeout_ms: u64) {
-        if let Err(error) = self.need_group("commit") {
-            return self.done(op, Err(error));
-        }
-        let offsets = offsets.unwrap_or_else(|| commits_of(lock(&self.cache).offsets(false)));
-        if let Some(bad) = offsets.iter().find(|commit| commit.offset < 0) {
-            let why = format!("cannot commit offset {} for {}: it is negative", bad.offset, bad.partition);
-            return self.done(op, Err(Error::Usage(why)));
-        }
-        self.commits.commit(now, Asker::Op(op), offsets, timeout_ms);
     }
 
     /// Ends what is still open, and every connection.
@@ -541,34 +291,13 @@ impl ConsumerEngine {
     }
 }
 
-/// Positions as commits.
-pub(super) fn commits_of(offsets: Vec<(TopicPartition, i64)>) -> Vec<CommitOffset> {
-    let commit =
-        |(partition, offset)| CommitOffset { partition, offset, leader_epoch: -1, metadata: String::new() };
-    offsets.into_iter().map(commit).collect()
-}
-
-fn op_of(command: &ConsumerCommand) -> Option<u64> {
-    match command {
-        ConsumerCommand::Assign { op, .. }
-        | ConsumerCommand::Subscribe { op, .. }
-        | ConsumerCommand::Unsubscribe { op }
-        | ConsumerCommand::Position { op, .. }
-        | ConsumerCommand::Committed { op, .. }
-        | ConsumerCommand::Commit { op, .. }
-        | ConsumerCommand::ListOffsets { op, .. }
-        | ConsumerCommand::Close { op, .. } => Some(*op),
-        ConsumerCommand::Wake => None,
-    }
-}
-
 impl Engine for ConsumerEngine {
     type Command = ConsumerCommand;
     type Event = ConsumerEvent;
 
     fn handle_command(&mut self, now: Now, command: ConsumerCommand) {
         if self.closed {
-            if let Some(op) = op_of(&command) {
+            if let Some(op) = command.op() {
                 let closing = matches!(command, ConsumerCommand::Close { .. });
                 self.done(op, if closing { Ok(ConsumerOutcome::Ok) } else { Err(Error::Closed) });
             }
@@ -626,6 +355,3 @@ impl Engine for ConsumerEngine {
         [own, self.core.poll_timeout()].into_iter().flatten().min()
     }
 }
-
-#[cfg(test)]
-mod tests;

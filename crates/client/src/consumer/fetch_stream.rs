@@ -9,147 +9,27 @@
 //! Layout: Fetch response 12 to 18 (all flexible, KIP-482). Version 12 names topics, 13 and later
 //! carry topic ids (KIP-516), 16 and later may end with node endpoints (KIP-951).
 
+mod cursor;
+mod parts;
+#[cfg(test)]
+mod tests;
+
 use headrace_wire::records::{BatchHeader, RecordError};
 use headrace_wire::uuid::Uuid;
+
+use self::cursor::{Cursor, Stop};
+pub use self::parts::{
+    AbortedTransaction, DivergingEpoch, FetchEvent, LeaderHint, NodeEndpoint, PartitionHead, PartitionTail,
+    ResponseHead, TopicKey,
+};
 
 /// The largest record batch that is taken, in bytes. A batch has to be in the buffer as a whole
 /// before it can be decoded, so this also bounds the receive buffer.
 pub const BATCH_BYTES_MAX: usize = 256 << 20;
-/// The largest name of a topic or host that is taken, in bytes (Kafka's own limit is 249).
-const STRING_BYTES_MAX: usize = 32_767;
 /// The largest tagged field that is looked into, in bytes; larger ones are a protocol error.
 const TAG_BYTES_MAX: usize = 64 << 10;
 /// The first version with topic ids instead of names.
 const FIRST_VERSION_WITH_IDS: i16 = 13;
-
-/// How a response names a topic: by name up to version 12, by id from 13 on.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum TopicKey {
-    /// The topic's name.
-    Name(String),
-    /// The topic's id.
-    Id(Uuid),
-}
-
-/// What stands at the head of the response.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ResponseHead {
-    /// How long the broker held the answer back for a quota, in milliseconds.
-    pub throttle_ms: i32,
-    /// The error of the whole response, 0 for none.
-    pub error: i16,
-    /// The fetch session, 0 for none (KIP-227).
-    pub session_id: i32,
-}
-
-/// A producer's transaction that was aborted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AbortedTransaction {
-    /// The producer.
-    pub producer_id: i64,
-    /// The first offset of the transaction in this partition.
-    pub first_offset: i64,
-}
-
-/// What stands before the records of a partition.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PartitionHead {
-    /// The topic.
-    pub topic: TopicKey,
-    /// The partition's index.
-    pub partition: i32,
-    /// The error of this partition, 0 for none.
-    pub error: i16,
-    /// The end of what is committed: the offset after the last record a consumer may see.
-    pub high_watermark: i64,
-    /// The end of what is decided: no open transaction before it. -1 when not known.
-    pub last_stable_offset: i64,
-    /// The first offset that is still there, -1 when not known.
-    pub log_start_offset: i64,
-    /// Transactions to leave out when only committed records are wanted.
-    pub aborted: Vec<AbortedTransaction>,
-    /// The replica to read from next, -1 for the leader (KIP-392).
-    pub preferred_read_replica: i32,
-    /// Bytes of records that follow.
-    pub records_bytes: usize,
-}
-
-/// A leader as a response names it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LeaderHint {
-    /// The broker's id, -1 when not known.
-    pub leader_id: i32,
-    /// Its leader epoch, -1 when not known.
-    pub leader_epoch: i32,
-}
-
-/// Where the broker's log parted from what was read (KIP-320).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DivergingEpoch {
-    /// The largest epoch that both share.
-    pub epoch: i32,
-    /// Where that epoch ends.
-    pub end_offset: i64,
-}
-
-/// What stands after the records of a partition.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PartitionTail {
-    /// Set when the log was truncated below what was read.
-    pub diverging: Option<DivergingEpoch>,
-    /// Set when the leader has moved.
-    pub leader: Option<LeaderHint>,
-    /// Bytes of an incomplete last batch, which were dropped.
-    pub cut_bytes: usize,
-    /// Whole batches that were handed out.
-    pub batches: u32,
-}
-
-/// A broker's address as a response gives it (KIP-951).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NodeEndpoint {
-    /// The broker's id.
-    pub node_id: i32,
-    /// Its host.
-    pub host: String,
-    /// Its port.
-    pub port: i32,
-}
-
-/// A part of the response.
-#[derive(Clone, Debug, PartialEq)]
-pub enum FetchEvent<'a> {
-    /// The head of the response; always the first event.
-    Head(ResponseHead),
-    /// The head of a partition.
-    Partition(PartitionHead),
-    /// The header of the last whole batch of this partition has been seen. Comes at most once a
-    /// partition, and not at all when it holds no whole batch.
-    LastBatch {
-        /// The offset to fetch from next.
-        next_offset: i64,
-        /// No other partition follows in this response.
-        response_ends: bool,
-    },
-    /// A whole batch.
-    Batch {
-        /// Its header.
-        header: BatchHeader,
-        /// All its bytes, header included.
-        bytes: &'a [u8],
-    },
-    /// What follows in this partition is not a record batch; the rest of its bytes is dropped.
-    BadBatch {
-        /// The offset that the bytes claim as their first.
-        claimed_offset: i64,
-        /// What is wrong.
-        error: RecordError,
-    },
-    /// The end of a partition.
-    PartitionEnd(PartitionTail),
-    /// The end of the response.
-    End(Vec<NodeEndpoint>),
-}
 
 /// What one call to [`FetchStream::next`] came to.
 #[derive(Clone, Debug, PartialEq)]
@@ -202,13 +82,6 @@ enum Scope {
     Partition,
     Topic,
     Response,
-}
-
-/// Why a step ended early.
-enum Stop {
-    /// Counted from the step's first byte.
-    Need(usize),
-    Bad(&'static str),
 }
 
 /// Reads one response. Feed it with [`next`](Self::next) until it says [`Step::Done`].
@@ -270,7 +143,7 @@ impl FetchStream {
             }
             let rest = bytes.get(consumed..).unwrap_or_default();
             let rest = rest.get(..self.frame_left).unwrap_or(rest);
-            let mut cursor = Cursor { bytes: rest, at: 0 };
+            let mut cursor = Cursor::new(rest);
             match self.step(&mut cursor) {
                 Ok(event) => {
                     consumed += cursor.at;
@@ -489,7 +362,7 @@ impl FetchStream {
         if size > TAG_BYTES_MAX {
             return Err(Stop::Bad("a tagged field is too long"));
         }
-        let mut value = Cursor { bytes: c.bytes(size)?, at: 0 };
+        let mut value = Cursor::new(c.bytes(size)?);
         let read = match (scope, tag) {
             (Scope::Partition, 0) => value.diverging().map(|d| self.tail.diverging = Some(d)),
             (Scope::Partition, _) => value.leader().map(|l| self.tail.leader = Some(l)),
@@ -526,117 +399,3 @@ impl FetchStream {
         }
     }
 }
-
-/// Reads primitives from a slice; short slices stop the step with the number of bytes it needs.
-struct Cursor<'a> {
-    bytes: &'a [u8],
-    at: usize,
-}
-
-impl<'a> Cursor<'a> {
-    fn peek(&self, len: usize) -> Result<&'a [u8], Stop> {
-        let need = self.at.saturating_add(len);
-        self.bytes.get(self.at..need).ok_or(Stop::Need(need))
-    }
-
-    fn bytes(&mut self, len: usize) -> Result<&'a [u8], Stop> {
-        let bytes = self.peek(len)?;
-        self.at += len;
-        Ok(bytes)
-    }
-
-    /// Takes what is there, at most `len` bytes; asks for more when there is nothing.
-    fn take_up_to(&mut self, len: usize) -> Result<usize, Stop> {
-        let there = self.bytes.len() - self.at;
-        if there == 0 && len > 0 {
-            return Err(Stop::Need(self.at + 1));
-        }
-        let taken = there.min(len);
-        self.at += taken;
-        Ok(taken)
-    }
-
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], Stop> {
-        let need = self.at.saturating_add(N);
-        let rest = self.bytes.get(self.at..).unwrap_or_default();
-        let array = rest.first_chunk().ok_or(Stop::Need(need))?;
-        self.at = need;
-        Ok(*array)
-    }
-
-    fn i16(&mut self) -> Result<i16, Stop> {
-        self.array().map(i16::from_be_bytes)
-    }
-
-    fn i32(&mut self) -> Result<i32, Stop> {
-        self.array().map(i32::from_be_bytes)
-    }
-
-    fn i64(&mut self) -> Result<i64, Stop> {
-        self.array().map(i64::from_be_bytes)
-    }
-
-    fn uvarint(&mut self) -> Result<usize, Stop> {
-        let mut value: u64 = 0;
-        for shift in [0, 7, 14, 21, 28] {
-            let [byte] = self.array()?;
-            value |= u64::from(byte & 0x7f) << shift;
-            if byte & 0x80 == 0 {
-                let value = u32::try_from(value).map_err(|_| Stop::Bad("a count beyond 32 bits"))?;
-                return usize::try_from(value).map_err(|_| Stop::Bad("a count beyond memory"));
-            }
-        }
-        Err(Stop::Bad("a count beyond 32 bits"))
-    }
-
-    /// The length of a compact array, string or bytes field; null counts as empty.
-    fn array_len(&mut self) -> Result<usize, Stop> {
-        Ok(self.uvarint()?.saturating_sub(1))
-    }
-
-    fn string(&mut self) -> Result<Option<String>, Stop> {
-        let len = self.uvarint()?;
-        if len == 0 {
-            return Ok(None);
-        }
-        if len > STRING_BYTES_MAX {
-            return Err(Stop::Bad("a name is too long"));
-        }
-        let text = std::str::from_utf8(self.bytes(len - 1)?);
-        text.map(|text| Some(text.to_owned())).map_err(|_| Stop::Bad("a name is not UTF-8"))
-    }
-
-    fn skip_tags(&mut self) -> Result<(), Stop> {
-        for _ in 0..self.uvarint()? {
-            self.uvarint()?;
-            let size = self.uvarint()?;
-            self.bytes(size)?;
-        }
-        Ok(())
-    }
-
-    fn diverging(&mut self) -> Result<DivergingEpoch, Stop> {
-        Ok(DivergingEpoch { epoch: self.i32()?, end_offset: self.i64()? })
-    }
-
-    fn leader(&mut self) -> Result<LeaderHint, Stop> {
-        Ok(LeaderHint { leader_id: self.i32()?, leader_epoch: self.i32()? })
-    }
-
-    fn endpoints(&mut self) -> Result<Vec<NodeEndpoint>, Stop> {
-        let count = self.array_len()?;
-        let mut endpoints = Vec::new();
-        for _ in 0..count {
-            let node_id = self.i32()?;
-            let host = self.string()?.ok_or(Stop::Bad("a broker without a host"))?;
-            let port = self.i32()?;
-            self.string()?;
-            self.skip_tags()?;
-            endpoints.push(NodeEndpoint { node_id, host, port });
-        }
-        Ok(endpoints)
-    }
-}
-
-#[cfg(test)]
-mod tests;

@@ -401,8 +401,11 @@ impl Fetcher {
                 part.replica = None;
             }
             ErrorCode::OFFSET_OUT_OF_RANGE => self.out_of_range(now, core, ticket, offset, range),
-            ErrorCode::TOPIC_AUTHORIZATION_FAILED | ErrorCode::UNKNOWN_SERVER_ERROR => {
-                let error = Error::partition(code, &*partition.topic, partition.partition, "Fetch");
+            ErrorCode::TOPIC_AUTHORIZATION_FAILED
+            | ErrorCode::UNKNOWN_SERVER_ERROR
+            | ErrorCode::CORRUPT_MESSAGE => {
+                let detail = format!("Fetch at offset {offset}");
+                let error = Error::partition(code, &*partition.topic, partition.partition, detail);
                 lock(&self.cache).fail(ticket, error, false);
                 self.put_off(now, core, ticket);
             }

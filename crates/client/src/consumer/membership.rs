@@ -10,8 +10,8 @@ use headrace_wire::messages::FindCoordinatorResponse;
 use headrace_wire::time::Now;
 
 use super::cache::lock;
-use super::commits::{Asker, Identity};
-use super::engine::{ConsumerEngine, Tag, commits_of};
+use super::commits::{Asker, Identity, commits_of};
+use super::engine::{ConsumerEngine, Tag};
 use super::settings::retry_of;
 use super::types::{Assignment, ConsumerEvent, ConsumerOutcome, TopicPartition};
 use crate::error::{Error, Result};

@@ -19,6 +19,16 @@ pub enum StartAt {
     Timestamp(i64),
 }
 
+impl StartAt {
+    /// The offset, where it is known from the start.
+    pub(super) fn offset(self) -> Option<i64> {
+        match self {
+            StartAt::Offset(offset) => Some(offset),
+            _ => None,
+        }
+    }
+}
+
 /// How many partitions a message names.
 const NAMED_MAX: usize = 3;
 
@@ -119,6 +129,24 @@ pub enum ConsumerCommand {
     },
     /// Look at the shared cache: it was changed, or there is room in it again.
     Wake,
+}
+
+impl ConsumerCommand {
+    /// The caller's number for the answer; `None` where none is due.
+    #[must_use]
+    pub fn op(&self) -> Option<u64> {
+        match self {
+            Self::Assign { op, .. }
+            | Self::Subscribe { op, .. }
+            | Self::Unsubscribe { op }
+            | Self::Position { op, .. }
+            | Self::Committed { op, .. }
+            | Self::Commit { op, .. }
+            | Self::ListOffsets { op, .. }
+            | Self::Close { op, .. } => Some(*op),
+            Self::Wake => None,
+        }
+    }
 }
 
 /// The answer to a command that went well.

@@ -6,7 +6,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::consumer::decode::OpenChunk;
+use crate::consumer::decode::{OpenChunk, RawBatch};
 
 fn schema() -> BatchSchema {
     BatchSchema::new(false, ValueType::Binary)

@@ -1,0 +1,187 @@
+//! The engine: filling the cache, and looking at what callers have done to it.
+
+use super::slot::{Entry, Slot};
+use super::{Chunk, FetchCache, PartId, SlotView, Ticket};
+use crate::consumer::decode::RawBatch;
+use crate::consumer::types::{StartAt, TopicPartition};
+use crate::error::Error;
+
+impl FetchCache {
+    /// Grows whenever assignment, positions by seek, or pauses change.
+    #[must_use]
+    pub fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// Grows with everything that a waiting caller may want to see.
+    #[must_use]
+    pub fn fills(&self) -> u64 {
+        self.fills
+    }
+
+    /// Why the partition does not go on, if that is known, and whether it is for good (see [`fail`](Self::fail)).
+    #[must_use]
+    pub fn failure(&self, partition: &TopicPartition) -> Option<(Error, bool)> {
+        let slot = self.by_name.get(partition).and_then(|part| self.slots.get(part))?;
+        slot.entries.iter().find_map(|entry| match entry {
+            Entry::Failed { error, sticky } => Some((error.clone(), *sticky)),
+            _ => None,
+        })
+    }
+
+    /// All partitions.
+    pub fn views(&self) -> impl Iterator<Item = SlotView> + '_ {
+        self.slots.iter().map(|(&part, slot)| SlotView {
+            partition: slot.id.clone(),
+            ticket: slot.ticket(part),
+            start: slot.start,
+            position: slot.position,
+            stop: slot.stop,
+            paused: slot.paused,
+        })
+    }
+
+    /// True while the ticket's data is wanted: the partition is assigned, and was not moved since.
+    pub fn is_current(&mut self, ticket: Ticket) -> bool {
+        self.current(ticket).is_some()
+    }
+
+    /// The position was looked up. False when the ticket is stale.
+    pub fn resolve(&mut self, ticket: Ticket, position: i64) -> bool {
+        let Some(slot) = self.current(ticket) else { return false };
+        slot.position = Some(position);
+        slot.processed = Some(position);
+        self.fills += 1;
+        true
+    }
+
+    /// The offset was not there: the position is to be looked up anew. Gives the new ticket.
+    pub fn restart(&mut self, ticket: Ticket, start: StartAt) -> Option<Ticket> {
+        self.current(ticket)?;
+        self.reset(ticket.part, start);
+        self.slots.get(&ticket.part).map(|slot| slot.ticket(ticket.part))
+    }
+
+    /// Adds decoded rows behind what is there. False when the ticket is stale.
+    pub fn push_chunk(&mut self, ticket: Ticket, chunk: Chunk) -> bool {
+        let bytes = chunk.bytes;
+        self.push(ticket, Entry::Chunk(chunk), bytes)
+    }
+
+    /// Adds a compressed batch behind what is there. False when the ticket is stale.
+    pub fn push_raw(&mut self, ticket: Ticket, raw: RawBatch) -> bool {
+        let bytes = raw.len();
+        self.push(ticket, Entry::Raw(raw), bytes)
+    }
+
+    /// There are no rows before `next_offset`. False when the ticket is stale.
+    pub fn advance(&mut self, ticket: Ticket, next_offset: i64) -> bool {
+        self.push(ticket, Entry::Advance(next_offset), 0)
+    }
+
+    /// The next record cannot be had. `sticky`: handed out again and again until a seek, since the position stays;
+    /// else once, and the engine tries again.
+    pub fn fail(&mut self, ticket: Ticket, error: Error, sticky: bool) -> bool {
+        // However often the engine tries while nobody takes anything: one error says it.
+        if let Some(slot) = self.current(ticket)
+            && matches!(slot.entries.back(), Some(Entry::Failed { sticky: false, .. }))
+        {
+            slot.entries.pop_back();
+        }
+        self.push(ticket, Entry::Failed { error, sticky }, 0)
+    }
+
+    fn push(&mut self, ticket: Ticket, entry: Entry, bytes: usize) -> bool {
+        let Some(slot) = self.current(ticket) else { return false };
+        slot.failed |= matches!(entry, Entry::Failed { sticky: true, .. });
+        slot.entries.push_back(entry);
+        slot.bytes += bytes;
+        // While a job is out, its rows stand before anything in the queue.
+        if !slot.decoding {
+            slot.settle();
+        }
+        self.held_bytes += bytes;
+        self.fills += 1;
+        self.queue(ticket.part);
+        true
+    }
+
+    /// An error of the whole consumer, handed out once by the next take.
+    pub fn fail_all(&mut self, error: Error) {
+        self.error = Some(error);
+        self.fills += 1;
+    }
+
+    /// The end of the partition as a Fetch response gave it.
+    pub fn set_high_watermark(&mut self, ticket: Ticket, high_watermark: i64) {
+        if let Some(slot) = self.current(ticket) {
+            slot.high_watermark = high_watermark;
+        }
+    }
+
+    /// Whether there is room for more of this partition.
+    ///
+    /// Half of the budget goes to whoever comes first, the other half is split evenly. So one busy partition may use
+    /// more than half of it, and one that stands paused on a full share never keeps another from being read. A
+    /// partition without room gets some again only when half of the limit is free, so that data comes in useful pieces.
+    pub fn wants_data(&mut self, ticket: Ticket) -> bool {
+        let (common, share, held) = self.limits();
+        let Some(slot) = self.current(ticket) else { return false };
+        let room = if slot.starved {
+            held <= common / 2 || slot.bytes <= share / 2
+        } else {
+            held < common || slot.bytes < share
+        };
+        slot.starved = !room;
+        let wants = room && !slot.failed;
+        self.starved |= !room;
+        wants
+    }
+
+    /// Whether the engine should look again, now that this partition holds less.
+    pub(super) fn has_room_again(&mut self, part: PartId) -> bool {
+        let (common, share, held) = self.limits();
+        let of_part = self.slots.get(&part).is_some_and(|slot| slot.starved && slot.bytes <= share / 2);
+        let again = self.starved && (of_part || held <= common / 2);
+        self.starved &= !again;
+        again
+    }
+
+    fn limits(&self) -> (usize, usize, usize) {
+        let half = self.budget / 2;
+        (half, half / self.slots.len().max(1), self.held_bytes)
+    }
+
+    /// True when a caller can get something from the cache, or need not wait any longer.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        let rows =
+            !self.held_back && self.ready.iter().any(|part| self.slots.get(part).is_some_and(Slot::has_work));
+        rows || self.error.is_some() || (!self.slots.is_empty() && self.is_finished())
+    }
+
+    /// Stops or starts handing out anything: the group is about to take partitions away.
+    pub fn hold_back(&mut self, hold: bool) {
+        self.held_back = hold;
+    }
+
+    /// True when all rows that were handed out have been processed: a poll has begun since.
+    #[must_use]
+    pub fn all_processed(&self) -> bool {
+        self.touched.is_empty()
+    }
+
+    /// When the last poll began, in `mono_ms`.
+    #[must_use]
+    pub fn last_poll_ms(&self) -> u64 {
+        self.last_poll_ms
+    }
+
+    /// The next offset of each partition whose position is known: of rows handed out, or only of those that a later
+    /// poll has shown to be processed.
+    #[must_use]
+    pub fn offsets(&self, processed_only: bool) -> Vec<(TopicPartition, i64)> {
+        let of = |slot: &Slot| if processed_only { slot.processed } else { slot.position };
+        self.slots.values().filter_map(|slot| Some((slot.id.clone(), of(slot)?))).collect()
+    }
+}

@@ -1,0 +1,126 @@
+//! What the cache holds of one partition.
+
+use std::collections::VecDeque;
+
+use super::{Chunk, PartId, Ticket};
+use crate::consumer::decode::RawBatch;
+use crate::consumer::types::{StartAt, TopicPartition};
+use crate::error::Error;
+
+/// What a partition holds, in the order in which it is handed out.
+#[derive(Debug)]
+pub(super) enum Entry {
+    Chunk(Chunk),
+    Raw(RawBatch),
+    /// No rows up to here.
+    Advance(i64),
+    Failed {
+        error: Error,
+        sticky: bool,
+    },
+}
+
+/// The chunk that is being handed out, from row `at` on.
+#[derive(Debug)]
+pub(super) struct Open {
+    pub(super) chunk: Chunk,
+    pub(super) id: u64,
+    pub(super) at: usize,
+}
+
+/// A partition of the cache.
+#[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "independent facts, each read by itself")]
+pub(super) struct Slot {
+    pub(super) id: TopicPartition,
+    pub(super) generation: u64,
+    pub(super) start: StartAt,
+    pub(super) position: Option<i64>,
+    /// The position as of the caller's last poll: all before it has been processed.
+    pub(super) processed: Option<i64>,
+    pub(super) touched: bool,
+    pub(super) stop: Option<i64>,
+    pub(super) paused: bool,
+    pub(super) queued: bool,
+    pub(super) decoding: bool,
+    pub(super) starved: bool,
+    /// The next record cannot be had: nothing is fetched until a seek.
+    pub(super) failed: bool,
+    pub(super) entries: VecDeque<Entry>,
+    pub(super) open: Option<Open>,
+    pub(super) bytes: usize,
+    pub(super) high_watermark: i64,
+}
+
+impl Slot {
+    pub(super) fn new(id: TopicPartition, generation: u64, start: StartAt, stop: Option<i64>) -> Slot {
+        let position = start.offset();
+        Slot {
+            id,
+            generation,
+            start,
+            position,
+            processed: position,
+            touched: false,
+            stop,
+            paused: false,
+            queued: false,
+            decoding: false,
+            starved: false,
+            failed: false,
+            entries: VecDeque::new(),
+            open: None,
+            bytes: 0,
+            high_watermark: -1,
+        }
+    }
+
+    /// Begins again elsewhere, with nothing of what was fetched. It stays paused, and where it is in the line.
+    pub(super) fn reset(&mut self, generation: u64, start: StartAt) {
+        self.generation = generation;
+        self.entries.clear();
+        self.open = None;
+        self.bytes = 0;
+        self.decoding = false;
+        self.starved = false;
+        self.failed = false;
+        self.start = start;
+        self.position = start.offset();
+        self.processed = self.position;
+    }
+
+    pub(super) fn is_finished(&self) -> bool {
+        matches!((self.position, self.stop), (Some(position), Some(stop)) if position >= stop)
+    }
+
+    pub(super) fn has_work(&self) -> bool {
+        !self.paused && !self.decoding && (self.open.is_some() || !self.entries.is_empty())
+    }
+
+    /// The next take is an error.
+    pub(super) fn fails_next(&self) -> bool {
+        self.open.is_none() && matches!(self.entries.front(), Some(Entry::Failed { .. }))
+    }
+
+    /// Moves the position over what has no rows, as far as nothing stands before it.
+    pub(super) fn settle(&mut self) {
+        while self.open.is_none()
+            && let Some(&Entry::Advance(next)) = self.entries.front()
+        {
+            self.entries.pop_front();
+            self.move_to(next);
+        }
+    }
+
+    pub(super) fn move_to(&mut self, next: i64) {
+        let next = self.position.map_or(next, |position| position.max(next));
+        self.position = Some(next);
+        if !self.touched {
+            self.processed = Some(next);
+        }
+    }
+
+    pub(super) fn ticket(&self, part: PartId) -> Ticket {
+        Ticket { part, generation: self.generation }
+    }
+}

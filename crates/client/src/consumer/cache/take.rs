@@ -1,0 +1,206 @@
+//! Callers: taking rows.
+
+use super::slot::{Entry, Open, Slot};
+use super::{FetchCache, PartId, Rows, Taken, Ticket};
+use crate::consumer::decode::{DecodeJob, Decoded, RawBatch};
+use crate::consumer::types::TopicPartition;
+
+/// Compressed bytes that one decode job takes at most (one batch always goes): about what makes a
+/// chunk of 1 MiB, so that a caller that wants a few rows does not wait for many.
+const JOB_BYTES_MAX: usize = 256 << 10;
+
+impl FetchCache {
+    /// A poll begins: all that was handed out before it counts as processed. To be called for each slice of a longer
+    /// wait too. True when the engine waits for it (`Wake`): the group wants to go on.
+    pub fn begin_poll(&mut self, now_ms: u64) -> bool {
+        self.last_poll_ms = now_ms;
+        while let Some(part) = self.touched.pop() {
+            if let Some(slot) = self.slots.get_mut(&part) {
+                slot.touched = false;
+                slot.processed = slot.position;
+            }
+        }
+        self.held_back
+    }
+
+    /// The next rows, at most `max_records` of one partition, or what comes in their place. `None` when nothing is
+    /// there. A partition stays in turn until its chunk is used up.
+    pub fn take(&mut self, max_records: usize) -> Option<Taken> {
+        if let Some(error) = self.error.take() {
+            return Some(Taken::Failed(error));
+        }
+        while !self.held_back
+            && let Some(&part) = self.ready.front()
+        {
+            if let Some(taken) = self.take_from(part, max_records.max(1)) {
+                return Some(taken);
+            }
+            self.unqueue_front();
+        }
+        None
+    }
+
+    /// More rows to go with others: like [`take`](Self::take), but only when the next rows are of a partition that
+    /// `wanted` accepts. An error is left for the next take: raised now, it would cost the caller the rows that it has.
+    pub fn take_more(
+        &mut self,
+        max_records: usize,
+        wanted: impl Fn(&TopicPartition) -> bool,
+    ) -> Option<Taken> {
+        while let Some(part) = self.ready.front()
+            && !self.slots.get(part).is_some_and(Slot::has_work)
+        {
+            self.unqueue_front();
+        }
+        let next = self.slots.get(self.ready.front()?)?;
+        let goes_on = self.error.is_none() && !next.fails_next() && wanted(&next.id);
+        if goes_on { self.take(max_records) } else { None }
+    }
+
+    fn take_from(&mut self, part: PartId, max_records: usize) -> Option<Taken> {
+        let next_id = self.next_id + 1;
+        let slot = self.slots.get_mut(&part).filter(|slot| slot.has_work())?;
+        if slot.open.is_none() {
+            match slot.entries.pop_front()? {
+                Entry::Chunk(chunk) => {
+                    self.next_id = next_id;
+                    slot.open = Some(Open { chunk, id: next_id, at: 0 });
+                }
+                Entry::Raw(raw) => return self.decode_job(part, raw).map(Taken::Decode),
+                Entry::Advance(next) => {
+                    slot.move_to(next);
+                    slot.settle();
+                    return self.take_from(part, max_records);
+                }
+                Entry::Failed { error, sticky } => {
+                    if sticky {
+                        slot.entries.push_front(Entry::Failed { error: error.clone(), sticky });
+                    }
+                    slot.settle();
+                    self.rotate();
+                    return Some(Taken::Failed(error));
+                }
+            }
+        }
+        self.take_open(part, max_records).map(Taken::Rows)
+    }
+
+    fn take_open(&mut self, part: PartId, max_records: usize) -> Option<Rows> {
+        let slot = self.slots.get_mut(&part)?;
+        let open = slot.open.as_mut()?;
+        let start = open.at;
+        let rows = open.chunk.batch.num_rows();
+        let len = max_records.min(rows - start);
+        let last = open.chunk.offsets.get(start + len - 1).copied();
+        open.at += len;
+        let used_up = open.at >= rows;
+        let next_offset = match last {
+            Some(last) if !used_up => last + 1,
+            _ => open.chunk.next_offset,
+        };
+        let (chunk, chunk_id) = (open.chunk.batch.clone(), open.id);
+        let freed = if used_up { open.chunk.bytes } else { 0 };
+        slot.position = Some(next_offset);
+        if !slot.touched {
+            slot.touched = true;
+            self.touched.push(part);
+        }
+        let partition = slot.id.clone();
+        let last_begun = start == 0 && slot.starved && slot.entries.is_empty();
+        if used_up {
+            slot.open = None;
+            slot.settle();
+            self.release(part, freed);
+            self.rotate();
+        }
+        let next_offset = self.slots.get(&part).and_then(|slot| slot.position).unwrap_or(next_offset);
+        let wake = (used_up || last_begun) && self.has_room_again(part);
+        Some(Rows { partition, chunk, chunk_id, start, len, next_offset, wake })
+    }
+
+    fn decode_job(&mut self, part: PartId, first: RawBatch) -> Option<DecodeJob> {
+        let slot = self.slots.get_mut(&part)?;
+        let mut bytes = first.len();
+        let mut batches = vec![first];
+        while let Some(Entry::Raw(next)) = slot.entries.front()
+            && bytes + next.len() <= JOB_BYTES_MAX
+            && let Some(Entry::Raw(next)) = slot.entries.pop_front()
+        {
+            bytes += next.len();
+            batches.push(next);
+        }
+        slot.decoding = true;
+        let job = DecodeJob {
+            ticket: slot.ticket(part),
+            schema: self.schema.clone(),
+            partition: slot.id.clone(),
+            position: slot.position.unwrap_or(0),
+            stop: slot.stop,
+            batches,
+        };
+        self.unqueue_front();
+        Some(job)
+    }
+
+    /// Gives back what a job has made. Dropped when the partition has moved on meanwhile.
+    pub fn put_back(&mut self, decoded: Decoded) {
+        let Some(slot) = self.current(decoded.ticket) else { return };
+        slot.decoding = false;
+        if let Some(error) = decoded.failed {
+            slot.failed = true;
+            slot.entries.push_front(Entry::Failed { error, sticky: true });
+        }
+        slot.entries.push_front(Entry::Advance(decoded.next_offset));
+        let mut added = 0;
+        for chunk in decoded.chunks.into_iter().rev() {
+            added += chunk.bytes;
+            slot.entries.push_front(Entry::Chunk(chunk));
+        }
+        slot.settle();
+        slot.bytes += added;
+        self.held_bytes += added;
+        self.release(decoded.ticket.part, decoded.raw_bytes);
+        self.queue(decoded.ticket.part);
+        // It is still this partition's turn: a caller that has just decoded for it goes on with it.
+        if self.ready.back() == Some(&decoded.ticket.part) {
+            self.ready.rotate_right(1);
+        }
+    }
+
+    fn release(&mut self, part: PartId, bytes: usize) {
+        if let Some(slot) = self.slots.get_mut(&part) {
+            slot.bytes = slot.bytes.saturating_sub(bytes);
+            self.held_bytes = self.held_bytes.saturating_sub(bytes);
+        }
+    }
+
+    /// Puts a partition at the end of the line if it has something and is not in it.
+    pub(super) fn queue(&mut self, part: PartId) {
+        if let Some(slot) = self.slots.get_mut(&part)
+            && slot.has_work()
+            && !slot.queued
+        {
+            slot.queued = true;
+            self.ready.push_back(part);
+        }
+    }
+
+    fn unqueue_front(&mut self) {
+        if let Some(part) = self.ready.pop_front()
+            && let Some(slot) = self.slots.get_mut(&part)
+        {
+            slot.queued = false;
+        }
+    }
+
+    /// The partition in front goes to the end of the line, or out of it when it has nothing.
+    fn rotate(&mut self) {
+        let Some(part) = self.ready.front().copied() else { return };
+        self.unqueue_front();
+        self.queue(part);
+    }
+
+    pub(super) fn current(&mut self, ticket: Ticket) -> Option<&mut Slot> {
+        self.slots.get_mut(&ticket.part).filter(|slot| slot.generation == ticket.generation)
+    }
+}

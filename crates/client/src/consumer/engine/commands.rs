@@ -1,0 +1,115 @@
+//! What callers ask for.
+
+use headrace_wire::time::Now;
+
+use super::ConsumerEngine;
+use crate::consumer::cache::lock;
+use crate::consumer::commits::{Asker, commits_of};
+use crate::consumer::types::{
+    Assignment, CommitOffset, ConsumerCommand, ConsumerOutcome, StartAt, TopicPartition,
+};
+use crate::error::{Error, Result};
+
+/// A caller that waits for a position.
+#[derive(Debug)]
+pub(super) struct PositionWait {
+    pub(super) op: u64,
+    pub(super) partition: TopicPartition,
+    pub(super) deadline: u64,
+    pub(super) timeout_ms: u64,
+}
+
+impl ConsumerEngine {
+    pub(super) fn command(&mut self, now: Now, command: ConsumerCommand) {
+        match command {
+            ConsumerCommand::Assign { op, partitions } => {
+                let result = self.assign(now, partitions);
+                self.done(op, result.map(|()| ConsumerOutcome::Ok));
+            }
+            ConsumerCommand::Subscribe { op, topics } => self.subscribe(now, op, topics),
+            ConsumerCommand::Unsubscribe { op } => {
+                let timeout = self.config.common.default_api_timeout_ms;
+                self.take_leave(now, op, timeout, false);
+            }
+            ConsumerCommand::Position { op, partition, timeout_ms } => {
+                let deadline = now.mono_ms.saturating_add(timeout_ms);
+                self.waits.push(PositionWait { op, partition, deadline, timeout_ms });
+            }
+            ConsumerCommand::Committed { op, partitions, timeout_ms } => match self.need_group("committed") {
+                Ok(()) => self.commits.fetch(now, Asker::Op(op), partitions, timeout_ms),
+                Err(error) => self.done(op, Err(error)),
+            },
+            ConsumerCommand::Commit { op, offsets, timeout_ms } => self.commit(now, op, offsets, timeout_ms),
+            ConsumerCommand::ListOffsets { op, targets, timeout_ms } => {
+                self.topics_dirty = true;
+                let done = self.lookups.ask(now, op, targets, timeout_ms);
+                self.events.extend(done);
+            }
+            ConsumerCommand::Close { op, timeout_ms } => self.take_leave(now, op, timeout_ms, true),
+            ConsumerCommand::Wake => self.fetcher.dirty = true,
+        }
+    }
+
+    /// An error for what cannot be done without a group.
+    pub(in crate::consumer) fn need_group(&self, what: &str) -> Result<()> {
+        match self.membership {
+            Some(_) => Ok(()),
+            None => Err(Error::config("group.id", format!("it is needed for {what}"))),
+        }
+    }
+
+    fn assign(&mut self, now: Now, partitions: Vec<Assignment>) -> Result<()> {
+        self.end_leaving(now)?;
+        if self.membership.as_ref().is_some_and(|membership| membership.member.is_active()) {
+            return Err(Error::Usage(
+                "partitions cannot be assigned while topics are subscribed: unsubscribe first".into(),
+            ));
+        }
+        for Assignment { partition, start, .. } in &partitions {
+            let bad_offset = matches!(start, Some(StartAt::Offset(offset)) if *offset < 0);
+            if bad_offset || partition.partition < 0 || partition.topic.is_empty() {
+                let what = if bad_offset { "its offset is negative" } else { "there is no such partition" };
+                return Err(Error::Usage(format!("cannot assign {partition}: {what}")));
+            }
+        }
+        // What goes may not come back: what was processed of it is committed now or never.
+        self.auto_commit_now(now);
+        lock(&self.cache).assign(partitions);
+        Ok(())
+    }
+
+    fn commit(&mut self, now: Now, op: u64, offsets: Option<Vec<CommitOffset>>, timeout_ms: u64) {
+        if let Err(error) = self.need_group("commit") {
+            return self.done(op, Err(error));
+        }
+        let offsets = offsets.unwrap_or_else(|| commits_of(lock(&self.cache).offsets(false)));
+        if let Some(bad) = offsets.iter().find(|commit| commit.offset < 0) {
+            let why = format!("cannot commit offset {} for {}: it is negative", bad.offset, bad.partition);
+            return self.done(op, Err(Error::Usage(why)));
+        }
+        self.commits.commit(now, Asker::Op(op), offsets, timeout_ms);
+    }
+
+    pub(super) fn answer_waits(&mut self, now: Now) {
+        for wait in std::mem::take(&mut self.waits) {
+            let late = wait.deadline <= now.mono_ms;
+            let position = lock(&self.cache).position(&wait.partition);
+            let result = match position {
+                Ok(Some(offset)) => Ok(ConsumerOutcome::Position(offset)),
+                Ok(None) => match lock(&self.cache).failure(&wait.partition) {
+                    Some((error, sticky)) if sticky || late => Err(error),
+                    None if late => {
+                        let what = format!("finding the position of {}", wait.partition);
+                        Err(Error::timeout(what, wait.timeout_ms))
+                    }
+                    _ => {
+                        self.waits.push(wait);
+                        continue;
+                    }
+                },
+                Err(error) => Err(error),
+            };
+            self.done(wait.op, result);
+        }
+    }
+}

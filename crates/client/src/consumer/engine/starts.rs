@@ -1,0 +1,93 @@
+//! Where partitions without a position begin: at what was committed, or where `auto.offset.reset` says.
+
+use std::collections::HashMap;
+
+use headrace_wire::time::Now;
+
+use super::ConsumerEngine;
+use crate::consumer::cache::{Ticket, lock};
+use crate::consumer::commits::Asker;
+use crate::consumer::types::{CommitOffset, StartAt, TopicPartition};
+use crate::error::Error;
+
+impl ConsumerEngine {
+    /// The group's offset could not be had. What may pass is told and tried again.
+    pub(super) fn start_failed(&mut self, ticket: Ticket, error: Error) {
+        if error.retriable() {
+            lock(&self.cache).fail(ticket, error, false);
+            if let Some(part) = self.fetcher.part(ticket) {
+                part.resolving = false;
+            }
+            self.fetcher.unresolved = true;
+        } else {
+            self.fetcher.fail(ticket, error);
+        }
+    }
+
+    /// Begins to look for the position of partitions that have none.
+    pub(super) fn begin_partitions(&mut self, now: Now) {
+        if !std::mem::take(&mut self.fetcher.unresolved) {
+            return;
+        }
+        let mut at_committed = Vec::new();
+        let mut elsewhere = Vec::new();
+        for part in self.fetcher.parts.values_mut() {
+            if part.offset.is_some() || part.resolving || part.failed {
+                continue;
+            }
+            part.resolving = true;
+            match part.start {
+                StartAt::Committed => at_committed.push((part.partition.clone(), part.ticket)),
+                start => elsewhere.push((part.partition.clone(), part.ticket, start)),
+            }
+        }
+        for (partition, ticket, start) in elsewhere {
+            self.lookups.start(now, partition, start, ticket);
+        }
+        if self.membership.is_none() {
+            for (partition, ticket) in at_committed {
+                self.begin_by_policy(now, partition, ticket);
+            }
+        } else if !at_committed.is_empty() {
+            let partitions = at_committed.iter().map(|(partition, _)| partition.clone()).collect();
+            let timeout = self.config.common.default_api_timeout_ms;
+            self.commits.fetch(now, Asker::Starts(at_committed), partitions, timeout);
+        }
+    }
+
+    pub(super) fn begin_at_committed(
+        &mut self,
+        now: Now,
+        starts: Vec<(TopicPartition, Ticket)>,
+        committed: Vec<(TopicPartition, Option<CommitOffset>)>,
+    ) {
+        let committed: HashMap<_, _> = committed
+            .into_iter()
+            .filter_map(|(partition, commit)| Some((partition, commit?.offset)))
+            .collect();
+        for (partition, ticket) in starts {
+            match committed.get(&partition) {
+                Some(&offset) => {
+                    if let Some(membership) = &mut self.membership {
+                        membership.committed.insert(partition, offset);
+                    }
+                    self.fetcher.resolved(ticket, offset);
+                }
+                None => self.begin_by_policy(now, partition, ticket),
+            }
+        }
+    }
+
+    fn begin_by_policy(&mut self, now: Now, partition: TopicPartition, ticket: Ticket) {
+        if self.fetcher.part(ticket).is_none() {
+            return;
+        }
+        if let Some(start) = self.fetcher.settings.reset.start(now) {
+            self.lookups.start(now, partition, start, ticket);
+        } else {
+            let group = self.config.group_id.as_deref().unwrap_or_default();
+            let why = format!("it is none, and group '{group}' has no committed offset for {partition}");
+            self.fetcher.fail(ticket, Error::config("auto.offset.reset", why));
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! What of the cluster a caller is told without having asked: topics that are not there, and that nobody answers.
+
+use std::collections::BTreeSet;
+
+use headrace_wire::time::Now;
+
+use super::ConsumerEngine;
+use crate::consumer::cache::lock;
+use crate::consumer::offsets::unknown_partition;
+use crate::consumer::types::TopicPartition;
+
+impl ConsumerEngine {
+    /// Tells the core which topics matter.
+    pub(super) fn want_topics(&mut self, now: Now) {
+        if !std::mem::take(&mut self.topics_dirty) {
+            return;
+        }
+        let parts = self.fetcher.parts.values().map(|part| part.partition.topic.to_string());
+        let lookups = self.lookups.topics().map(str::to_owned);
+        let member = self.membership.iter().flat_map(|membership| membership.member.watched());
+        let wanted: BTreeSet<String> = parts.chain(lookups).chain(member).collect();
+        self.core.forget_topics(self.wanted_topics.difference(&wanted).map(String::as_str));
+        self.core.want_topics(now, wanted.iter().map(String::as_str));
+        self.unknown.retain(|topic, _| wanted.contains(topic));
+        self.seen_cluster = 0;
+        self.wanted_topics = wanted;
+        let fetcher = &mut self.fetcher;
+        self.lookups.retain_starts(|ticket| fetcher.part(ticket).is_some());
+    }
+
+    /// Tells the caller of partitions that the cluster has not got, once for each time they go missing.
+    pub(super) fn find_unknown_topics(&mut self, now: Now) {
+        let cluster = self.core.cluster();
+        let seen = std::mem::replace(&mut self.seen_cluster, cluster.generation());
+        if self.unknown.is_empty() && seen == cluster.generation() {
+            return;
+        }
+        let is_missing = |partition: &TopicPartition| {
+            let outside = |count: i32| !(0..count).contains(&partition.partition);
+            cluster.topic_error(&partition.topic).is_some()
+                || cluster.partition_count(&partition.topic).is_some_and(outside)
+        };
+        let parts = self.fetcher.parts.values().map(|part| (part.partition.clone(), Some(part.ticket)));
+        let subscribed = self.membership.iter().flat_map(|membership| membership.member.topics());
+        let subscribed = subscribed.map(|topic| (TopicPartition::new(topic, 0), None));
+        let missing: Vec<_> =
+            parts.chain(subscribed).filter(|(partition, _)| is_missing(partition)).collect();
+        let topics: BTreeSet<&str> = missing.iter().map(|(partition, _)| &*partition.topic).collect();
+        self.unknown.retain(|topic, _| topics.contains(topic.as_str()));
+        let mut told = Vec::new();
+        for (partition, ticket) in &missing {
+            let (since, known) =
+                *self.unknown.entry(partition.topic.to_string()).or_insert((now.mono_ms, false));
+            if !known && let Some(error) = unknown_partition(&self.core, partition, since, now) {
+                match ticket {
+                    Some(ticket) => drop(lock(&self.cache).fail(*ticket, error, false)),
+                    None => lock(&self.cache).fail_all(error),
+                }
+                told.push(partition.topic.to_string());
+            }
+        }
+        for topic in told {
+            self.unknown.entry(topic).and_modify(|(_, known)| *known = true);
+        }
+    }
+
+    /// Tells a caller that polls why nothing comes, as long as no broker has ever answered: at once when trying again
+    /// will not help, else after `request.timeout.ms`. Later outages are waited out, as in Kafka's own consumer.
+    pub(super) fn watch_brokers(&mut self, now: Now) {
+        let waits = self.core.cluster().generation() == 0 && !self.wanted_topics.is_empty();
+        let Some(error) = self.core.metadata_error().filter(|_| waits) else {
+            self.unreachable_at = None;
+            return;
+        };
+        let timeout = self.config.common.request_timeout_ms;
+        let grace = if error.retriable() { timeout } else { 0 };
+        if *self.unreachable_at.get_or_insert(now.mono_ms + grace) <= now.mono_ms {
+            lock(&self.cache).fail_all(error.clone());
+            self.unreachable_at = Some(now.mono_ms + timeout);
+        }
+    }
+}
