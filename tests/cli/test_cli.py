@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib.metadata import version
 
 import pyarrow as pa
 import pytest
@@ -37,6 +38,7 @@ def test_help_teaches(capsys):
         assert ended.value.code == 0
         assert len(capsys.readouterr().out) > 200
     assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"headrace {version('headrace')}\n"
 
 
 def test_a_topic_from_its_making_to_its_end(run, topic):

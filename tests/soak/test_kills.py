@@ -103,32 +103,32 @@ def check(bootstrap: str, topic: str, writers: Writers) -> int:
 def run(seconds: float, tmp_path, topic: str) -> None:
     print(f"seed {SEED}: HEADRACE_SOAK_SEED={SEED} repeats the choices")
     rng = random.Random(SEED)
-    broker = BrokerProcess(tmp_path / "data", "log.segment.bytes=1048576").start()
     folder = tmp_path / "acked"
     folder.mkdir()
-    with hr.Admin(broker.bootstrap_servers) as admin:
-        admin.create_topic(topic, PARTITIONS)
-    writers = Writers(broker.bootstrap_servers, topic, folder)
-    for _ in range(WRITERS):
-        writers.start()
-    end = time.monotonic() + seconds
-    kills = 0
-    while time.monotonic() < end:
-        time.sleep(rng.uniform(0.5, 3))
-        if rng.random() < 0.7:
-            broker.kill()
-            time.sleep(rng.uniform(0, 1))
-            broker.start()
-        else:
-            writers.kill_one(rng)
+    with BrokerProcess(tmp_path / "data", "log.segment.bytes=1048576") as broker:
+        with hr.Admin(broker.bootstrap_servers) as admin:
+            admin.create_topic(topic, PARTITIONS)
+        writers = Writers(broker.bootstrap_servers, topic, folder)
+        for _ in range(WRITERS):
             writers.start()
-        kills += 1
-    writers.stop()
-    count = check(broker.bootstrap_servers, topic, writers)
-    assert count > 1000, "too little load to tell anything"
-    assert broker.stop() == 0
-    print(f"{kills} kills, {count} acknowledged records, all there")
-    for log in (tmp_path / "data").glob(f"{topic}-*/*.log"):
+        end = time.monotonic() + seconds
+        kills = 0
+        while time.monotonic() < end:
+            time.sleep(rng.uniform(0.5, 3))
+            if rng.random() < 0.7:
+                broker.kill()
+                time.sleep(rng.uniform(0, 1))
+                broker.start()
+            else:
+                writers.kill_one(rng)
+                writers.start()
+            kills += 1
+        writers.stop()
+        count = check(broker.bootstrap_servers, topic, writers)
+        assert count > 1000, "too little load to tell anything"
+        assert broker.stop() == 0
+        print(f"{kills} kills, {count} acknowledged records, all there")
+    for log in broker.data.glob(f"{topic}-*/*.log"):
         assert log.stat().st_size < 2 << 20, "segments did not roll"
 
 
