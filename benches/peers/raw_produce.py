@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import struct
 import threading
+import time
 
 from benches.peers import wire
 from benches.peers.meter import Meter, Sample, arguments
+from tests.broker import raw
 
 IN_FLIGHT_MAX = 5
 TIMEOUT_MS = 30_000
@@ -40,7 +42,7 @@ def measure(
     in_batch = max(1, batch_bytes // (size + RECORD_OVERHEAD_BYTES))
     while records % (in_batch * partitions):
         in_batch -= 1  # so that each partition gets the same count, and the sum is exact
-    batch = wire.record_batch([b"x" * size] * in_batch)
+    batch = raw.batch([b"x" * size] * in_batch, timestamp=time.time_ns() // 1_000_000)
     heads = [head(topic, partition, len(batch), acks) for partition in range(partitions)]
     connection = wire.Connection(bootstrap)
     free = threading.Semaphore(IN_FLIGHT_MAX)

@@ -1,44 +1,13 @@
-"""As much of the Kafka protocol as the limits need: one connection, prebuilt batches, fetched bytes not decoded."""
+"""As much of the Kafka protocol as the limits need: one connection, fetched bytes not decoded."""
 
 from __future__ import annotations
 
 import socket
 import struct
-import time
-from typing import TYPE_CHECKING
-
-import crc32c
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 PRODUCE, FETCH = (0, 7), (1, 4)  # key and version: the newest without flexible fields is enough
 TIMEOUT_SECONDS = 30.0
 HEADER_BYTES = 61
-
-
-def varint(number: int) -> bytes:
-    """Zigzag, as in records."""
-    rest = (number << 1) ^ (number >> 63)
-    out = bytearray()
-    while rest > 0x7F:
-        out.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    out.append(rest)
-    return bytes(out)
-
-
-def record_batch(values: Iterable[bytes]) -> bytes:
-    """A plain record batch without keys and headers."""
-    records = bytearray()
-    count = 0
-    for delta, value in enumerate(values):
-        record = b"\0\0" + varint(delta) + varint(-1) + varint(len(value)) + value + b"\0"
-        records += varint(len(record)) + record
-        count = delta + 1
-    now = int(time.time() * 1000)
-    checked = struct.pack(">hiqqqhii", 0, count - 1, now, now, -1, -1, -1, count) + records
-    return struct.pack(">qiibI", 0, len(checked) + 9, -1, 2, crc32c.crc32c(checked)) + checked
 
 
 def text(string: str) -> bytes:

@@ -40,14 +40,13 @@ def batch(
     crc: int | None = None,
     last_delta: int | None = None,
     body: bytes | None = None,
+    timestamp: int = 1_700_000_000_000,
 ) -> bytes:
-    """A record batch; every argument but the first is for telling lies."""
+    """A record batch without keys and headers; every argument but `values` and `timestamp` is for telling lies."""
     records = b"".join(record(i, value) for i, value in enumerate(values)) if body is None else body
     number = len(values) if count is None else count
     delta = len(values) - 1 if last_delta is None else last_delta
-    tail = (
-        struct.pack(">hiqqqhii", attributes, delta, 1_700_000_000_000, 1_700_000_000_000, -1, -1, -1, number) + records
-    )
+    tail = struct.pack(">hiqqqhii", attributes, delta, timestamp, timestamp, -1, -1, -1, number) + records
     checksum = crc32c.crc32c(tail) if crc is None else crc
     return struct.pack(">qiibI", 0, len(tail) + 9, -1, magic, checksum) + tail
 
