@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from headrace.errors import ConfigError
 
@@ -10,6 +10,27 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 OptionValue: TypeAlias = "str | int | float | bool | Iterable[str] | None"
+
+COMMON: Final = frozenset(
+    {
+        "bootstrap.servers",
+        "client.id",
+        "request.timeout.ms",
+        "default.api.timeout.ms",
+        "metadata.max.age.ms",
+        "reconnect.backoff.ms",
+        "reconnect.backoff.max.ms",
+        "retry.backoff.ms",
+        "retry.backoff.max.ms",
+        "socket.connection.setup.timeout.ms",
+        "socket.connection.setup.timeout.max.ms",
+        "connections.max.idle.ms",
+        "receive.buffer.bytes",
+        "send.buffer.bytes",
+        "security.protocol",
+    }
+)
+"""What every client takes (docs/options.md, "All clients")."""
 
 
 def pairs(
@@ -37,6 +58,11 @@ def pairs(
             raise ConfigError(message)
         merged[key] = text(name, value)
     return list(merged.items())
+
+
+def common(settings: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Those of one client's options that another kind of client takes as well; names are Kafka's, with dots."""
+    return {name: value for name, value in settings if name in COMMON or name.startswith(("ssl.", "sasl."))}
 
 
 def text(name: str, value: OptionValue) -> str:

@@ -57,7 +57,8 @@ def test_a_topic_from_its_making_to_its_end(run, topic):
 def test_keys_json_and_groups(run, topic):
     run("topic", "create", topic)
     run("produce", topic, "--key-separator", ":", stdin="a:1\nb:2\nc\n")
-    assert run("consume", topic, "--from", "earliest", "--max", 2, "--format", "key-value") == "a\t1\nb\t2\n"
+    first_two = ("--from", "earliest", "--max", 2, "-X", "fetch.max.bytes=100000", "-X", "request_timeout_ms=9000")
+    assert run("consume", topic, *first_two, "--format", "key-value") == "a\t1\nb\t2\n"
     rows = [
         json.loads(line)
         for line in run("consume", topic, "--from", "earliest", "--max", 3, "--format", "json").splitlines()
@@ -97,6 +98,9 @@ def test_files_in_and_out(run, topic, tmp_path):
 
 def test_errors_are_one_line(run, topic):
     assert run("topic", "describe", "no-such-topic", status=1).count("\n") == 1
+    assert run("produce", topic, "--file", "/no/such.csv", status=1) == (
+        "headrace produce: --file /no/such.csv: there is no such file\n"
+    )
     assert "linger.msx" in run("produce", topic, "-X", "linger.msx=1", stdin="x\n", status=1)
 
 

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
+from headrace._options import COMMON
 from headrace.errors import ConfigError
-from headrace.spark import clients
 from headrace.spark.options import (
     COLUMNS,
     EARLIEST,
@@ -227,9 +227,9 @@ def rows_of(page: str, heading: str) -> set[str]:
     return set(re.findall(r"^\| `([^`]+)`", section, flags=re.MULTILINE))
 
 
-def test_what_the_admin_client_shares_is_what_the_page_of_options_says():
+def test_what_every_client_takes_is_what_the_page_of_options_says():
     page = (ROOT / "docs" / "options.md").read_text(encoding="utf-8")
-    assert rows_of(page, "All clients") == clients.COMMON_OPTIONS
+    assert rows_of(page, "All clients") == COMMON
 
 
 def test_the_page_on_spark_has_every_option():

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from headrace._options import common, pairs
 from headrace.admin import Admin
 from headrace.cli._common import client_options
 from headrace.consumer import Consumer
@@ -57,11 +58,12 @@ def run(options: argparse.Namespace) -> None:
 
 def _batches(options: argparse.Namespace) -> Iterator[pa.RecordBatch]:
     """The batches; first one without rows, for the schema."""
-    settings = {"auto.offset.reset": options.start, **dict(options.option)}
+    given = pairs(None, dict(options.option), {})
+    settings = {"auto.offset.reset": options.start, **dict(given)}
     if options.group:
         settings["group.id"] = options.group
     left = options.max
-    with Admin(options.bootstrap, dict(options.option)) as admin, Consumer(options.bootstrap, settings) as consumer:
+    with Admin(options.bootstrap, common(given)) as admin, Consumer(options.bootstrap, settings) as consumer:
         partitions = [
             (options.topic, p.partition) for p in admin.describe_topics([options.topic])[options.topic].partitions
         ]

@@ -82,6 +82,9 @@ def _file(options: argparse.Namespace) -> Iterator[pa.RecordBatch]:
 
 
 def _read(path: Path) -> pa.Table:
+    if not path.is_file():
+        message = f"--file {path}: there is no such file"
+        raise ValueError(message)
     if path.suffix == ".parquet":
         from pyarrow import parquet  # noqa: PLC0415  (only for this)
 

@@ -14,6 +14,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from headrace import _native
+from headrace._options import common
 from headrace.admin import Admin
 from headrace.producer import Producer
 
@@ -33,27 +34,6 @@ IDLE_MAX: Final = 8
 FAILED_CLOSE_S: Final = 1.0
 """How long a producer may flush when its task has failed already and will send everything again."""
 
-COMMON_OPTIONS: Final = frozenset(
-    {
-        "bootstrap.servers",
-        "client.id",
-        "request.timeout.ms",
-        "default.api.timeout.ms",
-        "metadata.max.age.ms",
-        "reconnect.backoff.ms",
-        "reconnect.backoff.max.ms",
-        "retry.backoff.ms",
-        "retry.backoff.max.ms",
-        "socket.connection.setup.timeout.ms",
-        "socket.connection.setup.timeout.max.ms",
-        "connections.max.idle.ms",
-        "receive.buffer.bytes",
-        "send.buffer.bytes",
-        "security.protocol",
-    }
-)
-"""What every client takes (docs/options.md, "All clients")."""
-
 _log = logging.getLogger("headrace.spark")
 _lock = Lock()
 _idle: OrderedDict[tuple[str, Settings], tuple[Any, Callable[[Any], None]]] = OrderedDict()
@@ -61,7 +41,7 @@ _idle: OrderedDict[tuple[str, Settings], tuple[Any, Callable[[Any], None]]] = Or
 
 def admin(settings: Settings) -> AbstractContextManager[Admin]:
     """Lends an admin client; of these options it gets those that are not a consumer's alone."""
-    shared = {k: v for k, v in settings if k in COMMON_OPTIONS or k.startswith(("ssl.", "sasl."))}
+    shared = common(settings)
     return _lend("admin", tuple(sorted(shared.items())), lambda: Admin(config=shared), Admin.close)
 
 
