@@ -303,10 +303,10 @@ impl FetchCache {
         (slot.high_watermark >= 0).then_some(slot.high_watermark)
     }
 
-    /// True when every partition has a stop offset and has reached it.
+    /// True when there are partitions, and each has a stop offset and has reached it.
     #[must_use]
     pub fn is_finished(&self) -> bool {
-        self.slots.values().all(Slot::is_finished)
+        !self.slots.is_empty() && self.slots.values().all(Slot::is_finished)
     }
 
     /// Bytes held at the moment, in all partitions.

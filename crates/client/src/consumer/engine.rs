@@ -145,7 +145,7 @@ impl ConsumerEngine {
             self.want_topics(now);
             self.find_unknown_topics(now);
             self.watch_brokers(now);
-            self.lookups.drive(now, &mut self.core, &mut self.events);
+            self.lookups.drive(now, &mut self.core);
             self.drive_commits(now);
             self.fetcher.drive(now, &mut self.core);
             if quiet && self.lookups.found.is_empty() && self.commits.ended.is_empty() {
@@ -166,7 +166,7 @@ impl ConsumerEngine {
             Tag::ListOffsets(ref ids) => {
                 let ids = ids.clone();
                 let result = reply.decode::<ListOffsetsRequest>();
-                self.lookups.answered(now, &mut self.core, &ids, result, &mut self.events);
+                self.lookups.answered(now, &mut self.core, &ids, result);
             }
             Tag::Coordinator => {
                 let result = reply.decode::<FindCoordinatorRequest>();
@@ -266,7 +266,7 @@ impl ConsumerEngine {
         }
     }
 
-    fn drive_commits(&mut self, now: Now) {
+    pub(super) fn drive_commits(&mut self, now: Now) {
         let Some(membership) = &mut self.membership else { return };
         let identity = membership.identity();
         self.commits.drive(now, &mut self.core, &mut membership.coordinator, identity.as_ref());
@@ -286,7 +286,7 @@ impl ConsumerEngine {
         for wait in std::mem::take(&mut self.waits) {
             self.done(wait.op, Err(Error::Closed));
         }
-        self.lookups.fail_all(&Error::Closed, &mut self.events);
+        self.lookups.fail_all(&Error::Closed);
         lock(&self.cache).assign(Vec::new());
     }
 }
@@ -333,6 +333,9 @@ impl Engine for ConsumerEngine {
     }
 
     fn poll_event(&mut self) -> Option<ConsumerEvent> {
+        if let Some((op, result)) = self.lookups.done.pop() {
+            return Some(ConsumerEvent::Done { op, result });
+        }
         self.events.pop_front()
     }
 

@@ -331,10 +331,12 @@ impl ConsumerEngine {
         // A caller that closes has processed what it was given.
         let offsets = if auto_commit { membership.news(cache.offsets(false)) } else { Vec::new() };
         drop(cache);
-        let commit = self.commits.commit(now, Asker::Farewell, commits_of(offsets), timeout_ms);
+        let commit = self.commits.commit(now, Asker::Farewell, commits_of(offsets), timeout_ms.max(1));
         let stage = Stage::Committing(commit);
         membership.leaving = Some(Leaving { op, close, deadline, stage, error: None });
         membership.stale_since = None;
+        // It goes out before LeaveGroup, also when there is no time to await its answer.
+        self.drive_commits(now);
         if let Some(earlier) = earlier {
             self.done(earlier, Ok(ConsumerOutcome::Ok));
         }

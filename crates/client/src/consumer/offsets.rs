@@ -10,7 +10,7 @@ use headrace_wire::time::Now;
 use super::cache::Ticket;
 use super::engine::Tag;
 use super::fetcher::later;
-use super::types::{ConsumerEvent, ConsumerOutcome, OffsetAt, StartAt, TopicPartition, some_of};
+use super::types::{ConsumerOutcome, OffsetAt, StartAt, TopicPartition, some_of};
 use crate::core::{Backoff, Core, Lane, Target};
 use crate::error::{Error, Result};
 
@@ -68,7 +68,10 @@ pub(super) struct Lookups {
     isolation_level: i8,
     request_timeout_ms: u64,
     retry: Backoff,
+    /// What partitions wait for.
     pub(super) found: Vec<Found>,
+    /// Callers' lookups that have ended.
+    pub(super) done: Vec<(u64, Result<ConsumerOutcome>)>,
 }
 
 impl Lookups {
@@ -81,6 +84,7 @@ impl Lookups {
             request_timeout_ms,
             retry,
             found: Vec::new(),
+            done: Vec::new(),
         }
     }
 
@@ -109,23 +113,17 @@ impl Lookups {
     }
 
     /// A caller's lookup.
-    pub(super) fn ask(
-        &mut self,
-        now: Now,
-        op: u64,
-        targets: Vec<(TopicPartition, i64)>,
-        timeout_ms: u64,
-    ) -> Option<ConsumerEvent> {
+    pub(super) fn ask(&mut self, now: Now, op: u64, targets: Vec<(TopicPartition, i64)>, timeout_ms: u64) {
         let found: Vec<_> = targets.iter().map(|(partition, _)| (partition.clone(), None)).collect();
         if found.is_empty() {
-            return Some(ConsumerEvent::Done { op, result: Ok(ConsumerOutcome::Offsets(found)) });
+            self.done.push((op, Ok(ConsumerOutcome::Offsets(found))));
+            return;
         }
         let (left, deadline) = (found.len(), now.mono_ms.saturating_add(timeout_ms));
         self.ops.insert(op, CallerOp { found, left, deadline, timeout_ms, last_error: None });
         for (index, (partition, timestamp)) in targets.into_iter().enumerate() {
             self.add(now, partition, timestamp, Purpose::Caller { op, index });
         }
-        None
     }
 
     /// The topics that lookups need to know the leaders of.
@@ -142,8 +140,8 @@ impl Lookups {
     }
 
     /// Sends what can be sent, ends what took too long.
-    pub(super) fn drive(&mut self, now: Now, core: &mut Core<Tag>, events: &mut impl Extend<ConsumerEvent>) {
-        self.expire(now, core, events);
+    pub(super) fn drive(&mut self, now: Now, core: &mut Core<Tag>) {
+        self.expire(now, core);
         let mut by_node: BTreeMap<i32, Vec<u64>> = BTreeMap::new();
         let mut asked: HashSet<TopicPartition> =
             self.pending.values().filter(|l| l.in_flight).map(|l| l.partition.clone()).collect();
@@ -211,7 +209,6 @@ impl Lookups {
         core: &mut Core<Tag>,
         ids: &[u64],
         result: Result<ListOffsetsResponse>,
-        events: &mut impl Extend<ConsumerEvent>,
     ) {
         let mut answers = HashMap::new();
         let mut failed = None;
@@ -241,7 +238,7 @@ impl Lookups {
                         timestamp: answer.timestamp,
                         leader_epoch: answer.leader_epoch,
                     };
-                    self.found(now, id, Some(at).filter(|at| at.offset >= 0), events);
+                    self.found(now, id, Some(at).filter(|at| at.offset >= 0));
                 }
                 (_, code) => {
                     let error = code.map(|code| Error::partition(code, &**topic, *partition, "ListOffsets"));
@@ -249,13 +246,13 @@ impl Lookups {
                         peer: "a broker".into(),
                         why: format!("did not answer for {topic}-{partition}"),
                     });
-                    self.retry(now, core, id, error, events);
+                    self.retry(now, core, id, error);
                 }
             }
         }
     }
 
-    fn found(&mut self, now: Now, id: u64, at: Option<OffsetAt>, events: &mut impl Extend<ConsumerEvent>) {
+    fn found(&mut self, now: Now, id: u64, at: Option<OffsetAt>) {
         let Some(lookup) = self.pending.remove(&id) else { return };
         match (lookup.purpose, at) {
             (Purpose::Start(ticket), Some(at)) => self.found.push(Found::Offset(ticket, at.offset)),
@@ -271,20 +268,13 @@ impl Lookups {
                     && let Some(caller) = self.ops.remove(&op)
                 {
                     let result = Ok(ConsumerOutcome::Offsets(caller.found));
-                    events.extend([ConsumerEvent::Done { op, result }]);
+                    self.done.push((op, result));
                 }
             }
         }
     }
 
-    fn retry(
-        &mut self,
-        now: Now,
-        core: &mut Core<Tag>,
-        id: u64,
-        error: Error,
-        events: &mut impl Extend<ConsumerEvent>,
-    ) {
+    fn retry(&mut self, now: Now, core: &mut Core<Tag>, id: u64, error: Error) {
         let Some(lookup) = self.pending.get_mut(&id) else { return };
         if error.retriable() {
             lookup.failures = lookup.failures.saturating_add(1);
@@ -297,35 +287,36 @@ impl Lookups {
             }
             return;
         }
-        self.give_up(id, error, events);
+        self.give_up(id, error);
     }
 
-    fn give_up(&mut self, id: u64, error: Error, events: &mut impl Extend<ConsumerEvent>) {
+    fn give_up(&mut self, id: u64, error: Error) {
         match self.pending.remove(&id).map(|lookup| lookup.purpose) {
             Some(Purpose::Start(ticket)) => self.found.push(Found::Failed(ticket, error)),
             Some(Purpose::Caller { op, .. }) => {
-                self.pending
-                    .retain(|_, l| !matches!(l.purpose, Purpose::Caller { op: other, .. } if other == op));
-                if self.ops.remove(&op).is_some() {
-                    events.extend([ConsumerEvent::Done { op, result: Err(error) }]);
-                }
+                let ended = self.forget(op).map(|_| (op, Err(error)));
+                self.done.extend(ended);
             }
             None => {}
         }
     }
 
-    fn expire(&mut self, now: Now, core: &Core<Tag>, events: &mut impl Extend<ConsumerEvent>) {
+    /// Drops an operation with all its lookups.
+    fn forget(&mut self, op: u64) -> Option<CallerOp> {
+        self.pending.retain(|_, l| !matches!(l.purpose, Purpose::Caller { op: other, .. } if other == op));
+        self.ops.remove(&op)
+    }
+
+    fn expire(&mut self, now: Now, core: &Core<Tag>) {
         let late: Vec<_> =
             self.ops.iter().filter(|(_, op)| op.deadline <= now.mono_ms).map(|(op, _)| *op).collect();
         for op in late {
-            self.pending
-                .retain(|_, l| !matches!(l.purpose, Purpose::Caller { op: other, .. } if other == op));
-            if let Some(caller) = self.ops.remove(&op) {
+            if let Some(caller) = self.forget(op) {
                 let detail = caller.last_error.map_or(String::new(), |error| error.to_string());
                 let what =
                     format!("looking up the offsets of {}", some_of(caller.found.iter().map(|f| &f.0)));
                 let error = Error::Timeout { what, ms: caller.timeout_ms, detail };
-                events.extend([ConsumerEvent::Done { op, result: Err(error) }]);
+                self.done.push((op, Err(error)));
             }
         }
         let unknown: Vec<_> = self
@@ -337,15 +328,15 @@ impl Lookups {
             })
             .collect();
         for (id, error) in unknown {
-            self.give_up(id, error, events);
+            self.give_up(id, error);
         }
     }
 
     /// Ends every caller's lookup with the same error, and forgets the others.
-    pub(super) fn fail_all(&mut self, error: &Error, events: &mut impl Extend<ConsumerEvent>) {
+    pub(super) fn fail_all(&mut self, error: &Error) {
         self.pending.clear();
         let ops = std::mem::take(&mut self.ops).into_keys();
-        events.extend(ops.map(|op| ConsumerEvent::Done { op, result: Err(error.clone()) }));
+        self.done.extend(ops.map(|op| (op, Err(error.clone()))));
     }
 
     /// When to look again.

@@ -131,8 +131,7 @@ impl ConsumerClient {
     /// Whether every partition has a stop offset and has reached it.
     #[must_use]
     pub fn is_finished(&self) -> bool {
-        let cache = lock(&self.cache);
-        !cache.assignment().is_empty() && cache.is_finished()
+        lock(&self.cache).is_finished()
     }
 
     /// Reads exactly these partitions.

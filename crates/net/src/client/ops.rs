@@ -85,13 +85,13 @@ impl Signal {
 #[derive(Debug)]
 pub(crate) struct Ops<T> {
     next: AtomicU64,
-    /// `None` while the engine works on it.
     table: Mutex<Table<T>>,
     answered: Signal,
 }
 
 #[derive(Debug)]
 struct Table<T> {
+    /// `None` while the engine works on it.
     waiting: HashMap<u64, Option<Result<T, Error>>>,
     ended: bool,
 }

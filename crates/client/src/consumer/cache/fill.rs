@@ -157,7 +157,7 @@ impl FetchCache {
     pub fn is_ready(&self) -> bool {
         let rows =
             !self.held_back && self.ready.iter().any(|part| self.slots.get(part).is_some_and(Slot::has_work));
-        rows || self.error.is_some() || (!self.slots.is_empty() && self.is_finished())
+        rows || self.error.is_some() || self.is_finished()
     }
 
     /// Stops or starts handing out anything: the group is about to take partitions away.

@@ -42,8 +42,7 @@ impl ConsumerEngine {
             ConsumerCommand::Commit { op, offsets, timeout_ms } => self.commit(now, op, offsets, timeout_ms),
             ConsumerCommand::ListOffsets { op, targets, timeout_ms } => {
                 self.topics_dirty = true;
-                let done = self.lookups.ask(now, op, targets, timeout_ms);
-                self.events.extend(done);
+                self.lookups.ask(now, op, targets, timeout_ms);
             }
             ConsumerCommand::Close { op, timeout_ms } => self.take_leave(now, op, timeout_ms, true),
             ConsumerCommand::Wake => self.fetcher.dirty = true,

@@ -638,3 +638,13 @@ fn auto_commit_goes_on_from_what_the_caller_has_committed() {
     crowd.0[0].ok(|op| ConsumerCommand::Close { op, timeout_ms: 1_000 });
     assert_eq!(crowd.0[0].kafka.committed.borrow()[&at], 10);
 }
+
+#[test]
+fn a_close_without_time_commits_and_leaves_all_the_same() {
+    let mut crowd = Crowd::new(1, 1, &[]);
+    crowd.subscribe(0);
+    assert_eq!(crowd.0[0].poll(4).unwrap().unwrap().len(), 4);
+    let held = crowd.hold(0);
+    crowd.0[0].ok(|op| ConsumerCommand::Close { op, timeout_ms: 0 });
+    assert_eq!(kinds(&held), [ApiKey::OffsetCommit, ApiKey::LeaveGroup]);
+}
