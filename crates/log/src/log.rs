@@ -16,7 +16,7 @@ use crate::error::{AppendError, LogError, ReadError};
 use crate::producers::Producers;
 use crate::segment::{NO_TIMESTAMP, Segment, file_name};
 use crate::snapshot;
-use crate::validate::{AppendOrigin, Checked, Validator};
+use crate::validate::{self, AppendOrigin, Checked};
 
 /// A range of a segment file: whole batches, ready to be sent as they are.
 #[derive(Debug, Clone)]
@@ -83,7 +83,6 @@ pub struct Log<D: Disk> {
     pub(crate) names_changed: bool,
     /// The active file may hold bytes beyond the segment's size: a write failed halfway.
     pub(crate) torn: bool,
-    pub(crate) validator: Validator,
 }
 
 impl<D: Disk> fmt::Debug for Log<D> {
@@ -170,7 +169,7 @@ impl<D: Disk> Log<D> {
         records: &[u8],
         origin: AppendOrigin,
     ) -> Result<Appended, AppendError> {
-        let mut batches = self.validator.check(records, origin, now.wall_ms, &self.config)?;
+        let mut batches = validate::check(records, origin, now.wall_ms, &self.config)?;
         let stamped = self.append_time(now);
         if let ([only], true) = (batches.as_slice(), origin.client)
             && let Some(seen) = self.producers.check(&only.header)?

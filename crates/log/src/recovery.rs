@@ -14,7 +14,6 @@ use crate::log::Log;
 use crate::producers::Producers;
 use crate::segment::{Segment, file_name};
 use crate::snapshot;
-use crate::validate::Validator;
 
 /// What is known of a log before it is opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -125,7 +124,6 @@ impl<D: Disk> Log<D> {
             unflushed_since_ms: (recovery_point < end).then_some(now.mono_ms),
             names_changed: recovery_point < end,
             torn: false,
-            validator: Validator::default(),
             config,
         };
         log.restore_states(now)?;
