@@ -116,6 +116,18 @@ impl<D: Disk> Broker<D> {
     /// Answers the Produce requests whose records a flush of `key` has made durable, or failed to.
     pub(crate) fn finish_flushed(&mut self, key: (Uuid, i32), durable: bool) {
         let recovery_point = self.store.find_partition_by_id(key.0, key.1).map(|p| p.log.recovery_point());
+        self.finish_flushes(durable, |target| {
+            let is_over = !durable || recovery_point.is_none_or(|point| point > target.last_offset);
+            (target.topic_id, target.partition) == key && is_over
+        });
+    }
+
+    /// A topic was deleted: nobody need wait for its syncs.
+    pub(crate) fn forget_flushes(&mut self, topic: Uuid) {
+        self.finish_flushes(true, |target| target.topic_id == topic);
+    }
+
+    fn finish_flushes(&mut self, durable: bool, is_over: impl Fn(&FlushTarget) -> bool) {
         let mut still = Vec::new();
         for token in std::mem::take(&mut self.flushes.waiting) {
             let Some(Parked { call, wait: Wait::Flush(mut wait) }) = self.parked.remove(&token) else {
@@ -123,10 +135,7 @@ impl<D: Disk> Broker<D> {
             };
             let response = &mut wait.response;
             wait.left.retain(|target| {
-                if (target.topic_id, target.partition) != key {
-                    return true;
-                }
-                if durable && recovery_point.is_some_and(|point| point <= target.last_offset) {
+                if !is_over(target) {
                     return true;
                 }
                 if !durable {

@@ -302,6 +302,7 @@ impl<D: Disk> Broker<D> {
             .map_err(|e| (ErrorCode::KAFKA_STORAGE_ERROR, format!("topic {name} cannot be deleted: {e}")))?;
         answer.topic_id = id;
         self.wake_now(&watchers);
+        self.forget_flushes(id);
         self.forget_topic(&name);
         Ok(())
     }
@@ -343,7 +344,13 @@ impl<D: Disk> Broker<D> {
             ));
         }
         let missing = || (ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, format!("there is no topic {name}"));
-        let before = self.store.by_name(name).ok_or_else(missing)?.partition_count();
+        let topic = self.store.by_name(name).ok_or_else(missing)?;
+        if topic.internal {
+            // A group's records are in the partition that its name falls into, out of so many.
+            let why = format!("topic {name} is internal, its partitions cannot change");
+            return Err((ErrorCode::INVALID_TOPIC_EXCEPTION, why));
+        }
+        let before = topic.partition_count();
         if !(before + 1..=PARTITIONS_MAX).contains(&asked.count) {
             let why =
                 format!("topic {name} has {before} partitions: {} are no more, or too many", asked.count);

@@ -1,6 +1,6 @@
 //! Finding out what a fetch gets of each partition.
 
-use headrace_log::{Disk, ReadError, Slice};
+use headrace_log::{Disk, LogError, ReadError, Slice};
 use headrace_wire::errors::ErrorCode;
 
 use super::session::{FetchItem, TopicKey};
@@ -96,6 +96,8 @@ impl<D: Disk> Broker<D> {
                 read.log_start = -1;
                 Err(ErrorCode::OFFSET_OUT_OF_RANGE)
             }
+            // A client would ask for ever: it takes a storage error for one that a new leader mends.
+            Err(ReadError::Log(LogError::Damaged { .. })) => Err(ErrorCode::CORRUPT_MESSAGE),
             Err(_) => Err(ErrorCode::KAFKA_STORAGE_ERROR),
         }
     }

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use headrace_wire::compression::Codec;
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::produce_request::{PartitionProduceData, TopicProduceData};
-use headrace_wire::messages::{InitProducerIdRequest, MetadataRequest, ProduceRequest};
+use headrace_wire::messages::{DeleteTopicsRequest, InitProducerIdRequest, MetadataRequest, ProduceRequest};
 use headrace_wire::primitive::Records;
 use headrace_wire::records::ProducerStamp;
 use headrace_wire::uuid::Uuid;
@@ -251,4 +251,16 @@ fn a_sync_that_was_asked_for_comes_before_the_answer() {
     let response = world.answer::<ProduceRequest>(B, 9, second).unwrap();
     assert_eq!(produced(&response).0, ErrorCode::KAFKA_STORAGE_ERROR);
     assert_eq!(world.broker.take_troubles().len(), 1);
+}
+
+#[test]
+fn a_topic_that_goes_before_its_sync_ends_the_wait_for_it() {
+    let mut world = World::new();
+    world.create_with("t", 1, &[("flush.messages", "1")]);
+    let correlation = world.send(A, 9, &produce_request(-1, "t", 0, batch(WALL, &["a"])));
+    let request = DeleteTopicsRequest { topic_names: vec!["t".into()], ..DeleteTopicsRequest::default() };
+    assert_eq!(world.call_on(B, 5, &request).responses[0].error_code, 0);
+    assert!(world.broker.poll_flush().is_none());
+    let response = world.answer::<ProduceRequest>(A, 9, correlation).expect("nobody waits for ever");
+    assert_eq!(produced(&response), (ErrorCode::NONE, 0));
 }
