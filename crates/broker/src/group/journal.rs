@@ -42,6 +42,8 @@ const SNAPSHOT_FROM_BYTES: u64 = 8 << 20;
 const SNAPSHOT_GROWTH: u64 = 4;
 /// Batches that a snapshot is written in.
 const SNAPSHOT_BATCH_BYTES: usize = 512 * 1024;
+/// What a record takes beside its key and value, roughly.
+const RECORD_OVERHEAD_BYTES: usize = 32;
 /// The journal is read in pieces of this size; a batch may be larger.
 const READ_BYTES: u32 = 1 << 20;
 /// Most bytes of one batch once decompressed: ours are plain, a directory that Kafka wrote may hold others.
@@ -185,35 +187,23 @@ impl<D: Disk> Broker<D> {
     }
 
     fn write_snapshot(&mut self, partition: i32, partitions: i32) -> Result<(), ErrorCode> {
-        let mut entries = Vec::new();
+        let all = self.groups.entries.keys();
+        let ids: Vec<_> = all.filter(|id| partition_of(id, partitions) == partition).cloned().collect();
+        let mut batch = Vec::new();
         let mut bytes = 0;
-        let ids: Vec<_> = self
-            .groups
-            .entries
-            .keys()
-            .filter(|id| partition_of(id, partitions) == partition)
-            .cloned()
-            .collect();
         for id in ids {
-            let Some(entry) = self.groups.get(&id) else { continue };
-            let mut own: Vec<Entry> = Vec::new();
-            if entry.recorded {
-                own.extend(group_entry(&id, &entry.group, self.now));
-            }
-            for (topic, offsets) in &entry.offsets {
-                let record =
-                    |(p, c): (&i32, &Committed)| Some((offset_key(&id, topic, *p)?, Some(offset_value(c)?)));
-                own.extend(offsets.iter().filter_map(record));
-            }
-            bytes += own.iter().map(|(k, v)| k.len() + v.as_ref().map_or(0, Bytes::len) + 32).sum::<usize>();
-            entries.append(&mut own);
-            if bytes >= SNAPSHOT_BATCH_BYTES {
-                self.append_journal(partition, &entries)?;
-                entries.clear();
-                bytes = 0;
+            let own = self.groups.get(&id).map_or_else(Vec::new, |entry| group_state(&id, entry, self.now));
+            for record in own {
+                bytes += record.0.len() + record.1.as_ref().map_or(0, Bytes::len) + RECORD_OVERHEAD_BYTES;
+                batch.push(record);
+                if bytes >= SNAPSHOT_BATCH_BYTES {
+                    self.append_journal(partition, &batch)?;
+                    batch.clear();
+                    bytes = 0;
+                }
             }
         }
-        if entries.is_empty() { Ok(()) } else { self.append_journal(partition, &entries) }
+        if batch.is_empty() { Ok(()) } else { self.append_journal(partition, &batch) }
     }
 
     // ---- reading
@@ -370,6 +360,16 @@ impl<D: Disk> Broker<D> {
         entry.group.protocol = value.protocol;
         Some(())
     }
+}
+
+/// All records of a group.
+fn group_state(id: &str, entry: &super::Entry, now: Now) -> Vec<Entry> {
+    let group = entry.recorded.then(|| group_entry(id, &entry.group, now)).flatten();
+    let offsets = entry.offsets.iter().flat_map(|(topic, offsets)| {
+        let record = |(p, c): (&i32, &Committed)| Some((offset_key(id, topic, *p)?, Some(offset_value(c)?)));
+        offsets.iter().filter_map(record).collect::<Vec<_>>()
+    });
+    group.into_iter().chain(offsets).collect()
 }
 
 /// The record of a group.

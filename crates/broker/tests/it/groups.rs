@@ -627,6 +627,24 @@ fn a_snapshot_is_durable_before_it_replaces_anything() {
     assert_eq!(committed(&mut world, "idle"), [("t".into(), 0, 7)]);
 }
 
+#[test]
+fn a_group_that_no_segment_holds_is_part_of_a_snapshot_all_the_same() {
+    let mut world = world();
+    world.create("wide", 1200);
+    for first in [0, 600] {
+        let offsets: Vec<_> = (first..first + 600).map(|p| (p, 5)).collect();
+        let mut request = commit_request("wide", "", -1, &offsets);
+        request.topics[0].name = "wide".into();
+        for partition in &mut request.topics[0].partitions {
+            partition.committed_metadata = Some("m".repeat(4000));
+        }
+        assert_eq!(commit(&mut world, &request), [ErrorCode::NONE; 600]);
+    }
+    commit_until_a_snapshot(&mut world);
+    let mut world = world.killed(&[]);
+    assert_eq!(committed(&mut world, "wide").len(), 1200);
+}
+
 fn journal_bytes(world: &World) -> usize {
     let of_journal = |p: &&std::path::PathBuf| {
         p.to_string_lossy().contains("__consumer_offsets-0/") && p.extension().is_some_and(|e| e == "log")
