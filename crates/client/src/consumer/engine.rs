@@ -14,8 +14,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 
 use arrow_array::RecordBatch;
 use headrace_wire::messages::{
-    FindCoordinatorRequest, HeartbeatRequest, JoinGroupRequest, LeaveGroupRequest, ListOffsetsRequest,
-    OffsetCommitRequest, OffsetFetchRequest, SyncGroupRequest,
+    FindCoordinatorRequest, ListOffsetsRequest, OffsetCommitRequest, OffsetFetchRequest,
 };
 use headrace_wire::time::Now;
 
@@ -189,24 +188,11 @@ impl ConsumerEngine {
     }
 
     fn member_reply(&mut self, now: Now, tag: MemberTag, reply: Reply<Tag>) {
+        if tag == MemberTag::Leave {
+            return self.left();
+        }
         let Some(Membership { coordinator, member, .. }) = &mut self.membership else { return };
-        let core = &mut self.core;
-        let event = match tag {
-            MemberTag::Join(attempt) => {
-                member.joined(now, core, coordinator, attempt, reply.decode::<JoinGroupRequest>())
-            }
-            MemberTag::Sync(attempt) => {
-                member.synced(now, core, coordinator, attempt, reply.decode::<SyncGroupRequest>())
-            }
-            MemberTag::Heartbeat(attempt) => {
-                member.heard(now, core, coordinator, attempt, reply.decode::<HeartbeatRequest>())
-            }
-            MemberTag::Leave => {
-                let _ = reply.decode::<LeaveGroupRequest>();
-                self.left();
-                return;
-            }
-        };
+        let event = member.answered(now, &mut self.core, coordinator, tag, reply);
         self.topics_dirty = true;
         if let Some(event) = event {
             self.member_event(now, event);

@@ -12,7 +12,7 @@ use headrace_wire::messages::join_group_request::JoinGroupRequestProtocol;
 use headrace_wire::messages::leave_group_request::MemberIdentity;
 use headrace_wire::messages::sync_group_request::SyncGroupRequestAssignment;
 use headrace_wire::messages::{
-    HeartbeatRequest, HeartbeatResponse, JoinGroupRequest, JoinGroupResponse, LeaveGroupRequest,
+    HeartbeatRequest, HeartbeatResponse, JoinGroupRequest, JoinGroupResponse, LeaveGroupRequest, Request,
     SyncGroupRequest, SyncGroupResponse,
 };
 use headrace_wire::time::Now;
@@ -21,7 +21,7 @@ use super::Coordinator;
 use super::assignor::{Subscriber, divide};
 use super::protocol::{decode_assignment, decode_subscription, encode_assignment, encode_subscription};
 use crate::consumer::TopicPartition;
-use crate::core::{Backoff, Core, Lane, Target};
+use crate::core::{Backoff, Core, Lane, Reply, Target};
 use crate::error::{Error, Result};
 use crate::options::Assignor;
 
@@ -238,38 +238,31 @@ impl Member {
             return None;
         }
         let node = coordinator.need(now, core, find)?;
-        match &self.state {
-            State::Join => self.send_join(now, core, coordinator, node, &wrap).err().map(MemberEvent::Failed),
-            State::Divide { .. } => {
-                self.try_divide(now, core, coordinator, node, &wrap).err().map(MemberEvent::Failed)
-            }
+        let way = &mut Way { now, core, coordinator, node, wrap };
+        let sent = match &self.state {
+            State::Join => self.send_join(way),
+            State::Divide { .. } => self.try_divide(way),
             State::Stable | State::Release => {
-                let changed = |counts: &BTreeMap<String, i32>| *counts != counts_of(core, counts.keys());
+                let changed = |counts: &BTreeMap<String, i32>| *counts != counts_of(way.core, counts.keys());
                 if matches!(self.state, State::Stable) && self.counts.as_ref().is_some_and(changed) {
                     self.rejoin();
                 }
-                self.heartbeat(now, core, coordinator, node, &wrap);
-                None
+                self.heartbeat(way);
+                Ok(())
             }
-            State::Out | State::Joining { .. } | State::Syncing => None,
-        }
+            State::Out | State::Joining { .. } | State::Syncing => Ok(()),
+        };
+        sent.err().and_then(|error| self.failed(now, core, coordinator, error))
     }
 
-    fn send_join<T>(
-        &mut self,
-        now: Now,
-        core: &mut Core<T>,
-        coordinator: &Coordinator,
-        node: i32,
-        wrap: &impl Fn(MemberTag) -> T,
-    ) -> Result<()> {
+    fn send_join<T, W: Fn(MemberTag) -> T>(&mut self, way: &mut Way<'_, T, W>) -> Result<()> {
         let metadata = encode_subscription(&self.topics)?;
         let protocols = self.settings.assignors.iter().map(|assignor| JoinGroupRequestProtocol {
             name: name_of(*assignor).to_owned(),
             metadata: metadata.clone(),
         });
         let request = JoinGroupRequest {
-            group_id: coordinator.group().to_owned(),
+            group_id: way.group(),
             session_timeout_ms: to_i32(self.settings.session_timeout_ms),
             rebalance_timeout_ms: to_i32(self.settings.rebalance_timeout_ms),
             member_id: self.id.clone(),
@@ -282,42 +275,57 @@ impl Member {
         self.state = State::Joining { again: false };
         self.counts = None;
         self.heartbeat_in_flight = false;
-        let timeout = u64::from(self.settings.rebalance_timeout_ms) + JOIN_SLACK_MS;
-        let tag = wrap(MemberTag::Join(self.attempt));
-        core.call(now, Target::Node(node), Lane::Coordinator, request, tag, timeout);
+        way.call(request, MemberTag::Join(self.attempt), self.join_timeout_ms());
         Ok(())
     }
 
-    /// `JoinGroup` was answered.
-    pub(crate) fn joined<T>(
+    /// How long `JoinGroup` and `SyncGroup` may take: they wait for the other members.
+    fn join_timeout_ms(&self) -> u64 {
+        u64::from(self.settings.rebalance_timeout_ms) + JOIN_SLACK_MS
+    }
+
+    /// A call of this member has ended.
+    pub(crate) fn answered<T>(
         &mut self,
         now: Now,
         core: &mut Core<T>,
         coordinator: &mut Coordinator,
-        attempt: u64,
-        result: Result<JoinGroupResponse>,
+        tag: MemberTag,
+        reply: Reply<T>,
     ) -> Option<MemberEvent> {
-        let State::Joining { again } = self.state else { return None };
-        if attempt != self.attempt {
-            return None;
-        }
-        let state = result.and_then(|response| {
-            if ErrorCode::new(response.error_code) == ErrorCode::MEMBER_ID_REQUIRED {
-                self.id = response.member_id;
-                return Ok(State::Join);
+        let event = match tag {
+            MemberTag::Join(attempt) if attempt == self.attempt => {
+                self.joined(now, coordinator, reply.decode::<JoinGroupRequest>())
             }
-            check(response.error_code, "joining", coordinator)?;
-            self.failures = 0;
-            self.id.clone_from(&response.member_id);
-            if again { Ok(State::Join) } else { self.division(now, response) }
-        });
-        match state {
-            Ok(state) => {
-                self.state = state;
-                None
+            MemberTag::Sync(attempt) if attempt == self.attempt => {
+                self.synced(now, coordinator, reply.decode::<SyncGroupRequest>())
             }
-            Err(error) => self.failed(now, core, coordinator, error),
+            MemberTag::Heartbeat(attempt) if attempt == self.attempt => {
+                self.heard(now, coordinator, reply.decode::<HeartbeatRequest>())
+            }
+            _ => Ok(None),
+        };
+        event.unwrap_or_else(|error| self.failed(now, core, coordinator, error))
+    }
+
+    fn joined(
+        &mut self,
+        now: Now,
+        coordinator: &Coordinator,
+        result: Result<JoinGroupResponse>,
+    ) -> Result<Option<MemberEvent>> {
+        let State::Joining { again } = self.state else { return Ok(None) };
+        let response = result?;
+        if ErrorCode::new(response.error_code) == ErrorCode::MEMBER_ID_REQUIRED {
+            self.id = response.member_id;
+            self.state = State::Join;
+            return Ok(None);
         }
+        check(response.error_code, "joining", coordinator)?;
+        self.failures = 0;
+        self.id.clone_from(&response.member_id);
+        self.state = if again { State::Join } else { self.division(now, response)? };
+        Ok(None)
     }
 
     fn division(&mut self, now: Now, response: JoinGroupResponse) -> Result<State> {
@@ -341,23 +349,16 @@ impl Member {
     }
 
     /// Divides and syncs once the partition counts are known. A member that does not lead only syncs.
-    fn try_divide<T>(
-        &mut self,
-        now: Now,
-        core: &mut Core<T>,
-        coordinator: &Coordinator,
-        node: i32,
-        wrap: &impl Fn(MemberTag) -> T,
-    ) -> Result<()> {
+    fn try_divide<T, W: Fn(MemberTag) -> T>(&mut self, way: &mut Way<'_, T, W>) -> Result<()> {
         let State::Divide { protocol, members, until } = &self.state else { return Ok(()) };
         let topics: BTreeSet<&String> = members.iter().flat_map(|member| &member.topics).collect();
-        core.want_topics(now, topics.iter().map(|topic| topic.as_str()));
-        let cluster = core.cluster();
+        way.core.want_topics(way.now, topics.iter().map(|topic| topic.as_str()));
+        let cluster = way.core.cluster();
         let known = |topic: &str| cluster.topic(topic).is_some() || cluster.topic_error(topic).is_some();
-        if !topics.iter().all(|topic| known(topic)) && now.mono_ms < *until {
+        if !topics.iter().all(|topic| known(topic)) && way.now.mono_ms < *until {
             return Ok(());
         }
-        let counts = counts_of(core, topics);
+        let counts = counts_of(way.core, topics);
         let mut assignments = Vec::new();
         for (member_id, share) in divide(*protocol, members, &counts) {
             assignments
@@ -365,7 +366,7 @@ impl Member {
         }
         let leads = !members.is_empty();
         let request = SyncGroupRequest {
-            group_id: coordinator.group().to_owned(),
+            group_id: way.group(),
             generation_id: self.generation,
             member_id: self.id.clone(),
             group_instance_id: self.settings.instance_id.clone(),
@@ -375,55 +376,32 @@ impl Member {
         };
         self.counts = leads.then_some(counts);
         self.state = State::Syncing;
-        let timeout = u64::from(self.settings.rebalance_timeout_ms) + JOIN_SLACK_MS;
-        core.call(
-            now,
-            Target::Node(node),
-            Lane::Coordinator,
-            request,
-            wrap(MemberTag::Sync(self.attempt)),
-            timeout,
-        );
+        way.call(request, MemberTag::Sync(self.attempt), self.join_timeout_ms());
         Ok(())
     }
 
-    /// `SyncGroup` was answered.
-    pub(crate) fn synced<T>(
+    fn synced(
         &mut self,
         now: Now,
-        core: &mut Core<T>,
-        coordinator: &mut Coordinator,
-        attempt: u64,
+        coordinator: &Coordinator,
         result: Result<SyncGroupResponse>,
-    ) -> Option<MemberEvent> {
-        if attempt != self.attempt || !matches!(self.state, State::Syncing) {
-            return None;
+    ) -> Result<Option<MemberEvent>> {
+        if !matches!(self.state, State::Syncing) {
+            return Ok(None);
         }
-        let assignment = result.and_then(|response| {
-            check(response.error_code, "joining", coordinator)?;
-            decode_assignment(response.assignment)
-        });
-        match assignment {
-            Ok(partitions) => {
-                self.state = State::Stable;
-                self.failures = 0;
-                self.heard_at = now.mono_ms;
-                self.heartbeat_at = now.mono_ms + u64::from(self.settings.heartbeat_interval_ms);
-                self.heartbeat_in_flight = false;
-                Some(MemberEvent::Assigned(partitions))
-            }
-            Err(error) => self.failed(now, core, coordinator, error),
-        }
+        let response = result?;
+        check(response.error_code, "joining", coordinator)?;
+        let partitions = decode_assignment(response.assignment)?;
+        self.state = State::Stable;
+        self.failures = 0;
+        self.heard_at = now.mono_ms;
+        self.heartbeat_at = now.mono_ms + u64::from(self.settings.heartbeat_interval_ms);
+        self.heartbeat_in_flight = false;
+        Ok(Some(MemberEvent::Assigned(partitions)))
     }
 
-    fn heartbeat<T>(
-        &mut self,
-        now: Now,
-        core: &mut Core<T>,
-        coordinator: &mut Coordinator,
-        node: i32,
-        wrap: &impl Fn(MemberTag) -> T,
-    ) {
+    fn heartbeat<T, W: Fn(MemberTag) -> T>(&mut self, way: &mut Way<'_, T, W>) {
+        let now = way.now;
         if self.heartbeat_in_flight || now.mono_ms < self.heartbeat_at {
             return;
         }
@@ -431,32 +409,28 @@ impl Member {
         if now.mono_ms.saturating_sub(self.heard_at) > session {
             // Nothing was heard for so long that the coordinator may be another one.
             self.heard_at = now.mono_ms;
-            coordinator.lost();
+            way.coordinator.lost();
             return;
         }
         let request = HeartbeatRequest {
-            group_id: coordinator.group().to_owned(),
+            group_id: way.group(),
             generation_id: self.generation,
             member_id: self.id.clone(),
             group_instance_id: self.settings.instance_id.clone(),
         };
         self.heartbeat_in_flight = true;
         let timeout = self.settings.request_timeout_ms.min(session);
-        let tag = wrap(MemberTag::Heartbeat(self.attempt));
-        core.call(now, Target::Node(node), Lane::Coordinator, request, tag, timeout);
+        way.call(request, MemberTag::Heartbeat(self.attempt), timeout);
     }
 
-    /// A heartbeat was answered.
-    pub(crate) fn heard<T>(
+    fn heard(
         &mut self,
         now: Now,
-        core: &mut Core<T>,
         coordinator: &mut Coordinator,
-        attempt: u64,
         result: Result<HeartbeatResponse>,
-    ) -> Option<MemberEvent> {
-        if attempt != self.attempt || !matches!(self.state, State::Stable | State::Release) {
-            return None;
+    ) -> Result<Option<MemberEvent>> {
+        if !matches!(self.state, State::Stable | State::Release) {
+            return Ok(None);
         }
         self.heartbeat_in_flight = false;
         self.heartbeat_at = now.mono_ms + u64::from(self.settings.heartbeat_interval_ms);
@@ -464,19 +438,16 @@ impl Member {
             self.heard_at = now.mono_ms;
         }
         match result.and_then(|response| check(response.error_code, "a heartbeat in", coordinator)) {
-            Ok(()) => None,
-            Err(error) if error.code() == Some(ErrorCode::REBALANCE_IN_PROGRESS) => {
-                self.rejoin();
-                None
-            }
+            Ok(()) => {}
+            Err(error) if error.code() == Some(ErrorCode::REBALANCE_IN_PROGRESS) => self.rejoin(),
             // Membership is kept in the log: a coordinator that is found anew, or loads its log, knows this member.
             Err(error) if error.code().is_none_or(ErrorCode::retriable) => {
                 coordinator.judge(&error);
                 self.heartbeat_at = now.mono_ms + self.settings.retry.first_ms.max(1);
-                None
             }
-            Err(error) => self.failed(now, core, coordinator, error),
+            Err(error) => return Err(error),
         }
+        Ok(None)
     }
 
     /// Something went wrong: join again, as far as that can help.
@@ -520,6 +491,26 @@ impl Member {
         };
         let retry = if matches!(self.state, State::Out) { 0 } else { self.retry_at };
         [state, retry].into_iter()
+    }
+}
+
+/// The way to the coordinator, as one round of [`Member::drive`] has it.
+struct Way<'a, T, W> {
+    now: Now,
+    core: &'a mut Core<T>,
+    coordinator: &'a mut Coordinator,
+    node: i32,
+    wrap: W,
+}
+
+impl<T, W: Fn(MemberTag) -> T> Way<'_, T, W> {
+    fn group(&self) -> String {
+        self.coordinator.group().to_owned()
+    }
+
+    fn call<R: Request + Send + 'static>(&mut self, request: R, tag: MemberTag, timeout_ms: u64) {
+        let (target, tag) = (Target::Node(self.node), (self.wrap)(tag));
+        self.core.call(self.now, target, Lane::Coordinator, request, tag, timeout_ms);
     }
 }
 
