@@ -142,7 +142,8 @@ class Admin:
         Raises:
             TopicAlreadyExistsError: one of them is there; the others are created all the same.
         """
-        new = [NewTopic(t) if isinstance(t, str) else t for t in topics]
+        given = [topics] if isinstance(topics, str) else topics
+        new = [NewTopic(t) if isinstance(t, str) else t for t in given]
         self._native.create_topics(
             [(t.name, t.num_partitions, t.replication_factor, list(t.config.items())) for t in new], validate_only
         )
@@ -159,7 +160,7 @@ class Admin:
 
     def delete_topics(self, topics: Iterable[str]) -> None:
         """Deletes topics with all their records."""
-        self._native.delete_topics(list(topics))
+        self._native.delete_topics(_names(topics))
 
     def create_partitions(self, topic: str, total_count: int) -> None:
         """Gives a topic more partitions; ``total_count`` is the number it has afterwards."""
@@ -175,7 +176,7 @@ class Admin:
         Raises:
             UnknownTopicOrPartitionError: one of them is not there.
         """
-        found = self._native.describe_topics(list(topics))
+        found = self._native.describe_topics(_names(topics))
         return {
             name: TopicDescription(name, topic_id, internal, [PartitionDescription(*p) for p in partitions])
             for name, topic_id, internal, partitions in found
@@ -210,7 +211,7 @@ class Admin:
 
     def delete_groups(self, group_ids: Iterable[str]) -> None:
         """Deletes groups with their offsets. They must have no members."""
-        self._native.delete_groups(list(group_ids))
+        self._native.delete_groups(_names(group_ids))
 
     def delete_records(self, offsets: Mapping[tuple[str, int], int]) -> dict[TopicPartition, int]:
         """Deletes the records before an offset; gives the new start of each partition."""
@@ -234,6 +235,11 @@ class Admin:
     ) -> None:
         """Closes it."""
         self.close()
+
+
+def _names(given: Iterable[str]) -> list[str]:
+    """A name alone is a list of one: taken letter by letter it would delete what nobody named."""
+    return [given] if isinstance(given, str) else list(given)
 
 
 def _spec(tp: tuple[str, int], spec: OffsetSpec) -> int:

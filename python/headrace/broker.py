@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import shutil
 import tempfile
 import weakref
@@ -13,7 +14,6 @@ from headrace import _native
 from headrace._options import OptionValue, pairs
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Mapping
     from types import TracebackType
 
@@ -32,6 +32,7 @@ class Broker:
         """Takes over a started broker; users call `start`."""
         self._native = native
         self._temporary = temporary
+        self._process = os.getpid()
         _running.add(self)
 
     @classmethod
@@ -64,7 +65,7 @@ class Broker:
             temporary = Path(tempfile.mkdtemp(prefix="headrace-"))
             data_dir = temporary
         try:
-            native = _native.Broker(host, port, str(data_dir), settings)
+            native = _native.Broker(host, port, os.fsdecode(data_dir), settings)
         except BaseException:
             if temporary is not None:
                 shutil.rmtree(temporary, ignore_errors=True)
@@ -91,8 +92,13 @@ class Broker:
         return self._native.take_troubles()
 
     def stop(self) -> None:
-        """Stops serving, writes everything down, and removes the folder if it is a temporary one."""
+        """Stops serving, writes everything down, and removes the folder if it is a temporary one.
+
+        In a forked child it does nothing: the broker is the parent's.
+        """
         _running.discard(self)
+        if self._process != os.getpid():
+            return
         self._native.stop()
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)

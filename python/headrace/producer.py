@@ -98,7 +98,8 @@ class Producer:
             row's error if any failed.
 
         Raises:
-            SchemaError: a column is missing, unknown or of a type that cannot be sent; nothing has been sent.
+            SchemaError: a column is missing, unknown or of a type that cannot be sent, or a value in it cannot; of
+                data in several chunks, those before that one are on their way.
             KafkaTimeoutError: the buffer stayed full for ``max.block.ms``; the rows before are on their way.
         """
         future: Future[int] = Future()

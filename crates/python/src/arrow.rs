@@ -3,7 +3,7 @@
 use arrow_array::ffi::{FFI_ArrowArray, FFI_ArrowSchema};
 use arrow_array::ffi_stream::{FFI_ArrowArrayStream, RecordBatchStreamReader};
 use arrow_array::{Array, RecordBatch, RecordBatchReader, StructArray};
-use arrow_schema::{ArrowError, Schema};
+use arrow_schema::{ArrowError, DataType, Schema};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyTuple};
@@ -44,20 +44,28 @@ pub(crate) fn import(data: &Bound<'_, PyAny>) -> PyResult<Imported> {
         return Ok(Imported::Stream(reader));
     }
     let pair = data.call_method0("__arrow_c_array__")?;
-    let pair = pair.cast::<PyTuple>().map_err(|_| not_arrow(data))?;
-    let (schema, array) = (pair.get_item(0)?, pair.get_item(1)?);
-    let schema = schema.cast::<PyCapsule>().map_err(|_| not_arrow(data))?;
-    let array = array.cast::<PyCapsule>().map_err(|_| not_arrow(data))?;
+    let (schema, array): (Bound<'_, PyCapsule>, Bound<'_, PyCapsule>) =
+        pair.extract().map_err(|_| not_arrow(data))?;
     let schema = schema.pointer_checked(Some(c"arrow_schema"))?.cast::<FFI_ArrowSchema>();
     let array = array.pointer_checked(Some(c"arrow_array"))?.cast::<FFI_ArrowArray>();
     // SAFETY: the capsule's name says that it holds an ArrowSchema; it lives as long as `pair`.
     let schema = unsafe { schema.as_ref() };
     // SAFETY: the capsule's name says that it holds an ArrowArray; `from_raw` moves it out and marks it released.
     let array = unsafe { FFI_ArrowArray::from_raw(array.as_ptr()) };
+    if array.is_released() {
+        return Err(PyValueError::new_err("these Arrow capsules have been taken before"));
+    }
     // SAFETY: schema and array come from one producer as a pair, as the C data interface demands.
-    let data = unsafe { arrow_array::ffi::from_ffi(array, schema) }.map_err(arrow_error)?;
-    let batch = RecordBatch::from(StructArray::from(data));
-    Ok(Imported::Batch(batch))
+    let columns = unsafe { arrow_array::ffi::from_ffi(array, schema) }.map_err(arrow_error)?;
+    // A single column speaks the same interface; only a struct without nulls is a batch.
+    if !matches!(columns.data_type(), DataType::Struct(_)) || columns.null_count() > 0 {
+        let name = data.get_type().name()?;
+        let kind = columns.data_type();
+        return Err(PyTypeError::new_err(format!(
+            "{name} is an array of {kind}; a batch is taken, or an array of structs of which none is null"
+        )));
+    }
+    Ok(Imported::Batch(RecordBatch::from(StructArray::from(columns))))
 }
 
 /// What [`import`] found.

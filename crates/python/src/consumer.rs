@@ -1,5 +1,7 @@
 //! The consumer.
 
+use std::num::NonZeroUsize;
+
 use arrow_array::RecordBatch;
 use headrace_client::consumer::{Assignment, CommitOffset, Rows, StartAt, TopicPartition};
 use headrace_client::options::ConsumerConfig;
@@ -120,16 +122,26 @@ impl Consumer {
     }
 
     #[pyo3(signature = (timeout, max_records=None))]
-    fn poll(&self, py: Python<'_>, timeout: f64, max_records: Option<usize>) -> PyResult<Option<Taken>> {
+    fn poll(
+        &self,
+        py: Python<'_>,
+        timeout: f64,
+        max_records: Option<NonZeroUsize>,
+    ) -> PyResult<Option<Taken>> {
         let deadline = deadline_in(seconds(Some(timeout)));
-        let rows = detached(py, |check| self.client.poll(max_records.unwrap_or(0), deadline, check))?;
+        let rows = detached(py, |check| self.client.poll(rows_max(max_records), deadline, check))?;
         Ok(rows.map(Taken::new))
     }
 
     #[pyo3(signature = (timeout, max_records=None))]
-    fn poll_all(&self, py: Python<'_>, timeout: f64, max_records: Option<usize>) -> PyResult<Vec<Taken>> {
+    fn poll_all(
+        &self,
+        py: Python<'_>,
+        timeout: f64,
+        max_records: Option<NonZeroUsize>,
+    ) -> PyResult<Vec<Taken>> {
         let deadline = deadline_in(seconds(Some(timeout)));
-        let found = detached(py, |check| self.client.poll_all(max_records.unwrap_or(0), deadline, check))?;
+        let found = detached(py, |check| self.client.poll_all(rows_max(max_records), deadline, check))?;
         Ok(found.into_iter().map(Taken::new).collect())
     }
 
@@ -207,6 +219,11 @@ impl Consumer {
         let targets: Vec<_> = names(partitions).into_iter().map(|tp| (tp, to)).collect();
         detached(py, |_| Ok(self.client.seek(&targets)?))
     }
+}
+
+/// The client takes zero for `max.poll.records`; a caller's own zero is refused before.
+fn rows_max(max_records: Option<NonZeroUsize>) -> usize {
+    max_records.map_or(0, NonZeroUsize::get)
 }
 
 pub(crate) fn name((topic, partition): Tp) -> TopicPartition {

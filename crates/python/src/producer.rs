@@ -13,6 +13,9 @@ use pyo3::types::PyMemoryView;
 use crate::wait::{detached, seconds};
 use crate::{arrow, errors};
 
+/// How long the end of a producer that was not closed waits for its records, as at the end of a `with` block.
+const DROP_TIMEOUT_S: f64 = 30.0;
+
 /// A producer with its threads.
 #[pyclass(frozen, module = "headrace._native")]
 pub(crate) struct Producer {
@@ -116,6 +119,18 @@ impl Producer {
     /// `buffer.memory` and what is free of it, bytes.
     fn buffer_bytes(&self) -> (u64, u64) {
         self.client.buffer_bytes()
+    }
+}
+
+impl Drop for Producer {
+    /// A producer that nobody holds any more still sends what it took: whoever queued it has been told nothing else.
+    fn drop(&mut self) {
+        // While the interpreter shuts down there is nobody to wait for; the package has closed all producers before.
+        let _ = Python::try_attach(|py| {
+            if let Err(error) = self.close(py, DROP_TIMEOUT_S) {
+                error.write_unraisable(py, None);
+            }
+        });
     }
 }
 

@@ -10,6 +10,7 @@ use headrace_client::consumer::{Assignment, Rows, StartAt, TopicPartition};
 use headrace_client::error::Error;
 use headrace_client::options::{AdminConfig, ConsumerConfig};
 use headrace_net::client::{AdminClient, CallError, Check, ConsumerClient, deadline_in};
+use headrace_wire::errors::ErrorCode;
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
 
@@ -233,7 +234,18 @@ fn resolve(
     // The end first: records written between the two look-ups then lie behind it.
     let ends = offsets(admin, &partitions, ("end", end), check)?;
     let starts = offsets(admin, &partitions, ("start", start), check)?;
-    Ok(partitions.into_iter().zip(starts).zip(ends).map(|((tp, start), end)| (tp, start, end)).collect())
+    let ranges: Vec<_> =
+        partitions.into_iter().zip(starts).zip(ends).map(|((tp, start), end)| (tp, start, end)).collect();
+    // A start that was looked up may lie behind an end of a moment before; one that a caller names may not.
+    if end.0 == "latest"
+        && start.0.starts_with("offset")
+        && let Some((tp, start, end)) = ranges.iter().find(|(_, start, end)| start > end)
+    {
+        let why = format!("start is {start}, and the log ends at {end}");
+        let error = Error::partition(ErrorCode::OFFSET_OUT_OF_RANGE, &*tp.topic, tp.partition, why);
+        return Err(CallError::Failed(error));
+    }
+    Ok(ranges)
 }
 
 fn offsets(
@@ -245,7 +257,8 @@ fn offsets(
     let spec = match kind.as_str() {
         "earliest" => -2,
         "latest" => -1,
-        "timestamp" => *value,
+        // Negative numbers would be taken for other specs; no record is older than 1970.
+        "timestamp" => (*value).max(0),
         "offset" => return Ok(vec![*value; partitions.len()]),
         _ => {
             let find = |tp: &TopicPartition| {

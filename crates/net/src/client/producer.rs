@@ -241,13 +241,14 @@ impl<R: Send + 'static> ProducerClient<R> {
         if let Some((sender, thread)) = deliveries {
             drop(sender);
             // The event closure's sender went with the engine's thread, so the inbox ends once it is empty.
-            let _ = thread.join();
+            // A callback may close the producer from that very thread, which then ends on its own.
+            if thread.thread().id() != std::thread::current().id() {
+                let _ = thread.join();
+            }
         }
-        outcome?;
-        match lock(&self.dispatch).failed.take() {
-            Some(error) => Err(CallError::Failed(error)),
-            None => Ok(()),
-        }
+        // Taken in any case: what this call has told is not told again by the next.
+        let failed = lock(&self.dispatch).failed.take();
+        outcome.and(failed.map_or(Ok(()), |error| Err(CallError::Failed(error))))
     }
 
     /// `buffer.memory`, and how much of it is free, bytes.
