@@ -32,7 +32,7 @@ class NewTopic:
     replication_factor: int = -1
     """Replicas of each partition; -1 takes the broker's ``default.replication.factor``."""
     config: Mapping[str, str] = field(default_factory=dict)
-    """Topic settings by Kafka's names, such as ``retention.ms``."""
+    """Topic settings by Kafka's names, such as ``retention.ms``; docs/broker.md lists those of our broker."""
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,8 @@ class Broker:
                 broker. One broker at a time may use it.
             host: address to listen on.
             port: port to listen on; 0 takes a free one.
-            config: broker settings by Kafka's names, such as ``{"log.segment.bytes": 1 << 20}``.
+            config: broker settings by Kafka's names, such as ``{"log.segment.bytes": 1 << 20}``; docs/broker.md lists
+                them.
             **options: the same as keywords, with underscores for the dots.
 
         Raises:
