@@ -162,6 +162,8 @@ impl Drop for BrokerServer {
 mod tests {
     use std::io::{ErrorKind, Read, Write};
     use std::net::TcpStream;
+    use std::path::PathBuf;
+    use std::process::Command;
     use std::time::{Duration, Instant};
 
     use super::*;
@@ -176,16 +178,25 @@ mod tests {
         assert_eq!(body[..6], *b"\0\0\0\x07\0\0");
     }
 
-    #[test]
-    fn a_silent_connection_is_closed_and_a_busy_one_stays() {
-        let dir = std::env::temp_dir().join(format!("headrace-idle-{}", std::process::id()));
-        let limit = Duration::from_millis(1500);
-        let pairs = [("connections.max.idle.ms", "1500"), ("log.dir", dir.to_str().unwrap())];
+    fn start(name: &str, pairs: &[(&str, &str)]) -> (BrokerServer, PathBuf) {
+        let dir = std::env::temp_dir().join(format!("headrace-{name}-{}", std::process::id()));
+        let pairs = pairs.iter().copied().chain([("log.dir", dir.to_str().unwrap())]);
         let broker = BrokerConfig::from_pairs(pairs).unwrap();
         let options = ServerOptions { host: "127.0.0.1".into(), port: 0, broker };
-        let mut server = BrokerServer::start(options).unwrap();
-        let mut busy = TcpStream::connect(server.address()).unwrap();
-        let mut silent = TcpStream::connect(server.address()).unwrap();
+        (BrokerServer::start(options).unwrap(), dir)
+    }
+
+    fn stop((mut server, dir): (BrokerServer, PathBuf)) {
+        server.stop().unwrap();
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn a_silent_connection_is_closed_and_a_busy_one_stays() {
+        let limit = Duration::from_millis(1500);
+        let server = start("idle", &[("connections.max.idle.ms", "1500")]);
+        let mut busy = TcpStream::connect(server.0.address()).unwrap();
+        let mut silent = TcpStream::connect(server.0.address()).unwrap();
         ask(&mut silent);
         let since = Instant::now();
         silent.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
@@ -200,7 +211,33 @@ mod tests {
         // Roughly: the broker counts from before the answer was read.
         assert!(since.elapsed() > limit / 2, "{:?}", since.elapsed());
         ask(&mut busy);
-        server.stop().unwrap();
-        std::fs::remove_dir_all(dir).unwrap();
+        stop(server);
+    }
+
+    #[test]
+    fn who_came_while_descriptors_were_out_is_served_once_there_are_some() {
+        // The limit is a process's, so that process is one of its own.
+        let test = "broker::tests::out_of_descriptors";
+        let script = format!("ulimit -n 64 && exec \"$0\" --exact {test} --ignored");
+        let this = std::env::current_exe().unwrap();
+        let ended = Command::new("sh").arg("-c").arg(script).arg(this).output().unwrap();
+        assert!(ended.status.success(), "{ended:?}");
+        assert!(String::from_utf8_lossy(&ended.stdout).contains("1 passed"), "{ended:?}");
+    }
+
+    #[test]
+    #[ignore = "for a process with few descriptors, which the test above starts"]
+    fn out_of_descriptors() {
+        let server = start("descriptors", &[]);
+        let mut others: Vec<_> = std::iter::from_fn(|| std::fs::File::open("/dev/null").ok()).collect();
+        assert!(others.len() < 64);
+        others.pop();
+        let mut client = TcpStream::connect(server.0.address()).unwrap();
+        client.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+        assert!(client.read(&mut [0]).is_err(), "there is no descriptor to accept it with");
+        drop(others);
+        client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        ask(&mut client);
+        stop(server);
     }
 }

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use headrace_broker::{Broker, BrokerError, ConnId, Response};
 use headrace_wire::primitive::Segment;
@@ -33,6 +34,8 @@ const OUTBOX_BYTES_MAX: u64 = 64 << 20;
 const TROUBLES_MAX: usize = 1000;
 /// Connections served at once; further ones are closed as they come.
 const CONNECTIONS_MAX: usize = 10_000;
+/// How soon a connection is looked at again that could not be accepted, as when the process has no descriptors left.
+const ACCEPT_RETRY_MS: u64 = 100;
 
 /// Errors that no client could be told of, oldest first.
 pub(super) type Troubles = Arc<Mutex<VecDeque<String>>>;
@@ -61,6 +64,8 @@ pub(super) struct Shard {
     broker: Broker<FileDisk>,
     poll: Poll,
     listener: TcpListener,
+    /// Connections may wait in the kernel's backlog (readiness is told only once).
+    acceptable: bool,
     connections: Slab<Connection>,
     /// Connections with work that no readiness event will announce again.
     pending: VecDeque<usize>,
@@ -100,6 +105,7 @@ impl Shard {
             broker,
             poll,
             listener,
+            acceptable: false,
             connections: Slab::new(),
             pending: VecDeque::new(),
             clock,
@@ -115,12 +121,7 @@ impl Shard {
     pub(super) fn run(mut self) -> Result<(), BrokerError> {
         let mut events = Events::with_capacity(1024);
         while !self.stop.load(Ordering::Acquire) {
-            let timeout = if self.pending.is_empty() {
-                let idle = self.idle.first().map(|(at, _)| *at);
-                self.clock.until(self.broker.poll_timeout().into_iter().chain(idle).min())
-            } else {
-                Some(std::time::Duration::ZERO)
-            };
+            let timeout = self.timeout();
             match self.poll.poll(&mut events, timeout) {
                 Ok(()) => {}
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
@@ -131,7 +132,7 @@ impl Shard {
             }
             for event in &events {
                 match event.token() {
-                    LISTENER => self.accept(),
+                    LISTENER => self.acceptable = true,
                     WAKER => {}
                     Token(key) => {
                         if let Some(connection) = self.connections.get_mut(key) {
@@ -142,6 +143,9 @@ impl Shard {
                         }
                     }
                 }
+            }
+            if self.acceptable {
+                self.accept();
             }
             for _ in 0..self.pending.len() {
                 if let Some(key) = self.pending.pop_front() {
@@ -154,6 +158,16 @@ impl Shard {
         }
         let now = self.clock.now();
         self.broker.close(now)
+    }
+
+    /// How long nothing will have to be done unless a socket says so; `None` for ever.
+    fn timeout(&self) -> Option<Duration> {
+        if !self.pending.is_empty() {
+            return Some(Duration::ZERO);
+        }
+        let idle = self.idle.first().map(|(at, _)| *at);
+        let accept = self.acceptable.then(|| self.clock.now().mono_ms.saturating_add(ACCEPT_RETRY_MS));
+        self.clock.until([self.broker.poll_timeout(), idle, accept].into_iter().flatten().min())
     }
 
     fn timers(&mut self) {
@@ -208,9 +222,13 @@ impl Shard {
                         self.add(socket, peer);
                     }
                 }
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                // Out of descriptors or nothing to accept: either way, wait for the next event.
-                Err(_) => return,
+                // An aborted one is one that has gone before its turn came.
+                Err(e)
+                    if matches!(e.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted) => {}
+                Err(e) => {
+                    self.acceptable = e.kind() != io::ErrorKind::WouldBlock;
+                    return;
+                }
             }
         }
     }
