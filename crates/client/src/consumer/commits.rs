@@ -1,6 +1,6 @@
 //! The group's offsets: committing them, and asking for them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::offset_commit_request::{
@@ -51,6 +51,15 @@ pub(super) enum Asker {
 enum Work {
     Commit(Vec<CommitOffset>),
     Fetch(Vec<TopicPartition>),
+}
+
+impl Work {
+    fn partitions(&self) -> Vec<&TopicPartition> {
+        match self {
+            Work::Commit(offsets) => offsets.iter().map(|commit| &commit.partition).collect(),
+            Work::Fetch(partitions) => partitions.iter().collect(),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -111,13 +120,11 @@ impl Commits {
     fn add(&mut self, now: Now, asker: Asker, work: Work, timeout_ms: u64) -> u64 {
         let id = self.next;
         self.next += 1;
-        let empty = match &work {
-            Work::Commit(offsets) => offsets.is_empty().then_some(ConsumerOutcome::Ok),
-            Work::Fetch(partitions) => {
-                partitions.is_empty().then_some(ConsumerOutcome::Committed(Vec::new()))
-            }
-        };
-        if let Some(outcome) = empty {
+        if work.partitions().is_empty() {
+            let outcome = match work {
+                Work::Commit(_) => ConsumerOutcome::Ok,
+                Work::Fetch(_) => ConsumerOutcome::Committed(Vec::new()),
+            };
             self.ended.push(Ended { id, asker, result: Ok(outcome), committed: Vec::new() });
             return id;
         }
@@ -150,6 +157,11 @@ impl Commits {
     /// Asks for committed offsets.
     pub(super) fn fetch(&mut self, now: Now, asker: Asker, partitions: Vec<TopicPartition>, timeout_ms: u64) {
         self.add(now, asker, Work::Fetch(partitions), timeout_ms);
+    }
+
+    /// What a job is about; nothing when it has ended.
+    fn partitions(&self, id: u64) -> Vec<&TopicPartition> {
+        self.jobs.get(&id).map_or_else(Vec::new, |job| job.work.partitions())
     }
 
     fn fail(&mut self, id: u64, error: Error) {
@@ -216,18 +228,15 @@ impl Commits {
         result: Result<OffsetCommitResponse>,
     ) {
         let result = result.and_then(|response| {
+            let mut codes = HashMap::new();
             for topic in response.topics {
-                for partition in topic.partitions {
-                    let code = ErrorCode::new(partition.error_code);
-                    if code != ErrorCode::NONE {
-                        return Err(Error::partition(
-                            code,
-                            topic.name,
-                            partition.partition_index,
-                            "OffsetCommit",
-                        ));
-                    }
+                for p in topic.partitions {
+                    codes.insert(TopicPartition::new(topic.name.as_str(), p.partition_index), p.error_code);
                 }
+            }
+            for partition in self.partitions(id) {
+                let code = codes.get(partition).ok_or_else(|| left_out(partition, "OffsetCommit"))?;
+                check(*code, partition, "OffsetCommit")?;
             }
             Ok(ConsumerOutcome::Ok)
         });
@@ -243,7 +252,8 @@ impl Commits {
         id: u64,
         result: Result<OffsetFetchResponse>,
     ) {
-        let result = result.and_then(|response| read_fetch(coordinator.group(), response));
+        let asked = self.partitions(id);
+        let result = result.and_then(|response| read_fetch(coordinator.group(), &asked, response));
         self.end(now, core, coordinator, id, result);
     }
 
@@ -294,13 +304,10 @@ impl Job {
     ) -> Option<Error> {
         if self.deadline <= now.mono_ms {
             let what = match &self.work {
-                Work::Commit(offsets) => {
-                    format!("committing the offsets of {}", some_of(offsets.iter().map(|o| &o.partition)))
-                }
-                Work::Fetch(partitions) => {
-                    format!("asking for the committed offsets of {}", some_of(partitions))
-                }
+                Work::Commit(_) => "committing the offsets of",
+                Work::Fetch(_) => "asking for the committed offsets of",
             };
+            let what = format!("{what} {}", some_of(self.work.partitions()));
             let last_error = self.last_error.as_ref().or(coordinator.last_error());
             let detail = last_error.map_or(String::new(), ToString::to_string);
             return Some(Error::Timeout { what, ms: self.timeout_ms, detail });
@@ -359,27 +366,42 @@ fn fetch_request(group: &str, partitions: &[TopicPartition], require_stable: boo
     }
 }
 
-fn read_fetch(group: &str, response: OffsetFetchResponse) -> Result<ConsumerOutcome> {
+fn read_fetch(
+    group: &str,
+    asked: &[&TopicPartition],
+    response: OffsetFetchResponse,
+) -> Result<ConsumerOutcome> {
     let refused = |code| Error::broker(code, format!("OffsetFetch of group '{group}'"));
     ErrorCode::new(response.error_code).check().map_err(refused)?;
-    let mut committed = Vec::new();
+    let mut found = HashMap::new();
     for topic in response.topics {
         for p in topic.partitions {
-            let partition = TopicPartition::new(topic.name.as_str(), p.partition_index);
-            let code = ErrorCode::new(p.error_code);
-            let found = match code {
-                ErrorCode::NONE if p.committed_offset >= 0 => Some(CommitOffset {
-                    partition: partition.clone(),
-                    offset: p.committed_offset,
-                    leader_epoch: p.committed_leader_epoch,
-                    metadata: p.metadata.unwrap_or_default(),
-                }),
-                // A group cannot have an offset for what the coordinator does not know.
-                ErrorCode::NONE | ErrorCode::UNKNOWN_TOPIC_OR_PARTITION => None,
-                code => return Err(Error::partition(code, topic.name, p.partition_index, "OffsetFetch")),
-            };
-            committed.push((partition, found));
+            found.insert(TopicPartition::new(topic.name.as_str(), p.partition_index), p);
         }
     }
-    Ok(ConsumerOutcome::Committed(committed))
+    let one = |&partition: &&TopicPartition| {
+        let p = found.get(partition).ok_or_else(|| left_out(partition, "OffsetFetch"))?;
+        // A group cannot have an offset for what the coordinator does not know.
+        if ErrorCode::new(p.error_code) != ErrorCode::UNKNOWN_TOPIC_OR_PARTITION {
+            check(p.error_code, partition, "OffsetFetch")?;
+        }
+        let commit = (p.committed_offset >= 0).then(|| CommitOffset {
+            partition: partition.clone(),
+            offset: p.committed_offset,
+            leader_epoch: p.committed_leader_epoch,
+            metadata: p.metadata.clone().unwrap_or_default(),
+        });
+        Ok((partition.clone(), commit))
+    };
+    asked.iter().map(one).collect::<Result<_>>().map(ConsumerOutcome::Committed)
+}
+
+fn check(code: i16, TopicPartition { topic, partition }: &TopicPartition, what: &str) -> Result<()> {
+    ErrorCode::new(code).check().map_err(|code| Error::partition(code, &**topic, *partition, what))
+}
+
+/// A partition without an answer must not pass for one that went well, or that has no commit.
+fn left_out(partition: &TopicPartition, what: &str) -> Error {
+    let why = format!("left {partition} out of its {what} response");
+    Error::Protocol { peer: "the group coordinator".into(), why }
 }

@@ -319,10 +319,15 @@ impl Engine for ConsumerEngine {
     }
 
     fn poll_event(&mut self) -> Option<ConsumerEvent> {
-        if let Some((op, result)) = self.lookups.done.pop() {
-            return Some(ConsumerEvent::Done { op, result });
+        let looked_up = self.lookups.done.pop().map(|(op, result)| ConsumerEvent::Done { op, result });
+        let mut event = looked_up.or_else(|| self.events.pop_front())?;
+        // Whoever waited in vain hears why no broker is there, unless the operation knows better.
+        if let ConsumerEvent::Done { result: Err(Error::Timeout { detail, .. }), .. } = &mut event
+            && detail.is_empty()
+        {
+            *detail = self.core.why_unreachable();
         }
-        self.events.pop_front()
+        Some(event)
     }
 
     fn poll_timeout(&self) -> Option<u64> {

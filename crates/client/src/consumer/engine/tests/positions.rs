@@ -1,6 +1,8 @@
 use headrace_wire::compression::Codec;
 use headrace_wire::errors::ErrorCode;
-use headrace_wire::messages::ApiKey;
+use headrace_wire::messages::{
+    ApiKey, OffsetCommitRequest, OffsetCommitResponse, OffsetFetchRequest, OffsetFetchResponse,
+};
 
 use super::kafka::{Bench, Kafka, named, tp};
 use crate::consumer::{
@@ -328,4 +330,24 @@ fn what_takes_too_long_is_named() {
     let text = |bench: &mut Bench, op| bench.result(op).unwrap().unwrap_err().to_string();
     assert!(text(&mut bench, list).contains("t-0 "), "the partition is named");
     assert!(text(&mut bench, fetch).contains("t-0, t-1, t-2 and 6 more"), "some are named");
+}
+
+#[test]
+fn a_partition_that_the_coordinator_leaves_out_of_its_answer_is_an_error() {
+    let mut bench = Bench::new(ten(), &[("group.id", "g"), ("auto.offset.reset", "latest")]);
+    bench.kafka.script = Some(Box::new(|incoming| match incoming.key {
+        ApiKey::OffsetFetch => Some(incoming.reply::<OffsetFetchRequest>(&OffsetFetchResponse::default())),
+        ApiKey::OffsetCommit => Some(incoming.reply::<OffsetCommitRequest>(&OffsetCommitResponse::default())),
+        _ => None,
+    }));
+    bench.assign(&[("t", 0)], StartAt::Committed);
+    let error = bench.poll_error();
+    assert!(matches!(&error, Error::Protocol { why, .. } if why.contains("t-0")), "{error}");
+    let op = bench.command(|op| ConsumerCommand::Commit {
+        op,
+        offsets: Some(vec![commit_of(3)]),
+        timeout_ms: 1_000,
+    });
+    let error = bench.result(op).unwrap().unwrap_err();
+    assert!(matches!(&error, Error::Protocol { why, .. } if why.contains("t-0")), "{error}");
 }
