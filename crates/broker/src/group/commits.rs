@@ -153,9 +153,11 @@ impl<D: Disk> Broker<D> {
             Some(entries) => self.write_journal(group, &entries),
             None => Err(ErrorCode::INVALID_REQUEST),
         };
-        if written.is_err() {
+        if let Err(error) = written {
             self.forget_unused(group);
-            return written;
+            // As Kafka says it.
+            let too_large = error == ErrorCode::RECORD_LIST_TOO_LARGE;
+            return Err(if too_large { ErrorCode::INVALID_COMMIT_OFFSET_SIZE } else { error });
         }
         if let Some(entry) = self.groups.get_mut(group) {
             for (topic, partition, committed) in commits {

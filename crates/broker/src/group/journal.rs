@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use bytes::Bytes;
-use headrace_log::{AppendOrigin, Disk};
+use headrace_log::{AppendError, AppendOrigin, Disk};
 use headrace_wire::compression::{Codec, decompress};
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::group_metadata_value::MemberMetadata;
@@ -103,7 +103,7 @@ fn partition_of(group: &str, partitions: i32) -> i32 {
 }
 
 impl<D: Disk> Broker<D> {
-    /// Writes records of a group.
+    /// Writes records of a group. `COORDINATOR_NOT_AVAILABLE` may pass, `RECORD_LIST_TOO_LARGE` will not.
     pub(super) fn write_journal(&mut self, group: &str, entries: &[Entry]) -> Result<(), ErrorCode> {
         if entries.is_empty() {
             return Ok(());
@@ -135,6 +135,10 @@ impl<D: Disk> Broker<D> {
             Ok(_) => {
                 Self::wake(&mut self.parked, &mut self.woken, &partition.watchers, batch.len() as u64);
                 Ok(())
+            }
+            Err(error @ (AppendError::TooLarge { .. } | AppendError::ListTooLarge { .. })) => {
+                self.store.note_trouble(&error);
+                Err(ErrorCode::RECORD_LIST_TOO_LARGE)
             }
             Err(error) => {
                 self.store.note_trouble(&error);

@@ -173,9 +173,14 @@ impl<D: Disk> Broker<D> {
         let assigned = entry.group.sync(now, call.token, sync, &mut out);
         self.parked.insert(call.token, Parked { call: call.clone(), wait: Wait::Sync });
         if assigned {
-            let written = self.record_group(&request.group_id);
+            let written = match self.record_group(&request.group_id) {
+                Ok(()) => ErrorCode::NONE,
+                // As Kafka says it: joining again would not help.
+                Err(ErrorCode::RECORD_LIST_TOO_LARGE) => ErrorCode::UNKNOWN_SERVER_ERROR,
+                Err(error) => error,
+            };
             if let Some(entry) = self.groups.get_mut(&request.group_id) {
-                entry.group.assigned(now, written.err().unwrap_or(ErrorCode::NONE), &mut out);
+                entry.group.assigned(now, written, &mut out);
             }
         }
         self.deliver(&request.group_id, out);

@@ -628,6 +628,20 @@ fn a_snapshot_is_durable_before_it_replaces_anything() {
 }
 
 #[test]
+fn a_commit_that_no_segment_holds_is_refused_for_good() {
+    let mut world = world();
+    world.create("wide", 1200);
+    let offsets: Vec<_> = (0..1200).map(|p| (p, 5)).collect();
+    let mut request = commit_request("g", "", -1, &offsets);
+    request.topics[0].name = "wide".into();
+    for partition in &mut request.topics[0].partitions {
+        partition.committed_metadata = Some("m".repeat(4000));
+    }
+    assert_eq!(commit(&mut world, &request), [ErrorCode::INVALID_COMMIT_OFFSET_SIZE; 1200]);
+    assert!(committed(&mut world, "g").is_empty());
+}
+
+#[test]
 fn a_group_that_no_segment_holds_is_part_of_a_snapshot_all_the_same() {
     let mut world = world();
     world.create("wide", 1200);
