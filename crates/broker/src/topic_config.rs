@@ -9,6 +9,7 @@ use crate::config::{BrokerConfig, nearest};
 
 /// Kafka's type numbers in `DescribeConfigs`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(i8)]
 pub(crate) enum Kind {
     Boolean = 1,
     String = 2,
@@ -20,14 +21,7 @@ pub(crate) enum Kind {
 
 impl Kind {
     pub(crate) fn id(self) -> i8 {
-        match self {
-            Self::Boolean => 1,
-            Self::String => 2,
-            Self::Int => 3,
-            Self::Long => 5,
-            Self::Double => 6,
-            Self::List => 7,
-        }
+        self as i8
     }
 }
 

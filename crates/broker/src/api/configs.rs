@@ -19,6 +19,7 @@ use crate::auth::{Operation, Resource};
 use crate::broker::Broker;
 use crate::call::{Call, Outcome};
 use crate::config::BrokerConfig;
+use crate::store::Topic;
 use crate::topic_config::{self, DefaultOf, Kind, TOPIC_OPTIONS, TopicOption};
 
 /// Kafka's resource types.
@@ -35,6 +36,12 @@ const SET: i8 = 0;
 const DELETE: i8 = 1;
 const APPEND: i8 = 2;
 const SUBTRACT: i8 = 3;
+
+/// What has settings.
+enum Target<'a, D: Disk> {
+    Topic(&'a Topic<D>),
+    Broker,
+}
 
 /// A topic's value of a setting.
 pub(super) fn effective(
@@ -109,38 +116,38 @@ impl<D: Disk> Broker<D> {
         resource: &DescribeConfigsResource,
     ) -> Result<Vec<DescribeConfigsResourceResult>, Refusal> {
         let name = &resource.resource_name;
-        match resource.resource_type {
-            TOPIC => {
-                if !self.allows(call, Operation::DescribeConfigs, Resource::Topic(name)) {
-                    return Err((
-                        ErrorCode::TOPIC_AUTHORIZATION_FAILED,
-                        format!("not authorized: topic {name}"),
-                    ));
-                }
-                let missing = || (ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, format!("there is no topic {name}"));
-                let overrides = &self.store.by_name(name).ok_or_else(missing)?.overrides;
-                Ok(TOPIC_OPTIONS.iter().map(|o| self.topic_option(o, overrides)).collect())
+        match self.config_target(call, Operation::DescribeConfigs, resource.resource_type, name)? {
+            Target::Topic(topic) => {
+                Ok(TOPIC_OPTIONS.iter().map(|o| self.topic_option(o, &topic.overrides)).collect())
             }
-            BROKER => {
-                if !self.allows(call, Operation::DescribeConfigs, Resource::Cluster) {
-                    return Err((
-                        ErrorCode::CLUSTER_AUTHORIZATION_FAILED,
-                        "not authorized: cluster".to_owned(),
-                    ));
-                }
-                // An empty name asks for the defaults of all brokers, of which there are none.
-                if name.is_empty() {
-                    return Ok(Vec::new());
-                }
-                if *name != self.config.node_id.to_string() {
-                    let why = format!("there is no broker {name}, this one is {}", self.config.node_id);
-                    return Err((ErrorCode::INVALID_REQUEST, why));
-                }
-                let mut options: Vec<_> =
-                    BrokerConfig::OPTIONS.iter().map(|row| self.broker_option(row)).collect();
-                options.push(self.advertised_listeners());
-                Ok(options)
+            // An empty name asks for the defaults of all brokers, of which there are none.
+            Target::Broker if name.is_empty() => Ok(Vec::new()),
+            Target::Broker if *name == self.config.node_id.to_string() => {
+                let options = BrokerConfig::OPTIONS.iter().map(|row| self.broker_option(row));
+                Ok(options.chain([self.advertised_listeners()]).collect())
             }
+            Target::Broker => {
+                let why = format!("there is no broker {name}, this one is {}", self.config.node_id);
+                Err((ErrorCode::INVALID_REQUEST, why))
+            }
+        }
+    }
+
+    /// What a request about settings names, if the caller may do `operation` with it.
+    fn config_target(
+        &self,
+        call: &Call,
+        operation: Operation,
+        kind: i8,
+        name: &str,
+    ) -> Result<Target<'_, D>, Refusal> {
+        match kind {
+            TOPIC if self.allows(call, operation, Resource::Topic(name)) => {
+                self.topic_named(name).map(Target::Topic)
+            }
+            TOPIC => Err((ErrorCode::TOPIC_AUTHORIZATION_FAILED, format!("not authorized: topic {name}"))),
+            BROKER if self.allows(call, operation, Resource::Cluster) => Ok(Target::Broker),
+            BROKER => Err((ErrorCode::CLUSTER_AUTHORIZATION_FAILED, "not authorized: cluster".to_owned())),
             other => {
                 Err((ErrorCode::INVALID_REQUEST, format!("resources of type {other} have no settings here")))
             }
@@ -274,29 +281,11 @@ impl<D: Disk> Broker<D> {
 
     /// The settings that a topic has of its own, if the caller may change them.
     fn alter_target(&self, call: &Call, kind: i8, name: &str) -> Result<BTreeMap<String, String>, Refusal> {
-        match kind {
-            TOPIC => {
-                if !self.allows(call, Operation::AlterConfigs, Resource::Topic(name)) {
-                    return Err((
-                        ErrorCode::TOPIC_AUTHORIZATION_FAILED,
-                        format!("not authorized: topic {name}"),
-                    ));
-                }
-                let missing = || (ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, format!("there is no topic {name}"));
-                self.store.by_name(name).map(|t| t.overrides.clone()).ok_or_else(missing)
-            }
-            BROKER => {
-                if !self.allows(call, Operation::AlterConfigs, Resource::Cluster) {
-                    return Err((
-                        ErrorCode::CLUSTER_AUTHORIZATION_FAILED,
-                        "not authorized: cluster".to_owned(),
-                    ));
-                }
+        match self.config_target(call, Operation::AlterConfigs, kind, name)? {
+            Target::Topic(topic) => Ok(topic.overrides.clone()),
+            Target::Broker => {
                 let why = "the broker's settings are given when it starts".to_owned();
                 Err((ErrorCode::INVALID_REQUEST, why))
-            }
-            other => {
-                Err((ErrorCode::INVALID_REQUEST, format!("resources of type {other} have no settings here")))
             }
         }
     }

@@ -21,7 +21,7 @@ use super::configs::{effective, source_of};
 use crate::auth::{Operation, Resource};
 use crate::broker::Broker;
 use crate::call::{Call, Outcome};
-use crate::store::{OFFSETS_TOPIC, is_valid_name};
+use crate::store::{OFFSETS_TOPIC, Topic, is_valid_name};
 use crate::topic_config::{self, TOPIC_OPTIONS};
 
 /// Partitions of one topic. Kafka's controller refuses larger requests too.
@@ -222,6 +222,12 @@ impl<D: Disk> Broker<D> {
         self.make_topic(OFFSETS_TOPIC, self.config.offsets_topic_num_partitions, overrides).map(drop)
     }
 
+    /// The topic of this name.
+    pub(super) fn topic_named(&self, name: &str) -> Result<&Topic<D>, Refusal> {
+        let missing = || (ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, format!("there is no topic {name}"));
+        self.store.by_name(name).ok_or_else(missing)
+    }
+
     /// Removes topics.
     pub(crate) fn delete_topics(
         &mut self,
@@ -266,14 +272,11 @@ impl<D: Disk> Broker<D> {
         }
         let (name, id) = match (&asked.name, asked.topic_id.is_zero()) {
             (Some(name), true) => {
-                let id = self.store.by_name(name).map(|t| t.id);
-                let allowed = self.allows(call, Operation::Delete, Resource::Topic(name));
-                if !allowed {
+                if !self.allows(call, Operation::Delete, Resource::Topic(name)) {
                     let why = format!("not authorized to delete topic {name}");
                     return Err((ErrorCode::TOPIC_AUTHORIZATION_FAILED, why));
                 }
-                let missing = || (ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, format!("there is no topic {name}"));
-                (name.clone(), id.ok_or_else(missing)?)
+                (name.clone(), self.topic_named(name)?.id)
             }
             (None, false) => {
                 let missing =
@@ -343,8 +346,7 @@ impl<D: Disk> Broker<D> {
                 format!("not authorized to alter topic {name}"),
             ));
         }
-        let missing = || (ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, format!("there is no topic {name}"));
-        let topic = self.store.by_name(name).ok_or_else(missing)?;
+        let topic = self.topic_named(name)?;
         if topic.internal {
             // A group's records are in the partition that its name falls into, out of so many.
             let why = format!("topic {name} is internal, its partitions cannot change");
