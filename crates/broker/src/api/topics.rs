@@ -299,6 +299,8 @@ impl<D: Disk> Broker<D> {
                 return Err((ErrorCode::INVALID_REQUEST, why));
             }
         };
+        // The groups would live on and find nothing at the next start.
+        refuse_internal(self.topic_named(&name)?)?;
         let watchers = self
             .store
             .delete_topic(&name)
@@ -347,11 +349,8 @@ impl<D: Disk> Broker<D> {
             ));
         }
         let topic = self.topic_named(name)?;
-        if topic.internal {
-            // A group's records are in the partition that its name falls into, out of so many.
-            let why = format!("topic {name} is internal, its partitions cannot change");
-            return Err((ErrorCode::INVALID_TOPIC_EXCEPTION, why));
-        }
+        // A group's records are in the partition that its name falls into, out of so many.
+        refuse_internal(topic)?;
         let before = topic.partition_count();
         if !(before + 1..=PARTITIONS_MAX).contains(&asked.count) {
             let why =
@@ -373,6 +372,14 @@ impl<D: Disk> Broker<D> {
             .add_partitions(&self.config, name, asked.count, self.now)
             .map_err(|e| (ErrorCode::KAFKA_STORAGE_ERROR, format!("topic {name} cannot be extended: {e}")))
     }
+}
+
+fn refuse_internal<D: Disk>(topic: &Topic<D>) -> Result<(), Refusal> {
+    if topic.internal {
+        let why = format!("topic {} is internal: it cannot be deleted, nor get partitions", topic.name);
+        return Err((ErrorCode::INVALID_TOPIC_EXCEPTION, why));
+    }
+    Ok(())
 }
 
 /// Names that occur more than once.

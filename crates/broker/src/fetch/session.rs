@@ -11,6 +11,10 @@ use headrace_wire::uuid::Uuid;
 const EVICTION_MS: u64 = 2 * 60 * 1000;
 /// Partitions that one session remembers; whoever reads more goes without a session.
 const PARTITIONS_MAX: usize = 100_000;
+/// Partitions that all sessions together remember, some 200 bytes each; beyond it there are no new sessions.
+const ALL_PARTITIONS_MAX: usize = 1_000_000;
+/// Longest topic name that is remembered: no topic has a longer one.
+const NAME_BYTES_MAX: usize = 249;
 /// Session epoch of a request that opens a session.
 const INITIAL_EPOCH: i32 = 0;
 /// Session epoch of a request that wants no session, or closes the one it names.
@@ -21,6 +25,12 @@ const FINAL_EPOCH: i32 = -1;
 pub(crate) enum TopicKey {
     Name(Arc<str>),
     Id(Uuid),
+}
+
+impl TopicKey {
+    fn is_too_long(&self) -> bool {
+        matches!(self, Self::Name(name) if name.len() > NAME_BYTES_MAX)
+    }
 }
 
 /// One partition of a fetch, as the client last asked for it.
@@ -83,11 +93,14 @@ pub(crate) enum Context {
 pub(crate) struct FetchSessions {
     sessions: HashMap<i32, Session>,
     slots: usize,
+    /// Partitions in all sessions.
+    partitions: usize,
+    partitions_max: usize,
 }
 
 impl FetchSessions {
     pub(crate) fn new(slots: usize) -> Self {
-        Self { sessions: HashMap::new(), slots }
+        Self { sessions: HashMap::new(), slots, partitions: 0, partitions_max: ALL_PARTITIONS_MAX }
     }
 
     /// Sorts a request into its context and updates the session that it names.
@@ -101,7 +114,7 @@ impl FetchSessions {
         forgotten: &[(TopicKey, i32)],
     ) -> Result<Context, ErrorCode> {
         if epoch == INITIAL_EPOCH || epoch == FINAL_EPOCH {
-            self.sessions.remove(&id);
+            self.close(id);
             return Ok(if epoch == FINAL_EPOCH { Context::Sessionless(items) } else { Context::Full(items) });
         }
         let session = self.sessions.get_mut(&id).ok_or(ErrorCode::FETCH_SESSION_ID_NOT_FOUND)?;
@@ -111,7 +124,10 @@ impl FetchSessions {
         if session.epoch != epoch {
             return Err(ErrorCode::INVALID_FETCH_SESSION_EPOCH);
         }
+        let before = session.entries.len();
+        let mut too_long = false;
         for item in items {
+            too_long |= item.topic.is_too_long();
             session.put(item);
         }
         for key in forgotten {
@@ -119,13 +135,16 @@ impl FetchSessions {
                 session.entries.remove(&place);
             }
         }
-        if session.entries.is_empty() {
-            self.sessions.remove(&id);
+        let after = session.entries.len();
+        self.partitions = self.partitions + after - before;
+        if after == 0 {
+            self.close(id);
             return Ok(Context::Sessionless(Vec::new()));
         }
-        if session.entries.len() > PARTITIONS_MAX {
+        let too_many = after > PARTITIONS_MAX || (after > before && self.partitions > self.partitions_max);
+        if too_many || too_long {
             // The client asks again with everything, and is told then that there is no session.
-            self.sessions.remove(&id);
+            self.close(id);
             return Err(ErrorCode::FETCH_SESSION_ID_NOT_FOUND);
         }
         session.epoch = next_epoch(epoch);
@@ -149,7 +168,11 @@ impl FetchSessions {
         answers: Vec<(FetchItem, Answered)>,
         mut random: impl FnMut() -> u64,
     ) -> i32 {
-        if answers.is_empty() || answers.len() > PARTITIONS_MAX || !self.make_room(now) {
+        let too_long = answers.iter().any(|(item, _)| item.topic.is_too_long());
+        if answers.is_empty() || answers.len() > PARTITIONS_MAX || too_long || !self.make_room(now) {
+            return 0;
+        }
+        if self.partitions + answers.len() > self.partitions_max {
             return 0;
         }
         let id = loop {
@@ -172,8 +195,13 @@ impl FetchSessions {
                 entry.note(answered);
             }
         }
+        self.partitions += session.entries.len();
         self.sessions.insert(id, session);
         id
+    }
+
+    fn close(&mut self, id: i32) {
+        self.partitions -= self.sessions.remove(&id).map_or(0, |s| s.entries.len());
     }
 
     /// Whether an incremental request may still be answered: the client has not gone on without the answer.
@@ -215,7 +243,7 @@ impl FetchSessions {
         let oldest = self.sessions.iter().min_by_key(|(_, s)| s.last_used).map(|(id, s)| (*id, s.last_used));
         match oldest {
             Some((id, used)) if now.saturating_sub(used) > EVICTION_MS => {
-                self.sessions.remove(&id);
+                self.close(id);
                 true
             }
             _ => false,
@@ -366,6 +394,36 @@ mod tests {
         let more = sessions.begin(0, id, 2, false, vec![item(i32::MAX, 0)], &[]);
         assert_eq!(more, Err(ErrorCode::FETCH_SESSION_ID_NOT_FOUND));
         assert!(sessions.sessions.is_empty());
+    }
+
+    #[test]
+    fn sessions_together_do_not_grow_without_bound() {
+        let mut sessions = FetchSessions::new(10);
+        sessions.partitions_max = 5;
+        let a = open(&mut sessions, 0, 3);
+        assert!(a > 0);
+        assert_eq!(open(&mut sessions, 0, 3), 0, "six are too many");
+        let b = open(&mut sessions, 0, 2);
+        assert!(b > 0);
+        assert!(sessions.begin(0, b, 1, false, vec![item(1, 9)], &[]).is_ok(), "a change is no growth");
+        let grown = sessions.begin(0, b, 2, false, vec![item(7, 0)], &[]);
+        assert_eq!(grown, Err(ErrorCode::FETCH_SESSION_ID_NOT_FOUND));
+        let forgotten = [(TopicKey::Name("t".into()), 0)];
+        assert!(sessions.begin(0, a, 1, false, vec![item(5, 0), item(6, 0)], &forgotten).is_ok());
+        assert_eq!(sessions.partitions, 4);
+        assert_eq!(open(&mut sessions, 0, 2), 0);
+        assert!(open(&mut sessions, 0, 1) > 0);
+    }
+
+    #[test]
+    fn a_name_that_no_topic_has_is_not_remembered() {
+        let mut sessions = FetchSessions::new(10);
+        let long = FetchItem { topic: TopicKey::Name("t".repeat(250).into()), ..item(0, 0) };
+        assert_eq!(sessions.open(0, false, vec![(long.clone(), quiet(0))], || 1), 0);
+        let id = open(&mut sessions, 0, 1);
+        let refused = sessions.begin(0, id, 1, false, vec![long], &[]);
+        assert_eq!(refused, Err(ErrorCode::FETCH_SESSION_ID_NOT_FOUND));
+        assert_eq!(sessions.partitions, 0);
     }
 
     #[test]

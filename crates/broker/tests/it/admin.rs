@@ -269,12 +269,16 @@ fn partitions_are_added_never_taken() {
 }
 
 #[test]
-fn a_group_keeps_its_partition_of_the_journal() {
+fn the_journal_of_groups_keeps_its_partitions() {
     let mut world = World::new();
     world.call(9, &named(&["__consumer_offsets"]));
     let topic = CreatePartitionsTopic { name: "__consumer_offsets".into(), count: 2, assignments: None };
     let request = CreatePartitionsRequest { topics: vec![topic], timeout_ms: 1000, ..Default::default() };
     let refused = &world.call(3, &request).results[0];
+    assert_eq!(refused.error_code, ErrorCode::INVALID_TOPIC_EXCEPTION.code());
+    let topic_names = vec!["__consumer_offsets".into()];
+    let request = DeleteTopicsRequest { topic_names, ..DeleteTopicsRequest::default() };
+    let refused = &world.call(5, &request).responses[0];
     assert_eq!(refused.error_code, ErrorCode::INVALID_TOPIC_EXCEPTION.code());
 }
 
