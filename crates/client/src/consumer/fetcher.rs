@@ -1,6 +1,6 @@
-//! Which partition is fetched from where: sessions, requests, and what to do when a broker says no.
+//! Which partition is fetched from where, when, and what to do when a broker says no.
 //!
-//! One session per broker (KIP-227), one request of it in flight; the next is sent as soon as the
+//! One session per broker (`session`), one request of it in flight; the next is sent as soon as the
 //! header of the last whole batch of the answer has been seen, while the batch itself is still on
 //! its way. What an answer brings is handled in `sink`.
 //!
@@ -11,12 +11,9 @@
 //! each position: what is still missing then joins the session's next request.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
 
 use headrace_columns::decode::BatchSchema;
 use headrace_wire::errors::ErrorCode;
-use headrace_wire::messages::FetchRequest;
-use headrace_wire::messages::fetch_request::{FetchPartition, FetchTopic, ForgottenTopic};
 use headrace_wire::time::Now;
 use headrace_wire::uuid::Uuid;
 
@@ -24,6 +21,7 @@ use super::cache::{PartId, SharedCache, SlotView, Ticket, lock};
 use super::decode::OpenChunk;
 use super::engine::Tag;
 use super::fetch_stream::FetchStream;
+use super::session::{Member, Session};
 use super::settings::FetchSettings;
 use super::sink::{FetchCall, Issue};
 use super::types::{StartAt, TopicPartition};
@@ -98,60 +96,6 @@ impl Part {
         let offset = self.offset?;
         let done = self.stop.is_some_and(|stop| offset >= stop);
         (!self.paused && !self.failed && !done && self.retry_at <= now.mono_ms).then_some(offset)
-    }
-}
-
-/// A partition as the broker's session knows it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Member {
-    pub(super) ticket: Ticket,
-    pub(super) offset: i64,
-    leader_epoch: i32,
-    topic_id: Uuid,
-}
-
-/// A fetch session with one broker, or the requests outside it.
-#[derive(Debug, Default)]
-pub(super) struct Session {
-    /// 0 while there is none.
-    pub(super) id: i32,
-    /// The epoch of the next request; 0 opens a session.
-    pub(super) epoch: i32,
-    /// Requests whose answer has not ended.
-    pub(super) in_flight: u32,
-    /// Of the requests in flight, the first is being answered.
-    pub(super) answering: bool,
-    /// The answer being read is known to its last header: the next request can go out.
-    pub(super) early: bool,
-    pub(super) retry_at: u64,
-    pub(super) failures: u32,
-    pub(super) members: HashMap<TopicPartition, Member>,
-    pub(super) names: HashMap<Uuid, Arc<str>>,
-}
-
-impl Session {
-    /// Starts over with a full request. Needed whenever it is not certain that both sides agree on the epoch.
-    pub(super) fn reset(&mut self) {
-        self.id = 0;
-        self.epoch = 0;
-        self.members.clear();
-    }
-
-    fn can_send(&self, now: Now) -> bool {
-        (self.in_flight == 0 || (self.early && self.in_flight == 1)) && self.retry_at <= now.mono_ms
-    }
-
-    /// An answer named the session.
-    pub(super) fn answered(&mut self, id: i32) {
-        if id == 0 {
-            // The broker keeps none for us: go on with full requests.
-            self.epoch = 0;
-        } else if self.id == id {
-            self.epoch = if self.epoch == i32::MAX { 1 } else { self.epoch + 1 };
-        } else {
-            self.epoch = 1;
-        }
-        self.id = id;
     }
 }
 
@@ -497,75 +441,4 @@ fn source_of(part: &mut Part, now: Now, core: &Core<Tag>) -> Option<(i32, i32)> 
 pub(super) fn later(now: Now, backoff: Backoff, failures: u32, core: &mut Core<Tag>) -> u64 {
     // At least a millisecond: 0 means that nothing is put off.
     now.mono_ms + backoff.wait_ms(failures, core.jitter()).max(1)
-}
-
-impl Session {
-    fn request(&mut self, settings: &FetchSettings, desired: Vec<(TopicPartition, Member)>) -> FetchRequest {
-        let full = self.id == 0;
-        let mut request = FetchRequest {
-            max_wait_ms: settings.max_wait_ms,
-            min_bytes: settings.min_bytes,
-            max_bytes: settings.max_bytes,
-            isolation_level: settings.isolation_level,
-            session_id: self.id,
-            session_epoch: self.epoch,
-            rack_id: settings.rack.clone(),
-            ..FetchRequest::default()
-        };
-        let mut members = HashMap::with_capacity(desired.len());
-        for (partition, member) in desired {
-            let known = if full { None } else { self.members.remove(&partition) };
-            let recreated = known.as_ref().is_some_and(|known| known.topic_id != member.topic_id);
-            if recreated && let Some(known) = &known {
-                forget(&mut request.forgotten_topics_data, &partition, known.topic_id);
-            }
-            let changed = known.is_none_or(|known| {
-                recreated || (known.offset, known.leader_epoch) != (member.offset, member.leader_epoch)
-            });
-            if changed {
-                ask(&mut request.topics, &partition, &member, settings.partition_max_bytes);
-            }
-            members.insert(partition, member);
-        }
-        if !full {
-            // Paused, out of room, moved elsewhere: merely left out, they would be sent again and again.
-            for (partition, member) in &self.members {
-                forget(&mut request.forgotten_topics_data, partition, member.topic_id);
-            }
-        }
-        self.names = members.iter().map(|(partition, m)| (m.topic_id, partition.topic.clone())).collect();
-        self.members = members;
-        request
-    }
-}
-
-fn ask(topics: &mut Vec<FetchTopic>, partition: &TopicPartition, member: &Member, max_bytes: i32) {
-    if topics.last().is_none_or(|topic| *topic.topic != *partition.topic) {
-        let topic = FetchTopic {
-            topic: partition.topic.to_string(),
-            topic_id: member.topic_id,
-            ..FetchTopic::default()
-        };
-        topics.push(topic);
-    }
-    if let Some(topic) = topics.last_mut() {
-        topic.partitions.push(FetchPartition {
-            partition: partition.partition,
-            current_leader_epoch: member.leader_epoch,
-            fetch_offset: member.offset,
-            partition_max_bytes: max_bytes,
-            ..FetchPartition::default()
-        });
-    }
-}
-
-fn forget(topics: &mut Vec<ForgottenTopic>, partition: &TopicPartition, topic_id: Uuid) {
-    match topics.iter_mut().find(|topic| *topic.topic == *partition.topic && topic.topic_id == topic_id) {
-        Some(topic) => topic.partitions.push(partition.partition),
-        None => topics.push(ForgottenTopic {
-            topic: partition.topic.to_string(),
-            topic_id,
-            partitions: vec![partition.partition],
-        }),
-    }
 }

@@ -8,6 +8,7 @@ mod fetch_stream;
 mod fetcher;
 mod membership;
 mod offsets;
+mod session;
 mod settings;
 mod sink;
 mod types;
