@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import headrace as hr
-from headrace.errors import OffsetOutOfRangeError, SchemaError
+from headrace.errors import OffsetOutOfRangeError, SchemaError, UsageError
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
@@ -66,6 +66,12 @@ def test_arrow_data_that_is_no_batch_is_refused(servers, ten, data):
         # The rows of an array of structs are as good as those of a batch.
         assert producer.send_arrow(ten, pa.array([{"value": b"row"}, None])[:1]).result(10) == 1
     assert count(servers, ten) == 11
+
+
+def test_a_stream_of_a_single_column_is_refused(servers, ten):
+    with hr.Producer(servers) as producer, pytest.raises(ValueError, match="ChunkedArray is no stream of batches"):
+        producer.send_arrow(ten, pa.chunked_array([[b"a column"]]))
+    assert count(servers, ten) == 10
 
 
 def test_capsules_are_taken_once(servers, ten):
@@ -137,6 +143,23 @@ def test_a_time_before_1970_is_before_all_records(servers, ten, before_ms):
     time_of_old = EPOCH - timedelta(milliseconds=before_ms)
     assert hr.read(servers, ten, start=time_of_old).read_all().num_rows == 10
     assert hr.read(servers, ten, end=time_of_old).read_all().num_rows == 0
+
+
+def test_no_record_is_older_than_1970(servers, topic):
+    with hr.Producer(servers) as producer:
+        for old in (-1, -5, EPOCH - timedelta(seconds=1)):
+            with pytest.raises(UsageError, match=rf"{topic}.*before 1970"):
+                producer.send(topic, b"x", timestamp=old)
+        assert producer.send(topic, b"x", timestamp=EPOCH).result(10).timestamp == 0
+
+
+def test_a_negative_offset_is_not_committed(servers, ten):
+    group = f"g-{ten}"
+    with hr.Admin(servers) as admin:
+        admin.alter_group_offsets(group, {(ten, 0): 7})
+        with pytest.raises(UsageError, match=f"{ten}-0.*negative"):
+            admin.alter_group_offsets(group, {(ten, 0): -5})
+        assert admin.group_offsets(group) == {(ten, 0): 7}
 
 
 def test_a_name_alone_is_one_name_and_not_its_letters(servers, topic):

@@ -120,6 +120,10 @@ impl Admin {
     }
 
     fn alter_group_offsets(&self, py: Python<'_>, group_id: String, offsets: Vec<(Tp, i64)>) -> PyResult<()> {
+        if let Some(((topic, partition), offset)) = offsets.iter().find(|(_, offset)| *offset < 0) {
+            let why = format!("cannot commit offset {offset} for {topic}-{partition}: it is negative");
+            return Err(errors::to_py(py, &Error::Usage(why)));
+        }
         let commit = |(tp, offset)| CommitOffset {
             partition: name(tp),
             offset,

@@ -40,8 +40,11 @@ pub(crate) fn import(data: &Bound<'_, PyAny>) -> PyResult<Imported> {
         let pointer = capsule.pointer_checked(Some(c"arrow_array_stream"))?.cast::<FFI_ArrowArrayStream>();
         // SAFETY: the capsule's name says that it holds an ArrowArrayStream, whose layout the C interface fixes;
         // `from_raw` moves it out and leaves an empty one, which the capsule's destructor leaves alone.
-        let reader = unsafe { RecordBatchStreamReader::from_raw(pointer.as_ptr()) }.map_err(arrow_error)?;
-        return Ok(Imported::Stream(reader));
+        let reader = unsafe { RecordBatchStreamReader::from_raw(pointer.as_ptr()) };
+        // A single column speaks this interface too.
+        let no_batches =
+            |e| PyValueError::new_err(format!("{} is no stream of batches: {e}", type_name(data)));
+        return reader.map(Imported::Stream).map_err(no_batches);
     }
     let pair = data.call_method0("__arrow_c_array__")?;
     let (schema, array): (Bound<'_, PyCapsule>, Bound<'_, PyCapsule>) =
@@ -59,8 +62,7 @@ pub(crate) fn import(data: &Bound<'_, PyAny>) -> PyResult<Imported> {
     let columns = unsafe { arrow_array::ffi::from_ffi(array, schema) }.map_err(arrow_error)?;
     // A single column speaks the same interface; only a struct without nulls is a batch.
     if !matches!(columns.data_type(), DataType::Struct(_)) || columns.null_count() > 0 {
-        let name = data.get_type().name()?;
-        let kind = columns.data_type();
+        let (name, kind) = (type_name(data), columns.data_type());
         return Err(PyTypeError::new_err(format!(
             "{name} is an array of {kind}; a batch is taken, or an array of structs of which none is null"
         )));
@@ -98,6 +100,10 @@ pub(crate) fn arrow_error(error: ArrowError) -> PyErr {
 }
 
 fn not_arrow(data: &Bound<'_, PyAny>) -> PyErr {
-    let name = data.get_type().name().map_or_else(|_| "object".to_owned(), |name| name.to_string());
+    let name = type_name(data);
     PyTypeError::new_err(format!("{name} does not speak Arrow's PyCapsule interface as it should"))
+}
+
+fn type_name(object: &Bound<'_, PyAny>) -> String {
+    object.get_type().name().map_or_else(|_| "object".to_owned(), |name| name.to_string())
 }

@@ -28,5 +28,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<read::Read>()?;
     module.add_class::<read::RangeReader>()?;
     module.add_class::<read::Batches>()?;
+    // Hooks run last in, first out: the package's own, which come later, still close their clients in peace.
+    let stop_other_threads = wrap_pyfunction!(wait::stop_other_threads, module)?;
+    module.py().import("atexit")?.call_method1("register", (stop_other_threads,))?;
     Ok(())
 }

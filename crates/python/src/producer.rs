@@ -1,5 +1,6 @@
 //! The producer.
 
+use headrace_client::error::Error;
 use headrace_client::options::ProducerConfig;
 use headrace_client::producer::RecordRef;
 use headrace_columns::encode::Rows;
@@ -44,6 +45,10 @@ impl Producer {
         timestamp: Option<i64>,
         future: Py<PyAny>,
     ) -> PyResult<()> {
+        if let Some(before @ ..0) = timestamp {
+            let why = format!("topic '{topic}': timestamp {before} is before 1970");
+            return Err(errors::to_py(py, &Error::Usage(why)));
+        }
         let key = key.map(|key| bytes_of("key", &key)).transpose()?;
         let value = value.map(|value| bytes_of("value", &value)).transpose()?;
         let headers = headers.unwrap_or_default();

@@ -1,12 +1,67 @@
 //! Waits that let other Python threads run and answer Ctrl-C.
 
 use std::cell::Cell;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::{self, ThreadId};
 use std::time::Duration;
 
+use headrace_client::error::Error;
 use headrace_net::client::{CallError, Check};
 use pyo3::prelude::*;
 
 use crate::errors;
+
+/// The thread on which the interpreter ends, once it does.
+static ENDING: OnceLock<ThreadId> = OnceLock::new();
+/// Calls that are under way.
+static CALLS: AtomicUsize = AtomicUsize::new(0);
+/// Waits look around every 50 ms; calls that do not wait take less.
+const ENDING_PATIENCE_MS: usize = 200;
+
+/// Stops all other threads in their next call; runs when the interpreter is about to end.
+///
+/// Until Python 3.14 a thread that wants the GIL back after that is killed where it stands, and with frames of Rust on
+/// its stack it takes the process down. From 3.14 on Python itself stops it for ever, as we do.
+#[pyfunction]
+pub(crate) fn stop_other_threads(py: Python<'_>) {
+    ENDING.get_or_init(|| thread::current().id());
+    py.detach(|| {
+        for _ in 0..ENDING_PATIENCE_MS {
+            if CALLS.load(Ordering::Acquire) == 0 {
+                break;
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+    });
+}
+
+/// Whether the interpreter ends, on another thread than this.
+fn is_ending() -> bool {
+    ENDING.get().is_some_and(|thread| *thread != thread::current().id())
+}
+
+fn stop_for_ever() -> ! {
+    loop {
+        thread::park();
+    }
+}
+
+/// A call, counted as long as it lives.
+struct Counted;
+
+impl Counted {
+    fn new() -> Self {
+        CALLS.fetch_add(1, Ordering::AcqRel);
+        Self
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        CALLS.fetch_sub(1, Ordering::AcqRel);
+    }
+}
 
 /// Runs a blocking call without the GIL; every 50 ms Python's signal handlers get their turn, and what they raise ends
 /// the call.
@@ -18,23 +73,36 @@ pub(crate) fn detached<T: Send>(
     py: Python<'_>,
     call: impl FnOnce(Check<'_>) -> Result<T, CallError> + Send,
 ) -> PyResult<T> {
-    let (result, raised) = py.detach(|| {
+    if is_ending() {
+        py.detach(|| stop_for_ever());
+    }
+    let counted = Counted::new();
+    let (_counted, result, raised) = py.detach(|| {
         let raised: Cell<Option<PyErr>> = Cell::new(None);
-        let mut check = || match Python::attach(|py| py.check_signals()) {
-            Ok(()) => false,
-            Err(error) => {
-                raised.set(Some(error));
-                true
+        let mut check = || {
+            if is_ending() {
+                return true;
+            }
+            match Python::attach(|py| py.check_signals()) {
+                Ok(()) => false,
+                Err(error) => {
+                    raised.set(Some(error));
+                    true
+                }
             }
         };
         let result = call(&mut check);
-        (result, raised.into_inner())
+        if is_ending() {
+            drop(counted);
+            stop_for_ever();
+        }
+        (counted, result, raised.into_inner())
     });
     match (result, raised) {
         (Ok(value), None) => Ok(value),
         (_, Some(error)) => Err(error),
         (Err(CallError::Failed(error)), None) => Err(errors::to_py(py, &error)),
-        (Err(CallError::Interrupted), None) => Err(errors::to_py(py, &headrace_client::error::Error::Closed)),
+        (Err(CallError::Interrupted), None) => Err(errors::to_py(py, &Error::Closed)),
     }
 }
 

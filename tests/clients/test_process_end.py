@@ -1,0 +1,45 @@
+"""A process ends cleanly whatever its threads are doing with a client."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+BEGIN = """
+import threading, time
+import headrace as hr
+broker = hr.Broker.start()
+servers = broker.bootstrap_servers
+nobody = "127.0.0.1:1"
+with hr.Producer(servers) as producer:
+    producer.send("t", b"x").result(10)
+
+def forever(call):
+    def work():
+        while True:
+            try:
+                call()
+            except hr.KafkaError:
+                pass
+    threading.Thread(target=work, daemon=True).start()
+    time.sleep(0.3)
+
+"""
+
+WORK = {
+    "admin": "forever(hr.Admin(nobody).list_topics)",
+    "read": "forever(lambda: hr.read(servers, 't', end=10).read_all())",
+    "poll": "consumer = hr.Consumer(servers); consumer.assign([('t', 0)]); forever(lambda: consumer.poll(10))",
+    "send": "producer = hr.Producer(nobody); forever(lambda: producer.send('t', b'x'))",
+    "nothing": "consumer = hr.Consumer(servers, group_id='g'); consumer.subscribe(['t']); consumer.poll(2)",
+}
+
+
+@pytest.mark.parametrize("work", WORK.values(), ids=WORK)
+def test_threads_that_still_work_do_not_take_the_process_down(work):
+    ended = subprocess.run(
+        [sys.executable, "-c", BEGIN + work], capture_output=True, text=True, timeout=40, check=False
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
