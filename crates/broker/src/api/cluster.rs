@@ -15,6 +15,7 @@ use headrace_wire::messages::{
 };
 use headrace_wire::uuid::Uuid;
 
+use super::distinct;
 use crate::auth::{Operation, Resource};
 use crate::broker::Broker;
 use crate::call::{Call, Outcome};
@@ -66,7 +67,7 @@ impl<D: Disk> Broker<D> {
         match request.topics {
             Some(topics) if call.version > 0 || !topics.is_empty() => {
                 let may_create = request.allow_auto_topic_creation || call.version < 4;
-                for topic in topics {
+                for topic in distinct(topics, |t| (t.name.clone(), t.topic_id)) {
                     let found = match topic.name {
                         Some(name) if topic.topic_id.is_zero() => {
                             self.metadata_by_name(call, &name, may_create, with_operations)

@@ -14,6 +14,7 @@ use headrace_wire::messages::{
     IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse, incremental_alter_configs_response,
 };
 
+use super::distinct;
 use super::topics::Refusal;
 use crate::auth::{Operation, Resource};
 use crate::broker::Broker;
@@ -78,7 +79,7 @@ impl<D: Disk> Broker<D> {
         request: DescribeConfigsRequest,
     ) -> Outcome<DescribeConfigsResponse> {
         let mut response = DescribeConfigsResponse::default();
-        for resource in &request.resources {
+        for resource in distinct(&request.resources, |r| (r.resource_type, r.resource_name.clone())) {
             let mut result = DescribeConfigsResult {
                 resource_type: resource.resource_type,
                 resource_name: resource.resource_name.clone(),

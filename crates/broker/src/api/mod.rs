@@ -8,5 +8,18 @@ mod produce;
 mod producers;
 mod topics;
 
+use std::collections::HashSet;
+use std::hash::Hash;
+
 /// Topics in one request that creates or alters topics; the wire bounds the rest.
 const TOPICS_PER_REQUEST_MAX: usize = 10_000;
+
+/// The first item of each key. An answer may be a thousand times as long as what asks for it, so a request that names
+/// one thing again and again must not be told of it each time.
+pub(crate) fn distinct<T, K: Eq + Hash>(
+    items: impl IntoIterator<Item = T>,
+    key: impl Fn(&T) -> K,
+) -> impl Iterator<Item = T> {
+    let mut seen = HashSet::new();
+    items.into_iter().filter(move |item| seen.insert(key(item)))
+}

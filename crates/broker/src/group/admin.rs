@@ -12,6 +12,7 @@ use headrace_wire::messages::{
 
 use super::journal;
 use super::member::Member;
+use crate::api::distinct;
 use crate::auth::{Operation, Resource};
 use crate::broker::Broker;
 use crate::call::{Call, Outcome};
@@ -27,7 +28,7 @@ impl<D: Disk> Broker<D> {
         request: DescribeGroupsRequest,
     ) -> Outcome<DescribeGroupsResponse> {
         let mut response = DescribeGroupsResponse::default();
-        for id in request.groups {
+        for id in distinct(request.groups, String::clone) {
             let mut described = self.describe_group(call, &id);
             if request.include_authorized_operations && described.error_code == 0 {
                 described.authorized_operations = self.allowed_operations(call, Resource::Group(&id));

@@ -26,6 +26,7 @@ use headrace_wire::uuid::Uuid;
 
 use super::state::Group;
 use super::{Committed, journal};
+use crate::api::distinct;
 use crate::auth::{Operation, Resource};
 use crate::broker::Broker;
 use crate::call::{Call, Outcome};
@@ -174,7 +175,8 @@ impl<D: Disk> Broker<D> {
         request: OffsetFetchRequest,
     ) -> Outcome<OffsetFetchResponse> {
         if call.version >= 8 {
-            let groups = request.groups.into_iter().map(|group| self.fetch_group(call, group)).collect();
+            let groups = distinct(request.groups, |g| g.group_id.clone());
+            let groups = groups.map(|group| self.fetch_group(call, group)).collect();
             return Outcome::Reply(OffsetFetchResponse { groups, ..OffsetFetchResponse::default() });
         }
         let topics = request.topics.map(|topics| {
@@ -236,7 +238,10 @@ impl<D: Disk> Broker<D> {
         let offsets = self.groups.get(&answer.group_id).map_or(&none, |entry| &entry.offsets);
         answer.topics = match group.topics {
             None => self.all_positions(call, offsets),
-            Some(topics) => topics.into_iter().map(|t| self.positions(call, t, offsets)).collect(),
+            Some(topics) => {
+                let topics = distinct(topics, |t| (t.name.clone(), t.topic_id));
+                topics.map(|t| self.positions(call, t, offsets)).collect()
+            }
         };
         answer
     }
@@ -281,9 +286,9 @@ impl<D: Disk> Broker<D> {
             return failed_topic(asked, ErrorCode::TOPIC_AUTHORIZATION_FAILED);
         }
         let of_topic = offsets.get(&name);
-        let find = |p: &i32| position(*p, of_topic.and_then(|o| o.get(p)));
+        let find = |p: i32| position(p, of_topic.and_then(|o| o.get(&p)));
         OffsetFetchResponseTopics {
-            partitions: asked.partition_indexes.iter().map(find).collect(),
+            partitions: distinct(asked.partition_indexes, |p| *p).map(find).collect(),
             name: asked.name,
             topic_id: asked.topic_id,
         }

@@ -399,6 +399,19 @@ fn retention_deletes_old_segments() {
 }
 
 #[test]
+fn what_a_request_names_again_and_again_is_told_once() {
+    let mut world = World::new();
+    world.create("t", 1000);
+    let response = world.call(9, &named(&["t"; 100]));
+    assert_eq!(response.topics.len(), 1);
+    let resource =
+        DescribeConfigsResource { resource_type: 2, resource_name: "t".into(), ..Default::default() };
+    let request =
+        DescribeConfigsRequest { resources: vec![resource; 100], ..DescribeConfigsRequest::default() };
+    assert_eq!(world.call(4, &request).results.len(), 1);
+}
+
+#[test]
 fn topics_are_described_page_by_page() {
     let mut world = World::new();
     world.create("a", 3);

@@ -628,6 +628,25 @@ fn a_snapshot_is_durable_before_it_replaces_anything() {
 }
 
 #[test]
+fn groups_and_positions_that_are_named_again_and_again_are_told_once() {
+    let mut world = world();
+    commit(&mut world, &commit_request("g", "", -1, &[(0, 1)]));
+    let topic =
+        OffsetFetchRequestTopics { name: "t".into(), partition_indexes: vec![0; 100], ..Default::default() };
+    let group = OffsetFetchRequestGroup {
+        group_id: "g".into(),
+        topics: Some(vec![topic; 100]),
+        ..OffsetFetchRequestGroup::default()
+    };
+    let request = OffsetFetchRequest { groups: vec![group; 100], ..OffsetFetchRequest::default() };
+    let response = world.call(9, &request);
+    assert_eq!((response.groups.len(), response.groups[0].topics.len()), (1, 1));
+    assert_eq!(response.groups[0].topics[0].partitions.len(), 1);
+    let request = DescribeGroupsRequest { groups: vec!["g".into(); 100], ..Default::default() };
+    assert_eq!(world.call(5, &request).groups.len(), 1);
+}
+
+#[test]
 fn a_commit_that_no_segment_holds_is_refused_for_good() {
     let mut world = world();
     world.create("wide", 1200);
