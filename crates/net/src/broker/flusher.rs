@@ -7,14 +7,14 @@ use std::thread::{Builder, JoinHandle};
 
 use mio::Waker;
 
+use crate::disk::FileHandle;
+
 /// One flush that the broker asked for.
-pub(super) struct FlushWork {
-    pub(super) work: headrace_broker::FlushWork<crate::disk::FileHandle>,
-}
+pub(super) type FlushWork = headrace_broker::FlushWork<FileHandle>;
 
 /// How it went.
 pub(super) struct FlushDone {
-    pub(super) work: headrace_broker::FlushWork<crate::disk::FileHandle>,
+    pub(super) work: FlushWork,
     pub(super) result: io::Result<()>,
 }
 
@@ -30,7 +30,7 @@ impl Flusher {
         let (work, inbox) = channel::<FlushWork>();
         let (outbox, done) = channel();
         let thread = Builder::new().name("headrace-fsync".into()).spawn(move || {
-            for FlushWork { work } in inbox {
+            for work in inbox {
                 let result = work.files().try_for_each(|file| file.shared().sync_data());
                 if outbox.send(FlushDone { work, result }).is_err() || waker.wake().is_err() {
                     return;

@@ -180,7 +180,7 @@ impl Shard {
         }
         while let Some(work) = self.broker.poll_flush() {
             // The flusher lives until the channel closes, which is after this loop.
-            let _ = self.flush_to.send(FlushWork { work });
+            let _ = self.flush_to.send(work);
         }
         self.close_idle(now.mono_ms);
     }
