@@ -59,12 +59,12 @@ impl Ledger {
         fits
     }
 
-    /// Queues for `bytes`; granted at once if nobody waits and they are free. `bytes` are at most the total, or all
-    /// behind would wait for ever.
+    /// Queues for `bytes`; granted at once if nobody waits and they are free. To be called while open, for at most the
+    /// total, or all behind would wait for ever.
     pub(crate) fn join(&mut self, bytes: u64) -> Ticket {
         let ticket = Ticket(self.next);
         self.next += 1;
-        if self.closed || !self.take(bytes) {
+        if !self.take(bytes) {
             self.queue.push_back(Waiter { ticket, bytes, waker: None });
         }
         ticket

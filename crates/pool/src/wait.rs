@@ -138,7 +138,7 @@ pub(crate) fn block_on(mut waiting: Waiting, wait: &mut BlockingWait<'_>) -> Res
     }
 }
 
-/// A thread asleep.
+/// A thread asleep until it is woken, once: nothing wakes a waiter that still has to wait.
 #[derive(Debug, Default)]
 struct Parker {
     woken: Mutex<bool>,
@@ -152,7 +152,7 @@ impl Parker {
         if !*woken {
             woken = self.changed.wait_timeout(woken, timeout).unwrap_or_else(PoisonError::into_inner).0;
         }
-        std::mem::take(&mut *woken)
+        *woken
     }
 }
 

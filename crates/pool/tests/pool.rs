@@ -3,8 +3,9 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of tests fails as tests do")]
 
 use std::cell::Cell;
-use std::sync::Mutex;
-use std::task::{Poll, Waker};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
@@ -137,8 +138,11 @@ fn a_dropped_wait_gives_its_grant_back() {
 fn close_ends_every_wait_and_leaves_memory_in_use_alone() {
     let pool = pool_of(3);
     let mut lease = pool.try_take(3).unwrap();
-    drop(lease.next_chunk());
+    drop([lease.next_chunk(), lease.next_chunk()]);
+    lease.shrink_to(0);
+    assert!(lease.try_grow(3));
     let mut chunk = lease.next_chunk();
+    assert_eq!(pool.resting_chunks(), 1);
     thread::scope(|scope| {
         let head = scope.spawn(|| take_for_ever(&pool, 3));
         until_waiting(&pool, 1);
@@ -151,6 +155,7 @@ fn close_ends_every_wait_and_leaves_memory_in_use_alone() {
     });
     assert!(matches!(pool.wait(1, ms(0), None), Err(PoolError::Closed)));
     assert!(pool.try_take(1).is_none() && !lease.try_grow(1));
+    assert_eq!(pool.resting_chunks(), 0);
 
     assert_eq!(chunk.put(b"still here"), 10);
     let bytes = chunk.freeze();
@@ -244,22 +249,39 @@ fn bytes_hold_their_memory_until_the_last_clone_is_gone_on_any_thread() {
 #[test]
 fn a_batch_after_the_other_uses_the_same_memory() {
     let pool = pool_of(3);
-    let batch = || {
+    for resting in [[0, 0, 0], [2, 1, 0], [2, 1, 0]] {
         let mut lease = pool.try_take(3).unwrap();
-        let chunks: Vec<Bytes> = (0..3)
-            .map(|_| {
-                let mut chunk = lease.next_chunk();
-                assert_eq!((chunk.len(), chunk.put(b"x")), (0, 1));
-                chunk.freeze()
-            })
-            .collect();
-        let mut places: Vec<_> = chunks.iter().map(|bytes| bytes.as_ptr()).collect();
-        places.sort_unstable();
-        places
-    };
-    let first = batch();
-    assert_eq!(pool.resting_chunks(), 3);
-    assert_eq!(first, batch());
+        let mut batch: Vec<Bytes> = Vec::new();
+        for left in resting {
+            let mut chunk = lease.next_chunk();
+            assert_eq!((chunk.len(), chunk.put(b"x")), (0, 1));
+            assert_eq!(pool.resting_chunks(), left);
+            batch.push(chunk.freeze());
+        }
+        drop(batch);
+        assert_eq!(pool.resting_chunks(), 3);
+    }
+}
+
+struct Count(AtomicU32);
+
+impl Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_task_that_moved_is_woken_where_it_last_looked() {
+    let pool = pool_of(1);
+    let all = pool.try_take(1);
+    let mut waiting = pool.wait(1, ms(0), None).unwrap();
+    let wakers = [Arc::new(Count(AtomicU32::new(0))), Arc::new(Count(AtomicU32::new(0)))];
+    for waker in &wakers {
+        assert!(waiting.poll(ms(0), &Waker::from(waker.clone())).is_pending());
+    }
+    drop(all);
+    assert_eq!(wakers.map(|waker| waker.0.load(Ordering::Relaxed)), [0, 1]);
 }
 
 #[test]
