@@ -10,7 +10,7 @@ use crate::lease::Lease;
 use crate::ledger::Ledger;
 use crate::meter::{Meter, PoolMetrics};
 use crate::sync::{Mutex, MutexGuard};
-use crate::wait::{BlockingWait, Waiting, block_on};
+use crate::wait::{BlockingWait, Waiting};
 
 /// `buffer.memory`, shared by all that fill batches. Clones are handles of the same pool.
 ///
@@ -54,16 +54,11 @@ impl BufferPool {
         self.shared.try_take(chunks).then(|| Lease::new(self.shared.clone(), chunks))
     }
 
-    /// Takes the last place in the queue for `chunks`, as one unit. Poll what is returned; it may be granted already.
-    /// At `deadline` the wait ends with [`PoolError::Exhausted`]; `None` is never.
+    /// Takes the last place in the queue for `chunks`, as one unit, and returns at once: also under a lock. Poll what is
+    /// returned, or block on it, without the lock; it may be granted already.
     ///
     /// Do not wait while holding a lease: two callers could each hold what the other lacks.
-    pub fn wait(
-        &self,
-        chunks: usize,
-        now: Duration,
-        deadline: Option<Duration>,
-    ) -> Result<Waiting, PoolError> {
+    pub fn wait(&self, chunks: usize, now: Duration) -> Result<Waiting, PoolError> {
         let bytes = self.config().bytes_of(chunks);
         let mut state = self.shared.lock();
         let total = state.ledger.total();
@@ -75,7 +70,7 @@ impl BufferPool {
         }
         let ticket = state.ledger.join(bytes);
         drop(state);
-        Ok(Waiting::new(self.shared.clone(), ticket, chunks, now, deadline))
+        Ok(Waiting::new(self.shared.clone(), ticket, chunks, now))
     }
 
     /// All `chunks`, blocking this thread behind all who wait already. Do not block while holding a lease, see
@@ -83,7 +78,7 @@ impl BufferPool {
     pub fn take(&self, chunks: usize, wait: &mut BlockingWait<'_>) -> Result<Lease, PoolError> {
         match self.try_take(chunks) {
             Some(lease) => Ok(lease),
-            None => block_on(self.wait(chunks, (wait.now)(), wait.deadline)?, wait),
+            None => self.wait(chunks, (wait.now)())?.block(wait),
         }
     }
 

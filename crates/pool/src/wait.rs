@@ -23,24 +23,25 @@ pub struct Waiting {
     ticket: Option<Ticket>,
     chunks: usize,
     since: Duration,
-    deadline: Option<Duration>,
 }
 
 impl Waiting {
-    pub(crate) fn new(
-        pool: Arc<Shared>,
-        ticket: Ticket,
-        chunks: usize,
-        now: Duration,
-        deadline: Option<Duration>,
-    ) -> Self {
-        Self { pool, ticket: Some(ticket), chunks, since: now, deadline }
+    pub(crate) fn new(pool: Arc<Shared>, ticket: Ticket, chunks: usize, now: Duration) -> Self {
+        Self { pool, ticket: Some(ticket), chunks, since: now }
     }
 
-    /// The lease once it is granted, or why there is none. While pending, `waker` is called at the grant and when the
-    /// pool closes, on the thread that gave memory back: it may only signal. It is not called at the deadline: poll
-    /// again then. After an outcome there is nothing more to come but [`PoolError::Closed`].
-    pub fn poll(&mut self, now: Duration, waker: &Waker) -> Poll<Result<Lease, PoolError>> {
+    /// The lease once it is granted, or why there is none: at `deadline` that is [`PoolError::Exhausted`]; `None` is
+    /// never.
+    ///
+    /// While pending, `waker` is called at the grant and when the pool closes, on the thread that gave memory back or
+    /// closed: it may only signal. It is not called at the deadline: poll again then. After an outcome there is nothing
+    /// more to come but [`PoolError::Closed`].
+    pub fn poll(
+        &mut self,
+        now: Duration,
+        deadline: Option<Duration>,
+        waker: &Waker,
+    ) -> Poll<Result<Lease, PoolError>> {
         let Some(ticket) = self.ticket else { return Poll::Ready(Err(PoolError::Closed)) };
         // The handle is cloned so that the guard does not borrow what ends the wait.
         let pool = self.pool.clone();
@@ -49,7 +50,7 @@ impl Waiting {
             Ok(())
         } else if state.ledger.is_closed() {
             Err(PoolError::Closed)
-        } else if self.deadline.is_some_and(|deadline| deadline <= now) {
+        } else if deadline.is_some_and(|deadline| deadline <= now) {
             state.exhausted.record(now, 1);
             Err(PoolError::Exhausted {
                 bytes: pool.config.bytes_of(self.chunks),
@@ -60,6 +61,22 @@ impl Waiting {
             return Poll::Pending;
         };
         Poll::Ready(self.end(state, now, outcome))
+    }
+
+    /// Blocks this thread until there is an outcome.
+    pub fn block(mut self, wait: &mut BlockingWait<'_>) -> Result<Lease, PoolError> {
+        let parker = Arc::new(Parker::default());
+        let waker = Waker::from(parker.clone());
+        loop {
+            let now = (wait.now)();
+            if let Poll::Ready(outcome) = self.poll(now, wait.deadline, &waker) {
+                return outcome;
+            }
+            let left = wait.deadline.map_or(CHECK_INTERVAL, |deadline| deadline.saturating_sub(now));
+            if !parker.park(left.min(CHECK_INTERVAL)) && (wait.check)() {
+                return self.interrupt((wait.now)());
+            }
+        }
     }
 
     /// Gives the place up for [`PoolError::Interrupted`]; unlike a drop it counts the time waited.
@@ -119,22 +136,6 @@ pub struct BlockingWait<'a> {
 impl fmt::Debug for BlockingWait<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("BlockingWait").field("deadline", &self.deadline).finish_non_exhaustive()
-    }
-}
-
-/// Sleeps until `waiting` has an outcome.
-pub(crate) fn block_on(mut waiting: Waiting, wait: &mut BlockingWait<'_>) -> Result<Lease, PoolError> {
-    let parker = Arc::new(Parker::default());
-    let waker = Waker::from(parker.clone());
-    loop {
-        let now = (wait.now)();
-        if let Poll::Ready(outcome) = waiting.poll(now, &waker) {
-            return outcome;
-        }
-        let left = wait.deadline.map_or(CHECK_INTERVAL, |deadline| deadline.saturating_sub(now));
-        if !parker.park(left.min(CHECK_INTERVAL)) && (wait.check)() {
-            return waiting.interrupt((wait.now)());
-        }
     }
 }
 

@@ -89,7 +89,7 @@ fn a_head_that_gives_up_while_memory_comes_back_leaves_none_behind() {
         let pool = pool_of(2);
         let mut lease = pool.try_take(2).unwrap();
         let chunk = lease.next_chunk();
-        let head = pool.wait(2, Duration::ZERO, None).unwrap();
+        let head = pool.wait(2, Duration::ZERO).unwrap();
         let giver = thread::spawn(move || drop(chunk));
         let quitter = thread::spawn(move || drop(head));
         drop(take(&pool, 1).unwrap());
@@ -137,12 +137,12 @@ fn a_task_that_is_told_to_wait_is_woken() {
         let giver = thread::spawn(move || drop(lease));
         let flag = Arc::new(Flag(AtomicBool::new(false)));
         let waker = Waker::from(flag.clone());
-        let mut waiting = pool.wait(1, Duration::ZERO, None).unwrap();
-        let told_to_wait = waiting.poll(Duration::ZERO, &waker).is_pending();
+        let mut waiting = pool.wait(1, Duration::ZERO).unwrap();
+        let told_to_wait = waiting.poll(Duration::ZERO, None, &waker).is_pending();
         giver.join().unwrap();
         if told_to_wait {
             assert!(flag.0.load(Ordering::Acquire), "nobody woke the task");
-            assert!(matches!(waiting.poll(Duration::ZERO, &waker), Poll::Ready(Ok(_))));
+            assert!(matches!(waiting.poll(Duration::ZERO, None, &waker), Poll::Ready(Ok(_))));
         }
         drop(waiting);
         whole(&pool, 1);

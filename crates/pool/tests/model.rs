@@ -276,7 +276,7 @@ impl World {
 
     fn join(&mut self, chunks: usize, timeout_ms: u64) {
         let deadline = self.now + Duration::from_millis(timeout_ms);
-        match self.pool.wait(chunks, self.now, Some(deadline)) {
+        match self.pool.wait(chunks, self.now) {
             Err(PoolError::Closed) => assert!(self.model.closed),
             Err(error) => {
                 assert_eq!(error, PoolError::TooLarge { bytes: chunks as u64 * CHUNK, total: TOTAL });
@@ -301,7 +301,7 @@ impl World {
     fn poll(&mut self, mut waiter: Waiter) {
         let Waiter { id, deadline, ref flag, .. } = waiter;
         let waker = Waker::from(flag.clone());
-        let outcome = waiter.waiting.poll(self.now, &waker);
+        let outcome = waiter.waiting.poll(self.now, Some(waiter.deadline), &waker);
         if self.model.granted.remove(&id) {
             let Poll::Ready(Ok(lease)) = outcome else { panic!("{id} is granted, not {outcome:?}") };
             assert_eq!(lease.chunks(), waiter.chunks);
@@ -347,7 +347,7 @@ impl World {
         self.waiters.sort_by_key(|waiter| waiter.id);
         for mut waiter in std::mem::take(&mut self.waiters) {
             let waker = Waker::from(waiter.flag.clone());
-            match waiter.waiting.poll(self.now, &waker) {
+            match waiter.waiting.poll(self.now, Some(waiter.deadline), &waker) {
                 Poll::Ready(Ok(lease)) => assert_eq!(lease.chunks(), waiter.chunks),
                 Poll::Ready(Err(PoolError::Closed)) => assert!(self.model.closed),
                 other => panic!("{} was left behind: {other:?}", waiter.id),

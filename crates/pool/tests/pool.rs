@@ -45,12 +45,17 @@ fn until_waiting(pool: &BufferPool, waiters: usize) {
     panic!("{} wait, not {waiters}", pool.waiting());
 }
 
-fn poll(waiting: &mut Waiting, now: Duration) -> Poll<Result<Lease, PoolError>> {
-    waiting.poll(now, Waker::noop())
+/// Polls without a deadline.
+fn poll(waiting: &mut Waiting) -> Poll<Result<Lease, PoolError>> {
+    waiting.poll(ms(0), None, Waker::noop())
+}
+
+fn poll_until(deadline: Duration, waiting: &mut Waiting, now: Duration) -> Poll<Result<Lease, PoolError>> {
+    waiting.poll(now, Some(deadline), Waker::noop())
 }
 
 fn granted(waiting: &mut Waiting) -> Lease {
-    match poll(waiting, Duration::ZERO) {
+    match poll(waiting) {
         Poll::Ready(Ok(lease)) => lease,
         other => panic!("not granted: {other:?}"),
     }
@@ -84,10 +89,10 @@ fn blocked_threads_are_served_in_the_order_they_came() {
 fn what_comes_back_gathers_for_the_head_and_newcomers_get_none_of_it() {
     let pool = pool_of(4);
     let mut all = pool.try_take(4).unwrap();
-    let mut many = pool.wait(3, ms(0), None).unwrap();
-    let mut one = pool.wait(1, ms(0), None).unwrap();
+    let mut many = pool.wait(3, ms(0)).unwrap();
+    let mut one = pool.wait(1, ms(0)).unwrap();
     all.shrink_to(2);
-    assert!(poll(&mut many, ms(0)).is_pending() && poll(&mut one, ms(0)).is_pending());
+    assert!(poll(&mut many).is_pending() && poll(&mut one).is_pending());
     assert!(pool.try_take(1).is_none(), "a newcomer overtook the queue");
     assert!(!pool.empty_lease().try_grow(1), "an open batch overtook the queue");
     assert_eq!(available(&pool), 0);
@@ -100,25 +105,25 @@ fn what_comes_back_gathers_for_the_head_and_newcomers_get_none_of_it() {
 fn a_waiter_whose_time_is_up_makes_room_for_the_next() {
     let pool = pool_of(4);
     let mut all = pool.try_take(4).unwrap();
-    let mut head = pool.wait(4, ms(10), Some(ms(70))).unwrap();
-    let mut next = pool.wait(2, ms(10), None).unwrap();
+    let mut head = pool.wait(4, ms(10)).unwrap();
+    let mut next = pool.wait(2, ms(10)).unwrap();
     all.shrink_to(2);
-    assert!(poll(&mut head, ms(69)).is_pending());
-    assert!(poll(&mut next, ms(69)).is_pending());
-    let Poll::Ready(Err(error)) = poll(&mut head, ms(70)) else { panic!("its time was up") };
+    assert!(poll_until(ms(70), &mut head, ms(69)).is_pending());
+    assert!(poll(&mut next).is_pending());
+    let Poll::Ready(Err(error)) = poll_until(ms(70), &mut head, ms(70)) else { panic!("its time was up") };
     assert_eq!(error, PoolError::Exhausted { bytes: 512, total: 512, waited_ms: 60 });
     assert!(error.to_string().contains("buffer.memory") && error.to_string().contains("max.block.ms"));
     assert_eq!(granted(&mut next).chunks(), 2);
-    assert!(matches!(poll(&mut head, ms(71)), Poll::Ready(Err(PoolError::Closed))), "it is over");
+    assert!(matches!(poll(&mut head), Poll::Ready(Err(PoolError::Closed))), "it is over");
 }
 
 #[test]
 fn a_grant_counts_even_when_it_is_seen_after_the_deadline() {
     let pool = pool_of(1);
     let all = pool.try_take(1);
-    let mut waiting = pool.wait(1, ms(0), Some(ms(5))).unwrap();
+    let mut waiting = pool.wait(1, ms(0)).unwrap();
     drop(all);
-    assert!(matches!(poll(&mut waiting, ms(100)), Poll::Ready(Ok(_))));
+    assert!(matches!(poll_until(ms(5), &mut waiting, ms(100)), Poll::Ready(Ok(_))));
     assert_eq!(pool.metrics(ms(100)).buffer_exhausted_total, 0);
 }
 
@@ -126,10 +131,10 @@ fn a_grant_counts_even_when_it_is_seen_after_the_deadline() {
 fn a_dropped_wait_gives_its_grant_back() {
     let pool = pool_of(2);
     let all = pool.try_take(2);
-    let head = pool.wait(2, ms(0), None).unwrap();
-    let mut next = pool.wait(2, ms(0), None).unwrap();
+    let head = pool.wait(2, ms(0)).unwrap();
+    let mut next = pool.wait(2, ms(0)).unwrap();
     drop(all);
-    assert!(poll(&mut next, ms(0)).is_pending());
+    assert!(poll(&mut next).is_pending());
     drop(head);
     assert_eq!(granted(&mut next).chunks(), 2);
 }
@@ -153,7 +158,7 @@ fn close_ends_every_wait_and_leaves_memory_in_use_alone() {
             assert!(matches!(waiter.join().unwrap(), Err(PoolError::Closed)));
         }
     });
-    assert!(matches!(pool.wait(1, ms(0), None), Err(PoolError::Closed)));
+    assert!(matches!(pool.wait(1, ms(0)), Err(PoolError::Closed)));
     assert!(pool.try_take(1).is_none() && !lease.try_grow(1));
     assert_eq!(pool.resting_chunks(), 0);
 
@@ -212,7 +217,7 @@ fn no_time_to_wait_is_a_refusal_at_once_and_only_this_is_counted() {
 #[test]
 fn a_request_beyond_the_total_is_refused_at_once_whatever_its_size() {
     let pool = pool_of(2);
-    let refused = |chunks| pool.wait(chunks, ms(0), None).unwrap_err();
+    let refused = |chunks| pool.wait(chunks, ms(0)).unwrap_err();
     assert_eq!(refused(3), PoolError::TooLarge { bytes: 384, total: 256 });
     assert_eq!(refused(usize::MAX), PoolError::TooLarge { bytes: u64::MAX, total: 256 });
     assert!(pool.try_take(usize::MAX).is_none());
@@ -275,10 +280,10 @@ impl Wake for Count {
 fn a_task_that_moved_is_woken_where_it_last_looked() {
     let pool = pool_of(1);
     let all = pool.try_take(1);
-    let mut waiting = pool.wait(1, ms(0), None).unwrap();
+    let mut waiting = pool.wait(1, ms(0)).unwrap();
     let wakers = [Arc::new(Count(AtomicU32::new(0))), Arc::new(Count(AtomicU32::new(0)))];
     for waker in &wakers {
-        assert!(waiting.poll(ms(0), &Waker::from(waker.clone())).is_pending());
+        assert!(waiting.poll(ms(0), None, &Waker::from(waker.clone())).is_pending());
     }
     drop(all);
     assert_eq!(wakers.map(|waker| waker.0.load(Ordering::Relaxed)), [0, 1]);
@@ -306,7 +311,7 @@ fn beyond_the_reservation_come_the_pool_and_then_the_heap() {
 
     // While somebody waits, what is free is theirs.
     let mut rest = pool.try_take(2).unwrap();
-    let _waiting = pool.wait(2, ms(0), None).unwrap();
+    let _waiting = pool.wait(2, ms(0)).unwrap();
     rest.shrink_to(1);
     assert!(!lease.next_chunk().is_charged());
 }
@@ -353,14 +358,17 @@ fn metrics_are_kafkas() {
     assert_eq!((idle.bufferpool_wait_ratio, idle.buffer_exhausted_rate), (0.0, 0.0));
 
     let all = pool.try_take(3);
-    let mut late = pool.wait(4, ms(1000), Some(ms(4000))).unwrap();
-    let mut patient = pool.wait(2, ms(1000), None).unwrap();
+    let mut late = pool.wait(4, ms(1000)).unwrap();
+    let mut patient = pool.wait(2, ms(1000)).unwrap();
     let waiting = pool.metrics(ms(1000));
     // The chunk that is free is the head's.
     assert_eq!((waiting.buffer_available_bytes, waiting.waiting_threads), (0, 2));
-    assert!(matches!(poll(&mut late, ms(4000)), Poll::Ready(Err(PoolError::Exhausted { .. }))));
+    assert!(matches!(
+        poll_until(ms(4000), &mut late, ms(4000)),
+        Poll::Ready(Err(PoolError::Exhausted { .. }))
+    ));
     drop(all);
-    assert!(matches!(poll(&mut patient, ms(7000)), Poll::Ready(Ok(_))));
+    assert!(matches!(poll_until(ms(9000), &mut patient, ms(7000)), Poll::Ready(Ok(_))));
 
     let after = pool.metrics(ms(7500));
     assert_eq!(after.bufferpool_wait_time_ns_total, 9_000_000_000);
