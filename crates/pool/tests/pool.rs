@@ -196,7 +196,7 @@ fn a_blocked_thread_asks_whether_to_go_on() {
         asked += 1;
         asked == 2
     };
-    let mut wait = BlockingWait { now: &|| ms(5), deadline: None, check: &mut check };
+    let mut wait = BlockingWait { now: &|| ms(5), deadline: Some(ms(3_600_000)), check: &mut check };
     assert!(matches!(pool.take(1, &mut wait), Err(PoolError::Interrupted)));
     assert_eq!(asked, 2);
     drop(all);
