@@ -82,11 +82,11 @@ impl Lease {
         match &self.pool {
             Some(pool) if self.chunks > 0 || pool.take_to_close() => {
                 self.chunks = self.chunks.saturating_sub(1);
-                Chunk { buffer: pool.take_buffer(), capacity: self.chunk_bytes, home: Some(pool.clone()) }
+                Chunk { buffer: pool.take_buffer(), home: Some(pool.clone()) }
             }
             _ => {
                 self.overflow_chunks += 1;
-                Chunk { buffer: Vec::with_capacity(self.chunk_bytes), capacity: self.chunk_bytes, home: None }
+                Chunk { buffer: Vec::with_capacity(self.chunk_bytes), home: None }
             }
         }
     }
@@ -102,8 +102,8 @@ impl Drop for Lease {
 /// back to the pool, on whatever thread that happens.
 #[derive(Debug)]
 pub struct Chunk {
+    /// Never grows: its capacity is the chunk's.
     buffer: Vec<u8>,
-    capacity: usize,
     /// Where the memory is charged; `None` for the heap's.
     home: Option<Arc<Shared>>,
 }
@@ -113,7 +113,7 @@ impl Chunk {
     #[inline]
     #[must_use]
     pub fn room(&self) -> usize {
-        self.capacity.saturating_sub(self.buffer.len())
+        self.buffer.capacity() - self.buffer.len()
     }
 
     /// Whether `buffer.memory` is charged for it.
@@ -125,9 +125,15 @@ impl Chunk {
     /// Appends as many of `bytes` as fit, and says how many those were.
     #[inline]
     pub fn put(&mut self, bytes: &[u8]) -> usize {
-        let now = bytes.get(..self.room()).unwrap_or(bytes);
-        self.buffer.extend_from_slice(now);
-        now.len()
+        let room = self.room();
+        // Bytes that fit go by a way of their own: a length that the compiler knows stays known, and the vector's own
+        // check, being the same, goes away.
+        if bytes.len() <= room {
+            self.buffer.extend_from_slice(bytes);
+            return bytes.len();
+        }
+        self.buffer.extend_from_slice(bytes.get(..room).unwrap_or_default());
+        room
     }
 
     /// Forgets what was written from `len` on: a caller may put a block of fixed size, which is faster, and cut it.
