@@ -34,8 +34,8 @@ impl Waiting {
     /// never.
     ///
     /// While pending, `waker` is called at the grant and when the pool closes, on the thread that gave memory back or
-    /// closed: it may only signal. It is not called at the deadline: poll again then. After an outcome there is nothing
-    /// more to come but [`PoolError::Closed`].
+    /// closed: it may only signal, and must own nothing of the pool's. It is not called at the deadline: poll again
+    /// then. After an outcome there is nothing more to come but [`PoolError::Closed`].
     pub fn poll(
         &mut self,
         now: Duration,
