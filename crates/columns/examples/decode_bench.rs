@@ -26,7 +26,7 @@ fn batch(case: &Case) -> (Vec<u8>, usize) {
     let headers = if case.headers { &header[..] } else { NO_HEADERS };
     let mut builder = BatchBuilder::new(BATCH_BYTES);
     let mut at = 1_700_000_000_000;
-    while builder.append(at, key.as_deref(), Some(&value), headers.iter().copied()) {
+    while builder.append(at, key.as_deref(), Some(&value), headers.iter().copied()).is_ok() {
         at += 1;
     }
     let records = builder.records() as usize;
@@ -95,7 +95,7 @@ fn main() {
                 let mut at = 0;
                 while at < rows.len() {
                     let mut builder = BatchBuilder::new(BATCH_BYTES);
-                    at += append(&rows, at..rows.len(), &mut builder, 1_700_000_000_000);
+                    at += append(&rows, at..rows.len(), &mut builder, 1_700_000_000_000).rows;
                     let batch = builder.finish(ProducerStamp::NONE, Codec::None, None);
                     std::hint::black_box(batch.is_ok());
                 }
@@ -122,7 +122,7 @@ fn codecs() {
                     seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                     *byte = seed.to_be_bytes()[0] / 16;
                 }
-                if !builder.append(0, None, Some(&value), NO_HEADERS.iter().copied()) {
+                if builder.append(0, None, Some(&value), NO_HEADERS.iter().copied()).is_err() {
                     let records = builder.records() as usize;
                     let batch = builder.finish(ProducerStamp::NONE, codec, None);
                     break (batch.map(|batch| batch.to_vec()).unwrap_or_default(), records);

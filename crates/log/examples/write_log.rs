@@ -59,7 +59,9 @@ fn main() -> Result<(), Box<dyn Error>> {
             now.wall_ms += 1;
             let (key, value) = (format!("key-{n}"), format!("value {} of batch {n}", now.wall_ms));
             let header = Header { key: b"codec", value: Some(codec.name().as_bytes()) };
-            batch.append(now.wall_ms, Some(key.as_bytes()), Some(value.as_bytes()), [header]);
+            batch
+                .append(now.wall_ms, Some(key.as_bytes()), Some(value.as_bytes()), [header])
+                .map_err(|why| format!("{why:?}"))?;
         }
         let stamp =
             ProducerStamp { producer_id: 42, epoch: 0, base_sequence: sequence, transactional: false };

@@ -167,7 +167,7 @@ mod tests {
     /// A batch that is 8 MB of records once decompressed, and says that it has one more than that.
     fn lying() -> Vec<u8> {
         let mut builder = BatchBuilder::new(16 << 20);
-        assert!(builder.append(0, None, Some(&vec![0; 8 << 20]), NO_HEADERS.iter().copied()));
+        builder.append(0, None, Some(&vec![0; 8 << 20]), NO_HEADERS.iter().copied()).unwrap();
         let mut batch = builder.finish(ProducerStamp::NONE, Codec::Zstd, None).unwrap().to_vec();
         let mut header = BatchHeader::parse(&batch).unwrap();
         header.records_count += 1;

@@ -17,6 +17,12 @@ impl Clock {
         Self { start: Instant::now() }
     }
 
+    /// Time since the start, finer than `mono_ms`.
+    #[must_use]
+    pub fn elapsed(&self) -> Duration {
+        self.start.elapsed()
+    }
+
     /// The present: milliseconds since the start, and since the Unix epoch.
     #[must_use]
     pub fn now(&self) -> Now {

@@ -46,9 +46,10 @@ impl Lease {
         self.chunk_bytes
     }
 
-    /// Reserves so many more, all or nothing, without waiting; see [`crate::BufferPool::try_take`].
+    /// Reserves so many more, all or nothing, without waiting; see [`crate::BufferPool::try_take`]. The heap always has
+    /// more.
     pub fn try_grow(&mut self, chunks: usize) -> bool {
-        let taken = self.pool.as_ref().is_some_and(|pool| pool.try_take(chunks));
+        let taken = self.pool.as_ref().is_none_or(|pool| pool.try_take(chunks));
         if taken {
             self.chunks += chunks;
         }

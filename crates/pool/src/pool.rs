@@ -82,6 +82,12 @@ impl BufferPool {
         }
     }
 
+    /// Bytes that a newcomer could have without waiting.
+    #[must_use]
+    pub fn available(&self) -> u64 {
+        self.shared.lock().ledger.available()
+    }
+
     /// How many callers are in the queue. While there are any, open batches should go out before their time.
     #[must_use]
     pub fn waiting(&self) -> usize {

@@ -121,7 +121,7 @@ impl<D: Disk> Broker<D> {
         let (now, leader_epoch) = (self.now, self.store.leader_epoch());
         let mut builder = BatchBuilder::new(usize::try_from(i32::MAX).unwrap_or(usize::MAX));
         for (key, value) in entries {
-            if !builder.append(now.wall_ms, Some(key), value.as_deref(), NO_HEADERS.iter().copied()) {
+            if builder.append(now.wall_ms, Some(key), value.as_deref(), NO_HEADERS.iter().copied()).is_err() {
                 return Err(failed);
             }
         }

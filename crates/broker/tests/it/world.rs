@@ -241,7 +241,7 @@ fn flatten(response: &Response<MemoryFile>) -> Bytes {
 pub(crate) fn batch_with(timestamp: i64, values: &[&str], stamp: ProducerStamp, codec: Codec) -> Bytes {
     let mut builder = BatchBuilder::new(1 << 24);
     for value in values {
-        assert!(builder.append(timestamp, None, Some(value.as_bytes()), NO_HEADERS.iter().copied()));
+        builder.append(timestamp, None, Some(value.as_bytes()), NO_HEADERS.iter().copied()).unwrap();
     }
     builder.finish(stamp, codec, None).unwrap().to_vec().into()
 }

@@ -42,7 +42,6 @@ const UNSUPPORTED: &[(&str, &str)] = &[
     ("group.remote.assignor", "the group protocol of KIP-848 is not supported yet"),
     ("internal.throw.on.fetch.stable.offset.unsupported", "it is internal to Kafka's own consumer"),
     ("share.", "share groups are not supported yet"),
-    ("buffer.memory.allocation.strategy", "there is one way of allocating"),
 ];
 
 const NO_SERIALIZERS: &str = "there are no serializers: keys and values are bytes and Arrow columns";

@@ -1,5 +1,7 @@
 //! The table of options.
 
+use headrace_pool::AllocationStrategy;
+
 use super::value::{
     Acks, Assignor, AutoOffsetReset, CompressionType, Endpoint, IsolationLevel, Partitioner, ValueType,
 };
@@ -101,6 +103,9 @@ options! {
         "The size at which a batch is closed. Kafka's own producer takes 16384 by default.";
     buffer_memory: u64 = "buffer.memory", bytes(1, LONG_MAX), Some("33554432"), false,
         "Memory for batches that are open, waiting or on their way.";
+    buffer_memory_allocation_strategy: AllocationStrategy = "buffer.memory.allocation.strategy",
+        Kind::Choice(&["full", "incremental"]), Some("full"), false,
+        "What an open batch takes of it: all of batch.size (full), or what its records need, in chunks of 16 KiB (incremental; KIP-1332), which leaves room for more partitions.";
     max_block_ms: u64 = "max.block.ms", ms(0), Some("60000"), false,
         "How long a send may wait for memory and for the topic's metadata, both together.";
     max_request_size: u32 = "max.request.size", bytes(1, INT_MAX), Some("1048576"), false,

@@ -1,5 +1,7 @@
 //! The types that option values are turned into.
 
+use headrace_pool::AllocationStrategy;
+
 use std::fmt;
 
 use super::Kind;
@@ -77,6 +79,12 @@ impl FromText for Option<String> {
 impl FromText for Option<u32> {
     fn from_text(text: Option<&str>, kind: Kind) -> Result<Self, String> {
         i64::from_text(text, kind).map(|n| u32::try_from(n).ok())
+    }
+}
+
+impl FromText for AllocationStrategy {
+    fn from_text(text: Option<&str>, kind: Kind) -> Result<Self, String> {
+        text.and_then(|text| text.parse().ok()).ok_or_else(|| kind.accepted())
     }
 }
 

@@ -2,15 +2,16 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
+use headrace_pool::{AllocationStrategy, BufferPool, Lease, PoolConfig};
 use headrace_wire::compression::Codec;
 use headrace_wire::records::{BatchBuilder, BatchHeader, ClosedBatch, Header, RecordError};
 use headrace_wire::time::Now;
 
-use super::batch::{BatchId, Body, PartitionKey, SealJob, Sealed, Slot, charge_for};
+use super::batch::{BatchId, Body, PartitionKey, SealJob, Sealed, Slot};
 use super::error::AppendError;
 use super::partitioner::partition_of_key;
-use super::pool::Pool;
 use super::topics::{TOPICS_MAX, TopicState, Topics};
 use crate::error::Error;
 use crate::options::{CompressionType, Partitioner, ProducerConfig};
@@ -19,8 +20,6 @@ use crate::options::{CompressionType, Partitioner, ProducerConfig};
 const RECORD_OVERHEAD_BYTES: usize = 36;
 /// Most bytes that a header has around its key and value.
 pub(super) const HEADER_OVERHEAD_BYTES: usize = 10;
-/// Free bytes at which callers that found the buffer full look again, at most a quarter of it.
-const ROOM_BYTES: u64 = 1 << 20;
 
 /// What the accumulator has to know of the options.
 #[derive(Debug, Clone)]
@@ -33,6 +32,8 @@ pub struct AccumulatorConfig {
     pub request_bytes_max: usize,
     /// `buffer.memory`: bytes of all batches that are not done.
     pub buffer_bytes: u64,
+    /// `buffer.memory.allocation.strategy`.
+    pub strategy: AllocationStrategy,
     /// `compression.type`.
     pub codec: Codec,
     /// `compression.<type>.level`; `None` is the codec's own default.
@@ -64,6 +65,7 @@ impl AccumulatorConfig {
             linger_ms: config.linger_ms,
             request_bytes_max: config.max_request_size as usize,
             buffer_bytes: config.buffer_memory,
+            strategy: config.buffer_memory_allocation_strategy,
             codec,
             level,
             delivery_timeout_ms: config.delivery_timeout_ms,
@@ -119,7 +121,6 @@ pub struct Appended {
 pub(super) struct Taken {
     pub(super) id: BatchId,
     pub(super) created_ms: u64,
-    pub(super) charged: u64,
     pub(super) batch: ClosedBatch,
 }
 
@@ -145,17 +146,13 @@ enum Gate {
 #[derive(Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "signals that rise and fall on their own")]
 struct Signals {
-    /// A caller found the pool full: open batches go out before their time, so that memory comes back.
-    pressure: bool,
     /// Something has happened that the engine must see: an open batch has its linger time, a closed one can go.
     news: bool,
     /// The engine was told to wake and has not come yet.
     wake_pending: bool,
-    /// A caller was turned away and may be waiting.
+    /// A caller did not know the topic and may be waiting.
     turned_away: bool,
-    /// Memory came back since a caller was last told to look again.
-    released: bool,
-    /// Something else that callers wait for has happened: a topic became known, the producer closed.
+    /// What such callers wait for has happened: a topic became known, the producer closed.
     decided: bool,
 }
 
@@ -164,7 +161,7 @@ struct Signals {
 #[derive(Debug)]
 pub struct Accumulator {
     config: AccumulatorConfig,
-    pool: Pool,
+    pool: BufferPool,
     gate: Gate,
     topics: Topics,
     /// Partitions with slots.
@@ -183,7 +180,11 @@ impl Accumulator {
     #[must_use]
     pub fn new(config: AccumulatorConfig) -> Self {
         Self {
-            pool: Pool::new(config.buffer_bytes),
+            pool: BufferPool::new(PoolConfig {
+                buffer_bytes: config.buffer_bytes,
+                batch_bytes: config.batch_bytes,
+                strategy: config.strategy,
+            }),
             topics: Topics::new(config.seed),
             config,
             gate: Gate::Open,
@@ -196,22 +197,10 @@ impl Accumulator {
         }
     }
 
-    /// `buffer.memory`, in bytes.
+    /// The memory of all batches.
     #[must_use]
-    pub fn buffer_bytes_total(&self) -> u64 {
-        self.pool.total()
-    }
-
-    /// Bytes of `buffer.memory` that are free.
-    #[must_use]
-    pub fn buffer_bytes_free(&self) -> u64 {
-        self.pool.free()
-    }
-
-    /// Bytes of `buffer.memory` that batches hold.
-    #[must_use]
-    pub fn buffer_bytes_held(&self) -> u64 {
-        self.pool.held()
+    pub fn pool(&self) -> &BufferPool {
+        &self.pool
     }
 
     /// Batches that are not done.
@@ -238,17 +227,18 @@ impl Accumulator {
         &mut self,
         now: Now,
         record: &RecordRef<'_>,
+        lease: &mut Lease,
     ) -> Result<(BatchId, u32), AppendError> {
         let topic = self.topic_for_append(record.topic)?;
         let bytes = record.bytes_max();
         let (key, sticky) = self.choose(topic, record.partition, record.key, bytes)?;
         let timestamp = record.timestamp_ms.unwrap_or(now.wall_ms);
-        self.make_room(now, key, bytes, false)?;
+        self.make_room(now, key, (bytes, bytes), lease)?;
         let slot = self.open_slot(key).ok_or(AppendError::Closed)?;
         let Body::Open(builder) = &mut slot.body else { return Err(AppendError::Closed) };
         let index = builder.records();
         let before = builder.estimated_size();
-        if !builder.append(timestamp, record.key, record.value, record.headers.iter().copied()) {
+        if builder.append(timestamp, record.key, record.value, record.headers.iter().copied()).is_err() {
             self.remove_if_empty(key);
             return Err(self.too_large(key, bytes, "max.request.size"));
         }
@@ -360,77 +350,62 @@ impl Accumulator {
         if size > self.config.request_bytes_max {
             return Err(self.too_large(key, bytes, "max.request.size"));
         }
-        if charge_for(size) > self.pool.total() {
+        if self.pool.config().bytes_of(self.pool.config().chunks_for(size)) > self.config.buffer_bytes {
             return Err(self.too_large(key, bytes, "buffer.memory"));
         }
         Ok(())
     }
 
-    /// Sees to it that the partition's last batch is open and has room and memory for `bytes` more. `sure` says that
-    /// the memory was seen to be there.
+    /// Sees to it that the partition's last batch is open and has room and memory for `bytes` more: from `lease` first,
+    /// then from the pool. A batch that cannot grow takes no more, so that it goes out and its memory comes back. Who has
+    /// to wait does so for `wish` bytes, as far as that is modest: to be woken costs as much as to encode some hundred
+    /// records.
     pub(super) fn make_room(
         &mut self,
         now: Now,
         key: PartitionKey,
-        bytes: usize,
-        sure: bool,
+        (bytes, wish): (usize, usize),
+        lease: &mut Lease,
     ) -> Result<(), AppendError> {
         self.check_size(key, bytes)?;
         let batch_bytes = self.config.batch_bytes;
-        let Some(slot) = self.open_slot(key) else { return self.open_batch(now, key, bytes, sure) };
-        let Body::Open(builder) = &slot.body else { return self.open_batch(now, key, bytes, sure) };
-        let size = builder.estimated_size().saturating_add(bytes);
-        if size > batch_bytes {
+        if let Some(Slot { body: Body::Open(builder), .. }) = self.open_slot(key) {
+            let room = builder.estimated_size().saturating_add(bytes) <= batch_bytes;
+            if room && builder.reserve_from(lease, bytes) {
+                return Ok(());
+            }
             self.seal_last(key);
-            return self.open_batch(now, key, bytes, sure);
         }
-        if self.charge_to(key, charge_for(size), sure) { Ok(()) } else { Err(self.full()) }
+        // With `full`, a batch.size beyond buffer.memory is all of that.
+        let all =
+            usize::try_from(self.config.buffer_bytes / self.pool.config().bytes_of(1)).unwrap_or(usize::MAX);
+        let chunks = self.pool.config().chunks_to_open(bytes.saturating_add(BatchHeader::LEN)).min(all);
+        let mut own = self.pool.empty_lease();
+        let missing = chunks - lease.move_to(&mut own, chunks);
+        if missing > 0 && !own.try_grow(missing) {
+            // A caller that waits holds nothing.
+            drop(own);
+            lease.shrink_to(0);
+            let quarter = usize::try_from(self.config.buffer_bytes / 4).unwrap_or(usize::MAX);
+            let wished = self.pool.config().chunks_for(wish.min(quarter));
+            return Err(self.full(now, wished.max(chunks)));
+        }
+        self.open_batch(now, key, own);
+        Ok(())
     }
 
-    /// Sees to it that the partition's open batch has `bytes` reserved; changes nothing if there are not enough,
-    /// unless `sure`.
-    pub(super) fn charge_to(&mut self, key: PartitionKey, bytes: u64, sure: bool) -> bool {
-        let Some(slot) = self.topics.partition_mut(key).slots.back_mut() else { return false };
-        let grow = bytes.saturating_sub(slot.charged);
-        let fits = self.pool.try_reserve(grow, sure);
-        if fits {
-            slot.charged += grow;
-        }
-        fits
-    }
-
-    /// Gives back what was reserved for the partition's open batch beyond its chunks.
-    pub(super) fn charge_what_is_used(&mut self, key: PartitionKey) {
-        let Some(Slot { charged, body: Body::Open(builder), .. }) = self.open_slot(key) else { return };
-        let surplus = charged.saturating_sub(charge_for(builder.estimated_size()));
-        *charged -= surplus;
-        // Nobody was turned away meanwhile: the lock was held.
-        self.pool.release(surplus);
-    }
-
-    fn open_batch(
-        &mut self,
-        now: Now,
-        key: PartitionKey,
-        bytes: usize,
-        sure: bool,
-    ) -> Result<(), AppendError> {
-        let charged = charge_for(bytes.saturating_add(BatchHeader::LEN));
-        if !self.pool.try_reserve(charged, sure) {
-            return Err(self.full());
-        }
+    fn open_batch(&mut self, now: Now, key: PartitionKey, lease: Lease) {
         let id = BatchId(self.next_id);
         self.next_id += 1;
         self.outstanding.insert(id);
         self.signals.news = true;
-        let builder = BatchBuilder::new(self.config.batch_bytes);
+        let builder = BatchBuilder::with_lease(self.config.batch_bytes, lease);
         let partition = self.topics.partition_mut(key);
-        partition.slots.push_back(Slot { id, created_ms: now.mono_ms, charged, body: Body::Open(builder) });
+        partition.slots.push_back(Slot { id, created_ms: now.mono_ms, body: Body::Open(builder) });
         if !partition.active {
             partition.active = true;
             self.active.push(key);
         }
-        Ok(())
     }
 
     /// Takes back a batch that was opened for a record which then did not go in.
@@ -441,20 +416,23 @@ impl Accumulator {
             && let Some(slot) = partition.slots.pop_back()
         {
             self.outstanding.remove(&slot.id);
-            self.release(slot.charged);
         }
     }
 
-    fn full(&mut self) -> AppendError {
-        self.signals.pressure = true;
-        self.signals.turned_away = true;
+    /// Takes a place in the pool's queue, for so many chunks.
+    fn full(&mut self, now: Now, chunks: usize) -> AppendError {
+        // The engine sends open batches before their time while somebody waits.
         self.signals.news = true;
-        AppendError::Full
+        match self.pool.wait(chunks, Duration::from_millis(now.mono_ms)) {
+            Ok(waiting) => AppendError::Full(waiting),
+            // More than all memory was seen before, so the pool is closed.
+            Err(_) => AppendError::Closed,
+        }
     }
 
     pub(super) fn too_large(&self, key: PartitionKey, bytes: usize, option: &'static str) -> AppendError {
         let limit = if option == "buffer.memory" {
-            self.pool.total()
+            self.config.buffer_bytes
         } else {
             u64::try_from(self.config.request_bytes_max).unwrap_or(u64::MAX)
         };
@@ -503,19 +481,11 @@ impl Accumulator {
     /// Puts a sealed batch back into its place.
     pub(super) fn sealed(&mut self, sealed: Sealed) {
         let Sealed { key, id, body } = sealed;
-        let size = match &body {
-            Body::Closed(batch) => charge_for(batch.size()),
-            _ => u64::MAX,
-        };
         // A batch that is gone has run out of time meanwhile.
         let Some(slot) = self.topics.partition_mut(key).slots.iter_mut().find(|slot| slot.id == id) else {
             return;
         };
         slot.body = body;
-        // What compression saved comes back; what it cost, a few bytes on noise, is not charged.
-        let surplus = slot.charged.saturating_sub(size);
-        slot.charged -= surplus;
-        self.release(surplus);
         self.signals.news = true;
     }
 
@@ -531,21 +501,13 @@ impl Accumulator {
         self.topics.take_wanted()
     }
 
-    /// Whether a caller that was turned away should look again. It is not told for every batch that ends, since to wake
-    /// a thread costs as much as to encode some hundred records: enough memory must be there for a good turn, unless
-    /// nothing is on its way (`idle`), when waiting would not bring more.
-    pub(super) fn take_room(&mut self, idle: bool) -> bool {
+    /// Whether a caller that did not know its topic should look again.
+    pub(super) fn take_decided(&mut self) -> bool {
         let signals = &mut self.signals;
-        let enough = idle || self.pool.free() >= ROOM_BYTES.min(self.pool.total() / 4);
-        let room = signals.turned_away && (signals.decided || signals.released && enough);
-        if room {
-            // Whoever still finds too little will say so again.
-            signals.pressure = false;
-        }
-        if room || !signals.turned_away {
-            (signals.turned_away, signals.released, signals.decided) = (false, false, false);
-        }
-        room
+        let tell = signals.turned_away && signals.decided;
+        signals.turned_away &= !tell;
+        signals.decided = false;
+        tell
     }
 
     pub(super) fn topic_names(&self) -> impl Iterator<Item = (u32, &Arc<str>)> {
@@ -602,10 +564,12 @@ impl Accumulator {
         sendable: impl Fn(PartitionKey, Option<i32>) -> bool,
     ) -> Vec<SealJob> {
         let mut jobs = self.take_jobs();
+        // Memory comes back only from what is sent.
+        let pressure = self.pool.waiting() > 0;
         for key in &self.active {
             let partition = self.topics.partition_mut(*key);
             let Some(slot) = partition.slots.front_mut() else { continue };
-            let due = self.signals.pressure
+            let due = pressure
                 || slot.id.0 < self.hurry_below
                 || slot.created_ms.saturating_add(self.config.linger_ms) <= now.mono_ms;
             if due && matches!(slot.body, Body::Open(_)) && sendable(*key, partition.leader) {
@@ -629,9 +593,7 @@ impl Accumulator {
         let slots = &mut self.topics.partition_mut(key).slots;
         let slot = slots.pop_front()?;
         match slot.body {
-            Body::Closed(batch) => {
-                Some(Taken { id: slot.id, created_ms: slot.created_ms, charged: slot.charged, batch })
-            }
+            Body::Closed(batch) => Some(Taken { id: slot.id, created_ms: slot.created_ms, batch }),
             body => {
                 slots.push_front(Slot { body, ..slot });
                 None
@@ -654,14 +616,12 @@ impl Accumulator {
 
     fn drop_where(&mut self, dead: impl Fn(&Slot) -> bool) -> Vec<Dropped> {
         let mut dropped = Vec::new();
-        let mut released = 0;
         for &key in &self.active {
             let partition = self.topics.partition_mut(key);
             // From the front only: batches behind are younger, and a partition's batches end in order.
             while partition.slots.front().is_some_and(&dead)
                 && let Some(slot) = partition.slots.pop_front()
             {
-                released += slot.charged;
                 let records = slot.body.records();
                 let why = match slot.body {
                     Body::Broken { why, .. } => Some(why),
@@ -673,7 +633,6 @@ impl Accumulator {
         for batch in &dropped {
             self.outstanding.remove(&batch.id);
         }
-        self.release(released);
         dropped
     }
 
@@ -698,14 +657,6 @@ impl Accumulator {
         self.outstanding.remove(&id);
     }
 
-    /// Gives memory back.
-    pub(super) fn release(&mut self, bytes: u64) {
-        if bytes > 0 {
-            self.pool.release(bytes);
-            self.signals.released = true;
-        }
-    }
-
     /// Ends the waiting of open batches; the id returned is above all of them.
     pub(super) fn hurry(&mut self) -> BatchId {
         self.hurry_below = self.next_id;
@@ -722,13 +673,18 @@ impl Accumulator {
         if matches!(self.gate, Gate::Open) {
             self.gate = Gate::Closed;
         }
-        self.signals.decided = true;
+        self.end_waits();
     }
 
     /// No more appends, for a reason that every caller is told.
     pub(super) fn fail(&mut self, error: Error) {
         self.gate = Gate::Failed(error);
+        self.end_waits();
+    }
+
+    fn end_waits(&mut self) {
         self.signals.decided = true;
+        self.pool.close();
     }
 }
 

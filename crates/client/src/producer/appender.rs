@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use headrace_pool::{BufferPool, Lease};
 use headrace_wire::time::Now;
 
 use super::accumulator::{Accumulator, Appended, RecordRef};
@@ -31,6 +32,12 @@ impl Appender {
         Self { shared, wake }
     }
 
+    /// The memory of all batches.
+    #[must_use]
+    pub fn pool(&self) -> BufferPool {
+        self.lock().pool().clone()
+    }
+
     /// The accumulator under its lock.
     ///
     /// A caller that panicked under the lock has left whole batches behind at worst one record short, so the lock is
@@ -39,16 +46,18 @@ impl Appender {
         lock(&self.shared)
     }
 
-    /// Appends one record. `placed` is told batch and index before the engine can report the batch as done; it runs
+    /// Appends one record. `lease` is what a wait for memory has brought ([`AppendError::Full`]). `placed` is told batch and index before the engine can report the batch as done; it runs
     /// under the lock and must be short.
     pub fn append_record(
         &self,
         now: Now,
         record: &RecordRef<'_>,
+        lease: Option<Lease>,
         placed: impl FnOnce(BatchId, u32),
     ) -> Result<Appended, AppendError> {
         self.with(|accumulator| {
-            let (batch, index) = accumulator.append_record(now, record)?;
+            let mut lease = lease.unwrap_or_else(|| accumulator.pool().empty_lease());
+            let (batch, index) = accumulator.append_record(now, record, &mut lease)?;
             placed(batch, index);
             Ok(Appended { batch, index })
         })

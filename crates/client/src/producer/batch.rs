@@ -1,7 +1,7 @@
 //! A batch before it is sent: open, being sealed, closed.
 
 use headrace_wire::compression::Codec;
-use headrace_wire::records::{BatchBuilder, CHUNK_BYTES, ClosedBatch, RecordError};
+use headrace_wire::records::{BatchBuilder, ClosedBatch, RecordError};
 
 /// Names a batch of one producer. Later batches have greater ids, across all partitions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -27,8 +27,6 @@ pub(super) struct Slot {
     pub(super) id: BatchId,
     /// When its first record came, in `Now::mono_ms`.
     pub(super) created_ms: u64,
-    /// Bytes reserved in the pool.
-    pub(super) charged: u64,
     pub(super) body: Body,
 }
 
@@ -50,14 +48,6 @@ pub(super) enum Body {
 }
 
 impl Body {
-    /// Bytes of an open batch so far; 0 for others.
-    pub(super) fn bytes(&self) -> usize {
-        match self {
-            Self::Open(builder) => builder.estimated_size(),
-            _ => 0,
-        }
-    }
-
     pub(super) fn records(&self) -> u32 {
         match self {
             Self::Open(builder) => builder.records(),
@@ -95,10 +85,4 @@ pub(super) struct Sealed {
     pub(super) key: PartitionKey,
     pub(super) id: BatchId,
     pub(super) body: Body,
-}
-
-/// Bytes to reserve for a batch of `bytes`: whole chunks, since that is what a builder allocates.
-pub(super) fn charge_for(bytes: usize) -> u64 {
-    // A usize has at most 64 bits on every platform.
-    u64::try_from(bytes.div_ceil(CHUNK_BYTES).saturating_mul(CHUNK_BYTES)).unwrap_or(u64::MAX)
 }

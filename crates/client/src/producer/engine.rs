@@ -35,8 +35,6 @@ pub struct ProducerEngine {
     /// Those of them with batches on their way.
     busy: BTreeSet<PartitionKey>,
     nodes: HashMap<i32, Node>,
-    /// Memory of batches that were given up on the wire: free when their call has ended.
-    held_by_wire: HashMap<BatchId, u64>,
     /// Where the next request of many partitions starts.
     rotation: usize,
     cluster_seen: Option<u64>,
@@ -95,10 +93,8 @@ impl Asked {
 enum Fate {
     /// The broker said no.
     Refused,
-    /// Its call has ended, and nobody knows.
+    /// Nobody knows.
     Unknown,
-    /// It may still stand in a connection's queue.
-    OnItsWay,
 }
 
 #[derive(Debug, Default)]
@@ -153,7 +149,6 @@ impl ProducerEngine {
             partitions: HashMap::new(),
             busy: BTreeSet::new(),
             nodes: HashMap::new(),
-            held_by_wire: HashMap::new(),
             rotation: 0,
             cluster_seen: None,
             flushes: VecDeque::new(),
@@ -264,11 +259,6 @@ impl ProducerEngine {
         let Tag::Produce { node, entries } = tag else { return };
         let sender = self.nodes.entry(node).or_default();
         sender.in_flight = sender.in_flight.saturating_sub(1);
-        for entry in &entries {
-            if let Some(charged) = self.held_by_wire.remove(&entry.id) {
-                accumulator.release(charged);
-            }
-        }
         let response = match result {
             Ok(response) => response,
             Err(error) => {
@@ -450,7 +440,7 @@ impl ProducerEngine {
                 None => "no answer to the request it is in".to_owned(),
             });
             let error = self.too_late(accumulator, key, detail.unwrap_or_default());
-            self.give_up(accumulator, key, id, Fate::OnItsWay, error);
+            self.give_up(accumulator, key, id, Fate::Unknown, error);
         }
         for dropped in accumulator.drop_dead(now) {
             let Dropped { key, id, records, why } = dropped;
@@ -500,12 +490,7 @@ impl ProducerEngine {
         error: Error,
     ) {
         let Some(sending) = self.partitions.get_mut(&key) else { return };
-        let on_wire = fate == Fate::OnItsWay && sending.is_in_flight(id);
-        let Some(mut out) = sending.give_up(id, fate == Fate::Refused) else { return };
-        if on_wire {
-            // Its bytes may still stand in a connection's queue: the memory is not free before the call ends.
-            self.held_by_wire.insert(id, std::mem::take(&mut out.charged));
-        }
+        let Some(out) = sending.give_up(id, fate == Fate::Refused) else { return };
         self.done(accumulator, key, &out, Err(error));
     }
 
@@ -516,7 +501,6 @@ impl ProducerEngine {
         out: &Outgoing,
         result: Result<BatchAck, Error>,
     ) {
-        accumulator.release(out.charged);
         let Some(sending) = self.partitions.get_mut(&key) else { return };
         sending.end(out.id, out.batch.records(), result);
         while let Some(Ended { id: batch, records, result }) = sending.next_ended() {
@@ -631,8 +615,7 @@ impl ProducerEngine {
                     continue;
                 }
                 let Some(taken) = accumulator.take_front(key) else { continue };
-                let stamp =
-                    sending.send((taken.id, taken.created_ms, taken.charged), taken.batch.clone(), identity);
+                let stamp = sending.send(taken.id, taken.created_ms, taken.batch.clone(), identity);
                 (taken.id, taken.batch.stamp(stamp))
             };
             self.busy.insert(key);
@@ -673,7 +656,6 @@ impl ProducerEngine {
             if accumulator.batches_outstanding() == 0 {
                 self.end_flushes(accumulator);
                 self.core.close();
-                self.held_by_wire.drain().for_each(|(_, charged)| accumulator.release(charged));
                 let ops = closing.ops.drain(..);
                 self.events.extend(ops.map(|op| ProducerEvent::Done { op, result: result.clone() }));
                 closing.closed = true;
@@ -681,9 +663,8 @@ impl ProducerEngine {
             self.closing = Some(closing);
         }
         self.end_flushes(accumulator);
-        let idle = self.nodes.values().all(|node| node.in_flight == 0);
-        if accumulator.take_room(idle) {
-            self.events.push_back(ProducerEvent::Room);
+        if accumulator.take_decided() {
+            self.events.push_back(ProducerEvent::TopicsDecided);
         }
     }
 

@@ -15,7 +15,6 @@ mod batch;
 mod engine;
 mod error;
 mod partitioner;
-mod pool;
 mod request;
 mod rows;
 mod sequence;
@@ -69,8 +68,8 @@ pub enum ProducerEvent {
         /// Where it lies, or why it does not, or may not.
         result: Result<BatchAck, Error>,
     },
-    /// Callers that were turned away with [`AppendError::Full`] or [`AppendError::NeedMetadata`] should look again.
-    Room,
+    /// Callers that were turned away with [`AppendError::NeedMetadata`] should look again.
+    TopicsDecided,
     /// A flush or close has ended.
     Done {
         /// Of the command.

@@ -3,13 +3,14 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use headrace_columns::encode::{Rows, append};
-use headrace_wire::records::{BatchHeader, CHUNK_BYTES};
+use headrace_columns::encode::{Rows, Taken, append};
+use headrace_pool::{AllocationStrategy, Lease};
+use headrace_wire::records::BatchHeader;
 use headrace_wire::time::Now;
 
 use super::accumulator::{Accumulator, HEADER_OVERHEAD_BYTES, record_bytes_max};
 use super::appender::Appender;
-use super::batch::{BatchId, Body, PartitionKey, charge_for};
+use super::batch::{BatchId, Body, PartitionKey};
 use super::error::AppendError;
 use crate::error::Error;
 
@@ -26,7 +27,8 @@ const BYTES_PER_TURN: usize = 1 << 20;
 impl Appender {
     /// Appends the rows `range` of an Arrow batch from its start on, and says how many: all, or as many as fit into one
     /// turn (about a mebibyte), or all before the first that cannot be taken; call again with the rest. At least one,
-    /// or an error about the first. `topic` is for all rows; without it each row names its own.
+    /// or an error about the first. `topic` is for all rows; without it each row names its own. `lease` is what a wait
+    /// for memory has brought ([`AppendError::Full`]).
     ///
     /// `placed` is told how many rows went into which batch before the engine can report the batch as done; it runs
     /// under the lock and must be short.
@@ -36,6 +38,7 @@ impl Appender {
         topic: Option<&str>,
         rows: &Rows,
         range: Range<usize>,
+        lease: Option<Lease>,
         mut placed: impl FnMut(BatchId, u32),
     ) -> Result<usize, AppendError> {
         let until = range.end.min(rows.len()).min(range.start.saturating_add(ROWS_PER_TURN));
@@ -45,12 +48,13 @@ impl Appender {
         self.with(|accumulator| {
             let turn = Turn { now, rows, until };
             let mut tally = Tally::default();
+            let mut lease = lease.unwrap_or_else(|| accumulator.pool().empty_lease());
             let ignore_keys = accumulator.config().ignore_keys;
             let result = match topic {
                 Some(topic) if !rows.has_partitions() && (ignore_keys || !rows.has_keys()) => {
-                    accumulator.append_free_rows(&turn, topic, range.start, &mut tally)
+                    accumulator.append_free_rows(&turn, topic, range.start, &mut lease, &mut tally)
                 }
-                _ => accumulator.append_bound_rows(&turn, topic, range.start, &mut tally),
+                _ => accumulator.append_bound_rows(&turn, topic, range.start, &mut lease, &mut tally),
             };
             tally.batches.iter().for_each(|(batch, rows)| placed(*batch, *rows));
             match result {
@@ -96,6 +100,7 @@ impl Accumulator {
         turn: &Turn<'_>,
         topic: &str,
         from: usize,
+        lease: &mut Lease,
         tally: &mut Tally,
     ) -> Result<(), AppendError> {
         let topic = self.topic_for_append(topic)?;
@@ -104,7 +109,7 @@ impl Accumulator {
         while row < turn.until && bytes < BYTES_PER_TURN {
             let size = turn.bytes_max(row);
             let key = self.sticky_with_room(topic, size);
-            let filled = self.fill_batch(turn, key, row..turn.until, tally)?;
+            let filled = self.fill_batch(turn, key, row..turn.until, lease, tally)?;
             row += filled.rows;
             bytes += filled.bytes;
             self.count_sticky(topic, filled.bytes, filled.ended);
@@ -117,31 +122,40 @@ impl Accumulator {
         &mut self,
         turn: &Turn<'_>,
         key: PartitionKey,
-        rows: Range<usize>,
+        mut rows: impl Iterator<Item = usize> + Clone,
+        lease: &mut Lease,
         tally: &mut Tally,
     ) -> Result<Filled, AppendError> {
-        let size = turn.bytes_max(rows.start);
-        self.make_room(turn.now, key, size, false)?;
-        // Memory for as much as the batch may still take; what it does not need comes back at once.
-        let whole = charge_for(self.config().batch_bytes);
-        let until = if self.charge_to(key, whole, false) { rows.end } else { rows.start + 1 };
+        let Some(first) = rows.clone().next() else { return Ok(Filled { rows: 0, bytes: 0, ended: false }) };
+        let size = turn.bytes_max(first);
+        let wish = rows.size_hint().0.saturating_mul(size).min(BYTES_PER_TURN);
+        self.make_room(turn.now, key, (size, wish), lease)?;
+        let strategy = self.pool().config().strategy;
         let Some(slot) = self.open_slot(key) else { return Err(AppendError::Closed) };
         let Body::Open(builder) = &mut slot.body else { return Err(AppendError::Closed) };
         let before = builder.estimated_size();
-        let taken = append(turn.rows, rows.start..until, builder, turn.now.wall_ms);
+        // The batch grows into what the caller holds before it asks the pool.
+        lease.move_to(builder.lease_mut(), lease.chunks());
+        let taken = append(turn.rows, &mut rows, builder, turn.now.wall_ms);
+        let keep = match strategy {
+            AllocationStrategy::Full => builder.chunks_to_limit(),
+            AllocationStrategy::Incremental => 0,
+        };
+        let surplus = builder.lease_mut().chunks().saturating_sub(keep);
+        builder.lease_mut().move_to(lease, surplus);
         let (batch, bytes) = (slot.id, builder.estimated_size() - before);
-        self.charge_what_is_used(key);
-        if taken == 0 {
+        if taken.rows == 0 {
             return Err(self.refused(key, size));
         }
-        tally.add(key, batch, taken);
-        let ended = if rows.start + taken < until {
-            self.seal_last(key);
-            true
-        } else {
-            self.seal_if_full(key)
+        tally.add(key, batch, taken.rows);
+        let ended = match taken {
+            Taken { stopped: Some(_), .. } => {
+                self.seal_last(key);
+                true
+            }
+            Taken { stopped: None, .. } => self.seal_if_full(key),
         };
-        Ok(Filled { rows: taken, bytes, ended })
+        Ok(Filled { rows: taken.rows, bytes, ended })
     }
 
     /// Rows whose key, partition or topic says where they go.
@@ -150,6 +164,7 @@ impl Accumulator {
         turn: &Turn<'_>,
         topic: Option<&str>,
         from: usize,
+        lease: &mut Lease,
         tally: &mut Tally,
     ) -> Result<(), AppendError> {
         let mut row = from;
@@ -160,7 +175,7 @@ impl Accumulator {
                 let topic = self.topic_for_append(topic)?;
                 let (key, _) = self.choose(topic, turn.rows.partition(row), None, 0)?;
                 while row < run && bytes < BYTES_PER_TURN {
-                    let filled = self.fill_batch(turn, key, row..run, tally)?;
+                    let filled = self.fill_batch(turn, key, row..run, lease, tally)?;
                     row += filled.rows;
                     bytes += filled.bytes;
                 }
@@ -168,14 +183,16 @@ impl Accumulator {
             }
             let block_turn = Turn { until: turn.until.min(row.saturating_add(most)), ..*turn };
             let mut block = Block::default();
-            let stopped = self.fill_block(&block_turn, topic, row, &mut block);
-            // All rows of a block are taken or none, or those taken would not be the first ones.
-            let sure = block.rows > 1;
-            if sure && !self.has_memory_for(&block) {
-                most = block.rows / 2;
-                continue;
+            let stopped = self.fill_block(&block_turn, topic, row, lease.chunks(), &mut block);
+            // All rows of a block are taken or none, or those taken would not be the first ones: its memory comes first.
+            if block.rows > 1 {
+                let missing = self.chunks_for_block(&block).saturating_sub(lease.chunks());
+                if missing > 0 && !lease.try_grow(missing) {
+                    most = block.rows / 2;
+                    continue;
+                }
             }
-            self.append_block(turn, &block, sure, tally)?;
+            self.append_block(turn, &block, lease, tally)?;
             stopped?;
             row += block.rows;
             bytes += block.bytes;
@@ -184,12 +201,14 @@ impl Accumulator {
     }
 
     /// Sorts rows of one topic by partition, from `from` up to the end of the turn or the first row that is of another
-    /// topic or cannot be sent. An error is about the row behind the block.
+    /// topic or cannot be sent, or about as many as there is memory for; `held` is what the caller has of it, in chunks.
+    /// An error is about the row behind the block.
     fn fill_block(
         &mut self,
         turn: &Turn<'_>,
         topic: Option<&str>,
         from: usize,
+        held: usize,
         block: &mut Block,
     ) -> Result<(), AppendError> {
         let rows = turn.rows;
@@ -199,7 +218,7 @@ impl Accumulator {
         };
         let index = self.topic_for_append(name)?;
         let share = self.config().batch_bytes;
-        let room = self.bytes_sure_to_fit().min(BYTES_PER_TURN);
+        let room = self.bytes_sure_to_fit(held).min(BYTES_PER_TURN);
         for row in from..turn.until {
             if row > from && (block.bytes >= room || block.sticky_bytes >= share) {
                 break;
@@ -224,81 +243,57 @@ impl Accumulator {
         Ok(())
     }
 
-    /// Bytes of rows of one partition that fit into free memory, about: what [`Self::has_memory_for`] will allow. So
+    /// Bytes of rows of one partition that fit into free memory, about: what [`Self::chunks_for_block`] will ask for. So
     /// that no rows are looked at again and again while the buffer is nearly full.
-    fn bytes_sure_to_fit(&self) -> usize {
-        let free = usize::try_from(self.buffer_bytes_free()).unwrap_or(usize::MAX);
-        let (batch, rounding) = (self.config().batch_bytes.max(1), CHUNK_BYTES + BatchHeader::LEN);
-        let spare = free.saturating_sub(4 * rounding);
+    fn bytes_sure_to_fit(&self, held: usize) -> usize {
+        let (pool, batch) = (self.pool().config(), self.config().batch_bytes.max(1));
+        let free = usize::try_from(self.pool().available()).unwrap_or(usize::MAX);
+        let all = free.saturating_add(held.saturating_mul(pool.chunk_bytes()));
+        let per_batch = self.chunks_per_batch().saturating_mul(pool.chunk_bytes()).max(batch);
         // Of each kibibyte, the share that is not the rounding of two batches.
-        (spare >> 10).saturating_mul((batch << 10) / (batch + 2 * rounding))
+        (all.saturating_sub(3 * per_batch) >> 10).saturating_mul((batch << 10) / (batch + 2 * per_batch))
     }
 
-    /// Whether a block fits into free memory, whichever way its rows fall into batches.
-    fn has_memory_for(&mut self, block: &Block) -> bool {
-        let batch_bytes = self.config().batch_bytes;
-        let mut need = 0_u64;
-        for bucket in &block.buckets {
-            let open = self.open_slot(bucket.key).map(|slot| (slot.charged, slot.body.bytes()));
-            let (charged, size) = open.unwrap_or((0, BatchHeader::LEN));
-            let all = size.saturating_add(bucket.bytes);
-            let bound = if all <= batch_bytes {
-                charge_for(all).saturating_sub(charged)
-            } else {
-                // Two batches that follow each other hold more than one batch's bytes together.
-                let batches = (2 * bucket.bytes / batch_bytes.max(1) + 2).min(bucket.rows.len()) + 1;
-                let rounding = batches.saturating_mul(CHUNK_BYTES + BatchHeader::LEN);
-                charge_for(bucket.bytes.saturating_add(rounding))
-            };
-            need = need.saturating_add(bound);
+    /// Chunks that a batch of many records may take beyond those its records fill.
+    fn chunks_per_batch(&self) -> usize {
+        match self.pool().config().strategy {
+            AllocationStrategy::Full => self.pool().config().chunks_to_open(self.config().batch_bytes),
+            AllocationStrategy::Incremental => 1,
         }
-        need <= self.buffer_bytes_free()
     }
 
-    /// Appends a block, partition by partition. `sure`: its memory is there.
+    /// Chunks that are enough for a block, whichever way its rows fall into batches.
+    fn chunks_for_block(&self, block: &Block) -> usize {
+        let (pool, batch_bytes) = (self.pool().config(), self.config().batch_bytes.max(1));
+        let chunks = block.buckets.iter().map(|bucket| {
+            // Two batches that follow each other hold more than one batch's bytes together.
+            let batches = (2 * bucket.bytes / batch_bytes + 2).min(bucket.rows.len()) + 1;
+            pool.chunks_for(bucket.bytes + batches * BatchHeader::LEN) + batches * self.chunks_per_batch()
+        });
+        chunks.sum()
+    }
+
+    /// Appends a block, partition by partition, out of a lease that is enough for it, if it has more rows than one.
     fn append_block(
         &mut self,
         turn: &Turn<'_>,
         block: &Block,
-        sure: bool,
+        lease: &mut Lease,
         tally: &mut Tally,
     ) -> Result<(), AppendError> {
         for bucket in &block.buckets {
-            let key = bucket.key;
             let mut rest = bucket.rows.as_slice();
             let mut ended = false;
-            while let Some(&first) = rest.first() {
-                let size = turn.bytes_max(first as usize);
-                self.make_room(turn.now, key, size, sure)?;
-                if rest.len() > 1 {
-                    self.charge_to(key, charge_for(self.config().batch_bytes), sure);
-                }
-                let Some(slot) = self.open_slot(key) else { return Err(AppendError::Closed) };
-                let Body::Open(builder) = &mut slot.body else { return Err(AppendError::Closed) };
+            while !rest.is_empty() {
                 let rows = rest.iter().map(|row| *row as usize);
-                let taken = append(turn.rows, rows, builder, turn.now.wall_ms);
-                let batch = slot.id;
-                self.charge_what_is_used(key);
-                if taken == 0 {
-                    return Err(self.refused(key, size));
-                }
-                tally.add(key, batch, taken);
-                rest = rest.get(taken..).unwrap_or_default();
-                ended = if rest.is_empty() {
-                    self.seal_if_full(key)
-                } else {
-                    self.seal_last(key);
-                    true
-                };
+                let filled = self.fill_batch(turn, bucket.key, rows, lease, tally)?;
+                rest = rest.get(filled.rows..).unwrap_or_default();
+                ended = filled.ended;
             }
-            if block.sticky == Some(key) {
-                self.count_sticky(key.topic, block.sticky_bytes, ended);
+            if block.sticky == Some(bucket.key) {
+                self.count_sticky(bucket.key.topic, block.sticky_bytes, ended);
             }
         }
-        debug_assert!(
-            self.buffer_bytes_held() <= self.buffer_bytes_total(),
-            "a block took more than was seen to be free"
-        );
         Ok(())
     }
 

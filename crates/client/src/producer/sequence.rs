@@ -37,7 +37,6 @@ pub(super) struct Outgoing {
     pub(super) id: BatchId,
     pub(super) batch: ClosedBatch,
     pub(super) created_ms: u64,
-    pub(super) charged: u64,
     /// How often it was sent.
     pub(super) attempts: u32,
     /// Why it is to be sent again.
@@ -161,7 +160,8 @@ impl Sending {
     /// Sends a new batch, under `identity` where the producer is idempotent.
     pub(super) fn send(
         &mut self,
-        (id, created_ms, charged): (BatchId, u64, u64),
+        id: BatchId,
+        created_ms: u64,
         batch: ClosedBatch,
         identity: Option<Identity>,
     ) -> ProducerStamp {
@@ -174,7 +174,6 @@ impl Sending {
             id,
             batch,
             created_ms,
-            charged,
             attempts: 1,
             last_error: None,
             sequence,
@@ -236,11 +235,6 @@ impl Sending {
     /// Why the oldest batch was not taken when it was last tried.
     pub(super) fn first_error(&self) -> Option<&Error> {
         self.pending.front()?.last_error.as_ref()
-    }
-
-    /// Whether the batch is on the wire.
-    pub(super) fn is_in_flight(&self, id: BatchId) -> bool {
-        self.get(id).is_some_and(|out| out.state == State::InFlight)
     }
 
     /// Gives a batch up. `refused` says that the broker has certainly not taken it: those behind it cannot come through

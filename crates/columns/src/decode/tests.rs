@@ -145,7 +145,7 @@ fn build(spec: &Spec, base_offset: i64) -> Vec<u8> {
     let mut builder = BatchBuilder::new(usize::MAX);
     for record in &spec.records {
         let headers = record.headers.iter().map(|(key, value)| Header { key, value: value.as_deref() });
-        assert!(builder.append(record.timestamp, record.key.as_deref(), record.value.as_deref(), headers));
+        builder.append(record.timestamp, record.key.as_deref(), record.value.as_deref(), headers).unwrap();
     }
     let mut batch = builder.finish(ProducerStamp::NONE, spec.codec, None).unwrap().to_vec();
     patch(&mut batch, base_offset, 0).unwrap();
@@ -512,8 +512,8 @@ fn room_is_bounded_by_offsets_and_rows() {
 #[test]
 fn no_record_without_headers_has_any() {
     let mut builder = BatchBuilder::new(1 << 20);
-    assert!(builder.append(0, None, Some(b"x"), NO_HEADERS.iter().copied()));
-    assert!(builder.append(0, None, Some(b"x"), [Header { key: b"\xff", value: None }]));
+    builder.append(0, None, Some(b"x"), NO_HEADERS.iter().copied()).unwrap();
+    builder.append(0, None, Some(b"x"), [Header { key: b"\xff", value: None }]).unwrap();
     let batch = builder.finish(ProducerStamp::NONE, Codec::None, None).unwrap().to_vec();
     let mut chunk = ChunkBuilder::new("t", 0, &BatchSchema::new(true, ValueType::Binary));
     chunk.push_batch(&batch, 0, None).unwrap();

@@ -5,7 +5,7 @@ mod rows;
 mod source;
 
 pub use error::SchemaError;
-pub use rows::{HeaderRow, Rows, append};
+pub use rows::{HeaderRow, Rows, Taken, append};
 
 #[cfg(test)]
 mod tests;

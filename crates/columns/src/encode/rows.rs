@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use arrow_array::{ArrayRef, RecordBatch};
-use headrace_wire::records::{BatchBuilder, Header, NO_HEADERS};
+use headrace_wire::records::{BatchBuilder, Header, NO_HEADERS, Refused};
 
 use super::error::SchemaError;
 use super::source::{BytesSource, HeaderSource, Kind, PartitionSource, TimestampSource};
@@ -194,18 +194,25 @@ impl<'a> Iterator for HeaderRow<'a> {
     }
 }
 
-/// Appends `rows` of the batch, in their order, to an open record batch until one does not fit, and says how
-/// many it appended. `rows` is a range, or the rows of one partition after partitioning; numbers past the
+/// What became of rows that were to be appended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Taken {
+    /// How many were appended, from the first on.
+    pub rows: usize,
+    /// Why the next one was not; `None` when there was none.
+    pub stopped: Option<Refused>,
+}
+
+/// Appends `rows` of the batch, in their order, to an open record batch until one is refused. `rows` is a range, or the rows of one partition after partitioning; numbers past the
 /// end of the batch are appended as null values, so do not pass any.
 ///
-/// A row without a timestamp gets `default_timestamp_ms`. Zero with an empty builder means that the row is
-/// larger than the format allows.
+/// A row without a timestamp gets `default_timestamp_ms`.
 pub fn append(
     batch: &Rows,
     rows: impl IntoIterator<Item = usize>,
     builder: &mut BatchBuilder,
     default_timestamp_ms: i64,
-) -> usize {
+) -> Taken {
     let rows = rows.into_iter();
     // The usual shape gets a loop of its own, so that nothing in it asks for a column's kind.
     match (&batch.value, batch) {
@@ -226,13 +233,13 @@ pub fn append(
 }
 
 #[inline]
-fn run(rows: impl Iterator<Item = usize>, mut append: impl FnMut(usize) -> bool) -> usize {
-    let mut appended = 0;
+fn run(rows: impl Iterator<Item = usize>, mut append: impl FnMut(usize) -> Result<(), Refused>) -> Taken {
+    let mut taken = 0;
     for row in rows {
-        if !append(row) {
-            break;
+        if let Err(why) = append(row) {
+            return Taken { rows: taken, stopped: Some(why) };
         }
-        appended += 1;
+        taken += 1;
     }
-    appended
+    Taken { rows: taken, stopped: None }
 }

@@ -304,7 +304,7 @@ fn appending_stops_where_the_batch_is_full() {
         let (mut at, mut batches) = (0, 0);
         while at < rows.len() {
             let mut builder = BatchBuilder::new(2000);
-            let appended = append(&rows, at..rows.len(), &mut builder, NOW);
+            let appended = append(&rows, at..rows.len(), &mut builder, NOW).rows;
             assert!(
                 appended > 0 && builder.records() as usize == appended && builder.estimated_size() <= 2000
             );

@@ -31,7 +31,7 @@ pub(crate) fn stamp(producer_id: i64, epoch: i16, base_sequence: i32) -> Produce
 pub(crate) fn batch_of(records: &[(i64, Vec<u8>)], stamp: ProducerStamp, codec: Codec) -> Vec<u8> {
     let mut builder = BatchBuilder::new(1 << 20);
     for (timestamp, value) in records {
-        assert!(builder.append(*timestamp, None, Some(value), NO_HEADERS.iter().copied()));
+        builder.append(*timestamp, None, Some(value), NO_HEADERS.iter().copied()).unwrap();
     }
     builder.finish(stamp, codec, None).unwrap().to_vec()
 }

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use headrace_client::error::{Error, Result};
 use headrace_client::options::ProducerConfig;
@@ -15,6 +15,7 @@ use headrace_client::producer::{
     AppendError, Appender, BatchAck, BatchId, ProducerCommand, ProducerEngine, ProducerEvent, RecordRef,
 };
 use headrace_columns::encode::Rows;
+use headrace_pool::{BlockingWait, Lease, PoolError};
 
 use super::driver::{Handle, SocketOptions};
 use super::ops::{CallError, Check, Ops, Signal, deadline_in};
@@ -72,7 +73,8 @@ pub struct ProducerClient<R: Send + 'static> {
     appender: Appender,
     handle: Arc<Handle<ProducerCommand>>,
     ops: Arc<Ops<()>>,
-    room: Arc<Signal>,
+    /// Topics became known, or can be no more.
+    decided: Arc<Signal>,
     dispatch: Arc<Mutex<Dispatch<R>>>,
     deliveries: Mutex<Option<Deliveries<R>>>,
     clock: Clock,
@@ -91,7 +93,7 @@ impl<R: Send + 'static> ProducerClient<R> {
         let sockets = SocketOptions::of(&config.common);
         let (engine, accumulator) = ProducerEngine::new(config, super::seed(clock))?;
         let ops = Arc::new(Ops::default());
-        let room = Arc::new(Signal::default());
+        let decided = Arc::new(Signal::default());
         let dispatch = Arc::new(Mutex::new(Dispatch { batches: HashMap::new(), failed: None }));
         let (to_deliver, inbox) = channel::<Vec<Delivery<R>>>();
         let thread = Builder::new()
@@ -100,8 +102,8 @@ impl<R: Send + 'static> ProducerClient<R> {
             .map_err(failed)?;
 
         let on_event = {
-            let (ops, room, dispatch, to_deliver) =
-                (ops.clone(), room.clone(), dispatch.clone(), to_deliver.clone());
+            let (ops, decided, dispatch, to_deliver) =
+                (ops.clone(), decided.clone(), dispatch.clone(), to_deliver.clone());
             move |event| match event {
                 ProducerEvent::BatchDone { batch, result, .. } => {
                     let delivered = lock(&dispatch).batch_done(batch, &result);
@@ -109,13 +111,14 @@ impl<R: Send + 'static> ProducerClient<R> {
                         let _ = to_deliver.send(delivered);
                     }
                 }
-                ProducerEvent::Room => room.notify(),
+                ProducerEvent::TopicsDecided => decided.notify(),
                 ProducerEvent::Done { op, result } => ops.complete(op, result),
             }
         };
         let on_exit = {
-            let (ops, room, dispatch, to_deliver) =
-                (ops.clone(), room.clone(), dispatch.clone(), to_deliver.clone());
+            let pool = lock(&accumulator).pool().clone();
+            let (ops, decided, dispatch, to_deliver) =
+                (ops.clone(), decided.clone(), dispatch.clone(), to_deliver.clone());
             move || {
                 // Whatever is still undelivered can no longer be: say so instead of leaving futures open for ever.
                 let lost = lock(&dispatch).fail_all(&Error::Closed);
@@ -123,7 +126,8 @@ impl<R: Send + 'static> ProducerClient<R> {
                     let _ = to_deliver.send(lost);
                 }
                 ops.end();
-                room.notify();
+                decided.notify();
+                pool.close();
             }
         };
         let handle =
@@ -139,13 +143,13 @@ impl<R: Send + 'static> ProducerClient<R> {
         };
         let appender = Appender::new(accumulator, wake);
         let deliveries = Mutex::new(Some((to_deliver, thread)));
-        Ok(Self { appender, handle, ops, room, dispatch, deliveries, clock, max_block })
+        Ok(Self { appender, handle, ops, decided, dispatch, deliveries, clock, max_block })
     }
 
     /// Queues one record; waits up to `max.block.ms` for memory or metadata.
     pub fn send(&self, record: &RecordRef<'_>, recipient: R, check: Check<'_>) -> Result<(), CallError> {
         let mut recipient = Some(recipient);
-        self.blocking(check, |client| {
+        self.blocking(check, |client, lease| {
             let now = client.clock.now();
             let timestamp = record.timestamp_ms.unwrap_or(now.wall_ms);
             let placed = |batch, index| {
@@ -154,7 +158,7 @@ impl<R: Send + 'static> ProducerClient<R> {
                     lock(&client.dispatch).batches.entry(batch).or_default().push(entry);
                 }
             };
-            client.appender.append_record(now, record, placed).map(drop)
+            client.appender.append_record(now, record, lease, placed).map(drop)
         })
     }
 
@@ -176,7 +180,7 @@ impl<R: Send + 'static> ProducerClient<R> {
         let mut from = 0;
         while from < rows.len() {
             let mut taken: Range<usize> = from..from;
-            self.blocking(check, |client| {
+            self.blocking(check, |client, lease| {
                 let now = client.clock.now();
                 let placed = |batch, count: u32| {
                     let count = u64::from(count);
@@ -191,7 +195,8 @@ impl<R: Send + 'static> ProducerClient<R> {
                         _ => entries.push(Entry::Rows { rows: count, tally: ticket.0.clone() }),
                     }
                 };
-                taken.end = from + client.appender.append_rows(now, topic, rows, from..rows.len(), placed)?;
+                let rest = from..rows.len();
+                taken.end = from + client.appender.append_rows(now, topic, rows, rest, lease, placed)?;
                 Ok(())
             })?;
             from = taken.end;
@@ -254,28 +259,43 @@ impl<R: Send + 'static> ProducerClient<R> {
     /// `buffer.memory`, and how much of it is free, bytes.
     #[must_use]
     pub fn buffer_bytes(&self) -> (u64, u64) {
-        let accumulator = self.appender.lock();
-        (accumulator.buffer_bytes_total(), accumulator.buffer_bytes_free())
+        let pool = self.appender.pool();
+        (pool.config().buffer_bytes, pool.available())
     }
 
     /// Runs an append until it succeeds, waiting where that may help; one deadline for all waits.
     fn blocking(
         &self,
         check: Check<'_>,
-        mut append: impl FnMut(&Self) -> Result<(), AppendError>,
+        mut append: impl FnMut(&Self, Option<Lease>) -> Result<(), AppendError>,
     ) -> Result<(), CallError> {
+        let blocked_ms = u64::try_from(self.max_block.as_millis()).unwrap_or(u64::MAX);
         let mut deadline = None;
+        let mut lease = None;
         loop {
             self.handle.alive()?;
-            let seen = self.room.seen();
-            let Err(refused) = append(self) else { return Ok(()) };
-            let blocked_ms = u64::try_from(self.max_block.as_millis()).unwrap_or(u64::MAX);
-            if !refused.may_pass() {
-                return Err(CallError::Failed(refused.into_error(blocked_ms)));
-            }
-            let until = *deadline.get_or_insert_with(|| Instant::now().checked_add(self.max_block));
-            if !self.room.wait(seen, until, check)? {
-                return Err(CallError::Failed(refused.into_error(blocked_ms)));
+            let seen = self.decided.seen();
+            let Err(refused) = append(self, lease.take()) else { return Ok(()) };
+            let until = *deadline.get_or_insert_with(|| self.clock.elapsed().saturating_add(self.max_block));
+            match refused {
+                AppendError::Full(place) => {
+                    let now = || self.clock.elapsed();
+                    let mut wait = BlockingWait { now: &now, deadline: Some(until), check: &mut *check };
+                    lease = match place.block(&mut wait) {
+                        Ok(lease) => Some(lease),
+                        Err(PoolError::Interrupted) => return Err(CallError::Interrupted),
+                        // The next try says why.
+                        Err(PoolError::Closed) => None,
+                        Err(_) => return Err(CallError::Failed(AppendError::out_of_memory(blocked_ms))),
+                    };
+                }
+                AppendError::NeedMetadata { .. } => {
+                    let left = until.saturating_sub(self.clock.elapsed());
+                    if !self.decided.wait(seen, deadline_in(Some(left)), check)? {
+                        return Err(CallError::Failed(refused.into_error(blocked_ms)));
+                    }
+                }
+                _ => return Err(CallError::Failed(refused.into_error(blocked_ms))),
             }
         }
     }

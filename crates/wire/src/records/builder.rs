@@ -1,8 +1,7 @@
 //! Writing record batches into chunks.
 
-use std::io;
-
 use bytes::Bytes;
+use headrace_pool::{CHUNK_BYTES_MAX, Chunk, Lease};
 
 use super::error::RecordError;
 use super::header::{BatchHeader, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE};
@@ -10,9 +9,6 @@ use super::iter::Header;
 use super::varint::{Prefix, varlong_len};
 use crate::compression::{Codec, compress_pieces};
 
-/// Bytes of one chunk. Large enough that the work per chunk vanishes, small enough to stay in the nearest
-/// caches until its checksum is taken.
-pub const CHUNK_BYTES: usize = 16 * 1024;
 /// Bytes of a batch before `batch_length` counts.
 const LENGTH_PREFIX: usize = 12;
 /// Largest batch that the format can say.
@@ -49,20 +45,33 @@ impl Default for ProducerStamp {
     }
 }
 
+/// Why a record was not appended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// The batch would grow beyond its limit; for an empty batch: the record is larger than the format allows.
+    Full,
+    /// The pool has no memory to spare for so many more chunks.
+    NoMemory {
+        /// How many.
+        chunks: usize,
+    },
+}
+
 /// Puts records into a batch.
 ///
-/// Records are encoded once, into chunks of [`CHUNK_BYTES`], which go to the socket as they are. The limit
-/// is on the plain size; only the first record may exceed it, so that a large record still has a batch.
+/// Records are encoded once, into chunks of a [`headrace_pool::BufferPool`], which go to the socket as they are. The
+/// limit is on the plain size; only the first record may exceed it, so that a large record still has a batch.
 /// A batch goes through three states: open (this), closed ([`ClosedBatch`]: the body is final, compressed
 /// and summed), stamped ([`FinishedBatch`]: a producer's id and sequence are in the header).
 #[derive(Debug)]
 pub struct BatchBuilder {
     limit: usize,
-    full: Vec<Bytes>,
+    lease: Lease,
+    full: Vec<Chunk>,
     full_bytes: usize,
     /// CRC-32C over the full chunks.
     full_crc: u32,
-    open: Vec<u8>,
+    open: Chunk,
     records: i32,
     base_timestamp: i64,
     max_timestamp: i64,
@@ -73,13 +82,20 @@ impl BatchBuilder {
     #[must_use]
     pub fn new(limit_bytes: usize) -> Self {
         let limit = limit_bytes.min(MAX_BATCH_BYTES);
-        let first_chunk = limit.saturating_sub(BatchHeader::LEN).min(CHUNK_BYTES);
+        let first_chunk = limit.saturating_sub(BatchHeader::LEN).clamp(1, CHUNK_BYTES_MAX);
+        Self::with_lease(limit, Lease::of_heap(first_chunk))
+    }
+
+    /// The same, in the chunks of `lease`, which grows with the batch as far as its pool has memory to spare.
+    #[must_use]
+    pub fn with_lease(limit_bytes: usize, mut lease: Lease) -> Self {
         Self {
-            limit,
+            limit: limit_bytes.min(MAX_BATCH_BYTES),
             full: Vec::new(),
             full_bytes: 0,
             full_crc: 0,
-            open: Vec::with_capacity(first_chunk),
+            open: lease.next_chunk(),
+            lease,
             records: 0,
             base_timestamp: 0,
             max_timestamp: i64::MIN,
@@ -104,6 +120,18 @@ impl BatchBuilder {
         BatchHeader::LEN + self.full_bytes + self.open.len()
     }
 
+    /// The batch's reservation beyond the chunks that are in use.
+    pub fn lease_mut(&mut self) -> &mut Lease {
+        &mut self.lease
+    }
+
+    /// Chunks that the batch needs to grow from what it has to its limit.
+    #[must_use]
+    pub fn chunks_to_limit(&self) -> usize {
+        let left = self.limit.saturating_sub(self.estimated_size());
+        left.saturating_sub(self.open.room()).div_ceil(self.lease.chunk_bytes().max(1))
+    }
+
     /// True when a record of these sizes can still be appended. `headers_bytes` is the sum of all header
     /// keys and values and ten bytes for each header. Exact to a few bytes, on the safe side.
     #[must_use]
@@ -118,8 +146,7 @@ impl BatchBuilder {
         size <= if self.records == 0 { MAX_BATCH_BYTES } else { self.limit }
     }
 
-    /// Appends a record if there is room for it, and says whether there was. `timestamp_ms` is Unix
-    /// milliseconds. `false` with an empty batch means that the record is larger than the format allows.
+    /// Appends a record if there is room for it. `timestamp_ms` is Unix milliseconds.
     ///
     /// `headers` is walked twice: for its size, then for its bytes.
     #[inline]
@@ -129,7 +156,7 @@ impl BatchBuilder {
         key: Option<&[u8]>,
         value: Option<&[u8]>,
         headers: H,
-    ) -> bool
+    ) -> Result<(), Refused>
     where
         H: IntoIterator<Item = Header<'h>>,
         H::IntoIter: Clone,
@@ -146,10 +173,13 @@ impl BatchBuilder {
         let lengths = varlong_len(key_len) + varlong_len(value_len) + varlong_len(header_count);
         let deltas = 1 + varlong_len(timestamp_delta) + varlong_len(offset_delta);
         let length = payload.saturating_add(header_bytes).saturating_add(lengths + deltas);
-        let Ok(length_field) = i32::try_from(length) else { return false };
-        let length_field = i64::from(length_field);
-        if !self.fits(length + varlong_len(length_field)) || self.records == i32::MAX {
-            return false;
+        let length_field = i64::from(i32::try_from(length).map_err(|_| Refused::Full)?);
+        let size = length + varlong_len(length_field);
+        if !self.fits(size) || self.records == i32::MAX {
+            return Err(Refused::Full);
+        }
+        if size > self.open.room() {
+            self.reserve(size - self.open.room())?;
         }
 
         let mut prefix = Prefix::new();
@@ -175,7 +205,23 @@ impl BatchBuilder {
         self.base_timestamp = base_timestamp;
         self.max_timestamp = self.max_timestamp.max(timestamp_ms);
         self.records += 1;
-        true
+        Ok(())
+    }
+
+    /// Sees to it that there is memory for `bytes` more, from `lease` before the pool. Says whether there is.
+    pub fn reserve_from(&mut self, lease: &mut Lease, bytes: usize) -> bool {
+        let beyond = bytes.saturating_sub(self.open.room());
+        let need = beyond.div_ceil(self.lease.chunk_bytes().max(1)).saturating_sub(self.lease.chunks());
+        let missing = need - lease.move_to(&mut self.lease, need);
+        missing == 0 || self.lease.try_grow(missing)
+    }
+
+    /// Sees to it that so many bytes beyond the open chunk are reserved.
+    #[cold]
+    fn reserve(&mut self, bytes: usize) -> Result<(), Refused> {
+        let need = bytes.div_ceil(self.lease.chunk_bytes().max(1));
+        let chunks = need.saturating_sub(self.lease.chunks());
+        if chunks == 0 || self.lease.try_grow(chunks) { Ok(()) } else { Err(Refused::NoMemory { chunks }) }
     }
 
     fn put_headers<'h>(&mut self, count: i64, headers: impl Iterator<Item = Header<'h>>) {
@@ -194,9 +240,9 @@ impl BatchBuilder {
 
     #[inline]
     fn put_prefix(&mut self, prefix: &Prefix) {
-        let end = self.open.len() + prefix.len();
-        if end + Prefix::CAPACITY <= CHUNK_BYTES {
-            self.open.extend_from_slice(prefix.padded());
+        if self.open.room() >= Prefix::CAPACITY {
+            let end = self.open.len() + prefix.len();
+            self.open.put(prefix.padded());
             self.open.truncate(end);
         } else {
             self.put(prefix.as_slice());
@@ -205,49 +251,52 @@ impl BatchBuilder {
 
     #[inline]
     fn put(&mut self, bytes: &[u8]) {
-        if bytes.len() <= CHUNK_BYTES.saturating_sub(self.open.len()) {
-            self.open.extend_from_slice(bytes);
-        } else {
-            self.put_across(bytes);
+        let now = self.open.put(bytes);
+        if now < bytes.len() {
+            self.put_across(bytes.get(now..).unwrap_or_default());
         }
     }
 
-    /// Fills the open chunk and goes on in fresh ones.
+    /// Goes on in fresh chunks: the open one is full.
     #[cold]
     fn put_across(&mut self, mut bytes: &[u8]) {
-        loop {
-            let room = CHUNK_BYTES.saturating_sub(self.open.len());
-            let (now, later) = bytes.split_at_checked(room).unwrap_or((bytes, &[]));
-            self.open.extend_from_slice(now);
-            if later.is_empty() {
-                return;
-            }
-            self.roll(CHUNK_BYTES);
-            bytes = later;
+        while !bytes.is_empty() {
+            let next = self.lease.next_chunk();
+            self.roll(next);
+            let now = self.open.put(bytes);
+            bytes = bytes.get(now..).unwrap_or_default();
         }
     }
 
-    /// Seals the open chunk, and sums it while it is in the cache.
-    fn roll(&mut self, next_capacity: usize) {
-        let chunk = std::mem::replace(&mut self.open, Vec::with_capacity(next_capacity));
+    /// Ends the open chunk, and sums it while it is in the cache.
+    fn roll(&mut self, next: Chunk) {
+        let chunk = std::mem::replace(&mut self.open, next);
         self.full_crc = crc32c::crc32c_append(self.full_crc, &chunk);
         self.full_bytes += chunk.len();
-        self.full.push(Bytes::from(chunk));
+        self.full.push(chunk);
     }
 
     /// Ends the batch: compresses the body, takes its checksum, writes the header but for the stamp.
     /// An empty batch is closed too, but no broker takes it: ask [`BatchBuilder::is_empty`] first.
+    ///
+    /// What is packed goes into the chunks of what was plain, so that a batch never holds more memory than it has
+    /// reserved; where it grew instead, into further ones: [`Lease::next_chunk`].
     pub fn close(mut self, codec: Codec, level: Option<i32>) -> Result<ClosedBatch, RecordError> {
+        let mut chunks = self.full;
         if !self.open.is_empty() {
-            self.roll(0);
+            self.full_crc = crc32c::crc32c_append(self.full_crc, &self.open);
+            self.full_bytes += self.open.len();
+            chunks.push(self.open);
         }
-        let (body, body_bytes, body_crc) = if codec == Codec::None {
-            (self.full, self.full_bytes, self.full_crc)
-        } else {
-            let mut sink = ChunkSink::default();
-            compress_pieces(codec, level, self.full.iter().map(Bytes::as_ref), &mut sink)?;
-            sink.finish()
-        };
+        let (mut body_bytes, mut body_crc) = (self.full_bytes, self.full_crc);
+        if codec != Codec::None {
+            let mut packed = Vec::with_capacity(self.full_bytes / 2);
+            compress_pieces(codec, level, chunks.iter().map(Chunk::as_ref), &mut packed)?;
+            (body_bytes, body_crc) = (packed.len(), crc32c::crc32c(&packed));
+            write_over(&mut chunks, &packed, &mut self.lease);
+        }
+        drop(self.lease);
+        let body: Vec<Bytes> = chunks.into_iter().map(Chunk::freeze).collect();
         let size = BatchHeader::LEN + body_bytes;
         let batch_length = i32::try_from(size - LENGTH_PREFIX).map_err(|_| RecordError::TooLarge(size))?;
         let header = BatchHeader {
@@ -375,43 +424,19 @@ impl FinishedBatch {
     }
 }
 
-/// Takes a compressor's output as chunks, with its checksum.
-#[derive(Default)]
-struct ChunkSink {
-    full: Vec<Bytes>,
-    full_bytes: usize,
-    crc: u32,
-    open: Vec<u8>,
-}
-
-impl ChunkSink {
-    fn roll(&mut self) {
-        let chunk = std::mem::take(&mut self.open);
-        self.crc = crc32c::crc32c_append(self.crc, &chunk);
-        self.full_bytes += chunk.len();
-        self.full.push(Bytes::from(chunk));
-    }
-
-    fn finish(mut self) -> (Vec<Bytes>, usize, u32) {
-        if !self.open.is_empty() {
-            self.roll();
+/// Puts `bytes` into `chunks` in place of what is in them, with more of `lease` if they are not enough; gives up the
+/// chunks that are left.
+fn write_over(chunks: &mut Vec<Chunk>, mut bytes: &[u8], lease: &mut Lease) {
+    let mut used = 0;
+    while !bytes.is_empty() {
+        if used == chunks.len() {
+            chunks.push(lease.next_chunk());
         }
-        (self.full, self.full_bytes, self.crc)
+        let Some(chunk) = chunks.get_mut(used) else { break };
+        chunk.truncate(0);
+        let now = chunk.put(bytes);
+        bytes = bytes.get(now..).unwrap_or_default();
+        used += 1;
     }
-}
-
-impl io::Write for ChunkSink {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.open.len() >= CHUNK_BYTES {
-            self.roll();
-        }
-        let room = CHUNK_BYTES - self.open.len();
-        let now = bytes.get(..room).unwrap_or(bytes);
-        self.open.extend_from_slice(now);
-        Ok(now.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
+    chunks.truncate(used);
 }

@@ -12,7 +12,7 @@ mod header;
 mod iter;
 mod varint;
 
-pub use builder::{BatchBuilder, CHUNK_BYTES, ClosedBatch, FinishedBatch, NO_HEADERS, ProducerStamp};
+pub use builder::{BatchBuilder, ClosedBatch, FinishedBatch, NO_HEADERS, ProducerStamp, Refused};
 pub use error::RecordError;
 pub use header::{
     BatchHeader, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, TimestampType, batch_size, patch,

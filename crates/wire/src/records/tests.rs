@@ -1,5 +1,6 @@
 //! Tests of the records module as a whole: what is built is what is read, and what is broken is refused.
 
+use headrace_pool::CHUNK_BYTES_MAX;
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
@@ -23,7 +24,7 @@ impl Owned {
 
     fn append(&self, builder: &mut BatchBuilder) -> bool {
         let headers = self.headers.iter().map(|(key, value)| Header { key, value: value.as_deref() });
-        builder.append(self.timestamp, self.key.as_deref(), self.value.as_deref(), headers)
+        builder.append(self.timestamp, self.key.as_deref(), self.value.as_deref(), headers).is_ok()
     }
 }
 
@@ -155,8 +156,8 @@ proptest! {
 fn a_batch_has_these_bytes() {
     let mut builder = BatchBuilder::new(1 << 20);
     let header = Header { key: b"h", value: None };
-    assert!(builder.append(1000, Some(b"k"), Some(b"v1"), [header]));
-    assert!(builder.append(1070, None, None, NO_HEADERS.iter().copied()));
+    builder.append(1000, Some(b"k"), Some(b"v1"), [header]).unwrap();
+    builder.append(1070, None, None, NO_HEADERS.iter().copied()).unwrap();
     let stamp = ProducerStamp {
         producer_id: 0x0102_0304_0506_0708,
         epoch: 9,
@@ -190,13 +191,13 @@ fn a_record_may_cross_chunks() {
     let mut builder = BatchBuilder::new(usize::MAX);
     let values: Vec<_> = (0..40_u8).map(|i| vec![i; usize::from(i) * 997]).collect();
     for value in &values {
-        assert!(builder.append(0, Some(value), Some(value), [Header { key: value, value: Some(value) }]));
+        builder.append(0, Some(value), Some(value), [Header { key: value, value: Some(value) }]).unwrap();
     }
     let size = builder.estimated_size();
     let finished = builder.finish(ProducerStamp::NONE, Codec::None, None).unwrap();
     assert_eq!(finished.len, size);
-    assert!(finished.chunks.len() > size / CHUNK_BYTES);
-    assert!(finished.chunks.iter().all(|chunk| (1..=CHUNK_BYTES).contains(&chunk.len())));
+    assert!(finished.chunks.len() > size / CHUNK_BYTES_MAX);
+    assert!(finished.chunks.iter().all(|chunk| (1..=CHUNK_BYTES_MAX).contains(&chunk.len())));
     let records = read(&finished.to_vec()).unwrap();
     assert_eq!(records.len(), values.len());
     assert!(records.iter().zip(&values).all(|(record, value)| record.value.as_ref() == Some(value)));
@@ -209,12 +210,14 @@ fn chunks_end_anywhere_in_a_record() {
     let values: Vec<_> = (0..20_000_usize).map(|i| vec![1; i % 97]).collect();
     for value in &values {
         let header = Header { key: b"abc", value: Some(value) };
-        assert!(builder.append(0, Some(b"k"), Some(value), (value.len() % 2 == 0).then_some(header)));
+        builder.append(0, Some(b"k"), Some(value), (value.len() % 2 == 0).then_some(header)).unwrap();
     }
     let finished = builder.finish(ProducerStamp::NONE, Codec::None, None).unwrap();
     let (last, full) = finished.chunks[1..].split_last().unwrap();
     assert!(
-        full.len() > 60 && full.iter().all(|chunk| chunk.len() == CHUNK_BYTES) && last.len() <= CHUNK_BYTES
+        full.len() > 60
+            && full.iter().all(|chunk| chunk.len() == CHUNK_BYTES_MAX)
+            && last.len() <= CHUNK_BYTES_MAX
     );
     let records = read(&finished.to_vec()).unwrap();
     assert_eq!(records.len(), values.len());

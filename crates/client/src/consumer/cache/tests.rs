@@ -31,7 +31,7 @@ fn ticket(cache: &FetchCache, partition: i32) -> Ticket {
 fn batch(base: i64, records: i64, codec: Codec) -> Vec<u8> {
     let mut builder = BatchBuilder::new(1 << 20);
     for offset in base..base + records {
-        assert!(builder.append(5, None, Some(&offset.to_be_bytes()), NO_HEADERS.iter().copied()));
+        builder.append(5, None, Some(&offset.to_be_bytes()), NO_HEADERS.iter().copied()).unwrap();
     }
     let mut bytes = builder.finish(ProducerStamp::NONE, codec, None).unwrap().to_vec();
     patch(&mut bytes, base, 1).unwrap();

@@ -27,7 +27,7 @@ enum Seen {
 fn batch(base_offset: i64, values: &[Vec<u8>]) -> Vec<u8> {
     let mut builder = BatchBuilder::new(1 << 20);
     for value in values {
-        assert!(builder.append(1_000, None, Some(value), NO_HEADERS.iter().copied()));
+        builder.append(1_000, None, Some(value), NO_HEADERS.iter().copied()).unwrap();
     }
     let mut bytes = builder.finish(ProducerStamp::NONE, Codec::None, None).unwrap().to_vec();
     patch(&mut bytes, base_offset, 3).unwrap();

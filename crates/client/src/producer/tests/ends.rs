@@ -12,16 +12,16 @@ fn an_unknown_topic_is_waited_for() {
     let mut world = World::new(&[1], &[]);
     world.topic_error = ErrorCode::UNKNOWN_TOPIC_OR_PARTITION;
     let refused = world.append(0, "x").unwrap_err();
-    assert!(refused.may_pass());
-    assert!(refused.clone().into_error(60).to_string().contains("'t' took longer than 60 ms"));
+    assert!(matches!(refused, AppendError::NeedMetadata { .. }));
+    assert!(refused.into_error(60).to_string().contains("'t' took longer than 60 ms"));
     world.advance(500);
-    assert!(!world.events.contains(&ProducerEvent::Room));
+    assert!(!world.events.contains(&ProducerEvent::TopicsDecided));
     let refused = world.append(0, "x").unwrap_err();
     let said = refused.into_error(60).to_string();
     assert!(said.contains("UNKNOWN_TOPIC_OR_PARTITION"), "what the broker said is told: {said}");
     world.topic_error = ErrorCode::NONE;
     world.advance(2000);
-    assert!(world.events.contains(&ProducerEvent::Room));
+    assert!(world.events.contains(&ProducerEvent::TopicsDecided));
     world.append(0, "x").unwrap();
 }
 
@@ -29,9 +29,9 @@ fn an_unknown_topic_is_waited_for() {
 fn a_refused_topic_is_an_error_at_once() {
     let mut world = World::new(&[1], &[]);
     world.topic_error = ErrorCode::TOPIC_AUTHORIZATION_FAILED;
-    assert!(world.append(0, "x").unwrap_err().may_pass());
+    assert!(matches!(world.append(0, "x"), Err(AppendError::NeedMetadata { .. })));
     let refused = world.append(0, "x").unwrap_err();
-    assert!(!refused.may_pass());
+    assert!(matches!(refused, AppendError::Topic(_)));
     let error = refused.into_error(0);
     assert_eq!(error.code(), Some(ErrorCode::TOPIC_AUTHORIZATION_FAILED));
     assert_eq!(error.place().topic.as_deref(), Some(TOPIC));
@@ -42,10 +42,9 @@ fn a_record_that_can_never_be_sent_is_refused() {
     let mut world = World::ready(&[1], &[("max.request.size", "1000"), ("buffer.memory", "20000")]);
     let refused = world.append(0, &"x".repeat(1000)).unwrap_err();
     assert!(matches!(refused, AppendError::TooLarge { option: "max.request.size", limit: 1000, .. }));
-    assert_eq!(
-        world.append(1, "x").unwrap_err(),
-        AppendError::PartitionOutOfRange { topic: TOPIC.to_owned(), partition: 1, partitions: 1 }
-    );
+    let refused = world.append(1, "x").unwrap_err();
+    assert!(matches!(&refused, AppendError::PartitionOutOfRange { topic, .. } if topic == TOPIC));
+    assert!(matches!(refused, AppendError::PartitionOutOfRange { partition: 1, partitions: 1, .. }));
     assert!(matches!(world.append(-1, "x"), Err(AppendError::PartitionOutOfRange { .. })));
     let mut world = World::ready(&[1], &[("buffer.memory", "20000")]);
     let refused = world.append(0, &"x".repeat(20_000)).unwrap_err();
@@ -60,20 +59,76 @@ fn a_record_that_can_never_be_sent_is_refused() {
 
 #[test]
 fn a_full_buffer_sends_open_batches_before_their_time() {
-    let options = [("buffer.memory", "65536"), ("linger.ms", "100000"), ("delivery.timeout.ms", "200000")];
-    let mut world = World::ready(&[1, 1, 1, 1, 1], &options);
-    for partition in 0..4 {
-        world.append(partition, "x").unwrap();
+    for strategy in ["full", "incremental"] {
+        let mut world = World::ready(
+            &[1, 1, 1, 1, 1],
+            &[
+                ("buffer.memory", "65536"),
+                ("batch.size", "16384"),
+                ("buffer.memory.allocation.strategy", strategy),
+                ("linger.ms", "100000"),
+                ("delivery.timeout.ms", "200000"),
+            ],
+        );
+        for partition in 0..4 {
+            world.append(partition, "x").unwrap();
+        }
+        assert_eq!(world.held(), 65_536);
+        world.advance(50);
+        assert!(world.served.is_empty());
+        let Err(AppendError::Full(place)) = world.append(4, "x") else { panic!("there is memory") };
+        assert!(world.wait(place).is_some());
+        world.append(4, "x").unwrap();
+        assert_eq!(world.served, [(1, 4)]);
     }
-    assert_eq!(world.accumulator(Accumulator::buffer_bytes_free), 0);
-    world.advance(50);
-    assert!(world.served.is_empty());
-    let refused = world.append(4, "x").unwrap_err();
-    assert!(matches!(refused, AppendError::Full));
-    assert!(refused.into_error(7).to_string().contains("buffer.memory"));
-    assert!(world.events.contains(&ProducerEvent::Room));
-    world.append(4, "x").unwrap();
-    assert_eq!(world.served, [(1, 4)]);
+}
+
+#[test]
+fn what_is_not_used_of_a_batch_is_another_batchs_with_incremental_and_not_with_full() {
+    for (strategy, open) in [("full", 2), ("incremental", 16)] {
+        let options = [
+            ("buffer.memory", "262144"),
+            ("batch.size", "131072"),
+            ("buffer.memory.allocation.strategy", strategy),
+            ("linger.ms", "100000"),
+            ("delivery.timeout.ms", "200000"),
+        ];
+        let mut world = World::ready(&[1; 20], &options);
+        world.holding = true;
+        let taken = (0..20).take_while(|partition| world.append(*partition, "x").is_ok()).count();
+        assert_eq!(taken, open, "{strategy}");
+    }
+}
+
+#[test]
+fn a_batch_that_finds_no_memory_to_grow_goes_out_and_the_record_opens_the_next() {
+    let options = [
+        ("buffer.memory", "65536"),
+        ("batch.size", "131072"),
+        ("buffer.memory.allocation.strategy", "incremental"),
+        ("linger.ms", "100000"),
+        ("delivery.timeout.ms", "200000"),
+    ];
+    let mut world = World::ready(&[1], &options);
+    world.holding = true;
+    let value = "v".repeat(1000);
+    let place = loop {
+        match world.append(0, &value) {
+            Ok(_) => {}
+            Err(AppendError::Full(place)) => break place,
+            Err(other) => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(world.held(), 65_536);
+    world.holding = false;
+    let lease = world.wait(place).expect("the batch went out");
+    let sent = world.logs[0].values.len();
+    assert!(sent > 60, "{sent} records went in one batch");
+    drop(lease);
+    world.append(0, &value).unwrap();
+    world.command(ProducerCommand::Flush { op: 1 });
+    assert_eq!(world.logs[0].values.len(), sent + 1);
+    world.assert_empty();
 }
 
 #[test]
@@ -114,7 +169,7 @@ fn close_sends_what_is_there_and_takes_no_more() {
     world.command(ProducerCommand::Close { op: 1, timeout_ms: 1000 });
     assert_eq!(world.is_done(1), Some(Ok(())));
     assert_eq!(world.logs[0].values, ["a"]);
-    assert_eq!(world.append(0, "b").unwrap_err(), AppendError::Closed);
+    assert!(matches!(world.append(0, "b"), Err(AppendError::Closed)));
     assert_eq!(world.engine.poll_timeout(), None);
     world.command(ProducerCommand::Close { op: 2, timeout_ms: 0 });
     world.command(ProducerCommand::Flush { op: 3 });
@@ -264,7 +319,7 @@ fn compressed_batches_give_memory_back_when_they_are_closed() {
             world.append(0, &"abcdefgh".repeat(30)).unwrap();
         }
         world.advance(1000);
-        let held = world.accumulator(Accumulator::buffer_bytes_held);
+        let held = world.held();
         assert!(held <= 32 * 1024, "{codec}: {held}");
         world.holding = false;
         world.settle();
@@ -294,7 +349,7 @@ fn a_record_keeps_key_headers_and_timestamp() {
     };
     let mut told = None;
     let appended =
-        world.appender.append_record(world.now, &record, |batch, index| told = Some((batch, index)));
+        world.appender.append_record(world.now, &record, None, |batch, index| told = Some((batch, index)));
     let appended = appended.unwrap();
     assert_eq!(told, Some((appended.batch, appended.index)));
     assert_eq!(world.accumulator(Accumulator::batches_outstanding), 1);

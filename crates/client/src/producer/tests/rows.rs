@@ -9,7 +9,7 @@ use headrace_wire::errors::ErrorCode;
 use proptest::prelude::*;
 
 use super::world::{TOPIC, World};
-use crate::producer::{Accumulator, AppendError, BatchId, ProducerCommand, ProducerEvent, partition_of_key};
+use crate::producer::{AppendError, BatchId, ProducerCommand, partition_of_key};
 
 fn rows(columns: Vec<(&str, ArrayRef)>) -> Rows {
     Rows::new(
@@ -28,7 +28,8 @@ fn append_all(world: &mut World, topic: Option<&str>, rows: &Rows) -> HashMap<Ba
     let mut from = 0;
     while from < rows.len() {
         let placed = |batch, count| *batches.entry(batch).or_default() += count;
-        let taken = world.appender.append_rows(world.now, topic, rows, from..rows.len(), placed).unwrap();
+        let taken =
+            world.appender.append_rows(world.now, topic, rows, from..rows.len(), None, placed).unwrap();
         assert!(taken > 0);
         from += taken;
         world.settle();
@@ -99,13 +100,13 @@ fn each_row_may_name_its_topic() {
     assert_eq!(world.logs[0].values, ["0", "1", "2"]);
 
     let mixed = columns(vec![Some(TOPIC), None]);
-    let taken = world.appender.append_rows(world.now, None, &mixed, 0..2, |_, _| ()).unwrap();
+    let taken = world.appender.append_rows(world.now, None, &mixed, 0..2, None, |_, _| ()).unwrap();
     assert_eq!(taken, 1, "the rows before the bad one are taken");
-    let refused = world.appender.append_rows(world.now, None, &mixed, 1..2, |_, _| ()).unwrap_err();
+    let refused = world.appender.append_rows(world.now, None, &mixed, 1..2, None, |_, _| ()).unwrap_err();
     assert!(
         matches!(&refused, AppendError::Topic(error) if error.to_string().contains("row 1 names no topic"))
     );
-    assert_eq!(world.appender.append_rows(world.now, None, &mixed, 2..2, |_, _| ()), Ok(0));
+    assert_eq!(world.appender.append_rows(world.now, None, &mixed, 2..2, None, |_, _| ()).unwrap(), 0);
 }
 
 #[test]
@@ -121,22 +122,23 @@ fn rows_stop_where_memory_ends_and_go_on_later() {
         let rows = rows(columns);
         let mut from = 0;
         let mut turned_away = 0;
+        let mut lease = None;
         while from < rows.len() {
-            match world.appender.append_rows(world.now, Some(TOPIC), &rows, from..rows.len(), |_, _| ()) {
+            let lent = lease.take();
+            match world.appender.append_rows(world.now, Some(TOPIC), &rows, from..rows.len(), lent, |_, _| ())
+            {
                 Ok(taken) => from += taken,
-                Err(AppendError::Full) => {
-                    let free = world.accumulator(Accumulator::buffer_bytes_free);
+                Err(AppendError::Full(place)) => {
                     turned_away += 1;
                     world.settle();
                     world.holding = false;
-                    world.settle();
+                    lease = world.wait(place);
                     world.holding = true;
-                    assert!(world.accumulator(Accumulator::buffer_bytes_free) > free, "memory came back");
-                    assert!(world.events.contains(&ProducerEvent::Room), "and the caller is told");
+                    assert!(lease.is_some(), "memory came back");
                 }
                 Err(other) => panic!("{other:?}"),
             }
-            let held = world.accumulator(Accumulator::buffer_bytes_held);
+            let held = world.held();
             assert!(held <= 65_536, "{held}");
         }
         assert!(turned_away >= 2, "{turned_away}");
@@ -152,10 +154,10 @@ fn rows_stop_where_memory_ends_and_go_on_later() {
 fn an_error_is_about_the_first_row_only() {
     let world = World::ready(&[1], &[("max.request.size", "1000")]);
     let rows = rows(vec![("value", strings(["a".to_owned(), "b".repeat(2000), "c".to_owned()]))]);
-    let append = |range| world.appender.append_rows(world.now, Some(TOPIC), &rows, range, |_, _| ());
-    assert_eq!(append(0..3), Ok(1));
+    let append = |range| world.appender.append_rows(world.now, Some(TOPIC), &rows, range, None, |_, _| ());
+    assert_eq!(append(0..3).unwrap(), 1);
     assert!(matches!(append(1..3), Err(AppendError::TooLarge { .. })));
-    assert_eq!(append(2..3), Ok(1));
+    assert_eq!(append(2..3).unwrap(), 1);
 }
 
 #[test]
@@ -163,7 +165,8 @@ fn rows_for_an_unknown_topic_wait() {
     let mut world = World::new(&[1], &[]);
     world.topic_error = ErrorCode::UNKNOWN_TOPIC_OR_PARTITION;
     let rows = rows(vec![("value", strings(["a".to_owned()]))]);
-    let refused = world.appender.append_rows(world.now, Some(TOPIC), &rows, 0..1, |_, _| ()).unwrap_err();
+    let refused =
+        world.appender.append_rows(world.now, Some(TOPIC), &rows, 0..1, None, |_, _| ()).unwrap_err();
     assert!(matches!(refused, AppendError::NeedMetadata { .. }));
 }
 
@@ -198,9 +201,15 @@ proptest! {
             proptest::sample::select(vec!["0", "100", "3000", "20000", "131072"]),
             proptest::sample::select(vec!["50000", "100000", "300000", "33554432"]),
         ),
+        strategy in proptest::sample::select(vec!["full", "incremental"]),
         columns in (any::<bool>(), any::<bool>()),
     ) {
-        let mut world = World::ready(&[1, 2, 1, 1, 2], &[("batch.size", batch), ("buffer.memory", memory)]);
+        let options = [
+            ("batch.size", batch),
+            ("buffer.memory", memory),
+            ("buffer.memory.allocation.strategy", strategy),
+        ];
+        let mut world = World::ready(&[1, 2, 1, 1, 2], &options);
         let value = |n: usize| format!("{n:04}{}", "x".repeat(usize::from(shapes[n].value_bytes)));
         let key = |n: usize| shapes[n].key.filter(|_| columns.0).map(|key| vec![key]);
         let partition = |n: usize| shapes[n].partition.filter(|_| columns.1).map(i32::from);
@@ -215,16 +224,16 @@ proptest! {
         let rows = rows(arrays);
         let mut from = 0;
         let mut placed_rows = 0;
+        let mut lease = None;
         while from < rows.len() {
             let placed = |_, count: u32| placed_rows += count as usize;
-            match world.appender.append_rows(world.now, Some(TOPIC), &rows, from..rows.len(), placed) {
+            let lent = lease.take();
+            match world.appender.append_rows(world.now, Some(TOPIC), &rows, from..rows.len(), lent, placed) {
                 Ok(taken) => from += taken,
-                Err(AppendError::Full) => world.settle(),
+                Err(AppendError::Full(place)) => lease = world.wait(place),
                 Err(other) => panic!("{other:?}"),
             }
             prop_assert_eq!(placed_rows, from);
-            let held = world.accumulator(Accumulator::buffer_bytes_held);
-            prop_assert!(held <= world.accumulator(Accumulator::buffer_bytes_total), "{}", held);
         }
         world.command(ProducerCommand::Flush { op: 1 });
         prop_assert_eq!(world.is_done(1), Some(Ok(())));

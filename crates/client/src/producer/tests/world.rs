@@ -2,8 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
+use std::task::{Poll, Waker};
+use std::time::Duration;
 
 use bytes::Bytes;
+use headrace_pool::{Lease, Waiting};
 use headrace_wire::compression::decompress;
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::frame::{decode_request_header, encode_response};
@@ -157,7 +160,7 @@ impl World {
             value: Some(value.as_bytes()),
             ..Default::default()
         };
-        let appended = self.appender.append_record(self.now, &record, |_, _| ());
+        let appended = self.appender.append_record(self.now, &record, None, |_, _| ());
         self.settle();
         appended
     }
@@ -441,11 +444,32 @@ impl World {
         })
     }
 
+    /// Bytes of `buffer.memory` that are taken.
+    pub(super) fn held(&self) -> u64 {
+        self.accumulator(|accumulator| {
+            accumulator.pool().config().buffer_bytes - accumulator.pool().available()
+        })
+    }
+
+    /// What a place in the pool's queue brings when all has happened that can happen now.
+    pub(super) fn wait(&mut self, mut place: Waiting) -> Option<Lease> {
+        self.settle();
+        let now = Duration::from_millis(self.now.mono_ms);
+        match place.poll(now, None, Waker::noop()) {
+            Poll::Ready(outcome) => Some(outcome.unwrap()),
+            Poll::Pending => None,
+        }
+    }
+
     /// Nothing may be held when nothing is on its way.
     pub(super) fn assert_empty(&self) {
         self.accumulator(|accumulator| {
             assert_eq!(accumulator.batches_outstanding(), 0);
-            assert_eq!(accumulator.buffer_bytes_held(), 0, "memory is still held");
+            assert_eq!(
+                accumulator.pool().available(),
+                accumulator.pool().config().buffer_bytes,
+                "memory is held"
+            );
         });
     }
 }

@@ -46,7 +46,7 @@ impl Log {
     pub(super) fn append(&mut self, codec: Codec, values: &[String]) {
         let mut builder = BatchBuilder::new(1 << 20);
         for value in values {
-            assert!(builder.append(1_000, None, Some(value.as_bytes()), NO_HEADERS.iter().copied()));
+            builder.append(1_000, None, Some(value.as_bytes()), NO_HEADERS.iter().copied()).unwrap();
         }
         let bytes = builder.finish(ProducerStamp::NONE, codec, None).unwrap().to_vec();
         self.append_raw(bytes);
@@ -158,7 +158,7 @@ impl Kafka {
     fn append_marked(&mut self, topic: &str, values: &[&str], attributes: i16, producer_id: i64) {
         let mut builder = BatchBuilder::new(1 << 20);
         for value in values {
-            assert!(builder.append(1_000, None, Some(value.as_bytes()), NO_HEADERS.iter().copied()));
+            builder.append(1_000, None, Some(value.as_bytes()), NO_HEADERS.iter().copied()).unwrap();
         }
         let bytes = builder.finish(ProducerStamp::NONE, Codec::None, None).unwrap().to_vec();
         let (head, body) = bytes.split_at(BatchHeader::LEN);

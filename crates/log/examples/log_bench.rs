@@ -1,4 +1,4 @@
-//! What an append and a read cost: `cargo run --release -p headrace-log --example append_bench DIR`.
+//! What an append and a read cost: `cargo run --release -p headrace-log --example log_bench DIR`.
 #![allow(clippy::print_stdout, reason = "an example talks to the one who runs it")]
 #![allow(clippy::disallowed_methods, reason = "a measurement needs a clock")]
 
@@ -33,12 +33,15 @@ fn report(what: &str, all: Duration) {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let path = PathBuf::from(std::env::args().nth(1).ok_or("usage: append_bench DIR")?);
+    let path = PathBuf::from(std::env::args().nth(1).ok_or("usage: log_bench DIR")?);
     let now = Now { mono_ms: 0, wall_ms: 1_700_000_000_000 };
     let origin = AppendOrigin { leader_epoch: 0, client: true };
     for (value_bytes, batch_bytes) in [(100, 128 << 10), (1000, 128 << 10), (100, 1 << 10)] {
         let mut builder = BatchBuilder::new(batch_bytes);
-        while builder.append(now.wall_ms, None, Some(&vec![7; value_bytes]), NO_HEADERS.iter().copied()) {}
+        while builder
+            .append(now.wall_ms, None, Some(&vec![7; value_bytes]), NO_HEADERS.iter().copied())
+            .is_ok()
+        {}
         let batch = builder.finish(ProducerStamp::NONE, Codec::None, None)?.to_vec();
         println!("{} bytes of records of {value_bytes}", batch.len());
         let dir = path.join(format!("bench-{value_bytes}-{batch_bytes}"));

@@ -1,7 +1,7 @@
 //! What a record costs between an Arrow batch and the socket: appending on the caller's thread, then the engine's
 //! share. The broker is a few lines in the same thread and outside the clock.
 //!
-//! `cargo run --release -p headrace-client --example append_bench`
+//! `cargo run --release -p headrace-client --example producer_bench`
 
 #![allow(clippy::print_stdout, clippy::unwrap_used, clippy::panic, reason = "a program to read figures from")]
 #![allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
@@ -182,11 +182,11 @@ impl Bench {
         while from < rows.len() {
             let now = self.now();
             let start = Instant::now();
-            let taken = self.appender.append_rows(now, Some(TOPIC), rows, from..rows.len(), |_, _| ());
+            let taken = self.appender.append_rows(now, Some(TOPIC), rows, from..rows.len(), None, |_, _| ());
             appending += start.elapsed();
             match taken {
                 Ok(taken) => from += taken,
-                Err(AppendError::Full) => {}
+                Err(AppendError::Full(_)) => {}
                 Err(other) => panic!("{other:?}"),
             }
             self.command(ProducerCommand::Wake);
@@ -201,7 +201,7 @@ impl Bench {
             let start = Instant::now();
             for _ in 0..1000 {
                 let record = RecordRef { topic: TOPIC, value: Some(value), ..Default::default() };
-                self.appender.append_record(now, &record, |_, _| ()).unwrap();
+                self.appender.append_record(now, &record, None, |_, _| ()).unwrap();
             }
             appending += start.elapsed();
             self.command(ProducerCommand::Wake);
