@@ -75,7 +75,7 @@ class Producer:
 
         Raises:
             KafkaTimeoutError: the buffer stayed full, or no broker told about the topic, for ``max.block.ms``.
-            RecordError: the record is larger than ``max.request.size``.
+            MessageTooLargeError: the record is larger than ``max.request.size``.
         """
         future: Future[RecordMetadata] = Future()
         future.set_running_or_notify_cancel()

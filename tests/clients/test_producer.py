@@ -15,7 +15,7 @@ from headrace.errors import (
     ConfigError,
     KafkaError,
     KafkaTimeoutError,
-    RecordError,
+    MessageTooLargeError,
     SchemaError,
     UsageError,
 )
@@ -184,7 +184,7 @@ def test_a_small_buffer_slows_down_and_loses_nothing(cluster, topic):
 def test_what_cannot_be_sent_says_why(cluster, topic):
     cluster.create_topic(topic, 2)
     with hr.Producer(cluster.bootstrap_servers, max_request_size=10_000, max_block_ms=1500) as producer:
-        with pytest.raises(RecordError, match=r"max\.request\.size"):
+        with pytest.raises(MessageTooLargeError, match=rf"{topic}.*max\.request\.size"):
             producer.send(topic, b"x" * 20_000)
         with pytest.raises(UsageError, match=f"{topic}.* has no partition 2: it has 2"):
             producer.send(topic, b"x", partition=2)

@@ -1,6 +1,7 @@
 //! Why a record was not taken.
 
 use headrace_pool::Waiting;
+use headrace_wire::errors::ErrorCode;
 
 use crate::error::Error;
 
@@ -66,12 +67,12 @@ impl AppendError {
                 ms: waited_ms,
                 detail: last.map(|error| error.to_string()).unwrap_or_default(),
             },
-            Self::TooLarge { topic, bytes, limit, option } => Error::Record {
+            // Kafka's own producer names this and the broker's refusal alike.
+            Self::TooLarge { topic, bytes, limit, option } => Error::topic(
+                ErrorCode::MESSAGE_TOO_LARGE,
                 topic,
-                partition: -1,
-                offset: -1,
-                why: format!("a record of up to {bytes} bytes does not fit into {option} = {limit}"),
-            },
+                format!("a record of up to {bytes} bytes does not fit into {option} = {limit}"),
+            ),
             Self::PartitionOutOfRange { topic, partition, partitions } => Error::Usage(format!(
                 "topic '{topic}' has no partition {partition}: it has {partitions}, counted from 0"
             )),

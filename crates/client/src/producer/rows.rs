@@ -128,7 +128,7 @@ impl Accumulator {
     ) -> Result<Filled, AppendError> {
         let Some(first) = rows.clone().next() else { return Ok(Filled { rows: 0, bytes: 0, ended: false }) };
         let size = turn.bytes_max(first);
-        let wish = rows.size_hint().0.saturating_mul(size).min(BYTES_PER_TURN);
+        let wish = turn.until.saturating_sub(first).saturating_mul(size).min(BYTES_PER_TURN);
         self.make_room(turn.now, key, (size, wish), lease)?;
         let strategy = self.pool().config().strategy;
         let Some(slot) = self.open_slot(key) else { return Err(AppendError::Closed) };

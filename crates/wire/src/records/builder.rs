@@ -1,7 +1,7 @@
 //! Writing record batches into chunks.
 
 use bytes::Bytes;
-use headrace_pool::{CHUNK_BYTES_MAX, Chunk, Lease};
+use headrace_pool::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, Chunk, Lease};
 
 use super::error::RecordError;
 use super::header::{BatchHeader, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE};
@@ -82,7 +82,7 @@ impl BatchBuilder {
     #[must_use]
     pub fn new(limit_bytes: usize) -> Self {
         let limit = limit_bytes.min(MAX_BATCH_BYTES);
-        let first_chunk = limit.saturating_sub(BatchHeader::LEN).clamp(1, CHUNK_BYTES_MAX);
+        let first_chunk = limit.saturating_sub(BatchHeader::LEN).clamp(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX);
         Self::with_lease(limit, Lease::of_heap(first_chunk))
     }
 
