@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from datetime import datetime, timezone
 
@@ -171,6 +172,25 @@ def test_many_threads_share_a_producer(cluster, topic):
     for name in range(4):
         mine = [v for v in table["value"].to_pylist() if v.startswith(b"%d:" % name)]
         assert mine == [f"{name}:{i}".encode() for i in range(200)]
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_a_batch_larger_than_the_topic_allows_is_split(cluster, topic, codec):
+    cluster.create_topic(topic, config={"max.message.bytes": "10000"})
+    chance = random.Random(0)
+    values = [b"%04d" % i + chance.randbytes(500) for i in range(100)]
+    with hr.Producer(cluster.bootstrap_servers, linger_ms=200, compression_type=codec) as producer:
+        one_by_one = [producer.send(topic, value) for value in values]
+        as_table = producer.send_arrow(topic, pa.table({"value": values}))
+        too_large = producer.send(topic, chance.randbytes(20_000))
+        last = producer.send(topic, b"last")
+        with pytest.raises(MessageTooLargeError, match=rf"{topic}.*partition 0.*max\.message\.bytes"):
+            producer.flush()
+        assert [future.result(10).offset for future in one_by_one] == list(range(100))
+        assert as_table.result(10) == 100
+        assert isinstance(too_large.exception(10), MessageTooLargeError)
+        assert last.result(10).offset == 200
+    assert rows(cluster, topic)["value"].to_pylist() == [*values, *values, b"last"]
 
 
 def test_a_small_buffer_slows_down_and_loses_nothing(cluster, topic):

@@ -170,7 +170,7 @@ pub struct Accumulator {
     outstanding: BTreeSet<BatchId>,
     next_id: u64,
     /// Open batches below this id are not waited for (flush).
-    hurry_below: u64,
+    hurry_below: BatchId,
     signals: Signals,
     jobs: Vec<SealJob>,
 }
@@ -191,7 +191,7 @@ impl Accumulator {
             active: Vec::new(),
             outstanding: BTreeSet::new(),
             next_id: 0,
-            hurry_below: 0,
+            hurry_below: BatchId::new(0),
             signals: Signals::default(),
             jobs: Vec::new(),
         }
@@ -395,7 +395,7 @@ impl Accumulator {
     }
 
     fn open_batch(&mut self, now: Now, key: PartitionKey, lease: Lease) {
-        let id = BatchId(self.next_id);
+        let id = BatchId::new(self.next_id);
         self.next_id += 1;
         self.outstanding.insert(id);
         self.signals.news = true;
@@ -570,7 +570,7 @@ impl Accumulator {
             let partition = self.topics.partition_mut(*key);
             let Some(slot) = partition.slots.front_mut() else { continue };
             let due = pressure
-                || slot.id.0 < self.hurry_below
+                || slot.id < self.hurry_below
                 || slot.created_ms.saturating_add(self.config.linger_ms) <= now.mono_ms;
             if due && matches!(slot.body, Body::Open(_)) && sendable(*key, partition.leader) {
                 jobs.extend(seal(slot, *key, self.config.codec, self.config.level));
@@ -657,10 +657,15 @@ impl Accumulator {
         self.outstanding.remove(&id);
     }
 
+    /// A batch that was taken has become two, this one and the one that it is known by already.
+    pub(super) fn split_off(&mut self, rest: BatchId) {
+        self.outstanding.insert(rest);
+    }
+
     /// Ends the waiting of open batches; the id returned is above all of them.
     pub(super) fn hurry(&mut self) -> BatchId {
-        self.hurry_below = self.next_id;
-        BatchId(self.next_id)
+        self.hurry_below = BatchId::new(self.next_id);
+        self.hurry_below
     }
 
     /// Whether every batch below `id` is done.

@@ -335,12 +335,21 @@ impl ProducerEngine {
         if code.is_some_and(|code| code.remedy() == Remedy::RetryWithMetadata) {
             self.core.refresh(now, "a produce request went to the wrong broker");
         }
+        if code == Some(ErrorCode::MESSAGE_TOO_LARGE)
+            && let Some((kept, rest)) =
+                sending.split(entry.id, now.mono_ms, accumulator.config().level, &error)
+        {
+            accumulator.split_off(rest);
+            self.events.push_back(ProducerEvent::BatchSplit { batch: entry.id, kept, rest });
+            return;
+        }
         let again = attempts <= self.settings.retries;
         let wait = self.settings.retry.wait_ms(attempts, self.core.jitter());
         let at = now.mono_ms.saturating_add(wait);
         let early =
             matches!(code, Some(ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER | ErrorCode::UNKNOWN_PRODUCER_ID));
-        if again && early && self.settings.idempotent {
+        let unclear = sending.perhaps_there_as_a_part(entry.id);
+        if again && early && self.settings.idempotent && !unclear {
             sending.out_of_order(entry.id, at, error);
             return;
         }
@@ -361,7 +370,7 @@ impl ProducerEngine {
             self.identity = Asked::NotBefore { at: now.mono_ms, failures: 0 };
         }
         // An earlier try of it may have arrived all the same.
-        let refused = matches!(error, Error::Broker { .. }) && attempts == 1;
+        let refused = matches!(error, Error::Broker { .. }) && attempts == 1 && !unclear;
         let fate = if refused { Fate::Refused } else { Fate::Unknown };
         self.give_up(accumulator, entry.key, entry.id, fate, error);
     }
@@ -436,7 +445,9 @@ impl ProducerEngine {
         for (key, id) in late {
             let out = self.partitions.get(&key).and_then(|sending| sending.get(id));
             let detail = out.map(|out| match &out.last_error {
-                Some(error) => format!("after {} tries, the last of which failed: {error}", out.attempts),
+                Some(error) => {
+                    format!("after {} tries, the last of which failed: {error}", out.attempts.max(1))
+                }
                 None => "no answer to the request it is in".to_owned(),
             });
             let error = self.too_late(accumulator, key, detail.unwrap_or_default());

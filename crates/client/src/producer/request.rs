@@ -94,7 +94,7 @@ pub(super) fn refusal(name: &str, answer: &PartitionProduceResponse) -> Error {
     detail.extend(records.take(3));
     if code == ErrorCode::MESSAGE_TOO_LARGE {
         detail.push(
-            "the batch is larger than the topic's max.message.bytes: lower batch.size, or raise the topic's limit"
+            "the record is larger than the topic's max.message.bytes: raise that, or send smaller records"
                 .to_owned(),
         );
     }

@@ -4,4 +4,5 @@ mod ends;
 mod faults;
 mod order;
 mod rows;
+mod split;
 mod world;
