@@ -18,7 +18,6 @@ const UNSUPPORTED: &[(&str, &str)] = &[
     ("value.deserializer", NO_SERIALIZERS),
     ("interceptor.classes", "there are no interceptors: change the columns before or after the call"),
     ("partitioner.class", "it names a Java class; use 'partitioner', or a partition column"),
-    ("partitioner.ignore.keys", "use partitioner=sticky"),
     (
         "partitioner.adaptive.partitioning.enable",
         "partitions are chosen without regard to the brokers' queues",

@@ -11,7 +11,6 @@ use headrace_wire::time::Now;
 
 use super::batch::{BatchId, Body, PartitionKey, SealJob, Sealed, Slot};
 use super::error::AppendError;
-use super::partitioner::partition_of_key;
 use super::topics::{TOPICS_MAX, TopicState, Topics};
 use crate::error::Error;
 use crate::options::{CompressionType, Partitioner, ProducerConfig};
@@ -40,8 +39,8 @@ pub struct AccumulatorConfig {
     pub level: Option<i32>,
     /// `delivery.timeout.ms`: how long a batch may take from its first record to its end.
     pub delivery_timeout_ms: u64,
-    /// `partitioner = sticky`: keys do not choose the partition.
-    pub ignore_keys: bool,
+    /// `partitioner`, and with `partitioner.ignore.keys` one that looks at no key.
+    pub partitioner: Partitioner,
     /// Where the random choice of partitions starts.
     pub seed: u64,
 }
@@ -69,7 +68,11 @@ impl AccumulatorConfig {
             codec,
             level,
             delivery_timeout_ms: config.delivery_timeout_ms,
-            ignore_keys: config.partitioner == Partitioner::Sticky,
+            partitioner: if config.partitioner_ignore_keys {
+                Partitioner::Sticky
+            } else {
+                config.partitioner
+            },
             seed,
         }
     }
@@ -310,10 +313,8 @@ impl Accumulator {
             })?;
             return Ok((PartitionKey { topic, partition }, false));
         }
-        if let Some(key) = key
-            && !self.config.ignore_keys
-        {
-            return Ok((PartitionKey { topic, partition: partition_of_key(key, count) }, false));
+        if let Some(partition) = self.config.partitioner.partition(key, count) {
+            return Ok((PartitionKey { topic, partition }, false));
         }
         Ok((self.sticky_with_room(topic, bytes), true))
     }
