@@ -41,6 +41,8 @@ pub struct AccumulatorConfig {
     pub delivery_timeout_ms: u64,
     /// `partitioner`, and with `partitioner.ignore.keys` one that looks at no key.
     pub partitioner: Partitioner,
+    /// `partitioner.adaptive.partitioning.enable`: longer queues get fewer of the records that may go anywhere.
+    pub adaptive: bool,
     /// Where the random choice of partitions starts.
     pub seed: u64,
 }
@@ -73,6 +75,7 @@ impl AccumulatorConfig {
             } else {
                 config.partitioner
             },
+            adaptive: config.partitioner_adaptive_partitioning_enable,
             seed,
         }
     }
@@ -188,7 +191,7 @@ impl Accumulator {
                 batch_bytes: config.batch_bytes,
                 strategy: config.strategy,
             }),
-            topics: Topics::new(config.seed),
+            topics: Topics::new(config.seed, config.adaptive),
             config,
             gate: Gate::Open,
             active: Vec::new(),
@@ -541,6 +544,23 @@ impl Accumulator {
     /// The cluster does not know the topic, or refuses it.
     pub(super) fn set_topic_error(&mut self, topic: u32, error: &Error) {
         self.signals.decided |= self.topics.set_error(topic, error);
+    }
+
+    /// Brokers that have taken no batch for long: their partitions get no records that may go elsewhere.
+    pub(super) fn set_stalled(&mut self, nodes: BTreeSet<i32>) {
+        self.topics.set_stalled(nodes);
+    }
+
+    /// The brokers for which a batch is full or has lingered.
+    pub(super) fn awaited_nodes(&self, now: Now) -> BTreeSet<i32> {
+        let awaited = |key: &PartitionKey| {
+            let partition = self.topics.partition(*key);
+            let slot = partition.slots.front()?;
+            let lingers = matches!(slot.body, Body::Open(_))
+                && slot.created_ms.saturating_add(self.config.linger_ms) > now.mono_ms;
+            if lingers { None } else { partition.leader }
+        };
+        self.active.iter().filter_map(awaited).collect()
     }
 
     /// Partitions with batches that the engine has not taken.

@@ -49,6 +49,8 @@ struct Settings {
     acks: i16,
     idempotent: bool,
     in_flight_max: usize,
+    /// How long batches may wait for a broker before it counts as stalled; `None`: it never does.
+    stalled_after_ms: Option<u64>,
     request_timeout_ms: u64,
     delivery_timeout_ms: u64,
     request_bytes_max: usize,
@@ -102,6 +104,8 @@ struct Node {
     in_flight: usize,
     /// The broker asked for a pause until then (KIP-219).
     throttled_until: u64,
+    /// Since when batches have been ready for the broker without it taking any.
+    waited_for_since: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -127,6 +131,8 @@ impl ProducerEngine {
             acks: config.acks.code(),
             idempotent: config.enable_idempotence,
             in_flight_max: config.max_in_flight_requests_per_connection as usize,
+            stalled_after_ms: Some(config.partitioner_availability_timeout_ms)
+                .filter(|ms| *ms > 0 && config.partitioner_adaptive_partitioning_enable),
             request_timeout_ms: config.common.request_timeout_ms,
             delivery_timeout_ms: config.delivery_timeout_ms,
             request_bytes_max: config.max_request_size as usize,
@@ -191,6 +197,7 @@ impl ProducerEngine {
             self.on_reply(now, &mut accumulator, reply);
         }
         accumulator.sweep();
+        self.tell_stalled(now, &mut accumulator);
         self.finish(now, &mut accumulator);
         self.wake_at = self.next_wake(now, &accumulator);
     }
@@ -626,6 +633,7 @@ impl ProducerEngine {
                     continue;
                 }
                 let Some(taken) = accumulator.take_front(key) else { continue };
+                draft.fresh = true;
                 let stamp = sending.send(taken.id, taken.created_ms, taken.batch.clone(), identity);
                 (taken.id, taken.batch.stamp(stamp))
             };
@@ -645,9 +653,35 @@ impl ProducerEngine {
             spec = spec.version_max(VERSION_WITH_TOPIC_IDS - 1);
         }
         let timeout_ms = i32::try_from(self.settings.request_timeout_ms).unwrap_or(i32::MAX);
+        let fresh = draft.fresh;
         let (request, entries) = draft.into_request(self.settings.acks, timeout_ms);
-        self.nodes.entry(node).or_default().in_flight += 1;
+        let sender = self.nodes.entry(node).or_default();
+        sender.in_flight += 1;
+        if fresh {
+            sender.waited_for_since = None;
+        }
         self.core.call_with(now, spec, request, Tag::Produce { node, entries });
+    }
+
+    /// Tells callers which brokers have taken none of their batches for too long (KIP-794).
+    fn tell_stalled(&mut self, now: Now, accumulator: &mut Accumulator) {
+        let Some(after_ms) = self.settings.stalled_after_ms else { return };
+        let awaited = accumulator.awaited_nodes(now);
+        for node in &awaited {
+            self.nodes.entry(*node).or_default();
+        }
+        let mut stalled = BTreeSet::new();
+        for (number, node) in &mut self.nodes {
+            if !awaited.contains(number) {
+                node.waited_for_since = None;
+                continue;
+            }
+            let since = *node.waited_for_since.get_or_insert(now.mono_ms);
+            if since.saturating_add(after_ms) <= now.mono_ms {
+                stalled.insert(*number);
+            }
+        }
+        accumulator.set_stalled(stalled);
     }
 
     // ---- ends and times ----
@@ -713,13 +747,17 @@ impl ProducerEngine {
             retry.into_iter().chain(sending.deadline(self.settings.delivery_timeout_ms)).min()
         });
         let throttles = self.nodes.values().map(|node| node.throttled_until).filter(|at| *at > now.mono_ms);
+        let stalls = self.nodes.values().filter_map(|node| {
+            let at = node.waited_for_since?.saturating_add(self.settings.stalled_after_ms?);
+            (at > now.mono_ms).then_some(at)
+        });
         let identity = match self.identity {
             Asked::NotBefore { at, .. } if at > now.mono_ms => Some(at),
             _ => None,
         };
         let close =
             self.closing.as_ref().filter(|closing| !closing.closed).map(|closing| closing.deadline_ms);
-        retries.chain(throttles).chain(sends).chain(identity).chain(close).min()
+        retries.chain(throttles).chain(stalls).chain(sends).chain(identity).chain(close).min()
     }
 }
 

@@ -141,14 +141,14 @@ impl Sticky {
 /// What the choice of a partition looks at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PartitionLoad {
-    /// Batches that wait to be sent.
+    /// Batches that wait to be sent; 0 for all where that is not to count.
     pub(super) queued: u32,
-    /// A broker leads the partition now.
+    /// A broker leads the partition now, and takes batches.
     pub(super) available: bool,
 }
 
 /// Chooses by chance, with a weight that falls with the queue: a slow broker gets less (KIP-794, adaptive).
-/// Partitions without a leader are taken only when no partition has one.
+/// Partitions that are not available are taken only when none is.
 pub(super) fn pick(jitter: &mut Jitter, loads: &[PartitionLoad]) -> u32 {
     let any_available = loads.iter().any(|load| load.available);
     let longest = loads.iter().map(|load| load.queued).max().unwrap_or_default();

@@ -31,6 +31,8 @@ pub(super) struct Draft {
     places: HashMap<u32, usize>,
     pub(super) entries: Vec<Entry>,
     pub(super) bytes: usize,
+    /// A batch of it is sent for the first time.
+    pub(super) fresh: bool,
     /// A topic's id is not known, so topics must be named by name.
     pub(super) by_name: bool,
 }
