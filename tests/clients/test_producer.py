@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from datetime import datetime, timezone
 
@@ -135,6 +136,38 @@ def test_keys_choose_the_partition_that_java_would(cluster, topic):
     assert len(set(ours.values())) == 5
 
 
+@pytest.mark.parametrize(
+    "partitioner",
+    ["consistent", "consistent_random", "murmur2", "murmur2_random", "fnv1a", "fnv1a_random"],
+)
+def test_partitioners_choose_as_librdkafkas_of_that_name(cluster, topic, partitioner):
+    cluster.create_topic(topic, 7)
+    keys = [f"key-{i}".encode() for i in range(100)] + [bytes([i, 255 - i, 128]) for i in range(100)]
+    # Where a null or empty key is not a matter of chance.
+    keys += [b""] if partitioner != "consistent_random" else []
+    every = [*keys, None] if not partitioner.endswith("_random") else keys
+    with hr.Producer(cluster.bootstrap_servers, partitioner=partitioner) as producer:
+        producer.send_arrow(topic, pa.table({"value": [b"row"] * len(every), "key": pa.array(every, pa.binary())}))
+        for key in every:
+            producer.send(topic, b"record", key=key)
+    ours = {(row["value"], row["key"]): row["partition"] for row in rows(cluster, topic).to_pylist()}
+    other = confluent_kafka.Producer(
+        {
+            "bootstrap.servers": cluster.bootstrap_servers,
+            "partitioner": partitioner,
+            # Else records without a key go where they like, whatever the partitioner says.
+            "sticky.partitioning.linger.ms": 0,
+        }
+    )
+    theirs: dict[bytes | None, int | None] = {}
+    for key in every:
+        other.produce(topic, b"x", key, on_delivery=lambda _e, m: theirs.__setitem__(m.key(), m.partition()))
+    other.flush(10)
+    assert {key: ours[b"row", key] for key in every} == theirs
+    assert {key: ours[b"record", key] for key in every} == theirs
+    assert len(set(theirs.values())) == 7
+
+
 def test_rows_name_their_own_topics(cluster, topic):
     first, second = cluster.create_topic(f"{topic}-a"), cluster.create_topic(f"{topic}-b")
     table = pa.table({"topic": [first, second, first], "value": [b"1", b"2", b"3"]})
@@ -171,6 +204,25 @@ def test_many_threads_share_a_producer(cluster, topic):
     for name in range(4):
         mine = [v for v in table["value"].to_pylist() if v.startswith(b"%d:" % name)]
         assert mine == [f"{name}:{i}".encode() for i in range(200)]
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_a_batch_larger_than_the_topic_allows_is_split(cluster, topic, codec):
+    cluster.create_topic(topic, config={"max.message.bytes": "10000"})
+    chance = random.Random(0)
+    values = [b"%04d" % i + chance.randbytes(500) for i in range(100)]
+    with hr.Producer(cluster.bootstrap_servers, linger_ms=200, compression_type=codec) as producer:
+        one_by_one = [producer.send(topic, value) for value in values]
+        as_table = producer.send_arrow(topic, pa.table({"value": values}))
+        too_large = producer.send(topic, chance.randbytes(20_000))
+        last = producer.send(topic, b"last")
+        with pytest.raises(MessageTooLargeError, match=rf"{topic}.*partition 0.*max\.message\.bytes"):
+            producer.flush()
+        assert [future.result(10).offset for future in one_by_one] == list(range(100))
+        assert as_table.result(10) == 100
+        assert isinstance(too_large.exception(10), MessageTooLargeError)
+        assert last.result(10).offset == 200
+    assert rows(cluster, topic)["value"].to_pylist() == [*values, *values, b"last"]
 
 
 def test_a_small_buffer_slows_down_and_loses_nothing(cluster, topic):

@@ -18,12 +18,6 @@ const UNSUPPORTED: &[(&str, &str)] = &[
     ("value.deserializer", NO_SERIALIZERS),
     ("interceptor.classes", "there are no interceptors: change the columns before or after the call"),
     ("partitioner.class", "it names a Java class; use 'partitioner', or a partition column"),
-    ("partitioner.ignore.keys", "use partitioner=sticky"),
-    (
-        "partitioner.adaptive.partitioning.enable",
-        "partitions are chosen without regard to the brokers' queues",
-    ),
-    ("partitioner.availability.timeout.ms", "partitions are chosen without regard to the brokers' queues"),
     ("compression.lz4.level", "LZ4 has one level here, the fast one"),
     ("config.providers", "it configures Java; give the value itself"),
     ("metric.reporters", NO_METRICS),

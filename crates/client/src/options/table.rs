@@ -125,8 +125,16 @@ options! {
         "Produce requests on their way to one broker at the same time; at most 5 with idempotence.";
     enable_idempotence: bool = "enable.idempotence", Kind::Bool, Some("true"), false,
         "Whether the broker drops what a retry sends twice. Off by itself when acks, retries or requests in flight are set to what it cannot go with.";
-    partitioner: Partitioner = "partitioner", Kind::Choice(&["murmur2_random", "sticky"]), Some("murmur2_random"), true,
-        "Where a record without a partition goes: by its key's hash as in Kafka's own producer, without a key to one partition for a batch's worth of bytes (murmur2_random); keys ignored (sticky).";
+    partitioner: Partitioner = "partitioner", Kind::Choice(&[
+            "murmur2_random", "murmur2", "consistent_random", "consistent", "fnv1a_random", "fnv1a", "random", "sticky",
+        ]), Some("murmur2_random"), true,
+        "Where a record without a partition goes, by librdkafka's names: by the murmur2 hash of its key as in Kafka's own producer, by the CRC-32 as in librdkafka (consistent), by FNV-1a as in Sarama. With _random a record without a key, for consistent_random also one with an empty key, goes to one partition for a batch's worth of bytes, then to another; else its key counts as empty. random and sticky do so with all records.";
+    partitioner_ignore_keys: bool = "partitioner.ignore.keys", Kind::Bool, Some("false"), false,
+        "Whether keys do not choose the partition, as with partitioner=sticky.";
+    partitioner_adaptive_partitioning_enable: bool = "partitioner.adaptive.partitioning.enable", Kind::Bool, Some("true"), false,
+        "Whether records that may go anywhere go less often to partitions with a longer queue of batches, so that a slow broker gets less (KIP-794); else all are taken equally often.";
+    partitioner_availability_timeout_ms: u64 = "partitioner.availability.timeout.ms", ms(0), Some("0"), false,
+        "How long a broker may take none of the batches that are ready for it before its partitions are left out for records that may go anywhere, while others are left; 0 never does so. Without partitioner.adaptive.partitioning.enable it has no effect.";
 }
 
 options! {
@@ -221,6 +229,12 @@ impl ProducerConfig {
             }
             // As in Kafka's producer: what the caller set stands, and what is on by default gives way.
             config.enable_idempotence = false;
+        }
+        if config.partitioner_ignore_keys && values.given("partitioner") && config.partitioner.uses_keys() {
+            return Err(Error::config(
+                "partitioner.ignore.keys",
+                "it takes away what 'partitioner' looks at",
+            ));
         }
         let least = config.linger_ms.saturating_add(config.common.request_timeout_ms);
         if config.delivery_timeout_ms < least {

@@ -187,6 +187,10 @@ fn idempotence_gives_way_unless_it_was_asked_for() {
 fn options_that_do_not_go_together_are_refused() {
     let (option, why) = refused(producer(&[("delivery.timeout.ms", "100")]));
     assert!(option == "delivery.timeout.ms" && why.contains("30005"), "{why}");
+    let (option, why) = refused(producer(&[("partitioner", "murmur2"), ("partitioner.ignore.keys", "true")]));
+    assert!(option == "partitioner.ignore.keys" && why.contains("'partitioner'"), "{why}");
+    assert!(producer(&[("partitioner.ignore.keys", "true")]).unwrap().partitioner_ignore_keys);
+    producer(&[("partitioner", "random"), ("partitioner.ignore.keys", "true")]).unwrap();
     assert_eq!(producer(&[("request.timeout.ms", "200000")]).unwrap().delivery_timeout_ms, 200_005);
     assert_eq!(refused(consumer(&[("session.timeout.ms", "3000")])).0, "heartbeat.interval.ms");
     assert_eq!(refused(consumer(&[("enable.auto.commit", "true")])).0, "enable.auto.commit");

@@ -188,10 +188,22 @@ choice! {
 }
 
 choice! {
-    /// `partitioner`: which partition a record without one goes to.
+    /// `partitioner`: which partition a record without one goes to. The hashes and names are librdkafka's.
     Partitioner {
-        /// By the murmur2 hash of the key; without a key as `Sticky`.
+        /// By the murmur2 hash of the key, as in Kafka's own producer; without a key as `Sticky`.
         Murmur2Random = "murmur2_random",
+        /// By the murmur2 hash; a null key counts as an empty one.
+        Murmur2 = "murmur2",
+        /// By the CRC-32 of the key; with an empty or null key as `Sticky`. librdkafka's default.
+        ConsistentRandom = "consistent_random",
+        /// By the CRC-32; a null key counts as an empty one.
+        Consistent = "consistent",
+        /// By the FNV-1a hash of the key; without a key as `Sticky`.
+        Fnv1aRandom = "fnv1a_random",
+        /// By the FNV-1a hash; a null key counts as an empty one.
+        Fnv1a = "fnv1a",
+        /// As `Sticky`: any partition may take any record.
+        Random = "random",
         /// One partition for a batch's worth of bytes, then another (KIP-794); keys are ignored.
         Sticky = "sticky",
     }

@@ -11,7 +11,6 @@ use headrace_wire::time::Now;
 
 use super::batch::{BatchId, Body, PartitionKey, SealJob, Sealed, Slot};
 use super::error::AppendError;
-use super::partitioner::partition_of_key;
 use super::topics::{TOPICS_MAX, TopicState, Topics};
 use crate::error::Error;
 use crate::options::{CompressionType, Partitioner, ProducerConfig};
@@ -40,8 +39,10 @@ pub struct AccumulatorConfig {
     pub level: Option<i32>,
     /// `delivery.timeout.ms`: how long a batch may take from its first record to its end.
     pub delivery_timeout_ms: u64,
-    /// `partitioner = sticky`: keys do not choose the partition.
-    pub ignore_keys: bool,
+    /// `partitioner`, and with `partitioner.ignore.keys` one that looks at no key.
+    pub partitioner: Partitioner,
+    /// `partitioner.adaptive.partitioning.enable`: longer queues get fewer of the records that may go anywhere.
+    pub adaptive: bool,
     /// Where the random choice of partitions starts.
     pub seed: u64,
 }
@@ -69,7 +70,12 @@ impl AccumulatorConfig {
             codec,
             level,
             delivery_timeout_ms: config.delivery_timeout_ms,
-            ignore_keys: config.partitioner == Partitioner::Sticky,
+            partitioner: if config.partitioner_ignore_keys {
+                Partitioner::Sticky
+            } else {
+                config.partitioner
+            },
+            adaptive: config.partitioner_adaptive_partitioning_enable,
             seed,
         }
     }
@@ -170,7 +176,7 @@ pub struct Accumulator {
     outstanding: BTreeSet<BatchId>,
     next_id: u64,
     /// Open batches below this id are not waited for (flush).
-    hurry_below: u64,
+    hurry_below: BatchId,
     signals: Signals,
     jobs: Vec<SealJob>,
 }
@@ -185,13 +191,13 @@ impl Accumulator {
                 batch_bytes: config.batch_bytes,
                 strategy: config.strategy,
             }),
-            topics: Topics::new(config.seed),
+            topics: Topics::new(config.seed, config.adaptive),
             config,
             gate: Gate::Open,
             active: Vec::new(),
             outstanding: BTreeSet::new(),
             next_id: 0,
-            hurry_below: 0,
+            hurry_below: BatchId::new(0),
             signals: Signals::default(),
             jobs: Vec::new(),
         }
@@ -310,10 +316,8 @@ impl Accumulator {
             })?;
             return Ok((PartitionKey { topic, partition }, false));
         }
-        if let Some(key) = key
-            && !self.config.ignore_keys
-        {
-            return Ok((PartitionKey { topic, partition: partition_of_key(key, count) }, false));
+        if let Some(partition) = self.config.partitioner.partition(key, count) {
+            return Ok((PartitionKey { topic, partition }, false));
         }
         Ok((self.sticky_with_room(topic, bytes), true))
     }
@@ -395,7 +399,7 @@ impl Accumulator {
     }
 
     fn open_batch(&mut self, now: Now, key: PartitionKey, lease: Lease) {
-        let id = BatchId(self.next_id);
+        let id = BatchId::new(self.next_id);
         self.next_id += 1;
         self.outstanding.insert(id);
         self.signals.news = true;
@@ -542,6 +546,23 @@ impl Accumulator {
         self.signals.decided |= self.topics.set_error(topic, error);
     }
 
+    /// Brokers that have taken no batch for long: their partitions get no records that may go elsewhere.
+    pub(super) fn set_stalled(&mut self, nodes: BTreeSet<i32>) {
+        self.topics.set_stalled(nodes);
+    }
+
+    /// The brokers for which a batch is full or has lingered.
+    pub(super) fn awaited_nodes(&self, now: Now) -> BTreeSet<i32> {
+        let awaited = |key: &PartitionKey| {
+            let partition = self.topics.partition(*key);
+            let slot = partition.slots.front()?;
+            let lingers = matches!(slot.body, Body::Open(_))
+                && slot.created_ms.saturating_add(self.config.linger_ms) > now.mono_ms;
+            if lingers { None } else { partition.leader }
+        };
+        self.active.iter().filter_map(awaited).collect()
+    }
+
     /// Partitions with batches that the engine has not taken.
     pub(super) fn active(&self) -> &[PartitionKey] {
         &self.active
@@ -570,7 +591,7 @@ impl Accumulator {
             let partition = self.topics.partition_mut(*key);
             let Some(slot) = partition.slots.front_mut() else { continue };
             let due = pressure
-                || slot.id.0 < self.hurry_below
+                || slot.id < self.hurry_below
                 || slot.created_ms.saturating_add(self.config.linger_ms) <= now.mono_ms;
             if due && matches!(slot.body, Body::Open(_)) && sendable(*key, partition.leader) {
                 jobs.extend(seal(slot, *key, self.config.codec, self.config.level));
@@ -657,10 +678,15 @@ impl Accumulator {
         self.outstanding.remove(&id);
     }
 
+    /// A batch that was taken has become two, this one and the one that it is known by already.
+    pub(super) fn split_off(&mut self, rest: BatchId) {
+        self.outstanding.insert(rest);
+    }
+
     /// Ends the waiting of open batches; the id returned is above all of them.
     pub(super) fn hurry(&mut self) -> BatchId {
-        self.hurry_below = self.next_id;
-        BatchId(self.next_id)
+        self.hurry_below = BatchId::new(self.next_id);
+        self.hurry_below
     }
 
     /// Whether every batch below `id` is done.

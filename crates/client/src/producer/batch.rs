@@ -3,9 +3,26 @@
 use headrace_wire::compression::Codec;
 use headrace_wire::records::{BatchBuilder, ClosedBatch, RecordError};
 
-/// Names a batch of one producer. Later batches have greater ids, across all partitions.
+/// Names a batch of one producer. Later batches have greater ids, across all partitions; the parts of one that was split
+/// stand between it and the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct BatchId(pub u64);
+pub struct BatchId {
+    number: u64,
+    /// Place of the first record in the batch as it was filled.
+    first: u32,
+}
+
+impl BatchId {
+    /// The batch that is filled after `number` others.
+    pub(super) fn new(number: u64) -> Self {
+        Self { number, first: 0 }
+    }
+
+    /// The part of this one behind its first `records`.
+    pub(super) fn behind(self, records: u32) -> Self {
+        Self { first: self.first.saturating_add(records), ..self }
+    }
+}
 
 /// A partition, by the index of its topic in the accumulator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -1,28 +1,28 @@
 //! The engine that sends batches.
 
+mod ends;
+mod identity;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
 use headrace_wire::compression::check_level;
 use headrace_wire::errors::{ErrorCode, Remedy};
-use headrace_wire::messages::{
-    InitProducerIdRequest, InitProducerIdResponse, ProduceRequest, ProduceResponse,
-};
+use headrace_wire::messages::{InitProducerIdRequest, ProduceRequest, ProduceResponse};
 use headrace_wire::time::Now;
 
-use super::accumulator::{Accumulator, AccumulatorConfig, Dropped};
+use self::ends::Fate;
+use self::identity::Asked;
+use super::accumulator::{Accumulator, AccumulatorConfig};
 use super::appender::lock;
 use super::batch::{BatchId, PartitionKey, SealJob};
 use super::request::{Answers, Draft, Entry, VERSION_WITH_TOPIC_IDS, refusal};
-use super::sequence::{Ended, Identity, Outgoing, Sending};
+use super::sequence::Sending;
 use super::{BatchAck, ProducerCommand, ProducerEvent};
 use crate::core::{Backoff, CallSpec, Core, Expect, Lane, NoStream, Reply, Target};
 use crate::engine::{Action, ConnId, Consumed, Engine};
 use crate::error::Error;
 use crate::options::ProducerConfig;
-
-/// What `InitProducerId` says about transactions that there are none of; Kafka's own default.
-const TRANSACTION_TIMEOUT_MS: i32 = 60_000;
 
 /// Sends the batches of an [`Accumulator`]. See the module's documentation for order and ends.
 pub struct ProducerEngine {
@@ -49,6 +49,8 @@ struct Settings {
     acks: i16,
     idempotent: bool,
     in_flight_max: usize,
+    /// How long batches may wait for a broker before it counts as stalled; `None`: it never does.
+    stalled_after_ms: Option<u64>,
     request_timeout_ms: u64,
     delivery_timeout_ms: u64,
     request_bytes_max: usize,
@@ -64,44 +66,13 @@ struct Closing {
     closed: bool,
 }
 
-/// The producer's id, as far as it is known.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Asked {
-    /// Not idempotent.
-    Never,
-    NotBefore {
-        at: u64,
-        failures: u32,
-    },
-    Waiting {
-        failures: u32,
-    },
-    Known(Identity),
-}
-
-impl Asked {
-    fn known(self) -> Option<Identity> {
-        match self {
-            Self::Known(identity) => Some(identity),
-            _ => None,
-        }
-    }
-}
-
-/// What is known of a batch that is given up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fate {
-    /// The broker said no.
-    Refused,
-    /// Nobody knows.
-    Unknown,
-}
-
 #[derive(Debug, Default)]
 struct Node {
     in_flight: usize,
     /// The broker asked for a pause until then (KIP-219).
     throttled_until: u64,
+    /// Since when batches have been ready for the broker without it taking any.
+    waited_for_since: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -127,6 +98,8 @@ impl ProducerEngine {
             acks: config.acks.code(),
             idempotent: config.enable_idempotence,
             in_flight_max: config.max_in_flight_requests_per_connection as usize,
+            stalled_after_ms: Some(config.partitioner_availability_timeout_ms)
+                .filter(|ms| *ms > 0 && config.partitioner_adaptive_partitioning_enable),
             request_timeout_ms: config.common.request_timeout_ms,
             delivery_timeout_ms: config.delivery_timeout_ms,
             request_bytes_max: config.max_request_size as usize,
@@ -191,6 +164,7 @@ impl ProducerEngine {
             self.on_reply(now, &mut accumulator, reply);
         }
         accumulator.sweep();
+        self.tell_stalled(now, &mut accumulator);
         self.finish(now, &mut accumulator);
         self.wake_at = self.next_wake(now, &accumulator);
     }
@@ -213,38 +187,6 @@ impl ProducerEngine {
                 let (tag, _, result) = reply.split::<ProduceRequest>();
                 self.on_produced(now, accumulator, tag, version, result);
             }
-        }
-    }
-
-    fn on_producer_id(
-        &mut self,
-        now: Now,
-        accumulator: &mut Accumulator,
-        result: Result<InitProducerIdResponse, Error>,
-    ) {
-        let failures = match self.identity {
-            Asked::Waiting { failures } => failures,
-            _ => 0,
-        };
-        let error = match result {
-            Ok(response) => {
-                let code = ErrorCode::from(response.error_code);
-                if code.is_none() {
-                    let identity = Identity { id: response.producer_id, epoch: response.producer_epoch };
-                    self.identity = Asked::Known(identity);
-                    return;
-                }
-                Error::broker(code, "no producer id for idempotence")
-            }
-            Err(error) => error,
-        };
-        if error.retriable() {
-            let failures = failures.saturating_add(1);
-            let at = now.mono_ms.saturating_add(self.settings.retry.wait_ms(failures, self.core.jitter()));
-            self.identity = Asked::NotBefore { at, failures };
-        } else {
-            accumulator.fail(error.clone());
-            self.fail_all(accumulator, &error);
         }
     }
 
@@ -335,12 +277,21 @@ impl ProducerEngine {
         if code.is_some_and(|code| code.remedy() == Remedy::RetryWithMetadata) {
             self.core.refresh(now, "a produce request went to the wrong broker");
         }
+        if code == Some(ErrorCode::MESSAGE_TOO_LARGE)
+            && let Some((kept, rest)) =
+                sending.split(entry.id, now.mono_ms, accumulator.config().level, &error)
+        {
+            accumulator.split_off(rest);
+            self.events.push_back(ProducerEvent::BatchSplit { batch: entry.id, kept, rest });
+            return;
+        }
         let again = attempts <= self.settings.retries;
         let wait = self.settings.retry.wait_ms(attempts, self.core.jitter());
         let at = now.mono_ms.saturating_add(wait);
         let early =
             matches!(code, Some(ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER | ErrorCode::UNKNOWN_PRODUCER_ID));
-        if again && early && self.settings.idempotent {
+        let unclear = sending.perhaps_there_as_a_part(entry.id);
+        if again && early && self.settings.idempotent && !unclear {
             sending.out_of_order(entry.id, at, error);
             return;
         }
@@ -361,7 +312,7 @@ impl ProducerEngine {
             self.identity = Asked::NotBefore { at: now.mono_ms, failures: 0 };
         }
         // An earlier try of it may have arrived all the same.
-        let refused = matches!(error, Error::Broker { .. }) && attempts == 1;
+        let refused = matches!(error, Error::Broker { .. }) && attempts == 1 && !unclear;
         let fate = if refused { Fate::Refused } else { Fate::Unknown };
         self.give_up(accumulator, entry.key, entry.id, fate, error);
     }
@@ -410,150 +361,7 @@ impl ProducerEngine {
         }
     }
 
-    fn ask_identity(&mut self, now: Now, accumulator: &Accumulator) {
-        let Asked::NotBefore { at, failures } = self.identity else { return };
-        if at <= now.mono_ms && accumulator.batches_outstanding() > 0 {
-            self.identity = Asked::Waiting { failures };
-            let request = InitProducerIdRequest {
-                transactional_id: None,
-                transaction_timeout_ms: TRANSACTION_TIMEOUT_MS,
-                ..Default::default()
-            };
-            let timeout = self.settings.request_timeout_ms;
-            self.core.call(now, Target::Any, Lane::Control, request, Tag::ProducerId, timeout);
-        }
-    }
-
-    // ---- giving up ----
-
-    fn give_up_late(&mut self, now: Now, accumulator: &mut Accumulator) {
-        let timeout_ms = self.settings.delivery_timeout_ms;
-        let mut late = Vec::new();
-        for key in &self.busy {
-            let Some(sending) = self.partitions.get(key) else { continue };
-            late.extend(sending.overdue(now.mono_ms, timeout_ms).into_iter().map(|id| (*key, id)));
-        }
-        for (key, id) in late {
-            let out = self.partitions.get(&key).and_then(|sending| sending.get(id));
-            let detail = out.map(|out| match &out.last_error {
-                Some(error) => format!("after {} tries, the last of which failed: {error}", out.attempts),
-                None => "no answer to the request it is in".to_owned(),
-            });
-            let error = self.too_late(accumulator, key, detail.unwrap_or_default());
-            self.give_up(accumulator, key, id, Fate::Unknown, error);
-        }
-        for dropped in accumulator.drop_dead(now) {
-            let Dropped { key, id, records, why } = dropped;
-            let error = if let Some(why) = why {
-                let topic = accumulator.topic_name(key).to_string();
-                Error::Record { topic, partition: key.number(), offset: -1, why: why.to_string() }
-            } else {
-                let detail = self.why_not_sent(accumulator, key);
-                self.too_late(accumulator, key, detail)
-            };
-            self.events.push_back(ProducerEvent::BatchDone { batch: id, records, result: Err(error) });
-        }
-    }
-
-    fn too_late(&self, accumulator: &Accumulator, key: PartitionKey, detail: String) -> Error {
-        let name = accumulator.topic_name(key);
-        Error::Timeout {
-            what: format!("delivery to topic '{name}', partition {}", key.number()),
-            ms: self.settings.delivery_timeout_ms,
-            detail,
-        }
-    }
-
-    fn why_not_sent(&self, accumulator: &Accumulator, key: PartitionKey) -> String {
-        if let Some(error) = accumulator.topic_error(key) {
-            return error.to_string();
-        }
-        match accumulator.leader(key) {
-            None => "the partition has no leader".to_owned(),
-            Some(_) if self.settings.idempotent && self.identity.known().is_none() => {
-                "no broker has given a producer id".to_owned()
-            }
-            Some(node) => {
-                let busy = self.partitions.get(&key).and_then(|sending| sending.first_error());
-                let why = busy.map(|error| format!("; the last try failed: {error}")).unwrap_or_default();
-                format!("it was waiting for node {node} to take batches before it{why}")
-            }
-        }
-    }
-
-    fn give_up(
-        &mut self,
-        accumulator: &mut Accumulator,
-        key: PartitionKey,
-        id: BatchId,
-        fate: Fate,
-        error: Error,
-    ) {
-        let Some(sending) = self.partitions.get_mut(&key) else { return };
-        let Some(out) = sending.give_up(id, fate == Fate::Refused) else { return };
-        self.done(accumulator, key, &out, Err(error));
-    }
-
-    fn done(
-        &mut self,
-        accumulator: &mut Accumulator,
-        key: PartitionKey,
-        out: &Outgoing,
-        result: Result<BatchAck, Error>,
-    ) {
-        let Some(sending) = self.partitions.get_mut(&key) else { return };
-        sending.end(out.id, out.batch.records(), result);
-        while let Some(Ended { id: batch, records, result }) = sending.next_ended() {
-            accumulator.done(batch);
-            self.events.push_back(ProducerEvent::BatchDone { batch, records, result });
-        }
-        sending.settle();
-        if sending.is_empty() && !sending.wants_rewind() {
-            self.busy.remove(&key);
-        }
-    }
-
-    /// Ends every batch with `error`.
-    fn fail_all(&mut self, accumulator: &mut Accumulator, error: &Error) {
-        for key in std::mem::take(&mut self.busy) {
-            let Some(sending) = self.partitions.get_mut(&key) else { continue };
-            let left: Vec<Outgoing> = sending.drain().collect();
-            for out in left {
-                self.done(accumulator, key, &out, Err(error.clone()));
-            }
-        }
-        for Dropped { id: batch, records, .. } in accumulator.drop_all() {
-            self.events.push_back(ProducerEvent::BatchDone { batch, records, result: Err(error.clone()) });
-        }
-    }
-
     // ---- sending ----
-
-    /// Gives partitions that have to start again an epoch that no broker has seen from them.
-    fn rewind(&mut self) {
-        for key in self.busy.clone() {
-            let Some(sending) = self.partitions.get_mut(&key) else { continue };
-            if !sending.wants_rewind() {
-                continue;
-            }
-            let Asked::Known(current) = self.identity else { return };
-            let fresh = if sending.identity() == Some(current) {
-                let Some(epoch) = current.epoch.checked_add(1) else {
-                    // The epochs of this id are used up.
-                    self.identity = Asked::NotBefore { at: 0, failures: 0 };
-                    return;
-                };
-                Identity { epoch, ..current }
-            } else {
-                current
-            };
-            self.identity = Asked::Known(fresh);
-            sending.rewind(fresh);
-            if sending.is_empty() {
-                self.busy.remove(&key);
-            }
-        }
-    }
 
     fn node_is_free(&self, now: Now, node: i32) -> bool {
         self.nodes.get(&node).is_none_or(|node| {
@@ -615,6 +423,7 @@ impl ProducerEngine {
                     continue;
                 }
                 let Some(taken) = accumulator.take_front(key) else { continue };
+                draft.fresh = true;
                 let stamp = sending.send(taken.id, taken.created_ms, taken.batch.clone(), identity);
                 (taken.id, taken.batch.stamp(stamp))
             };
@@ -634,9 +443,35 @@ impl ProducerEngine {
             spec = spec.version_max(VERSION_WITH_TOPIC_IDS - 1);
         }
         let timeout_ms = i32::try_from(self.settings.request_timeout_ms).unwrap_or(i32::MAX);
+        let fresh = draft.fresh;
         let (request, entries) = draft.into_request(self.settings.acks, timeout_ms);
-        self.nodes.entry(node).or_default().in_flight += 1;
+        let sender = self.nodes.entry(node).or_default();
+        sender.in_flight += 1;
+        if fresh {
+            sender.waited_for_since = None;
+        }
         self.core.call_with(now, spec, request, Tag::Produce { node, entries });
+    }
+
+    /// Tells callers which brokers have taken none of their batches for too long (KIP-794).
+    fn tell_stalled(&mut self, now: Now, accumulator: &mut Accumulator) {
+        let Some(after_ms) = self.settings.stalled_after_ms else { return };
+        let awaited = accumulator.awaited_nodes(now);
+        for node in &awaited {
+            self.nodes.entry(*node).or_default();
+        }
+        let mut stalled = BTreeSet::new();
+        for (number, node) in &mut self.nodes {
+            if !awaited.contains(number) {
+                node.waited_for_since = None;
+                continue;
+            }
+            let since = *node.waited_for_since.get_or_insert(now.mono_ms);
+            if since.saturating_add(after_ms) <= now.mono_ms {
+                stalled.insert(*number);
+            }
+        }
+        accumulator.set_stalled(stalled);
     }
 
     // ---- ends and times ----
@@ -702,13 +537,17 @@ impl ProducerEngine {
             retry.into_iter().chain(sending.deadline(self.settings.delivery_timeout_ms)).min()
         });
         let throttles = self.nodes.values().map(|node| node.throttled_until).filter(|at| *at > now.mono_ms);
+        let stalls = self.nodes.values().filter_map(|node| {
+            let at = node.waited_for_since?.saturating_add(self.settings.stalled_after_ms?);
+            (at > now.mono_ms).then_some(at)
+        });
         let identity = match self.identity {
             Asked::NotBefore { at, .. } if at > now.mono_ms => Some(at),
             _ => None,
         };
         let close =
             self.closing.as_ref().filter(|closing| !closing.closed).map(|closing| closing.deadline_ms);
-        retries.chain(throttles).chain(sends).chain(identity).chain(close).min()
+        retries.chain(throttles).chain(stalls).chain(sends).chain(identity).chain(close).min()
     }
 }
 

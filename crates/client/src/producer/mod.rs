@@ -59,7 +59,8 @@ pub enum ProducerCommand {
 /// What a producer's engine tells.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProducerEvent {
-    /// A batch has ended, for good. Each batch that took a record ends exactly once.
+    /// A batch has ended, for good. Each batch that took a record ends exactly once, and so does each part of one that
+    /// was split.
     BatchDone {
         /// Which one.
         batch: BatchId,
@@ -67,6 +68,15 @@ pub enum ProducerEvent {
         records: u32,
         /// Where it lies, or why it does not, or may not.
         result: Result<BatchAck, Error>,
+    },
+    /// The broker found a batch too large, and it has become two; each of them ends by itself.
+    BatchSplit {
+        /// Which one: it goes on with its first records.
+        batch: BatchId,
+        /// How many those are.
+        kept: u32,
+        /// The batch of the others: what was record `kept` is its record 0.
+        rest: BatchId,
     },
     /// Callers that were turned away with [`AppendError::NeedMetadata`] should look again.
     TopicsDecided,

@@ -1,6 +1,7 @@
 //! Which partition a record goes to: by its key as in Kafka, else one partition at a time, changed by bytes (KIP-794).
 
 use crate::core::Jitter;
+use crate::options::Partitioner;
 
 /// Kafka's hash of a key: murmur2 with its seed, 32 bits, signed as in Java.
 ///
@@ -40,6 +41,70 @@ pub fn partition_of_key(key: &[u8], partitions: u32) -> u32 {
     (murmur2(key).cast_unsigned() & 0x7fff_ffff) % partitions.max(1)
 }
 
+/// The CRC-32 of zip and Ethernet, with which librdkafka's `consistent` partitioners choose.
+fn crc32(key: &[u8]) -> u32 {
+    let next = |crc: u32, byte: &u8| CRC32_TABLE[usize::from(crc.to_le_bytes()[0] ^ byte)] ^ (crc >> 8);
+    !key.iter().fold(u32::MAX, next)
+}
+
+/// What a byte does to the checksum.
+const CRC32_TABLE: [u32; 256] = {
+    const POLYNOMIAL: u32 = 0xedb8_8320;
+    let mut table = [0; 256];
+    let mut byte = 0_u32;
+    while byte < 256 {
+        let mut crc = byte;
+        let mut bit = 0;
+        while bit < 8 {
+            crc = if crc & 1 == 1 { (crc >> 1) ^ POLYNOMIAL } else { crc >> 1 };
+            bit += 1;
+        }
+        table[byte as usize] = crc;
+        byte += 1;
+    }
+    table
+};
+
+/// FNV-1a over 32 bits, its sign taken away, as Sarama and librdkafka do.
+fn fnv1a(key: &[u8]) -> u32 {
+    const PRIME: u32 = 0x0100_0193;
+    const OFFSET: u32 = 0x811c_9dc5;
+    let hash = key.iter().fold(OFFSET, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(PRIME));
+    hash.cast_signed().unsigned_abs()
+}
+
+impl Partitioner {
+    /// Whether a record's key can choose its partition.
+    pub(crate) fn uses_keys(self) -> bool {
+        !matches!(self, Self::Random | Self::Sticky)
+    }
+
+    /// Whether a record with this key goes to a certain partition; else any may take it.
+    #[inline]
+    pub(super) fn binds(self, key: Option<&[u8]>) -> bool {
+        match self {
+            Self::Murmur2 | Self::Consistent | Self::Fnv1a => true,
+            Self::Murmur2Random | Self::Fnv1aRandom => key.is_some(),
+            Self::ConsistentRandom => key.is_some_and(|key| !key.is_empty()),
+            Self::Random | Self::Sticky => false,
+        }
+    }
+
+    /// The partition that a key chooses among `partitions` (at least 1), if it does.
+    #[inline]
+    pub(super) fn partition(self, key: Option<&[u8]>, partitions: u32) -> Option<u32> {
+        if !self.binds(key) {
+            return None;
+        }
+        let key = key.unwrap_or_default();
+        Some(match self {
+            Self::Consistent | Self::ConsistentRandom => crc32(key) % partitions.max(1),
+            Self::Fnv1a | Self::Fnv1aRandom => fnv1a(key) % partitions.max(1),
+            _ => partition_of_key(key, partitions),
+        })
+    }
+}
+
 /// The partition that records without key and partition go to at present.
 ///
 /// It changes at the end of a batch, once it has had half of `switch_bytes`, and without one at twice the bytes: so
@@ -76,14 +141,14 @@ impl Sticky {
 /// What the choice of a partition looks at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PartitionLoad {
-    /// Batches that wait to be sent.
+    /// Batches that wait to be sent; 0 for all where that is not to count.
     pub(super) queued: u32,
-    /// A broker leads the partition now.
+    /// A broker leads the partition now, and takes batches.
     pub(super) available: bool,
 }
 
 /// Chooses by chance, with a weight that falls with the queue: a slow broker gets less (KIP-794, adaptive).
-/// Partitions without a leader are taken only when no partition has one.
+/// Partitions that are not available are taken only when none is.
 pub(super) fn pick(jitter: &mut Jitter, loads: &[PartitionLoad]) -> u32 {
     let any_available = loads.iter().any(|load| load.available);
     let longest = loads.iter().map(|load| load.queued).max().unwrap_or_default();
@@ -128,6 +193,36 @@ mod tests {
         for length in 0..64 {
             assert!(partition_of_key(&vec![0xff; length], 3) < 3);
         }
+    }
+
+    #[test]
+    fn crc32_and_fnv1a_have_their_known_values() {
+        assert_eq!(crc32(b""), 0);
+        assert_eq!(crc32(b"123456789"), 0xcbf4_3926);
+        // The published values are 0x811c9dc5, 0xe40c292c and 0xbf9cf968, all negative as signed numbers.
+        for (key, hash) in [(&b""[..], 0x811c_9dc5_u32), (b"a", 0xe40c_292c), (b"foobar", 0xbf9c_f968)] {
+            assert_eq!(fnv1a(key), hash.wrapping_neg(), "{}", String::from_utf8_lossy(key));
+        }
+        assert_eq!(fnv1a(b"fo"), 0x6222_e842, "positive ones stay");
+    }
+
+    #[test]
+    fn null_and_empty_keys_go_where_librdkafka_says() {
+        let null_is_free =
+            [Partitioner::Murmur2Random, Partitioner::ConsistentRandom, Partitioner::Fnv1aRandom];
+        for partitioner in null_is_free {
+            assert_eq!(partitioner.partition(None, 7), None, "{partitioner:?}");
+            assert!(partitioner.partition(Some(b"k"), 7).is_some(), "{partitioner:?}");
+        }
+        assert_eq!(Partitioner::ConsistentRandom.partition(Some(b""), 7), None);
+        for partitioner in [Partitioner::Murmur2, Partitioner::Consistent, Partitioner::Fnv1a] {
+            let of_null = partitioner.partition(None, 7);
+            assert!(of_null.is_some() && of_null == partitioner.partition(Some(b""), 7), "{partitioner:?}");
+        }
+        for partitioner in [Partitioner::Random, Partitioner::Sticky] {
+            assert_eq!(partitioner.partition(Some(b"k"), 7), None);
+        }
+        assert_eq!(Partitioner::Consistent.partition(Some(b"123456789"), 1000), Some(0xcbf4_3926 % 1000));
     }
 
     fn load(queued: u32, available: bool) -> PartitionLoad {

@@ -31,6 +31,8 @@ pub(super) struct Draft {
     places: HashMap<u32, usize>,
     pub(super) entries: Vec<Entry>,
     pub(super) bytes: usize,
+    /// A batch of it is sent for the first time.
+    pub(super) fresh: bool,
     /// A topic's id is not known, so topics must be named by name.
     pub(super) by_name: bool,
 }
@@ -94,7 +96,7 @@ pub(super) fn refusal(name: &str, answer: &PartitionProduceResponse) -> Error {
     detail.extend(records.take(3));
     if code == ErrorCode::MESSAGE_TOO_LARGE {
         detail.push(
-            "the batch is larger than the topic's max.message.bytes: lower batch.size, or raise the topic's limit"
+            "the record is larger than the topic's max.message.bytes: raise that, or send smaller records"
                 .to_owned(),
         );
     }

@@ -49,9 +49,10 @@ impl Appender {
             let turn = Turn { now, rows, until };
             let mut tally = Tally::default();
             let mut lease = lease.unwrap_or_else(|| accumulator.pool().empty_lease());
-            let ignore_keys = accumulator.config().ignore_keys;
+            let partitioner = accumulator.config().partitioner;
+            let free = !partitioner.uses_keys() || (!rows.has_keys() && !partitioner.binds(None));
             let result = match topic {
-                Some(topic) if !rows.has_partitions() && (ignore_keys || !rows.has_keys()) => {
+                Some(topic) if !rows.has_partitions() && free => {
                     accumulator.append_free_rows(&turn, topic, range.start, &mut lease, &mut tally)
                 }
                 _ => accumulator.append_bound_rows(&turn, topic, range.start, &mut lease, &mut tally),
@@ -229,7 +230,7 @@ impl Accumulator {
             let bytes = turn.bytes_max(row);
             // The sticky partition stays the same for a block.
             let place = match (rows.partition(row), rows.key(row), block.sticky) {
-                (None, key, Some(sticky)) if key.is_none() || self.config().ignore_keys => (sticky, true),
+                (None, key, Some(sticky)) if !self.config().partitioner.binds(key) => (sticky, true),
                 (partition, key, _) => self.choose(index, partition, key, bytes)?,
             };
             let (key, sticky) = place;

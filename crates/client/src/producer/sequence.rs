@@ -9,12 +9,16 @@
 //!   forgotten the oldest and take its repeat for a gap.
 //! - Until the broker has taken a first batch under an id and epoch, one batch is on its way at a time: a broker that knows
 //!   nothing of a producer takes whatever sequence comes first, so the second could go in before the first.
+//! - A batch that the broker refuses as too large is split in its place. The parts share its sequences, so those behind it,
+//!   which the broker calls out of order, keep theirs. If an earlier try of the whole may have arrived, the broker would
+//!   call the parts out of order as well: a first one of which it says so is given up, since a new epoch could double it.
 //! - A batch given up, whose fate is unknown or which the broker refused, leaves a gap. The batches behind it are sent
 //!   until the broker takes them or calls them out of order; only then, with nothing in flight, the partition starts
 //!   again under a greater epoch with sequence 0.
 
 use std::collections::{BTreeMap, VecDeque};
 
+use headrace_wire::errors::ErrorCode;
 use headrace_wire::records::{ClosedBatch, ProducerStamp};
 
 use super::BatchAck;
@@ -41,6 +45,12 @@ pub(super) struct Outgoing {
     pub(super) attempts: u32,
     /// Why it is to be sent again.
     pub(super) last_error: Option<Error>,
+    /// One of the tries may have arrived.
+    perhaps_there: bool,
+    /// One of the tries of what this is a part of may have arrived.
+    whole_perhaps_there: bool,
+    /// The batch that this is a part of: its memory stays charged for what the parts take from the heap.
+    charge: Option<ClosedBatch>,
     /// Base sequence; without meaning when the producer is not idempotent.
     sequence: i32,
     /// Number of the batch among all of the partition and epoch.
@@ -142,8 +152,12 @@ impl Sending {
         if self.trail == Trail::Broken || introducing {
             return None;
         }
+        let oldest = self.pending.front()?.ordinal;
         self.pending.iter().find_map(|out| match out.state {
-            State::Waiting(at) => Some((at <= now_ms).then(|| out.batch.size())),
+            State::Waiting(at) => {
+                let remembered = !self.idempotent || out.ordinal - oldest < SPAN_MAX;
+                Some((at <= now_ms && remembered).then(|| out.batch.size()))
+            }
             State::InFlight => None,
         })?
     }
@@ -176,6 +190,9 @@ impl Sending {
             created_ms,
             attempts: 1,
             last_error: None,
+            perhaps_there: false,
+            whole_perhaps_there: false,
+            charge: None,
             sequence,
             ordinal,
             state: State::InFlight,
@@ -219,8 +236,51 @@ impl Sending {
     pub(super) fn retry(&mut self, id: BatchId, at: u64, error: Error) {
         if let Some(out) = self.pending.iter_mut().find(|out| out.id == id) {
             out.state = State::Waiting(at);
+            out.perhaps_there |= !certainly_not_there(&error);
             out.last_error = Some(error);
         }
+    }
+
+    /// Puts two batches in the place of one that the broker found too large, to be sent from `now_ms` on; says how many
+    /// records keep the id, and the id of the others. `None` leaves all as it is: the batch has one record.
+    pub(super) fn split(
+        &mut self,
+        id: BatchId,
+        now_ms: u64,
+        level: Option<i32>,
+        error: &Error,
+    ) -> Option<(u32, BatchId)> {
+        let index = self.position(id)?;
+        let whole = &self.pending[index];
+        // What was built here can be read here: an error is no way out of the refusal.
+        let (head, tail) = whole.batch.split(level).ok()??;
+        let (kept, rest) = (head.records(), id.behind(head.records()));
+        let held = whole.charge.as_ref().unwrap_or(&whole.batch);
+        let part = |id, batch, sequence, ordinal| Outgoing {
+            id,
+            batch,
+            created_ms: whole.created_ms,
+            attempts: 0,
+            last_error: Some(error.clone()),
+            perhaps_there: false,
+            whole_perhaps_there: whole.perhaps_there || whole.whole_perhaps_there,
+            charge: Some(held.clone()),
+            sequence,
+            ordinal,
+            state: State::Waiting(now_ms),
+        };
+        let parts = [
+            part(id, head, whole.sequence, whole.ordinal),
+            part(rest, tail, after(whole.sequence, kept), whole.ordinal + 1),
+        ];
+        for behind in self.pending.range_mut(index + 1..) {
+            behind.ordinal += 1;
+        }
+        self.next_ordinal += 1;
+        let [head, tail] = parts;
+        self.pending[index] = head;
+        self.pending.insert(index + 1, tail);
+        Some((kept, rest))
     }
 
     /// The broker misses sequences before this batch. If batches before it are still to come, it is early and waits for
@@ -230,6 +290,11 @@ impl Sending {
             self.trail = Trail::Broken;
         }
         self.retry(id, at, error);
+    }
+
+    /// Whether the broker may have the batch as a part of another, and so can tell nothing of it by its sequence.
+    pub(super) fn perhaps_there_as_a_part(&self, id: BatchId) -> bool {
+        self.pending.front().is_some_and(|out| out.id == id && out.whole_perhaps_there)
     }
 
     /// Why the oldest batch was not taken when it was last tried.
@@ -316,6 +381,19 @@ impl Sending {
     pub(super) fn drain(&mut self) -> impl Iterator<Item = Outgoing> {
         self.pending.drain(..)
     }
+}
+
+/// Whether a broker that says so has not taken the batch in this try: it looks before it appends.
+fn certainly_not_there(error: &Error) -> bool {
+    matches!(
+        error.code(),
+        Some(
+            ErrorCode::MESSAGE_TOO_LARGE
+                | ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER
+                | ErrorCode::UNKNOWN_PRODUCER_ID
+                | ErrorCode::NOT_ENOUGH_REPLICAS
+        )
+    )
 }
 
 /// The sequence after `records` more: it wraps from the greatest 31-bit number to 0.

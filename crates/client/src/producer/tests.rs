@@ -3,5 +3,7 @@
 mod ends;
 mod faults;
 mod order;
+mod partitioning;
 mod rows;
+mod split;
 mod world;

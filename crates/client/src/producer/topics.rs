@@ -1,6 +1,6 @@
 //! Topics as a producer knows them: their partitions with leaders and waiting batches, and what was said against them.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use super::batch::{PartitionKey, Slot};
@@ -49,12 +49,27 @@ pub(super) struct Topics {
     /// Those that the engine has not heard of yet.
     wanted: Vec<Arc<str>>,
     jitter: Jitter,
+    /// Whether partitions with longer queues are chosen less often.
+    adaptive: bool,
+    /// Brokers that are left out, while any other is left.
+    stalled: BTreeSet<i32>,
 }
 
 impl Topics {
     /// None. The same `seed` gives the same choice of sticky partitions.
-    pub(super) fn new(seed: u64) -> Self {
-        Self { all: Vec::new(), places: HashMap::new(), wanted: Vec::new(), jitter: Jitter::new(seed) }
+    pub(super) fn new(seed: u64, adaptive: bool) -> Self {
+        Self {
+            all: Vec::new(),
+            places: HashMap::new(),
+            wanted: Vec::new(),
+            jitter: Jitter::new(seed),
+            adaptive,
+            stalled: BTreeSet::new(),
+        }
+    }
+
+    pub(super) fn set_stalled(&mut self, nodes: BTreeSet<i32>) {
+        self.stalled = nodes;
     }
 
     pub(super) fn place(&self, name: &str) -> Option<u32> {
@@ -150,12 +165,17 @@ impl Topics {
         match sticky.current() {
             Some(partition) if partition < *count => partition,
             _ => {
+                let partitions = partitions.iter().take(*count as usize);
+                let able = |leader: Option<i32>| leader.is_some_and(|node| !self.stalled.contains(&node));
+                let any_able = partitions.clone().any(|partition| able(partition.leader));
                 let loads: Vec<PartitionLoad> = partitions
-                    .iter()
-                    .take(*count as usize)
-                    .map(|partition| PartitionLoad {
-                        queued: u32::try_from(partition.slots.len()).unwrap_or(u32::MAX),
-                        available: partition.leader.is_some(),
+                    .map(|Partition { leader, slots, .. }| PartitionLoad {
+                        queued: if self.adaptive {
+                            u32::try_from(slots.len()).unwrap_or(u32::MAX)
+                        } else {
+                            0
+                        },
+                        available: if any_able { able(*leader) } else { leader.is_some() },
                     })
                     .collect();
                 sticky.start(pick(&mut self.jitter, &loads))

@@ -111,6 +111,9 @@ impl<R: Send + 'static> ProducerClient<R> {
                         let _ = to_deliver.send(delivered);
                     }
                 }
+                ProducerEvent::BatchSplit { batch, kept, rest } => {
+                    lock(&dispatch).batch_split(batch, kept, rest);
+                }
                 ProducerEvent::TopicsDecided => decided.notify(),
                 ProducerEvent::Done { op, result } => ops.complete(op, result),
             }
@@ -350,6 +353,37 @@ impl<R> Dispatch<R> {
             }
         }
         delivered
+    }
+
+    /// The records of `batch` from `kept` on are now those of `rest`.
+    fn batch_split(&mut self, batch: BatchId, kept: u32, rest: BatchId) {
+        let Some(whole) = self.batches.remove(&batch) else { return };
+        let (mut head, mut tail) = (Vec::new(), Vec::new());
+        // Entries lie in the order in which their records went in.
+        let mut left = u64::from(kept);
+        for entry in whole {
+            match entry {
+                Entry::Record { index, timestamp, recipient } => {
+                    left = left.saturating_sub(1);
+                    match index.checked_sub(kept) {
+                        None => head.push(Entry::Record { index, timestamp, recipient }),
+                        Some(index) => tail.push(Entry::Record { index, timestamp, recipient }),
+                    }
+                }
+                Entry::Rows { rows, tally } => {
+                    let here = rows.min(left);
+                    left -= here;
+                    if here > 0 {
+                        head.push(Entry::Rows { rows: here, tally: tally.clone() });
+                    }
+                    if rows > here {
+                        tail.push(Entry::Rows { rows: rows - here, tally });
+                    }
+                }
+            }
+        }
+        self.batches.insert(batch, head);
+        self.batches.insert(rest, tail);
     }
 
     fn fail_all(&mut self, error: &Error) -> Vec<Delivery<R>> {

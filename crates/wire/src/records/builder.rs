@@ -352,9 +352,9 @@ fn field_len(field: Option<&[u8]>) -> i64 {
 /// A batch whose body is final, waiting for its stamp. Cloning shares the body.
 #[derive(Clone, Debug)]
 pub struct ClosedBatch {
-    header: BatchHeader,
-    codec: Codec,
-    body: Vec<Bytes>,
+    pub(super) header: BatchHeader,
+    pub(super) codec: Codec,
+    pub(super) body: Vec<Bytes>,
     body_bytes: usize,
     body_crc: u32,
 }

@@ -10,6 +10,7 @@ mod crc;
 mod error;
 mod header;
 mod iter;
+mod split;
 mod varint;
 
 pub use builder::{BatchBuilder, ClosedBatch, FinishedBatch, NO_HEADERS, ProducerStamp, Refused};

@@ -100,6 +100,27 @@ proptest! {
     }
 
     #[test]
+    fn the_parts_of_a_batch_have_its_records(records in vec(record(), 1..40), codec in codec()) {
+        let mut builder = BatchBuilder::new(usize::MAX);
+        for record in &records {
+            assert!(record.append(&mut builder));
+        }
+        let whole = builder.close(codec, None).unwrap();
+        let Some((head, tail)) = whole.split(None).unwrap() else {
+            prop_assert_eq!(records.len(), 1);
+            return Ok(());
+        };
+        let both: Vec<Owned> = [&head, &tail].iter().flat_map(|part| {
+            let bytes = part.stamp(ProducerStamp::NONE).to_vec();
+            BatchHeader::parse(&bytes).unwrap().check_produced().unwrap();
+            read(&bytes).unwrap()
+        }).collect();
+        prop_assert_eq!(both, records);
+        prop_assert_eq!(whole.records(), head.records() + tail.records());
+        prop_assert!(head.records() > 0 && tail.records() > 0);
+    }
+
+    #[test]
     fn a_cut_off_batch_is_an_error(records in vec(record(), 1..10), codec in codec(), cut in any::<prop::sample::Index>()) {
         let batch = build(&records, ProducerStamp::NONE, codec).to_vec();
         let cut = &batch[..cut.index(batch.len())];

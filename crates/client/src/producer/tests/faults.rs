@@ -6,7 +6,7 @@ use headrace_wire::errors::ErrorCode;
 use proptest::prelude::*;
 
 use super::world::{Fault, World};
-use crate::producer::ProducerCommand;
+use crate::producer::{ProducerCommand, ProducerEvent};
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -47,8 +47,9 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 /// `exact`: no record is there twice, and all are in order.
-fn run(options: &[(&str, &str)], steps: &[Step], exact: bool) {
+fn run(options: &[(&str, &str)], steps: &[Step], batch_bytes_max: usize, exact: bool) {
     let mut world = World::ready(&[1, 2, 1], options);
+    world.batch_bytes_max = batch_bytes_max;
     // By batch: partition and values, in order.
     let mut appended: BTreeMap<_, (usize, Vec<String>)> = BTreeMap::new();
     for (n, step) in steps.iter().enumerate() {
@@ -82,8 +83,15 @@ fn run(options: &[(&str, &str)], steps: &[Step], exact: bool) {
     assert_eq!(world.is_done(2), Some(Ok(())));
     world.assert_empty();
 
+    for event in &world.events {
+        if let ProducerEvent::BatchSplit { batch, kept, rest } = event {
+            let (partition, values) = appended.get_mut(batch).expect("a batch that has not ended");
+            let part = (*partition, values.split_off(*kept as usize));
+            assert!(!part.1.is_empty() && appended.insert(*rest, part).is_none());
+        }
+    }
     let done = world.take_done();
-    assert_eq!(done.len(), appended.len(), "each batch ends once");
+    assert_eq!(done.len(), appended.len(), "each batch and part ends once");
     let mut last = BTreeMap::new();
     let mut acked_in = vec![Vec::new(); 3];
     for (batch, result) in done {
@@ -114,7 +122,19 @@ proptest! {
         run(&[
             ("batch.size", "4000"), ("buffer.memory", "200000"), ("request.timeout.ms", "300"),
             ("delivery.timeout.ms", "1500"), ("linger.ms", "3"),
-        ], &steps, true);
+        ], &steps, usize::MAX, true);
+    }
+
+    #[test]
+    fn batches_that_are_too_large_are_split_and_exact(
+        steps in proptest::collection::vec(step(), 1..80),
+        batch_bytes_max in 200..4000_usize,
+        codec in proptest::sample::select(vec!["none", "lz4"]),
+    ) {
+        run(&[
+            ("batch.size", "4000"), ("buffer.memory", "200000"), ("request.timeout.ms", "300"),
+            ("delivery.timeout.ms", "1500"), ("linger.ms", "3"), ("compression.type", codec),
+        ], &steps, batch_bytes_max, true);
     }
 
     #[test]
@@ -126,6 +146,6 @@ proptest! {
             ("batch.size", "4000"), ("buffer.memory", "200000"), ("request.timeout.ms", "300"),
             ("delivery.timeout.ms", "1500"), ("linger.ms", "3"), ("enable.idempotence", "false"), ("acks", "1"),
             ("max.in.flight.requests.per.connection", in_flight), ("compression.type", "lz4"),
-        ], &steps, false);
+        ], &steps, usize::MAX, false);
     }
 }

@@ -93,6 +93,8 @@ pub(super) struct World {
     pub(super) topic_error: ErrorCode,
     pub(super) identities: VecDeque<Result<(i64, i16), ErrorCode>>,
     pub(super) throttle_ms: i32,
+    /// `max.message.bytes` of the topic.
+    pub(super) batch_bytes_max: usize,
     pub(super) produce_version_max: i16,
     pub(super) events: Vec<ProducerEvent>,
     /// Node and batches of each Produce request that was served.
@@ -130,6 +132,7 @@ impl World {
             topic_error: ErrorCode::NONE,
             identities: VecDeque::new(),
             throttle_ms: 0,
+            batch_bytes_max: usize::MAX,
             produce_version_max: i16::MAX,
             events: Vec::new(),
             served: Vec::new(),
@@ -394,6 +397,8 @@ impl World {
                 let said = match fault {
                     Fault::Refuse(code) => Err(code),
                     _ if self.leaders[index] != Some(node) => Err(ErrorCode::NOT_LEADER_OR_FOLLOWER),
+                    // Kafka looks at the size before it looks at the sequence.
+                    _ if batch.len() > self.batch_bytes_max => Err(ErrorCode::MESSAGE_TOO_LARGE),
                     _ => self.logs[index].append(&batch),
                 };
                 let said = match fault {
