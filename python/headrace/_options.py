@@ -75,7 +75,9 @@ def text(name: str, value: OptionValue) -> str:
         return repr(int(value)) if value.is_integer() else repr(value)
     if isinstance(value, (list, tuple, set, frozenset)) and all(isinstance(item, str) for item in value):
         return ",".join(value)
+    # What is not even a text may still hold the secret.
+    shown = "" if "password" in name or "token" in name else f": {value!r}"
     message = (
-        f"option {name} takes a string, a number, a boolean or a list of strings, not {type(value).__name__}: {value!r}"
+        f"option {name} takes a string, a number, a boolean or a list of strings, not {type(value).__name__}{shown}"
     )
     raise ConfigError(message)

@@ -25,6 +25,7 @@ __all__ = [
     "RecordError",
     "Retriable",
     "SchemaError",
+    "TlsError",
     "UsageError",
 ]
 __all__ += [kind.__name__ for kind in BY_CODE.values()]
@@ -36,6 +37,10 @@ class KafkaTimeoutError(KafkaError, Retriable, TimeoutError):
 
 class DisconnectedError(KafkaError, Retriable, ConnectionError):
     """A connection could not be made, or was lost before the answer came."""
+
+
+class TlsError(KafkaError):
+    """TLS could not be agreed on: a certificate that is not trusted, a peer that does not speak TLS."""
 
 
 class ProtocolError(KafkaError):
@@ -73,6 +78,7 @@ class BrokerStartError(KafkaError, OSError):
 _KINDS: dict[str, type[KafkaError]] = {
     "Timeout": KafkaTimeoutError,
     "Disconnected": DisconnectedError,
+    "Tls": TlsError,
     "Protocol": ProtocolError,
     "Config": ConfigError,
     "Usage": UsageError,

@@ -1,4 +1,4 @@
-//! One connection as a state machine: connecting, asking for versions, ready. Frames in, answers out.
+//! One connection as a state machine: connecting, asking for versions, authenticating, ready. Frames in, answers out.
 //!
 //! A broker answers one connection's requests in order, so an answer always belongs to the oldest request in flight,
 //! and its correlation id must say so.
@@ -9,7 +9,8 @@ use bytes::{Buf, Bytes, BytesMut};
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::frame::{encode_request, response_header_is_flexible};
 use headrace_wire::messages::{
-    ApiKey, ApiVersionsRequest, ApiVersionsResponse, Message, Request, VersionRange,
+    ApiKey, ApiVersionsRequest, ApiVersionsResponse, Message, Request, SaslAuthenticateRequest,
+    SaslAuthenticateResponse, SaslHandshakeRequest, SaslHandshakeResponse, VersionRange,
 };
 use headrace_wire::primitive::{Encoded, Reader};
 use headrace_wire::time::Now;
@@ -17,6 +18,7 @@ use headrace_wire::time::Now;
 use crate::core::{CallId, Expect, StreamSink};
 use crate::engine::{ConnId, Consumed};
 use crate::error::{Error, Result};
+use crate::sasl::{Exchange, clip};
 
 /// The largest answer to the first request. Larger means that the peer does not speak Kafka's protocol.
 pub(crate) const HANDSHAKE_BYTES_MAX: usize = 1 << 20;
@@ -30,6 +32,8 @@ const HEADER_TAGS_BYTES_MAX: usize = 4096;
 const RESERVE_BYTES_MAX: usize = 1 << 20;
 /// Size prefix and correlation id.
 const HEAD_BYTES: usize = 8;
+/// Version 0 would go on with tokens that have no frames of Kafka's around them.
+const HANDSHAKE_VERSIONS: VersionRange = VersionRange { min: 1, max: 1 };
 
 /// The versions a broker speaks.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -68,9 +72,20 @@ enum State {
     Connecting,
     /// ApiVersions is asked in this version and with this correlation id.
     AskingVersions { version: i16, correlation: i32 },
-    // A connection that must authenticate does so here, between knowing the versions and being ready.
+    /// A request of the login waits for its answer.
+    Authenticating(Box<Login>),
     /// Calls may be sent.
     Ready(BrokerVersions),
+}
+
+/// How far the authentication is.
+struct Login {
+    exchange: Exchange,
+    versions: BrokerVersions,
+    /// What was asked last: `SaslHandshake`, then `SaslAuthenticate`.
+    key: ApiKey,
+    version: i16,
+    correlation: i32,
 }
 
 enum Receiving {
@@ -86,9 +101,9 @@ enum Receiving {
 
 /// What happened to a connection while it took bytes.
 pub(crate) enum Received<T> {
-    /// The peer has told its versions: calls may be sent.
+    /// The peer has told its versions and knows who we are: calls may be sent.
     Ready,
-    /// The peer must be asked for its versions again, in a lower version.
+    /// The way to that goes on with this request.
     Write(Encoded),
     /// A call has its answer. The body is empty for a streamed one.
     Answer(InFlight<T>, Bytes),
@@ -101,22 +116,35 @@ pub(crate) struct Connection<T> {
     /// The node's id; -1 for a bootstrap server, as Kafka counts them.
     node: i32,
     state: State,
+    /// What is to be said once the versions are known; `None` without SASL.
+    login: Option<Exchange>,
+    /// Whether any call has had its answer.
+    answered: bool,
     receiving: Receiving,
     pub(crate) in_flight: VecDeque<InFlight<T>>,
     correlation: i32,
-    /// When to give up connecting and asking for versions.
+    /// When to give up connecting, asking for versions and authenticating.
     pub(crate) setup_deadline: u64,
     /// When something was last sent or received.
     pub(crate) last_used: u64,
 }
 
 impl<T> Connection<T> {
-    pub(crate) fn new(now: Now, id: ConnId, peer: String, node: Option<i32>, setup_timeout_ms: u64) -> Self {
+    pub(crate) fn new(
+        now: Now,
+        id: ConnId,
+        peer: String,
+        node: Option<i32>,
+        setup_timeout_ms: u64,
+        login: Option<Exchange>,
+    ) -> Self {
         Self {
             id,
             peer,
             node: node.unwrap_or(-1),
             state: State::Connecting,
+            login,
+            answered: false,
             receiving: Receiving::Head,
             in_flight: VecDeque::new(),
             correlation: 0,
@@ -142,6 +170,10 @@ impl<T> Connection<T> {
             State::Connecting => "cannot connect",
             State::AskingVersions { .. } => {
                 "the connection ended before ApiVersions was answered (does the listener expect TLS or SASL?)"
+            }
+            State::Authenticating(_) => "the connection ended before the authentication was answered",
+            State::Ready(_) if !self.answered && !self.in_flight.is_empty() => {
+                "the connection was lost before its first request was answered (does the listener expect SASL?)"
             }
             State::Ready(_) => "the connection was lost",
         }
@@ -244,6 +276,7 @@ impl<T> Connection<T> {
         let size = i32::from_be_bytes(size);
         let (awaited, limit, streamed) = match (&self.state, self.in_flight.front()) {
             (State::AskingVersions { correlation, .. }, _) => (*correlation, HANDSHAKE_BYTES_MAX, false),
+            (State::Authenticating(login), _) => (login.correlation, HANDSHAKE_BYTES_MAX, false),
             (State::Ready(_), Some(call)) => {
                 let streamed = call.expect == Expect::Stream;
                 (call.correlation, if streamed { STREAM_BYTES_MAX } else { RESPONSE_BYTES_MAX }, streamed)
@@ -261,10 +294,10 @@ impl<T> Connection<T> {
         let [_, _, _, _, c0, c1, c2, c3] = head;
         let correlation = i32::from_be_bytes([c0, c1, c2, c3]);
         if correlation != awaited {
-            return Err(if self.is_ready() {
-                self.protocol(format!("answered request {correlation} where {awaited} was awaited"))
-            } else {
+            return Err(if matches!(self.state, State::AskingVersions { .. }) {
                 self.not_kafka(&head)
+            } else {
+                self.protocol(format!("answered request {correlation} where {awaited} was awaited"))
             });
         }
         bytes.advance(HEAD_BYTES);
@@ -291,19 +324,28 @@ impl<T> Connection<T> {
         if let State::AskingVersions { version, .. } = self.state {
             return self.take_versions(version, body, client_id, out);
         }
+        if matches!(self.state, State::Authenticating(_)) {
+            return self.take_login(body, client_id, out);
+        }
         // The call leaves the queue last: an error before that ends it with its connection.
         let Some(call) = self.in_flight.front() else { return Ok(()) };
-        if response_header_is_flexible(call.key, call.version) {
-            let Tagged::Bytes(len) = skip_tagged_fields(&body) else {
-                return Err(
-                    self.protocol(format!("sent a broken header with its {} response", call.key.name()))
-                );
-            };
-            body.advance(len);
-        }
+        self.skip_header(call.key, call.version, &mut body)?;
         if let Some(call) = self.in_flight.pop_front() {
+            self.answered = true;
             out.push(Received::Answer(call, body));
         }
+        Ok(())
+    }
+
+    /// The rest of a response header, behind the correlation id.
+    fn skip_header(&self, key: ApiKey, version: i16, body: &mut Bytes) -> Result<()> {
+        if !response_header_is_flexible(key, version) {
+            return Ok(());
+        }
+        let Tagged::Bytes(len) = skip_tagged_fields(body) else {
+            return Err(self.protocol(format!("sent a broken header with its {} response", key.name())));
+        };
+        body.advance(len);
         Ok(())
     }
 
@@ -332,6 +374,7 @@ impl<T> Connection<T> {
     fn finish_stream(&mut self, out: &mut Vec<Received<T>>) {
         self.receiving = Receiving::Head;
         if let Some(call) = self.in_flight.pop_front() {
+            self.answered = true;
             out.push(Received::Answer(call, Bytes::new()));
         }
     }
@@ -369,9 +412,87 @@ impl<T> Connection<T> {
         }
         let versions = BrokerVersions::of(&response);
         self.check_age(&versions)?;
-        self.state = State::Ready(versions);
-        out.push(Received::Ready);
+        let Some(exchange) = self.login.take() else {
+            self.state = State::Ready(versions);
+            out.push(Received::Ready);
+            return Ok(());
+        };
+        let request = SaslHandshakeRequest { mechanism: exchange.mechanism().to_owned() };
+        let login = Login { exchange, versions, key: ApiKey::SaslHandshake, version: 0, correlation: 0 };
+        let data = self.ask_login(Box::new(login), HANDSHAKE_VERSIONS, &request, client_id)?;
+        out.push(Received::Write(data));
         Ok(())
+    }
+
+    fn ask_login<R: Request>(
+        &mut self,
+        mut login: Box<Login>,
+        ours: VersionRange,
+        request: &R,
+        client_id: &str,
+    ) -> Result<Encoded> {
+        let name = R::KEY.name();
+        let theirs = login.versions.get(R::KEY.code());
+        let Some(version) = theirs.and_then(|theirs| ours.newest_common(theirs)) else {
+            return Err(self.unsupported(format!("speaks no version of {name} that headrace knows")));
+        };
+        (login.key, login.version, login.correlation) = (R::KEY, version, self.next_correlation());
+        let data = encode_request(version, login.correlation, Some(client_id), request)
+            .map_err(|e| Error::Usage(format!("{name} cannot be encoded: {e}")))?;
+        self.state = State::Authenticating(login);
+        Ok(data)
+    }
+
+    /// An answer of the login. The state is left only when it is an error or the end.
+    fn take_login(&mut self, mut body: Bytes, client_id: &str, out: &mut Vec<Received<T>>) -> Result<()> {
+        let State::Authenticating(mut login) = std::mem::replace(&mut self.state, State::Connecting) else {
+            return Ok(());
+        };
+        self.skip_header(login.key, login.version, &mut body)?;
+        let mut reader = Reader::new(body);
+        let key = login.key;
+        let broken = |e| self.protocol(format!("sent a broken {} response: {e}", key.name()));
+        let say = if key == ApiKey::SaslHandshake {
+            let answer = SaslHandshakeResponse::decode(login.version, &mut reader).map_err(broken)?;
+            let code = ErrorCode::new(answer.error_code);
+            if code != ErrorCode::NONE {
+                return Err(self.no_mechanism(code, login.exchange.mechanism(), &answer.mechanisms));
+            }
+            let first = login.exchange.first();
+            Some(first.map_err(|why| Error::Disconnected { peer: self.peer.clone(), why })?)
+        } else {
+            let answer = SaslAuthenticateResponse::decode(login.version, &mut reader).map_err(broken)?;
+            let code = ErrorCode::new(answer.error_code);
+            if code != ErrorCode::NONE {
+                return Err(self.refused(code, answer.error_message.as_deref(), &login.exchange));
+            }
+            login.exchange.next(&answer.auth_bytes).map_err(|why| self.protocol(why))?
+        };
+        let Some(auth_bytes) = say else {
+            self.state = State::Ready(login.versions);
+            out.push(Received::Ready);
+            return Ok(());
+        };
+        let request = SaslAuthenticateRequest { auth_bytes: auth_bytes.into() };
+        let data = self.ask_login(login, SaslAuthenticateRequest::VERSIONS, &request, client_id)?;
+        out.push(Received::Write(data));
+        Ok(())
+    }
+
+    /// The broker does not take the mechanism. It says what it takes, but on a listener without SASL.
+    fn no_mechanism(&self, code: ErrorCode, mechanism: &str, offered: &[String]) -> Error {
+        let why = if code == ErrorCode::UNSUPPORTED_SASL_MECHANISM {
+            let offered = clip(&offered.join(", "));
+            format!("{} offers {offered}, and sasl.mechanism is {mechanism}", self.peer)
+        } else {
+            format!("{} refuses SASL (is security.protocol without SASL right for this listener?)", self.peer)
+        };
+        Error::broker(code, why)
+    }
+
+    fn refused(&self, code: ErrorCode, message: Option<&str>, exchange: &Exchange) -> Error {
+        let words: Vec<String> = message.into_iter().chain(exchange.refused()).map(clip).collect();
+        Error::broker(code, format!("{}, {}: {}", self.peer, exchange.mechanism(), words.join("; ")))
     }
 
     /// Kafka 2.8 is the oldest peer: flexible Fetch (12) came just before it.
@@ -396,10 +517,10 @@ impl<T> Connection<T> {
     }
 
     fn bad_size(&self, size: i32, limit: usize, head: &[u8]) -> Error {
-        if self.is_ready() {
-            self.protocol(format!("sent a response of {size} bytes, and at most {limit} are taken"))
-        } else {
+        if matches!(self.state, State::AskingVersions { .. }) {
             self.not_kafka(head)
+        } else {
+            self.protocol(format!("sent a response of {size} bytes, and at most {limit} are taken"))
         }
     }
 

@@ -59,6 +59,11 @@ pub trait Engine {
     fn handle_connected(&mut self, now: Now, conn: ConnId);
     /// A connection failed or ended: refused, reset, end of stream, host name unknown. `reason` says which.
     fn handle_closed(&mut self, now: Now, conn: ConnId, reason: String);
+    /// A connection ended because the two ends cannot agree beneath Kafka's protocol, such as over a certificate: trying
+    /// again would end alike. `reason` says why.
+    fn handle_rejected(&mut self, now: Now, conn: ConnId, reason: String) {
+        self.handle_closed(now, conn, reason);
+    }
     /// Bytes that have arrived and were not taken before. Says how many were taken, and how many it takes to go on.
     fn handle_bytes(&mut self, now: Now, conn: ConnId, bytes: &[u8]) -> Consumed;
     /// The time of [`poll_timeout`](Self::poll_timeout) has come.

@@ -76,6 +76,14 @@ pub enum Error {
         /// What happened.
         why: String,
     },
+    /// TLS could not be agreed on: a certificate that is not trusted, a peer that does not speak TLS.
+    #[error("{peer}: TLS failed: {why}")]
+    Tls {
+        /// Host, port and node of the peer.
+        peer: String,
+        /// What was wrong.
+        why: String,
+    },
     /// A peer sent what Kafka's protocol does not allow.
     #[error("{peer} {why}")]
     Protocol {
@@ -193,6 +201,7 @@ impl Error {
             Self::Broker { code, .. } => code.name(),
             Self::Timeout { .. } => "REQUEST_TIMED_OUT",
             Self::Disconnected { .. } => "NETWORK_EXCEPTION",
+            Self::Tls { .. } => "TLS_FAILED",
             Self::Protocol { .. } => "PROTOCOL_ERROR",
             Self::Config { .. } => "INVALID_CONFIG",
             Self::Usage(_) => "ILLEGAL_STATE",
@@ -260,6 +269,7 @@ mod tests {
         for error in [
             Error::broker(ErrorCode::TOPIC_AUTHORIZATION_FAILED, ""),
             Error::Protocol { peer: String::new(), why: String::new() },
+            Error::Tls { peer: String::new(), why: String::new() },
             Error::Closed,
             Error::Forked,
             Error::Usage(String::new()),

@@ -15,5 +15,6 @@ mod group;
 pub mod options;
 pub mod partition;
 pub mod producer;
+pub mod sasl;
 
 pub use error::{Error, Result};

@@ -37,6 +37,7 @@ fn build(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
         Error::Broker { code, .. } => ("Broker", Some(code.code())),
         Error::Timeout { .. } => ("Timeout", None),
         Error::Disconnected { .. } => ("Disconnected", None),
+        Error::Tls { .. } => ("Tls", None),
         Error::Protocol { .. } => ("Protocol", None),
         Error::Config { .. } => ("Config", None),
         Error::Usage(_) => ("Usage", None),

@@ -454,6 +454,11 @@ impl Engine for AdminEngine {
         self.work(now);
     }
 
+    fn handle_rejected(&mut self, now: Now, conn: ConnId, reason: String) {
+        self.core.handle_rejected(now, conn, &reason);
+        self.work(now);
+    }
+
     fn handle_bytes(&mut self, now: Now, conn: ConnId, bytes: &[u8]) -> Consumed {
         let consumed = self.core.handle_bytes(now, conn, bytes, &mut NoStream);
         self.work(now);

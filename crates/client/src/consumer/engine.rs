@@ -303,6 +303,11 @@ impl Engine for ConsumerEngine {
         self.drive(now);
     }
 
+    fn handle_rejected(&mut self, now: Now, conn: ConnId, reason: String) {
+        self.core.handle_rejected(now, conn, &reason);
+        self.drive(now);
+    }
+
     fn handle_bytes(&mut self, now: Now, conn: ConnId, bytes: &[u8]) -> Consumed {
         let consumed = self.core.handle_bytes(now, conn, bytes, &mut self.fetcher);
         self.drive(now);

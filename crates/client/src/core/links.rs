@@ -91,7 +91,8 @@ impl<T> Core<T> {
         let conn = ConnId(self.next_connection);
         self.next_connection += 1;
         let setup_ms = self.settings.setup.wait_ms(link.failures.saturating_add(1), &mut self.jitter);
-        link.connection = Some(Connection::new(now, conn, link.name.clone(), key.node(), setup_ms));
+        let login = self.settings.credentials.as_ref().map(|c| c.begin(u64::from(conn.0)));
+        link.connection = Some(Connection::new(now, conn, link.name.clone(), key.node(), setup_ms, login));
         self.connections.insert(conn, key);
         self.actions.push_back(Action::Connect { conn, host: link.host.clone(), port: link.port });
     }

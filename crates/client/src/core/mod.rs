@@ -33,6 +33,7 @@ use crate::connection::{InFlight, Received};
 use crate::engine::{Action, ConnId, Consumed};
 use crate::error::{Error, Result};
 use crate::options::{CommonConfig, Endpoint};
+use crate::sasl::Credentials;
 
 /// Who asked: an engine, or the core itself.
 enum Tag<T> {
@@ -80,11 +81,14 @@ struct Settings {
     reconnect: Backoff,
     idle_ms: u64,
     auto_create: bool,
+    /// `None` without SASL.
+    credentials: Option<Credentials>,
 }
 
 impl<T> Core<T> {
     /// A core that has not connected yet. `auto_create` lets metadata requests create topics that are missing, where the
-    /// broker allows it. The same `seed` gives the same jitter.
+    /// broker allows it. The same `seed` gives the same jitter and the same nonces, so where there is SASL nobody else may
+    /// be able to guess it.
     #[must_use]
     pub fn new(config: &CommonConfig, auto_create: bool, seed: u64) -> Self {
         let settings = Settings {
@@ -101,6 +105,7 @@ impl<T> Core<T> {
             },
             idle_ms: config.connections_max_idle_ms,
             auto_create,
+            credentials: Credentials::of(config, seed),
         };
         let retry = Backoff { first_ms: config.retry_backoff_ms, max_ms: config.retry_backoff_max_ms };
         Self {
@@ -276,6 +281,15 @@ impl<T> Core<T> {
         let Some(link) = self.links.get(&key) else { return };
         let stage = link.connection.as_ref().map_or("", |c| c.stage());
         let error = Error::Disconnected { peer: link.name.clone(), why: format!("{stage}: {reason}") };
+        self.end_connection(now, key, &error, false);
+        self.pump(now);
+    }
+
+    /// See [`Engine::handle_rejected`](crate::engine::Engine::handle_rejected).
+    pub fn handle_rejected(&mut self, now: Now, conn: ConnId, reason: &str) {
+        let Some(&key) = self.connections.get(&conn) else { return };
+        let Some(link) = self.links.get(&key) else { return };
+        let error = Error::Tls { peer: link.name.clone(), why: reason.to_owned() };
         self.end_connection(now, key, &error, false);
         self.pump(now);
     }

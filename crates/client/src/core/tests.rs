@@ -4,6 +4,7 @@ mod calls;
 mod hostile;
 mod metadata;
 mod random;
+mod sasl;
 
 use std::collections::VecDeque;
 
@@ -89,6 +90,11 @@ impl crate::engine::Engine for Probe {
         self.collect();
     }
 
+    fn handle_rejected(&mut self, now: Now, conn: ConnId, reason: String) {
+        self.core.handle_rejected(now, conn, &reason);
+        self.collect();
+    }
+
     fn handle_bytes(&mut self, now: Now, conn: ConnId, bytes: &[u8]) -> Consumed {
         let consumed = self.core.handle_bytes(now, conn, bytes, &mut self.sink);
         self.collect();
@@ -127,8 +133,13 @@ impl Probe {
 }
 
 pub(super) fn world(bootstrap: &str) -> World<Probe> {
+    world_with(bootstrap, &[])
+}
+
+pub(super) fn world_with(bootstrap: &str, more: &[(&str, &str)]) -> World<Probe> {
     let pairs = [("bootstrap.servers", bootstrap), ("client.id", "probe")];
-    let config = CommonConfig::from_pairs(pairs.map(|(k, v)| (k.to_owned(), v.to_owned()))).unwrap();
+    let pairs = pairs.iter().chain(more).map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
+    let config = CommonConfig::from_pairs(pairs).unwrap();
     World::new(Probe { core: Core::new(&config, false, 42), ended: VecDeque::new(), sink: Taken::default() })
 }
 

@@ -8,7 +8,13 @@ use crate::error::{Error, Result};
 /// all that begin so.
 const UNSUPPORTED: &[(&str, &str)] = &[
     ("ssl.", "TLS is not supported yet: only plaintext listeners can be used"),
-    ("sasl.", "SASL is not supported yet: only plaintext listeners without authentication can be used"),
+    ("sasl.jaas.config", "it configures Java; use sasl.username and sasl.password"),
+    ("sasl.mechanisms", "use sasl.mechanism"),
+    ("sasl.kerberos.", "Kerberos (GSSAPI) is not supported"),
+    (
+        "sasl.",
+        "it configures Java's login modules; use sasl.username, sasl.password or sasl.oauthbearer.token",
+    ),
     ("security.providers", "it configures Java"),
     ("transactional.id", "transactions are not supported yet"),
     ("transaction.", "transactions are not supported yet"),

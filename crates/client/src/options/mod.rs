@@ -2,6 +2,7 @@
 
 mod known;
 mod page;
+mod security;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -10,6 +11,7 @@ mod value;
 use std::collections::BTreeMap;
 
 pub use self::page::page;
+pub use self::security::{Mechanism, Secret, SecurityProtocol};
 pub use self::table::{AdminConfig, CommonConfig, ConsumerConfig, ProducerConfig, rows};
 pub use self::value::{
     Acks, Assignor, AutoOffsetReset, CompressionType, Endpoint, IsolationLevel, Partitioner, ValueType,

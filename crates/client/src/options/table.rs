@@ -5,8 +5,9 @@ use headrace_pool::AllocationStrategy;
 use super::value::{
     Acks, Assignor, AutoOffsetReset, CompressionType, Endpoint, IsolationLevel, Partitioner, ValueType,
 };
-use super::{Kind, Role, Row, Values};
+use super::{Kind, Mechanism, Role, Row, Secret, SecurityProtocol, Values};
 use crate::error::{Error, Result};
+use crate::sasl::TokenSource;
 
 const fn ms(min: i64) -> Kind {
     Kind::Int { min, max: i64::MAX, unit: "ms" }
@@ -22,6 +23,9 @@ const fn number(min: i64, max: i64) -> Kind {
 
 const INT_MAX: i64 = i32::MAX as i64;
 const LONG_MAX: i64 = i64::MAX;
+
+pub(super) const PROTOCOLS: &[&str] = &["PLAINTEXT", "SASL_PLAINTEXT"];
+pub(super) const MECHANISMS: &[&str] = &["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"];
 
 /// A struct and its rows: `field: type = "name", kind, default, ours, sentence`.
 macro_rules! options {
@@ -88,8 +92,16 @@ options! {
         "The socket's receive buffer (SO_RCVBUF); -1 leaves it to the system, which grows it as needed.";
     send_buffer_bytes: Option<u32> = "send.buffer.bytes", bytes(-1, INT_MAX), Some("-1"), false,
         "The socket's send buffer (SO_SNDBUF); -1 leaves it to the system.";
-    security_protocol: String = "security.protocol", Kind::Choice(&["PLAINTEXT"]), Some("PLAINTEXT"), false,
-        "How to talk to brokers. TLS and SASL are not there yet.";
+    security_protocol: SecurityProtocol = "security.protocol", Kind::Choice(PROTOCOLS), Some("PLAINTEXT"), false,
+        "What stands between the socket and Kafka's requests. TLS is not there yet.";
+    sasl_mechanism: Option<Mechanism> = "sasl.mechanism", Kind::Choice(MECHANISMS), None, false,
+        "How the client says who it is. Needed with SASL; Kafka's own default, GSSAPI (Kerberos), is not there.";
+    sasl_username: Option<String> = "sasl.username", Kind::Text, None, true,
+        "The name for PLAIN and SCRAM; librdkafka has the same option.";
+    sasl_password: Secret = "sasl.password", Kind::Text, None, true,
+        "The password for PLAIN and SCRAM, never shown in errors; librdkafka has the same option. PLAIN sends it as it is: use it over TLS only.";
+    sasl_oauthbearer_token: TokenSource = "sasl.oauthbearer.token", Kind::Text, None, true,
+        "The bearer token for OAUTHBEARER, never shown in errors.";
 }
 
 options! {
@@ -205,7 +217,10 @@ pub fn rows() -> impl Iterator<Item = &'static Row> {
 impl CommonConfig {
     /// Reads the options of every client alone.
     pub fn from_pairs(pairs: impl IntoIterator<Item = (String, String)>) -> Result<Self> {
-        Self::from_values(&Values::from_pairs(Role::Common, pairs)?)
+        let values = Values::from_pairs(Role::Common, pairs)?;
+        let config = Self::from_values(&values)?;
+        config.check_security(&values)?;
+        Ok(config)
     }
 }
 
@@ -214,6 +229,7 @@ impl ProducerConfig {
     pub fn from_pairs(pairs: impl IntoIterator<Item = (String, String)>) -> Result<Self> {
         let values = Values::from_pairs(Role::Producer, pairs)?;
         let mut config = Self::from_values(&values)?;
+        config.common.check_security(&values)?;
         let conflict = if config.acks != Acks::All {
             Some(("acks", "must be 'all'"))
         } else if config.retries == 0 {
@@ -256,6 +272,7 @@ impl ConsumerConfig {
     pub fn from_pairs(pairs: impl IntoIterator<Item = (String, String)>) -> Result<Self> {
         let values = Values::from_pairs(Role::Consumer, pairs)?;
         let mut config = Self::from_values(&values)?;
+        config.common.check_security(&values)?;
         if config.heartbeat_interval_ms >= config.session_timeout_ms {
             let why = format!(
                 "it must be less than session.timeout.ms, which is {}; it is {}",
@@ -279,12 +296,18 @@ impl ConsumerConfig {
 impl AdminConfig {
     /// Reads an admin client's options; names as `a.b.c` or `a_b_c`.
     pub fn from_pairs(pairs: impl IntoIterator<Item = (String, String)>) -> Result<Self> {
-        Self::from_values(&Values::from_pairs(Role::Admin, pairs)?)
+        Self::checked(&Values::from_pairs(Role::Admin, pairs)?)
     }
 
     /// Reads an admin client's options out of those of another client beside which it works: what an admin client does
     /// not take is skipped.
     pub fn from_shared_pairs(pairs: impl IntoIterator<Item = (String, String)>) -> Result<Self> {
-        Self::from_values(&Values::from_shared_pairs(Role::Admin, pairs)?)
+        Self::checked(&Values::from_shared_pairs(Role::Admin, pairs)?)
+    }
+
+    fn checked(values: &Values) -> Result<Self> {
+        let config = Self::from_values(values)?;
+        config.common.check_security(values)?;
+        Ok(config)
     }
 }

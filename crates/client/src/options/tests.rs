@@ -110,7 +110,7 @@ fn an_option_of_another_client_is_named_as_such() {
 fn what_kafka_knows_and_we_do_not_is_refused_with_the_reason() {
     for (name, reason) in [
         ("ssl.truststore.location", "TLS"),
-        ("sasl_mechanism", "SASL"),
+        ("sasl_login_class", "sasl.username"),
         ("transactional.id", "transactions"),
         ("key.serializer", "Arrow"),
         ("compression.lz4.level", "one level"),

@@ -31,6 +31,11 @@ impl Kind {
         }
     }
 
+    /// Whether a word is one of those to choose from.
+    pub(super) fn offers(self, word: &str) -> bool {
+        matches!(self, Self::Choice(words) if words.contains(&word))
+    }
+
     /// The number in `text`, if it is in range.
     fn int(self, text: &str) -> Option<i64> {
         let Self::Int { min, max, .. } = self else { return None };

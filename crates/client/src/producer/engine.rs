@@ -580,6 +580,11 @@ impl Engine for ProducerEngine {
         self.pump(now);
     }
 
+    fn handle_rejected(&mut self, now: Now, conn: ConnId, reason: String) {
+        self.core.handle_rejected(now, conn, &reason);
+        self.pump(now);
+    }
+
     fn handle_bytes(&mut self, now: Now, conn: ConnId, bytes: &[u8]) -> Consumed {
         let consumed = self.core.handle_bytes(now, conn, bytes, &mut NoStream);
         self.pump(now);

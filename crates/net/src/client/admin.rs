@@ -24,7 +24,7 @@ impl AdminClient {
     pub fn start(config: &AdminConfig) -> Result<Self> {
         let clock = Clock::start();
         let api_timeout = Duration::from_millis(config.common.default_api_timeout_ms);
-        let sockets = SocketOptions::of(&config.common);
+        let sockets = SocketOptions::of(&config.common)?;
         let engine = AdminEngine::new(config, super::seed(clock));
         let ops = Arc::new(Ops::default());
         let (to_ops, exit_ops) = (ops.clone(), ops.clone());

@@ -11,6 +11,7 @@ use std::thread::{Builder, JoinHandle};
 use headrace_client::engine::{Action, ConnId, Engine};
 use headrace_client::error::Error;
 use headrace_client::options::CommonConfig;
+use headrace_client::sasl::TokenSource;
 use headrace_wire::primitive::Segment;
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token, Waker};
@@ -32,22 +33,26 @@ const WRITE_BYTES_PER_TURN: u64 = 4 << 20;
 /// The largest contiguous piece an engine may ask for: one record batch of `i32::MAX` bytes cannot be held.
 const WANT_BYTES_MAX: usize = 1 << 30;
 
-/// Socket settings that come from options.
-#[derive(Debug, Clone, Copy, Default)]
+/// What options say about connections beneath Kafka's protocol.
+#[derive(Debug, Clone)]
 pub(crate) struct SocketOptions {
     /// `receive.buffer.bytes`; `None` leaves it to the system.
     pub(crate) receive_buffer_bytes: Option<u32>,
     /// `send.buffer.bytes`; `None` leaves it to the system.
     pub(crate) send_buffer_bytes: Option<u32>,
+    /// Where a login's tokens come from: they are made good before a connection is.
+    pub(crate) tokens: TokenSource,
 }
 
 impl SocketOptions {
-    /// What the options say.
-    pub(crate) fn of(config: &CommonConfig) -> Self {
-        Self {
+    /// What the options say, and whether it suffices.
+    pub(crate) fn of(config: &CommonConfig) -> Result<Self, Error> {
+        config.check_token()?;
+        Ok(Self {
             receive_buffer_bytes: config.receive_buffer_bytes,
             send_buffer_bytes: config.send_buffer_bytes,
-        }
+            tokens: config.sasl_oauthbearer_token.clone(),
+        })
     }
 }
 
@@ -385,14 +390,20 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
     }
 
     fn resolve(&mut self, conn: ConnId, host: &str, port: u16) {
-        if let Ok(ip) = host.parse::<IpAddr>() {
+        let stale = self.sockets.tokens.is_stale(self.clock.now().wall_ms);
+        if !stale && let Ok(ip) = host.parse::<IpAddr>() {
             self.connect(conn, &[SocketAddr::new(ip, port)]);
             return;
         }
+        let tokens = self.sockets.tokens.clone();
         let (host, reply, waker) = (host.to_owned(), self.resolved_to.clone(), self.waker.clone());
         // A look-up may block for many seconds, and the loop serves the other brokers meanwhile.
         let spawned = Builder::new().name("headrace-resolve".into()).spawn(move || {
-            let addresses = (host.as_str(), port).to_socket_addrs().map(Iterator::collect);
+            let renewed = if stale { tokens.renew() } else { Ok(()) };
+            let addresses = match renewed {
+                Ok(()) => (host.as_str(), port).to_socket_addrs().map(Iterator::collect),
+                Err(why) => Err(io::Error::other(format!("there is no token: {why}"))),
+            };
             let _ = reply.send(Resolved { conn, addresses });
             let _ = waker.wake();
         });

@@ -1,0 +1,258 @@
+//! The options of TLS and SASL, and what they must have beside each other.
+
+use std::fmt;
+
+use super::value::FromText;
+use super::{CommonConfig, Kind, Values};
+use crate::error::{Error, Result};
+use crate::sasl::TokenSource;
+
+/// A text that is never shown: not in `Debug`, not in an error.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// Keeps a text from being shown.
+    #[must_use]
+    pub fn new(text: String) -> Self {
+        Self(text)
+    }
+
+    /// The text itself.
+    #[must_use]
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+impl FromText for Secret {
+    fn from_text(text: Option<&str>, _: Kind) -> Result<Self, String> {
+        Ok(Self(text.unwrap_or("").to_owned()))
+    }
+}
+
+impl FromText for TokenSource {
+    fn from_text(text: Option<&str>, _: Kind) -> Result<Self, String> {
+        Ok(text.map_or_else(Self::default, |text| Self::fixed(Secret::new(text.trim().to_owned()))))
+    }
+}
+
+/// `security.protocol`: what stands between the socket and Kafka's requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SecurityProtocol {
+    /// Nothing.
+    Plaintext,
+    /// TLS.
+    Ssl,
+    /// SASL.
+    SaslPlaintext,
+    /// TLS, and SASL in it.
+    SaslSsl,
+}
+
+impl SecurityProtocol {
+    /// Whether connections are encrypted.
+    #[must_use]
+    pub const fn uses_tls(self) -> bool {
+        matches!(self, Self::Ssl | Self::SaslSsl)
+    }
+
+    /// Whether the client says who it is by SASL.
+    #[must_use]
+    pub const fn uses_sasl(self) -> bool {
+        matches!(self, Self::SaslPlaintext | Self::SaslSsl)
+    }
+
+    /// Kafka's name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Plaintext => "PLAINTEXT",
+            Self::Ssl => "SSL",
+            Self::SaslPlaintext => "SASL_PLAINTEXT",
+            Self::SaslSsl => "SASL_SSL",
+        }
+    }
+}
+
+impl FromText for SecurityProtocol {
+    fn from_text(text: Option<&str>, kind: Kind) -> Result<Self, String> {
+        let text = text.unwrap_or("").trim();
+        [Self::Plaintext, Self::Ssl, Self::SaslPlaintext, Self::SaslSsl]
+            .into_iter()
+            .find(|protocol| protocol.name().eq_ignore_ascii_case(text))
+            .filter(|protocol| kind.offers(protocol.name()))
+            .ok_or_else(|| kind.accepted())
+    }
+}
+
+/// `sasl.mechanism`: how the client says who it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mechanism {
+    /// Name and password as they are.
+    Plain,
+    /// Proof of the password, with SHA-256.
+    ScramSha256,
+    /// Proof of the password, with SHA-512.
+    ScramSha512,
+    /// A bearer token.
+    OAuthBearer,
+}
+
+impl Mechanism {
+    /// Kafka's name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "PLAIN",
+            Self::ScramSha256 => "SCRAM-SHA-256",
+            Self::ScramSha512 => "SCRAM-SHA-512",
+            Self::OAuthBearer => "OAUTHBEARER",
+        }
+    }
+}
+
+impl FromText for Option<Mechanism> {
+    fn from_text(text: Option<&str>, kind: Kind) -> Result<Self, String> {
+        let Some(text) = text.map(str::trim) else { return Ok(None) };
+        [Mechanism::Plain, Mechanism::ScramSha256, Mechanism::ScramSha512, Mechanism::OAuthBearer]
+            .into_iter()
+            .find(|mechanism| mechanism.name().eq_ignore_ascii_case(text))
+            .map(Some)
+            .ok_or_else(|| kind.accepted())
+    }
+}
+
+impl CommonConfig {
+    /// What SASL needs beside `security.protocol`. A token may still come from a function, see
+    /// [`Self::check_token`].
+    pub(super) fn check_security(&self, values: &Values) -> Result<()> {
+        let protocol = self.security_protocol;
+        if !protocol.uses_sasl() {
+            // Credentials that are never sent are more often a slip than a wish.
+            let idle = ["sasl.mechanism", "sasl.username", "sasl.password", "sasl.oauthbearer.token"]
+                .into_iter()
+                .find(|name| values.given(name));
+            return match idle {
+                Some(name) => {
+                    let why = format!(
+                        "it needs security.protocol=SASL_SSL or SASL_PLAINTEXT, not {}",
+                        protocol.name()
+                    );
+                    Err(Error::config(name, why))
+                }
+                None => Ok(()),
+            };
+        }
+        let Some(mechanism) = self.sasl_mechanism else {
+            let why = format!(
+                "security.protocol={} needs it; it takes {}",
+                protocol.name(),
+                super::table::MECHANISMS.join(", ")
+            );
+            return Err(Error::config("sasl.mechanism", why));
+        };
+        if mechanism == Mechanism::OAuthBearer {
+            return Ok(());
+        }
+        for (name, given) in [
+            ("sasl.username", self.sasl_username.is_some()),
+            ("sasl.password", !self.sasl_password.expose().is_empty()),
+        ] {
+            if !given {
+                return Err(Error::config(name, format!("sasl.mechanism={} needs it", mechanism.name())));
+            }
+        }
+        if mechanism == Mechanism::Plain
+            && self.sasl_username.as_ref().is_some_and(|name| name.contains('\0'))
+        {
+            return Err(Error::config("sasl.username", "it has a zero byte, which PLAIN cannot carry"));
+        }
+        Ok(())
+    }
+
+    /// Whether there is a token where one is needed; asked when a client starts.
+    pub fn check_token(&self) -> Result<()> {
+        let needed =
+            self.security_protocol.uses_sasl() && self.sasl_mechanism == Some(Mechanism::OAuthBearer);
+        if needed && !self.sasl_oauthbearer_token.is_given() {
+            return Err(Error::config("sasl.oauthbearer.token", "sasl.mechanism=OAUTHBEARER needs it"));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn common(given: &[(&str, &str)]) -> Result<CommonConfig> {
+        let servers = [("bootstrap.servers", "k:9092")];
+        CommonConfig::from_pairs(servers.iter().chain(given).map(|(k, v)| ((*k).to_owned(), (*v).to_owned())))
+    }
+
+    fn refused(given: &[(&str, &str)]) -> (String, String) {
+        match common(given) {
+            Err(Error::Config { option, why }) => (option, why),
+            other => panic!("{given:?}: {other:?}"),
+        }
+    }
+
+    const SASL: (&str, &str) = ("security.protocol", "sasl_plaintext");
+
+    #[test]
+    fn every_protocol_and_mechanism_that_is_offered_is_taken() {
+        for name in super::super::table::PROTOCOLS {
+            let given = [
+                ("security.protocol", *name),
+                ("sasl.mechanism", "PLAIN"),
+                ("sasl.username", "u"),
+                ("sasl.password", "p"),
+            ];
+            let with_sasl = name.starts_with("SASL");
+            let config = common(if with_sasl { &given } else { &given[..1] }).unwrap();
+            assert_eq!(config.security_protocol.name(), *name);
+            assert_eq!(config.security_protocol.uses_sasl(), with_sasl);
+            assert_eq!(config.security_protocol.uses_tls(), name.ends_with("SSL"));
+        }
+        for name in super::super::table::MECHANISMS {
+            let given = [SASL, ("sasl.mechanism", *name), ("sasl.username", "u"), ("sasl.password", "p")];
+            assert_eq!(common(&given).unwrap().sasl_mechanism.unwrap().name(), *name);
+        }
+    }
+
+    #[test]
+    fn what_belongs_together_is_asked_for_by_name() {
+        for (given, option, why) in [
+            (&[SASL][..], "sasl.mechanism", "SCRAM-SHA-512"),
+            (&[SASL, ("sasl.mechanism", "PLAIN")], "sasl.username", "PLAIN"),
+            (&[SASL, ("sasl.mechanism", "PLAIN"), ("sasl.username", "u")], "sasl.password", "PLAIN"),
+            (&[SASL, ("sasl.mechanism", "GSSAPI")], "sasl.mechanism", "OAUTHBEARER"),
+            (&[("sasl.password", "hunter2")], "sasl.password", "SASL_SSL"),
+            (&[("sasl_username", "u")], "sasl.username", "not PLAINTEXT"),
+            (&[SASL, ("sasl.jaas.config", "password=hunter2;")], "sasl.jaas.config", "sasl.password"),
+            (&[("security.protocol", "TLS")], "security.protocol", "PLAINTEXT"),
+        ] {
+            let (named, text) = refused(given);
+            assert!(named == option && text.contains(why) && !text.contains("hunter2"), "{named}: {text}");
+        }
+    }
+
+    #[test]
+    fn a_token_is_asked_for_when_the_client_starts() {
+        let without = common(&[SASL, ("sasl.mechanism", "OAUTHBEARER")]).unwrap();
+        assert!(
+            matches!(without.check_token(), Err(Error::Config { option, .. }) if option == "sasl.oauthbearer.token")
+        );
+        let with =
+            common(&[SASL, ("sasl.mechanism", "OAUTHBEARER"), ("sasl.oauthbearer.token", "t")]).unwrap();
+        with.check_token().unwrap();
+        common(&[]).unwrap().check_token().unwrap();
+    }
+}

@@ -1,0 +1,214 @@
+//! SASL: what a client says to prove who it is, without the frames around it.
+//!
+//! PLAIN (RFC 4616), SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677), OAUTHBEARER (RFC 7628). As in Kafka's own
+//! client, names and passwords are taken as they are, without `SASLprep`.
+
+mod scram;
+mod token;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use ring::hmac;
+
+use self::scram::{Hash, Scram};
+pub use self::token::{Token, TokenSource};
+use crate::options::{CommonConfig, Mechanism, Secret};
+
+/// Of a broker's own words about a refusal, as many are handed on.
+pub(crate) const WORDS_MAX: usize = 500;
+/// Bytes of a nonce: 32 letters of base64, and no padding.
+const NONCE_BYTES: usize = 24;
+
+/// Who the client is, for every connection that it makes.
+#[derive(Debug, Clone)]
+pub(crate) struct Credentials {
+    mechanism: Mechanism,
+    username: String,
+    password: Secret,
+    tokens: TokenSource,
+    /// What nonces are made from.
+    seed: u64,
+}
+
+impl Credentials {
+    /// `None` when the protocol goes without SASL.
+    pub(crate) fn of(config: &CommonConfig, seed: u64) -> Option<Self> {
+        if !config.security_protocol.uses_sasl() {
+            return None;
+        }
+        Some(Self {
+            mechanism: config.sasl_mechanism?,
+            username: config.sasl_username.clone().unwrap_or_default(),
+            password: config.sasl_password.clone(),
+            tokens: config.sasl_oauthbearer_token.clone(),
+            seed,
+        })
+    }
+
+    /// A new exchange. No two of one client may have the same `number`: it makes the nonce.
+    pub(crate) fn begin(&self, number: u64) -> Exchange {
+        let scram = |hash| {
+            let nonce = nonce(self.seed, number);
+            Says::Scram(Box::new(Scram::new(hash, &self.username, self.password.clone(), nonce)))
+        };
+        let says = match self.mechanism {
+            Mechanism::Plain => {
+                Says::Plain { username: self.username.clone(), password: self.password.clone() }
+            }
+            Mechanism::ScramSha256 => scram(Hash::Sha256),
+            Mechanism::ScramSha512 => scram(Hash::Sha512),
+            Mechanism::OAuthBearer => Says::Bearer { tokens: self.tokens.clone(), refused: None },
+        };
+        Exchange { mechanism: self.mechanism, says }
+    }
+}
+
+/// Unguessable as far as the seed is: the driver takes it from the system's source of random numbers.
+fn nonce(seed: u64, number: u64) -> String {
+    let key = hmac::Key::new(hmac::HMAC_SHA256, &seed.to_be_bytes());
+    let tag = hmac::sign(&key, &number.to_be_bytes());
+    STANDARD.encode(tag.as_ref().get(..NONCE_BYTES).unwrap_or(tag.as_ref()))
+}
+
+/// One authentication.
+#[derive(Debug)]
+pub(crate) struct Exchange {
+    mechanism: Mechanism,
+    says: Says,
+}
+
+#[derive(Debug)]
+enum Says {
+    Plain {
+        username: String,
+        password: Secret,
+    },
+    Scram(Box<Scram>),
+    Bearer {
+        tokens: TokenSource,
+        /// What the broker has against the token, as it says before it ends the exchange.
+        refused: Option<String>,
+    },
+}
+
+impl Exchange {
+    /// Its mechanism by Kafka's name.
+    pub(crate) fn mechanism(&self) -> &'static str {
+        self.mechanism.name()
+    }
+
+    /// The first message, or why there is none.
+    pub(crate) fn first(&self) -> Result<Vec<u8>, String> {
+        match &self.says {
+            Says::Plain { username, password } => {
+                Ok([b"\0", username.as_bytes(), b"\0", password.expose().as_bytes()].concat())
+            }
+            Says::Scram(scram) => Ok(scram.first()),
+            Says::Bearer { tokens, .. } => {
+                let token = tokens.token().ok_or("there is no token (sasl.oauthbearer.token)")?;
+                let text = token.text.expose();
+                // A control character would end the message's field and begin another.
+                if text.is_empty() || !text.bytes().all(|b| b.is_ascii_graphic()) {
+                    return Err("the token has characters that no token can have".to_owned());
+                }
+                Ok(format!("n,,\u{1}auth=Bearer {text}\u{1}\u{1}").into_bytes())
+            }
+        }
+    }
+
+    /// The next message after what the broker has said; `None` at the end. An error says what the broker did wrong, as
+    /// the rest of a sentence that begins with its name.
+    pub(crate) fn next(&mut self, said: &[u8]) -> Result<Option<Vec<u8>>, String> {
+        match &mut self.says {
+            Says::Plain { .. } => Ok(None),
+            Says::Scram(scram) => scram.next(said),
+            Says::Bearer { .. } if said.is_empty() => Ok(None),
+            Says::Bearer { refused: Some(why), .. } => Err(format!("refused the token: {why}")),
+            Says::Bearer { refused, .. } => {
+                // It wants to hear a word before it says no (RFC 7628, section 3.2.3).
+                *refused = Some(clip(&String::from_utf8_lossy(said)));
+                Ok(Some(vec![1]))
+            }
+        }
+    }
+
+    /// What the broker said against us in the exchange itself.
+    pub(crate) fn refused(&self) -> Option<&str> {
+        match &self.says {
+            Says::Bearer { refused, .. } => refused.as_deref(),
+            _ => None,
+        }
+    }
+}
+
+/// The start of a text from a broker, in one line.
+pub(crate) fn clip(text: &str) -> String {
+    text.chars().take(WORDS_MAX).map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(pairs: &[(&str, &str)]) -> CommonConfig {
+        let more = [("bootstrap.servers", "k:9092"), ("security.protocol", "SASL_PLAINTEXT")];
+        let pairs = more.iter().chain(pairs).map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
+        CommonConfig::from_pairs(pairs).unwrap()
+    }
+
+    #[test]
+    fn plain_is_name_and_password_between_zeros() {
+        let config = config(&[
+            ("sasl.mechanism", "PLAIN"),
+            ("sasl.username", "alice"),
+            ("sasl.password", "p,=\u{e4}"),
+        ]);
+        let mut exchange = Credentials::of(&config, 1).unwrap().begin(0);
+        assert_eq!(exchange.mechanism(), "PLAIN");
+        assert_eq!(exchange.first().unwrap(), "\0alice\0p,=\u{e4}".as_bytes());
+        assert_eq!(exchange.next(b"").unwrap(), None);
+    }
+
+    #[test]
+    fn a_token_goes_out_as_it_is_and_a_refusal_is_kept() {
+        let config = config(&[("sasl.mechanism", "OAUTHBEARER"), ("sasl.oauthbearer.token", "a.b.c")]);
+        let credentials = Credentials::of(&config, 1).unwrap();
+        let mut exchange = credentials.begin(0);
+        assert_eq!(exchange.first().unwrap(), b"n,,\x01auth=Bearer a.b.c\x01\x01");
+        assert_eq!(exchange.next(b"").unwrap(), None);
+        let mut exchange = credentials.begin(1);
+        assert_eq!(exchange.next(b"{\"status\":\"invalid_token\"}").unwrap(), Some(vec![1]));
+        assert_eq!(exchange.refused(), Some("{\"status\":\"invalid_token\"}"));
+        exchange.next(b"again").unwrap_err();
+    }
+
+    #[test]
+    fn a_token_cannot_smuggle_in_another_field() {
+        for bad in ["a\u{1}host=x", "a b", "\n"] {
+            let config = config(&[("sasl.mechanism", "OAUTHBEARER"), ("sasl.oauthbearer.token", bad)]);
+            let why = Credentials::of(&config, 1).unwrap().begin(0).first().unwrap_err();
+            assert!(!why.contains(bad.trim_end()) || bad == "\n", "{why}");
+        }
+    }
+
+    #[test]
+    fn nonces_differ_by_number_and_by_seed() {
+        let all = [nonce(1, 1), nonce(1, 2), nonce(2, 1)];
+        assert!(all[0] != all[1] && all[0] != all[2] && all[1] != all[2]);
+        assert!(all.iter().all(|n| n.len() == 32 && !n.contains([',', '='])));
+    }
+
+    #[test]
+    fn nothing_secret_is_shown() {
+        let config = config(&[
+            ("sasl.mechanism", "SCRAM-SHA-512"),
+            ("sasl.username", "u"),
+            ("sasl.password", "hunter2"),
+        ]);
+        let credentials = Credentials::of(&config, 1).unwrap();
+        let shown = format!("{config:?} {credentials:?} {:?}", credentials.begin(0));
+        assert!(!shown.contains("hunter2"), "{shown}");
+        let token = Token { text: Secret::new("t0ken".to_owned()), expires_ms: None };
+        assert!(!format!("{token:?}").contains("t0ken"));
+    }
+}
