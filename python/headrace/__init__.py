@@ -16,6 +16,7 @@ from headrace._types import RecordMetadata, TopicPartition
 from headrace.errors import KafkaError
 
 if TYPE_CHECKING:
+    from headrace import aio
     from headrace.admin import Admin, NewTopic
     from headrace.broker import Broker
     from headrace.consumer import Consumer
@@ -34,6 +35,7 @@ __all__ = [
     "RecordMetadata",
     "TopicPartition",
     "__version__",
+    "aio",
     "read",
 ]
 
@@ -45,6 +47,7 @@ _LAZY = {
     "NewTopic": "headrace.admin",
     "Producer": "headrace.producer",
     "Read": "headrace.reading",
+    "aio": "headrace.aio",
     "read": "headrace.reading",
 }
 
@@ -57,7 +60,8 @@ def __getattr__(name: str) -> object:
         raise AttributeError(message)
     from importlib import import_module  # noqa: PLC0415  (first use)
 
-    value: object = getattr(import_module(module), name)
+    loaded = import_module(module)
+    value: object = loaded if loaded.__name__ == f"{__name__}.{name}" else getattr(loaded, name)
     globals()[name] = value
     return value
 

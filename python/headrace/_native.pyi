@@ -1,7 +1,7 @@
 # The native half; users meet it only through the package's own classes.
 from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import TypeAlias, final
+from typing import Any, Protocol, TypeAlias, final
 
 from typing_extensions import Buffer
 
@@ -9,6 +9,7 @@ from headrace._types import RecordMetadata
 
 __all__ = [
     "Admin",
+    "Attempt",
     "Batches",
     "Broker",
     "Consumer",
@@ -16,11 +17,17 @@ __all__ = [
     "Producer",
     "RangeReader",
     "Read",
+    "Results",
     "Taken",
+    "Upload",
 ]
 
 _Partition: TypeAlias = tuple[str, int]
 _Options: TypeAlias = Sequence[tuple[str, str]]
+
+class _Recipient(Protocol):
+    def set_result(self, result: Any, /) -> None: ...
+    def set_exception(self, exception: BaseException, /) -> None: ...
 
 @final
 class Broker:
@@ -47,10 +54,39 @@ class Producer:
         timestamp: int | None,
         future: Future[RecordMetadata],
     ) -> None: ...
-    def send_arrow(self, topic: str | None, data: object, future: Future[int]) -> None: ...
+    def try_send(
+        self,
+        topic: str,
+        partition: int | None,
+        key: Buffer | None,
+        value: Buffer | None,
+        headers: Sequence[tuple[str, bytes | None]] | None,
+        timestamp: int | None,
+        future: _Recipient,
+        attempt: Attempt,
+    ) -> bool: ...
+    def send_arrow(self, topic: str | None, data: object, future: Future[Any], results: bool) -> None: ...
+    def begin_arrow(self, topic: str | None, data: object, future: _Recipient, results: bool) -> Upload: ...
+    def step(self, upload: Upload, attempt: Attempt) -> bool: ...
+    def park(self, attempt: Attempt, waiter: _Recipient) -> float | None: ...
+    def begin_flush(self, waiter: _Recipient) -> None: ...
+    def raise_failure(self) -> None: ...
     def flush(self, timeout: float | None) -> None: ...
     def close(self, timeout: float) -> None: ...
     def buffer_bytes(self) -> tuple[int, int]: ...
+    def metrics(self) -> dict[str, float]: ...
+
+@final
+class Attempt:
+    def __new__(cls) -> Attempt: ...
+    def cancel(self) -> None: ...
+
+@final
+class Upload: ...
+
+@final
+class Results:
+    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]: ...
 
 @final
 class Taken:

@@ -21,6 +21,9 @@ use pyo3::prelude::*;
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<broker::Broker>()?;
     module.add_class::<producer::Producer>()?;
+    module.add_class::<producer::Attempt>()?;
+    module.add_class::<producer::Upload>()?;
+    module.add_class::<producer::Results>()?;
     module.add_class::<consumer::Consumer>()?;
     module.add_class::<consumer::Taken>()?;
     module.add_class::<consumer::Empty>()?;

@@ -30,6 +30,7 @@ pub use self::batch::BatchId;
 pub use self::engine::ProducerEngine;
 pub use self::error::AppendError;
 pub use self::partitioner::{murmur2, partition_of_key};
+pub use self::rows::RowSpan;
 
 /// What a producer's engine is asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,15 +1,20 @@
 //! Clients as blocking handles: an engine's thread behind calls that any thread may make.
 
 mod admin;
+mod attempt;
 mod consumer;
 mod driver;
 mod ops;
 mod producer;
+mod results;
 
 pub use admin::{AdminClient, mismatch};
+pub use attempt::Attempt;
 pub use consumer::ConsumerClient;
+pub use headrace_pool::PoolMetrics;
 pub use ops::{CallError, Check, Deadline, deadline_in};
-pub use producer::{Delivery, ProducerClient, RecordMetadata, RowsTicket};
+pub use producer::{Delivery, ProducerClient, RecordMetadata, RowsOnWay, RowsTicket};
+pub use results::{RowResult, RowResults};
 
 /// A seed for back-off jitter and nonces, from the system's source of random numbers.
 fn seed(clock: crate::clock::Clock) -> u64 {

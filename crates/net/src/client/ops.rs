@@ -106,9 +106,14 @@ impl<T> Default for Ops<T> {
 impl<T> Ops<T> {
     /// A number for a new operation.
     pub(crate) fn begin(&self) -> u64 {
-        let op = self.next.fetch_add(1, Ordering::Relaxed);
+        let op = self.number();
         self.lock().waiting.insert(op, None);
         op
+    }
+
+    /// A number that no operation has, for who is told in another way.
+    pub(crate) fn number(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
     }
 
     /// The engine's answer; dropped when nobody waits for it any more.

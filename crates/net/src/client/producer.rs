@@ -3,9 +3,9 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::ops::Range;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
@@ -13,12 +13,15 @@ use headrace_client::error::{Error, Result};
 use headrace_client::options::ProducerConfig;
 use headrace_client::producer::{
     AppendError, Appender, BatchAck, BatchId, ProducerCommand, ProducerEngine, ProducerEvent, RecordRef,
+    RowSpan,
 };
 use headrace_columns::encode::Rows;
-use headrace_pool::{BlockingWait, Lease, PoolError};
+use headrace_pool::{BlockingWait, Lease, PoolError, PoolMetrics};
 
+use super::attempt::{Attempt, Hold, Parked};
 use super::driver::{Handle, SocketOptions};
 use super::ops::{CallError, Check, Ops, Signal, deadline_in};
+use super::results::{RowResults, rows_of};
 use crate::clock::Clock;
 
 /// Where one record went.
@@ -41,6 +44,10 @@ pub enum Delivery<R> {
     Record(R, Result<RecordMetadata>),
     /// All rows of one `send_rows`: how many, or the first row's error.
     Rows(R, Result<u64>),
+    /// All rows of one call that asked for each row's outcome.
+    Results(R, RowResults),
+    /// What was waited for without a delivery: room for a record, or the end of a flush.
+    Done(R, Result<()>),
 }
 
 struct Tally<R> {
@@ -50,13 +57,24 @@ struct Tally<R> {
     /// All rows are appended, so `outstanding` only falls.
     complete: bool,
     error: Option<Error>,
+    /// Each row's outcome, if the caller wants to know.
+    results: Option<RowResults>,
 }
 
 type SharedTally<R> = Arc<Mutex<Tally<R>>>;
 
 enum Entry<R> {
-    Record { index: u32, timestamp: i64, recipient: R },
-    Rows { rows: u64, tally: SharedTally<R> },
+    Record {
+        index: u32,
+        timestamp: i64,
+        recipient: R,
+    },
+    /// `spans` are empty unless the tally wants results; their rows are counted over the whole call.
+    Rows {
+        rows: u64,
+        tally: SharedTally<R>,
+        spans: Vec<RowSpan>,
+    },
 }
 
 struct Dispatch<R> {
@@ -75,6 +93,7 @@ pub struct ProducerClient<R: Send + 'static> {
     ops: Arc<Ops<()>>,
     /// Topics became known, or can be no more.
     decided: Arc<Signal>,
+    parked: Arc<Parked<R>>,
     dispatch: Arc<Mutex<Dispatch<R>>>,
     deliveries: Mutex<Option<Deliveries<R>>>,
     clock: Clock,
@@ -96,14 +115,15 @@ impl<R: Send + 'static> ProducerClient<R> {
         let decided = Arc::new(Signal::default());
         let dispatch = Arc::new(Mutex::new(Dispatch { batches: HashMap::new(), failed: None }));
         let (to_deliver, inbox) = channel::<Vec<Delivery<R>>>();
+        let parked = Arc::new(Parked::new(to_deliver.clone()));
         let thread = Builder::new()
             .name("headrace-deliver".into())
             .spawn(move || inbox.into_iter().for_each(&mut deliver))
             .map_err(failed)?;
 
         let on_event = {
-            let (ops, decided, dispatch, to_deliver) =
-                (ops.clone(), decided.clone(), dispatch.clone(), to_deliver.clone());
+            let (ops, decided, dispatch, to_deliver, parked) =
+                (ops.clone(), decided.clone(), dispatch.clone(), to_deliver.clone(), parked.clone());
             move |event| match event {
                 ProducerEvent::BatchDone { batch, result, .. } => {
                     let delivered = lock(&dispatch).batch_done(batch, &result);
@@ -114,14 +134,22 @@ impl<R: Send + 'static> ProducerClient<R> {
                 ProducerEvent::BatchSplit { batch, kept, rest } => {
                     lock(&dispatch).batch_split(batch, kept, rest);
                 }
-                ProducerEvent::TopicsDecided => decided.notify(),
-                ProducerEvent::Done { op, result } => ops.complete(op, result),
+                ProducerEvent::TopicsDecided => {
+                    // First the count, then those who wait: who comes in between sees the count.
+                    decided.notify();
+                    parked.topics_decided();
+                }
+                ProducerEvent::Done { op, result } => {
+                    if !parked.tell(op, result.clone()) {
+                        ops.complete(op, result);
+                    }
+                }
             }
         };
         let on_exit = {
             let pool = lock(&accumulator).pool().clone();
-            let (ops, decided, dispatch, to_deliver) =
-                (ops.clone(), decided.clone(), dispatch.clone(), to_deliver.clone());
+            let (ops, decided, dispatch, to_deliver, parked) =
+                (ops.clone(), decided.clone(), dispatch.clone(), to_deliver.clone(), parked.clone());
             move || {
                 // Whatever is still undelivered can no longer be: say so instead of leaving futures open for ever.
                 let lost = lock(&dispatch).fail_all(&Error::Closed);
@@ -130,6 +158,7 @@ impl<R: Send + 'static> ProducerClient<R> {
                 }
                 ops.end();
                 decided.notify();
+                parked.end();
                 pool.close();
             }
         };
@@ -146,33 +175,43 @@ impl<R: Send + 'static> ProducerClient<R> {
         };
         let appender = Appender::new(accumulator, wake);
         let deliveries = Mutex::new(Some((to_deliver, thread)));
-        Ok(Self { appender, handle, ops, decided, dispatch, deliveries, clock, max_block })
+        Ok(Self { appender, handle, ops, decided, parked, dispatch, deliveries, clock, max_block })
     }
 
     /// Queues one record; waits up to `max.block.ms` for memory or metadata.
     pub fn send(&self, record: &RecordRef<'_>, recipient: R, check: Check<'_>) -> Result<(), CallError> {
         let mut recipient = Some(recipient);
-        self.blocking(check, |client, lease| {
-            let now = client.clock.now();
-            let timestamp = record.timestamp_ms.unwrap_or(now.wall_ms);
-            let placed = |batch, index| {
-                if let Some(recipient) = recipient.take() {
-                    let entry = Entry::Record { index, timestamp, recipient };
-                    lock(&client.dispatch).batches.entry(batch).or_default().push(entry);
-                }
-            };
-            client.appender.append_record(now, record, lease, placed).map(drop)
-        })
+        self.blocking(check, |client, lease| client.append_record(record, &mut recipient, lease))
     }
 
-    /// A caller's handle for rows that come in several batches; ends with [`Self::finish_rows`].
-    pub fn begin_rows(&self, recipient: R) -> RowsTicket<R> {
-        let tally =
-            Tally { recipient: Some(recipient), rows: 0, outstanding: 0, complete: false, error: None };
-        RowsTicket(Arc::new(Mutex::new(tally)))
+    /// Queues one record if there is room for it; `false` if not: [`Self::park`], then try again with the same attempt.
+    pub fn try_send(
+        &self,
+        record: &RecordRef<'_>,
+        recipient: R,
+        attempt: &mut Attempt<R>,
+    ) -> Result<bool, Error> {
+        let mut recipient = Some(recipient);
+        let append = |client: &Self, lease| client.append_record(record, &mut recipient, lease);
+        Ok(self.try_append(attempt, append)?.is_some())
     }
 
-    /// Queues all rows; waits up to `max.block.ms` whenever there is no memory.
+    /// A caller's handle for rows that come in several batches; ends with [`Self::finish_rows`]. With `results` the
+    /// recipient is told of each row ([`Delivery::Results`]), and rows that cannot be sent are told there too.
+    pub fn begin_rows(&self, recipient: R, results: bool) -> RowsTicket<R> {
+        let tally = Tally {
+            recipient: Some(recipient),
+            rows: 0,
+            outstanding: 0,
+            complete: false,
+            error: None,
+            results: results.then(RowResults::default),
+        };
+        RowsTicket { tally: Arc::new(Mutex::new(tally)), traced: results }
+    }
+
+    /// Queues all rows; waits up to `max.block.ms` whenever there is no memory. With results, only an interruption is an
+    /// error.
     pub fn send_rows(
         &self,
         topic: Option<&str>,
@@ -180,40 +219,55 @@ impl<R: Send + 'static> ProducerClient<R> {
         ticket: &RowsTicket<R>,
         check: Check<'_>,
     ) -> Result<(), CallError> {
-        let mut from = 0;
-        while from < rows.len() {
-            let mut taken: Range<usize> = from..from;
-            self.blocking(check, |client, lease| {
-                let now = client.clock.now();
-                let placed = |batch, count: u32| {
-                    let count = u64::from(count);
-                    let mut tally = lock(&ticket.0);
-                    tally.outstanding += count;
-                    tally.rows += count;
-                    drop(tally);
-                    let mut dispatch = lock(&client.dispatch);
-                    let entries = dispatch.batches.entry(batch).or_default();
-                    match entries.last_mut() {
-                        Some(Entry::Rows { rows, tally }) if Arc::ptr_eq(tally, &ticket.0) => *rows += count,
-                        _ => entries.push(Entry::Rows { rows: count, tally: ticket.0.clone() }),
-                    }
-                };
-                let rest = from..rows.len();
-                taken.end = from + client.appender.append_rows(now, topic, rows, rest, lease, placed)?;
+        let Some(mut on_way) = ticket.start(rows) else { return Ok(()) };
+        while on_way.from < rows.len() {
+            let mut taken = 0;
+            let sent = self.blocking(check, |client, lease| {
+                taken = client.append_turn(topic, rows, &on_way, ticket, lease)?;
                 Ok(())
-            })?;
-            from = taken.end;
+            });
+            match sent {
+                Err(CallError::Failed(error)) if ticket.traced => {
+                    ticket.stop(&on_way, rows, &error);
+                    break;
+                }
+                sent => sent?,
+            }
+            on_way.from += taken;
         }
         Ok(())
     }
 
-    /// All rows are queued: the ticket's recipient is told as soon as all are acknowledged.
-    pub fn finish_rows(&self, ticket: &RowsTicket<R>) {
-        let mut tally = lock(&ticket.0);
+    /// Queues more of the rows, about a mebibyte, if there is room; whether all are queued now. If not, [`Self::park`],
+    /// which may find nothing to wait for, then try again with the same attempt.
+    pub fn try_rows(
+        &self,
+        topic: Option<&str>,
+        rows: &Rows,
+        on_way: &mut RowsOnWay,
+        ticket: &RowsTicket<R>,
+        attempt: &mut Attempt<R>,
+    ) -> Result<bool, Error> {
+        let append = |client: &Self, lease| client.append_turn(topic, rows, on_way, ticket, lease);
+        match self.try_append(attempt, append) {
+            Ok(taken) => on_way.from += taken.unwrap_or_default(),
+            Err(error) if ticket.traced => {
+                ticket.stop(on_way, rows, &error);
+                on_way.from = rows.len();
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(on_way.from >= rows.len())
+    }
+
+    /// All rows are queued: the ticket's recipient is told as soon as all are acknowledged. An error when nobody can be
+    /// told any more.
+    pub fn finish_rows(&self, ticket: &RowsTicket<R>) -> Result<(), Error> {
+        let mut tally = lock(&ticket.tally);
         tally.complete = true;
         let done = tally.delivery();
         drop(tally);
-        self.deliver(done);
+        done.map_or(Ok(()), |done| self.deliver(done))
     }
 
     /// Waits until all records queued before are acknowledged or have failed; the first failure since the last flush
@@ -228,6 +282,23 @@ impl<R: Send + 'static> ProducerClient<R> {
             Some(error) => Err(CallError::Failed(error)),
             None => Ok(()),
         }
+    }
+
+    /// Sends everything that was queued before; `recipient` is told when all of it has ended, well or not: see
+    /// [`Self::take_failure`].
+    pub fn begin_flush(&self, recipient: R) -> Result<(), Error> {
+        self.handle.alive()?;
+        let op = self.ops.number();
+        if !self.parked.add(op, recipient, false) {
+            return Err(Error::Closed);
+        }
+        self.handle.send(ProducerCommand::Flush { op });
+        Ok(())
+    }
+
+    /// The first failure since the last flush, once.
+    pub fn take_failure(&self) -> Option<Error> {
+        lock(&self.dispatch).failed.take()
     }
 
     /// Flushes for at most `timeout`, fails what is left, ends the threads. A second call does nothing.
@@ -266,13 +337,188 @@ impl<R: Send + 'static> ProducerClient<R> {
         (pool.config().buffer_bytes, pool.available())
     }
 
+    /// The metrics of the memory for batches.
+    #[must_use]
+    pub fn metrics(&self) -> PoolMetrics {
+        self.appender.pool().metrics(self.clock.elapsed())
+    }
+
+    /// Sees to it that `recipient` is told ([`Delivery::Done`]) when it is worth trying again, and says how long to wait
+    /// for that at most; then call this again. `None`: try now. A wait that has ended badly is the next try's error.
+    pub fn park(&self, attempt: &mut Attempt<R>, recipient: R) -> Option<Duration> {
+        attempt.leave();
+        if !matches!(attempt.hold, Hold::Place(_) | Hold::Metadata { .. }) {
+            return None;
+        }
+        let now = self.clock.elapsed();
+        let deadline = attempt.deadline.unwrap_or(now);
+        let left = deadline.saturating_sub(now);
+        let blocked_ms = self.blocked_ms();
+        let number = self.ops.number();
+        // In before the last look, or what happens in between is told to nobody.
+        let for_topics = matches!(attempt.hold, Hold::Metadata { .. });
+        if !self.parked.add(number, recipient, for_topics) {
+            return None;
+        }
+        attempt.parked = Some((Arc::downgrade(&self.parked), number));
+        attempt.hold = match std::mem::take(&mut attempt.hold) {
+            Hold::Place(mut place) => {
+                match place.poll(now, Some(deadline), &self.parked.waker(number)) {
+                    Poll::Pending => {
+                        attempt.hold = Hold::Place(place);
+                        return Some(left);
+                    }
+                    Poll::Ready(Ok(lease)) => Hold::Memory(lease),
+                    // The next try says why.
+                    Poll::Ready(Err(PoolError::Closed)) => Hold::Nothing,
+                    Poll::Ready(Err(_)) => Hold::Failed(AppendError::out_of_memory(blocked_ms)),
+                }
+            }
+            Hold::Metadata { seen } if self.decided.seen() == seen && !left.is_zero() => {
+                attempt.hold = Hold::Metadata { seen };
+                return Some(left);
+            }
+            // The next try says what the brokers said last.
+            Hold::Metadata { .. } => Hold::Nothing,
+            other => other,
+        };
+        attempt.leave();
+        None
+    }
+
+    /// One try; `None` when there is no room, and `attempt` knows what to wait for.
+    fn try_append<T>(
+        &self,
+        attempt: &mut Attempt<R>,
+        append: impl FnOnce(&Self, Option<Lease>) -> Result<T, AppendError>,
+    ) -> Result<Option<T>, Error> {
+        self.handle.alive()?;
+        attempt.leave();
+        let lease = match std::mem::take(&mut attempt.hold) {
+            Hold::Failed(error) => return Err(error),
+            Hold::Memory(lease) => Some(lease),
+            _ => None,
+        };
+        let seen = self.decided.seen();
+        match append(self, lease) {
+            Ok(done) => {
+                attempt.deadline = None;
+                return Ok(Some(done));
+            }
+            Err(AppendError::Full(place)) => attempt.hold = Hold::Place(place),
+            Err(AppendError::NeedMetadata { .. })
+                if attempt.deadline.is_none_or(|deadline| deadline > self.clock.elapsed()) =>
+            {
+                attempt.hold = Hold::Metadata { seen };
+            }
+            Err(refused) => return Err(refused.into_error(self.blocked_ms())),
+        }
+        attempt.deadline.get_or_insert_with(|| self.clock.elapsed().saturating_add(self.max_block));
+        Ok(None)
+    }
+
+    fn append_record(
+        &self,
+        record: &RecordRef<'_>,
+        recipient: &mut Option<R>,
+        lease: Option<Lease>,
+    ) -> Result<(), AppendError> {
+        let now = self.clock.now();
+        let timestamp = record.timestamp_ms.unwrap_or(now.wall_ms);
+        let placed = |batch, index| {
+            if let Some(recipient) = recipient.take() {
+                let entry = Entry::Record { index, timestamp, recipient };
+                lock(&self.dispatch).batches.entry(batch).or_default().push(entry);
+            }
+        };
+        self.appender.append_record(now, record, lease, placed).map(drop)
+    }
+
+    /// Appends as many rows as fit into one turn, and says how many.
+    fn append_turn(
+        &self,
+        topic: Option<&str>,
+        rows: &Rows,
+        on_way: &RowsOnWay,
+        ticket: &RowsTicket<R>,
+        lease: Option<Lease>,
+    ) -> Result<usize, AppendError> {
+        let now = self.clock.now();
+        let rest = on_way.from..rows.len();
+        if !ticket.traced {
+            let placed = |batch, count| self.placed(batch, u64::from(count), &[], on_way, ticket);
+            return self.appender.append_rows(now, topic, rows, rest, lease, placed);
+        }
+        let placed = |spans: &[RowSpan]| {
+            if let Some(results) = &mut lock(&ticket.tally).results {
+                for row in spans.iter().flat_map(rows_of) {
+                    results.sent(on_way.base + row, rows.timestamp_ms(row).unwrap_or(now.wall_ms));
+                }
+            }
+            for spans in spans.chunk_by(|one, next| one.batch == next.batch) {
+                let count = spans.iter().map(|span| u64::from(span.count)).sum();
+                if let Some(RowSpan { batch, .. }) = spans.first() {
+                    self.placed(*batch, count, spans, on_way, ticket);
+                }
+            }
+        };
+        match self.appender.append_rows_traced(now, topic, rows, rest, lease, placed) {
+            // These are about the first row alone; the others may go.
+            Err(
+                refused @ (AppendError::TooLarge { .. }
+                | AppendError::PartitionOutOfRange { .. }
+                | AppendError::Topic(_)),
+            ) => {
+                let row = on_way.base + on_way.from;
+                let error = refused.into_error(self.blocked_ms());
+                if let Some(results) = &mut lock(&ticket.tally).results {
+                    results.failed(row..row + 1, &error);
+                }
+                Ok(1)
+            }
+            taken => taken,
+        }
+    }
+
+    /// Rows of a call are in a batch; runs before that batch can be reported as done.
+    fn placed(
+        &self,
+        batch: BatchId,
+        count: u64,
+        spans: &[RowSpan],
+        on_way: &RowsOnWay,
+        ticket: &RowsTicket<R>,
+    ) {
+        let of_call = spans.iter().map(|span| RowSpan { row: on_way.base + span.row, ..*span });
+        let mut tally = lock(&ticket.tally);
+        tally.outstanding += count;
+        tally.rows += count;
+        drop(tally);
+        let mut dispatch = lock(&self.dispatch);
+        let entries = dispatch.batches.entry(batch).or_default();
+        match entries.last_mut() {
+            Some(Entry::Rows { rows, tally, spans }) if Arc::ptr_eq(tally, &ticket.tally) => {
+                *rows += count;
+                spans.extend(of_call);
+            }
+            _ => {
+                let (tally, spans) = (ticket.tally.clone(), of_call.collect());
+                entries.push(Entry::Rows { rows: count, tally, spans });
+            }
+        }
+    }
+
+    fn blocked_ms(&self) -> u64 {
+        u64::try_from(self.max_block.as_millis()).unwrap_or(u64::MAX)
+    }
+
     /// Runs an append until it succeeds, waiting where that may help; one deadline for all waits.
     fn blocking(
         &self,
         check: Check<'_>,
         mut append: impl FnMut(&Self, Option<Lease>) -> Result<(), AppendError>,
     ) -> Result<(), CallError> {
-        let blocked_ms = u64::try_from(self.max_block.as_millis()).unwrap_or(u64::MAX);
+        let blocked_ms = self.blocked_ms();
         let mut deadline = None;
         let mut lease = None;
         loop {
@@ -303,16 +549,48 @@ impl<R: Send + 'static> ProducerClient<R> {
         }
     }
 
-    fn deliver(&self, delivery: Option<Delivery<R>>) {
+    fn deliver(&self, delivery: Delivery<R>) -> Result<(), Error> {
         let deliveries = self.deliveries.lock().unwrap_or_else(PoisonError::into_inner);
-        if let (Some(delivery), Some((sender, _))) = (delivery, deliveries.as_ref()) {
-            let _ = sender.send(vec![delivery]);
-        }
+        let Some((sender, _)) = deliveries.as_ref() else { return Err(Error::Closed) };
+        sender.send(vec![delivery]).map_err(|_| Error::Closed)
     }
 }
 
 /// Rows of one call on their way, see [`ProducerClient::begin_rows`].
-pub struct RowsTicket<R>(SharedTally<R>);
+pub struct RowsTicket<R> {
+    tally: SharedTally<R>,
+    /// Each row's way is kept, for results.
+    traced: bool,
+}
+
+impl<R> RowsTicket<R> {
+    /// Begins with the rows of one Arrow batch; `None` when an earlier error keeps them from being sent, which the
+    /// results tell.
+    #[must_use]
+    pub fn start(&self, rows: &Rows) -> Option<RowsOnWay> {
+        let expected = match &mut lock(&self.tally).results {
+            Some(results) => results.expect(rows.len())?,
+            None => 0..rows.len(),
+        };
+        Some(RowsOnWay { from: 0, base: expected.start })
+    }
+
+    /// The rest of the rows cannot be sent, nor can any later ones of the same call.
+    fn stop(&self, on_way: &RowsOnWay, rows: &Rows, error: &Error) {
+        if let Some(results) = &mut lock(&self.tally).results {
+            results.stop(on_way.base + on_way.from..on_way.base + rows.len(), error);
+        }
+    }
+}
+
+/// How far the rows of one Arrow batch have come.
+#[derive(Debug)]
+pub struct RowsOnWay {
+    /// The first row that is not queued yet.
+    from: usize,
+    /// Rows of the same call before this batch, if their results are wanted.
+    base: usize,
+}
 
 impl<R> Tally<R> {
     /// What to tell the recipient, once there is nothing more to wait for.
@@ -321,7 +599,10 @@ impl<R> Tally<R> {
             return None;
         }
         let recipient = self.recipient.take()?;
-        Some(Delivery::Rows(recipient, self.error.take().map_or(Ok(self.rows), Err)))
+        Some(match self.results.take() {
+            Some(results) => Delivery::Results(recipient, results),
+            None => Delivery::Rows(recipient, self.error.take().map_or(Ok(self.rows), Err)),
+        })
     }
 }
 
@@ -342,9 +623,17 @@ impl<R> Dispatch<R> {
                     });
                     delivered.push(Delivery::Record(recipient, metadata));
                 }
-                Entry::Rows { rows, tally } => {
+                Entry::Rows { rows, tally, spans } => {
                     let mut tally = lock(&tally);
                     tally.outstanding = tally.outstanding.saturating_sub(rows);
+                    if let Some(results) = &mut tally.results {
+                        for span in &spans {
+                            match result {
+                                Ok(ack) => results.written(span, ack),
+                                Err(error) => results.failed(rows_of(span), error),
+                            }
+                        }
+                    }
                     if let Err(error) = result {
                         tally.error.get_or_insert_with(|| error.clone());
                     }
@@ -370,14 +659,15 @@ impl<R> Dispatch<R> {
                         Some(index) => tail.push(Entry::Record { index, timestamp, recipient }),
                     }
                 }
-                Entry::Rows { rows, tally } => {
+                Entry::Rows { rows, tally, spans } => {
                     let here = rows.min(left);
                     left -= here;
+                    let (first, others) = split_spans(&spans, kept, rest);
                     if here > 0 {
-                        head.push(Entry::Rows { rows: here, tally: tally.clone() });
+                        head.push(Entry::Rows { rows: here, tally: tally.clone(), spans: first });
                     }
                     if rows > here {
-                        tail.push(Entry::Rows { rows: rows - here, tally });
+                        tail.push(Entry::Rows { rows: rows - here, tally, spans: others });
                     }
                 }
             }
@@ -390,6 +680,26 @@ impl<R> Dispatch<R> {
         let batches: Vec<BatchId> = self.batches.keys().copied().collect();
         batches.into_iter().flat_map(|batch| self.batch_done(batch, &Err(error.clone()))).collect()
     }
+}
+
+/// The spans of a batch's first `kept` records, and those of the others as they lie in `rest`.
+fn split_spans(spans: &[RowSpan], kept: u32, rest: BatchId) -> (Vec<RowSpan>, Vec<RowSpan>) {
+    let (mut head, mut tail) = (Vec::new(), Vec::new());
+    for span in spans {
+        let here = kept.saturating_sub(span.index).min(span.count);
+        if here > 0 {
+            head.push(RowSpan { count: here, ..*span });
+        }
+        if span.count > here {
+            tail.push(RowSpan {
+                batch: rest,
+                row: span.row + here as usize,
+                index: span.index + here - kept,
+                count: span.count - here,
+            });
+        }
+    }
+    (head, tail)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -9,7 +9,7 @@ use headrace_wire::errors::ErrorCode;
 use proptest::prelude::*;
 
 use super::world::{TOPIC, World};
-use crate::producer::{AppendError, BatchId, ProducerCommand, partition_of_key};
+use crate::producer::{AppendError, BatchId, ProducerCommand, RowSpan, partition_of_key};
 
 fn rows(columns: Vec<(&str, ArrayRef)>) -> Rows {
     Rows::new(
@@ -158,6 +158,43 @@ fn an_error_is_about_the_first_row_only() {
     assert_eq!(append(0..3).unwrap(), 1);
     assert!(matches!(append(1..3), Err(AppendError::TooLarge { .. })));
     assert_eq!(append(2..3).unwrap(), 1);
+}
+
+#[test]
+fn every_row_is_traced_to_its_record() {
+    for keyed in [false, true] {
+        let mut world = World::ready(&[1, 2, 1], &[("batch.size", "2048"), ("linger.ms", "1000")]);
+        let count = 5000_usize;
+        let mut columns = vec![("value", strings((0..count).map(|n| n.to_string())))];
+        if keyed {
+            columns.push(("key", strings((0..count).map(|n| (n % 11).to_string()))));
+        }
+        let rows = rows(columns);
+        let mut spans = Vec::new();
+        let mut from = 0;
+        while from < count {
+            let placed = |found: &[RowSpan]| spans.extend_from_slice(found);
+            from += world
+                .appender
+                .append_rows_traced(world.now, Some(TOPIC), &rows, from..count, None, placed)
+                .unwrap();
+        }
+        world.command(ProducerCommand::Flush { op: 1 });
+        let acks: HashMap<_, _> =
+            world.take_done().into_iter().map(|(batch, ack)| (batch, ack.unwrap())).collect();
+        let mut found = vec![0; count];
+        for span in &spans {
+            let ack = &acks[&span.batch];
+            let first = usize::try_from(ack.base_offset).unwrap() + span.index as usize;
+            let log = &world.logs[usize::try_from(ack.partition).unwrap()];
+            for step in 0..span.count as usize {
+                assert_eq!(log.values[first + step], (span.row + step).to_string());
+                found[span.row + step] += 1;
+            }
+        }
+        assert!(found.iter().all(|times| *times == 1));
+        assert!(keyed || spans.len() <= acks.len() * 2, "{} spans of {} batches", spans.len(), acks.len());
+    }
 }
 
 #[test]

@@ -1,0 +1,302 @@
+"""The clients for asyncio: what would wait, awaits, and the event loop is never blocked.
+
+>>> import asyncio, headrace as hr
+>>> async def main(servers):
+...     async with hr.aio.Producer(servers) as producer:
+...         sent = await producer.send("orders", b"one")
+...         return (await sent).offset
+>>> with hr.Broker.start() as broker:
+...     asyncio.run(main(broker.bootstrap_servers))
+0
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from headrace import _native
+from headrace import producer as blocking
+from headrace.errors import KafkaTimeoutError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from datetime import datetime
+    from types import TracebackType
+
+    import pyarrow as pa
+    from typing_extensions import Buffer, Self
+
+    from headrace._options import OptionValue
+    from headrace._types import RecordMetadata
+
+__all__ = ["Producer"]
+
+SENDS_PER_TURN = 64
+"""After so many sends that found room the event loop gets its turn: a loop of sends alone would starve it."""
+
+
+class Producer:
+    """Sends records to topics from coroutines; `headrace.Producer` with its waits turned into awaits.
+
+    A call that finds the buffer full, or the topic not known yet, awaits its turn, first come first served, up to
+    ``max.block.ms``. No thread is started for it, and none blocks. All calls are made in one event loop, the one of the
+    first call.
+
+    Encoding a record, and compressing a batch that became full, happens in the call itself, as with
+    `headrace.Producer`: about a mebibyte at a time, after which other tasks get their turn.
+
+    Args:
+        bootstrap_servers: ``"host:port"``, several with commas or as a list.
+        config: options by Kafka's names (``{"linger.ms": 5}``); docs/options.md lists them.
+        **options: the same as keywords (``linger_ms=5``).
+
+    Raises:
+        ConfigError: an option is unknown, unsupported or out of its range.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Iterable[str] | None = None,
+        config: Mapping[str, OptionValue] | None = None,
+        **options: OptionValue,
+    ) -> None:
+        """Checks the options and starts the threads; connects on first use."""
+        self._blocking = blocking.Producer(bootstrap_servers, config, **options)
+        self._native = self._blocking._native  # noqa: SLF001  (the same client with another face)
+        self._mailbox: _Mailbox | None = None
+        self._sends = 0
+
+    async def send(
+        self,
+        topic: str,
+        value: Buffer | None = None,
+        *,
+        key: Buffer | None = None,
+        partition: int | None = None,
+        timestamp: int | datetime | None = None,
+        headers: Mapping[str, bytes | None] | Sequence[tuple[str, bytes | None]] | None = None,
+    ) -> asyncio.Future[RecordMetadata]:
+        """Queues one record as soon as there is room for it; cancelled before, it leaves nothing behind.
+
+        Args:
+            topic: where to.
+            value: the payload; None is a tombstone.
+            key: chooses the partition (murmur2, as in Java) unless ``partition`` is given.
+            partition: a partition of the topic.
+            timestamp: milliseconds since the Unix epoch or an aware datetime; by default now.
+            headers: names and values, in order.
+
+        Returns:
+            A future of the record's `RecordMetadata`; it raises what the broker or the network said. Cancelling the
+            future does not recall the record.
+
+        Raises:
+            KafkaTimeoutError: the buffer stayed full, or no broker told about the topic, for ``max.block.ms``.
+            MessageTooLargeError: the record is larger than ``max.request.size``.
+            UsageError: another event loop uses this producer.
+        """
+        slot = self._slot()
+        self._sends += 1
+        if self._sends % SENDS_PER_TURN == 0:
+            await asyncio.sleep(0)
+        record = (topic, partition, key, value, blocking.headers_of(headers), blocking.timestamp_of(timestamp))
+        attempt = _native.Attempt()
+        while not self._native.try_send(*record, slot, attempt):
+            await self._room(attempt)
+        return slot.future
+
+    @overload
+    async def send_arrow(
+        self, topic: str | None, data: Any, *, results: Literal[False] = False
+    ) -> asyncio.Future[int]: ...
+
+    @overload
+    async def send_arrow(
+        self, topic: str | None, data: Any, *, results: Literal[True]
+    ) -> asyncio.Future[pa.RecordBatch]: ...
+
+    @overload
+    async def send_arrow(
+        self, topic: str | None, data: Any, *, results: bool
+    ) -> asyncio.Future[int] | asyncio.Future[pa.RecordBatch]: ...
+
+    async def send_arrow(
+        self, topic: str | None, data: Any, *, results: bool = False
+    ) -> asyncio.Future[int] | asyncio.Future[pa.RecordBatch]:
+        """Queues every row of Arrow data as there is room; returns when all rows are in the buffer.
+
+        Other tasks run between stretches of about a mebibyte. Cancelled, it queues no further row; the rows before are
+        on their way, each of them whole, and `flush` tells if one fails.
+
+        Args:
+            topic: where to; None takes each row's from the column ``topic``.
+            data: what `headrace.Producer.send_arrow` takes. A stream is read in the event loop's thread.
+            results: tells what became of each row.
+
+        Returns:
+            A future of the number of rows, done when the broker has acknowledged all of them; it raises the first
+            row's error if any failed. With ``results`` a future of a batch of each row's outcome, as
+            `headrace.Producer.send_arrow` describes it.
+
+        Raises:
+            SchemaError: a column is missing, unknown or of a type that cannot be sent, or a value in it cannot; of
+                data in several chunks, those before that one are on their way.
+            KafkaTimeoutError: the buffer stayed full for ``max.block.ms``; the rows before are on their way. Not with
+                ``results``.
+            UsageError: another event loop uses this producer.
+        """
+        blocking.arrow_checked(data)
+        slot = self._slot()
+        attempt = _native.Attempt()
+        upload = self._native.begin_arrow(topic, data, slot, results)
+        while not self._native.step(upload, attempt):
+            await _turn_of_others(attempt)
+            await self._room(attempt)
+        return slot.future
+
+    async def flush(self, timeout: float | None = None) -> None:
+        """Awaits that every record queued before has been acknowledged or has failed.
+
+        Args:
+            timeout: seconds; None waits as long as it takes (each record's own limit is ``delivery.timeout.ms``).
+
+        Raises:
+            KafkaTimeoutError: some are still on their way.
+            KafkaError: a record sent since the last flush failed; the first such error. A flush that is cancelled or
+                times out leaves it to the next one.
+        """
+        slot = self._slot()
+        self._native.begin_flush(slot)
+        done, _ = await asyncio.wait((slot.future,), timeout=timeout)
+        if not done:
+            message = f"flushing the producer took longer than {timeout} s"
+            raise KafkaTimeoutError(message, name="REQUEST_TIMED_OUT")
+        slot.future.result()
+        self._native.raise_failure()
+
+    async def close(self, timeout: float = blocking.CLOSE_TIMEOUT_S) -> None:
+        """Flushes for at most ``timeout`` seconds, fails what is left, and ends the threads.
+
+        Calls that still await room end with `ClosedError`. A close that is cancelled goes on in the background, in the
+        event loop's default executor.
+
+        Raises:
+            KafkaError: a record sent since the last flush failed, or did not get through in time.
+        """
+        await asyncio.to_thread(self._blocking.close, timeout)
+
+    def metrics(self) -> dict[str, float]:
+        """What the buffer has been through, under Kafka's names: see `headrace.Producer.metrics`."""
+        return self._blocking.metrics()
+
+    async def __aenter__(self) -> Self:
+        """The producer itself."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Closes it. After an exception in the block, delivery errors do not hide that one."""
+        try:
+            await self.close()
+        except Exception:
+            if error is None:
+                raise
+
+    def _slot(self) -> _Slot:
+        loop = asyncio.get_running_loop()
+        mailbox = self._mailbox
+        if mailbox is None:
+            mailbox = self._mailbox = _Mailbox(loop)
+        if mailbox.loop is not loop:
+            message = "this producer is used in another event loop; make one for each loop"
+            raise UsageError(message, name="ILLEGAL_STATE")
+        return _Slot(mailbox)
+
+    async def _room(self, attempt: _native.Attempt) -> None:
+        """Awaits until it is worth trying again."""
+        while True:
+            bell = _Bell(self._slot())
+            within = self._native.park(attempt, bell)
+            if within is None:
+                return
+            try:
+                await asyncio.wait((bell.slot.future,), timeout=within)
+            except asyncio.CancelledError:
+                # The exception keeps this frame alive, but the place in the queue must go to the next.
+                attempt.cancel()
+                raise
+
+
+async def _turn_of_others(attempt: _native.Attempt) -> None:
+    try:
+        await asyncio.sleep(0)
+    except asyncio.CancelledError:
+        # The exception keeps frames alive, but the place in the queue must go to the next.
+        attempt.cancel()
+        raise
+
+
+class _Mailbox:
+    """The way of outcomes from the delivery thread into the event loop: many of them wake the loop once."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._posts: deque[tuple[asyncio.Future[Any], Any, BaseException | None]] = deque()
+        self._woken = False
+
+    def post(self, future: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
+        """Runs on the delivery thread."""
+        self._posts.append((future, result, error))
+        # Who finds it woken has put its post there before the loop looks: `_deliver` takes the flag down first.
+        if not self._woken:
+            self._woken = True
+            try:
+                self.loop.call_soon_threadsafe(self._deliver)
+            except RuntimeError:
+                # The loop is closed: nobody in it is left to be told.
+                self._posts.clear()
+
+    def _deliver(self) -> None:
+        self._woken = False
+        while self._posts:
+            future, result, error = self._posts.popleft()
+            if future.done():
+                continue
+            if error is None:
+                future.set_result(result)
+            else:
+                future.set_exception(error)
+
+
+class _Slot:
+    """What the native side tells an outcome to, and the future in the event loop that gets it."""
+
+    __slots__ = ("_mailbox", "future")
+
+    def __init__(self, mailbox: _Mailbox) -> None:
+        self._mailbox = mailbox
+        self.future: asyncio.Future[Any] = mailbox.loop.create_future()
+
+    def set_result(self, result: Any, /) -> None:
+        self._mailbox.post(self.future, result, None)
+
+    def set_exception(self, exception: BaseException, /) -> None:
+        self._mailbox.post(self.future, None, exception)
+
+
+class _Bell:
+    """Rings, whatever the outcome: the next try finds out by itself."""
+
+    __slots__ = ("slot",)
+
+    def __init__(self, slot: _Slot) -> None:
+        self.slot = slot
+
+    def set_result(self, result: Any, /) -> None:
+        self.slot.set_result(result)
+
+    def set_exception(self, exception: BaseException, /) -> None:  # noqa: ARG002  (the next try raises it)
+        self.slot.set_result(None)
