@@ -24,15 +24,20 @@ ROOT = Path(__file__).resolve().parent.parent
 RUN_TIMEOUT_SECONDS = 300
 
 
-def program(module: str, *arguments: object) -> Sample:
-    """Runs a runner in a Python of its own; its last line is the sample."""
+def last_line(module: str, *arguments: object) -> str:
+    """Runs a runner in a Python of its own; gives the last line that it prints."""
     command = [sys.executable, "-m", module, *(str(argument) for argument in arguments)]
     done = subprocess.run(
         command, cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=RUN_TIMEOUT_SECONDS, check=False
     )
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(command[2:])} ended with {done.returncode}; its messages are above")
-    return Sample.parse(done.stdout.splitlines()[-1])
+    return done.stdout.splitlines()[-1]
+
+
+def program(module: str, *arguments: object) -> Sample:
+    """Runs a runner in a Python of its own; its last line is the sample."""
+    return Sample.parse(last_line(module, *arguments))
 
 
 @dataclasses.dataclass
@@ -54,12 +59,16 @@ class Row:
     """What `ratio` must reach."""
     bar_on_ours: float | None = None
     """What `ours` must not pass, where less is better."""
+    bar_below: float | None = None
+    """What `ratio` must not pass, where less is better."""
 
     @property
     def met(self) -> bool | None:
         """Whether the bar is; None without a bar."""
         if self.bar_on_ours is not None:
             return self.ours <= self.bar_on_ours
+        if self.bar_below is not None:
+            return self.ratio <= self.bar_below
         return self.ratio >= self.bar if self.bar is not None else None
 
     @property
@@ -73,6 +82,8 @@ class Row:
         verdict = "met" if self.met else "MISSED"
         if self.bar_on_ours is not None:
             return f"<= {number(self.bar_on_ours)} {self.unit} {verdict}"
+        if self.bar_below is not None:
+            return f"<= {number(self.bar_below)}x {verdict}"
         return f">= {number(self.bar)}x {verdict}" if self.bar is not None else ""
 
 
@@ -131,6 +142,30 @@ def compare(
         ours_cpu=statistics.median(sample.cpu_per_million for sample in ours),
         peer_cpu=statistics.median(sample.cpu_per_million for sample in peer),
         bar=bar,
+    )
+
+
+def compare_cpu(
+    name: str,
+    ours: Sequence[Sample],
+    peer: Sequence[Sample],
+    limit: Sequence[Sample] | None = None,
+    *,
+    kernel: bool = False,
+    bar_below: float | None = None,
+) -> Row:
+    """A row of CPU time, less is better, from samples that were taken in turns; `kernel` takes the kernel's part."""
+
+    def costs(samples: Sequence[Sample]) -> list[float]:
+        return [sample.kernel_per_million if kernel else sample.cpu_per_million for sample in samples]
+
+    return paired(
+        name,
+        costs(ours),
+        costs(peer),
+        "CPU s/M records",
+        limit=statistics.median(costs(limit)) if limit else None,
+        bar_below=bar_below,
     )
 
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pyarrow as pa
 
 import headrace as hr
 from benches.peers.meter import Meter, Sample, arguments
+
+if TYPE_CHECKING:
+    from headrace._options import OptionValue
 
 BATCH_ROWS = 20_000
 TIMEOUT_SECONDS = 30.0
@@ -37,20 +42,46 @@ def consume(bootstrap: str, topic: str, partitions: int, records: int) -> Sample
     return sample
 
 
-def produce(bootstrap: str, topic: str, records: int, *, size: int, batch_bytes: int) -> Sample:
-    """`send_arrow` of ready batches to partition 0, up to the last acknowledgement."""
+def block(size: int, partition: int = 0) -> pa.RecordBatch:
+    """What one call of `send_arrow` takes: values of `size` bytes for one partition."""
     rows = min(BATCH_ROWS, max(1, (2 << 20) // size))
     values = pa.array([b"x" * size] * rows, pa.binary())
-    batch = pa.record_batch({"value": values, "partition": pa.array([0] * rows, pa.int32())})
+    return pa.record_batch({"value": values, "partition": pa.array([partition] * rows, pa.int32())})
+
+
+def send_all(producer: hr.Producer, topic: str, batch: pa.RecordBatch, records: int) -> None:
+    """Sends `batch` again and again until `records` are sent, and waits for the last acknowledgement."""
+    left = records
+    while left > 0:
+        part = batch if left >= batch.num_rows else batch.slice(0, left)
+        producer.send_arrow(topic, part)
+        left -= part.num_rows
+    producer.flush()
+
+
+def produce(
+    bootstrap: str,
+    topic: str,
+    records: int,
+    *,
+    size: int,
+    batch_bytes: int,
+    in_flight: int = 5,
+    connect_first: bool = False,
+) -> Sample:
+    """`send_arrow` of ready batches to partition 0, up to the last acknowledgement.
+
+    With `connect_first` one record more is sent before the clock starts, so that connecting is not measured.
+    """
+    batch = block(size)
+    options: dict[str, OptionValue] = {"acks": "1", "linger.ms": 5, "enable.idempotence": False}
+    options |= {"batch.size": batch_bytes, "max.in.flight.requests.per.connection": in_flight}
     meter = Meter()
-    with hr.Producer(bootstrap, acks="1", linger_ms=5, batch_size=batch_bytes, enable_idempotence=False) as producer:
+    with hr.Producer(bootstrap, options) as producer:
+        if connect_first:
+            send_all(producer, topic, batch, 1)
         meter.start()
-        left = records
-        while left > 0:
-            part = batch if left >= rows else batch.slice(0, left)
-            producer.send_arrow(topic, part)
-            left -= part.num_rows
-        producer.flush()
+        send_all(producer, topic, batch, records)
         meter.count(records, records * size)
         return meter.sample()
 
@@ -59,7 +90,8 @@ def main() -> None:
     """Entry point."""
     o = arguments(__doc__, "consume", "produce")
     if o.what == "produce":
-        sample = produce(o.bootstrap, o.topic, o.records, size=o.size, batch_bytes=o.batch_bytes)
+        limits = {"batch_bytes": o.batch_bytes, "in_flight": o.in_flight, "connect_first": o.connect_first}
+        sample = produce(o.bootstrap, o.topic, o.records, size=o.size, **limits)
     else:
         sample = consume(o.bootstrap, o.topic, o.partitions, o.records)
     print(sample.line())

@@ -18,8 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benches import harness, startup
-from benches.harness import Row, compare, in_turns, program, say
+from benches import append_cost, harness, memory, pipelining, stalled, startup
+from benches.harness import Row, compare, compare_cpu, in_turns, program, say
 from benches.peers import rdkafka
 from benches.peers.jvm import JavaPeer
 from benches.peers.meter import Sample
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 RESULTS = harness.ROOT / "benches" / "results" / "latest.json"
 DEPS = harness.ROOT / ".deps"
 BATCH_BYTES = 128 << 10
+LARGE_BATCH_BYTES = 1 << 20
+WARM_UP_ROUNDS = 3
 DELETE_DELAY_MS = 200
 names = itertools.count(1)
 
@@ -54,7 +56,9 @@ class Bench:
 
         Names are equally long, since a name is in every request.
         """
-        topic = cluster.create_topic(f"bench-{next(names):04}-{time.time_ns() % 1_000_000:06}", partitions)
+        name = f"bench-{next(names):04}-{time.time_ns() % 1_000_000:06}"
+        # Batches of 1 MiB are as large as a topic takes by default, and clients differ by some bytes.
+        topic = cluster.create_topic(name, partitions, {"max.message.bytes": str(2 * LARGE_BATCH_BYTES)})
         yield topic
         cluster.delete_topic(topic)
         time.sleep(2 * DELETE_DELAY_MS / 1000)
@@ -109,30 +113,74 @@ def consume_case(bench: Bench, size: int, partitions: int, full: int, *, barred:
 
 def produce(bench: Bench) -> Iterator[Row]:
     """Produce from Arrow to Apache Kafka, acks=1, batches of equal size."""
-    yield from produce_case(bench, 100, 2_000_000)
-    yield from produce_case(bench, 1024, 300_000)
+    for batch_bytes in (BATCH_BYTES, LARGE_BATCH_BYTES):
+        for size, full, cpu_bar in ((100, 1_980_000, 1 / 3), (1024, 300_000, 3 / 4)):
+            yield from produce_case(bench, size, full, batch_bytes, cpu_bar)
 
 
-def produce_case(bench: Bench, size: int, full: int) -> Iterator[Row]:
-    """One size of value, all clients in turns, each run to an empty topic."""
+def produce_case(bench: Bench, size: int, full: int, batch_bytes: int, cpu_bar: float) -> Iterator[Row]:
+    """One size of value and of batch, all clients in turns, each run to an empty topic."""
     records = bench.records(full)
-    case = f"produce from Arrow[{size}B-1p]"
+    case = f"produce from Arrow[{size}B-{batch_bytes >> 10}KiB-1p]"
     say(f"{case}: {records} records, {bench.pairs} rounds")
-    sizes = {"size": size, "batch_bytes": BATCH_BYTES}
-    options = ("--records", records, "--size", size, "--batch-bytes", BATCH_BYTES)
+    sizes = {"size": size, "batch_bytes": batch_bytes}
+    options = ("--records", records, "--size", size, "--batch-bytes", batch_bytes)
     with JavaPeer() as java:
         senders: list[Callable[[str, str], Sample]] = [
             lambda b, t: program("benches.ours", "produce", b, t, *options),
             lambda b, t: program("benches.peers.raw_produce", b, t, *options),
             lambda b, t: rdkafka.produce(b, t, records, **sizes),
-            lambda b, t: program("benches.peers.confluent", "produce", b, t, *options),
-            lambda b, t: java.produce(b, t, records, **sizes),
         ]
+        if batch_bytes == BATCH_BYTES:
+            senders += [
+                lambda b, t: program("benches.peers.confluent", "produce", b, t, *options),
+                lambda b, t: java.produce(b, t, records, **sizes),
+            ]
         runners = [bench.into_empty_topic(bench.apache, send) for send in senders]
-        ours, limit, c_client, confluent, jvm = in_turns(runners, bench.pairs)
+        ours, limit, c_client, *others = in_turns(runners, bench.pairs)
+    yield compare(f"{case} / raw produce", ours, limit, limit, bar=0.95)
     yield compare(f"{case} / librdkafka C", ours, c_client, limit, bar=1)
-    yield compare(f"{case} / confluent-kafka produce", ours, confluent, limit)
-    yield compare(f"{case} / Java producer, warm", ours, jvm, limit)
+    yield compare_cpu(f"{case}: CPU / librdkafka C", ours, c_client, limit, bar_below=cpu_bar)
+    yield compare_cpu(f"{case}: the kernel's part of it", ours, c_client, limit, kernel=True)
+    for name, samples in zip(("confluent-kafka produce", "Java producer, warm"), others, strict=False):
+        yield compare(f"{case} / {name}", ours, samples, limit)
+
+
+def produce_own(bench: Bench) -> Iterator[Row]:
+    """Produce from Arrow to our broker, where the client's own ceiling shows, beside librdkafka C to Apache Kafka."""
+    with startup.broker_process() as process:
+        own = Cluster("headrace", process.bootstrap_servers)
+        yield from produce_own_case(bench, own, 100, 1_980_000, bar=4)
+        yield from produce_own_case(bench, own, 1024, 300_000)
+
+
+def produce_own_case(bench: Bench, own: Cluster, size: int, full: int, *, bar: float | None = None) -> Iterator[Row]:
+    """One size of value. Apache Kafka is warmed up first: it takes in several times as much then."""
+    records = bench.records(full)
+    case = f"produce to our broker[{size}B-128KiB-1p]"
+    say(f"{case}: {records} records, {bench.pairs} rounds")
+    options = ("--records", records, "--size", size, "--batch-bytes", BATCH_BYTES)
+
+    def librdkafka(bootstrap: str, topic: str) -> Sample:
+        return rdkafka.produce(bootstrap, topic, records, size=size, batch_bytes=BATCH_BYTES)
+
+    on_apache = bench.into_empty_topic(bench.apache, librdkafka)
+    for _ in range(WARM_UP_ROUNDS):
+        on_apache()
+    ours, limit, own_c_client, c_client = in_turns(
+        [
+            bench.into_empty_topic(own, lambda b, t: program("benches.ours", "produce", b, t, *options)),
+            bench.into_empty_topic(own, lambda b, t: program("benches.peers.raw_produce", b, t, *options)),
+            bench.into_empty_topic(own, librdkafka),
+            on_apache,
+        ],
+        bench.pairs,
+    )
+    yield compare(f"{case} / librdkafka C to Apache Kafka", ours, c_client, limit, bar=bar)
+    yield compare(f"{case} / librdkafka C to our broker", ours, own_c_client, limit)
+    yield compare(f"{case} / raw produce to our broker", ours, limit, limit)
+    yield compare_cpu(f"{case}: CPU / librdkafka C to our broker", ours, own_c_client, limit)
+    yield compare_cpu(f"{case}: the kernel's part of it", ours, own_c_client, limit, kernel=True)
 
 
 def spark(bench: Bench) -> Iterator[Row]:
@@ -196,7 +244,17 @@ def broker_rates(bench: Bench, own: Cluster) -> Iterator[Row]:
     yield compare("broker: consume to Arrow[100B-1p] / librdkafka C, both on ours", ours, mine, limit)
 
 
-GROUPS = {"consume": consume, "produce": produce, "spark": spark, "broker": broker}
+GROUPS = {
+    "consume": consume,
+    "produce": produce,
+    "produce-own": produce_own,
+    "append": append_cost.rows,
+    "memory": memory.rows,
+    "pipelining": pipelining.rows,
+    "stall": stalled.rows,
+    "spark": spark,
+    "broker": broker,
+}
 
 
 def main() -> int:

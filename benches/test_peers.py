@@ -49,6 +49,22 @@ def test_bar_on_our_own_figure():
     assert "<= 50 ms MISSED" in harness.table([row])
 
 
+def test_bar_on_a_ratio_where_less_is_better():
+    dear, cheap = ([sample(1e6, cpu)] for cpu in (4.0, 1.0))
+    row = harness.compare_cpu("cost", cheap, dear, bar_below=1 / 3)
+    assert (row.ours, row.peer, row.ratio, row.met) == (1.0, 4.0, 0.25, True)
+    row = harness.compare_cpu("cost", dear, cheap, bar_below=1 / 3)
+    assert row.met is False
+    assert "<= 0.333x MISSED" in harness.table([row])
+
+
+def test_the_kernels_part_is_told_apart():
+    whole = Sample(records=2_000_000, bytes=0, seconds=1.0, cpu_seconds=4.0, kernel_seconds=1.0)
+    assert Sample.parse(whole.line()) == whole
+    row = harness.compare_cpu("kernel", [whole], [whole], [whole], kernel=True)
+    assert (row.ours, row.limit) == (0.5, 0.5)
+
+
 def test_results_file_has_the_rows(tmp_path):
     path = tmp_path / "results" / "latest.json"
     harness.save([compare("x", [sample(2e6)], [sample(1e6)], [sample(4e6)])], path)

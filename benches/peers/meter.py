@@ -12,10 +12,10 @@ import resource
 import time
 
 
-def cpu_seconds(who: int = resource.RUSAGE_SELF) -> float:
-    """User and system time so far."""
-    usage = resource.getrusage(who)
-    return usage.ru_utime + usage.ru_stime
+def cpu_times() -> tuple[float, float]:
+    """Seconds of CPU that this process has used so far: all of it, and the kernel's part."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime, usage.ru_stime
 
 
 def arguments(description: str | None, *what: str) -> argparse.Namespace:
@@ -29,6 +29,8 @@ def arguments(description: str | None, *what: str) -> argparse.Namespace:
     parser.add_argument("--records", type=int, required=True)
     parser.add_argument("--size", type=int, default=100, help="bytes of a value")
     parser.add_argument("--batch-bytes", type=int, default=128 << 10)
+    parser.add_argument("--in-flight", type=int, default=5, help="requests on their way at the same time")
+    parser.add_argument("--connect-first", action="store_true", help="connect before the clock starts")
     return parser.parse_args()
 
 
@@ -40,6 +42,8 @@ class Sample:
     bytes: int
     seconds: float
     cpu_seconds: float
+    kernel_seconds: float = 0.0
+    """The kernel's part of `cpu_seconds`, where the runner tells it."""
 
     @property
     def rate(self) -> float:
@@ -50,6 +54,11 @@ class Sample:
     def cpu_per_million(self) -> float:
         """CPU seconds of the client per million records."""
         return self.cpu_seconds / self.records * 1e6
+
+    @property
+    def kernel_per_million(self) -> float:
+        """The kernel's part of it."""
+        return self.kernel_seconds / self.records * 1e6
 
     def line(self) -> str:
         """As the last line of a runner."""
@@ -68,7 +77,7 @@ class Meter:
         self.records = 0
         self.bytes = 0
         self.began = 0.0
-        self.cpu_began = 0.0
+        self.cpu_began = (0.0, 0.0)
 
     @property
     def running(self) -> bool:
@@ -77,7 +86,7 @@ class Meter:
 
     def start(self) -> None:
         """The clock runs from here."""
-        self.cpu_began = cpu_seconds()
+        self.cpu_began = cpu_times()
         self.began = time.perf_counter()
 
     def count(self, records: int, size: int) -> None:
@@ -88,4 +97,5 @@ class Meter:
     def sample(self) -> Sample:
         """The clock stops here."""
         seconds = time.perf_counter() - self.began
-        return Sample(self.records, self.bytes, seconds, cpu_seconds() - self.cpu_began)
+        (cpu, kernel), (cpu_began, kernel_began) = cpu_times(), self.cpu_began
+        return Sample(self.records, self.bytes, seconds, cpu - cpu_began, kernel - kernel_began)

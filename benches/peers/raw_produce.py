@@ -13,9 +13,8 @@ from benches.peers import wire
 from benches.peers.meter import Meter, Sample, arguments
 from tests.broker import raw
 
-IN_FLIGHT_MAX = 5
 TIMEOUT_MS = 30_000
-RECORD_OVERHEAD_BYTES = 8  # lengths, deltas and attributes of a short record, about
+RECORD_OVERHEAD_BYTES = 12  # lengths, deltas and attributes of a short record, at most
 
 
 def head(topic: str, partition: int, size: int, acks: int) -> bytes:
@@ -36,7 +35,15 @@ def collect(connection: wire.Connection, responses: int, at: int, free: threadin
 
 
 def measure(
-    bootstrap: str, topic: str, partitions: int, records: int, *, size: int, batch_bytes: int, acks: int = 1
+    bootstrap: str,
+    topic: str,
+    partitions: int,
+    records: int,
+    *,
+    size: int,
+    batch_bytes: int,
+    acks: int = 1,
+    in_flight: int = 5,
 ) -> Sample:
     """Sends `records` (rounded down to whole batches on every partition) of `size` bytes."""
     in_batch = max(1, batch_bytes // (size + RECORD_OVERHEAD_BYTES))
@@ -45,7 +52,7 @@ def measure(
     batch = raw.batch([b"x" * size] * in_batch, timestamp=time.time_ns() // 1_000_000)
     heads = [head(topic, partition, len(batch), acks) for partition in range(partitions)]
     connection = wire.Connection(bootstrap)
-    free = threading.Semaphore(IN_FLIGHT_MAX)
+    free = threading.Semaphore(in_flight)
     errors: set[int] = set()
     count = records // in_batch
     error_at = 4 + 4 + len(wire.text(topic)) + 4 + 4
@@ -68,7 +75,8 @@ def measure(
 def main() -> None:
     """Entry point."""
     o = arguments(__doc__)
-    sample = measure(o.bootstrap, o.topic, o.partitions, o.records, size=o.size, batch_bytes=o.batch_bytes)
+    sizes = {"size": o.size, "batch_bytes": o.batch_bytes, "in_flight": o.in_flight}
+    sample = measure(o.bootstrap, o.topic, o.partitions, o.records, **sizes)
     print(sample.line())
 
 

@@ -48,7 +48,7 @@ def run(arguments: list[str], settings: dict[str, str]) -> Sample:
     if "produced" in found[0] and f"{found[1]} delivered (offset" not in found[3]:
         raise RuntimeError(f"rdkafka_performance did not deliver all: {found[0]}")
     cpu = usage.ru_utime + usage.ru_stime
-    return Sample(int(found[1]), int(found[2]), int(found[4]) / 1000, cpu)
+    return Sample(int(found[1]), int(found[2]), int(found[4]) / 1000, cpu, usage.ru_stime)
 
 
 def consume(bootstrap: str, topic: str, partitions: int, records: int) -> Sample:
@@ -59,8 +59,16 @@ def consume(bootstrap: str, topic: str, partitions: int, records: int) -> Sample
     return run(arguments, CONSUMER)
 
 
-def produce(bootstrap: str, topic: str, records: int, *, size: int, batch_bytes: int, acks: int = 1) -> Sample:
+def produce(
+    bootstrap: str, topic: str, records: int, *, size: int, batch_bytes: int, acks: int = 1, in_flight: int = 5
+) -> Sample:
     """Sends `records` records to partition 0 and waits for every delivery report."""
     arguments = ["-P", "-t", topic, "-b", bootstrap, "-p", "0"]
     arguments += ["-s", str(size), "-c", str(records), "-a", str(acks)]
-    return run(arguments, {**PRODUCER, "batch.size": str(batch_bytes)})
+    limits = {
+        "batch.size": str(batch_bytes),
+        # It also bounds a batch; the default is less than 1 MiB.
+        "message.max.bytes": str(max(1_000_000, batch_bytes)),
+        "max.in.flight.requests.per.connection": str(in_flight),
+    }
+    return run(arguments, {**PRODUCER, **limits})

@@ -2,6 +2,9 @@
 //! share. The broker is a few lines in the same thread and outside the clock.
 //!
 //! `cargo run --release -p headrace-client --example producer_bench`
+//!
+//! `... producer_bench -- strategies PAIRS MEGABYTES` compares the strategies of the buffer pool instead: PAIRS runs of
+//! each, in turns, MEGABYTES a run. Each prints one line of JSON: case, strategy, CPU nanoseconds a record.
 
 #![allow(clippy::print_stdout, clippy::unwrap_used, clippy::panic, reason = "a program to read figures from")]
 #![allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
@@ -31,6 +34,7 @@ use headrace_wire::messages::{
 use headrace_wire::primitive::{Encoded, Reader};
 use headrace_wire::time::Now;
 use headrace_wire::uuid::Uuid;
+use rustix::time::{ClockId, clock_gettime};
 
 const TOPIC: &str = "bench";
 const ROWS_PER_BATCH: usize = 10_000;
@@ -175,15 +179,15 @@ impl Bench {
         }
     }
 
-    /// Appends all rows and lets the engine send them. The time spent appending.
+    /// Appends all rows and lets the engine send them. The CPU time spent appending.
     fn send(&mut self, rows: &Rows) -> Duration {
         let mut appending = Duration::ZERO;
         let mut from = 0;
         while from < rows.len() {
             let now = self.now();
-            let start = Instant::now();
+            let start = cpu_time();
             let taken = self.appender.append_rows(now, Some(TOPIC), rows, from..rows.len(), None, |_, _| ());
-            appending += start.elapsed();
+            appending += cpu_time().saturating_sub(start);
             match taken {
                 Ok(taken) => from += taken,
                 Err(AppendError::Full(_)) => {}
@@ -198,16 +202,22 @@ impl Bench {
         let mut appending = Duration::ZERO;
         for _ in 0..count / 1000 {
             let now = self.now();
-            let start = Instant::now();
+            let start = cpu_time();
             for _ in 0..1000 {
                 let record = RecordRef { topic: TOPIC, value: Some(value), ..Default::default() };
                 self.appender.append_record(now, &record, None, |_, _| ()).unwrap();
             }
-            appending += start.elapsed();
+            appending += cpu_time().saturating_sub(start);
             self.command(ProducerCommand::Wake);
         }
         appending
     }
+}
+
+/// CPU time of this thread so far.
+fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(u64::try_from(time.tv_sec).unwrap(), u32::try_from(time.tv_nsec).unwrap())
 }
 
 fn respond<R: Request>(version: i16, id: i32, response: &R::Response) -> Bytes {
@@ -219,13 +229,66 @@ fn report(name: &str, count: usize, mut run: impl FnMut() -> (Duration, Duration
     let mut best = (f64::MAX, f64::MAX);
     for _ in 0..ROUNDS {
         let (appending, sending) = run();
-        let each = |time: Duration| time.as_secs_f64() * 1e9 / f64::from(u32::try_from(count).unwrap());
-        best = (best.0.min(each(appending)), best.1.min(each(sending)));
+        best = (best.0.min(per_record(appending, count)), best.1.min(per_record(sending, count)));
     }
     println!("{name:<44} append {:6.1} ns   engine {:5.2} ns", best.0, best.1);
 }
 
+fn per_record(time: Duration, count: usize) -> f64 {
+    time.as_secs_f64() * 1e9 / f64::from(u32::try_from(count).unwrap())
+}
+
 fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        [] => everything(),
+        ["strategies", pairs, megabytes] => strategies(pairs.parse().unwrap(), megabytes.parse().unwrap()),
+        _ => panic!("usage: producer_bench [strategies PAIRS MEGABYTES]"),
+    }
+}
+
+fn plain_rows(value_bytes: usize) -> Rows {
+    let values = vec![vec![7_u8; value_bytes]; ROWS_PER_BATCH];
+    let values = Arc::new(BinaryArray::from_iter_values(values)) as ArrayRef;
+    Rows::new(&RecordBatch::try_from_iter([("value", values)]).unwrap()).unwrap()
+}
+
+/// Both strategies in turns; the first run of each warms up and is not printed.
+fn strategies(pairs: usize, megabytes: usize) {
+    for value_bytes in [100, 1000] {
+        let rows = plain_rows(value_bytes);
+        let value = vec![7; value_bytes];
+        let steps = |records: usize| (megabytes * 1_000_000).div_ceil(records * (value_bytes + 100));
+        for (case, partitions) in [("rows", 1), ("rows-8p", 8), ("one-by-one", 1)] {
+            for round in 0..=pairs {
+                let mut order = ["incremental", "full"];
+                if round % 2 == 1 {
+                    order.reverse();
+                }
+                for strategy in order {
+                    let mut bench =
+                        Bench::new(partitions, &[("buffer.memory.allocation.strategy", strategy)]);
+                    let (count, appending) = if case == "one-by-one" {
+                        let count = steps(1000) * 1000;
+                        (count, bench.send_one_by_one(&value, count))
+                    } else {
+                        let batches = steps(ROWS_PER_BATCH);
+                        (batches * ROWS_PER_BATCH, (0..batches).map(|_| bench.send(&rows)).sum())
+                    };
+                    bench.command(ProducerCommand::Flush { op: 1 });
+                    assert_eq!(bench.acked, u64::try_from(count).unwrap());
+                    if round > 0 {
+                        let ns = per_record(appending, count);
+                        let case = format!("{value_bytes}B-{case}");
+                        println!(r#"{{"case": "{case}", "strategy": "{strategy}", "ns": {ns:.3}}}"#);
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn everything() {
     for value_bytes in [100, 1000] {
         let count = 100_000_000 / (value_bytes + 100);
         let batches = count / ROWS_PER_BATCH;
