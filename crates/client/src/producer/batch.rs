@@ -14,7 +14,8 @@ pub struct BatchId {
 
 impl BatchId {
     /// The batch that is filled after `number` others.
-    pub(super) fn new(number: u64) -> Self {
+    #[must_use]
+    pub fn new(number: u64) -> Self {
         Self { number, first: 0 }
     }
 

@@ -705,3 +705,21 @@ fn split_spans(spans: &[RowSpan], kept: u32, rest: BatchId) -> (Vec<RowSpan>, Ve
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_are_split_where_their_batch_is() {
+        let (whole, rest) = (BatchId::new(1), BatchId::new(2));
+        let span = |batch, row, index, count| RowSpan { batch, row, index, count };
+        let spans = [span(whole, 10, 0, 3), span(whole, 20, 3, 4), span(whole, 30, 7, 2)];
+        let (head, tail) = split_spans(&spans, 5, rest);
+        assert_eq!(head, [span(whole, 10, 0, 3), span(whole, 20, 3, 2)]);
+        assert_eq!(tail, [span(rest, 22, 0, 2), span(rest, 30, 2, 2)]);
+        let (head, tail) = split_spans(&spans, 3, rest);
+        assert_eq!(head, [span(whole, 10, 0, 3)]);
+        assert_eq!(tail, [span(rest, 20, 0, 4), span(rest, 30, 4, 2)]);
+    }
+}

@@ -156,7 +156,7 @@ mod tests {
     }
 
     fn span(row: usize, index: u32, count: u32) -> RowSpan {
-        RowSpan { batch: BatchId(1), row, index, count }
+        RowSpan { batch: BatchId::new(1), row, index, count }
     }
 
     #[test]
