@@ -53,6 +53,8 @@ bench: need-test $(STAMPS)/test $(STAMPS)/native $(DEPS)/kafka.cp $(DEPS)/connec
 
 .PHONY: soak
 soak: need-test $(STAMPS)/test $(STAMPS)/native $(DEPS)/kafka.cp ## minutes of load, kills and restarts; HEADRACE_SOAK_SECONDS=300
+	@HEADRACE_SIM_FIRST=$${HEADRACE_SIM_FIRST:-$$(date +%s)000000} HEADRACE_SIM_SEEDS=$${HEADRACE_SIM_SEEDS:-200000} \
+	  cargo test --locked --quiet -p headrace-sim
 	@$(SPARK_ENV) $(KAFKA_ENV) $(BIN)/pytest -m soak --timeout 0 $(ARGS)
 
 .PHONY: fmt

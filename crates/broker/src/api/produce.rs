@@ -115,7 +115,8 @@ impl<D: Disk> Broker<D> {
             .append(now, &records, origin)
             .map_err(|error| (ErrorCode::new(error.code()), error.to_string()))?;
         let due = partition.log.flush_due();
-        if due.is_some_and(|at| at <= now.mono_ms) && partition.syncs_before_ack() {
+        // Nothing may be due and the records not be durable yet: a repeat of what is being synced just now.
+        if partition.syncs_before_ack() && appended.last_offset >= partition.log.recovery_point() {
             syncs.push(FlushTarget { place, topic_id, partition: index, last_offset: appended.last_offset });
         }
         self.flushes.note(topic_id, index, due);

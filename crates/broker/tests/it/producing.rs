@@ -254,6 +254,22 @@ fn a_sync_that_was_asked_for_comes_before_the_answer() {
 }
 
 #[test]
+fn a_repeat_of_what_is_being_synced_waits_for_the_sync() {
+    let mut world = World::new();
+    world.create_with("t", 1, &[("flush.messages", "1")]);
+    let id = world.call(4, &plain_id()).producer_id;
+    let request = produce_request(-1, "t", 0, stamped(id, 0, 0, &["a"]));
+    world.send(A, 9, &request);
+    let work = world.broker.poll_flush().expect("a flush is due");
+    let repeat = world.send(B, 9, &request);
+    assert!(world.answer::<ProduceRequest>(B, 9, repeat).is_none(), "power may still be lost");
+    world.broker.handle_flushed(world.now, work, Ok(()));
+    let response = world.answer::<ProduceRequest>(B, 9, repeat).unwrap();
+    assert_eq!(produced(&response), (ErrorCode::NONE, 0));
+    assert_eq!(produced(&world.call(9, &request)), (ErrorCode::NONE, 0), "now it is durable");
+}
+
+#[test]
 fn a_topic_that_goes_before_its_sync_ends_the_wait_for_it() {
     let mut world = World::new();
     world.create_with("t", 1, &[("flush.messages", "1")]);

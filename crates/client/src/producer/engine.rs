@@ -530,6 +530,10 @@ impl ProducerEngine {
     }
 
     fn next_wake(&self, now: Now, accumulator: &Accumulator) -> Option<u64> {
+        if self.closing.as_ref().is_some_and(|closing| closing.closed) {
+            // A pause that a broker asked for may reach beyond the end: nobody waits for it any more.
+            return None;
+        }
         let sends = accumulator.next_deadline(|key, leader| self.sendable(now, key, leader));
         let retries = self.busy.iter().filter_map(|key| {
             let sending = self.partitions.get(key)?;
@@ -545,8 +549,7 @@ impl ProducerEngine {
             Asked::NotBefore { at, .. } if at > now.mono_ms => Some(at),
             _ => None,
         };
-        let close =
-            self.closing.as_ref().filter(|closing| !closing.closed).map(|closing| closing.deadline_ms);
+        let close = self.closing.as_ref().map(|closing| closing.deadline_ms);
         retries.chain(throttles).chain(stalls).chain(sends).chain(identity).chain(close).min()
     }
 }

@@ -178,6 +178,16 @@ fn close_sends_what_is_there_and_takes_no_more() {
 }
 
 #[test]
+fn a_closed_producer_does_not_wait_for_the_end_of_a_pause() {
+    let mut world = World::ready(&[1], &[]);
+    world.throttle_ms = 400;
+    world.send(0, "a");
+    world.command(ProducerCommand::Close { op: 1, timeout_ms: 1000 });
+    assert_eq!(world.is_done(1), Some(Ok(())));
+    assert_eq!(world.engine.poll_timeout(), None);
+}
+
+#[test]
 fn close_fails_at_its_deadline_what_has_not_arrived() {
     let mut world = World::ready(&[1], &[]);
     world.holding = true;

@@ -1,0 +1,597 @@
+//! The loop: one queue of events in virtual time.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use headrace_client::engine::{Action, ConnId, Engine};
+use headrace_wire::primitive::Segment;
+use headrace_wire::time::Now;
+
+use crate::liar::Liar;
+use crate::net::{Conn, FaultAt, Peer, Piece, Pipe, PipeFault, Way, Weather};
+use crate::plan::{Down, GRACE_MS, Plan, START_MS};
+use crate::producer::Producer;
+use crate::rng::Rng;
+use crate::server::{Said, Server};
+
+/// Where the wall clocks begin.
+const WALL_MS: i64 = 1_700_000_000_000;
+/// All must have happened by so long after the end of the faults.
+const REST_MS: u64 = GRACE_MS + 120_000;
+/// Events at one moment; more is a loop.
+const EVENTS_AT_ONCE_MAX: u32 = 20_000;
+/// The network when all is well.
+const CALM: Weather = Weather { delay_ms_max: 3, piece_bytes_max: 1 << 20 };
+/// The longest sync when all is well.
+const CALM_SYNC_MS: u64 = 20;
+/// Bytes within which a connection's fault lies.
+const FAULT_BYTES_MAX: u64 = 1 << 17;
+const THROTTLE_MS_MAX: u64 = 700;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Event {
+    /// A producer's engine takes its commands.
+    Turn(usize),
+    /// A producer's timer, if it is still set to this time.
+    Timer(usize, u64),
+    Caller(usize, usize),
+    Connect(u64),
+    Arrive(u64, Way),
+    BrokerTimer(u64),
+    /// The oldest sync ends.
+    Synced,
+    Down(Down, u64),
+    Up,
+    Heal,
+}
+
+/// What a run came to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Records that callers gave.
+    pub records: usize,
+    /// Those of them that were confirmed.
+    pub acked: usize,
+    /// Events that were simulated.
+    pub events: u64,
+    /// Stands for all that happened: two runs of a seed have the same.
+    pub digest: u64,
+}
+
+pub(crate) struct World {
+    pub(crate) plan: Plan,
+    pub(crate) server: Server,
+    pub(crate) producers: Vec<Producer>,
+    pub(crate) now: Now,
+    pub(crate) outcome: Outcome,
+    rng: Rng,
+    /// By time, then by chance, so that what happens at the same moment happens in any order.
+    queue: BTreeMap<(u64, u64), Event>,
+    conns: BTreeMap<u64, Conn>,
+    last_conn: u64,
+    broker_armed: Option<u64>,
+    /// The syncs that were asked for last until then.
+    sync_until: u64,
+    healed: bool,
+    at_once: u32,
+    story: Option<Vec<String>>,
+}
+
+impl World {
+    pub(crate) fn new(seed: u64, with_story: bool) -> Result<Self, String> {
+        let mut rng = Rng::new(seed);
+        let plan = Plan::draw(&mut rng);
+        let now = Now { mono_ms: START_MS, wall_ms: WALL_MS };
+        let server = Server::new(&plan, rng.next(), now)?;
+        let mut producers = Vec::new();
+        for (number, producer) in (0..).zip(&plan.producers) {
+            producers.push(Producer::new(number, producer.clone(), rng.next())?);
+        }
+        let mut world = Self {
+            plan,
+            server,
+            producers,
+            now,
+            outcome: Outcome { digest: 0xcbf2_9ce4_8422_2325, ..Outcome::default() },
+            rng,
+            queue: BTreeMap::new(),
+            conns: BTreeMap::new(),
+            last_conn: 0,
+            broker_armed: None,
+            sync_until: 0,
+            healed: false,
+            at_once: 0,
+            story: with_story.then(Vec::new),
+        };
+        let plan = world.plan.clone();
+        world.tell(|| format!("{plan:#?}"));
+        for restart in &plan.restarts {
+            world.at(restart.at_ms, Event::Down(restart.down, restart.down_ms));
+        }
+        world.at(plan.heal_ms, Event::Heal);
+        for producer in 0..world.producers.len() {
+            for caller in 0..world.producers[producer].caller_count() {
+                world.at(START_MS, Event::Caller(producer, caller));
+            }
+        }
+        world.after_broker()?;
+        Ok(world)
+    }
+
+    pub(crate) fn take_story(&mut self) -> Vec<String> {
+        self.story.take().unwrap_or_default()
+    }
+
+    fn tell(&mut self, line: impl FnOnce() -> String) {
+        let now_ms = self.now.mono_ms;
+        if let Some(story) = &mut self.story {
+            story.push(format!("{now_ms:>7} ms  {}", line()));
+        }
+    }
+
+    fn digest(&mut self, what: u64) {
+        self.outcome.digest =
+            (self.outcome.digest ^ what).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(17);
+    }
+
+    fn at(&mut self, ms: u64, event: Event) {
+        let tie = self.rng.next();
+        let ms = ms.max(self.now.mono_ms);
+        // Two events at one moment with the same tie: not in the lifetime of this machine, but none may get lost.
+        let tie = (tie..=u64::MAX).find(|tie| !self.queue.contains_key(&(ms, *tie))).unwrap_or(tie);
+        self.queue.insert((ms, tie), event);
+    }
+
+    fn weather(&self) -> Weather {
+        if self.healed {
+            return CALM;
+        }
+        Weather { delay_ms_max: self.plan.delay_ms_max, piece_bytes_max: self.plan.piece_bytes_max }
+    }
+
+    fn delay(&mut self) -> u64 {
+        let max = self.weather().delay_ms_max;
+        self.now.mono_ms + self.rng.between(0, max)
+    }
+
+    /// Until nothing but the broker's own housekeeping is left.
+    pub(crate) fn run(&mut self) -> Result<(), String> {
+        let limit_ms = self.plan.heal_ms + REST_MS;
+        while self.queue.values().any(|event| self.is_awaited(event)) {
+            let Some(((ms, _), event)) = self.queue.pop_first() else { return Ok(()) };
+            if ms > limit_ms {
+                return Err(format!("it does not come to rest within {limit_ms} ms: {event:?} is next"));
+            }
+            let passed = ms - self.now.mono_ms;
+            self.at_once = if passed == 0 { self.at_once + 1 } else { 0 };
+            if self.at_once > EVENTS_AT_ONCE_MAX {
+                return Err(format!("it goes round and round at {ms} ms: {event:?} is next"));
+            }
+            self.now.mono_ms = ms;
+            self.now.wall_ms += i64::try_from(passed).unwrap_or(0);
+            self.outcome.events += 1;
+            self.handle(event)?;
+            for producer in 0..self.producers.len() {
+                self.after_producer(producer);
+            }
+        }
+        self.conns.clear();
+        Ok(())
+    }
+
+    /// Whether there is no rest before this. The broker's housekeeping and timers that nobody wants any more are nothing.
+    fn is_awaited(&self, event: &Event) -> bool {
+        match event {
+            Event::BrokerTimer(_) => false,
+            Event::Timer(number, _) => self.producers[*number].engine.poll_timeout().is_some(),
+            _ => true,
+        }
+    }
+
+    fn handle(&mut self, event: Event) -> Result<(), String> {
+        match event {
+            Event::Turn(number) => {
+                self.producers[number].turn_scheduled = false;
+                for command in self.producers[number].take_commands() {
+                    self.producers[number].engine.handle_command(self.now, command);
+                }
+                self.settle(number)
+            }
+            Event::Timer(number, armed) => {
+                let producer = &mut self.producers[number];
+                if producer.armed == Some(armed) {
+                    producer.armed = None;
+                    if producer.engine.poll_timeout().is_some_and(|at| at <= self.now.mono_ms) {
+                        producer.engine.handle_timeout(self.now);
+                        self.settle(number)?;
+                    }
+                }
+                Ok(())
+            }
+            Event::Caller(number, caller) => self.step(number, caller),
+            Event::Connect(conn) => self.connect(conn),
+            Event::Arrive(conn, Way::ToServer) => self.arrive_at_server(conn),
+            Event::Arrive(conn, Way::ToClient) => self.arrive_at_client(conn),
+            Event::BrokerTimer(armed) => {
+                if self.broker_armed == Some(armed) {
+                    self.broker_armed = None;
+                    self.server.handle_timeout(self.now);
+                    return self.after_broker();
+                }
+                Ok(())
+            }
+            Event::Synced => {
+                let fails = !self.healed && self.rng.chance(self.plan.sync_fails);
+                self.tell(|| format!("a sync ends{}", if fails { " badly" } else { "" }));
+                self.server.synced(self.now, fails)?;
+                self.after_broker()
+            }
+            Event::Down(down, down_ms) => self.down(down, down_ms),
+            Event::Up => {
+                self.tell(|| "the broker starts".to_owned());
+                self.server.start(self.now)?;
+                self.after_broker()
+            }
+            Event::Heal => {
+                self.heal();
+                Ok(())
+            }
+        }
+    }
+
+    // ---- producers
+
+    fn step(&mut self, number: usize, caller: usize) -> Result<(), String> {
+        let again = self.producers[number].step(caller, self.now);
+        let again = again.map_err(|why| format!("producer {number}: {why}"))?;
+        if let Some(at) = again {
+            self.at(at, Event::Caller(number, caller));
+        }
+        Ok(())
+    }
+
+    /// Carries out what an engine wants done, and hands on what it tells.
+    fn settle(&mut self, number: usize) -> Result<(), String> {
+        loop {
+            let mut quiet = true;
+            while let Some(action) = self.producers[number].engine.poll_action() {
+                quiet = false;
+                self.act(number, action)?;
+            }
+            while let Some(event) = self.producers[number].engine.poll_event() {
+                quiet = false;
+                self.tell(|| format!("producer {number} tells {event:?}"));
+                self.digest(1);
+                let woken = self.producers[number].on_event(self.now, event);
+                for caller in woken.map_err(|why| format!("producer {number}: {why}"))? {
+                    self.at(self.now.mono_ms, Event::Caller(number, caller));
+                }
+            }
+            if quiet {
+                return Ok(());
+            }
+        }
+    }
+
+    fn after_producer(&mut self, number: usize) {
+        let lag_ms = if self.healed { 0 } else { self.plan.lag_ms_max };
+        for caller in self.producers[number].take_woken() {
+            let at = self.now.mono_ms + self.rng.between(0, lag_ms);
+            self.at(at, Event::Caller(number, caller));
+        }
+        if self.producers[number].has_commands() && !self.producers[number].turn_scheduled {
+            self.producers[number].turn_scheduled = true;
+            let at = self.now.mono_ms + self.rng.between(0, lag_ms);
+            self.at(at, Event::Turn(number));
+        }
+        let wanted = self.producers[number].engine.poll_timeout();
+        if let Some(at) = wanted
+            && self.producers[number].armed.is_none_or(|armed| at < armed)
+        {
+            self.producers[number].armed = Some(at);
+            let late = at.max(self.now.mono_ms) + self.rng.between(0, lag_ms);
+            self.at(late, Event::Timer(number, at));
+        }
+    }
+
+    fn act(&mut self, number: usize, action: Action) -> Result<(), String> {
+        match action {
+            Action::Connect { conn, host, port } => self.begin_connect(number, conn, &host, port),
+            Action::Write { conn, data } => {
+                let Some(&conn) = self.producers[number].conns.get(&conn) else { return Ok(()) };
+                self.tell(|| format!("producer {number} writes {} bytes to connection {conn}", data.len));
+                for segment in data.segments {
+                    let Segment::Bytes(bytes) = segment else {
+                        return Err("a client writes bytes that it does not have".to_owned());
+                    };
+                    self.send(conn, Way::ToServer, bytes);
+                }
+            }
+            Action::Close { conn } => {
+                let Some(key) = self.producers[number].conns.remove(&conn) else { return Ok(()) };
+                self.tell(|| format!("producer {number} closes connection {key}"));
+                let (due, lossy) = (self.delay(), self.rng.chance(50));
+                let Some(conn) = self.conns.get_mut(&key) else { return Ok(()) };
+                conn.client = false;
+                conn.to_client.clear();
+                conn.to_client.mute();
+                conn.to_server.copy_out();
+                if lossy {
+                    conn.to_server.lose_tail(&mut self.rng);
+                }
+                let due = conn.to_server.end(due);
+                self.arrivals(key, Way::ToServer, due);
+            }
+        }
+        Ok(())
+    }
+
+    // ---- connections
+
+    fn begin_connect(&mut self, number: usize, id: ConnId, host: &str, port: u16) {
+        self.last_conn += 1;
+        let key = self.last_conn;
+        let black_hole = !self.healed && self.rng.chance(self.plan.black_hole);
+        let (to_server, to_client) = (self.draw_fault(), self.draw_fault());
+        self.tell(|| {
+            format!(
+                "producer {number} connects to {host}:{port} as connection {key}; there {to_server:?}, back {to_client:?}"
+            )
+        });
+        self.conns.insert(
+            key,
+            Conn {
+                producer: number,
+                id,
+                peer: Peer::Nobody,
+                client: true,
+                to_server: Pipe::with(to_server),
+                to_client: Pipe::with(to_client),
+                buffer: Vec::new(),
+            },
+        );
+        self.producers[number].conns.insert(id, key);
+        if !black_hole {
+            // Not even a refusal takes no time: a client without back-off would try for ever at one moment.
+            let at = self.delay() + 1;
+            self.at(at, Event::Connect(key));
+        }
+    }
+
+    fn draw_fault(&mut self) -> Option<FaultAt> {
+        if self.healed {
+            return None;
+        }
+        let fault = if self.rng.chance(self.plan.cut / 2) {
+            PipeFault::Cut
+        } else if self.rng.chance(self.plan.stall / 2) {
+            PipeFault::StallMs(self.rng.between(1, self.plan.stall_ms_max))
+        } else {
+            return None;
+        };
+        let bytes_left = usize::try_from(self.rng.skewed(FAULT_BYTES_MAX)).unwrap_or(0);
+        Some(FaultAt { bytes_left, fault })
+    }
+
+    fn connect(&mut self, key: u64) -> Result<(), String> {
+        let lied = self.plan.lies.iter().any(|(from, until)| (*from..*until).contains(&self.now.mono_ms));
+        let lied = lied && !self.healed && self.rng.chance(70);
+        let Some(conn) = self.conns.get_mut(&key).filter(|conn| conn.client) else { return Ok(()) };
+        let (number, id) = (conn.producer, conn.id);
+        if lied {
+            let liar = Liar::new(&mut self.rng);
+            let told = format!("connection {key} has reached {liar:?}");
+            conn.peer = Peer::Liar(liar);
+            self.tell(|| told);
+        } else if self.server.is_up() {
+            conn.peer = Peer::Broker;
+            self.server.connect(self.now, key);
+            self.tell(|| format!("connection {key} stands"));
+        } else {
+            self.tell(|| format!("connection {key} is refused"));
+            return self.client_end(key, "connection refused");
+        }
+        self.producers[number].engine.handle_connected(self.now, id);
+        self.settle(number)
+    }
+
+    fn arrivals(&mut self, key: u64, way: Way, dues: impl IntoIterator<Item = u64>) {
+        for due in dues {
+            self.at(due, Event::Arrive(key, way));
+        }
+    }
+
+    fn send(&mut self, key: u64, way: Way, bytes: Bytes) {
+        let (weather, now_ms) = (self.weather(), self.now.mono_ms);
+        let Some(conn) = self.conns.get_mut(&key) else { return };
+        let pipe = match way {
+            Way::ToServer => &mut conn.to_server,
+            Way::ToClient => &mut conn.to_client,
+        };
+        let (dues, cut) = pipe.send(&mut self.rng, now_ms, weather, bytes);
+        self.arrivals(key, way, dues);
+        if cut {
+            self.tell(|| format!("connection {key} breaks {way:?}"));
+            let other = match way {
+                Way::ToServer => Way::ToClient,
+                Way::ToClient => Way::ToServer,
+            };
+            self.end(key, other);
+        }
+    }
+
+    /// Nothing more comes out at this end than what is on its way.
+    fn end(&mut self, key: u64, way: Way) {
+        let due = self.delay();
+        let Some(conn) = self.conns.get_mut(&key) else { return };
+        let due = match way {
+            Way::ToServer => conn.to_server.end(due),
+            Way::ToClient => conn.to_client.end(due),
+        };
+        self.arrivals(key, way, due);
+    }
+
+    fn arrive_at_server(&mut self, key: u64) -> Result<(), String> {
+        let Some(conn) = self.conns.get_mut(&key) else { return Ok(()) };
+        let Some(piece) = conn.to_server.arrive(self.now.mono_ms) else { return Ok(()) };
+        match (piece, &mut conn.peer) {
+            (_, Peer::Nobody) => Ok(()),
+            (Piece::Data(bytes), Peer::Broker) => {
+                self.digest(key ^ (bytes.len() as u64) << 20);
+                self.server.receive(self.now, key, &bytes)?;
+                self.after_broker()
+            }
+            (Piece::Data(bytes), Peer::Liar(liar)) => {
+                for said in liar.receive(&mut self.rng, &bytes)? {
+                    self.tell(|| format!("the liar of connection {key} says {} bytes", said.len()));
+                    self.send(key, Way::ToClient, said);
+                }
+                Ok(())
+            }
+            (Piece::End, peer) => {
+                *peer = Peer::Nobody;
+                self.server.disconnect(self.now, key);
+                self.after_broker()
+            }
+        }
+    }
+
+    fn arrive_at_client(&mut self, key: u64) -> Result<(), String> {
+        let Some(conn) = self.conns.get_mut(&key) else { return Ok(()) };
+        let Some(piece) = conn.to_client.arrive(self.now.mono_ms) else { return Ok(()) };
+        if !conn.client {
+            return Ok(());
+        }
+        match piece {
+            Piece::Data(bytes) => {
+                conn.buffer.extend_from_slice(&bytes);
+                self.digest(key ^ (bytes.len() as u64) << 40);
+                self.deliver(key)
+            }
+            Piece::End => {
+                self.tell(|| format!("connection {key} has ended"));
+                self.client_end(key, "connection reset")
+            }
+        }
+    }
+
+    fn deliver(&mut self, key: u64) -> Result<(), String> {
+        loop {
+            let Some(conn) = self.conns.get_mut(&key).filter(|conn| conn.client) else { return Ok(()) };
+            if conn.buffer.is_empty() {
+                return Ok(());
+            }
+            let (number, offered) = (conn.producer, conn.buffer.len());
+            let consumed = self.producers[number].engine.handle_bytes(self.now, conn.id, &conn.buffer);
+            if consumed.bytes > offered || (consumed.bytes == 0 && consumed.want <= offered) {
+                return Err(format!("producer {number} was offered {offered} bytes and says {consumed:?}"));
+            }
+            conn.buffer.drain(..consumed.bytes);
+            self.settle(number)?;
+            if consumed.bytes == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    /// A client learns that its connection has ended.
+    fn client_end(&mut self, key: u64, why: &str) -> Result<(), String> {
+        let Some(conn) = self.conns.get_mut(&key) else { return Ok(()) };
+        let (number, id) = (conn.producer, conn.id);
+        conn.client = false;
+        conn.to_client.mute();
+        conn.to_server.copy_out();
+        self.producers[number].conns.remove(&id);
+        self.producers[number].engine.handle_closed(self.now, id, why.to_owned());
+        self.end(key, Way::ToServer);
+        self.settle(number)
+    }
+
+    // ---- the broker
+
+    fn after_broker(&mut self) -> Result<(), String> {
+        let throttle = if self.healed { 0 } else { self.plan.throttle };
+        let rng = &mut self.rng;
+        let said = self.server.poll(self.now, || {
+            if rng.chance(throttle) { i32::try_from(rng.between(1, THROTTLE_MS_MAX)).unwrap_or(0) } else { 0 }
+        })?;
+        for said in said {
+            match said {
+                Said::Bytes(conn, bytes) => {
+                    self.tell(|| format!("the broker answers {} bytes on connection {conn}", bytes.len()));
+                    self.send(conn, Way::ToClient, bytes);
+                }
+                Said::Close(conn) => {
+                    self.tell(|| format!("the broker closes connection {conn}"));
+                    self.server.disconnect(self.now, conn);
+                    self.end(conn, Way::ToClient);
+                }
+            }
+        }
+        let sync_ms_max = if self.healed { CALM_SYNC_MS } else { self.plan.sync_ms_max };
+        for _ in 0..self.server.poll_syncs() {
+            // One thread does them, one after the other.
+            let at = self.now.mono_ms + self.rng.between(0, sync_ms_max);
+            self.sync_until = self.sync_until.max(at);
+            self.tell(|| "a sync begins".to_owned());
+            self.at(self.sync_until, Event::Synced);
+        }
+        if let Some(at) = self.server.poll_timeout()
+            && self.broker_armed.is_none_or(|armed| at < armed)
+        {
+            self.broker_armed = Some(at);
+            self.at(at, Event::BrokerTimer(at));
+        }
+        Ok(())
+    }
+
+    fn down(&mut self, down: Down, down_ms: u64) -> Result<(), String> {
+        if !self.server.is_up() {
+            return Ok(());
+        }
+        self.tell(|| format!("the broker goes down for {down_ms} ms: {down:?}"));
+        self.server.stop(self.now, down, &mut self.rng)?;
+        (self.broker_armed, self.sync_until) = (None, 0);
+        self.queue.retain(|_, event| *event != Event::Synced);
+        self.at(self.now.mono_ms + down_ms, Event::Up);
+        let silent = down == Down::PowerLoss && self.rng.chance(50);
+        let served: Vec<u64> = self
+            .conns
+            .iter()
+            .filter(|(_, conn)| matches!(conn.peer, Peer::Broker))
+            .map(|(key, _)| *key)
+            .collect();
+        for key in served {
+            let Some(conn) = self.conns.get_mut(&key) else { continue };
+            conn.peer = Peer::Nobody;
+            conn.to_server.copy_out();
+            conn.to_server.clear();
+            conn.to_server.mute();
+            if !conn.client {
+                continue;
+            }
+            conn.to_client.lose_tail(&mut self.rng);
+            if silent {
+                conn.to_client.mute();
+            } else {
+                self.end(key, Way::ToClient);
+            }
+        }
+        Ok(())
+    }
+
+    /// All faults end. Connections that are hit by one are told so; what closed connections still hold is on its way.
+    fn heal(&mut self) {
+        self.tell(|| "all is well from now on".to_owned());
+        self.healed = true;
+        let open: Vec<u64> = self.conns.iter().filter(|(_, conn)| conn.client).map(|(key, _)| *key).collect();
+        for key in open {
+            if let Some(conn) = self.conns.get_mut(&key) {
+                conn.to_client.clear();
+                conn.to_server.clear();
+            }
+            self.end(key, Way::ToClient);
+            self.end(key, Way::ToServer);
+        }
+    }
+}
