@@ -167,16 +167,27 @@ class ApacheKafka:
             raise
         return self
 
+    def more_settings(self, controller: int) -> str:
+        """Settings of a kind of broker, over those of this module; `controller` is the controller's port."""
+        del controller
+        return ""
+
+    def format_arguments(self) -> list[str]:
+        """What the tool that formats the data folder is told besides."""
+        return []
+
     def _start_once(self) -> None:
         self.port, controller = free_ports(2)
         settings = PROPERTIES.format(port=self.port, controller=controller, data=self.data)
+        settings += self.more_settings(controller)
         settings += "".join(f"{name.replace('_', '.')}={value}\n" for name, value in self.overrides.items())
         properties = self.directory / "server.properties"
         properties.write_text(settings, encoding="utf-8")
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
         if cluster.startswith("-"):
             cluster = "A" + cluster[1:]  # or the tool takes it for an option
-        java.run("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(properties), "--standalone")
+        arguments = ["-t", cluster, "-c", str(properties), "--standalone", *self.format_arguments()]
+        java.run("kafka.tools.StorageTool", "format", *arguments)
         self._launch()
 
     def _launch(self) -> None:

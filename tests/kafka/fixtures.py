@@ -6,13 +6,14 @@ import contextlib
 import itertools
 import shutil
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
 from tests.kafka import java
 from tests.kafka.apache import ApacheKafka
 from tests.kafka.cluster import Cluster
+from tests.kafka.secure import SecureKafka, make_certificates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 LOGS_OF_FAILURES = java.ROOT / ".pytest_cache" / "kafka-logs"
 numbers = itertools.count(1)
+Kafka = TypeVar("Kafka", bound=ApacheKafka)
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -32,7 +34,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 @contextlib.contextmanager
-def logs_kept(kafka: ApacheKafka, request: pytest.FixtureRequest) -> Iterator[ApacheKafka]:
+def logs_kept(kafka: Kafka, request: pytest.FixtureRequest) -> Iterator[Kafka]:
     """Stops the broker at the end, whatever happens; its logs stay when a test failed."""
     try:
         yield kafka
@@ -45,6 +47,19 @@ def logs_kept(kafka: ApacheKafka, request: pytest.FixtureRequest) -> Iterator[Ap
 def apache_kafka(request: pytest.FixtureRequest) -> Iterator[ApacheKafka]:
     """One Apache Kafka for the whole run. Without Java or its jars this is an error, never a skip."""
     with logs_kept(ApacheKafka().start(), request) as kafka:
+        yield kafka
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the PEM files that `make_certificates` writes."""
+    return make_certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="session")
+def secure_kafka(request: pytest.FixtureRequest, certificates: Path) -> Iterator[SecureKafka]:
+    """One Apache Kafka with SASL and TLS listeners for the whole run."""
+    with logs_kept(SecureKafka(certificates).start(), request) as kafka:
         yield kafka
 
 

@@ -6,3 +6,4 @@ pub mod client;
 pub mod clock;
 pub mod disk;
 pub mod outbox;
+mod tls;

@@ -105,9 +105,27 @@ impl Outbox {
         Ok(Flushed::All)
     }
 
+    /// Hands the byte pieces at the front to something that is no socket, and drops what it has taken. Files stay.
+    pub(crate) fn pass(&mut self, send: impl FnOnce(&[IoSlice<'_>]) -> io::Result<usize>) -> io::Result<u64> {
+        let sent = self.give(|pieces, _| send(pieces))?;
+        self.len -= sent;
+        Ok(sent)
+    }
+
     /// One `sendmsg` over the byte pieces at the front; `MSG_MORE` when a file follows, so that a response's
     /// head and its first record bytes share a packet.
     fn send_bytes(&mut self, socket: &impl AsFd) -> io::Result<u64> {
+        self.give(|pieces, more| {
+            let mut flags = SendFlags::NOSIGNAL;
+            if more {
+                flags |= SendFlags::MORE;
+            }
+            Ok(rustix::net::sendmsg(socket, pieces, &mut SendAncillaryBuffer::default(), flags)?)
+        })
+    }
+
+    /// Calls `send` with the byte pieces at the front, and whether more follows, and drops what it has taken.
+    fn give(&mut self, send: impl FnOnce(&[IoSlice<'_>], bool) -> io::Result<usize>) -> io::Result<u64> {
         let mut iov = [IoSlice::new(&[]); IOV_MAX];
         let mut count = 0;
         let mut more = false;
@@ -125,12 +143,7 @@ impl Outbox {
                 }
             }
         }
-        let mut flags = SendFlags::NOSIGNAL;
-        if more {
-            flags |= SendFlags::MORE;
-        }
-        let iov = iov.get(..count).unwrap_or(&[]);
-        let sent = rustix::net::sendmsg(socket, iov, &mut SendAncillaryBuffer::default(), flags)?;
+        let sent = send(iov.get(..count).unwrap_or(&[]), more)?;
         let mut left = sent;
         while left > 0 {
             let Some(Piece::Bytes(front)) = self.pieces.front_mut() else { break };
@@ -169,6 +182,25 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
 
     use super::*;
+
+    #[test]
+    fn what_is_passed_on_is_dropped_as_far_as_it_was_taken() {
+        let mut outbox = Outbox::default();
+        outbox.push(Bytes::from_static(b"abc"));
+        outbox.push(Bytes::from_static(b"de"));
+        let mut seen = Vec::new();
+        let taken = outbox.pass(|pieces| {
+            for piece in pieces {
+                seen.extend_from_slice(piece);
+            }
+            Ok(4)
+        });
+        assert_eq!((taken.unwrap(), outbox.len(), &seen[..]), (4, 1, &b"abcde"[..]));
+        outbox.pass(|_| Err(io::ErrorKind::WouldBlock.into())).unwrap_err();
+        assert_eq!(outbox.len(), 1);
+        outbox.pass(|pieces| Ok(pieces.iter().map(|p| p.len()).sum())).unwrap();
+        assert!(outbox.is_empty());
+    }
 
     #[test]
     fn bytes_and_files_arrive_in_order() {

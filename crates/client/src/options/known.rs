@@ -7,7 +7,13 @@ use crate::error::{Error, Result};
 /// Options that Kafka's clients know and this one does not, each with the reason. A name ending in a dot stands for
 /// all that begin so.
 const UNSUPPORTED: &[(&str, &str)] = &[
-    ("ssl.", "TLS is not supported yet: only plaintext listeners can be used"),
+    ("ssl.truststore.", "use ssl.ca.location with a PEM file"),
+    ("ssl.keystore.", "use ssl.certificate.location and ssl.key.location with PEM files"),
+    ("ssl.key.password", "encrypted keys are not supported: `openssl pkey` takes the password off a key"),
+    ("ssl.enabled.protocols", "TLS 1.2 and 1.3 are always on, and nothing older"),
+    ("ssl.protocol", "TLS 1.2 and 1.3 are always on, and nothing older"),
+    ("ssl.cipher.suites", "the suites are those that rustls holds safe"),
+    ("ssl.", "it configures Java's TLS; use ssl.ca.location, ssl.certificate.location and ssl.key.location"),
     ("sasl.jaas.config", "it configures Java; use sasl.username and sasl.password"),
     ("sasl.mechanisms", "use sasl.mechanism"),
     ("sasl.kerberos.", "Kerberos (GSSAPI) is not supported"),

@@ -24,7 +24,7 @@ const fn number(min: i64, max: i64) -> Kind {
 const INT_MAX: i64 = i32::MAX as i64;
 const LONG_MAX: i64 = i64::MAX;
 
-pub(super) const PROTOCOLS: &[&str] = &["PLAINTEXT", "SASL_PLAINTEXT"];
+pub(super) const PROTOCOLS: &[&str] = &["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"];
 pub(super) const MECHANISMS: &[&str] = &["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"];
 
 /// A struct and its rows: `field: type = "name", kind, default, ours, sentence`.
@@ -93,7 +93,15 @@ options! {
     send_buffer_bytes: Option<u32> = "send.buffer.bytes", bytes(-1, INT_MAX), Some("-1"), false,
         "The socket's send buffer (SO_SNDBUF); -1 leaves it to the system.";
     security_protocol: SecurityProtocol = "security.protocol", Kind::Choice(PROTOCOLS), Some("PLAINTEXT"), false,
-        "What stands between the socket and Kafka's requests. TLS is not there yet.";
+        "What stands between the socket and Kafka's requests: TLS with SSL and SASL_SSL, a login with SASL_PLAINTEXT and SASL_SSL.";
+    ssl_ca_location: Option<String> = "ssl.ca.location", Kind::Text, None, true,
+        "A PEM file with the certificate authorities to trust, or with the broker's own certificate; without it the system's are trusted. librdkafka has the same option.";
+    ssl_certificate_location: Option<String> = "ssl.certificate.location", Kind::Text, None, true,
+        "A PEM file with the client's certificate and those between it and its authority, for brokers that ask for one. librdkafka has the same option.";
+    ssl_key_location: Option<String> = "ssl.key.location", Kind::Text, None, true,
+        "A PEM file with the key of the client's certificate, not encrypted; without it the key stands in ssl.certificate.location. librdkafka has the same option.";
+    ssl_endpoint_identification_algorithm: String = "ssl.endpoint.identification.algorithm", Kind::Choice(&["https", "none", ""]), Some("https"), false,
+        "Whether a broker's certificate must be for the host that is connected to (https), by its alternative names. Off with none or an empty value: then anybody with a certificate of the same authority can be the broker.";
     sasl_mechanism: Option<Mechanism> = "sasl.mechanism", Kind::Choice(MECHANISMS), None, false,
         "How the client says who it is. Needed with SASL; Kafka's own default, GSSAPI (Kerberos), is not there.";
     sasl_username: Option<String> = "sasl.username", Kind::Text, None, true,

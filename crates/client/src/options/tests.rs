@@ -109,7 +109,7 @@ fn an_option_of_another_client_is_named_as_such() {
 #[test]
 fn what_kafka_knows_and_we_do_not_is_refused_with_the_reason() {
     for (name, reason) in [
-        ("ssl.truststore.location", "TLS"),
+        ("ssl.truststore.location", "ssl.ca.location"),
         ("sasl_login_class", "sasl.username"),
         ("transactional.id", "transactions"),
         ("key.serializer", "Arrow"),
@@ -120,7 +120,7 @@ fn what_kafka_knows_and_we_do_not_is_refused_with_the_reason() {
         assert_eq!(option, name);
         assert!(why.contains("does not support it") && why.contains(reason), "{why}");
     }
-    let (_, why) = refused(producer(&[("security.protocol", "SASL_SSL")]));
+    let (_, why) = refused(producer(&[("security.protocol", "TLS")]));
     assert!(why.contains("PLAINTEXT"), "{why}");
     let (_, why) = refused(consumer(&[("group.protocol", "consumer")]));
     assert!(why.contains("classic"), "{why}");

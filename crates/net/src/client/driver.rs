@@ -17,9 +17,11 @@ use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token, Waker};
 use rustix::buffer::spare_capacity;
 use rustix::net::RecvFlags;
+use rustls::ClientConfig;
 
 use crate::clock::Clock;
 use crate::outbox::{Flushed, Outbox};
+use crate::tls::{self, Fault, Session};
 
 const WAKER: Token = Token(usize::MAX);
 /// Bytes taken from a socket at once. Half a megabyte is decoded while it is still in the CPU's cache.
@@ -42,6 +44,8 @@ pub(crate) struct SocketOptions {
     pub(crate) send_buffer_bytes: Option<u32>,
     /// Where a login's tokens come from: they are made good before a connection is.
     pub(crate) tokens: TokenSource,
+    /// `None` without TLS.
+    pub(crate) tls: Option<Arc<ClientConfig>>,
 }
 
 impl SocketOptions {
@@ -52,6 +56,7 @@ impl SocketOptions {
             receive_buffer_bytes: config.receive_buffer_bytes,
             send_buffer_bytes: config.send_buffer_bytes,
             tokens: config.sasl_oauthbearer_token.clone(),
+            tls: tls::settings(config)?,
         })
     }
 }
@@ -59,6 +64,10 @@ impl SocketOptions {
 #[expect(clippy::struct_excessive_bools, reason = "each is one independent fact of the socket")]
 struct Connection {
     socket: TcpStream,
+    /// `None` without TLS.
+    tls: Option<Session>,
+    /// The host's name, as the engine gave it.
+    host: Arc<str>,
     buffer: Vec<u8>,
     /// Start of the bytes in `buffer` that the engine has not taken yet.
     start: usize,
@@ -66,6 +75,8 @@ struct Connection {
     want: usize,
     outbox: Outbox,
     connected: bool,
+    /// The engine has been told: the TLS handshake, if there is one, is done.
+    established: bool,
     readable: bool,
     writable: bool,
     /// Further addresses of the host, for when this one does not answer.
@@ -77,6 +88,7 @@ struct Connection {
 /// A name looked up away from the loop.
 struct Resolved {
     conn: ConnId,
+    host: Arc<str>,
     addresses: io::Result<Vec<SocketAddr>>,
 }
 
@@ -237,10 +249,10 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
             for command in commands {
                 self.engine.handle_command(now, command);
             }
-            while let Ok(Resolved { conn, addresses }) = self.resolved.try_recv() {
+            while let Ok(Resolved { conn, host, addresses }) = self.resolved.try_recv() {
                 match addresses {
-                    Ok(addresses) => self.connect(conn, &addresses),
-                    Err(e) => self.closed(conn, e.to_string()),
+                    Ok(addresses) => self.connect(conn, &host, &addresses),
+                    Err(e) => self.closed(conn, e.into()),
                 }
             }
             self.turn_outputs();
@@ -276,7 +288,7 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
                             && let Err(why) = self.write(conn)
                         {
                             self.drop_connection(conn);
-                            self.engine.handle_closed(self.clock.now(), conn, why);
+                            self.closed(conn, why);
                         }
                     }
                 }
@@ -288,11 +300,11 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
         }
     }
 
-    fn turn(&mut self, id: ConnId) -> Result<(), String> {
+    fn turn(&mut self, id: ConnId) -> Result<(), Fault> {
         let Some(connection) = self.connections.get_mut(&id) else { return Ok(()) };
         if !connection.connected {
-            if let Some(e) = connection.socket.take_error().map_err(|e| e.to_string())? {
-                return Err(e.to_string());
+            if let Some(e) = connection.socket.take_error()? {
+                return Err(e.into());
             }
             if !connection.writable {
                 return Ok(());
@@ -304,21 +316,42 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
                     connection.writable = false;
                     return Ok(());
                 }
-                Err(e) => return Err(e.to_string()),
+                Err(e) => return Err(e.into()),
             }
+        }
+        if !connection.established {
+            if !connection.shake_hands()? {
+                return Ok(());
+            }
+            connection.established = true;
             self.engine.handle_connected(self.clock.now(), id);
             self.turn_outputs();
         }
-        self.write(id)?;
-        self.read(id)
+        let written = self.write(id);
+        // A peer that has refused a certificate tells it in bytes that are there although writing fails.
+        let read = if written.is_ok() || self.uses_tls(id) { self.read(id) } else { Ok(()) };
+        match (written, read) {
+            (Err(fault), Ok(())) => Err(fault),
+            (Err(fault), Err(told)) => Err(if told.lasting { told } else { fault }),
+            (Ok(()), read) => read,
+        }
     }
 
-    fn write(&mut self, id: ConnId) -> Result<(), String> {
+    fn uses_tls(&self, id: ConnId) -> bool {
+        self.connections.get(&id).is_some_and(|c| c.tls.is_some())
+    }
+
+    fn write(&mut self, id: ConnId) -> Result<(), Fault> {
         let Some(connection) = self.connections.get_mut(&id) else { return Ok(()) };
-        if connection.outbox.is_empty() || !connection.writable {
+        let encrypted = connection.tls.as_ref().is_some_and(Session::wants_write);
+        if connection.outbox.is_empty() && !encrypted || !connection.writable {
             return Ok(());
         }
-        match connection.outbox.flush(&connection.socket, WRITE_BYTES_PER_TURN) {
+        let flushed = match connection.tls.as_mut() {
+            None => connection.outbox.flush(&connection.socket, WRITE_BYTES_PER_TURN),
+            Some(tls) => tls.send(&mut connection.outbox, &connection.socket, WRITE_BYTES_PER_TURN),
+        };
+        match flushed {
             Ok(Flushed::All) => Ok(()),
             Ok(Flushed::Blocked) => {
                 connection.writable = false;
@@ -328,11 +361,11 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
                 self.pending.push(id);
                 Ok(())
             }
-            Err(e) => Err(e.to_string()),
+            Err(e) => Err(e.into()),
         }
     }
 
-    fn read(&mut self, id: ConnId) -> Result<(), String> {
+    fn read(&mut self, id: ConnId) -> Result<(), Fault> {
         let mut taken = 0;
         loop {
             let Some(connection) = self.connections.get_mut(&id) else { return Ok(()) };
@@ -344,29 +377,23 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
                 return Ok(());
             }
             connection.make_room();
-            match rustix::net::recv(
-                &connection.socket,
-                spare_capacity(&mut connection.buffer),
-                RecvFlags::empty(),
-            ) {
-                Ok((_, 0)) => return Err("the peer closed the connection".to_owned()),
-                Ok((_, read)) => {
-                    taken += read;
-                    connection.busy |= connection.buffer.len() == connection.buffer.capacity();
-                }
-                Err(rustix::io::Errno::AGAIN) => {
-                    connection.readable = false;
-                    return Ok(());
-                }
-                Err(rustix::io::Errno::INTR) => continue,
-                Err(e) => return Err(io::Error::from(e).to_string()),
-            }
+            let Some(read) = connection.receive()? else {
+                connection.readable = false;
+                return Ok(());
+            };
+            taken += read;
+            connection.busy |= connection.buffer.len() == connection.buffer.capacity();
+            let answers = connection.tls.as_ref().is_some_and(Session::wants_write);
             self.deliver(id)?;
+            if answers {
+                // TLS has something of its own to say, such as a new key.
+                self.write(id)?;
+            }
         }
     }
 
     /// Gives the engine what has arrived, until it wants more than there is.
-    fn deliver(&mut self, id: ConnId) -> Result<(), String> {
+    fn deliver(&mut self, id: ConnId) -> Result<(), Fault> {
         let now = self.clock.now();
         loop {
             let Some(connection) = self.connections.get_mut(&id) else { return Ok(()) };
@@ -377,7 +404,7 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
             let offered = waiting.len();
             let consumed = self.engine.handle_bytes(now, id, waiting);
             if consumed.want > WANT_BYTES_MAX {
-                return Err(format!("a response asks for {} bytes in one piece", consumed.want));
+                return Err(format!("a response asks for {} bytes in one piece", consumed.want).into());
             }
             connection.start += consumed.bytes.min(offered);
             connection.want = consumed.want;
@@ -392,32 +419,37 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
     fn resolve(&mut self, conn: ConnId, host: &str, port: u16) {
         let stale = self.sockets.tokens.is_stale(self.clock.now().wall_ms);
         if !stale && let Ok(ip) = host.parse::<IpAddr>() {
-            self.connect(conn, &[SocketAddr::new(ip, port)]);
+            self.connect(conn, &host.into(), &[SocketAddr::new(ip, port)]);
             return;
         }
         let tokens = self.sockets.tokens.clone();
-        let (host, reply, waker) = (host.to_owned(), self.resolved_to.clone(), self.waker.clone());
+        let (host, reply, waker) = (Arc::<str>::from(host), self.resolved_to.clone(), self.waker.clone());
         // A look-up may block for many seconds, and the loop serves the other brokers meanwhile.
         let spawned = Builder::new().name("headrace-resolve".into()).spawn(move || {
             let renewed = if stale { tokens.renew() } else { Ok(()) };
             let addresses = match renewed {
-                Ok(()) => (host.as_str(), port).to_socket_addrs().map(Iterator::collect),
+                Ok(()) => (&*host, port).to_socket_addrs().map(Iterator::collect),
                 Err(why) => Err(io::Error::other(format!("there is no token: {why}"))),
             };
-            let _ = reply.send(Resolved { conn, addresses });
+            let _ = reply.send(Resolved { conn, host, addresses });
             let _ = waker.wake();
         });
         if let Err(e) = spawned {
-            self.closed(conn, e.to_string());
+            self.closed(conn, e.into());
         }
     }
 
-    fn connect(&mut self, conn: ConnId, addresses: &[SocketAddr]) {
+    fn connect(&mut self, conn: ConnId, host: &Arc<str>, addresses: &[SocketAddr]) {
+        let session = self.sockets.tls.as_ref().map(|settings| Session::new(settings, host)).transpose();
+        let tls = match session {
+            Ok(tls) => tls,
+            Err(fault) => return self.closed(conn, fault),
+        };
         // IPv4 first: brokers in tests and containers listen there more often than not.
         let mut others = addresses.to_vec();
         others.sort_by_key(|address| !address.is_ipv4());
         if others.is_empty() {
-            self.closed(conn, "the host name has no address".to_owned());
+            self.closed(conn, "the host name has no address".to_owned().into());
             return;
         }
         let address = others.remove(0);
@@ -439,11 +471,14 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
                     conn,
                     Connection {
                         socket,
+                        tls,
+                        host: host.clone(),
                         buffer: Vec::new(),
                         start: 0,
                         want: 0,
                         outbox: Outbox::default(),
                         connected: false,
+                        established: false,
                         readable: false,
                         writable: false,
                         others,
@@ -451,27 +486,33 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
                     },
                 );
             }
-            Err(e) if others.is_empty() => self.closed(conn, e.to_string()),
-            Err(_) => self.connect(conn, &others),
+            Err(e) if others.is_empty() => self.closed(conn, e.into()),
+            Err(_) => self.connect(conn, host, &others),
         }
     }
 
     /// A connection failed: one that never stood is tried at the host's next address.
-    fn failed(&mut self, id: ConnId, why: String) {
-        let others = match self.connections.get_mut(&id) {
-            Some(connection) if !connection.connected => std::mem::take(&mut connection.others),
-            _ => Vec::new(),
+    fn failed(&mut self, id: ConnId, fault: Fault) {
+        let next = match self.connections.get_mut(&id) {
+            Some(connection) if !connection.connected && !connection.others.is_empty() => {
+                Some((connection.host.clone(), std::mem::take(&mut connection.others)))
+            }
+            _ => None,
         };
         self.drop_connection(id);
-        if others.is_empty() {
-            self.closed(id, why);
-        } else {
-            self.connect(id, &others);
+        match next {
+            Some((host, others)) => self.connect(id, &host, &others),
+            None => self.closed(id, fault),
         }
     }
 
-    fn closed(&mut self, conn: ConnId, why: String) {
-        self.engine.handle_closed(self.clock.now(), conn, why);
+    fn closed(&mut self, conn: ConnId, fault: Fault) {
+        let now = self.clock.now();
+        if fault.lasting {
+            self.engine.handle_rejected(now, conn, fault.why);
+        } else {
+            self.engine.handle_closed(now, conn, fault.why);
+        }
     }
 
     fn drop_connection(&mut self, id: ConnId) {
@@ -482,6 +523,35 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
 }
 
 impl Connection {
+    /// Goes on with the TLS handshake; `true` when it is done, or none is to be made.
+    fn shake_hands(&mut self) -> Result<bool, Fault> {
+        let Some(tls) = self.tls.as_mut() else { return Ok(true) };
+        loop {
+            self.writable = self.writable && tls.flush(&self.socket)?;
+            if !tls.is_handshaking() {
+                return Ok(true);
+            }
+            if !self.readable {
+                return Ok(false);
+            }
+            self.readable = tls.receive(&self.socket, &mut self.buffer)?.is_some();
+        }
+    }
+
+    /// Reads once into the buffer: how many bytes came, `None` when there are none now. The end is a fault.
+    fn receive(&mut self) -> Result<Option<usize>, Fault> {
+        if let Some(tls) = self.tls.as_mut() {
+            return tls.receive(&self.socket, &mut self.buffer);
+        }
+        match rustix::net::recv(&self.socket, spare_capacity(&mut self.buffer), RecvFlags::empty()) {
+            Ok((_, 0)) => Err("the peer closed the connection".to_owned().into()),
+            Ok((_, read)) => Ok(Some(read)),
+            Err(rustix::io::Errno::AGAIN) => Ok(None),
+            Err(rustix::io::Errno::INTR) => Ok(Some(0)),
+            Err(e) => Err(io::Error::from(e).into()),
+        }
+    }
+
     /// Leaves room for the next piece behind what is not consumed yet.
     fn make_room(&mut self) {
         if self.start == self.buffer.len() {
