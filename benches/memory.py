@@ -5,6 +5,7 @@ The runner does one of three things, each in a process of its own:
 - `open`: one record to each partition, none of which goes out by itself, until the buffer refuses one. With
   `max.block.ms` 0 a refusal is an error at once, so nothing can hide in a wait.
 - `trickle`: a record a second to each partition for some lingers; counts refusals and watches the resident memory.
+  Where `full` may wait for memory instead, it sends as much as the others, and their memory can be compared.
 - `load`: one partition of another topic takes all that it can get, alone or beside the trickle.
 """
 
@@ -44,6 +45,10 @@ LOAD_BYTES = 1024
 LOAD_RECORDS = 600_000
 CONNECT_SECONDS = 30.0
 MIB = 1 << 20
+BLOCK_MS = 60_000
+WAITING = "-waiting"
+"""After a strategy: its sends wait for memory as they do by default."""
+CLIENTS = ("incremental", "full", f"full{WAITING}", "confluent")
 SHARE_BAR = 0.90
 OPEN_BAR = 4
 
@@ -85,12 +90,14 @@ class Refused(Exception):  # noqa: N818 -- not an error: it is what is counted
 
 
 @contextlib.contextmanager
-def ours(where: Where, strategy: str, linger_ms: int) -> Iterator[Send]:
+def ours(where: Where, client: str, linger_ms: int) -> Iterator[Send]:
     """Sends one record to a partition, or raises `Refused`; the topic is known already."""
     from headrace.errors import KafkaTimeoutError  # noqa: PLC0415 -- the peer's memory is measured without it
     from headrace.producer import Producer  # noqa: PLC0415 -- the same
 
-    options = {**settings(strategy, where.buffer_bytes), "linger.ms": linger_ms, "max.block.ms": 0}
+    strategy = client.removesuffix(WAITING)
+    block_ms = 0 if strategy == client else BLOCK_MS
+    options = {**settings(strategy, where.buffer_bytes), "linger.ms": linger_ms, "max.block.ms": block_ms}
     value = b"x" * TRICKLE_BYTES
     with Producer(where.bootstrap, options) as producer:
 
@@ -183,7 +190,7 @@ def every_second(partitions: int, go_on: Callable[[], bool], send: Send) -> tupl
 
 
 def trickle(where: Where, client: str, seconds: float, linger_ms: int = LINGER_MS) -> Footprint:
-    """One client's trickle; `client` is a strategy of ours or "confluent"."""
+    """One client's trickle; `client` is one of `CLIENTS`."""
     if client == "confluent":
         import confluent_kafka  # noqa: F401, PLC0415 -- before its memory is counted
 
@@ -263,7 +270,7 @@ def trickle_rows(bench: Bench, topic: str) -> Iterator[Row]:
     rounds = min(3, bench.pairs)  # memory is not noisy
     say(f"memory: a trickle to {PARTITIONS} partitions, {seconds:.0f} s, {rounds} rounds")
     where = ("trickle", bench.apache.bootstrap_servers, topic, "--seconds", seconds, "--client")
-    runs: dict[str, list[Footprint]] = {"incremental": [], "full": [], "confluent": []}
+    runs: dict[str, list[Footprint]] = {client: [] for client in CLIENTS}
     for _ in range(rounds):
         for client, footprints in runs.items():
             footprints.append(Footprint(**json.loads(last_line("benches.memory", *where, client))))
@@ -276,7 +283,7 @@ def trickle_rows(bench: Bench, topic: str) -> Iterator[Row]:
     peer = [run.refused / (run.sent + run.refused) * 100 for run in runs["full"]]
     assert all(peer), "`full` was refused nothing: the comparison says nothing"
     yield paired(f"{case}: trickle refused, incremental / full", refused, peer, "%", bar_on_ours=0)
-    for other in ("full", "confluent"):
+    for other in (f"full{WAITING}", "confluent"):
         for field, what in (("resident_mib", "resident"), ("grown_mib", "grown by the producer")):
             yield paired(
                 f"{case}: {what}, incremental / {other}", all_of("incremental", field), all_of(other, field), "MiB"
@@ -312,7 +319,7 @@ def main() -> None:
     parser.add_argument("what", choices=["open", "trickle", "load"])
     parser.add_argument("bootstrap")
     parser.add_argument("topic")
-    parser.add_argument("--client", choices=["incremental", "full", "confluent"], required=True)
+    parser.add_argument("--client", choices=CLIENTS, required=True)
     parser.add_argument("--seconds", type=float, default=TRICKLE_SECONDS)
     parser.add_argument("--records", type=int, default=LOAD_RECORDS)
     parser.add_argument("--trickle", default="", help="the trickle's topic, for `load`")

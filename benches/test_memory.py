@@ -35,7 +35,7 @@ def test_open_batches(benchmark: BenchmarkFixture, cluster: Cluster, topic: str,
         assert BUFFER_BYTES // memory.BATCH_BYTES <= counted < PARTITIONS
 
 
-@pytest.mark.parametrize("client", ["incremental", "full", "confluent"])
+@pytest.mark.parametrize("client", memory.CLIENTS)
 def test_trickle(benchmark: BenchmarkFixture, cluster: Cluster, topic: str, client: str) -> None:
     """A record a second to each partition: only `full` has no memory for it."""
     footprint = benchmark.pedantic(memory.trickle, (where(cluster, topic), client, 1.5, LINGER_MS), rounds=1)
