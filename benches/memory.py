@@ -209,29 +209,32 @@ def trickle(where: Where, client: str, seconds: float, linger_ms: int = LINGER_M
     return Footprint(sent, refused, most, most - before, meter.sample().cpu_seconds)
 
 
-def load(where: Where, topic: str, strategy: str, records: int, *, beside: bool) -> Sample:
-    """Full load to partition 0 of `topic`, alone or beside the trickle of `where`."""
+def load(where: Where, topic: str, strategy: str, records: int, *, beside: bool) -> tuple[Sample, float]:
+    """Full load to partition 0 of `topic`, alone or beside the trickle of `where`.
+
+    The second figure is what the trickle got into the buffer meanwhile, records a second.
+    """
     import headrace as hr  # noqa: PLC0415 -- the peer's memory is measured without it
     from benches import ours as loads  # noqa: PLC0415 -- the same
 
     options = {**settings(strategy, where.buffer_bytes), "linger.ms": LINGER_MS}
     ended = threading.Event()
     value = b"x" * TRICKLE_BYTES
-    trickled: list[tuple[int, int]] = []
+    trickled = 0
     with hr.Producer(where.bootstrap, options) as producer:
 
         def send(partition: int) -> None:
+            nonlocal trickled
             producer.send(where.topic, value, partition=partition)
-
-        def run() -> None:
-            trickled.append(every_second(where.partitions, lambda: not ended.is_set(), send))
+            trickled += 1
 
         batch = loads.block(LOAD_BYTES)
         loads.send_all(producer, topic, batch, 1)  # connects
-        thread = threading.Thread(target=run)
+        thread = threading.Thread(target=every_second, args=(where.partitions, lambda: not ended.is_set(), send))
         if beside:
             thread.start()
             time.sleep(LINGER_MS / 1000)  # all partitions are active
+        before = trickled
         meter = Meter()
         meter.start()
         futures = [producer.send_arrow(topic, batch) for _ in range(1 + max(1, records // batch.num_rows))]
@@ -239,11 +242,12 @@ def load(where: Where, topic: str, strategy: str, records: int, *, beside: bool)
         for future in futures[:-1]:
             meter.count(future.result(), 0)
         sample = meter.sample()
+        trickle_rate = (trickled - before) / sample.seconds
         ended.set()
         if beside:
             thread.join()
             assert trickled, "the trickle has failed; its error is above"
-    return sample
+    return sample, trickle_rate
 
 
 def rows(bench: Bench) -> Iterator[Row]:
@@ -301,16 +305,26 @@ def load_rows(bench: Bench, topic: str) -> Iterator[Row]:
     records = bench.records(LOAD_RECORDS)
     say(f"memory: full load beside the trickle, {records} records, {bench.pairs} rounds")
 
+    trickles: dict[str, list[float]] = {}
+
     def run(strategy: str, *more: str) -> Callable[[], Sample]:
         options = ("--records", records, "--trickle", topic, "--client", strategy, *more)
-        return bench.into_empty_topic(
-            bench.apache, lambda b, t: Sample.parse(last_line("benches.memory", "load", b, t, *options))
-        )
+
+        def once(bootstrap: str, load_topic: str) -> Sample:
+            line, trickle_rate = json.loads(last_line("benches.memory", "load", bootstrap, load_topic, *options))
+            trickles.setdefault(" ".join((strategy, *more)), []).append(trickle_rate)
+            return Sample.parse(line)
+
+        return bench.into_empty_topic(bench.apache, once)
 
     beside, alone, full = in_turns([run("incremental"), run("incremental", "--alone"), run("full")], bench.pairs)
     case = f"memory[{PARTITIONS}p-1MiB-64MiB]: full load beside the trickle, incremental"
     yield compare(f"{case} / alone", beside, alone, bar=SHARE_BAR)
     yield compare(f"{case} / full", beside, full)
+    for strategy in ("incremental", "full"):
+        # The first is the warm-up's. What is due is a record a second to each partition.
+        name = f"memory[{PARTITIONS}p-1MiB-64MiB]: the trickle beside full load, {strategy} / due"
+        yield paired(name, trickles[strategy][1:], [float(PARTITIONS)] * bench.pairs, "records/s")
 
 
 def main() -> None:
@@ -331,7 +345,8 @@ def main() -> None:
     elif o.what == "trickle":
         print(json.dumps(dataclasses.asdict(trickle(where, o.client, o.seconds))))
     else:
-        print(load(where, o.topic, o.client, o.records, beside=not o.alone).line())
+        sample, trickle_rate = load(where, o.topic, o.client, o.records, beside=not o.alone)
+        print(json.dumps([sample.line(), trickle_rate]))
 
 
 if __name__ == "__main__":
