@@ -5,6 +5,7 @@ The runner does one of three things, each in a process of its own:
 - `open`: one record to each partition, none of which goes out by itself, until the buffer refuses one. With
   `max.block.ms` 0 a refusal is an error at once, so nothing can hide in a wait.
 - `trickle`: a record a second to each partition for some lingers; counts refusals and watches the resident memory.
+  Where `full` may wait for memory instead, it sends as much as the others, and their memory can be compared.
 - `load`: one partition of another topic takes all that it can get, alone or beside the trickle.
 """
 
@@ -44,6 +45,10 @@ LOAD_BYTES = 1024
 LOAD_RECORDS = 600_000
 CONNECT_SECONDS = 30.0
 MIB = 1 << 20
+BLOCK_MS = 60_000
+WAITING = "-waiting"
+"""After a strategy: its sends wait for memory as they do by default."""
+CLIENTS = ("incremental", "full", f"full{WAITING}", "confluent")
 SHARE_BAR = 0.90
 OPEN_BAR = 4
 
@@ -85,12 +90,14 @@ class Refused(Exception):  # noqa: N818 -- not an error: it is what is counted
 
 
 @contextlib.contextmanager
-def ours(where: Where, strategy: str, linger_ms: int) -> Iterator[Send]:
+def ours(where: Where, client: str, linger_ms: int) -> Iterator[Send]:
     """Sends one record to a partition, or raises `Refused`; the topic is known already."""
     from headrace.errors import KafkaTimeoutError  # noqa: PLC0415 -- the peer's memory is measured without it
     from headrace.producer import Producer  # noqa: PLC0415 -- the same
 
-    options = {**settings(strategy, where.buffer_bytes), "linger.ms": linger_ms, "max.block.ms": 0}
+    strategy = client.removesuffix(WAITING)
+    block_ms = 0 if strategy == client else BLOCK_MS
+    options = {**settings(strategy, where.buffer_bytes), "linger.ms": linger_ms, "max.block.ms": block_ms}
     value = b"x" * TRICKLE_BYTES
     with Producer(where.bootstrap, options) as producer:
 
@@ -183,7 +190,7 @@ def every_second(partitions: int, go_on: Callable[[], bool], send: Send) -> tupl
 
 
 def trickle(where: Where, client: str, seconds: float, linger_ms: int = LINGER_MS) -> Footprint:
-    """One client's trickle; `client` is a strategy of ours or "confluent"."""
+    """One client's trickle; `client` is one of `CLIENTS`."""
     if client == "confluent":
         import confluent_kafka  # noqa: F401, PLC0415 -- before its memory is counted
 
@@ -202,29 +209,32 @@ def trickle(where: Where, client: str, seconds: float, linger_ms: int = LINGER_M
     return Footprint(sent, refused, most, most - before, meter.sample().cpu_seconds)
 
 
-def load(where: Where, topic: str, strategy: str, records: int, *, beside: bool) -> Sample:
-    """Full load to partition 0 of `topic`, alone or beside the trickle of `where`."""
+def load(where: Where, topic: str, strategy: str, records: int, *, beside: bool) -> tuple[Sample, float]:
+    """Full load to partition 0 of `topic`, alone or beside the trickle of `where`.
+
+    The second figure is what the trickle got into the buffer meanwhile, records a second.
+    """
     import headrace as hr  # noqa: PLC0415 -- the peer's memory is measured without it
     from benches import ours as loads  # noqa: PLC0415 -- the same
 
     options = {**settings(strategy, where.buffer_bytes), "linger.ms": LINGER_MS}
     ended = threading.Event()
     value = b"x" * TRICKLE_BYTES
-    trickled: list[tuple[int, int]] = []
+    trickled = 0
     with hr.Producer(where.bootstrap, options) as producer:
 
         def send(partition: int) -> None:
+            nonlocal trickled
             producer.send(where.topic, value, partition=partition)
-
-        def run() -> None:
-            trickled.append(every_second(where.partitions, lambda: not ended.is_set(), send))
+            trickled += 1
 
         batch = loads.block(LOAD_BYTES)
         loads.send_all(producer, topic, batch, 1)  # connects
-        thread = threading.Thread(target=run)
+        thread = threading.Thread(target=every_second, args=(where.partitions, lambda: not ended.is_set(), send))
         if beside:
             thread.start()
             time.sleep(LINGER_MS / 1000)  # all partitions are active
+        before = trickled
         meter = Meter()
         meter.start()
         futures = [producer.send_arrow(topic, batch) for _ in range(1 + max(1, records // batch.num_rows))]
@@ -232,11 +242,12 @@ def load(where: Where, topic: str, strategy: str, records: int, *, beside: bool)
         for future in futures[:-1]:
             meter.count(future.result(), 0)
         sample = meter.sample()
+        trickle_rate = (trickled - before) / sample.seconds
         ended.set()
         if beside:
             thread.join()
             assert trickled, "the trickle has failed; its error is above"
-    return sample
+    return sample, trickle_rate
 
 
 def rows(bench: Bench) -> Iterator[Row]:
@@ -263,7 +274,7 @@ def trickle_rows(bench: Bench, topic: str) -> Iterator[Row]:
     rounds = min(3, bench.pairs)  # memory is not noisy
     say(f"memory: a trickle to {PARTITIONS} partitions, {seconds:.0f} s, {rounds} rounds")
     where = ("trickle", bench.apache.bootstrap_servers, topic, "--seconds", seconds, "--client")
-    runs: dict[str, list[Footprint]] = {"incremental": [], "full": [], "confluent": []}
+    runs: dict[str, list[Footprint]] = {client: [] for client in CLIENTS}
     for _ in range(rounds):
         for client, footprints in runs.items():
             footprints.append(Footprint(**json.loads(last_line("benches.memory", *where, client))))
@@ -276,7 +287,7 @@ def trickle_rows(bench: Bench, topic: str) -> Iterator[Row]:
     peer = [run.refused / (run.sent + run.refused) * 100 for run in runs["full"]]
     assert all(peer), "`full` was refused nothing: the comparison says nothing"
     yield paired(f"{case}: trickle refused, incremental / full", refused, peer, "%", bar_on_ours=0)
-    for other in ("full", "confluent"):
+    for other in (f"full{WAITING}", "confluent"):
         for field, what in (("resident_mib", "resident"), ("grown_mib", "grown by the producer")):
             yield paired(
                 f"{case}: {what}, incremental / {other}", all_of("incremental", field), all_of(other, field), "MiB"
@@ -294,16 +305,26 @@ def load_rows(bench: Bench, topic: str) -> Iterator[Row]:
     records = bench.records(LOAD_RECORDS)
     say(f"memory: full load beside the trickle, {records} records, {bench.pairs} rounds")
 
+    trickles: dict[str, list[float]] = {}
+
     def run(strategy: str, *more: str) -> Callable[[], Sample]:
         options = ("--records", records, "--trickle", topic, "--client", strategy, *more)
-        return bench.into_empty_topic(
-            bench.apache, lambda b, t: Sample.parse(last_line("benches.memory", "load", b, t, *options))
-        )
+
+        def once(bootstrap: str, load_topic: str) -> Sample:
+            line, trickle_rate = json.loads(last_line("benches.memory", "load", bootstrap, load_topic, *options))
+            trickles.setdefault(" ".join((strategy, *more)), []).append(trickle_rate)
+            return Sample.parse(line)
+
+        return bench.into_empty_topic(bench.apache, once)
 
     beside, alone, full = in_turns([run("incremental"), run("incremental", "--alone"), run("full")], bench.pairs)
     case = f"memory[{PARTITIONS}p-1MiB-64MiB]: full load beside the trickle, incremental"
     yield compare(f"{case} / alone", beside, alone, bar=SHARE_BAR)
     yield compare(f"{case} / full", beside, full)
+    for strategy in ("incremental", "full"):
+        # The first is the warm-up's. What is due is a record a second to each partition.
+        name = f"memory[{PARTITIONS}p-1MiB-64MiB]: the trickle beside full load, {strategy} / due"
+        yield paired(name, trickles[strategy][1:], [float(PARTITIONS)] * bench.pairs, "records/s")
 
 
 def main() -> None:
@@ -312,7 +333,7 @@ def main() -> None:
     parser.add_argument("what", choices=["open", "trickle", "load"])
     parser.add_argument("bootstrap")
     parser.add_argument("topic")
-    parser.add_argument("--client", choices=["incremental", "full", "confluent"], required=True)
+    parser.add_argument("--client", choices=CLIENTS, required=True)
     parser.add_argument("--seconds", type=float, default=TRICKLE_SECONDS)
     parser.add_argument("--records", type=int, default=LOAD_RECORDS)
     parser.add_argument("--trickle", default="", help="the trickle's topic, for `load`")
@@ -324,7 +345,8 @@ def main() -> None:
     elif o.what == "trickle":
         print(json.dumps(dataclasses.asdict(trickle(where, o.client, o.seconds))))
     else:
-        print(load(where, o.topic, o.client, o.records, beside=not o.alone).line())
+        sample, trickle_rate = load(where, o.topic, o.client, o.records, beside=not o.alone)
+        print(json.dumps([sample.line(), trickle_rate]))
 
 
 if __name__ == "__main__":

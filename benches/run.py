@@ -34,6 +34,7 @@ DEPS = harness.ROOT / ".deps"
 BATCH_BYTES = 128 << 10
 LARGE_BATCH_BYTES = 1 << 20
 WARM_UP_ROUNDS = 3
+TOPIC_TIMEOUT_SECONDS = 60  # some have thousands of partitions
 DELETE_DELAY_MS = 200
 names = itertools.count(1)
 
@@ -58,7 +59,8 @@ class Bench:
         """
         name = f"bench-{next(names):04}-{time.time_ns() % 1_000_000:06}"
         # Batches of 1 MiB are as large as a topic takes by default, and clients differ by some bytes.
-        topic = cluster.create_topic(name, partitions, {"max.message.bytes": str(2 * LARGE_BATCH_BYTES)})
+        config = {"max.message.bytes": str(2 * LARGE_BATCH_BYTES)}
+        topic = cluster.create_topic(name, partitions, config, timeout=TOPIC_TIMEOUT_SECONDS)
         yield topic
         cluster.delete_topic(topic)
         time.sleep(2 * DELETE_DELAY_MS / 1000)

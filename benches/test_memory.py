@@ -35,7 +35,7 @@ def test_open_batches(benchmark: BenchmarkFixture, cluster: Cluster, topic: str,
         assert BUFFER_BYTES // memory.BATCH_BYTES <= counted < PARTITIONS
 
 
-@pytest.mark.parametrize("client", ["incremental", "full", "confluent"])
+@pytest.mark.parametrize("client", memory.CLIENTS)
 def test_trickle(benchmark: BenchmarkFixture, cluster: Cluster, topic: str, client: str) -> None:
     """A record a second to each partition: only `full` has no memory for it."""
     footprint = benchmark.pedantic(memory.trickle, (where(cluster, topic), client, 1.5, LINGER_MS), rounds=1)
@@ -48,7 +48,7 @@ def test_full_load_beside_a_trickle(benchmark: BenchmarkFixture, cluster: Cluste
     """All that was sent is there, once: what was measured, the block after it, and the record that connects."""
     cluster.create_topic(topic)
     arguments = (where(cluster, f"{topic}-trickle"), topic, "incremental", 20_000)
-    sample = benchmark.pedantic(memory.load, arguments, {"beside": True}, rounds=1)
+    sample, _ = benchmark.pedantic(memory.load, arguments, {"beside": True}, rounds=1)
     block = ours.block(memory.LOAD_BYTES).num_rows
     assert sample.records > 0
     assert raw_fetch.count(cluster.bootstrap_servers, topic) == sample.records + block + 1

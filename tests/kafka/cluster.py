@@ -23,21 +23,28 @@ class Cluster:
     kind: str
     bootstrap_servers: str
 
-    def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
-        """Makes a topic and waits until every partition answers; gives its name.
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        config: Mapping[str, str] | None = None,
+        *,
+        timeout: float = TIMEOUT_SECONDS,
+    ) -> str:
+        """Makes a topic and waits, `timeout` seconds at most, until every partition answers; gives its name.
 
         Through confluent-kafka, so that a test of our client does not rest on our admin.
         """
         admin = self._admin()
         new = NewTopic(name, num_partitions=partitions, replication_factor=1, config=dict(config or {}))
-        admin.create_topics([new], operation_timeout=TIMEOUT_SECONDS)[name].result(TIMEOUT_SECONDS)
+        admin.create_topics([new], operation_timeout=timeout)[name].result(timeout)
         wanted = {TopicPartition(name, number): OffsetSpec.latest() for number in range(partitions)}
-        deadline = time.monotonic() + TIMEOUT_SECONDS
+        deadline = time.monotonic() + timeout
         while True:
             # Apache Kafka answers CreateTopics before the broker has taken up the leadership.
             try:
                 for future in admin.list_offsets(wanted).values():
-                    future.result(TIMEOUT_SECONDS)
+                    future.result(timeout)
             except KafkaException:
                 if time.monotonic() > deadline:
                     raise
