@@ -93,6 +93,26 @@ fn a_lost_answer_to_a_part_is_repeated_not_doubled() {
     }
 }
 
+/// A broker remembers five batches: no part may go out so far ahead of an open one that its repeat is taken for a gap.
+#[test]
+fn parts_do_not_run_ahead_of_what_the_broker_remembers() {
+    let late = Fault::AppendThenSay(ErrorCode::REQUEST_TIMED_OUT);
+    for (first, second) in (0..12).flat_map(|first| (1..12).map(move |gap| (first, first + gap))) {
+        let mut world = limited(&[]);
+        let sent = send_large(&mut world, 3);
+        world.faults = (0..=second)
+            .map(|request| if request == first || request == second { late } else { Fault::None })
+            .collect();
+        world.advance(5000);
+        assert_eq!(
+            world.logs[0].values[1..],
+            sent,
+            "requests {first} and {second} are answered with a time-out"
+        );
+        assert!(world.take_done().iter().all(|(_, result)| result.is_ok()));
+    }
+}
+
 #[test]
 fn a_record_that_is_too_large_alone_fails_alone() {
     let mut world = limited(&[]);
