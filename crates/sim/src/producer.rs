@@ -330,12 +330,29 @@ impl Producer {
                 self.batch_done(batch, records, &result)?;
                 Ok(Vec::new())
             }
+            ProducerEvent::BatchSplit { batch, kept, rest } => {
+                self.batch_split(batch, kept, rest)?;
+                Ok(Vec::new())
+            }
             ProducerEvent::TopicsDecided => {
                 self.decided += 1;
                 Ok((0..self.callers.len()).collect())
             }
             ProducerEvent::Done { op, result } => self.done(now, op, &result),
         }
+    }
+
+    fn batch_split(&mut self, batch: BatchId, kept: u32, rest: BatchId) -> Result<(), String> {
+        let members = self.batches.get_mut(&batch).filter(|members| members.len() > kept as usize);
+        let Some(members) = members.filter(|_| kept > 0) else {
+            return Err(format!("{batch:?} was split behind {kept} records and had not more"));
+        };
+        let moved = members.split_off(kept as usize);
+        for (index, at) in (0..).zip(&moved) {
+            self.records[*at].placed = Some((rest, index));
+        }
+        self.batches.insert(rest, moved);
+        Ok(())
     }
 
     fn batch_done(
