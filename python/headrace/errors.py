@@ -25,6 +25,7 @@ __all__ = [
     "RecordError",
     "Retriable",
     "SchemaError",
+    "TransactionAbortedError",
     "UsageError",
 ]
 __all__ += [kind.__name__ for kind in BY_CODE.values()]
@@ -58,6 +59,10 @@ class SchemaError(KafkaError, ValueError):
     """Arrow data has a column that cannot be sent, or lacks one."""
 
 
+class TransactionAbortedError(KafkaError):
+    """A record was not sent since its transaction was aborted."""
+
+
 class ClosedError(KafkaError, Fatal):
     """The client is closed."""
 
@@ -77,6 +82,7 @@ _KINDS: dict[str, type[KafkaError]] = {
     "Config": ConfigError,
     "Usage": UsageError,
     "Record": RecordError,
+    "Aborted": TransactionAbortedError,
     "Closed": ClosedError,
     "Forked": ForkedError,
 }

@@ -10,8 +10,10 @@ const UNSUPPORTED: &[(&str, &str)] = &[
     ("ssl.", "TLS is not supported yet: only plaintext listeners can be used"),
     ("sasl.", "SASL is not supported yet: only plaintext listeners without authentication can be used"),
     ("security.providers", "it configures Java"),
-    ("transactional.id", "transactions are not supported yet"),
-    ("transaction.", "transactions are not supported yet"),
+    (
+        "transaction.two.phase.commit.enable",
+        "a transaction ends by commit_transaction or abort_transaction alone, not by a coordinator outside of Kafka",
+    ),
     ("key.serializer", NO_SERIALIZERS),
     ("value.serializer", NO_SERIALIZERS),
     ("key.deserializer", NO_SERIALIZERS),

@@ -15,6 +15,7 @@ use super::appender::lock;
 use super::batch::{BatchId, PartitionKey, SealJob};
 use super::request::{Answers, Draft, Entry, VERSION_WITH_TOPIC_IDS, refusal};
 use super::sequence::{Ended, Identity, Outgoing, Sending};
+use super::transaction::{Step, Transactions};
 use super::{BatchAck, ProducerCommand, ProducerEvent};
 use crate::core::{Backoff, CallSpec, Core, Expect, Lane, NoStream, Reply, Target};
 use crate::engine::{Action, ConnId, Consumed, Engine};
@@ -26,14 +27,16 @@ const TRANSACTION_TIMEOUT_MS: i32 = 60_000;
 
 /// Sends the batches of an [`Accumulator`]. See the module's documentation for order and ends.
 pub struct ProducerEngine {
-    core: Core<Tag>,
-    accumulator: Arc<Mutex<Accumulator>>,
+    pub(super) core: Core<Tag>,
+    pub(super) accumulator: Arc<Mutex<Accumulator>>,
     settings: Settings,
     identity: Asked,
+    /// Of a producer with a transactional id.
+    pub(super) transaction: Option<Transactions>,
     /// Partitions that were ever sent to: their sequences outlive their batches.
-    partitions: HashMap<PartitionKey, Sending>,
+    pub(super) partitions: HashMap<PartitionKey, Sending>,
     /// Those of them with batches on their way.
-    busy: BTreeSet<PartitionKey>,
+    pub(super) busy: BTreeSet<PartitionKey>,
     nodes: HashMap<i32, Node>,
     /// Where the next request of many partitions starts.
     rotation: usize,
@@ -41,7 +44,7 @@ pub struct ProducerEngine {
     flushes: VecDeque<(u64, BatchId)>,
     closing: Option<Closing>,
     wake_at: Option<u64>,
-    events: VecDeque<ProducerEvent>,
+    pub(super) events: VecDeque<ProducerEvent>,
 }
 
 #[derive(Debug, Clone)]
@@ -90,7 +93,7 @@ impl Asked {
 
 /// What is known of a batch that is given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fate {
+pub(super) enum Fate {
     /// The broker said no.
     Refused,
     /// Nobody knows.
@@ -105,8 +108,9 @@ struct Node {
 }
 
 #[derive(Debug)]
-enum Tag {
+pub(super) enum Tag {
     ProducerId,
+    Transaction(Step),
     Produce { node: i32, entries: Vec<Entry> },
 }
 
@@ -136,11 +140,22 @@ impl ProducerEngine {
                 max_ms: config.common.retry_backoff_max_ms,
             },
         };
+        let transactional = config.transactional_id.is_some();
+        if transactional {
+            lock(&accumulator).shut(Error::Usage("call init_transactions first".to_owned()));
+        }
         let engine = Self {
             // Kafka's producers always let the broker create what is missing, where it is so configured.
             core: Core::new(&config.common, true, seed),
             accumulator: accumulator.clone(),
-            identity: if settings.idempotent {
+            transaction: config.transactional_id.map(|id| {
+                let timeout_ms = config.transaction_timeout_ms;
+                Transactions::new(id, timeout_ms, settings.retry, settings.request_timeout_ms)
+            }),
+            identity: if transactional {
+                // It comes with `init_transactions`.
+                Asked::Waiting { failures: 0 }
+            } else if settings.idempotent {
                 Asked::NotBefore { at: 0, failures: 0 }
             } else {
                 Asked::Never
@@ -159,9 +174,18 @@ impl ProducerEngine {
         Ok((engine, accumulator))
     }
 
+    /// The id and epoch for what is sent from now on.
+    pub(super) fn know(&mut self, identity: Identity) {
+        self.identity = Asked::Known(identity);
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.closing.as_ref().is_some_and(|closing| closing.closed)
+    }
+
     /// Does all that can be done now: takes replies in, learns, gives up what is late, sends what can be sent.
     fn pump(&mut self, now: Now) {
-        if self.closing.as_ref().is_some_and(|closing| closing.closed) {
+        if self.is_closed() {
             // Nothing is left that a flush could wait for.
             self.end_flushes(&lock(&self.accumulator.clone()));
             return;
@@ -169,6 +193,7 @@ impl ProducerEngine {
         let shared = self.accumulator.clone();
         let mut accumulator = lock(&shared);
         accumulator.engine_came();
+        let told = self.events.len();
         while let Some(reply) = self.core.poll_reply() {
             self.on_reply(now, &mut accumulator, reply);
         }
@@ -176,6 +201,7 @@ impl ProducerEngine {
         self.give_up_late(now, &mut accumulator);
         self.rewind();
         self.ask_identity(now, &accumulator);
+        self.drive_transaction(now, &mut accumulator, told);
         let jobs = accumulator.seal_due(now, |key, leader| self.sendable(now, key, leader));
         if !jobs.is_empty() {
             drop(accumulator);
@@ -190,6 +216,7 @@ impl ProducerEngine {
         while let Some(reply) = self.core.poll_reply() {
             self.on_reply(now, &mut accumulator, reply);
         }
+        self.drive_transaction(now, &mut accumulator, told);
         accumulator.sweep();
         self.finish(now, &mut accumulator);
         self.wake_at = self.next_wake(now, &accumulator);
@@ -200,6 +227,7 @@ impl ProducerEngine {
     fn on_reply(&mut self, now: Now, accumulator: &mut Accumulator, reply: Reply<Tag>) {
         let version = reply.result.as_ref().ok().map(|(version, _)| *version);
         match reply.tag {
+            Tag::Transaction(_) => self.on_transaction_reply(now, reply),
             Tag::ProducerId => {
                 let (_, _, result) = reply.split::<InitProducerIdRequest>();
                 self.on_producer_id(now, accumulator, result);
@@ -355,7 +383,8 @@ impl ProducerEngine {
                     | ErrorCode::PRODUCER_FENCED
                     | ErrorCode::INVALID_PRODUCER_ID_MAPPING
             )
-        ) && self.identity.known() == sending.identity()
+        ) && self.transaction.is_none()
+            && self.identity.known() == sending.identity()
         {
             // Nobody shares the id of an idempotent producer, so the broker's memory of it is not to be trusted.
             self.identity = Asked::NotBefore { at: now.mono_ms, failures: 0 };
@@ -481,7 +510,7 @@ impl ProducerEngine {
         }
     }
 
-    fn give_up(
+    pub(super) fn give_up(
         &mut self,
         accumulator: &mut Accumulator,
         key: PartitionKey,
@@ -514,7 +543,7 @@ impl ProducerEngine {
     }
 
     /// Ends every batch with `error`.
-    fn fail_all(&mut self, accumulator: &mut Accumulator, error: &Error) {
+    pub(super) fn fail_all(&mut self, accumulator: &mut Accumulator, error: &Error) {
         for key in std::mem::take(&mut self.busy) {
             let Some(sending) = self.partitions.get_mut(&key) else { continue };
             let left: Vec<Outgoing> = sending.drain().collect();
@@ -531,6 +560,10 @@ impl ProducerEngine {
 
     /// Gives partitions that have to start again an epoch that no broker has seen from them.
     fn rewind(&mut self) {
+        if self.transaction.is_some() {
+            // Only the coordinator gives it a greater epoch, and only between transactions.
+            return;
+        }
         for key in self.busy.clone() {
             let Some(sending) = self.partitions.get_mut(&key) else { continue };
             if !sending.wants_rewind() {
@@ -596,10 +629,12 @@ impl ProducerEngine {
     fn draft(&mut self, now: Now, accumulator: &mut Accumulator, keys: &[PartitionKey]) -> Draft {
         let identity = self.identity.known();
         let limit = self.settings.request_bytes_max;
+        let transactional = self.transaction.is_some();
         let mut draft = Draft::default();
         for &key in keys {
             let idempotent = self.settings.idempotent;
-            let sending = self.partitions.entry(key).or_insert_with(|| Sending::new(idempotent));
+            let sending =
+                self.partitions.entry(key).or_insert_with(|| Sending::new(idempotent, transactional));
             let again = sending.resend_size(now.mono_ms);
             let fresh = || accumulator.front_size(key).filter(|_| sending.can_take());
             let Some(size) = again.or_else(fresh) else { continue };
@@ -612,6 +647,11 @@ impl ProducerEngine {
                 (id, batch.stamp(stamp))
             } else {
                 if idempotent && identity.is_none() {
+                    continue;
+                }
+                if let Some(transaction) = &mut self.transaction
+                    && !transaction.may_send(key, &accumulator.topic_name(key))
+                {
                     continue;
                 }
                 let Some(taken) = accumulator.take_front(key) else { continue };
@@ -634,7 +674,11 @@ impl ProducerEngine {
             spec = spec.version_max(VERSION_WITH_TOPIC_IDS - 1);
         }
         let timeout_ms = i32::try_from(self.settings.request_timeout_ms).unwrap_or(i32::MAX);
-        let (request, entries) = draft.into_request(self.settings.acks, timeout_ms);
+        let (mut request, entries) = draft.into_request(self.settings.acks, timeout_ms);
+        if let Some(transaction) = &self.transaction {
+            spec = transaction.produce_spec(spec);
+            request.transactional_id = Some(transaction.id().to_owned());
+        }
         self.nodes.entry(node).or_default().in_flight += 1;
         self.core.call_with(now, spec, request, Tag::Produce { node, entries });
     }
@@ -653,9 +697,11 @@ impl ProducerEngine {
                 self.fail_all(accumulator, &error);
                 result = Err(error);
             }
-            if accumulator.batches_outstanding() == 0 {
+            let in_time = closing.deadline_ms > now.mono_ms;
+            if accumulator.batches_outstanding() == 0 && !(in_time && self.transaction_is_ending()) {
                 self.end_flushes(accumulator);
                 self.core.close();
+                self.end_transaction_waits();
                 let ops = closing.ops.drain(..);
                 self.events.extend(ops.map(|op| ProducerEvent::Done { op, result: result.clone() }));
                 closing.closed = true;
@@ -669,6 +715,9 @@ impl ProducerEngine {
     }
 
     fn close(&mut self, now: Now, op: u64, timeout_ms: u64) {
+        if let Some(transaction) = &mut self.transaction {
+            transaction.close();
+        }
         let mut accumulator = lock(&self.accumulator);
         accumulator.close();
         accumulator.hurry();
@@ -708,7 +757,8 @@ impl ProducerEngine {
         };
         let close =
             self.closing.as_ref().filter(|closing| !closing.closed).map(|closing| closing.deadline_ms);
-        retries.chain(throttles).chain(sends).chain(identity).chain(close).min()
+        let transaction = self.transaction.as_ref().and_then(|transaction| transaction.poll_timeout(now));
+        retries.chain(throttles).chain(sends).chain(identity).chain(close).chain(transaction).min()
     }
 }
 
@@ -727,6 +777,7 @@ impl Engine for ProducerEngine {
                 self.flushes.push_back((op, below));
             }
             ProducerCommand::Close { op, timeout_ms } => self.close(now, op, timeout_ms),
+            other => self.transaction_command(now, other),
         }
         self.pump(now);
     }
