@@ -15,7 +15,7 @@ class TopicPartition(NamedTuple):
 
 
 class GroupMetadata(NamedTuple):
-    """As whom a consumer commits: lets the group refuse a transaction's offsets once the consumer lost its partitions."""
+    """As whom a consumer commits: lets the group refuse a transaction's offsets of one that has lost its partitions."""
 
     group_id: str
     """Name of the group."""

@@ -174,7 +174,7 @@ class Producer:
             ProducerFencedError: a newer producer has the same ``transactional.id``.
         """
         given = [((topic, partition), offset) for (topic, partition), offset in offsets.items()]
-        self._native.send_offsets_to_transaction(given, tuple(group_metadata), timeout)
+        self._native.send_offsets_to_transaction(given, group_metadata, timeout)
 
     def commit_transaction(self, timeout: float | None = None) -> None:
         """Waits until every record of the transaction is written, then commits it.

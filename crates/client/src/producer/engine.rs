@@ -117,10 +117,6 @@ pub(super) enum Tag {
 impl ProducerEngine {
     /// A producer that has not connected yet, and what callers append to, through [`super::Appender`]. The same `seed`
     /// gives the same choices and jitter. Fails for a compression level that the codec does not have.
-    #[expect(
-        clippy::needless_pass_by_value,
-        reason = "an engine owns its options, whatever it does with them"
-    )]
     pub fn new(config: ProducerConfig, seed: u64) -> Result<(Self, Arc<Mutex<Accumulator>>), Error> {
         let accumulator = AccumulatorConfig::new(&config, seed);
         check_level(accumulator.codec, accumulator.level).map_err(|why| {

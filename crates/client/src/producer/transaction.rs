@@ -80,12 +80,16 @@ struct Waiter {
 #[derive(Debug)]
 struct Offsets {
     waiter: Waiter,
-    offsets: Vec<CommitOffset>,
+    commits: Vec<CommitOffset>,
     group: GroupMetadata,
 }
 
 /// The transactions of one producer.
 #[derive(Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "facts beside the state, each true or not in several of its values"
+)]
 pub(super) struct Transactions {
     id: String,
     timeout_ms: i32,
@@ -208,7 +212,7 @@ impl Transactions {
         if self.group.as_ref().is_none_or(|known| known.group() != group.group_id) {
             self.group = Some(Coordinator::new(group.group_id.clone(), self.retry, self.request_timeout_ms));
         }
-        self.offsets = Some(Offsets { waiter: waiter(now, op, timeout_ms), offsets, group });
+        self.offsets = Some(Offsets { waiter: waiter(now, op, timeout_ms), commits: offsets, group });
     }
 
     /// Commits or aborts. Calling it again after a time-out waits for the same end.
@@ -434,7 +438,7 @@ impl Transactions {
                     generation_id: offsets.group.generation_id,
                     member_id: offsets.group.member_id.clone(),
                     group_instance_id: offsets.group.instance_id.clone(),
-                    topics: topics_of(&offsets.offsets),
+                    topics: topics_of(&offsets.commits),
                 };
                 self.started = true;
                 let max = if self.implicit { i16::MAX } else { OFFSETS_WITHOUT_ADD };

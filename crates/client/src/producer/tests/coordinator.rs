@@ -12,7 +12,7 @@ use headrace_wire::messages::txn_offset_commit_response::{
 use headrace_wire::messages::{
     AddOffsetsToTxnRequest, AddOffsetsToTxnResponse, AddPartitionsToTxnRequest, AddPartitionsToTxnResponse,
     ApiKey, EndTxnRequest, EndTxnResponse, FindCoordinatorRequest, FindCoordinatorResponse,
-    InitProducerIdRequest, InitProducerIdResponse, Message, ProduceRequest, TxnOffsetCommitRequest,
+    InitProducerIdRequest, InitProducerIdResponse, Message, ProduceRequest, Request, TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
 };
 use headrace_wire::primitive::Reader;
@@ -174,6 +174,20 @@ impl World {
         self.answer::<InitProducerIdRequest>(conn, version, id, &response);
     }
 
+    fn answer_unless_lost<R: Request>(
+        &mut self,
+        mishap: Mishap,
+        conn: ConnId,
+        (version, id): (i16, i32),
+        response: &R::Response,
+    ) {
+        if mishap == Mishap::DropAfter {
+            self.drop_connection(conn);
+        } else {
+            self.answer::<R>(conn, version, id, response);
+        }
+    }
+
     pub(super) fn coordinate(
         &mut self,
         conn: ConnId,
@@ -189,7 +203,6 @@ impl World {
             Mishap::Refuse(code) => Err(code),
             _ => Ok(()),
         };
-        let lost = mishap == Mishap::DropAfter;
         match key {
             ApiKey::FindCoordinator => {
                 let request = FindCoordinatorRequest::decode(version, reader).unwrap();
@@ -204,21 +217,13 @@ impl World {
                     port: 9092,
                     ..Default::default()
                 };
-                if lost {
-                    self.drop_connection(conn)
-                } else {
-                    self.answer::<FindCoordinatorRequest>(conn, version, id, &response)
-                }
+                self.answer_unless_lost::<FindCoordinatorRequest>(mishap, conn, (version, id), &response);
             }
             ApiKey::AddPartitionsToTxn => {
                 let request = AddPartitionsToTxnRequest::decode(version, reader).unwrap();
                 assert!(!self.coordinator.implicit);
                 let response = self.add_partitions(refused, &request);
-                if lost {
-                    self.drop_connection(conn)
-                } else {
-                    self.answer::<AddPartitionsToTxnRequest>(conn, version, id, &response)
-                }
+                self.answer_unless_lost::<AddPartitionsToTxnRequest>(mishap, conn, (version, id), &response);
             }
             ApiKey::AddOffsetsToTxn => {
                 let request = AddOffsetsToTxnRequest::decode(version, reader).unwrap();
@@ -229,20 +234,12 @@ impl World {
                     .map(|()| coordinator.groups.insert(request.group_id));
                 let error_code = said.err().unwrap_or(ErrorCode::NONE).code();
                 let response = AddOffsetsToTxnResponse { error_code, ..Default::default() };
-                if lost {
-                    self.drop_connection(conn)
-                } else {
-                    self.answer::<AddOffsetsToTxnRequest>(conn, version, id, &response)
-                }
+                self.answer_unless_lost::<AddOffsetsToTxnRequest>(mishap, conn, (version, id), &response);
             }
             ApiKey::TxnOffsetCommit => {
                 let request = TxnOffsetCommitRequest::decode(version, reader).unwrap();
                 let response = self.commit_offsets(refused, version, &request);
-                if lost {
-                    self.drop_connection(conn)
-                } else {
-                    self.answer::<TxnOffsetCommitRequest>(conn, version, id, &response)
-                }
+                self.answer_unless_lost::<TxnOffsetCommitRequest>(mishap, conn, (version, id), &response);
             }
             ApiKey::EndTxn => {
                 let request = EndTxnRequest::decode(version, reader).unwrap();
@@ -253,11 +250,7 @@ impl World {
                     producer_epoch: if said.is_ok() && version >= 5 { self.coordinator.epoch } else { -1 },
                     ..Default::default()
                 };
-                if lost {
-                    self.drop_connection(conn)
-                } else {
-                    self.answer::<EndTxnRequest>(conn, version, id, &response)
-                }
+                self.answer_unless_lost::<EndTxnRequest>(mishap, conn, (version, id), &response);
             }
             other => panic!("a producer asked for {other:?}"),
         }
