@@ -116,6 +116,8 @@ pub(super) struct Transactions {
     retry_at: u64,
     last_error: Option<Error>,
     waiters: Vec<Waiter>,
+    /// How the last transaction ended: for a caller that did not wait for it and asks again.
+    last_end: Option<bool>,
     // What the engine takes.
     done: VecDeque<(u64, Result<()>)>,
     fresh: Option<Identity>,
@@ -147,6 +149,7 @@ impl Transactions {
             retry_at: 0,
             last_error: None,
             waiters: Vec::new(),
+            last_end: None,
             done: VecDeque::new(),
             fresh: None,
             unsent_end: None,
@@ -181,6 +184,7 @@ impl Transactions {
     pub(super) fn begin<T>(&mut self, core: &Core<T>, op: u64) {
         let result = if matches!(self.state, State::Ready) {
             self.implicit = core.feature_level(FEATURE) >= FEATURE_WITH_IMPLICIT_ADD;
+            self.last_end = None;
             self.enter(State::Open);
             Ok(())
         } else {
@@ -215,13 +219,17 @@ impl Transactions {
         self.offsets = Some(Offsets { waiter: waiter(now, op, timeout_ms), commits: offsets, group });
     }
 
-    /// Commits or aborts. Calling it again after a time-out waits for the same end.
+    /// Commits or aborts. Calling it again after a time-out waits for the same end, or is told that it has come.
     pub(super) fn end(&mut self, now: Now, op: u64, commit: bool, timeout_ms: u64) {
         match &self.state {
             State::Open => self.enter(State::Ending { commit }),
             State::Failed(_) if !commit => self.enter(State::Ending { commit }),
             State::Ending { commit: before } if *before == commit => {}
             State::Renewing if !commit => {}
+            State::Ready if self.last_end == Some(commit) => {
+                self.done.push_back((op, Ok(())));
+                return;
+            }
             State::Failed(error) => {
                 let error = error.clone();
                 self.done.push_back((op, Err(error)));
@@ -618,6 +626,11 @@ impl Transactions {
     }
 
     fn become_ready(&mut self) {
+        self.last_end = match self.state {
+            State::Ending { commit } => Some(commit),
+            State::Renewing => Some(false),
+            _ => None,
+        };
         self.enter(State::Ready);
         self.added.clear();
         self.wanted.clear();

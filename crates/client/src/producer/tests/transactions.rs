@@ -308,6 +308,31 @@ fn a_time_out_leaves_the_end_open_and_asking_again_waits_for_it() {
 }
 
 #[test]
+fn an_end_that_came_after_its_caller_had_gone_is_told_to_the_next() {
+    for implicit in [false, true] {
+        for (end, other) in
+            [(commit as fn(u64) -> ProducerCommand, abort as fn(u64) -> ProducerCommand), (abort, commit)]
+        {
+            let mut world = ready(implicit);
+            ask(&mut world, begin).unwrap();
+            world.append(1, "a").unwrap();
+            world.advance(50);
+            world.kill(1);
+            assert!(matches!(ask(&mut world, end), Err(Error::Timeout { .. })));
+            world.down.clear();
+            world.advance(3000);
+            let ends = world.coordinator.ends.clone();
+            assert_eq!(ends.len(), 1);
+            assert_eq!(ask(&mut world, end), Ok(()));
+            assert!(matches!(ask(&mut world, other), Err(Error::Usage(_))));
+            assert_eq!(world.coordinator.ends, ends);
+            ask(&mut world, begin).unwrap();
+            ask(&mut world, end).unwrap();
+        }
+    }
+}
+
+#[test]
 fn closing_aborts_what_is_open() {
     for implicit in [false, true] {
         let mut world = ready(implicit);
