@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace._types import RecordMetadata, TopicPartition
+from headrace._types import GroupMetadata, RecordMetadata, TopicPartition
 from headrace.errors import KafkaError
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ __all__ = [
     "Admin",
     "Broker",
     "Consumer",
+    "GroupMetadata",
     "KafkaError",
     "NewTopic",
     "Producer",

@@ -14,6 +14,19 @@ class TopicPartition(NamedTuple):
     """Number of the partition, from 0."""
 
 
+class GroupMetadata(NamedTuple):
+    """As whom a consumer commits: lets the group refuse a transaction's offsets of one that has lost its partitions."""
+
+    group_id: str
+    """Name of the group."""
+    generation_id: int = -1
+    """The group's generation; -1 for a consumer that assigns its partitions itself."""
+    member_id: str = ""
+    """The member; empty for a consumer that assigns its partitions itself."""
+    group_instance_id: str | None = None
+    """``group.instance.id``."""
+
+
 class RecordMetadata(NamedTuple):
     """Where a sent record has been written."""
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from headrace import _native
 from headrace._options import OptionValue, pairs
-from headrace._types import TopicPartition
+from headrace._types import GroupMetadata, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -145,6 +145,15 @@ class Consumer:
         """
         given = None if offsets is None else [((topic, p), offset) for (topic, p), offset in offsets.items()]
         self._native.commit(given, timeout)
+
+    def group_metadata(self) -> GroupMetadata:
+        """As whom this consumer commits, for `Producer.send_offsets_to_transaction`; ask anew in each transaction.
+
+        Raises:
+            ConfigError: ``group.id`` is not set.
+            RebalanceInProgressError: the consumer is joining its group; poll on.
+        """
+        return GroupMetadata(*self._native.group_metadata())
 
     def committed(
         self, partitions: Iterable[tuple[str, int]], timeout: float | None = None

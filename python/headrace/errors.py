@@ -26,6 +26,7 @@ __all__ = [
     "Retriable",
     "SchemaError",
     "TlsError",
+    "TransactionAbortedError",
     "UsageError",
 ]
 __all__ += [kind.__name__ for kind in BY_CODE.values()]
@@ -63,6 +64,10 @@ class SchemaError(KafkaError, ValueError):
     """Arrow data has a column that cannot be sent, or lacks one."""
 
 
+class TransactionAbortedError(KafkaError):
+    """A record was not sent since its transaction was aborted."""
+
+
 class ClosedError(KafkaError, Fatal):
     """The client is closed."""
 
@@ -83,6 +88,7 @@ _KINDS: dict[str, type[KafkaError]] = {
     "Config": ConfigError,
     "Usage": UsageError,
     "Record": RecordError,
+    "Aborted": TransactionAbortedError,
     "Closed": ClosedError,
     "Forked": ForkedError,
 }

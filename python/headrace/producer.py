@@ -5,20 +5,22 @@ from __future__ import annotations
 import atexit
 import weakref
 from concurrent.futures import Future
+from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from headrace import _native
 from headrace._options import OptionValue, pairs
+from headrace.errors import Abortable, Fatal, KafkaError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from types import TracebackType
 
     import pyarrow as pa
     from typing_extensions import Buffer, Self
 
-    from headrace._types import RecordMetadata
+    from headrace._types import GroupMetadata, RecordMetadata
 
 _open: weakref.WeakSet[Producer] = weakref.WeakSet()
 
@@ -49,6 +51,7 @@ class Producer:
     ) -> None:
         """Checks the options and starts the thread; connects on first use."""
         self._native = _native.Producer(pairs(bootstrap_servers, config, options))
+        self._initialized = False
         _open.add(self)
 
     def send(
@@ -140,8 +143,115 @@ class Producer:
         """
         self._native.flush(timeout)
 
+    def init_transactions(self, timeout: float | None = None) -> None:
+        """Takes over ``transactional.id``; once, before the first transaction, and after a time-out again.
+
+        An older producer of the same id is fenced, and what it left open is aborted.
+
+        Args:
+            timeout: seconds; None takes ``max.block.ms``.
+
+        Raises:
+            ConfigError: ``transactional.id`` is not set.
+            KafkaTimeoutError: no coordinator has answered; call it again.
+            KafkaError: the coordinator refuses; the producer is of no use then.
+        """
+        self._native.init_transactions(timeout)
+        self._initialized = True
+
+    def begin_transaction(self) -> None:
+        """Opens a transaction: everything sent until its end belongs to it.
+
+        Raises:
+            UsageError: one is open already, or `init_transactions` was not called.
+            TransactionAbortableError: the one before has failed and is still to be aborted.
+            ProducerFencedError: a newer producer has the same ``transactional.id``.
+        """
+        self._native.begin_transaction()
+
+    def send_offsets_to_transaction(
+        self,
+        offsets: Mapping[tuple[str, int], int],
+        group_metadata: GroupMetadata,
+        timeout: float | None = None,
+    ) -> None:
+        """Commits a consumer's offsets as a part of the open transaction, and waits for the answer.
+
+        The consumer itself must not commit: ``enable_auto_commit=False``.
+
+        Args:
+            offsets: next offset to read by partition.
+            group_metadata: from `Consumer.group_metadata`.
+            timeout: seconds; None takes ``max.block.ms``. When they have passed the transaction can only be aborted.
+
+        Raises:
+            TransactionAbortableError: the group refuses, such as after a rebalance; abort the transaction.
+            ProducerFencedError: a newer producer has the same ``transactional.id``.
+        """
+        given = [((topic, partition), offset) for (topic, partition), offset in offsets.items()]
+        self._native.send_offsets_to_transaction(given, group_metadata, timeout)
+
+    def commit_transaction(self, timeout: float | None = None) -> None:
+        """Waits until every record of the transaction is written, then commits it.
+
+        Args:
+            timeout: seconds; None takes ``max.block.ms``.
+
+        Raises:
+            KafkaTimeoutError: the outcome is not known yet; call it again.
+            TransactionAbortableError: something in the transaction failed, the message says what; abort it.
+            ProducerFencedError: a newer producer has the same ``transactional.id``.
+        """
+        self._native.end_transaction(commit=True, timeout=timeout)
+
+    def abort_transaction(self, timeout: float | None = None) -> None:
+        """Aborts the transaction. Records that were not sent yet end with `TransactionAbortedError`.
+
+        Args:
+            timeout: seconds; None takes ``max.block.ms``.
+
+        Raises:
+            KafkaTimeoutError: the coordinator has not answered; call it again.
+            ProducerFencedError: a newer producer has the same ``transactional.id``.
+        """
+        self._native.end_transaction(commit=False, timeout=timeout)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Self]:
+        """A transaction as a ``with`` block: commits at its end, aborts when it raises.
+
+        Calls `init_transactions` first where that was not done. An exception of the block, or of the commit, goes on
+        after the abort; after a fatal error, or a commit that timed out, there is nothing that could be aborted.
+        """
+        if not self._initialized:
+            self.init_transactions()
+        self.begin_transaction()
+        try:
+            yield self
+        except BaseException as error:
+            self._abort_after(error)
+            raise
+        try:
+            self.commit_transaction()
+        except KafkaError as error:
+            if isinstance(error, Abortable):
+                self._abort_after(error)
+            raise
+
+    def _abort_after(self, error: BaseException) -> None:
+        """Aborts; a failure of that is told with the exception that is on its way."""
+        if isinstance(error, KafkaError) and isinstance(error, Fatal):
+            return
+        try:
+            self.abort_transaction()
+        except KafkaError as failed:
+            if error.__context__ is None:
+                error.__context__ = failed
+
     def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Flushes for at most ``timeout`` seconds, fails what is left, and ends the thread.
+
+        A transaction that is open is aborted.
 
         Raises:
             KafkaError: a record sent since the last flush failed, or did not get through in time.

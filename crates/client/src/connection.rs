@@ -37,7 +37,32 @@ const HANDSHAKE_VERSIONS: VersionRange = VersionRange { min: 1, max: 1 };
 
 /// The versions a broker speaks.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct BrokerVersions(Vec<(i16, VersionRange)>);
+pub(crate) struct BrokerVersions {
+    keys: Vec<(i16, VersionRange)>,
+    pub(crate) features: Features,
+}
+
+/// What the cluster has agreed on (KIP-584).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Features {
+    /// Grows with every change; -1 when the broker does not know it.
+    epoch: i64,
+    levels: Vec<(String, i16)>,
+}
+
+impl Features {
+    /// Takes over what a broker says, unless it is older than what another has said.
+    pub(crate) fn update(&mut self, said: &Self) {
+        if said.epoch >= self.epoch {
+            self.clone_from(said);
+        }
+    }
+
+    /// The level of a feature; 0 when there is none of that name.
+    pub(crate) fn level(&self, name: &str) -> i16 {
+        self.levels.iter().find(|(known, _)| known == name).map_or(0, |(_, level)| *level)
+    }
+}
 
 impl BrokerVersions {
     fn of(response: &ApiVersionsResponse) -> Self {
@@ -45,13 +70,15 @@ impl BrokerVersions {
         let mut keys: Vec<_> =
             response.api_keys.iter().map(|k| (k.api_key, range(k.min_version, k.max_version))).collect();
         keys.sort_unstable_by_key(|k| k.0);
-        Self(keys)
+        let levels = response.finalized_features.iter().map(|f| (f.name.clone(), f.max_version_level));
+        let features = Features { epoch: response.finalized_features_epoch, levels: levels.collect() };
+        Self { keys, features }
     }
 
     /// The versions of a request.
     pub(crate) fn get(&self, key: i16) -> Option<VersionRange> {
-        let at = self.0.binary_search_by_key(&key, |k| k.0).ok()?;
-        self.0.get(at).map(|k| k.1)
+        let at = self.keys.binary_search_by_key(&key, |k| k.0).ok()?;
+        self.keys.get(at).map(|k| k.1)
     }
 }
 

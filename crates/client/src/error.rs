@@ -115,6 +115,9 @@ pub enum Error {
         /// What is wrong.
         why: String,
     },
+    /// A record was not sent, or is not to be seen, since its transaction was aborted.
+    #[error("the transaction of this record was aborted")]
+    Aborted,
     /// The client is closed.
     #[error("the client is closed")]
     Closed,
@@ -206,6 +209,7 @@ impl Error {
             Self::Config { .. } => "INVALID_CONFIG",
             Self::Usage(_) => "ILLEGAL_STATE",
             Self::Record { .. } => "CORRUPT_MESSAGE",
+            Self::Aborted => "TRANSACTION_ABORTED",
             Self::Closed => "CLIENT_CLOSED",
             Self::Forked => "CLIENT_FORKED",
         }

@@ -39,6 +39,20 @@ pub struct CommitOffset {
     pub metadata: String,
 }
 
+/// As whom a consumer commits offsets: lets a producer commit them in a transaction, and the group refuse it once the
+/// consumer has lost its partitions (KIP-447).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupMetadata {
+    /// The group.
+    pub group_id: String,
+    /// The group's generation; -1 for a consumer that assigns its partitions itself.
+    pub generation_id: i32,
+    /// The member; empty for a consumer that assigns its partitions itself.
+    pub member_id: String,
+    /// `group.instance.id`.
+    pub instance_id: Option<String>,
+}
+
 /// An offset that was looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OffsetAt {

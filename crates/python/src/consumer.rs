@@ -195,6 +195,11 @@ impl Consumer {
         Ok(found.into_iter().map(|(tp, commit)| (pair(&tp), commit.map(|c| c.offset))).collect())
     }
 
+    fn group_metadata(&self, py: Python<'_>) -> PyResult<(String, i32, String, Option<String>)> {
+        let group = detached(py, |check| self.client.group_metadata(check))?;
+        Ok((group.group_id, group.generation_id, group.member_id, group.instance_id))
+    }
+
     #[pyo3(signature = (partitions, timestamp, timeout=None))]
     fn list_offsets(
         &self,

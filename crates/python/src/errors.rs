@@ -42,6 +42,7 @@ fn build(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
         Error::Config { .. } => ("Config", None),
         Error::Usage(_) => ("Usage", None),
         Error::Record { .. } => ("Record", None),
+        Error::Aborted => ("Aborted", None),
         Error::Closed => ("Closed", None),
         Error::Forked => ("Forked", None),
         _ => ("Other", None),

@@ -7,7 +7,8 @@ use arrow_array::{Int32Array, Int64Array, PrimitiveArray, RecordBatch, StringArr
 use arrow_schema::{ArrowError, DataType, Field, Schema, TimeUnit};
 use headrace_client::error::Error;
 use headrace_client::options::ProducerConfig;
-use headrace_client::producer::RecordRef;
+use headrace_client::partition::CommitOffset;
+use headrace_client::producer::{GroupMetadata, RecordRef};
 use headrace_columns::encode::Rows;
 use headrace_net::client::{
     Attempt as NetAttempt, CallError, Delivery, ProducerClient, RecordMetadata, RowResults, RowsOnWay,
@@ -19,6 +20,7 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyDict, PyMemoryView, PyTuple};
 
+use crate::consumer::name;
 use crate::wait::{detached, seconds};
 use crate::{arrow, errors};
 
@@ -161,6 +163,37 @@ impl Producer {
 
     fn flush(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         detached(py, |check| self.client.flush(seconds(timeout), check))
+    }
+
+    fn init_transactions(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+        detached(py, |check| self.client.init_transactions(seconds(timeout), check))
+    }
+
+    fn begin_transaction(&self, py: Python<'_>) -> PyResult<()> {
+        detached(py, |check| self.client.begin_transaction(check))
+    }
+
+    fn send_offsets_to_transaction(
+        &self,
+        py: Python<'_>,
+        offsets: Vec<((String, i32), i64)>,
+        group: (String, i32, String, Option<String>),
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
+        let commit = |(partition, offset)| CommitOffset {
+            partition: name(partition),
+            offset,
+            leader_epoch: -1,
+            metadata: String::new(),
+        };
+        let offsets = offsets.into_iter().map(commit).collect();
+        let (group_id, generation_id, member_id, instance_id) = group;
+        let group = GroupMetadata { group_id, generation_id, member_id, instance_id };
+        detached(py, |check| self.client.send_offsets_to_transaction(offsets, group, seconds(timeout), check))
+    }
+
+    fn end_transaction(&self, py: Python<'_>, commit: bool, timeout: Option<f64>) -> PyResult<()> {
+        detached(py, |check| self.client.end_transaction(commit, seconds(timeout), check))
     }
 
     fn close(&self, py: Python<'_>, timeout: f64) -> PyResult<()> {

@@ -65,6 +65,10 @@ fn compare_heads(message: &Message, schema: &Value, differences: &mut Vec<String
     if schema["latestVersionUnstable"] == true || message.name == "InitProducerIdResponse" {
         valid.max -= 1;
     }
+    if message.name.starts_with("AddPartitionsToTxn") {
+        // Later versions are spoken between brokers, and name the same struct in other places.
+        valid.max = 3;
+    }
     check("versions", format!("{:?}", message.versions), format!("{valid:?}"));
     let flexible = versions(&schema["flexibleVersions"]).intersect(valid);
     for version in valid.min..=valid.max {

@@ -21,6 +21,6 @@ pub use fetch_stream::{
     LeaderHint, NodeEndpoint, PartitionHead, PartitionTail, Progress, ResponseHead, Step, TopicKey,
 };
 pub use types::{
-    Assignment, CommitOffset, ConsumerCommand, ConsumerEvent, ConsumerOutcome, OffsetAt, StartAt,
-    TopicPartition,
+    Assignment, CommitOffset, ConsumerCommand, ConsumerEvent, ConsumerOutcome, GroupMetadata, OffsetAt,
+    StartAt, TopicPartition,
 };

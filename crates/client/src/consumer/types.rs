@@ -1,7 +1,7 @@
 //! What callers and the consumer engine say to each other.
 
 use crate::error::Error;
-pub use crate::partition::{CommitOffset, OffsetAt, TopicPartition};
+pub use crate::partition::{CommitOffset, GroupMetadata, OffsetAt, TopicPartition};
 
 /// Where reading a partition begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -111,6 +111,11 @@ pub enum ConsumerCommand {
         /// How long to try, in milliseconds.
         timeout_ms: u64,
     },
+    /// As whom this consumer commits: for a producer that commits its offsets in a transaction.
+    GroupMetadata {
+        /// The caller's number for the answer.
+        op: u64,
+    },
     /// Look up offsets: a timestamp in Unix milliseconds, -1 latest, -2 earliest, -3 that of the largest timestamp.
     ListOffsets {
         /// The caller's number for the answer.
@@ -142,6 +147,7 @@ impl ConsumerCommand {
             | Self::Position { op, .. }
             | Self::Committed { op, .. }
             | Self::Commit { op, .. }
+            | Self::GroupMetadata { op }
             | Self::ListOffsets { op, .. }
             | Self::Close { op, .. } => Some(*op),
             Self::Wake => None,
@@ -158,6 +164,8 @@ pub enum ConsumerOutcome {
     Position(i64),
     /// Committed offsets, `None` where the group has none.
     Committed(Vec<(TopicPartition, Option<CommitOffset>)>),
+    /// As whom it commits.
+    Group(GroupMetadata),
     /// Offsets and their timestamps, `None` where no record matches.
     Offsets(Vec<(TopicPartition, Option<OffsetAt>)>),
 }

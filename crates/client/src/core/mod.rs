@@ -29,7 +29,7 @@ pub(crate) use self::call::{decode_body, peer_name};
 use self::link::{Link, LinkKey, Peer};
 use self::refresh::Refresh;
 use crate::cluster::Cluster;
-use crate::connection::{InFlight, Received};
+use crate::connection::{Features, InFlight, Received};
 use crate::engine::{Action, ConnId, Consumed};
 use crate::error::{Error, Result};
 use crate::options::{CommonConfig, Endpoint};
@@ -63,6 +63,7 @@ pub struct Core<T> {
     cluster: Cluster,
     refresh: Refresh,
     metadata_error: Option<Error>,
+    features: Features,
     actions: VecDeque<Action>,
     replies: VecDeque<Reply<T>>,
     received: Vec<Received<Tag<T>>>,
@@ -118,6 +119,7 @@ impl<T> Core<T> {
             cluster: Cluster::default(),
             refresh: Refresh::new(retry, config.metadata_max_age_ms),
             metadata_error: None,
+            features: Features::default(),
             actions: VecDeque::new(),
             replies: VecDeque::new(),
             received: Vec::new(),
@@ -213,6 +215,13 @@ impl<T> Core<T> {
     #[must_use]
     pub fn metadata_error(&self) -> Option<&Error> {
         self.metadata_error.as_ref()
+    }
+
+    /// The level of a feature that the cluster has agreed on (KIP-584), as the brokers talked to have told; 0 while none
+    /// has named it.
+    #[must_use]
+    pub fn feature_level(&self, name: &str) -> i16 {
+        self.features.level(name)
     }
 
     /// A newer leader that came along with another answer (KIP-951). `true` when it was news.
@@ -315,6 +324,10 @@ impl<T> Core<T> {
                     if let Some(link) = self.links.get_mut(&key) {
                         link.failures = 0;
                         link.last_error = None;
+                        let versions = link.connection.as_ref().and_then(|c| c.versions());
+                        if let Some(versions) = versions {
+                            self.features.update(&versions.features);
+                        }
                     }
                 }
                 Received::Write(data) => self.actions.push_back(Action::Write { conn, data }),

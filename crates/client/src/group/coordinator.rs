@@ -1,4 +1,4 @@
-//! Which broker coordinates the group.
+//! Which broker coordinates a group, or a producer's transactions.
 
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::{FindCoordinatorRequest, FindCoordinatorResponse};
@@ -13,7 +13,9 @@ const VERSION_WITH_ONE_KEY: i16 = 3;
 /// Finds the coordinator and remembers it until it says that it is not.
 #[derive(Debug)]
 pub(crate) struct Coordinator {
+    /// The group's name, or the transactional id.
     group: String,
+    transactions: bool,
     node: Option<i32>,
     finding: bool,
     retry_at: u64,
@@ -27,6 +29,7 @@ impl Coordinator {
     pub(crate) fn new(group: String, retry: Backoff, request_timeout_ms: u64) -> Coordinator {
         Coordinator {
             group,
+            transactions: false,
             node: None,
             finding: false,
             retry_at: 0,
@@ -35,6 +38,11 @@ impl Coordinator {
             request_timeout_ms,
             last_error: None,
         }
+    }
+
+    /// The coordinator of a producer's transactions.
+    pub(crate) fn of_transactions(id: String, retry: Backoff, request_timeout_ms: u64) -> Coordinator {
+        Coordinator { transactions: true, ..Coordinator::new(id, retry, request_timeout_ms) }
     }
 
     /// The group's name.
@@ -57,8 +65,11 @@ impl Coordinator {
         if self.node.is_none() && !self.finding && self.retry_at <= now.mono_ms {
             self.finding = true;
             self.retry_at = 0;
-            let request =
-                FindCoordinatorRequest { key: self.group.clone(), ..FindCoordinatorRequest::default() };
+            let request = FindCoordinatorRequest {
+                key: self.group.clone(),
+                key_type: i8::from(self.transactions),
+                ..FindCoordinatorRequest::default()
+            };
             let spec = CallSpec::new(Target::Any, Lane::Control, self.request_timeout_ms)
                 .version_max(VERSION_WITH_ONE_KEY);
             core.call_with(now, spec, request, tag());
@@ -89,7 +100,8 @@ impl Coordinator {
                     self.last_error = None;
                     return Ok(());
                 }
-                Error::broker(code, format!("finding the coordinator of group '{}'", self.group))
+                let kind = if self.transactions { "transactional id" } else { "group" };
+                Error::broker(code, format!("finding the coordinator of {kind} '{}'", self.group))
             }
             Err(error) => error,
         };

@@ -22,8 +22,10 @@ const UNSUPPORTED: &[(&str, &str)] = &[
         "it configures Java's login modules; use sasl.username, sasl.password or sasl.oauthbearer.token",
     ),
     ("security.providers", "it configures Java"),
-    ("transactional.id", "transactions are not supported yet"),
-    ("transaction.", "transactions are not supported yet"),
+    (
+        "transaction.two.phase.commit.enable",
+        "a transaction ends by commit_transaction or abort_transaction alone, not by a coordinator outside of Kafka",
+    ),
     ("key.serializer", NO_SERIALIZERS),
     ("value.serializer", NO_SERIALIZERS),
     ("key.deserializer", NO_SERIALIZERS),

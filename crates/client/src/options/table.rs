@@ -145,6 +145,10 @@ options! {
         "Produce requests on their way to one broker at the same time; at most 5 with idempotence.";
     enable_idempotence: bool = "enable.idempotence", Kind::Bool, Some("true"), false,
         "Whether the broker drops what a retry sends twice. Off by itself when acks, retries or requests in flight are set to what it cannot go with.";
+    transactional_id: Option<String> = "transactional.id", Kind::Text, None, false,
+        "Makes the producer transactional: all that it sends belongs to transactions. The name must be its own: a second producer of the same name fences the first.";
+    transaction_timeout_ms: u32 = "transaction.timeout.ms", Kind::Int { min: 1, max: INT_MAX, unit: "ms" }, Some("60000"), false,
+        "How long a transaction may stay open before the broker aborts it; at most the broker's transaction.max.timeout.ms.";
     partitioner: Partitioner = "partitioner", Kind::Choice(&[
             "murmur2_random", "murmur2", "consistent_random", "consistent", "fnv1a_random", "fnv1a", "random", "sticky",
         ]), Some("murmur2_random"), true,
@@ -247,6 +251,14 @@ impl ProducerConfig {
         } else {
             None
         };
+        if config.transactional_id.is_some() {
+            if let Some((option, must)) = conflict {
+                return Err(Error::config(option, format!("it {must} with a transactional.id")));
+            }
+            if !config.enable_idempotence {
+                return Err(Error::config("enable.idempotence", "it must be true with a transactional.id"));
+            }
+        }
         if let (true, Some((option, must))) = (config.enable_idempotence, conflict) {
             if values.given("enable.idempotence") {
                 return Err(Error::config(option, format!("it {must} with enable.idempotence=true")));

@@ -111,7 +111,7 @@ fn what_kafka_knows_and_we_do_not_is_refused_with_the_reason() {
     for (name, reason) in [
         ("ssl.truststore.location", "ssl.ca.location"),
         ("sasl_login_class", "sasl.username"),
-        ("transactional.id", "transactions"),
+        ("transaction.two.phase.commit.enable", "outside of Kafka"),
         ("key.serializer", "Arrow"),
         ("compression.lz4.level", "one level"),
         ("partitioner.class", "Java class"),
@@ -180,6 +180,18 @@ fn idempotence_gives_way_unless_it_was_asked_for() {
         let (option, why) = refused(producer(&[conflict, ("enable.idempotence", "true")]));
         assert!(option == conflict.0 && why.contains("enable.idempotence"), "{why}");
         producer(&[conflict, ("enable.idempotence", "false")]).unwrap();
+    }
+}
+
+#[test]
+fn a_transactional_producer_is_idempotent() {
+    let p = producer(&[("transactional.id", "orders-1"), ("transaction_timeout_ms", "1500")]).unwrap();
+    assert_eq!((p.transactional_id.as_deref(), p.transaction_timeout_ms), (Some("orders-1"), 1500));
+    assert!(p.enable_idempotence);
+    assert_eq!(producer(&[]).unwrap().transaction_timeout_ms, 60_000);
+    for conflict in [("acks", "1"), ("retries", "0"), ("enable.idempotence", "false")] {
+        let (option, why) = refused(producer(&[conflict, ("transactional.id", "x")]));
+        assert!(option == conflict.0 && why.contains("transactional.id"), "{why}");
     }
 }
 

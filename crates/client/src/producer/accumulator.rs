@@ -144,6 +144,8 @@ pub(super) struct Dropped {
 enum Gate {
     #[default]
     Open,
+    /// Between transactions.
+    Shut(Error),
     Closed,
     Failed(Error),
 }
@@ -268,6 +270,7 @@ impl Accumulator {
     pub(super) fn topic_for_append(&mut self, name: &str) -> Result<u32, AppendError> {
         match &self.gate {
             Gate::Open => {}
+            Gate::Shut(error) => return Err(AppendError::Transaction(error.clone())),
             Gate::Closed => return Err(AppendError::Closed),
             Gate::Failed(error) => return Err(AppendError::Fatal(error.clone())),
         }
@@ -694,9 +697,25 @@ impl Accumulator {
         self.outstanding.first().is_none_or(|first| *first >= id)
     }
 
+    /// No appends until [`Self::reopen`]: callers are told the error.
+    pub(super) fn shut(&mut self, error: Error) {
+        if matches!(self.gate, Gate::Open | Gate::Shut(_)) {
+            self.gate = Gate::Shut(error);
+            // Whoever waits for a topic looks again, and is told.
+            self.signals.decided = true;
+        }
+    }
+
+    /// Appends are taken again.
+    pub(super) fn reopen(&mut self) {
+        if matches!(self.gate, Gate::Shut(_)) {
+            self.gate = Gate::Open;
+        }
+    }
+
     /// No more appends.
     pub(super) fn close(&mut self) {
-        if matches!(self.gate, Gate::Open) {
+        if matches!(self.gate, Gate::Open | Gate::Shut(_)) {
             self.gate = Gate::Closed;
         }
         self.end_waits();

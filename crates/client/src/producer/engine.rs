@@ -2,6 +2,7 @@
 
 mod ends;
 mod identity;
+mod transacting;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -17,7 +18,8 @@ use super::accumulator::{Accumulator, AccumulatorConfig};
 use super::appender::lock;
 use super::batch::{BatchId, PartitionKey, SealJob};
 use super::request::{Answers, Draft, Entry, VERSION_WITH_TOPIC_IDS, refusal};
-use super::sequence::Sending;
+use super::sequence::{Identity, Sending};
+use super::transaction::{Step, Transactions};
 use super::{BatchAck, ProducerCommand, ProducerEvent};
 use crate::core::{Backoff, CallSpec, Core, Expect, Lane, NoStream, Reply, Target};
 use crate::engine::{Action, ConnId, Consumed, Engine};
@@ -30,6 +32,8 @@ pub struct ProducerEngine {
     accumulator: Arc<Mutex<Accumulator>>,
     settings: Settings,
     identity: Asked,
+    /// Of a producer with a transactional id.
+    transaction: Option<Transactions>,
     /// Partitions that were ever sent to: their sequences outlive their batches.
     partitions: HashMap<PartitionKey, Sending>,
     /// Those of them with batches on their way.
@@ -78,16 +82,13 @@ struct Node {
 #[derive(Debug)]
 enum Tag {
     ProducerId,
+    Transaction(Step),
     Produce { node: i32, entries: Vec<Entry> },
 }
 
 impl ProducerEngine {
     /// A producer that has not connected yet, and what callers append to, through [`super::Appender`]. The same `seed`
     /// gives the same choices and jitter. Fails for a compression level that the codec does not have.
-    #[expect(
-        clippy::needless_pass_by_value,
-        reason = "an engine owns its options, whatever it does with them"
-    )]
     pub fn new(config: ProducerConfig, seed: u64) -> Result<(Self, Arc<Mutex<Accumulator>>), Error> {
         let accumulator = AccumulatorConfig::new(&config, seed);
         check_level(accumulator.codec, accumulator.level).map_err(|why| {
@@ -109,11 +110,22 @@ impl ProducerEngine {
                 max_ms: config.common.retry_backoff_max_ms,
             },
         };
+        let transactional = config.transactional_id.is_some();
+        if transactional {
+            lock(&accumulator).shut(Error::Usage("call init_transactions first".to_owned()));
+        }
         let engine = Self {
             // Kafka's producers always let the broker create what is missing, where it is so configured.
             core: Core::new(&config.common, true, seed),
             accumulator: accumulator.clone(),
-            identity: if settings.idempotent {
+            transaction: config.transactional_id.map(|id| {
+                let timeout_ms = config.transaction_timeout_ms;
+                Transactions::new(id, timeout_ms, settings.retry, settings.request_timeout_ms)
+            }),
+            identity: if transactional {
+                // It comes with `init_transactions`.
+                Asked::Waiting { failures: 0 }
+            } else if settings.idempotent {
                 Asked::NotBefore { at: 0, failures: 0 }
             } else {
                 Asked::Never
@@ -132,9 +144,18 @@ impl ProducerEngine {
         Ok((engine, accumulator))
     }
 
+    /// The id and epoch for what is sent from now on.
+    fn know(&mut self, identity: Identity) {
+        self.identity = Asked::Known(identity);
+    }
+
+    fn is_closed(&self) -> bool {
+        self.closing.as_ref().is_some_and(|closing| closing.closed)
+    }
+
     /// Does all that can be done now: takes replies in, learns, gives up what is late, sends what can be sent.
     fn pump(&mut self, now: Now) {
-        if self.closing.as_ref().is_some_and(|closing| closing.closed) {
+        if self.is_closed() {
             // Nothing is left that a flush could wait for.
             self.end_flushes(&lock(&self.accumulator.clone()));
             return;
@@ -142,6 +163,7 @@ impl ProducerEngine {
         let shared = self.accumulator.clone();
         let mut accumulator = lock(&shared);
         accumulator.engine_came();
+        let told = self.events.len();
         while let Some(reply) = self.core.poll_reply() {
             self.on_reply(now, &mut accumulator, reply);
         }
@@ -149,6 +171,7 @@ impl ProducerEngine {
         self.give_up_late(now, &mut accumulator);
         self.rewind();
         self.ask_identity(now, &accumulator);
+        self.drive_transaction(now, &mut accumulator, told);
         let jobs = accumulator.seal_due(now, |key, leader| self.sendable(now, key, leader));
         if !jobs.is_empty() {
             drop(accumulator);
@@ -163,6 +186,7 @@ impl ProducerEngine {
         while let Some(reply) = self.core.poll_reply() {
             self.on_reply(now, &mut accumulator, reply);
         }
+        self.drive_transaction(now, &mut accumulator, told);
         accumulator.sweep();
         self.tell_stalled(now, &mut accumulator);
         self.finish(now, &mut accumulator);
@@ -174,6 +198,7 @@ impl ProducerEngine {
     fn on_reply(&mut self, now: Now, accumulator: &mut Accumulator, reply: Reply<Tag>) {
         let version = reply.result.as_ref().ok().map(|(version, _)| *version);
         match reply.tag {
+            Tag::Transaction(_) => self.on_transaction_reply(now, reply),
             Tag::ProducerId => {
                 let (_, _, result) = reply.split::<InitProducerIdRequest>();
                 self.on_producer_id(now, accumulator, result);
@@ -306,7 +331,8 @@ impl ProducerEngine {
                     | ErrorCode::PRODUCER_FENCED
                     | ErrorCode::INVALID_PRODUCER_ID_MAPPING
             )
-        ) && self.identity.known() == sending.identity()
+        ) && self.transaction.is_none()
+            && self.identity.known() == sending.identity()
         {
             // Nobody shares the id of an idempotent producer, so the broker's memory of it is not to be trusted.
             self.identity = Asked::NotBefore { at: now.mono_ms, failures: 0 };
@@ -404,10 +430,12 @@ impl ProducerEngine {
     fn draft(&mut self, now: Now, accumulator: &mut Accumulator, keys: &[PartitionKey]) -> Draft {
         let identity = self.identity.known();
         let limit = self.settings.request_bytes_max;
+        let transactional = self.transaction.is_some();
         let mut draft = Draft::default();
         for &key in keys {
             let idempotent = self.settings.idempotent;
-            let sending = self.partitions.entry(key).or_insert_with(|| Sending::new(idempotent));
+            let sending =
+                self.partitions.entry(key).or_insert_with(|| Sending::new(idempotent, transactional));
             let again = sending.resend_size(now.mono_ms);
             let fresh = || accumulator.front_size(key).filter(|_| sending.can_take());
             let Some(size) = again.or_else(fresh) else { continue };
@@ -420,6 +448,11 @@ impl ProducerEngine {
                 (id, batch.stamp(stamp))
             } else {
                 if idempotent && identity.is_none() {
+                    continue;
+                }
+                if let Some(transaction) = &mut self.transaction
+                    && !transaction.may_send(key, &accumulator.topic_name(key))
+                {
                     continue;
                 }
                 let Some(taken) = accumulator.take_front(key) else { continue };
@@ -444,7 +477,11 @@ impl ProducerEngine {
         }
         let timeout_ms = i32::try_from(self.settings.request_timeout_ms).unwrap_or(i32::MAX);
         let fresh = draft.fresh;
-        let (request, entries) = draft.into_request(self.settings.acks, timeout_ms);
+        let (mut request, entries) = draft.into_request(self.settings.acks, timeout_ms);
+        if let Some(transaction) = &self.transaction {
+            spec = transaction.produce_spec(spec);
+            request.transactional_id = Some(transaction.id().to_owned());
+        }
         let sender = self.nodes.entry(node).or_default();
         sender.in_flight += 1;
         if fresh {
@@ -488,9 +525,11 @@ impl ProducerEngine {
                 self.fail_all(accumulator, &error);
                 result = Err(error);
             }
-            if accumulator.batches_outstanding() == 0 {
+            let in_time = closing.deadline_ms > now.mono_ms;
+            if accumulator.batches_outstanding() == 0 && !(in_time && self.transaction_is_ending()) {
                 self.end_flushes(accumulator);
                 self.core.close();
+                self.end_transaction_waits();
                 let ops = closing.ops.drain(..);
                 self.events.extend(ops.map(|op| ProducerEvent::Done { op, result: result.clone() }));
                 closing.closed = true;
@@ -504,6 +543,9 @@ impl ProducerEngine {
     }
 
     fn close(&mut self, now: Now, op: u64, timeout_ms: u64) {
+        if let Some(transaction) = &mut self.transaction {
+            transaction.close();
+        }
         let mut accumulator = lock(&self.accumulator);
         accumulator.close();
         accumulator.hurry();
@@ -550,7 +592,9 @@ impl ProducerEngine {
             _ => None,
         };
         let close = self.closing.as_ref().map(|closing| closing.deadline_ms);
-        retries.chain(throttles).chain(stalls).chain(sends).chain(identity).chain(close).min()
+        let transaction = self.transaction.as_ref().and_then(|transaction| transaction.poll_timeout(now));
+        let batches = retries.chain(throttles).chain(stalls).chain(sends);
+        batches.chain(identity).chain(close).chain(transaction).min()
     }
 }
 
@@ -569,6 +613,7 @@ impl Engine for ProducerEngine {
                 self.flushes.push_back((op, below));
             }
             ProducerCommand::Close { op, timeout_ms } => self.close(now, op, timeout_ms),
+            other => self.transaction_command(now, other),
         }
         self.pump(now);
     }

@@ -40,6 +40,8 @@ pub enum AppendError {
     },
     /// The topic cannot be written.
     Topic(Error),
+    /// A transactional producer takes records only while a transaction is open and nothing in it has failed.
+    Transaction(Error),
     /// The producer is closed.
     Closed,
     /// The producer cannot go on.
@@ -76,7 +78,7 @@ impl AppendError {
             Self::PartitionOutOfRange { topic, partition, partitions } => Error::Usage(format!(
                 "topic '{topic}' has no partition {partition}: it has {partitions}, counted from 0"
             )),
-            Self::Topic(error) | Self::Fatal(error) => error,
+            Self::Topic(error) | Self::Transaction(error) | Self::Fatal(error) => error,
             Self::Closed => Error::Closed,
         }
     }

@@ -21,8 +21,10 @@ mod sequence;
 #[cfg(test)]
 mod tests;
 mod topics;
+mod transaction;
 
 use crate::error::Error;
+use crate::partition::CommitOffset;
 
 pub use self::accumulator::{Accumulator, AccumulatorConfig, Appended, RecordRef};
 pub use self::appender::Appender;
@@ -31,6 +33,7 @@ pub use self::engine::ProducerEngine;
 pub use self::error::AppendError;
 pub use self::partitioner::{murmur2, partition_of_key};
 pub use self::rows::RowSpan;
+pub use crate::partition::GroupMetadata;
 
 /// What a producer's engine is asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,6 +58,54 @@ pub enum ProducerCommand {
         /// Milliseconds from now; 0 fails everything that is not done.
         timeout_ms: u64,
     },
+    /// Get the id and epoch of the transactional id; fences an older producer of it and aborts what that left open.
+    InitTransactions {
+        /// Comes back with the event.
+        op: u64,
+        /// How long the caller waits, milliseconds. The engine goes on behind it: asking again waits for the same.
+        timeout_ms: u64,
+    },
+    /// Open a transaction: records are taken from now on.
+    BeginTransaction {
+        /// Comes back with the event.
+        op: u64,
+    },
+    /// Commit a group's offsets as a part of the open transaction.
+    SendOffsets {
+        /// Comes back with the event.
+        op: u64,
+        /// The next offset to read of each partition.
+        offsets: Vec<CommitOffset>,
+        /// As whom.
+        group: GroupMetadata,
+        /// How long to try, milliseconds. After that the transaction can only be aborted.
+        timeout_ms: u64,
+    },
+    /// Commit the open transaction once all of its records are written, or abort it.
+    EndTransaction {
+        /// Comes back with the event.
+        op: u64,
+        /// Commit it; else abort it: records that are not on their way end with [`Error::Aborted`].
+        commit: bool,
+        /// How long the caller waits, milliseconds. The engine goes on behind it: asking again waits for the same.
+        timeout_ms: u64,
+    },
+}
+
+impl ProducerCommand {
+    /// The number that comes back with [`ProducerEvent::Done`]; `None` where nothing does.
+    #[must_use]
+    pub fn op(&self) -> Option<u64> {
+        match self {
+            Self::Wake | Self::Metadata { .. } => None,
+            Self::Flush { op }
+            | Self::Close { op, .. }
+            | Self::InitTransactions { op, .. }
+            | Self::BeginTransaction { op }
+            | Self::SendOffsets { op, .. }
+            | Self::EndTransaction { op, .. } => Some(*op),
+        }
+    }
 }
 
 /// What a producer's engine tells.
@@ -81,7 +132,7 @@ pub enum ProducerEvent {
     },
     /// Callers that were turned away with [`AppendError::NeedMetadata`] should look again.
     TopicsDecided,
-    /// A flush or close has ended.
+    /// A flush, a close or a step of a transaction has ended.
     Done {
         /// Of the command.
         op: u64,

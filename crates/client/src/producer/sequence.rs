@@ -77,6 +77,7 @@ pub(super) struct Ended {
 #[derive(Debug)]
 pub(super) struct Sending {
     idempotent: bool,
+    transactional: bool,
     /// What the partition's sequences count under; `None` before the first batch.
     identity: Option<Identity>,
     next_sequence: i32,
@@ -103,9 +104,10 @@ enum Trail {
 }
 
 impl Sending {
-    pub(super) fn new(idempotent: bool) -> Self {
+    pub(super) fn new(idempotent: bool, transactional: bool) -> Self {
         Self {
             idempotent,
+            transactional,
             identity: None,
             next_sequence: 0,
             next_ordinal: 0,
@@ -210,7 +212,8 @@ impl Sending {
     fn stamp(&self, out: &Outgoing) -> ProducerStamp {
         match self.identity {
             Some(Identity { id, epoch }) if self.idempotent => {
-                ProducerStamp { producer_id: id, epoch, base_sequence: out.sequence, transactional: false }
+                let base_sequence = out.sequence;
+                ProducerStamp { producer_id: id, epoch, base_sequence, transactional: self.transactional }
             }
             _ => ProducerStamp::NONE,
         }
@@ -222,6 +225,12 @@ impl Sending {
 
     pub(super) fn get(&self, id: BatchId) -> Option<&Outgoing> {
         self.pending.iter().find(|out| out.id == id)
+    }
+
+    /// Batches that wait to be sent again.
+    pub(super) fn waiting(&self) -> Vec<BatchId> {
+        let waiting = self.pending.iter().filter(|out| matches!(out.state, State::Waiting(_)));
+        waiting.map(|out| out.id).collect()
     }
 
     /// The broker has the batch: takes it out.

@@ -1,9 +1,11 @@
 //! The producer against scripted brokers on a fake clock.
 
+mod coordinator;
 mod ends;
 mod faults;
 mod order;
 mod partitioning;
 mod rows;
 mod split;
+mod transactions;
 mod world;

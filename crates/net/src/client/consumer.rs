@@ -6,7 +6,7 @@ use std::time::Duration;
 use arrow_array::RecordBatch;
 use headrace_client::consumer::{
     Assignment, CommitOffset, ConsumerCommand, ConsumerEngine, ConsumerEvent, ConsumerOutcome, FetchCache,
-    OffsetAt, Rows, SharedCache, StartAt, Taken, TopicPartition, lock,
+    GroupMetadata, OffsetAt, Rows, SharedCache, StartAt, Taken, TopicPartition, lock,
 };
 use headrace_client::error::{Error, Result};
 use headrace_client::options::ConsumerConfig;
@@ -232,6 +232,16 @@ impl ConsumerClient {
         let timeout_ms = self.timeout_ms(timeout);
         let command = |op| ConsumerCommand::Commit { op, offsets, timeout_ms };
         self.call("committing offsets", timeout, check, command).map(drop)
+    }
+
+    /// As whom this consumer commits: for a producer that commits its offsets in a transaction.
+    pub fn group_metadata(&self, check: Check<'_>) -> Result<GroupMetadata, CallError> {
+        match self.call("asking for the group's generation", None, check, |op| {
+            ConsumerCommand::GroupMetadata { op }
+        })? {
+            ConsumerOutcome::Group(metadata) => Ok(metadata),
+            other => Err(unexpected(&other)),
+        }
     }
 
     /// Looks up offsets: a timestamp, -1 latest, -2 earliest, -3 the largest timestamp.

@@ -1,12 +1,13 @@
 //! What callers ask for.
 
+use headrace_wire::errors::ErrorCode;
 use headrace_wire::time::Now;
 
 use super::ConsumerEngine;
 use crate::consumer::cache::lock;
-use crate::consumer::commits::{Asker, commits_of};
+use crate::consumer::commits::{Asker, Identity, commits_of};
 use crate::consumer::types::{
-    Assignment, CommitOffset, ConsumerCommand, ConsumerOutcome, StartAt, TopicPartition,
+    Assignment, CommitOffset, ConsumerCommand, ConsumerOutcome, GroupMetadata, StartAt, TopicPartition,
 };
 use crate::error::{Error, Result};
 
@@ -40,6 +41,10 @@ impl ConsumerEngine {
                 Err(error) => self.done(op, Err(error)),
             },
             ConsumerCommand::Commit { op, offsets, timeout_ms } => self.commit(now, op, offsets, timeout_ms),
+            ConsumerCommand::GroupMetadata { op } => {
+                let result = self.group_metadata();
+                self.done(op, result.map(ConsumerOutcome::Group));
+            }
             ConsumerCommand::ListOffsets { op, targets, timeout_ms } => {
                 self.topics_dirty = true;
                 self.lookups.ask(now, op, targets, timeout_ms);
@@ -55,6 +60,19 @@ impl ConsumerEngine {
             Some(_) => Ok(()),
             None => Err(Error::config("group.id", format!("it is needed for {what}"))),
         }
+    }
+
+    fn group_metadata(&self) -> Result<GroupMetadata> {
+        self.need_group("group_metadata")?;
+        let membership = self.membership.as_ref().and_then(|membership| {
+            let Identity { generation, member_id, instance_id } = membership.identity()?;
+            let group_id = membership.coordinator.group().to_owned();
+            Some(GroupMetadata { group_id, generation_id: generation, member_id, instance_id })
+        });
+        // A commit in the name of the generation before would be refused.
+        membership.ok_or_else(|| {
+            Error::broker(ErrorCode::REBALANCE_IN_PROGRESS, "the consumer is joining its group: poll on")
+        })
     }
 
     fn assign(&mut self, now: Now, partitions: Vec<Assignment>) -> Result<()> {

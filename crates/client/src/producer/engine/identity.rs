@@ -86,6 +86,10 @@ impl ProducerEngine {
 
     /// Gives partitions that have to start again an epoch that no broker has seen from them.
     pub(super) fn rewind(&mut self) {
+        if self.transaction.is_some() {
+            // Only the coordinator gives it a greater epoch, and only between transactions.
+            return;
+        }
         for key in self.busy.clone() {
             let Some(sending) = self.partitions.get_mut(&key) else { continue };
             if !sending.wants_rewind() {

@@ -10,7 +10,7 @@ use headrace_pool::{Lease, Waiting};
 use headrace_wire::compression::decompress;
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::frame::{decode_request_header, encode_response};
-use headrace_wire::messages::api_versions_response::ApiVersion;
+use headrace_wire::messages::api_versions_response::{ApiVersion, FinalizedFeatureKey};
 use headrace_wire::messages::metadata_response::{
     MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic,
 };
@@ -24,6 +24,7 @@ use headrace_wire::records::{BatchHeader, RecordIter, verify_crc};
 use headrace_wire::time::Now;
 use headrace_wire::uuid::Uuid;
 
+use super::coordinator::Coordinator;
 use crate::engine::{Action, ConnId, Engine};
 use crate::error::Error;
 use crate::options::ProducerConfig;
@@ -64,6 +65,10 @@ pub(super) struct Log {
     producers: HashMap<i64, Remembered>,
     /// (epoch, base sequence) of each batch that was appended.
     pub(super) stamps: Vec<(i16, i32)>,
+    /// Records of the transaction that is open.
+    pub(super) open: Vec<String>,
+    /// What a reader of committed records sees.
+    pub(super) committed: Vec<String>,
 }
 
 #[derive(Debug, Default)]
@@ -99,6 +104,7 @@ pub(super) struct World {
     pub(super) events: Vec<ProducerEvent>,
     /// Node and batches of each Produce request that was served.
     pub(super) served: Vec<(i32, usize)>,
+    pub(super) coordinator: Coordinator,
     connections: BTreeMap<ConnId, Connection>,
     woken: Arc<Mutex<bool>>,
     next_identity: i64,
@@ -136,6 +142,7 @@ impl World {
             produce_version_max: i16::MAX,
             events: Vec::new(),
             served: Vec::new(),
+            coordinator: Coordinator::default(),
             connections: BTreeMap::new(),
             woken,
             next_identity: 100,
@@ -274,7 +281,7 @@ impl World {
         self.settle();
     }
 
-    fn drop_connection(&mut self, conn: ConnId) {
+    pub(super) fn drop_connection(&mut self, conn: ConnId) {
         self.connections.remove(&conn);
         self.engine.handle_closed(self.now, conn, "connection reset".to_owned());
     }
@@ -313,6 +320,11 @@ impl World {
                 self.answer::<MetadataRequest>(conn, version, id, &response);
             }
             ApiKey::InitProducerId => {
+                let request = InitProducerIdRequest::decode(version, &mut reader).unwrap();
+                if request.transactional_id.is_some() {
+                    self.init_transactional(conn, version, id, &request);
+                    return true;
+                }
                 self.next_identity += 1;
                 let said = self.identities.pop_front().unwrap_or(Ok((self.next_identity, 0)));
                 let (producer_id, producer_epoch) = said.unwrap_or((-1, -1));
@@ -325,12 +337,12 @@ impl World {
                 let request = ProduceRequest::decode(version, &mut reader).unwrap();
                 self.produce(conn, node, version, id, &request);
             }
-            other => panic!("a producer asked for {other:?}"),
+            key => self.coordinate(conn, key, (version, id), &mut reader),
         }
         true
     }
 
-    fn answer<R: Request>(&mut self, conn: ConnId, version: i16, id: i32, response: &R::Response) {
+    pub(super) fn answer<R: Request>(&mut self, conn: ConnId, version: i16, id: i32, response: &R::Response) {
         let bytes = encode_response::<R>(version, id, response).unwrap().to_bytes().unwrap();
         let consumed = self.engine.handle_bytes(self.now, conn, &bytes);
         assert_eq!(consumed.bytes, bytes.len());
@@ -346,7 +358,18 @@ impl World {
             };
             ApiVersion { api_key: key.code(), min_version: versions.min, max_version: max }
         });
-        ApiVersionsResponse { api_keys: keys.collect(), ..Default::default() }
+        let level = if self.coordinator.implicit { 2 } else { 1 };
+        let feature = FinalizedFeatureKey {
+            name: "transaction.version".to_owned(),
+            max_version_level: level,
+            min_version_level: level,
+        };
+        ApiVersionsResponse {
+            api_keys: keys.collect(),
+            finalized_features_epoch: 7,
+            finalized_features: vec![feature],
+            ..Default::default()
+        }
     }
 
     fn metadata(&self) -> MetadataResponse {
@@ -399,7 +422,10 @@ impl World {
                     _ if self.leaders[index] != Some(node) => Err(ErrorCode::NOT_LEADER_OR_FOLLOWER),
                     // Kafka looks at the size before it looks at the sequence.
                     _ if batch.len() > self.batch_bytes_max => Err(ErrorCode::MESSAGE_TOO_LARGE),
-                    _ => self.logs[index].append(&batch),
+                    _ => self
+                        .coordinator
+                        .check(request, version, data.index, &batch)
+                        .and_then(|()| self.logs[index].append(&batch)),
                 };
                 let said = match fault {
                     Fault::AppendThenSay(code) => Err(code),
@@ -519,7 +545,11 @@ impl Log {
         decompress(header.codec().unwrap(), &batch[BatchHeader::LEN..], 1 << 24, &mut plain).unwrap();
         for record in RecordIter::new(&header, &plain).unwrap() {
             let value = record.unwrap().value.unwrap_or_default().to_vec();
-            self.values.push(String::from_utf8(value).unwrap());
+            let value = String::from_utf8(value).unwrap();
+            if header.is_transactional() {
+                self.open.push(value.clone());
+            }
+            self.values.push(value);
         }
         Ok(base_offset)
     }
