@@ -28,6 +28,14 @@ COMMON: Final = frozenset(
         "receive.buffer.bytes",
         "send.buffer.bytes",
         "security.protocol",
+        "ssl.ca.location",
+        "ssl.certificate.location",
+        "ssl.key.location",
+        "ssl.endpoint.identification.algorithm",
+        "sasl.mechanism",
+        "sasl.username",
+        "sasl.password",
+        "sasl.oauthbearer.token",
     }
 )
 """What every client takes (docs/options.md, "All clients")."""
