@@ -10,9 +10,10 @@ use headrace_client::engine::{ConnId, Engine};
 use headrace_client::error::Error;
 use headrace_client::options::ProducerConfig;
 use headrace_client::producer::{
-    AppendError, Appender, BatchAck, BatchId, ProducerCommand, ProducerEngine, ProducerEvent, RecordRef,
+    AppendError, Appender, BatchAck, BatchId, Grant, Place, ProducerCommand, ProducerEngine, ProducerEvent,
+    RecordRef,
 };
-use headrace_pool::{Lease, PoolError, Waiting};
+use headrace_pool::PoolError;
 use headrace_wire::time::Now;
 
 use crate::plan::{ProducerPlan, Step};
@@ -56,7 +57,7 @@ struct Operation {
 enum State {
     Ready,
     Sleeping { until: u64 },
-    Memory { place: Waiting, bell: Arc<Bell>, looked: bool },
+    Memory { place: Place, bell: Arc<Bell>, looked: bool },
     Metadata { seen: u64 },
     Operation { op: u64 },
     Done,
@@ -68,7 +69,7 @@ struct Caller {
     /// The record that is to be appended, and the end of all waiting for it.
     record: Option<usize>,
     deadline: Option<u64>,
-    lease: Option<Lease>,
+    grant: Option<Grant>,
 }
 
 /// Tells the simulation that a caller's wait for memory is over.
@@ -137,7 +138,7 @@ impl Producer {
             state: State::Ready,
             record: None,
             deadline: None,
-            lease: None,
+            grant: None,
         });
         Ok(Self {
             engine,
@@ -205,7 +206,7 @@ impl Producer {
                         Poll::Ready(Ok(_)) if *looked && !bell.rung.load(Ordering::Relaxed) => {
                             return Err(format!("caller {number} was given memory and not woken"));
                         }
-                        Poll::Ready(Ok(lease)) => self.callers[number].lease = Some(lease),
+                        Poll::Ready(Ok(grant)) => self.callers[number].grant = Some(grant),
                         Poll::Ready(Err(PoolError::Closed)) => {}
                         Poll::Ready(Err(why)) => self.refuse(number, now, why.to_string())?,
                     }
@@ -276,7 +277,7 @@ impl Producer {
         let mut placed = None;
         let result = self
             .appender
-            .append_record(now, &asked, caller.lease.take(), |batch, index| placed = Some((batch, index)));
+            .append_record(now, &asked, caller.grant.take(), |batch, index| placed = Some((batch, index)));
         let until = *caller.deadline.get_or_insert(now.mono_ms + self.plan.max_block_ms);
         if result.is_err() && placed.is_some() {
             return Err(format!("record {at} was placed and refused"));
@@ -310,7 +311,7 @@ impl Producer {
     fn refuse(&mut self, number: usize, now: Now, why: String) -> Result<(), String> {
         let caller = &mut self.callers[number];
         let (record, deadline) = (caller.record.take(), caller.deadline.take());
-        caller.lease = None;
+        caller.grant = None;
         let late = now.mono_ms.saturating_sub(deadline.unwrap_or(u64::MAX));
         if late > SLACK_MS {
             return Err(format!("an append took {late} ms longer than max.block.ms"));

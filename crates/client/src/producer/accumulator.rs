@@ -11,11 +11,13 @@ use headrace_wire::time::Now;
 
 use super::batch::{BatchId, Body, PartitionKey, SealJob, Sealed, Slot};
 use super::error::AppendError;
+use super::place::Place;
 use super::pressure::Pressure;
 use super::queue::{Queue, Stand};
+use super::shares::{Charge, Shares};
 use super::topics::{TOPICS_MAX, TopicState, Topics};
 use crate::error::Error;
-use crate::options::{CompressionType, Partitioner, ProducerConfig};
+use crate::options::{BrokerShare, CompressionType, Partitioner, ProducerConfig};
 
 /// Most bytes that a record has around key, value and headers.
 const RECORD_OVERHEAD_BYTES: usize = 36;
@@ -35,6 +37,8 @@ pub struct AccumulatorConfig {
     pub buffer_bytes: u64,
     /// `buffer.memory.allocation.strategy`.
     pub strategy: AllocationStrategy,
+    /// `buffer.memory.broker.share`: what batches for one broker may hold of it, where there are several.
+    pub broker_share: BrokerShare,
     /// `compression.type`.
     pub codec: Codec,
     /// `compression.<type>.level`; `None` is the codec's own default.
@@ -69,6 +73,7 @@ impl AccumulatorConfig {
             request_bytes_max: config.max_request_size as usize,
             buffer_bytes: config.buffer_memory,
             strategy: config.buffer_memory_allocation_strategy,
+            broker_share: config.buffer_memory_broker_share,
             codec,
             level,
             delivery_timeout_ms: config.delivery_timeout_ms,
@@ -175,8 +180,9 @@ pub struct Accumulator {
     gate: Gate,
     topics: Topics,
     queue: Queue,
-    /// Batches that are not done, sent ones included, with the bytes that they took no more of when they ended.
-    outstanding: BTreeMap<BatchId, u64>,
+    /// Batches that are not done, sent ones included, with what they count for in their broker's share.
+    outstanding: BTreeMap<BatchId, Charge>,
+    shares: Shares,
     pressure: Pressure,
     next_id: u64,
     /// When the last batch was opened: no later one is older.
@@ -193,12 +199,14 @@ impl Accumulator {
     /// An accumulator with no topics.
     #[must_use]
     pub fn new(config: AccumulatorConfig) -> Self {
+        let pool = PoolConfig {
+            buffer_bytes: config.buffer_bytes,
+            batch_bytes: config.batch_bytes,
+            strategy: config.strategy,
+        };
         Self {
-            pool: BufferPool::new(PoolConfig {
-                buffer_bytes: config.buffer_bytes,
-                batch_bytes: config.batch_bytes,
-                strategy: config.strategy,
-            }),
+            shares: Shares::new(&pool, config.broker_share),
+            pool: BufferPool::new(pool),
             topics: Topics::new(config.seed, config.adaptive),
             config,
             gate: Gate::Open,
@@ -226,6 +234,19 @@ impl Accumulator {
         self.outstanding.len()
     }
 
+    /// Bytes of memory that batches for each broker hold, by its node id; `None`: for partitions without a leader.
+    #[must_use]
+    pub fn broker_bytes(&self) -> BTreeMap<Option<i32>, u64> {
+        let held = self.shares.held().into_iter();
+        held.map(|(node, chunks)| (node, self.pool.config().bytes_of(chunks))).collect()
+    }
+
+    /// Callers that wait for memory, or for a broker's share of it.
+    #[must_use]
+    pub fn callers_waiting(&self) -> usize {
+        self.pool.waiting() + self.shares.waiting()
+    }
+
     /// Number of partitions of a topic, once a broker has told it.
     #[must_use]
     pub fn partition_count(&self, topic: &str) -> Option<u32> {
@@ -235,6 +256,15 @@ impl Accumulator {
 
     pub(super) fn config(&self) -> &AccumulatorConfig {
         &self.config
+    }
+
+    /// What batches for each broker hold.
+    pub(super) fn shares(&self) -> &Shares {
+        &self.shares
+    }
+
+    pub(super) fn shares_mut(&mut self) -> &mut Shares {
+        &mut self.shares
     }
 
     // ---- callers ----
@@ -385,9 +415,17 @@ impl Accumulator {
     ) -> Result<(), AppendError> {
         self.check_size(key, bytes)?;
         let batch_bytes = self.config.batch_bytes;
-        if let Some(Slot { body: Body::Open(builder), .. }) = self.open_slot(key) {
+        let partition = self.topics.partition_mut(key);
+        let leader = partition.leader;
+        if let Some(Slot { id, body: Body::Open(builder), .. }) = partition.slots.back_mut() {
             let room = builder.estimated_size().saturating_add(bytes) <= batch_bytes;
-            if room && builder.reserve_from(lease, bytes) {
+            let missing = builder.chunks_missing(bytes);
+            let share = missing == 0 || self.shares.admits(leader, missing);
+            if room && share && builder.reserve_from(lease, bytes) {
+                if missing > 0 {
+                    let (id, chunks) = (*id, builder.chunks());
+                    self.charge(id, chunks);
+                }
                 return Ok(());
             }
             self.seal_last(key);
@@ -396,10 +434,16 @@ impl Accumulator {
         let all =
             usize::try_from(self.config.buffer_bytes / self.pool.config().bytes_of(1)).unwrap_or(usize::MAX);
         let chunks = self.pool.config().chunks_to_open(bytes.saturating_add(BatchHeader::LEN)).min(all);
+        if !self.shares.admits(leader, chunks) {
+            // A caller that waits holds no memory.
+            lease.shrink_to(0);
+            let wish = self.pool.config().chunks_for(wish);
+            return Err(self.wait_for_share(now, leader, (chunks, wish)));
+        }
         let mut own = self.pool.empty_lease();
         let missing = chunks - lease.move_to(&mut own, chunks);
         if missing > 0 && !own.try_grow(missing) {
-            // A caller that waits holds nothing.
+            // A caller that waits holds no memory.
             drop(own);
             lease.shrink_to(0);
             let quarter = usize::try_from(self.config.buffer_bytes / 4).unwrap_or(usize::MAX);
@@ -413,15 +457,17 @@ impl Accumulator {
     fn open_batch(&mut self, now: Now, key: PartitionKey, lease: Lease) {
         let id = BatchId::new(self.next_id);
         self.next_id += 1;
-        self.outstanding.insert(id, 0);
         // Callers read the clock before they have the lock.
         self.opened_ms = self.opened_ms.max(now.mono_ms);
         let created_ms = self.opened_ms;
         let due_ms = created_ms.saturating_add(self.config.linger_ms);
         self.signals.news |= self.looks_at.is_none_or(|at| due_ms < at);
         let builder = BatchBuilder::with_lease(self.config.batch_bytes, lease);
-        let slots = &mut self.topics.partition_mut(key).slots;
-        slots.push_back(Slot { id, created_ms, body: Body::Open(builder) });
+        let partition = self.topics.partition_mut(key);
+        let mut charge = Charge::new(key, partition.leader);
+        self.shares.set(&mut charge, builder.chunks());
+        self.outstanding.insert(id, charge);
+        partition.slots.push_back(Slot { id, created_ms, body: Body::Open(builder) });
         self.front_changed(key);
     }
 
@@ -440,17 +486,33 @@ impl Accumulator {
         if partition.slots.back().is_some_and(empty)
             && let Some(slot) = partition.slots.pop_back()
         {
-            self.outstanding.remove(&slot.id);
+            self.done(slot.id);
             self.front_changed(key);
         }
     }
 
-    /// Takes a place in the pool's queue, for so many chunks.
+    /// The batch has so many chunks now.
+    pub(super) fn charge(&mut self, id: BatchId, chunks: usize) {
+        if let Some(charge) = self.outstanding.get_mut(&id) {
+            self.shares.set(charge, chunks);
+        }
+    }
+
+    /// Takes a place in the queue for a leader's share: for so many chunks, or as many as wished if that is modest.
+    fn wait_for_share(&mut self, now: Now, leader: Option<i32>, chunks: (usize, usize)) -> AppendError {
+        self.signals.news = true;
+        match self.shares.wait(leader, chunks, Duration::from_millis(now.mono_ms)) {
+            Ok((waiting, line)) => AppendError::Full(Place::for_share(waiting, line, self.shares.share())),
+            Err(_) => AppendError::Closed,
+        }
+    }
+
+    /// Takes a place in the pool's queue, for so many chunks. The caller's permits are kept meanwhile.
     fn full(&mut self, now: Now, chunks: usize) -> AppendError {
         // The engine sends open batches before their time while somebody waits.
         self.signals.news = true;
         match self.pool.wait(chunks, Duration::from_millis(now.mono_ms)) {
-            Ok(waiting) => AppendError::Full(waiting),
+            Ok(waiting) => AppendError::Full(Place::for_memory(waiting, self.shares.take_brought())),
             // More than all memory was seen before, so the pool is closed.
             Err(_) => AppendError::Closed,
         }
@@ -502,9 +564,9 @@ impl Accumulator {
         let Body::Open(builder) = std::mem::replace(&mut slot.body, Body::Sealing { records }) else {
             return None;
         };
-        let bytes = self.pool.config().bytes_of(self.pool.config().chunks_for(builder.estimated_size()));
-        self.pressure.ended(bytes);
-        self.outstanding.insert(id, bytes);
+        if let Some(charge) = self.outstanding.get_mut(&id) {
+            self.shares.ended(charge);
+        }
         self.front_changed(key);
         Some(SealJob { key, id, builder, codec: self.config.codec, level: self.config.level })
     }
@@ -528,8 +590,19 @@ impl Accumulator {
         let Some(slot) = self.topics.partition_mut(key).slots.iter_mut().find(|slot| slot.id == id) else {
             return;
         };
+        // What packing has saved is another's.
+        let chunks = match &body {
+            Body::Closed(batch) => {
+                self.pool.config().chunks_for(batch.size().saturating_sub(BatchHeader::LEN))
+            }
+            _ => 0,
+        };
         slot.body = body;
         self.signals.news = true;
+        if let Some(charge) = self.outstanding.get_mut(&id) {
+            let chunks = chunks.min(charge.chunks());
+            self.shares.set(charge, chunks);
+        }
     }
 
     // ---- the engine ----
@@ -586,6 +659,15 @@ impl Accumulator {
         self.signals.decided |= self.topics.set_error(topic, error);
     }
 
+    /// Takes over for whom memory is held, once leaders have changed.
+    pub(super) fn settle_shares(&mut self) {
+        if self.topics.take_moved() {
+            let topics = &self.topics;
+            let leader_of = |key| topics.partition(key).leader;
+            self.shares.settle(&topics.leaders(), self.outstanding.values_mut(), leader_of);
+        }
+    }
+
     /// Brokers that have taken no batch for long: their partitions get no records that may go elsewhere.
     pub(super) fn set_stalled(&mut self, nodes: BTreeSet<i32>) {
         self.topics.set_stalled(nodes);
@@ -619,33 +701,34 @@ impl Accumulator {
         now: Now,
         sendable: impl Fn(PartitionKey, Option<i32>) -> bool,
     ) -> Vec<SealJob> {
-        let mut relief = self.pressure.relief(now.mono_ms, self.pool.lacking());
+        let lacking =
+            self.pool.config().chunks_for(usize::try_from(self.pool.lacking()).unwrap_or(usize::MAX));
+        let mut relief = self.pressure.relief(now.mono_ms, lacking, self.shares.on_way());
+        let mut by_leader = self.shares.relief(now.mono_ms);
         let mut due = Vec::new();
         for (id, key) in self.queue.open() {
             let in_time = id < self.hurry_below || self.due_ms(key) <= now.mono_ms;
-            if !in_time && relief == 0 {
+            if !in_time && relief == 0 && by_leader.is_empty() {
                 break;
             }
-            if sendable(key, self.topics.partition(key).leader) {
-                relief = relief.saturating_sub(self.bytes_held_open(key));
-                due.push(key);
+            let leader = self.topics.partition(key).leader;
+            let early = relief > 0 || by_leader.contains_key(&leader);
+            if !(in_time || early) || !sendable(key, leader) {
+                continue;
             }
+            let chunks = self.outstanding.get(&id).map_or(0, Charge::chunks);
+            relief = relief.saturating_sub(chunks);
+            if let Some(lacking) = by_leader.get_mut(&leader) {
+                *lacking = lacking.saturating_sub(chunks);
+                if *lacking == 0 {
+                    by_leader.remove(&leader);
+                }
+            }
+            due.push(key);
         }
         let mut jobs = self.take_jobs();
         jobs.extend(due.into_iter().filter_map(|key| self.seal(key, 0)));
         jobs
-    }
-
-    /// Memory of the partition's first batch while it is open.
-    fn bytes_held_open(&self, key: PartitionKey) -> u64 {
-        let pool = self.pool.config();
-        let chunks = match self.topics.partition(key).slots.front() {
-            Some(Slot { body: Body::Open(builder), .. }) => {
-                pool.chunks_to_open(builder.estimated_size()).max(1)
-            }
-            _ => 0,
-        };
-        pool.bytes_of(chunks)
     }
 
     /// Bytes of the partition's first batch, if it is ready to be sent.
@@ -724,21 +807,31 @@ impl Accumulator {
         // What cannot be sent is looked at when something changes.
         let linger = open.find(|key| sendable(*key, self.topics.partition(*key).leader));
         let linger = linger.map(|key| self.due_ms(key));
-        let relief = self.pressure.deadline().filter(|_| oldest.is_some());
+        let relief = self.pressure.deadline().into_iter().chain(self.shares.deadlines());
+        let relief = relief.filter(|_| oldest.is_some());
         self.looks_at = waiting.chain(linger).chain(relief).min();
         self.looks_at
     }
 
     /// A batch is done.
     pub(super) fn done(&mut self, id: BatchId) {
-        if let Some(bytes) = self.outstanding.remove(&id) {
-            self.pressure.done(bytes);
+        if let Some(mut charge) = self.outstanding.remove(&id) {
+            self.shares.set(&mut charge, 0);
+            self.pressure.done();
         }
     }
 
-    /// A batch that was taken has become two, this one and the one that it is known by already.
-    pub(super) fn split_off(&mut self, rest: BatchId) {
-        self.outstanding.insert(rest, 0);
+    /// A batch that was taken has become two. The rest ends last, and the memory is held until then.
+    pub(super) fn split_off(&mut self, id: BatchId, rest: BatchId) {
+        if let Some(charge) = self.outstanding.get_mut(&id) {
+            let charge = charge.take();
+            self.outstanding.insert(rest, charge);
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn check_shares(&self) {
+        self.shares.check(self.outstanding.values(), |key| self.leader(key));
     }
 
     /// Ends the waiting of open batches; the id returned is above all of them.
@@ -782,8 +875,10 @@ impl Accumulator {
         self.end_waits();
     }
 
-    fn end_waits(&mut self) {
+    /// Ends all waits for memory, also later ones.
+    pub fn end_waits(&mut self) {
         self.signals.decided = true;
         self.pool.close();
+        self.shares.close();
     }
 }
