@@ -127,7 +127,7 @@ options! {
         Kind::Choice(&["full", "incremental"]), Some("full"), false,
         "What an open batch takes of it: all of batch.size (full), or what its records need, in chunks of 16 KiB (incremental; KIP-1332), which leaves room for more partitions.";
     max_block_ms: u64 = "max.block.ms", ms(0), Some("60000"), false,
-        "How long a send may wait for memory and for the topic's metadata, both together.";
+        "How long a send may wait for memory, and its record for the topic's metadata; for rows of Arrow data both together.";
     max_request_size: u32 = "max.request.size", bytes(1, INT_MAX), Some("1048576"), false,
         "The largest Produce request, and so the largest record, before compression.";
     compression_type: CompressionType = "compression.type",

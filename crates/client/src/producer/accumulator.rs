@@ -1,5 +1,7 @@
 //! Open batches by partition: what callers' threads fill and the engine empties.
 
+mod parked;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,6 +11,8 @@ use headrace_wire::compression::Codec;
 use headrace_wire::records::{BatchBuilder, BatchHeader, ClosedBatch, Header, RecordError};
 use headrace_wire::time::Now;
 
+use self::parked::Parked;
+pub use self::parked::Told;
 use super::batch::{BatchId, Body, PartitionKey, SealJob, Sealed, Slot};
 use super::error::AppendError;
 use super::topics::{TOPICS_MAX, TopicState, Topics};
@@ -39,6 +43,8 @@ pub struct AccumulatorConfig {
     pub level: Option<i32>,
     /// `delivery.timeout.ms`: how long a batch may take from its first record to its end.
     pub delivery_timeout_ms: u64,
+    /// `max.block.ms`, and at most `delivery.timeout.ms`: how long a record waits for its topic to become known.
+    pub parked_timeout_ms: u64,
     /// `partitioner`, and with `partitioner.ignore.keys` one that looks at no key.
     pub partitioner: Partitioner,
     /// `partitioner.adaptive.partitioning.enable`: longer queues get fewer of the records that may go anywhere.
@@ -70,6 +76,7 @@ impl AccumulatorConfig {
             codec,
             level,
             delivery_timeout_ms: config.delivery_timeout_ms,
+            parked_timeout_ms: config.max_block_ms.min(config.delivery_timeout_ms),
             partitioner: if config.partitioner_ignore_keys {
                 Partitioner::Sticky
             } else {
@@ -174,7 +181,9 @@ pub struct Accumulator {
     topics: Topics,
     /// Partitions with slots.
     active: Vec<PartitionKey>,
-    /// Batches that are not done, sent ones included.
+    /// Records of topics that are not known.
+    parked: Parked,
+    /// Batches that are not done, sent ones included, and parked records.
     outstanding: BTreeSet<BatchId>,
     next_id: u64,
     /// Open batches below this id are not waited for (flush).
@@ -197,6 +206,7 @@ impl Accumulator {
             config,
             gate: Gate::Open,
             active: Vec::new(),
+            parked: Parked::new(),
             outstanding: BTreeSet::new(),
             next_id: 0,
             hurry_below: BatchId::new(0),
@@ -211,7 +221,7 @@ impl Accumulator {
         &self.pool
     }
 
-    /// Batches that are not done.
+    /// Batches that are not done, and records that wait for their topic to become known.
     #[must_use]
     pub fn batches_outstanding(&self) -> usize {
         self.outstanding.len()
@@ -220,8 +230,8 @@ impl Accumulator {
     /// Number of partitions of a topic, once a broker has told it.
     #[must_use]
     pub fn partition_count(&self, topic: &str) -> Option<u32> {
-        let topic = self.topics.get(self.topics.place(topic)?);
-        matches!(topic.state, TopicState::Ready).then_some(topic.count)
+        let topic = self.topics.place(topic)?;
+        self.is_ready(topic).then_some(self.topics.get(topic).count)
     }
 
     pub(super) fn config(&self) -> &AccumulatorConfig {
@@ -237,11 +247,22 @@ impl Accumulator {
         record: &RecordRef<'_>,
         lease: &mut Lease,
     ) -> Result<(BatchId, u32), AppendError> {
-        let topic = self.topic_for_append(record.topic)?;
+        let topic = self.topic_for_append(now, record.topic)?;
         let bytes = record.bytes_max();
-        let (key, sticky) = self.choose(topic, record.partition, record.key, bytes)?;
+        let place = self.choose(topic, record.partition, record.key, bytes)?;
         let timestamp = record.timestamp_ms.unwrap_or(now.wall_ms);
-        self.make_room(now, key, (bytes, bytes), lease)?;
+        self.make_room(now, place.0, (bytes, bytes), lease)?;
+        self.put_record(record, timestamp, place, bytes)
+    }
+
+    /// Encodes a record into its partition's open batch, which has room for it.
+    fn put_record(
+        &mut self,
+        record: &RecordRef<'_>,
+        timestamp: i64,
+        (key, sticky): (PartitionKey, bool),
+        bytes: usize,
+    ) -> Result<(BatchId, u32), AppendError> {
         let slot = self.open_slot(key).ok_or(AppendError::Closed)?;
         let Body::Open(builder) = &mut slot.body else { return Err(AppendError::Closed) };
         let index = builder.records();
@@ -253,7 +274,7 @@ impl Accumulator {
         let (id, grown) = (slot.id, builder.estimated_size() - before);
         let ended = self.seal_if_full(key);
         if sticky {
-            self.count_sticky(topic, grown, ended);
+            self.count_sticky(key.topic, grown, ended);
         }
         Ok((id, index))
     }
@@ -266,8 +287,8 @@ impl Accumulator {
         wake
     }
 
-    /// The topic's index, if records can be appended to it.
-    pub(super) fn topic_for_append(&mut self, name: &str) -> Result<u32, AppendError> {
+    /// The topic's index, if records can be appended to it now, behind those that were parked.
+    pub(super) fn topic_for_append(&mut self, now: Now, name: &str) -> Result<u32, AppendError> {
         match &self.gate {
             Gate::Open => {}
             Gate::Shut(error) => return Err(AppendError::Transaction(error.clone())),
@@ -279,6 +300,10 @@ impl Accumulator {
                 "a producer writes to at most {TOPICS_MAX} topics; '{name}' would be one more"
             ))));
         };
+        if self.parked.has(index) && self.is_ready(index) && !self.place_parked(now, index) {
+            // They wait for memory, and what comes behind them does too.
+            return Err(self.full(now, 1));
+        }
         let topic = self.topics.get(index);
         match &topic.state {
             TopicState::Ready => Ok(index),
@@ -289,6 +314,10 @@ impl Accumulator {
                 Err(AppendError::NeedMetadata { topic: name.to_owned(), last })
             }
         }
+    }
+
+    fn is_ready(&self, topic: u32) -> bool {
+        matches!(self.topics.get(topic).state, TopicState::Ready)
     }
 
     /// The topic's index; a new topic is one that the engine will ask for.
@@ -383,10 +412,15 @@ impl Accumulator {
             }
             self.seal_last(key);
         }
+        let opening = bytes.saturating_add(BatchHeader::LEN);
+        // Parked records open batches in what they hold already, also with `full`.
+        let chunks = if self.parked.is_placing() {
+            self.pool.config().chunks_for(opening)
+        } else {
+            self.pool.config().chunks_to_open(opening)
+        };
         // With `full`, a batch.size beyond buffer.memory is all of that.
-        let all =
-            usize::try_from(self.config.buffer_bytes / self.pool.config().bytes_of(1)).unwrap_or(usize::MAX);
-        let chunks = self.pool.config().chunks_to_open(bytes.saturating_add(BatchHeader::LEN)).min(all);
+        let chunks = chunks.min(self.chunks_in_all());
         let mut own = self.pool.empty_lease();
         let missing = chunks - lease.move_to(&mut own, chunks);
         if missing > 0 && !own.try_grow(missing) {
@@ -401,14 +435,21 @@ impl Accumulator {
         Ok(())
     }
 
+    /// Chunks of all of `buffer.memory`.
+    fn chunks_in_all(&self) -> usize {
+        usize::try_from(self.config.buffer_bytes / self.pool.config().bytes_of(1)).unwrap_or(usize::MAX)
+    }
+
     fn open_batch(&mut self, now: Now, key: PartitionKey, lease: Lease) {
-        let id = BatchId::new(self.next_id);
-        self.next_id += 1;
+        let (id, created_ms) = self.parked.take_opening().unwrap_or_else(|| {
+            self.next_id += 1;
+            (BatchId::new(self.next_id - 1), now.mono_ms)
+        });
         self.outstanding.insert(id);
         self.signals.news = true;
         let builder = BatchBuilder::with_lease(self.config.batch_bytes, lease);
         let partition = self.topics.partition_mut(key);
-        partition.slots.push_back(Slot { id, created_ms: now.mono_ms, body: Body::Open(builder) });
+        partition.slots.push_back(Slot { id, created_ms, body: Body::Open(builder) });
         if !partition.active {
             partition.active = true;
             self.active.push(key);
@@ -673,7 +714,7 @@ impl Accumulator {
             };
             Some(slot.created_ms.saturating_add(wait))
         });
-        deadlines.min()
+        deadlines.chain(self.parked.deadline(self.config.parked_timeout_ms)).min()
     }
 
     /// A batch that was taken is done.
@@ -729,7 +770,10 @@ impl Accumulator {
 
     fn end_waits(&mut self) {
         self.signals.decided = true;
-        self.pool.close();
+        // Parked records may still need memory.
+        if self.parked.is_empty() {
+            self.pool.close();
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use crate::error::Error;
 pub enum AppendError {
     /// `buffer.memory` is used up. Wait in this place of the pool's queue, then try again with the lease it gives.
     Full(Waiting),
-    /// No broker has told about the topic yet. Wait for [`super::ProducerEvent::TopicsDecided`], then try again.
+    /// No broker has told about the topic yet, and the record was not to be parked. Wait for [`super::ProducerEvent::TopicsDecided`], then try again.
     NeedMetadata {
         /// Which topic.
         topic: String,

@@ -8,4 +8,5 @@ mod partitioning;
 mod rows;
 mod split;
 mod transactions;
+mod unknown;
 mod world;

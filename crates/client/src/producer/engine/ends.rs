@@ -108,8 +108,9 @@ impl ProducerEngine {
         }
     }
 
-    /// Ends every batch with `error`.
+    /// Ends every batch with `error`, and every record that waits for its topic.
     pub(super) fn fail_all(&mut self, accumulator: &mut Accumulator, error: &Error) {
+        accumulator.fail_parked(error);
         for key in std::mem::take(&mut self.busy) {
             // One after the other: the end of a later one, which may be there already, waits for those before it.
             while let Some(out) = self.partitions.get_mut(&key).and_then(Sending::take_first) {
