@@ -67,6 +67,8 @@ class Producer:
     ) -> Future[RecordMetadata]:
         """Queues one record and returns at once, unless the buffer is full.
 
+        A record of a topic that no broker has told about yet waits in the buffer until one has; nobody waits for it.
+
         Args:
             topic: where to.
             value: the payload; None is a tombstone.
@@ -76,10 +78,11 @@ class Producer:
             headers: names and values, in order.
 
         Returns:
-            A future of the record's `RecordMetadata`; it raises what the broker or the network said.
+            A future of the record's `RecordMetadata`; it raises what the broker or the network said, or
+            `KafkaTimeoutError` when no broker told about the topic for ``max.block.ms``.
 
         Raises:
-            KafkaTimeoutError: the buffer stayed full, or no broker told about the topic, for ``max.block.ms``.
+            KafkaTimeoutError: the buffer stayed full for ``max.block.ms``.
             MessageTooLargeError: the record is larger than ``max.request.size``.
         """
         future: Future[RecordMetadata] = Future()

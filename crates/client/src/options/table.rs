@@ -131,7 +131,7 @@ options! {
         Kind::Form("a decimal number above 0 and at most 1"), Some("0.5"), true,
         "The part of buffer.memory that records for one broker may hold, so that one that stops answering leaves memory for the others; 1 is no limit. With one broker there is none. A broker's first batch is taken whatever its size.";
     max_block_ms: u64 = "max.block.ms", ms(0), Some("60000"), false,
-        "How long a send may wait for memory and for the topic's metadata, both together.";
+        "How long a send may wait for memory, and its record for the topic's metadata; for rows of Arrow data both together.";
     max_request_size: u32 = "max.request.size", bytes(1, INT_MAX), Some("1048576"), false,
         "The largest Produce request, and so the largest record, before compression.";
     compression_type: CompressionType = "compression.type",

@@ -1,5 +1,7 @@
 //! Open batches by partition: what callers' threads fill and the engine empties.
 
+mod parked;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,6 +11,8 @@ use headrace_wire::compression::Codec;
 use headrace_wire::records::{BatchBuilder, BatchHeader, ClosedBatch, Header, RecordError};
 use headrace_wire::time::Now;
 
+use self::parked::Parked;
+pub use self::parked::Told;
 use super::batch::{BatchId, Body, PartitionKey, SealJob, Sealed, Slot};
 use super::error::AppendError;
 use super::place::Place;
@@ -45,6 +49,8 @@ pub struct AccumulatorConfig {
     pub level: Option<i32>,
     /// `delivery.timeout.ms`: how long a batch may take from its first record to its end.
     pub delivery_timeout_ms: u64,
+    /// `max.block.ms`, and at most `delivery.timeout.ms`: how long a record waits for its topic to become known.
+    pub parked_timeout_ms: u64,
     /// `partitioner`, and with `partitioner.ignore.keys` one that looks at no key.
     pub partitioner: Partitioner,
     /// `partitioner.adaptive.partitioning.enable`: longer queues get fewer of the records that may go anywhere.
@@ -77,6 +83,7 @@ impl AccumulatorConfig {
             codec,
             level,
             delivery_timeout_ms: config.delivery_timeout_ms,
+            parked_timeout_ms: config.max_block_ms.min(config.delivery_timeout_ms),
             partitioner: if config.partitioner_ignore_keys {
                 Partitioner::Sticky
             } else {
@@ -180,6 +187,8 @@ pub struct Accumulator {
     gate: Gate,
     topics: Topics,
     queue: Queue,
+    /// Records of topics that are not known.
+    parked: Parked,
     /// Batches that are not done, sent ones included, with what they count for in their broker's share.
     outstanding: BTreeMap<BatchId, Charge>,
     shares: Shares,
@@ -211,6 +220,7 @@ impl Accumulator {
             config,
             gate: Gate::Open,
             queue: Queue::default(),
+            parked: Parked::new(),
             outstanding: BTreeMap::new(),
             pressure: Pressure::default(),
             next_id: 0,
@@ -228,10 +238,10 @@ impl Accumulator {
         &self.pool
     }
 
-    /// Batches that are not done.
+    /// Batches that are not done, and records that wait for their topic to become known.
     #[must_use]
     pub fn batches_outstanding(&self) -> usize {
-        self.outstanding.len()
+        self.outstanding.len() + self.parked.ids()
     }
 
     /// Bytes of memory that batches for each broker hold, by its node id; `None`: for partitions without a leader.
@@ -250,8 +260,8 @@ impl Accumulator {
     /// Number of partitions of a topic, once a broker has told it.
     #[must_use]
     pub fn partition_count(&self, topic: &str) -> Option<u32> {
-        let topic = self.topics.get(self.topics.place(topic)?);
-        matches!(topic.state, TopicState::Ready).then_some(topic.count)
+        let topic = self.topics.place(topic)?;
+        self.is_ready(topic).then_some(self.topics.get(topic).count)
     }
 
     pub(super) fn config(&self) -> &AccumulatorConfig {
@@ -276,11 +286,22 @@ impl Accumulator {
         record: &RecordRef<'_>,
         lease: &mut Lease,
     ) -> Result<(BatchId, u32), AppendError> {
-        let topic = self.topic_for_append(record.topic)?;
+        let topic = self.topic_for_append(now, record.topic)?;
         let bytes = record.bytes_max();
-        let (key, sticky) = self.choose(topic, record.partition, record.key, bytes)?;
+        let place = self.choose(topic, record.partition, record.key, bytes)?;
         let timestamp = record.timestamp_ms.unwrap_or(now.wall_ms);
-        self.make_room(now, key, (bytes, bytes), lease)?;
+        self.make_room(now, place.0, (bytes, bytes), lease)?;
+        self.put_record(record, timestamp, place, bytes)
+    }
+
+    /// Encodes a record into its partition's open batch, which has room for it.
+    fn put_record(
+        &mut self,
+        record: &RecordRef<'_>,
+        timestamp: i64,
+        (key, sticky): (PartitionKey, bool),
+        bytes: usize,
+    ) -> Result<(BatchId, u32), AppendError> {
         let slot = self.open_slot(key).ok_or(AppendError::Closed)?;
         let Body::Open(builder) = &mut slot.body else { return Err(AppendError::Closed) };
         let index = builder.records();
@@ -292,7 +313,7 @@ impl Accumulator {
         let (id, grown) = (slot.id, builder.estimated_size() - before);
         let ended = self.seal_if_full(key);
         if sticky {
-            self.count_sticky(topic, grown, ended);
+            self.count_sticky(key.topic, grown, ended);
         }
         Ok((id, index))
     }
@@ -305,8 +326,8 @@ impl Accumulator {
         wake
     }
 
-    /// The topic's index, if records can be appended to it.
-    pub(super) fn topic_for_append(&mut self, name: &str) -> Result<u32, AppendError> {
+    /// The topic's index, if records can be appended to it now, behind those that were parked.
+    pub(super) fn topic_for_append(&mut self, now: Now, name: &str) -> Result<u32, AppendError> {
         match &self.gate {
             Gate::Open => {}
             Gate::Shut(error) => return Err(AppendError::Transaction(error.clone())),
@@ -318,6 +339,10 @@ impl Accumulator {
                 "a producer writes to at most {TOPICS_MAX} topics; '{name}' would be one more"
             ))));
         };
+        if self.parked.has(index) && self.is_ready(index) && !self.place_parked(now, index) {
+            // They wait for memory, and what comes behind them does too.
+            return Err(self.full(now, 1));
+        }
         let topic = self.topics.get(index);
         match &topic.state {
             TopicState::Ready => Ok(index),
@@ -328,6 +353,10 @@ impl Accumulator {
                 Err(AppendError::NeedMetadata { topic: name.to_owned(), last })
             }
         }
+    }
+
+    fn is_ready(&self, topic: u32) -> bool {
+        matches!(self.topics.get(topic).state, TopicState::Ready)
     }
 
     /// The topic's index; a new topic is one that the engine will ask for.
@@ -430,10 +459,15 @@ impl Accumulator {
             }
             self.seal_last(key);
         }
+        let opening = bytes.saturating_add(BatchHeader::LEN);
+        // Parked records open batches in what they hold already, also with `full`.
+        let chunks = if self.parked.is_placing() {
+            self.pool.config().chunks_for(opening)
+        } else {
+            self.pool.config().chunks_to_open(opening)
+        };
         // With `full`, a batch.size beyond buffer.memory is all of that.
-        let all =
-            usize::try_from(self.config.buffer_bytes / self.pool.config().bytes_of(1)).unwrap_or(usize::MAX);
-        let chunks = self.pool.config().chunks_to_open(bytes.saturating_add(BatchHeader::LEN)).min(all);
+        let chunks = chunks.min(self.chunks_in_all());
         if !self.shares.admits(leader, chunks) {
             // A caller that waits holds no memory.
             lease.shrink_to(0);
@@ -454,12 +488,18 @@ impl Accumulator {
         Ok(())
     }
 
+    /// Chunks of all of `buffer.memory`.
+    fn chunks_in_all(&self) -> usize {
+        usize::try_from(self.config.buffer_bytes / self.pool.config().bytes_of(1)).unwrap_or(usize::MAX)
+    }
+
     fn open_batch(&mut self, now: Now, key: PartitionKey, lease: Lease) {
-        let id = BatchId::new(self.next_id);
-        self.next_id += 1;
         // Callers read the clock before they have the lock.
         self.opened_ms = self.opened_ms.max(now.mono_ms);
-        let created_ms = self.opened_ms;
+        let (id, created_ms) = self.parked.take_opening().unwrap_or_else(|| {
+            self.next_id += 1;
+            (BatchId::new(self.next_id - 1), self.opened_ms)
+        });
         let due_ms = created_ms.saturating_add(self.config.linger_ms);
         self.signals.news |= self.looks_at.is_none_or(|at| due_ms < at);
         let builder = BatchBuilder::with_lease(self.config.batch_bytes, lease);
@@ -809,7 +849,8 @@ impl Accumulator {
         let linger = linger.map(|key| self.due_ms(key));
         let relief = self.pressure.deadline().into_iter().chain(self.shares.deadlines());
         let relief = relief.filter(|_| oldest.is_some());
-        self.looks_at = waiting.chain(linger).chain(relief).min();
+        let parked = self.parked.deadline(self.config.parked_timeout_ms);
+        self.looks_at = waiting.chain(linger).chain(relief).chain(parked).min();
         self.looks_at
     }
 
@@ -842,7 +883,10 @@ impl Accumulator {
 
     /// Whether every batch below `id` is done.
     pub(super) fn all_done_below(&self, id: BatchId) -> bool {
-        self.outstanding.first_key_value().is_none_or(|(first, _)| *first >= id)
+        {
+            let first = self.outstanding.first_key_value().map(|(first, _)| *first);
+            first.into_iter().chain(self.parked.first()).all(|first| first >= id)
+        }
     }
 
     /// No appends until [`Self::reopen`]: callers are told the error.
@@ -875,9 +919,15 @@ impl Accumulator {
         self.end_waits();
     }
 
-    /// Ends all waits for memory, also later ones.
-    pub fn end_waits(&mut self) {
+    fn end_waits(&mut self) {
         self.signals.decided = true;
+        // Parked records may still need memory.
+        if self.parked.is_empty() {
+            self.close_memory();
+        }
+    }
+
+    fn close_memory(&mut self) {
         self.pool.close();
         self.shares.close();
     }

@@ -2,11 +2,12 @@
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Wake, Waker};
 
 use headrace_pool::{BufferPool, Lease};
 use headrace_wire::time::Now;
 
-use super::accumulator::{Accumulator, Appended, RecordRef};
+use super::accumulator::{Accumulator, Appended, RecordRef, Told};
 use super::batch::{BatchId, SealJob};
 use super::error::AppendError;
 use super::place::Grant;
@@ -27,9 +28,11 @@ impl fmt::Debug for Appender {
 
 impl Appender {
     /// A caller's side of `shared`. `wake` is called, without the lock, when the engine has to look: it sends
-    /// [`super::ProducerCommand::Wake`]. It is not called again until the engine has looked.
+    /// [`super::ProducerCommand::Wake`]. It is not called again until the engine has looked, but for memory that parked
+    /// records were waiting for: then whoever gave it back calls, perhaps with the lock.
     #[must_use]
     pub fn new(shared: Arc<Mutex<Accumulator>>, wake: Arc<dyn Fn() + Send + Sync>) -> Self {
+        lock(&shared).set_waker(Waker::from(Arc::new(Bell(wake.clone()))));
         Self { shared, wake }
     }
 
@@ -60,6 +63,23 @@ impl Appender {
             let (batch, index) = accumulator.append_record(now, record, lease)?;
             placed(batch, index);
             Ok(Appended { batch, index })
+        })
+    }
+
+    /// Appends one record as [`Self::append_record`] does; while no broker has told about its topic it is parked
+    /// instead, copied and charged to `buffer.memory`, and gets its place once one has. `told` makes what its sender is
+    /// told with then: the place, or the error it is refused with, or that `max.block.ms` have passed. So this never
+    /// fails with [`AppendError::NeedMetadata`].
+    pub fn append_or_park(
+        &self,
+        now: Now,
+        record: &RecordRef<'_>,
+        grant: Option<Grant>,
+        placed: impl FnOnce(BatchId, u32),
+        told: impl FnOnce() -> Told,
+    ) -> Result<(), AppendError> {
+        self.with_grant(grant, |accumulator, lease| {
+            accumulator.append_or_park(now, record, lease, placed, told)
         })
     }
 
@@ -106,6 +126,15 @@ impl Appender {
             (self.wake)();
         }
         result
+    }
+}
+
+/// Wakes the engine from whatever thread gives memory back. It owns nothing of the accumulator or the pool.
+struct Bell(Arc<dyn Fn() + Send + Sync>);
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        (self.0)();
     }
 }
 

@@ -168,6 +168,7 @@ impl ProducerEngine {
             self.on_reply(now, &mut accumulator, reply);
         }
         self.learn(now, &mut accumulator);
+        accumulator.settle_parked(now);
         self.give_up_late(now, &mut accumulator);
         self.rewind();
         self.ask_identity(now, &accumulator);

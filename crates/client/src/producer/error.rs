@@ -12,7 +12,8 @@ pub enum AppendError {
     /// `buffer.memory` is used up, or the broker's share of it. Wait in this place of the queue, then try again with
     /// what it grants.
     Full(Place),
-    /// No broker has told about the topic yet. Wait for [`super::ProducerEvent::TopicsDecided`], then try again.
+    /// No broker has told about the topic yet, and the record was not to be parked. Wait for
+    /// [`super::ProducerEvent::TopicsDecided`], then try again.
     NeedMetadata {
         /// Which topic.
         topic: String,

@@ -146,7 +146,7 @@ impl Accumulator {
         lease: &mut Lease,
         tally: &mut Tally,
     ) -> Result<(), AppendError> {
-        let topic = self.topic_for_append(topic)?;
+        let topic = self.topic_for_append(turn.now, topic)?;
         let mut row = from;
         let mut bytes = 0;
         while row < turn.until && bytes < BYTES_PER_TURN {
@@ -220,7 +220,7 @@ impl Accumulator {
         let mut most = ROWS_PER_BLOCK;
         while row < turn.until && bytes < BYTES_PER_TURN {
             if let Some((topic, run)) = topic.zip(turn.run(row)) {
-                let topic = self.topic_for_append(topic)?;
+                let topic = self.topic_for_append(turn.now, topic)?;
                 let (key, _) = self.choose(topic, turn.rows.partition(row), None, 0)?;
                 while row < run && bytes < BYTES_PER_TURN {
                     let filled = self.fill_batch(turn, key, row..run, lease, tally)?;
@@ -264,7 +264,7 @@ impl Accumulator {
             Some(topic) => topic,
             None => rows.topic(from).ok_or_else(|| no_topic(from))?,
         };
-        let index = self.topic_for_append(name)?;
+        let index = self.topic_for_append(turn.now, name)?;
         let share = self.config().batch_bytes;
         let room = self.bytes_sure_to_fit(held).min(BYTES_PER_TURN);
         for row in from..turn.until {

@@ -9,4 +9,5 @@ mod rows;
 mod shares;
 mod split;
 mod transactions;
+mod unknown;
 mod world;

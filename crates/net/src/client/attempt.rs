@@ -122,6 +122,14 @@ impl<R> Parked<R> {
         true
     }
 
+    /// Tells of records that are not to be sent; nobody is told once the engine has ended.
+    pub(super) fn deliver(&self, told: Vec<Delivery<R>>) {
+        let deliveries = self.lock().deliveries.clone();
+        if let Some(deliveries) = deliveries {
+            let _ = deliveries.send(told);
+        }
+    }
+
     /// Topics became known, or can be no more.
     pub(super) fn topics_decided(&self) {
         let mut table = self.lock();

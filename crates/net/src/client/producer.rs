@@ -1,6 +1,8 @@
 //! The producer as callers use it: rows go straight into the shared accumulator, results come back on a thread of
 //! their own.
 
+mod parking;
+
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::sync::mpsc::{Sender, channel};
@@ -153,6 +155,7 @@ impl<R: Send + 'static> ProducerClient<R> {
                 (ops.clone(), decided.clone(), dispatch.clone(), to_deliver.clone(), parked.clone());
             move || {
                 // Whatever is still undelivered can no longer be: say so instead of leaving futures open for ever.
+                lock(&accumulator).abandon();
                 let lost = lock(&dispatch).fail_all(&Error::Closed);
                 if !lost.is_empty() {
                     let _ = to_deliver.send(lost);
@@ -160,7 +163,6 @@ impl<R: Send + 'static> ProducerClient<R> {
                 ops.end();
                 decided.notify();
                 parked.end();
-                lock(&accumulator).end_waits();
             }
         };
         let handle =
@@ -179,7 +181,8 @@ impl<R: Send + 'static> ProducerClient<R> {
         Ok(Self { appender, handle, ops, decided, parked, dispatch, deliveries, clock, max_block })
     }
 
-    /// Queues one record; waits up to `max.block.ms` for memory or metadata.
+    /// Queues one record; waits up to `max.block.ms` for memory. One of a topic that is not known yet is parked, and its
+    /// recipient told if the topic does not become known in that time.
     pub fn send(&self, record: &RecordRef<'_>, recipient: R, check: Check<'_>) -> Result<(), CallError> {
         let mut recipient = Some(recipient);
         self.blocking(check, |client, grant| client.append_record(record, &mut recipient, grant))
@@ -496,23 +499,6 @@ impl<R: Send + 'static> ProducerClient<R> {
         }
         attempt.deadline.get_or_insert_with(|| self.clock.elapsed().saturating_add(self.max_block));
         Ok(None)
-    }
-
-    fn append_record(
-        &self,
-        record: &RecordRef<'_>,
-        recipient: &mut Option<R>,
-        grant: Option<Grant>,
-    ) -> Result<(), AppendError> {
-        let now = self.clock.now();
-        let timestamp = record.timestamp_ms.unwrap_or(now.wall_ms);
-        let placed = |batch, index| {
-            if let Some(recipient) = recipient.take() {
-                let entry = Entry::Record { index, timestamp, recipient };
-                lock(&self.dispatch).batches.entry(batch).or_default().push(entry);
-            }
-        };
-        self.appender.append_record(now, record, grant, placed).map(drop)
     }
 
     /// Appends as many rows as fit into one turn, and says how many.

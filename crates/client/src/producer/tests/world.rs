@@ -332,7 +332,17 @@ impl World {
                 self.answer::<ApiVersionsRequest>(conn, version, id, &response);
             }
             ApiKey::Metadata => {
-                let response = self.metadata();
+                let request = MetadataRequest::decode(version, &mut reader).unwrap();
+                let mut response = self.metadata();
+                // Of any other topic nobody knows.
+                let names = request.topics.into_iter().flatten().filter_map(|topic| topic.name);
+                response.topics.extend(names.filter(|name| name != TOPIC).map(|name| {
+                    MetadataResponseTopic {
+                        error_code: ErrorCode::UNKNOWN_TOPIC_OR_PARTITION.code(),
+                        name: Some(name),
+                        ..Default::default()
+                    }
+                }));
                 self.answer::<MetadataRequest>(conn, version, id, &response);
             }
             ApiKey::InitProducerId => {
