@@ -231,17 +231,22 @@ fn what_packing_saves_is_free_for_more() {
 fn a_split_batch_holds_its_share_until_its_last_part_is_done() {
     let mut world = World::ready(&[1, 2], LIMITS);
     world.send(1, "first");
-    world.batch_bytes_max = 400;
+    world.batch_bytes_max = 800;
+    world.take_done();
     world.holding = true;
     for n in 0..20 {
         world.append(1, &format!("{n:02}{}", "x".repeat(45))).unwrap();
     }
     world.command(ProducerCommand::Flush { op: 1 });
-    let whole = held(&world, 2);
-    assert_eq!(whole, 1);
+    // The whole is refused, the first part taken, the second one not answered.
+    world.faults = [Fault::None, Fault::None, Fault::Silence].into();
     world.holding = false;
+    world.settle();
+    assert_eq!((world.take_done().len(), held(&world, 2)), (1, 1));
+    world.kill(2);
+    world.down.clear();
     world.advance(3000);
-    assert_eq!(world.logs[1].values.len(), 21);
+    assert_eq!((world.take_done().len(), world.logs[1].values.len()), (1, 21));
     world.assert_empty();
 }
 
