@@ -166,7 +166,8 @@ impl Cluster {
                         .partitions
                         .resize_with(index + 1, || PartitionInfo { leader_epoch: -1, ..Default::default() });
                 }
-                let leader = Some(p.leader_id).filter(|id| *id >= 0);
+                // A leader that is not among the brokers has no address: it is gone, and the next one not elected yet.
+                let leader = Some(p.leader_id).filter(|id| self.brokers.contains_key(id));
                 found.partitions[index] = PartitionInfo {
                     leader,
                     leader_epoch: p.leader_epoch,
@@ -219,5 +220,40 @@ impl Cluster {
     pub(crate) fn learn_broker(&mut self, node: i32, host: &str, port: u16) {
         let rack = self.brokers.get(&node).and_then(|b| b.rack.clone());
         self.brokers.insert(node, BrokerInfo { node, host: host.to_owned(), port, rack });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use headrace_wire::messages::metadata_response::{
+        MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic,
+    };
+
+    use super::*;
+
+    #[test]
+    fn a_leader_that_is_no_broker_is_none() {
+        let mut cluster = Cluster::default();
+        let partition = |partition_index, leader_id| MetadataResponsePartition {
+            partition_index,
+            leader_id,
+            leader_epoch: 3,
+            ..Default::default()
+        };
+        let node_id = 1;
+        let broker = MetadataResponseBroker { node_id, host: "a".to_owned(), port: 9092, rack: None };
+        cluster.update(MetadataResponse {
+            brokers: vec![broker],
+            topics: vec![MetadataResponseTopic {
+                name: Some("t".to_owned()),
+                partitions: vec![partition(0, 1), partition(1, 2), partition(2, -1)],
+                ..Default::default()
+            }],
+            ..Default::default()
+        });
+        assert_eq!(cluster.leader("t", 0), Some((1, 3)));
+        assert_eq!(cluster.leader("t", 1), None);
+        assert_eq!(cluster.leader("t", 2), None);
+        assert_eq!(cluster.partition_count("t"), Some(3));
     }
 }

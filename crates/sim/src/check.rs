@@ -1,25 +1,35 @@
 //! What must be true in the end.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use headrace_client::producer::BatchId;
 
-use crate::producer::{End, Record, name_of};
+use crate::plan::{Place, Trouble};
+use crate::producer::{End, Producer, Record, name_of};
 use crate::world::World;
+
+/// How long, beyond `linger.ms`, a record to a node that is well may take when nothing is wrong but another node.
+const LIVELY_MS: u64 = 500;
+
+/// Producer and number of each record of each partition, by offset.
+type Logs = BTreeMap<Place, Vec<(usize, usize)>>;
 
 /// Holds the logs against what callers were told.
 pub(crate) fn check(world: &mut World) -> Result<(), String> {
     for (number, producer) in world.producers.iter().enumerate() {
         producer.check_rest().map_err(|why| format!("producer {number}: {why}"))?;
     }
-    let mut logs = Vec::new();
-    for partition in 0..world.plan.partitions {
-        let values = world.server.values(partition, world.now)?;
+    let mut logs = Logs::new();
+    for place in world.plan.places() {
+        let values = world.server.values(place, world.now)?;
         let names: Option<Vec<(usize, usize)>> = values.iter().map(|value| name_of(value)).collect();
-        logs.push(names.ok_or_else(|| format!("partition {partition} has a record that nobody sent"))?);
+        logs.insert(place, names.ok_or_else(|| format!("{place:?} has a record that nobody sent"))?);
     }
-    for (partition, log) in (0..).zip(&logs) {
-        check_log(world, partition, log).map_err(|why| format!("partition {partition}: {why}"))?;
+    for (place, log) in &logs {
+        check_log(world, *place, log).map_err(|why| format!("{place:?}: {why}"))?;
     }
     for (number, producer) in world.producers.iter().enumerate() {
+        check_alone(producer, (number, &logs)).map_err(|why| format!("producer {number}: {why}"))?;
         for (at, record) in producer.records.iter().enumerate() {
             let fault = check_record(record, (number, at), &logs, producer.plan.unconfirmed)
                 .err()
@@ -28,46 +38,101 @@ pub(crate) fn check(world: &mut World) -> Result<(), String> {
                 return Err(format!("producer {number}, record {at}: {why}; {record:?}"));
             }
         }
+        world.outcome.rows += producer.rows_taken;
         world.outcome.records += producer.records.len();
         world.outcome.acked +=
             producer.records.iter().filter(|r| matches!(r.end, Some(End::Acked(..)))).count();
     }
+    world.outcome.lively = check_lively(world)?;
+    world.outcome.refused = world.server.refused;
     Ok(())
 }
 
 /// Nothing is there that was not sent, and of idempotent producers everything once and in order.
-fn check_log(world: &World, partition: i32, log: &[(usize, usize)]) -> Result<(), String> {
+fn check_log(world: &World, own: Place, log: &[(usize, usize)]) -> Result<(), String> {
     let mut last: Vec<Option<(BatchId, u32)>> = vec![None; world.producers.len()];
     for (offset, (number, at)) in log.iter().enumerate() {
         let producer = world.producers.get(*number).ok_or("a record of no producer")?;
         let record =
             producer.records.get(*at).ok_or_else(|| format!("a record that producer {number} never had"))?;
         let name = || format!("offset {offset}: producer {number}, record {at}");
-        let Some(place) = record.placed else {
+        let Some(placed) = record.placed else {
             return Err(format!("{}: it was refused and is there", name()));
         };
-        if record.partition.is_some_and(|asked| asked != partition) {
-            return Err(format!("{}: it was sent to another partition", name()));
+        if record.topic != own.topic || record.partition.is_some_and(|asked| asked != own.partition) {
+            return Err(format!("{}: it was sent elsewhere", name()));
         }
-        if producer.plan.idempotent && last[*number].replace(place).is_some_and(|before| before >= place) {
+        if producer.plan.idempotent && last[*number].replace(placed).is_some_and(|before| before >= placed) {
             return Err(format!("{}: it is there twice, or behind one that was sent after it", name()));
         }
     }
     Ok(())
 }
 
+/// With one request in flight, what was confirmed is there in order also without idempotence: where a record is there
+/// more than once, its first place counts.
+fn check_alone(producer: &Producer, (number, logs): (usize, &Logs)) -> Result<(), String> {
+    if !producer.plan.one_in_flight || producer.plan.unconfirmed {
+        return Ok(());
+    }
+    for (place, log) in logs {
+        let (mut last, mut seen) = (None, BTreeSet::new());
+        for (offset, (_, at)) in log.iter().enumerate().filter(|(_, (of, _))| *of == number) {
+            let record = &producer.records[*at];
+            if !matches!(record.end, Some(End::Acked(..))) || !seen.insert(*at) {
+                continue;
+            }
+            if last.replace(record.placed).is_some_and(|before| before > record.placed) {
+                return Err(format!(
+                    "{place:?}, offset {offset}: record {at} is behind one that was sent later"
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// While one node does nothing, records to the others are confirmed as fast as ever. Says how many there were.
+fn check_lively(world: &World) -> Result<usize, String> {
+    let [(from, Trouble::Stall { node, stall_ms })] = &world.plan.cluster.troubles[..] else { return Ok(0) };
+    if !world.plan.calm {
+        return Ok(0);
+    }
+    let mut count = 0;
+    for (number, producer) in world.producers.iter().enumerate() {
+        let known = known_by(producer, *from);
+        for (at, record) in producer.records.iter().enumerate() {
+            let place = record.partition.map(|partition| record.place(partition));
+            let Some(place) = place.filter(|place| known.contains(place)) else { continue };
+            let of_others = world.server.cluster.leader(place) != Some(*node);
+            if !of_others || record.placed.is_none() || !(*from..from + stall_ms).contains(&record.taken_ms) {
+                continue;
+            }
+            count += 1;
+            let in_time = record.ended_ms <= record.taken_ms + producer.plan.linger_ms + LIVELY_MS;
+            if !in_time || !matches!(record.end, Some(End::Acked(..))) {
+                return Err(format!(
+                    "producer {number}, record {at}: node {} does nothing, and it does not come through: {record:?}",
+                    node + 1
+                ));
+            }
+        }
+    }
+    Ok(count)
+}
+
+/// Where a producer had records confirmed before a time.
+fn known_by(producer: &Producer, before_ms: u64) -> BTreeSet<Place> {
+    let early = producer.records.iter().filter(|record| record.ended_ms < before_ms);
+    early
+        .filter_map(|record| if let Some(End::Acked(place, _)) = record.end { Some(place) } else { None })
+        .collect()
+}
+
 /// What was confirmed is where the confirmation says.
-fn check_record(
-    record: &Record,
-    name: (usize, usize),
-    logs: &[Vec<(usize, usize)>],
-    unconfirmed: bool,
-) -> Result<(), String> {
-    let Some(End::Acked(partition, offset)) = record.end else { return Ok(()) };
-    let log = usize::try_from(partition)
-        .ok()
-        .and_then(|at| logs.get(at))
-        .ok_or("it was confirmed for no partition")?;
+fn check_record(record: &Record, name: (usize, usize), logs: &Logs, unconfirmed: bool) -> Result<(), String> {
+    let Some(End::Acked(place, offset)) = record.end else { return Ok(()) };
+    let log = logs.get(&place).ok_or("it was confirmed for no partition")?;
     match usize::try_from(offset) {
         Ok(offset) if log.get(offset) == Some(&name) => Ok(()),
         Ok(_) => Err("it was confirmed and is lost".to_owned()),

@@ -160,6 +160,7 @@ pub(crate) enum Peer {
 #[derive(Debug)]
 pub(crate) struct Conn {
     pub(crate) producer: usize,
+    pub(crate) node: usize,
     pub(crate) id: ConnId,
     pub(crate) peer: Peer,
     /// The client still uses it.

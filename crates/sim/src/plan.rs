@@ -2,6 +2,8 @@
 
 use crate::rng::Rng;
 
+/// The topics that there may be.
+pub(crate) const TOPICS: [&str; 3] = ["t0", "t1", "t2"];
 /// The simulation begins at this time, so that nothing confuses "never" with "at the start".
 pub(crate) const START_MS: u64 = 1000;
 /// What is still to come of the faults after their end must be over by so much later.
@@ -25,15 +27,64 @@ pub(crate) struct Restart {
     pub(crate) down: Down,
 }
 
+/// A partition of a topic, which is named by its place in [`TOPICS`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Place {
+    pub(crate) topic: usize,
+    pub(crate) partition: i32,
+}
+
+/// How a topic comes to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Birth {
+    AtStart,
+    /// The first who asks for it makes it.
+    ByWhoAsks,
+    /// Somebody makes it at that time; until then it is not there.
+    At(u64),
+}
+
+/// What befalls the nodes. What lasts into the time when all is well ends there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Trouble {
+    /// A partition gets a leader, after a time without one.
+    Move { place: Place, to: usize, gap_ms: u64 },
+    /// A node is gone, and comes back; others take over what it led.
+    Down { node: usize, down_ms: u64 },
+    /// A node accepts connections and bytes, and does nothing with them for a time.
+    Stall { node: usize, stall_ms: u64 },
+}
+
+/// The nodes, which have one broker behind them, and what they know of each other.
+#[derive(Debug, Clone)]
+pub(crate) struct ClusterPlan {
+    pub(crate) nodes: usize,
+    /// When what happens.
+    pub(crate) troubles: Vec<(u64, Trouble)>,
+    /// Of nodes: how many learn of a change only up to `stale_ms_max` later.
+    pub(crate) stale: u64,
+    pub(crate) stale_ms_max: u64,
+    /// How long others may take to take over from a node that is gone.
+    pub(crate) failover_ms_max: u64,
+    /// Of refusals by a node that does not lead: how many name who does (KIP-951).
+    pub(crate) tells_leader: u64,
+    /// A node that is gone is still in the list of brokers.
+    pub(crate) lists_the_dead: bool,
+}
+
 /// Rates are in percent; a fault that a seed does not have has 0. Each seed has some of the faults, so that rare ones
 /// are also seen alone.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
+    /// Of each topic.
     pub(crate) partitions: i32,
+    /// The topics that there are, in the order of [`TOPICS`].
+    pub(crate) topics: Vec<Birth>,
+    /// Nothing happens but that one node does nothing for a time, and memory is plenty: the others must not feel it.
+    pub(crate) calm: bool,
+    pub(crate) cluster: ClusterPlan,
     /// The broker syncs before it confirms, so power may be lost.
     pub(crate) durable: bool,
-    /// The topic is made by the first who asks for it.
-    pub(crate) auto_create: bool,
     pub(crate) delay_ms_max: u64,
     /// Bytes travel in pieces of at most so many.
     pub(crate) piece_bytes_max: u64,
@@ -64,6 +115,9 @@ pub(crate) struct ProducerPlan {
     pub(crate) idempotent: bool,
     /// `acks=0`: nobody promises anything.
     pub(crate) unconfirmed: bool,
+    /// Each broker gets one request at a time.
+    pub(crate) one_in_flight: bool,
+    pub(crate) linger_ms: u64,
     pub(crate) max_block_ms: u64,
     pub(crate) delivery_timeout_ms: u64,
     pub(crate) callers: Vec<Vec<Step>>,
@@ -74,25 +128,93 @@ pub(crate) struct ProducerPlan {
 pub(crate) enum Step {
     Sleep { ms: u64 },
     Until { ms: u64 },
-    Send { partition: Option<i32>, with_key: bool, bytes: usize, must_arrive: bool },
+    Send { topic: usize, partition: Option<i32>, with_key: bool, bytes: usize, must_arrive: bool },
+    SendRows(RowsPlan),
     Flush,
     Close { timeout_ms: u64 },
 }
 
+/// An Arrow batch that a caller sends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RowsPlan {
+    /// Without one each row names its own.
+    pub(crate) topic: Option<usize>,
+    pub(crate) rows: usize,
+    /// Of rows: how many name a partition.
+    pub(crate) named: u64,
+    /// Of rows: how many have a key.
+    pub(crate) keyed: u64,
+    pub(crate) bytes_max: u64,
+    pub(crate) must_arrive: bool,
+    /// What the rows are drawn from.
+    pub(crate) seed: u64,
+    pub(crate) shape: Shape,
+}
+
+impl RowsPlan {
+    fn draw(rng: &mut Rng, shape: Shape, bytes_max: u64) -> Self {
+        Self {
+            topic: rng.chance(60).then(|| rng.index(shape.topics)),
+            rows: usize::try_from(rng.skewed(15)).unwrap_or(0) + 1,
+            named: rng.pick(&[0, 0, 50, 100]),
+            keyed: rng.pick(&[0, 0, 50, 100]),
+            bytes_max,
+            must_arrive: false,
+            seed: rng.next(),
+            shape,
+        }
+    }
+}
+
+/// What all producers of a plan share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Shape {
+    topics: usize,
+    partitions: i32,
+    nodes: usize,
+    calm: bool,
+    heal_ms: u64,
+}
+
+impl Shape {
+    pub(crate) fn place(self, rng: &mut Rng) -> Place {
+        let partitions = usize::try_from(self.partitions).unwrap_or(1);
+        let partition = i32::try_from(rng.index(partitions)).unwrap_or(0);
+        Place { topic: rng.index(self.topics), partition }
+    }
+}
+
+/// The rate of a fault that `of_seeds` percent of the seeds have.
+fn some(rng: &mut Rng, of_seeds: u64, rate_max: u64) -> u64 {
+    if rng.chance(of_seeds) { rng.between(1, rate_max) } else { 0 }
+}
+
 impl Plan {
     pub(crate) fn draw(rng: &mut Rng) -> Self {
-        let heal_ms = START_MS + rng.between(500, 6000);
-        let durable = rng.chance(40);
-        let partitions = rng.pick(&[1, 1, 2, 3, 5]);
-        let some = |rng: &mut Rng, of_seeds: u64, rate_max: u64| {
-            if rng.chance(of_seeds) { rng.between(1, rate_max) } else { 0 }
+        let nodes = rng.pick(&[1, 2, 3]);
+        let shape = Shape {
+            topics: rng.pick(&[1, 1, 2, 3]),
+            partitions: rng.pick(&[1, 1, 2, 3, 5]),
+            nodes,
+            calm: nodes > 1 && rng.chance(5),
+            heal_ms: START_MS + rng.between(500, 6000),
         };
+        let plan = Self::draw_for(rng, shape);
+        if shape.calm { plan.calmed() } else { plan }
+    }
+
+    fn draw_for(rng: &mut Rng, shape: Shape) -> Self {
+        let heal_ms = shape.heal_ms;
+        let durable = rng.chance(40);
+        let auto_create = rng.chance(20);
         let restarts = if rng.chance(40) { rng.between(1, 3) } else { 0 };
         let lies = if rng.chance(15) { rng.between(1, 2) } else { 0 };
         Self {
-            partitions,
+            partitions: shape.partitions,
+            topics: (0..shape.topics).map(|_| Birth::draw(rng, auto_create, heal_ms)).collect(),
+            calm: shape.calm,
+            cluster: ClusterPlan::draw(rng, shape),
             durable,
-            auto_create: rng.chance(20),
             delay_ms_max: rng.pick(&[0, 1, 5, 30, 200]),
             piece_bytes_max: rng.pick(&[7, 300, 4000, 1 << 20, 1 << 20]),
             cut: some(rng, 50, 60),
@@ -111,7 +233,78 @@ impl Plan {
                 })
                 .collect(),
             heal_ms,
-            producers: (0..rng.between(1, 3)).map(|_| ProducerPlan::draw(rng, partitions, heal_ms)).collect(),
+            producers: (0..rng.between(1, 3)).map(|_| ProducerPlan::draw(rng, shape)).collect(),
+        }
+    }
+
+    /// The same without all that may hold up a node that is well.
+    fn calmed(self) -> Self {
+        Self {
+            topics: vec![Birth::AtStart; self.topics.len()],
+            delay_ms_max: self.delay_ms_max.min(5),
+            cut: 0,
+            stall: 0,
+            black_hole: 0,
+            throttle: 0,
+            sync_ms_max: self.sync_ms_max.min(3),
+            sync_fails: 0,
+            lag_ms_max: self.lag_ms_max.min(10),
+            restarts: Vec::new(),
+            lies: Vec::new(),
+            ..self
+        }
+    }
+
+    /// Whether the broker makes topics for those who ask.
+    pub(crate) fn auto_create(&self) -> bool {
+        self.topics.contains(&Birth::ByWhoAsks)
+    }
+
+    pub(crate) fn places(&self) -> impl Iterator<Item = Place> + use<> {
+        let partitions = self.partitions;
+        (0..self.topics.len())
+            .flat_map(move |topic| (0..partitions).map(move |partition| Place { topic, partition }))
+    }
+}
+
+impl Birth {
+    fn draw(rng: &mut Rng, auto_create: bool, heal_ms: u64) -> Self {
+        if auto_create {
+            return rng.pick(&[Self::ByWhoAsks, Self::ByWhoAsks, Self::AtStart]);
+        }
+        if rng.chance(15) { Self::At(rng.between(START_MS, heal_ms)) } else { Self::AtStart }
+    }
+}
+
+impl ClusterPlan {
+    fn draw(rng: &mut Rng, shape: Shape) -> Self {
+        let stall = Trouble::Stall { node: rng.index(shape.nodes), stall_ms: rng.between(500, 3000) };
+        let only_stall = (START_MS + rng.between(300, 1500), stall);
+        // Most callers are done early.
+        let until = rng.pick(&[shape.heal_ms, START_MS + 600]).min(shape.heal_ms);
+        let count = if shape.nodes > 1 || rng.chance(20) { rng.skewed(12) } else { 0 };
+        let troubles: Vec<(u64, Trouble)> = (0..count)
+            .map(|_| {
+                let (node, ms) = (rng.index(shape.nodes), rng.skewed(3000));
+                let trouble = match rng.between(0, 9) {
+                    0 | 1 => Trouble::Down { node, down_ms: ms },
+                    2 | 3 => Trouble::Stall { node, stall_ms: ms },
+                    _ => {
+                        let gap_ms = if rng.chance(30) { rng.skewed(500) } else { 0 };
+                        Trouble::Move { place: shape.place(rng), to: node, gap_ms }
+                    }
+                };
+                (rng.between(START_MS, until), trouble)
+            })
+            .collect();
+        Self {
+            nodes: shape.nodes,
+            troubles: if shape.calm { vec![only_stall] } else { troubles },
+            stale: rng.pick(&[0, 30, 90]),
+            stale_ms_max: rng.pick(&[10, 200, 2000]),
+            failover_ms_max: rng.pick(&[0, 30, 1000]),
+            tells_leader: rng.pick(&[0, 50, 100]),
+            lists_the_dead: rng.chance(50),
         }
     }
 }
@@ -128,24 +321,34 @@ impl Restart {
 }
 
 impl ProducerPlan {
-    fn draw(rng: &mut Rng, partitions: i32, heal_ms: u64) -> Self {
+    fn draw(rng: &mut Rng, shape: Shape) -> Self {
         let idempotent = rng.chance(75);
         let acks = if idempotent { "all" } else { rng.pick(&["all", "1", "1", "0"]) };
         let in_flight = if idempotent { rng.between(1, 5) } else { rng.between(1, 8) };
         let batch = rng.pick(&[100_u64, 400, 2000, 10_000, 40_000]);
         let memory = rng.pick(&[batch * 2, batch * 3, 20_000, 200_000]).max(batch).max(500);
+        let memory = if shape.calm { 1 << 26 } else { memory };
         let linger = rng.pick(&[0_u64, 0, 3, 20, 100]);
         let request_timeout = rng.pick(&[150_u64, 400, 1500]);
         let delivery_timeout = (linger + request_timeout) + rng.pick(&[0_u64, 300, 2000, 10_000]);
         let max_block = rng.pick(&[0_u64, 50, 1000, 3000]);
-        // For the last round nothing may be so short that honest delays use it up.
-        let closes_early =
-            rng.chance(40) || delivery_timeout < 2000 || max_block < 1000 || request_timeout < 400;
-        let retries = if rng.chance(15) { rng.between(1, 3) } else { 1 << 30 };
+        let (request_timeout, delivery_timeout, max_block) = if shape.calm {
+            (request_timeout.max(400), delivery_timeout + 2000, 3000)
+        } else {
+            (request_timeout, delivery_timeout, max_block)
+        };
+        let retries = if !shape.calm && rng.chance(15) { rng.between(1, 3) } else { 1 << 30 };
+        // For the last round nothing may be so short that honest delays use it up, and to find out who leads by now takes
+        // any number of tries.
+        let closes_early = (!shape.calm && rng.chance(40))
+            || delivery_timeout < 2000
+            || max_block < 1000
+            || request_timeout < 400
+            || (retries < 10 && shape.nodes > 1);
         let codec = rng.pick(&["none", "none", "none", "lz4", "snappy", "zstd", "gzip"]);
         let strategy = rng.pick(&["full", "incremental"]);
         let options = vec![
-            ("bootstrap.servers", "boot:9092".to_owned()),
+            ("bootstrap.servers", rng.pick(&["boot:9092", "node1:9092,boot:9092"]).to_owned()),
             ("enable.idempotence", idempotent.to_string()),
             ("acks", acks.to_owned()),
             ("max.in.flight.requests.per.connection", in_flight.to_string()),
@@ -167,12 +370,14 @@ impl ProducerPlan {
             ("compression.type", codec.to_owned()),
         ];
         let mut callers: Vec<Vec<Step>> =
-            (0..rng.between(1, 3)).map(|_| steps_of_a_caller(rng, partitions, batch)).collect();
-        callers.push(last_caller(rng, partitions, heal_ms, closes_early));
+            (0..rng.between(1, 3)).map(|_| steps_of_a_caller(rng, shape, batch)).collect();
+        callers.push(last_caller(rng, shape, closes_early));
         Self {
             options,
             idempotent,
             unconfirmed: acks == "0",
+            one_in_flight: in_flight == 1,
+            linger_ms: linger,
             max_block_ms: max_block,
             delivery_timeout_ms: delivery_timeout,
             callers,
@@ -180,18 +385,22 @@ impl ProducerPlan {
     }
 }
 
-fn steps_of_a_caller(rng: &mut Rng, partitions: i32, batch_bytes: u64) -> Vec<Step> {
+fn steps_of_a_caller(rng: &mut Rng, shape: Shape, batch_bytes: u64) -> Vec<Step> {
     let pause_ms_max = rng.pick(&[0, 5, 50, 500]);
     let spread = rng.pick(&[0, 50, 100]);
+    if shape.calm {
+        return steps_in_a_calm(rng, shape);
+    }
     let mut steps = Vec::new();
     for _ in 0..rng.between(1, 30) {
         steps.push(match rng.between(0, 99) {
-            0..75 => {
+            0..6 => Step::SendRows(RowsPlan::draw(rng, shape, batch_bytes.min(400))),
+            6..75 => {
                 let named = !rng.chance(spread);
-                let count = u64::try_from(partitions).unwrap_or(1);
-                let partition = i32::try_from(rng.between(0, count - 1)).unwrap_or(0);
+                let Place { topic, partition } = shape.place(rng);
                 let bytes = if rng.chance(3) { batch_bytes * 2 } else { rng.skewed(batch_bytes.min(5000)) };
                 Step::Send {
+                    topic,
                     partition: named.then_some(partition),
                     with_key: rng.chance(50),
                     bytes: usize::try_from(bytes).unwrap_or(0),
@@ -205,15 +414,36 @@ fn steps_of_a_caller(rng: &mut Rng, partitions: i32, batch_bytes: u64) -> Vec<St
     steps
 }
 
-/// Ends the producer: at any time, or after a record to each partition when all is well again.
-fn last_caller(rng: &mut Rng, partitions: i32, heal_ms: u64, closes_early: bool) -> Vec<Step> {
+/// One record after the other, over a few seconds.
+fn steps_in_a_calm(rng: &mut Rng, shape: Shape) -> Vec<Step> {
+    let pause_ms_max = rng.pick(&[20, 100, 200]);
+    let mut steps = Vec::new();
+    for _ in 0..rng.between(20, 40) {
+        let Place { topic, partition } = shape.place(rng);
+        let (partition, with_key, bytes) = (Some(partition), rng.chance(50), rng.index(50));
+        steps.push(Step::Send { topic, partition, with_key, bytes, must_arrive: false });
+        steps.push(Step::Sleep { ms: rng.between(0, pause_ms_max) });
+    }
+    steps
+}
+
+/// Ends the producer: at any time, or after a record to each partition of each topic when all is well again.
+fn last_caller(rng: &mut Rng, shape: Shape, closes_early: bool) -> Vec<Step> {
+    let heal_ms = shape.heal_ms;
     if closes_early {
         let at = rng.between(START_MS, heal_ms + GRACE_MS);
         return vec![Step::Until { ms: at }, Step::Close { timeout_ms: rng.pick(&[0, 20, 500, 20_000]) }];
     }
     let mut steps = vec![Step::Until { ms: heal_ms + GRACE_MS }];
-    for partition in 0..partitions {
-        steps.push(Step::Send { partition: Some(partition), with_key: false, bytes: 10, must_arrive: true });
+    for topic in 0..shape.topics {
+        for partition in 0..shape.partitions {
+            let partition = Some(partition);
+            steps.push(Step::Send { topic, partition, with_key: false, bytes: 10, must_arrive: true });
+        }
+    }
+    if rng.chance(50) {
+        let rows = RowsPlan::draw(rng, shape, 10);
+        steps.push(Step::SendRows(RowsPlan { must_arrive: true, ..rows }));
     }
     if rng.chance(50) {
         steps.push(Step::Flush);

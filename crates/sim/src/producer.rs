@@ -1,6 +1,7 @@
 //! A producer with its callers, and the ledger of what it was given and what it said.
 
-use std::cell::Cell;
+mod append;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,27 +12,22 @@ use headrace_client::engine::{ConnId, Engine};
 use headrace_client::error::Error;
 use headrace_client::options::ProducerConfig;
 use headrace_client::producer::{
-    self, AppendError, Appended, Appender, BatchAck, BatchId, Grant, Place, ProducerCommand, ProducerEngine,
-    ProducerEvent, RecordRef,
+    self, Appended, Appender, BatchAck, BatchId, Grant, ProducerCommand, ProducerEngine, ProducerEvent,
 };
 use headrace_pool::PoolError;
 use headrace_wire::time::Now;
 
-use crate::plan::{ProducerPlan, Step};
-use crate::server::TOPIC;
+use self::append::Job;
+use crate::plan::{Place, ProducerPlan, Step, TOPICS};
 
 /// What a flush or an append may take beyond its limit: the lateness of threads and timers, several times over.
 const SLACK_MS: u64 = 1000;
-/// Producer and number of a record, at the start of its value.
-const NAME_BYTES: usize = 8;
-/// Of so many records, all but one are parked while their topic is unknown; the caller of the one waits.
-const PARKED_IN: usize = 4;
 
 /// What became of a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum End {
-    /// Confirmed: partition, and offset, -1 when nobody told.
-    Acked(i32, i64),
+    /// Confirmed: where, and offset, -1 when nobody told.
+    Acked(Place, i64),
     /// Taken, then failed.
     Failed(String),
     /// Not taken.
@@ -40,18 +36,38 @@ pub(crate) enum End {
 
 #[derive(Debug)]
 pub(crate) struct Record {
+    pub(crate) topic: usize,
     pub(crate) partition: Option<i32>,
     pub(crate) must_arrive: bool,
     pub(crate) placed: Option<(BatchId, u32)>,
     pub(crate) end: Option<End>,
     /// Since when it waits for its topic.
     parked_ms: Option<u64>,
+    /// When it was taken, and when it was answered.
+    pub(crate) taken_ms: u64,
+    pub(crate) ended_ms: u64,
     with_key: bool,
     bytes: usize,
 }
 
 /// What a parked record's sender was told.
 type Told = (usize, Result<Appended, Error>);
+
+impl Record {
+    fn new(
+        (topic, partition): (usize, Option<i32>),
+        must_arrive: bool,
+        with_key: bool,
+        bytes: usize,
+    ) -> Self {
+        let (placed, end, parked_ms, taken_ms, ended_ms) = (None, None, None, 0, 0);
+        Self { topic, partition, must_arrive, placed, end, parked_ms, taken_ms, ended_ms, with_key, bytes }
+    }
+
+    pub(crate) fn place(&self, partition: i32) -> Place {
+        Place { topic: self.topic, partition }
+    }
+}
 
 struct Operation {
     caller: usize,
@@ -65,7 +81,7 @@ struct Operation {
 enum State {
     Ready,
     Sleeping { until: u64 },
-    Memory { place: Place, bell: Arc<Bell>, looked: bool },
+    Memory { place: producer::Place, bell: Arc<Bell>, looked: bool },
     Metadata { seen: u64 },
     Operation { op: u64 },
     Done,
@@ -74,8 +90,8 @@ enum State {
 struct Caller {
     steps: VecDeque<Step>,
     state: State,
-    /// The record that is to be appended, and the end of all waiting for it.
-    record: Option<usize>,
+    /// What is to be appended, and the end of all waiting for it.
+    job: Option<Job>,
     deadline: Option<u64>,
     grant: Option<Grant>,
 }
@@ -106,6 +122,8 @@ pub(crate) struct Producer {
     pub(crate) records: Vec<Record>,
     /// It was closed, and said so.
     pub(crate) closed: bool,
+    /// Rows of Arrow batches that were appended.
+    pub(crate) rows_taken: usize,
     number: u32,
     appender: Appender,
     commands: Arc<Mutex<VecDeque<ProducerCommand>>>,
@@ -115,7 +133,7 @@ pub(crate) struct Producer {
     /// What was told of parked records and not looked at.
     told: Arc<Mutex<Vec<Told>>>,
     /// The last batch of each partition that has ended.
-    last_ended: BTreeMap<i32, BatchId>,
+    last_ended: BTreeMap<Place, BatchId>,
     operations: BTreeMap<u64, Operation>,
     next_op: u64,
     /// Counts what callers without metadata wait for.
@@ -146,7 +164,7 @@ impl Producer {
         let callers = plan.callers.iter().map(|steps| Caller {
             steps: steps.iter().copied().collect(),
             state: State::Ready,
-            record: None,
+            job: None,
             deadline: None,
             grant: None,
         });
@@ -157,6 +175,7 @@ impl Producer {
             conns: BTreeMap::new(),
             records: Vec::new(),
             closed: false,
+            rows_taken: 0,
             number,
             appender: Appender::new(accumulator, wake),
             commands,
@@ -204,7 +223,7 @@ impl Producer {
                     if now_ms < deadline {
                         return Ok(Some(deadline));
                     }
-                    self.refuse(number, now, "no metadata in time".to_owned())?;
+                    self.refuse(number, now, "no metadata in time")?;
                 }
                 State::Memory { place, bell, looked } => {
                     let waker = Waker::from(bell.clone());
@@ -219,30 +238,33 @@ impl Producer {
                         }
                         Poll::Ready(Ok(grant)) => self.callers[number].grant = Some(grant),
                         Poll::Ready(Err(PoolError::Closed)) => {}
-                        Poll::Ready(Err(why)) => self.refuse(number, now, why.to_string())?,
+                        Poll::Ready(Err(why)) => self.refuse(number, now, &why.to_string())?,
                     }
                 }
                 State::Ready | State::Sleeping { .. } | State::Operation { .. } | State::Metadata { .. } => {}
             }
             self.callers[number].state = State::Ready;
-            if self.callers[number].record.is_some() {
+            if self.callers[number].job.is_some() {
                 self.append(number, now)?;
             } else if let Some(step) = self.callers[number].steps.pop_front() {
-                self.begin(number, step, now);
+                self.begin(number, step, now)?;
             } else {
                 self.callers[number].state = State::Done;
             }
         }
     }
 
-    fn begin(&mut self, number: usize, step: Step, now: Now) {
+    fn begin(&mut self, number: usize, step: Step, now: Now) -> Result<(), String> {
         match step {
             Step::Sleep { ms } => self.callers[number].state = State::Sleeping { until: now.mono_ms + ms },
             Step::Until { ms } => self.callers[number].state = State::Sleeping { until: ms },
-            Step::Send { partition, with_key, bytes, must_arrive } => {
-                self.callers[number].record = Some(self.records.len());
-                let (placed, end, parked_ms) = (None, None, None);
-                self.records.push(Record { partition, must_arrive, placed, end, parked_ms, with_key, bytes });
+            Step::Send { topic, partition, with_key, bytes, must_arrive } => {
+                self.callers[number].job = Some(Job::Record(self.records.len()));
+                self.records.push(Record::new((topic, partition), must_arrive, with_key, bytes));
+            }
+            Step::SendRows(plan) => {
+                let job = self.draw_rows(&plan)?;
+                self.callers[number].job = Some(job);
             }
             // A closed producer says so at once.
             Step::Flush | Step::Close { .. } if self.closed => {}
@@ -256,6 +278,7 @@ impl Producer {
                 held(&self.commands).push_back(ProducerCommand::Close { op, timeout_ms });
             }
         }
+        Ok(())
     }
 
     fn operation(&mut self, caller: usize, closes: bool, limit_ms: u64, now: Now) -> u64 {
@@ -271,111 +294,13 @@ impl Producer {
         op
     }
 
-    fn append(&mut self, number: usize, now: Now) -> Result<(), String> {
-        let caller = &mut self.callers[number];
-        let Some(at) = caller.record else { return Ok(()) };
-        let record = &self.records[at];
-        let mut value = vec![b'.'; NAME_BYTES + record.bytes];
-        value[..4].copy_from_slice(&self.number.to_be_bytes());
-        value[4..NAME_BYTES].copy_from_slice(&u32::try_from(at).unwrap_or(u32::MAX).to_be_bytes());
-        let asked = RecordRef {
-            topic: TOPIC,
-            partition: record.partition,
-            key: record.with_key.then(|| &value[4..NAME_BYTES]),
-            value: Some(&value),
-            ..RecordRef::default()
-        };
-        let seen = self.decided;
-        let (mut placed, parked) = (None, Cell::new(false));
-        let told = || -> producer::Told {
-            parked.set(true);
-            let told = self.told.clone();
-            Box::new(move |outcome| held(&told).push((at, outcome)))
-        };
-        let grant = caller.grant.take();
-        let put = |batch, index| placed = Some(Appended { batch, index });
-        let result = if at % PARKED_IN == 0 {
-            self.appender.append_record(now, &asked, grant, put).map(drop)
-        } else {
-            self.appender.append_or_park(now, &asked, grant, put, told)
-        };
-        let until = *caller.deadline.get_or_insert(now.mono_ms + self.plan.max_block_ms);
-        let times = usize::from(placed.is_some()) + usize::from(parked.get());
-        if times != usize::from(result.is_ok()) {
-            return Err(format!("record {at} was placed {placed:?}, parked {parked:?} and told {result:?}"));
-        }
-        match result {
-            Ok(()) => {
-                (caller.record, caller.deadline) = (None, None);
-                // Those that were parked before it stand before it.
-                self.hear(now)?;
-                match placed {
-                    Some(appended) => self.placed(at, appended)?,
-                    None => self.records[at].parked_ms = Some(now.mono_ms),
-                }
-            }
-            Err(AppendError::Full(place)) => {
-                let (rung, woken) = (AtomicBool::new(false), self.woken.clone());
-                let bell = Arc::new(Bell { caller: number, rung, woken });
-                caller.state = State::Memory { place, bell, looked: false };
-            }
-            Err(AppendError::NeedMetadata { .. }) if until > now.mono_ms => {
-                caller.state = State::Metadata { seen };
-            }
-            Err(other) => self.refuse(number, now, other.into_error(self.plan.max_block_ms).to_string())?,
-        }
-        Ok(())
-    }
-
-    fn placed(&mut self, at: usize, appended: Appended) -> Result<(), String> {
-        let members = self.batches.entry(appended.batch).or_default();
-        if members.len() != appended.index as usize {
-            return Err(format!("record {at} has place {appended:?} after {} others", members.len()));
-        }
-        members.push(at);
-        self.records[at].placed = Some((appended.batch, appended.index));
-        Ok(())
-    }
-
-    /// Takes in what was told of parked records.
-    pub(crate) fn hear(&mut self, now: Now) -> Result<(), String> {
-        let told = std::mem::take(&mut *held(&self.told));
-        for (at, outcome) in told {
-            let record = &mut self.records[at];
-            let late = now.mono_ms.saturating_sub(record.parked_ms.unwrap_or(u64::MAX));
-            if record.placed.is_some() || record.end.is_some() || late > self.plan.max_block_ms + SLACK_MS {
-                return Err(format!("record {at} was parked for {late} ms and told {outcome:?}: {record:?}"));
-            }
-            match outcome {
-                Ok(appended) => self.placed(at, appended)?,
-                Err(why) => record.end = Some(End::Failed(why.to_string())),
-            }
-        }
-        Ok(())
-    }
-
-    /// The caller's record is not taken.
-    fn refuse(&mut self, number: usize, now: Now, why: String) -> Result<(), String> {
-        let caller = &mut self.callers[number];
-        let (record, deadline) = (caller.record.take(), caller.deadline.take());
-        caller.grant = None;
-        let late = now.mono_ms.saturating_sub(deadline.unwrap_or(u64::MAX));
-        if late > SLACK_MS {
-            return Err(format!("an append took {late} ms longer than max.block.ms"));
-        }
-        if let Some(at) = record {
-            self.records[at].end = Some(End::Refused(why));
-        }
-        Ok(())
-    }
-
     // ---- what the engine tells
 
     /// Takes an event in; the callers that it concerns.
     pub(crate) fn on_event(&mut self, now: Now, event: ProducerEvent) -> Result<Vec<usize>, String> {
         match event {
             ProducerEvent::BatchDone { batch, records, result } => {
-                self.batch_done(batch, records, &result)?;
+                self.batch_done(now, batch, records, &result)?;
                 Ok(Vec::new())
             }
             ProducerEvent::BatchSplit { batch, kept, rest } => {
@@ -405,6 +330,7 @@ impl Producer {
 
     fn batch_done(
         &mut self,
+        now: Now,
         batch: BatchId,
         records: u32,
         result: &Result<BatchAck, Error>,
@@ -421,24 +347,27 @@ impl Producer {
                 Ok(ack) => {
                     let index = i64::try_from(index).unwrap_or(0);
                     let offset = if ack.base_offset < 0 { -1 } else { ack.base_offset + index };
-                    if record.partition.is_some_and(|partition| partition != ack.partition) {
+                    let place = record.place(ack.partition);
+                    let own = record.partition.is_none_or(|partition| partition == ack.partition);
+                    if !own || *TOPICS[place.topic] != *ack.topic {
+                        let (topic, partition) = (&ack.topic, ack.partition);
                         return Err(format!(
-                            "record {at} went to partition {} instead of its own",
-                            ack.partition
+                            "record {at} went to {topic}, partition {partition}: not its own"
                         ));
                     }
-                    End::Acked(ack.partition, offset)
+                    End::Acked(place, offset)
                 }
                 Err(why) => End::Failed(why.to_string()),
             };
-            let partition = record.partition.or(match end {
-                End::Acked(partition, _) => Some(partition),
-                _ => None,
-            });
+            let place = match end {
+                End::Acked(place, _) => Some(place),
+                _ => record.partition.map(|partition| record.place(partition)),
+            };
+            record.ended_ms = now.mono_ms;
             if let Some(before) = record.end.replace(end) {
                 return Err(format!("record {at} was answered twice, first with {before:?}"));
             }
-            if let Some(before) = partition.and_then(|partition| self.last_ended.insert(partition, batch))
+            if let Some(before) = place.and_then(|place| self.last_ended.insert(place, batch))
                 && before > batch
             {
                 return Err(format!("{batch:?} ended after {before:?} of the same partition"));

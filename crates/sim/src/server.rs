@@ -1,4 +1,5 @@
-//! The real broker with its disk in memory: frames, responses, syncs, and what a restart leaves of it.
+//! The real broker with its disk in memory, behind the nodes of the cluster: frames, responses, syncs, and what a restart
+//! leaves of it.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -6,19 +7,23 @@ use bytes::{Bytes, BytesMut};
 use headrace_broker::{AllowAll, Broker, BrokerConfig, ConnId, FlushWork, Response};
 use headrace_log::{Disk, MemoryDisk, MemoryFile};
 use headrace_wire::compression::decompress;
-use headrace_wire::frame::{decode_response, encode_request, encode_response, peek_request};
+use headrace_wire::frame::{
+    decode_request_header, decode_response, encode_request, encode_response, peek_request,
+};
 use headrace_wire::messages::create_topics_request::CreatableTopic;
 use headrace_wire::messages::fetch_request::{FetchPartition, FetchTopic};
-use headrace_wire::messages::{ApiKey, CreateTopicsRequest, FetchRequest, ProduceRequest, Request};
-use headrace_wire::primitive::{Records, Segment};
+use headrace_wire::messages::{
+    ApiKey, CreateTopicsRequest, FetchRequest, Message, MetadataRequest, ProduceRequest, Request,
+};
+use headrace_wire::primitive::{Reader, Records, Segment};
 use headrace_wire::records::{BatchHeader, RecordIter, batch_size, verify_crc};
 use headrace_wire::time::Now;
 
+use crate::cluster::{Cluster, Refusals};
 use crate::frames::Frames;
-use crate::plan::{Down, Plan};
+use crate::plan::{Birth, Down, Place, Plan, TOPICS};
 use crate::rng::Rng;
 
-pub(crate) const TOPIC: &str = "t";
 /// Connections of the simulation itself; those of producers are counted from 1.
 const OWN: ConnId = ConnId(1 << 60);
 const CREATE_VERSION: i16 = 7;
@@ -28,19 +33,44 @@ const DECOMPRESSED_BYTES_MAX: usize = 1 << 24;
 /// What the broker has to say to a connection.
 #[derive(Debug)]
 pub(crate) enum Said {
-    Bytes(u64, Bytes),
+    /// An answer, and how many refusals of the connection's node are in it.
+    Bytes(u64, Bytes, usize),
     Close(u64),
 }
 
-#[derive(Debug, Default)]
+/// A request whose answer is not the broker's alone.
+#[derive(Debug)]
+enum Asked {
+    Produce { version: i16, refused: Refusals },
+    Metadata { version: i16 },
+}
+
+#[derive(Debug)]
 struct Client {
+    node: usize,
     frames: Frames,
-    /// Versions of its Produce requests by correlation id.
-    produces: HashMap<i32, i16>,
+    /// By correlation id.
+    asked: HashMap<i32, Asked>,
     broken: bool,
+    /// It has gone while its node did nothing: what it asked is still done.
+    gone: bool,
+}
+
+/// What a Produce response says beside the broker's part.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Extra {
+    /// The pause that it asks for.
+    pub(crate) throttle_ms: i32,
+    /// Refusals name the leader.
+    pub(crate) tells_leader: bool,
 }
 
 pub(crate) struct Server {
+    pub(crate) cluster: Cluster,
+    /// Batches that were refused since another node leads.
+    pub(crate) refused: usize,
+    /// Answers to clients of nodes that do nothing, and those that no request of the broker led to.
+    said: Vec<Said>,
     disk: MemoryDisk,
     config: BrokerConfig,
     broker: Option<Broker<MemoryDisk>>,
@@ -51,30 +81,37 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    pub(crate) fn new(plan: &Plan, seed: u64, now: Now) -> Result<Self, String> {
+    pub(crate) fn new(plan: &Plan, rng: &mut Rng, now: Now) -> Result<Self, String> {
         let partitions = plan.partitions.to_string();
+        let auto_create = plan.auto_create().to_string();
         let mut options = vec![
             ("log.dir", "/data"),
             ("advertised.host", "broker"),
             ("advertised.port", "9092"),
             ("num.partitions", &partitions),
+            ("auto.create.topics.enable", &auto_create),
         ];
         if plan.durable {
             options.push(("log.flush.interval.messages", "1"));
         }
         let config = BrokerConfig::from_pairs(options).map_err(|why| why.to_string())?;
         let mut server = Self {
+            cluster: Cluster::new(plan, rng),
+            refused: 0,
+            said: Vec::new(),
             disk: MemoryDisk::new(),
             config,
             broker: None,
             clients: BTreeMap::new(),
             syncing: VecDeque::new(),
             starts: 0,
-            seed,
+            seed: rng.next(),
         };
         server.start(now)?;
-        if !plan.auto_create {
-            server.create_topic(plan.partitions, now)?;
+        for (topic, birth) in plan.topics.iter().enumerate() {
+            if *birth == Birth::AtStart {
+                server.create_topic(topic, plan.partitions, now)?;
+            }
         }
         Ok(server)
     }
@@ -106,25 +143,55 @@ impl Server {
             }),
         };
         self.clients.clear();
+        self.said.clear();
         self.syncing.clear();
         Ok(())
     }
 
     // ---- connections
 
-    pub(crate) fn connect(&mut self, now: Now, conn: u64) {
+    pub(crate) fn connect(&mut self, now: Now, conn: u64, node: usize) {
         if let Some(broker) = &mut self.broker {
             broker.handle_connect(now, ConnId(conn), "10.0.0.1:5000");
-            self.clients.insert(conn, Client::default());
+            let (frames, asked) = (Frames::default(), HashMap::new());
+            self.clients.insert(conn, Client { node, frames, asked, broken: false, gone: false });
         }
     }
 
     pub(crate) fn disconnect(&mut self, now: Now, conn: u64) {
+        match self.clients.get_mut(&conn) {
+            Some(client) if self.cluster.is_stalled(client.node) => client.gone = true,
+            _ => self.remove(now, conn),
+        }
+    }
+
+    fn remove(&mut self, now: Now, conn: u64) {
         if self.clients.remove(&conn).is_some()
             && let Some(broker) = &mut self.broker
         {
             broker.handle_disconnect(now, ConnId(conn));
         }
+    }
+
+    /// The node is gone, and what it was doing. What the broker has taken for it stays.
+    pub(crate) fn drop_node(&mut self, now: Now, node: usize) {
+        let of_it = |(conn, client): (&u64, &Client)| (client.node == node).then_some(*conn);
+        for conn in self.clients.iter().filter_map(of_it).collect::<Vec<_>>() {
+            self.remove(now, conn);
+        }
+    }
+
+    /// A node that has done nothing for a time does what it was asked meanwhile, also by those who have gone.
+    pub(crate) fn wake_node(&mut self, now: Now, node: usize) -> Result<(), String> {
+        self.cluster.set_stalled(node, false);
+        let of_it = |(conn, client): (&u64, &Client)| (client.node == node).then_some((*conn, client.gone));
+        for (conn, gone) in self.clients.iter().filter_map(of_it).collect::<Vec<_>>() {
+            self.read(now, conn)?;
+            if gone {
+                self.remove(now, conn);
+            }
+        }
+        Ok(())
     }
 
     pub(crate) fn receive(&mut self, now: Now, conn: u64, bytes: &[u8]) -> Result<(), String> {
@@ -139,43 +206,76 @@ impl Server {
         let (Some(broker), Some(client)) = (&mut self.broker, self.clients.get_mut(&conn)) else {
             return Ok(());
         };
+        if self.cluster.is_stalled(client.node) {
+            return Ok(());
+        }
         while !client.broken && broker.wants_read(ConnId(conn)) {
             let Some(frame) = client.frames.next()? else { break };
             let start = peek_request(&frame).map_err(|why| format!("a client sent no request: {why}"))?;
-            if start.api_key == ApiKey::Produce.code() {
-                client.produces.insert(start.correlation_id, start.api_version);
-            }
+            let (version, id) = (start.api_version, start.correlation_id);
+            let frame = match ApiKey::from_code(start.api_key) {
+                Some(ApiKey::Produce) => {
+                    let (frame, acks, refused) = led_part(&self.cluster, client.node, frame)?;
+                    let refusals = count(&refused);
+                    self.refused += refusals;
+                    if acks != 0 {
+                        client.asked.insert(id, Asked::Produce { version, refused });
+                    } else if refusals > 0 {
+                        // Who asked for no answer learns of an error only by the end of the connection.
+                        client.broken = true;
+                        self.said.push(Said::Close(conn));
+                    }
+                    frame
+                }
+                Some(ApiKey::Metadata) => {
+                    client.asked.insert(id, Asked::Metadata { version });
+                    frame
+                }
+                Some(ApiKey::ApiVersions | ApiKey::InitProducerId) => frame,
+                other => return Err(format!("a producer sends {other:?}, which the nodes do not know")),
+            };
             broker.handle_frame(now, ConnId(conn), frame);
         }
         Ok(())
     }
 
-    /// What the broker has to say by now. `throttle` gives the pause that a Produce response asks for.
-    pub(crate) fn poll(&mut self, now: Now, mut throttle: impl FnMut() -> i32) -> Result<Vec<Said>, String> {
-        let mut said = Vec::new();
+    /// What the nodes have to say by now. `extra` is for each Produce response.
+    pub(crate) fn poll(&mut self, now: Now, mut extra: impl FnMut() -> Extra) -> Result<Vec<Said>, String> {
         loop {
-            let Some(broker) = &mut self.broker else { return Ok(said) };
-            let before = said.len();
+            let mut quiet = true;
+            let Some(broker) = &mut self.broker else { return Ok(Vec::new()) };
             while let Some(response) = broker.poll_response() {
+                quiet = false;
                 let conn = response.conn.0;
                 let bytes = flatten(&response)?;
                 let Some(client) = self.clients.get_mut(&conn) else { continue };
-                said.push(Said::Bytes(conn, client.throttled(bytes, &mut throttle)?));
+                let (bytes, refusals) = client.answer(&mut self.cluster, bytes, &mut extra)?;
+                self.said.push(Said::Bytes(conn, bytes, refusals));
             }
             while let Some((conn, _)) = broker.poll_close() {
+                quiet = false;
                 if let Some(client) = self.clients.get_mut(&conn.0) {
                     client.broken = true;
                 }
-                said.push(Said::Close(conn.0));
+                self.said.push(Said::Close(conn.0));
             }
-            if said.len() == before {
-                return Ok(said);
+            if quiet {
+                break;
             }
             // Who has an answer may be read from again.
             for conn in self.clients.keys().copied().collect::<Vec<_>>() {
                 self.read(now, conn)?;
             }
         }
+        let (held, said) = std::mem::take(&mut self.said)
+            .into_iter()
+            .filter(|said| self.clients.contains_key(&said.conn()))
+            .partition(|said| {
+                let client = self.clients.get(&said.conn());
+                client.is_some_and(|client| self.cluster.is_stalled(client.node))
+            });
+        self.said = held;
+        Ok(said)
     }
 
     // ---- time and syncs
@@ -216,9 +316,9 @@ impl Server {
 
     // ---- the simulation's own requests
 
-    fn create_topic(&mut self, partitions: i32, now: Now) -> Result<(), String> {
+    pub(crate) fn create_topic(&mut self, topic: usize, partitions: i32, now: Now) -> Result<(), String> {
         let topic = CreatableTopic {
-            name: TOPIC.to_owned(),
+            name: TOPICS[topic].to_owned(),
             num_partitions: partitions,
             replication_factor: 1,
             ..CreatableTopic::default()
@@ -245,7 +345,8 @@ impl Server {
     }
 
     /// The values of a partition, in the order of their offsets, which must have no gap; none when there is no topic.
-    pub(crate) fn values(&mut self, partition: i32, now: Now) -> Result<Vec<Bytes>, String> {
+    pub(crate) fn values(&mut self, place: Place, now: Now) -> Result<Vec<Bytes>, String> {
+        let Place { topic, partition } = place;
         let mut values = Vec::new();
         loop {
             let offset = i64::try_from(values.len()).unwrap_or(i64::MAX);
@@ -255,8 +356,11 @@ impl Server {
                 partition_max_bytes: 1 << 20,
                 ..FetchPartition::default()
             };
-            let topic =
-                FetchTopic { topic: TOPIC.to_owned(), partitions: vec![asked], ..FetchTopic::default() };
+            let topic = FetchTopic {
+                topic: TOPICS[topic].to_owned(),
+                partitions: vec![asked],
+                ..FetchTopic::default()
+            };
             let request = FetchRequest { min_bytes: 1, topics: vec![topic], ..FetchRequest::default() };
             let response = self.call(FETCH_VERSION, &request, now)?;
             let answer = response.responses.first().and_then(|topic| topic.partitions.first());
@@ -265,36 +369,91 @@ impl Server {
                 return Ok(values);
             }
             if answer.error_code != 0 {
-                return Err(format!("partition {partition} cannot be read: error {}", answer.error_code));
+                return Err(format!("{place:?} cannot be read: error {}", answer.error_code));
             }
             let bytes = answer.records.as_ref().and_then(Records::to_bytes).unwrap_or_default();
             if bytes.is_empty() {
                 return Ok(values);
             }
-            read_batches(&bytes, &mut values).map_err(|why| format!("partition {partition}: {why}"))?;
+            read_batches(&bytes, &mut values).map_err(|why| format!("{place:?}: {why}"))?;
+        }
+    }
+}
+
+impl Said {
+    fn conn(&self) -> u64 {
+        match self {
+            Self::Bytes(conn, ..) | Self::Close(conn) => *conn,
         }
     }
 }
 
 impl Client {
-    /// A Produce response asks for the pause that `throttle` says; others stay as they are.
-    fn throttled(&mut self, bytes: Bytes, throttle: &mut impl FnMut() -> i32) -> Result<Bytes, String> {
+    /// Makes the broker's answer the node's, and says how many refusals of the node are in it.
+    fn answer(
+        &mut self,
+        cluster: &mut Cluster,
+        bytes: Bytes,
+        extra: &mut impl FnMut() -> Extra,
+    ) -> Result<(Bytes, usize), String> {
         let Some(id) = bytes.get(4..8).and_then(|id| id.first_chunk::<4>()).map(|id| i32::from_be_bytes(*id))
         else {
             return Err("the broker sent a response without correlation id".to_owned());
         };
-        let Some(version) = self.produces.remove(&id) else { return Ok(bytes) };
-        let pause = throttle();
-        if pause == 0 {
-            return Ok(bytes);
+        match self.asked.remove(&id) {
+            None => Ok((bytes, 0)),
+            Some(Asked::Metadata { version }) => {
+                let change = |response: &mut _| cluster.describe(self.node, response);
+                Ok((changed::<MetadataRequest>(version, &bytes, change)?, 0))
+            }
+            Some(Asked::Produce { version, refused }) => {
+                let Extra { throttle_ms, tells_leader } = extra();
+                if throttle_ms == 0 && refused.is_empty() {
+                    return Ok((bytes, 0));
+                }
+                let refusals = count(&refused);
+                let bytes = changed::<ProduceRequest>(version, &bytes, |response| {
+                    response.throttle_time_ms = throttle_ms;
+                    cluster.answer((self.node, version), response, refused, tells_leader);
+                })?;
+                Ok((bytes, refusals))
+            }
         }
-        let decoded = decode_response::<ProduceRequest>(version, bytes.slice(4..));
-        let (_, mut response) = decoded.map_err(|why| why.to_string())?;
-        response.throttle_time_ms = pause;
-        let encoded =
-            encode_response::<ProduceRequest>(version, id, &response).map_err(|why| why.to_string())?;
-        encoded.to_bytes().ok_or_else(|| "a response has no bytes".to_owned())
     }
+}
+
+fn count(refused: &Refusals) -> usize {
+    refused.iter().map(|topic| topic.partition_responses.len()).sum()
+}
+
+/// The response in these bytes, with its size, after `change`.
+fn changed<R: Request>(
+    version: i16,
+    bytes: &Bytes,
+    change: impl FnOnce(&mut R::Response),
+) -> Result<Bytes, String> {
+    let decoded = decode_response::<R>(version, bytes.slice(4..));
+    let (id, mut response) = decoded.map_err(|why| why.to_string())?;
+    change(&mut response);
+    let encoded = encode_response::<R>(version, id, &response).map_err(|why| why.to_string())?;
+    encoded.to_bytes().ok_or_else(|| "a response has no bytes".to_owned())
+}
+
+/// What is left of a Produce request for the broker when the node has refused what it does not lead: the request, its
+/// `acks`, and the refusals. A request of which nothing is left still goes to the broker, which answers in turn.
+fn led_part(cluster: &Cluster, node: usize, frame: Bytes) -> Result<(Bytes, i16, Refusals), String> {
+    let mut reader = Reader::new(frame.clone());
+    let header = decode_request_header(&mut reader).map_err(|why| why.to_string())?;
+    let version = header.api_version;
+    let mut request = ProduceRequest::decode(version, &mut reader).map_err(|why| why.to_string())?;
+    let refused = cluster.refuse(node, version, &mut request);
+    if refused.is_empty() {
+        return Ok((frame, request.acks, refused));
+    }
+    let encoded = encode_request(version, header.correlation_id, header.client_id.as_deref(), &request);
+    let encoded = encoded.map_err(|why| why.to_string())?;
+    let bytes = encoded.to_bytes().ok_or("a request has no bytes")?;
+    Ok((bytes.slice(4..), request.acks, refused))
 }
 
 fn flatten(response: &Response<MemoryFile>) -> Result<Bytes, String> {

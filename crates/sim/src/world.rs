@@ -1,5 +1,7 @@
 //! The loop: one queue of events in virtual time.
 
+mod nodes;
+
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
@@ -9,10 +11,10 @@ use headrace_wire::time::Now;
 
 use crate::liar::Liar;
 use crate::net::{Conn, FaultAt, Peer, Piece, Pipe, PipeFault, Way, Weather};
-use crate::plan::{Down, GRACE_MS, Plan, START_MS};
+use crate::plan::{Birth, Down, GRACE_MS, Place, Plan, START_MS, Trouble};
 use crate::producer::Producer;
 use crate::rng::Rng;
-use crate::server::{Said, Server};
+use crate::server::{Extra, Said, Server};
 
 /// Where the wall clocks begin.
 const WALL_MS: i64 = 1_700_000_000_000;
@@ -42,6 +44,18 @@ enum Event {
     Synced,
     Down(Down, u64),
     Up,
+    Trouble(Trouble),
+    /// A partition without leader gets one.
+    Elect(Place, usize),
+    /// Others take over from a node that is gone.
+    FailOver(usize),
+    NodeUp(usize),
+    /// A node that did nothing goes on.
+    NodeAwake(usize),
+    /// A node learns what has become of the cluster.
+    Learn(usize),
+    /// Somebody makes a topic.
+    Create(usize),
     Heal,
 }
 
@@ -50,8 +64,14 @@ enum Event {
 pub struct Outcome {
     /// Records that callers gave.
     pub records: usize,
-    /// Those of them that were confirmed.
+    /// Those that came in as rows of Arrow batches and were taken.
+    pub rows: usize,
+    /// Those of all that were confirmed.
     pub acked: usize,
+    /// Batches that a node refused since it did not lead, or did not know that it did.
+    pub refused: usize,
+    /// Records that came through to their node while another one did nothing.
+    pub lively: usize,
     /// Events that were simulated.
     pub events: u64,
     /// Stands for all that happened: two runs of a seed have the same.
@@ -82,7 +102,7 @@ impl World {
         let mut rng = Rng::new(seed);
         let plan = Plan::draw(&mut rng);
         let now = Now { mono_ms: START_MS, wall_ms: WALL_MS };
-        let server = Server::new(&plan, rng.next(), now)?;
+        let server = Server::new(&plan, &mut rng, now)?;
         let mut producers = Vec::new();
         for (number, producer) in (0..).zip(&plan.producers) {
             producers.push(Producer::new(number, producer.clone(), rng.next())?);
@@ -107,6 +127,14 @@ impl World {
         world.tell(|| format!("{plan:#?}"));
         for restart in &plan.restarts {
             world.at(restart.at_ms, Event::Down(restart.down, restart.down_ms));
+        }
+        for (at, trouble) in &plan.cluster.troubles {
+            world.at(*at, Event::Trouble(*trouble));
+        }
+        for (topic, birth) in plan.topics.iter().enumerate() {
+            if let Birth::At(at) = birth {
+                world.at(*at, Event::Create(topic));
+            }
         }
         world.at(plan.heal_ms, Event::Heal);
         for producer in 0..world.producers.len() {
@@ -232,9 +260,28 @@ impl World {
                 self.server.start(self.now)?;
                 self.after_broker()
             }
+            Event::Trouble(trouble) => self.trouble(trouble),
+            Event::Elect(place, node) => {
+                self.elect(place, node);
+                Ok(())
+            }
+            Event::FailOver(node) => {
+                self.fail_over(node);
+                Ok(())
+            }
+            Event::NodeUp(node) => {
+                self.node_up(node);
+                Ok(())
+            }
+            Event::NodeAwake(node) => self.node_awake(node),
+            Event::Learn(node) => {
+                self.server.cluster.learn(node);
+                Ok(())
+            }
+            Event::Create(topic) => self.create(topic),
             Event::Heal => {
                 self.heal();
-                Ok(())
+                self.heal_nodes()
             }
         }
     }
@@ -298,7 +345,7 @@ impl World {
 
     fn act(&mut self, number: usize, action: Action) -> Result<(), String> {
         match action {
-            Action::Connect { conn, host, port } => self.begin_connect(number, conn, &host, port),
+            Action::Connect { conn, host, port } => self.begin_connect(number, conn, &host, port)?,
             Action::Write { conn, data } => {
                 let Some(&conn) = self.producers[number].conns.get(&conn) else { return Ok(()) };
                 self.tell(|| format!("producer {number} writes {} bytes to connection {conn}", data.len));
@@ -330,7 +377,9 @@ impl World {
 
     // ---- connections
 
-    fn begin_connect(&mut self, number: usize, id: ConnId, host: &str, port: u16) {
+    fn begin_connect(&mut self, number: usize, id: ConnId, host: &str, port: u16) -> Result<(), String> {
+        let node = self.server.cluster.resolve(host, &mut self.rng);
+        let node = node.ok_or_else(|| format!("producer {number} connects to {host}, which is no node"))?;
         self.last_conn += 1;
         let key = self.last_conn;
         let black_hole = !self.healed && self.rng.chance(self.plan.black_hole);
@@ -344,6 +393,7 @@ impl World {
             key,
             Conn {
                 producer: number,
+                node,
                 id,
                 peer: Peer::Nobody,
                 client: true,
@@ -358,6 +408,7 @@ impl World {
             let at = self.delay() + 1;
             self.at(at, Event::Connect(key));
         }
+        Ok(())
     }
 
     fn draw_fault(&mut self) -> Option<FaultAt> {
@@ -379,16 +430,16 @@ impl World {
         let lied = self.plan.lies.iter().any(|(from, until)| (*from..*until).contains(&self.now.mono_ms));
         let lied = lied && !self.healed && self.rng.chance(70);
         let Some(conn) = self.conns.get_mut(&key).filter(|conn| conn.client) else { return Ok(()) };
-        let (number, id) = (conn.producer, conn.id);
+        let (number, node, id) = (conn.producer, conn.node, conn.id);
         if lied {
             let liar = Liar::new(&mut self.rng);
             let told = format!("connection {key} has reached {liar:?}");
             conn.peer = Peer::Liar(liar);
             self.tell(|| told);
-        } else if self.server.is_up() {
+        } else if self.server.is_up() && self.server.cluster.is_up(node) {
             conn.peer = Peer::Broker;
-            self.server.connect(self.now, key);
-            self.tell(|| format!("connection {key} stands"));
+            self.server.connect(self.now, key, node);
+            self.tell(|| format!("connection {key} stands, to node {}", node + 1));
         } else {
             self.tell(|| format!("connection {key} is refused"));
             return self.client_end(key, "connection refused");
@@ -404,7 +455,11 @@ impl World {
     }
 
     fn send(&mut self, key: u64, way: Way, bytes: Bytes) {
-        let (weather, now_ms) = (self.weather(), self.now.mono_ms);
+        self.send_at(key, way, bytes, self.now.mono_ms);
+    }
+
+    fn send_at(&mut self, key: u64, way: Way, bytes: Bytes, now_ms: u64) {
+        let weather = self.weather();
         let Some(conn) = self.conns.get_mut(&key) else { return };
         let pipe = match way {
             Way::ToServer => &mut conn.to_server,
@@ -513,15 +568,22 @@ impl World {
 
     fn after_broker(&mut self) -> Result<(), String> {
         let throttle = if self.healed { 0 } else { self.plan.throttle };
-        let rng = &mut self.rng;
+        let (rng, tells) = (&mut self.rng, self.plan.cluster.tells_leader);
         let said = self.server.poll(self.now, || {
-            if rng.chance(throttle) { i32::try_from(rng.between(1, THROTTLE_MS_MAX)).unwrap_or(0) } else { 0 }
+            let throttle_ms = if rng.chance(throttle) { rng.between(1, THROTTLE_MS_MAX) } else { 0 };
+            let throttle_ms = i32::try_from(throttle_ms).unwrap_or(0);
+            Extra { throttle_ms, tells_leader: rng.chance(tells) }
         })?;
         for said in said {
             match said {
-                Said::Bytes(conn, bytes) => {
-                    self.tell(|| format!("the broker answers {} bytes on connection {conn}", bytes.len()));
-                    self.send(conn, Way::ToClient, bytes);
+                Said::Bytes(conn, bytes, refusals) => {
+                    let len = bytes.len();
+                    self.tell(|| {
+                        format!("connection {conn} is answered: {len} bytes, {refusals} refusals by its node")
+                    });
+                    // Not even a refusal takes no time, or who tries again at once would do so for ever at one moment.
+                    let at = self.now.mono_ms + u64::from(refusals > 0);
+                    self.send_at(conn, Way::ToClient, bytes, at);
                 }
                 Said::Close(conn) => {
                     self.tell(|| format!("the broker closes connection {conn}"));
@@ -557,10 +619,16 @@ impl World {
         self.queue.retain(|_, event| *event != Event::Synced);
         self.at(self.now.mono_ms + down_ms, Event::Up);
         let silent = down == Down::PowerLoss && self.rng.chance(50);
+        self.hang_up(|_| true, silent);
+        Ok(())
+    }
+
+    /// Ends connections at the broker's side; when it does so `silent`ly, no client is told.
+    fn hang_up(&mut self, which: impl Fn(&Conn) -> bool, silent: bool) {
         let served: Vec<u64> = self
             .conns
             .iter()
-            .filter(|(_, conn)| matches!(conn.peer, Peer::Broker))
+            .filter(|(_, conn)| matches!(conn.peer, Peer::Broker) && which(conn))
             .map(|(key, _)| *key)
             .collect();
         for key in served {
@@ -579,7 +647,6 @@ impl World {
                 self.end(key, Way::ToClient);
             }
         }
-        Ok(())
     }
 
     /// All faults end. Connections that are hit by one are told so; what closed connections still hold is on its way.

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// About ten seconds on two cores.
 const SEEDS_DEFAULT: u64 = 10_000;
-/// Lines of the story that a failure prints.
+/// Lines of the story that a failure among many seeds prints.
 const STORY_LINES_MAX: usize = 400;
 
 fn setting(name: &str) -> Option<u64> {
@@ -28,24 +28,24 @@ fn failure(seed: u64) -> Result<headrace_sim::Outcome, String> {
     })
 }
 
-fn tell(seed: u64) {
+fn tell(seed: u64, lines_max: usize) {
     let story = headrace_sim::story(seed);
     let (plan, rest) = story.split_at(1.min(story.len()));
-    let skipped = rest.len().saturating_sub(STORY_LINES_MAX);
+    let skipped = rest.len().saturating_sub(lines_max);
     println!("{}\n({skipped} lines left out)\n{}", plan.join("\n"), rest[skipped..].join("\n"));
 }
 
 #[test]
 fn seeds_hold() {
     if let Some(seed) = setting("HEADRACE_SIM_SEED") {
-        tell(seed);
+        tell(seed, usize::MAX);
         failure(seed).unwrap_or_else(|why| panic!("seed {seed}: {why}"));
         return;
     }
     let first = setting("HEADRACE_SIM_FIRST").unwrap_or(1);
     let end = first + setting("HEADRACE_SIM_SEEDS").unwrap_or(SEEDS_DEFAULT);
-    let (next, acked, failed) =
-        (AtomicU64::new(first), AtomicUsize::new(0), std::sync::Mutex::new(Vec::new()));
+    let (next, failed) = (AtomicU64::new(first), std::sync::Mutex::new(Vec::new()));
+    let [acked, rows, refused, lively] = [const { AtomicUsize::new(0) }; 4];
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..threads {
@@ -56,7 +56,12 @@ fn seeds_hold() {
                         return;
                     }
                     match failure(seed) {
-                        Ok(outcome) => _ = acked.fetch_add(outcome.acked, Ordering::Relaxed),
+                        Ok(outcome) => {
+                            acked.fetch_add(outcome.acked, Ordering::Relaxed);
+                            rows.fetch_add(outcome.rows, Ordering::Relaxed);
+                            refused.fetch_add(outcome.refused, Ordering::Relaxed);
+                            lively.fetch_add(outcome.lively, Ordering::Relaxed);
+                        }
                         Err(why) => failed.lock().unwrap().push((seed, why)),
                     }
                 }
@@ -66,7 +71,7 @@ fn seeds_hold() {
     let mut failed = failed.into_inner().unwrap();
     failed.sort();
     if let Some((seed, _)) = failed.first() {
-        tell(*seed);
+        tell(*seed, STORY_LINES_MAX);
         let lines: Vec<String> = failed.iter().map(|(seed, why)| format!("seed {seed}: {why}")).collect();
         panic!(
             "{} of {} seeds fail. Replay one with HEADRACE_SIM_SEED={seed} cargo test -p headrace-sim\n{}",
@@ -75,7 +80,17 @@ fn seeds_hold() {
             lines.join("\n")
         );
     }
-    assert!(acked.into_inner() > 0, "no record was confirmed in any seed: nothing was tested");
+    let told = [
+        ("confirmed records", acked),
+        ("rows", rows),
+        ("refusals by nodes that do not lead", refused),
+        ("records past a node that does nothing", lively),
+    ];
+    for (what, count) in told.map(|(what, count)| (what, count.into_inner())) {
+        println!("{what}: {count}");
+        // A few seeds may well have none.
+        assert!(count > 0 || end - first < 1000, "no {what} in any seed: nothing was tested");
+    }
 }
 
 #[test]

@@ -18,7 +18,7 @@ use super::accumulator::{Accumulator, AccumulatorConfig};
 use super::appender::lock;
 use super::batch::{BatchId, PartitionKey, SealJob};
 use super::request::{Answers, Draft, Entry, VERSION_WITH_TOPIC_IDS, refusal};
-use super::sequence::{Identity, Sending};
+use super::sequence::{Identity, Sending, says_early};
 use super::transaction::{Step, Transactions};
 use super::{BatchAck, ProducerCommand, ProducerEvent};
 use crate::core::{Backoff, CallSpec, Core, Expect, Lane, NoStream, Reply, Target};
@@ -313,8 +313,7 @@ impl ProducerEngine {
         let again = attempts <= self.settings.retries;
         let wait = self.settings.retry.wait_ms(attempts, self.core.jitter());
         let at = now.mono_ms.saturating_add(wait);
-        let early =
-            matches!(code, Some(ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER | ErrorCode::UNKNOWN_PRODUCER_ID));
+        let early = says_early(&error);
         let unclear = sending.perhaps_there_as_a_part(entry.id);
         if again && early && self.settings.idempotent && !unclear {
             sending.out_of_order(entry.id, at, error);
@@ -418,7 +417,7 @@ impl ProducerEngine {
             let start = self.rotation % keys.len();
             keys.rotate_left(start);
             while self.node_is_free(now, node) {
-                let draft = self.draft(now, accumulator, &keys);
+                let draft = self.draft(now, accumulator, node, &keys);
                 if draft.entries.is_empty() {
                     break;
                 }
@@ -428,16 +427,17 @@ impl ProducerEngine {
     }
 
     /// Puts together what can go to one broker in one request.
-    fn draft(&mut self, now: Now, accumulator: &mut Accumulator, keys: &[PartitionKey]) -> Draft {
+    fn draft(&mut self, now: Now, accumulator: &mut Accumulator, node: i32, keys: &[PartitionKey]) -> Draft {
         let identity = self.identity.known();
         let limit = self.settings.request_bytes_max;
         let transactional = self.transaction.is_some();
+        let idempotent = self.settings.idempotent;
+        let alone = !idempotent && self.settings.in_flight_max == 1;
         let mut draft = Draft::default();
         for &key in keys {
-            let idempotent = self.settings.idempotent;
             let sending =
-                self.partitions.entry(key).or_insert_with(|| Sending::new(idempotent, transactional));
-            let again = sending.resend_size(now.mono_ms);
+                self.partitions.entry(key).or_insert_with(|| Sending::new(idempotent, transactional, alone));
+            let again = sending.resend_size(now.mono_ms, node);
             let fresh = || accumulator.front_size(key).filter(|_| sending.can_take());
             let Some(size) = again.or_else(fresh) else { continue };
             if !draft.entries.is_empty() && draft.bytes.saturating_add(size) > limit {
@@ -445,7 +445,7 @@ impl ProducerEngine {
                 break;
             }
             let (id, batch) = if again.is_some() {
-                let Some((id, stamp, batch)) = sending.resend() else { continue };
+                let Some((id, stamp, batch)) = sending.resend(node) else { continue };
                 (id, batch.stamp(stamp))
             } else {
                 if idempotent && identity.is_none() {
@@ -458,7 +458,7 @@ impl ProducerEngine {
                 }
                 let Some(taken) = accumulator.take_front(key) else { continue };
                 draft.fresh = true;
-                let stamp = sending.send(taken.id, taken.created_ms, taken.batch.clone(), identity);
+                let stamp = sending.send((taken.id, taken.created_ms), taken.batch.clone(), node, identity);
                 (taken.id, taken.batch.stamp(stamp))
             };
             self.busy.insert(key);

@@ -7,6 +7,8 @@
 //!   sent again: so a broker sees sequences in order.
 //! - At most [`SPAN_MAX`] batches lie between the oldest that is not done and the newest, or a broker could have
 //!   forgotten the oldest and take its repeat for a gap.
+//! - A batch that came too early for a partition's new leader, since one before it is still on its way to the old one, is
+//!   not sent there again before that one has come back.
 //! - Until the broker has taken a first batch under an id and epoch, one batch is on its way at a time: a broker that knows
 //!   nothing of a producer takes whatever sequence comes first, so the second could go in before the first.
 //! - A batch that the broker refuses as too large is split in its place. The parts share its sequences, so those behind it,
@@ -15,6 +17,9 @@
 //! - A batch given up, whose fate is unknown or which the broker refused, leaves a gap. The batches behind it are sent
 //!   until the broker takes them or calls them out of order; only then, with nothing in flight, the partition starts
 //!   again under a greater epoch with sequence 0.
+//!
+//! A producer that is not idempotent and has one request in flight a broker keeps the order as well: one batch of a
+//! partition is on its way at a time, whichever broker leads.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -55,6 +60,8 @@ pub(super) struct Outgoing {
     sequence: i32,
     /// Number of the batch among all of the partition and epoch.
     ordinal: u64,
+    /// The broker that it was sent to last.
+    node: i32,
     state: State,
 }
 
@@ -75,9 +82,12 @@ pub(super) struct Ended {
 
 /// One partition's side of sending.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "three are the producer's options")]
 pub(super) struct Sending {
     idempotent: bool,
     transactional: bool,
+    /// Only one batch is on its way at a time.
+    alone: bool,
     /// What the partition's sequences count under; `None` before the first batch.
     identity: Option<Identity>,
     next_sequence: i32,
@@ -104,10 +114,12 @@ enum Trail {
 }
 
 impl Sending {
-    pub(super) fn new(idempotent: bool, transactional: bool) -> Self {
+    /// `alone` says that order is to be kept without sequences: by one batch on its way at a time.
+    pub(super) fn new(idempotent: bool, transactional: bool, alone: bool) -> Self {
         Self {
             idempotent,
             transactional,
+            alone,
             identity: None,
             next_sequence: 0,
             next_ordinal: 0,
@@ -132,7 +144,8 @@ impl Sending {
         let waits = self.pending.iter().any(|out| matches!(out.state, State::Waiting(_)));
         let span = self.pending.front().map_or(0, |oldest| self.next_ordinal - oldest.ordinal);
         let span_max = if self.introduced { SPAN_MAX } else { 1 };
-        !waits && !(self.idempotent && (self.trail != Trail::Whole || span >= span_max))
+        let alone = !self.alone || self.pending.is_empty();
+        alone && !waits && !(self.idempotent && (self.trail != Trail::Whole || span >= span_max))
     }
 
     /// Whether a batch waits to be sent again.
@@ -148,37 +161,39 @@ impl Sending {
         })
     }
 
-    /// Bytes of the batch that is to be sent again now, if one is.
-    pub(super) fn resend_size(&self, now_ms: u64) -> Option<usize> {
-        let introducing = self.idempotent && !self.introduced && self.in_flight();
-        if self.trail == Trail::Broken || introducing {
+    /// Bytes of the batch that is to be sent again now to the leader `node`, if one is.
+    pub(super) fn resend_size(&self, now_ms: u64, node: i32) -> Option<usize> {
+        let one_at_a_time = self.alone || (self.idempotent && !self.introduced);
+        if self.trail == Trail::Broken || (one_at_a_time && self.in_flight()) {
             return None;
         }
         let oldest = self.pending.front()?.ordinal;
-        self.pending.iter().find_map(|out| match out.state {
-            State::Waiting(at) => {
-                let remembered = !self.idempotent || out.ordinal - oldest < SPAN_MAX;
-                Some((at <= now_ms && remembered).then(|| out.batch.size()))
-            }
-            State::InFlight => None,
-        })?
+        let index = self.pending.iter().position(|out| matches!(out.state, State::Waiting(_)))?;
+        let out = &self.pending[index];
+        let due = matches!(out.state, State::Waiting(at) if at <= now_ms);
+        let remembered = !self.idempotent || out.ordinal - oldest < SPAN_MAX;
+        // All before it are in flight.
+        let too_early = out.last_error.as_ref().is_some_and(says_early)
+            && self.pending.range(..index).any(|before| before.node != node);
+        (due && remembered && !too_early).then(|| out.batch.size())
     }
 
-    /// Sends the first waiting batch again.
-    pub(super) fn resend(&mut self) -> Option<(BatchId, ProducerStamp, &ClosedBatch)> {
+    /// Sends the first waiting batch again, to `node`.
+    pub(super) fn resend(&mut self, node: i32) -> Option<(BatchId, ProducerStamp, &ClosedBatch)> {
         let index = self.pending.iter().position(|out| matches!(out.state, State::Waiting(_)))?;
         self.pending[index].state = State::InFlight;
+        self.pending[index].node = node;
         self.pending[index].attempts = self.pending[index].attempts.saturating_add(1);
         let out = &self.pending[index];
         Some((out.id, self.stamp(out), &out.batch))
     }
 
-    /// Sends a new batch, under `identity` where the producer is idempotent.
+    /// Sends a new batch to `node`, under `identity` where the producer is idempotent.
     pub(super) fn send(
         &mut self,
-        id: BatchId,
-        created_ms: u64,
+        (id, created_ms): (BatchId, u64),
         batch: ClosedBatch,
+        node: i32,
         identity: Option<Identity>,
     ) -> ProducerStamp {
         if self.pending.is_empty() && identity != self.identity {
@@ -197,6 +212,7 @@ impl Sending {
             charge: None,
             sequence,
             ordinal,
+            node,
             state: State::InFlight,
         };
         let stamp = self.stamp(&out);
@@ -276,6 +292,7 @@ impl Sending {
             charge: Some(held.clone()),
             sequence,
             ordinal,
+            node: whole.node,
             state: State::Waiting(now_ms),
         };
         let parts = [
@@ -403,6 +420,11 @@ fn certainly_not_there(error: &Error) -> bool {
                 | ErrorCode::NOT_ENOUGH_REPLICAS
         )
     )
+}
+
+/// Whether a broker that says so misses the sequences before the batch.
+pub(super) fn says_early(error: &Error) -> bool {
+    matches!(error.code(), Some(ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER | ErrorCode::UNKNOWN_PRODUCER_ID))
 }
 
 /// The sequence after `records` more: it wraps from the greatest 31-bit number to 0.

@@ -164,11 +164,14 @@ fn a_failed_metadata_request_is_kept_as_the_reason_and_tried_again() {
 #[test]
 fn a_lying_partition_index_allocates_nothing() {
     use headrace_wire::messages::MetadataResponse;
-    use headrace_wire::messages::metadata_response::{MetadataResponsePartition, MetadataResponseTopic};
+    use headrace_wire::messages::metadata_response::{
+        MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic,
+    };
     let mut cluster = Cluster::default();
     let partition =
         |partition_index| MetadataResponsePartition { partition_index, leader_id: 1, ..Default::default() };
     cluster.update(MetadataResponse {
+        brokers: vec![MetadataResponseBroker { node_id: 1, ..Default::default() }],
         topics: vec![MetadataResponseTopic {
             name: Some("t".to_owned()),
             partitions: vec![partition(i32::MAX), partition(-4), partition(1)],

@@ -136,6 +136,45 @@ fn a_new_leader_is_found_and_gets_the_batches_in_order() {
     assert!(world.take_done().iter().all(|(_, result)| result.is_ok()));
 }
 
+/// Record 0 has arrived, 1 is on its way to the old leader, which does nothing, and 2 is given when node 2 is known to
+/// lead.
+fn overtaken_by_a_new_leader(options: &[(&str, &str)]) -> World {
+    let options: Vec<_> = options.iter().copied().chain([("metadata.max.age.ms", "100")]).collect();
+    let mut world = World::ready(&[1], &options);
+    send_all(&mut world, 0..1);
+    world.held_node = Some(1);
+    send_all(&mut world, 1..2);
+    world.leaders[0] = Some(2);
+    world.advance(150);
+    send_all(&mut world, 2..3);
+    world.advance(300);
+    world
+}
+
+#[test]
+fn what_came_too_early_to_a_new_leader_is_not_sent_there_again_and_again() {
+    let mut world = overtaken_by_a_new_leader(&[("retry.backoff.ms", "0")]);
+    assert_eq!(world.served.iter().filter(|(node, _)| *node == 2).count(), 1);
+    world.held_node = None;
+    world.advance(2000);
+    assert_eq!(world.logs[0].values, values(0..3));
+    assert!(world.take_done().iter().all(|(_, result)| result.is_ok()));
+    assert!(world.logs[0].stamps.iter().all(|(epoch, _)| *epoch == 0), "no new epoch is needed");
+    world.assert_empty();
+}
+
+#[test]
+fn one_batch_at_a_time_is_on_its_way_also_when_the_leader_changes() {
+    let one_in_flight =
+        [("enable.idempotence", "false"), ("max.in.flight.requests.per.connection", "1"), ("acks", "1")];
+    let mut world = overtaken_by_a_new_leader(&one_in_flight);
+    assert!(world.served.iter().all(|(node, _)| *node == 1), "record 2 waits for what becomes of 1");
+    world.held_node = None;
+    world.advance(2000);
+    assert_eq!(world.logs[0].values, values(0..3));
+    world.assert_empty();
+}
+
 #[test]
 fn a_partition_without_leader_does_not_hold_up_the_others() {
     let mut world = World::ready(&[1, 1], &[]);

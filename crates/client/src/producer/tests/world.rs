@@ -94,6 +94,8 @@ pub(super) struct World {
     pub(super) faults: VecDeque<Fault>,
     /// Produce requests stay unanswered.
     pub(super) holding: bool,
+    /// Produce requests to this node do.
+    pub(super) held_node: Option<i32>,
     pub(super) topic_error: ErrorCode,
     pub(super) identities: VecDeque<Result<(i64, i16), ErrorCode>>,
     pub(super) throttle_ms: i32,
@@ -140,6 +142,7 @@ impl World {
             down: BTreeSet::new(),
             faults: VecDeque::new(),
             holding: false,
+            held_node: None,
             topic_error: ErrorCode::NONE,
             identities: VecDeque::new(),
             throttle_ms: 0,
@@ -314,7 +317,8 @@ impl World {
         for (conn, connection) in &self.connections {
             if let Some(frame) = connection.requests.front().filter(|_| !connection.silent) {
                 let header = decode_request_header(&mut Reader::new(frame.clone())).unwrap();
-                if !(self.holding && header.api_key == ApiKey::Produce) {
+                let held = self.holding || self.held_node == Some(connection.node);
+                if !(held && header.api_key == ApiKey::Produce) {
                     next = Some(*conn);
                     break;
                 }

@@ -1,0 +1,142 @@
+//! What befalls the nodes.
+
+use super::{Event, World};
+use crate::plan::{Birth, Place, Trouble};
+
+/// How long after a failed try somebody tries again to make a topic.
+const CREATE_AGAIN_MS: u64 = 50;
+
+impl World {
+    pub(super) fn trouble(&mut self, trouble: Trouble) -> Result<(), String> {
+        self.tell(|| format!("trouble: {trouble:?}"));
+        let cluster = &mut self.server.cluster;
+        match trouble {
+            Trouble::Move { place, to, gap_ms } => {
+                if !cluster.is_up(to) {
+                    return Ok(());
+                }
+                if gap_ms == 0 {
+                    self.elect(place, to);
+                    return Ok(());
+                }
+                cluster.elect(place, None);
+                self.spread();
+                self.at(self.now.mono_ms + gap_ms, Event::Elect(place, to));
+                Ok(())
+            }
+            Trouble::Down { node, down_ms } => {
+                if cluster.is_up(node) {
+                    self.node_down(node, down_ms)?;
+                }
+                Ok(())
+            }
+            Trouble::Stall { node, stall_ms } => {
+                if cluster.is_up(node) && !cluster.is_stalled(node) {
+                    cluster.set_stalled(node, true);
+                    self.at(self.now.mono_ms + stall_ms, Event::NodeAwake(node));
+                }
+                Ok(())
+            }
+        }
+    }
+
+    pub(super) fn elect(&mut self, place: Place, node: usize) {
+        if self.healed {
+            return;
+        }
+        // Whoever was to lead may be gone by now: then it leads as one that is.
+        self.server.cluster.elect(place, Some(node));
+        self.tell(|| format!("node {} leads {place:?}", node + 1));
+        self.spread();
+    }
+
+    fn node_down(&mut self, node: usize, down_ms: u64) -> Result<(), String> {
+        self.server.cluster.set_up(node, false);
+        self.server.drop_node(self.now, node);
+        let silent = self.rng.chance(30);
+        self.hang_up(|conn| conn.node == node, silent);
+        let failover_ms = self.rng.between(0, self.plan.cluster.failover_ms_max);
+        self.at(self.now.mono_ms + failover_ms, Event::FailOver(node));
+        self.at(self.now.mono_ms + down_ms, Event::NodeUp(node));
+        self.after_broker()
+    }
+
+    pub(super) fn fail_over(&mut self, node: usize) {
+        let cluster = &mut self.server.cluster;
+        if cluster.is_up(node) {
+            return;
+        }
+        let others: Vec<usize> = cluster.nodes().filter(|other| cluster.is_up(*other)).collect();
+        for place in cluster.led_by(Some(node)) {
+            let leader = others.get(self.rng.index(others.len())).copied();
+            if leader.is_some() {
+                cluster.elect(place, leader);
+            }
+        }
+        self.tell(|| format!("others take over from node {}", node + 1));
+        self.spread();
+    }
+
+    pub(super) fn node_up(&mut self, node: usize) {
+        if !self.server.cluster.is_up(node) {
+            self.tell(|| format!("node {} is back", node + 1));
+            self.server.cluster.set_up(node, true);
+            self.spread();
+        }
+    }
+
+    pub(super) fn node_awake(&mut self, node: usize) -> Result<(), String> {
+        if !self.server.cluster.is_stalled(node) {
+            return Ok(());
+        }
+        self.tell(|| format!("node {} goes on", node + 1));
+        self.server.wake_node(self.now, node)?;
+        self.after_broker()
+    }
+
+    pub(super) fn create(&mut self, topic: usize) -> Result<(), String> {
+        if self.server.cluster.is_born(topic) {
+            return Ok(());
+        }
+        if !self.server.is_up() {
+            self.at(self.now.mono_ms + CREATE_AGAIN_MS, Event::Create(topic));
+            return Ok(());
+        }
+        self.server.create_topic(topic, self.plan.partitions, self.now)?;
+        self.server.cluster.bear(topic);
+        self.tell(|| format!("topic {topic} is made"));
+        self.spread();
+        self.after_broker()
+    }
+
+    /// Tells the nodes what has become of the cluster, some of them only later.
+    fn spread(&mut self) {
+        for node in self.server.cluster.nodes() {
+            if !self.healed && self.rng.chance(self.plan.cluster.stale) {
+                let late_ms = self.rng.between(1, self.plan.cluster.stale_ms_max);
+                self.at(self.now.mono_ms + late_ms, Event::Learn(node));
+            } else {
+                self.server.cluster.learn(node);
+            }
+        }
+    }
+
+    /// All nodes are there, everything has a leader, and everybody knows.
+    pub(super) fn heal_nodes(&mut self) -> Result<(), String> {
+        for node in self.server.cluster.nodes() {
+            self.node_up(node);
+            self.node_awake(node)?;
+        }
+        for place in self.server.cluster.led_by(None) {
+            let node = self.rng.index(self.plan.cluster.nodes);
+            self.server.cluster.elect(place, Some(node));
+        }
+        for topic in 0..self.plan.topics.len() {
+            if matches!(self.plan.topics[topic], Birth::At(_)) {
+                self.create(topic)?;
+            }
+        }
+        self.spread();
+        Ok(())
+    }
+}
