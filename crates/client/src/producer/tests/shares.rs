@@ -448,34 +448,49 @@ fn a_wait_in_vain_names_the_broker_and_the_option() {
     assert!(detail.contains("node 2") && detail.contains("buffer.memory.broker.share = 0.5"), "{detail}");
 }
 
-fn rows(partitions: impl Iterator<Item = i32>) -> Rows {
-    let partitions: Vec<i32> = partitions.collect();
-    let values: Vec<Vec<u8>> = partitions.iter().map(|_| vec![b'v'; 1000]).collect();
-    let values: ArrayRef = Arc::new(BinaryArray::from_iter_values(values));
-    let partitions: ArrayRef = Arc::new(Int32Array::from(partitions));
-    Rows::new(&RecordBatch::try_from_iter([("value", values), ("partition", partitions)]).unwrap()).unwrap()
-}
-
 #[test]
 fn rows_go_in_up_to_the_first_whose_broker_has_had_its_share() {
+    // Much memory and a small share, so that a block of rows has many of either broker.
     for strategy in ["full", "incremental"] {
-        let mut world = half_silent(&[1, 2], &[("buffer.memory.allocation.strategy", strategy)]);
-        let rows = rows((0..400).map(|n| n % 2));
-        let (mut from, mut place) = (0, None);
-        while place.is_none() {
+        let memory = [
+            ("buffer.memory", "655360"),
+            ("buffer.memory.broker.share", "0.125"),
+            ("buffer.memory.allocation.strategy", strategy),
+        ];
+        let mut world = half_silent(&[1, 2], &memory);
+        let texts: Vec<String> = (0..400).map(|n| format!("{n:04}{}", "v".repeat(1000))).collect();
+        let values: ArrayRef = Arc::new(BinaryArray::from_iter_values(&texts));
+        let partitions: ArrayRef = Arc::new(Int32Array::from_iter_values((0..400).map(|n| n % 2)));
+        let batch = RecordBatch::try_from_iter([("value", values), ("partition", partitions)]).unwrap();
+        let rows = Rows::new(&batch).unwrap();
+        let (mut from, mut grant, mut stops) = (0, None, Vec::new());
+        while from < rows.len() {
+            let lent = std::mem::take(&mut grant);
             let range = from..rows.len();
-            match world.appender.append_rows(world.now, Some(TOPIC), &rows, range, None, |_, _| ()) {
+            match world.appender.append_rows(world.now, Some(TOPIC), &rows, range, lent, |_, _| ()) {
                 Ok(taken) => from += taken,
-                Err(AppendError::Full(full)) if full.scarce() != Scarce::Memory => place = Some(full),
-                Err(AppendError::Full(_)) => {}
+                Err(AppendError::Full(place)) => {
+                    if let (Some(2), true) = (node_of(&place), stops.is_empty()) {
+                        world.advance(5);
+                        assert!((SHARE_CHUNKS - 1..=SHARE_CHUNKS).contains(&held(&world, 2)), "{strategy}");
+                        // It answers again.
+                        world.kill(2);
+                        world.down.clear();
+                    }
+                    stops.push((from, node_of(&place)));
+                    world.advance(1000);
+                    grant = world.wait(place);
+                }
                 Err(other) => panic!("{other:?}"),
             }
-            world.advance(5);
+            world.settle();
         }
-        assert_eq!(place.as_ref().and_then(node_of), Some(2));
-        assert!(from % 2 == 1 && from > 40, "{strategy}: it is row {from}");
-        assert!((SHARE_CHUNKS - 1..=SHARE_CHUNKS).contains(&held(&world, 2)), "{strategy}");
-        assert_eq!(world.logs[0].values.len(), from / 2 + 1);
+        let to_two = stops.iter().find(|(_, node)| *node == Some(2)).expect("node 2 has had its share");
+        assert!(to_two.0 % 2 == 1 && to_two.0 > 40, "{strategy}: {stops:?}");
+        world.assert_empty_after_flush();
+        let sent = |partition: usize| texts.iter().skip(partition).step_by(2).cloned().collect::<Vec<_>>();
+        assert_eq!(world.logs[0].values, sent(0), "{strategy}");
+        assert_eq!(world.logs[1].values[1..], sent(1), "{strategy}");
     }
 }
 
