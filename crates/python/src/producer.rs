@@ -202,13 +202,13 @@ impl Producer {
     }
 
     /// `buffer.memory` and what is free of it, bytes.
-    fn buffer_bytes(&self) -> (u64, u64) {
-        self.client.buffer_bytes()
+    fn buffer_bytes(&self, py: Python<'_>) -> PyResult<(u64, u64)> {
+        self.client.buffer_bytes().map_err(|error| errors::to_py(py, &error))
     }
 
     /// The metrics of the memory for batches, under Kafka's names.
     fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let now = self.client.metrics();
+        let now = self.client.metrics().map_err(|error| errors::to_py(py, &error))?;
         let metrics = PyDict::new(py);
         metrics.set_item("bufferpool-wait-ratio", now.bufferpool_wait_ratio)?;
         metrics.set_item("bufferpool-wait-time-ns-total", now.bufferpool_wait_time_ns_total)?;
@@ -348,8 +348,8 @@ impl<'a> Record<'a> {
     }
 }
 
-fn rows_of(batch: Result<RecordBatch, ArrowError>) -> Result<Rows, String> {
-    Rows::new(&batch.map_err(|error| error.to_string())?).map_err(|error| error.to_string())
+fn rows_of(batch: Result<RecordBatch, String>) -> Result<Rows, String> {
+    Rows::new(&batch?).map_err(|error| error.to_string())
 }
 
 fn schema_error_to_py(py: Python<'_>, why: String) -> PyErr {

@@ -17,7 +17,7 @@ use headrace_client::producer::{
     RecordRef, RowSpan,
 };
 use headrace_columns::encode::Rows;
-use headrace_pool::{BlockingWait, Lease, PoolError, PoolMetrics};
+use headrace_pool::{BlockingWait, BufferPool, Lease, PoolError, PoolMetrics};
 
 use super::attempt::{Attempt, Hold, Parked};
 use super::driver::{Handle, SocketOptions};
@@ -404,16 +404,19 @@ impl<R: Send + 'static> ProducerClient<R> {
     }
 
     /// `buffer.memory`, and how much of it is free, bytes.
-    #[must_use]
-    pub fn buffer_bytes(&self) -> (u64, u64) {
-        let pool = self.appender.pool();
-        (pool.config().buffer_bytes, pool.available())
+    pub fn buffer_bytes(&self) -> Result<(u64, u64)> {
+        let pool = self.pool()?;
+        Ok((pool.config().buffer_bytes, pool.available()))
     }
 
     /// The metrics of the memory for batches.
-    #[must_use]
-    pub fn metrics(&self) -> PoolMetrics {
-        self.appender.pool().metrics(self.clock.elapsed())
+    pub fn metrics(&self) -> Result<PoolMetrics> {
+        Ok(self.pool()?.metrics(self.clock.elapsed()))
+    }
+
+    /// In a forked child its lock may be held for ever, by a thread that is the parent's.
+    fn pool(&self) -> Result<BufferPool> {
+        if self.handle.is_forked() { Err(Error::Forked) } else { Ok(self.appender.pool()) }
     }
 
     /// Sees to it that `recipient` is told ([`Delivery::Done`]) when it is worth trying again, and says how long to wait
