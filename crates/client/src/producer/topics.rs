@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::batch::{PartitionKey, Slot};
 use super::partitioner::{PartitionLoad, Sticky, pick};
+use super::queue::Stand;
 use crate::core::Jitter;
 use crate::error::Error;
 
@@ -37,8 +38,8 @@ pub(super) struct Topic {
 pub(super) struct Partition {
     pub(super) leader: Option<i32>,
     pub(super) slots: VecDeque<Slot>,
-    /// Stands in the accumulator's list of partitions with slots.
-    pub(super) active: bool,
+    /// What the accumulator's queue has of it.
+    pub(super) stand: Stand,
 }
 
 /// All topics that callers have named, by the place in which they came.
@@ -53,6 +54,8 @@ pub(super) struct Topics {
     adaptive: bool,
     /// Brokers that are left out, while any other is left.
     stalled: BTreeSet<i32>,
+    /// A partition has got another leader, or none.
+    moved: bool,
 }
 
 impl Topics {
@@ -65,7 +68,19 @@ impl Topics {
             jitter: Jitter::new(seed),
             adaptive,
             stalled: BTreeSet::new(),
+            moved: false,
         }
+    }
+
+    /// Whether leaders have changed since the last call.
+    pub(super) fn take_moved(&mut self) -> bool {
+        std::mem::take(&mut self.moved)
+    }
+
+    /// Who leads partitions; `None` is among them if some have no leader.
+    pub(super) fn leaders(&self) -> BTreeSet<Option<i32>> {
+        let partitions = self.all.iter().flat_map(|topic| topic.partitions.iter().take(topic.count as usize));
+        partitions.map(|partition| partition.leader).collect()
     }
 
     pub(super) fn set_stalled(&mut self, nodes: BTreeSet<i32>) {
@@ -134,6 +149,7 @@ impl Topics {
         }
         let leaders = leaders.iter().copied().chain(std::iter::repeat(None));
         for (partition, leader) in topic.partitions.iter_mut().zip(leaders) {
+            self.moved |= partition.leader != leader;
             partition.leader = leader;
         }
         let opened = !matches!(topic.state, TopicState::Ready) && topic.count > 0;
@@ -153,7 +169,7 @@ impl Topics {
             topic.state = TopicState::Refused(error.clone());
         } else if matches!(topic.state, TopicState::Ready) {
             for partition in &mut topic.partitions {
-                partition.leader = None;
+                self.moved |= partition.leader.take().is_some();
             }
         }
         refused

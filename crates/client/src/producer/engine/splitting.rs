@@ -54,7 +54,7 @@ impl ProducerEngine {
                 .and_then(|(sending, parts)| sending.replace(entry.id, now.mono_ms, parts, &error));
             match placed {
                 Some((kept, rest)) => {
-                    accumulator.split_off(rest);
+                    accumulator.split_off(entry.id, rest);
                     self.events.push_back(ProducerEvent::BatchSplit { batch: entry.id, kept, rest });
                 }
                 None => self.on_final_error(now, &mut accumulator, &entry, error),
