@@ -394,22 +394,33 @@ impl Accumulator {
     }
 
     /// The partition that takes records without key and partition. If its open batch has no room for `bytes` more, the
-    /// batch ends, and with it perhaps the partition's turn.
+    /// batch ends, and with it perhaps the partition's turn; if its broker has had its share, the turn ends.
     pub(super) fn sticky_with_room(&mut self, topic: u32, bytes: usize) -> PartitionKey {
-        let key = PartitionKey { topic, partition: self.topics.sticky_partition(topic) };
-        let limit = self.config.batch_bytes;
-        let full = match self.open_slot(key) {
+        let key = self.sticky(topic);
+        let partition = self.topics.partition(key);
+        let (full, missing) = match partition.slots.back() {
             Some(Slot { body: Body::Open(builder), .. }) => {
-                builder.estimated_size().saturating_add(bytes) > limit
+                let size = builder.estimated_size().saturating_add(bytes);
+                (size > self.config.batch_bytes, builder.chunks_missing(bytes))
             }
-            _ => false,
+            _ => (false, self.pool.config().chunks_to_open(bytes.saturating_add(BatchHeader::LEN))),
         };
-        if !full {
+        // A broker that has had its share makes way for others.
+        let barred = self.config.adaptive && missing > 0 && !self.shares.admits(partition.leader, missing);
+        if !full && !barred {
             return key;
         }
         self.seal_last(key);
         self.count_sticky(topic, 0, true);
-        PartitionKey { topic, partition: self.topics.sticky_partition(topic) }
+        if barred {
+            self.topics.leave_sticky(topic);
+        }
+        self.sticky(topic)
+    }
+
+    fn sticky(&mut self, topic: u32) -> PartitionKey {
+        let partition = self.topics.sticky_partition(topic, || self.shares.used_up());
+        PartitionKey { topic, partition }
     }
 
     /// Counts bytes that went to the sticky partition.
@@ -856,8 +867,8 @@ impl Accumulator {
 
     /// A batch is done.
     pub(super) fn done(&mut self, id: BatchId) {
-        if let Some(mut charge) = self.outstanding.remove(&id) {
-            self.shares.set(&mut charge, 0);
+        if let Some(charge) = self.outstanding.remove(&id) {
+            self.shares.end(charge);
             self.pressure.done();
         }
     }

@@ -104,6 +104,8 @@ struct Share {
     held: usize,
     /// Of these, what batches have that take no more.
     on_way: usize,
+    /// When a batch last ended, as the number of that end among all leaders'.
+    ended: u64,
     line: Option<Line>,
     /// Of those who wait in line.
     pressure: Pressure,
@@ -121,6 +123,8 @@ pub(super) struct Shares {
     limited: bool,
     closed: bool,
     by_leader: BTreeMap<Leader, Share>,
+    /// How many batches have ended.
+    ends: u64,
     lines: u64,
     /// What the caller whose append is under way has waited for.
     brought: Option<Permits>,
@@ -138,6 +142,7 @@ impl Shares {
             limited: false,
             closed: false,
             by_leader: BTreeMap::new(),
+            ends: 0,
             lines: 0,
             brought: None,
         }
@@ -181,6 +186,13 @@ impl Shares {
     /// Whether a batch may have so many chunks more: also more than the share, if nothing of that is held.
     pub(super) fn admits(&self, leader: Leader, chunks: usize) -> bool {
         !self.limited || self.room(leader) >= chunks.min(self.most)
+    }
+
+    /// The leaders that have had their share. The greater the number, the later a batch of theirs ended: there room is
+    /// most likely to come.
+    pub(super) fn used_up(&self) -> BTreeMap<Leader, u64> {
+        let used_up = self.by_leader.iter().filter(|(leader, _)| self.room(**leader) == 0);
+        used_up.map(|(leader, share)| (*leader, share.ended)).collect()
     }
 
     /// Takes a place in the queue for so many chunks of the leader's share, `wish` of them if that is modest. The
@@ -273,6 +285,15 @@ impl Shares {
                 share.line = None;
             }
         }
+    }
+
+    /// The batch is done.
+    pub(super) fn end(&mut self, mut charge: Charge) {
+        self.ends += 1;
+        if let Some(share) = self.by_leader.get_mut(&charge.leader) {
+            share.ended = self.ends;
+        }
+        self.set(&mut charge, 0);
     }
 
     /// Leaders have changed: each batch is charged to its partition's leader of now, and who waits for a share looks

@@ -9,9 +9,10 @@ use headrace_columns::encode::Rows;
 use headrace_wire::errors::ErrorCode;
 use proptest::prelude::*;
 
-use super::world::{Fault, TOPIC, World};
+use super::world::{Fault, TOPIC, World, config};
 use crate::error::Error;
-use crate::producer::{AppendError, Grant, Place, ProducerCommand, Scarce};
+use crate::options::BrokerShare;
+use crate::producer::{AppendError, Grant, Place, ProducerCommand, RecordRef, Scarce};
 
 /// Ten chunks, five of them a broker's share.
 const LIMITS: &[(&str, &str)] = &[
@@ -230,17 +231,22 @@ fn what_packing_saves_is_free_for_more() {
 fn a_split_batch_holds_its_share_until_its_last_part_is_done() {
     let mut world = World::ready(&[1, 2], LIMITS);
     world.send(1, "first");
-    world.batch_bytes_max = 400;
+    world.batch_bytes_max = 800;
+    world.take_done();
     world.holding = true;
     for n in 0..20 {
         world.append(1, &format!("{n:02}{}", "x".repeat(45))).unwrap();
     }
     world.command(ProducerCommand::Flush { op: 1 });
-    let whole = held(&world, 2);
-    assert_eq!(whole, 1);
+    // The whole is refused, the first part taken, the second one not answered.
+    world.faults = [Fault::None, Fault::None, Fault::Silence].into();
     world.holding = false;
+    world.settle();
+    assert_eq!((world.take_done().len(), held(&world, 2)), (1, 1));
+    world.kill(2);
+    world.down.clear();
     world.advance(3000);
-    assert_eq!(world.logs[1].values.len(), 21);
+    assert_eq!((world.take_done().len(), world.logs[1].values.len()), (1, 21));
     world.assert_empty();
 }
 
@@ -351,6 +357,85 @@ fn permits_are_kept_by_who_waits_for_memory_and_memory_by_nobody() {
         panic!("it overtook who waits")
     };
     assert_eq!((node_of(&place), pool.available()), (Some(2), 5 * CHUNK_BYTES));
+}
+
+fn append_anywhere(world: &mut World, grant: Option<Grant>) -> Result<(), AppendError> {
+    let value = large();
+    let record = RecordRef { topic: TOPIC, value: Some(value.as_bytes()), ..RecordRef::default() };
+    let appended = world.appender.append_record(world.now, &record, grant, |_, _| ());
+    world.settle();
+    appended.map(drop)
+}
+
+#[test]
+fn records_that_may_go_anywhere_pass_a_silent_broker_by() {
+    for strategy in ["full", "incremental"] {
+        let mut world = half_silent(&[1, 2, 1, 2], &[("buffer.memory.allocation.strategy", strategy)]);
+        for round in 0..100 {
+            let appended = append_anywhere(&mut world, None);
+            assert!(appended.is_ok(), "{strategy}, round {round}: {appended:?}");
+            world.advance(5);
+        }
+        assert_eq!(held(&world, 2), SHARE_CHUNKS, "it has had its part");
+        let sent = world.logs[0].values.len() + world.logs[2].values.len();
+        assert!(sent > 90, "{strategy}: {sent}");
+        // Now node 1 is slow, too: it is node 1 that is waited for.
+        world.holding = true;
+        for _ in 0..20 {
+            let place = loop {
+                match append_anywhere(&mut world, None) {
+                    Ok(()) => {}
+                    Err(AppendError::Full(place)) => break place,
+                    Err(other) => panic!("{other:?}"),
+                }
+            };
+            assert_eq!(node_of(&place), Some(1), "{strategy}");
+            world.holding = false;
+            let grant = world.wait(place).expect("node 1 has answered");
+            world.holding = true;
+            assert!(append_anywhere(&mut world, Some(grant)).is_ok());
+        }
+    }
+}
+
+#[test]
+fn rows_that_may_go_anywhere_pass_a_silent_broker_by() {
+    let mut world = half_silent(&[1, 2], &[]);
+    let values: ArrayRef = Arc::new(BinaryArray::from_iter_values((0..500).map(|_| vec![b'v'; 1000])));
+    let rows = Rows::new(&RecordBatch::try_from_iter([("value", values)]).unwrap()).unwrap();
+    let (mut from, mut grant) = (0, None);
+    while from < rows.len() {
+        let lent = std::mem::take(&mut grant);
+        let range = from..rows.len();
+        match world.appender.append_rows(world.now, Some(TOPIC), &rows, range, lent, |_, _| ()) {
+            Ok(taken) => from += taken,
+            Err(AppendError::Full(place)) => {
+                assert_ne!(place.scarce(), Scarce::Share { node: Some(2), share: share() });
+                grant = world.wait(place);
+            }
+            Err(other) => panic!("{other:?}"),
+        }
+        world.settle();
+    }
+    world.advance(10);
+    assert!(world.logs[0].values.len() >= 400, "{}", world.logs[0].values.len());
+}
+
+fn share() -> BrokerShare {
+    config(LIMITS).buffer_memory_broker_share
+}
+
+#[test]
+fn without_adaptive_partitioning_every_partition_has_its_turn() {
+    let mut world = half_silent(&[1, 2], &[("partitioner.adaptive.partitioning.enable", "false")]);
+    let place = (0..100).find_map(|_| {
+        world.advance(5);
+        match append_anywhere(&mut world, None) {
+            Err(AppendError::Full(place)) => Some(place),
+            _ => None,
+        }
+    });
+    assert_eq!(place.as_ref().and_then(node_of), Some(2));
 }
 
 #[test]

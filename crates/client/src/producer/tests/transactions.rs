@@ -183,6 +183,37 @@ fn a_member_that_lost_its_partitions_can_only_abort() {
 }
 
 #[test]
+fn what_the_coordinator_leaves_out_of_its_answer_is_asked_for_again() {
+    for implicit in [false, true] {
+        let mut world = ready(implicit);
+        ask(&mut world, begin).unwrap();
+        // The group's coordinator is found first; without the implicit way the group is added then.
+        let before = if implicit { 1 } else { 2 };
+        world.coordinator.mishaps.extend([Mishap::None; 2].into_iter().take(before));
+        world.coordinator.mishaps.extend([Mishap::LeaveOut; 2]);
+        ask(&mut world, offsets(7)).unwrap();
+        assert!(world.coordinator.mishaps.is_empty());
+        ask(&mut world, commit).unwrap();
+        assert_eq!(world.coordinator.offsets.get(&0), Some(&7));
+        // Never told, they are not taken for done.
+        ask(&mut world, begin).unwrap();
+        world.coordinator.mishaps.extend([Mishap::LeaveOut; 1000]);
+        let error = ask(&mut world, offsets(8)).unwrap_err();
+        assert_eq!(error.code(), Some(ErrorCode::TRANSACTION_ABORTABLE));
+        assert!(error.to_string().contains("left partition 0 of topic 'in' out"), "{error}");
+        world.coordinator.mishaps.clear();
+        ask(&mut world, abort).unwrap();
+        assert_eq!(world.coordinator.offsets.get(&0), Some(&7));
+    }
+    let mut world = ready(false);
+    ask(&mut world, begin).unwrap();
+    world.coordinator.mishaps.extend([Mishap::LeaveOut; 2]);
+    world.append(0, "x").unwrap();
+    ask(&mut world, commit).unwrap();
+    assert_eq!(world.logs[0].committed, ["x"]);
+}
+
+#[test]
 fn a_failed_record_fails_the_commit_and_an_abort_mends_it() {
     for implicit in [false, true] {
         let mut world = ready(implicit);
