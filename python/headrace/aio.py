@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from headrace import _native
 from headrace import producer as blocking
-from headrace.errors import KafkaTimeoutError, UsageError
+from headrace.errors import ConfigError, KafkaTimeoutError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -63,6 +63,9 @@ class Producer:
         **options: OptionValue,
     ) -> None:
         """Checks the options and starts the threads; connects on first use."""
+        if any(name.replace("_", ".") == "transactional.id" for name in (*(config or {}), *options)):
+            message = "option transactional.id: there are no transactions for asyncio yet; headrace.Producer has them"
+            raise ConfigError(message, name="INVALID_CONFIG")
         self._blocking = blocking.Producer(bootstrap_servers, config, **options)
         self._native = self._blocking._native  # noqa: SLF001  (the same client with another face)
         self._mailbox: _Mailbox | None = None

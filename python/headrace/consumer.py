@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import weakref
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+_log = logging.getLogger("headrace.consumer")
 _open: weakref.WeakSet[Consumer] = weakref.WeakSet()
 
 CLOSE_TIMEOUT_S = 10.0
@@ -30,6 +32,9 @@ class Consumer:
     A batch has the columns key (binary), value (binary), topic (string), partition (int32), offset (int64), timestamp
     (timestamp[us, UTC]), timestampType (int32: 0 create time, 1 log append time) and, with ``include_headers=True``,
     headers (list of struct of key and value). One thread at a time may use a consumer.
+
+    What no call can raise, such as an automatic commit that failed, is a warning of the logger ``headrace.consumer``,
+    written by the next `poll` or by `close`.
 
     Args:
         bootstrap_servers: ``"host:port"``, several with commas or as a list.
@@ -94,6 +99,7 @@ class Consumer:
             RecordError: a record cannot be read; `seek` past it to go on.
         """
         taken = self._native.poll(timeout, max_records)
+        self._tell_troubles()
         return self._no_rows() if taken is None else self._import(taken)
 
     def poll_all(self, timeout: float = 1.0, max_records: int | None = None) -> list[pa.RecordBatch]:
@@ -101,7 +107,9 @@ class Consumer:
 
         ``max_records`` limits the rows of all batches together.
         """
-        return [self._import(taken) for taken in self._native.poll_all(timeout, max_records)]
+        found = self._native.poll_all(timeout, max_records)
+        self._tell_troubles()
+        return [self._import(taken) for taken in found]
 
     def position(self, partition: tuple[str, int], timeout: float | None = None) -> int:
         """The offset of the next row that `poll` gives for the partition; looked up first where it is not known yet.
@@ -177,7 +185,10 @@ class Consumer:
     def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Commits if ``enable.auto.commit`` says so, leaves the group, and ends the thread."""
         _open.discard(self)
-        self._native.close(timeout)
+        try:
+            self._native.close(timeout)
+        finally:
+            self._tell_troubles()
 
     def __enter__(self) -> Self:
         """The consumer itself."""
@@ -188,6 +199,10 @@ class Consumer:
     ) -> None:
         """Closes it."""
         self.close()
+
+    def _tell_troubles(self) -> None:
+        for trouble in self._native.take_troubles():
+            _log.warning("%s", trouble)
 
     def _or_all(self, partitions: Iterable[tuple[str, int]] | None) -> list[tuple[str, int]]:
         return list(self.assignment() if partitions is None else partitions)

@@ -107,10 +107,10 @@ class Producer:
         Args:
             topic: where to; None takes each row's from the column ``topic``.
             data: a pyarrow Table, RecordBatch or RecordBatchReader, or anything with ``__arrow_c_stream__`` or
-                ``__arrow_c_array__`` (polars, duckdb, pandas 3). Columns: ``value`` (binary or string of any width,
-                view or dictionary; null is a tombstone), and if wanted ``key`` (the same types), ``headers``
-                (list of struct of key and value), ``partition`` (integer), ``timestamp`` (timestamp, or integer
-                milliseconds), ``topic``.
+                ``__arrow_c_array__`` (polars, duckdb, pandas 3); of an array of structs no row may be null as a whole.
+                Columns: ``value`` (binary or string of any width, view or dictionary; null is a tombstone), and if
+                wanted ``key`` (the same types), ``headers`` (list of struct of key and value), ``partition`` (integer),
+                ``timestamp`` (timestamp, or integer milliseconds), ``topic``.
             results: tells what became of each row. Costs up to 56 bytes a row until the future is done.
 
         Returns:

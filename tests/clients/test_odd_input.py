@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import threading
 import time
@@ -52,12 +53,11 @@ def capsules():
     [
         pa.array([b"a column"]),
         pa.array([1, 2]),
-        pa.array([{"value": b"row"}, None]),
         Pair((1, 2)),
         Pair(capsules()[:1]),
         Pair(None),
     ],
-    ids=["binary", "int", "null-struct", "no-capsules", "half-a-pair", "nothing"],
+    ids=["binary", "int", "no-capsules", "half-a-pair", "nothing"],
 )
 def test_arrow_data_that_is_no_batch_is_refused(servers, ten, data):
     with hr.Producer(servers) as producer:
@@ -66,6 +66,51 @@ def test_arrow_data_that_is_no_batch_is_refused(servers, ten, data):
         # The rows of an array of structs are as good as those of a batch.
         assert producer.send_arrow(ten, pa.array([{"value": b"row"}, None])[:1]).result(10) == 1
     assert count(servers, ten) == 11
+
+
+# What lies beneath a null struct may be anything.
+HOLES = pa.StructArray.from_arrays([pa.array([b"a", b"hidden", b"c"])], ["value"], mask=pa.array([False, True, False]))
+
+
+@pytest.mark.parametrize(
+    ("data", "where", "sent"),
+    [
+        (pa.array([{"value": b"row"}, None]), "row 1 of chunk 0", 0),
+        (HOLES, "row 1 of chunk 0", 0),
+        (HOLES.slice(1), "row 0 of chunk 0", 0),
+        (pa.chunked_array([HOLES]), "row 1 of chunk 0", 0),
+        (pa.chunked_array([HOLES.slice(2), HOLES.slice(0, 1), HOLES]), "row 1 of chunk 2", 2),
+    ],
+    ids=["array", "hidden-value", "slice", "stream", "third-chunk"],
+)
+@pytest.mark.parametrize("results", [False, True])
+def test_a_row_that_is_null_as_a_whole_is_no_tombstone(servers, ten, data, where, sent, results):
+    with hr.Producer(servers) as producer:
+        with pytest.raises(SchemaError, match=f"{where}.* null as a whole"):
+            producer.send_arrow(ten, data, results=results)
+    assert hr.read(servers, ten).read_all()["value"].to_pylist()[10:] == [b"c", b"a"][:sent]
+
+    async def work():
+        async with hr.aio.Producer(servers) as producer:
+            with pytest.raises(SchemaError, match=f"{where}.* null as a whole"):
+                await producer.send_arrow(ten, data, results=results)
+
+    asyncio.run(work())
+    assert count(servers, ten) == 10 + 2 * sent
+
+
+def test_what_a_batch_made_of_structs_says_of_null_rows_counts(servers, ten):
+    """A batch knows no null rows: Arrow itself makes null columns of them, and those are the caller's words."""
+    with hr.Producer(servers) as producer:
+        for data in (
+            pa.RecordBatch.from_struct_array(HOLES),
+            pa.Table.from_struct_array(pa.chunked_array([HOLES])),
+            pa.RecordBatchReader.from_batches(
+                pa.schema([("value", pa.binary())]), [pa.RecordBatch.from_struct_array(HOLES)]
+            ),
+        ):
+            assert producer.send_arrow(ten, data).result(10) == 3
+    assert hr.read(servers, ten).read_all()["value"].to_pylist()[10:] == [b"a", None, b"c"] * 3
 
 
 def test_a_stream_of_a_single_column_is_refused(servers, ten):

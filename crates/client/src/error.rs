@@ -197,6 +197,11 @@ impl Error {
         }
     }
 
+    /// Whether no answer came, or none that can be read: what was asked for may have been done all the same.
+    pub(crate) fn answer_is_lost(&self) -> bool {
+        matches!(self, Self::Timeout { .. } | Self::Disconnected { .. } | Self::Protocol { .. })
+    }
+
     /// Kafka's name of the error where it has one, else a name of the same style.
     #[must_use]
     pub fn kafka_name(&self) -> &'static str {

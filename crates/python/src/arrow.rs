@@ -1,9 +1,14 @@
 //! Arrow data across the C data interface, as `PyCapsule`s.
 
+use std::sync::Arc;
+
+use arrow_array::cast::AsArray;
 use arrow_array::ffi::{FFI_ArrowArray, FFI_ArrowSchema};
-use arrow_array::ffi_stream::{FFI_ArrowArrayStream, RecordBatchStreamReader};
-use arrow_array::{Array, RecordBatch, RecordBatchReader, StructArray};
-use arrow_schema::{ArrowError, DataType, Schema};
+use arrow_array::ffi_stream::{ArrayStreamReader, FFI_ArrowArrayStream};
+use arrow_array::{
+    Array, ArrayReader, RecordBatch, RecordBatchOptions, RecordBatchReader, StructArray, make_array,
+};
+use arrow_schema::{ArrowError, DataType, Schema, SchemaRef};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyTuple};
@@ -38,13 +43,25 @@ pub(crate) fn import(data: &Bound<'_, PyAny>) -> PyResult<Imported> {
         let capsule = data.call_method0("__arrow_c_stream__")?;
         let capsule = capsule.cast::<PyCapsule>().map_err(|_| not_arrow(data))?;
         let pointer = capsule.pointer_checked(Some(c"arrow_array_stream"))?.cast::<FFI_ArrowArrayStream>();
-        // SAFETY: the capsule's name says that it holds an ArrowArrayStream, whose layout the C interface fixes;
-        // `from_raw` moves it out and leaves an empty one, which the capsule's destructor leaves alone.
-        let reader = unsafe { RecordBatchStreamReader::from_raw(pointer.as_ptr()) };
         // A single column speaks this interface too.
-        let no_batches =
-            |e| PyValueError::new_err(format!("{} is no stream of batches: {e}", type_name(data)));
-        return reader.map(Imported::Stream).map_err(no_batches);
+        let no_batches = |why: String| {
+            PyValueError::new_err(format!("{} is no stream of batches: {why}", type_name(data)))
+        };
+        // SAFETY: the capsule's name says that it holds an ArrowArrayStream, which the C interface fixes as five pointers.
+        let [_, get_next, ..] = unsafe { pointer.cast::<[usize; 5]>().read() };
+        // SAFETY: as above; `from_raw` moves it out and leaves an empty one, which the capsule's destructor leaves alone.
+        let reader = unsafe { ArrayStreamReader::from_raw(pointer.as_ptr()) };
+        let reader = reader.map_err(|error| no_batches(error.to_string()))?;
+        if get_next == 0 {
+            // The reader relies on it.
+            return Err(no_batches("it has no get_next".to_owned()));
+        }
+        let field = reader.field().clone();
+        let DataType::Struct(columns) = field.data_type() else {
+            return Err(no_batches(format!("its arrays are of {}", field.data_type())));
+        };
+        let schema = Schema::new(columns.clone()).with_metadata(field.metadata().clone());
+        return Ok(Imported::Stream { reader, schema: Arc::new(schema), chunks: 0 });
     }
     let pair = data.call_method0("__arrow_c_array__")?;
     let (schema, array): (Bound<'_, PyCapsule>, Bound<'_, PyCapsule>) =
@@ -60,37 +77,59 @@ pub(crate) fn import(data: &Bound<'_, PyAny>) -> PyResult<Imported> {
     }
     // SAFETY: schema and array come from one producer as a pair, as the C data interface demands.
     let columns = unsafe { arrow_array::ffi::from_ffi(array, schema) }.map_err(arrow_error)?;
-    // A single column speaks the same interface; only a struct without nulls is a batch.
-    if !matches!(columns.data_type(), DataType::Struct(_)) || columns.null_count() > 0 {
+    // A single column speaks the same interface.
+    let DataType::Struct(fields) = columns.data_type() else {
         let (name, kind) = (type_name(data), columns.data_type());
         return Err(PyTypeError::new_err(format!(
-            "{name} is an array of {kind}; a batch is taken, or an array of structs of which none is null"
+            "{name} is an array of {kind}; a batch is taken, or an array of structs"
         )));
-    }
-    Ok(Imported::Batch(RecordBatch::from(StructArray::from(columns))))
+    };
+    let schema = Arc::new(Schema::new(fields.clone()));
+    Ok(Imported::Batch(Some(batch_of(&make_array(columns), schema, 0))))
 }
 
 /// What [`import`] found.
 pub(crate) enum Imported {
-    /// Batches that come one by one.
-    Stream(RecordBatchStreamReader),
-    /// One batch.
-    Batch(RecordBatch),
+    /// Arrays of structs that come one by one.
+    Stream { reader: ArrayStreamReader, schema: SchemaRef, chunks: usize },
+    /// One batch, until it is taken.
+    Batch(Option<Result<RecordBatch, String>>),
 }
 
 impl Iterator for Imported {
-    type Item = Result<RecordBatch, ArrowError>;
+    /// An error is a whole sentence.
+    type Item = Result<RecordBatch, String>;
 
     fn next(&mut self) -> Option<Self::Item> {
         match self {
-            Self::Stream(reader) => reader.next(),
-            Self::Batch(batch) if batch.num_rows() == 0 => None,
-            Self::Batch(batch) => {
-                let rest = batch.slice(0, 0);
-                Some(Ok(std::mem::replace(batch, rest)))
+            Self::Stream { reader, schema, chunks } => {
+                let array = reader.next()?;
+                let chunk = *chunks;
+                *chunks += 1;
+                Some(
+                    array
+                        .map_err(|e| e.to_string())
+                        .and_then(|array| batch_of(&array, schema.clone(), chunk)),
+                )
             }
+            Self::Batch(batch) => batch.take(),
         }
     }
+}
+
+/// The columns of an array of structs. A batch has no way to say that a whole row is null, and what lies beneath such a
+/// row may be anything: it must not go out as a record.
+fn batch_of(array: &dyn Array, schema: SchemaRef, chunk: usize) -> Result<RecordBatch, String> {
+    let rows =
+        array.as_struct_opt().ok_or_else(|| format!("chunk {chunk} is an array of {}", array.data_type()))?;
+    if let Some(row) = rows.nulls().and_then(|nulls| (0..nulls.len()).find(|row| nulls.is_null(*row))) {
+        return Err(format!(
+            "row {row} of chunk {chunk}, both counted from 0, is null as a whole; a tombstone is a row whose value is null"
+        ));
+    }
+    let options = RecordBatchOptions::new().with_row_count(Some(rows.len()));
+    RecordBatch::try_new_with_options(schema, rows.columns().to_vec(), &options)
+        .map_err(|error| error.to_string())
 }
 
 /// An Arrow error as Python knows it.

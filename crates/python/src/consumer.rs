@@ -96,6 +96,11 @@ impl Consumer {
         Ok(Self { client })
     }
 
+    /// What went wrong since the last call that no other call was told of.
+    fn take_troubles(&self) -> Vec<String> {
+        self.client.take_troubles()
+    }
+
     fn empty(&self) -> Empty {
         Empty { batch: self.client.empty().clone() }
     }

@@ -202,13 +202,13 @@ impl Producer {
     }
 
     /// `buffer.memory` and what is free of it, bytes.
-    fn buffer_bytes(&self) -> (u64, u64) {
-        self.client.buffer_bytes()
+    fn buffer_bytes(&self, py: Python<'_>) -> PyResult<(u64, u64)> {
+        self.client.buffer_bytes().map_err(|error| errors::to_py(py, &error))
     }
 
     /// The metrics of the memory for batches, under Kafka's names.
     fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let now = self.client.metrics();
+        let now = self.client.metrics().map_err(|error| errors::to_py(py, &error))?;
         let metrics = PyDict::new(py);
         metrics.set_item("bufferpool-wait-ratio", now.bufferpool_wait_ratio)?;
         metrics.set_item("bufferpool-wait-time-ns-total", now.bufferpool_wait_time_ns_total)?;
@@ -217,7 +217,7 @@ impl Producer {
         metrics.set_item("waiting-threads", now.waiting_threads)?;
         metrics.set_item("buffer-total-bytes", now.buffer_total_bytes)?;
         metrics.set_item("buffer-available-bytes", now.buffer_available_bytes)?;
-        for (node, bytes) in self.client.broker_bytes() {
+        for (node, bytes) in self.client.broker_bytes().map_err(|error| errors::to_py(py, &error))? {
             let node = node.map_or("none".to_owned(), |node| node.to_string());
             metrics.set_item(format!("buffer-node-{node}-bytes"), bytes)?;
         }
@@ -352,8 +352,8 @@ impl<'a> Record<'a> {
     }
 }
 
-fn rows_of(batch: Result<RecordBatch, ArrowError>) -> Result<Rows, String> {
-    Rows::new(&batch.map_err(|error| error.to_string())?).map_err(|error| error.to_string())
+fn rows_of(batch: Result<RecordBatch, String>) -> Result<Rows, String> {
+    Rows::new(&batch?).map_err(|error| error.to_string())
 }
 
 fn schema_error_to_py(py: Python<'_>, why: String) -> PyErr {

@@ -174,10 +174,10 @@ impl AdminEngine {
             }
             Route::Leader(..) => {
                 item.stale = Some(self.core.cluster().generation());
-                self.core.refresh(now, "a partition's leader refused an admin request");
+                self.core.refresh(now);
             }
             Route::Controller | Route::Node(_) => {
-                self.core.refresh(now, "an admin request failed in a way that fresh metadata may mend");
+                self.core.refresh(now);
             }
             Route::Any => {}
         }
@@ -244,7 +244,7 @@ impl AdminEngine {
                 && !self.core.refreshing(now)
                 && self.core.metadata_error().is_none()
             {
-                self.core.refresh(now, "nothing is known of the cluster yet");
+                self.core.refresh(now);
             }
             return false;
         }
@@ -342,7 +342,7 @@ impl AdminEngine {
             }
         }
         item.last_error = Some(error);
-        self.core.refresh(now, "a partition has no leader");
+        self.core.refresh(now);
         Way::NotYet
     }
 
@@ -352,7 +352,7 @@ impl AdminEngine {
             return Way::Failed(error);
         }
         if !self.core.refreshing(now) && self.core.metadata_error().is_none() {
-            self.core.refresh(now, "an admin request needs it");
+            self.core.refresh(now);
         }
         Way::NotYet
     }

@@ -214,7 +214,7 @@ impl ConsumerEngine {
         session.early = false;
         session.failures = session.failures.saturating_add(1);
         session.retry_at = later(now, retry_of(&self.config), session.failures, &mut self.core);
-        self.core.refresh(now, "a Fetch failed");
+        self.core.refresh(now);
         if let Err(error) = result
             && !error.retriable()
             && !matches!(error, Error::Closed)

@@ -215,7 +215,7 @@ impl Fetcher {
             }
         }
         if leaderless && !core.refreshing(now) {
-            core.refresh(now, "a partition has no leader");
+            core.refresh(now);
         }
         for (source, wanted) in wanted {
             self.send(now, core, source, wanted);
@@ -318,7 +318,7 @@ impl Fetcher {
             _ => {
                 session.failures = session.failures.saturating_add(1);
                 session.retry_at = later(now, backoff, session.failures, core);
-                core.refresh(now, "a Fetch failed");
+                core.refresh(now);
                 if !code.retriable() {
                     lock(&self.cache)
                         .fail_all(Error::broker(code, format!("Fetch from node {}", source.node)));
@@ -356,7 +356,7 @@ impl Fetcher {
             code if code.retriable() || code == ErrorCode::UNKNOWN_TOPIC_ID => {
                 part.replica = None;
                 self.put_off(now, core, ticket);
-                core.refresh(now, "a partition could not be fetched");
+                core.refresh(now);
             }
             code => {
                 let error = Error::partition(

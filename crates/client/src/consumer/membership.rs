@@ -174,8 +174,7 @@ impl ConsumerEngine {
             MemberEvent::Lost => self.let_go(ConsumerEvent::Lost),
             MemberEvent::Failed(error) => {
                 self.let_go(ConsumerEvent::Lost);
-                lock(&self.cache).fail_all(error.clone());
-                self.events.push_back(ConsumerEvent::Error(error));
+                lock(&self.cache).fail_all(error);
             }
         }
     }
@@ -235,7 +234,8 @@ impl ConsumerEngine {
             // The next poll wakes the engine, which then joins again.
             lock(&self.cache).hold_back(true);
             let error = Error::timeout("processing between two polls (max.poll.interval.ms)", limit);
-            self.events.push_back(ConsumerEvent::Error(error));
+            let what = "the group went on without this consumer until its next poll";
+            self.events.push_back(ConsumerEvent::Trouble { what, error });
         }
     }
 
@@ -280,7 +280,8 @@ impl ConsumerEngine {
             membership.release = Release::Committed;
         }
         if let Err(error) = result {
-            self.events.push_back(ConsumerEvent::Error(error));
+            let what = "a commit before a rebalance failed, so its rows may be read again";
+            self.events.push_back(ConsumerEvent::Trouble { what, error });
         }
     }
 
@@ -313,7 +314,8 @@ impl ConsumerEngine {
         membership.auto_committing = false;
         // After an error the group moves on; whoever gets the partitions begins at the last commit.
         if let Err(error) = result {
-            self.events.push_back(ConsumerEvent::Error(error));
+            let what = "an automatic commit failed, so its rows may be read again";
+            self.events.push_back(ConsumerEvent::Trouble { what, error });
         }
     }
 

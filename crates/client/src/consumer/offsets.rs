@@ -161,7 +161,7 @@ impl Lookups {
             }
         }
         if leaderless && !core.refreshing(now) {
-            core.refresh(now, "the leader of a partition is not known");
+            core.refresh(now);
         }
         for (node, ids) in by_node {
             let request = self.request(core, &ids);
@@ -221,7 +221,7 @@ impl Lookups {
                 }
             }
             Err(error) => {
-                core.refresh(now, "offsets could not be listed");
+                core.refresh(now);
                 failed = Some(error);
             }
         }
@@ -279,7 +279,7 @@ impl Lookups {
         if error.retriable() {
             lookup.failures = lookup.failures.saturating_add(1);
             lookup.retry_at = later(now, self.retry, lookup.failures, core);
-            core.refresh(now, "an offset could not be looked up");
+            core.refresh(now);
             if let Purpose::Caller { op, .. } = lookup.purpose
                 && let Some(op) = self.ops.get_mut(&op)
             {

@@ -188,6 +188,11 @@ pub enum ConsumerEvent {
     Revoked(Vec<TopicPartition>),
     /// These partitions are gone: the group has gone on without this member, nothing could be committed.
     Lost(Vec<TopicPartition>),
-    /// Something that belongs to no partition and no command went wrong, such as joining the group.
-    Error(Error),
+    /// Something went wrong that neither a call nor a poll is told of; the consumer goes on.
+    Trouble {
+        /// What, and what follows from it: a sentence but for its end.
+        what: &'static str,
+        /// Why.
+        error: Error,
+    },
 }

@@ -44,6 +44,8 @@ pub(super) struct Link<T> {
     pub(super) not_before: u64,
     /// Why the last connection ended.
     pub(super) last_error: Option<Error>,
+    /// It did so before calls could be sent, and in a way that waiting does not mend.
+    pub(super) hopeless: bool,
 }
 
 impl<T> Link<T> {
@@ -61,6 +63,7 @@ impl<T> Link<T> {
             failures: 0,
             not_before: 0,
             last_error: None,
+            hopeless: false,
         }
     }
 

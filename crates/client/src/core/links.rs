@@ -74,7 +74,7 @@ impl<T> Core<T> {
     fn all_hopeless(&mut self, candidates: &[Peer]) -> Option<Error> {
         let hopeless = |peer: &Peer| {
             let link = self.links.get(&LinkKey { peer: *peer, lane: Lane::Control });
-            link.and_then(|l| l.last_error.clone()).filter(|e| !e.retriable())
+            link.filter(|l| l.hopeless)?.last_error.clone()
         };
         let errors: Option<Vec<Error>> = candidates.iter().map(hopeless).collect();
         let first = errors?.into_iter().next()?;
@@ -162,6 +162,8 @@ impl<T> Core<T> {
     pub(super) fn end_connection(&mut self, now: Now, key: LinkKey, error: &Error, close: bool) {
         let Some(link) = self.links.get_mut(&key) else { return };
         let mut ended = VecDeque::new();
+        // Who has spoken Kafka and then something else may do better on the next connection.
+        link.hopeless = !error.retriable() && !link.is_ready();
         if let Some(connection) = link.connection.take() {
             self.connections.remove(&connection.id);
             if close {

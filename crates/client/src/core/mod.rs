@@ -197,9 +197,7 @@ impl<T> Core<T> {
     }
 
     /// Metadata looks stale: asks again once the back-off allows. Blocks nobody; many such wishes make one request.
-    pub fn refresh(&mut self, now: Now, reason: &'static str) {
-        // The reason is for whoever reads the call; it is kept out of the hot path.
-        let _ = reason;
+    pub fn refresh(&mut self, now: Now) {
         self.refresh.stale(now);
         self.pump(now);
     }
@@ -362,7 +360,15 @@ impl<T> Core<T> {
                     self.refresh.answered(now, complete, &mut self.jitter);
                 }
                 // The next candidate may do better; whoever waits for a topic has a deadline.
-                Err(error) => self.metadata_failed(now, error),
+                Err(error) => {
+                    let error = match (error, self.links.get(&key)) {
+                        (Error::Protocol { why, .. }, Some(link)) => {
+                            Error::Protocol { peer: link.name.clone(), why }
+                        }
+                        (error, _) => error,
+                    };
+                    self.metadata_failed(now, error);
+                }
             },
         }
     }

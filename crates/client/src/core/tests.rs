@@ -74,7 +74,7 @@ impl crate::engine::Engine for Probe {
                 self.core.call_with(now, spec, ProduceRequest::default(), tag);
             }
             Do::Want(topic) => self.core.want_topics(now, [topic]),
-            Do::Refresh => self.core.refresh(now, "a test says so"),
+            Do::Refresh => self.core.refresh(now),
             Do::Close => self.core.close(),
         }
         self.collect();

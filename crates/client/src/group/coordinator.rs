@@ -122,8 +122,7 @@ impl Coordinator {
             Error::Broker { code, .. } => {
                 matches!(*code, ErrorCode::NOT_COORDINATOR | ErrorCode::COORDINATOR_NOT_AVAILABLE)
             }
-            Error::Disconnected { .. } | Error::Timeout { .. } => true,
-            _ => false,
+            error => error.answer_is_lost(),
         };
         if moved {
             self.lost();

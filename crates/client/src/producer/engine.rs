@@ -2,6 +2,7 @@
 
 mod ends;
 mod identity;
+mod splitting;
 mod transacting;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -9,11 +10,12 @@ use std::sync::{Arc, Mutex};
 
 use headrace_wire::compression::check_level;
 use headrace_wire::errors::{ErrorCode, Remedy};
-use headrace_wire::messages::{InitProducerIdRequest, ProduceRequest, ProduceResponse};
+use headrace_wire::messages::{ProduceRequest, ProduceResponse};
 use headrace_wire::time::Now;
 
 use self::ends::Fate;
 use self::identity::Asked;
+use self::splitting::TooLarge;
 use super::accumulator::{Accumulator, AccumulatorConfig};
 use super::appender::lock;
 use super::batch::{BatchId, PartitionKey, SealJob};
@@ -32,12 +34,16 @@ pub struct ProducerEngine {
     accumulator: Arc<Mutex<Accumulator>>,
     settings: Settings,
     identity: Asked,
+    /// Why the last try to get an id failed.
+    why_unknown: Option<Error>,
     /// Of a producer with a transactional id.
     transaction: Option<Transactions>,
     /// Partitions that were ever sent to: their sequences outlive their batches.
     partitions: HashMap<PartitionKey, Sending>,
     /// Those of them with batches on their way.
     busy: BTreeSet<PartitionKey>,
+    /// Batches that are to be split.
+    too_large: Vec<TooLarge>,
     nodes: HashMap<i32, Node>,
     /// Where the next request of many partitions starts.
     rotation: usize,
@@ -130,9 +136,11 @@ impl ProducerEngine {
             } else {
                 Asked::Never
             },
+            why_unknown: None,
             settings,
             partitions: HashMap::new(),
             busy: BTreeSet::new(),
+            too_large: Vec::new(),
             nodes: HashMap::new(),
             rotation: 0,
             cluster_seen: None,
@@ -167,6 +175,7 @@ impl ProducerEngine {
         while let Some(reply) = self.core.poll_reply() {
             self.on_reply(now, &mut accumulator, reply);
         }
+        accumulator = self.split_too_large(now, &shared, accumulator);
         self.learn(now, &mut accumulator);
         accumulator.settle_parked(now);
         self.give_up_late(now, &mut accumulator);
@@ -199,10 +208,7 @@ impl ProducerEngine {
         let version = reply.result.as_ref().ok().map(|(version, _)| *version);
         match reply.tag {
             Tag::Transaction(_) => self.on_transaction_reply(now, reply),
-            Tag::ProducerId => {
-                let (_, _, result) = reply.split::<InitProducerIdRequest>();
-                self.on_producer_id(now, accumulator, result);
-            }
+            Tag::ProducerId => self.on_producer_id(now, accumulator, reply),
             Tag::Produce { .. } if self.settings.acks == 0 => {
                 let Reply { tag, result, .. } = reply;
                 let result = result.map(|_| ProduceResponse::default());
@@ -230,7 +236,7 @@ impl ProducerEngine {
             Ok(response) => response,
             Err(error) => {
                 if matches!(error, Error::Timeout { .. } | Error::Disconnected { .. }) {
-                    self.core.refresh(now, "a produce request was not answered");
+                    self.core.refresh(now);
                 }
                 for entry in &entries {
                     self.on_error(now, accumulator, entry, error.clone());
@@ -295,20 +301,13 @@ impl ProducerEngine {
         self.done(accumulator, entry.key, &out, Ok(ack));
     }
 
-    fn on_error(&mut self, now: Now, accumulator: &mut Accumulator, entry: &Entry, error: Error) {
+    /// An error of a batch that is not split for it.
+    fn on_final_error(&mut self, now: Now, accumulator: &mut Accumulator, entry: &Entry, error: Error) {
         let Some(sending) = self.partitions.get_mut(&entry.key) else { return };
         let Some(attempts) = sending.get(entry.id).map(|out| out.attempts) else { return };
         let code = error.code();
         if code.is_some_and(|code| code.remedy() == Remedy::RetryWithMetadata) {
-            self.core.refresh(now, "a produce request went to the wrong broker");
-        }
-        if code == Some(ErrorCode::MESSAGE_TOO_LARGE)
-            && let Some((kept, rest)) =
-                sending.split(entry.id, now.mono_ms, accumulator.config().level, &error)
-        {
-            accumulator.split_off(entry.id, rest);
-            self.events.push_back(ProducerEvent::BatchSplit { batch: entry.id, kept, rest });
-            return;
+            self.core.refresh(now);
         }
         let again = attempts <= self.settings.retries;
         let wait = self.settings.retry.wait_ms(attempts, self.core.jitter());

@@ -17,7 +17,7 @@ use crate::error::Error;
 pub(super) const VERSION_WITH_TOPIC_IDS: i16 = 13;
 
 /// One batch of a request.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Entry {
     pub(super) key: PartitionKey,
     pub(super) id: BatchId,

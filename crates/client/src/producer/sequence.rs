@@ -28,6 +28,7 @@ use headrace_wire::records::{ClosedBatch, ProducerStamp};
 
 use super::BatchAck;
 use super::batch::BatchId;
+use crate::core::peer_name;
 use crate::error::Error;
 
 /// Batches of one producer and partition that a broker remembers (`ProducerStateEntry.NUM_BATCHES_TO_RETAIN`).
@@ -38,6 +39,18 @@ pub(super) const SPAN_MAX: u64 = 5;
 pub(super) struct Identity {
     pub(super) id: i64,
     pub(super) epoch: i16,
+}
+
+impl Identity {
+    /// What a broker has answered without an error.
+    pub(super) fn told(node: Option<i32>, id: i64, epoch: i16) -> Result<Self, Error> {
+        if id >= 0 && epoch >= 0 {
+            return Ok(Self { id, epoch });
+        }
+        // Taken, it would pass for a producer without an id: no broker would look at its sequences.
+        let why = format!("gave producer id {id} with epoch {epoch}, of which neither may be negative");
+        Err(Error::Protocol { peer: peer_name(node), why })
+    }
 }
 
 /// A batch on its way.
@@ -267,18 +280,16 @@ impl Sending {
     }
 
     /// Puts two batches in the place of one that the broker found too large, to be sent from `now_ms` on; says how many
-    /// records keep the id, and the id of the others. `None` leaves all as it is: the batch has one record.
-    pub(super) fn split(
+    /// records keep the id, and the id of the others. `None`: the batch has ended.
+    pub(super) fn replace(
         &mut self,
         id: BatchId,
         now_ms: u64,
-        level: Option<i32>,
+        (head, tail): (ClosedBatch, ClosedBatch),
         error: &Error,
     ) -> Option<(u32, BatchId)> {
         let index = self.position(id)?;
         let whole = &self.pending[index];
-        // What was built here can be read here: an error is no way out of the refusal.
-        let (head, tail) = whole.batch.split(level).ok()??;
         let (kept, rest) = (head.records(), id.behind(head.records()));
         let held = whole.charge.as_ref().unwrap_or(&whole.batch);
         let part = |id, batch, sequence, ordinal| Outgoing {

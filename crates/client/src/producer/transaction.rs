@@ -356,7 +356,7 @@ impl Transactions {
         outstanding: usize,
         tag: impl Fn(Step) -> T,
     ) {
-        self.expire(now);
+        self.expire(now, core);
         if self.in_flight || self.retry_at > now.mono_ms {
             return;
         }
@@ -467,7 +467,7 @@ impl Transactions {
 
     /// Takes an answer, or the lack of one.
     pub(super) fn answered<T>(&mut self, now: Now, core: &mut Core<T>, reply: Reply<Step>) {
-        let step = reply.tag.clone();
+        let (step, node) = (reply.tag.clone(), reply.node);
         if let Step::FindTransactions | Step::FindGroup = step {
             self.found(now, core, &step, reply);
             return;
@@ -476,9 +476,7 @@ impl Transactions {
         let result = match &step {
             Step::Init => decode::<InitProducerIdRequest>(reply).and_then(|response| {
                 refusal(response.error_code, "InitProducerId")?;
-                let identity = Identity { id: response.producer_id, epoch: response.producer_epoch };
-                let sound = identity.id >= 0 && identity.epoch >= 0;
-                if sound { Ok(Some(identity)) } else { Err(self.lie("gave a negative producer id or epoch")) }
+                Identity::told(node, response.producer_id, response.producer_epoch).map(Some)
             }),
             Step::AddPartitions(asked) => decode::<AddPartitionsToTxnRequest>(reply)
                 .and_then(|response| self.partitions_refusal(asked, &response))
@@ -492,8 +490,11 @@ impl Transactions {
                 .map(|()| None),
             _ => decode::<EndTxnRequest>(reply).and_then(|response| {
                 refusal(response.error_code, "ending the transaction")?;
-                let next = Identity { id: response.producer_id, epoch: response.producer_epoch };
-                Ok(Some(next).filter(|next| next.id >= 0))
+                // Versions below 5 say nothing of it.
+                match (response.producer_id, response.producer_epoch) {
+                    (-1, -1) => Ok(None),
+                    (id, epoch) => Identity::told(node, id, epoch).map(Some),
+                }
             }),
         };
         match result {
@@ -505,7 +506,10 @@ impl Transactions {
                 self.succeeded(step, identity);
             }
             Err(error) if matches!(self.state, State::Dead(_)) => drop(error),
-            Err(error) if error.retriable() => self.try_again(now, core, step, error),
+            // An end whose answer cannot be read may have taken place: only the coordinator's word says how it went.
+            Err(error) if error.retriable() || error.answer_is_lost() => {
+                self.try_again(now, core, step, error);
+            }
             Err(error) => self.refused(&step, error),
         }
     }
@@ -568,8 +572,14 @@ impl Transactions {
             (Step::FindGroup, None) => return,
             _ => &mut self.coordinator,
         };
-        if let Err(error) = coordinator.answered(now, core, found) {
-            self.refused(step, error);
+        match coordinator.answered(now, core, found) {
+            // Nothing has begun, and it may be no Kafka at all: who waits is told, and may ask again.
+            Err(error) if error.answer_is_lost() && matches!(self.state, State::Initializing) => {
+                self.end_waits(&error);
+                self.enter(State::New);
+            }
+            Err(error) if !error.answer_is_lost() => self.refused(step, error),
+            _ => {}
         }
     }
 
@@ -623,8 +633,7 @@ impl Transactions {
             self.retry.wait_ms(self.failures, core.jitter()).max(1)
         };
         self.retry_at = now.mono_ms.saturating_add(wait);
-        let lost = matches!(error, Error::Timeout { .. } | Error::Disconnected { .. });
-        if lost && matches!(step, Step::AddPartitions(_) | Step::AddOffsets(_)) {
+        if error.answer_is_lost() && matches!(step, Step::AddPartitions(_) | Step::AddOffsets(_)) {
             self.uncertain = Some(step);
         }
         self.last_error = Some(error);
@@ -726,7 +735,7 @@ impl Transactions {
         }
     }
 
-    fn expire(&mut self, now: Now) {
+    fn expire<T>(&mut self, now: Now, core: &Core<T>) {
         let what = match self.state {
             State::Initializing => "getting a producer id for the transactional id",
             State::Ending { commit: true } => "committing the transaction",
@@ -735,24 +744,24 @@ impl Transactions {
         let late = |waiter: &Waiter| waiter.deadline <= now.mono_ms;
         let expired: Vec<Waiter> = self.waiters.extract_if(.., |waiter| late(waiter)).collect();
         for waiter in expired {
-            let error = self.too_late(what, &self.coordinator, waiter.timeout_ms);
+            let error = self.too_late(core, what, &self.coordinator, waiter.timeout_ms);
             self.done.push_back((waiter.op, Err(error)));
         }
         if let Some(offsets) = self.offsets.as_ref().filter(|offsets| late(&offsets.waiter)) {
             let what = format!("committing offsets of group '{}' in the transaction", offsets.group.group_id);
             let coordinator = self.group.as_ref().unwrap_or(&self.coordinator);
-            let error = self.too_late(&what, coordinator, offsets.waiter.timeout_ms);
+            let error = self.too_late(core, &what, coordinator, offsets.waiter.timeout_ms);
             // Whether they are in it nobody knows.
             self.fail(&error);
         }
     }
 
-    fn too_late(&self, what: &str, coordinator: &Coordinator, ms: u64) -> Error {
+    fn too_late<T>(&self, core: &Core<T>, what: &str, coordinator: &Coordinator, ms: u64) -> Error {
         let last = self.last_error.as_ref().or(coordinator.last_error());
         Error::Timeout {
             what: format!("{self}: {what}"),
             ms,
-            detail: last.map(ToString::to_string).unwrap_or_default(),
+            detail: last.map_or_else(|| core.why_unreachable(), ToString::to_string),
         }
     }
 

@@ -1,6 +1,7 @@
 //! The consumer as callers use it: rows straight from the shared cache, everything else through the engine.
 
-use std::sync::Arc;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arrow_array::RecordBatch;
@@ -15,6 +16,9 @@ use super::driver::{Handle, SocketOptions};
 use super::ops::{CallError, Check, Deadline, Ops, Signal, deadline_in};
 use crate::clock::Clock;
 
+/// Troubles that are kept for the caller; beyond them the oldest go.
+const TROUBLES_MAX: usize = 100;
+
 /// A consumer with its thread.
 pub struct ConsumerClient {
     cache: SharedCache,
@@ -22,6 +26,7 @@ pub struct ConsumerClient {
     handle: Handle<ConsumerCommand>,
     ops: Arc<Ops<ConsumerOutcome>>,
     ready: Arc<Signal>,
+    troubles: Arc<Mutex<VecDeque<String>>>,
     clock: Clock,
     api_timeout: Duration,
     max_poll_records: usize,
@@ -40,8 +45,17 @@ impl ConsumerClient {
         let ready = Arc::new(Signal::default());
         let (to_ops, to_ready) = (ops.clone(), ready.clone());
         let (exit_ops, exit_ready) = (ops.clone(), ready.clone());
+        let troubles = Arc::new(Mutex::new(VecDeque::new()));
+        let to_troubles = troubles.clone();
         let on_event = move |event| match event {
             ConsumerEvent::Done { op, result } => to_ops.complete(op, result),
+            ConsumerEvent::Trouble { what, error } => {
+                let mut troubles = to_troubles.lock().unwrap_or_else(PoisonError::into_inner);
+                if troubles.len() == TROUBLES_MAX {
+                    troubles.pop_front();
+                }
+                troubles.push_back(format!("{what}: {error}"));
+            }
             _ => to_ready.notify(),
         };
         let on_exit = move || {
@@ -50,13 +64,23 @@ impl ConsumerClient {
         };
         let handle = Handle::start("headrace-consume", engine, clock, sockets, on_event, on_exit)
             .map_err(|e| Error::Usage(format!("cannot start the consumer's thread: {e}")))?;
-        Ok(Self { cache, empty, handle, ops, ready, clock, api_timeout, max_poll_records })
+        Ok(Self { cache, empty, handle, ops, ready, troubles, clock, api_timeout, max_poll_records })
     }
 
     /// A batch of no rows with the schema of all batches.
     #[must_use]
     pub fn empty(&self) -> &RecordBatch {
         &self.empty
+    }
+
+    /// What went wrong since the last call that no other call was told of, such as an automatic commit; the last 100 at
+    /// most.
+    #[must_use]
+    pub fn take_troubles(&self) -> Vec<String> {
+        if self.handle.is_forked() {
+            return Vec::new();
+        }
+        self.troubles.lock().unwrap_or_else(PoisonError::into_inner).drain(..).collect()
     }
 
     /// The next rows of one partition, at most `max_records` (0: `max.poll.records`). `None` when the deadline

@@ -15,8 +15,8 @@ use headrace_client::error::{Error, Result};
 use headrace_client::options::ProducerConfig;
 use headrace_client::partition::CommitOffset;
 use headrace_client::producer::{
-    AppendError, Appender, BatchAck, BatchId, Grant, GroupMetadata, ProducerCommand, ProducerEngine,
-    ProducerEvent, RecordRef, RowSpan,
+    Accumulator, AppendError, Appender, BatchAck, BatchId, Grant, GroupMetadata, ProducerCommand,
+    ProducerEngine, ProducerEvent, RecordRef, RowSpan,
 };
 use headrace_columns::encode::Rows;
 use headrace_pool::{BlockingWait, PoolError, PoolMetrics};
@@ -407,24 +407,27 @@ impl<R: Send + 'static> ProducerClient<R> {
     }
 
     /// `buffer.memory`, and how much of it is free, bytes.
-    #[must_use]
-    pub fn buffer_bytes(&self) -> (u64, u64) {
-        let pool = self.appender.pool();
-        (pool.config().buffer_bytes, pool.available())
+    pub fn buffer_bytes(&self) -> Result<(u64, u64)> {
+        let accumulator = self.accumulator()?;
+        let pool = accumulator.pool();
+        Ok((pool.config().buffer_bytes, pool.available()))
     }
 
     /// The metrics of the memory for batches. Who waits for a broker's share is counted among the waiting threads.
-    #[must_use]
-    pub fn metrics(&self) -> PoolMetrics {
-        let accumulator = self.appender.lock();
+    pub fn metrics(&self) -> Result<PoolMetrics> {
+        let accumulator = self.accumulator()?;
         let waiting_threads = accumulator.callers_waiting();
-        PoolMetrics { waiting_threads, ..accumulator.pool().metrics(self.clock.elapsed()) }
+        Ok(PoolMetrics { waiting_threads, ..accumulator.pool().metrics(self.clock.elapsed()) })
     }
 
     /// Bytes of memory that batches for each broker hold, by its node id; `None`: for partitions without a leader.
-    #[must_use]
-    pub fn broker_bytes(&self) -> BTreeMap<Option<i32>, u64> {
-        self.appender.lock().broker_bytes()
+    pub fn broker_bytes(&self) -> Result<BTreeMap<Option<i32>, u64>> {
+        Ok(self.accumulator()?.broker_bytes())
+    }
+
+    /// In a forked child its lock may be held for ever, by a thread that is the parent's.
+    fn accumulator(&self) -> Result<MutexGuard<'_, Accumulator>> {
+        if self.handle.is_forked() { Err(Error::Forked) } else { Ok(self.appender.lock()) }
     }
 
     /// Sees to it that `recipient` is told ([`Delivery::Done`]) when it is worth trying again, and says how long to wait

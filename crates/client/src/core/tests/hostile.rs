@@ -97,6 +97,25 @@ fn a_wrong_correlation_id_ends_the_connection() {
 }
 
 #[test]
+fn a_broker_that_has_spoken_kafka_is_asked_again() {
+    let (mut world, layout) = (world("localhost:9092"), two_nodes());
+    let mut garbled = 0;
+    let mut broker = |i: &Incoming| match i.key {
+        ApiKey::DescribeCluster if garbled == 0 => {
+            garbled += 1;
+            Answer::Last([12_u32.to_be_bytes(), [0x40; 4], [0; 4], [0; 4]].concat())
+        }
+        _ => healthy(&layout, i),
+    };
+    for ok in [false, true] {
+        world.command(Do::Call(Target::Any, Lane::Control, 1, 5_000));
+        world.run(1_000, &mut broker);
+        let result = ends(&mut world).remove(0).1;
+        assert_eq!(result.is_ok(), ok, "{result:?}");
+    }
+}
+
+#[test]
 fn an_oversized_or_negative_frame_ends_the_connection_before_it_is_stored() {
     let too_large = u32::try_from(RESPONSE_BYTES_MAX + 1).unwrap();
     for size in [too_large, u32::MAX, i32::MAX as u32, 0, 3] {

@@ -66,7 +66,8 @@ impl ProducerEngine {
         match accumulator.leader(key) {
             None => "the partition has no leader".to_owned(),
             Some(_) if self.settings.idempotent && self.identity.known().is_none() => {
-                "no broker has given a producer id".to_owned()
+                let why = self.why_unknown.as_ref().map(|error| format!("; the last try failed: {error}"));
+                format!("no broker has given a producer id{}", why.unwrap_or_default())
             }
             Some(node) => {
                 let busy = self.partitions.get(&key).and_then(|sending| sending.first_error());

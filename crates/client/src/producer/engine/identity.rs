@@ -1,11 +1,11 @@
 //! The producer's id and epoch: how it gets one, and when it takes a greater epoch.
 
 use headrace_wire::errors::ErrorCode;
-use headrace_wire::messages::{InitProducerIdRequest, InitProducerIdResponse};
+use headrace_wire::messages::InitProducerIdRequest;
 use headrace_wire::time::Now;
 
 use super::{ProducerEngine, Tag};
-use crate::core::{Lane, Target};
+use crate::core::{Lane, Reply, Target};
 use crate::error::Error;
 use crate::producer::accumulator::Accumulator;
 use crate::producer::sequence::Identity;
@@ -38,35 +38,35 @@ impl Asked {
 }
 
 impl ProducerEngine {
-    pub(super) fn on_producer_id(
-        &mut self,
-        now: Now,
-        accumulator: &mut Accumulator,
-        result: Result<InitProducerIdResponse, Error>,
-    ) {
+    pub(super) fn on_producer_id(&mut self, now: Now, accumulator: &mut Accumulator, reply: Reply<Tag>) {
         let failures = match self.identity {
             Asked::Waiting { failures } => failures,
             _ => 0,
         };
-        let error = match result {
-            Ok(response) => {
-                let code = ErrorCode::from(response.error_code);
-                if code.is_none() {
-                    let identity = Identity { id: response.producer_id, epoch: response.producer_epoch };
-                    self.identity = Asked::Known(identity);
-                    return;
-                }
-                Error::broker(code, "no producer id for idempotence")
+        let (_, node, result) = reply.split::<InitProducerIdRequest>();
+        let identity = result.and_then(|response| {
+            ErrorCode::from(response.error_code)
+                .check()
+                .map_err(|code| Error::broker(code, "no producer id for idempotence"))?;
+            Identity::told(node, response.producer_id, response.producer_epoch)
+        });
+        match identity {
+            Ok(identity) => {
+                self.know(identity);
+                self.why_unknown = None;
             }
-            Err(error) => error,
-        };
-        if error.retriable() {
-            let failures = failures.saturating_add(1);
-            let at = now.mono_ms.saturating_add(self.settings.retry.wait_ms(failures, self.core.jitter()));
-            self.identity = Asked::NotBefore { at, failures };
-        } else {
-            accumulator.fail(error.clone());
-            self.fail_all(accumulator, &error);
+            // A broken answer may be one broker's fault, or of something on the way. Batches have a time of their own.
+            Err(error) if error.retriable() || error.answer_is_lost() => {
+                let failures = failures.saturating_add(1);
+                let at =
+                    now.mono_ms.saturating_add(self.settings.retry.wait_ms(failures, self.core.jitter()));
+                self.identity = Asked::NotBefore { at, failures };
+                self.why_unknown = Some(error);
+            }
+            Err(error) => {
+                accumulator.fail(error.clone());
+                self.fail_all(accumulator, &error);
+            }
         }
     }
 

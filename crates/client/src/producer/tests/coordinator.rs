@@ -32,6 +32,8 @@ pub(super) enum Mishap {
     DropBefore,
     /// Done, and the connection ends before the answer.
     DropAfter,
+    /// Done, and the answer cannot be read.
+    Garble,
     /// The answer says nothing of the partitions that were asked about.
     LeaveOut,
 }
@@ -112,6 +114,7 @@ impl World {
         if mishap == Mishap::DropBefore {
             self.drop_connection(conn);
         }
+        self.garbled = mishap == Mishap::Garble;
         mishap
     }
 

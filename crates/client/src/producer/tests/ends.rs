@@ -319,6 +319,52 @@ fn a_producer_that_gets_no_id_fails_for_good_or_tries_again() {
 }
 
 #[test]
+fn an_id_that_cannot_be_read_is_asked_for_again() {
+    let mut world = World::ready(&[1], &[]);
+    world.garbled_ids = 3;
+    world.send(0, "a");
+    world.advance(5000);
+    assert_eq!(world.garbled_ids, 0);
+    assert_eq!(world.logs[0].values, ["a"]);
+    world.assert_empty();
+}
+
+#[test]
+fn a_negative_id_or_epoch_is_not_taken() {
+    for lie in [(-1, 0), (5, -1), (-1, -1), (i64::MIN, i16::MIN)] {
+        let mut world = World::ready(&[1], &[]);
+        world.identities = [Ok(lie), Ok((9, 0))].into();
+        world.send(0, "a");
+        world.advance(1000);
+        assert_eq!(world.logs[0].values, ["a"]);
+        assert_eq!((&world.logs[0].stamps[..], world.identities.len()), (&[(0, 0)][..], 0), "{lie:?}");
+    }
+}
+
+#[test]
+fn without_an_id_that_can_be_read_batches_end_in_time_and_others_go_out_later() {
+    let mut world = World::ready(&[1], &[("delivery.timeout.ms", "2000"), ("request.timeout.ms", "1000")]);
+    world.garbled_ids = usize::MAX;
+    world.send(0, "a");
+    world.advance(1999);
+    assert!(world.take_done().is_empty());
+    world.advance(1);
+    let (_, result) = world.take_done().remove(0);
+    let error = result.unwrap_err();
+    let said = error.to_string();
+    assert!(matches!(error, Error::Timeout { .. }), "{error:?}");
+    assert!(
+        said.contains("'t', partition 0") && said.contains("producer id") && said.contains("awaited"),
+        "{said}"
+    );
+    world.garbled_ids = 0;
+    world.send(0, "b");
+    world.advance(2000);
+    assert_eq!(world.logs[0].values, ["b"]);
+    world.assert_empty();
+}
+
+#[test]
 fn an_answer_that_forgets_a_batch_is_an_error() {
     let mut world = World::ready(&[1, 1], &[]);
     world.faults = [Fault::LeaveOut].into();

@@ -183,28 +183,34 @@ fn a_member_that_lost_its_partitions_can_only_abort() {
 }
 
 #[test]
-fn what_the_coordinator_leaves_out_of_its_answer_is_not_taken_for_done() {
+fn what_the_coordinator_leaves_out_of_its_answer_is_asked_for_again() {
     for implicit in [false, true] {
         let mut world = ready(implicit);
         ask(&mut world, begin).unwrap();
-        // Without the implicit way the group is added first.
+        // The group's coordinator is found first; without the implicit way the group is added then.
         let before = if implicit { 1 } else { 2 };
         world.coordinator.mishaps.extend([Mishap::None; 2].into_iter().take(before));
-        world.coordinator.mishaps.push_back(Mishap::LeaveOut);
-        let error = ask(&mut world, offsets(7)).unwrap_err();
+        world.coordinator.mishaps.extend([Mishap::LeaveOut; 2]);
+        ask(&mut world, offsets(7)).unwrap();
+        assert!(world.coordinator.mishaps.is_empty());
+        ask(&mut world, commit).unwrap();
+        assert_eq!(world.coordinator.offsets.get(&0), Some(&7));
+        // Never told, they are not taken for done.
+        ask(&mut world, begin).unwrap();
+        world.coordinator.mishaps.extend([Mishap::LeaveOut; 1000]);
+        let error = ask(&mut world, offsets(8)).unwrap_err();
         assert_eq!(error.code(), Some(ErrorCode::TRANSACTION_ABORTABLE));
         assert!(error.to_string().contains("left partition 0 of topic 'in' out"), "{error}");
+        world.coordinator.mishaps.clear();
         ask(&mut world, abort).unwrap();
-        assert!(world.coordinator.offsets.is_empty());
+        assert_eq!(world.coordinator.offsets.get(&0), Some(&7));
     }
     let mut world = ready(false);
     ask(&mut world, begin).unwrap();
-    world.coordinator.mishaps.push_back(Mishap::LeaveOut);
+    world.coordinator.mishaps.extend([Mishap::LeaveOut; 2]);
     world.append(0, "x").unwrap();
-    let error = ask(&mut world, commit).unwrap_err();
-    assert!(error.to_string().contains("left partition 0 of topic"), "{error}");
-    ask(&mut world, abort).unwrap();
-    assert!(world.logs[0].values.is_empty());
+    ask(&mut world, commit).unwrap();
+    assert_eq!(world.logs[0].committed, ["x"]);
 }
 
 #[test]
@@ -393,6 +399,51 @@ fn closing_without_the_coordinator_ends_in_time() {
     assert_eq!(world.is_done(7), Some(Ok(())));
 }
 
+#[test]
+fn an_end_whose_answer_cannot_be_read_is_asked_for_again() {
+    for implicit in [false, true] {
+        let mut world = ready(implicit);
+        for (value, end) in [("a", commit as fn(u64) -> ProducerCommand), ("b", abort), ("c", commit)] {
+            ask(&mut world, begin).unwrap();
+            world.append(0, value).unwrap();
+            world.advance(50);
+            world.coordinator.mishaps.extend([Mishap::Garble, Mishap::Garble]);
+            assert_eq!(ask(&mut world, end), Ok(()), "version 2: {implicit}");
+        }
+        assert_eq!(world.logs[0].committed, ["a", "c"]);
+        assert_eq!(world.coordinator.ends, [true, false, true]);
+        world.assert_empty();
+    }
+}
+
+#[test]
+fn a_coordinator_that_no_broker_names_in_time_is_told_with_the_brokers() {
+    let mut world = World::new(&[1], &[("transactional.id", ID), ("request.timeout.ms", "30000")]);
+    world.down.extend([1, 2]);
+    let error = ask(&mut world, init).unwrap_err();
+    assert!(matches!(error, Error::Timeout { .. }) && error.to_string().contains("boot:9092"), "{error}");
+}
+
+#[test]
+fn broken_answers_on_the_way_to_an_id_are_not_the_end() {
+    for found in [false, true] {
+        let mut world = fresh(true);
+        world.coordinator.mishaps.extend(found.then_some(Mishap::None));
+        world.coordinator.mishaps.push_back(Mishap::Garble);
+        let first = ask(&mut world, init);
+        if !found {
+            // It may be no Kafka at all.
+            assert!(matches!(first, Err(Error::Protocol { .. })), "{first:?}");
+            assert!(refused(&mut world).contains("init_transactions"));
+        }
+        assert_eq!(if found { first } else { ask(&mut world, init) }, Ok(()));
+        ask(&mut world, begin).unwrap();
+        world.append(0, "a").unwrap();
+        ask(&mut world, commit).unwrap();
+        assert_eq!(world.logs[0].committed, ["a"]);
+    }
+}
+
 #[derive(Debug, Clone)]
 enum Step {
     Append { partition: u8 },
@@ -424,6 +475,7 @@ fn step() -> impl Strategy<Value = Step> {
             Just(Mishap::Refuse(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS)),
             Just(Mishap::DropBefore),
             Just(Mishap::DropAfter),
+            Just(Mishap::Garble),
         ].prop_map(Step::Mishap),
         4 => any::<bool>().prop_map(|commit| Step::End { commit }),
     ]

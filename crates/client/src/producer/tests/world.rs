@@ -98,6 +98,10 @@ pub(super) struct World {
     pub(super) held_node: Option<i32>,
     pub(super) topic_error: ErrorCode,
     pub(super) identities: VecDeque<Result<(i64, i16), ErrorCode>>,
+    /// So many answers to `InitProducerId` carry the id of another request.
+    pub(super) garbled_ids: usize,
+    /// The next answer does.
+    pub(super) garbled: bool,
     pub(super) throttle_ms: i32,
     /// `max.message.bytes` of the topic.
     pub(super) batch_bytes_max: usize,
@@ -145,6 +149,8 @@ impl World {
             held_node: None,
             topic_error: ErrorCode::NONE,
             identities: VecDeque::new(),
+            garbled_ids: 0,
+            garbled: false,
             throttle_ms: 0,
             batch_bytes_max: usize::MAX,
             produce_version_max: i16::MAX,
@@ -356,6 +362,8 @@ impl World {
                     return true;
                 }
                 self.next_identity += 1;
+                self.garbled = self.garbled_ids > 0;
+                self.garbled_ids = self.garbled_ids.saturating_sub(1);
                 let said = self.identities.pop_front().unwrap_or(Ok((self.next_identity, 0)));
                 let (producer_id, producer_epoch) = said.unwrap_or((-1, -1));
                 let error_code = said.err().unwrap_or(ErrorCode::NONE).code();
@@ -373,6 +381,7 @@ impl World {
     }
 
     pub(super) fn answer<R: Request>(&mut self, conn: ConnId, version: i16, id: i32, response: &R::Response) {
+        let id = id ^ (i32::from(std::mem::take(&mut self.garbled)) << 20);
         let bytes = encode_response::<R>(version, id, response).unwrap().to_bytes().unwrap();
         let consumed = self.engine.handle_bytes(self.now, conn, &bytes);
         assert_eq!(consumed.bytes, bytes.len());

@@ -318,6 +318,16 @@ impl Crowd {
         lock(&self.0[who].world.engine.cache).assignment()
     }
 
+    /// What no call of a member was told of.
+    fn troubles(&self, who: usize) -> Vec<String> {
+        let events = self.0[who].world.events.iter();
+        let told = events.filter_map(|event| match event {
+            ConsumerEvent::Trouble { what, error } => Some(format!("{what}: {error}")),
+            _ => None,
+        });
+        told.collect()
+    }
+
     fn count(&self, who: usize, what: impl Fn(&ConsumerEvent) -> bool) -> usize {
         self.0[who].world.events.iter().filter(|event| what(event)).count()
     }
@@ -445,6 +455,7 @@ fn heartbeats_go_on_while_the_caller_works_but_not_for_ever() {
     assert!(left.len() == 1 && left[0].1.contains("max.poll.interval.ms"), "{left:?}");
     assert_eq!(crowd.assignment(0), []);
     assert_eq!(crowd.count(0, |e| matches!(e, ConsumerEvent::Lost(_))), 1);
+    assert!(crowd.troubles(0)[0].contains("max.poll.interval.ms"));
     // The next poll brings it back; what was not committed comes again.
     let got = crowd.poll_for(5_000).remove(0);
     assert_eq!(got, named("t", 0, 0..10));
@@ -637,6 +648,35 @@ fn auto_commit_goes_on_from_what_the_caller_has_committed() {
     assert_eq!(crowd.0[0].kafka.committed.borrow()[&at], 5);
     crowd.0[0].ok(|op| ConsumerCommand::Close { op, timeout_ms: 1_000 });
     assert_eq!(crowd.0[0].kafka.committed.borrow()[&at], 10);
+}
+
+#[test]
+fn a_commit_that_nobody_asked_for_is_told_when_it_fails() {
+    const REFUSED: i16 = 12;
+    for rebalance in [false, true] {
+        let interval = if rebalance { "3600000" } else { "1000" };
+        let mut crowd = Crowd::new(2, 2, &[("auto.commit.interval.ms", interval)]);
+        crowd.subscribe(0);
+        crowd.poll_for(500);
+        crowd.0[0].kafka.script = Some(Box::new(|incoming| {
+            (incoming.key == ApiKey::OffsetCommit).then(|| refused_commit(incoming, REFUSED))
+        }));
+        if rebalance {
+            crowd.subscribe(1);
+        }
+        crowd.poll_for(4_500);
+        let troubles = crowd.troubles(0);
+        let begin =
+            if rebalance { "a commit before a rebalance failed" } else { "an automatic commit failed" };
+        assert!(!troubles.is_empty());
+        for told in troubles {
+            let told = told.strip_prefix(begin).unwrap_or_else(|| panic!("{told}"));
+            assert!(
+                told.contains("topic 't', partition") && told.contains("OFFSET_METADATA_TOO_LARGE"),
+                "{told}"
+            );
+        }
+    }
 }
 
 #[test]

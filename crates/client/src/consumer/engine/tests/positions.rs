@@ -279,7 +279,7 @@ fn a_close_ends_what_is_still_open() {
     assert_eq!(bench.result(position), Some(Err(Error::Closed)));
     assert_eq!(bench.result(list), Some(Err(Error::Closed)));
     assert!(lock(&bench.world.engine.cache).assignment().is_empty());
-    assert!(!bench.world.events.iter().any(|e| matches!(e, ConsumerEvent::Error(_))));
+    assert!(!bench.world.events.iter().any(|e| matches!(e, ConsumerEvent::Trouble { .. })));
 }
 
 #[test]

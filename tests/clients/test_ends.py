@@ -1,0 +1,160 @@
+"""How a producer's process ends, and what a fork does to it: nothing is lost without a word."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+import headrace as hr
+from tests.clients.test_transactions import committed, kafka, name, version_one  # noqa: F401  (fixtures)
+
+TIMEOUT_SECONDS = 60
+
+
+def run(program, *arguments):
+    ended = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_SECONDS,
+        check=False,
+    )
+    return ended.returncode, ended.stdout, ended.stderr
+
+
+def values(servers, topic):
+    return sorted(hr.read(servers, topic).read_all()["value"].to_pylist())
+
+
+NO_FLUSH = """
+import sys
+import pyarrow as pa
+import headrace as hr
+servers, topic, how = sys.argv[1:]
+producer = hr.Producer(servers, linger_ms=600_000, acks=0 if how == "acks=0" else "all")
+producer.send(topic, b"0")
+producer.send_arrow(topic, pa.table({"value": [b"1", b"2"]}), results=how == "results")
+if how == "dropped":
+    del producer
+if how == "exit":
+    sys.exit(3)
+if how == "error":
+    raise RuntimeError("the program's own")
+"""
+
+
+@pytest.mark.parametrize("how", ["end", "results", "dropped", "exit", "error", "acks=0"])
+def test_an_interpreter_that_ends_without_a_flush_loses_nothing(cluster, topic, how):
+    cluster.create_topic(topic)
+    code, _, said = run(NO_FLUSH, cluster.bootstrap_servers, topic, how)
+    assert code == {"exit": 3, "error": 1}.get(how, 0)
+    assert "headrace" not in said.replace("import headrace", "")
+    deadline = time.monotonic() + 10
+    while (found := values(cluster.bootstrap_servers, topic)) != [b"0", b"1", b"2"]:
+        # Without acknowledgements the process may end before the broker has written.
+        assert how == "acks=0", found
+        assert time.monotonic() < deadline, found
+        time.sleep(0.05)
+
+
+LOST = """
+import sys
+import headrace as hr
+broker = hr.Broker.start()
+producer = hr.Producer(broker.bootstrap_servers, linger_ms=0, request_timeout_ms=500, delivery_timeout_ms=1000)
+producer.send("t", b"there").result(10)
+broker.stop()
+producer.send("t", b"lost")
+"""
+
+
+def test_records_that_are_lost_with_the_process_are_told():
+    code, _, said = run(LOST)
+    assert code == 0
+    assert "headrace: records were lost when the process ended: delivery to topic 't', partition 0" in said
+
+
+OPEN = """
+import sys
+import headrace as hr
+servers, topic, name = sys.argv[1:]
+producer = hr.Producer(servers, transactional_id=name, linger_ms=0)
+producer.init_transactions()
+producer.begin_transaction()
+producer.send(topic, b"sent").result(10)
+producer.send(topic, b"unsent")
+"""
+
+
+@pytest.mark.kafka
+def test_a_transaction_that_is_open_when_the_interpreter_ends_is_aborted(kafka, topic, name):  # noqa: F811
+    kafka.create_topic(topic)
+    code, _, said = run(OPEN, kafka.bootstrap_servers, topic, name)
+    assert code == 0
+    # The record that was still to be sent is told.
+    assert said == "" or "the transaction of this record was aborted" in said
+    # No reader has to wait for it.
+    assert committed(kafka, topic) == []
+
+
+FORKED = """
+import asyncio, os, sys
+import pyarrow as pa
+import headrace as hr
+from headrace.errors import ForkedError
+servers, topic, how = sys.argv[1:]
+producer = hr.Producer(servers, linger_ms=600_000)
+pending = hr.aio.Producer(servers, linger_ms=600_000)
+unused = hr.Producer(servers)
+transactional = hr.Producer(servers, transactional_id=topic)
+futures = [producer.send(topic, b"%03d" % n) for n in range(100)]
+rows = pa.table({"value": [b"child"]})
+
+async def of_asyncio():
+    await (await pending.send(topic, b"child"))
+
+async def rows_of_asyncio():
+    await (await pending.send_arrow(topic, rows))
+
+child = os.fork()
+if child == 0:
+    for name, call in {
+        "send": lambda: producer.send(topic, b"child"),
+        "first send": lambda: unused.send(topic, b"child"),
+        "send_arrow": lambda: producer.send_arrow(topic, rows),
+        "flush": producer.flush,
+        "metrics": producer.metrics,
+        "init": transactional.init_transactions,
+        "begin": transactional.begin_transaction,
+        "commit": transactional.commit_transaction,
+        "abort": transactional.abort_transaction,
+        "aio send": lambda: asyncio.run(of_asyncio()),
+    }.items():
+        try:
+            call()
+        except ForkedError:
+            continue
+        print(name, "was taken")
+    if how == "close":
+        for one in (producer, unused, transactional):
+            one.close()
+    if how == "own":
+        with hr.Producer(servers) as own:
+            own.send(topic, b"own").result(10)
+    sys.exit(0)
+print("child", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+producer.close()
+print([future.result(0).offset for future in futures] == list(range(how == "own", 100 + (how == "own"))))
+"""
+
+
+@pytest.mark.parametrize("how", ["end", "close", "own"])
+def test_a_forked_child_sends_nothing_and_takes_nothing_away(cluster, topic, how):
+    """Its calls fail, its end and its closing leave the parent's records alone, and it may have clients of its own."""
+    cluster.create_topic(topic)
+    assert run(FORKED, cluster.bootstrap_servers, topic, how) == (0, "child 0\nTrue\n", "")
+    own = [b"own"] if how == "own" else []
+    assert values(cluster.bootstrap_servers, topic) == [b"%03d" % n for n in range(100)] + own
