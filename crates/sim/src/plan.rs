@@ -347,6 +347,7 @@ impl ProducerPlan {
             || (retries < 10 && shape.nodes > 1);
         let codec = rng.pick(&["none", "none", "none", "lz4", "snappy", "zstd", "gzip"]);
         let strategy = rng.pick(&["full", "incremental"]);
+        let share = rng.pick(&["0.5", "1", "0.1"]);
         let options = vec![
             ("bootstrap.servers", rng.pick(&["boot:9092", "node1:9092,boot:9092"]).to_owned()),
             ("enable.idempotence", idempotent.to_string()),
@@ -355,6 +356,7 @@ impl ProducerPlan {
             ("batch.size", batch.to_string()),
             ("buffer.memory", memory.to_string()),
             ("buffer.memory.allocation.strategy", strategy.to_owned()),
+            ("buffer.memory.broker.share", share.to_owned()),
             ("linger.ms", linger.to_string()),
             ("request.timeout.ms", request_timeout.to_string()),
             ("delivery.timeout.ms", delivery_timeout.to_string()),

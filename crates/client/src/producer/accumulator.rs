@@ -460,7 +460,7 @@ impl Accumulator {
         if let Some(Slot { id, body: Body::Open(builder), .. }) = partition.slots.back_mut() {
             let room = builder.estimated_size().saturating_add(bytes) <= batch_bytes;
             let missing = builder.chunks_missing(bytes);
-            let share = missing == 0 || self.shares.admits(leader, missing);
+            let share = missing == 0 || self.parked.is_placing() || self.shares.admits(leader, missing);
             if room && share && builder.reserve_from(lease, bytes) {
                 if missing > 0 {
                     let (id, chunks) = (*id, builder.chunks());
@@ -479,7 +479,8 @@ impl Accumulator {
         };
         // With `full`, a batch.size beyond buffer.memory is all of that.
         let chunks = chunks.min(self.chunks_in_all());
-        if !self.shares.admits(leader, chunks) {
+        // Parked records hold their memory already, and one broker's must not hold up another's.
+        if !self.parked.is_placing() && !self.shares.admits(leader, chunks) {
             // A caller that waits holds no memory.
             lease.shrink_to(0);
             let wish = self.pool.config().chunks_for(wish);

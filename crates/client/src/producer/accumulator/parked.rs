@@ -53,8 +53,7 @@ struct Queue {
     charged: usize,
     /// At least that, while the topic is not known; then it is what the records' batches take first.
     lease: Lease,
-    /// Memory, or a broker's share of it, that the first record waits for once its topic is known. Who waits holds no
-    /// memory: the lease is empty then.
+    /// Memory that the first record waits for once its topic is known. Who waits holds nothing: the lease is empty then.
     place: Option<Place>,
 }
 
@@ -241,10 +240,9 @@ impl Accumulator {
     }
 
     fn place_queue(&mut self, now: Now, topic: u32, queue: &mut Queue) -> bool {
-        // The caller at hand may have waited for a share.
+        // The caller at hand may have waited for a share: that is not for these.
         let brought = self.shares.take_brought();
         let all = self.place_records(now, topic, queue);
-        drop(self.shares.take_brought());
         self.shares.bring(brought);
         all
     }
@@ -255,12 +253,11 @@ impl Accumulator {
                 // Given up with the records, which have a deadline, so it needs none.
                 match place.poll(Duration::from_millis(now.mono_ms), None, &self.parked.waker) {
                     Poll::Pending => return false,
-                    Poll::Ready(Ok(Grant { memory, permits })) => {
+                    Poll::Ready(Ok(Grant { memory, .. })) => {
                         if let Some(mut lease) = memory {
                             let chunks = lease.chunks();
                             lease.move_to(&mut queue.lease, chunks);
                         }
-                        self.shares.bring(permits);
                     }
                     // The next record that needs memory is told so.
                     Poll::Ready(Err(_)) => {}
@@ -318,8 +315,7 @@ impl Accumulator {
     fn fail_late(&mut self, now: Now, topic: u32) {
         let waited_ms = self.config.parked_timeout_ms;
         let why = if self.is_ready(topic) {
-            let place = self.parked.queues.get(&topic).and_then(|queue| queue.place.as_ref());
-            place.map_or(Scarce::Memory, Place::scarce).timed_out(waited_ms)
+            Scarce::Memory.timed_out(waited_ms)
         } else {
             let Topic { name, trouble, .. } = self.topics.get(topic);
             AppendError::NeedMetadata { topic: name.to_string(), last: trouble.clone() }.into_error(waited_ms)
