@@ -2,7 +2,7 @@
 
 mod parked;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +15,8 @@ use self::parked::Parked;
 pub use self::parked::Told;
 use super::batch::{BatchId, Body, PartitionKey, SealJob, Sealed, Slot};
 use super::error::AppendError;
+use super::pressure::Pressure;
+use super::queue::{Queue, Stand};
 use super::topics::{TOPICS_MAX, TopicState, Topics};
 use crate::error::Error;
 use crate::options::{CompressionType, Partitioner, ProducerConfig};
@@ -179,13 +181,18 @@ pub struct Accumulator {
     pool: BufferPool,
     gate: Gate,
     topics: Topics,
-    /// Partitions with slots.
-    active: Vec<PartitionKey>,
+    queue: Queue,
     /// Records of topics that are not known.
     parked: Parked,
-    /// Batches that are not done, sent ones included, and parked records.
-    outstanding: BTreeSet<BatchId>,
+    /// Batches that are not done, sent ones included, with the bytes that they took no more of when they ended; and parked
+    /// records, with 0.
+    outstanding: BTreeMap<BatchId, u64>,
+    pressure: Pressure,
     next_id: u64,
+    /// When the last batch was opened or record parked: no later one is older.
+    opened_ms: u64,
+    /// When the engine looks of itself, if nothing happens before.
+    looks_at: Option<u64>,
     /// Open batches below this id are not waited for (flush).
     hurry_below: BatchId,
     signals: Signals,
@@ -205,10 +212,13 @@ impl Accumulator {
             topics: Topics::new(config.seed, config.adaptive),
             config,
             gate: Gate::Open,
-            active: Vec::new(),
+            queue: Queue::default(),
             parked: Parked::new(),
-            outstanding: BTreeSet::new(),
+            outstanding: BTreeMap::new(),
+            pressure: Pressure::default(),
             next_id: 0,
+            opened_ms: 0,
+            looks_at: None,
             hurry_below: BatchId::new(0),
             signals: Signals::default(),
             jobs: Vec::new(),
@@ -440,20 +450,32 @@ impl Accumulator {
         usize::try_from(self.config.buffer_bytes / self.pool.config().bytes_of(1)).unwrap_or(usize::MAX)
     }
 
+    /// An id and a time for a batch or a parked record: both rise from one to the next.
+    fn draw_id(&mut self, now: Now) -> (BatchId, u64) {
+        let id = BatchId::new(self.next_id);
+        self.next_id += 1;
+        // Callers read the clock before they have the lock.
+        self.opened_ms = self.opened_ms.max(now.mono_ms);
+        (id, self.opened_ms)
+    }
+
     fn open_batch(&mut self, now: Now, key: PartitionKey, lease: Lease) {
-        let (id, created_ms) = self.parked.take_opening().unwrap_or_else(|| {
-            self.next_id += 1;
-            (BatchId::new(self.next_id - 1), now.mono_ms)
-        });
-        self.outstanding.insert(id);
-        self.signals.news = true;
+        let (id, created_ms) = self.parked.take_opening().unwrap_or_else(|| self.draw_id(now));
+        self.outstanding.insert(id, 0);
+        let due_ms = created_ms.saturating_add(self.config.linger_ms);
+        self.signals.news |= id < self.hurry_below || self.looks_at.is_none_or(|at| due_ms < at);
         let builder = BatchBuilder::with_lease(self.config.batch_bytes, lease);
+        let slots = &mut self.topics.partition_mut(key).slots;
+        slots.push_back(Slot { id, created_ms, body: Body::Open(builder) });
+        self.front_changed(key);
+    }
+
+    /// To be called when a partition's first batch has become another, or has ended.
+    fn front_changed(&mut self, key: PartitionKey) {
         let partition = self.topics.partition_mut(key);
-        partition.slots.push_back(Slot { id, created_ms, body: Body::Open(builder) });
-        if !partition.active {
-            partition.active = true;
-            self.active.push(key);
-        }
+        let stand = Stand::of(partition.slots.front());
+        let before = std::mem::replace(&mut partition.stand, stand);
+        self.queue.change(key, before, stand);
     }
 
     /// Takes back a batch that was opened for a record which then did not go in.
@@ -464,6 +486,7 @@ impl Accumulator {
             && let Some(slot) = partition.slots.pop_back()
         {
             self.outstanding.remove(&slot.id);
+            self.front_changed(key);
         }
     }
 
@@ -508,15 +531,32 @@ impl Accumulator {
 
     /// Ends the partition's last batch; its bytes become a job.
     pub(super) fn seal_last(&mut self, key: PartitionKey) {
-        let (codec, level) = (self.config.codec, self.config.level);
-        let last = self.topics.partition_mut(key).slots.back_mut();
-        let job = last.and_then(|slot| seal(slot, key, codec, level));
+        let last = self.topics.partition_mut(key).slots.len().checked_sub(1);
+        let job = last.and_then(|place| self.seal(key, place));
         self.jobs.extend(job);
+    }
+
+    /// Ends the batch at a place in its partition's queue, if it is open.
+    fn seal(&mut self, key: PartitionKey, place: usize) -> Option<SealJob> {
+        let slot = self.topics.partition_mut(key).slots.get_mut(place)?;
+        let id = slot.id;
+        if !matches!(slot.body, Body::Open(_)) {
+            return None;
+        }
+        let records = slot.body.records();
+        let Body::Open(builder) = std::mem::replace(&mut slot.body, Body::Sealing { records }) else {
+            return None;
+        };
+        let bytes = self.pool.config().bytes_of(self.pool.config().chunks_for(builder.estimated_size()));
+        self.pressure.ended(bytes);
+        self.outstanding.insert(id, bytes);
+        self.front_changed(key);
+        Some(SealJob { key, id, builder, codec: self.config.codec, level: self.config.level })
     }
 
     /// Ends all open batches; their bytes become jobs.
     pub(super) fn seal_all(&mut self) {
-        for key in self.active.clone() {
+        for key in self.queue.all() {
             self.seal_last(key);
         }
     }
@@ -542,6 +582,7 @@ impl Accumulator {
     /// The engine has come: appends may wake it again.
     pub(super) fn engine_came(&mut self) {
         self.signals.wake_pending = false;
+        self.looks_at = None;
     }
 
     /// Topics asked for since the last call.
@@ -597,29 +638,24 @@ impl Accumulator {
 
     /// The brokers for which a batch is full or has lingered.
     pub(super) fn awaited_nodes(&self, now: Now) -> BTreeSet<i32> {
-        let awaited = |key: &PartitionKey| {
-            let partition = self.topics.partition(*key);
-            let slot = partition.slots.front()?;
-            let lingers = matches!(slot.body, Body::Open(_))
-                && slot.created_ms.saturating_add(self.config.linger_ms) > now.mono_ms;
-            if lingers { None } else { partition.leader }
-        };
-        self.active.iter().filter_map(awaited).collect()
+        let lingered = self.queue.open().take_while(|(_, key)| self.due_ms(*key) <= now.mono_ms);
+        let awaited = self.queue.ended().chain(lingered.map(|(_, key)| key));
+        awaited.filter_map(|key| self.topics.partition(key).leader).collect()
     }
 
-    /// Partitions with batches that the engine has not taken.
-    pub(super) fn active(&self) -> &[PartitionKey] {
-        &self.active
+    /// Partitions whose first batch takes no more records.
+    pub(super) fn ended(&self) -> impl Iterator<Item = PartitionKey> {
+        self.queue.ended()
     }
 
-    /// Forgets partitions that have become empty.
-    pub(super) fn sweep(&mut self) {
-        let topics = &mut self.topics;
-        self.active.retain(|key| {
-            let partition = topics.partition_mut(*key);
-            partition.active = !partition.slots.is_empty();
-            partition.active
-        });
+    /// When the partition's first batch was opened.
+    fn created_ms(&self, key: PartitionKey) -> u64 {
+        self.topics.partition(key).slots.front().map_or(u64::MAX, |slot| slot.created_ms)
+    }
+
+    /// When the partition's first batch has lingered.
+    fn due_ms(&self, key: PartitionKey) -> u64 {
+        self.created_ms(key).saturating_add(self.config.linger_ms)
     }
 
     /// Ends open batches that stand first in their partition, have waited long enough and could be sent.
@@ -628,20 +664,33 @@ impl Accumulator {
         now: Now,
         sendable: impl Fn(PartitionKey, Option<i32>) -> bool,
     ) -> Vec<SealJob> {
-        let mut jobs = self.take_jobs();
-        // Memory comes back only from what is sent.
-        let pressure = self.pool.waiting() > 0;
-        for key in &self.active {
-            let partition = self.topics.partition_mut(*key);
-            let Some(slot) = partition.slots.front_mut() else { continue };
-            let due = pressure
-                || slot.id < self.hurry_below
-                || slot.created_ms.saturating_add(self.config.linger_ms) <= now.mono_ms;
-            if due && matches!(slot.body, Body::Open(_)) && sendable(*key, partition.leader) {
-                jobs.extend(seal(slot, *key, self.config.codec, self.config.level));
+        let mut relief = self.pressure.relief(now.mono_ms, self.pool.lacking());
+        let mut due = Vec::new();
+        for (id, key) in self.queue.open() {
+            let in_time = id < self.hurry_below || self.due_ms(key) <= now.mono_ms;
+            if !in_time && relief == 0 {
+                break;
+            }
+            if sendable(key, self.topics.partition(key).leader) {
+                relief = relief.saturating_sub(self.bytes_held_open(key));
+                due.push(key);
             }
         }
+        let mut jobs = self.take_jobs();
+        jobs.extend(due.into_iter().filter_map(|key| self.seal(key, 0)));
         jobs
+    }
+
+    /// Memory of the partition's first batch while it is open.
+    fn bytes_held_open(&self, key: PartitionKey) -> u64 {
+        let pool = self.pool.config();
+        let chunks = match self.topics.partition(key).slots.front() {
+            Some(Slot { body: Body::Open(builder), .. }) => {
+                pool.chunks_to_open(builder.estimated_size()).max(1)
+            }
+            _ => 0,
+        };
+        pool.bytes_of(chunks)
     }
 
     /// Bytes of the partition's first batch, if it is ready to be sent.
@@ -658,7 +707,10 @@ impl Accumulator {
         let slots = &mut self.topics.partition_mut(key).slots;
         let slot = slots.pop_front()?;
         match slot.body {
-            Body::Closed(batch) => Some(Taken { id: slot.id, created_ms: slot.created_ms, batch }),
+            Body::Closed(batch) => {
+                self.front_changed(key);
+                Some(Taken { id: slot.id, created_ms: slot.created_ms, batch })
+            }
             body => {
                 slots.push_front(Slot { body, ..slot });
                 None
@@ -669,19 +721,20 @@ impl Accumulator {
     /// Takes out batches whose time has run out or that could not be closed.
     pub(super) fn drop_dead(&mut self, now: Now) -> Vec<Dropped> {
         let timeout = self.config.delivery_timeout_ms;
-        self.drop_where(|slot| {
-            matches!(slot.body, Body::Broken { .. }) || slot.created_ms.saturating_add(timeout) <= now.mono_ms
-        })
+        let late = |created_ms: u64| created_ms.saturating_add(timeout) <= now.mono_ms;
+        let open = self.queue.open().map(|(_, key)| key).take_while(|key| late(self.created_ms(*key)));
+        let keys: Vec<_> = self.queue.ended().chain(open).collect();
+        self.drop_where(keys, |slot| matches!(slot.body, Body::Broken { .. }) || late(slot.created_ms))
     }
 
     /// Takes out every batch.
     pub(super) fn drop_all(&mut self) -> Vec<Dropped> {
-        self.drop_where(|_| true)
+        self.drop_where(self.queue.all(), |_| true)
     }
 
-    fn drop_where(&mut self, dead: impl Fn(&Slot) -> bool) -> Vec<Dropped> {
+    fn drop_where(&mut self, keys: Vec<PartitionKey>, dead: impl Fn(&Slot) -> bool) -> Vec<Dropped> {
         let mut dropped = Vec::new();
-        for &key in &self.active {
+        for key in keys {
             let partition = self.topics.partition_mut(key);
             // From the front only: batches behind are younger, and a partition's batches end in order.
             while partition.slots.front().is_some_and(&dead)
@@ -694,37 +747,44 @@ impl Accumulator {
                 };
                 dropped.push(Dropped { key, id: slot.id, records, why });
             }
+            self.front_changed(key);
         }
         for batch in &dropped {
-            self.outstanding.remove(&batch.id);
+            self.done(batch.id);
         }
         dropped
     }
 
-    /// When the engine has to look again, of itself: a batch has lingered, or runs out of time.
-    pub(super) fn next_deadline(&self, sendable: impl Fn(PartitionKey, Option<i32>) -> bool) -> Option<u64> {
-        let deadlines = self.active.iter().filter_map(|&key| {
-            let partition = self.topics.partition(key);
-            let slot = partition.slots.front()?;
-            let wait = match slot.body {
-                Body::Open(_) if sendable(key, partition.leader) => {
-                    self.config.linger_ms.min(self.config.delivery_timeout_ms)
-                }
-                _ => self.config.delivery_timeout_ms,
-            };
-            Some(slot.created_ms.saturating_add(wait))
-        });
-        deadlines.chain(self.parked.deadline(self.config.parked_timeout_ms)).min()
+    /// When the engine has to look again, of itself: a batch has lingered, or runs out of time. Until then it need not
+    /// be told of batches that are due later.
+    pub(super) fn next_deadline(
+        &mut self,
+        sendable: impl Fn(PartitionKey, Option<i32>) -> bool,
+    ) -> Option<u64> {
+        let timeout = self.config.delivery_timeout_ms;
+        let mut open = self.queue.open().map(|(_, key)| key);
+        let oldest = self.queue.open().map(|(_, key)| key).next();
+        let waiting =
+            self.queue.ended().chain(oldest).map(|key| self.created_ms(key).saturating_add(timeout));
+        // What cannot be sent is looked at when something changes.
+        let linger = open.find(|key| sendable(*key, self.topics.partition(*key).leader));
+        let linger = linger.map(|key| self.due_ms(key));
+        let relief = self.pressure.deadline().filter(|_| oldest.is_some());
+        let parked = self.parked.deadline(self.config.parked_timeout_ms);
+        self.looks_at = waiting.chain(linger).chain(relief).chain(parked).min();
+        self.looks_at
     }
 
-    /// A batch that was taken is done.
+    /// A batch is done.
     pub(super) fn done(&mut self, id: BatchId) {
-        self.outstanding.remove(&id);
+        if let Some(bytes) = self.outstanding.remove(&id) {
+            self.pressure.done(bytes);
+        }
     }
 
     /// A batch that was taken has become two, this one and the one that it is known by already.
     pub(super) fn split_off(&mut self, rest: BatchId) {
-        self.outstanding.insert(rest);
+        self.outstanding.insert(rest, 0);
     }
 
     /// Ends the waiting of open batches; the id returned is above all of them.
@@ -735,7 +795,7 @@ impl Accumulator {
 
     /// Whether every batch below `id` is done.
     pub(super) fn all_done_below(&self, id: BatchId) -> bool {
-        self.outstanding.first().is_none_or(|first| *first >= id)
+        self.outstanding.first_key_value().is_none_or(|(first, _)| *first >= id)
     }
 
     /// No appends until [`Self::reopen`]: callers are told the error.
@@ -773,17 +833,6 @@ impl Accumulator {
         // Parked records may still need memory.
         if self.parked.is_empty() {
             self.pool.close();
-        }
-    }
-}
-
-fn seal(slot: &mut Slot, key: PartitionKey, codec: Codec, level: Option<i32>) -> Option<SealJob> {
-    let records = slot.body.records();
-    match std::mem::replace(&mut slot.body, Body::Sealing { records }) {
-        Body::Open(builder) => Some(SealJob { key, id: slot.id, builder, codec, level }),
-        other => {
-            slot.body = other;
-            None
         }
     }
 }

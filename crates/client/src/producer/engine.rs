@@ -188,10 +188,9 @@ impl ProducerEngine {
             self.on_reply(now, &mut accumulator, reply);
         }
         self.drive_transaction(now, &mut accumulator, told);
-        accumulator.sweep();
         self.tell_stalled(now, &mut accumulator);
         self.finish(now, &mut accumulator);
-        self.wake_at = self.next_wake(now, &accumulator);
+        self.wake_at = self.next_wake(now, &mut accumulator);
     }
 
     // ---- learning ----
@@ -407,7 +406,7 @@ impl ProducerEngine {
         let mut by_node: BTreeMap<i32, Vec<PartitionKey>> = BTreeMap::new();
         let waiting =
             self.busy.iter().filter(|key| self.partitions.get(*key).is_some_and(Sending::has_waiting));
-        let keys: BTreeSet<PartitionKey> = waiting.chain(accumulator.active()).copied().collect();
+        let keys: BTreeSet<PartitionKey> = waiting.copied().chain(accumulator.ended()).collect();
         for key in keys {
             if let Some(node) = accumulator.leader(key) {
                 by_node.entry(node).or_default().push(key);
@@ -572,7 +571,7 @@ impl ProducerEngine {
         }
     }
 
-    fn next_wake(&self, now: Now, accumulator: &Accumulator) -> Option<u64> {
+    fn next_wake(&self, now: Now, accumulator: &mut Accumulator) -> Option<u64> {
         if self.closing.as_ref().is_some_and(|closing| closing.closed) {
             // A pause that a broker asked for may reach beyond the end: nobody waits for it any more.
             return None;

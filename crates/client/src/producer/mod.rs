@@ -15,6 +15,8 @@ mod batch;
 mod engine;
 mod error;
 mod partitioner;
+mod pressure;
+mod queue;
 mod request;
 mod rows;
 mod sequence;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::batch::{PartitionKey, Slot};
 use super::partitioner::{PartitionLoad, Sticky, pick};
+use super::queue::Stand;
 use crate::core::Jitter;
 use crate::error::Error;
 
@@ -37,8 +38,8 @@ pub(super) struct Topic {
 pub(super) struct Partition {
     pub(super) leader: Option<i32>,
     pub(super) slots: VecDeque<Slot>,
-    /// Stands in the accumulator's list of partitions with slots.
-    pub(super) active: bool,
+    /// What the accumulator's queue has of it.
+    pub(super) stand: Stand,
 }
 
 /// All topics that callers have named, by the place in which they came.

@@ -108,11 +108,17 @@ impl Parked {
 }
 
 impl Record {
-    fn new(now: Now, id: BatchId, record: &RecordRef<'_>, charged: usize, told: Told) -> Self {
+    fn new(
+        now: Now,
+        (id, sent_ms): (BatchId, u64),
+        record: &RecordRef<'_>,
+        charged: usize,
+        told: Told,
+    ) -> Self {
         let owned = |header: &Header<'_>| (Box::from(header.key), header.value.map(Box::from));
         Self {
             id,
-            sent_ms: now.mono_ms,
+            sent_ms,
             bytes: record.bytes_max(),
             charged,
             partition: record.partition,
@@ -161,6 +167,7 @@ impl Accumulator {
         let Some(topic) = self.topics.place(record.topic) else { return Err(AppendError::Closed) };
         let bytes = record.bytes_max();
         self.check_size(PartitionKey { topic, partition: 0 }, bytes)?;
+        let opening = self.draw_id(now);
         let pool = self.pool.clone();
         // Enough to open a batch of its own; a record that fits into the pool just so is not refused for the overhead.
         let charged = bytes
@@ -184,13 +191,11 @@ impl Accumulator {
             lease.shrink_to(0);
             return Err(self.full(now, missing));
         }
-        let id = BatchId::new(self.next_id);
-        self.next_id += 1;
-        self.outstanding.insert(id);
         // The engine has no timer for this topic yet.
         self.signals.news |= queue.records.is_empty();
+        self.outstanding.insert(opening.0, 0);
         queue.charged = queue.charged.saturating_add(charged);
-        queue.records.push_back(Record::new(now, id, record, charged, told()));
+        queue.records.push_back(Record::new(now, opening, record, charged, told()));
         Ok(())
     }
 
