@@ -32,7 +32,8 @@ class Producer:
     """Sends records to topics, in batches, from a thread of its own.
 
     Any number of threads may share one producer. Its memory is bounded by ``buffer.memory``: a call that finds it full
-    waits up to ``max.block.ms`` with the GIL released.
+    waits up to ``max.block.ms`` with the GIL released. With several brokers, records for one of them hold at most
+    ``buffer.memory.broker.share`` of it (half): one that stops answering leaves room for the others.
 
     Args:
         bootstrap_servers: ``"host:port"``, several with commas or as a list.
@@ -268,8 +269,8 @@ class Producer:
         Returns:
             ``bufferpool-wait-ratio`` (time waited per time), ``bufferpool-wait-time-ns-total`` (ns),
             ``buffer-exhausted-rate`` (per second), ``buffer-exhausted-total``, ``waiting-threads`` (calls that wait,
-            those of asyncio among them), ``buffer-total-bytes``, ``buffer-available-bytes``. Rates are over the last 30
-            to 60 seconds.
+            those of asyncio among them), ``buffer-total-bytes``, ``buffer-available-bytes``, and for each broker whose
+            batches hold memory ``buffer-node-<id>-bytes``. Rates are over the last 30 to 60 seconds.
         """
         return self._native.metrics()
 

@@ -11,10 +11,10 @@ use headrace_client::engine::{ConnId, Engine};
 use headrace_client::error::Error;
 use headrace_client::options::ProducerConfig;
 use headrace_client::producer::{
-    self, AppendError, Appended, Appender, BatchAck, BatchId, ProducerCommand, ProducerEngine, ProducerEvent,
-    RecordRef,
+    self, AppendError, Appended, Appender, BatchAck, BatchId, Grant, Place, ProducerCommand, ProducerEngine,
+    ProducerEvent, RecordRef,
 };
-use headrace_pool::{Lease, PoolError, Waiting};
+use headrace_pool::PoolError;
 use headrace_wire::time::Now;
 
 use crate::plan::{ProducerPlan, Step};
@@ -65,7 +65,7 @@ struct Operation {
 enum State {
     Ready,
     Sleeping { until: u64 },
-    Memory { place: Waiting, bell: Arc<Bell>, looked: bool },
+    Memory { place: Place, bell: Arc<Bell>, looked: bool },
     Metadata { seen: u64 },
     Operation { op: u64 },
     Done,
@@ -77,7 +77,7 @@ struct Caller {
     /// The record that is to be appended, and the end of all waiting for it.
     record: Option<usize>,
     deadline: Option<u64>,
-    lease: Option<Lease>,
+    grant: Option<Grant>,
 }
 
 /// Tells the simulation that a caller's wait for memory is over.
@@ -148,7 +148,7 @@ impl Producer {
             state: State::Ready,
             record: None,
             deadline: None,
-            lease: None,
+            grant: None,
         });
         Ok(Self {
             engine,
@@ -217,7 +217,7 @@ impl Producer {
                         Poll::Ready(Ok(_)) if *looked && !bell.rung.load(Ordering::Relaxed) => {
                             return Err(format!("caller {number} was given memory and not woken"));
                         }
-                        Poll::Ready(Ok(lease)) => self.callers[number].lease = Some(lease),
+                        Poll::Ready(Ok(grant)) => self.callers[number].grant = Some(grant),
                         Poll::Ready(Err(PoolError::Closed)) => {}
                         Poll::Ready(Err(why)) => self.refuse(number, now, why.to_string())?,
                     }
@@ -292,12 +292,12 @@ impl Producer {
             let told = self.told.clone();
             Box::new(move |outcome| held(&told).push((at, outcome)))
         };
-        let lease = caller.lease.take();
+        let grant = caller.grant.take();
         let put = |batch, index| placed = Some(Appended { batch, index });
         let result = if at % PARKED_IN == 0 {
-            self.appender.append_record(now, &asked, lease, put).map(drop)
+            self.appender.append_record(now, &asked, grant, put).map(drop)
         } else {
-            self.appender.append_or_park(now, &asked, lease, put, told)
+            self.appender.append_or_park(now, &asked, grant, put, told)
         };
         let until = *caller.deadline.get_or_insert(now.mono_ms + self.plan.max_block_ms);
         let times = usize::from(placed.is_some()) + usize::from(parked.get());
@@ -358,7 +358,7 @@ impl Producer {
     fn refuse(&mut self, number: usize, now: Now, why: String) -> Result<(), String> {
         let caller = &mut self.callers[number];
         let (record, deadline) = (caller.record.take(), caller.deadline.take());
-        caller.lease = None;
+        caller.grant = None;
         let late = now.mono_ms.saturating_sub(deadline.unwrap_or(u64::MAX));
         if late > SLACK_MS {
             return Err(format!("an append took {late} ms longer than max.block.ms"));

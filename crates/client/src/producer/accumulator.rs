@@ -15,11 +15,13 @@ use self::parked::Parked;
 pub use self::parked::Told;
 use super::batch::{BatchId, Body, PartitionKey, SealJob, Sealed, Slot};
 use super::error::AppendError;
+use super::place::Place;
 use super::pressure::Pressure;
 use super::queue::{Queue, Stand};
+use super::shares::{Charge, Shares};
 use super::topics::{TOPICS_MAX, TopicState, Topics};
 use crate::error::Error;
-use crate::options::{CompressionType, Partitioner, ProducerConfig};
+use crate::options::{BrokerShare, CompressionType, Partitioner, ProducerConfig};
 
 /// Most bytes that a record has around key, value and headers.
 const RECORD_OVERHEAD_BYTES: usize = 36;
@@ -39,6 +41,8 @@ pub struct AccumulatorConfig {
     pub buffer_bytes: u64,
     /// `buffer.memory.allocation.strategy`.
     pub strategy: AllocationStrategy,
+    /// `buffer.memory.broker.share`: what batches for one broker may hold of it, where there are several.
+    pub broker_share: BrokerShare,
     /// `compression.type`.
     pub codec: Codec,
     /// `compression.<type>.level`; `None` is the codec's own default.
@@ -75,6 +79,7 @@ impl AccumulatorConfig {
             request_bytes_max: config.max_request_size as usize,
             buffer_bytes: config.buffer_memory,
             strategy: config.buffer_memory_allocation_strategy,
+            broker_share: config.buffer_memory_broker_share,
             codec,
             level,
             delivery_timeout_ms: config.delivery_timeout_ms,
@@ -184,12 +189,12 @@ pub struct Accumulator {
     queue: Queue,
     /// Records of topics that are not known.
     parked: Parked,
-    /// Batches that are not done, sent ones included, with the bytes that they took no more of when they ended; and parked
-    /// records, with 0.
-    outstanding: BTreeMap<BatchId, u64>,
+    /// Batches that are not done, sent ones included, with what they count for in their broker's share.
+    outstanding: BTreeMap<BatchId, Charge>,
+    shares: Shares,
     pressure: Pressure,
     next_id: u64,
-    /// When the last batch was opened or record parked: no later one is older.
+    /// When the last batch was opened: no later one is older.
     opened_ms: u64,
     /// When the engine looks of itself, if nothing happens before.
     looks_at: Option<u64>,
@@ -203,12 +208,14 @@ impl Accumulator {
     /// An accumulator with no topics.
     #[must_use]
     pub fn new(config: AccumulatorConfig) -> Self {
+        let pool = PoolConfig {
+            buffer_bytes: config.buffer_bytes,
+            batch_bytes: config.batch_bytes,
+            strategy: config.strategy,
+        };
         Self {
-            pool: BufferPool::new(PoolConfig {
-                buffer_bytes: config.buffer_bytes,
-                batch_bytes: config.batch_bytes,
-                strategy: config.strategy,
-            }),
+            shares: Shares::new(&pool, config.broker_share),
+            pool: BufferPool::new(pool),
             topics: Topics::new(config.seed, config.adaptive),
             config,
             gate: Gate::Open,
@@ -234,7 +241,20 @@ impl Accumulator {
     /// Batches that are not done, and records that wait for their topic to become known.
     #[must_use]
     pub fn batches_outstanding(&self) -> usize {
-        self.outstanding.len()
+        self.outstanding.len() + self.parked.ids()
+    }
+
+    /// Bytes of memory that batches for each broker hold, by its node id; `None`: for partitions without a leader.
+    #[must_use]
+    pub fn broker_bytes(&self) -> BTreeMap<Option<i32>, u64> {
+        let held = self.shares.held().into_iter();
+        held.map(|(node, chunks)| (node, self.pool.config().bytes_of(chunks))).collect()
+    }
+
+    /// Callers that wait for memory, or for a broker's share of it.
+    #[must_use]
+    pub fn callers_waiting(&self) -> usize {
+        self.pool.waiting() + self.shares.waiting()
     }
 
     /// Number of partitions of a topic, once a broker has told it.
@@ -246,6 +266,15 @@ impl Accumulator {
 
     pub(super) fn config(&self) -> &AccumulatorConfig {
         &self.config
+    }
+
+    /// What batches for each broker hold.
+    pub(super) fn shares(&self) -> &Shares {
+        &self.shares
+    }
+
+    pub(super) fn shares_mut(&mut self) -> &mut Shares {
+        &mut self.shares
     }
 
     // ---- callers ----
@@ -365,22 +394,33 @@ impl Accumulator {
     }
 
     /// The partition that takes records without key and partition. If its open batch has no room for `bytes` more, the
-    /// batch ends, and with it perhaps the partition's turn.
+    /// batch ends, and with it perhaps the partition's turn; if its broker has had its share, the turn ends.
     pub(super) fn sticky_with_room(&mut self, topic: u32, bytes: usize) -> PartitionKey {
-        let key = PartitionKey { topic, partition: self.topics.sticky_partition(topic) };
-        let limit = self.config.batch_bytes;
-        let full = match self.open_slot(key) {
+        let key = self.sticky(topic);
+        let partition = self.topics.partition(key);
+        let (full, missing) = match partition.slots.back() {
             Some(Slot { body: Body::Open(builder), .. }) => {
-                builder.estimated_size().saturating_add(bytes) > limit
+                let size = builder.estimated_size().saturating_add(bytes);
+                (size > self.config.batch_bytes, builder.chunks_missing(bytes))
             }
-            _ => false,
+            _ => (false, self.pool.config().chunks_to_open(bytes.saturating_add(BatchHeader::LEN))),
         };
-        if !full {
+        // A broker that has had its share makes way for others.
+        let barred = self.config.adaptive && missing > 0 && !self.shares.admits(partition.leader, missing);
+        if !full && !barred {
             return key;
         }
         self.seal_last(key);
         self.count_sticky(topic, 0, true);
-        PartitionKey { topic, partition: self.topics.sticky_partition(topic) }
+        if barred {
+            self.topics.leave_sticky(topic);
+        }
+        self.sticky(topic)
+    }
+
+    fn sticky(&mut self, topic: u32) -> PartitionKey {
+        let partition = self.topics.sticky_partition(topic, || self.shares.used_up());
+        PartitionKey { topic, partition }
     }
 
     /// Counts bytes that went to the sticky partition.
@@ -415,9 +455,17 @@ impl Accumulator {
     ) -> Result<(), AppendError> {
         self.check_size(key, bytes)?;
         let batch_bytes = self.config.batch_bytes;
-        if let Some(Slot { body: Body::Open(builder), .. }) = self.open_slot(key) {
+        let partition = self.topics.partition_mut(key);
+        let leader = partition.leader;
+        if let Some(Slot { id, body: Body::Open(builder), .. }) = partition.slots.back_mut() {
             let room = builder.estimated_size().saturating_add(bytes) <= batch_bytes;
-            if room && builder.reserve_from(lease, bytes) {
+            let missing = builder.chunks_missing(bytes);
+            let share = missing == 0 || self.shares.admits(leader, missing);
+            if room && share && builder.reserve_from(lease, bytes) {
+                if missing > 0 {
+                    let (id, chunks) = (*id, builder.chunks());
+                    self.charge(id, chunks);
+                }
                 return Ok(());
             }
             self.seal_last(key);
@@ -431,10 +479,16 @@ impl Accumulator {
         };
         // With `full`, a batch.size beyond buffer.memory is all of that.
         let chunks = chunks.min(self.chunks_in_all());
+        if !self.shares.admits(leader, chunks) {
+            // A caller that waits holds no memory.
+            lease.shrink_to(0);
+            let wish = self.pool.config().chunks_for(wish);
+            return Err(self.wait_for_share(now, leader, (chunks, wish)));
+        }
         let mut own = self.pool.empty_lease();
         let missing = chunks - lease.move_to(&mut own, chunks);
         if missing > 0 && !own.try_grow(missing) {
-            // A caller that waits holds nothing.
+            // A caller that waits holds no memory.
             drop(own);
             lease.shrink_to(0);
             let quarter = usize::try_from(self.config.buffer_bytes / 4).unwrap_or(usize::MAX);
@@ -450,23 +504,21 @@ impl Accumulator {
         usize::try_from(self.config.buffer_bytes / self.pool.config().bytes_of(1)).unwrap_or(usize::MAX)
     }
 
-    /// An id and a time for a batch or a parked record: both rise from one to the next.
-    fn draw_id(&mut self, now: Now) -> (BatchId, u64) {
-        let id = BatchId::new(self.next_id);
-        self.next_id += 1;
+    fn open_batch(&mut self, now: Now, key: PartitionKey, lease: Lease) {
         // Callers read the clock before they have the lock.
         self.opened_ms = self.opened_ms.max(now.mono_ms);
-        (id, self.opened_ms)
-    }
-
-    fn open_batch(&mut self, now: Now, key: PartitionKey, lease: Lease) {
-        let (id, created_ms) = self.parked.take_opening().unwrap_or_else(|| self.draw_id(now));
-        self.outstanding.insert(id, 0);
+        let (id, created_ms) = self.parked.take_opening().unwrap_or_else(|| {
+            self.next_id += 1;
+            (BatchId::new(self.next_id - 1), self.opened_ms)
+        });
         let due_ms = created_ms.saturating_add(self.config.linger_ms);
-        self.signals.news |= id < self.hurry_below || self.looks_at.is_none_or(|at| due_ms < at);
+        self.signals.news |= self.looks_at.is_none_or(|at| due_ms < at);
         let builder = BatchBuilder::with_lease(self.config.batch_bytes, lease);
-        let slots = &mut self.topics.partition_mut(key).slots;
-        slots.push_back(Slot { id, created_ms, body: Body::Open(builder) });
+        let partition = self.topics.partition_mut(key);
+        let mut charge = Charge::new(key, partition.leader);
+        self.shares.set(&mut charge, builder.chunks());
+        self.outstanding.insert(id, charge);
+        partition.slots.push_back(Slot { id, created_ms, body: Body::Open(builder) });
         self.front_changed(key);
     }
 
@@ -485,17 +537,33 @@ impl Accumulator {
         if partition.slots.back().is_some_and(empty)
             && let Some(slot) = partition.slots.pop_back()
         {
-            self.outstanding.remove(&slot.id);
+            self.done(slot.id);
             self.front_changed(key);
         }
     }
 
-    /// Takes a place in the pool's queue, for so many chunks.
+    /// The batch has so many chunks now.
+    pub(super) fn charge(&mut self, id: BatchId, chunks: usize) {
+        if let Some(charge) = self.outstanding.get_mut(&id) {
+            self.shares.set(charge, chunks);
+        }
+    }
+
+    /// Takes a place in the queue for a leader's share: for so many chunks, or as many as wished if that is modest.
+    fn wait_for_share(&mut self, now: Now, leader: Option<i32>, chunks: (usize, usize)) -> AppendError {
+        self.signals.news = true;
+        match self.shares.wait(leader, chunks, Duration::from_millis(now.mono_ms)) {
+            Ok((waiting, line)) => AppendError::Full(Place::for_share(waiting, line, self.shares.share())),
+            Err(_) => AppendError::Closed,
+        }
+    }
+
+    /// Takes a place in the pool's queue, for so many chunks. The caller's permits are kept meanwhile.
     fn full(&mut self, now: Now, chunks: usize) -> AppendError {
         // The engine sends open batches before their time while somebody waits.
         self.signals.news = true;
         match self.pool.wait(chunks, Duration::from_millis(now.mono_ms)) {
-            Ok(waiting) => AppendError::Full(waiting),
+            Ok(waiting) => AppendError::Full(Place::for_memory(waiting, self.shares.take_brought())),
             // More than all memory was seen before, so the pool is closed.
             Err(_) => AppendError::Closed,
         }
@@ -547,9 +615,9 @@ impl Accumulator {
         let Body::Open(builder) = std::mem::replace(&mut slot.body, Body::Sealing { records }) else {
             return None;
         };
-        let bytes = self.pool.config().bytes_of(self.pool.config().chunks_for(builder.estimated_size()));
-        self.pressure.ended(bytes);
-        self.outstanding.insert(id, bytes);
+        if let Some(charge) = self.outstanding.get_mut(&id) {
+            self.shares.ended(charge);
+        }
         self.front_changed(key);
         Some(SealJob { key, id, builder, codec: self.config.codec, level: self.config.level })
     }
@@ -573,8 +641,19 @@ impl Accumulator {
         let Some(slot) = self.topics.partition_mut(key).slots.iter_mut().find(|slot| slot.id == id) else {
             return;
         };
+        // What packing has saved is another's.
+        let chunks = match &body {
+            Body::Closed(batch) => {
+                self.pool.config().chunks_for(batch.size().saturating_sub(BatchHeader::LEN))
+            }
+            _ => 0,
+        };
         slot.body = body;
         self.signals.news = true;
+        if let Some(charge) = self.outstanding.get_mut(&id) {
+            let chunks = chunks.min(charge.chunks());
+            self.shares.set(charge, chunks);
+        }
     }
 
     // ---- the engine ----
@@ -631,6 +710,15 @@ impl Accumulator {
         self.signals.decided |= self.topics.set_error(topic, error);
     }
 
+    /// Takes over for whom memory is held, once leaders have changed.
+    pub(super) fn settle_shares(&mut self) {
+        if self.topics.take_moved() {
+            let topics = &self.topics;
+            let leader_of = |key| topics.partition(key).leader;
+            self.shares.settle(&topics.leaders(), self.outstanding.values_mut(), leader_of);
+        }
+    }
+
     /// Brokers that have taken no batch for long: their partitions get no records that may go elsewhere.
     pub(super) fn set_stalled(&mut self, nodes: BTreeSet<i32>) {
         self.topics.set_stalled(nodes);
@@ -664,33 +752,34 @@ impl Accumulator {
         now: Now,
         sendable: impl Fn(PartitionKey, Option<i32>) -> bool,
     ) -> Vec<SealJob> {
-        let mut relief = self.pressure.relief(now.mono_ms, self.pool.lacking());
+        let lacking =
+            self.pool.config().chunks_for(usize::try_from(self.pool.lacking()).unwrap_or(usize::MAX));
+        let mut relief = self.pressure.relief(now.mono_ms, lacking, self.shares.on_way());
+        let mut by_leader = self.shares.relief(now.mono_ms);
         let mut due = Vec::new();
         for (id, key) in self.queue.open() {
             let in_time = id < self.hurry_below || self.due_ms(key) <= now.mono_ms;
-            if !in_time && relief == 0 {
+            if !in_time && relief == 0 && by_leader.is_empty() {
                 break;
             }
-            if sendable(key, self.topics.partition(key).leader) {
-                relief = relief.saturating_sub(self.bytes_held_open(key));
-                due.push(key);
+            let leader = self.topics.partition(key).leader;
+            let early = relief > 0 || by_leader.contains_key(&leader);
+            if !(in_time || early) || !sendable(key, leader) {
+                continue;
             }
+            let chunks = self.outstanding.get(&id).map_or(0, Charge::chunks);
+            relief = relief.saturating_sub(chunks);
+            if let Some(lacking) = by_leader.get_mut(&leader) {
+                *lacking = lacking.saturating_sub(chunks);
+                if *lacking == 0 {
+                    by_leader.remove(&leader);
+                }
+            }
+            due.push(key);
         }
         let mut jobs = self.take_jobs();
         jobs.extend(due.into_iter().filter_map(|key| self.seal(key, 0)));
         jobs
-    }
-
-    /// Memory of the partition's first batch while it is open.
-    fn bytes_held_open(&self, key: PartitionKey) -> u64 {
-        let pool = self.pool.config();
-        let chunks = match self.topics.partition(key).slots.front() {
-            Some(Slot { body: Body::Open(builder), .. }) => {
-                pool.chunks_to_open(builder.estimated_size()).max(1)
-            }
-            _ => 0,
-        };
-        pool.bytes_of(chunks)
     }
 
     /// Bytes of the partition's first batch, if it is ready to be sent.
@@ -769,7 +858,8 @@ impl Accumulator {
         // What cannot be sent is looked at when something changes.
         let linger = open.find(|key| sendable(*key, self.topics.partition(*key).leader));
         let linger = linger.map(|key| self.due_ms(key));
-        let relief = self.pressure.deadline().filter(|_| oldest.is_some());
+        let relief = self.pressure.deadline().into_iter().chain(self.shares.deadlines());
+        let relief = relief.filter(|_| oldest.is_some());
         let parked = self.parked.deadline(self.config.parked_timeout_ms);
         self.looks_at = waiting.chain(linger).chain(relief).chain(parked).min();
         self.looks_at
@@ -777,14 +867,23 @@ impl Accumulator {
 
     /// A batch is done.
     pub(super) fn done(&mut self, id: BatchId) {
-        if let Some(bytes) = self.outstanding.remove(&id) {
-            self.pressure.done(bytes);
+        if let Some(charge) = self.outstanding.remove(&id) {
+            self.shares.end(charge);
+            self.pressure.done();
         }
     }
 
-    /// A batch that was taken has become two, this one and the one that it is known by already.
-    pub(super) fn split_off(&mut self, rest: BatchId) {
-        self.outstanding.insert(rest, 0);
+    /// A batch that was taken has become two. The rest ends last, and the memory is held until then.
+    pub(super) fn split_off(&mut self, id: BatchId, rest: BatchId) {
+        if let Some(charge) = self.outstanding.get_mut(&id) {
+            let charge = charge.take();
+            self.outstanding.insert(rest, charge);
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn check_shares(&self) {
+        self.shares.check(self.outstanding.values(), |key| self.leader(key));
     }
 
     /// Ends the waiting of open batches; the id returned is above all of them.
@@ -795,7 +894,10 @@ impl Accumulator {
 
     /// Whether every batch below `id` is done.
     pub(super) fn all_done_below(&self, id: BatchId) -> bool {
-        self.outstanding.first_key_value().is_none_or(|(first, _)| *first >= id)
+        {
+            let first = self.outstanding.first_key_value().map(|(first, _)| *first);
+            first.into_iter().chain(self.parked.first()).all(|first| first >= id)
+        }
     }
 
     /// No appends until [`Self::reopen`]: callers are told the error.
@@ -832,7 +934,12 @@ impl Accumulator {
         self.signals.decided = true;
         // Parked records may still need memory.
         if self.parked.is_empty() {
-            self.pool.close();
+            self.close_memory();
         }
+    }
+
+    fn close_memory(&mut self) {
+        self.pool.close();
+        self.shares.close();
     }
 }

@@ -10,6 +10,7 @@ use headrace_wire::time::Now;
 use super::accumulator::{Accumulator, Appended, RecordRef, Told};
 use super::batch::{BatchId, SealJob};
 use super::error::AppendError;
+use super::place::Grant;
 
 /// Appends from any thread. Records are encoded under the accumulator's lock; a batch that is full is compressed
 /// without it, on the thread that filled it, so several callers compress side by side.
@@ -49,18 +50,17 @@ impl Appender {
         lock(&self.shared)
     }
 
-    /// Appends one record. `lease` is what a wait for memory has brought ([`AppendError::Full`]). `placed` is told batch and index before the engine can report the batch as done; it runs
+    /// Appends one record. `grant` is what a wait for memory has brought ([`AppendError::Full`]). `placed` is told batch and index before the engine can report the batch as done; it runs
     /// under the lock and must be short.
     pub fn append_record(
         &self,
         now: Now,
         record: &RecordRef<'_>,
-        lease: Option<Lease>,
+        grant: Option<Grant>,
         placed: impl FnOnce(BatchId, u32),
     ) -> Result<Appended, AppendError> {
-        self.with(|accumulator| {
-            let mut lease = lease.unwrap_or_else(|| accumulator.pool().empty_lease());
-            let (batch, index) = accumulator.append_record(now, record, &mut lease)?;
+        self.with_grant(grant, |accumulator, lease| {
+            let (batch, index) = accumulator.append_record(now, record, lease)?;
             placed(batch, index);
             Ok(Appended { batch, index })
         })
@@ -74,13 +74,12 @@ impl Appender {
         &self,
         now: Now,
         record: &RecordRef<'_>,
-        lease: Option<Lease>,
+        grant: Option<Grant>,
         placed: impl FnOnce(BatchId, u32),
         told: impl FnOnce() -> Told,
     ) -> Result<(), AppendError> {
-        self.with(|accumulator| {
-            let mut lease = lease.unwrap_or_else(|| accumulator.pool().empty_lease());
-            accumulator.append_or_park(now, record, &mut lease, placed, told)
+        self.with_grant(grant, |accumulator, lease| {
+            accumulator.append_or_park(now, record, lease, placed, told)
         })
     }
 
@@ -88,6 +87,23 @@ impl Appender {
     /// work.
     pub fn seal_all(&self) {
         self.with(Accumulator::seal_all);
+    }
+
+    /// As [`Self::with`], for a caller that has waited: `append` gets the memory that it was granted, and charges what it
+    /// takes to its permits. What is left of both goes back.
+    pub(super) fn with_grant<T>(
+        &self,
+        grant: Option<Grant>,
+        append: impl FnOnce(&mut Accumulator, &mut Lease) -> T,
+    ) -> T {
+        self.with(|accumulator| {
+            let Grant { memory, permits } = grant.unwrap_or_default();
+            let mut lease = memory.unwrap_or_else(|| accumulator.pool().empty_lease());
+            accumulator.shares_mut().bring(permits);
+            let result = append(accumulator, &mut lease);
+            drop(accumulator.shares_mut().take_brought());
+            result
+        })
     }
 
     /// Runs `append` under the lock; then, without it, compresses the batches that it ended, and wakes the engine if

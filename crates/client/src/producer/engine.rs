@@ -306,7 +306,7 @@ impl ProducerEngine {
             && let Some((kept, rest)) =
                 sending.split(entry.id, now.mono_ms, accumulator.config().level, &error)
         {
-            accumulator.split_off(rest);
+            accumulator.split_off(entry.id, rest);
             self.events.push_back(ProducerEvent::BatchSplit { batch: entry.id, kept, rest });
             return;
         }
@@ -366,6 +366,7 @@ impl ProducerEngine {
                 accumulator.set_topic_error(index, &Error::topic(code, name.as_ref(), ""));
             }
         }
+        accumulator.settle_shares();
     }
 
     /// Tells callers that wait for a topic why no broker has told about it. A trouble that will not pass by itself, such

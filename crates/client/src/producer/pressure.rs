@@ -7,8 +7,6 @@ const PATIENCE_MS: u64 = 20;
 /// batches keep their time, or a trickle to many partitions would go out record by record beside a full load.
 #[derive(Debug, Default)]
 pub(super) struct Pressure {
-    /// Bytes of batches that take no more and are not done.
-    on_way: u64,
     /// Batches that are done, all in all.
     done: u64,
     /// Until when a batch has to end, and how many had before.
@@ -16,27 +14,25 @@ pub(super) struct Pressure {
 }
 
 impl Pressure {
-    pub(super) fn ended(&mut self, bytes: u64) {
-        self.on_way += bytes;
-    }
-
-    pub(super) fn done(&mut self, bytes: u64) {
-        self.on_way = self.on_way.saturating_sub(bytes);
+    /// A batch has ended, and its memory is back.
+    pub(super) fn done(&mut self) {
         self.done += 1;
     }
 
-    /// Bytes of open batches that have to go out now, where waiting callers lack `lacking`.
-    pub(super) fn relief(&mut self, now_ms: u64, lacking: u64) -> u64 {
+    /// Chunks of open batches that have to go out now, where waiting callers lack `lacking` and batches that take no
+    /// more have `on_way`.
+    pub(super) fn relief(&mut self, now_ms: u64, lacking: usize, on_way: usize) -> usize {
         if lacking == 0 {
             self.patience = None;
             return 0;
         }
-        let (until, done) = *self.patience.get_or_insert((now_ms + PATIENCE_MS, self.done));
-        let stuck = now_ms >= until && done == self.done;
+        let next = (now_ms.saturating_add(PATIENCE_MS), self.done);
+        let (until, done) = *self.patience.get_or_insert(next);
         if now_ms >= until {
-            self.patience = Some((now_ms + PATIENCE_MS, self.done));
+            self.patience = Some(next);
         }
-        if stuck { lacking } else { lacking.saturating_sub(self.on_way) }
+        let stuck = now_ms >= until && done == self.done;
+        if stuck { lacking } else { lacking.saturating_sub(on_way) }
     }
 
     /// When to look again.
@@ -52,26 +48,22 @@ mod tests {
     #[test]
     fn what_is_on_its_way_is_enough_while_batches_end() {
         let mut pressure = Pressure::default();
-        assert_eq!(pressure.relief(0, 100), 100, "nothing is on its way");
-        pressure.ended(60);
-        assert_eq!(pressure.relief(1, 100), 40);
-        pressure.ended(60);
-        assert_eq!(pressure.relief(2, 100), 0);
+        assert_eq!(pressure.relief(0, 10, 0), 10, "nothing is on its way");
+        assert_eq!(pressure.relief(1, 10, 6), 4);
+        assert_eq!(pressure.relief(2, 10, 12), 0);
         assert_eq!(pressure.deadline(), Some(PATIENCE_MS));
-        pressure.done(60);
-        pressure.ended(60);
-        assert_eq!(pressure.relief(PATIENCE_MS, 100), 0, "a batch has ended");
+        pressure.done();
+        assert_eq!(pressure.relief(PATIENCE_MS, 10, 12), 0, "a batch has ended");
     }
 
     #[test]
     fn what_does_not_end_is_not_counted_upon() {
         let mut pressure = Pressure::default();
-        pressure.ended(500);
-        assert_eq!(pressure.relief(0, 100), 0);
-        assert_eq!(pressure.relief(PATIENCE_MS, 100), 100);
-        assert_eq!(pressure.relief(PATIENCE_MS + 1, 100), 0, "once, then patience begins again");
-        assert_eq!(pressure.relief(2 * PATIENCE_MS, 100), 100);
-        assert_eq!(pressure.relief(2 * PATIENCE_MS + 1, 0), 0);
+        assert_eq!(pressure.relief(0, 10, 50), 0);
+        assert_eq!(pressure.relief(PATIENCE_MS, 10, 50), 10);
+        assert_eq!(pressure.relief(PATIENCE_MS + 1, 10, 50), 0, "once, then patience begins again");
+        assert_eq!(pressure.relief(2 * PATIENCE_MS, 10, 50), 10);
+        assert_eq!(pressure.relief(2 * PATIENCE_MS + 1, 0, 50), 0);
         assert_eq!(pressure.deadline(), None, "nobody waits");
     }
 }

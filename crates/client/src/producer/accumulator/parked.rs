@@ -1,12 +1,12 @@
 //! Records of topics that no broker has told about yet: they wait here without a partition, and nobody waits for them.
 //! docs/unknown-topics.md says what always holds.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use headrace_pool::{Lease, Waiting};
+use headrace_pool::Lease;
 use headrace_wire::records::{BatchHeader, Header};
 use headrace_wire::time::Now;
 
@@ -14,6 +14,7 @@ use super::{Accumulator, Appended, Gate, RecordRef};
 use crate::error::Error;
 use crate::producer::batch::{BatchId, PartitionKey};
 use crate::producer::error::AppendError;
+use crate::producer::place::{Grant, Place, Scarce};
 use crate::producer::topics::{Topic, TopicState};
 
 /// What a parked record is charged beyond its own bytes: the places of its parts, and what its sender is told with.
@@ -52,13 +53,16 @@ struct Queue {
     charged: usize,
     /// At least that, while the topic is not known; then it is what the records' batches take first.
     lease: Lease,
-    /// Memory that the first record waits for once its topic is known. Who waits holds nothing: the lease is empty then.
-    place: Option<Waiting>,
+    /// Memory, or a broker's share of it, that the first record waits for once its topic is known. Who waits holds no
+    /// memory: the lease is empty then.
+    place: Option<Place>,
 }
 
 /// All parked records, by topic.
 pub(super) struct Parked {
     queues: BTreeMap<u32, Queue>,
+    /// Of all their records.
+    ids: BTreeSet<BatchId>,
     /// Id and time of the record that is being placed, until a batch has them.
     placing: Option<(BatchId, u64)>,
     /// Wakes the engine when memory is there that a queue waits for.
@@ -79,11 +83,27 @@ impl fmt::Debug for Parked {
 
 impl Parked {
     pub(super) fn new() -> Self {
-        Self { queues: BTreeMap::new(), placing: None, waker: Waker::noop().clone(), failed: None }
+        Self {
+            queues: BTreeMap::new(),
+            ids: BTreeSet::new(),
+            placing: None,
+            waker: Waker::noop().clone(),
+            failed: None,
+        }
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.queues.is_empty()
+    }
+
+    /// How many records there are.
+    pub(super) fn ids(&self) -> usize {
+        self.ids.len()
+    }
+
+    /// The least id.
+    pub(super) fn first(&self) -> Option<BatchId> {
+        self.ids.first().copied()
     }
 
     pub(super) fn has(&self, topic: u32) -> bool {
@@ -108,13 +128,7 @@ impl Parked {
 }
 
 impl Record {
-    fn new(
-        now: Now,
-        (id, sent_ms): (BatchId, u64),
-        record: &RecordRef<'_>,
-        charged: usize,
-        told: Told,
-    ) -> Self {
+    fn new(sent_ms: u64, now: Now, id: BatchId, record: &RecordRef<'_>, charged: usize, told: Told) -> Self {
         let owned = |header: &Header<'_>| (Box::from(header.key), header.value.map(Box::from));
         Self {
             id,
@@ -167,7 +181,6 @@ impl Accumulator {
         let Some(topic) = self.topics.place(record.topic) else { return Err(AppendError::Closed) };
         let bytes = record.bytes_max();
         self.check_size(PartitionKey { topic, partition: 0 }, bytes)?;
-        let opening = self.draw_id(now);
         let pool = self.pool.clone();
         // Enough to open a batch of its own; a record that fits into the pool just so is not refused for the overhead.
         let charged = bytes
@@ -191,11 +204,14 @@ impl Accumulator {
             lease.shrink_to(0);
             return Err(self.full(now, missing));
         }
+        let id = BatchId::new(self.next_id);
+        self.next_id += 1;
+        self.opened_ms = self.opened_ms.max(now.mono_ms);
+        self.parked.ids.insert(id);
         // The engine has no timer for this topic yet.
         self.signals.news |= queue.records.is_empty();
-        self.outstanding.insert(opening.0, 0);
         queue.charged = queue.charged.saturating_add(charged);
-        queue.records.push_back(Record::new(now, opening, record, charged, told()));
+        queue.records.push_back(Record::new(self.opened_ms, now, id, record, charged, told()));
         Ok(())
     }
 
@@ -225,14 +241,26 @@ impl Accumulator {
     }
 
     fn place_queue(&mut self, now: Now, topic: u32, queue: &mut Queue) -> bool {
+        // The caller at hand may have waited for a share.
+        let brought = self.shares.take_brought();
+        let all = self.place_records(now, topic, queue);
+        drop(self.shares.take_brought());
+        self.shares.bring(brought);
+        all
+    }
+
+    fn place_records(&mut self, now: Now, topic: u32, queue: &mut Queue) -> bool {
         loop {
             if let Some(place) = &mut queue.place {
                 // Given up with the records, which have a deadline, so it needs none.
                 match place.poll(Duration::from_millis(now.mono_ms), None, &self.parked.waker) {
                     Poll::Pending => return false,
-                    Poll::Ready(Ok(mut lease)) => {
-                        let chunks = lease.chunks();
-                        lease.move_to(&mut queue.lease, chunks);
+                    Poll::Ready(Ok(Grant { memory, permits })) => {
+                        if let Some(mut lease) = memory {
+                            let chunks = lease.chunks();
+                            lease.move_to(&mut queue.lease, chunks);
+                        }
+                        self.shares.bring(permits);
                     }
                     // The next record that needs memory is told so.
                     Poll::Ready(Err(_)) => {}
@@ -251,9 +279,7 @@ impl Accumulator {
             queue.charged = queue.charged.saturating_sub(record.charged);
             match outcome {
                 Ok((batch, index)) => {
-                    if batch != record.id {
-                        self.outstanding.remove(&record.id);
-                    }
+                    self.parked.ids.remove(&record.id);
                     (record.told)(Ok(Appended { batch, index }));
                 }
                 Err(refused) => self.tell_failed(record, refused.into_error(self.config.parked_timeout_ms)),
@@ -292,7 +318,8 @@ impl Accumulator {
     fn fail_late(&mut self, now: Now, topic: u32) {
         let waited_ms = self.config.parked_timeout_ms;
         let why = if self.is_ready(topic) {
-            AppendError::out_of_memory(waited_ms)
+            let place = self.parked.queues.get(&topic).and_then(|queue| queue.place.as_ref());
+            place.map_or(Scarce::Memory, Place::scarce).timed_out(waited_ms)
         } else {
             let Topic { name, trouble, .. } = self.topics.get(topic);
             AppendError::NeedMetadata { topic: name.to_string(), last: trouble.clone() }.into_error(waited_ms)
@@ -328,7 +355,7 @@ impl Accumulator {
     }
 
     fn tell_failed(&mut self, record: Record, error: Error) {
-        self.outstanding.remove(&record.id);
+        self.parked.ids.remove(&record.id);
         // Somebody may flush, or the record be one of a transaction.
         self.signals.news = true;
         self.parked.failed.get_or_insert_with(|| error.clone());
@@ -343,7 +370,7 @@ impl Accumulator {
     /// A pool that was left open for parked records closes behind the last of them.
     fn close_pool_behind_parked(&mut self) {
         if self.parked.is_empty() && matches!(self.gate, Gate::Closed | Gate::Failed(_)) {
-            self.pool.close();
+            self.close_memory();
         }
     }
 

@@ -2,8 +2,7 @@
 
 use std::cell::RefCell;
 
-use headrace_client::producer::{AppendError, Appended, RecordRef, Told};
-use headrace_pool::Lease;
+use headrace_client::producer::{AppendError, Appended, Grant, RecordRef, Told};
 
 use super::{Delivery, Entry, ProducerClient, lock};
 
@@ -12,7 +11,7 @@ impl<R: Send + 'static> ProducerClient<R> {
         &self,
         record: &RecordRef<'_>,
         recipient: &mut Option<R>,
-        lease: Option<Lease>,
+        grant: Option<Grant>,
     ) -> Result<(), AppendError> {
         let now = self.clock.now();
         let timestamp = record.timestamp_ms.unwrap_or(now.wall_ms);
@@ -30,7 +29,7 @@ impl<R: Send + 'static> ProducerClient<R> {
                 None => Box::new(|_| ()),
             }
         };
-        self.appender.append_or_park(now, record, lease, placed, told)
+        self.appender.append_or_park(now, record, grant, placed, told)
     }
 
     /// Takes a record's recipient along: to the record's batch, or to the delivery thread with the error.
