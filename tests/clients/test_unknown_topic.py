@@ -76,7 +76,7 @@ def test_a_flush_waits_for_a_topic(strict, topic):
             producer.flush(0.3)
         strict.create_topic(topic)
         producer.flush(TIMEOUT)
-        assert future.done()
+        assert future.result(TIMEOUT).offset == 0
 
 
 def test_closing_fails_what_waits_for_a_topic(strict, topic):
