@@ -183,6 +183,21 @@ class TestTls:
         assert server in str(error)
 
 
+@pytest.mark.kafka
+@pytest.mark.slow
+def test_a_broker_that_restarts_is_waited_for(certificates: Path, topic: str) -> None:
+    with SecureKafka(certificates) as kafka:
+        server, options = kafka.server("BOTH"), {**SASL, **tls(certificates, "SASL_SSL"), "sasl.mechanism": "PLAIN"}
+        with hr.Admin(server, options) as admin:
+            admin.create_topics([hr.NewTopic(topic, 1)])
+        with hr.Producer(server, options) as producer:
+            producer.send(topic, b"0").result(30)
+            kafka.kill()
+            later = [producer.send(topic, b"%d" % number) for number in range(1, 100)]
+            kafka.restart()
+            assert [future.result(60).offset for future in later] == list(range(1, 100))
+
+
 @contextlib.contextmanager
 def tls_server(certificates: Path, name: str) -> Iterator[int]:
     """Shakes hands with a certificate of this name, and nothing more; gives its port."""

@@ -172,6 +172,24 @@ class TestSessions:
         # that nobody uses is left as it is.
         assert before == after
 
+    def test_a_group_keeps_its_members(self, secure_kafka: SecureKafka, topic: str) -> None:
+        server = secure_kafka.server("BRIEF")
+        options: dict[str, Any] = {**BEARER, "oauth_cb": Issuer()}
+        with hr.Admin(server, options) as admin:
+            admin.create_topics([hr.NewTopic(topic, 2)])
+        often: dict[str, Any] = {"group.id": topic, "heartbeat.interval.ms": 100, "auto.commit.interval.ms": 100}
+        with hr.Consumer(server, {**options, **often}) as consumer:
+            consumer.subscribe([topic])
+            while not consumer.assignment():
+                consumer.poll(timeout=0.1)
+            generation = consumer.group_metadata().generation_id
+            before = local_ports(secure_kafka.ports["BRIEF"])
+            end = time.monotonic() + SESSIONS * SESSION_MS / 1_000
+            while time.monotonic() < end:
+                consumer.poll(timeout=0.1)
+            assert consumer.group_metadata().generation_id == generation
+            assert local_ports(secure_kafka.ports["BRIEF"]) == before
+
 
 class TestOptions:
     @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ enum State {
     Connecting,
     /// ApiVersions is asked in this version and with this correlation id.
     AskingVersions { version: i16, correlation: i32 },
-    /// The login waits for its token.
+    /// The login waits for its token, and calls with it. Those in flight still get their answers.
     AwaitingToken(Box<Waiting>),
     /// A request of the login waits for its answer. When it renews a session, the answers to the calls that were written
     /// before come first, and no call is written.
@@ -142,6 +142,8 @@ pub(crate) struct Connection<T> {
     login: Option<Exchange>,
     /// When to log in again, in `Now::mono_ms`; `None` for a session without an end.
     renew_at: Option<u64>,
+    /// When the broker takes no more calls without that; without meaning where `renew_at` is `None`.
+    session_end: u64,
     /// The login that renews the session, while it waits for its token; calls go on meanwhile.
     renewal: Option<Exchange>,
     /// Of a session's life, as much goes by before it is renewed, percent.
@@ -173,6 +175,7 @@ impl<T> Connection<T> {
             state: State::Connecting,
             login,
             renew_at: None,
+            session_end: u64::MAX,
             renewal: None,
             session_percent: 100,
             answered: false,
@@ -309,7 +312,7 @@ impl<T> Connection<T> {
         let (awaited, limit, streamed) = match (&self.state, self.in_flight.front()) {
             (State::AskingVersions { correlation, .. }, _) => (*correlation, HANDSHAKE_BYTES_MAX, false),
             (State::Authenticating(login), None) => (login.correlation(), HANDSHAKE_BYTES_MAX, false),
-            (State::Ready(_) | State::Authenticating(_), Some(call)) => {
+            (State::Ready(_) | State::Authenticating(_) | State::AwaitingToken(_), Some(call)) => {
                 let streamed = call.expect == Expect::Stream;
                 (call.correlation, if streamed { STREAM_BYTES_MAX } else { RESPONSE_BYTES_MAX }, streamed)
             }

@@ -44,25 +44,36 @@ impl Login {
 }
 
 impl<T> Connection<T> {
-    /// Whether it is time to renew the session by [`log_in_again`](Self::log_in_again).
+    /// Whether something must be done about the session before the next call: [`log_in_again`](Self::log_in_again).
     pub(crate) fn session_ends_soon(&self, now: Now) -> bool {
-        self.is_ready() && self.renewal.is_none() && self.renew_at.is_some_and(|at| at <= now.mono_ms)
+        let at = if self.renewal.is_some() { Some(self.session_end) } else { self.renew_at };
+        self.is_ready() && at.is_some_and(|at| at <= now.mono_ms)
     }
 
-    /// Begins the login that renews the session, behind the requests in flight. From [`Received::Write`] on calls must
-    /// wait until the connection is ready again; after [`Received::NeedsToken`] they go on until the token is there.
+    /// Begins the login that renews the session, behind the requests in flight; `stale` when it had better wait for a new
+    /// token. As long as the connection is ready, calls go on; then they must wait until it is so again.
     pub(crate) fn log_in_again(
         &mut self,
         now: Now,
         setup_timeout_ms: u64,
-        exchange: Exchange,
+        mut exchange: Exchange,
+        stale: bool,
         client_id: &str,
     ) -> Result<Received<T>> {
-        if exchange.needs_token() {
-            self.renewal = Some(exchange);
-            return Ok(Received::NeedsToken);
+        if !stale && exchange.take_token(now.wall_ms).is_ok() {
+            self.renewal = None;
+            return self.renew_session(now, setup_timeout_ms, exchange, client_id).map(Received::Write);
         }
-        self.renew_session(now, setup_timeout_ms, exchange, client_id).map(Received::Write)
+        if self.session_end > now.mono_ms {
+            self.renewal = Some(exchange);
+        } else {
+            // The broker would end the connection on any call.
+            self.renewal = None;
+            self.setup_deadline = now.mono_ms.saturating_add(setup_timeout_ms);
+            let versions = self.versions().cloned().unwrap_or_default();
+            self.state = State::AwaitingToken(Box::new(Waiting { exchange, versions }));
+        }
+        Ok(Received::NeedsToken)
     }
 
     fn renew_session(
@@ -87,8 +98,8 @@ impl<T> Connection<T> {
     ) -> Result<Option<Encoded>> {
         if let Some(mut exchange) = self.renewal.take() {
             if exchange.take_token(now.wall_ms).is_err() {
-                // The session lasts for a while, and ends by itself.
-                self.renew_at = Some(now.mono_ms.saturating_add(RENEWAL_PAUSE_MS));
+                // The session lasts for a while yet.
+                self.renew_at = Some(now.mono_ms.saturating_add(RENEWAL_PAUSE_MS).min(self.session_end));
                 return Ok(None);
             }
             return self.renew_session(now, setup_timeout_ms, exchange, client_id).map(Some);
@@ -179,7 +190,7 @@ impl<T> Connection<T> {
             login.exchange.next(&answer.auth_bytes).map_err(|why| self.protocol(why))?
         };
         let Some(auth_bytes) = say else {
-            self.renew_at = self.renewal_time(lifetime_ms);
+            self.begin_session(lifetime_ms);
             self.state = State::Ready(login.versions);
             out.push(Received::Ready);
             return Ok(());
@@ -190,11 +201,13 @@ impl<T> Connection<T> {
         Ok(())
     }
 
-    /// When to log in again in a session of this life, which began with the bytes taken last; 0 stands for no end.
-    fn renewal_time(&self, lifetime_ms: i64) -> Option<u64> {
-        let lifetime_ms = u64::try_from(lifetime_ms).ok().filter(|ms| *ms > 0)?;
+    /// A session of this life has begun with the bytes taken last; 0 stands for no end.
+    fn begin_session(&mut self, lifetime_ms: i64) {
+        self.renew_at = None;
+        let Some(lifetime_ms) = u64::try_from(lifetime_ms).ok().filter(|ms| *ms > 0) else { return };
         let part = lifetime_ms.saturating_mul(self.session_percent) / 100;
-        Some(self.last_used.saturating_add(part.max(RENEWAL_PAUSE_MS)))
+        self.renew_at = Some(self.last_used.saturating_add(part.max(RENEWAL_PAUSE_MS)));
+        self.session_end = self.last_used.saturating_add(lifetime_ms);
     }
 
     /// The broker does not take the mechanism. It says what it takes, but on a listener without SASL.

@@ -47,19 +47,21 @@ impl<T> Core<T> {
             return false;
         }
         let Some(exchange) = self.new_login() else { return false };
+        let stale = self.settings.credentials.as_ref().is_some_and(|c| c.is_stale(now.wall_ms));
         let Some(connection) = self.links.get_mut(&key).and_then(|l| l.connection.as_mut()) else {
             return false;
         };
         let conn = connection.id;
         let setup_ms = self.settings.setup.first_ms;
-        match connection.log_in_again(now, setup_ms, exchange, &self.settings.client_id) {
+        match connection.log_in_again(now, setup_ms, exchange, stale, &self.settings.client_id) {
             Ok(Received::Write(data)) => {
                 self.actions.push_back(Action::Write { conn, data });
                 true
             }
             Ok(_) => {
+                let waits = !connection.is_ready();
                 self.actions.push_back(Action::Token { conn });
-                false
+                waits
             }
             Err(error) => {
                 self.end_connection(now, key, &error, true);

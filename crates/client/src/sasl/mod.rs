@@ -46,6 +46,11 @@ impl Credentials {
         })
     }
 
+    /// Whether an exchange that begins now had better wait for a new token.
+    pub(crate) fn is_stale(&self, wall_ms: i64) -> bool {
+        self.mechanism == Mechanism::OAuthBearer && self.tokens.is_stale(wall_ms)
+    }
+
     /// A new exchange. No two of one client may have the same `number`: it makes the nonce.
     pub(crate) fn begin(&self, number: u64) -> Exchange {
         let scram = |hash| {

@@ -118,9 +118,23 @@ fn a_session_is_renewed_in_its_connection_before_it_ends() {
 #[test]
 fn an_idle_connection_renews_its_session_when_it_is_used() {
     let mut broker = Strict::default();
-    let mut world = begun(&PLAIN, &mut broker);
+    let world = begun(&PLAIN, &mut broker);
+    used_after_idling(world, broker);
+    // With a token that must be made first, and with one that is at hand.
+    for life_ms in [15_000, 600_000] {
+        let (source, _) = tokens(life_ms);
+        let (mut world, mut broker) = (bearing(&source), Strict::default());
+        world.command(Do::Want("t"));
+        run(&mut world, &mut broker, 20);
+        ask(&mut world, &mut broker, 1);
+        ends(&mut world);
+        used_after_idling(world, broker);
+    }
+}
+
+fn used_after_idling(mut world: World<Probe>, mut broker: Strict) {
     let (attempts, logins) = (world.attempts.len(), broker.logins.len());
-    run(&mut world, &mut broker, 3 * LIFE_MS);
+    run(&mut world, &mut broker, LIFE_MS + LIFE_MS / 2);
     assert_eq!(broker.logins.len(), logins, "nobody asks for anything");
     ask(&mut world, &mut broker, 2);
     let ended = ends(&mut world);
@@ -288,6 +302,32 @@ fn a_function_that_never_answers_is_bounded_by_the_time_to_connect() {
     assert!(world.attempts.len() >= 2, "the first was given up after socket.connection.setup.timeout.ms");
     let error = ends(&mut world).remove(0).1.unwrap_err();
     assert!(matches!(&error, Error::Timeout { .. }) && error.to_string().contains("oauth_cb"), "{error}");
+}
+
+#[test]
+fn a_token_that_comes_late_for_a_renewal_holds_no_call_up_before_the_session_ends() {
+    let (source, _) = tokens(9_000);
+    let (mut world, mut broker) = (bearing(&source), Strict::default());
+    world.command(Do::Want("t"));
+    run(&mut world, &mut broker, 20);
+    ask(&mut world, &mut broker, 1);
+    world.silent_tokens = true;
+    run(&mut world, &mut broker, 9_700);
+    let (attempts, logins) = (world.attempts.len(), broker.logins.len());
+    ask(&mut world, &mut broker, 2);
+    assert!(ends(&mut world).iter().all(|(_, result)| result.is_ok()), "the session has not ended yet");
+    run(&mut world, &mut broker, 300);
+    ask(&mut world, &mut broker, 3);
+    assert!(ends(&mut world).is_empty(), "now it waits: the broker would end the connection");
+    source.renew(world.now.wall_ms);
+    let conns = world.open_conns();
+    for conn in conns {
+        crate::engine::Engine::handle_token(&mut world.engine, world.now, conn);
+    }
+    run(&mut world, &mut broker, 10);
+    let ended = ends(&mut world);
+    assert!(ended.len() == 1 && ended[0].0 == 3 && ended[0].1.is_ok(), "{ended:?}");
+    assert_eq!((world.attempts.len(), broker.logins.len()), (attempts, logins + 1));
 }
 
 #[test]
