@@ -116,7 +116,7 @@ def consume_case(bench: Bench, size: int, partitions: int, full: int, *, barred:
 def produce(bench: Bench) -> Iterator[Row]:
     """Produce from Arrow to Apache Kafka, acks=1, batches of equal size."""
     for batch_bytes in (BATCH_BYTES, LARGE_BATCH_BYTES):
-        for size, full, cpu_bar in ((100, 1_980_000, 1 / 3), (1024, 300_000, 3 / 4)):
+        for size, full, cpu_bar in ((100, 7_920_000, 1 / 3), (1024, 1_200_000, 3 / 4)):
             yield from produce_case(bench, size, full, batch_bytes, cpu_bar)
 
 
@@ -152,8 +152,8 @@ def produce_own(bench: Bench) -> Iterator[Row]:
     """Produce from Arrow to our broker, where the client's own ceiling shows, beside librdkafka C to Apache Kafka."""
     with startup.broker_process() as process:
         own = Cluster("headrace", process.bootstrap_servers)
-        yield from produce_own_case(bench, own, 100, 1_980_000, bar=4)
-        yield from produce_own_case(bench, own, 1024, 300_000)
+        yield from produce_own_case(bench, own, 100, 7_920_000, bar=4)
+        yield from produce_own_case(bench, own, 1024, 1_200_000)
 
 
 def produce_own_case(bench: Bench, own: Cluster, size: int, full: int, *, bar: float | None = None) -> Iterator[Row]:

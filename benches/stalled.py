@@ -5,8 +5,8 @@ measures some seconds with both alive and as many after the second node was stop
 on and checks that everything arrives.
 
 - `backlog`: what is sent to the second node fits beside the rest into the buffer until the end.
-- `flood`: it does not. The buffer fills with records that nobody takes, and what counts is the share that is left for
-  the first node.
+- `flood`: it does not. Records that nobody takes fill the second node's share (`buffer.memory.broker.share`), and what
+  counts is what is left for the first node.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ ACKS_WAIT_SECONDS = 60.0
 STUCK_SECONDS_MAX = 10.0
 BACKLOG_BAR = 0.95
 FLOOD_BAR = 0.25
-"""What must be left of the first node's rate when another broker's backlog has outgrown the buffer."""
+"""What must be left of the first node's rate when another broker's backlog has outgrown its share of the buffer."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -90,11 +90,12 @@ class Producer:
             headers: names and values, in order.
 
         Returns:
-            A future of the record's `RecordMetadata`; it raises what the broker or the network said. Cancelling the
-            future does not recall the record.
+            A future of the record's `RecordMetadata`; it raises what the broker or the network said, or
+            `KafkaTimeoutError` when no broker told about the topic for ``max.block.ms``. Cancelling the future does not
+            recall the record.
 
         Raises:
-            KafkaTimeoutError: the buffer stayed full, or no broker told about the topic, for ``max.block.ms``.
+            KafkaTimeoutError: the buffer stayed full for ``max.block.ms``.
             MessageTooLargeError: the record is larger than ``max.request.size``.
             UsageError: another event loop uses this producer.
         """

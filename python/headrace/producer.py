@@ -32,7 +32,8 @@ class Producer:
     """Sends records to topics, in batches, from a thread of its own.
 
     Any number of threads may share one producer. Its memory is bounded by ``buffer.memory``: a call that finds it full
-    waits up to ``max.block.ms`` with the GIL released.
+    waits up to ``max.block.ms`` with the GIL released. With several brokers, records for one of them hold at most
+    ``buffer.memory.broker.share`` of it (half): one that stops answering leaves room for the others.
 
     Args:
         bootstrap_servers: ``"host:port"``, several with commas or as a list.
@@ -67,6 +68,8 @@ class Producer:
     ) -> Future[RecordMetadata]:
         """Queues one record and returns at once, unless the buffer is full.
 
+        A record of a topic that no broker has told about yet waits in the buffer until one has; nobody waits for it.
+
         Args:
             topic: where to.
             value: the payload; None is a tombstone.
@@ -76,10 +79,11 @@ class Producer:
             headers: names and values, in order.
 
         Returns:
-            A future of the record's `RecordMetadata`; it raises what the broker or the network said.
+            A future of the record's `RecordMetadata`; it raises what the broker or the network said, or
+            `KafkaTimeoutError` when no broker told about the topic for ``max.block.ms``.
 
         Raises:
-            KafkaTimeoutError: the buffer stayed full, or no broker told about the topic, for ``max.block.ms``.
+            KafkaTimeoutError: the buffer stayed full for ``max.block.ms``.
             MessageTooLargeError: the record is larger than ``max.request.size``.
         """
         future: Future[RecordMetadata] = Future()
@@ -266,8 +270,8 @@ class Producer:
         Returns:
             ``bufferpool-wait-ratio`` (time waited per time), ``bufferpool-wait-time-ns-total`` (ns),
             ``buffer-exhausted-rate`` (per second), ``buffer-exhausted-total``, ``waiting-threads`` (calls that wait,
-            those of asyncio among them), ``buffer-total-bytes``, ``buffer-available-bytes``. Rates are over the last 30
-            to 60 seconds.
+            those of asyncio among them), ``buffer-total-bytes``, ``buffer-available-bytes``, and for each broker whose
+            batches hold memory ``buffer-node-<id>-bytes``. Rates are over the last 30 to 60 seconds.
         """
         return self._native.metrics()
 

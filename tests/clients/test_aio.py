@@ -148,6 +148,7 @@ def test_what_cannot_be_sent_says_why(cluster, topic):
 
     async def work():
         async with hr.aio.Producer(cluster.bootstrap_servers, max_request_size=10_000) as producer:
+            await (await producer.send(topic, b"first"))
             with pytest.raises(MessageTooLargeError, match=r"max\.request\.size"):
                 await producer.send(topic, b"x" * 20_000)
             with pytest.raises(UsageError, match="has no partition 2"):
@@ -163,14 +164,16 @@ def test_what_cannot_be_sent_says_why(cluster, topic):
             await producer.flush()
 
     bounded(work())
-    assert values(cluster.bootstrap_servers, topic) == [b"fine"]
+    assert values(cluster.bootstrap_servers, topic) == [b"first", b"fine"]
 
 
 def test_a_topic_that_nobody_tells_about_is_awaited_in_vain(topic):
     async def work():
         async with hr.aio.Producer("127.0.0.1:1", max_block_ms=700) as producer, heartbeat() as beats:
             with pytest.raises(KafkaTimeoutError, match=rf"{topic}.*127\.0\.0\.1:1"):
-                await producer.send(topic, b"x")
+                await (await producer.send(topic, b"x"))
+            with pytest.raises(KafkaTimeoutError, match=topic):
+                await producer.flush()
             with pytest.raises(KafkaTimeoutError, match=rf"{topic}.*127\.0\.0\.1:1"):
                 await producer.send_arrow(topic, pa.table({"value": [b"x"]}))
             batch = await (await producer.send_arrow(topic, pa.table({"value": [b"x"]}), results=True))

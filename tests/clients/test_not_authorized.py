@@ -48,6 +48,8 @@ def test_each_client_names_what_it_may_not_touch(guarded, topic):
         assert (caught.value.topic, caught.value.name) == (topic, "TOPIC_AUTHORIZATION_FAILED")
         assert not caught.value.retriable
         with refused:
+            producer.flush()
+        with refused:
             producer.send_arrow(topic, pa.table({"value": [b"x"]})).result(TIMEOUT)
         assert producer.send(f"{topic}-open", b"y").result(TIMEOUT).offset == 0
     with hr.Admin(guarded, default_api_timeout_ms=8000) as admin, refused:

@@ -236,6 +236,7 @@ def test_a_small_buffer_slows_down_and_loses_nothing(cluster, topic):
 def test_what_cannot_be_sent_says_why(cluster, topic):
     cluster.create_topic(topic, 2)
     with hr.Producer(cluster.bootstrap_servers, max_request_size=10_000, max_block_ms=1500) as producer:
+        producer.send(topic, b"first").result(10)
         with pytest.raises(MessageTooLargeError, match=rf"{topic}.*max\.request\.size"):
             producer.send(topic, b"x" * 20_000)
         with pytest.raises(UsageError, match=f"{topic}.* has no partition 2: it has 2"):
@@ -251,7 +252,7 @@ def test_what_cannot_be_sent_says_why(cluster, topic):
         with pytest.raises(ValueError, match="time zone"):
             producer.send(topic, b"x", timestamp=datetime(2020, 1, 1))  # noqa: DTZ001
         producer.send(topic, b"fine").result(10)
-    assert rows(cluster, topic)["value"].to_pylist() == [b"fine"]
+    assert sorted(rows(cluster, topic)["value"].to_pylist()) == [b"fine", b"first"]
 
 
 def test_a_closed_producer_says_so(cluster, topic):
@@ -265,9 +266,11 @@ def test_a_closed_producer_says_so(cluster, topic):
 def test_an_unreachable_broker_is_named():
     with hr.Producer("127.0.0.1:1", max_block_ms=700) as producer:
         with pytest.raises(KafkaTimeoutError, match=r"topic 't'.*127\.0\.0\.1:1") as caught:
-            producer.send("t", b"x")
+            producer.send("t", b"x").result(10)
         assert caught.value.retriable
         assert isinstance(caught.value, TimeoutError)
+        with pytest.raises(KafkaTimeoutError, match="topic 't'"):
+            producer.flush()
 
 
 def test_options_are_checked_by_name_and_value():

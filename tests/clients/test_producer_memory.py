@@ -103,3 +103,19 @@ def test_no_memory_for_max_block_ms_is_an_error_that_names_it(strategy):
 def test_an_unknown_strategy_is_told():
     with pytest.raises(ConfigError, match=r"buffer\.memory\.allocation\.strategy.*full.*incremental"):
         hr.Producer("127.0.0.1:1", buffer_memory_allocation_strategy="lazy")
+
+
+@pytest.mark.parametrize("share", [0, 1.5, "half", "-0.5"])
+def test_a_share_that_is_none_is_told(share):
+    with pytest.raises(ConfigError, match=r"buffer.memory.broker.share.*a decimal number above 0 and at most 1"):
+        hr.Producer("127.0.0.1:1", buffer_memory_broker_share=share)
+
+
+def test_metrics_tell_how_much_memory_waits_for_each_broker(cluster, topic):
+    options = {"buffer_memory_broker_share": 0.25, "linger_ms": 60_000, "batch_size": 16_384}
+    with hr.Producer(cluster.bootstrap_servers, options) as producer:
+        producer.send(topic, b"x" * 1000)
+        held = {name: value for name, value in producer.metrics().items() if name.startswith("buffer-node-")}
+        assert list(held.values()) == [16_384], "one broker, one batch"
+        producer.flush(10)
+        assert not any(name.startswith("buffer-node-") for name in producer.metrics())

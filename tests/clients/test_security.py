@@ -81,7 +81,7 @@ class TestSasl:
         options = {**SASL, "sasl.mechanism": "SCRAM-SHA-256", "sasl.password": "wrong secret"}
         server = secure_kafka.server("SASL")
         began = time.monotonic()
-        with hr.Producer(server, options) as producer, pytest.raises(SaslAuthenticationFailedError):
+        with pytest.raises(SaslAuthenticationFailedError), hr.Producer(server, options) as producer:
             producer.send(topic, b"x").result(30)
         with hr.Consumer(server, options) as consumer:
             consumer.assign([(topic, 0)])

@@ -96,9 +96,8 @@ class TestTokens:
         with hr.Admin(server, options) as admin:
             with pytest.raises(SaslAuthenticationFailedError, match=said) as asked:
                 admin.describe_cluster()
-        with hr.Producer(server, options) as producer:
-            with pytest.raises(SaslAuthenticationFailedError, match=said) as sent:
-                producer.send("t", b"1").result(30)
+        with pytest.raises(SaslAuthenticationFailedError, match=said) as sent, hr.Producer(server, options) as producer:
+            producer.send("t", b"1").result(30)
         for caught in (asked, sent):
             assert caught.value.__cause__ is raised
             assert str(secure_kafka.ports["SASL"]) in str(caught.value)

@@ -46,6 +46,11 @@ impl Ledger {
         self.queue.len()
     }
 
+    /// What the queue lacks in all.
+    pub(crate) fn lacking(&self) -> u64 {
+        self.queue.iter().map(|waiter| waiter.bytes).sum::<u64>().saturating_sub(self.free)
+    }
+
     pub(crate) fn is_closed(&self) -> bool {
         self.closed
     }

@@ -94,6 +94,12 @@ impl BufferPool {
         self.shared.lock().ledger.waiting()
     }
 
+    /// Bytes that those in the queue lack, all together: what has to come back before the last of them is granted.
+    #[must_use]
+    pub fn lacking(&self) -> u64 {
+        self.shared.lock().ledger.lacking()
+    }
+
     /// Ends all waits, also later ones, with [`PoolError::Closed`], and frees the buffers at rest. Leases and chunks
     /// stay valid.
     pub fn close(&self) {

@@ -221,6 +221,10 @@ impl Producer {
         metrics.set_item("waiting-threads", now.waiting_threads)?;
         metrics.set_item("buffer-total-bytes", now.buffer_total_bytes)?;
         metrics.set_item("buffer-available-bytes", now.buffer_available_bytes)?;
+        for (node, bytes) in self.client.broker_bytes() {
+            let node = node.map_or("none".to_owned(), |node| node.to_string());
+            metrics.set_item(format!("buffer-node-{node}-bytes"), bytes)?;
+        }
         Ok(metrics)
     }
 }

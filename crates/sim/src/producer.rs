@@ -1,5 +1,6 @@
 //! A producer with its callers, and the ledger of what it was given and what it said.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,9 +11,10 @@ use headrace_client::engine::{ConnId, Engine};
 use headrace_client::error::Error;
 use headrace_client::options::ProducerConfig;
 use headrace_client::producer::{
-    AppendError, Appender, BatchAck, BatchId, ProducerCommand, ProducerEngine, ProducerEvent, RecordRef,
+    self, AppendError, Appended, Appender, BatchAck, BatchId, Grant, Place, ProducerCommand, ProducerEngine,
+    ProducerEvent, RecordRef,
 };
-use headrace_pool::{Lease, PoolError, Waiting};
+use headrace_pool::PoolError;
 use headrace_wire::time::Now;
 
 use crate::plan::{ProducerPlan, Step};
@@ -22,6 +24,8 @@ use crate::server::TOPIC;
 const SLACK_MS: u64 = 1000;
 /// Producer and number of a record, at the start of its value.
 const NAME_BYTES: usize = 8;
+/// Of so many records, all but one are parked while their topic is unknown; the caller of the one waits.
+const PARKED_IN: usize = 4;
 
 /// What became of a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,9 +44,14 @@ pub(crate) struct Record {
     pub(crate) must_arrive: bool,
     pub(crate) placed: Option<(BatchId, u32)>,
     pub(crate) end: Option<End>,
+    /// Since when it waits for its topic.
+    parked_ms: Option<u64>,
     with_key: bool,
     bytes: usize,
 }
+
+/// What a parked record's sender was told.
+type Told = (usize, Result<Appended, Error>);
 
 struct Operation {
     caller: usize,
@@ -56,7 +65,7 @@ struct Operation {
 enum State {
     Ready,
     Sleeping { until: u64 },
-    Memory { place: Waiting, bell: Arc<Bell>, looked: bool },
+    Memory { place: Place, bell: Arc<Bell>, looked: bool },
     Metadata { seen: u64 },
     Operation { op: u64 },
     Done,
@@ -68,7 +77,7 @@ struct Caller {
     /// The record that is to be appended, and the end of all waiting for it.
     record: Option<usize>,
     deadline: Option<u64>,
-    lease: Option<Lease>,
+    grant: Option<Grant>,
 }
 
 /// Tells the simulation that a caller's wait for memory is over.
@@ -103,6 +112,8 @@ pub(crate) struct Producer {
     woken: Arc<Mutex<Vec<usize>>>,
     callers: Vec<Caller>,
     batches: BTreeMap<BatchId, Vec<usize>>,
+    /// What was told of parked records and not looked at.
+    told: Arc<Mutex<Vec<Told>>>,
     /// The last batch of each partition that has ended.
     last_ended: BTreeMap<i32, BatchId>,
     operations: BTreeMap<u64, Operation>,
@@ -137,7 +148,7 @@ impl Producer {
             state: State::Ready,
             record: None,
             deadline: None,
-            lease: None,
+            grant: None,
         });
         Ok(Self {
             engine,
@@ -152,6 +163,7 @@ impl Producer {
             woken: Arc::new(Mutex::new(Vec::new())),
             callers: callers.collect(),
             batches: BTreeMap::new(),
+            told: Arc::new(Mutex::new(Vec::new())),
             last_ended: BTreeMap::new(),
             operations: BTreeMap::new(),
             next_op: 0,
@@ -205,7 +217,7 @@ impl Producer {
                         Poll::Ready(Ok(_)) if *looked && !bell.rung.load(Ordering::Relaxed) => {
                             return Err(format!("caller {number} was given memory and not woken"));
                         }
-                        Poll::Ready(Ok(lease)) => self.callers[number].lease = Some(lease),
+                        Poll::Ready(Ok(grant)) => self.callers[number].grant = Some(grant),
                         Poll::Ready(Err(PoolError::Closed)) => {}
                         Poll::Ready(Err(why)) => self.refuse(number, now, why.to_string())?,
                     }
@@ -229,8 +241,8 @@ impl Producer {
             Step::Until { ms } => self.callers[number].state = State::Sleeping { until: ms },
             Step::Send { partition, with_key, bytes, must_arrive } => {
                 self.callers[number].record = Some(self.records.len());
-                let (placed, end) = (None, None);
-                self.records.push(Record { partition, must_arrive, placed, end, with_key, bytes });
+                let (placed, end, parked_ms) = (None, None, None);
+                self.records.push(Record { partition, must_arrive, placed, end, parked_ms, with_key, bytes });
             }
             // A closed producer says so at once.
             Step::Flush | Step::Close { .. } if self.closed => {}
@@ -250,7 +262,8 @@ impl Producer {
         self.appender.seal_all();
         let op = self.next_op;
         self.next_op += 1;
-        let open = |at: &usize| self.records[*at].placed.is_some() && self.records[*at].end.is_none();
+        let taken = |record: &Record| record.placed.is_some() || record.parked_ms.is_some();
+        let open = |at: &usize| taken(&self.records[*at]) && self.records[*at].end.is_none();
         let records = (0..self.records.len()).filter(open).collect();
         let since_ms = now.mono_ms;
         self.operations.insert(op, Operation { caller, closes, records, since_ms, limit_ms });
@@ -273,25 +286,33 @@ impl Producer {
             ..RecordRef::default()
         };
         let seen = self.decided;
-        let mut placed = None;
-        let result = self
-            .appender
-            .append_record(now, &asked, caller.lease.take(), |batch, index| placed = Some((batch, index)));
+        let (mut placed, parked) = (None, Cell::new(false));
+        let told = || -> producer::Told {
+            parked.set(true);
+            let told = self.told.clone();
+            Box::new(move |outcome| held(&told).push((at, outcome)))
+        };
+        let grant = caller.grant.take();
+        let put = |batch, index| placed = Some(Appended { batch, index });
+        let result = if at % PARKED_IN == 0 {
+            self.appender.append_record(now, &asked, grant, put).map(drop)
+        } else {
+            self.appender.append_or_park(now, &asked, grant, put, told)
+        };
         let until = *caller.deadline.get_or_insert(now.mono_ms + self.plan.max_block_ms);
-        if result.is_err() && placed.is_some() {
-            return Err(format!("record {at} was placed and refused"));
+        let times = usize::from(placed.is_some()) + usize::from(parked.get());
+        if times != usize::from(result.is_ok()) {
+            return Err(format!("record {at} was placed {placed:?}, parked {parked:?} and told {result:?}"));
         }
         match result {
-            Ok(appended) => {
-                let members = self.batches.entry(appended.batch).or_default();
-                if members.len() != appended.index as usize
-                    || placed != Some((appended.batch, appended.index))
-                {
-                    return Err(format!("record {at} has place {appended:?} after {} others", members.len()));
-                }
-                members.push(at);
-                self.records[at].placed = placed;
+            Ok(()) => {
                 (caller.record, caller.deadline) = (None, None);
+                // Those that were parked before it stand before it.
+                self.hear(now)?;
+                match placed {
+                    Some(appended) => self.placed(at, appended)?,
+                    None => self.records[at].parked_ms = Some(now.mono_ms),
+                }
             }
             Err(AppendError::Full(place)) => {
                 let (rung, woken) = (AtomicBool::new(false), self.woken.clone());
@@ -306,11 +327,38 @@ impl Producer {
         Ok(())
     }
 
+    fn placed(&mut self, at: usize, appended: Appended) -> Result<(), String> {
+        let members = self.batches.entry(appended.batch).or_default();
+        if members.len() != appended.index as usize {
+            return Err(format!("record {at} has place {appended:?} after {} others", members.len()));
+        }
+        members.push(at);
+        self.records[at].placed = Some((appended.batch, appended.index));
+        Ok(())
+    }
+
+    /// Takes in what was told of parked records.
+    pub(crate) fn hear(&mut self, now: Now) -> Result<(), String> {
+        let told = std::mem::take(&mut *held(&self.told));
+        for (at, outcome) in told {
+            let record = &mut self.records[at];
+            let late = now.mono_ms.saturating_sub(record.parked_ms.unwrap_or(u64::MAX));
+            if record.placed.is_some() || record.end.is_some() || late > self.plan.max_block_ms + SLACK_MS {
+                return Err(format!("record {at} was parked for {late} ms and told {outcome:?}: {record:?}"));
+            }
+            match outcome {
+                Ok(appended) => self.placed(at, appended)?,
+                Err(why) => record.end = Some(End::Failed(why.to_string())),
+            }
+        }
+        Ok(())
+    }
+
     /// The caller's record is not taken.
     fn refuse(&mut self, number: usize, now: Now, why: String) -> Result<(), String> {
         let caller = &mut self.callers[number];
         let (record, deadline) = (caller.record.take(), caller.deadline.take());
-        caller.lease = None;
+        caller.grant = None;
         let late = now.mono_ms.saturating_sub(deadline.unwrap_or(u64::MAX));
         if late > SLACK_MS {
             return Err(format!("an append took {late} ms longer than max.block.ms"));

@@ -253,6 +253,8 @@ impl World {
     /// Carries out what an engine wants done, and hands on what it tells.
     fn settle(&mut self, number: usize) -> Result<(), String> {
         loop {
+            // A parked record has its place before its batch can end.
+            self.producers[number].hear(self.now).map_err(|why| format!("producer {number}: {why}"))?;
             let mut quiet = true;
             while let Some(action) = self.producers[number].engine.poll_action() {
                 quiet = false;

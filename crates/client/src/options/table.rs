@@ -3,7 +3,8 @@
 use headrace_pool::AllocationStrategy;
 
 use super::value::{
-    Acks, Assignor, AutoOffsetReset, CompressionType, Endpoint, IsolationLevel, Partitioner, ValueType,
+    Acks, Assignor, AutoOffsetReset, BrokerShare, CompressionType, Endpoint, IsolationLevel, Partitioner,
+    ValueType,
 };
 use super::{Kind, Mechanism, Role, Row, Secret, SecurityProtocol, Values};
 use crate::error::{Error, Result};
@@ -130,8 +131,11 @@ options! {
     buffer_memory_allocation_strategy: AllocationStrategy = "buffer.memory.allocation.strategy",
         Kind::Choice(&["full", "incremental"]), Some("full"), false,
         "What an open batch takes of it: all of batch.size (full), or what its records need, in chunks of 16 KiB (incremental; KIP-1332), which leaves room for more partitions.";
+    buffer_memory_broker_share: BrokerShare = "buffer.memory.broker.share",
+        Kind::Form("a decimal number above 0 and at most 1"), Some("0.5"), true,
+        "The part of buffer.memory that records for one broker may hold, so that one that stops answering leaves memory for the others; 1 is no limit, and there is none while one broker leads all that is written to. A broker's first batch is taken whatever its size.";
     max_block_ms: u64 = "max.block.ms", ms(0), Some("60000"), false,
-        "How long a send may wait for memory and for the topic's metadata, both together.";
+        "How long a send may wait for memory, and its record for the topic's metadata; for rows of Arrow data both together.";
     max_request_size: u32 = "max.request.size", bytes(1, INT_MAX), Some("1048576"), false,
         "The largest Produce request, and so the largest record, before compression.";
     compression_type: CompressionType = "compression.type",

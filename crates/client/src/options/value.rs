@@ -93,6 +93,59 @@ impl FromText for AllocationStrategy {
     }
 }
 
+/// `buffer.memory.broker.share`: a part of `buffer.memory`, more than nothing and at most all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BrokerShare {
+    billionths: u32,
+}
+
+impl BrokerShare {
+    const ALL: u32 = 1_000_000_000;
+    /// Digits behind the point.
+    const DIGITS: usize = 9;
+
+    /// So much of `bytes`, rounded down.
+    #[must_use]
+    pub fn of(self, bytes: u64) -> u64 {
+        let part = u128::from(bytes) * u128::from(self.billionths) / u128::from(Self::ALL);
+        u64::try_from(part).unwrap_or(bytes)
+    }
+
+    /// Whether it is no limit.
+    #[must_use]
+    pub fn is_all(self) -> bool {
+        self.billionths == Self::ALL
+    }
+
+    /// A decimal number such as `0.5` or `1`.
+    fn parse(text: &str) -> Option<Self> {
+        let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+        let digits = fraction.bytes().chain(whole.bytes()).all(|b| b.is_ascii_digit());
+        if whole.is_empty() || !digits || fraction.len() > Self::DIGITS {
+            return None;
+        }
+        let behind: u32 = format!("{fraction:0<width$}", width = Self::DIGITS).parse().ok()?;
+        let billionths = whole.parse::<u32>().ok()?.checked_mul(Self::ALL)?.checked_add(behind)?;
+        (1..=Self::ALL).contains(&billionths).then_some(Self { billionths })
+    }
+}
+
+impl fmt::Display for BrokerShare {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_all() {
+            return f.write_str("1");
+        }
+        let digits = format!("{:0width$}", self.billionths, width = Self::DIGITS);
+        write!(f, "0.{}", digits.trim_end_matches('0'))
+    }
+}
+
+impl FromText for BrokerShare {
+    fn from_text(text: Option<&str>, kind: Kind) -> Result<Self, String> {
+        text.and_then(|text| Self::parse(text.trim())).ok_or_else(|| kind.accepted())
+    }
+}
+
 /// A server of `bootstrap.servers`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint {
@@ -348,6 +401,29 @@ mod tests {
             "pt99999999999999999999s",
         ] {
             assert_eq!(iso_duration_ms(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_share_is_above_nothing_and_at_most_all() {
+        let kind = Kind::Form("a number");
+        for (text, bytes, shown) in [
+            ("0.5", 50, "0.5"),
+            ("1", 100, "1"),
+            ("1.0", 100, "1"),
+            (" 0.250 ", 25, "0.25"),
+            ("0.000000001", 0, "0.000000001"),
+            ("0.999", 99, "0.999"),
+        ] {
+            let share = BrokerShare::from_text(Some(text), kind).unwrap();
+            assert_eq!((share.of(100), share.to_string().as_str()), (bytes, shown), "{text}");
+            assert_eq!(share.is_all(), bytes == 100);
+        }
+        assert_eq!(BrokerShare::parse("1").unwrap().of(u64::MAX), u64::MAX);
+        for text in
+            ["0", "0.0", "1.1", "2", "-0.5", "", ".5", "0,5", "50%", "0.0000000001", "nan", "9999999999"]
+        {
+            assert!(BrokerShare::from_text(Some(text), kind).is_err(), "{text}");
         }
     }
 

@@ -1,6 +1,8 @@
 //! Open batches by partition: what callers' threads fill and the engine empties.
 
-use std::collections::BTreeSet;
+mod parked;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,11 +11,17 @@ use headrace_wire::compression::Codec;
 use headrace_wire::records::{BatchBuilder, BatchHeader, ClosedBatch, Header, RecordError};
 use headrace_wire::time::Now;
 
+use self::parked::Parked;
+pub use self::parked::Told;
 use super::batch::{BatchId, Body, PartitionKey, SealJob, Sealed, Slot};
 use super::error::AppendError;
+use super::place::Place;
+use super::pressure::Pressure;
+use super::queue::{Queue, Stand};
+use super::shares::{Charge, Shares};
 use super::topics::{TOPICS_MAX, TopicState, Topics};
 use crate::error::Error;
-use crate::options::{CompressionType, Partitioner, ProducerConfig};
+use crate::options::{BrokerShare, CompressionType, Partitioner, ProducerConfig};
 
 /// Most bytes that a record has around key, value and headers.
 const RECORD_OVERHEAD_BYTES: usize = 36;
@@ -33,12 +41,16 @@ pub struct AccumulatorConfig {
     pub buffer_bytes: u64,
     /// `buffer.memory.allocation.strategy`.
     pub strategy: AllocationStrategy,
+    /// `buffer.memory.broker.share`: what batches for one broker may hold of it, where there are several.
+    pub broker_share: BrokerShare,
     /// `compression.type`.
     pub codec: Codec,
     /// `compression.<type>.level`; `None` is the codec's own default.
     pub level: Option<i32>,
     /// `delivery.timeout.ms`: how long a batch may take from its first record to its end.
     pub delivery_timeout_ms: u64,
+    /// `max.block.ms`, and at most `delivery.timeout.ms`: how long a record waits for its topic to become known.
+    pub parked_timeout_ms: u64,
     /// `partitioner`, and with `partitioner.ignore.keys` one that looks at no key.
     pub partitioner: Partitioner,
     /// `partitioner.adaptive.partitioning.enable`: longer queues get fewer of the records that may go anywhere.
@@ -67,9 +79,11 @@ impl AccumulatorConfig {
             request_bytes_max: config.max_request_size as usize,
             buffer_bytes: config.buffer_memory,
             strategy: config.buffer_memory_allocation_strategy,
+            broker_share: config.buffer_memory_broker_share,
             codec,
             level,
             delivery_timeout_ms: config.delivery_timeout_ms,
+            parked_timeout_ms: config.max_block_ms.min(config.delivery_timeout_ms),
             partitioner: if config.partitioner_ignore_keys {
                 Partitioner::Sticky
             } else {
@@ -172,11 +186,18 @@ pub struct Accumulator {
     pool: BufferPool,
     gate: Gate,
     topics: Topics,
-    /// Partitions with slots.
-    active: Vec<PartitionKey>,
-    /// Batches that are not done, sent ones included.
-    outstanding: BTreeSet<BatchId>,
+    queue: Queue,
+    /// Records of topics that are not known.
+    parked: Parked,
+    /// Batches that are not done, sent ones included, with what they count for in their broker's share.
+    outstanding: BTreeMap<BatchId, Charge>,
+    shares: Shares,
+    pressure: Pressure,
     next_id: u64,
+    /// When the last batch was opened: no later one is older.
+    opened_ms: u64,
+    /// When the engine looks of itself, if nothing happens before.
+    looks_at: Option<u64>,
     /// Open batches below this id are not waited for (flush).
     hurry_below: BatchId,
     signals: Signals,
@@ -187,18 +208,24 @@ impl Accumulator {
     /// An accumulator with no topics.
     #[must_use]
     pub fn new(config: AccumulatorConfig) -> Self {
+        let pool = PoolConfig {
+            buffer_bytes: config.buffer_bytes,
+            batch_bytes: config.batch_bytes,
+            strategy: config.strategy,
+        };
         Self {
-            pool: BufferPool::new(PoolConfig {
-                buffer_bytes: config.buffer_bytes,
-                batch_bytes: config.batch_bytes,
-                strategy: config.strategy,
-            }),
+            shares: Shares::new(&pool, config.broker_share),
+            pool: BufferPool::new(pool),
             topics: Topics::new(config.seed, config.adaptive),
             config,
             gate: Gate::Open,
-            active: Vec::new(),
-            outstanding: BTreeSet::new(),
+            queue: Queue::default(),
+            parked: Parked::new(),
+            outstanding: BTreeMap::new(),
+            pressure: Pressure::default(),
             next_id: 0,
+            opened_ms: 0,
+            looks_at: None,
             hurry_below: BatchId::new(0),
             signals: Signals::default(),
             jobs: Vec::new(),
@@ -211,21 +238,43 @@ impl Accumulator {
         &self.pool
     }
 
-    /// Batches that are not done.
+    /// Batches that are not done, and records that wait for their topic to become known.
     #[must_use]
     pub fn batches_outstanding(&self) -> usize {
-        self.outstanding.len()
+        self.outstanding.len() + self.parked.ids()
+    }
+
+    /// Bytes of memory that batches for each broker hold, by its node id; `None`: for partitions without a leader.
+    #[must_use]
+    pub fn broker_bytes(&self) -> BTreeMap<Option<i32>, u64> {
+        let held = self.shares.held().into_iter();
+        held.map(|(node, chunks)| (node, self.pool.config().bytes_of(chunks))).collect()
+    }
+
+    /// Callers that wait for memory, or for a broker's share of it.
+    #[must_use]
+    pub fn callers_waiting(&self) -> usize {
+        self.pool.waiting() + self.shares.waiting()
     }
 
     /// Number of partitions of a topic, once a broker has told it.
     #[must_use]
     pub fn partition_count(&self, topic: &str) -> Option<u32> {
-        let topic = self.topics.get(self.topics.place(topic)?);
-        matches!(topic.state, TopicState::Ready).then_some(topic.count)
+        let topic = self.topics.place(topic)?;
+        self.is_ready(topic).then_some(self.topics.get(topic).count)
     }
 
     pub(super) fn config(&self) -> &AccumulatorConfig {
         &self.config
+    }
+
+    /// What batches for each broker hold.
+    pub(super) fn shares(&self) -> &Shares {
+        &self.shares
+    }
+
+    pub(super) fn shares_mut(&mut self) -> &mut Shares {
+        &mut self.shares
     }
 
     // ---- callers ----
@@ -237,11 +286,22 @@ impl Accumulator {
         record: &RecordRef<'_>,
         lease: &mut Lease,
     ) -> Result<(BatchId, u32), AppendError> {
-        let topic = self.topic_for_append(record.topic)?;
+        let topic = self.topic_for_append(now, record.topic)?;
         let bytes = record.bytes_max();
-        let (key, sticky) = self.choose(topic, record.partition, record.key, bytes)?;
+        let place = self.choose(topic, record.partition, record.key, bytes)?;
         let timestamp = record.timestamp_ms.unwrap_or(now.wall_ms);
-        self.make_room(now, key, (bytes, bytes), lease)?;
+        self.make_room(now, place.0, (bytes, bytes), lease)?;
+        self.put_record(record, timestamp, place, bytes)
+    }
+
+    /// Encodes a record into its partition's open batch, which has room for it.
+    fn put_record(
+        &mut self,
+        record: &RecordRef<'_>,
+        timestamp: i64,
+        (key, sticky): (PartitionKey, bool),
+        bytes: usize,
+    ) -> Result<(BatchId, u32), AppendError> {
         let slot = self.open_slot(key).ok_or(AppendError::Closed)?;
         let Body::Open(builder) = &mut slot.body else { return Err(AppendError::Closed) };
         let index = builder.records();
@@ -253,7 +313,7 @@ impl Accumulator {
         let (id, grown) = (slot.id, builder.estimated_size() - before);
         let ended = self.seal_if_full(key);
         if sticky {
-            self.count_sticky(topic, grown, ended);
+            self.count_sticky(key.topic, grown, ended);
         }
         Ok((id, index))
     }
@@ -266,8 +326,8 @@ impl Accumulator {
         wake
     }
 
-    /// The topic's index, if records can be appended to it.
-    pub(super) fn topic_for_append(&mut self, name: &str) -> Result<u32, AppendError> {
+    /// The topic's index, if records can be appended to it now, behind those that were parked.
+    pub(super) fn topic_for_append(&mut self, now: Now, name: &str) -> Result<u32, AppendError> {
         match &self.gate {
             Gate::Open => {}
             Gate::Shut(error) => return Err(AppendError::Transaction(error.clone())),
@@ -279,6 +339,10 @@ impl Accumulator {
                 "a producer writes to at most {TOPICS_MAX} topics; '{name}' would be one more"
             ))));
         };
+        if self.parked.has(index) && self.is_ready(index) && !self.place_parked(now, index) {
+            // They wait for memory, and what comes behind them does too.
+            return Err(self.full(now, 1));
+        }
         let topic = self.topics.get(index);
         match &topic.state {
             TopicState::Ready => Ok(index),
@@ -289,6 +353,10 @@ impl Accumulator {
                 Err(AppendError::NeedMetadata { topic: name.to_owned(), last })
             }
         }
+    }
+
+    fn is_ready(&self, topic: u32) -> bool {
+        matches!(self.topics.get(topic).state, TopicState::Ready)
     }
 
     /// The topic's index; a new topic is one that the engine will ask for.
@@ -326,22 +394,33 @@ impl Accumulator {
     }
 
     /// The partition that takes records without key and partition. If its open batch has no room for `bytes` more, the
-    /// batch ends, and with it perhaps the partition's turn.
+    /// batch ends, and with it perhaps the partition's turn; if its broker has had its share, the turn ends.
     pub(super) fn sticky_with_room(&mut self, topic: u32, bytes: usize) -> PartitionKey {
-        let key = PartitionKey { topic, partition: self.topics.sticky_partition(topic) };
-        let limit = self.config.batch_bytes;
-        let full = match self.open_slot(key) {
+        let key = self.sticky(topic);
+        let partition = self.topics.partition(key);
+        let (full, missing) = match partition.slots.back() {
             Some(Slot { body: Body::Open(builder), .. }) => {
-                builder.estimated_size().saturating_add(bytes) > limit
+                let size = builder.estimated_size().saturating_add(bytes);
+                (size > self.config.batch_bytes, builder.chunks_missing(bytes))
             }
-            _ => false,
+            _ => (false, self.pool.config().chunks_to_open(bytes.saturating_add(BatchHeader::LEN))),
         };
-        if !full {
+        // A broker that has had its share makes way for others.
+        let barred = self.config.adaptive && missing > 0 && !self.shares.admits(partition.leader, missing);
+        if !full && !barred {
             return key;
         }
         self.seal_last(key);
         self.count_sticky(topic, 0, true);
-        PartitionKey { topic, partition: self.topics.sticky_partition(topic) }
+        if barred {
+            self.topics.leave_sticky(topic);
+        }
+        self.sticky(topic)
+    }
+
+    fn sticky(&mut self, topic: u32) -> PartitionKey {
+        let partition = self.topics.sticky_partition(topic, || self.shares.used_up());
+        PartitionKey { topic, partition }
     }
 
     /// Counts bytes that went to the sticky partition.
@@ -376,21 +455,40 @@ impl Accumulator {
     ) -> Result<(), AppendError> {
         self.check_size(key, bytes)?;
         let batch_bytes = self.config.batch_bytes;
-        if let Some(Slot { body: Body::Open(builder), .. }) = self.open_slot(key) {
+        let partition = self.topics.partition_mut(key);
+        let leader = partition.leader;
+        if let Some(Slot { id, body: Body::Open(builder), .. }) = partition.slots.back_mut() {
             let room = builder.estimated_size().saturating_add(bytes) <= batch_bytes;
-            if room && builder.reserve_from(lease, bytes) {
+            let missing = builder.chunks_missing(bytes);
+            let share = missing == 0 || self.shares.admits(leader, missing);
+            if room && share && builder.reserve_from(lease, bytes) {
+                if missing > 0 {
+                    let (id, chunks) = (*id, builder.chunks());
+                    self.charge(id, chunks);
+                }
                 return Ok(());
             }
             self.seal_last(key);
         }
+        let opening = bytes.saturating_add(BatchHeader::LEN);
+        // Parked records open batches in what they hold already, also with `full`.
+        let chunks = if self.parked.is_placing() {
+            self.pool.config().chunks_for(opening)
+        } else {
+            self.pool.config().chunks_to_open(opening)
+        };
         // With `full`, a batch.size beyond buffer.memory is all of that.
-        let all =
-            usize::try_from(self.config.buffer_bytes / self.pool.config().bytes_of(1)).unwrap_or(usize::MAX);
-        let chunks = self.pool.config().chunks_to_open(bytes.saturating_add(BatchHeader::LEN)).min(all);
+        let chunks = chunks.min(self.chunks_in_all());
+        if !self.shares.admits(leader, chunks) {
+            // A caller that waits holds no memory.
+            lease.shrink_to(0);
+            let wish = self.pool.config().chunks_for(wish);
+            return Err(self.wait_for_share(now, leader, (chunks, wish)));
+        }
         let mut own = self.pool.empty_lease();
         let missing = chunks - lease.move_to(&mut own, chunks);
         if missing > 0 && !own.try_grow(missing) {
-            // A caller that waits holds nothing.
+            // A caller that waits holds no memory.
             drop(own);
             lease.shrink_to(0);
             let quarter = usize::try_from(self.config.buffer_bytes / 4).unwrap_or(usize::MAX);
@@ -401,18 +499,35 @@ impl Accumulator {
         Ok(())
     }
 
+    /// Chunks of all of `buffer.memory`.
+    fn chunks_in_all(&self) -> usize {
+        usize::try_from(self.config.buffer_bytes / self.pool.config().bytes_of(1)).unwrap_or(usize::MAX)
+    }
+
     fn open_batch(&mut self, now: Now, key: PartitionKey, lease: Lease) {
-        let id = BatchId::new(self.next_id);
-        self.next_id += 1;
-        self.outstanding.insert(id);
-        self.signals.news = true;
+        // Callers read the clock before they have the lock.
+        self.opened_ms = self.opened_ms.max(now.mono_ms);
+        let (id, created_ms) = self.parked.take_opening().unwrap_or_else(|| {
+            self.next_id += 1;
+            (BatchId::new(self.next_id - 1), self.opened_ms)
+        });
+        let due_ms = created_ms.saturating_add(self.config.linger_ms);
+        self.signals.news |= self.looks_at.is_none_or(|at| due_ms < at);
         let builder = BatchBuilder::with_lease(self.config.batch_bytes, lease);
         let partition = self.topics.partition_mut(key);
-        partition.slots.push_back(Slot { id, created_ms: now.mono_ms, body: Body::Open(builder) });
-        if !partition.active {
-            partition.active = true;
-            self.active.push(key);
-        }
+        let mut charge = Charge::new(key, partition.leader);
+        self.shares.set(&mut charge, builder.chunks());
+        self.outstanding.insert(id, charge);
+        partition.slots.push_back(Slot { id, created_ms, body: Body::Open(builder) });
+        self.front_changed(key);
+    }
+
+    /// To be called when a partition's first batch has become another, or has ended.
+    fn front_changed(&mut self, key: PartitionKey) {
+        let partition = self.topics.partition_mut(key);
+        let stand = Stand::of(partition.slots.front());
+        let before = std::mem::replace(&mut partition.stand, stand);
+        self.queue.change(key, before, stand);
     }
 
     /// Takes back a batch that was opened for a record which then did not go in.
@@ -422,16 +537,33 @@ impl Accumulator {
         if partition.slots.back().is_some_and(empty)
             && let Some(slot) = partition.slots.pop_back()
         {
-            self.outstanding.remove(&slot.id);
+            self.done(slot.id);
+            self.front_changed(key);
         }
     }
 
-    /// Takes a place in the pool's queue, for so many chunks.
+    /// The batch has so many chunks now.
+    pub(super) fn charge(&mut self, id: BatchId, chunks: usize) {
+        if let Some(charge) = self.outstanding.get_mut(&id) {
+            self.shares.set(charge, chunks);
+        }
+    }
+
+    /// Takes a place in the queue for a leader's share: for so many chunks, or as many as wished if that is modest.
+    fn wait_for_share(&mut self, now: Now, leader: Option<i32>, chunks: (usize, usize)) -> AppendError {
+        self.signals.news = true;
+        match self.shares.wait(leader, chunks, Duration::from_millis(now.mono_ms)) {
+            Ok((waiting, line)) => AppendError::Full(Place::for_share(waiting, line, self.shares.share())),
+            Err(_) => AppendError::Closed,
+        }
+    }
+
+    /// Takes a place in the pool's queue, for so many chunks. The caller's permits are kept meanwhile.
     fn full(&mut self, now: Now, chunks: usize) -> AppendError {
         // The engine sends open batches before their time while somebody waits.
         self.signals.news = true;
         match self.pool.wait(chunks, Duration::from_millis(now.mono_ms)) {
-            Ok(waiting) => AppendError::Full(waiting),
+            Ok(waiting) => AppendError::Full(Place::for_memory(waiting, self.shares.take_brought())),
             // More than all memory was seen before, so the pool is closed.
             Err(_) => AppendError::Closed,
         }
@@ -467,15 +599,32 @@ impl Accumulator {
 
     /// Ends the partition's last batch; its bytes become a job.
     pub(super) fn seal_last(&mut self, key: PartitionKey) {
-        let (codec, level) = (self.config.codec, self.config.level);
-        let last = self.topics.partition_mut(key).slots.back_mut();
-        let job = last.and_then(|slot| seal(slot, key, codec, level));
+        let last = self.topics.partition_mut(key).slots.len().checked_sub(1);
+        let job = last.and_then(|place| self.seal(key, place));
         self.jobs.extend(job);
+    }
+
+    /// Ends the batch at a place in its partition's queue, if it is open.
+    fn seal(&mut self, key: PartitionKey, place: usize) -> Option<SealJob> {
+        let slot = self.topics.partition_mut(key).slots.get_mut(place)?;
+        let id = slot.id;
+        if !matches!(slot.body, Body::Open(_)) {
+            return None;
+        }
+        let records = slot.body.records();
+        let Body::Open(builder) = std::mem::replace(&mut slot.body, Body::Sealing { records }) else {
+            return None;
+        };
+        if let Some(charge) = self.outstanding.get_mut(&id) {
+            self.shares.ended(charge);
+        }
+        self.front_changed(key);
+        Some(SealJob { key, id, builder, codec: self.config.codec, level: self.config.level })
     }
 
     /// Ends all open batches; their bytes become jobs.
     pub(super) fn seal_all(&mut self) {
-        for key in self.active.clone() {
+        for key in self.queue.all() {
             self.seal_last(key);
         }
     }
@@ -492,8 +641,19 @@ impl Accumulator {
         let Some(slot) = self.topics.partition_mut(key).slots.iter_mut().find(|slot| slot.id == id) else {
             return;
         };
+        // What packing has saved is another's.
+        let chunks = match &body {
+            Body::Closed(batch) => {
+                self.pool.config().chunks_for(batch.size().saturating_sub(BatchHeader::LEN))
+            }
+            _ => 0,
+        };
         slot.body = body;
         self.signals.news = true;
+        if let Some(charge) = self.outstanding.get_mut(&id) {
+            let chunks = chunks.min(charge.chunks());
+            self.shares.set(charge, chunks);
+        }
     }
 
     // ---- the engine ----
@@ -501,6 +661,7 @@ impl Accumulator {
     /// The engine has come: appends may wake it again.
     pub(super) fn engine_came(&mut self) {
         self.signals.wake_pending = false;
+        self.looks_at = None;
     }
 
     /// Topics asked for since the last call.
@@ -549,6 +710,15 @@ impl Accumulator {
         self.signals.decided |= self.topics.set_error(topic, error);
     }
 
+    /// Takes over for whom memory is held, once leaders have changed.
+    pub(super) fn settle_shares(&mut self) {
+        if self.topics.take_moved() {
+            let topics = &self.topics;
+            let leader_of = |key| topics.partition(key).leader;
+            self.shares.settle(&topics.leaders(), self.outstanding.values_mut(), leader_of);
+        }
+    }
+
     /// Brokers that have taken no batch for long: their partitions get no records that may go elsewhere.
     pub(super) fn set_stalled(&mut self, nodes: BTreeSet<i32>) {
         self.topics.set_stalled(nodes);
@@ -556,29 +726,24 @@ impl Accumulator {
 
     /// The brokers for which a batch is full or has lingered.
     pub(super) fn awaited_nodes(&self, now: Now) -> BTreeSet<i32> {
-        let awaited = |key: &PartitionKey| {
-            let partition = self.topics.partition(*key);
-            let slot = partition.slots.front()?;
-            let lingers = matches!(slot.body, Body::Open(_))
-                && slot.created_ms.saturating_add(self.config.linger_ms) > now.mono_ms;
-            if lingers { None } else { partition.leader }
-        };
-        self.active.iter().filter_map(awaited).collect()
+        let lingered = self.queue.open().take_while(|(_, key)| self.due_ms(*key) <= now.mono_ms);
+        let awaited = self.queue.ended().chain(lingered.map(|(_, key)| key));
+        awaited.filter_map(|key| self.topics.partition(key).leader).collect()
     }
 
-    /// Partitions with batches that the engine has not taken.
-    pub(super) fn active(&self) -> &[PartitionKey] {
-        &self.active
+    /// Partitions whose first batch takes no more records.
+    pub(super) fn ended(&self) -> impl Iterator<Item = PartitionKey> {
+        self.queue.ended()
     }
 
-    /// Forgets partitions that have become empty.
-    pub(super) fn sweep(&mut self) {
-        let topics = &mut self.topics;
-        self.active.retain(|key| {
-            let partition = topics.partition_mut(*key);
-            partition.active = !partition.slots.is_empty();
-            partition.active
-        });
+    /// When the partition's first batch was opened.
+    fn created_ms(&self, key: PartitionKey) -> u64 {
+        self.topics.partition(key).slots.front().map_or(u64::MAX, |slot| slot.created_ms)
+    }
+
+    /// When the partition's first batch has lingered.
+    fn due_ms(&self, key: PartitionKey) -> u64 {
+        self.created_ms(key).saturating_add(self.config.linger_ms)
     }
 
     /// Ends open batches that stand first in their partition, have waited long enough and could be sent.
@@ -587,19 +752,33 @@ impl Accumulator {
         now: Now,
         sendable: impl Fn(PartitionKey, Option<i32>) -> bool,
     ) -> Vec<SealJob> {
-        let mut jobs = self.take_jobs();
-        // Memory comes back only from what is sent.
-        let pressure = self.pool.waiting() > 0;
-        for key in &self.active {
-            let partition = self.topics.partition_mut(*key);
-            let Some(slot) = partition.slots.front_mut() else { continue };
-            let due = pressure
-                || slot.id < self.hurry_below
-                || slot.created_ms.saturating_add(self.config.linger_ms) <= now.mono_ms;
-            if due && matches!(slot.body, Body::Open(_)) && sendable(*key, partition.leader) {
-                jobs.extend(seal(slot, *key, self.config.codec, self.config.level));
+        let lacking =
+            self.pool.config().chunks_for(usize::try_from(self.pool.lacking()).unwrap_or(usize::MAX));
+        let mut relief = self.pressure.relief(now.mono_ms, lacking, self.shares.on_way());
+        let mut by_leader = self.shares.relief(now.mono_ms);
+        let mut due = Vec::new();
+        for (id, key) in self.queue.open() {
+            let in_time = id < self.hurry_below || self.due_ms(key) <= now.mono_ms;
+            if !in_time && relief == 0 && by_leader.is_empty() {
+                break;
             }
+            let leader = self.topics.partition(key).leader;
+            let early = relief > 0 || by_leader.contains_key(&leader);
+            if !(in_time || early) || !sendable(key, leader) {
+                continue;
+            }
+            let chunks = self.outstanding.get(&id).map_or(0, Charge::chunks);
+            relief = relief.saturating_sub(chunks);
+            if let Some(lacking) = by_leader.get_mut(&leader) {
+                *lacking = lacking.saturating_sub(chunks);
+                if *lacking == 0 {
+                    by_leader.remove(&leader);
+                }
+            }
+            due.push(key);
         }
+        let mut jobs = self.take_jobs();
+        jobs.extend(due.into_iter().filter_map(|key| self.seal(key, 0)));
         jobs
     }
 
@@ -617,7 +796,10 @@ impl Accumulator {
         let slots = &mut self.topics.partition_mut(key).slots;
         let slot = slots.pop_front()?;
         match slot.body {
-            Body::Closed(batch) => Some(Taken { id: slot.id, created_ms: slot.created_ms, batch }),
+            Body::Closed(batch) => {
+                self.front_changed(key);
+                Some(Taken { id: slot.id, created_ms: slot.created_ms, batch })
+            }
             body => {
                 slots.push_front(Slot { body, ..slot });
                 None
@@ -628,19 +810,20 @@ impl Accumulator {
     /// Takes out batches whose time has run out or that could not be closed.
     pub(super) fn drop_dead(&mut self, now: Now) -> Vec<Dropped> {
         let timeout = self.config.delivery_timeout_ms;
-        self.drop_where(|slot| {
-            matches!(slot.body, Body::Broken { .. }) || slot.created_ms.saturating_add(timeout) <= now.mono_ms
-        })
+        let late = |created_ms: u64| created_ms.saturating_add(timeout) <= now.mono_ms;
+        let open = self.queue.open().map(|(_, key)| key).take_while(|key| late(self.created_ms(*key)));
+        let keys: Vec<_> = self.queue.ended().chain(open).collect();
+        self.drop_where(keys, |slot| matches!(slot.body, Body::Broken { .. }) || late(slot.created_ms))
     }
 
     /// Takes out every batch.
     pub(super) fn drop_all(&mut self) -> Vec<Dropped> {
-        self.drop_where(|_| true)
+        self.drop_where(self.queue.all(), |_| true)
     }
 
-    fn drop_where(&mut self, dead: impl Fn(&Slot) -> bool) -> Vec<Dropped> {
+    fn drop_where(&mut self, keys: Vec<PartitionKey>, dead: impl Fn(&Slot) -> bool) -> Vec<Dropped> {
         let mut dropped = Vec::new();
-        for &key in &self.active {
+        for key in keys {
             let partition = self.topics.partition_mut(key);
             // From the front only: batches behind are younger, and a partition's batches end in order.
             while partition.slots.front().is_some_and(&dead)
@@ -653,37 +836,54 @@ impl Accumulator {
                 };
                 dropped.push(Dropped { key, id: slot.id, records, why });
             }
+            self.front_changed(key);
         }
         for batch in &dropped {
-            self.outstanding.remove(&batch.id);
+            self.done(batch.id);
         }
         dropped
     }
 
-    /// When the engine has to look again, of itself: a batch has lingered, or runs out of time.
-    pub(super) fn next_deadline(&self, sendable: impl Fn(PartitionKey, Option<i32>) -> bool) -> Option<u64> {
-        let deadlines = self.active.iter().filter_map(|&key| {
-            let partition = self.topics.partition(key);
-            let slot = partition.slots.front()?;
-            let wait = match slot.body {
-                Body::Open(_) if sendable(key, partition.leader) => {
-                    self.config.linger_ms.min(self.config.delivery_timeout_ms)
-                }
-                _ => self.config.delivery_timeout_ms,
-            };
-            Some(slot.created_ms.saturating_add(wait))
-        });
-        deadlines.min()
+    /// When the engine has to look again, of itself: a batch has lingered, or runs out of time. Until then it need not
+    /// be told of batches that are due later.
+    pub(super) fn next_deadline(
+        &mut self,
+        sendable: impl Fn(PartitionKey, Option<i32>) -> bool,
+    ) -> Option<u64> {
+        let timeout = self.config.delivery_timeout_ms;
+        let mut open = self.queue.open().map(|(_, key)| key);
+        let oldest = self.queue.open().map(|(_, key)| key).next();
+        let waiting =
+            self.queue.ended().chain(oldest).map(|key| self.created_ms(key).saturating_add(timeout));
+        // What cannot be sent is looked at when something changes.
+        let linger = open.find(|key| sendable(*key, self.topics.partition(*key).leader));
+        let linger = linger.map(|key| self.due_ms(key));
+        let relief = self.pressure.deadline().into_iter().chain(self.shares.deadlines());
+        let relief = relief.filter(|_| oldest.is_some());
+        let parked = self.parked.deadline(self.config.parked_timeout_ms);
+        self.looks_at = waiting.chain(linger).chain(relief).chain(parked).min();
+        self.looks_at
     }
 
-    /// A batch that was taken is done.
+    /// A batch is done.
     pub(super) fn done(&mut self, id: BatchId) {
-        self.outstanding.remove(&id);
+        if let Some(charge) = self.outstanding.remove(&id) {
+            self.shares.end(charge);
+            self.pressure.done();
+        }
     }
 
-    /// A batch that was taken has become two, this one and the one that it is known by already.
-    pub(super) fn split_off(&mut self, rest: BatchId) {
-        self.outstanding.insert(rest);
+    /// A batch that was taken has become two. The rest ends last, and the memory is held until then.
+    pub(super) fn split_off(&mut self, id: BatchId, rest: BatchId) {
+        if let Some(charge) = self.outstanding.get_mut(&id) {
+            let charge = charge.take();
+            self.outstanding.insert(rest, charge);
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn check_shares(&self) {
+        self.shares.check(self.outstanding.values(), |key| self.leader(key));
     }
 
     /// Ends the waiting of open batches; the id returned is above all of them.
@@ -694,7 +894,10 @@ impl Accumulator {
 
     /// Whether every batch below `id` is done.
     pub(super) fn all_done_below(&self, id: BatchId) -> bool {
-        self.outstanding.first().is_none_or(|first| *first >= id)
+        {
+            let first = self.outstanding.first_key_value().map(|(first, _)| *first);
+            first.into_iter().chain(self.parked.first()).all(|first| first >= id)
+        }
     }
 
     /// No appends until [`Self::reopen`]: callers are told the error.
@@ -729,17 +932,14 @@ impl Accumulator {
 
     fn end_waits(&mut self) {
         self.signals.decided = true;
-        self.pool.close();
-    }
-}
-
-fn seal(slot: &mut Slot, key: PartitionKey, codec: Codec, level: Option<i32>) -> Option<SealJob> {
-    let records = slot.body.records();
-    match std::mem::replace(&mut slot.body, Body::Sealing { records }) {
-        Body::Open(builder) => Some(SealJob { key, id: slot.id, builder, codec, level }),
-        other => {
-            slot.body = other;
-            None
+        // Parked records may still need memory.
+        if self.parked.is_empty() {
+            self.close_memory();
         }
+    }
+
+    fn close_memory(&mut self) {
+        self.pool.close();
+        self.shares.close();
     }
 }

@@ -2,13 +2,15 @@
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Wake, Waker};
 
 use headrace_pool::{BufferPool, Lease};
 use headrace_wire::time::Now;
 
-use super::accumulator::{Accumulator, Appended, RecordRef};
+use super::accumulator::{Accumulator, Appended, RecordRef, Told};
 use super::batch::{BatchId, SealJob};
 use super::error::AppendError;
+use super::place::Grant;
 
 /// Appends from any thread. Records are encoded under the accumulator's lock; a batch that is full is compressed
 /// without it, on the thread that filled it, so several callers compress side by side.
@@ -26,9 +28,11 @@ impl fmt::Debug for Appender {
 
 impl Appender {
     /// A caller's side of `shared`. `wake` is called, without the lock, when the engine has to look: it sends
-    /// [`super::ProducerCommand::Wake`]. It is not called again until the engine has looked.
+    /// [`super::ProducerCommand::Wake`]. It is not called again until the engine has looked, but for memory that parked
+    /// records were waiting for: then whoever gave it back calls, perhaps with the lock.
     #[must_use]
     pub fn new(shared: Arc<Mutex<Accumulator>>, wake: Arc<dyn Fn() + Send + Sync>) -> Self {
+        lock(&shared).set_waker(Waker::from(Arc::new(Bell(wake.clone()))));
         Self { shared, wake }
     }
 
@@ -46,20 +50,36 @@ impl Appender {
         lock(&self.shared)
     }
 
-    /// Appends one record. `lease` is what a wait for memory has brought ([`AppendError::Full`]). `placed` is told batch and index before the engine can report the batch as done; it runs
+    /// Appends one record. `grant` is what a wait for memory has brought ([`AppendError::Full`]). `placed` is told batch and index before the engine can report the batch as done; it runs
     /// under the lock and must be short.
     pub fn append_record(
         &self,
         now: Now,
         record: &RecordRef<'_>,
-        lease: Option<Lease>,
+        grant: Option<Grant>,
         placed: impl FnOnce(BatchId, u32),
     ) -> Result<Appended, AppendError> {
-        self.with(|accumulator| {
-            let mut lease = lease.unwrap_or_else(|| accumulator.pool().empty_lease());
-            let (batch, index) = accumulator.append_record(now, record, &mut lease)?;
+        self.with_grant(grant, |accumulator, lease| {
+            let (batch, index) = accumulator.append_record(now, record, lease)?;
             placed(batch, index);
             Ok(Appended { batch, index })
+        })
+    }
+
+    /// Appends one record as [`Self::append_record`] does; while no broker has told about its topic it is parked
+    /// instead, copied and charged to `buffer.memory`, and gets its place once one has. `told` makes what its sender is
+    /// told with then: the place, or the error it is refused with, or that `max.block.ms` have passed. So this never
+    /// fails with [`AppendError::NeedMetadata`].
+    pub fn append_or_park(
+        &self,
+        now: Now,
+        record: &RecordRef<'_>,
+        grant: Option<Grant>,
+        placed: impl FnOnce(BatchId, u32),
+        told: impl FnOnce() -> Told,
+    ) -> Result<(), AppendError> {
+        self.with_grant(grant, |accumulator, lease| {
+            accumulator.append_or_park(now, record, lease, placed, told)
         })
     }
 
@@ -67,6 +87,23 @@ impl Appender {
     /// work.
     pub fn seal_all(&self) {
         self.with(Accumulator::seal_all);
+    }
+
+    /// As [`Self::with`], for a caller that has waited: `append` gets the memory that it was granted, and charges what it
+    /// takes to its permits. What is left of both goes back.
+    pub(super) fn with_grant<T>(
+        &self,
+        grant: Option<Grant>,
+        append: impl FnOnce(&mut Accumulator, &mut Lease) -> T,
+    ) -> T {
+        self.with(|accumulator| {
+            let Grant { memory, permits } = grant.unwrap_or_default();
+            let mut lease = memory.unwrap_or_else(|| accumulator.pool().empty_lease());
+            accumulator.shares_mut().bring(permits);
+            let result = append(accumulator, &mut lease);
+            drop(accumulator.shares_mut().take_brought());
+            result
+        })
     }
 
     /// Runs `append` under the lock; then, without it, compresses the batches that it ended, and wakes the engine if
@@ -89,6 +126,15 @@ impl Appender {
             (self.wake)();
         }
         result
+    }
+}
+
+/// Wakes the engine from whatever thread gives memory back. It owns nothing of the accumulator or the pool.
+struct Bell(Arc<dyn Fn() + Send + Sync>);
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        (self.0)();
     }
 }
 

@@ -168,6 +168,7 @@ impl ProducerEngine {
             self.on_reply(now, &mut accumulator, reply);
         }
         self.learn(now, &mut accumulator);
+        accumulator.settle_parked(now);
         self.give_up_late(now, &mut accumulator);
         self.rewind();
         self.ask_identity(now, &accumulator);
@@ -187,10 +188,9 @@ impl ProducerEngine {
             self.on_reply(now, &mut accumulator, reply);
         }
         self.drive_transaction(now, &mut accumulator, told);
-        accumulator.sweep();
         self.tell_stalled(now, &mut accumulator);
         self.finish(now, &mut accumulator);
-        self.wake_at = self.next_wake(now, &accumulator);
+        self.wake_at = self.next_wake(now, &mut accumulator);
     }
 
     // ---- learning ----
@@ -306,7 +306,7 @@ impl ProducerEngine {
             && let Some((kept, rest)) =
                 sending.split(entry.id, now.mono_ms, accumulator.config().level, &error)
         {
-            accumulator.split_off(rest);
+            accumulator.split_off(entry.id, rest);
             self.events.push_back(ProducerEvent::BatchSplit { batch: entry.id, kept, rest });
             return;
         }
@@ -366,6 +366,7 @@ impl ProducerEngine {
                 accumulator.set_topic_error(index, &Error::topic(code, name.as_ref(), ""));
             }
         }
+        accumulator.settle_shares();
     }
 
     /// Tells callers that wait for a topic why no broker has told about it. A trouble that will not pass by itself, such
@@ -406,7 +407,7 @@ impl ProducerEngine {
         let mut by_node: BTreeMap<i32, Vec<PartitionKey>> = BTreeMap::new();
         let waiting =
             self.busy.iter().filter(|key| self.partitions.get(*key).is_some_and(Sending::has_waiting));
-        let keys: BTreeSet<PartitionKey> = waiting.chain(accumulator.active()).copied().collect();
+        let keys: BTreeSet<PartitionKey> = waiting.copied().chain(accumulator.ended()).collect();
         for key in keys {
             if let Some(node) = accumulator.leader(key) {
                 by_node.entry(node).or_default().push(key);
@@ -571,7 +572,7 @@ impl ProducerEngine {
         }
     }
 
-    fn next_wake(&self, now: Now, accumulator: &Accumulator) -> Option<u64> {
+    fn next_wake(&self, now: Now, accumulator: &mut Accumulator) -> Option<u64> {
         if self.closing.as_ref().is_some_and(|closing| closing.closed) {
             // A pause that a broker asked for may reach beyond the end: nobody waits for it any more.
             return None;

@@ -1,17 +1,19 @@
 //! Why a record was not taken.
 
-use headrace_pool::Waiting;
 use headrace_wire::errors::ErrorCode;
 
+use super::place::Place;
 use crate::error::Error;
 
 /// Why an append failed. [`Self::Full`] and [`Self::NeedMetadata`] are for waiting: `max.block.ms` is one deadline for
 /// both. Nothing of the failed record or row was kept.
 #[derive(Debug)]
 pub enum AppendError {
-    /// `buffer.memory` is used up. Wait in this place of the pool's queue, then try again with the lease it gives.
-    Full(Waiting),
-    /// No broker has told about the topic yet. Wait for [`super::ProducerEvent::TopicsDecided`], then try again.
+    /// `buffer.memory` is used up, or the broker's share of it. Wait in this place of the queue, then try again with
+    /// what it grants.
+    Full(Place),
+    /// No broker has told about the topic yet, and the record was not to be parked. Wait for
+    /// [`super::ProducerEvent::TopicsDecided`], then try again.
     NeedMetadata {
         /// Which topic.
         topic: String,
@@ -49,21 +51,11 @@ pub enum AppendError {
 }
 
 impl AppendError {
-    /// The error for the user after a wait for memory in vain.
-    #[must_use]
-    pub fn out_of_memory(waited_ms: u64) -> Error {
-        Error::Timeout {
-            what: "waiting for producer memory".to_owned(),
-            ms: waited_ms,
-            detail: "buffer.memory is used up by records that are still on their way".to_owned(),
-        }
-    }
-
     /// The error for the user, after `waited_ms` (`max.block.ms`) have passed where it was one to wait for.
     #[must_use]
     pub fn into_error(self, waited_ms: u64) -> Error {
         match self {
-            Self::Full(_) => Self::out_of_memory(waited_ms),
+            Self::Full(place) => place.scarce().timed_out(waited_ms),
             Self::NeedMetadata { topic, last } => Error::Timeout {
                 what: format!("waiting for metadata of topic '{topic}'"),
                 ms: waited_ms,

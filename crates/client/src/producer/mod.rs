@@ -15,9 +15,13 @@ mod batch;
 mod engine;
 mod error;
 mod partitioner;
+mod place;
+mod pressure;
+mod queue;
 mod request;
 mod rows;
 mod sequence;
+mod shares;
 #[cfg(test)]
 mod tests;
 mod topics;
@@ -26,12 +30,13 @@ mod transaction;
 use crate::error::Error;
 use crate::partition::CommitOffset;
 
-pub use self::accumulator::{Accumulator, AccumulatorConfig, Appended, RecordRef};
+pub use self::accumulator::{Accumulator, AccumulatorConfig, Appended, RecordRef, Told};
 pub use self::appender::Appender;
 pub use self::batch::BatchId;
 pub use self::engine::ProducerEngine;
 pub use self::error::AppendError;
 pub use self::partitioner::{murmur2, partition_of_key};
+pub use self::place::{Grant, Place, Scarce};
 pub use self::rows::RowSpan;
 pub use crate::partition::GroupMetadata;
 

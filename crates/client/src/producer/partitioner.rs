@@ -127,6 +127,11 @@ impl Sticky {
         self.partition
     }
 
+    /// Leaves the current partition before its time.
+    pub(super) fn leave(&mut self) {
+        *self = Self::default();
+    }
+
     /// Counts bytes that have gone to the current partition and leaves it once it had its share.
     pub(super) fn sent(&mut self, bytes: u64, batch_ended: bool, switch_bytes: u64) {
         self.bytes = self.bytes.saturating_add(bytes);

@@ -1,6 +1,6 @@
 //! Appending the rows of an Arrow batch.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
 use headrace_columns::encode::{Rows, Taken, append};
@@ -12,6 +12,7 @@ use super::accumulator::{Accumulator, HEADER_OVERHEAD_BYTES, record_bytes_max};
 use super::appender::Appender;
 use super::batch::{BatchId, Body, PartitionKey};
 use super::error::AppendError;
+use super::place::Grant;
 use crate::error::Error;
 
 /// Most rows taken under one hold of the lock, so that the engine and other callers get their turn: a millisecond or
@@ -27,7 +28,7 @@ const BYTES_PER_TURN: usize = 1 << 20;
 impl Appender {
     /// Appends the rows `range` of an Arrow batch from its start on, and says how many: all, or as many as fit into one
     /// turn (about a mebibyte), or all before the first that cannot be taken; call again with the rest. At least one,
-    /// or an error about the first. `topic` is for all rows; without it each row names its own. `lease` is what a wait
+    /// or an error about the first. `topic` is for all rows; without it each row names its own. `grant` is what a wait
     /// for memory has brought ([`AppendError::Full`]).
     ///
     /// `placed` is told how many rows went into which batch before the engine can report the batch as done; it runs
@@ -38,10 +39,10 @@ impl Appender {
         topic: Option<&str>,
         rows: &Rows,
         range: Range<usize>,
-        lease: Option<Lease>,
+        grant: Option<Grant>,
         mut placed: impl FnMut(BatchId, u32),
     ) -> Result<usize, AppendError> {
-        self.append_turn((now, topic, rows), range, lease, Tally::default(), |tally| {
+        self.append_turn((now, topic, rows), range, grant, Tally::default(), |tally| {
             tally.batches.iter().for_each(|(batch, rows)| placed(*batch, *rows));
         })
     }
@@ -54,11 +55,11 @@ impl Appender {
         topic: Option<&str>,
         rows: &Rows,
         range: Range<usize>,
-        lease: Option<Lease>,
+        grant: Option<Grant>,
         placed: impl FnOnce(&[RowSpan]),
     ) -> Result<usize, AppendError> {
         let tally = Tally { spans: Some(Vec::new()), ..Tally::default() };
-        self.append_turn((now, topic, rows), range, lease, tally, |tally| {
+        self.append_turn((now, topic, rows), range, grant, tally, |tally| {
             placed(tally.spans.as_deref().unwrap_or_default());
         })
     }
@@ -67,7 +68,7 @@ impl Appender {
         &self,
         (now, topic, rows): (Now, Option<&str>, &Rows),
         range: Range<usize>,
-        lease: Option<Lease>,
+        grant: Option<Grant>,
         mut tally: Tally,
         placed: impl FnOnce(&Tally),
     ) -> Result<usize, AppendError> {
@@ -75,16 +76,15 @@ impl Appender {
         if range.start >= until {
             return Ok(0);
         }
-        self.with(|accumulator| {
+        self.with_grant(grant, |accumulator, lease| {
             let turn = Turn { now, rows, until };
-            let mut lease = lease.unwrap_or_else(|| accumulator.pool().empty_lease());
             let partitioner = accumulator.config().partitioner;
             let free = !partitioner.uses_keys() || (!rows.has_keys() && !partitioner.binds(None));
             let result = match topic {
                 Some(topic) if !rows.has_partitions() && free => {
-                    accumulator.append_free_rows(&turn, topic, range.start, &mut lease, &mut tally)
+                    accumulator.append_free_rows(&turn, topic, range.start, lease, &mut tally)
                 }
-                _ => accumulator.append_bound_rows(&turn, topic, range.start, &mut lease, &mut tally),
+                _ => accumulator.append_bound_rows(&turn, topic, range.start, lease, &mut tally),
             };
             placed(&tally);
             match result {
@@ -146,7 +146,7 @@ impl Accumulator {
         lease: &mut Lease,
         tally: &mut Tally,
     ) -> Result<(), AppendError> {
-        let topic = self.topic_for_append(topic)?;
+        let topic = self.topic_for_append(turn.now, topic)?;
         let mut row = from;
         let mut bytes = 0;
         while row < turn.until && bytes < BYTES_PER_TURN {
@@ -177,6 +177,7 @@ impl Accumulator {
         let Some(slot) = self.open_slot(key) else { return Err(AppendError::Closed) };
         let Body::Open(builder) = &mut slot.body else { return Err(AppendError::Closed) };
         let (before, index, offered) = (builder.estimated_size(), builder.records(), rows.clone());
+        let charged = builder.chunks();
         // The batch grows into what the caller holds before it asks the pool.
         lease.move_to(builder.lease_mut(), lease.chunks());
         let taken = append(turn.rows, &mut rows, builder, turn.now.wall_ms);
@@ -186,7 +187,10 @@ impl Accumulator {
         };
         let surplus = builder.lease_mut().chunks().saturating_sub(keep);
         builder.lease_mut().move_to(lease, surplus);
-        let (batch, bytes) = (slot.id, builder.estimated_size() - before);
+        let (batch, bytes, chunks) = (slot.id, builder.estimated_size() - before, builder.chunks());
+        if chunks != charged {
+            self.charge(batch, chunks);
+        }
         if taken.rows == 0 {
             return Err(self.refused(key, size));
         }
@@ -216,7 +220,7 @@ impl Accumulator {
         let mut most = ROWS_PER_BLOCK;
         while row < turn.until && bytes < BYTES_PER_TURN {
             if let Some((topic, run)) = topic.zip(turn.run(row)) {
-                let topic = self.topic_for_append(topic)?;
+                let topic = self.topic_for_append(turn.now, topic)?;
                 let (key, _) = self.choose(topic, turn.rows.partition(row), None, 0)?;
                 while row < run && bytes < BYTES_PER_TURN {
                     let filled = self.fill_batch(turn, key, row..run, lease, tally)?;
@@ -231,7 +235,7 @@ impl Accumulator {
             // All rows of a block are taken or none, or those taken would not be the first ones: its memory comes first.
             if block.rows > 1 {
                 let missing = self.chunks_for_block(&block).saturating_sub(lease.chunks());
-                if missing > 0 && !lease.try_grow(missing) {
+                if !self.shares_have_room(&block) || (missing > 0 && !lease.try_grow(missing)) {
                     most = block.rows / 2;
                     continue;
                 }
@@ -260,7 +264,7 @@ impl Accumulator {
             Some(topic) => topic,
             None => rows.topic(from).ok_or_else(|| no_topic(from))?,
         };
-        let index = self.topic_for_append(name)?;
+        let index = self.topic_for_append(turn.now, name)?;
         let share = self.config().batch_bytes;
         let room = self.bytes_sure_to_fit(held).min(BYTES_PER_TURN);
         for row in from..turn.until {
@@ -308,13 +312,26 @@ impl Accumulator {
 
     /// Chunks that are enough for a block, whichever way its rows fall into batches.
     fn chunks_for_block(&self, block: &Block) -> usize {
+        block.buckets.iter().map(|bucket| self.chunks_for_bucket(bucket)).sum()
+    }
+
+    fn chunks_for_bucket(&self, bucket: &Bucket) -> usize {
         let (pool, batch_bytes) = (self.pool().config(), self.config().batch_bytes.max(1));
-        let chunks = block.buckets.iter().map(|bucket| {
-            // Two batches that follow each other hold more than one batch's bytes together.
-            let batches = (2 * bucket.bytes / batch_bytes + 2).min(bucket.rows.len()) + 1;
-            pool.chunks_for(bucket.bytes + batches * BatchHeader::LEN) + batches * self.chunks_per_batch()
-        });
-        chunks.sum()
+        // Two batches that follow each other hold more than one batch's bytes together.
+        let batches = (2 * bucket.bytes / batch_bytes + 2).min(bucket.rows.len()) + 1;
+        pool.chunks_for(bucket.bytes + batches * BatchHeader::LEN) + batches * self.chunks_per_batch()
+    }
+
+    /// Whether each broker's share has room for its rows of a block, so that none of them has to wait.
+    fn shares_have_room(&self, block: &Block) -> bool {
+        if !self.shares().limited() {
+            return true;
+        }
+        let mut wanted: BTreeMap<Option<i32>, usize> = BTreeMap::new();
+        for bucket in &block.buckets {
+            *wanted.entry(self.leader(bucket.key)).or_default() += self.chunks_for_bucket(bucket);
+        }
+        wanted.into_iter().all(|(leader, chunks)| self.shares().room(leader) >= chunks)
     }
 
     /// Appends a block, partition by partition, out of a lease that is enough for it, if it has more rows than one.

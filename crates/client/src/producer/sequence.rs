@@ -386,9 +386,9 @@ impl Sending {
         self.introduced = false;
     }
 
-    /// Takes everything out.
-    pub(super) fn drain(&mut self) -> impl Iterator<Item = Outgoing> {
-        self.pending.drain(..)
+    /// Takes the oldest batch out.
+    pub(super) fn take_first(&mut self) -> Option<Outgoing> {
+        self.pending.pop_front()
     }
 }
 

@@ -6,6 +6,8 @@ mod faults;
 mod order;
 mod partitioning;
 mod rows;
+mod shares;
 mod split;
 mod transactions;
+mod unknown;
 mod world;

@@ -1,10 +1,11 @@
 //! Topics as a producer knows them: their partitions with leaders and waiting batches, and what was said against them.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use super::batch::{PartitionKey, Slot};
 use super::partitioner::{PartitionLoad, Sticky, pick};
+use super::queue::Stand;
 use crate::core::Jitter;
 use crate::error::Error;
 
@@ -37,8 +38,8 @@ pub(super) struct Topic {
 pub(super) struct Partition {
     pub(super) leader: Option<i32>,
     pub(super) slots: VecDeque<Slot>,
-    /// Stands in the accumulator's list of partitions with slots.
-    pub(super) active: bool,
+    /// What the accumulator's queue has of it.
+    pub(super) stand: Stand,
 }
 
 /// All topics that callers have named, by the place in which they came.
@@ -53,6 +54,8 @@ pub(super) struct Topics {
     adaptive: bool,
     /// Brokers that are left out, while any other is left.
     stalled: BTreeSet<i32>,
+    /// A partition has got another leader, or none.
+    moved: bool,
 }
 
 impl Topics {
@@ -65,7 +68,19 @@ impl Topics {
             jitter: Jitter::new(seed),
             adaptive,
             stalled: BTreeSet::new(),
+            moved: false,
         }
+    }
+
+    /// Whether leaders have changed since the last call.
+    pub(super) fn take_moved(&mut self) -> bool {
+        std::mem::take(&mut self.moved)
+    }
+
+    /// Who leads partitions; `None` is among them if some have no leader.
+    pub(super) fn leaders(&self) -> BTreeSet<Option<i32>> {
+        let partitions = self.all.iter().flat_map(|topic| topic.partitions.iter().take(topic.count as usize));
+        partitions.map(|partition| partition.leader).collect()
     }
 
     pub(super) fn set_stalled(&mut self, nodes: BTreeSet<i32>) {
@@ -134,6 +149,7 @@ impl Topics {
         }
         let leaders = leaders.iter().copied().chain(std::iter::repeat(None));
         for (partition, leader) in topic.partitions.iter_mut().zip(leaders) {
+            self.moved |= partition.leader != leader;
             partition.leader = leader;
         }
         let opened = !matches!(topic.state, TopicState::Ready) && topic.count > 0;
@@ -153,14 +169,24 @@ impl Topics {
             topic.state = TopicState::Refused(error.clone());
         } else if matches!(topic.state, TopicState::Ready) {
             for partition in &mut topic.partitions {
-                partition.leader = None;
+                self.moved |= partition.leader.take().is_some();
             }
         }
         refused
     }
 
-    /// The partition whose turn it is to take the records that may go anywhere.
-    pub(super) fn sticky_partition(&mut self, topic: u32) -> u32 {
+    /// It is another partition's turn to take the records that may go anywhere.
+    pub(super) fn leave_sticky(&mut self, topic: u32) {
+        self.all[topic as usize].sticky.leave();
+    }
+
+    /// The partition whose turn it is to take the records that may go anywhere. Of the leaders that `used_up` names the
+    /// one with the greatest number is taken, when no other is left.
+    pub(super) fn sticky_partition(
+        &mut self,
+        topic: u32,
+        used_up: impl FnOnce() -> BTreeMap<Option<i32>, u64>,
+    ) -> u32 {
         let Topic { sticky, partitions, count, .. } = &mut self.all[topic as usize];
         match sticky.current() {
             Some(partition) if partition < *count => partition,
@@ -168,6 +194,11 @@ impl Topics {
                 let partitions = partitions.iter().take(*count as usize);
                 let able = |leader: Option<i32>| leader.is_some_and(|node| !self.stalled.contains(&node));
                 let any_able = partitions.clone().any(|partition| able(partition.leader));
+                let left = |leader| if any_able { able(leader) } else { leader.is_some() };
+                let used_up = if self.adaptive { used_up() } else { BTreeMap::new() };
+                let rank = |leader| used_up.get(&leader).copied().unwrap_or(u64::MAX);
+                let leaders = partitions.clone().map(|partition| partition.leader);
+                let best = leaders.filter(|leader| left(*leader)).map(rank).max();
                 let loads: Vec<PartitionLoad> = partitions
                     .map(|Partition { leader, slots, .. }| PartitionLoad {
                         queued: if self.adaptive {
@@ -175,7 +206,7 @@ impl Topics {
                         } else {
                             0
                         },
-                        available: if any_able { able(*leader) } else { leader.is_some() },
+                        available: left(*leader) && Some(rank(*leader)) == best,
                     })
                     .collect();
                 sticky.start(pick(&mut self.jitter, &loads))

@@ -476,17 +476,19 @@ impl Transactions {
         let result = match &step {
             Step::Init => decode::<InitProducerIdRequest>(reply).and_then(|response| {
                 refusal(response.error_code, "InitProducerId")?;
-                Ok(Some(Identity { id: response.producer_id, epoch: response.producer_epoch }))
+                let identity = Identity { id: response.producer_id, epoch: response.producer_epoch };
+                let sound = identity.id >= 0 && identity.epoch >= 0;
+                if sound { Ok(Some(identity)) } else { Err(self.lie("gave a negative producer id or epoch")) }
             }),
-            Step::AddPartitions(_) => decode::<AddPartitionsToTxnRequest>(reply)
-                .and_then(|response| partitions_refusal(&response))
+            Step::AddPartitions(asked) => decode::<AddPartitionsToTxnRequest>(reply)
+                .and_then(|response| self.partitions_refusal(asked, &response))
                 .map(|()| None),
             Step::AddOffsets(group) => decode::<AddOffsetsToTxnRequest>(reply).and_then(|response| {
                 refusal(response.error_code, &format!("adding group '{group}' to the transaction"))?;
                 Ok(None)
             }),
             Step::CommitOffsets => decode::<TxnOffsetCommitRequest>(reply)
-                .and_then(|response| offsets_refusal(&response))
+                .and_then(|response| self.offsets_refusal(&response))
                 .map(|()| None),
             _ => decode::<EndTxnRequest>(reply).and_then(|response| {
                 refusal(response.error_code, "ending the transaction")?;
@@ -506,6 +508,57 @@ impl Transactions {
             Err(error) if error.retriable() => self.try_again(now, core, step, error),
             Err(error) => self.refused(&step, error),
         }
+    }
+
+    /// The coordinator said what cannot be.
+    fn lie(&self, why: &str) -> Error {
+        Error::Protocol { peer: format!("{self}: its coordinator"), why: why.to_owned() }
+    }
+
+    fn partitions_refusal(
+        &self,
+        asked: &BTreeMap<PartitionKey, Arc<str>>,
+        response: &AddPartitionsToTxnResponse,
+    ) -> Result<()> {
+        let mut answered = HashSet::new();
+        let mut errors = Vec::new();
+        for topic in &response.results_by_topic_v3_and_below {
+            for result in &topic.results_by_partition {
+                answered.insert((topic.name.as_str(), result.partition_index));
+                let code = fenced(ErrorCode::from(result.partition_error_code));
+                // It says only that another partition was refused.
+                if !code.is_none() && code != ErrorCode::OPERATION_NOT_ATTEMPTED {
+                    let detail = "adding the partition to the transaction";
+                    errors.push(Error::partition(code, topic.name.clone(), result.partition_index, detail));
+                }
+            }
+        }
+        worst(&errors)?;
+        let missing = asked.iter().find(|(key, name)| !answered.contains(&(name.as_ref(), key.number())));
+        missing.map_or(Ok(()), |(key, name)| Err(self.left_out(name, key.number(), "AddPartitionsToTxn")))
+    }
+
+    fn offsets_refusal(&self, response: &TxnOffsetCommitResponse) -> Result<()> {
+        let mut answered = HashSet::new();
+        let mut errors = Vec::new();
+        for topic in &response.topics {
+            for result in &topic.partitions {
+                answered.insert((topic.name.as_str(), result.partition_index));
+                let code = fenced(ErrorCode::from(result.error_code));
+                if !code.is_none() {
+                    let detail = "committing its offset in the transaction";
+                    errors.push(Error::partition(code, topic.name.clone(), result.partition_index, detail));
+                }
+            }
+        }
+        worst(&errors)?;
+        let asked = self.offsets.iter().flat_map(|offsets| &offsets.commits).map(|commit| &commit.partition);
+        let missing = asked.into_iter().find(|at| !answered.contains(&(at.topic.as_ref(), at.partition)));
+        missing.map_or(Ok(()), |at| Err(self.left_out(&at.topic, at.partition, "TxnOffsetCommit")))
+    }
+
+    fn left_out(&self, topic: &str, partition: i32, api: &str) -> Error {
+        self.lie(&format!("left partition {partition} of topic '{topic}' out of its answer to {api}"))
     }
 
     fn found<T>(&mut self, now: Now, core: &mut Core<T>, step: &Step, reply: Reply<Step>) {
@@ -741,34 +794,9 @@ fn refusal(code: i16, what: &str) -> Result<()> {
 }
 
 /// The first error that asking again does not mend, else the first.
-fn worst(errors: impl Iterator<Item = Error>) -> Result<()> {
-    let errors: Vec<Error> = errors.collect();
+fn worst(errors: &[Error]) -> Result<()> {
     let worst = errors.iter().find(|error| !error.retriable()).or(errors.first());
     worst.map_or(Ok(()), |error| Err(error.clone()))
-}
-
-fn partitions_refusal(response: &AddPartitionsToTxnResponse) -> Result<()> {
-    let topics = response.results_by_topic_v3_and_below.iter();
-    worst(topics.flat_map(|topic| {
-        topic.results_by_partition.iter().filter_map(|result| {
-            let code = fenced(ErrorCode::from(result.partition_error_code));
-            // It says only that another partition was refused.
-            let own = !code.is_none() && code != ErrorCode::OPERATION_NOT_ATTEMPTED;
-            let detail = "adding the partition to the transaction";
-            own.then(|| Error::partition(code, topic.name.clone(), result.partition_index, detail))
-        })
-    }))
-}
-
-fn offsets_refusal(response: &TxnOffsetCommitResponse) -> Result<()> {
-    worst(response.topics.iter().flat_map(|topic| {
-        topic.partitions.iter().filter_map(|result| {
-            let code = fenced(ErrorCode::from(result.error_code));
-            let detail = "committing its offset in the transaction";
-            (!code.is_none())
-                .then(|| Error::partition(code, topic.name.clone(), result.partition_index, detail))
-        })
-    }))
 }
 
 fn topics_of(offsets: &[CommitOffset]) -> Vec<TxnOffsetCommitRequestTopic> {

@@ -8,7 +8,7 @@ use std::task::{Wake, Waker};
 use std::time::Duration;
 
 use headrace_client::error::Error;
-use headrace_pool::{Lease, Waiting};
+use headrace_client::producer::{Grant, Place};
 
 use super::producer::Delivery;
 
@@ -26,8 +26,8 @@ pub struct Attempt<R> {
 pub(super) enum Hold {
     #[default]
     Nothing,
-    Place(Waiting),
-    Memory(Lease),
+    Place(Place),
+    Granted(Grant),
     /// No broker has told about the topic; the count of decisions was taken before that was found.
     Metadata {
         seen: u64,
@@ -120,6 +120,14 @@ impl<R> Parked<R> {
             let _ = deliveries.send(vec![Delivery::Done(guest.recipient, result)]);
         }
         true
+    }
+
+    /// Tells of records that are not to be sent; nobody is told once the engine has ended.
+    pub(super) fn deliver(&self, told: Vec<Delivery<R>>) {
+        let deliveries = self.lock().deliveries.clone();
+        if let Some(deliveries) = deliveries {
+            let _ = deliveries.send(told);
+        }
     }
 
     /// Topics became known, or can be no more.

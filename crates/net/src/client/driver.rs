@@ -178,7 +178,11 @@ impl<C> Handle<C> {
         }
         self.stop.store(true, Ordering::Release);
         let _ = self.waker.wake();
-        let _ = thread.join();
+        // Memory that the engine's own thread gives back may wake the engine while its owner goes: then this is it, and
+        // it ends by itself.
+        if thread.thread().id() != std::thread::current().id() {
+            let _ = thread.join();
+        }
     }
 }
 

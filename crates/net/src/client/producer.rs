@@ -1,7 +1,9 @@
 //! The producer as callers use it: rows go straight into the shared accumulator, results come back on a thread of
 //! their own.
 
-use std::collections::HashMap;
+mod parking;
+
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,11 +15,11 @@ use headrace_client::error::{Error, Result};
 use headrace_client::options::ProducerConfig;
 use headrace_client::partition::CommitOffset;
 use headrace_client::producer::{
-    AppendError, Appender, BatchAck, BatchId, GroupMetadata, ProducerCommand, ProducerEngine, ProducerEvent,
-    RecordRef, RowSpan,
+    AppendError, Appender, BatchAck, BatchId, Grant, GroupMetadata, ProducerCommand, ProducerEngine,
+    ProducerEvent, RecordRef, RowSpan,
 };
 use headrace_columns::encode::Rows;
-use headrace_pool::{BlockingWait, Lease, PoolError, PoolMetrics};
+use headrace_pool::{BlockingWait, PoolError, PoolMetrics};
 
 use super::attempt::{Attempt, Hold, Parked};
 use super::driver::{Handle, SocketOptions};
@@ -148,11 +150,12 @@ impl<R: Send + 'static> ProducerClient<R> {
             }
         };
         let on_exit = {
-            let pool = lock(&accumulator).pool().clone();
+            let accumulator = accumulator.clone();
             let (ops, decided, dispatch, to_deliver, parked) =
                 (ops.clone(), decided.clone(), dispatch.clone(), to_deliver.clone(), parked.clone());
             move || {
                 // Whatever is still undelivered can no longer be: say so instead of leaving futures open for ever.
+                lock(&accumulator).abandon();
                 let lost = lock(&dispatch).fail_all(&Error::Closed);
                 if !lost.is_empty() {
                     let _ = to_deliver.send(lost);
@@ -160,7 +163,6 @@ impl<R: Send + 'static> ProducerClient<R> {
                 ops.end();
                 decided.notify();
                 parked.end();
-                pool.close();
             }
         };
         let handle =
@@ -179,10 +181,11 @@ impl<R: Send + 'static> ProducerClient<R> {
         Ok(Self { appender, handle, ops, decided, parked, dispatch, deliveries, clock, max_block })
     }
 
-    /// Queues one record; waits up to `max.block.ms` for memory or metadata.
+    /// Queues one record; waits up to `max.block.ms` for memory. One of a topic that is not known yet is parked, and its
+    /// recipient told if the topic does not become known in that time.
     pub fn send(&self, record: &RecordRef<'_>, recipient: R, check: Check<'_>) -> Result<(), CallError> {
         let mut recipient = Some(recipient);
-        self.blocking(check, |client, lease| client.append_record(record, &mut recipient, lease))
+        self.blocking(check, |client, grant| client.append_record(record, &mut recipient, grant))
     }
 
     /// Queues one record if there is room for it; `false` if not: [`Self::park`], then try again with the same attempt.
@@ -193,7 +196,7 @@ impl<R: Send + 'static> ProducerClient<R> {
         attempt: &mut Attempt<R>,
     ) -> Result<bool, Error> {
         let mut recipient = Some(recipient);
-        let append = |client: &Self, lease| client.append_record(record, &mut recipient, lease);
+        let append = |client: &Self, grant| client.append_record(record, &mut recipient, grant);
         Ok(self.try_append(attempt, append)?.is_some())
     }
 
@@ -223,8 +226,8 @@ impl<R: Send + 'static> ProducerClient<R> {
         let Some(mut on_way) = ticket.start(rows) else { return Ok(()) };
         while on_way.from < rows.len() {
             let mut taken = 0;
-            let sent = self.blocking(check, |client, lease| {
-                taken = client.append_turn(topic, rows, &on_way, ticket, lease)?;
+            let sent = self.blocking(check, |client, grant| {
+                taken = client.append_turn(topic, rows, &on_way, ticket, grant)?;
                 Ok(())
             });
             match sent {
@@ -249,7 +252,7 @@ impl<R: Send + 'static> ProducerClient<R> {
         ticket: &RowsTicket<R>,
         attempt: &mut Attempt<R>,
     ) -> Result<bool, Error> {
-        let append = |client: &Self, lease| client.append_turn(topic, rows, on_way, ticket, lease);
+        let append = |client: &Self, grant| client.append_turn(topic, rows, on_way, ticket, grant);
         match self.try_append(attempt, append) {
             Ok(taken) => on_way.from += taken.unwrap_or_default(),
             Err(error) if ticket.traced => {
@@ -410,10 +413,18 @@ impl<R: Send + 'static> ProducerClient<R> {
         (pool.config().buffer_bytes, pool.available())
     }
 
-    /// The metrics of the memory for batches.
+    /// The metrics of the memory for batches. Who waits for a broker's share is counted among the waiting threads.
     #[must_use]
     pub fn metrics(&self) -> PoolMetrics {
-        self.appender.pool().metrics(self.clock.elapsed())
+        let accumulator = self.appender.lock();
+        let waiting_threads = accumulator.callers_waiting();
+        PoolMetrics { waiting_threads, ..accumulator.pool().metrics(self.clock.elapsed()) }
+    }
+
+    /// Bytes of memory that batches for each broker hold, by its node id; `None`: for partitions without a leader.
+    #[must_use]
+    pub fn broker_bytes(&self) -> BTreeMap<Option<i32>, u64> {
+        self.appender.lock().broker_bytes()
     }
 
     /// Sees to it that `recipient` is told ([`Delivery::Done`]) when it is worth trying again, and says how long to wait
@@ -441,10 +452,10 @@ impl<R: Send + 'static> ProducerClient<R> {
                         attempt.hold = Hold::Place(place);
                         return Some(left);
                     }
-                    Poll::Ready(Ok(lease)) => Hold::Memory(lease),
+                    Poll::Ready(Ok(grant)) => Hold::Granted(grant),
                     // The next try says why.
                     Poll::Ready(Err(PoolError::Closed)) => Hold::Nothing,
-                    Poll::Ready(Err(_)) => Hold::Failed(AppendError::out_of_memory(blocked_ms)),
+                    Poll::Ready(Err(_)) => Hold::Failed(place.scarce().timed_out(blocked_ms)),
                 }
             }
             Hold::Metadata { seen } if self.decided.seen() == seen && !left.is_zero() => {
@@ -463,17 +474,17 @@ impl<R: Send + 'static> ProducerClient<R> {
     fn try_append<T>(
         &self,
         attempt: &mut Attempt<R>,
-        append: impl FnOnce(&Self, Option<Lease>) -> Result<T, AppendError>,
+        append: impl FnOnce(&Self, Option<Grant>) -> Result<T, AppendError>,
     ) -> Result<Option<T>, Error> {
         self.handle.alive()?;
         attempt.leave();
-        let lease = match std::mem::take(&mut attempt.hold) {
+        let grant = match std::mem::take(&mut attempt.hold) {
             Hold::Failed(error) => return Err(error),
-            Hold::Memory(lease) => Some(lease),
+            Hold::Granted(grant) => Some(grant),
             _ => None,
         };
         let seen = self.decided.seen();
-        match append(self, lease) {
+        match append(self, grant) {
             Ok(done) => {
                 attempt.deadline = None;
                 return Ok(Some(done));
@@ -490,23 +501,6 @@ impl<R: Send + 'static> ProducerClient<R> {
         Ok(None)
     }
 
-    fn append_record(
-        &self,
-        record: &RecordRef<'_>,
-        recipient: &mut Option<R>,
-        lease: Option<Lease>,
-    ) -> Result<(), AppendError> {
-        let now = self.clock.now();
-        let timestamp = record.timestamp_ms.unwrap_or(now.wall_ms);
-        let placed = |batch, index| {
-            if let Some(recipient) = recipient.take() {
-                let entry = Entry::Record { index, timestamp, recipient };
-                lock(&self.dispatch).batches.entry(batch).or_default().push(entry);
-            }
-        };
-        self.appender.append_record(now, record, lease, placed).map(drop)
-    }
-
     /// Appends as many rows as fit into one turn, and says how many.
     fn append_turn(
         &self,
@@ -514,13 +508,13 @@ impl<R: Send + 'static> ProducerClient<R> {
         rows: &Rows,
         on_way: &RowsOnWay,
         ticket: &RowsTicket<R>,
-        lease: Option<Lease>,
+        grant: Option<Grant>,
     ) -> Result<usize, AppendError> {
         let now = self.clock.now();
         let rest = on_way.from..rows.len();
         if !ticket.traced {
             let placed = |batch, count| self.placed(batch, u64::from(count), &[], on_way, ticket);
-            return self.appender.append_rows(now, topic, rows, rest, lease, placed);
+            return self.appender.append_rows(now, topic, rows, rest, grant, placed);
         }
         let placed = |spans: &[RowSpan]| {
             if let Some(results) = &mut lock(&ticket.tally).results {
@@ -535,7 +529,7 @@ impl<R: Send + 'static> ProducerClient<R> {
                 }
             }
         };
-        match self.appender.append_rows_traced(now, topic, rows, rest, lease, placed) {
+        match self.appender.append_rows_traced(now, topic, rows, rest, grant, placed) {
             // These are about the first row alone; the others may go.
             Err(
                 refused @ (AppendError::TooLarge { .. }
@@ -589,26 +583,26 @@ impl<R: Send + 'static> ProducerClient<R> {
     fn blocking(
         &self,
         check: Check<'_>,
-        mut append: impl FnMut(&Self, Option<Lease>) -> Result<(), AppendError>,
+        mut append: impl FnMut(&Self, Option<Grant>) -> Result<(), AppendError>,
     ) -> Result<(), CallError> {
         let blocked_ms = self.blocked_ms();
         let mut deadline = None;
-        let mut lease = None;
+        let mut grant = None;
         loop {
             self.handle.alive()?;
             let seen = self.decided.seen();
-            let Err(refused) = append(self, lease.take()) else { return Ok(()) };
+            let Err(refused) = append(self, grant.take()) else { return Ok(()) };
             let until = *deadline.get_or_insert_with(|| self.clock.elapsed().saturating_add(self.max_block));
             match refused {
                 AppendError::Full(place) => {
-                    let now = || self.clock.elapsed();
+                    let (scarce, now) = (place.scarce(), || self.clock.elapsed());
                     let mut wait = BlockingWait { now: &now, deadline: Some(until), check: &mut *check };
-                    lease = match place.block(&mut wait) {
-                        Ok(lease) => Some(lease),
+                    grant = match place.block(&mut wait) {
+                        Ok(grant) => Some(grant),
                         Err(PoolError::Interrupted) => return Err(CallError::Interrupted),
                         // The next try says why.
                         Err(PoolError::Closed) => None,
-                        Err(_) => return Err(CallError::Failed(AppendError::out_of_memory(blocked_ms))),
+                        Err(_) => return Err(CallError::Failed(scarce.timed_out(blocked_ms))),
                     };
                 }
                 AppendError::NeedMetadata { .. } => {

@@ -125,6 +125,19 @@ impl BatchBuilder {
         &mut self.lease
     }
 
+    /// Chunks that the batch has: in use, and reserved beyond those.
+    #[must_use]
+    pub fn chunks(&self) -> usize {
+        self.full.len() + 1 + self.lease.chunks()
+    }
+
+    /// Chunks that it needs beyond those for `bytes` more.
+    #[must_use]
+    pub fn chunks_missing(&self, bytes: usize) -> usize {
+        let beyond = bytes.saturating_sub(self.open.room());
+        beyond.div_ceil(self.lease.chunk_bytes().max(1)).saturating_sub(self.lease.chunks())
+    }
+
     /// Chunks that the batch needs to grow from what it has to its limit.
     #[must_use]
     pub fn chunks_to_limit(&self) -> usize {
@@ -210,8 +223,7 @@ impl BatchBuilder {
 
     /// Sees to it that there is memory for `bytes` more, from `lease` before the pool. Says whether there is.
     pub fn reserve_from(&mut self, lease: &mut Lease, bytes: usize) -> bool {
-        let beyond = bytes.saturating_sub(self.open.room());
-        let need = beyond.div_ceil(self.lease.chunk_bytes().max(1)).saturating_sub(self.lease.chunks());
+        let need = self.chunks_missing(bytes);
         let missing = need - lease.move_to(&mut self.lease, need);
         missing == 0 || self.lease.try_grow(missing)
     }

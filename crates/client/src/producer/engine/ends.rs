@@ -6,7 +6,7 @@ use super::ProducerEngine;
 use crate::error::Error;
 use crate::producer::accumulator::{Accumulator, Dropped};
 use crate::producer::batch::{BatchId, PartitionKey};
-use crate::producer::sequence::{Ended, Outgoing};
+use crate::producer::sequence::{Ended, Outgoing, Sending};
 use crate::producer::{BatchAck, ProducerEvent};
 
 /// What is known of a batch that is given up.
@@ -108,12 +108,12 @@ impl ProducerEngine {
         }
     }
 
-    /// Ends every batch with `error`.
+    /// Ends every batch with `error`, and every record that waits for its topic.
     pub(super) fn fail_all(&mut self, accumulator: &mut Accumulator, error: &Error) {
+        accumulator.fail_parked(error);
         for key in std::mem::take(&mut self.busy) {
-            let Some(sending) = self.partitions.get_mut(&key) else { continue };
-            let left: Vec<Outgoing> = sending.drain().collect();
-            for out in left {
+            // One after the other: the end of a later one, which may be there already, waits for those before it.
+            while let Some(out) = self.partitions.get_mut(&key).and_then(Sending::take_first) {
                 self.done(accumulator, key, &out, Err(error.clone()));
             }
         }

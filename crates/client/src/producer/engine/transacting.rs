@@ -56,6 +56,9 @@ impl ProducerEngine {
                 transaction.batch_failed(error);
             }
         }
+        if let Some(error) = accumulator.take_parked_failure() {
+            transaction.batch_failed(&error);
+        }
         self.tell_gaps(&mut transaction);
         for _ in 0..LOOKS_MAX {
             let outstanding = accumulator.batches_outstanding();
@@ -106,8 +109,9 @@ impl ProducerEngine {
         }
     }
 
-    /// Ends every batch that is not on its way.
+    /// Ends every batch that is not on its way, and every record that waits for its topic.
     fn drop_unsent(&mut self, accumulator: &mut Accumulator, error: &Error) {
+        accumulator.fail_parked(error);
         for key in self.busy.clone() {
             let waiting = self.partitions.get(&key).map(Sending::waiting);
             for id in waiting.unwrap_or_default() {

@@ -32,6 +32,8 @@ pub(super) enum Mishap {
     DropBefore,
     /// Done, and the connection ends before the answer.
     DropAfter,
+    /// The answer says nothing of the partitions that were asked about.
+    LeaveOut,
 }
 
 #[derive(Debug, Default)]
@@ -222,7 +224,10 @@ impl World {
             ApiKey::AddPartitionsToTxn => {
                 let request = AddPartitionsToTxnRequest::decode(version, reader).unwrap();
                 assert!(!self.coordinator.implicit);
-                let response = self.add_partitions(refused, &request);
+                let mut response = self.add_partitions(refused, &request);
+                if mishap == Mishap::LeaveOut {
+                    response.results_by_topic_v3_and_below.clear();
+                }
                 self.answer_unless_lost::<AddPartitionsToTxnRequest>(mishap, conn, (version, id), &response);
             }
             ApiKey::AddOffsetsToTxn => {
@@ -238,7 +243,10 @@ impl World {
             }
             ApiKey::TxnOffsetCommit => {
                 let request = TxnOffsetCommitRequest::decode(version, reader).unwrap();
-                let response = self.commit_offsets(refused, version, &request);
+                let mut response = self.commit_offsets(refused, version, &request);
+                if mishap == Mishap::LeaveOut {
+                    response.topics.clear();
+                }
                 self.answer_unless_lost::<TxnOffsetCommitRequest>(mishap, conn, (version, id), &response);
             }
             ApiKey::EndTxn => {

@@ -58,7 +58,7 @@ fn a_record_that_can_never_be_sent_is_refused() {
 }
 
 #[test]
-fn a_full_buffer_sends_open_batches_before_their_time() {
+fn a_full_buffer_sends_as_many_open_batches_as_are_lacking() {
     for strategy in ["full", "incremental"] {
         let mut world = World::ready(
             &[1, 1, 1, 1, 1],
@@ -79,8 +79,33 @@ fn a_full_buffer_sends_open_batches_before_their_time() {
         let Err(AppendError::Full(place)) = world.append(4, "x") else { panic!("there is memory") };
         assert!(world.wait(place).is_some());
         world.append(4, "x").unwrap();
-        assert_eq!(world.served, [(1, 4)]);
+        assert_eq!(world.served, [(1, 1)], "the oldest");
     }
+}
+
+#[test]
+fn open_batches_keep_their_time_while_memory_is_on_its_way_back() {
+    let options = [
+        ("buffer.memory", "65536"),
+        ("batch.size", "16384"),
+        ("buffer.memory.allocation.strategy", "incremental"),
+        ("linger.ms", "1000"),
+        ("enable.idempotence", "false"),
+    ];
+    let mut world = World::ready(&[1, 1], &options);
+    world.holding = true;
+    world.append(0, "waits for more").unwrap();
+    let large = "x".repeat(16_000);
+    for _ in 0..3 {
+        world.append(1, &large).unwrap();
+    }
+    world.settle();
+    let Err(AppendError::Full(place)) = world.append(1, &large) else { panic!("there is memory") };
+    world.advance(10);
+    assert_eq!(world.unanswered(), 3, "what is in flight is enough");
+    world.advance(15);
+    assert_eq!(world.unanswered(), 4, "nothing has ended for 20 ms");
+    drop(place);
 }
 
 #[test]

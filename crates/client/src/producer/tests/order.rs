@@ -280,3 +280,19 @@ fn a_duplicate_is_a_success() {
     let offsets: Vec<i64> = world.take_done().into_iter().map(|(_, ack)| ack.unwrap().base_offset).collect();
     assert_eq!(offsets, [-1, 1], "the broker does not say where the first one lies");
 }
+
+#[test]
+fn ends_are_told_in_order_also_when_all_that_is_left_fails() {
+    let mut world = World::ready(&[1], &[]);
+    send_all(&mut world, 0..1);
+    world.holding = true;
+    send_all(&mut world, 1..4);
+    let late = Fault::AppendThenSay(ErrorCode::NOT_ENOUGH_REPLICAS_AFTER_APPEND);
+    world.faults = [late, late].into();
+    world.holding = false;
+    world.settle();
+    world.command(ProducerCommand::Close { op: 1, timeout_ms: 0 });
+    let done = world.take_done();
+    assert_eq!(done.iter().map(|(_, result)| result.is_ok()).collect::<Vec<_>>(), [true, false, false, true]);
+    assert!(done.is_sorted_by_key(|(batch, _)| *batch), "{done:?}");
+}

@@ -183,6 +183,31 @@ fn a_member_that_lost_its_partitions_can_only_abort() {
 }
 
 #[test]
+fn what_the_coordinator_leaves_out_of_its_answer_is_not_taken_for_done() {
+    for implicit in [false, true] {
+        let mut world = ready(implicit);
+        ask(&mut world, begin).unwrap();
+        // Without the implicit way the group is added first.
+        let before = if implicit { 1 } else { 2 };
+        world.coordinator.mishaps.extend([Mishap::None; 2].into_iter().take(before));
+        world.coordinator.mishaps.push_back(Mishap::LeaveOut);
+        let error = ask(&mut world, offsets(7)).unwrap_err();
+        assert_eq!(error.code(), Some(ErrorCode::TRANSACTION_ABORTABLE));
+        assert!(error.to_string().contains("left partition 0 of topic 'in' out"), "{error}");
+        ask(&mut world, abort).unwrap();
+        assert!(world.coordinator.offsets.is_empty());
+    }
+    let mut world = ready(false);
+    ask(&mut world, begin).unwrap();
+    world.coordinator.mishaps.push_back(Mishap::LeaveOut);
+    world.append(0, "x").unwrap();
+    let error = ask(&mut world, commit).unwrap_err();
+    assert!(error.to_string().contains("left partition 0 of topic"), "{error}");
+    ask(&mut world, abort).unwrap();
+    assert!(world.logs[0].values.is_empty());
+}
+
+#[test]
 fn a_failed_record_fails_the_commit_and_an_abort_mends_it() {
     for implicit in [false, true] {
         let mut world = ready(implicit);

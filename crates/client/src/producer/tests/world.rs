@@ -6,7 +6,6 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
-use headrace_pool::{Lease, Waiting};
 use headrace_wire::compression::decompress;
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::frame::{decode_request_header, encode_response};
@@ -29,8 +28,8 @@ use crate::engine::{Action, ConnId, Engine};
 use crate::error::Error;
 use crate::options::ProducerConfig;
 use crate::producer::{
-    Accumulator, AppendError, Appended, Appender, BatchAck, BatchId, ProducerCommand, ProducerEngine,
-    ProducerEvent, RecordRef,
+    Accumulator, AppendError, Appended, Appender, BatchAck, BatchId, Grant, Place, ProducerCommand,
+    ProducerEngine, ProducerEvent, RecordRef,
 };
 
 pub(super) const TOPIC: &str = "t";
@@ -111,7 +110,13 @@ pub(super) struct World {
 }
 
 pub(super) fn config(options: &[(&str, &str)]) -> ProducerConfig {
-    let all = [("bootstrap.servers", "boot:9092"), ("linger.ms", "5"), ("retry.backoff.ms", "20")];
+    let all = [
+        ("bootstrap.servers", "boot:9092"),
+        ("linger.ms", "5"),
+        ("retry.backoff.ms", "20"),
+        // The tests of memory are about all of it, but for those of shares.
+        ("buffer.memory.broker.share", "1"),
+    ];
     let merged: BTreeMap<&str, &str> = all.iter().chain(options).copied().collect();
     let pairs = merged.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned()));
     ProducerConfig::from_pairs(pairs).unwrap()
@@ -164,13 +169,23 @@ impl World {
     // ---- callers ----
 
     pub(super) fn append(&mut self, partition: i32, value: &str) -> Result<Appended, AppendError> {
+        self.append_with(partition, value, None)
+    }
+
+    /// As [`Self::append`], with what a wait has brought.
+    pub(super) fn append_with(
+        &mut self,
+        partition: i32,
+        value: &str,
+        grant: Option<Grant>,
+    ) -> Result<Appended, AppendError> {
         let record = RecordRef {
             topic: TOPIC,
             partition: Some(partition),
             value: Some(value.as_bytes()),
             ..Default::default()
         };
-        let appended = self.appender.append_record(self.now, &record, None, |_, _| ());
+        let appended = self.appender.append_record(self.now, &record, grant, |_, _| ());
         self.settle();
         appended
     }
@@ -205,6 +220,7 @@ impl World {
             }
             idle &= !self.serve_one();
             if idle && !*self.woken.lock().unwrap() {
+                self.accumulator(Accumulator::check_shares);
                 return;
             }
         }
@@ -317,7 +333,17 @@ impl World {
                 self.answer::<ApiVersionsRequest>(conn, version, id, &response);
             }
             ApiKey::Metadata => {
-                let response = self.metadata();
+                let request = MetadataRequest::decode(version, &mut reader).unwrap();
+                let mut response = self.metadata();
+                // Of any other topic nobody knows.
+                let names = request.topics.into_iter().flatten().filter_map(|topic| topic.name);
+                response.topics.extend(names.filter(|name| name != TOPIC).map(|name| {
+                    MetadataResponseTopic {
+                        error_code: ErrorCode::UNKNOWN_TOPIC_OR_PARTITION.code(),
+                        name: Some(name),
+                        ..Default::default()
+                    }
+                }));
                 self.answer::<MetadataRequest>(conn, version, id, &response);
             }
             ApiKey::InitProducerId => {
@@ -484,7 +510,7 @@ impl World {
     }
 
     /// What a place in the pool's queue brings when all has happened that can happen now.
-    pub(super) fn wait(&mut self, mut place: Waiting) -> Option<Lease> {
+    pub(super) fn wait(&mut self, mut place: Place) -> Option<Grant> {
         self.settle();
         let now = Duration::from_millis(self.now.mono_ms);
         match place.poll(now, None, Waker::noop()) {
@@ -493,10 +519,19 @@ impl World {
         }
     }
 
+    /// Sends what is there; then nothing may be held.
+    pub(super) fn assert_empty_after_flush(&mut self) {
+        self.command(ProducerCommand::Flush { op: u64::MAX });
+        self.advance(10_000);
+        assert_eq!(self.is_done(u64::MAX), Some(Ok(())));
+        self.assert_empty();
+    }
+
     /// Nothing may be held when nothing is on its way.
     pub(super) fn assert_empty(&self) {
         self.accumulator(|accumulator| {
             assert_eq!(accumulator.batches_outstanding(), 0);
+            assert_eq!(accumulator.shares().held(), BTreeMap::new());
             assert_eq!(
                 accumulator.pool().available(),
                 accumulator.pool().config().buffer_bytes,

@@ -1,0 +1,124 @@
+"""Records for topics that do not exist (yet): nobody waits for them, and each is answered."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import headrace as hr
+from headrace.errors import ClosedError, KafkaError, KafkaTimeoutError, TransactionAbortedError, UsageError
+from tests.kafka.cluster import Cluster
+from tests.kafka.fixtures import CLUSTERS
+
+MAX_BLOCK_MS = 1500
+TIMEOUT = 30
+
+
+@pytest.fixture(params=CLUSTERS)
+def strict(request):
+    """A broker that makes no topic because somebody asks for it."""
+    if request.param == "apache":
+        own = request.getfixturevalue("own_apache_kafka")
+        yield Cluster("apache", own(auto_create_topics_enable="false").bootstrap_servers)
+        return
+    with hr.Broker.start(auto_create_topics_enable=False) as broker:
+        yield Cluster("embedded", broker.bootstrap_servers)
+
+
+def values(cluster, topic):
+    table = hr.read(cluster.bootstrap_servers, topic).read_all()
+    return table.sort_by([("partition", "ascending"), ("offset", "ascending")])["value"].to_pylist()
+
+
+def test_an_unknown_topic_fails_in_its_time_and_holds_up_no_other(strict, topic):
+    strict.create_topic(topic)
+    with hr.Producer(strict.bootstrap_servers, max_block_ms=MAX_BLOCK_MS) as producer:
+        lost, fine = [], []
+        for n in range(50):
+            lost.append(producer.send(f"{topic}-none", b"%d" % n))
+            fine.append(producer.send(topic, b"%d" % n))
+        assert [future.result(TIMEOUT).offset for future in fine] == list(range(50))
+        for future in lost:
+            error = future.exception(TIMEOUT)
+            assert isinstance(error, KafkaTimeoutError)
+            assert f"{topic}-none" in str(error)
+            assert "UNKNOWN_TOPIC_OR_PARTITION" in str(error), "what the broker said is told"
+        with pytest.raises(KafkaTimeoutError, match=f"{topic}-none"):
+            producer.flush(TIMEOUT)
+        metrics = producer.metrics()
+        assert metrics["buffer-available-bytes"] == metrics["buffer-total-bytes"]
+
+
+def test_a_topic_that_is_made_meanwhile_gets_its_records_in_order(strict, topic):
+    with hr.Producer(strict.bootstrap_servers) as producer:
+        sent = [producer.send(topic, b"%03d" % n, key=b"%d" % (n % 7)) for n in range(200)]
+        wrong = producer.send(topic, b"x", partition=3)
+        assert not any(future.done() for future in sent)
+        strict.create_topic(topic, 3)
+        sent += [producer.send(topic, b"%03d" % n, key=b"%d" % (n % 7)) for n in range(200, 250)]
+        assert {future.result(TIMEOUT).topic for future in sent} == {topic}
+        with pytest.raises(UsageError, match=f"{topic}.* has no partition 3: it has 3"):
+            wrong.result(TIMEOUT)
+        with pytest.raises(UsageError, match="has no partition 3"):
+            producer.flush()
+    got = values(strict, topic)
+    assert sorted(got) == [b"%03d" % n for n in range(250)]
+    for key in range(7):
+        of_key = [value for value in got if int(value) % 7 == key]
+        assert of_key == sorted(of_key)
+
+
+def test_a_flush_waits_for_a_topic(strict, topic):
+    with hr.Producer(strict.bootstrap_servers) as producer:
+        future = producer.send(topic, b"x")
+        with pytest.raises(KafkaTimeoutError, match="flushing"):
+            producer.flush(0.3)
+        strict.create_topic(topic)
+        producer.flush(TIMEOUT)
+        assert future.done()
+
+
+def test_closing_fails_what_waits_for_a_topic(strict, topic):
+    producer = hr.Producer(strict.bootstrap_servers)
+    future = producer.send(topic, b"x")
+    with pytest.raises(KafkaError):
+        producer.close(0.3)
+    assert isinstance(future.exception(TIMEOUT), KafkaError)
+    with pytest.raises(ClosedError):
+        producer.send(topic, b"y")
+
+
+def test_coroutines_do_not_wait_for_a_topic_either(strict, topic):
+    async def work():
+        async with hr.aio.Producer(strict.bootstrap_servers) as producer:
+            later = await producer.send(topic, b"x")
+            await asyncio.to_thread(strict.create_topic, topic)
+            assert (await later).offset == 0
+        async with hr.aio.Producer(strict.bootstrap_servers, max_block_ms=MAX_BLOCK_MS) as producer:
+            lost = await producer.send(f"{topic}-none", b"x")
+            assert (await (await producer.send(topic, b"y"))).offset == 1
+            with pytest.raises(KafkaTimeoutError, match=f"{topic}-none"):
+                await lost
+            with pytest.raises(KafkaTimeoutError, match=f"{topic}-none"):
+                await producer.flush()
+
+    asyncio.run(asyncio.wait_for(work(), TIMEOUT))
+
+
+@pytest.mark.kafka
+def test_records_of_a_transaction_wait_for_their_topic_and_go_with_it(own_apache_kafka, topic):
+    cluster = Cluster("apache", own_apache_kafka(auto_create_topics_enable="false").bootstrap_servers)
+    with hr.Producer(cluster.bootstrap_servers, transactional_id=topic) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        aborted = producer.send(topic, b"aborted")
+        producer.abort_transaction()
+        assert isinstance(aborted.exception(TIMEOUT), TransactionAbortedError)
+        producer.begin_transaction()
+        future = producer.send(topic, b"committed")
+        assert not future.done()
+        cluster.create_topic(topic)
+        producer.commit_transaction()
+        assert future.result(TIMEOUT).topic == topic
+    assert values(cluster, topic) == [b"committed"]
