@@ -27,8 +27,8 @@ help: ## explain the targets
 	@echo "headrace: Kafka for Arrow and PySpark. Targets:"; echo
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
 	@echo
-	@echo "Needed beforehand: Rust and Python 3.10+. For tests and benches also a JDK 17+ and Maven; the demo takes a"
-	@echo "Java from PyPI when the machine has none. What is missing is named before anything starts."
+	@echo "Needed beforehand: Rust and Python 3.10+. For tests and benches also openssl, a JDK 17+ and Maven; the demo"
+	@echo "takes a Java from PyPI when the machine has none. What is missing is named before anything starts."
 	@echo
 	@echo "  make demo ARGS='--speed 60'                       demo options, see make demo ARGS=--help"
 	@echo "  make demo ARGS='--bootstrap 127.0.0.1:9092'       the same against any Kafka"
@@ -44,7 +44,7 @@ test: need-test $(STAMPS)/test $(STAMPS)/native $(DEPS)/kafka.cp $(DEPS)/connect
 	@$(SPARK_ENV) $(KAFKA_ENV) scripts/test.sh
 
 .PHONY: check
-check: need-demo $(STAMPS)/test $(STAMPS)/native ## every lint and the quick tests; minutes, no Java
+check: need-check $(STAMPS)/test $(STAMPS)/native ## every lint and the quick tests; minutes, no Java
 	@scripts/check.sh
 
 .PHONY: bench
@@ -75,13 +75,15 @@ clean: ## remove what was built and fetched (.venv, .deps, target)
 
 # ── What the machine must have, said before anything is downloaded ───────────────────────────────────────────────
 
-.PHONY: need-python need-demo need-test
+.PHONY: need-python need-demo need-check need-test
 need-python:
 	@command -v $(PYTHON) >/dev/null || { echo "headrace needs Python 3.10 or newer as $(PYTHON): apt-get install python3 python3-venv, or make PYTHON=..." >&2; exit 1; }
 need-demo: need-python
 	@$(PYTHON) scripts/doctor.py rust cc venv
+need-check: need-python
+	@$(PYTHON) scripts/doctor.py rust cc venv openssl
 need-test: need-python
-	@$(PYTHON) scripts/doctor.py rust cc venv java maven
+	@$(PYTHON) scripts/doctor.py rust cc venv openssl java maven
 
 # ── Python ───────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -1,6 +1,6 @@
 """Says what is missing on this machine for a target of the Makefile, and how to get it.
 
-Usage: doctor.py NEED...   A need is rust, cc, venv, java or maven. Prints nothing when all is there.
+Usage: doctor.py NEED...   A need is rust, cc, venv, openssl, java or maven. Prints nothing when all is there.
 It runs before anything is installed, on whatever Python there is: the standard library only.
 """
 
@@ -64,6 +64,13 @@ def check_venv() -> "str | None":
     return None
 
 
+def check_openssl() -> "str | None":
+    """It makes the certificates of the tests."""
+    if output(["openssl", "version"]) is None:
+        return "openssl, the command (the tests make certificates with it): apt-get install openssl"
+    return None
+
+
 def java_version(java: str) -> "int | None":
     """Its major version."""
     found = version(output([java, "-version"]), r'version "(\d+)')
@@ -90,7 +97,14 @@ def check_maven() -> "str | None":
     return None
 
 
-CHECKS = {"rust": check_rust, "cc": check_cc, "venv": check_venv, "java": check_java, "maven": check_maven}
+CHECKS = {
+    "rust": check_rust,
+    "cc": check_cc,
+    "venv": check_venv,
+    "openssl": check_openssl,
+    "java": check_java,
+    "maven": check_maven,
+}
 
 
 def main() -> int:

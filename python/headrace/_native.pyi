@@ -19,11 +19,12 @@ __all__ = [
     "Read",
     "Results",
     "Taken",
+    "TokenReply",
     "Upload",
 ]
 
 _Partition: TypeAlias = tuple[str, int]
-_Options: TypeAlias = Sequence[tuple[str, str]]
+_Options: TypeAlias = Sequence[tuple[str, Any]]
 
 class _Recipient(Protocol):
     def set_result(self, result: Any, /) -> None: ...
@@ -188,3 +189,8 @@ class RangeReader:
     def __new__(cls, options: _Options) -> RangeReader: ...
     def read(self, ranges: Sequence[tuple[str, int, int, int]]) -> Batches: ...
     def close(self) -> None: ...
+
+@final
+class TokenReply:
+    def give(self, token: str, expires: float, extensions: Sequence[tuple[str, str]]) -> None: ...
+    def fail(self, why: str, exception: BaseException) -> None: ...

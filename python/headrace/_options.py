@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
-OptionValue: TypeAlias = "str | int | float | bool | Iterable[str] | None"
+OptionValue: TypeAlias = "str | int | float | bool | Iterable[str] | Callable[[str], tuple[Any, ...]] | None"
+Setting: TypeAlias = tuple[str, Any]
+"""Name and value as the native side takes them: all values are texts but that of `CALLBACK`."""
+
+CALLBACK: Final = "oauth_cb"
+"""The function that gives tokens: of all options the only one whose value is no text. Named as in confluent-kafka."""
 
 COMMON: Final = frozenset(
     {
@@ -31,11 +36,13 @@ COMMON: Final = frozenset(
         "ssl.ca.location",
         "ssl.certificate.location",
         "ssl.key.location",
+        "ssl.key.password",
         "ssl.endpoint.identification.algorithm",
         "sasl.mechanism",
         "sasl.username",
         "sasl.password",
         "sasl.oauthbearer.token",
+        "sasl.oauthbearer.config",
     }
 )
 """What every client takes (docs/options.md, "All clients")."""
@@ -45,13 +52,13 @@ def pairs(
     bootstrap_servers: str | Iterable[str] | None,
     config: Mapping[str, OptionValue] | None,
     options: Mapping[str, OptionValue],
-) -> list[tuple[str, str]]:
+) -> list[Setting]:
     """Joins the three ways to give options into ``(name, value)`` pairs with Kafka's dotted names.
 
     Raises:
         ConfigError: an option is given twice, or its value is of a type that no option has.
     """
-    merged: dict[str, str] = {}
+    merged: dict[str, Any] = {}
     given: list[tuple[str, OptionValue]] = []
     if bootstrap_servers is not None:
         given.append(("bootstrap.servers", bootstrap_servers))
@@ -60,17 +67,26 @@ def pairs(
     for name, value in given:
         if value is None:
             continue
-        key = name if "." in name else name.replace("_", ".")
+        key = name if "." in name or name == CALLBACK else name.replace("_", ".")
         if key in merged:
             message = f"option {key} is given twice"
             raise ConfigError(message)
-        merged[key] = text(name, value)
+        merged[key] = function(name, value) if key == CALLBACK else text(name, value)
     return list(merged.items())
 
 
-def common(settings: Iterable[tuple[str, str]]) -> dict[str, str]:
+def common(settings: Iterable[Setting]) -> dict[str, Any]:
     """Those of one client's options that another kind of client takes as well; names are Kafka's, with dots."""
-    return {name: value for name, value in settings if name in COMMON or name.startswith(("ssl.", "sasl."))}
+    shared = (*COMMON, CALLBACK)
+    return {name: value for name, value in settings if name in shared or name.startswith(("ssl.", "sasl."))}
+
+
+def function(name: str, value: OptionValue) -> Callable[..., Any]:
+    """An option's value that can be called."""
+    if callable(value):
+        return value
+    message = f"option {name} takes a function that gives a token and when it ends, not {type(value).__name__}"
+    raise ConfigError(message)
 
 
 def text(name: str, value: OptionValue) -> str:
@@ -84,7 +100,7 @@ def text(name: str, value: OptionValue) -> str:
     if isinstance(value, (list, tuple, set, frozenset)) and all(isinstance(item, str) for item in value):
         return ",".join(value)
     # What is not even a text may still hold the secret.
-    shown = "" if "password" in name or "token" in name else f": {value!r}"
+    shown = "" if any(word in name for word in ("password", "token", "oauth")) else f": {value!r}"
     message = (
         f"option {name} takes a string, a number, a boolean or a list of strings, not {type(value).__name__}{shown}"
     )

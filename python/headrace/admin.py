@@ -123,7 +123,7 @@ class Admin:
 
     Args:
         bootstrap_servers: ``"host:port"``, several with commas or as a list.
-        config: options by Kafka's names.
+        config: options by Kafka's names, and ``oauth_cb`` (docs/security.md).
         **options: the same as keywords.
     """
 

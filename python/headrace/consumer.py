@@ -38,7 +38,8 @@ class Consumer:
 
     Args:
         bootstrap_servers: ``"host:port"``, several with commas or as a list.
-        config: options by Kafka's names; docs/options.md lists them.
+        config: options by Kafka's names; docs/options.md lists them, and
+            docs/security.md has ``oauth_cb``, the only one that is a function.
         **options: the same as keywords with underscores.
 
     Raises:

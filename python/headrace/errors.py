@@ -7,7 +7,7 @@ What a broker says is a `BrokerError`; docs/errors.md lists all.
 from __future__ import annotations
 
 from headrace._error_table import *  # noqa: F403  (the table is this module's own, kept apart as it is generated)
-from headrace._error_table import BY_CODE, BrokerError
+from headrace._error_table import BY_CODE, BrokerError, SaslAuthenticationFailedError
 from headrace._errors import Abortable, Fatal, KafkaError, Retriable
 
 __all__ = [
@@ -41,7 +41,7 @@ class DisconnectedError(KafkaError, Retriable, ConnectionError):
 
 
 class TlsError(KafkaError):
-    """TLS could not be agreed on: a certificate that is not trusted, a peer that does not speak TLS."""
+    """TLS could not be agreed on: a certificate that is not trusted, only one of the two ends that speaks TLS."""
 
 
 class ProtocolError(KafkaError):
@@ -84,6 +84,7 @@ _KINDS: dict[str, type[KafkaError]] = {
     "Timeout": KafkaTimeoutError,
     "Disconnected": DisconnectedError,
     "Tls": TlsError,
+    "Login": SaslAuthenticationFailedError,
     "Protocol": ProtocolError,
     "Config": ConfigError,
     "Usage": UsageError,

@@ -37,7 +37,8 @@ class Producer:
 
     Args:
         bootstrap_servers: ``"host:port"``, several with commas or as a list.
-        config: options by Kafka's names (``{"linger.ms": 5}``); docs/options.md lists them.
+        config: options by Kafka's names (``{"linger.ms": 5}``); docs/options.md lists them, and
+            docs/security.md has ``oauth_cb``, the only one that is a function.
         **options: the same as keywords (``linger_ms=5``).
 
     Raises:

@@ -67,7 +67,7 @@ def read(
             partition, or a dict of partition and offset.
         end: the same; the record at ``end`` is not read. ``"latest"`` is the end of the log when the read begins.
         partitions: the partitions to read; by default all, or those named in ``start``.
-        config: consumer options by Kafka's names.
+        config: consumer options by Kafka's names, and ``oauth_cb`` (docs/security.md).
         **options: the same as keywords, such as ``include_headers=True``.
 
     Returns:

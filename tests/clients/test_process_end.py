@@ -29,11 +29,20 @@ def forever(call):
 
 """
 
+# The token is asked for before the broker is told of a login, so one without logins does.
+LOGIN = """
+def admin(token):
+    return hr.Admin(servers, security_protocol="SASL_PLAINTEXT", sasl_mechanism="OAUTHBEARER", oauth_cb=token)
+
+"""
+
 WORK = {
     "admin": "forever(hr.Admin(nobody).list_topics)",
     "read": "forever(lambda: hr.read(servers, 't', end=10).read_all())",
     "poll": "consumer = hr.Consumer(servers); consumer.assign([('t', 0)]); forever(lambda: consumer.poll(10))",
     "send": "producer = hr.Producer(nobody, max_block_ms=300); forever(lambda: producer.send('t', b'x'))",
+    "token": LOGIN + "token = lambda _: time.sleep(60); forever(admin(token).describe_cluster)",
+    "tokens": LOGIN + "token = lambda _: time.sleep(0.001) or ('', 0); forever(admin(token).describe_cluster)",
     "nothing": "consumer = hr.Consumer(servers, group_id='g'); consumer.subscribe(['t']); consumer.poll(2)",
 }
 

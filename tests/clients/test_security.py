@@ -15,11 +15,11 @@ import headrace as hr
 from headrace.errors import (
     ConfigError,
     KafkaError,
-    ProtocolError,
+    KafkaTimeoutError,
     SaslAuthenticationFailedError,
     TlsError,
 )
-from tests.kafka.secure import PASSWORD, USER, SecureKafka, unsigned_token
+from tests.kafka.secure import KEY_PASSWORD, PASSWORD, USER, SecureKafka, unsigned_token
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -81,7 +81,7 @@ class TestSasl:
         options = {**SASL, "sasl.mechanism": "SCRAM-SHA-256", "sasl.password": "wrong secret"}
         server = secure_kafka.server("SASL")
         began = time.monotonic()
-        with hr.Producer(server, options) as producer, pytest.raises(SaslAuthenticationFailedError):
+        with pytest.raises(SaslAuthenticationFailedError), hr.Producer(server, options) as producer:
             producer.send(topic, b"x").result(30)
         with hr.Consumer(server, options) as consumer:
             consumer.assign([(topic, 0)])
@@ -146,21 +146,56 @@ class TestTls:
             assert isinstance(error, TlsError)
             assert "ssl.certificate.location" in str(error)
 
+    def test_an_encrypted_key_opens_with_its_password(self, secure_kafka: SecureKafka, certificates: Path) -> None:
+        files = identity(certificates, "client")
+        password = {"ssl.key.password": KEY_PASSWORD}
+        for own in (
+            {**files, "ssl.key.location": str(certificates / "client.encrypted.key")},
+            {"ssl.certificate.location": str(certificates / "client.encrypted.pem")},
+            files,  # an open key needs no password, and one is no harm
+        ):
+            with hr.Admin(secure_kafka.server("MUTUAL"), {**tls(certificates), **own, **password}) as admin:
+                assert admin.describe_cluster().nodes
+
     def test_an_authority_that_is_not_trusted(self, secure_kafka: SecureKafka, certificates: Path) -> None:
         options = {"security.protocol": "SSL", "ssl.ca.location": str(certificates / "other-ca.crt")}
         error = refusal(secure_kafka.server("TLS"), options)
         assert isinstance(error, TlsError)
         assert "not trusted" in str(error)
 
-    def test_no_tls_where_it_is_needed(self, secure_kafka: SecureKafka) -> None:
-        error = refusal(secure_kafka.server("TLS"), {})
-        assert isinstance(error, ProtocolError)
-        assert "TLS" in str(error)
+    @pytest.mark.parametrize("options", [{}, {**SASL, "sasl.mechanism": "PLAIN"}])
+    def test_no_tls_where_it_is_needed(self, secure_kafka: SecureKafka, options: dict[str, str]) -> None:
+        server = secure_kafka.server("BOTH" if options else "TLS")
+        error = refusal(server, options)
+        assert isinstance(error, TlsError)
+        assert "expects TLS" in str(error)
+        assert "security.protocol" in str(error)
+        assert server in str(error)
 
-    def test_tls_where_there_is_none(self, secure_kafka: SecureKafka, certificates: Path) -> None:
-        options = {**tls(certificates), "default.api.timeout.ms": "2000"}
-        error = refusal(secure_kafka.bootstrap_servers, options)
-        assert "does the listener expect TLS?" in str(error)
+    @pytest.mark.parametrize("listener", ["PLAINTEXT", "SASL"])
+    def test_tls_where_there_is_none(self, secure_kafka: SecureKafka, certificates: Path, listener: str) -> None:
+        plain = listener == "PLAINTEXT"
+        server = secure_kafka.bootstrap_servers if plain else secure_kafka.server(listener)
+        error = refusal(server, tls(certificates))
+        assert isinstance(error, TlsError)
+        assert "without TLS" in str(error)
+        assert "security.protocol" in str(error)
+        assert server in str(error)
+
+
+@pytest.mark.kafka
+@pytest.mark.slow
+def test_a_broker_that_restarts_is_waited_for(certificates: Path, topic: str) -> None:
+    with SecureKafka(certificates) as kafka:
+        server, options = kafka.server("BOTH"), {**SASL, **tls(certificates, "SASL_SSL"), "sasl.mechanism": "PLAIN"}
+        with hr.Admin(server, options) as admin:
+            admin.create_topics([hr.NewTopic(topic, 1)])
+        with hr.Producer(server, options) as producer:
+            producer.send(topic, b"0").result(30)
+            kafka.kill()
+            later = [producer.send(topic, b"%d" % number) for number in range(1, 100)]
+            kafka.restart()
+            assert [future.result(60).offset for future in later] == list(range(1, 100))
 
 
 @contextlib.contextmanager
@@ -186,7 +221,37 @@ def tls_server(certificates: Path, name: str) -> Iterator[int]:
         thread.join(5)
 
 
+@contextlib.contextmanager
+def hanging_up() -> Iterator[tuple[int, list[bytes]]]:
+    """Takes the first bytes of a connection and hangs up, as a broker does that starts; its port, and those bytes."""
+    heard: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            while True:
+                try:
+                    accepted, _ = listener.accept()
+                except OSError:
+                    return
+                with accepted:
+                    heard.append(accepted.recv(4))
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield listener.getsockname()[1], heard
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join(5)
+
+
 class TestCertificates:
+    def test_a_peer_that_only_hangs_up_is_tried_again(self, certificates: Path) -> None:
+        options = {**tls(certificates), "default.api.timeout.ms": "1500"}
+        with hanging_up() as (port, heard):
+            error = refusal(f"localhost:{port}", options)
+        assert isinstance(error, KafkaTimeoutError)
+        assert "does the listener expect TLS?" in str(error)
+        assert sum(first.startswith(b"\x16\x03") for first in heard) > 2, "it may be a broker that starts"
+
     @pytest.mark.parametrize(
         ("name", "said"), [("expired", "expired"), ("elsewhere", "not for 'localhost'"), ("stranger", "not trusted")]
     )
@@ -213,6 +278,9 @@ class TestCertificates:
     def test_files_that_are_no_good_are_named(self, certificates: Path, tmp_path: Path) -> None:
         empty = tmp_path / "empty.pem"
         empty.touch()
+        damaged = tmp_path / "damaged.key"
+        damaged.write_text((certificates / "client.encrypted.key").read_text(encoding="utf-8").replace("M", "A", 1))
+        crt = {"ssl.certificate.location": str(certificates / "client.crt")}
         mismatch = {**identity(certificates, "client"), "ssl.key.location": str(certificates / "broker.key")}
         for options, option in (
             ({"ssl.ca.location": str(tmp_path / "gone")}, "ssl.ca.location"),
@@ -220,9 +288,23 @@ class TestCertificates:
             ({"ssl.certificate.location": str(empty)}, "ssl.certificate.location"),
             ({"ssl.certificate.location": str(certificates / "client.crt")}, "ssl.certificate.location"),
             (mismatch, "ssl.key.location"),
+            ({**crt, "ssl.key.location": str(certificates / "client.old.key")}, "openssl pkcs8 -topk8"),
+            ({**crt, "ssl.key.location": str(certificates / "client.encrypted.key")}, "ssl.key.password"),
+            ({**crt, "ssl.key.location": str(damaged), "ssl.key.password": KEY_PASSWORD}, "damaged"),
         ):
             with pytest.raises(ConfigError, match=option):
                 hr.Admin("localhost:1", {**tls(certificates), **options})
+
+    def test_a_wrong_password_of_a_key_is_named(self, certificates: Path) -> None:
+        for wrong in ("wrong secret", KEY_PASSWORD.upper()):
+            options = {
+                **tls(certificates),
+                "ssl.certificate.location": str(certificates / "client.encrypted.pem"),
+                "ssl.key.password": wrong,
+            }
+            with pytest.raises(ConfigError, match=r"ssl\.key\.password.*does not open the key") as caught:
+                hr.Admin("localhost:1", options)
+            assert wrong not in str(caught.value)
 
 
 class TestOptions:

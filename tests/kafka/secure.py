@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 USER = "alice"
 PASSWORD = "alice-secret:1"  # noqa: S105
-LISTENERS = {"SASL": "SASL_PLAINTEXT", "TLS": "SSL", "BOTH": "SASL_SSL", "MUTUAL": "SSL"}
+LISTENERS = {"SASL": "SASL_PLAINTEXT", "TLS": "SSL", "BOTH": "SASL_SSL", "MUTUAL": "SSL", "BRIEF": "SASL_PLAINTEXT"}
+SESSION_MS = 2_000
+"""How long a login lasts on the listener BRIEF."""
+KEY_PASSWORD = "key-secret:2"  # noqa: S105
 
 SETTINGS = """
 listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller},{extra}
@@ -38,6 +41,10 @@ org.apache.kafka.common.security.scram.ScramLoginModule required;
 listener.name.{name}.oauthbearer.sasl.jaas.config=\
 org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required;
 """
+SESSIONS = "".join(
+    f"listener.name.brief.{mechanism}.connections.max.reauth.ms={SESSION_MS}\n"
+    for mechanism in ("plain", "scram-sha-256", "scram-sha-512", "oauthbearer")
+)
 
 
 class SecureKafka(ApacheKafka):
@@ -62,7 +69,8 @@ class SecureKafka(ApacheKafka):
             map=",".join(f"{name}:{protocol}" for name, protocol in LISTENERS.items()),
             certificates=self.certificates,
         )
-        return settings + "".join(LOGINS.format(name=name, user=USER, password=PASSWORD) for name in ("sasl", "both"))
+        logins = [LOGINS.format(name=name, user=USER, password=PASSWORD) for name in ("sasl", "both", "brief")]
+        return "".join([settings, *logins, SESSIONS])
 
     def format_arguments(self) -> list[str]:
         arguments = []
@@ -79,7 +87,10 @@ def unsigned_token(seconds: float = 600, user: str = USER) -> str:
 
 
 def make_certificates(folder: Path) -> Path:
-    """Writes a CA, a certificate for the broker (localhost and 127.0.0.1) and one for a client, all as PEM files."""
+    """Writes a CA, a certificate for the broker (localhost and 127.0.0.1) and one for a client, all as PEM files.
+
+    The client's key is there once more encrypted, in the way of today and in an old one.
+    """
     folder.mkdir(parents=True, exist_ok=True)
 
     def openssl(*arguments: str) -> None:
@@ -109,5 +120,13 @@ def make_certificates(folder: Path) -> Path:
         (folder / f"{name}.pem").write_bytes(
             (folder / f"{name}.key").read_bytes() + (folder / f"{name}.crt").read_bytes()
         )
+    openssl(
+        *("pkcs8", "-topk8", "-in", "client.key", "-v2", "aes-256-cbc", "-v2prf", "hmacWithSHA256"),
+        *("-passout", f"pass:{KEY_PASSWORD}", "-out", "client.encrypted.key"),
+    )
+    (folder / "client.encrypted.pem").write_bytes(
+        (folder / "client.crt").read_bytes() + (folder / "client.encrypted.key").read_bytes()
+    )
+    openssl("ec", "-in", "client.key", "-aes128", "-passout", f"pass:{KEY_PASSWORD}", "-out", "client.old.key")
     time.sleep(1.1)  # a certificate of no days has expired from the next second on
     return folder

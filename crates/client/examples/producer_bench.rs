@@ -117,6 +117,10 @@ impl Bench {
                 self.requests.push_back((conn, Bytes::from(buffer.split_off(4))));
                 buffer.clear();
             }
+            Action::Token { conn } => {
+                let now = self.now();
+                self.engine.handle_token(now, conn);
+            }
             Action::Close { .. } => {}
         }
     }

@@ -1,7 +1,9 @@
 //! One connection as a state machine: connecting, asking for versions, authenticating, ready. Frames in, answers out.
 //!
 //! A broker answers one connection's requests in order, so an answer always belongs to the oldest request in flight,
-//! and its correlation id must say so.
+//! and its correlation id must say so. A login that renews the session (KIP-368) goes into the stream behind them.
+
+mod login;
 
 use std::collections::VecDeque;
 
@@ -9,16 +11,16 @@ use bytes::{Buf, Bytes, BytesMut};
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::frame::{encode_request, response_header_is_flexible};
 use headrace_wire::messages::{
-    ApiKey, ApiVersionsRequest, ApiVersionsResponse, Message, Request, SaslAuthenticateRequest,
-    SaslAuthenticateResponse, SaslHandshakeRequest, SaslHandshakeResponse, VersionRange,
+    ApiKey, ApiVersionsRequest, ApiVersionsResponse, Message, Request, VersionRange,
 };
 use headrace_wire::primitive::{Encoded, Reader};
 use headrace_wire::time::Now;
 
+use self::login::{Login, Waiting};
 use crate::core::{CallId, Expect, StreamSink};
 use crate::engine::{ConnId, Consumed};
 use crate::error::{Error, Result};
-use crate::sasl::{Exchange, clip};
+use crate::sasl::Exchange;
 
 /// The largest answer to the first request. Larger means that the peer does not speak Kafka's protocol.
 pub(crate) const HANDSHAKE_BYTES_MAX: usize = 1 << 20;
@@ -32,8 +34,6 @@ const HEADER_TAGS_BYTES_MAX: usize = 4096;
 const RESERVE_BYTES_MAX: usize = 1 << 20;
 /// Size prefix and correlation id.
 const HEAD_BYTES: usize = 8;
-/// Version 0 would go on with tokens that have no frames of Kafka's around them.
-const HANDSHAKE_VERSIONS: VersionRange = VersionRange { min: 1, max: 1 };
 
 /// The versions a broker speaks.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -99,20 +99,13 @@ enum State {
     Connecting,
     /// ApiVersions is asked in this version and with this correlation id.
     AskingVersions { version: i16, correlation: i32 },
-    /// A request of the login waits for its answer.
+    /// The login waits for its token, and calls with it. Those in flight still get their answers.
+    AwaitingToken(Box<Waiting>),
+    /// A request of the login waits for its answer. When it renews a session, the answers to the calls that were written
+    /// before come first, and no call is written.
     Authenticating(Box<Login>),
     /// Calls may be sent.
     Ready(BrokerVersions),
-}
-
-/// How far the authentication is.
-struct Login {
-    exchange: Exchange,
-    versions: BrokerVersions,
-    /// What was asked last: `SaslHandshake`, then `SaslAuthenticate`.
-    key: ApiKey,
-    version: i16,
-    correlation: i32,
 }
 
 enum Receiving {
@@ -132,6 +125,8 @@ pub(crate) enum Received<T> {
     Ready,
     /// The way to that goes on with this request.
     Write(Encoded),
+    /// The way to that goes on with a token.
+    NeedsToken,
     /// A call has its answer. The body is empty for a streamed one.
     Answer(InFlight<T>, Bytes),
 }
@@ -145,6 +140,14 @@ pub(crate) struct Connection<T> {
     state: State,
     /// What is to be said once the versions are known; `None` without SASL.
     login: Option<Exchange>,
+    /// When to log in again, in `Now::mono_ms`; `None` for a session without an end.
+    renew_at: Option<u64>,
+    /// When the broker takes no more calls without that; without meaning where `renew_at` is `None`.
+    session_end: u64,
+    /// The login that renews the session, while it waits for its token; calls go on meanwhile.
+    renewal: Option<Exchange>,
+    /// Of a session's life, as much goes by before it is renewed, percent.
+    pub(crate) session_percent: u64,
     /// Whether any call has had its answer.
     answered: bool,
     receiving: Receiving,
@@ -171,6 +174,10 @@ impl<T> Connection<T> {
             node: node.unwrap_or(-1),
             state: State::Connecting,
             login,
+            renew_at: None,
+            session_end: u64::MAX,
+            renewal: None,
+            session_percent: 100,
             answered: false,
             receiving: Receiving::Head,
             in_flight: VecDeque::new(),
@@ -198,6 +205,7 @@ impl<T> Connection<T> {
             State::AskingVersions { .. } => {
                 "the connection ended before ApiVersions was answered (does the listener expect TLS or SASL?)"
             }
+            State::AwaitingToken(_) => "the login waits for a token (oauth_cb)",
             State::Authenticating(_) => "the connection ended before the authentication was answered",
             State::Ready(_) if !self.answered && !self.in_flight.is_empty() => {
                 "the connection was lost before its first request was answered (does the listener expect SASL?)"
@@ -303,8 +311,8 @@ impl<T> Connection<T> {
         let size = i32::from_be_bytes(size);
         let (awaited, limit, streamed) = match (&self.state, self.in_flight.front()) {
             (State::AskingVersions { correlation, .. }, _) => (*correlation, HANDSHAKE_BYTES_MAX, false),
-            (State::Authenticating(login), _) => (login.correlation, HANDSHAKE_BYTES_MAX, false),
-            (State::Ready(_), Some(call)) => {
+            (State::Authenticating(login), None) => (login.correlation(), HANDSHAKE_BYTES_MAX, false),
+            (State::Ready(_) | State::Authenticating(_) | State::AwaitingToken(_), Some(call)) => {
                 let streamed = call.expect == Expect::Stream;
                 (call.correlation, if streamed { STREAM_BYTES_MAX } else { RESPONSE_BYTES_MAX }, streamed)
             }
@@ -351,7 +359,7 @@ impl<T> Connection<T> {
         if let State::AskingVersions { version, .. } = self.state {
             return self.take_versions(version, body, client_id, out);
         }
-        if matches!(self.state, State::Authenticating(_)) {
+        if matches!(self.state, State::Authenticating(_)) && self.in_flight.is_empty() {
             return self.take_login(body, client_id, out);
         }
         // The call leaves the queue last: an error before that ends it with its connection.
@@ -444,82 +452,14 @@ impl<T> Connection<T> {
             out.push(Received::Ready);
             return Ok(());
         };
-        let request = SaslHandshakeRequest { mechanism: exchange.mechanism().to_owned() };
-        let login = Login { exchange, versions, key: ApiKey::SaslHandshake, version: 0, correlation: 0 };
-        let data = self.ask_login(Box::new(login), HANDSHAKE_VERSIONS, &request, client_id)?;
+        if exchange.needs_token() {
+            self.state = State::AwaitingToken(Box::new(Waiting { exchange, versions }));
+            out.push(Received::NeedsToken);
+            return Ok(());
+        }
+        let data = self.shake_hands(exchange, versions, client_id)?;
         out.push(Received::Write(data));
         Ok(())
-    }
-
-    fn ask_login<R: Request>(
-        &mut self,
-        mut login: Box<Login>,
-        ours: VersionRange,
-        request: &R,
-        client_id: &str,
-    ) -> Result<Encoded> {
-        let name = R::KEY.name();
-        let theirs = login.versions.get(R::KEY.code());
-        let Some(version) = theirs.and_then(|theirs| ours.newest_common(theirs)) else {
-            return Err(self.unsupported(format!("speaks no version of {name} that headrace knows")));
-        };
-        (login.key, login.version, login.correlation) = (R::KEY, version, self.next_correlation());
-        let data = encode_request(version, login.correlation, Some(client_id), request)
-            .map_err(|e| Error::Usage(format!("{name} cannot be encoded: {e}")))?;
-        self.state = State::Authenticating(login);
-        Ok(data)
-    }
-
-    /// An answer of the login. The state is left only when it is an error or the end.
-    fn take_login(&mut self, mut body: Bytes, client_id: &str, out: &mut Vec<Received<T>>) -> Result<()> {
-        let State::Authenticating(mut login) = std::mem::replace(&mut self.state, State::Connecting) else {
-            return Ok(());
-        };
-        self.skip_header(login.key, login.version, &mut body)?;
-        let mut reader = Reader::new(body);
-        let key = login.key;
-        let broken = |e| self.protocol(format!("sent a broken {} response: {e}", key.name()));
-        let say = if key == ApiKey::SaslHandshake {
-            let answer = SaslHandshakeResponse::decode(login.version, &mut reader).map_err(broken)?;
-            let code = ErrorCode::new(answer.error_code);
-            if code != ErrorCode::NONE {
-                return Err(self.no_mechanism(code, login.exchange.mechanism(), &answer.mechanisms));
-            }
-            let first = login.exchange.first();
-            Some(first.map_err(|why| Error::Disconnected { peer: self.peer.clone(), why })?)
-        } else {
-            let answer = SaslAuthenticateResponse::decode(login.version, &mut reader).map_err(broken)?;
-            let code = ErrorCode::new(answer.error_code);
-            if code != ErrorCode::NONE {
-                return Err(self.refused(code, answer.error_message.as_deref(), &login.exchange));
-            }
-            login.exchange.next(&answer.auth_bytes).map_err(|why| self.protocol(why))?
-        };
-        let Some(auth_bytes) = say else {
-            self.state = State::Ready(login.versions);
-            out.push(Received::Ready);
-            return Ok(());
-        };
-        let request = SaslAuthenticateRequest { auth_bytes: auth_bytes.into() };
-        let data = self.ask_login(login, SaslAuthenticateRequest::VERSIONS, &request, client_id)?;
-        out.push(Received::Write(data));
-        Ok(())
-    }
-
-    /// The broker does not take the mechanism. It says what it takes, but on a listener without SASL.
-    fn no_mechanism(&self, code: ErrorCode, mechanism: &str, offered: &[String]) -> Error {
-        let why = if code == ErrorCode::UNSUPPORTED_SASL_MECHANISM {
-            let offered = clip(&offered.join(", "));
-            format!("{} offers {offered}, and sasl.mechanism is {mechanism}", self.peer)
-        } else {
-            format!("{} refuses SASL (is security.protocol without SASL right for this listener?)", self.peer)
-        };
-        Error::broker(code, why)
-    }
-
-    fn refused(&self, code: ErrorCode, message: Option<&str>, exchange: &Exchange) -> Error {
-        let words: Vec<String> = message.into_iter().chain(exchange.refused()).map(clip).collect();
-        Error::broker(code, format!("{}, {}: {}", self.peer, exchange.mechanism(), words.join("; ")))
     }
 
     /// Kafka 2.8 is the oldest peer: flexible Fetch (12) came just before it.
@@ -553,7 +493,11 @@ impl<T> Connection<T> {
 
     fn not_kafka(&self, got: &[u8]) -> Error {
         let guess = match got {
-            [0x15, 0x03, ..] => "a TLS alert: the listener expects TLS".to_owned(),
+            [0x15, 0x03, ..] => {
+                let why = "the listener expects TLS (it answers with a TLS alert), and security.protocol is one \
+                           without: SSL and SASL_SSL have it";
+                return Error::Tls { peer: self.peer.clone(), why: why.to_owned() };
+            }
             [0x16, 0x03, ..] => "a TLS handshake".to_owned(),
             [b'H', b'T', b'T', b'P', ..] => "an HTTP answer".to_owned(),
             _ => {

@@ -35,6 +35,12 @@ pub enum Action {
         /// One whole request with its size prefix.
         data: Encoded,
     },
+    /// See to it that the token source of the options holds a good token; answered by [`Engine::handle_token`]. Others'
+    /// bytes must not wait for it: whoever gives tokens may take long.
+    Token {
+        /// Whose login needs it.
+        conn: ConnId,
+    },
     /// Close at once, dropping what is unsent. No [`Engine::handle_closed`] follows.
     Close {
         /// Which one.
@@ -64,6 +70,8 @@ pub trait Engine {
     fn handle_rejected(&mut self, now: Now, conn: ConnId, reason: String) {
         self.handle_closed(now, conn, reason);
     }
+    /// The token source has been renewed as far as that was needed and possible; what went wrong stands in it.
+    fn handle_token(&mut self, now: Now, conn: ConnId);
     /// Bytes that have arrived and were not taken before. Says how many were taken, and how many it takes to go on.
     fn handle_bytes(&mut self, now: Now, conn: ConnId, bytes: &[u8]) -> Consumed;
     /// The time of [`poll_timeout`](Self::poll_timeout) has come.

@@ -1,6 +1,8 @@
 //! What can go wrong, kinds kept apart: the broker said no, time ran out, the peer misbehaved, the caller misused us.
 
+use std::any::Any;
 use std::fmt;
+use std::sync::Arc;
 
 use headrace_wire::errors::ErrorCode;
 
@@ -44,6 +46,37 @@ impl fmt::Display for Place {
     }
 }
 
+/// What is behind an error, for whoever knows its type, such as an exception of the caller's language.
+#[derive(Clone)]
+pub struct Cause(Arc<dyn Any + Send + Sync>);
+
+impl Cause {
+    /// Keeps it.
+    pub fn new(what: impl Any + Send + Sync) -> Self {
+        Self(Arc::new(what))
+    }
+
+    /// What was kept, if it is of this type.
+    #[must_use]
+    pub fn get<T: Any>(&self) -> Option<&T> {
+        self.0.downcast_ref()
+    }
+}
+
+impl fmt::Debug for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Cause(..)")
+    }
+}
+
+impl PartialEq for Cause {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Cause {}
+
 /// Everything that a client call can fail with. Messages are whole sentences that name topic, partition or option.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -83,6 +116,16 @@ pub enum Error {
         peer: String,
         /// What was wrong.
         why: String,
+    },
+    /// There is nothing to log in with: the function that gives tokens has never given one.
+    #[error("{peer}: cannot log in: {why}")]
+    Login {
+        /// Host, port and node of the peer.
+        peer: String,
+        /// What was wrong.
+        why: String,
+        /// What the function failed with.
+        cause: Option<Cause>,
     },
     /// A peer sent what Kafka's protocol does not allow.
     #[error("{peer} {why}")]
@@ -210,6 +253,7 @@ impl Error {
             Self::Timeout { .. } => "REQUEST_TIMED_OUT",
             Self::Disconnected { .. } => "NETWORK_EXCEPTION",
             Self::Tls { .. } => "TLS_FAILED",
+            Self::Login { .. } => ErrorCode::SASL_AUTHENTICATION_FAILED.name(),
             Self::Protocol { .. } => "PROTOCOL_ERROR",
             Self::Config { .. } => "INVALID_CONFIG",
             Self::Usage(_) => "ILLEGAL_STATE",
@@ -279,6 +323,7 @@ mod tests {
             Error::broker(ErrorCode::TOPIC_AUTHORIZATION_FAILED, ""),
             Error::Protocol { peer: String::new(), why: String::new() },
             Error::Tls { peer: String::new(), why: String::new() },
+            Error::Login { peer: String::new(), why: String::new(), cause: Some(Cause::new(1u8)) },
             Error::Closed,
             Error::Forked,
             Error::Usage(String::new()),

@@ -1,5 +1,7 @@
 //! TLS beneath a client's connections: settings from PEM files, and a session for each socket.
 
+mod key;
+
 use std::io::{self, BufRead, IoSlice, Write};
 use std::path::Path;
 use std::sync::Arc;
@@ -11,7 +13,7 @@ use rustix::net::{SendAncillaryBuffer, SendFlags};
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{
     AlertDescription, CertificateError, ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStore,
     SignatureScheme,
@@ -25,17 +27,19 @@ pub(crate) struct Fault {
     pub(crate) why: String,
     /// Trying again would end alike.
     pub(crate) lasting: bool,
+    /// The peer hung up on the first bytes of a TLS handshake, without a byte of its own.
+    pub(crate) unanswered: bool,
 }
 
 impl Fault {
-    fn lasting(why: impl Into<String>) -> Self {
-        Self { why: why.into(), lasting: true }
+    pub(crate) fn lasting(why: impl Into<String>) -> Self {
+        Self { why: why.into(), lasting: true, unanswered: false }
     }
 }
 
 impl From<String> for Fault {
     fn from(why: String) -> Self {
-        Self { why, lasting: false }
+        Self { why, lasting: false, unanswered: false }
     }
 }
 
@@ -69,20 +73,10 @@ pub(crate) fn settings(options: &CommonConfig) -> Result<Option<Arc<ClientConfig
         return Ok(Some(Arc::new(builder.with_no_client_auth())));
     };
     let chain = certificates("ssl.certificate.location", certificate)?;
-    // A file often holds both.
-    let (option, path) = match &options.ssl_key_location {
-        Some(path) => ("ssl.key.location", path),
-        None => ("ssl.certificate.location", certificate),
-    };
-    let pem = read(option, path)?;
-    let key = PrivateKeyDer::from_pem_slice(&pem).map_err(|_| {
-        let encrypted = pem.windows(9).any(|w| w == b"ENCRYPTED");
-        let kind = if encrypted { "only an encrypted key, which is not supported" } else { "no private key" };
-        Error::config(option, format!("{path} has {kind} in PEM format"))
-    })?;
+    let (option, key) = key::private_key(options, certificate)?;
     let config = builder
         .with_client_auth_cert(chain, key)
-        .map_err(|e| Error::config(option, format!("{path} does not go with the certificate: {e}")))?;
+        .map_err(|e| Error::config(option, format!("the key does not go with the certificate: {e}")))?;
     Ok(Some(Arc::new(config)))
 }
 
@@ -170,6 +164,8 @@ impl ServerCertVerifier for AnyName {
 pub(crate) struct Session {
     tls: ClientConnection,
     host: String,
+    /// The peer has sent something.
+    heard: bool,
 }
 
 impl Session {
@@ -178,7 +174,7 @@ impl Session {
         let name = ServerName::try_from(host.to_owned())
             .map_err(|_| Fault::lasting(format!("'{host}' is no name that a certificate can be for")))?;
         let tls = ClientConnection::new(settings.clone(), name).map_err(|e| Fault::lasting(e.to_string()))?;
-        Ok(Self { tls, host: host.to_owned() })
+        Ok(Self { tls, host: host.to_owned(), heard: false })
     }
 
     pub(crate) fn is_handshaking(&self) -> bool {
@@ -238,17 +234,13 @@ impl Session {
         buffer: &mut Vec<u8>,
     ) -> Result<Option<usize>, Fault> {
         let read = match self.tls.read_tls(&mut socket) {
-            Ok(0) if self.tls.is_handshaking() => {
-                let why =
-                    "the peer closed the connection during the TLS handshake (does the listener expect TLS?)";
-                return Err(why.to_owned().into());
-            }
-            Ok(0) => return Err("the peer closed the connection".to_owned().into()),
+            Ok(0) => return Err(self.hung_up("the peer closed the connection")),
             Ok(read) => read,
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(None),
             Err(e) if e.kind() == io::ErrorKind::Interrupted => return Ok(Some(0)),
-            Err(e) => return Err(e.into()),
+            Err(e) => return Err(self.hung_up(&e.to_string())),
         };
+        self.heard = true;
         if let Err(error) = self.tls.process_new_packets() {
             // The alert that tells the peer why; whether it still arrives does not matter.
             let _ = self.flush(socket);
@@ -269,6 +261,14 @@ impl Session {
             }
             reader.consume(taken);
         }
+    }
+
+    fn hung_up(&self, why: &str) -> Fault {
+        if !self.tls.is_handshaking() {
+            return why.to_owned().into();
+        }
+        let why = format!("{why} during the TLS handshake (does the listener expect TLS?)");
+        Fault { unanswered: !self.heard, ..why.into() }
     }
 
     fn explain(&self, error: &rustls::Error) -> Fault {
@@ -295,7 +295,9 @@ impl Session {
                 "the broker refuses with the alert {alert:?} (ssl.certificate.location gives the client's certificate, \
                  if it asks for one)"
             )),
-            Tls::InvalidMessage(_) if self.tls.is_handshaking() => Fault::lasting("the peer does not speak TLS"),
+            Tls::InvalidMessage(_) if self.tls.is_handshaking() => Fault::lasting(
+                "the peer does not speak TLS, and security.protocol is one with it: PLAINTEXT and SASL_PLAINTEXT go without",
+            ),
             Tls::PeerIncompatible(_) => Fault::lasting(error.to_string()),
             _ => error.to_string().into(),
         }

@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 
 use crate::consumer::{name, pair};
 use crate::errors;
+use crate::options::{Given, Options};
 use crate::wait::detached;
 
 type Tp = (String, i32);
@@ -32,8 +33,11 @@ pub(crate) struct Admin {
 #[pymethods]
 impl Admin {
     #[new]
-    fn start(py: Python<'_>, options: Vec<(String, String)>) -> PyResult<Self> {
-        let config = AdminConfig::from_pairs(options).map_err(|e| errors::to_py(py, &e))?;
+    fn start(py: Python<'_>, options: Given<'_>) -> PyResult<Self> {
+        let mut options = Options::of(options)?;
+        let pairs = std::mem::take(&mut options.pairs);
+        let mut config = AdminConfig::from_pairs(pairs).map_err(|e| errors::to_py(py, &e))?;
+        options.complete(py, &mut config.common)?;
         let client = py.detach(|| AdminClient::start(&config)).map_err(|e| errors::to_py(py, &e))?;
         Ok(Self { client })
     }

@@ -9,6 +9,7 @@ use headrace_net::client::{ConsumerClient, deadline_in};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyTuple};
 
+use crate::options::{Given, Options};
 use crate::wait::{detached, seconds};
 use crate::{arrow, errors};
 
@@ -90,8 +91,11 @@ pub(crate) struct Consumer {
 #[pymethods]
 impl Consumer {
     #[new]
-    fn start(py: Python<'_>, options: Vec<(String, String)>) -> PyResult<Self> {
-        let config = ConsumerConfig::from_pairs(options).map_err(|e| errors::to_py(py, &e))?;
+    fn start(py: Python<'_>, options: Given<'_>) -> PyResult<Self> {
+        let mut options = Options::of(options)?;
+        let pairs = std::mem::take(&mut options.pairs);
+        let mut config = ConsumerConfig::from_pairs(pairs).map_err(|e| errors::to_py(py, &e))?;
+        options.complete(py, &mut config.common)?;
         let client = py.detach(|| ConsumerClient::start(config)).map_err(|e| errors::to_py(py, &e))?;
         Ok(Self { client })
     }

@@ -5,6 +5,8 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use crate::options::exception_behind;
+
 /// The Python exception for a client error. The classes and their table live in `headrace/errors.py`.
 pub(crate) fn to_py(py: Python<'_>, error: &Error) -> PyErr {
     build(py, error).unwrap_or_else(|broken| {
@@ -38,6 +40,7 @@ fn build(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
         Error::Timeout { .. } => ("Timeout", None),
         Error::Disconnected { .. } => ("Disconnected", None),
         Error::Tls { .. } => ("Tls", None),
+        Error::Login { .. } => ("Login", None),
         Error::Protocol { .. } => ("Protocol", None),
         Error::Config { .. } => ("Config", None),
         Error::Usage(_) => ("Usage", None),
@@ -50,5 +53,9 @@ fn build(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
     let make = py.import("headrace.errors")?.getattr("from_native")?;
     let exception =
         make.call1((kind, code, error.kafka_name(), error.to_string(), error.retriable(), details))?;
-    Ok(PyErr::from_value(exception))
+    let built = PyErr::from_value(exception);
+    if let Some(behind) = exception_behind(error) {
+        built.set_cause(py, Some(PyErr::from_value(behind.bind(py).clone().into_any())));
+    }
+    Ok(built)
 }

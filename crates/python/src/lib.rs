@@ -10,6 +10,7 @@ mod arrow;
 mod broker;
 mod consumer;
 mod errors;
+mod options;
 mod producer;
 mod read;
 mod wait;
@@ -31,6 +32,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<read::Read>()?;
     module.add_class::<read::RangeReader>()?;
     module.add_class::<read::Batches>()?;
+    module.add_class::<options::TokenReply>()?;
     // Hooks run last in, first out: the package's own, which come later, still close their clients in peace.
     let stop_other_threads = wrap_pyfunction!(wait::stop_other_threads, module)?;
     module.py().import("atexit")?.call_method1("register", (stop_other_threads,))?;

@@ -21,6 +21,7 @@ use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyDict, PyMemoryView, PyTuple};
 
 use crate::consumer::name;
+use crate::options::{Given, Options};
 use crate::wait::{detached, seconds};
 use crate::{arrow, errors};
 
@@ -36,8 +37,11 @@ pub(crate) struct Producer {
 #[pymethods]
 impl Producer {
     #[new]
-    fn start(py: Python<'_>, options: Vec<(String, String)>) -> PyResult<Self> {
-        let config = ProducerConfig::from_pairs(options).map_err(|e| errors::to_py(py, &e))?;
+    fn start(py: Python<'_>, options: Given<'_>) -> PyResult<Self> {
+        let mut options = Options::of(options)?;
+        let pairs = std::mem::take(&mut options.pairs);
+        let mut config = ProducerConfig::from_pairs(pairs).map_err(|e| errors::to_py(py, &e))?;
+        options.complete(py, &mut config.common)?;
         let client =
             py.detach(|| ProducerClient::start(config, deliver)).map_err(|e| errors::to_py(py, &e))?;
         Ok(Self { client })

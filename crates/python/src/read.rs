@@ -15,6 +15,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
 
 use crate::consumer::Taken;
+use crate::options::{Given, Options};
 use crate::wait::detached;
 use crate::{arrow, errors};
 
@@ -28,8 +29,8 @@ pub(crate) struct RangeReader {
 #[pymethods]
 impl RangeReader {
     #[new]
-    fn start(py: Python<'_>, options: Vec<(String, String)>) -> PyResult<Self> {
-        let (client, patience) = consumer(py, options)?;
+    fn start(py: Python<'_>, options: Given<'_>) -> PyResult<Self> {
+        let (client, patience) = consumer(py, Options::of(options)?)?;
         Ok(Self { client: Arc::new(client), patience })
     }
 
@@ -94,14 +95,16 @@ impl Read {
     #[new]
     fn start(
         py: Python<'_>,
-        options: Vec<(String, String)>,
+        options: Given<'_>,
         topic: String,
         partitions: Option<Vec<i32>>,
         start: PyBound,
         end: PyBound,
     ) -> PyResult<Self> {
-        let admin =
-            AdminConfig::from_shared_pairs(options.iter().cloned()).map_err(|e| errors::to_py(py, &e))?;
+        let options = Options::of(options)?;
+        let mut admin = AdminConfig::from_shared_pairs(options.pairs.iter().cloned())
+            .map_err(|e| errors::to_py(py, &e))?;
+        options.complete(py, &mut admin.common)?;
         let (client, patience) = consumer(py, options)?;
         let ranges = detached(py, |check| {
             let admin = AdminClient::start(&admin)?;
@@ -169,13 +172,14 @@ impl RecordBatchReader for Stream {
     }
 }
 
-fn consumer(py: Python<'_>, options: Vec<(String, String)>) -> PyResult<(ConsumerClient, Duration)> {
-    let mut options = options;
+fn consumer(py: Python<'_>, mut options: Options) -> PyResult<(ConsumerClient, Duration)> {
     // A bounded read either gets its range or says why not: it never jumps elsewhere by itself.
-    if !options.iter().any(|(name, _)| name == "auto.offset.reset" || name == "auto_offset_reset") {
-        options.push(("auto.offset.reset".to_owned(), "none".to_owned()));
+    let mut pairs = std::mem::take(&mut options.pairs);
+    if !pairs.iter().any(|(name, _)| name == "auto.offset.reset" || name == "auto_offset_reset") {
+        pairs.push(("auto.offset.reset".to_owned(), "none".to_owned()));
     }
-    let config = ConsumerConfig::from_pairs(options).map_err(|e| errors::to_py(py, &e))?;
+    let mut config = ConsumerConfig::from_pairs(pairs).map_err(|e| errors::to_py(py, &e))?;
+    options.complete(py, &mut config.common)?;
     let patience = Duration::from_millis(config.common.default_api_timeout_ms);
     let client = py.detach(|| ConsumerClient::start(config)).map_err(|e| errors::to_py(py, &e))?;
     Ok((client, patience))

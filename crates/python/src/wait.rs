@@ -37,7 +37,7 @@ pub(crate) fn stop_other_threads(py: Python<'_>) {
 }
 
 /// Whether the interpreter ends, on another thread than this.
-fn is_ending() -> bool {
+pub(crate) fn is_ending() -> bool {
     ENDING.get().is_some_and(|thread| *thread != thread::current().id())
 }
 

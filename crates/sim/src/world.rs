@@ -356,6 +356,7 @@ impl World {
                     self.send(conn, Way::ToServer, bytes);
                 }
             }
+            Action::Token { conn } => self.producers[number].engine.handle_token(self.now, conn),
             Action::Close { conn } => {
                 let Some(key) = self.producers[number].conns.remove(&conn) else { return Ok(()) };
                 self.tell(|| format!("producer {number} closes connection {key}"));

@@ -459,6 +459,11 @@ impl Engine for AdminEngine {
         self.work(now);
     }
 
+    fn handle_token(&mut self, now: Now, conn: ConnId) {
+        self.core.handle_token(now, conn);
+        self.work(now);
+    }
+
     fn handle_bytes(&mut self, now: Now, conn: ConnId, bytes: &[u8]) -> Consumed {
         let consumed = self.core.handle_bytes(now, conn, bytes, &mut NoStream);
         self.work(now);

@@ -308,6 +308,11 @@ impl Engine for ConsumerEngine {
         self.drive(now);
     }
 
+    fn handle_token(&mut self, now: Now, conn: ConnId) {
+        self.core.handle_token(now, conn);
+        self.drive(now);
+    }
+
     fn handle_bytes(&mut self, now: Now, conn: ConnId, bytes: &[u8]) -> Consumed {
         let consumed = self.core.handle_bytes(now, conn, bytes, &mut self.fetcher);
         self.drive(now);

@@ -91,8 +91,12 @@ impl<T> Core<T> {
         let conn = ConnId(self.next_connection);
         self.next_connection += 1;
         let setup_ms = self.settings.setup.wait_ms(link.failures.saturating_add(1), &mut self.jitter);
-        let login = self.settings.credentials.as_ref().map(|c| c.begin(u64::from(conn.0)));
-        link.connection = Some(Connection::new(now, conn, link.name.clone(), key.node(), setup_ms, login));
+        let login = self.new_login();
+        let session_percent = if login.is_some() { self.session_percent() } else { 100 };
+        let Some(link) = self.links.get_mut(&key) else { return };
+        let mut connection = Connection::new(now, conn, link.name.clone(), key.node(), setup_ms, login);
+        connection.session_percent = session_percent;
+        link.connection = Some(connection);
         self.connections.insert(conn, key);
         self.actions.push_back(Action::Connect { conn, host: link.host.clone(), port: link.port });
     }
@@ -112,6 +116,9 @@ impl<T> Core<T> {
     }
 
     fn write_queue(&mut self, now: Now, key: LinkKey) {
+        if self.renews_session(now, key) {
+            return;
+        }
         while let Some(link) = self.links.get_mut(&key)
             && let Some(connection) = link.connection.as_mut()
             && let Some(queued) = link.queue.pop_front()

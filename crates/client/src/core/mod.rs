@@ -11,6 +11,7 @@ mod links;
 mod refresh;
 #[cfg(test)]
 pub(crate) mod scripted;
+mod sessions;
 #[cfg(test)]
 mod tests;
 
@@ -68,6 +69,8 @@ pub struct Core<T> {
     replies: VecDeque<Reply<T>>,
     received: Vec<Received<Tag<T>>>,
     next_connection: u32,
+    /// Numbers the logins: no two may have the same nonce.
+    next_login: u64,
     next_call: u64,
     closed: bool,
 }
@@ -124,6 +127,7 @@ impl<T> Core<T> {
             replies: VecDeque::new(),
             received: Vec::new(),
             next_connection: 0,
+            next_login: 0,
             next_call: 0,
             closed: false,
         }
@@ -329,6 +333,7 @@ impl<T> Core<T> {
                     }
                 }
                 Received::Write(data) => self.actions.push_back(Action::Write { conn, data }),
+                Received::NeedsToken => self.actions.push_back(Action::Token { conn }),
                 Received::Answer(call, body) => self.answered(now, key, call, body),
             }
         }

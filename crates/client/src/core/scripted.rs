@@ -16,6 +16,7 @@ use headrace_wire::time::Now;
 use headrace_wire::uuid::Uuid;
 
 use crate::engine::{Action, ConnId, Engine};
+use crate::sasl::TokenSource;
 
 /// A request that a peer has received.
 #[derive(Debug, Clone)]
@@ -76,6 +77,10 @@ pub(crate) struct World<E: Engine> {
     pub(crate) log: Vec<(u16, ApiKey, i16)>,
     /// Every connection attempt: time and port.
     pub(crate) attempts: Vec<(u64, u16)>,
+    /// Where the engine's tokens come from.
+    pub(crate) tokens: TokenSource,
+    /// Whoever gives tokens never answers.
+    pub(crate) silent_tokens: bool,
 }
 
 impl<E: Engine> World<E> {
@@ -90,6 +95,8 @@ impl<E: Engine> World<E> {
             events: Vec::new(),
             log: Vec::new(),
             attempts: Vec::new(),
+            tokens: TokenSource::default(),
+            silent_tokens: false,
         }
     }
 
@@ -190,6 +197,13 @@ impl<E: Engine> World<E> {
                 }
             }
             Action::Close { conn } => drop(self.peers.remove(&conn)),
+            Action::Token { .. } if self.silent_tokens => {}
+            Action::Token { conn } => {
+                if self.tokens.is_stale(self.now.wall_ms) {
+                    self.tokens.renew(self.now.wall_ms);
+                }
+                self.engine.handle_token(self.now, conn);
+            }
             Action::Write { conn, data } => {
                 let Some(peer) = self.peers.get_mut(&conn) else { return };
                 assert!(peer.connected, "a write before the connection stands");

@@ -5,6 +5,7 @@ mod hostile;
 mod metadata;
 mod random;
 mod sasl;
+mod sessions;
 
 use std::collections::VecDeque;
 
@@ -92,6 +93,11 @@ impl crate::engine::Engine for Probe {
 
     fn handle_rejected(&mut self, now: Now, conn: ConnId, reason: String) {
         self.core.handle_rejected(now, conn, &reason);
+        self.collect();
+    }
+
+    fn handle_token(&mut self, now: Now, conn: ConnId) {
+        self.core.handle_token(now, conn);
         self.collect();
     }
 

@@ -9,7 +9,6 @@ use crate::error::{Error, Result};
 const UNSUPPORTED: &[(&str, &str)] = &[
     ("ssl.truststore.", "use ssl.ca.location with a PEM file"),
     ("ssl.keystore.", "use ssl.certificate.location and ssl.key.location with PEM files"),
-    ("ssl.key.password", "encrypted keys are not supported: `openssl pkey` takes the password off a key"),
     ("ssl.enabled.protocols", "TLS 1.2 and 1.3 are always on, and nothing older"),
     ("ssl.protocol", "TLS 1.2 and 1.3 are always on, and nothing older"),
     ("ssl.cipher.suites", "the suites are those that rustls holds safe"),
@@ -17,6 +16,11 @@ const UNSUPPORTED: &[(&str, &str)] = &[
     ("sasl.jaas.config", "it configures Java; use sasl.username and sasl.password"),
     ("sasl.mechanisms", "use sasl.mechanism"),
     ("sasl.kerberos.", "Kerberos (GSSAPI) is not supported"),
+    (
+        "sasl.oauthbearer.",
+        "tokens come from oauth_cb, a Python function that may ask an issuer (OIDC) for them, or from \
+         sasl.oauthbearer.token",
+    ),
     (
         "sasl.",
         "it configures Java's login modules; use sasl.username, sasl.password or sasl.oauthbearer.token",

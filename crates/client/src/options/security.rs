@@ -134,19 +134,20 @@ impl CommonConfig {
     /// [`Self::check_token`].
     pub(super) fn check_security(&self, values: &Values) -> Result<()> {
         let protocol = self.security_protocol;
+        if values.given("ssl.key.password") && self.ssl_certificate_location.is_none() {
+            return Err(Error::config("ssl.key.password", "it needs ssl.certificate.location"));
+        }
         if !protocol.uses_sasl() {
             // Credentials that are never sent are more often a slip than a wish.
-            let idle = ["sasl.mechanism", "sasl.username", "sasl.password", "sasl.oauthbearer.token"]
-                .into_iter()
-                .find(|name| values.given(name));
-            return match idle {
-                Some(name) => {
-                    let why = format!(
-                        "it needs security.protocol=SASL_SSL or SASL_PLAINTEXT, not {}",
-                        protocol.name()
-                    );
-                    Err(Error::config(name, why))
-                }
+            const IDLE: [&str; 5] = [
+                "sasl.mechanism",
+                "sasl.username",
+                "sasl.password",
+                "sasl.oauthbearer.token",
+                "sasl.oauthbearer.config",
+            ];
+            return match IDLE.into_iter().find(|name| values.given(name)) {
+                Some(name) => Err(Error::config(name, self.needs_sasl())),
                 None => Ok(()),
             };
         }
@@ -177,12 +178,33 @@ impl CommonConfig {
         Ok(())
     }
 
+    fn needs_sasl(&self) -> String {
+        let protocol = self.security_protocol.name();
+        format!("it needs security.protocol=SASL_SSL or SASL_PLAINTEXT, not {protocol}")
+    }
+
+    /// Takes the tokens for OAUTHBEARER from a function. `option` is what the caller calls it.
+    pub fn take_tokens_from(&mut self, option: &str, source: TokenSource) -> Result<()> {
+        let why = if !self.security_protocol.uses_sasl() {
+            self.needs_sasl()
+        } else if self.sasl_mechanism != Some(Mechanism::OAuthBearer) {
+            "it needs sasl.mechanism=OAUTHBEARER".to_owned()
+        } else if self.sasl_oauthbearer_token.is_given() {
+            "there is a token already, of sasl.oauthbearer.token".to_owned()
+        } else {
+            self.sasl_oauthbearer_token = source;
+            return Ok(());
+        };
+        Err(Error::config(option, why))
+    }
+
     /// Whether there is a token where one is needed; asked when a client starts.
     pub fn check_token(&self) -> Result<()> {
         let needed =
             self.security_protocol.uses_sasl() && self.sasl_mechanism == Some(Mechanism::OAuthBearer);
         if needed && !self.sasl_oauthbearer_token.is_given() {
-            return Err(Error::config("sasl.oauthbearer.token", "sasl.mechanism=OAUTHBEARER needs it"));
+            let why = "sasl.mechanism=OAUTHBEARER needs it, or oauth_cb: a function that gives tokens";
+            return Err(Error::config("sasl.oauthbearer.token", why));
         }
         Ok(())
     }
@@ -236,11 +258,37 @@ mod tests {
             (&[SASL, ("sasl.mechanism", "GSSAPI")], "sasl.mechanism", "OAUTHBEARER"),
             (&[("sasl.password", "hunter2")], "sasl.password", "SASL_SSL"),
             (&[("sasl_username", "u")], "sasl.username", "not PLAINTEXT"),
+            (&[("sasl.oauthbearer.config", "hunter2")], "sasl.oauthbearer.config", "SASL_SSL"),
+            (&[("ssl.key.password", "hunter2")], "ssl.key.password", "ssl.certificate.location"),
+            (&[SASL, ("sasl.oauthbearer.method", "oidc")], "sasl.oauthbearer.method", "oauth_cb"),
+            (
+                &[SASL, ("sasl.oauthbearer.client.secret", "hunter2")],
+                "sasl.oauthbearer.client.secret",
+                "oauth_cb",
+            ),
             (&[SASL, ("sasl.jaas.config", "password=hunter2;")], "sasl.jaas.config", "sasl.password"),
             (&[("security.protocol", "TLS")], "security.protocol", "PLAINTEXT"),
         ] {
             let (named, text) = refused(given);
             assert!(named == option && text.contains(why) && !text.contains("hunter2"), "{named}: {text}");
+        }
+    }
+
+    #[test]
+    fn tokens_of_a_function_are_taken_where_they_are_used() {
+        let source = TokenSource::calling(|| Err("never asked".to_owned().into()));
+        let bearer = [SASL, ("sasl.mechanism", "OAUTHBEARER"), ("sasl.oauthbearer.token", "t")];
+        let mut good = common(&bearer[..2]).unwrap();
+        good.take_tokens_from("oauth_cb", source.clone()).unwrap();
+        good.check_token().unwrap();
+        assert_eq!(good.sasl_oauthbearer_token, source);
+        let plain = [SASL, ("sasl.mechanism", "PLAIN"), ("sasl.username", "u"), ("sasl.password", "p")];
+        for (given, said) in
+            [(&[][..], "SASL_SSL"), (&plain[..], "OAUTHBEARER"), (&bearer[..], "sasl.oauthbearer.token")]
+        {
+            let error = common(given).unwrap().take_tokens_from("oauth_cb", source.clone()).unwrap_err();
+            let text = error.to_string();
+            assert!(text.contains("oauth_cb") && text.contains(said), "{text}");
         }
     }
 

@@ -100,7 +100,9 @@ options! {
     ssl_certificate_location: Option<String> = "ssl.certificate.location", Kind::Text, None, true,
         "A PEM file with the client's certificate and those between it and its authority, for brokers that ask for one. librdkafka has the same option.";
     ssl_key_location: Option<String> = "ssl.key.location", Kind::Text, None, true,
-        "A PEM file with the key of the client's certificate, not encrypted; without it the key stands in ssl.certificate.location. librdkafka has the same option.";
+        "A PEM file with the key of the client's certificate; without it the key stands in ssl.certificate.location. librdkafka has the same option.";
+    ssl_key_password: Secret = "ssl.key.password", Kind::Text, None, false,
+        "The password of that key, where it is encrypted (PKCS#8), never shown in errors.";
     ssl_endpoint_identification_algorithm: String = "ssl.endpoint.identification.algorithm", Kind::Choice(&["https", "none", ""]), Some("https"), false,
         "Whether a broker's certificate must be for the host that is connected to (https), by its alternative names. Off with none or an empty value: then anybody with a certificate of the same authority can be the broker.";
     sasl_mechanism: Option<Mechanism> = "sasl.mechanism", Kind::Choice(MECHANISMS), None, false,
@@ -110,7 +112,9 @@ options! {
     sasl_password: Secret = "sasl.password", Kind::Text, None, true,
         "The password for PLAIN and SCRAM, never shown in errors; librdkafka has the same option. PLAIN sends it as it is: use it over TLS only.";
     sasl_oauthbearer_token: TokenSource = "sasl.oauthbearer.token", Kind::Text, None, true,
-        "The bearer token for OAUTHBEARER, never shown in errors.";
+        "A bearer token for OAUTHBEARER that lasts, never shown in errors. Else oauth_cb gives tokens: a Python function, see security.md.";
+    sasl_oauthbearer_config: Secret = "sasl.oauthbearer.config", Kind::Text, None, true,
+        "The text that oauth_cb is called with, never shown in errors; librdkafka has the same option.";
 }
 
 options! {

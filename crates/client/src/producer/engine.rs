@@ -633,6 +633,11 @@ impl Engine for ProducerEngine {
         self.pump(now);
     }
 
+    fn handle_token(&mut self, now: Now, conn: ConnId) {
+        self.core.handle_token(now, conn);
+        self.pump(now);
+    }
+
     fn handle_bytes(&mut self, now: Now, conn: ConnId, bytes: &[u8]) -> Consumed {
         let consumed = self.core.handle_bytes(now, conn, bytes, &mut NoStream);
         self.pump(now);

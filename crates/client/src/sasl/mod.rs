@@ -11,7 +11,8 @@ use base64::engine::general_purpose::STANDARD;
 use ring::hmac;
 
 use self::scram::{Hash, Scram};
-pub use self::token::{Token, TokenSource};
+pub(crate) use self::token::NoToken;
+pub use self::token::{Token, TokenFailure, TokenSource};
 use crate::options::{CommonConfig, Mechanism, Secret};
 
 /// Of a broker's own words about a refusal, as many are handed on.
@@ -45,6 +46,11 @@ impl Credentials {
         })
     }
 
+    /// Whether an exchange that begins now had better wait for a new token.
+    pub(crate) fn is_stale(&self, wall_ms: i64) -> bool {
+        self.mechanism == Mechanism::OAuthBearer && self.tokens.is_stale(wall_ms)
+    }
+
     /// A new exchange. No two of one client may have the same `number`: it makes the nonce.
     pub(crate) fn begin(&self, number: u64) -> Exchange {
         let scram = |hash| {
@@ -57,7 +63,9 @@ impl Credentials {
             }
             Mechanism::ScramSha256 => scram(Hash::Sha256),
             Mechanism::ScramSha512 => scram(Hash::Sha512),
-            Mechanism::OAuthBearer => Says::Bearer { tokens: self.tokens.clone(), refused: None },
+            Mechanism::OAuthBearer => {
+                Says::Bearer { tokens: self.tokens.clone(), token: None, refused: None }
+            }
         };
         Exchange { mechanism: self.mechanism, says }
     }
@@ -86,6 +94,8 @@ enum Says {
     Scram(Box<Scram>),
     Bearer {
         tokens: TokenSource,
+        /// The one that this exchange is about, once it is known.
+        token: Option<Token>,
         /// What the broker has against the token, as it says before it ends the exchange.
         refused: Option<String>,
     },
@@ -104,15 +114,37 @@ impl Exchange {
                 Ok([b"\0", username.as_bytes(), b"\0", password.expose().as_bytes()].concat())
             }
             Says::Scram(scram) => Ok(scram.first()),
-            Says::Bearer { tokens, .. } => {
-                let token = tokens.token().ok_or("there is no token (sasl.oauthbearer.token)")?;
-                let text = token.text.expose();
-                // A control character would end the message's field and begin another.
-                if text.is_empty() || !text.bytes().all(|b| b.is_ascii_graphic()) {
-                    return Err("the token has characters that no token can have".to_owned());
+            Says::Bearer { token, .. } => {
+                let token = token.as_ref().ok_or("there is no token")?;
+                let mut said = format!("n,,\u{1}auth=Bearer {}", token.text.expose());
+                for (name, value) in &token.extensions {
+                    said.extend(["\u{1}", name, "=", value.expose()]);
                 }
-                Ok(format!("n,,\u{1}auth=Bearer {text}\u{1}\u{1}").into_bytes())
+                said.push_str("\u{1}\u{1}");
+                Ok(said.into_bytes())
             }
+        }
+    }
+
+    /// Whether [`take_token`](Self::take_token) must come before [`first`](Self::first).
+    pub(crate) fn needs_token(&self) -> bool {
+        matches!(self.says, Says::Bearer { .. })
+    }
+
+    /// Takes the token at hand for this exchange.
+    pub(crate) fn take_token(&mut self, wall_ms: i64) -> Result<(), NoToken> {
+        if let Says::Bearer { tokens, token, .. } = &mut self.says {
+            let held = tokens.token(wall_ms)?;
+            held.check().map_err(|why| NoToken { failure: why.into(), lasting: true })?;
+            *token = Some(held);
+        }
+        Ok(())
+    }
+
+    /// The broker refuses: a token that it does not take is not to be used again.
+    pub(crate) fn discard_token(&self) {
+        if let Says::Bearer { tokens, token: Some(token), .. } = &self.says {
+            tokens.discard(token);
         }
     }
 
@@ -174,6 +206,8 @@ mod tests {
         let config = config(&[("sasl.mechanism", "OAUTHBEARER"), ("sasl.oauthbearer.token", "a.b.c")]);
         let credentials = Credentials::of(&config, 1).unwrap();
         let mut exchange = credentials.begin(0);
+        assert!(exchange.needs_token() && exchange.first().is_err());
+        exchange.take_token(0).unwrap();
         assert_eq!(exchange.first().unwrap(), b"n,,\x01auth=Bearer a.b.c\x01\x01");
         assert_eq!(exchange.next(b"").unwrap(), None);
         let mut exchange = credentials.begin(1);
@@ -183,10 +217,26 @@ mod tests {
     }
 
     #[test]
+    fn extensions_follow_the_token() {
+        let mut config = config(&[("sasl.mechanism", "OAUTHBEARER")]);
+        config.sasl_oauthbearer_token = TokenSource::calling(|| {
+            let extension = |name: &str, value: &str| (name.to_owned(), Secret::new(value.to_owned()));
+            let extensions = vec![extension("logicalCluster", "lkc-1"), extension("pool", "a b")];
+            Ok(Token { extensions, ..Token::new(Secret::new("t".to_owned())) })
+        });
+        config.sasl_oauthbearer_token.renew(0);
+        let mut exchange = Credentials::of(&config, 1).unwrap().begin(0);
+        exchange.take_token(0).unwrap();
+        let first = exchange.first().unwrap();
+        assert_eq!(first, b"n,,\x01auth=Bearer t\x01logicalCluster=lkc-1\x01pool=a b\x01\x01");
+    }
+
+    #[test]
     fn a_token_cannot_smuggle_in_another_field() {
         for bad in ["a\u{1}host=x", "a b", "\n"] {
             let config = config(&[("sasl.mechanism", "OAUTHBEARER"), ("sasl.oauthbearer.token", bad)]);
-            let why = Credentials::of(&config, 1).unwrap().begin(0).first().unwrap_err();
+            let missing = Credentials::of(&config, 1).unwrap().begin(0).take_token(0).unwrap_err();
+            let why = missing.failure.why;
             assert!(!why.contains(bad.trim_end()) || bad == "\n", "{why}");
         }
     }
@@ -208,7 +258,7 @@ mod tests {
         let credentials = Credentials::of(&config, 1).unwrap();
         let shown = format!("{config:?} {credentials:?} {:?}", credentials.begin(0));
         assert!(!shown.contains("hunter2"), "{shown}");
-        let token = Token { text: Secret::new("t0ken".to_owned()), expires_ms: None };
+        let token = Token::new(Secret::new("t0ken".to_owned()));
         assert!(!format!("{token:?}").contains("t0ken"));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,6 +19,7 @@ use rustix::buffer::spare_capacity;
 use rustix::net::RecvFlags;
 use rustls::ClientConfig;
 
+use super::aside::{self, Report};
 use crate::clock::Clock;
 use crate::outbox::{Flushed, Outbox};
 use crate::tls::{self, Fault, Session};
@@ -42,7 +43,7 @@ pub(crate) struct SocketOptions {
     pub(crate) receive_buffer_bytes: Option<u32>,
     /// `send.buffer.bytes`; `None` leaves it to the system.
     pub(crate) send_buffer_bytes: Option<u32>,
-    /// Where a login's tokens come from: they are made good before a connection is.
+    /// Where a login's tokens come from.
     pub(crate) tokens: TokenSource,
     /// `None` without TLS.
     pub(crate) tls: Option<Arc<ClientConfig>>,
@@ -68,6 +69,7 @@ struct Connection {
     tls: Option<Session>,
     /// The host's name, as the engine gave it.
     host: Arc<str>,
+    address: SocketAddr,
     buffer: Vec<u8>,
     /// Start of the bytes in `buffer` that the engine has not taken yet.
     start: usize,
@@ -83,13 +85,6 @@ struct Connection {
     others: Vec<SocketAddr>,
     /// A read has filled the first small buffer: from now on full pieces.
     busy: bool,
-}
-
-/// A name looked up away from the loop.
-struct Resolved {
-    conn: ConnId,
-    host: Arc<str>,
-    addresses: io::Result<Vec<SocketAddr>>,
 }
 
 /// How callers reach an engine's thread.
@@ -118,7 +113,7 @@ impl<C: Send + 'static> Handle<C> {
         let waker = Arc::new(Waker::new(poll.registry(), WAKER)?);
         let commands = Arc::new(Mutex::new(Vec::new()));
         let stop = Arc::new(AtomicBool::new(false));
-        let (resolved_to, resolved) = channel();
+        let (report_to, reports) = channel();
         let driver = Driver {
             engine,
             poll,
@@ -127,8 +122,10 @@ impl<C: Send + 'static> Handle<C> {
             commands: commands.clone(),
             waker: waker.clone(),
             stop: stop.clone(),
-            resolved_to,
-            resolved,
+            report_to,
+            reports,
+            awaiting_token: Vec::new(),
+            renewing: false,
             clock,
             sockets,
             on_event,
@@ -214,8 +211,12 @@ struct Driver<E: Engine, F> {
     commands: Arc<Mutex<Vec<E::Command>>>,
     waker: Arc<Waker>,
     stop: Arc<AtomicBool>,
-    resolved_to: Sender<Resolved>,
-    resolved: Receiver<Resolved>,
+    report_to: Sender<Report>,
+    reports: Receiver<Report>,
+    /// Connections whose logins wait for a token.
+    awaiting_token: Vec<ConnId>,
+    /// A thread asks for a token.
+    renewing: bool,
     clock: Clock,
     sockets: SocketOptions,
     on_event: F,
@@ -253,11 +254,8 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
             for command in commands {
                 self.engine.handle_command(now, command);
             }
-            while let Ok(Resolved { conn, host, addresses }) = self.resolved.try_recv() {
-                match addresses {
-                    Ok(addresses) => self.connect(conn, &host, &addresses),
-                    Err(e) => self.closed(conn, e.into()),
-                }
+            while let Ok(report) = self.reports.try_recv() {
+                self.take_report(report);
             }
             self.turn_outputs();
             let mut pending = std::mem::take(&mut self.pending);
@@ -296,6 +294,7 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
                         }
                     }
                 }
+                Action::Token { conn } => self.renew_token(conn),
                 Action::Close { conn } => self.drop_connection(conn),
             }
         }
@@ -420,27 +419,53 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
         }
     }
 
-    fn resolve(&mut self, conn: ConnId, host: &str, port: u16) {
-        let stale = self.sockets.tokens.is_stale(self.clock.now().wall_ms);
-        if !stale && let Ok(ip) = host.parse::<IpAddr>() {
-            self.connect(conn, &host.into(), &[SocketAddr::new(ip, port)]);
-            return;
+    /// Takes what another thread has found out.
+    fn take_report(&mut self, report: Report) {
+        match report {
+            Report::Resolved { conn, host, addresses: Ok(addresses) } => {
+                self.connect(conn, &host, &addresses);
+            }
+            Report::Resolved { conn, addresses: Err(e), .. } => self.closed(conn, e.into()),
+            Report::Probed { conn, fault } => self.closed(conn, fault),
+            Report::Token => {
+                self.renewing = false;
+                for conn in std::mem::take(&mut self.awaiting_token) {
+                    self.engine.handle_token(self.clock.now(), conn);
+                }
+            }
         }
-        let tokens = self.sockets.tokens.clone();
-        let (host, reply, waker) = (Arc::<str>::from(host), self.resolved_to.clone(), self.waker.clone());
-        // A look-up may block for many seconds, and the loop serves the other brokers meanwhile.
-        let spawned = Builder::new().name("headrace-resolve".into()).spawn(move || {
-            let renewed = if stale { tokens.renew() } else { Ok(()) };
-            let addresses = match renewed {
-                Ok(()) => (&*host, port).to_socket_addrs().map(Iterator::collect),
-                Err(why) => Err(io::Error::other(format!("there is no token: {why}"))),
-            };
-            let _ = reply.send(Resolved { conn, host, addresses });
-            let _ = waker.wake();
-        });
-        if let Err(e) = spawned {
+    }
+
+    fn resolve(&mut self, conn: ConnId, host: &str, port: u16) {
+        if let Ok(ip) = host.parse::<IpAddr>() {
+            self.connect(conn, &host.into(), &[SocketAddr::new(ip, port)]);
+        } else if let Err(e) = aside::resolve(self.back(), conn, host, port) {
             self.closed(conn, e.into());
         }
+    }
+
+    /// Whoever gives tokens may take long, or for ever: the loop serves the other connections meanwhile, and the engine
+    /// keeps the time.
+    fn renew_token(&mut self, conn: ConnId) {
+        let now = self.clock.now();
+        if !self.sockets.tokens.is_stale(now.wall_ms) {
+            self.engine.handle_token(now, conn);
+            return;
+        }
+        self.awaiting_token.push(conn);
+        if self.renewing {
+            return;
+        }
+        self.renewing = true;
+        if aside::renew(self.back(), self.sockets.tokens.clone(), now.wall_ms).is_err() {
+            // The logins find no token, and are tried again.
+            self.take_report(Report::Token);
+        }
+    }
+
+    /// The way back to the loop for another thread.
+    fn back(&self) -> aside::Back {
+        aside::Back::new(self.report_to.clone(), self.waker.clone())
     }
 
     fn connect(&mut self, conn: ConnId, host: &Arc<str>, addresses: &[SocketAddr]) {
@@ -477,6 +502,7 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
                         socket,
                         tls,
                         host: host.clone(),
+                        address,
                         buffer: Vec::new(),
                         start: 0,
                         want: 0,
@@ -503,10 +529,16 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
             }
             _ => None,
         };
+        let peer = self.connections.get(&id).map(|c| c.address);
         self.drop_connection(id);
-        match next {
-            Some((host, others)) => self.connect(id, &host, &others),
-            None => self.closed(id, fault),
+        match (next, peer) {
+            (Some((host, others)), _) => self.connect(id, &host, &others),
+            (None, Some(address)) if fault.unanswered => {
+                if let Err(e) = aside::probe(self.back(), id, address, fault) {
+                    self.closed(id, e.into());
+                }
+            }
+            (None, _) => self.closed(id, fault),
         }
     }
 
@@ -520,6 +552,7 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
     }
 
     fn drop_connection(&mut self, id: ConnId) {
+        self.awaiting_token.retain(|waiting| *waiting != id);
         if let Some(mut connection) = self.connections.remove(&id) {
             let _ = self.poll.registry().deregister(&mut connection.socket);
         }

@@ -1,6 +1,7 @@
 //! Clients as blocking handles: an engine's thread behind calls that any thread may make.
 
 mod admin;
+mod aside;
 mod attempt;
 mod consumer;
 mod driver;

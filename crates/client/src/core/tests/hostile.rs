@@ -22,10 +22,8 @@ fn first_answer(bytes: &[u8]) -> Error {
 
 #[test]
 fn what_is_not_kafka_is_named_and_not_waited_for() {
-    let tls_alert = vec![0x15, 0x03, 0x01, 0x00, 0x02, 0x02, 0x46];
     for (bytes, named) in [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec(), "HTTP"),
-        (tls_alert, "TLS"),
         (b"SSH-2.0-OpenSSH_9.6\r\n".to_vec(), "53 53 48 2d"),
         (vec![0xFF; 16], "ff ff ff ff"),
         (vec![0, 0, 0, 2, 1, 1], "00 00 00 02"),
@@ -36,6 +34,15 @@ fn what_is_not_kafka_is_named_and_not_waited_for() {
         assert!(text.contains("does not speak the Kafka protocol") && text.contains(named), "{text}");
         assert!(text.contains("localhost:9092"), "{text}");
     }
+}
+
+#[test]
+fn a_listener_that_expects_tls_is_told_at_once() {
+    let tls_alert = [0x15, 0x03, 0x01, 0x00, 0x02, 0x02, 0x46];
+    let error = first_answer(&tls_alert);
+    let text = error.to_string();
+    assert!(matches!(error, Error::Tls { .. }) && !error.retriable(), "{error:?}");
+    assert!(text.contains("localhost:9092") && text.contains("security.protocol"), "{text}");
 }
 
 #[test]

@@ -289,6 +289,7 @@ impl World {
                     connection.requests.push_back(Bytes::from(frame));
                 }
             }
+            Action::Token { conn } => self.engine.handle_token(self.now, conn),
             Action::Close { conn } => {
                 self.connections.remove(&conn);
             }
