@@ -28,6 +28,9 @@ use crate::engine::{Action, ConnId, Consumed, Engine};
 use crate::error::Error;
 use crate::options::ProducerConfig;
 
+/// Most rounds of sending in one turn: those that cannot go out may be tried again at once.
+const SENDS_MAX: usize = 100;
+
 /// Sends the batches of an [`Accumulator`]. See the module's documentation for order and ends.
 pub struct ProducerEngine {
     core: Core<Tag>,
@@ -191,11 +194,7 @@ impl ProducerEngine {
                 accumulator.sealed(sealed);
             }
         }
-        self.send(now, &mut accumulator);
-        // A send that cannot go out ends at once: with a reply, which may change what was just decided.
-        while let Some(reply) = self.core.poll_reply() {
-            self.on_reply(now, &mut accumulator, reply);
-        }
+        self.send_all(now, &mut accumulator);
         self.drive_transaction(now, &mut accumulator, told);
         self.tell_stalled(now, &mut accumulator);
         self.finish(now, &mut accumulator);
@@ -421,6 +420,22 @@ impl ProducerEngine {
                     break;
                 }
                 self.post(now, node, draft);
+            }
+        }
+    }
+
+    /// Sends until nothing more can go. A send that cannot go out, or that no broker answers (`acks=0`), has its reply at
+    /// once, which makes room for the next.
+    fn send_all(&mut self, now: Now, accumulator: &mut Accumulator) {
+        for _ in 0..SENDS_MAX {
+            self.send(now, accumulator);
+            let mut answered = false;
+            while let Some(reply) = self.core.poll_reply() {
+                self.on_reply(now, accumulator, reply);
+                answered = true;
+            }
+            if !answered {
+                return;
             }
         }
     }

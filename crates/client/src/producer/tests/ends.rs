@@ -290,6 +290,26 @@ fn retries_end_the_tries() {
 }
 
 #[test]
+fn without_acknowledgements_one_in_flight_goes_after_the_other() {
+    let options = [
+        ("acks", "0"),
+        ("enable.idempotence", "false"),
+        ("max.in.flight.requests.per.connection", "1"),
+        ("linger.ms", "0"),
+    ];
+    let mut world = World::ready(&[1], &options);
+    // Batches of their own, of which the engine hears all at once.
+    let value = vec![b'x'; 100_000];
+    let record = RecordRef { topic: TOPIC, partition: Some(0), value: Some(&value), ..RecordRef::default() };
+    for _ in 0..6 {
+        world.appender.append_record(world.now, &record, None, |_, _| ()).unwrap();
+    }
+    world.advance(200);
+    assert_eq!(world.logs[0].values.len(), 6);
+    world.assert_empty();
+}
+
+#[test]
 fn without_acks_a_batch_is_done_when_it_is_handed_over() {
     let mut world = World::ready(&[1], &[("acks", "0")]);
     world.send(0, "a");
