@@ -108,15 +108,15 @@ def ours(where: Where, client: str, linger_ms: int) -> Iterator[Send]:
                 raise Refused from error
 
         deadline = time.monotonic() + CONNECT_SECONDS
-        while True:  # the first calls only make the producer ask for the topic
+        while True:  # the first records only make the producer ask for the topic
+            producer.send(where.topic, value, partition=0)
             try:
-                send(0)
-            except Refused:
+                producer.flush(CONNECT_SECONDS)
+            except KafkaTimeoutError:
                 assert time.monotonic() < deadline, f"topic {where.topic} is not there"
                 time.sleep(TICK_SECONDS)
             else:
                 break
-        producer.flush()
         yield send
 
 
