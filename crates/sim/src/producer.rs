@@ -307,6 +307,7 @@ impl Producer {
                 self.batch_split(batch, kept, rest)?;
                 Ok(Vec::new())
             }
+            ProducerEvent::CaughtUp => Ok(Vec::new()),
             ProducerEvent::TopicsDecided => {
                 self.decided += 1;
                 Ok((0..self.callers.len()).collect())

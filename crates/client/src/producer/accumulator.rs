@@ -1,5 +1,6 @@
 //! Open batches by partition: what callers' threads fill and the engine empties.
 
+mod pace;
 mod parked;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,6 +40,8 @@ pub struct AccumulatorConfig {
     pub request_bytes_max: usize,
     /// `buffer.memory`: bytes of all batches that are not done.
     pub buffer_bytes: u64,
+    /// What is ready for a broker while callers with many rows still go on.
+    pub ahead_bytes: u64,
     /// `buffer.memory.allocation.strategy`.
     pub strategy: AllocationStrategy,
     /// `buffer.memory.broker.share`: what batches for one broker may hold of it, where there are several.
@@ -78,6 +81,10 @@ impl AccumulatorConfig {
             linger_ms: config.linger_ms,
             request_bytes_max: config.max_request_size as usize,
             buffer_bytes: config.buffer_memory,
+            // As much again as can be in flight to it.
+            ahead_bytes: u64::from(config.max_in_flight_requests_per_connection)
+                .saturating_mul(2 * u64::from(config.max_request_size))
+                .min(config.buffer_memory / 2),
             strategy: config.buffer_memory_allocation_strategy,
             broker_share: config.buffer_memory_broker_share,
             codec,
@@ -176,6 +183,8 @@ struct Signals {
     turned_away: bool,
     /// What such callers wait for has happened: a topic became known, the producer closed.
     decided: bool,
+    /// A caller was told that it runs ahead and may be waiting.
+    paced: bool,
 }
 
 /// Batches that are being filled or wait to be sent, and the memory they hold. Shared between callers and the engine
@@ -196,6 +205,8 @@ pub struct Accumulator {
     next_id: u64,
     /// When the last batch was opened: no later one is older.
     opened_ms: u64,
+    /// When the engine last came, in `Now::mono_ms`.
+    now_ms: u64,
     /// When the engine looks of itself, if nothing happens before.
     looks_at: Option<u64>,
     /// Open batches below this id are not waited for (flush).
@@ -225,6 +236,7 @@ impl Accumulator {
             pressure: Pressure::default(),
             next_id: 0,
             opened_ms: 0,
+            now_ms: 0,
             looks_at: None,
             hurry_below: BatchId::new(0),
             signals: Signals::default(),
@@ -660,7 +672,8 @@ impl Accumulator {
     // ---- the engine ----
 
     /// The engine has come: appends may wake it again.
-    pub(super) fn engine_came(&mut self) {
+    pub(super) fn engine_came(&mut self, now: Now) {
+        self.now_ms = now.mono_ms;
         self.signals.wake_pending = false;
         self.looks_at = None;
     }
@@ -869,7 +882,7 @@ impl Accumulator {
     /// A batch is done.
     pub(super) fn done(&mut self, id: BatchId) {
         if let Some(charge) = self.outstanding.remove(&id) {
-            self.shares.end(charge);
+            self.shares.end(self.now_ms, charge);
             self.pressure.done();
         }
     }

@@ -173,7 +173,7 @@ impl ProducerEngine {
         }
         let shared = self.accumulator.clone();
         let mut accumulator = lock(&shared);
-        accumulator.engine_came();
+        accumulator.engine_came(now);
         let told = self.events.len();
         while let Some(reply) = self.core.poll_reply() {
             self.on_reply(now, &mut accumulator, reply);
@@ -554,6 +554,9 @@ impl ProducerEngine {
         self.end_flushes(accumulator);
         if accumulator.take_decided() {
             self.events.push_back(ProducerEvent::TopicsDecided);
+        }
+        if accumulator.take_caught_up() {
+            self.events.push_back(ProducerEvent::CaughtUp);
         }
     }
 

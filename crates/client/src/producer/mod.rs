@@ -137,6 +137,8 @@ pub enum ProducerEvent {
     },
     /// Callers that were turned away with [`AppendError::NeedMetadata`] should look again.
     TopicsDecided,
+    /// Callers that run ahead ([`Accumulator::runs_ahead`]) may go on.
+    CaughtUp,
     /// A flush, a close or a step of a transaction has ended.
     Done {
         /// Of the command.

@@ -104,8 +104,9 @@ struct Share {
     held: usize,
     /// Of these, what batches have that take no more.
     on_way: usize,
-    /// When a batch last ended, as the number of that end among all leaders'.
+    /// When a batch last ended, as the number of that end among all leaders', and in `Now::mono_ms`.
     ended: u64,
+    ended_ms: Option<u64>,
     line: Option<Line>,
     /// Of those who wait in line.
     pressure: Pressure,
@@ -237,6 +238,16 @@ impl Shares {
         self.by_leader.values().map(|share| share.on_way).sum()
     }
 
+    /// Chunks of batches that take no more, for the leaders of which one has ended in the last `within_ms`, and how many
+    /// such leaders there are.
+    pub(super) fn on_way_to_movers(&self, now_ms: u64, within_ms: u64) -> (usize, usize) {
+        let moves = |share: &&Share| share.ended_ms.is_some_and(|at| at.saturating_add(within_ms) > now_ms);
+        self.by_leader
+            .values()
+            .filter(moves)
+            .fold((0, 0), |(chunks, leaders), share| (chunks.saturating_add(share.on_way), leaders + 1))
+    }
+
     /// Chunks of open batches that have to go out now, by leader, for those who wait for a share.
     pub(super) fn relief(&mut self, now_ms: u64) -> BTreeMap<Leader, usize> {
         let mut relief = BTreeMap::new();
@@ -288,10 +299,10 @@ impl Shares {
     }
 
     /// The batch is done.
-    pub(super) fn end(&mut self, mut charge: Charge) {
+    pub(super) fn end(&mut self, now_ms: u64, mut charge: Charge) {
         self.ends += 1;
         if let Some(share) = self.by_leader.get_mut(&charge.leader) {
-            share.ended = self.ends;
+            (share.ended, share.ended_ms) = (self.ends, Some(now_ms));
         }
         self.set(&mut charge, 0);
     }

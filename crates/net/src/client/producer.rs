@@ -86,6 +86,9 @@ struct Dispatch<R> {
     failed: Option<Error>,
 }
 
+/// Longest wait of a call for the brokers to catch up, before each mebibyte: one that has no room waits for that.
+const PACE_MAX: Duration = Duration::from_millis(100);
+
 /// The way to the delivery thread, and the thread; it ends when the last sender is gone.
 type Deliveries<R> = (Sender<Vec<Delivery<R>>>, JoinHandle<()>);
 
@@ -96,6 +99,8 @@ pub struct ProducerClient<R: Send + 'static> {
     ops: Arc<Ops<()>>,
     /// Topics became known, or can be no more.
     decided: Arc<Signal>,
+    /// Callers with many rows may go on.
+    caught_up: Arc<Signal>,
     parked: Arc<Parked<R>>,
     dispatch: Arc<Mutex<Dispatch<R>>>,
     deliveries: Mutex<Option<Deliveries<R>>>,
@@ -116,6 +121,7 @@ impl<R: Send + 'static> ProducerClient<R> {
         let (engine, accumulator) = ProducerEngine::new(config, super::seed(clock))?;
         let ops = Arc::new(Ops::default());
         let decided = Arc::new(Signal::default());
+        let caught_up = Arc::new(Signal::default());
         let dispatch = Arc::new(Mutex::new(Dispatch { batches: HashMap::new(), failed: None }));
         let (to_deliver, inbox) = channel::<Vec<Delivery<R>>>();
         let parked = Arc::new(Parked::new(to_deliver.clone()));
@@ -127,7 +133,9 @@ impl<R: Send + 'static> ProducerClient<R> {
         let on_event = {
             let (ops, decided, dispatch, to_deliver, parked) =
                 (ops.clone(), decided.clone(), dispatch.clone(), to_deliver.clone(), parked.clone());
+            let caught_up = caught_up.clone();
             move |event| match event {
+                ProducerEvent::CaughtUp => caught_up.notify(),
                 ProducerEvent::BatchDone { batch, result, .. } => {
                     let delivered = lock(&dispatch).batch_done(batch, &result);
                     if !delivered.is_empty() {
@@ -178,7 +186,7 @@ impl<R: Send + 'static> ProducerClient<R> {
         };
         let appender = Appender::new(accumulator, wake);
         let deliveries = Mutex::new(Some((to_deliver, thread)));
-        Ok(Self { appender, handle, ops, decided, parked, dispatch, deliveries, clock, max_block })
+        Ok(Self { appender, handle, ops, decided, caught_up, parked, dispatch, deliveries, clock, max_block })
     }
 
     /// Queues one record; waits up to `max.block.ms` for memory. One of a topic that is not known yet is parked, and its
@@ -225,6 +233,7 @@ impl<R: Send + 'static> ProducerClient<R> {
     ) -> Result<(), CallError> {
         let Some(mut on_way) = ticket.start(rows) else { return Ok(()) };
         while on_way.from < rows.len() {
+            self.keep_pace(check)?;
             let mut taken = 0;
             let sent = self.blocking(check, |client, grant| {
                 taken = client.append_turn(topic, rows, &on_way, ticket, grant)?;
@@ -240,6 +249,19 @@ impl<R: Send + 'static> ProducerClient<R> {
             on_way.from += taken;
         }
         Ok(())
+    }
+
+    /// Waits while enough is ready for the brokers, at most [`PACE_MAX`].
+    fn keep_pace(&self, check: Check<'_>) -> Result<(), CallError> {
+        let until = deadline_in(Some(PACE_MAX));
+        loop {
+            let seen = self.caught_up.seen();
+            if !self.appender.lock().runs_ahead(self.clock.now())
+                || !self.caught_up.wait(seen, until, &mut *check)?
+            {
+                return Ok(());
+            }
+        }
     }
 
     /// Queues more of the rows, about a mebibyte, if there is room; whether all are queued now. If not, [`Self::park`],

@@ -84,6 +84,37 @@ fn a_full_buffer_sends_as_many_open_batches_as_are_lacking() {
 }
 
 #[test]
+fn a_caller_runs_ahead_only_of_brokers_that_take_batches() {
+    let options = [("buffer.memory", "1048576"), ("batch.size", "16384"), ("linger.ms", "0")];
+    let fill = |world: &mut World| {
+        let large = "x".repeat(16_000);
+        for _ in 0..40 {
+            world.append(0, &large).unwrap();
+        }
+    };
+    let ahead = |world: &World| world.appender.lock().runs_ahead(world.now);
+
+    let mut world = World::ready(&[1], &options);
+    world.holding = true;
+    fill(&mut world);
+    assert!(!ahead(&world), "nothing has ended yet: who knows how fast it is");
+
+    let mut world = World::ready(&[1], &options);
+    world.send(0, "first");
+    world.holding = true;
+    fill(&mut world);
+    assert!(ahead(&world), "more than half of the buffer");
+    world.settle();
+    assert!(!world.events.contains(&ProducerEvent::CaughtUp));
+    world.advance(150);
+    assert!(!ahead(&world), "nothing ends any more: that is no broker to wait for");
+    world.holding = false;
+    world.advance(10);
+    assert!(world.events.contains(&ProducerEvent::CaughtUp));
+    assert!(!ahead(&world));
+}
+
+#[test]
 fn open_batches_keep_their_time_while_memory_is_on_its_way_back() {
     let options = [
         ("buffer.memory", "65536"),
