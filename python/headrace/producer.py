@@ -105,6 +105,9 @@ class Producer:
     ) -> Future[int] | Future[pa.RecordBatch]:
         """Queues every row of Arrow data; returns when all rows are in the buffer.
 
+        It keeps pace with the brokers: while much is ready for them already it waits a little (at most 100 ms for each
+        mebibyte), so that the buffer is not filled for nothing.
+
         Args:
             topic: where to; None takes each row's from the column ``topic``.
             data: a pyarrow Table, RecordBatch or RecordBatchReader, or anything with ``__arrow_c_stream__`` or
