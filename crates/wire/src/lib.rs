@@ -10,6 +10,7 @@ pub mod frame;
 pub mod messages;
 #[deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 pub mod primitive;
+pub mod random;
 pub mod records;
 #[cfg(feature = "testing")]
 pub mod testing;

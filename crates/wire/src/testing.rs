@@ -2,6 +2,7 @@
 
 use crate::messages::{Message, VersionRange};
 use crate::primitive::{DecodeError, EncodeError, Encoded, Reader};
+use crate::random::SplitMix64;
 use crate::uuid::Uuid;
 use bytes::Bytes;
 
@@ -14,23 +15,19 @@ const LEN_MAX: u64 = 4;
 /// A seeded source of field values: mostly small ones, sometimes a type's limits.
 #[derive(Clone, Debug)]
 pub struct Filler {
-    state: u64,
+    random: SplitMix64,
 }
 
 impl Filler {
     /// The same seed gives the same values.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
-        Self { state: seed }
+        Self { random: SplitMix64::new(seed) }
     }
 
-    /// The next number (`SplitMix64`).
+    /// The next number.
     pub fn next_u64(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
+        self.random.next_u64()
     }
 
     /// A number below `end`.

@@ -1,23 +1,21 @@
 //! Growing waits with jitter, from a seed that comes in from outside.
 
+use headrace_wire::random::SplitMix64;
+
 /// Random numbers for jitter and for choosing among equals; not for secrets.
 #[derive(Debug, Clone)]
-pub struct Jitter(u64);
+pub struct Jitter(SplitMix64);
 
 impl Jitter {
     /// The same seed gives the same numbers.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        Self(seed)
+        Self(SplitMix64::new(seed))
     }
 
-    /// The next number (splitmix64).
+    /// The next number.
     pub fn next_u64(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
+        self.0.next_u64()
     }
 
     /// A number below `bound`; 0 when `bound` is 0.

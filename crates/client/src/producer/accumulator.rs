@@ -1,17 +1,18 @@
 //! Open batches by partition: what callers' threads fill and the engine empties.
 
+mod config;
+mod draining;
 mod pace;
 mod parked;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use headrace_pool::{AllocationStrategy, BufferPool, Lease, PoolConfig};
-use headrace_wire::compression::Codec;
+use headrace_pool::{BufferPool, Lease, PoolConfig};
 use headrace_wire::records::{BatchBuilder, BatchHeader, ClosedBatch, Header, RecordError};
 use headrace_wire::time::Now;
 
+pub use self::config::AccumulatorConfig;
 use self::parked::Parked;
 pub use self::parked::Told;
 use super::batch::{BatchId, Body, PartitionKey, SealJob, Sealed, Slot};
@@ -22,85 +23,11 @@ use super::queue::{Queue, Stand};
 use super::shares::{Charge, Shares};
 use super::topics::{TOPICS_MAX, TopicState, Topics};
 use crate::error::Error;
-use crate::options::{BrokerShare, CompressionType, Partitioner, ProducerConfig};
 
 /// Most bytes that a record has around key, value and headers.
 const RECORD_OVERHEAD_BYTES: usize = 36;
 /// Most bytes that a header has around its key and value.
 pub(super) const HEADER_OVERHEAD_BYTES: usize = 10;
-
-/// What the accumulator has to know of the options.
-#[derive(Debug, Clone)]
-pub struct AccumulatorConfig {
-    /// `batch.size`: plain bytes of a batch, header included. A larger record has a batch of its own.
-    pub batch_bytes: usize,
-    /// `linger.ms`: how long a batch waits for more records.
-    pub linger_ms: u64,
-    /// `max.request.size`: plain bytes of a record with its batch header.
-    pub request_bytes_max: usize,
-    /// `buffer.memory`: bytes of all batches that are not done.
-    pub buffer_bytes: u64,
-    /// What is ready for a broker while callers with many rows still go on.
-    pub ahead_bytes: u64,
-    /// `buffer.memory.allocation.strategy`.
-    pub strategy: AllocationStrategy,
-    /// `buffer.memory.broker.share`: what batches for one broker may hold of it, where there are several.
-    pub broker_share: BrokerShare,
-    /// `compression.type`.
-    pub codec: Codec,
-    /// `compression.<type>.level`; `None` is the codec's own default.
-    pub level: Option<i32>,
-    /// `delivery.timeout.ms`: how long a batch may take from its first record to its end.
-    pub delivery_timeout_ms: u64,
-    /// `max.block.ms`, and at most `delivery.timeout.ms`: how long a record waits for its topic to become known.
-    pub parked_timeout_ms: u64,
-    /// `partitioner`, and with `partitioner.ignore.keys` one that looks at no key.
-    pub partitioner: Partitioner,
-    /// `partitioner.adaptive.partitioning.enable`: longer queues get fewer of the records that may go anywhere.
-    pub adaptive: bool,
-    /// Where the random choice of partitions starts.
-    pub seed: u64,
-}
-
-impl AccumulatorConfig {
-    /// Takes what concerns the accumulator from a producer's options.
-    #[must_use]
-    pub fn new(config: &ProducerConfig, seed: u64) -> Self {
-        let (codec, level) = match config.compression_type {
-            CompressionType::None => (Codec::None, None),
-            CompressionType::Gzip => {
-                (Codec::Gzip, Some(config.compression_gzip_level).filter(|level| *level > 0))
-            }
-            CompressionType::Snappy => (Codec::Snappy, None),
-            CompressionType::Lz4 => (Codec::Lz4, None),
-            CompressionType::Zstd => (Codec::Zstd, Some(config.compression_zstd_level)),
-        };
-        Self {
-            // A batch of many records never makes a request larger than allowed.
-            batch_bytes: config.batch_size.min(config.max_request_size) as usize,
-            linger_ms: config.linger_ms,
-            request_bytes_max: config.max_request_size as usize,
-            buffer_bytes: config.buffer_memory,
-            // As much again as can be in flight to it.
-            ahead_bytes: u64::from(config.max_in_flight_requests_per_connection)
-                .saturating_mul(2 * u64::from(config.max_request_size))
-                .min(config.buffer_memory / 2),
-            strategy: config.buffer_memory_allocation_strategy,
-            broker_share: config.buffer_memory_broker_share,
-            codec,
-            level,
-            delivery_timeout_ms: config.delivery_timeout_ms,
-            parked_timeout_ms: config.max_block_ms.min(config.delivery_timeout_ms),
-            partitioner: if config.partitioner_ignore_keys {
-                Partitioner::Sticky
-            } else {
-                config.partitioner
-            },
-            adaptive: config.partitioner_adaptive_partitioning_enable,
-            seed,
-        }
-    }
-}
 
 /// One record to append.
 #[derive(Debug, Clone, Copy, Default)]
@@ -288,8 +215,6 @@ impl Accumulator {
     pub(super) fn shares_mut(&mut self) -> &mut Shares {
         &mut self.shares
     }
-
-    // ---- callers ----
 
     /// Appends one record, and says to which batch and place.
     pub(super) fn append_record(
@@ -667,293 +592,5 @@ impl Accumulator {
             let chunks = chunks.min(charge.chunks());
             self.shares.set(charge, chunks);
         }
-    }
-
-    // ---- the engine ----
-
-    /// The engine has come: appends may wake it again.
-    pub(super) fn engine_came(&mut self, now: Now) {
-        self.now_ms = now.mono_ms;
-        self.signals.wake_pending = false;
-        self.looks_at = None;
-    }
-
-    /// Topics asked for since the last call.
-    pub(super) fn take_wanted(&mut self) -> Vec<Arc<str>> {
-        self.topics.take_wanted()
-    }
-
-    /// Whether a caller that did not know its topic should look again.
-    pub(super) fn take_decided(&mut self) -> bool {
-        let signals = &mut self.signals;
-        let tell = signals.turned_away && signals.decided;
-        signals.turned_away &= !tell;
-        signals.decided = false;
-        tell
-    }
-
-    pub(super) fn topic_names(&self) -> impl Iterator<Item = (u32, &Arc<str>)> {
-        self.topics.names()
-    }
-
-    pub(super) fn topic_name(&self, key: PartitionKey) -> Arc<str> {
-        self.topics.get(key.topic).name.clone()
-    }
-
-    pub(super) fn leader(&self, key: PartitionKey) -> Option<i32> {
-        self.topics.partition(key).leader
-    }
-
-    /// What the brokers last said against the topic.
-    pub(super) fn topic_error(&self, key: PartitionKey) -> Option<&Error> {
-        self.topics.get(key.topic).trouble.as_ref()
-    }
-
-    /// Topics of which no broker has told anything.
-    pub(super) fn unknown_topics(&self) -> Vec<u32> {
-        self.topics.unknown()
-    }
-
-    /// Takes over what the cluster says: the leader of each partition.
-    pub(super) fn set_topic(&mut self, topic: u32, leaders: &[Option<i32>]) {
-        self.signals.decided |= self.topics.set(topic, leaders);
-    }
-
-    /// The cluster does not know the topic, or refuses it.
-    pub(super) fn set_topic_error(&mut self, topic: u32, error: &Error) {
-        self.signals.decided |= self.topics.set_error(topic, error);
-    }
-
-    /// Takes over for whom memory is held, once leaders have changed.
-    pub(super) fn settle_shares(&mut self) {
-        if self.topics.take_moved() {
-            let topics = &self.topics;
-            let leader_of = |key| topics.partition(key).leader;
-            self.shares.settle(&topics.leaders(), self.outstanding.values_mut(), leader_of);
-        }
-    }
-
-    /// Brokers that have taken no batch for long: their partitions get no records that may go elsewhere.
-    pub(super) fn set_stalled(&mut self, nodes: BTreeSet<i32>) {
-        self.topics.set_stalled(nodes);
-    }
-
-    /// The brokers for which a batch is full or has lingered.
-    pub(super) fn awaited_nodes(&self, now: Now) -> BTreeSet<i32> {
-        let lingered = self.queue.open().take_while(|(_, key)| self.due_ms(*key) <= now.mono_ms);
-        let awaited = self.queue.ended().chain(lingered.map(|(_, key)| key));
-        awaited.filter_map(|key| self.topics.partition(key).leader).collect()
-    }
-
-    /// Partitions whose first batch takes no more records.
-    pub(super) fn ended(&self) -> impl Iterator<Item = PartitionKey> {
-        self.queue.ended()
-    }
-
-    /// When the partition's first batch was opened.
-    fn created_ms(&self, key: PartitionKey) -> u64 {
-        self.topics.partition(key).slots.front().map_or(u64::MAX, |slot| slot.created_ms)
-    }
-
-    /// When the partition's first batch has lingered.
-    fn due_ms(&self, key: PartitionKey) -> u64 {
-        self.created_ms(key).saturating_add(self.config.linger_ms)
-    }
-
-    /// Ends open batches that stand first in their partition, have waited long enough and could be sent.
-    pub(super) fn seal_due(
-        &mut self,
-        now: Now,
-        sendable: impl Fn(PartitionKey, Option<i32>) -> bool,
-    ) -> Vec<SealJob> {
-        let lacking =
-            self.pool.config().chunks_for(usize::try_from(self.pool.lacking()).unwrap_or(usize::MAX));
-        let mut relief = self.pressure.relief(now.mono_ms, lacking, self.shares.on_way());
-        let mut by_leader = self.shares.relief(now.mono_ms);
-        let mut due = Vec::new();
-        for (id, key) in self.queue.open() {
-            let in_time = id < self.hurry_below || self.due_ms(key) <= now.mono_ms;
-            if !in_time && relief == 0 && by_leader.is_empty() {
-                break;
-            }
-            let leader = self.topics.partition(key).leader;
-            let early = relief > 0 || by_leader.contains_key(&leader);
-            if !(in_time || early) || !sendable(key, leader) {
-                continue;
-            }
-            let chunks = self.outstanding.get(&id).map_or(0, Charge::chunks);
-            relief = relief.saturating_sub(chunks);
-            if let Some(lacking) = by_leader.get_mut(&leader) {
-                *lacking = lacking.saturating_sub(chunks);
-                if *lacking == 0 {
-                    by_leader.remove(&leader);
-                }
-            }
-            due.push(key);
-        }
-        let mut jobs = self.take_jobs();
-        jobs.extend(due.into_iter().filter_map(|key| self.seal(key, 0)));
-        jobs
-    }
-
-    /// Bytes of the partition's first batch, if it is ready to be sent.
-    pub(super) fn front_size(&self, key: PartitionKey) -> Option<usize> {
-        let partition = self.topics.partition(key);
-        match &partition.slots.front()?.body {
-            Body::Closed(batch) => Some(batch.size()),
-            _ => None,
-        }
-    }
-
-    /// Takes the partition's first batch, if it is ready to be sent.
-    pub(super) fn take_front(&mut self, key: PartitionKey) -> Option<Taken> {
-        let slots = &mut self.topics.partition_mut(key).slots;
-        let slot = slots.pop_front()?;
-        match slot.body {
-            Body::Closed(batch) => {
-                self.front_changed(key);
-                Some(Taken { id: slot.id, created_ms: slot.created_ms, batch })
-            }
-            body => {
-                slots.push_front(Slot { body, ..slot });
-                None
-            }
-        }
-    }
-
-    /// Takes out batches whose time has run out or that could not be closed.
-    pub(super) fn drop_dead(&mut self, now: Now) -> Vec<Dropped> {
-        let timeout = self.config.delivery_timeout_ms;
-        let late = |created_ms: u64| created_ms.saturating_add(timeout) <= now.mono_ms;
-        let open = self.queue.open().map(|(_, key)| key).take_while(|key| late(self.created_ms(*key)));
-        let keys: Vec<_> = self.queue.ended().chain(open).collect();
-        self.drop_where(keys, |slot| matches!(slot.body, Body::Broken { .. }) || late(slot.created_ms))
-    }
-
-    /// Takes out every batch.
-    pub(super) fn drop_all(&mut self) -> Vec<Dropped> {
-        self.drop_where(self.queue.all(), |_| true)
-    }
-
-    fn drop_where(&mut self, keys: Vec<PartitionKey>, dead: impl Fn(&Slot) -> bool) -> Vec<Dropped> {
-        let mut dropped = Vec::new();
-        for key in keys {
-            let partition = self.topics.partition_mut(key);
-            // From the front only: batches behind are younger, and a partition's batches end in order.
-            while partition.slots.front().is_some_and(&dead)
-                && let Some(slot) = partition.slots.pop_front()
-            {
-                let records = slot.body.records();
-                let why = match slot.body {
-                    Body::Broken { why, .. } => Some(why),
-                    _ => None,
-                };
-                dropped.push(Dropped { key, id: slot.id, records, why });
-            }
-            self.front_changed(key);
-        }
-        for batch in &dropped {
-            self.done(batch.id);
-        }
-        dropped
-    }
-
-    /// When the engine has to look again, of itself: a batch has lingered, or runs out of time. Until then it need not
-    /// be told of batches that are due later.
-    pub(super) fn next_deadline(
-        &mut self,
-        sendable: impl Fn(PartitionKey, Option<i32>) -> bool,
-    ) -> Option<u64> {
-        let timeout = self.config.delivery_timeout_ms;
-        let mut open = self.queue.open().map(|(_, key)| key);
-        let oldest = self.queue.open().map(|(_, key)| key).next();
-        let waiting =
-            self.queue.ended().chain(oldest).map(|key| self.created_ms(key).saturating_add(timeout));
-        // What cannot be sent is looked at when something changes.
-        let linger = open.find(|key| sendable(*key, self.topics.partition(*key).leader));
-        let linger = linger.map(|key| self.due_ms(key));
-        let relief = self.pressure.deadline().into_iter().chain(self.shares.deadlines());
-        let relief = relief.filter(|_| oldest.is_some());
-        let parked = self.parked.deadline(self.config.parked_timeout_ms);
-        self.looks_at = waiting.chain(linger).chain(relief).chain(parked).min();
-        self.looks_at
-    }
-
-    /// A batch is done.
-    pub(super) fn done(&mut self, id: BatchId) {
-        if let Some(charge) = self.outstanding.remove(&id) {
-            self.shares.end(self.now_ms, charge);
-            self.pressure.done();
-        }
-    }
-
-    /// A batch that was taken has become two. The rest ends last, and the memory is held until then.
-    pub(super) fn split_off(&mut self, id: BatchId, rest: BatchId) {
-        if let Some(charge) = self.outstanding.get_mut(&id) {
-            let charge = charge.take();
-            self.outstanding.insert(rest, charge);
-        }
-    }
-
-    #[cfg(test)]
-    pub(super) fn check_shares(&self) {
-        self.shares.check(self.outstanding.values(), |key| self.leader(key));
-    }
-
-    /// Ends the waiting of open batches; the id returned is above all of them.
-    pub(super) fn hurry(&mut self) -> BatchId {
-        self.hurry_below = BatchId::new(self.next_id);
-        self.hurry_below
-    }
-
-    /// Whether every batch below `id` is done.
-    pub(super) fn all_done_below(&self, id: BatchId) -> bool {
-        {
-            let first = self.outstanding.first_key_value().map(|(first, _)| *first);
-            first.into_iter().chain(self.parked.first()).all(|first| first >= id)
-        }
-    }
-
-    /// No appends until [`Self::reopen`]: callers are told the error.
-    pub(super) fn shut(&mut self, error: Error) {
-        if matches!(self.gate, Gate::Open | Gate::Shut(_)) {
-            self.gate = Gate::Shut(error);
-            // Whoever waits for a topic looks again, and is told.
-            self.signals.decided = true;
-        }
-    }
-
-    /// Appends are taken again.
-    pub(super) fn reopen(&mut self) {
-        if matches!(self.gate, Gate::Shut(_)) {
-            self.gate = Gate::Open;
-        }
-    }
-
-    /// No more appends.
-    pub(super) fn close(&mut self) {
-        if matches!(self.gate, Gate::Open | Gate::Shut(_)) {
-            self.gate = Gate::Closed;
-        }
-        self.end_waits();
-    }
-
-    /// No more appends, for a reason that every caller is told.
-    pub(super) fn fail(&mut self, error: Error) {
-        self.gate = Gate::Failed(error);
-        self.end_waits();
-    }
-
-    fn end_waits(&mut self) {
-        self.signals.decided = true;
-        // Parked records may still need memory.
-        if self.parked.is_empty() {
-            self.close_memory();
-        }
-    }
-
-    fn close_memory(&mut self) {
-        self.pool.close();
-        self.shares.close();
     }
 }
