@@ -6,7 +6,8 @@ The runner does one of three things, each in a process of its own:
   `max.block.ms` 0 a refusal is an error at once, so nothing can hide in a wait.
 - `trickle`: a record a second to each partition for some lingers; counts refusals and watches the resident memory.
   Where `full` may wait for memory instead, it sends as much as the others, and their memory can be compared.
-- `load`: one partition of another topic takes all that it can get, alone or beside the trickle.
+- `load`: one partition of another topic takes all that it can get, alone or beside the trickle. The limit is what it
+  gets alone while the same trickle comes from another process: what the machine and the broker have left then.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ import argparse
 import contextlib
 import dataclasses
 import json
+import subprocess
+import sys
 import threading
 import time
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benches.harness import Row, compare, in_turns, last_line, paired, say
+from benches.harness import ROOT, RUN_TIMEOUT_SECONDS, Row, compare, in_turns, last_line, paired, say
 from benches.peers.meter import Meter, Sample
 
 if TYPE_CHECKING:
@@ -202,6 +205,7 @@ def trickle(where: Where, client: str, seconds: float, linger_ms: int = LINGER_M
     before = resident_mib("VmRSS")
     meter = Meter()
     with start() as send:
+        print("connected", flush=True)
         meter.start()
         end = time.monotonic() + seconds
         sent, refused = every_second(where.partitions, lambda: time.monotonic() < end, send)
@@ -248,6 +252,24 @@ def load(where: Where, topic: str, strategy: str, records: int, *, beside: bool)
             thread.join()
             assert trickled, "the trickle has failed; its error is above"
     return sample, trickle_rate
+
+
+@contextlib.contextmanager
+def trickle_elsewhere(bootstrap: str, topic: str) -> Iterator[None]:
+    """The trickle of another process, all partitions active."""
+    command = [sys.executable, "-m", "benches.memory", "trickle", bootstrap, topic, "--client", "incremental"]
+    with subprocess.Popen(
+        [*command, "--seconds", str(RUN_TIMEOUT_SECONDS)], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
+    ) as other:
+        try:
+            # Its first line: it is connected.
+            assert other.stdout is not None
+            assert other.stdout.readline(), "the trickle of another process has failed; its error is above"
+            time.sleep(LINGER_MS / 1000)
+            yield
+            assert other.poll() is None, "the trickle of another process ended before the load"
+        finally:
+            other.kill()
 
 
 def rows(bench: Bench) -> Iterator[Row]:
@@ -317,9 +339,17 @@ def load_rows(bench: Bench, topic: str) -> Iterator[Row]:
 
         return bench.into_empty_topic(bench.apache, once)
 
-    beside, alone, full = in_turns([run("incremental"), run("incremental", "--alone"), run("full")], bench.pairs)
+    alone_once = run("incremental", "--alone")
+
+    def elsewhere_once() -> Sample:
+        with trickle_elsewhere(bench.apache.bootstrap_servers, topic):
+            return alone_once()
+
+    runners = [run("incremental"), alone_once, elsewhere_once, run("full")]
+    beside, alone, elsewhere, full = in_turns(runners, bench.pairs)
     case = f"memory[{PARTITIONS}p-1MiB-64MiB]: full load beside the trickle, incremental"
-    yield compare(f"{case} / alone", beside, alone, bar=SHARE_BAR)
+    yield compare(f"{case} / alone", beside, alone, elsewhere, bar=SHARE_BAR)
+    yield compare(f"{case} / alone, the trickle from another process", beside, elsewhere, bar=SHARE_BAR)
     yield compare(f"{case} / full", beside, full)
     for strategy in ("incremental", "full"):
         # The first is the warm-up's. What is due is a record a second to each partition.

@@ -3,7 +3,7 @@
 //! Shares are counted and not handed out: the accumulator charges each batch for the chunks it has. Only when somebody
 //! has to wait for a share there is a [`Line`], whose permits go to who came first.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use headrace_pool::{BufferPool, Lease, PoolConfig, PoolError, Waiting};
@@ -122,6 +122,8 @@ pub(super) struct Shares {
     most: usize,
     /// There are several leaders: shares hold.
     limited: bool,
+    /// How many partitions each leads.
+    leads: BTreeMap<Leader, usize>,
     closed: bool,
     by_leader: BTreeMap<Leader, Share>,
     /// How many batches have ended.
@@ -141,6 +143,7 @@ impl Shares {
             share,
             most: usize::try_from(most).unwrap_or(usize::MAX),
             limited: false,
+            leads: BTreeMap::new(),
             closed: false,
             by_leader: BTreeMap::new(),
             ends: 0,
@@ -238,14 +241,13 @@ impl Shares {
         self.by_leader.values().map(|share| share.on_way).sum()
     }
 
-    /// Chunks of batches that take no more, for the leaders of which one has ended in the last `within_ms`, and how many
-    /// such leaders there are.
-    pub(super) fn on_way_to_movers(&self, now_ms: u64, within_ms: u64) -> (usize, usize) {
-        let moves = |share: &&Share| share.ended_ms.is_some_and(|at| at.saturating_add(within_ms) > now_ms);
-        self.by_leader
-            .values()
-            .filter(moves)
-            .fold((0, 0), |(chunks, leaders), share| (chunks.saturating_add(share.on_way), leaders + 1))
+    /// The leaders of which a batch has ended in the last `within_ms`: chunks of their batches that take no more, and how
+    /// many partitions they lead.
+    pub(super) fn movers(&self, now_ms: u64, within_ms: u64) -> impl Iterator<Item = (usize, usize)> {
+        let moves =
+            move |share: &Share| share.ended_ms.is_some_and(|at| at.saturating_add(within_ms) > now_ms);
+        let movers = self.by_leader.iter().filter(move |(_, share)| moves(share));
+        movers.map(|(leader, share)| (share.on_way, self.leads.get(leader).copied().unwrap_or(1)))
     }
 
     /// Chunks of open batches that have to go out now, by leader, for those who wait for a share.
@@ -311,11 +313,12 @@ impl Shares {
     /// again, since it may be another's that it needs.
     pub(super) fn settle<'a>(
         &mut self,
-        leaders: &BTreeSet<Leader>,
+        leads: BTreeMap<Leader, usize>,
         charges: impl Iterator<Item = &'a mut Charge>,
         leader_of: impl Fn(PartitionKey) -> Leader,
     ) {
-        self.limited = leaders.len() > 1 && !self.share.is_all();
+        self.limited = leads.len() > 1 && !self.share.is_all();
+        self.leads = leads;
         self.end_lines();
         for charge in charges {
             let leader = leader_of(charge.key);

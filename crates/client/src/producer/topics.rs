@@ -77,10 +77,14 @@ impl Topics {
         std::mem::take(&mut self.moved)
     }
 
-    /// Who leads partitions; `None` is among them if some have no leader.
-    pub(super) fn leaders(&self) -> BTreeSet<Option<i32>> {
-        let partitions = self.all.iter().flat_map(|topic| topic.partitions.iter().take(topic.count as usize));
-        partitions.map(|partition| partition.leader).collect()
+    /// How many partitions each leads; `None` is among them if some have no leader.
+    pub(super) fn leaders(&self) -> BTreeMap<Option<i32>, usize> {
+        let mut leaders = BTreeMap::new();
+        for partition in self.all.iter().flat_map(|topic| topic.partitions.iter().take(topic.count as usize))
+        {
+            *leaders.entry(partition.leader).or_default() += 1;
+        }
+        leaders
     }
 
     pub(super) fn set_stalled(&mut self, nodes: BTreeSet<i32>) {

@@ -16,8 +16,8 @@ pub struct AccumulatorConfig {
     pub request_bytes_max: usize,
     /// `buffer.memory`: bytes of all batches that are not done.
     pub buffer_bytes: u64,
-    /// What is ready for a broker while callers with many rows still go on.
-    pub ahead_bytes: u64,
+    /// `max.in.flight.requests.per.connection`.
+    pub in_flight_max: u32,
     /// `buffer.memory.allocation.strategy`.
     pub strategy: AllocationStrategy,
     /// `buffer.memory.broker.share`: what batches for one broker may hold of it, where there are several.
@@ -57,10 +57,7 @@ impl AccumulatorConfig {
             linger_ms: config.linger_ms,
             request_bytes_max: config.max_request_size as usize,
             buffer_bytes: config.buffer_memory,
-            // As much again as can be in flight to it.
-            ahead_bytes: u64::from(config.max_in_flight_requests_per_connection)
-                .saturating_mul(2 * u64::from(config.max_request_size))
-                .min(config.buffer_memory / 2),
+            in_flight_max: config.max_in_flight_requests_per_connection,
             strategy: config.buffer_memory_allocation_strategy,
             broker_share: config.buffer_memory_broker_share,
             codec,

@@ -69,7 +69,7 @@ impl Accumulator {
         if self.topics.take_moved() {
             let topics = &self.topics;
             let leader_of = |key| topics.partition(key).leader;
-            self.shares.settle(&topics.leaders(), self.outstanding.values_mut(), leader_of);
+            self.shares.settle(topics.leaders(), self.outstanding.values_mut(), leader_of);
         }
     }
 

@@ -115,6 +115,31 @@ fn a_caller_runs_ahead_only_of_brokers_that_take_batches() {
 }
 
 #[test]
+fn how_far_ahead_a_caller_runs_depends_on_how_much_a_request_can_carry() {
+    let large = "x".repeat(16_000);
+    let batches_until_ahead = |partitions: &[i32]| {
+        let options = [("buffer.memory", "33554432"), ("batch.size", "131072"), ("linger.ms", "0")];
+        let mut world = World::ready(partitions, &options);
+        world.send(0, "first");
+        world.holding = true;
+        let mut records = 0;
+        while !world.appender.lock().runs_ahead(world.now) {
+            let partition = records / 8 % partitions.len();
+            world.append(i32::try_from(partition).unwrap(), &large).unwrap();
+            records += 1;
+        }
+        // Each partition's last batch is still open, and does not count.
+        records / 8 + 1 - partitions.len()
+    };
+    let least = batches_until_ahead(&[1]);
+    assert!((8..=9).contains(&least), "a mebibyte is the least: {least}");
+    let four = batches_until_ahead(&[1; 4]);
+    assert!((28..=29).contains(&four), "five requests of four batches, and two more: {four}");
+    let many = batches_until_ahead(&[1; 64]);
+    assert!((56..=57).contains(&many), "no request is larger than max.request.size: {many}");
+}
+
+#[test]
 fn open_batches_keep_their_time_while_memory_is_on_its_way_back() {
     let options = [
         ("buffer.memory", "65536"),
