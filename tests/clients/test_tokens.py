@@ -187,7 +187,8 @@ class TestSessions:
             while time.monotonic() < end:
                 consumer.poll(timeout=0.1)
             assert consumer.group_metadata().generation_id == generation
-            assert local_ports(secure_kafka.ports["BRIEF"]) == before
+            # One more may have come after the assignment; none of those there was given up.
+            assert before <= local_ports(secure_kafka.ports["BRIEF"])
 
 
 class TestOptions:

@@ -10,7 +10,7 @@ import pytest
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 def test_the_demo_checks_its_own_result(cluster, tmp_path):
     report = tmp_path / "report.html"
     command = [
@@ -27,7 +27,7 @@ def test_the_demo_checks_its_own_result(cluster, tmp_path):
     ]
     if cluster.kind == "apache":
         command += ["--bootstrap", cluster.bootstrap_servers]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=220, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=380, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     assert "all 1,440 rows equal the table computed from the file" in done.stderr
     page = report.read_text()

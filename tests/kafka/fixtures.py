@@ -25,7 +25,16 @@ Kafka = TypeVar("Kafka", bound=ApacheKafka)
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    shutil.rmtree(LOGS_OF_FAILURES, ignore_errors=True)
+    if not hasattr(session.config, "workerinput"):  # one of several processes: they share the folder
+        shutil.rmtree(LOGS_OF_FAILURES, ignore_errors=True)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With several processes a file's tests stay together, and all of Spark's, so that they share one session."""
+    for item in items:
+        folder = item.path.parent
+        together = folder if folder.name == "spark" else item.path
+        item.add_marker(pytest.mark.xdist_group(str(together.relative_to(java.ROOT))))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -26,6 +26,16 @@ SETTINGS = {
 }
 
 
+PATIENCE_SECONDS = 300
+"""A test's time with the start of Spark. One that is cut off in a call to the JVM spoils all those after it."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.parent == Path(__file__).parent and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(PATIENCE_SECONDS))
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     from headrace.spark import session  # noqa: PLC0415 -- tests without Spark do not wait for it

@@ -31,7 +31,7 @@ def test_sparks_own_connector_and_ours_take_turns_on_a_checkpoint(cluster, topic
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=115,
+        timeout=280,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

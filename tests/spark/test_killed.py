@@ -32,7 +32,6 @@ def program(*args: str):
                 os.killpg(process.pid, signal.SIGKILL)
 
 
-@pytest.mark.timeout(240)
 def test_a_killed_query_goes_on_without_loss_or_repeat(embedded_broker, topic, tmp_path):
     cluster = Cluster("embedded", embedded_broker.bootstrap_servers)
     cluster.create_topic(topic, 2)
@@ -50,7 +49,7 @@ def test_a_killed_query_goes_on_without_loss_or_repeat(embedded_broker, topic, t
     more(400)
     args = (cluster.bootstrap_servers, topic, str(tmp_path))
     with program(*args, "on") as process:
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + 120
         while batches() < 4:
             assert process.poll() is None
             assert time.monotonic() < deadline
@@ -59,7 +58,7 @@ def test_a_killed_query_goes_on_without_loss_or_repeat(embedded_broker, topic, t
     killed_after = batches()
     more(100)
     with program(*args, "now") as process:
-        assert process.wait(90) == 0
+        assert process.wait(120) == 0
     assert batches() > killed_after
     rows = [tuple(row) for file in (tmp_path / "out").glob("*.json") for row in json.loads(file.read_text())]
     assert len(rows) == len(set(rows)) == count

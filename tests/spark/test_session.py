@@ -45,7 +45,7 @@ print(json.dumps({
 def run(program: str, **environment: str) -> tuple[dict, str]:
     env = {name: value for name, value in os.environ.items() if name != "PYSPARK_PYTHON"} | environment
     done = subprocess.run(
-        [sys.executable, "-c", program], env=env, cwd=ROOT, capture_output=True, text=True, timeout=110, check=False
+        [sys.executable, "-c", program], env=env, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads(done.stdout.splitlines()[-1]), done.stderr
