@@ -46,6 +46,8 @@ pub struct TopicInfo {
 /// A snapshot of the cluster that each metadata answer brings up to date.
 #[derive(Debug, Default)]
 pub struct Cluster {
+    /// Its name; `None` while no broker has told.
+    id: Option<String>,
     controller: Option<i32>,
     brokers: BTreeMap<i32, BrokerInfo>,
     topics: HashMap<String, TopicInfo>,
@@ -130,6 +132,11 @@ impl Cluster {
     /// Takes a metadata answer: all brokers, and the topics in it.
     pub(crate) fn update(&mut self, response: MetadataResponse) {
         self.generation += 1;
+        // Another cluster stands there now, whose leader epochs may be lower.
+        if self.id.is_some() && response.cluster_id.is_some() && self.id != response.cluster_id {
+            self.forget_brokers();
+        }
+        self.id = response.cluster_id.or(self.id.take());
         self.controller = Some(response.controller_id).filter(|id| *id >= 0);
         // An empty list comes from a broker that is just starting; what was known may still be right.
         if !response.brokers.is_empty() {
@@ -189,6 +196,16 @@ impl Cluster {
             }
         }
         self.topics.insert(name, found);
+    }
+
+    /// Forgets the brokers, and who leads what. Leader epochs go too: those of another cluster may be lower.
+    pub(crate) fn forget_brokers(&mut self) {
+        self.generation += 1;
+        self.controller = None;
+        self.brokers.clear();
+        for partition in self.topics.values_mut().flat_map(|topic| &mut topic.partitions) {
+            (partition.leader, partition.leader_epoch) = (None, -1);
+        }
     }
 
     /// Forgets a topic.

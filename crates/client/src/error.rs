@@ -158,6 +158,19 @@ pub enum Error {
         /// What is wrong.
         why: String,
     },
+    /// A partition's log no longer holds what was read of it: another replica became the leader with a log of its own
+    /// (KIP-320), and `auto.offset.reset` is `none`.
+    #[error("{}{}", Place { topic: Some(topic.clone()), partition: Some(*partition) }, Cut { offset: *offset, end: *end })]
+    Truncated {
+        /// The topic.
+        topic: String,
+        /// The partition.
+        partition: i32,
+        /// The position: all before it was read.
+        offset: i64,
+        /// Where the log and what was read part; `None` when the leader cannot tell.
+        end: Option<i64>,
+    },
     /// A record was not sent, or is not to be seen, since its transaction was aborted.
     #[error("the transaction of this record was aborted")]
     Aborted,
@@ -182,6 +195,21 @@ struct AtOffset(i64);
 impl fmt::Display for AtOffset {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0 < 0 { Ok(()) } else { write!(f, "offset {}: ", self.0) }
+    }
+}
+
+struct Cut {
+    offset: i64,
+    end: Option<i64>,
+}
+
+impl fmt::Display for Cut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "what was read before offset {} is not in the leader's log", self.offset)?;
+        if let Some(end) = self.end {
+            write!(f, ", which goes its own way from offset {end} on")?;
+        }
+        f.write_str("; auto.offset.reset is none, so seek to go on")
     }
 }
 
@@ -258,6 +286,7 @@ impl Error {
             Self::Config { .. } => "INVALID_CONFIG",
             Self::Usage(_) => "ILLEGAL_STATE",
             Self::Record { .. } => "CORRUPT_MESSAGE",
+            Self::Truncated { .. } => "LOG_TRUNCATION",
             Self::Aborted => "TRANSACTION_ABORTED",
             Self::Closed => "CLIENT_CLOSED",
             Self::Forked => "CLIENT_FORKED",
@@ -269,7 +298,9 @@ impl Error {
     pub fn place(&self) -> Place {
         match self {
             Self::Broker { place, .. } => place.clone(),
-            Self::Record { topic, partition, .. } => Place::partition(topic.clone(), *partition),
+            Self::Record { topic, partition, .. } | Self::Truncated { topic, partition, .. } => {
+                Place::partition(topic.clone(), *partition)
+            }
             _ => Place::NONE,
         }
     }

@@ -19,6 +19,7 @@ mod slot;
 mod take;
 #[cfg(test)]
 mod tests;
+mod truncate;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,6 +29,7 @@ use arrow_buffer::ScalarBuffer;
 use headrace_columns::decode::BatchSchema;
 
 use self::slot::Slot;
+pub(super) use self::truncate::Cut;
 use super::decode::DecodeJob;
 use super::types::{Assignment, StartAt, TopicPartition};
 use crate::error::{Error, Result};
@@ -61,6 +63,8 @@ pub struct Chunk {
     pub offsets: ScalarBuffer<i64>,
     /// The position after the last row: beyond gaps and control records.
     pub next_offset: i64,
+    /// The leader epoch of the last batch that went into it, -1 when not known (KIP-320).
+    pub leader_epoch: i32,
     /// Memory that counts against `fetch.buffer.bytes`.
     pub bytes: usize,
 }
@@ -115,6 +119,10 @@ pub struct SlotView {
     pub start: StartAt,
     /// The next offset to be handed out.
     pub position: Option<i64>,
+    /// The next offset to be fetched: after what is held.
+    pub next: Option<i64>,
+    /// The leader epoch of what stands before `next`, -1 when not known.
+    pub leader_epoch: i32,
     /// The end of a bounded read.
     pub stop: Option<i64>,
     /// Nothing is to be handed out.
@@ -237,8 +245,11 @@ impl FetchCache {
     /// The partition's data from its position on is to be fetched again.
     fn rewind(&mut self, part: PartId) {
         let Some(slot) = self.slots.get(&part) else { return };
-        let start = slot.position.map_or(slot.start, StartAt::Offset);
+        let (start, leader_epoch) = (slot.position.map_or(slot.start, StartAt::Offset), slot.leader_epoch);
         self.reset(part, start);
+        if let Some(slot) = self.slots.get_mut(&part) {
+            (slot.leader_epoch, slot.processed_epoch) = (leader_epoch, leader_epoch);
+        }
     }
 
     fn reset(&mut self, part: PartId, start: StartAt) {

@@ -87,13 +87,6 @@ pub(super) struct Ended {
     pub(super) committed: Vec<(TopicPartition, i64)>,
 }
 
-/// Positions as commits.
-pub(super) fn commits_of(offsets: Vec<(TopicPartition, i64)>) -> Vec<CommitOffset> {
-    let commit =
-        |(partition, offset)| CommitOffset { partition, offset, leader_epoch: -1, metadata: String::new() };
-    offsets.into_iter().map(commit).collect()
-}
-
 /// The jobs under way.
 #[derive(Debug)]
 pub(super) struct Commits {

@@ -30,6 +30,12 @@ impl RawBatch {
         self.bytes.len()
     }
 
+    /// The offset after its last record.
+    #[must_use]
+    pub fn next_offset(&self) -> i64 {
+        self.header.last_offset().saturating_add(1)
+    }
+
     /// Never: a batch has a header.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -43,24 +49,27 @@ pub(crate) struct OpenChunk {
     builder: ChunkBuilder,
     stop: Option<i64>,
     next_offset: i64,
+    leader_epoch: i32,
 }
 
 impl OpenChunk {
-    /// Rows from `position` on, up to `stop`.
-    pub(crate) fn new(
-        schema: &BatchSchema,
-        partition: &TopicPartition,
-        position: i64,
-        stop: Option<i64>,
-    ) -> OpenChunk {
+    /// Rows to come, from wherever [`restart`](Self::restart) says.
+    pub(crate) fn new(schema: &BatchSchema, partition: &TopicPartition) -> OpenChunk {
         let builder = ChunkBuilder::new(&*partition.topic, partition.partition, schema);
-        OpenChunk { builder, stop, next_offset: position }
+        OpenChunk { builder, stop: None, next_offset: 0, leader_epoch: -1 }
     }
 
-    /// Begins again at another position. There must be no rows that were not taken.
-    pub(crate) fn restart(&mut self, position: i64, stop: Option<i64>) {
+    /// Rows from `position` on, up to `stop`; `leader_epoch` is that of the record before. There must be no rows that
+    /// were not taken.
+    pub(crate) fn restart(&mut self, position: i64, leader_epoch: i32, stop: Option<i64>) {
         self.stop = stop;
         self.next_offset = position;
+        self.leader_epoch = leader_epoch;
+    }
+
+    /// The leader epoch of the last batch that was decoded or stepped over, -1 when not known.
+    pub(crate) fn leader_epoch(&self) -> i32 {
+        self.leader_epoch
     }
 
     /// The position after what was decoded.
@@ -78,6 +87,7 @@ impl OpenChunk {
         let next = header.last_offset().saturating_add(1);
         let next = self.stop.map_or(next, |stop| next.min(stop));
         self.next_offset = next.max(self.next_offset);
+        self.leader_epoch = self.leader_epoch.max(header.partition_leader_epoch);
     }
 
     /// Decodes a batch behind the others. Chunks that became full go to `closed`. On an error nothing of the batch is
@@ -97,6 +107,7 @@ impl OpenChunk {
             Ok(pushed) => pushed.next_offset,
             Err(error) => return Err(self.error(header.base_offset, error)),
         };
+        self.leader_epoch = self.leader_epoch.max(header.partition_leader_epoch);
         if self.builder.bytes() >= CHUNK_BYTES {
             closed.extend(self.close()?);
         }
@@ -123,7 +134,8 @@ impl OpenChunk {
         let batch = self.builder.finish().map_err(|error| self.error(-1, error))?;
         let offsets = batch.column_by_name("offset").and_then(|c| c.as_primitive_opt::<Int64Type>());
         let offsets = offsets.map(|offsets| offsets.values().clone());
-        Ok(offsets.map(|offsets| Chunk { batch, offsets, next_offset: self.next_offset, bytes }))
+        let (next_offset, leader_epoch) = (self.next_offset, self.leader_epoch);
+        Ok(offsets.map(|offsets| Chunk { batch, offsets, next_offset, leader_epoch, bytes }))
     }
 }
 
@@ -134,6 +146,7 @@ pub struct DecodeJob {
     pub(super) schema: BatchSchema,
     pub(super) partition: TopicPartition,
     pub(super) position: i64,
+    pub(super) leader_epoch: i32,
     pub(super) stop: Option<i64>,
     pub(super) batches: Vec<RawBatch>,
 }
@@ -144,6 +157,7 @@ pub struct Decoded {
     pub(super) ticket: Ticket,
     pub(super) chunks: Vec<Chunk>,
     pub(super) next_offset: i64,
+    pub(super) leader_epoch: i32,
     pub(super) failed: Option<Error>,
     pub(super) raw_bytes: usize,
 }
@@ -152,7 +166,8 @@ impl DecodeJob {
     /// Decompresses and decodes. Takes milliseconds: call it without the cache's lock.
     #[must_use]
     pub fn run(self) -> Decoded {
-        let mut open = OpenChunk::new(&self.schema, &self.partition, self.position, self.stop);
+        let mut open = OpenChunk::new(&self.schema, &self.partition);
+        open.restart(self.position, self.leader_epoch, self.stop);
         let mut chunks = Vec::new();
         let mut failed = None;
         for raw in &self.batches {
@@ -166,6 +181,7 @@ impl DecodeJob {
             Err(error) => failed = failed.or(Some(error)),
         }
         let raw_bytes = self.batches.iter().map(RawBatch::len).sum();
-        Decoded { ticket: self.ticket, chunks, next_offset: open.next_offset(), failed, raw_bytes }
+        let (next_offset, leader_epoch) = (open.next_offset(), open.leader_epoch());
+        Decoded { ticket: self.ticket, chunks, next_offset, leader_epoch, failed, raw_bytes }
     }
 }

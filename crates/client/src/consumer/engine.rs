@@ -15,6 +15,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use arrow_array::RecordBatch;
 use headrace_wire::messages::{
     FindCoordinatorRequest, ListOffsetsRequest, OffsetCommitRequest, OffsetFetchRequest,
+    OffsetForLeaderEpochRequest,
 };
 use headrace_wire::time::Now;
 
@@ -26,6 +27,7 @@ use super::membership::Membership;
 use super::offsets::{Found, Lookups, UNKNOWN_TOPIC_GRACE_MS};
 use super::settings::{FetchSettings, retry_of, schema_of};
 use super::sink::FetchCall;
+use super::truncation::Asked;
 use super::types::{ConsumerCommand, ConsumerEvent, ConsumerOutcome};
 use crate::core::{Core, Reply};
 use crate::engine::{Action, ConnId, Consumed, Engine};
@@ -42,6 +44,7 @@ const ROUNDS_MAX: usize = 16;
 pub(super) enum Tag {
     Fetch(Box<FetchCall>),
     ListOffsets(Vec<u64>),
+    EpochEnds(Vec<Asked>),
     Coordinator,
     OffsetCommit(u64),
     OffsetFetch(u64),
@@ -137,6 +140,8 @@ impl ConsumerEngine {
                 break;
             }
             self.fetcher.handle_issues(now, &mut self.core);
+            let troubles = self.fetcher.troubles.drain(..);
+            self.events.extend(troubles.map(|(what, error)| ConsumerEvent::Trouble { what, error }));
             self.settle(now);
             self.drive_membership(now);
             self.topics_dirty |= self.fetcher.sync();
@@ -166,6 +171,11 @@ impl ConsumerEngine {
                 let ids = ids.clone();
                 let result = reply.decode::<ListOffsetsRequest>();
                 self.lookups.answered(now, &mut self.core, &ids, result);
+            }
+            Tag::EpochEnds(ref asked) => {
+                let asked = asked.clone();
+                let result = reply.decode::<OffsetForLeaderEpochRequest>();
+                self.fetcher.checked(now, &mut self.core, asked, result);
             }
             Tag::Coordinator => {
                 let result = reply.decode::<FindCoordinatorRequest>();
@@ -227,7 +237,7 @@ impl ConsumerEngine {
     fn settle(&mut self, now: Now) {
         for found in std::mem::take(&mut self.lookups.found) {
             match found {
-                Found::Offset(ticket, offset) => self.fetcher.resolved(ticket, offset),
+                Found::Offset(ticket, offset) => self.fetcher.resolved(ticket, offset, -1),
                 Found::Failed(ticket, error) => self.fetcher.fail(ticket, error),
             }
         }

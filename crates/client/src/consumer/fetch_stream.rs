@@ -98,7 +98,8 @@ pub struct FetchStream {
     endpoints: Vec<NodeEndpoint>,
     records_left: usize,
     header: Option<BatchHeader>,
-    next_offset: Option<i64>,
+    /// After the last whole batch of the partition: the next offset, and the batch's leader epoch.
+    next: Option<(i64, i32)>,
     last_announced: bool,
 }
 
@@ -123,7 +124,7 @@ impl FetchStream {
             endpoints: Vec::new(),
             records_left: 0,
             header: None,
-            next_offset: None,
+            next: None,
             last_announced: false,
         }
     }
@@ -279,7 +280,7 @@ impl FetchStream {
         head.records_bytes = records_bytes;
         self.records_left = records_bytes;
         self.header = None;
-        self.next_offset = None;
+        self.next = None;
         self.last_announced = false;
         self.state = State::Batches;
         Ok(FetchEvent::Partition(head))
@@ -317,7 +318,7 @@ impl FetchStream {
             Err(error) => return Ok(Some(self.bad_batch(bytes, error))),
         };
         let is_last = self.records_left - header.size() < BatchHeader::LEN;
-        self.next_offset = Some(header.last_offset().saturating_add(1));
+        self.next = Some((header.last_offset().saturating_add(1), header.partition_leader_epoch));
         self.header = Some(header);
         Ok(if is_last { self.announce_last() } else { None })
     }
@@ -342,7 +343,8 @@ impl FetchStream {
         }
         self.last_announced = true;
         let response_ends = self.topics_left == 0 && self.partitions_left == 0;
-        self.next_offset.map(|next_offset| FetchEvent::LastBatch { next_offset, response_ends })
+        let (next_offset, leader_epoch) = self.next?;
+        Some(FetchEvent::LastBatch { next_offset, leader_epoch, response_ends })
     }
 
     /// One tagged field. Those that mean nothing here are skipped without being held.

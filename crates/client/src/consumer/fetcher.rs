@@ -51,6 +51,12 @@ pub(super) struct Part {
     pub(super) start: StartAt,
     /// The next offset to ask for, once known. Runs ahead of the cache's position.
     pub(super) offset: Option<i64>,
+    /// The leader epoch of the record before `offset`, -1 when not known (KIP-320).
+    pub(super) leader_epoch: i32,
+    /// The epoch of the leader whose log is known to hold what was fetched so far; -1: nothing was fetched.
+    pub(super) checked_epoch: i32,
+    /// A leader is being asked whether its log holds what was fetched.
+    pub(super) checking: bool,
     pub(super) stop: Option<i64>,
     pub(super) paused: bool,
     /// Nothing is fetched until a seek.
@@ -76,7 +82,10 @@ impl Part {
             ticket: view.ticket,
             partition: view.partition,
             start: view.start,
-            offset: view.position,
+            offset: view.next,
+            leader_epoch: view.leader_epoch,
+            checked_epoch: -1,
+            checking: false,
             stop: view.stop,
             paused: view.paused,
             failed: false,
@@ -88,6 +97,14 @@ impl Part {
             caught_up: None,
             replica: None,
             open: None,
+        }
+    }
+
+    /// The next Fetch is to begin here, if that is further on; `leader_epoch` is that of the record before.
+    pub(super) fn move_to(&mut self, next: i64, leader_epoch: i32) {
+        if self.offset.is_none_or(|offset| offset < next) {
+            self.offset = Some(next);
+            self.leader_epoch = self.leader_epoch.max(leader_epoch);
         }
     }
 
@@ -107,6 +124,8 @@ pub(super) struct Fetcher {
     pub(super) parts: HashMap<PartId, Part>,
     pub(super) sessions: BTreeMap<Source, Session>,
     pub(super) issues: Vec<Issue>,
+    /// What the caller is to hear of besides errors of partitions.
+    pub(super) troubles: Vec<(&'static str, Error)>,
     pub(super) served: u64,
     /// Something has changed that may allow a request.
     pub(super) dirty: bool,
@@ -125,6 +144,7 @@ impl Fetcher {
             parts: HashMap::new(),
             sessions: BTreeMap::new(),
             issues: Vec::new(),
+            troubles: Vec::new(),
             served: 0,
             dirty: true,
             unresolved: true,
@@ -165,11 +185,11 @@ impl Fetcher {
     }
 
     /// The position was looked up.
-    pub(super) fn resolved(&mut self, ticket: Ticket, offset: i64) {
-        if lock(&self.cache).resolve(ticket, offset)
+    pub(super) fn resolved(&mut self, ticket: Ticket, offset: i64, leader_epoch: i32) {
+        if lock(&self.cache).resolve(ticket, offset, leader_epoch)
             && let Some(part) = self.part(ticket)
         {
-            part.offset = Some(offset);
+            (part.offset, part.leader_epoch) = (Some(offset), leader_epoch);
             part.resolving = false;
             self.dirty = true;
         }
@@ -194,6 +214,7 @@ impl Fetcher {
             return;
         }
         self.dirty = false;
+        self.check_positions(now, core);
         let mut wanted: BTreeMap<Source, Vec<(PartId, Member)>> = BTreeMap::new();
         let mut leaderless = false;
         {
@@ -209,7 +230,8 @@ impl Fetcher {
                     && cache.wants_data(part.ticket)
                 {
                     let topic_id = core.cluster().topic_id(&part.partition.topic).unwrap_or(Uuid::ZERO);
-                    let member = Member { ticket: part.ticket, offset, leader_epoch, topic_id };
+                    let (ticket, last_epoch) = (part.ticket, part.leader_epoch);
+                    let member = Member { ticket, offset, last_epoch, leader_epoch, topic_id };
                     wanted.entry(source).or_default().push((part.ticket.part, member));
                 }
             }
@@ -298,6 +320,7 @@ impl Fetcher {
                         part.replica = Some((node, now.mono_ms + REPLICA_LEASE_MS));
                     }
                 }
+                Issue::Diverging { ticket, end } => self.truncated(now, core, ticket, end),
                 Issue::Session { source, code } => self.session_error(now, core, source, code),
                 Issue::Partition { ticket, node, code, range } => {
                     self.partition_error(now, core, ticket, node, code, range);

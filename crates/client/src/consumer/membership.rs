@@ -10,10 +10,10 @@ use headrace_wire::messages::FindCoordinatorResponse;
 use headrace_wire::time::Now;
 
 use super::cache::lock;
-use super::commits::{Asker, Identity, commits_of};
+use super::commits::{Asker, Identity};
 use super::engine::{ConsumerEngine, Tag};
 use super::settings::retry_of;
-use super::types::{Assignment, ConsumerEvent, ConsumerOutcome, TopicPartition};
+use super::types::{Assignment, CommitOffset, ConsumerEvent, ConsumerOutcome, TopicPartition};
 use crate::error::{Error, Result};
 use crate::group::{Coordinator, Member, MemberEvent, MemberSettings};
 use crate::options::ConsumerConfig;
@@ -103,11 +103,9 @@ impl Membership {
     }
 
     /// What of these offsets the group does not have yet.
-    fn news(&self, offsets: Vec<(TopicPartition, i64)>) -> Vec<(TopicPartition, i64)> {
-        offsets
-            .into_iter()
-            .filter(|(partition, offset)| self.committed.get(partition) != Some(offset))
-            .collect()
+    fn news(&self, offsets: Vec<CommitOffset>) -> Vec<CommitOffset> {
+        let is_new = |commit: &CommitOffset| self.committed.get(&commit.partition) != Some(&commit.offset);
+        offsets.into_iter().filter(is_new).collect()
     }
 }
 
@@ -251,12 +249,12 @@ impl ConsumerEngine {
         }
         if membership.release == Release::Waiting && cache.all_processed() {
             let offsets = if self.config.enable_auto_commit {
-                membership.news(cache.offsets(true))
+                membership.news(cache.commits(true))
             } else {
                 Vec::new()
             };
             let timeout = self.config.common.request_timeout_ms;
-            let commit = self.commits.commit(now, Asker::Farewell, commits_of(offsets), timeout);
+            let commit = self.commits.commit(now, Asker::Farewell, offsets, timeout);
             membership.release = Release::Committing(commit);
         }
         drop(cache);
@@ -301,11 +299,11 @@ impl ConsumerEngine {
             return;
         }
         membership.auto_commit_at = now.mono_ms + self.config.auto_commit_interval_ms.max(1);
-        let offsets = membership.news(lock(&self.cache).offsets(true));
+        let offsets = membership.news(lock(&self.cache).commits(true));
         if !offsets.is_empty() {
             membership.auto_committing = true;
             let timeout = self.config.common.default_api_timeout_ms;
-            self.commits.commit(now, Asker::Auto, commits_of(offsets), timeout);
+            self.commits.commit(now, Asker::Auto, offsets, timeout);
         }
     }
 
@@ -331,9 +329,9 @@ impl ConsumerEngine {
         let mut cache = lock(&self.cache);
         cache.hold_back(true);
         // A caller that closes has processed what it was given.
-        let offsets = if auto_commit { membership.news(cache.offsets(false)) } else { Vec::new() };
+        let offsets = if auto_commit { membership.news(cache.commits(false)) } else { Vec::new() };
         drop(cache);
-        let commit = self.commits.commit(now, Asker::Farewell, commits_of(offsets), timeout_ms.max(1));
+        let commit = self.commits.commit(now, Asker::Farewell, offsets, timeout_ms.max(1));
         let stage = Stage::Committing(commit);
         membership.leaving = Some(Leaving { op, close, deadline, stage, error: None });
         membership.stale_since = None;

@@ -11,6 +11,7 @@ mod offsets;
 mod session;
 mod settings;
 mod sink;
+mod truncation;
 mod types;
 
 pub use cache::{Chunk, FetchCache, PartId, Rows, SharedCache, SlotView, Taken, Ticket, lock};

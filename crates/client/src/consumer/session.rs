@@ -17,6 +17,8 @@ use super::types::TopicPartition;
 pub(super) struct Member {
     pub(super) ticket: Ticket,
     pub(super) offset: i64,
+    /// The leader epoch of the record before the offset: a broker whose log has none such there says so (KIP-320).
+    pub(super) last_epoch: i32,
     pub(super) leader_epoch: i32,
     pub(super) topic_id: Uuid,
 }
@@ -89,9 +91,8 @@ impl Session {
             if recreated && let Some(known) = &known {
                 forget(&mut request.forgotten_topics_data, &partition, known.topic_id);
             }
-            let changed = known.is_none_or(|known| {
-                recreated || (known.offset, known.leader_epoch) != (member.offset, member.leader_epoch)
-            });
+            let place = |member: &Member| (member.offset, member.last_epoch, member.leader_epoch);
+            let changed = known.is_none_or(|known| recreated || place(&known) != place(&member));
             if changed {
                 ask(&mut request.topics, &partition, &member, settings.partition_max_bytes);
             }
@@ -123,6 +124,7 @@ fn ask(topics: &mut Vec<FetchTopic>, partition: &TopicPartition, member: &Member
             partition: partition.partition,
             current_leader_epoch: member.leader_epoch,
             fetch_offset: member.offset,
+            last_fetched_epoch: member.last_epoch,
             partition_max_bytes: max_bytes,
             ..FetchPartition::default()
         });

@@ -11,8 +11,8 @@ use super::cache::{Chunk, Ticket, lock};
 use super::decode::{CHUNK_BYTES, OpenChunk, RawBatch};
 use super::engine::Tag;
 use super::fetch_stream::{
-    AbortedTransaction, FetchEvent, FetchStream, LeaderHint, NodeEndpoint, PartitionHead, PartitionTail,
-    Step, TopicKey,
+    AbortedTransaction, DivergingEpoch, FetchEvent, FetchStream, LeaderHint, NodeEndpoint, PartitionHead,
+    PartitionTail, Step, TopicKey,
 };
 use super::fetcher::{Fetcher, Source};
 use super::types::TopicPartition;
@@ -26,6 +26,8 @@ pub(super) enum Issue {
     Partition { ticket: Ticket, node: i32, code: ErrorCode, range: (i64, i64) },
     /// The whole answer is an error.
     Session { source: Source, code: ErrorCode },
+    /// The leader's log is not the one that was read (KIP-320).
+    Diverging { ticket: Ticket, end: DivergingEpoch },
     /// The leader has moved.
     Leader { partition: TopicPartition, hint: LeaderHint },
     /// A broker's address.
@@ -113,11 +115,11 @@ impl Fetcher {
                 }
             }
             FetchEvent::Partition(head) => call.current = self.begin(call.source, head),
-            FetchEvent::LastBatch { next_offset, response_ends } => {
+            FetchEvent::LastBatch { next_offset, leader_epoch, response_ends } => {
                 if let Some(current) = &call.current
                     && let Some(part) = self.part(current.ticket)
                 {
-                    part.offset = Some(next_offset.max(part.offset.unwrap_or(0)));
+                    part.move_to(next_offset, leader_epoch);
                 }
                 if response_ends {
                     self.allow_next(call);
@@ -165,7 +167,7 @@ impl Fetcher {
             TopicKey::Id(id) => session.names.get(&id)?.clone(),
         };
         let member = session.members.get(&TopicPartition::new(topic, head.partition))?;
-        let (ticket, asked) = (member.ticket, member.offset);
+        let (ticket, asked, checked) = (member.ticket, member.offset, member.leader_epoch);
         let part =
             self.part(ticket).filter(|part| !part.failed && !part.busy && part.offset == Some(asked))?;
         let code = ErrorCode::new(head.error);
@@ -176,18 +178,15 @@ impl Fetcher {
         }
         part.failures = 0;
         part.busy = true;
-        let (partition, stop, mut open) = (part.partition.clone(), part.stop, part.open.take());
+        part.checked_epoch = part.checked_epoch.max(checked);
+        let (partition, stop, last_epoch) = (part.partition.clone(), part.stop, part.leader_epoch);
+        let open = part.open.take();
         if head.preferred_read_replica >= 0 {
             self.issues.push(Issue::Replica { ticket, node: head.preferred_read_replica });
         }
         lock(&self.cache).set_high_watermark(ticket, head.high_watermark);
-        let open = match open.take() {
-            Some(mut open) => {
-                open.restart(asked, stop);
-                open
-            }
-            None => OpenChunk::new(&self.schema, &partition, asked, stop),
-        };
+        let mut open = open.unwrap_or_else(|| OpenChunk::new(&self.schema, &partition));
+        open.restart(asked, last_epoch, stop);
         if head.records_bytes > 0 {
             self.served += 1;
             let served = self.served;
@@ -250,14 +249,17 @@ impl Fetcher {
             return;
         }
         self.close(&mut current);
-        let next = current.open.next_offset();
+        let (next, leader_epoch) = (current.open.next_offset(), current.open.leader_epoch());
         let keep = self.parts.len() * CHUNK_BYTES <= self.settings.spare_bytes;
         if let Some(part) = self.part(current.ticket) {
-            part.offset = Some(next.max(part.offset.unwrap_or(0)));
+            part.move_to(next, leader_epoch);
             part.busy = false;
             let partition = part.partition.clone();
             // A builder keeps memory for its next chunk: worth it for few partitions, too much for many.
             part.open = keep.then_some(current.open);
+            if let Some(end) = tail.diverging {
+                self.issues.push(Issue::Diverging { ticket: current.ticket, end });
+            }
             if let Some(hint) = tail.leader {
                 self.issues.push(Issue::Leader { partition, hint });
             }
@@ -277,7 +279,8 @@ impl Fetcher {
         let next = current.open.next_offset();
         if next > current.pushed {
             current.pushed = next;
-            wanted = lock(&self.cache).advance(current.ticket, next);
+            let leader_epoch = current.open.leader_epoch();
+            wanted = lock(&self.cache).advance(current.ticket, next, leader_epoch);
         }
         wanted
     }
@@ -299,9 +302,9 @@ impl Fetcher {
     pub(super) fn abandon(&mut self, mut call: FetchCall) {
         let Some(mut current) = call.current.take() else { return };
         self.close(&mut current);
-        let next = current.open.next_offset();
+        let (next, leader_epoch) = (current.open.next_offset(), current.open.leader_epoch());
         if let Some(part) = self.part(current.ticket) {
-            part.offset = Some(next);
+            (part.offset, part.leader_epoch) = (Some(next), leader_epoch);
             part.busy = false;
         }
     }

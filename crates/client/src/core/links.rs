@@ -56,10 +56,13 @@ impl<T> Core<T> {
         }
     }
 
-    /// Where a call to any broker may go: the brokers that are known, then those of `bootstrap.servers`.
+    /// Where a call to any broker may go: the brokers that are known, then those of `bootstrap.servers`; these alone
+    /// while none is known, and not at all afterwards if so configured (KIP-899).
     fn candidates(&self) -> Vec<Peer> {
-        let nodes = self.cluster.brokers().map(|b| Peer::Node(b.node));
-        nodes.chain((0..self.settings.bootstrap.len()).map(Peer::Bootstrap)).collect()
+        let nodes: Vec<Peer> = self.cluster.brokers().map(|b| Peer::Node(b.node)).collect();
+        let asks_again = self.settings.rebootstrap_ms.is_some() || nodes.is_empty();
+        let bootstrap = if asks_again { self.settings.bootstrap.len() } else { 0 };
+        nodes.into_iter().chain((0..bootstrap).map(Peer::Bootstrap)).collect()
     }
 
     fn address(&self, peer: Peer) -> Option<(String, u16)> {
@@ -290,7 +293,8 @@ impl<T> Core<T> {
         });
         let waiting = self.waiting.iter().map(|q| q.deadline).min();
         let retry = if self.waiting.is_empty() { None } else { self.next_attempt() };
-        least(least(links.min(), waiting), least(retry, self.refresh.due()))
+        let anew = self.gives_up_at();
+        least(least(links.min(), waiting), least(least(retry, self.refresh.due()), anew))
     }
 
     /// When the next candidate for calls to any broker may be tried, while none is being tried.

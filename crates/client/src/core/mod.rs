@@ -8,6 +8,7 @@ mod backoff;
 mod call;
 mod link;
 mod links;
+mod rebootstrap;
 mod refresh;
 #[cfg(test)]
 pub(crate) mod scripted;
@@ -33,7 +34,7 @@ use crate::cluster::Cluster;
 use crate::connection::{Features, InFlight, Received};
 use crate::engine::{Action, ConnId, Consumed};
 use crate::error::{Error, Result};
-use crate::options::{CommonConfig, Endpoint};
+use crate::options::{CommonConfig, Endpoint, RecoveryStrategy};
 use crate::sasl::Credentials;
 
 /// Who asked: an engine, or the core itself.
@@ -84,6 +85,8 @@ struct Settings {
     setup: Backoff,
     reconnect: Backoff,
     idle_ms: u64,
+    /// After so long without metadata the cluster is looked for anew; `None`: never.
+    rebootstrap_ms: Option<u64>,
     auto_create: bool,
     /// `None` without SASL.
     credentials: Option<Credentials>,
@@ -108,6 +111,8 @@ impl<T> Core<T> {
                 max_ms: config.reconnect_backoff_max_ms,
             },
             idle_ms: config.connections_max_idle_ms,
+            rebootstrap_ms: (config.metadata_recovery_strategy == RecoveryStrategy::Rebootstrap)
+                .then_some(config.metadata_recovery_rebootstrap_trigger_ms),
             auto_create,
             credentials: Credentials::of(config, seed),
         };
@@ -358,12 +363,7 @@ impl<T> Core<T> {
                 });
             }
             Tag::Metadata => match decode_body::<MetadataRequest>(call.version, &body, node) {
-                Ok(response) => {
-                    self.cluster.update(response);
-                    self.metadata_error = None;
-                    let complete = self.is_complete();
-                    self.refresh.answered(now, complete, &mut self.jitter);
-                }
+                Ok(response) => self.metadata_answered(now, response),
                 // The next candidate may do better; whoever waits for a topic has a deadline.
                 Err(error) => {
                     let error = match (error, self.links.get(&key)) {
@@ -382,6 +382,7 @@ impl<T> Core<T> {
     pub fn handle_timeout(&mut self, now: Now) {
         self.expire_calls(now);
         self.expire_connections(now);
+        self.give_up_cluster(now);
         self.pump(now);
     }
 

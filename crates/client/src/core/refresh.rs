@@ -18,6 +18,8 @@ pub(super) struct Refresh {
     again: bool,
     failures: u32,
     last_sent: Option<u64>,
+    /// The first request since the last answer, or since the cluster was last looked for anew.
+    trying_since: Option<u64>,
 }
 
 impl Refresh {
@@ -31,6 +33,7 @@ impl Refresh {
             again: false,
             failures: 0,
             last_sent: None,
+            trying_since: None,
         }
     }
 
@@ -83,11 +86,27 @@ impl Refresh {
         self.again = false;
         self.due = None;
         self.last_sent = Some(now.mono_ms);
+        self.trying_since.get_or_insert(now.mono_ms);
+    }
+
+    /// Since when there is no answer; `None` while none is missing.
+    pub(super) fn trying_since(&self) -> Option<u64> {
+        self.trying_since
+    }
+
+    /// The cluster is looked for anew: at once, and with all the time there is.
+    pub(super) fn start_over(&mut self, now: Now) {
+        self.trying_since = None;
+        self.failures = 0;
+        if !self.in_flight {
+            self.due = Some(now.mono_ms);
+        }
     }
 
     /// An answer came. `complete` says that no wanted topic misses anything that may still come.
     pub(super) fn answered(&mut self, now: Now, complete: bool, jitter: &mut Jitter) {
         self.in_flight = false;
+        self.trying_since = None;
         if complete {
             self.failures = 0;
             self.due = Some(now.mono_ms.saturating_add(self.max_age_ms));

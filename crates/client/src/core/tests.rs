@@ -4,6 +4,7 @@ mod calls;
 mod hostile;
 mod metadata;
 mod random;
+mod rebootstrap;
 mod sasl;
 mod sessions;
 

@@ -44,11 +44,6 @@ const UNSUPPORTED: &[(&str, &str)] = &[
     ("auto.include.jmx.reporter", NO_METRICS),
     ("client.dns.lookup", "the system's resolver decides, each time a host is connected to"),
     ("metadata.max.idle.ms", "a producer asks for the metadata of every topic it has written to"),
-    ("metadata.recovery.strategy", "bootstrap.servers are always asked again when no known broker answers"),
-    (
-        "metadata.recovery.rebootstrap.trigger.ms",
-        "bootstrap.servers are always asked again when no known broker answers",
-    ),
     ("bootstrap.controllers", "only brokers are connected to; they hand on what is the controller's"),
     ("exclude.internal.topics", "there are no subscriptions by pattern yet"),
     ("group.remote.assignor", "the group protocol of KIP-848 is not supported yet"),

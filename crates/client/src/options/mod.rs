@@ -15,7 +15,7 @@ pub use self::security::{Mechanism, Secret, SecurityProtocol};
 pub use self::table::{AdminConfig, CommonConfig, ConsumerConfig, ProducerConfig, rows};
 pub use self::value::{
     Acks, Assignor, AutoOffsetReset, BrokerShare, CompressionType, Endpoint, IsolationLevel, Partitioner,
-    ValueType,
+    RecoveryStrategy, ValueType,
 };
 use crate::error::{Error, Result};
 

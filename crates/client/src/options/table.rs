@@ -4,7 +4,7 @@ use headrace_pool::AllocationStrategy;
 
 use super::value::{
     Acks, Assignor, AutoOffsetReset, BrokerShare, CompressionType, Endpoint, IsolationLevel, Partitioner,
-    ValueType,
+    RecoveryStrategy, ValueType,
 };
 use super::{Kind, Mechanism, Role, Row, Secret, SecurityProtocol, Values};
 use crate::error::{Error, Result};
@@ -75,6 +75,11 @@ options! {
         "How long a call of the consumer or admin client may take that is given no time-out of its own, all tries together.";
     metadata_max_age_ms: u64 = "metadata.max.age.ms", ms(100), Some("300000"), false,
         "How old the known leaders may get before they are asked for again without a reason.";
+    metadata_recovery_strategy: RecoveryStrategy = "metadata.recovery.strategy",
+        Kind::Choice(&["rebootstrap", "none"]), Some("rebootstrap"), false,
+        "What is done when no known broker answers: rebootstrap asks bootstrap.servers again, none goes on with the brokers that are known (KIP-899).";
+    metadata_recovery_rebootstrap_trigger_ms: u64 = "metadata.recovery.rebootstrap.trigger.ms", ms(0), Some("300000"), false,
+        "How long metadata may not be had before every known broker is forgotten and bootstrap.servers are asked alone (KIP-1102).";
     reconnect_backoff_ms: u64 = "reconnect.backoff.ms", ms(0), Some("50"), false,
         "The first wait before connecting again; it doubles with each failure.";
     reconnect_backoff_max_ms: u64 = "reconnect.backoff.max.ms", ms(0), Some("1000"), false,

@@ -268,6 +268,16 @@ choice! {
 }
 
 choice! {
+    /// `metadata.recovery.strategy`.
+    RecoveryStrategy {
+        /// `bootstrap.servers` are asked again.
+        Rebootstrap = "rebootstrap",
+        /// Only known brokers are asked.
+        None = "none",
+    }
+}
+
+choice! {
     /// `isolation.level`.
     IsolationLevel {
         /// All records.

@@ -3,7 +3,7 @@
 use super::slot::{Entry, Slot};
 use super::{Chunk, FetchCache, PartId, SlotView, Ticket};
 use crate::consumer::decode::RawBatch;
-use crate::consumer::types::{StartAt, TopicPartition};
+use crate::consumer::types::{CommitOffset, StartAt, TopicPartition};
 use crate::error::Error;
 
 impl FetchCache {
@@ -31,13 +31,18 @@ impl FetchCache {
 
     /// All partitions.
     pub fn views(&self) -> impl Iterator<Item = SlotView> + '_ {
-        self.slots.iter().map(|(&part, slot)| SlotView {
-            partition: slot.id.clone(),
-            ticket: slot.ticket(part),
-            start: slot.start,
-            position: slot.position,
-            stop: slot.stop,
-            paused: slot.paused,
+        self.slots.iter().map(|(&part, slot)| {
+            let (next, leader_epoch) = slot.end();
+            SlotView {
+                partition: slot.id.clone(),
+                ticket: slot.ticket(part),
+                start: slot.start,
+                position: slot.position,
+                next,
+                leader_epoch,
+                stop: slot.stop,
+                paused: slot.paused,
+            }
         })
     }
 
@@ -46,11 +51,12 @@ impl FetchCache {
         self.current(ticket).is_some()
     }
 
-    /// The position was looked up. False when the ticket is stale.
-    pub fn resolve(&mut self, ticket: Ticket, position: i64) -> bool {
+    /// The position was looked up; `leader_epoch` is that of the record before it, -1 when not known. False when the
+    /// ticket is stale.
+    pub fn resolve(&mut self, ticket: Ticket, position: i64, leader_epoch: i32) -> bool {
         let Some(slot) = self.current(ticket) else { return false };
-        slot.position = Some(position);
-        slot.processed = Some(position);
+        (slot.position, slot.leader_epoch) = (Some(position), leader_epoch);
+        (slot.processed, slot.processed_epoch) = (Some(position), leader_epoch);
         self.fills += 1;
         true
     }
@@ -74,9 +80,9 @@ impl FetchCache {
         self.push(ticket, Entry::Raw(raw), bytes)
     }
 
-    /// There are no rows before `next_offset`. False when the ticket is stale.
-    pub fn advance(&mut self, ticket: Ticket, next_offset: i64) -> bool {
-        self.push(ticket, Entry::Advance(next_offset), 0)
+    /// There are no rows before `next`. False when the ticket is stale.
+    pub fn advance(&mut self, ticket: Ticket, next: i64, leader_epoch: i32) -> bool {
+        self.push(ticket, Entry::Advance { next, leader_epoch }, 0)
     }
 
     /// The next record cannot be had. `sticky`: handed out again and again until a seek, since the position stays;
@@ -183,5 +189,19 @@ impl FetchCache {
     pub fn offsets(&self, processed_only: bool) -> Vec<(TopicPartition, i64)> {
         let of = |slot: &Slot| if processed_only { slot.processed } else { slot.position };
         self.slots.values().filter_map(|slot| Some((slot.id.clone(), of(slot)?))).collect()
+    }
+
+    /// The same as commits, with the leader epochs: whoever begins there finds out whether the log was cut (KIP-320).
+    #[must_use]
+    pub fn commits(&self, processed_only: bool) -> Vec<CommitOffset> {
+        let commit = |slot: &Slot| {
+            let (offset, leader_epoch) = if processed_only {
+                (slot.processed?, slot.processed_epoch)
+            } else {
+                (slot.position?, slot.leader_epoch)
+            };
+            Some(CommitOffset { partition: slot.id.clone(), offset, leader_epoch, metadata: String::new() })
+        };
+        self.slots.values().filter_map(commit).collect()
     }
 }

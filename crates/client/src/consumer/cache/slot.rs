@@ -13,7 +13,10 @@ pub(super) enum Entry {
     Chunk(Chunk),
     Raw(RawBatch),
     /// No rows up to here.
-    Advance(i64),
+    Advance {
+        next: i64,
+        leader_epoch: i32,
+    },
     Failed {
         error: Error,
         sticky: bool,
@@ -36,8 +39,12 @@ pub(super) struct Slot {
     pub(super) generation: u64,
     pub(super) start: StartAt,
     pub(super) position: Option<i64>,
+    /// The leader epoch of what stands before the position: that of the log or, within a chunk, a later one. -1 when
+    /// not known. A lower one would pass for a truncation.
+    pub(super) leader_epoch: i32,
     /// The position as of the caller's last poll: all before it has been processed.
     pub(super) processed: Option<i64>,
+    pub(super) processed_epoch: i32,
     pub(super) touched: bool,
     pub(super) stop: Option<i64>,
     pub(super) paused: bool,
@@ -60,7 +67,9 @@ impl Slot {
             generation,
             start,
             position,
+            leader_epoch: -1,
             processed: position,
+            processed_epoch: -1,
             touched: false,
             stop,
             paused: false,
@@ -86,7 +95,24 @@ impl Slot {
         self.failed = false;
         self.start = start;
         self.position = start.offset();
+        self.leader_epoch = -1;
         self.processed = self.position;
+        self.processed_epoch = -1;
+    }
+
+    /// The next offset to be fetched and the leader epoch before it. Not to be asked while a job is out.
+    pub(super) fn end(&self) -> (Option<i64>, i32) {
+        let held = self.entries.iter().rev().find_map(|entry| match entry {
+            Entry::Chunk(chunk) => Some((chunk.next_offset, chunk.leader_epoch)),
+            Entry::Raw(raw) => Some((raw.next_offset(), raw.header.partition_leader_epoch)),
+            &Entry::Advance { next, leader_epoch } => Some((next, leader_epoch)),
+            Entry::Failed { .. } => None,
+        });
+        let open = self.open.as_ref().map(|open| (open.chunk.next_offset, open.chunk.leader_epoch));
+        match held.or(open) {
+            Some((next, leader_epoch)) => (Some(next), leader_epoch),
+            None => (self.position, self.leader_epoch),
+        }
     }
 
     pub(super) fn is_finished(&self) -> bool {
@@ -105,18 +131,20 @@ impl Slot {
     /// Moves the position over what has no rows, as far as nothing stands before it.
     pub(super) fn settle(&mut self) {
         while self.open.is_none()
-            && let Some(&Entry::Advance(next)) = self.entries.front()
+            && let Some(&Entry::Advance { next, leader_epoch }) = self.entries.front()
         {
             self.entries.pop_front();
-            self.move_to(next);
+            self.move_to(next, leader_epoch);
         }
     }
 
-    pub(super) fn move_to(&mut self, next: i64) {
-        let next = self.position.map_or(next, |position| position.max(next));
-        self.position = Some(next);
+    pub(super) fn move_to(&mut self, next: i64, leader_epoch: i32) {
+        if self.position.is_none_or(|position| position < next) {
+            self.position = Some(next);
+            self.leader_epoch = self.leader_epoch.max(leader_epoch);
+        }
         if !self.touched {
-            self.processed = Some(next);
+            (self.processed, self.processed_epoch) = (self.position, self.leader_epoch);
         }
     }
 

@@ -17,7 +17,7 @@ impl FetchCache {
         while let Some(part) = self.touched.pop() {
             if let Some(slot) = self.slots.get_mut(&part) {
                 slot.touched = false;
-                slot.processed = slot.position;
+                (slot.processed, slot.processed_epoch) = (slot.position, slot.leader_epoch);
             }
         }
         self.held_back
@@ -67,8 +67,8 @@ impl FetchCache {
                     slot.open = Some(Open { chunk, id: next_id, at: 0 });
                 }
                 Entry::Raw(raw) => return self.decode_job(part, raw).map(Taken::Decode),
-                Entry::Advance(next) => {
-                    slot.move_to(next);
+                Entry::Advance { next, leader_epoch } => {
+                    slot.move_to(next, leader_epoch);
                     slot.settle();
                     return self.take_from(part, max_records);
                 }
@@ -101,6 +101,7 @@ impl FetchCache {
         let (chunk, chunk_id) = (open.chunk.batch.clone(), open.id);
         let freed = if used_up { open.chunk.bytes } else { 0 };
         slot.position = Some(next_offset);
+        slot.leader_epoch = slot.leader_epoch.max(open.chunk.leader_epoch);
         if !slot.touched {
             slot.touched = true;
             self.touched.push(part);
@@ -135,6 +136,7 @@ impl FetchCache {
             schema: self.schema.clone(),
             partition: slot.id.clone(),
             position: slot.position.unwrap_or(0),
+            leader_epoch: slot.leader_epoch,
             stop: slot.stop,
             batches,
         };
@@ -150,7 +152,8 @@ impl FetchCache {
             slot.failed = true;
             slot.entries.push_front(Entry::Failed { error, sticky: true });
         }
-        slot.entries.push_front(Entry::Advance(decoded.next_offset));
+        let (next, leader_epoch) = (decoded.next_offset, decoded.leader_epoch);
+        slot.entries.push_front(Entry::Advance { next, leader_epoch });
         let mut added = 0;
         for chunk in decoded.chunks.into_iter().rev() {
             added += chunk.bytes;

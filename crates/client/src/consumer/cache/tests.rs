@@ -40,7 +40,8 @@ fn batch(base: i64, records: i64, codec: Codec) -> Vec<u8> {
 
 fn chunk(partition: i32, base: i64, records: i64) -> Chunk {
     let bytes = batch(base, records, Codec::None);
-    let mut open = OpenChunk::new(&schema(), &tp(partition), base, None);
+    let mut open = OpenChunk::new(&schema(), &tp(partition));
+    open.restart(base, -1, None);
     let mut closed = Vec::new();
     open.push(&BatchHeader::parse(&bytes).unwrap(), &bytes, &mut closed).unwrap();
     open.close().unwrap().unwrap()
@@ -112,7 +113,9 @@ fn what_comes_for_a_partition_that_was_moved_is_dropped() {
     cache.seek(&[(tp(0), StartAt::Offset(50))]).unwrap();
     cache.put_back(job.run());
     assert!(!cache.push_chunk(old, chunk(0, 5, 5)));
-    assert!(!cache.advance(old, 90) && !cache.fail(old, Error::Closed, true) && !cache.resolve(old, 3));
+    assert!(
+        !cache.advance(old, 90, 1) && !cache.fail(old, Error::Closed, true) && !cache.resolve(old, 3, -1)
+    );
     assert!(cache.take(10).is_none());
     assert_eq!((cache.position(&tp(0)).unwrap(), cache.held_bytes()), (Some(50), 0));
     // Unassigned and assigned again it is another partition to the cache.
@@ -212,7 +215,7 @@ proptest! {
                     let model = &mut models[usize::try_from(p).unwrap()];
                     model.filled += n;
                     let ticket = ticket(&cache, p);
-                    prop_assert!(cache.advance(ticket, model.filled));
+                    prop_assert!(cache.advance(ticket, model.filled, 1));
                 }
                 Step::Take(max) => match cache.take(max) {
                     Some(Taken::Rows(rows)) => check(&mut models, &rows, max),

@@ -5,7 +5,7 @@ use headrace_wire::time::Now;
 
 use super::ConsumerEngine;
 use crate::consumer::cache::lock;
-use crate::consumer::commits::{Asker, Identity, commits_of};
+use crate::consumer::commits::{Asker, Identity};
 use crate::consumer::types::{
     Assignment, CommitOffset, ConsumerCommand, ConsumerOutcome, GroupMetadata, StartAt, TopicPartition,
 };
@@ -99,7 +99,7 @@ impl ConsumerEngine {
         if let Err(error) = self.need_group("commit") {
             return self.done(op, Err(error));
         }
-        let offsets = offsets.unwrap_or_else(|| commits_of(lock(&self.cache).offsets(false)));
+        let offsets = offsets.unwrap_or_else(|| lock(&self.cache).commits(false));
         if let Some(bad) = offsets.iter().find(|commit| commit.offset < 0) {
             let why = format!("cannot commit offset {} for {}: it is negative", bad.offset, bad.partition);
             return self.done(op, Err(Error::Usage(why)));

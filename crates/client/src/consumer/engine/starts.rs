@@ -63,15 +63,18 @@ impl ConsumerEngine {
     ) {
         let committed: HashMap<_, _> = committed
             .into_iter()
-            .filter_map(|(partition, commit)| Some((partition, commit?.offset)))
+            .filter_map(|(partition, commit)| {
+                let commit = commit?;
+                Some((partition, (commit.offset, commit.leader_epoch)))
+            })
             .collect();
         for (partition, ticket) in starts {
             match committed.get(&partition) {
-                Some(&offset) => {
+                Some(&(offset, leader_epoch)) => {
                     if let Some(membership) = &mut self.membership {
                         membership.committed.insert(partition, offset);
                     }
-                    self.fetcher.resolved(ticket, offset);
+                    self.fetcher.resolved(ticket, offset, leader_epoch);
                 }
                 None => self.begin_by_policy(now, partition, ticket),
             }

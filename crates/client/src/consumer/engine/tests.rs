@@ -3,3 +3,4 @@ mod groups;
 mod kafka;
 mod positions;
 mod random;
+mod truncation;

@@ -109,6 +109,8 @@ pub enum FetchEvent<'a> {
     LastBatch {
         /// The offset to fetch from next.
         next_offset: i64,
+        /// The batch's leader epoch.
+        leader_epoch: i32,
         /// No other partition follows in this response.
         response_ends: bool,
     },

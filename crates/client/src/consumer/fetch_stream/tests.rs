@@ -72,7 +72,7 @@ fn own(event: FetchEvent<'_>) -> Seen {
     match event {
         FetchEvent::Head(head) => Seen::Head(head),
         FetchEvent::Partition(head) => Seen::Partition(head),
-        FetchEvent::LastBatch { next_offset, response_ends } => Seen::Last(next_offset, response_ends),
+        FetchEvent::LastBatch { next_offset, response_ends, .. } => Seen::Last(next_offset, response_ends),
         FetchEvent::Batch { header, bytes } => {
             assert_eq!(header, BatchHeader::parse(bytes).unwrap());
             Seen::Batch(bytes.to_vec())
@@ -375,7 +375,7 @@ fn the_last_header_is_announced_before_its_batch_has_arrived() {
         let progress = stream.next(&body[start..200]).unwrap();
         start += progress.consumed;
         match progress.step {
-            Step::Event(FetchEvent::LastBatch { next_offset, response_ends }) => {
+            Step::Event(FetchEvent::LastBatch { next_offset, response_ends, .. }) => {
                 last = Some((next_offset, response_ends));
             }
             Step::Event(_) => {}

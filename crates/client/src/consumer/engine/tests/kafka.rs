@@ -6,7 +6,10 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use headrace_wire::compression::Codec;
-use headrace_wire::messages::fetch_response::{AbortedTransaction, FetchableTopicResponse, PartitionData};
+use headrace_wire::messages::fetch_request::FetchPartition;
+use headrace_wire::messages::fetch_response::{
+    AbortedTransaction, EpochEndOffset, FetchableTopicResponse, PartitionData,
+};
 use headrace_wire::messages::list_offsets_response::{
     ListOffsetsPartitionResponse, ListOffsetsTopicResponse,
 };
@@ -16,9 +19,12 @@ use headrace_wire::messages::offset_commit_response::{
 use headrace_wire::messages::offset_fetch_response::{
     OffsetFetchResponsePartition, OffsetFetchResponseTopic,
 };
+use headrace_wire::messages::offset_for_leader_epoch_request::OffsetForLeaderPartition;
+use headrace_wire::messages::offset_for_leader_epoch_response as epoch_ends;
 use headrace_wire::messages::{
     ApiKey, FetchRequest, FetchResponse, FindCoordinatorRequest, FindCoordinatorResponse, ListOffsetsRequest,
     ListOffsetsResponse, OffsetCommitRequest, OffsetCommitResponse, OffsetFetchRequest, OffsetFetchResponse,
+    OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse,
 };
 use headrace_wire::primitive::Records;
 use headrace_wire::records::{BatchBuilder, BatchHeader, NO_HEADERS, ProducerStamp, patch};
@@ -34,11 +40,19 @@ use crate::error::{Error, Result};
 use crate::options::ConsumerConfig;
 
 /// A partition's log.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Log {
     pub(super) start: i64,
     pub(super) end: i64,
     pub(super) batches: Vec<Vec<u8>>,
+    /// The leader epoch of batches to come.
+    pub(super) epoch: i32,
+}
+
+impl Default for Log {
+    fn default() -> Log {
+        Log { start: 0, end: 0, batches: Vec::new(), epoch: 1 }
+    }
 }
 
 impl Log {
@@ -54,9 +68,24 @@ impl Log {
 
     /// Appends a batch as it is, at the end.
     pub(super) fn append_raw(&mut self, mut bytes: Vec<u8>) {
-        patch(&mut bytes, self.end, 1).unwrap();
+        patch(&mut bytes, self.end, self.epoch).unwrap();
         self.end = BatchHeader::parse(&bytes).unwrap().last_offset() + 1;
         self.batches.push(bytes);
+    }
+
+    /// What a new leader finds that lacks the batches from `end` on: its own get a later epoch.
+    pub(super) fn cut(&mut self, end: i64) {
+        self.batches.retain(|batch| BatchHeader::parse(batch).unwrap().last_offset() < end);
+        self.end = end;
+        self.epoch += 1;
+    }
+
+    /// The largest epoch up to this one, and where it ends.
+    pub(super) fn end_of(&self, epoch: i32) -> (i32, i64) {
+        let headers = || self.batches.iter().map(|batch| BatchHeader::parse(batch).unwrap());
+        let up_to = headers().map(|h| h.partition_leader_epoch).filter(|e| *e <= epoch).max();
+        let later = headers().find(|h| h.partition_leader_epoch > epoch).map(|h| h.base_offset);
+        (up_to.unwrap_or(-1), later.unwrap_or(self.end))
     }
 
     fn read(&self, offset: i64, max_bytes: usize) -> Vec<u8> {
@@ -80,8 +109,8 @@ type Script = Box<dyn FnMut(&Incoming) -> Option<Answer>>;
 #[derive(Clone, Debug, Default)]
 pub(super) struct BrokerSession {
     pub(super) epoch: i32,
-    /// Topic id and partition; offset and size.
-    pub(super) partitions: BTreeMap<([u8; 16], i32), (i64, i32)>,
+    /// Topic id and partition.
+    pub(super) partitions: BTreeMap<([u8; 16], i32), FetchPartition>,
 }
 
 pub(super) struct Kafka {
@@ -91,9 +120,15 @@ pub(super) struct Kafka {
     next_session: i32,
     /// Every Fetch request received, with its port.
     pub(super) fetches: Vec<(u16, FetchRequest)>,
+    /// What every log is said to part at, whatever was read.
+    pub(super) lies: Option<(i32, i64)>,
+    /// Every OffsetForLeaderEpoch request received.
+    pub(super) epoch_asks: Vec<OffsetForLeaderEpochRequest>,
     parked: Vec<Incoming>,
     /// Shared by all members of a group.
     pub(super) committed: Rc<RefCell<BTreeMap<(String, i32), i64>>>,
+    /// The leader epoch that committed offsets have.
+    pub(super) committed_epoch: i32,
     /// Every commit: group, generation, member.
     pub(super) commits: Vec<OffsetCommitRequest>,
     /// Errors to answer a partition's next fetches with.
@@ -128,8 +163,11 @@ impl Kafka {
             sessions: HashMap::new(),
             next_session: 10,
             fetches: Vec::new(),
+            lies: None,
+            epoch_asks: Vec::new(),
             parked: Vec::new(),
             committed: Rc::default(),
+            committed_epoch: -1,
             commits: Vec::new(),
             fetch_errors: Vec::new(),
             keep_sessions: true,
@@ -239,6 +277,7 @@ impl Kafka {
                 port: 9001,
                 ..FindCoordinatorResponse::default()
             }),
+            ApiKey::OffsetForLeaderEpoch => self.epoch_ends(incoming),
             ApiKey::OffsetFetch => self.offset_fetch(incoming),
             ApiKey::OffsetCommit => self.offset_commit(incoming),
             _ => self.member.borrow_mut().answer(self.who, incoming),
@@ -286,8 +325,7 @@ impl Kafka {
         }
         for topic in &request.topics {
             for p in &topic.partitions {
-                let at = (p.fetch_offset, p.partition_max_bytes);
-                session.partitions.insert((topic.topic_id.0, p.partition), at);
+                session.partitions.insert((topic.topic_id.0, p.partition), p.clone());
             }
         }
         let responses = self.fetch_partitions(&session);
@@ -307,7 +345,8 @@ impl Kafka {
         let aborted =
             |&(producer_id, first_offset): &(i64, i64)| AbortedTransaction { producer_id, first_offset };
         let mut responses = Vec::new();
-        for (&(id, partition), &(offset, max_bytes)) in &session.partitions {
+        for (&(id, partition), asked) in &session.partitions {
+            let (offset, max_bytes) = (asked.fetch_offset, asked.partition_max_bytes);
             let topic = self.topic_of(Uuid(id));
             let log = &self.logs[&(topic, partition)];
             let mut data = PartitionData {
@@ -320,6 +359,10 @@ impl Kafka {
             };
             if let Some(at) = self.fetch_errors.iter().position(|(p, _)| *p == partition) {
                 data.error_code = self.fetch_errors.remove(at).1;
+            } else if asked.current_leader_epoch < self.layout.epoch {
+                data.error_code = 74;
+            } else if let Some((epoch, end_offset)) = self.lies.or_else(|| diverging(log, asked)) {
+                data.diverging_epoch = EpochEndOffset { epoch, end_offset };
             } else if offset < log.start || offset > log.end {
                 data.error_code = 1;
             } else {
@@ -365,6 +408,28 @@ impl Kafka {
         })
     }
 
+    fn epoch_ends(&mut self, incoming: &Incoming) -> Answer {
+        let request: OffsetForLeaderEpochRequest = incoming.decode();
+        let end = |topic: &str, p: &OffsetForLeaderPartition| {
+            let log = &self.logs[&(topic.to_owned(), p.partition)];
+            let (leader_epoch, end_offset) = self.lies.unwrap_or_else(|| log.end_of(p.leader_epoch));
+            let fenced = p.current_leader_epoch < self.layout.epoch;
+            epoch_ends::EpochEndOffset {
+                error_code: if fenced { 74 } else { 0 },
+                partition: p.partition,
+                leader_epoch,
+                end_offset,
+            }
+        };
+        let topics = request.topics.iter().map(|topic| epoch_ends::OffsetForLeaderTopicResult {
+            topic: topic.topic.clone(),
+            partitions: topic.partitions.iter().map(|p| end(&topic.topic, p)).collect(),
+        });
+        let response = OffsetForLeaderEpochResponse { topics: topics.collect(), ..Default::default() };
+        self.epoch_asks.push(request);
+        incoming.reply::<OffsetForLeaderEpochRequest>(&response)
+    }
+
     fn offset_fetch(&self, incoming: &Incoming) -> Answer {
         let request: OffsetFetchRequest = incoming.decode();
         let topics = request.topics.iter().flatten().map(|topic| OffsetFetchResponseTopic {
@@ -380,6 +445,7 @@ impl Kafka {
                         .get(&(topic.name.clone(), *p))
                         .copied()
                         .unwrap_or(-1),
+                    committed_leader_epoch: self.committed_epoch,
                     metadata: Some(String::new()),
                     ..OffsetFetchResponsePartition::default()
                 })
@@ -563,6 +629,13 @@ pub(super) fn values(batch: &arrow_array::RecordBatch) -> Vec<String> {
     use arrow_array::cast::AsArray;
     let values = batch.column_by_name("value").unwrap().as_binary::<i32>();
     values.iter().map(|value| String::from_utf8(value.unwrap().to_vec()).unwrap()).collect()
+}
+
+/// Where the log parts from what the request's sender has read.
+fn diverging(log: &Log, asked: &FetchPartition) -> Option<(i32, i64)> {
+    let (epoch, end) = log.end_of(asked.last_fetched_epoch);
+    let diverges = epoch < asked.last_fetched_epoch || end < asked.fetch_offset;
+    (asked.last_fetched_epoch >= 0 && diverges).then_some((epoch, end))
 }
 
 /// CRC-32C, bit by bit.

@@ -1,0 +1,75 @@
+//! Looking for the cluster anew, with `bootstrap.servers` alone (KIP-899, KIP-1102): brokers that are known may be
+//! reachable and yet of no use, such as those of a cluster that was replaced.
+
+use headrace_wire::errors::ErrorCode;
+use headrace_wire::messages::MetadataResponse;
+use headrace_wire::time::Now;
+
+use super::link::{LinkKey, Peer};
+use super::{Core, Tag};
+use crate::engine::Action;
+use crate::error::Error;
+
+impl<T> Core<T> {
+    /// A metadata answer that can be read.
+    pub(super) fn metadata_answered(&mut self, now: Now, response: MetadataResponse) {
+        let code = ErrorCode::new(response.error_code);
+        if code == ErrorCode::NONE {
+            self.cluster.update(response);
+            self.metadata_error = None;
+            let complete = self.is_complete();
+            self.refresh.answered(now, complete, &mut self.jitter);
+            return;
+        }
+        self.metadata_failed(now, Error::broker(code, "Metadata"));
+        if code == ErrorCode::REBOOTSTRAP_REQUIRED && self.settings.rebootstrap_ms.is_some() {
+            self.rebootstrap(now);
+        }
+    }
+
+    /// When there has been no metadata for too long.
+    pub(super) fn gives_up_at(&self) -> Option<u64> {
+        let since = self.refresh.trying_since().filter(|_| self.cluster.brokers().next().is_some())?;
+        Some(since.saturating_add(self.settings.rebootstrap_ms?.max(1)))
+    }
+
+    /// Looks for the cluster anew if there has been no metadata for too long.
+    pub(super) fn give_up_cluster(&mut self, now: Now) {
+        if self.gives_up_at().is_some_and(|at| at <= now.mono_ms) {
+            self.rebootstrap(now);
+        }
+    }
+
+    /// Forgets every broker and closes its connections. The next request goes to `bootstrap.servers`.
+    fn rebootstrap(&mut self, now: Now) {
+        // A broker that asks for it again and again must not be asked as fast as the network can.
+        let first = self.cluster.brokers().next().is_some();
+        self.cluster.forget_brokers();
+        let nodes: Vec<LinkKey> =
+            self.links.keys().copied().filter(|key| matches!(key.peer, Peer::Node(_))).collect();
+        for key in nodes {
+            self.forget_link(now, key);
+        }
+        if first {
+            self.refresh.start_over(now);
+        }
+    }
+
+    /// Ends a link with all its calls.
+    fn forget_link(&mut self, now: Now, key: LinkKey) {
+        let Some(link) = self.links.remove(&key) else { return };
+        let why = "closed, since the cluster is looked for anew at bootstrap.servers".to_owned();
+        let error = Error::Disconnected { peer: link.name, why };
+        let queued = link.queue.into_iter().map(|queued| (queued.call, queued.tag));
+        let mut ended: Vec<(_, Tag<T>)> = Vec::new();
+        if let Some(connection) = link.connection {
+            self.connections.remove(&connection.id);
+            self.actions.push_back(Action::Close { conn: connection.id });
+            ended.extend(connection.in_flight.into_iter().map(|call| (call.call, call.tag)));
+        }
+        ended.extend(queued);
+        for (call, tag) in ended {
+            self.answer(Some(now), call, tag, key.node(), Err(error.clone()));
+        }
+    }
+}
