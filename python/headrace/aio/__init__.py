@@ -15,7 +15,19 @@
 
 from __future__ import annotations
 
+from headrace.aio._flows import AtMostOnce, Batches, Committable, Committables, Mapped, Partitions
 from headrace.aio.consumer import Consumer
 from headrace.aio.producer import Producer
+from headrace.aio.stream import Stream
 
-__all__ = ["Consumer", "Producer"]
+__all__ = [
+    "AtMostOnce",
+    "Batches",
+    "Committable",
+    "Committables",
+    "Consumer",
+    "Mapped",
+    "Partitions",
+    "Producer",
+    "Stream",
+]
