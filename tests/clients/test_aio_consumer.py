@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -297,3 +301,52 @@ def test_a_loop_that_is_gone_is_told_nothing(cluster, filled):
     consumer._blocking.close()
     with pytest.raises(KafkaError):
         consumer.resume([(filled, 0)])
+
+
+def threads(name):
+    """Of this process, by name; the kernel keeps fifteen characters."""
+    found = []
+    for task in Path("/proc/self/task").iterdir():
+        try:
+            found.append((task / "comm").read_text().strip())
+        except FileNotFoundError:  # it has just ended
+            continue
+    return found.count(name[:15])
+
+
+def test_a_consumer_that_nobody_holds_ends_its_threads(embedded_broker, topic):
+    before = threads("headrace-consume"), threads("headrace-tell")
+
+    async def work():
+        consumer = hr.aio.Consumer(embedded_broker.bootstrap_servers)
+        await consumer.assign([(topic, 0)])
+        await consumer.poll(0.1)
+        assert (threads("headrace-consume"), threads("headrace-tell")) == (before[0] + 1, before[1] + 1)
+
+    bounded(work())
+    gc.collect()
+    deadline = time.monotonic() + 10
+    while (threads("headrace-consume"), threads("headrace-tell")) != before:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+ENDS = """
+import asyncio, sys
+import headrace as hr
+
+async def work():
+    consumer = hr.aio.Consumer(sys.argv[1], auto_offset_reset="latest", group_id="left")
+    await consumer.assign([(sys.argv[2], 0)])
+    task = asyncio.create_task(consumer.poll(60.0))
+    await asyncio.sleep(0.2)
+    return consumer
+
+consumer = asyncio.run(work())
+"""
+
+
+def test_a_process_that_does_not_close_its_consumer_ends(embedded_broker, topic):
+    command = [sys.executable, "-c", ENDS, embedded_broker.bootstrap_servers, topic]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=40, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")

@@ -111,6 +111,26 @@ def test_what_failed_is_not_committed_and_comes_again(cluster, filled):
     assert whole(bounded(work()))
 
 
+def test_what_another_task_took_is_not_finished_by_leaving(cluster, filled):
+    async def work():
+        async with stream_of(cluster, [(filled, 0), (filled, 1)], **group(filled)) as stream:
+            partitions = stream.partitions()
+            (mine, batches), (other, others) = [await anext_of(partitions) for _ in range(2)]
+            await anext_of(batches)
+            broken = asyncio.create_task(take_two(others))
+            await asyncio.sleep(0.2)
+            broken.cancel()
+        offsets = await committed(cluster, filled)
+        return offsets[mine.partition], offsets[other.partition]
+
+    async def take_two(batches):
+        await anext_of(batches)
+        await anext_of(batches)
+        await asyncio.sleep(30)
+
+    assert bounded(work()) == (37, 37)
+
+
 @pytest.mark.parametrize("auto_commit", [False, True])
 def test_without_auto_commit_or_a_group_nothing_is_committed(cluster, filled, auto_commit):
     options = {} if auto_commit else group(filled, enable_auto_commit=False)

@@ -74,6 +74,7 @@ class Flow(Generic[Item]):
         self._part = part
         self._chunks = Chunks()
         self._last: Work | None = None
+        self._asker: asyncio.Task[Any] | None = None
         source.enter(self)
 
     def __aiter__(self) -> Self:
@@ -83,6 +84,7 @@ class Flow(Generic[Item]):
     async def __anext__(self) -> Item:
         """The next one; the one before counts as finished."""
         self.finish_last()
+        self._asker = asyncio.current_task()
         work = await self.next_work()
         if work is None:
             raise StopAsyncIteration
@@ -115,6 +117,11 @@ class Flow(Generic[Item]):
         """The application has asked for what comes after it."""
         self._source.finish(work)
 
+    def leave(self) -> None:
+        """The task that took the last one leaves the stream, so it is done. Another's may have been broken off."""
+        if self._asker is asyncio.current_task():
+            self.finish_last()
+
     def finish_last(self) -> None:
         """What was handed out is done."""
         if self._last is not None:
@@ -134,7 +141,10 @@ class Flow(Generic[Item]):
 
 
 class Batches(Flow["pa.RecordBatch"]):
-    """Batches; each counts as finished when the next one is asked for."""
+    """Batches; each counts as finished when the next one is asked for, by whatever task.
+
+    So one task takes them; several that share the work take `Committables`, or `map`.
+    """
 
     def item(self, work: Work) -> pa.RecordBatch:
         """The rows."""
@@ -264,6 +274,7 @@ class Mapped(Generic[Result]):
         self._over = False
         self._error: BaseException | None = None
         self._last: Work | None = None
+        self._asker: asyncio.Task[Any] | None = None
         self._woken: asyncio.Future[None] | None = None
         flow._source.enter(self)  # noqa: SLF001  (two halves of one thing)
 
@@ -274,6 +285,7 @@ class Mapped(Generic[Result]):
     async def __anext__(self) -> Result:
         """The next result; the one before counts as finished. Cancelled, it leaves the result to the next ask."""
         self.finish_last()
+        self._asker = asyncio.current_task()
         while True:
             while self._window and self._window[0][0].part.gone:
                 self._window.popleft()[1].cancel()
@@ -291,6 +303,11 @@ class Mapped(Generic[Result]):
             self._woken = asyncio.get_running_loop().create_future()
             await asyncio.wait({*tasks, self._woken}, return_when=asyncio.FIRST_COMPLETED)
             await asyncio.sleep(0)  # what a pull has brought goes in with the loop's next turn
+
+    def leave(self) -> None:
+        """The task that took the last one leaves the stream, so it is done. Another's may have been broken off."""
+        if self._asker is asyncio.current_task():
+            self.finish_last()
 
     def finish_last(self) -> None:
         """What was handed out is done."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -109,7 +110,7 @@ class Lookout:
         """
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
-            self._native.hang_bell(self)
+            self._native.hang_bell(_Rope(self))
         future = self._loop.create_future()
         self._waiting[future] = part
         try:
@@ -125,18 +126,16 @@ class Lookout:
         finally:
             del self._waiting[future]
 
-    def look(self) -> None:
-        """Wakes whoever may go on."""
+    def look(self) -> bool:
+        """Wakes who may go on, and nobody else; whether any partition has rows."""
         if not self._waiting:
-            return
+            return True
         self._native.arm()
-        try:
-            ready = set(self._native.parts_ready())
-        except KafkaError:
-            ready = set()  # the consumer has ended, and each finds out by itself
+        ready = set(self._native.parts_ready())
         for future, part in self._waiting.items():
-            if (not ready or part is None or part in ready) and not future.done():
+            if (part in ready or (part is None and ready)) and not future.done():
                 future.set_result(None)
+        return bool(ready)
 
     def wake_all(self) -> None:
         """Whoever waits looks for himself: something else has changed than rows."""
@@ -144,13 +143,35 @@ class Lookout:
             if not future.done():
                 future.set_result(None)
 
-    def set_result(self, result: Any, /) -> None:  # noqa: ARG002  (a bell only rings)
+    def ring(self) -> None:
         """Runs on the delivery thread."""
         # Without a loop nobody waits; with a closed one nobody does any more.
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self.look)
+                self._loop.call_soon_threadsafe(self._rung)
+
+    def _rung(self) -> None:
+        try:
+            found = self.look()
+        except KafkaError:
+            found = False
+        if not found:
+            # An error, or the end: each finds out by himself.
+            self.wake_all()
+
+
+class _Rope:
+    """What the native side pulls. It keeps nothing alive: a consumer that nobody holds any more can go."""
+
+    __slots__ = ("_lookout",)
+
+    def __init__(self, lookout: Lookout) -> None:
+        self._lookout = weakref.ref(lookout)
+
+    def set_result(self, result: Any, /) -> None:  # noqa: ARG002  (a bell only rings)
+        lookout = self._lookout()
+        if lookout is not None:
+            lookout.ring()
 
     def set_exception(self, exception: BaseException, /) -> None:  # noqa: ARG002  (the next look finds it)
-        """Runs on the delivery thread."""
         self.set_result(None)

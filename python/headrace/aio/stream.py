@@ -122,6 +122,7 @@ class Stream:
         self._stopped = False
         self._error: BaseException | None = None
         self._turn = 0.0
+        self._seen_changes = -1
 
     @property
     def schema(self) -> pa.Schema:
@@ -226,12 +227,12 @@ class Stream:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stops, commits what is finished, closes. Without an exception what plain forms gave is finished."""
+        """Stops, commits what is finished, closes. Without an exception what plain forms gave this task is finished."""
         self.stop()
         flows, self._flows = self._flows, []
         for flow in flows:
             if kind is None:
-                flow.finish_last()
+                flow.leave()
             flow.close()
         tasks = [*self._tasks, *(task for task in (self._pulse, self._release) if task is not None)]
         for task in tasks:
@@ -326,6 +327,11 @@ class Stream:
 
     def _refresh(self) -> None:
         """Takes over which partitions are ours."""
+        # The count first: what changes after it is seen the next time.
+        changes = self._native.changes()
+        if changes == self._seen_changes:
+            return
+        self._seen_changes = changes
         now = {number: TopicPartition(*name) for number, name in self._native.parts()}
         if now.keys() == self._parts.keys():
             return

@@ -152,6 +152,11 @@ impl Awaiting {
         detached(py, |_| Ok(self.client.admit(Admission { gated, on_demand })?))
     }
 
+    /// Grows whenever `parts` may have changed.
+    fn changes(&self, py: Python<'_>) -> PyResult<u64> {
+        detached(py, |_| Ok(self.client.changes()?))
+    }
+
     /// The partitions that are read, each with its number: one that goes and comes back has another.
     fn parts(&self, py: Python<'_>) -> PyResult<Vec<(u64, Tp)>> {
         let parts = detached(py, |_| Ok(self.client.parts()?))?;

@@ -71,6 +71,12 @@ impl ConsumerClient {
         Ok(())
     }
 
+    /// Grows whenever other partitions may be read than before.
+    pub fn changes(&self) -> Result<u64> {
+        self.alive()?;
+        Ok(lock(&self.cache).changes())
+    }
+
     /// The partitions that are read, in the order in which they were added.
     pub fn parts(&self) -> Result<Vec<(PartId, TopicPartition)>> {
         self.alive()?;
