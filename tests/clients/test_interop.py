@@ -1,4 +1,4 @@
-"""What other tools make of our Arrow streams; and the snippets of docs/interop.md, as they stand."""
+"""What other tools make of our Arrow streams; the snippets of docs/interop.md and docs/streams.md, as they stand."""
 
 from __future__ import annotations
 
@@ -14,8 +14,15 @@ import pytest
 import headrace as hr
 from headrace.errors import UsageError
 
-PAGE = Path(__file__).parents[2] / "docs" / "interop.md"
-SNIPPETS = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def snippets(page):
+    return re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), re.DOTALL)
+
+
+SNIPPETS = snippets("interop.md")
+STREAMS = snippets("streams.md")
 ROWS = 1000
 TOTAL = sum(range(ROWS))
 PARTITIONS = 4
@@ -37,9 +44,16 @@ def orders():
 @pytest.mark.parametrize("snippet", SNIPPETS, ids=lambda text: re.findall(r"import (\w+)", text)[0])
 def test_the_snippets_of_the_page(orders, snippet):
     names = {"servers": orders, "__name__": "snippet"}
-    exec(compile(snippet, str(PAGE), "exec"), names)  # noqa: S102  (our own page)
+    exec(compile(snippet, "interop.md", "exec"), names)  # noqa: S102  (our own page)
     assert names["total"] in {TOTAL, ROWS}
     assert ("amount" in snippet) == (names["total"] == TOTAL)
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_the_examples_of_streams(orders, number):
+    names = {"servers": orders, "__name__": "snippet"}
+    exec(compile(STREAMS[number], "streams.md", "exec"), names)  # noqa: S102  (our own page)
+    assert names["total"] == ROWS
 
 
 def test_the_page_has_what_it_promises():

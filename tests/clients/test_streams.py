@@ -588,6 +588,8 @@ def test_stopping_ends_what_waits(cluster, topic):
 def test_what_is_not_a_stream_says_why():
     with pytest.raises(ValueError, match="topics is empty"):
         hr.aio.Stream("127.0.0.1:1", [])
+    with pytest.raises(ValueError, match="both names and partitions: 't'"):
+        hr.aio.Stream("127.0.0.1:1", ["t", ("t", 0)])
     with pytest.raises(ValueError, match="commit_batches is at least 1"):
         hr.aio.Stream("127.0.0.1:1", "t", commit_batches=0)
     with pytest.raises(ConfigError, match=r"enable\.auto\.commit"):

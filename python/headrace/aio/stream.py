@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections import deque
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
 from headrace._options import OptionValue, pairs
@@ -15,7 +16,7 @@ from headrace.aio.consumer import TURN_S, Consumer
 from headrace.errors import ConfigError, KafkaTimeoutError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable
     from types import TracebackType
     from typing import Literal
 
@@ -67,7 +68,7 @@ class Stream:
 
     Raises:
         ConfigError: an option is unknown, unsupported or out of its range.
-        ValueError: ``topics`` is empty.
+        ValueError: ``topics`` is empty, or has both names and partitions.
     """
 
     def __init__(
@@ -337,6 +338,8 @@ class Stream:
             return
         for number in self._parts.keys() - now.keys():
             self._committer.remove(self._parts.pop(number))
+        # Not every form takes what is offered.
+        self._offered = deque(part for part in self._offered if not part.gone)
         new = [Part(number, name) for number, name in now.items() if number not in self._parts]
         for part in new:
             self._parts[part.number] = part
@@ -433,7 +436,11 @@ def _wanted(topics: Topics) -> list[str] | dict[tuple[str, int], int | None]:
     if not given:
         message = "topics is empty: name a topic, or partitions"
         raise ValueError(message)
-    if all(isinstance(topic, str) for topic in given):
-        return given
-    starts = topics if isinstance(topics, dict) else {}
+    names = [topic for topic in given if isinstance(topic, str)]
+    if len(names) == len(given):
+        return names
+    if names:
+        message = f"topics has both names and partitions: {names[0]!r} is no (topic, partition)"
+        raise ValueError(message)
+    starts: Mapping[Any, int] = topics if isinstance(topics, Mapping) else {}
     return {(topic, number): starts.get((topic, number)) for topic, number in given}
