@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benches import append_cost, harness, memory, pipelining, stalled, startup
+from benches import append_cost, harness, memory, pipelining, stalled, startup, streams
 from benches.harness import Row, compare, compare_cpu, in_turns, program, say
 from benches.peers import rdkafka
 from benches.peers.jvm import JavaPeer
@@ -255,6 +255,7 @@ GROUPS = {
     "pipelining": pipelining.rows,
     "stall": stalled.rows,
     "spark": spark,
+    "streams": streams.rows,
     "broker": broker,
 }
 

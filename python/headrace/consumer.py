@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import time
 import weakref
 from typing import TYPE_CHECKING
 
@@ -12,15 +13,19 @@ import pyarrow as pa
 from headrace import _native
 from headrace._options import OptionValue, pairs
 from headrace._types import GroupMetadata, TopicPartition
+from headrace.errors import KafkaTimeoutError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from types import TracebackType
 
     from typing_extensions import Self
 
 _log = logging.getLogger("headrace.consumer")
 _open: weakref.WeakSet[Consumer] = weakref.WeakSet()
+
+JOIN_TIMEOUT_S = 60.0
+"""How long an Arrow stream of a subscribed consumer waits for partitions."""
 
 CLOSE_TIMEOUT_S = 10.0
 """How long closing waits for a last commit and for leaving the group."""
@@ -55,6 +60,7 @@ class Consumer:
         """Checks the options and starts the thread; connects on first use."""
         self._native = _native.Consumer(pairs(bootstrap_servers, config, options))
         self._chunk: tuple[int, pa.RecordBatch] | None = None
+        self._subscribed = False
         self._empty: pa.RecordBatch | None = None
         _open.add(self)
 
@@ -70,6 +76,7 @@ class Consumer:
             ConfigError: ``group.id`` is not set.
         """
         self._native.subscribe([topics] if isinstance(topics, str) else list(topics))
+        self._subscribed = True
 
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
         """Reads exactly these partitions, from the committed offset or as ``auto.offset.reset`` says."""
@@ -78,6 +85,7 @@ class Consumer:
     def unsubscribe(self) -> None:
         """Leaves the group, or drops the assignment."""
         self._native.unsubscribe()
+        self._subscribed = False
 
     def assignment(self) -> list[TopicPartition]:
         """The partitions read at present."""
@@ -183,6 +191,23 @@ class Consumer:
         """The offset after the last record of each partition."""
         return {TopicPartition(*tp): at for tp, at in self._native.list_offsets(list(partitions), -1, timeout)}
 
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """What is not read yet, as an Arrow C stream: for polars, duckdb, pandas and the rest (docs/interop.md).
+
+        From the positions at least to the ends that the partitions have when the stream is first pulled; paused
+        partitions are left out. What was pulled is read, as with `poll`. After `subscribe` it waits for the group to
+        give partitions. Asking for another schema is not supported.
+
+        Raises:
+            UsageError: no partition is assigned, and no topic subscribed.
+        """
+        if not self._subscribed and not self.assignment():
+            message = "a consumer reads nothing yet: assign partitions or subscribe to topics first"
+            raise UsageError(message, name="ILLEGAL_STATE")
+        reader = pa.RecordBatchReader.from_batches(self.schema, self._to_the_ends())
+        stream: object = reader.__arrow_c_stream__(requested_schema)
+        return stream
+
     def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Commits if ``enable.auto.commit`` says so, leaves the group, and ends the thread."""
         _open.discard(self)
@@ -200,6 +225,22 @@ class Consumer:
     ) -> None:
         """Closes it."""
         self.close()
+
+    def _to_the_ends(self) -> Iterator[pa.RecordBatch]:
+        deadline = time.monotonic() + JOIN_TIMEOUT_S
+        while not self.assignment():
+            if time.monotonic() > deadline:
+                message = f"the group gave no partitions within {JOIN_TIMEOUT_S:.0f} s"
+                raise KafkaTimeoutError(message, name="REQUEST_TIMED_OUT")
+            yield self.poll(0.1)
+        ends = self.end_offsets(self.assignment())
+        while True:
+            # A partition may be paused, or go back to the group, at any time.
+            ours = set(self.assignment()) - set(self.paused())
+            ends = {tp: end for tp, end in ends.items() if tp in ours and self.position(tp) < end}
+            if not ends:
+                return
+            yield self.poll(1.0)
 
     def _tell_troubles(self) -> None:
         for trouble in self._native.take_troubles():

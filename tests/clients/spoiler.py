@@ -57,6 +57,8 @@ class Spoiler:
         self._next: dict[int, deque[str]] = defaultdict(deque)
         self._always: dict[int, str] = {}
         self._sockets: list[socket.socket] = []
+        self.answered: dict[int, int] = defaultdict(int)
+        """Bytes of the answers to each API key."""
         threading.Thread(target=self._accept, daemon=True).start()
 
     def spoil(self, key: int, *ways: str) -> None:
@@ -107,6 +109,7 @@ class Spoiler:
         mute = False
         while (frame := received(server)) is not None:
             key = keys.pop(frame[:4])
+            self.answered[key] += len(frame)
             told = frame.replace(self._place(self._real), self._place(self.port))
             way = self._next[key].popleft() if self._next[key] else self._always.get(key)
             mute |= way == "silence"

@@ -1,6 +1,9 @@
 //! The consumer.
 
+mod awaiting;
+
 use std::num::NonZeroUsize;
+use std::sync::Arc;
 
 use arrow_array::RecordBatch;
 use headrace_client::consumer::{Assignment, CommitOffset, Rows, StartAt, TopicPartition};
@@ -9,6 +12,7 @@ use headrace_net::client::{ConsumerClient, deadline_in};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyTuple};
 
+pub(crate) use self::awaiting::Awaiting;
 use crate::options::{Given, Options};
 use crate::wait::{detached, seconds};
 use crate::{arrow, errors};
@@ -45,6 +49,23 @@ impl Taken {
     #[getter]
     fn length(&self) -> usize {
         self.rows.len
+    }
+
+    /// The partition's number in its consumer.
+    #[getter]
+    fn part(&self) -> u64 {
+        self.rows.part.number()
+    }
+
+    #[getter]
+    fn partition(&self) -> Tp {
+        pair(&self.rows.partition)
+    }
+
+    /// The partition's position after these rows.
+    #[getter]
+    fn next_offset(&self) -> i64 {
+        self.rows.next_offset
     }
 
     /// The whole chunk.
@@ -85,7 +106,7 @@ impl Empty {
 /// A consumer with its thread.
 #[pyclass(frozen, module = "headrace._native")]
 pub(crate) struct Consumer {
-    client: ConsumerClient,
+    client: Arc<ConsumerClient>,
 }
 
 #[pymethods]
@@ -97,7 +118,12 @@ impl Consumer {
         let mut config = ConsumerConfig::from_pairs(pairs).map_err(|e| errors::to_py(py, &e))?;
         options.complete(py, &mut config.common)?;
         let client = py.detach(|| ConsumerClient::start(config)).map_err(|e| errors::to_py(py, &e))?;
-        Ok(Self { client })
+        Ok(Self { client: Arc::new(client) })
+    }
+
+    /// The same consumer for callers that never block.
+    fn awaiting(&self) -> Awaiting {
+        Awaiting::new(self.client.clone())
     }
 
     /// What went wrong since the last call that no other call was told of.
@@ -181,15 +207,7 @@ impl Consumer {
 
     #[pyo3(signature = (offsets=None, timeout=None))]
     fn commit(&self, py: Python<'_>, offsets: Option<Vec<(Tp, i64)>>, timeout: Option<f64>) -> PyResult<()> {
-        let offsets = offsets.map(|offsets| {
-            let commit = |(tp, offset)| CommitOffset {
-                partition: name(tp),
-                offset,
-                leader_epoch: -1,
-                metadata: String::new(),
-            };
-            offsets.into_iter().map(commit).collect()
-        });
+        let offsets = offsets.map(commits);
         detached(py, |check| self.client.commit(offsets, seconds(timeout), check))
     }
 
@@ -242,6 +260,16 @@ fn rows_max(max_records: Option<NonZeroUsize>) -> usize {
 
 pub(crate) fn name((topic, partition): Tp) -> TopicPartition {
     TopicPartition::new(topic, partition)
+}
+
+fn commits(offsets: Vec<(Tp, i64)>) -> Vec<CommitOffset> {
+    let commit = |(tp, offset)| CommitOffset {
+        partition: name(tp),
+        offset,
+        leader_epoch: -1,
+        metadata: String::new(),
+    };
+    offsets.into_iter().map(commit).collect()
 }
 
 fn names(partitions: Vec<Tp>) -> Vec<TopicPartition> {

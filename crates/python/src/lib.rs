@@ -26,6 +26,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<producer::Upload>()?;
     module.add_class::<producer::Results>()?;
     module.add_class::<consumer::Consumer>()?;
+    module.add_class::<consumer::Awaiting>()?;
     module.add_class::<consumer::Taken>()?;
     module.add_class::<consumer::Empty>()?;
     module.add_class::<admin::Admin>()?;

@@ -14,6 +14,7 @@
 //!   take costs the same however many partitions are paused.
 //! - One caller at a time decodes a partition's compressed batches, so their order is kept.
 
+mod demand;
 mod fill;
 mod slot;
 mod take;
@@ -28,6 +29,7 @@ use arrow_array::RecordBatch;
 use arrow_buffer::ScalarBuffer;
 use headrace_columns::decode::BatchSchema;
 
+pub use self::demand::{AHEAD_BYTES, Admission, Asked};
 use self::slot::Slot;
 pub(super) use self::truncate::Cut;
 use super::decode::DecodeJob;
@@ -74,6 +76,8 @@ pub struct Chunk {
 pub struct Rows {
     /// Their partition.
     pub partition: TopicPartition,
+    /// The same, as this cache knows it.
+    pub part: PartId,
     /// The chunk that they are a slice of. A caller that imports chunks elsewhere does so once for each `chunk_id`.
     pub chunk: RecordBatch,
     /// Names the chunk; grows from chunk to chunk.
@@ -147,6 +151,7 @@ pub struct FetchCache {
     last_poll_ms: u64,
     error: Option<Error>,
     schema: BatchSchema,
+    admission: Admission,
 }
 
 impl FetchCache {
@@ -169,6 +174,7 @@ impl FetchCache {
             last_poll_ms: 0,
             error: None,
             schema,
+            admission: Admission::default(),
         }
     }
 
@@ -218,7 +224,9 @@ impl FetchCache {
     fn add(&mut self, id: TopicPartition, start: StartAt, stop: Option<i64>) {
         let (part, generation) = (PartId(self.fresh()), self.fresh());
         self.by_name.insert(id.clone(), part);
-        self.slots.insert(part, Slot::new(id, generation, start, stop));
+        let Admission { gated, on_demand } = self.admission;
+        let slot = Slot { paused: gated, on_demand, ..Slot::new(id, generation, start, stop) };
+        self.slots.insert(part, slot);
     }
 
     fn remove(&mut self, partition: &TopicPartition) {

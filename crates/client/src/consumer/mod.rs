@@ -14,7 +14,10 @@ mod sink;
 mod truncation;
 mod types;
 
-pub use cache::{Chunk, FetchCache, PartId, Rows, SharedCache, SlotView, Taken, Ticket, lock};
+pub use cache::{
+    AHEAD_BYTES, Admission, Asked, Chunk, FetchCache, PartId, Rows, SharedCache, SlotView, Taken, Ticket,
+    lock,
+};
 pub use decode::{CHUNK_BYTES, DecodeJob, Decoded, RawBatch};
 pub use engine::ConsumerEngine;
 pub use fetch_stream::{

@@ -1,5 +1,6 @@
 //! What callers and the consumer engine say to each other.
 
+use super::cache::PartId;
 use crate::error::Error;
 pub use crate::partition::{CommitOffset, GroupMetadata, OffsetAt, TopicPartition};
 
@@ -111,6 +112,15 @@ pub enum ConsumerCommand {
         /// How long to try, in milliseconds.
         timeout_ms: u64,
     },
+    /// Commit offsets of partitions that are read still; of others nothing is committed, and the answer is an error.
+    CommitParts {
+        /// The caller's number for the answer.
+        op: u64,
+        /// What to commit.
+        offsets: Vec<(PartId, TopicPartition, i64)>,
+        /// How long to try, in milliseconds.
+        timeout_ms: u64,
+    },
     /// As whom this consumer commits: for a producer that commits its offsets in a transaction.
     GroupMetadata {
         /// The caller's number for the answer.
@@ -147,6 +157,7 @@ impl ConsumerCommand {
             | Self::Position { op, .. }
             | Self::Committed { op, .. }
             | Self::Commit { op, .. }
+            | Self::CommitParts { op, .. }
             | Self::GroupMetadata { op }
             | Self::ListOffsets { op, .. }
             | Self::Close { op, .. } => Some(*op),

@@ -1,5 +1,8 @@
 //! The consumer as callers use it: rows straight from the shared cache, everything else through the engine.
 
+mod awaiting;
+mod parking;
+
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -12,6 +15,8 @@ use headrace_client::consumer::{
 use headrace_client::error::{Error, Result};
 use headrace_client::options::ConsumerConfig;
 
+use self::parking::Parked;
+pub use self::parking::{Bell, Recipient};
 use super::driver::{Handle, SocketOptions};
 use super::ops::{CallError, Check, Deadline, Ops, Signal, deadline_in};
 use crate::clock::Clock;
@@ -26,6 +31,7 @@ pub struct ConsumerClient {
     handle: Handle<ConsumerCommand>,
     ops: Arc<Ops<ConsumerOutcome>>,
     ready: Arc<Signal>,
+    parked: Arc<Parked>,
     troubles: Arc<Mutex<VecDeque<String>>>,
     clock: Clock,
     api_timeout: Duration,
@@ -43,12 +49,17 @@ impl ConsumerClient {
         let (cache, empty) = (engine.cache(), engine.empty_batch());
         let ops = Arc::new(Ops::default());
         let ready = Arc::new(Signal::default());
-        let (to_ops, to_ready) = (ops.clone(), ready.clone());
-        let (exit_ops, exit_ready) = (ops.clone(), ready.clone());
+        let parked = Arc::new(Parked::default());
+        let (to_ops, to_ready, to_parked) = (ops.clone(), ready.clone(), parked.clone());
+        let (exit_ops, exit_ready, exit_parked) = (ops.clone(), ready.clone(), parked.clone());
         let troubles = Arc::new(Mutex::new(VecDeque::new()));
         let to_troubles = troubles.clone();
         let on_event = move |event| match event {
-            ConsumerEvent::Done { op, result } => to_ops.complete(op, result),
+            ConsumerEvent::Done { op, result } => {
+                if let Some(result) = to_parked.tell(op, result) {
+                    to_ops.complete(op, result);
+                }
+            }
             ConsumerEvent::Trouble { what, error } => {
                 let mut troubles = to_troubles.lock().unwrap_or_else(PoisonError::into_inner);
                 if troubles.len() == TROUBLES_MAX {
@@ -56,15 +67,19 @@ impl ConsumerClient {
                 }
                 troubles.push_back(format!("{what}: {error}"));
             }
-            _ => to_ready.notify(),
+            _ => {
+                to_ready.notify();
+                to_parked.ring();
+            }
         };
         let on_exit = move || {
             exit_ops.end();
             exit_ready.notify();
+            exit_parked.end();
         };
         let handle = Handle::start("headrace-consume", engine, clock, sockets, on_event, on_exit)
             .map_err(|e| Error::Usage(format!("cannot start the consumer's thread: {e}")))?;
-        Ok(Self { cache, empty, handle, ops, ready, troubles, clock, api_timeout, max_poll_records })
+        Ok(Self { cache, empty, handle, ops, ready, parked, troubles, clock, api_timeout, max_poll_records })
     }
 
     /// A batch of no rows with the schema of all batches.
@@ -91,20 +106,14 @@ impl ConsumerClient {
         deadline: Deadline,
         check: Check<'_>,
     ) -> Result<Option<Rows>, CallError> {
-        self.alive()?;
-        let max_records = if max_records == 0 { self.max_poll_records } else { max_records };
         loop {
             let seen = self.ready.seen();
-            if lock(&self.cache).begin_poll(self.clock.now().mono_ms) {
-                self.handle.send(ConsumerCommand::Wake);
-            }
-            if let Some(rows) = self.take(|cache| cache.take(max_records))? {
+            if let Some(rows) = self.try_poll(max_records)? {
                 return Ok(Some(rows));
             }
             if self.is_finished() || !self.ready.wait(seen, deadline, check)? {
                 return Ok(None);
             }
-            self.alive()?;
         }
     }
 
@@ -115,9 +124,14 @@ impl ConsumerClient {
         deadline: Deadline,
         check: Check<'_>,
     ) -> Result<Vec<Rows>, CallError> {
-        let mut left = if max_records == 0 { self.max_poll_records } else { max_records };
+        let first = self.poll(max_records, deadline, check)?;
+        Ok(self.take_rest(first, self.rows_max(max_records))?)
+    }
+
+    /// `first`, and rows of the other partitions, `left` at most in all.
+    fn take_rest(&self, first: Option<Rows>, mut left: usize) -> Result<Vec<Rows>> {
         let mut found: Vec<Rows> = Vec::new();
-        let Some(first) = self.poll(max_records, deadline, check)? else { return Ok(found) };
+        let Some(first) = first else { return Ok(found) };
         left -= first.len.min(left);
         found.push(first);
         while left > 0 {
@@ -127,6 +141,19 @@ impl ConsumerClient {
             found.push(rows);
         }
         Ok(found)
+    }
+
+    /// All that was handed out before counts as processed.
+    fn begin_poll(&self) -> Result<()> {
+        self.alive()?;
+        if lock(&self.cache).begin_poll(self.clock.now().mono_ms) {
+            self.handle.send(ConsumerCommand::Wake);
+        }
+        Ok(())
+    }
+
+    fn rows_max(&self, max_records: usize) -> usize {
+        if max_records == 0 { self.max_poll_records } else { max_records }
     }
 
     /// What `next` takes now, decoding what was kept compressed in this thread. A poll begins before it, not in it: that
@@ -146,7 +173,7 @@ impl ConsumerClient {
                 Some(Taken::Decode(job)) => {
                     let decoded = job.run();
                     lock(&self.cache).put_back(decoded);
-                    self.ready.notify();
+                    self.look_again();
                 }
             }
         }
@@ -207,8 +234,7 @@ impl ConsumerClient {
         if wake {
             self.handle.send(ConsumerCommand::Wake);
         }
-        // Another thread may be waiting for rows that are there now.
-        self.ready.notify();
+        self.look_again();
         Ok(())
     }
 
@@ -294,6 +320,7 @@ impl ConsumerClient {
         self.handle.send(ConsumerCommand::Close { op, timeout_ms });
         let closed = self.ops.wait(op, "closing the consumer", deadline, check).map(drop);
         self.handle.stop();
+        self.parked.join();
         closed
     }
 
@@ -310,6 +337,12 @@ impl ConsumerClient {
         // The engine keeps the time; ours is only a net beneath it.
         let limit = timeout.unwrap_or(self.api_timeout).saturating_add(Duration::from_secs(2));
         self.ops.wait(op, what, deadline_in(Some(limit)), check)
+    }
+
+    /// Another caller may be waiting for rows that are there now.
+    fn look_again(&self) {
+        self.ready.notify();
+        self.parked.ring();
     }
 
     fn timeout_ms(&self, timeout: Option<Duration>) -> u64 {

@@ -11,7 +11,7 @@ mod results;
 
 pub use admin::{AdminClient, mismatch};
 pub use attempt::Attempt;
-pub use consumer::ConsumerClient;
+pub use consumer::{Bell, ConsumerClient, Recipient};
 pub use headrace_pool::PoolMetrics;
 pub use ops::{CallError, Check, Deadline, deadline_in};
 pub use producer::{Delivery, ProducerClient, RecordMetadata, RowsOnWay, RowsTicket};

@@ -138,8 +138,8 @@ impl FetchCache {
         } else {
             held < common || slot.bytes < share
         };
-        slot.starved = !room;
-        let wants = room && !slot.failed;
+        slot.starved = !room || slot.is_ahead();
+        let wants = !slot.starved && !slot.failed;
         self.starved |= !room;
         wants
     }
@@ -148,7 +148,9 @@ impl FetchCache {
     pub(super) fn has_room_again(&mut self, part: PartId) -> bool {
         let (common, share, held) = self.limits();
         let of_part = self.slots.get(&part).is_some_and(|slot| slot.starved && slot.bytes <= share / 2);
-        let again = self.starved && (of_part || held <= common / 2);
+        let caught_up =
+            self.slots.get(&part).is_some_and(|slot| slot.on_demand && slot.starved && !slot.is_ahead());
+        let again = caught_up || (self.starved && (of_part || held <= common / 2));
         self.starved &= !again;
         again
     }

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use super::demand::AHEAD_BYTES;
 use super::{Chunk, PartId, Ticket};
 use crate::consumer::decode::RawBatch;
 use crate::consumer::types::{StartAt, TopicPartition};
@@ -48,6 +49,8 @@ pub(super) struct Slot {
     pub(super) touched: bool,
     pub(super) stop: Option<i64>,
     pub(super) paused: bool,
+    /// Fetched only while little of it lies here.
+    pub(super) on_demand: bool,
     pub(super) queued: bool,
     pub(super) decoding: bool,
     pub(super) starved: bool,
@@ -73,6 +76,7 @@ impl Slot {
             touched: false,
             stop,
             paused: false,
+            on_demand: false,
             queued: false,
             decoding: false,
             starved: false,
@@ -121,6 +125,11 @@ impl Slot {
 
     pub(super) fn has_work(&self) -> bool {
         !self.paused && !self.decoding && (self.open.is_some() || !self.entries.is_empty())
+    }
+
+    /// Its reader has fallen behind: no more is fetched for now.
+    pub(super) fn is_ahead(&self) -> bool {
+        self.on_demand && self.bytes > AHEAD_BYTES
     }
 
     /// The next take is an error.

@@ -57,7 +57,7 @@ impl FetchCache {
         if goes_on { self.take(max_records) } else { None }
     }
 
-    fn take_from(&mut self, part: PartId, max_records: usize) -> Option<Taken> {
+    pub(super) fn take_from(&mut self, part: PartId, max_records: usize) -> Option<Taken> {
         let next_id = self.next_id + 1;
         let slot = self.slots.get_mut(&part).filter(|slot| slot.has_work())?;
         if slot.open.is_none() {
@@ -116,7 +116,7 @@ impl FetchCache {
         }
         let next_offset = self.slots.get(&part).and_then(|slot| slot.position).unwrap_or(next_offset);
         let wake = (used_up || last_begun) && self.has_room_again(part);
-        Some(Rows { partition, chunk, chunk_id, start, len, next_offset, wake })
+        Some(Rows { partition, part, chunk, chunk_id, start, len, next_offset, wake })
     }
 
     fn decode_job(&mut self, part: PartId, first: RawBatch) -> Option<DecodeJob> {
@@ -188,7 +188,7 @@ impl FetchCache {
         }
     }
 
-    fn unqueue_front(&mut self) {
+    pub(super) fn unqueue_front(&mut self) {
         if let Some(part) = self.ready.pop_front()
             && let Some(slot) = self.slots.get_mut(&part)
         {

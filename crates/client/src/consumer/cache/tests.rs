@@ -1,3 +1,5 @@
+mod demand;
+
 use bytes::Bytes;
 use headrace_columns::decode::ValueType;
 use headrace_wire::compression::Codec;

@@ -41,6 +41,14 @@ impl ConsumerEngine {
                 Err(error) => self.done(op, Err(error)),
             },
             ConsumerCommand::Commit { op, offsets, timeout_ms } => self.commit(now, op, offsets, timeout_ms),
+            ConsumerCommand::CommitParts { op, offsets, timeout_ms } => {
+                // Here, where assignments change: what is ours now is ours in the generation that the commit names.
+                let offsets = lock(&self.cache).commits_of_parts(offsets);
+                match offsets {
+                    Ok(offsets) => self.commit(now, op, Some(commits_of(offsets)), timeout_ms),
+                    Err(error) => self.done(op, Err(error)),
+                }
+            }
             ConsumerCommand::GroupMetadata { op } => {
                 let result = self.group_metadata();
                 self.done(op, result.map(ConsumerOutcome::Group));

@@ -1,24 +1,14 @@
-"""The clients for asyncio: what would wait, awaits, and the event loop is never blocked.
-
->>> import asyncio, headrace as hr
->>> async def main(servers):
-...     async with hr.aio.Producer(servers) as producer:
-...         sent = await producer.send("orders", b"one")
-...         return (await sent).offset
->>> with hr.Broker.start() as broker:
-...     asyncio.run(main(broker.bootstrap_servers))
-0
-"""
+"""Producing from coroutines."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from headrace import _native
 from headrace import producer as blocking
-from headrace.errors import ConfigError, KafkaTimeoutError, UsageError
+from headrace.aio._loop import Bell, Mailbox, Slot
+from headrace.errors import ConfigError, KafkaTimeoutError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -30,8 +20,6 @@ if TYPE_CHECKING:
 
     from headrace._options import OptionValue
     from headrace._types import RecordMetadata
-
-__all__ = ["Producer"]
 
 SENDS_PER_TURN = 64
 """After so many sends that found room the event loop gets its turn: a loop of sends alone would starve it."""
@@ -69,7 +57,7 @@ class Producer:
             raise ConfigError(message, name="INVALID_CONFIG")
         self._blocking = blocking.Producer(bootstrap_servers, config, **options)
         self._native = self._blocking._native  # noqa: SLF001  (the same client with another face)
-        self._mailbox: _Mailbox | None = None
+        self._mailbox: Mailbox | None = None
         self._sends = 0
 
     async def send(
@@ -210,20 +198,15 @@ class Producer:
             if error is None:
                 raise
 
-    def _slot(self) -> _Slot:
-        loop = asyncio.get_running_loop()
-        mailbox = self._mailbox
-        if mailbox is None:
-            mailbox = self._mailbox = _Mailbox(loop)
-        if mailbox.loop is not loop:
-            message = "this producer is used in another event loop; make one for each loop"
-            raise UsageError(message, name="ILLEGAL_STATE")
-        return _Slot(mailbox)
+    def _slot(self) -> Slot:
+        if self._mailbox is None:
+            self._mailbox = Mailbox(asyncio.get_running_loop(), "producer")
+        return self._mailbox.slot()
 
     async def _room(self, attempt: _native.Attempt) -> None:
         """Awaits until it is worth trying again."""
         while True:
-            bell = _Bell(self._slot())
+            bell = Bell(self._slot())
             within = self._native.park(attempt, bell)
             if within is None:
                 return
@@ -242,66 +225,3 @@ async def _turn_of_others(attempt: _native.Attempt) -> None:
         # The exception keeps frames alive, but the place in the queue must go to the next.
         attempt.cancel()
         raise
-
-
-class _Mailbox:
-    """The way of outcomes from the delivery thread into the event loop: many of them wake the loop once."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
-        self._posts: deque[tuple[asyncio.Future[Any], Any, BaseException | None]] = deque()
-        self._woken = False
-
-    def post(self, future: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
-        """Runs on the delivery thread."""
-        self._posts.append((future, result, error))
-        # Who finds it woken has put its post there before the loop looks: `_deliver` takes the flag down first.
-        if not self._woken:
-            self._woken = True
-            try:
-                self.loop.call_soon_threadsafe(self._deliver)
-            except RuntimeError:
-                # The loop is closed: nobody in it is left to be told.
-                self._posts.clear()
-
-    def _deliver(self) -> None:
-        self._woken = False
-        while self._posts:
-            future, result, error = self._posts.popleft()
-            if future.done():
-                continue
-            if error is None:
-                future.set_result(result)
-            else:
-                future.set_exception(error)
-
-
-class _Slot:
-    """What the native side tells an outcome to, and the future in the event loop that gets it."""
-
-    __slots__ = ("_mailbox", "future")
-
-    def __init__(self, mailbox: _Mailbox) -> None:
-        self._mailbox = mailbox
-        self.future: asyncio.Future[Any] = mailbox.loop.create_future()
-
-    def set_result(self, result: Any, /) -> None:
-        self._mailbox.post(self.future, result, None)
-
-    def set_exception(self, exception: BaseException, /) -> None:
-        self._mailbox.post(self.future, None, exception)
-
-
-class _Bell:
-    """Rings, whatever the outcome: the next try finds out by itself."""
-
-    __slots__ = ("slot",)
-
-    def __init__(self, slot: _Slot) -> None:
-        self.slot = slot
-
-    def set_result(self, result: Any, /) -> None:
-        self.slot.set_result(result)
-
-    def set_exception(self, exception: BaseException, /) -> None:  # noqa: ARG002  (the next try raises it)
-        self.slot.set_result(None)

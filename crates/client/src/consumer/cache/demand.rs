@@ -1,0 +1,161 @@
+//! Streams: rows of one partition at a time, fetched as far as somebody asks for them.
+//!
+//! A partition that was added while [`Admission::on_demand`] holds is fetched only while little of it lies here
+//! ([`AHEAD_BYTES`]): it leaves the Fetch session when its reader falls behind, and comes back as the reader takes rows.
+//! So at most that lies here, what one Fetch brings of it, and one more that was on its way. One that was added while
+//! [`Admission::gated`] holds begins paused, and waits for [`FetchCache::open`]: its reader must say first where to begin.
+
+use headrace_wire::errors::ErrorCode;
+
+use super::{FetchCache, PartId, Taken};
+use crate::consumer::types::{StartAt, TopicPartition};
+use crate::error::{Error, Result};
+
+/// What may lie here of a partition on demand before it is fetched no further: enough to go on with while the next Fetch
+/// is on its way.
+pub const AHEAD_BYTES: usize = 1 << 20;
+
+/// How partitions begin that are added from now on. By default they are read at once, and as far as there is room.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Admission {
+    /// Paused until they are opened.
+    pub gated: bool,
+    /// Fetched only while at most [`AHEAD_BYTES`] of them lie here.
+    pub on_demand: bool,
+}
+
+/// What asking for rows of one partition came to.
+#[derive(Debug)]
+pub enum Asked {
+    /// The partition is not read any more. One of the same name that is added later is another.
+    Gone,
+    /// Nothing is there yet.
+    Nothing,
+    /// As in [`FetchCache::take`].
+    Taken(Taken),
+}
+
+impl PartId {
+    /// The number of the partition in this cache, for callers that keep it elsewhere.
+    #[must_use]
+    pub fn number(self) -> u64 {
+        self.0
+    }
+
+    /// The opposite of [`PartId::number`]. A number that no partition has is one that is gone.
+    #[must_use]
+    pub fn of_number(number: u64) -> PartId {
+        PartId(number)
+    }
+}
+
+impl FetchCache {
+    /// How partitions begin that are added from now on.
+    pub fn admit(&mut self, admission: Admission) {
+        self.admission = admission;
+    }
+
+    /// The partitions that are read, in the order in which they were added.
+    #[must_use]
+    pub fn parts(&self) -> Vec<(PartId, TopicPartition)> {
+        let mut all: Vec<_> = self.slots.iter().map(|(&part, slot)| (part, slot.id.clone())).collect();
+        all.sort_unstable_by_key(|(part, _)| *part);
+        all
+    }
+
+    /// Reads a partition from now on, from `start` if one is given. False when it is gone. The engine has to know at once
+    /// (`Wake`).
+    pub fn open(&mut self, part: PartId, start: Option<StartAt>) -> bool {
+        if let Some(start) = start {
+            self.reset(part, start);
+        }
+        let Some(slot) = self.slots.get_mut(&part) else { return false };
+        slot.paused = false;
+        self.changes += 1;
+        self.queue(part);
+        true
+    }
+
+    /// A caller is there, though it polls for nothing. True when the group wants to go on: nothing is handed out until
+    /// a poll, or [`disown`](Self::disown), shows that what was handed out is dealt with.
+    pub fn stay(&mut self, now_ms: u64) -> bool {
+        self.last_poll_ms = now_ms;
+        self.held_back
+    }
+
+    /// The group need not wait for what was handed out, and nothing of it counts as processed by this.
+    pub fn disown(&mut self) {
+        for part in std::mem::take(&mut self.touched) {
+            if let Some(slot) = self.slots.get_mut(&part) {
+                slot.touched = false;
+            }
+        }
+    }
+
+    /// The next rows of this partition, at most `max_records`. They count as processed only by a later poll.
+    pub fn take_of(&mut self, part: PartId, max_records: usize) -> Asked {
+        if !self.slots.contains_key(&part) {
+            return Asked::Gone;
+        }
+        if let Some(error) = self.error.take() {
+            return Asked::Taken(Taken::Failed(error));
+        }
+        while !self.held_back && self.bring_forward(part) {
+            if let Some(taken) = self.take_from(part, max_records.max(1)) {
+                return Asked::Taken(taken);
+            }
+            self.unqueue_front();
+        }
+        Asked::Nothing
+    }
+
+    /// The same without the numbers; an error when one of the partitions is gone.
+    pub fn commits_of_parts(
+        &self,
+        offsets: Vec<(PartId, TopicPartition, i64)>,
+    ) -> Result<Vec<(TopicPartition, i64)>> {
+        let of_part = |(part, name, offset): (PartId, TopicPartition, i64)| {
+            if self.slots.contains_key(&part) {
+                return Ok((name, offset));
+            }
+            let TopicPartition { topic, partition } = &name;
+            let detail = "it went back to the group before its rows were committed";
+            Err(Error::partition(ErrorCode::REBALANCE_IN_PROGRESS, &**topic, *partition, detail))
+        };
+        offsets.into_iter().map(of_part).collect()
+    }
+
+    /// Whether asking for this partition gives something now; `None` when it is gone.
+    #[must_use]
+    pub fn has_for(&self, part: PartId) -> Option<bool> {
+        let slot = self.slots.get(&part)?;
+        Some(self.error.is_some() || (!self.held_back && slot.has_work()))
+    }
+
+    /// The partitions that have something for who asks.
+    #[must_use]
+    pub fn parts_ready(&self) -> Vec<PartId> {
+        if self.held_back {
+            return Vec::new();
+        }
+        let has_work = |part: &&PartId| self.slots.get(part).is_some_and(super::Slot::has_work);
+        self.ready.iter().filter(has_work).copied().collect()
+    }
+
+    /// It is this partition's turn next; false when it has nothing.
+    fn bring_forward(&mut self, part: PartId) -> bool {
+        if self.slots.get(&part).is_none_or(|slot| !slot.has_work()) {
+            return false;
+        }
+        self.queue(part);
+        match self.ready.iter().position(|other| *other == part) {
+            Some(0) => true,
+            Some(at) => {
+                self.ready.remove(at);
+                self.ready.push_front(part);
+                true
+            }
+            None => false,
+        }
+    }
+}

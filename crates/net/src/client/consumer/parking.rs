@@ -1,0 +1,196 @@
+//! Who waits without a thread: each is told on the delivery thread, which may block without holding up the network.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{Builder, JoinHandle};
+
+use headrace_client::consumer::ConsumerOutcome;
+use headrace_client::error::{Error, Result};
+
+/// What is called with an operation's end, once.
+pub type Recipient = Box<dyn FnOnce(Result<ConsumerOutcome>) + Send>;
+/// What is called when it is worth looking again, many times.
+pub type Bell = Arc<dyn Fn() + Send + Sync>;
+
+enum Post {
+    Told(Recipient, Result<ConsumerOutcome>),
+    Rung(Bell),
+}
+
+/// Operations that nobody blocks for, and the bell. The thread starts with the first of them.
+#[derive(Default)]
+pub(super) struct Parked {
+    table: Mutex<Table>,
+    /// Somebody waits for the bell.
+    armed: AtomicBool,
+}
+
+#[derive(Default)]
+struct Table {
+    waiting: HashMap<u64, Recipient>,
+    bell: Option<Bell>,
+    posts: Option<Sender<Post>>,
+    thread: Option<JoinHandle<()>>,
+    /// The engine is gone: nobody is taken in any more.
+    ended: bool,
+}
+
+impl Table {
+    /// The thread ends when the last sender is gone.
+    fn start(&mut self) -> Result<()> {
+        if self.posts.is_some() {
+            return Ok(());
+        }
+        let (posts, inbox) = channel();
+        let deliver = move || {
+            for post in inbox {
+                match post {
+                    Post::Told(recipient, result) => recipient(result),
+                    Post::Rung(bell) => bell(),
+                }
+            }
+        };
+        let thread = Builder::new().name("headrace-tell".into()).spawn(deliver);
+        let failed = |e| Error::Usage(format!("cannot start the consumer's thread: {e}"));
+        self.thread = Some(thread.map_err(failed)?);
+        self.posts = Some(posts);
+        Ok(())
+    }
+}
+
+impl Parked {
+    /// Takes in who waits for an operation.
+    pub(super) fn add(&self, op: u64, recipient: Recipient) -> Result<()> {
+        let mut table = self.lock();
+        if table.ended {
+            return Err(Error::Closed);
+        }
+        table.start()?;
+        table.waiting.insert(op, recipient);
+        Ok(())
+    }
+
+    /// Tells who waits for this operation; gives the result back when nobody does.
+    pub(super) fn tell(&self, op: u64, result: Result<ConsumerOutcome>) -> Option<Result<ConsumerOutcome>> {
+        let mut table = self.lock();
+        let Some(recipient) = table.waiting.remove(&op) else { return Some(result) };
+        if let Some(posts) = &table.posts {
+            let _ = posts.send(Post::Told(recipient, result));
+        }
+        None
+    }
+
+    /// Has this bell rung from now on. After the engine's end it rings no more.
+    pub(super) fn hang(&self, bell: Bell) -> Result<()> {
+        let mut table = self.lock();
+        if table.ended {
+            return Err(Error::Closed);
+        }
+        table.start()?;
+        table.bell = Some(bell);
+        Ok(())
+    }
+
+    /// The bell is to ring once. Whoever arms it looks once more afterwards: what came before is not rung for.
+    pub(super) fn arm(&self) {
+        self.armed.store(true, Ordering::SeqCst);
+    }
+
+    /// Rings if somebody waits. Called after there is something to see.
+    pub(super) fn ring(&self) {
+        if !self.armed.swap(false, Ordering::SeqCst) {
+            return;
+        }
+        let table = self.lock();
+        if let (Some(posts), Some(bell)) = (&table.posts, &table.bell) {
+            let _ = posts.send(Post::Rung(bell.clone()));
+        }
+    }
+
+    /// The engine has ended: everybody is told.
+    pub(super) fn end(&self) {
+        let mut table = self.lock();
+        table.ended = true;
+        let waiting = std::mem::take(&mut table.waiting);
+        let (posts, bell) = (table.posts.take(), table.bell.take());
+        drop(table);
+        let Some(posts) = posts else { return };
+        for recipient in waiting.into_values() {
+            let _ = posts.send(Post::Told(recipient, Err(Error::Closed)));
+        }
+        if let Some(bell) = bell {
+            let _ = posts.send(Post::Rung(bell));
+        }
+    }
+
+    /// Awaits that all are told; only after [`Parked::end`].
+    pub(super) fn join(&self) {
+        let thread = self.lock().thread.take();
+        // Who is told may close the consumer from that very thread, which then ends on its own.
+        if let Some(thread) = thread.filter(|thread| thread.thread().id() != std::thread::current().id()) {
+            let _ = thread.join();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::Receiver;
+
+    use super::*;
+
+    fn recipient(name: &'static str, told: &Sender<(&'static str, bool)>) -> Recipient {
+        let told = told.clone();
+        Box::new(move |result| told.send((name, result.is_ok())).unwrap())
+    }
+
+    fn bell(told: &Sender<(&'static str, bool)>) -> Bell {
+        let told = told.clone();
+        Arc::new(move || told.send(("bell", true)).unwrap())
+    }
+
+    fn all(told: Receiver<(&'static str, bool)>) -> Vec<(&'static str, bool)> {
+        let mut all: Vec<_> = told.into_iter().collect();
+        all.sort_unstable();
+        all
+    }
+
+    #[test]
+    fn everybody_is_told_once_and_at_the_latest_at_the_end() {
+        let (sender, told) = channel();
+        let parked = Parked::default();
+        parked.add(1, recipient("one", &sender)).unwrap();
+        parked.add(2, recipient("two", &sender)).unwrap();
+        parked.hang(bell(&sender)).unwrap();
+        assert!(parked.tell(1, Ok(ConsumerOutcome::Ok)).is_none());
+        assert!(parked.tell(1, Ok(ConsumerOutcome::Ok)).is_some(), "that one was told");
+        parked.end();
+        parked.join();
+        assert!(matches!(parked.add(3, recipient("three", &sender)), Err(Error::Closed)));
+        assert!(matches!(parked.hang(bell(&sender)), Err(Error::Closed)));
+        drop((sender, parked));
+        assert_eq!(all(told), [("bell", true), ("one", true), ("two", false)]);
+    }
+
+    #[test]
+    fn the_bell_rings_once_each_time_it_is_armed() {
+        let (sender, told) = channel();
+        let parked = Parked::default();
+        parked.ring();
+        parked.hang(bell(&sender)).unwrap();
+        parked.ring();
+        for _ in 0..2 {
+            parked.arm();
+            parked.ring();
+            parked.ring();
+        }
+        drop((sender, parked));
+        assert_eq!(all(told).len(), 2);
+    }
+}

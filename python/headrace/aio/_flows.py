@@ -1,0 +1,373 @@
+"""The forms in which a stream is taken. Each is an async iterator whose state outlives a cancelled ask."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections import deque
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+import pyarrow as pa
+
+from headrace.errors import RebalanceInProgressError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from typing_extensions import Self
+
+    from headrace import _native
+    from headrace._types import TopicPartition
+    from headrace.aio._ledger import Part, Work
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+AnyFlow = TypeVar("AnyFlow", bound="Flow[Any]")
+
+
+class Source(Protocol):
+    """What the forms ask of their stream."""
+
+    async def next_work(self, part: Part | None, chunks: Chunks) -> Work | None:
+        """The next rows, of one partition or of any; None at the end. A cancelled call has taken nothing."""
+
+    async def next_part(self) -> Part | None:
+        """The next partition that has come; None at the end. A cancelled call leaves it to the next."""
+
+    def finish(self, work: Work) -> None:
+        """The work is done."""
+
+    async def committed(self, work: Work) -> None:
+        """Awaits a commit that covers it."""
+
+    def enter(self, flow: Flow[Any] | Mapped[Any]) -> None:
+        """Has it closed with the stream."""
+
+
+class Chunks:
+    """Imports what was taken; a chunk once, its slices from there."""
+
+    __slots__ = ("_last",)
+
+    def __init__(self) -> None:
+        self._last: tuple[int, pa.RecordBatch] | None = None
+
+    def batch(self, taken: _native.Taken) -> pa.RecordBatch:
+        """The rows."""
+        chunk = self._last
+        if chunk is None or chunk[0] != taken.chunk_id:
+            chunk = self._last = (taken.chunk_id, pa.record_batch(taken))
+        whole = chunk[1]
+        if taken.offset + taken.length == whole.num_rows:
+            self._last = None  # nothing more comes of it
+        if taken.offset == 0 and taken.length == whole.num_rows:
+            return whole
+        return whole.slice(taken.offset, taken.length)
+
+
+class Flow(Generic[Item]):
+    """An async iterator over batches as they are asked for."""
+
+    def __init__(self, source: Source, part: Part | None) -> None:
+        """Made by a stream."""
+        self._source = source
+        self._part = part
+        self._chunks = Chunks()
+        self._last: Work | None = None
+        self._asker: asyncio.Task[Any] | None = None
+        source.enter(self)
+
+    def __aiter__(self) -> Self:
+        """Itself: breaking off and going on loses nothing."""
+        return self
+
+    async def __anext__(self) -> Item:
+        """The next one; the one before counts as finished."""
+        self.finish_last()
+        self._asker = asyncio.current_task()
+        work = await self.next_work()
+        if work is None:
+            raise StopAsyncIteration
+        self._last = work
+        return self.item(work)
+
+    def map(self, function: Callable[[Item], Any], parallelism: int) -> Mapped[Any]:
+        """Calls ``function`` with each item, up to ``parallelism`` of them at once, and gives its results in order.
+
+        Args:
+            function: a coroutine function, or a plain one. What it raises is raised here in its turn, and ends the map.
+            parallelism: how many calls may be under way or wait for their turn to be taken, at least 1.
+
+        Raises:
+            ValueError: ``parallelism`` is below 1.
+        """
+        return Mapped(self, function, parallelism)
+
+    # What follows is for `Mapped` and the stream.
+
+    async def next_work(self) -> Work | None:
+        """The next rows, not yet handed to the application."""
+        return await self._source.next_work(self._part, self._chunks)
+
+    def item(self, work: Work) -> Item:
+        """What the application gets of it."""
+        raise NotImplementedError
+
+    def passed(self, work: Work) -> None:
+        """The application has asked for what comes after it."""
+        self._source.finish(work)
+
+    def leave(self) -> None:
+        """The task that took the last one leaves the stream, so it is done. Another's may have been broken off."""
+        if self._asker is asyncio.current_task():
+            self.finish_last()
+
+    def finish_last(self) -> None:
+        """What was handed out is done."""
+        if self._last is not None:
+            self.passed(self._last)
+            self._last = None
+
+    def close(self) -> None:
+        """Nothing goes on in the background."""
+
+    def wake(self) -> None:
+        """A partition is gone: who waits for its rows is woken by the stream."""
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing more comes of it."""
+        return self._part is not None and self._part.gone
+
+
+class Batches(Flow["pa.RecordBatch"]):
+    """Batches; each counts as finished when the next one is asked for, by whatever task.
+
+    So one task takes them; several that share the work take `Committables`, or `map`.
+    """
+
+    def item(self, work: Work) -> pa.RecordBatch:
+        """The rows."""
+        return work.batch
+
+
+class Committable:
+    """A batch whose rows are committed when its reader says that they are done."""
+
+    __slots__ = ("_source", "_work")
+
+    def __init__(self, source: Source, work: Work) -> None:
+        """Made by a stream."""
+        self._source = source
+        self._work = work
+
+    @property
+    def batch(self) -> pa.RecordBatch:
+        """The rows."""
+        return self._work.batch
+
+    @property
+    def partition(self) -> TopicPartition:
+        """Where they are from."""
+        return self._work.part.name
+
+    @property
+    def next_offset(self) -> int:
+        """What is committed for them: the partition's position behind them."""
+        return self._work.next_offset
+
+    def done(self) -> None:
+        """The rows may be committed, as soon as those before them of the same partition are done as well."""
+        self._source.finish(self._work)
+
+    async def commit(self) -> None:
+        """The same, and awaits the commit, so also that those before are done.
+
+        Raises:
+            RebalanceInProgressError: the partition went back to the group before; its next owner reads the rows again.
+            KafkaError: the commit was refused.
+        """
+        self._source.finish(self._work)
+        await self._source.committed(self._work)
+
+
+class Committables(Flow[Committable]):
+    """Batches to be marked as done by their reader."""
+
+    def item(self, work: Work) -> Committable:
+        """With its marks."""
+        return Committable(self._source, work)
+
+    def passed(self, work: Work) -> None:
+        """Only its reader says that it is done."""
+
+
+class AtMostOnce(Flow["pa.RecordBatch"]):
+    """Batches that are committed before they are handed out."""
+
+    def __init__(self, source: Source, part: Part | None) -> None:
+        """Made by a stream."""
+        super().__init__(source, part)
+        self._pending: Work | None = None
+
+    async def next_work(self) -> Work | None:
+        """The next rows, once they are committed. A cancelled ask keeps them for the next."""
+        while True:
+            if self._pending is None:
+                self._pending = await super().next_work()
+            work = self._pending
+            if work is None:
+                return None
+            self._source.finish(work)
+            try:
+                await self._source.committed(work)
+            except RebalanceInProgressError:
+                if not work.part.gone:
+                    raise
+                # Its next owner reads it.
+                self._pending = None
+                continue
+            self._pending = None
+            return work
+
+    def item(self, work: Work) -> pa.RecordBatch:
+        """The rows."""
+        return work.batch
+
+    def passed(self, work: Work) -> None:
+        """It was committed before."""
+
+
+class Partitions(Generic[AnyFlow]):
+    """An async iterator over partitions as they are assigned, each with an async iterator over its batches."""
+
+    def __init__(self, source: Source, form: Callable[[Source, Part], AnyFlow]) -> None:
+        """Made by a stream."""
+        self._source = source
+        self._form = form
+
+    def __aiter__(self) -> Self:
+        """Itself."""
+        return self
+
+    async def __anext__(self) -> tuple[TopicPartition, AnyFlow]:
+        """The next partition that is assigned; each is given once, and again when it comes back."""
+        part = await self._source.next_part()
+        if part is None:
+            raise StopAsyncIteration
+        return part.name, self._form(self._source, part)
+
+
+class Mapped(Generic[Result]):
+    """Results of a function over a flow, in the flow's order, several calls at once."""
+
+    def __init__(self, flow: Flow[Any], function: Callable[[Any], Any], parallelism: int) -> None:
+        """Made by `Flow.map`."""
+        if parallelism < 1:
+            message = f"parallelism is at least 1, not {parallelism}"
+            raise ValueError(message)
+        self._flow = flow
+        self._function = function
+        self._parallelism = parallelism
+        self._window: deque[tuple[Work, asyncio.Task[Result]]] = deque()
+        self._pull: asyncio.Task[Work | None] | None = None
+        self._over = False
+        self._error: BaseException | None = None
+        self._last: Work | None = None
+        self._asker: asyncio.Task[Any] | None = None
+        self._woken: asyncio.Future[None] | None = None
+        flow._source.enter(self)  # noqa: SLF001  (two halves of one thing)
+
+    def __aiter__(self) -> Self:
+        """Itself: breaking off and going on loses nothing."""
+        return self
+
+    async def __anext__(self) -> Result:
+        """The next result; the one before counts as finished. Cancelled, it leaves the result to the next ask."""
+        self.finish_last()
+        self._asker = asyncio.current_task()
+        while True:
+            while self._window and self._window[0][0].part.gone:
+                self._window.popleft()[1].cancel()
+            self._fill()
+            if self._window and self._window[0][1].done():
+                return self._take()
+            tasks: set[asyncio.Future[Any]] = {self._window[0][1]} if self._window else set()
+            if self._pull is not None:
+                tasks.add(self._pull)
+            if not tasks:
+                if self._error is not None:
+                    error, self._error = self._error, None
+                    raise error
+                raise StopAsyncIteration
+            self._woken = asyncio.get_running_loop().create_future()
+            await asyncio.wait({*tasks, self._woken}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.sleep(0)  # what a pull has brought goes in with the loop's next turn
+
+    def leave(self) -> None:
+        """The task that took the last one leaves the stream, so it is done. Another's may have been broken off."""
+        if self._asker is asyncio.current_task():
+            self.finish_last()
+
+    def finish_last(self) -> None:
+        """What was handed out is done."""
+        if self._last is not None:
+            self._flow.passed(self._last)
+            self._last = None
+
+    def wake(self) -> None:
+        """A partition is gone: its calls need not be awaited."""
+        if self._woken is not None and not self._woken.done():
+            self._woken.set_result(None)
+
+    def close(self) -> None:
+        """Ends all calls that are under way; what they were about is not finished."""
+        self._over = True
+        if self._pull is not None:
+            self._pull.cancel()
+        while self._window:
+            self._window.popleft()[1].cancel()
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing more comes of it."""
+        return self._pull is None and not self._window and (self._over or self._flow.is_over)
+
+    def _take(self) -> Result:
+        work, task = self._window.popleft()
+        if task.cancelled() or task.exception() is not None:
+            self.close()
+        result = task.result()
+        self._last = work
+        self._fill()
+        return result
+
+    def _fill(self) -> None:
+        if self._pull is None and not self._over and len(self._window) < self._parallelism:
+            self._pull = asyncio.ensure_future(self._flow.next_work())
+            self._pull.add_done_callback(self._pulled)
+
+    def _pulled(self, pull: asyncio.Task[Work | None]) -> None:
+        self._pull = None
+        if pull.cancelled():
+            self._over = True
+            return
+        self._error = pull.exception()
+        work = None if self._error is not None else pull.result()
+        if work is None:
+            self._over = True
+            return
+        if self._over:
+            return
+        task = asyncio.ensure_future(self._call(work))
+        # Also of a call that nobody waits for any more somebody must have looked at what it raised.
+        task.add_done_callback(lambda task: task.cancelled() or task.exception())
+        self._window.append((work, task))
+        self._fill()
+
+    async def _call(self, work: Work) -> Result:
+        result = self._function(self._flow.item(work))
+        if inspect.isawaitable(result):
+            result = await result
+        returned: Result = result
+        return returned

@@ -1,0 +1,232 @@
+"""What a stream has handed out, what of it is finished, and what the group has been told."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from headrace.errors import KafkaError, RebalanceInProgressError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+
+    import pyarrow as pa
+
+    from headrace._types import TopicPartition
+
+_log = logging.getLogger("headrace.consumer")
+
+
+@dataclass(eq=False)
+class Work:
+    """Rows that were handed out, or are about to be."""
+
+    part: Part
+    batch: pa.RecordBatch
+    next_offset: int
+    """The partition's position behind these rows."""
+    finished: bool = False
+
+
+@dataclass(eq=False)
+class Part:
+    """A partition for as long as it is ours; one that comes back is another."""
+
+    number: int
+    name: TopicPartition
+    gone: bool = False
+    open: deque[Work] = field(default_factory=deque)
+    """Handed out and not known to be finished, oldest first; later ones may be finished already."""
+    finished: int | None = None
+    """All before this offset is finished, as far as it was handed out."""
+    committed: int | None = None
+    committing: bool = False
+    waiting: list[tuple[int, asyncio.Future[None]]] = field(default_factory=list)
+    """Who waits until all before that offset is committed."""
+
+    def hand_out(self, batch: pa.RecordBatch, next_offset: int) -> Work:
+        """The next rows."""
+        work = Work(self, batch, next_offset)
+        self.open.append(work)
+        return work
+
+    def finish(self, work: Work) -> bool:
+        """True when more can be committed than before."""
+        if work.finished:
+            return False
+        work.finished = True
+        before = self.finished
+        while self.open and self.open[0].finished:
+            self.finished = self.open.popleft().next_offset
+        return self.finished != before
+
+    @property
+    def owes(self) -> bool:
+        """There is something to commit."""
+        return not self.gone and self.finished is not None and self.finished != self.committed
+
+    def tell(self, offset: int, error: BaseException | None) -> bool:
+        """A commit of ``offset`` has ended; whether anybody waited for it."""
+        told = [waiter for waiter in self.waiting if waiter[0] <= offset]
+        self.waiting = [waiter for waiter in self.waiting if waiter[0] > offset]
+        for _, future in told:
+            if future.done():
+                continue
+            if error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(error)
+        return bool(told)
+
+    def leave(self) -> None:
+        """It is ours no more. A commit on its way may still tell who waits for it."""
+        self.gone = True
+        if self.committing or not self.waiting:
+            return
+        message = f"{self.name.topic}-{self.name.partition} went back to the group before its rows were committed"
+        error = RebalanceInProgressError(
+            message, name="REBALANCE_IN_PROGRESS", topic=self.name.topic, partition=self.name.partition
+        )
+        self.tell(max(offset for offset, _ in self.waiting), error)
+
+
+class Committer:
+    """Sends what is finished to the group: after so many batches, after some time, or when somebody waits for it."""
+
+    def __init__(
+        self,
+        send: Callable[[dict[Part, int]], Awaitable[None]],
+        refresh: Callable[[], None],
+        *,
+        batches: int,
+        interval_s: float,
+        parallelism: int,
+    ) -> None:
+        """``send`` commits offsets or raises a `KafkaError`; ``refresh`` removes partitions that are gone."""
+        self._send = send
+        self._refresh = refresh
+        self._batches = batches
+        self._interval_s = interval_s
+        self._parallelism = parallelism
+        self._parts: dict[int, Part] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._finished = 0
+        self._due_at = 0.0
+        self._wanted = False
+
+    def add(self, part: Part) -> None:
+        """Takes a partition in."""
+        self._parts[part.number] = part
+
+    def remove(self, part: Part) -> None:
+        """Lets it go; what of it is on its way goes on."""
+        self._parts.pop(part.number, None)
+        part.leave()
+
+    def finish(self, work: Work, *, begin: bool) -> None:
+        """The work is done; ``begin``: a commit may be sent for that."""
+        if not work.part.finish(work) or work.part.gone or not begin:
+            return
+        self._finished += 1
+        if self._finished >= self._batches or work.part.waiting:
+            self.begin()
+
+    async def committed(self, work: Work) -> None:
+        """Awaits a commit that covers this and all before it.
+
+        Raises:
+            RebalanceInProgressError: the partition went back to the group before.
+            KafkaError: the commit was refused.
+        """
+        part = work.part
+        if part.committed is not None and part.committed >= work.next_offset:
+            return
+        future = asyncio.get_running_loop().create_future()
+        part.waiting.append((work.next_offset, future))
+        if part.gone:
+            part.leave()
+        else:
+            self.begin()
+        await future
+
+    def tick(self, now: float) -> None:
+        """Commits when the time has come; ``now`` is the event loop's."""
+        if now >= self._due_at:
+            self._due_at = now + self._interval_s
+            self.begin()
+
+    def begin(self) -> None:
+        """Commits what is finished, now or as soon as a commit on its way has ended."""
+        self._finished = 0
+        due = {part: part.finished for part in self._parts.values() if part.owes}
+        # Two commits of one partition could overtake each other, and the older would stand.
+        free = {part: offset for part, offset in due.items() if offset is not None and not part.committing}
+        if not free or len(self._tasks) >= self._parallelism:
+            self._wanted = bool(due)
+            return
+        self._wanted = len(free) < len(due)
+        for part in free:
+            part.committing = True
+        task = asyncio.get_running_loop().create_task(self._commit(free))
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    async def flush(self, timeout: float) -> bool:
+        """Commits all that is finished within ``timeout`` seconds; whether that went well."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        tried: dict[Part, int | None] = {}
+        while True:
+            # What was refused is not tried for ever.
+            owing = {part: part.finished for part in self._parts.values() if part.owes}
+            fresh = any(tried.get(part) != offset for part, offset in owing.items())
+            if not self._tasks and not fresh:
+                return not owing
+            if not self._tasks:
+                tried |= owing
+                self.begin()
+            done, _ = await asyncio.wait(self._tasks, timeout=max(0.0, deadline - loop.time()))
+            if not done:
+                return False
+            await asyncio.sleep(0)  # `_ended` runs in the loop's next turn
+
+    def owing(self) -> list[TopicPartition]:
+        """The partitions that are not committed as far as they are finished."""
+        return [part.name for part in self._parts.values() if part.owes]
+
+    def open(self) -> Iterable[Part]:
+        """The partitions with unfinished work."""
+        return (part for part in self._parts.values() if part.open)
+
+    async def _commit(self, offsets: dict[Part, int]) -> None:
+        error: KafkaError | None = None
+        try:
+            await self._send(offsets)
+        except KafkaError as refused:
+            error = refused
+        finally:
+            for part in offsets:
+                part.committing = False
+        if isinstance(error, RebalanceInProgressError):
+            self._refresh()
+            if any(part.gone for part in offsets):
+                # The others were not refused.
+                self._wanted = True
+                return
+        told = False
+        for part, offset in offsets.items():
+            if error is None:
+                part.committed = offset
+            told |= part.tell(offset, error)
+            if part.gone:
+                part.leave()
+        if error is not None and not told:
+            _log.warning("a commit failed, so its rows may be read again: %s", error)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if self._wanted and not task.cancelled():
+            self.begin()

@@ -1,0 +1,177 @@
+"""The way of outcomes from a client's thread into the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import weakref
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import KafkaError, UsageError
+
+if TYPE_CHECKING:
+    from headrace import _native
+
+
+class Mailbox:
+    """The way of outcomes from the delivery thread into the event loop: many of them wake the loop once."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, client: str) -> None:
+        self.loop = loop
+        self._client = client
+        self._posts: deque[tuple[asyncio.Future[Any], Any, BaseException | None]] = deque()
+        self._woken = False
+
+    def check_loop(self) -> None:
+        """Raises `UsageError` in another event loop."""
+        if asyncio.get_running_loop() is not self.loop:
+            message = f"this {self._client} is used in another event loop; make one for each loop"
+            raise UsageError(message, name="ILLEGAL_STATE")
+
+    def slot(self) -> Slot:
+        """A new future, and where to tell its outcome.
+
+        Raises:
+            UsageError: this is another event loop.
+        """
+        self.check_loop()
+        return Slot(self)
+
+    def post(self, future: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
+        """Runs on the delivery thread."""
+        self._posts.append((future, result, error))
+        # Who finds it woken has put its post there before the loop looks: `_deliver` takes the flag down first.
+        if not self._woken:
+            self._woken = True
+            try:
+                self.loop.call_soon_threadsafe(self._deliver)
+            except RuntimeError:
+                # The loop is closed: nobody in it is left to be told.
+                self._posts.clear()
+
+    def _deliver(self) -> None:
+        self._woken = False
+        while self._posts:
+            future, result, error = self._posts.popleft()
+            if future.done():
+                continue
+            if error is None:
+                future.set_result(result)
+            else:
+                future.set_exception(error)
+
+
+class Slot:
+    """What the native side tells an outcome to, and the future in the event loop that gets it."""
+
+    __slots__ = ("_mailbox", "future")
+
+    def __init__(self, mailbox: Mailbox) -> None:
+        self._mailbox = mailbox
+        self.future: asyncio.Future[Any] = mailbox.loop.create_future()
+
+    def set_result(self, result: Any, /) -> None:
+        self._mailbox.post(self.future, result, None)
+
+    def set_exception(self, exception: BaseException, /) -> None:
+        self._mailbox.post(self.future, None, exception)
+
+
+class Bell:
+    """Rings, whatever the outcome: the next try finds out by itself."""
+
+    __slots__ = ("slot",)
+
+    def __init__(self, slot: Slot) -> None:
+        self.slot = slot
+
+    def set_result(self, result: Any, /) -> None:
+        self.slot.set_result(result)
+
+    def set_exception(self, exception: BaseException, /) -> None:  # noqa: ARG002  (the next try raises it)
+        self.slot.set_result(None)
+
+
+class Lookout:
+    """The tasks that wait for rows, and the bell that wakes those whose partition has some."""
+
+    def __init__(self, native: _native.Awaiting) -> None:
+        self._native = native
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._waiting: dict[asyncio.Future[None], int | None] = {}
+
+    async def wait(self, part: int | None, timeout: float | None) -> None:
+        """Awaits that it is worth looking again, ``timeout`` seconds at most; takes nothing, so it may be cancelled.
+
+        Args:
+            part: the number of the partition whose rows are awaited; None awaits those of any.
+            timeout: None waits as long as it takes.
+        """
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+            self._native.hang_bell(_Rope(self))
+        future = self._loop.create_future()
+        self._waiting[future] = part
+        try:
+            # Armed before the look: what comes after the look rings.
+            self._native.arm()
+            if self._native.has_rows(part) is not False:
+                # Another task took what was seen here, or is about to: it must get its turn.
+                await asyncio.sleep(0)
+            elif timeout is None:
+                await future
+            else:
+                await asyncio.wait((future,), timeout=timeout)
+        finally:
+            del self._waiting[future]
+
+    def look(self) -> bool:
+        """Wakes who may go on, and nobody else; whether any partition has rows."""
+        if not self._waiting:
+            return True
+        self._native.arm()
+        ready = set(self._native.parts_ready())
+        for future, part in self._waiting.items():
+            if (part in ready or (part is None and ready)) and not future.done():
+                future.set_result(None)
+        return bool(ready)
+
+    def wake_all(self) -> None:
+        """Whoever waits looks for himself: something else has changed than rows."""
+        for future in self._waiting:
+            if not future.done():
+                future.set_result(None)
+
+    def ring(self) -> None:
+        """Runs on the delivery thread."""
+        # Without a loop nobody waits; with a closed one nobody does any more.
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._rung)
+
+    def _rung(self) -> None:
+        try:
+            found = self.look()
+        except KafkaError:
+            found = False
+        if not found:
+            # An error, or the end: each finds out by himself.
+            self.wake_all()
+
+
+class _Rope:
+    """What the native side pulls. It keeps nothing alive: a consumer that nobody holds any more can go."""
+
+    __slots__ = ("_lookout",)
+
+    def __init__(self, lookout: Lookout) -> None:
+        self._lookout = weakref.ref(lookout)
+
+    def set_result(self, result: Any, /) -> None:  # noqa: ARG002  (a bell only rings)
+        lookout = self._lookout()
+        if lookout is not None:
+            lookout.ring()
+
+    def set_exception(self, exception: BaseException, /) -> None:  # noqa: ARG002  (the next look finds it)
+        self.set_result(None)

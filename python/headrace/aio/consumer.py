@@ -1,0 +1,250 @@
+"""Consuming from coroutines."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from headrace import consumer as blocking
+from headrace._types import GroupMetadata, TopicPartition
+from headrace.aio._loop import Lookout, Mailbox, Slot
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from types import TracebackType
+
+    import pyarrow as pa
+    from typing_extensions import Self
+
+    from headrace._options import OptionValue
+
+TURN_S = 0.005
+"""A task that finds rows each time it polls lets the others have their turn as often as this."""
+
+POLL_SLICE_S = 0.25
+"""A poll that waits tells the group as often that its caller is there."""
+
+
+class Consumer:
+    """Reads partitions from coroutines; `headrace.Consumer` with its waits turned into awaits.
+
+    No thread is started for a call, and none blocks. What takes effect at once is no coroutine: `pause`, `resume`,
+    `seek`, `assignment` and the like. All calls are made in one event loop, the one of the first call that awaits;
+    several tasks may poll at the same time, and each row goes to one of them.
+
+    A call that is cancelled while it waits has taken no rows. What was asked of the group or the broker, such as a
+    commit, may happen all the same. A compressed batch is decoded in the poll that takes it, about a mebibyte at once.
+
+    Args:
+        bootstrap_servers: ``"host:port"``, several with commas or as a list.
+        config: options by Kafka's names; docs/options.md lists them, and
+            docs/security.md has ``oauth_cb``, the only one that is a function.
+        **options: the same as keywords with underscores.
+
+    Raises:
+        ConfigError: an option is unknown, unsupported or out of its range.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Iterable[str] | None = None,
+        config: Mapping[str, OptionValue] | None = None,
+        **options: OptionValue,
+    ) -> None:
+        """Checks the options and starts the thread; connects on first use."""
+        self._blocking = blocking.Consumer(bootstrap_servers, config, **options)
+        self._native = self._blocking._native.awaiting()  # noqa: SLF001  (the same client with another face)
+        self._lookout = Lookout(self._native)
+        self._mailbox: Mailbox | None = None
+        self._turn = 0.0
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of every batch."""
+        return self._blocking.schema
+
+    async def subscribe(self, topics: Iterable[str]) -> None:
+        """Joins the group ``group.id`` for these topics; partitions come with the next `poll` calls.
+
+        Raises:
+            ConfigError: ``group.id`` is not set.
+        """
+        names = [topics] if isinstance(topics, str) else list(topics)
+        await self._ask(lambda slot: self._native.begin_subscribe(names, slot))
+
+    async def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
+        """Reads exactly these partitions, from the committed offset or as ``auto.offset.reset`` says."""
+        await self._assign([((topic, number), None) for topic, number in partitions])
+
+    async def unsubscribe(self) -> None:
+        """Leaves the group, or drops the assignment."""
+        await self._ask(self._native.begin_unsubscribe)
+
+    def assignment(self) -> list[TopicPartition]:
+        """The partitions read at present."""
+        return self._blocking.assignment()
+
+    async def poll(self, timeout: float = 1.0, max_records: int | None = None) -> pa.RecordBatch:
+        """Takes the next batch: rows of one partition, a slice of what has been fetched, not a copy.
+
+        Args:
+            timeout: seconds to wait for a first row.
+            max_records: the most rows to give; None takes ``max.poll.records``, which by default is all that is ready
+                of that partition's chunk.
+
+        Returns:
+            A batch; of zero rows when the time has passed.
+
+        Raises:
+            KafkaError: what the broker said, with topic and partition.
+            OffsetOutOfRangeError: the position is not in the log and ``auto.offset.reset`` is ``none``.
+            RecordError: a record cannot be read; `seek` past it to go on.
+            ClosedError: the consumer was closed meanwhile.
+            UsageError: another event loop uses this consumer.
+        """
+        taken = await self._take(lambda: self._native.try_poll(max_records), timeout)
+        if taken is None:
+            return self._blocking._no_rows()  # noqa: SLF001
+        return self._blocking._import(taken)  # noqa: SLF001
+
+    async def poll_all(self, timeout: float = 1.0, max_records: int | None = None) -> list[pa.RecordBatch]:
+        """Takes one batch of every partition that has rows ready; waits up to ``timeout`` for the first.
+
+        ``max_records`` limits the rows of all batches together.
+        """
+        found = await self._take(lambda: self._native.try_poll_all(max_records), timeout)
+        return [self._blocking._import(taken) for taken in found or ()]  # noqa: SLF001
+
+    async def position(self, partition: tuple[str, int], timeout: float | None = None) -> int:
+        """The offset of the next row that `poll` gives for the partition; looked up first where it is not known yet.
+
+        Args:
+            partition: an assigned partition.
+            timeout: seconds; by default ``default.api.timeout.ms``.
+        """
+        name = (partition[0], partition[1])
+        position: int = await self._ask(lambda slot: self._native.begin_position(name, timeout, slot))
+        return position
+
+    def seek(self, partition: tuple[str, int], offset: int) -> None:
+        """Goes on from ``offset`` in that partition; what was fetched of it is dropped. Takes effect at once."""
+        self._blocking.seek(partition, offset)
+
+    def seek_to_beginning(self, partitions: Iterable[tuple[str, int]] | None = None) -> None:
+        """Goes on from the earliest offset; by default in every assigned partition. Takes effect at once."""
+        self._blocking.seek_to_beginning(partitions)
+
+    def seek_to_end(self, partitions: Iterable[tuple[str, int]] | None = None) -> None:
+        """Goes on from the end of the log; by default in every assigned partition. Takes effect at once."""
+        self._blocking.seek_to_end(partitions)
+
+    def pause(self, partitions: Iterable[tuple[str, int]]) -> None:
+        """Gives no rows of these partitions until `resume`; what has been fetched of them is kept."""
+        self._blocking.pause(partitions)
+
+    def resume(self, partitions: Iterable[tuple[str, int]]) -> None:
+        """Gives rows of these partitions again, first those that were kept."""
+        self._blocking.resume(partitions)
+
+    def paused(self) -> list[TopicPartition]:
+        """The partitions paused at present."""
+        return self._blocking.paused()
+
+    async def commit(self, offsets: Mapping[tuple[str, int], int] | None = None, timeout: float | None = None) -> None:
+        """Commits positions for the group and awaits the answer. Cancelled, it may still be carried out.
+
+        Args:
+            offsets: next offset to read by partition; by default the position of every assigned partition.
+            timeout: seconds; by default ``default.api.timeout.ms``.
+        """
+        given = None if offsets is None else [((topic, p), offset) for (topic, p), offset in offsets.items()]
+        await self._ask(lambda slot: self._native.begin_commit(given, timeout, slot))
+
+    async def group_metadata(self) -> GroupMetadata:
+        """As whom this consumer commits, for `Producer.send_offsets_to_transaction`; ask anew in each transaction.
+
+        Raises:
+            ConfigError: ``group.id`` is not set.
+            RebalanceInProgressError: the consumer is joining its group; poll on.
+        """
+        return GroupMetadata(*await self._ask(self._native.begin_group_metadata))
+
+    async def committed(
+        self, partitions: Iterable[tuple[str, int]], timeout: float | None = None
+    ) -> dict[TopicPartition, int | None]:
+        """The group's committed offsets; None where there is none."""
+        names = list(partitions)
+        found = await self._ask(lambda slot: self._native.begin_committed(names, timeout, slot))
+        return {TopicPartition(*tp): offset for tp, offset in found}
+
+    async def beginning_offsets(
+        self, partitions: Iterable[tuple[str, int]], timeout: float | None = None
+    ) -> dict[TopicPartition, int]:
+        """The earliest offset of each partition."""
+        return await self._offsets(partitions, -2, timeout)
+
+    async def end_offsets(
+        self, partitions: Iterable[tuple[str, int]], timeout: float | None = None
+    ) -> dict[TopicPartition, int]:
+        """The offset after the last record of each partition."""
+        return await self._offsets(partitions, -1, timeout)
+
+    async def close(self, timeout: float = blocking.CLOSE_TIMEOUT_S) -> None:
+        """Commits if ``enable.auto.commit`` says so, leaves the group, and ends the threads.
+
+        Calls that still wait end with `ClosedError`. A close that is cancelled goes on in the background, in the event
+        loop's default executor.
+        """
+        await asyncio.to_thread(self._blocking.close, timeout)
+
+    async def __aenter__(self) -> Self:
+        """The consumer itself."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Closes it."""
+        await self.close()
+
+    async def _take(self, take: Callable[[], Any], timeout: float) -> Any:
+        """What ``take`` finds within the time. Nothing is awaited once it has found something."""
+        loop = self._home().loop
+        deadline = loop.time() + timeout
+        if loop.time() - self._turn > TURN_S:
+            await asyncio.sleep(0)
+            self._turn = loop.time()
+        while True:
+            found = take()
+            self._blocking._tell_troubles()  # noqa: SLF001
+            left = deadline - loop.time()
+            if found or left <= 0:
+                return found
+            await self._lookout.wait(None, min(left, POLL_SLICE_S))
+            self._turn = loop.time()
+
+    async def _assign(self, partitions: list[tuple[tuple[str, int], int | None]]) -> None:
+        """With the offset where each begins; None for the group's."""
+        await self._ask(lambda slot: self._native.begin_assign(partitions, slot))
+
+    async def _commit_parts(self, offsets: list[tuple[int, tuple[str, int], int]]) -> None:
+        """Offsets of partitions by number and name; nothing is committed when one of them is gone."""
+        await self._ask(lambda slot: self._native.begin_commit_parts(offsets, None, slot))
+
+    async def _ask(self, begin: Callable[[Slot], None]) -> Any:
+        slot = self._home().slot()
+        begin(slot)
+        return await slot.future
+
+    async def _offsets(
+        self, partitions: Iterable[tuple[str, int]], timestamp: int, timeout: float | None
+    ) -> dict[TopicPartition, int]:
+        names = list(partitions)
+        found = await self._ask(lambda slot: self._native.begin_list_offsets(names, timestamp, timeout, slot))
+        return {TopicPartition(*tp): at for tp, at in found}
+
+    def _home(self) -> Mailbox:
+        if self._mailbox is None:
+            self._mailbox = Mailbox(asyncio.get_running_loop(), "consumer")
+        self._mailbox.check_loop()
+        return self._mailbox
