@@ -41,6 +41,8 @@ pub(super) struct Slot {
     pub(super) touched: bool,
     pub(super) stop: Option<i64>,
     pub(super) paused: bool,
+    /// The group takes it back: nothing more is handed out.
+    pub(super) withheld: bool,
     pub(super) queued: bool,
     pub(super) decoding: bool,
     pub(super) starved: bool,
@@ -64,6 +66,7 @@ impl Slot {
             touched: false,
             stop,
             paused: false,
+            withheld: false,
             queued: false,
             decoding: false,
             starved: false,
@@ -94,7 +97,7 @@ impl Slot {
     }
 
     pub(super) fn has_work(&self) -> bool {
-        !self.paused && !self.decoding && (self.open.is_some() || !self.entries.is_empty())
+        !self.paused && !self.withheld && !self.decoding && (self.open.is_some() || !self.entries.is_empty())
     }
 
     /// The next take is an error.

@@ -20,7 +20,7 @@ impl FetchCache {
                 slot.processed = slot.position;
             }
         }
-        self.held_back
+        self.held_back || self.withholds
     }
 
     /// The next rows, at most `max_records` of one partition, or what comes in their place. `None` when nothing is

@@ -1,5 +1,7 @@
+mod cooperative;
 mod fetching;
 mod groups;
 mod kafka;
+mod listening;
 mod positions;
 mod random;
