@@ -6,7 +6,7 @@ import atexit
 import logging
 import time
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import pyarrow as pa
 
@@ -16,12 +16,15 @@ from headrace._types import GroupMetadata, TopicPartition
 from headrace.errors import KafkaTimeoutError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from types import TracebackType
 
     from typing_extensions import Self
 
+    from headrace.errors import KafkaError
+
 _log = logging.getLogger("headrace.consumer")
+_Found = TypeVar("_Found")
 _open: weakref.WeakSet[Consumer] = weakref.WeakSet()
 
 JOIN_TIMEOUT_S = 60.0
@@ -62,6 +65,9 @@ class Consumer:
         self._chunk: tuple[int, pa.RecordBatch] | None = None
         self._subscribed = False
         self._empty: pa.RecordBatch | None = None
+        self._listener: _Listener | None = None
+        self._commits: dict[int, _Commit] = {}
+        self._telling = False
         _open.add(self)
 
     @property
@@ -69,12 +75,34 @@ class Consumer:
         """The schema of every batch."""
         return self._no_rows().schema
 
-    def subscribe(self, topics: Iterable[str]) -> None:
+    def subscribe(
+        self,
+        topics: Iterable[str],
+        on_assigned: Callable[[list[TopicPartition]], object] | None = None,
+        on_revoked: Callable[[list[TopicPartition]], object] | None = None,
+        on_lost: Callable[[list[TopicPartition]], object] | None = None,
+    ) -> None:
         """Joins the group ``group.id`` for these topics; partitions come with the next `poll` calls.
+
+        The callbacks are called with the partitions in question, by the thread that polls, within `poll`, `poll_all`,
+        `unsubscribe` and `close`. They may call everything but those. What a callback raises comes out of that call;
+        the consumer goes on, and no row is lost by it.
+
+        Args:
+            topics: names of topics.
+            on_assigned: the group has given these partitions. Their first row comes after it, so `seek` works.
+            on_revoked: these partitions are about to go to other members. They are still assigned, all rows handed
+                out by earlier polls count as processed, and `commit` works; automatic commits have been made.
+            on_lost: these partitions are gone already, and nothing can be committed for them. By default ``on_revoked``
+                is called instead.
 
         Raises:
             ConfigError: ``group.id`` is not set.
         """
+        self._not_within_callback("subscribe")
+        listener = _Listener(on_assigned, on_revoked, on_lost)
+        self._listener = listener if any(listener) else None
+        self._native.listen(self._listener is not None)
         self._native.subscribe([topics] if isinstance(topics, str) else list(topics))
         self._subscribed = True
 
@@ -84,8 +112,13 @@ class Consumer:
 
     def unsubscribe(self) -> None:
         """Leaves the group, or drops the assignment."""
-        self._native.unsubscribe()
-        self._subscribed = False
+        self._not_within_callback("unsubscribe")
+        try:
+            self._give_back()
+        finally:
+            self._native.unsubscribe()
+            self._native.listen(on=False)
+            self._subscribed = False
 
     def assignment(self) -> list[TopicPartition]:
         """The partitions read at present."""
@@ -107,7 +140,8 @@ class Consumer:
             OffsetOutOfRangeError: the position is not in the log and ``auto.offset.reset`` is ``none``.
             RecordError: a record cannot be read; `seek` past it to go on.
         """
-        taken = self._native.poll(timeout, max_records)
+        plain = self._listener is None and not self._commits
+        taken = self._native.poll(timeout, max_records) if plain else self._poll(timeout, max_records)
         self._tell_troubles()
         return self._no_rows() if taken is None else self._import(taken)
 
@@ -116,7 +150,8 @@ class Consumer:
 
         ``max_records`` limits the rows of all batches together.
         """
-        found = self._native.poll_all(timeout, max_records)
+        plain = self._listener is None and not self._commits
+        found = self._native.poll_all(timeout, max_records) if plain else self._poll_all(timeout, max_records)
         self._tell_troubles()
         return [self._import(taken) for taken in found]
 
@@ -160,8 +195,27 @@ class Consumer:
             offsets: next offset to read by partition; by default the position of every assigned partition.
             timeout: seconds; by default ``default.api.timeout.ms``.
         """
-        given = None if offsets is None else [((topic, p), offset) for (topic, p), offset in offsets.items()]
-        self._native.commit(given, timeout)
+        self._native.commit(_given(offsets), timeout)
+        self._tell_commits()
+
+    def commit_async(
+        self,
+        offsets: Mapping[tuple[str, int], int] | None = None,
+        callback: Callable[[KafkaError | None], object] | None = None,
+    ) -> None:
+        """Commits positions for the group, and does not wait for the answer.
+
+        Commits take effect in the order of the calls, also with those of `commit`; one that has to be sent again never
+        undoes a later one. ``default.api.timeout.ms`` limits each.
+
+        Args:
+            offsets: next offset to read by partition; by default the position of every assigned partition.
+            callback: called with None when the offsets are committed, else with the error, in the order of the calls,
+                by the thread that polls, within `poll`, `poll_all`, `commit`, `unsubscribe` and `close`; what it raises
+                comes out of that call. Without it an error is a warning of the logger ``headrace.consumer``.
+        """
+        number = self._native.commit_async(_given(offsets))
+        self._commits[number] = _Commit(callback)
 
     def group_metadata(self) -> GroupMetadata:
         """As whom this consumer commits, for `Producer.send_offsets_to_transaction`; ask anew in each transaction.
@@ -210,11 +264,16 @@ class Consumer:
 
     def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Commits if ``enable.auto.commit`` says so, leaves the group, and ends the thread."""
+        self._not_within_callback("close")
         _open.discard(self)
         try:
-            self._native.close(timeout)
+            self._give_back()
         finally:
-            self._tell_troubles()
+            try:
+                self._native.close(timeout)
+            finally:
+                self._tell_troubles()
+                self._tell_commits()
 
     def __enter__(self) -> Self:
         """The consumer itself."""
@@ -246,6 +305,78 @@ class Consumer:
         for trouble in self._native.take_troubles():
             _log.warning("%s", trouble)
 
+    def _poll(self, timeout: float, max_records: int | None) -> _native.Taken | None:
+        return self._between_callbacks(timeout, lambda left: self._native.poll(left, max_records))
+
+    def _poll_all(self, timeout: float, max_records: int | None) -> list[_native.Taken]:
+        return self._between_callbacks(timeout, lambda left: self._native.poll_all(left, max_records))
+
+    def _between_callbacks(self, timeout: float, take: Callable[[float], _Found]) -> _Found:
+        self._not_within_callback("poll")
+        deadline = time.monotonic() + timeout
+        while True:
+            found = take(max(0.0, deadline - time.monotonic()))
+            # Nothing was found also when there is something to be told first.
+            if found or not self._tell_next():
+                return found
+
+    def _tell_next(self) -> bool:
+        notice = self._native.take_notice()
+        if notice is None:
+            return False
+        kind, number, partitions, error = notice
+        if kind == "committed":
+            self._tell_commit(number, error)
+            return True
+        self._telling = True
+        try:
+            if self._listener is not None:
+                self._listener.tell(kind, [TopicPartition(*tp) for tp in partitions])
+        finally:
+            self._telling = False
+            self._native.told(number)
+        return True
+
+    def _tell_commits(self) -> None:
+        """Calls back for the commits that have ended; rebalances wait for the next poll."""
+        raised: BaseException | None = None
+        while self._commits and not self._telling:
+            ended = self._native.take_committed()
+            if ended is None:
+                break
+            try:
+                self._tell_commit(*ended)
+            except BaseException as error:  # noqa: BLE001  (the first comes out below, when all have been called)
+                raised = raised or error
+        if raised is not None:
+            raise raised
+
+    def _tell_commit(self, number: int, error: KafkaError | None) -> None:
+        callback = self._commits.pop(number).callback
+        if callback is not None:
+            callback(error)
+        elif error is not None:
+            _log.warning("commit_async failed: %s", error)
+
+    def _give_back(self) -> None:
+        """Tells the listener that its partitions go, and forgets it."""
+        listener, self._listener = self._listener, None
+        if listener is None:
+            return
+        partitions = [TopicPartition(*tp) for tp in self._native.take_back()]
+        if not partitions:
+            return
+        self._telling = True
+        try:
+            listener.tell("revoked", partitions)
+        finally:
+            self._telling = False
+
+    def _not_within_callback(self, call: str) -> None:
+        if self._telling:
+            message = f"{call} was called within a callback of a rebalance, or by another thread during one"
+            raise UsageError(message, name="ILLEGAL_STATE")
+
     def _or_all(self, partitions: Iterable[tuple[str, int]] | None) -> list[tuple[str, int]]:
         return list(self.assignment() if partitions is None else partitions)
 
@@ -264,6 +395,26 @@ class Consumer:
             self._chunk = None
             return batch
         return batch.slice(taken.offset, taken.length)
+
+
+class _Listener(NamedTuple):
+    on_assigned: Callable[[list[TopicPartition]], object] | None
+    on_revoked: Callable[[list[TopicPartition]], object] | None
+    on_lost: Callable[[list[TopicPartition]], object] | None
+
+    def tell(self, kind: str, partitions: list[TopicPartition]) -> None:
+        on_lost = self.on_lost or self.on_revoked
+        callback = {"assigned": self.on_assigned, "revoked": self.on_revoked, "lost": on_lost}[kind]
+        if callback is not None:
+            callback(partitions)
+
+
+class _Commit(NamedTuple):
+    callback: Callable[[KafkaError | None], object] | None
+
+
+def _given(offsets: Mapping[tuple[str, int], int] | None) -> list[tuple[tuple[str, int], int]] | None:
+    return None if offsets is None else [((topic, p), offset) for (topic, p), offset in offsets.items()]
 
 
 @atexit.register

@@ -6,9 +6,9 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use arrow_array::RecordBatch;
-use headrace_client::consumer::{Assignment, CommitOffset, Rows, StartAt, TopicPartition};
+use headrace_client::consumer::{Assignment, CommitOffset, Rebalance, Rows, StartAt, TopicPartition};
 use headrace_client::options::ConsumerConfig;
-use headrace_net::client::{ConsumerClient, deadline_in};
+use headrace_net::client::{ConsumerClient, Notice, deadline_in};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyTuple};
 
@@ -18,6 +18,8 @@ use crate::wait::{detached, seconds};
 use crate::{arrow, errors};
 
 type Tp = (String, i32);
+/// Kind, number, partitions, error.
+type Told = (&'static str, u64, Vec<Tp>, Option<Py<PyAny>>);
 
 /// Rows that were handed out: a slice of a chunk that is imported once.
 #[pyclass(frozen, module = "headrace._native")]
@@ -211,6 +213,52 @@ impl Consumer {
         detached(py, |check| self.client.commit(offsets, seconds(timeout), check))
     }
 
+    /// Commits without waiting; `take_notice` tells the end under the number that this gives.
+    #[pyo3(signature = (offsets=None))]
+    fn commit_async(&self, py: Python<'_>, offsets: Option<Vec<(Tp, i64)>>) -> PyResult<u64> {
+        let offsets = offsets.map(commits);
+        detached(py, |_| Ok(self.client.commit_async(offsets)?))
+    }
+
+    /// Whether rebalances are to be told by `take_notice`.
+    fn listen(&self, py: Python<'_>, on: bool) -> PyResult<()> {
+        detached(py, |_| Ok(self.client.listen(on)?))
+    }
+
+    /// What is to be told before a poll gives rows.
+    fn take_notice(&self, py: Python<'_>) -> Option<Told> {
+        Some(match self.client.take_notice()? {
+            Notice::Rebalance { number, news, partitions } => {
+                let kind = match news {
+                    Rebalance::Assigned => "assigned",
+                    Rebalance::Revoked => "revoked",
+                    Rebalance::Lost => "lost",
+                };
+                (kind, number, plain(&partitions), None)
+            }
+            Notice::Committed { op, result } => {
+                let error = result.err().map(|error| errors::to_object(py, &error));
+                ("committed", op, Vec::new(), error)
+            }
+        })
+    }
+
+    /// The next commit of `commit_async` that has ended.
+    fn take_committed(&self, py: Python<'_>) -> Option<(u64, Option<Py<PyAny>>)> {
+        let (op, result) = self.client.take_committed()?;
+        Some((op, result.err().map(|error| errors::to_object(py, &error))))
+    }
+
+    /// The listener was told.
+    fn told(&self, number: u64) {
+        self.client.told(number);
+    }
+
+    /// What a listener has to give back because this consumer leaves its group.
+    fn take_back(&self) -> Vec<Tp> {
+        plain(&self.client.take_back())
+    }
+
     #[pyo3(signature = (partitions, timeout=None))]
     fn committed(
         &self,
@@ -251,6 +299,16 @@ impl Consumer {
         let targets: Vec<_> = names(partitions).into_iter().map(|tp| (tp, to)).collect();
         detached(py, |_| Ok(self.client.seek(&targets)?))
     }
+}
+
+fn commits(offsets: Vec<(Tp, i64)>) -> Vec<CommitOffset> {
+    let commit = |(tp, offset)| CommitOffset {
+        partition: name(tp),
+        offset,
+        leader_epoch: -1,
+        metadata: String::new(),
+    };
+    offsets.into_iter().map(commit).collect()
 }
 
 /// The client takes zero for `max.poll.records`; a caller's own zero is refused before.

@@ -145,6 +145,8 @@ pub struct FetchCache {
     changes: u64,
     fills: u64,
     held_back: bool,
+    /// Of some partitions nothing is handed out, and the engine waits for the next poll.
+    withholds: bool,
     /// Some partition was left out of a Fetch for lack of room.
     starved: bool,
     touched: Vec<PartId>,
@@ -169,6 +171,7 @@ impl FetchCache {
             changes: 0,
             fills: 0,
             held_back: false,
+            withholds: false,
             starved: false,
             touched: Vec::new(),
             last_poll_ms: 0,
@@ -217,6 +220,17 @@ impl FetchCache {
                     }
                 }
                 None => self.add(partition, start.unwrap_or_default(), stop),
+            }
+        }
+        self.withholds = self.slots.values().any(|slot| slot.withheld);
+    }
+
+    /// Hands out nothing more of these partitions until they go: the group takes them back.
+    pub fn withhold<'a>(&mut self, partitions: impl IntoIterator<Item = &'a TopicPartition>) {
+        for part in partitions.into_iter().filter_map(|partition| self.by_name.get(partition)) {
+            if let Some(slot) = self.slots.get_mut(part) {
+                slot.withheld = true;
+                self.withholds = true;
             }
         }
     }

@@ -1,4 +1,9 @@
 //! The group's offsets: committing them, and asking for them.
+//!
+//! Commits take effect in the order in which they were asked for. They go out one behind the other, without
+//! awaiting answers: the coordinator handles one connection's requests in order. One that is to be sent again
+//! holds up those behind it that have not gone out, and awaits those that have: what they have
+//! committed meanwhile is newer, and is taken out of it.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -187,8 +192,16 @@ impl Commits {
             return;
         }
         let Some(node) = coordinator.need(now, core, || Tag::Coordinator) else { return };
+        let last_sent =
+            self.jobs.iter().rfind(|(_, job)| job.in_flight && job.is_commit()).map(|(id, _)| *id);
+        let mut held_up = false;
         for (&id, job) in &mut self.jobs {
-            if job.in_flight || job.retry_at > now.mono_ms {
+            if job.in_flight {
+                continue;
+            }
+            let overtaken = job.is_commit() && last_sent > Some(id);
+            if job.retry_at > now.mono_ms || overtaken || (held_up && job.keeps_order()) {
+                held_up |= job.is_commit();
                 continue;
             }
             job.retry_at = 0;
@@ -270,6 +283,9 @@ impl Commits {
                 self.jobs.insert(id, job);
             }
             result => {
+                if let (Work::Commit(offsets), Ok(_)) = (&job.work, &result) {
+                    self.supersede(id, offsets);
+                }
                 let committed = match job.work {
                     Work::Commit(offsets) if result.is_ok() => {
                         offsets.into_iter().map(|commit| (commit.partition, commit.offset)).collect()
@@ -281,6 +297,31 @@ impl Commits {
         }
     }
 
+    /// This commit is newer than those before it that are to be sent again.
+    fn supersede(&mut self, id: u64, offsets: &[CommitOffset]) {
+        let mut done = Vec::new();
+        for (&earlier, job) in self.jobs.range_mut(..id) {
+            if let Work::Commit(older) = &mut job.work
+                && !job.in_flight
+            {
+                older.retain(|commit| offsets.iter().all(|newer| newer.partition != commit.partition));
+                if older.is_empty() {
+                    done.push(earlier);
+                }
+            }
+        }
+        for id in done {
+            if let Some(Job { asker, .. }) = self.jobs.remove(&id) {
+                self.ended.push(Ended { id, asker, result: Ok(ConsumerOutcome::Ok), committed: Vec::new() });
+            }
+        }
+    }
+
+    /// Whether some commit has not ended.
+    pub(super) fn is_committing(&self) -> bool {
+        self.jobs.values().any(Job::is_commit)
+    }
+
     /// When to look again.
     pub(super) fn timeouts(&self) -> impl Iterator<Item = u64> {
         self.jobs.values().flat_map(|job| [job.retry_at, job.deadline])
@@ -288,6 +329,15 @@ impl Commits {
 }
 
 impl Job {
+    fn is_commit(&self) -> bool {
+        matches!(self.work, Work::Commit(_))
+    }
+
+    /// A farewell goes out at once: it has all that those before it have, and who leaves may have no time left.
+    fn keeps_order(&self) -> bool {
+        self.is_commit() && self.asker != Asker::Farewell
+    }
+
     /// Why there is no use in sending it, now or again.
     fn too_late(
         &mut self,

@@ -13,7 +13,7 @@ use super::cache::lock;
 use super::commits::{Asker, Identity};
 use super::engine::{ConsumerEngine, Tag};
 use super::settings::retry_of;
-use super::types::{Assignment, CommitOffset, ConsumerEvent, ConsumerOutcome, TopicPartition};
+use super::types::{Assignment, CommitOffset, ConsumerEvent, ConsumerOutcome, Rebalance, TopicPartition};
 use crate::error::{Error, Result};
 use crate::group::{Coordinator, Member, MemberEvent, MemberSettings};
 use crate::options::ConsumerConfig;
@@ -27,6 +27,8 @@ enum Release {
     /// Until this commit has ended.
     Committing(u64),
     Committed,
+    /// Until the listener was told, under this number.
+    Telling(u64),
 }
 
 /// Leaving for good, or for as long as nothing is subscribed.
@@ -55,9 +57,16 @@ pub(super) struct Membership {
     pub(super) member: Member,
     /// What was last committed, so that the same is not committed again and again.
     pub(super) committed: HashMap<TopicPartition, i64>,
-    owned: Vec<TopicPartition>,
+    pub(super) owned: Vec<TopicPartition>,
+    /// Of those, what goes back to the group now.
+    giving: Vec<TopicPartition>,
     topics: Vec<String>,
     release: Release,
+    /// A listener is told of rebalances.
+    pub(super) listens: bool,
+    pub(super) last_notice: u64,
+    /// Of what it was given the listener has not been told yet: the number of that notice.
+    pub(super) untold: Option<u64>,
     leaving: Option<Leaving>,
     /// The caller polls too seldom; since when it is out of the group.
     stale_since: Option<u64>,
@@ -85,8 +94,12 @@ impl Membership {
             member: Member::new(settings),
             committed: HashMap::new(),
             owned: Vec::new(),
+            giving: Vec::new(),
             topics: Vec::new(),
             release: Release::No,
+            listens: false,
+            last_notice: 0,
+            untold: None,
             leaving: None,
             stale_since: None,
             joined_at: 0,
@@ -100,6 +113,14 @@ impl Membership {
         let (generation, member_id) = self.member.identity()?;
         let instance_id = self.member.instance_id().filter(|_| self.member.is_active()).cloned();
         Some(Identity { generation, member_id: member_id.to_owned(), instance_id })
+    }
+
+    /// The notice that lets partitions go once the listener was told.
+    pub(super) fn telling(&self) -> Option<u64> {
+        match self.release {
+            Release::Telling(notice) => Some(notice),
+            _ => None,
+        }
     }
 
     /// What of these offsets the group does not have yet.
@@ -116,6 +137,8 @@ impl ConsumerEngine {
             let assigned = !lock(&self.cache).assignment().is_empty();
             match membership {
                 Some(membership) if membership.member.is_active() || !assigned => {
+                    let unwanted = |tp: &&TopicPartition| topics.iter().all(|topic| **topic != *tp.topic);
+                    lock(&self.cache).withhold(membership.owned.iter().filter(unwanted));
                     membership.topics.clone_from(&topics);
                     membership.stale_since = None;
                     membership.joined_at = now.mono_ms;
@@ -160,25 +183,34 @@ impl ConsumerEngine {
         self.topics_dirty = true;
         match event {
             MemberEvent::Assigned(partitions) => {
-                membership.owned.clone_from(&partitions);
+                let new = |partition: &&TopicPartition| !membership.owned.contains(partition);
+                let added: Vec<_> = partitions.iter().filter(new).cloned().collect();
+                let had = std::mem::take(&mut membership.owned).into_iter();
+                membership.giving = had.filter(|partition| !partitions.contains(partition)).collect();
+                membership.owned = partitions;
+                membership.owned.extend_from_slice(&membership.giving);
                 membership.release = Release::No;
                 membership.joined_at = now.mono_ms;
                 membership.auto_commit_at = now.mono_ms + self.config.auto_commit_interval_ms;
                 let mut cache = lock(&self.cache);
-                cache.assign(partitions.iter().cloned().map(Assignment::of).collect());
-                cache.hold_back(false);
-                self.events.push_back(ConsumerEvent::Assigned(partitions));
+                cache.assign(membership.owned.iter().cloned().map(Assignment::of).collect());
+                // A listener may seek before the first row.
+                cache.hold_back(membership.listens && !added.is_empty());
+                cache.withhold(&membership.giving);
+                drop(cache);
+                self.tell(Rebalance::Assigned, &added);
+                self.events.push_back(ConsumerEvent::Assigned(added));
             }
-            MemberEvent::Lost => self.let_go(ConsumerEvent::Lost),
+            MemberEvent::Lost => self.let_go(Rebalance::Lost),
             MemberEvent::Failed(error) => {
-                self.let_go(ConsumerEvent::Lost);
+                self.let_go(Rebalance::Lost);
                 lock(&self.cache).fail_all(error);
             }
         }
     }
 
     /// Reads nothing any more, and tells what the group had given.
-    fn let_go(&mut self, tell: fn(Vec<TopicPartition>) -> ConsumerEvent) {
+    fn let_go(&mut self, how: Rebalance) {
         let mut cache = lock(&self.cache);
         cache.assign(Vec::new());
         cache.hold_back(false);
@@ -186,10 +218,18 @@ impl ConsumerEngine {
         self.topics_dirty = true;
         let Some(membership) = &mut self.membership else { return };
         membership.release = Release::No;
+        membership.untold = None;
+        membership.giving.clear();
         membership.committed.clear();
         let owned = std::mem::take(&mut membership.owned);
-        if !owned.is_empty() {
-            self.events.push_back(tell(owned));
+        if owned.is_empty() {
+            return;
+        }
+        if how == Rebalance::Lost {
+            self.tell(how, &owned);
+            self.events.push_back(ConsumerEvent::Lost(owned));
+        } else {
+            self.events.push_back(ConsumerEvent::Revoked(owned));
         }
     }
 
@@ -228,7 +268,7 @@ impl ConsumerEngine {
             let reason = "max.poll.interval.ms has passed without a poll";
             membership.member.leave(now, &mut self.core, &membership.coordinator, reason, Tag::Member);
             membership.stale_since = Some(now.mono_ms);
-            self.let_go(ConsumerEvent::Lost);
+            self.let_go(Rebalance::Lost);
             // The next poll wakes the engine, which then joins again.
             lock(&self.cache).hold_back(true);
             let error = Error::timeout("processing between two polls (max.poll.interval.ms)", limit);
@@ -243,25 +283,54 @@ impl ConsumerEngine {
             return;
         }
         let mut cache = lock(&self.cache);
-        cache.hold_back(true);
+        if !membership.member.is_cooperative() {
+            cache.hold_back(true);
+            membership.giving.clone_from(&membership.owned);
+        }
         if membership.release == Release::No {
             membership.release = Release::Waiting;
         }
-        if membership.release == Release::Waiting && cache.all_processed() {
-            let offsets = if self.config.enable_auto_commit {
+        if membership.release == Release::Waiting && cache.are_processed(&membership.giving) {
+            let mut offsets = if self.config.enable_auto_commit {
                 membership.news(cache.commits(true))
             } else {
                 Vec::new()
             };
+            offsets.retain(|commit| membership.giving.contains(&commit.partition));
             let timeout = self.config.common.request_timeout_ms;
             let commit = self.commits.commit(now, Asker::Farewell, offsets, timeout);
             membership.release = Release::Committing(commit);
         }
         drop(cache);
         if membership.release == Release::Committed {
-            membership.member.released();
-            self.let_go(ConsumerEvent::Revoked);
+            let giving = membership.giving.clone();
+            match self.tell(Rebalance::Revoked, &giving) {
+                Some(notice) => self.set_release(Release::Telling(notice)),
+                None => self.released(),
+            }
         }
+    }
+
+    fn set_release(&mut self, release: Release) {
+        if let Some(membership) = &mut self.membership {
+            membership.release = release;
+        }
+    }
+
+    /// Nobody needs the partitions any more.
+    pub(super) fn released(&mut self) {
+        let Some(membership) = &mut self.membership else { return };
+        membership.member.released();
+        if !membership.member.is_cooperative() {
+            return self.let_go(Rebalance::Revoked);
+        }
+        membership.release = Release::No;
+        let gone = std::mem::take(&mut membership.giving);
+        membership.owned.retain(|partition| !gone.contains(partition));
+        membership.committed.retain(|partition, _| !gone.contains(partition));
+        lock(&self.cache).assign(membership.owned.iter().cloned().map(Assignment::of).collect());
+        self.topics_dirty = true;
+        self.events.push_back(ConsumerEvent::Revoked(gone));
     }
 
     /// A commit before letting go has ended. It may be one that nobody waits for any more: a close or the loss of the
@@ -350,6 +419,12 @@ impl ConsumerEngine {
         let awaited = match leaving.stage {
             Stage::Left => true,
             Stage::Committing(_) if !late && membership.member.identity().is_some() => return,
+            // Those of callers that do not wait are lost once this is no member any more.
+            Stage::Committed
+                if !late && membership.member.identity().is_some() && self.commits.is_committing() =>
+            {
+                return;
+            }
             _ => self.send_leave(now),
         };
         if !awaited || late {
@@ -380,7 +455,7 @@ impl ConsumerEngine {
     }
 
     fn finish_leave(&mut self, op: u64, close: bool, result: Result<ConsumerOutcome>) {
-        self.let_go(ConsumerEvent::Revoked);
+        self.let_go(Rebalance::Revoked);
         if close {
             self.shut();
         }

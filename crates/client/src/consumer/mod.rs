@@ -6,6 +6,7 @@ mod decode;
 mod engine;
 mod fetch_stream;
 mod fetcher;
+mod listening;
 mod membership;
 mod offsets;
 mod session;
@@ -26,5 +27,5 @@ pub use fetch_stream::{
 };
 pub use types::{
     Assignment, CommitOffset, ConsumerCommand, ConsumerEvent, ConsumerOutcome, GroupMetadata, OffsetAt,
-    StartAt, TopicPartition,
+    Rebalance, StartAt, TopicPartition,
 };

@@ -80,6 +80,13 @@ pub enum ConsumerCommand {
         /// The topics.
         topics: Vec<String>,
     },
+    /// From now on a listener is told of rebalances, or none any more: [`ConsumerEvent::Tell`].
+    Listen(bool),
+    /// The listener was told: the answer to [`ConsumerEvent::Tell`].
+    Told {
+        /// The number of what it was told.
+        notice: u64,
+    },
     /// Leave the group and read nothing.
     Unsubscribe {
         /// The caller's number for the answer.
@@ -161,7 +168,7 @@ impl ConsumerCommand {
             | Self::GroupMetadata { op }
             | Self::ListOffsets { op, .. }
             | Self::Close { op, .. } => Some(*op),
-            Self::Wake => None,
+            Self::Wake | Self::Listen(_) | Self::Told { .. } => None,
         }
     }
 }
@@ -179,6 +186,17 @@ pub enum ConsumerOutcome {
     Group(GroupMetadata),
     /// Offsets and their timestamps, `None` where no record matches.
     Offsets(Vec<(TopicPartition, Option<OffsetAt>)>),
+}
+
+/// What a rebalance does to partitions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rebalance {
+    /// They are this member's now. Until the listener was told, no rows are handed out.
+    Assigned,
+    /// They are about to go back to the group. Until the listener was told, they stay: it can still commit.
+    Revoked,
+    /// They are gone already.
+    Lost,
 }
 
 /// What the engine tells its caller.
@@ -199,6 +217,16 @@ pub enum ConsumerEvent {
     Revoked(Vec<TopicPartition>),
     /// These partitions are gone: the group has gone on without this member, nothing could be committed.
     Lost(Vec<TopicPartition>),
+    /// A listener is to be told; the engine waits for [`ConsumerCommand::Told`] as far as [`Rebalance`] says. Only while
+    /// [`ConsumerCommand::Listen`] is on. What unsubscribing and closing give back is not told here: the caller knows.
+    Tell {
+        /// Names this one.
+        notice: u64,
+        /// What happens to the partitions.
+        news: Rebalance,
+        /// Which; at least one.
+        partitions: Vec<TopicPartition>,
+    },
     /// Something went wrong that neither a call nor a poll is told of; the consumer goes on.
     Trouble {
         /// What, and what follows from it: a sentence but for its end.

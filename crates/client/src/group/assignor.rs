@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::sticky::{sticky, withhold};
 use crate::consumer::TopicPartition;
 use crate::options::Assignor;
 
@@ -14,9 +15,18 @@ pub(crate) struct Subscriber {
     pub(crate) instance_id: Option<String>,
     /// The topics it wants.
     pub(crate) topics: BTreeSet<String>,
+    /// What it says it has.
+    pub(crate) owned: Vec<TopicPartition>,
+    /// The generation in which it was given that; -1 when it does not say.
+    pub(crate) generation: i32,
 }
 
 impl Subscriber {
+    /// A member that has nothing yet.
+    pub(crate) fn new(member_id: String, topics: BTreeSet<String>) -> Subscriber {
+        Subscriber { member_id, instance_id: None, topics, owned: Vec::new(), generation: -1 }
+    }
+
     /// Members are taken in this order: static ones by their lasting name, so that a restart changes nothing.
     fn order(&self) -> (bool, &str) {
         match &self.instance_id {
@@ -40,6 +50,11 @@ pub(crate) fn divide(
     match assignor {
         Assignor::Range => range(&ordered, counts, &mut division),
         Assignor::RoundRobin => round_robin(&ordered, counts, &mut division),
+        Assignor::Sticky => sticky(&ordered, counts, &mut division),
+        Assignor::CooperativeSticky => {
+            sticky(&ordered, counts, &mut division);
+            withhold(members, &mut division);
+        }
     }
     division
 }
@@ -97,7 +112,7 @@ mod tests {
 
     fn member(id: &str, topics: &[&str]) -> Subscriber {
         let topics = topics.iter().map(|t| (*t).to_owned()).collect();
-        Subscriber { member_id: id.to_owned(), instance_id: None, topics }
+        Subscriber::new(id.to_owned(), topics)
     }
 
     fn counts(topics: &[(&str, i32)]) -> BTreeMap<String, i32> {
@@ -127,7 +142,8 @@ mod tests {
     #[test]
     fn nobody_gets_what_it_did_not_ask_for_and_nothing_is_left_out() {
         let members = [member("a", &["t"]), member("b", &["t", "u"]), member("c", &["u"]), member("d", &[])];
-        for assignor in [Assignor::Range, Assignor::RoundRobin] {
+        for assignor in [Assignor::Range, Assignor::RoundRobin, Assignor::Sticky, Assignor::CooperativeSticky]
+        {
             let division = divide(assignor, &members, &counts(&[("t", 5), ("u", 4), ("nobody", 2)]));
             let mut all: Vec<_> = division.values().flatten().map(ToString::to_string).collect();
             all.sort();

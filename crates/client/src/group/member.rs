@@ -3,7 +3,11 @@
 //! The flow: find the coordinator, `JoinGroup` (twice when it first has to give a member id), divide
 //! if leader, `SyncGroup`, then heartbeats. When a heartbeat says that the group rebalances, the
 //! member asks its engine to let go of its partitions ([`Member::wants_release`]) and joins again
-//! once that is done ([`Member::released`]). All assignors here let go of everything (eager).
+//! once that is done ([`Member::released`]).
+//!
+//! With `cooperative-sticky` alone it is cooperative (KIP-429): it joins with what it has, and lets go
+//! only of what the new division does not give it any more, after which it joins once more: its next
+//! owner is given it then.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +23,9 @@ use headrace_wire::time::Now;
 
 use super::Coordinator;
 use super::assignor::{Subscriber, divide};
-use super::protocol::{decode_assignment, decode_subscription, encode_assignment, encode_subscription};
+use super::protocol::{
+    Owned, decode_assignment, decode_subscription, encode_assignment, encode_subscription,
+};
 use crate::consumer::TopicPartition;
 use crate::core::{Backoff, Core, Lane, Reply, Target};
 use crate::error::{Error, Result};
@@ -70,7 +76,7 @@ pub(crate) enum MemberEvent {
 enum State {
     /// Not subscribed, or left.
     Out,
-    /// In the group, but it rebalances: partitions are to be let go first.
+    /// In the group, but partitions are to be let go: all since it rebalances, or those that it was not given again.
     Release,
     /// To send `JoinGroup`.
     Join,
@@ -105,6 +111,8 @@ pub(crate) struct Member {
     heard_at: u64,
     /// The leader's view when it divided.
     counts: Option<BTreeMap<String, i32>>,
+    /// What this member was last given.
+    owned: Owned,
 }
 
 impl Member {
@@ -123,6 +131,7 @@ impl Member {
             heartbeat_in_flight: false,
             heard_at: 0,
             counts: None,
+            owned: Owned::NOTHING,
         }
     }
 
@@ -165,6 +174,12 @@ impl Member {
         self.settings.instance_id.as_ref()
     }
 
+    /// Whether partitions are kept while the group rebalances. In a list with other assignors they are not, since those
+    /// take for granted that nobody has any.
+    pub(crate) fn is_cooperative(&self) -> bool {
+        self.settings.assignors.iter().all(|assignor| *assignor == Assignor::CooperativeSticky)
+    }
+
     /// Partitions are to be let go: after that, [`Member::released`].
     pub(crate) fn wants_release(&self) -> bool {
         matches!(self.state, State::Release)
@@ -180,6 +195,7 @@ impl Member {
     /// The group has to be joined again. What this member has is to be let go first.
     fn rejoin(&mut self) {
         self.state = match self.state {
+            State::Stable if self.is_cooperative() => State::Join,
             State::Stable | State::Release => State::Release,
             // The answer brings the member id. Without it the group would have two members of us, and wait for the one
             // that nobody is until its session ends.
@@ -205,6 +221,7 @@ impl Member {
         self.attempt += 1;
         self.counts = None;
         self.generation = -1;
+        self.lose();
         let member_id = std::mem::take(&mut self.id);
         let Some(node) = coordinator.node().filter(|_| known && self.settings.instance_id.is_none()) else {
             return false;
@@ -256,11 +273,15 @@ impl Member {
     }
 
     fn send_join<T, W: Fn(MemberTag) -> T>(&mut self, way: &mut Way<'_, T, W>) -> Result<()> {
-        let metadata = encode_subscription(&self.topics)?;
-        let protocols = self.settings.assignors.iter().map(|assignor| JoinGroupRequestProtocol {
-            name: name_of(*assignor).to_owned(),
-            metadata: metadata.clone(),
-        });
+        let mut protocols = Vec::new();
+        for &assignor in &self.settings.assignors {
+            let mut owned = self.owned.clone();
+            if assignor == Assignor::CooperativeSticky && !self.is_cooperative() {
+                owned.partitions.clear();
+            }
+            let metadata = encode_subscription(assignor, &self.topics, &owned)?;
+            protocols.push(JoinGroupRequestProtocol { name: name_of(assignor).to_owned(), metadata });
+        }
         let request = JoinGroupRequest {
             group_id: way.group(),
             session_timeout_ms: to_i32(self.settings.session_timeout_ms),
@@ -268,7 +289,7 @@ impl Member {
             member_id: self.id.clone(),
             group_instance_id: self.settings.instance_id.clone(),
             protocol_type: PROTOCOL_TYPE.to_owned(),
-            protocols: protocols.collect(),
+            protocols,
             ..JoinGroupRequest::default()
         };
         self.attempt += 1;
@@ -340,9 +361,9 @@ impl Member {
         let mut members = Vec::new();
         if leads {
             for member in response.members {
-                let topics = decode_subscription(member.metadata)?;
-                let (member_id, instance_id) = (member.member_id, member.group_instance_id);
-                members.push(Subscriber { member_id, instance_id, topics });
+                let instance_id = member.group_instance_id;
+                let subscriber = decode_subscription(protocol, member.member_id, member.metadata)?;
+                members.push(Subscriber { instance_id, ..subscriber });
             }
         }
         Ok(State::Divide { protocol, members, until: now.mono_ms + DIVIDE_WAIT_MS })
@@ -392,7 +413,10 @@ impl Member {
         let response = result?;
         check(response.error_code, "joining", coordinator)?;
         let partitions = decode_assignment(response.assignment)?;
-        self.state = State::Stable;
+        let keeps = |partition: &TopicPartition| partitions.binary_search(partition).is_ok();
+        let gives_back = self.is_cooperative() && !self.owned.partitions.iter().all(keeps);
+        self.state = if gives_back { State::Release } else { State::Stable };
+        self.owned = Owned { partitions: partitions.clone(), generation: self.generation };
         self.failures = 0;
         self.heard_at = now.mono_ms;
         self.heartbeat_at = now.mono_ms + u64::from(self.settings.heartbeat_interval_ms);
@@ -458,13 +482,21 @@ impl Member {
         coordinator: &mut Coordinator,
         error: Error,
     ) -> Option<MemberEvent> {
-        let was_member = matches!(self.state, State::Stable | State::Release);
+        // A cooperative member has its partitions also while it joins, and keeps them as long as the group knows it.
+        let cooperative = self.is_cooperative();
+        let has_some = match self.state {
+            State::Stable | State::Release => true,
+            _ => cooperative && !self.owned.partitions.is_empty(),
+        };
+        let forgotten =
+            matches!(error.code(), Some(ErrorCode::UNKNOWN_MEMBER_ID | ErrorCode::ILLEGAL_GENERATION));
         coordinator.judge(&error);
         match error.code() {
             Some(ErrorCode::UNKNOWN_MEMBER_ID) => {
                 self.id.clear();
                 self.generation = -1;
             }
+            Some(ErrorCode::REBALANCE_IN_PROGRESS) if cooperative => {}
             Some(ErrorCode::ILLEGAL_GENERATION | ErrorCode::REBALANCE_IN_PROGRESS) => self.generation = -1,
             _ if error.retriable() => {
                 self.failures = self.failures.saturating_add(1);
@@ -474,12 +506,24 @@ impl Member {
             _ => {
                 self.state = State::Out;
                 self.attempt += 1;
+                self.lose();
                 return Some(MemberEvent::Failed(error));
             }
         }
         self.state = State::Join;
         self.attempt += 1;
-        was_member.then_some(MemberEvent::Lost)
+        let lost = has_some && (forgotten || !cooperative);
+        if lost {
+            self.lose();
+        }
+        lost.then_some(MemberEvent::Lost)
+    }
+
+    /// What it had may be another's by now. The sticky assignor is told of it all the same, with the generation it is of.
+    fn lose(&mut self) {
+        if self.is_cooperative() {
+            self.owned = Owned::NOTHING;
+        }
     }
 
     /// When [`Member::drive`] has something to do.
@@ -535,5 +579,7 @@ fn name_of(assignor: Assignor) -> &'static str {
     match assignor {
         Assignor::Range => "range",
         Assignor::RoundRobin => "roundrobin",
+        Assignor::Sticky => "sticky",
+        Assignor::CooperativeSticky => "cooperative-sticky",
     }
 }

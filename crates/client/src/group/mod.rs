@@ -4,6 +4,7 @@ mod assignor;
 mod coordinator;
 mod member;
 mod protocol;
+mod sticky;
 
 pub(crate) use coordinator::Coordinator;
 pub(crate) use member::{Member, MemberEvent, MemberSettings, MemberTag};

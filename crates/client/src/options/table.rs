@@ -200,8 +200,10 @@ options! {
     max_poll_records: u32 = "max.poll.records", number(1, INT_MAX), Some("2147483647"), false,
         "The most rows that a poll returns when it is not told. Kafka's own consumer takes 500 by default.";
     partition_assignment_strategy: Vec<Assignor> = "partition.assignment.strategy",
-        Kind::Choices(&["range", "roundrobin"]), Some("range"), false,
-        "How a group's leader divides partitions; the first that all members know.";
+        Kind::Choices(&["range", "roundrobin", "sticky", "cooperative-sticky"]), Some("range"), false,
+        "How a group's leader divides partitions; the first that all members know. With cooperative-sticky alone a \
+         member reads on while its group rebalances; in a list with others it lets go of all partitions, so that \
+         a group can move over one member at a time.";
     fetch_min_bytes: u32 = "fetch.min.bytes", bytes(0, INT_MAX), Some("1"), false,
         "How much a broker should have ready before it answers.";
     fetch_max_bytes: u32 = "fetch.max.bytes", bytes(0, INT_MAX), Some("52428800"), false,

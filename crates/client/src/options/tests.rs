@@ -146,7 +146,7 @@ fn a_wrong_value_is_named_with_what_is_accepted() {
     for (option, value) in [
         ("auto.offset.reset", "newest"),
         ("auto.offset.reset", "by_duration:P1"),
-        ("partition.assignment.strategy", "range,sticky"),
+        ("partition.assignment.strategy", "range,stick"),
         ("partition.assignment.strategy", ","),
     ] {
         assert_eq!(refused(consumer(&[(option, value)])).0, option);

@@ -304,6 +304,10 @@ choice! {
         Range = "range",
         /// All partitions in turn.
         RoundRobin = "roundrobin",
+        /// As even as can be, and moving little (KIP-54).
+        Sticky = "sticky",
+        /// The same, while partitions that stay are read on (KIP-429).
+        CooperativeSticky = "cooperative-sticky",
     }
 }
 

@@ -4,6 +4,7 @@ mod awaiting;
 mod parking;
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -18,6 +19,7 @@ use headrace_client::options::ConsumerConfig;
 use self::parking::Parked;
 pub use self::parking::{Bell, Recipient};
 use super::driver::{Handle, SocketOptions};
+use super::notices::{Notice, Notices};
 use super::ops::{CallError, Check, Deadline, Ops, Signal, deadline_in};
 use crate::clock::Clock;
 
@@ -32,6 +34,8 @@ pub struct ConsumerClient {
     ops: Arc<Ops<ConsumerOutcome>>,
     ready: Arc<Signal>,
     parked: Arc<Parked>,
+    notices: Arc<Notices>,
+    polling: AtomicBool,
     troubles: Arc<Mutex<VecDeque<String>>>,
     clock: Clock,
     api_timeout: Duration,
@@ -50,15 +54,23 @@ impl ConsumerClient {
         let ops = Arc::new(Ops::default());
         let ready = Arc::new(Signal::default());
         let parked = Arc::new(Parked::default());
+        let notices = Arc::new(Notices::default());
         let (to_ops, to_ready, to_parked) = (ops.clone(), ready.clone(), parked.clone());
         let (exit_ops, exit_ready, exit_parked) = (ops.clone(), ready.clone(), parked.clone());
+        let (to_notices, exit_notices) = (notices.clone(), notices.clone());
         let troubles = Arc::new(Mutex::new(VecDeque::new()));
         let to_troubles = troubles.clone();
         let on_event = move |event| match event {
             ConsumerEvent::Done { op, result } => {
-                if let Some(result) = to_parked.tell(op, result) {
+                if to_notices.commit_ended(op, result.as_ref().map(|_| ()).map_err(Clone::clone)) {
+                    to_ready.notify();
+                } else if let Some(result) = to_parked.tell(op, result) {
                     to_ops.complete(op, result);
                 }
+            }
+            ConsumerEvent::Tell { notice, news, partitions } => {
+                to_notices.rebalance(notice, news, partitions);
+                to_ready.notify();
             }
             ConsumerEvent::Trouble { what, error } => {
                 let mut troubles = to_troubles.lock().unwrap_or_else(PoisonError::into_inner);
@@ -74,12 +86,27 @@ impl ConsumerClient {
         };
         let on_exit = move || {
             exit_ops.end();
+            exit_notices.end();
             exit_ready.notify();
             exit_parked.end();
         };
         let handle = Handle::start("headrace-consume", engine, clock, sockets, on_event, on_exit)
             .map_err(|e| Error::Usage(format!("cannot start the consumer's thread: {e}")))?;
-        Ok(Self { cache, empty, handle, ops, ready, parked, troubles, clock, api_timeout, max_poll_records })
+        let polling = AtomicBool::new(false);
+        Ok(Self {
+            cache,
+            empty,
+            handle,
+            ops,
+            ready,
+            parked,
+            notices,
+            polling,
+            troubles,
+            clock,
+            api_timeout,
+            max_poll_records,
+        })
     }
 
     /// A batch of no rows with the schema of all batches.
@@ -99,8 +126,18 @@ impl ConsumerClient {
     }
 
     /// The next rows of one partition, at most `max_records` (0: `max.poll.records`). `None` when the deadline
-    /// has passed, or when a bounded read is at its end.
+    /// has passed, when a bounded read is at its end, or when there is a notice to take first.
     pub fn poll(
+        &self,
+        max_records: usize,
+        deadline: Deadline,
+        check: Check<'_>,
+    ) -> Result<Option<Rows>, CallError> {
+        let _polling = Polling::begin(&self.polling)?;
+        self.next(max_records, deadline, check)
+    }
+
+    fn next(
         &self,
         max_records: usize,
         deadline: Deadline,
@@ -108,7 +145,11 @@ impl ConsumerClient {
     ) -> Result<Option<Rows>, CallError> {
         loop {
             let seen = self.ready.seen();
-            if let Some(rows) = self.try_poll(max_records)? {
+            self.begin_poll()?;
+            if self.notices.is_pending() {
+                return Ok(None);
+            }
+            if let Some(rows) = self.take(|cache| cache.take(self.rows_max(max_records)))? {
                 return Ok(Some(rows));
             }
             if self.is_finished() || !self.ready.wait(seen, deadline, check)? {
@@ -124,7 +165,8 @@ impl ConsumerClient {
         deadline: Deadline,
         check: Check<'_>,
     ) -> Result<Vec<Rows>, CallError> {
-        let first = self.poll(max_records, deadline, check)?;
+        let _polling = Polling::begin(&self.polling)?;
+        let first = self.next(max_records, deadline, check)?;
         Ok(self.take_rest(first, self.rows_max(max_records))?)
     }
 
@@ -284,6 +326,46 @@ impl ConsumerClient {
         self.call("committing offsets", timeout, check, command).map(drop)
     }
 
+    /// Commits offsets, by default the position of every assigned partition, and does not wait: how it ended is a
+    /// [`Notice`] with the number that this gives. Commits take effect, and their notices come, in the order of the calls.
+    pub fn commit_async(&self, offsets: Option<Vec<CommitOffset>>) -> Result<u64> {
+        self.alive()?;
+        let op = self.ops.number();
+        self.notices.await_commit(op);
+        self.handle.send(ConsumerCommand::Commit { op, offsets, timeout_ms: self.timeout_ms(None) });
+        Ok(op)
+    }
+
+    /// Whether rebalances are to be told as [`Notice`]s. While it is on, whoever polls must take them.
+    pub fn listen(&self, on: bool) -> Result<()> {
+        self.alive()?;
+        self.handle.send(ConsumerCommand::Listen(on));
+        Ok(())
+    }
+
+    /// What the polling thread is to be told before it gets rows.
+    #[must_use]
+    pub fn take_notice(&self) -> Option<Notice> {
+        if self.handle.is_forked() { None } else { self.notices.take() }
+    }
+
+    /// The next commit of [`commit_async`](Self::commit_async) that has ended, before other notices.
+    #[must_use]
+    pub fn take_committed(&self) -> Option<(u64, Result<()>)> {
+        if self.handle.is_forked() { None } else { self.notices.take_committed() }
+    }
+
+    /// The listener was told of a rebalance; the engine goes on.
+    pub fn told(&self, notice: u64) {
+        self.handle.send(ConsumerCommand::Told { notice });
+    }
+
+    /// What a listener has to give back because this consumer leaves its group; no notice comes of it.
+    #[must_use]
+    pub fn take_back(&self) -> Vec<TopicPartition> {
+        if self.handle.is_forked() { Vec::new() } else { self.notices.take_back(self.assignment()) }
+    }
+
     /// As whom this consumer commits: for a producer that commits its offsets in a transaction.
     pub fn group_metadata(&self, check: Check<'_>) -> Result<GroupMetadata, CallError> {
         match self.call("asking for the group's generation", None, check, |op| {
@@ -351,6 +433,25 @@ impl ConsumerClient {
 
     fn alive(&self) -> Result<()> {
         self.handle.alive()
+    }
+}
+
+/// A poll that is under way. Two at a time would each take rows that the other's poll counts as processed.
+struct Polling<'a>(&'a AtomicBool);
+
+impl<'a> Polling<'a> {
+    fn begin(polling: &'a AtomicBool) -> Result<Self> {
+        if polling.swap(true, Ordering::Acquire) {
+            let why = "another thread is polling this consumer: one thread at a time may";
+            return Err(Error::Usage(why.into()));
+        }
+        Ok(Self(polling))
+    }
+}
+
+impl Drop for Polling<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
     }
 }
 

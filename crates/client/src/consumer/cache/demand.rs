@@ -80,7 +80,7 @@ impl FetchCache {
     /// a poll, or [`disown`](Self::disown), shows that what was handed out is dealt with.
     pub fn stay(&mut self, now_ms: u64) -> bool {
         self.last_poll_ms = now_ms;
-        self.held_back
+        self.held_back || self.withholds
     }
 
     /// The group need not wait for what was handed out, and nothing of it counts as processed by this.

@@ -173,10 +173,11 @@ impl FetchCache {
         self.held_back = hold;
     }
 
-    /// True when all rows that were handed out have been processed: a poll has begun since.
+    /// True when all rows of these partitions that were handed out have been processed: a poll has begun since.
     #[must_use]
-    pub fn all_processed(&self) -> bool {
-        self.touched.is_empty()
+    pub fn are_processed(&self, partitions: &[TopicPartition]) -> bool {
+        let touched = |part| self.slots.get(part).is_some_and(|slot| partitions.contains(&slot.id));
+        !self.touched.iter().any(touched)
     }
 
     /// When the last poll began, in `mono_ms`.

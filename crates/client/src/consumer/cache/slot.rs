@@ -51,6 +51,8 @@ pub(super) struct Slot {
     pub(super) paused: bool,
     /// Fetched only while little of it lies here.
     pub(super) on_demand: bool,
+    /// The group takes it back: nothing more is handed out.
+    pub(super) withheld: bool,
     pub(super) queued: bool,
     pub(super) decoding: bool,
     pub(super) starved: bool,
@@ -77,6 +79,7 @@ impl Slot {
             stop,
             paused: false,
             on_demand: false,
+            withheld: false,
             queued: false,
             decoding: false,
             starved: false,
@@ -124,7 +127,7 @@ impl Slot {
     }
 
     pub(super) fn has_work(&self) -> bool {
-        !self.paused && !self.decoding && (self.open.is_some() || !self.entries.is_empty())
+        !self.paused && !self.withheld && !self.decoding && (self.open.is_some() || !self.entries.is_empty())
     }
 
     /// Its reader has fallen behind: no more is fetched for now.

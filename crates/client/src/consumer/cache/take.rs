@@ -20,7 +20,7 @@ impl FetchCache {
                 (slot.processed, slot.processed_epoch) = (slot.position, slot.leader_epoch);
             }
         }
-        self.held_back
+        self.held_back || self.withholds
     }
 
     /// The next rows, at most `max_records` of one partition, or what comes in their place. `None` when nothing is

@@ -58,6 +58,8 @@ impl ConsumerEngine {
                 self.lookups.ask(now, op, targets, timeout_ms);
             }
             ConsumerCommand::Close { op, timeout_ms } => self.take_leave(now, op, timeout_ms, true),
+            ConsumerCommand::Listen(on) => self.listen(on),
+            ConsumerCommand::Told { notice } => self.told(notice),
             ConsumerCommand::Wake => self.fetcher.dirty = true,
         }
     }
@@ -105,6 +107,9 @@ impl ConsumerEngine {
 
     fn commit(&mut self, now: Now, op: u64, offsets: Option<Vec<CommitOffset>>, timeout_ms: u64) {
         if let Err(error) = self.need_group("commit") {
+            return self.done(op, Err(error));
+        }
+        if let Err(error) = self.check_owned(offsets.iter().flatten()) {
             return self.done(op, Err(error));
         }
         let offsets = offsets.unwrap_or_else(|| lock(&self.cache).commits(false));

@@ -1,6 +1,8 @@
+mod cooperative;
 mod fetching;
 mod groups;
 mod kafka;
+mod listening;
 mod positions;
 mod random;
 mod truncation;

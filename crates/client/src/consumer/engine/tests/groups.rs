@@ -23,11 +23,11 @@ use crate::core::scripted::{Answer, Incoming};
 use crate::engine::ConnId;
 use crate::error::Error;
 
-const MEMBER_ID_REQUIRED: i16 = 79;
-const UNKNOWN_MEMBER_ID: i16 = 25;
-const ILLEGAL_GENERATION: i16 = 22;
+pub(super) const MEMBER_ID_REQUIRED: i16 = 79;
+pub(super) const UNKNOWN_MEMBER_ID: i16 = 25;
+pub(super) const ILLEGAL_GENERATION: i16 = 22;
 const REBALANCE_IN_PROGRESS: i16 = 27;
-const COORDINATOR_LOAD_IN_PROGRESS: i16 = 14;
+pub(super) const COORDINATOR_LOAD_IN_PROGRESS: i16 = 14;
 const NOT_COORDINATOR: i16 = 16;
 
 #[derive(Default)]
@@ -57,6 +57,11 @@ pub(super) struct Group {
 }
 
 impl Group {
+    /// Nobody is a member any more.
+    pub(super) fn forget(&mut self) {
+        self.members.clear();
+    }
+
     pub(super) fn answer(&mut self, who: usize, incoming: &Incoming) -> Answer {
         match incoming.key {
             ApiKey::JoinGroup => self.join(who, incoming),
@@ -209,17 +214,17 @@ pub(super) fn refused_commit(incoming: &Incoming, error_code: i16) -> Answer {
 }
 
 /// Requests that wait for their answers, the oldest in front.
-type Held = Rc<RefCell<VecDeque<Incoming>>>;
+pub(super) type Held = Rc<RefCell<VecDeque<Incoming>>>;
 
-fn kinds(held: &Held) -> Vec<ApiKey> {
+pub(super) fn kinds(held: &Held) -> Vec<ApiKey> {
     held.borrow().iter().map(|incoming| incoming.key).collect()
 }
 
 /// Engines of one group, and one clock.
-struct Crowd(Vec<Bench>);
+pub(super) struct Crowd(pub(super) Vec<Bench>);
 
 impl Crowd {
-    fn new(members: usize, partitions: i32, options: &[(&str, &str)]) -> Crowd {
+    pub(super) fn new(members: usize, partitions: i32, options: &[(&str, &str)]) -> Crowd {
         let mut benches: Vec<Bench> = Vec::new();
         for who in 0..members {
             let mut kafka = Kafka::new(&[("t", partitions)]);
@@ -238,13 +243,13 @@ impl Crowd {
         Crowd(benches)
     }
 
-    fn subscribe(&mut self, who: usize) {
+    pub(super) fn subscribe(&mut self, who: usize) {
         self.0[who].ok(|op| ConsumerCommand::Subscribe { op, topics: vec!["t".to_owned()] });
         self.deliver();
     }
 
     /// Hands over answers that the coordinator held back.
-    fn deliver(&mut self) {
+    pub(super) fn deliver(&mut self) {
         for _ in 0..100 {
             let outbox = std::mem::take(&mut self.0[0].kafka.member.borrow_mut().outbox);
             if outbox.is_empty() {
@@ -258,7 +263,7 @@ impl Crowd {
         panic!("the group never comes to rest");
     }
 
-    fn run(&mut self, ms: u64) {
+    pub(super) fn run(&mut self, ms: u64) {
         for _ in 0..ms.div_ceil(100) {
             for bench in &mut self.0 {
                 bench.run(100);
@@ -268,7 +273,7 @@ impl Crowd {
     }
 
     /// Lets time go by, everyone polling: what everyone got.
-    fn poll_for(&mut self, ms: u64) -> Vec<Vec<String>> {
+    pub(super) fn poll_for(&mut self, ms: u64) -> Vec<Vec<String>> {
         let mut got = vec![Vec::new(); self.0.len()];
         for _ in 0..ms.div_ceil(100) {
             self.run(100);
@@ -282,7 +287,7 @@ impl Crowd {
     }
 
     /// From now on a member's requests to the coordinator are taken, and answered only by [`Crowd::release`].
-    fn hold(&mut self, who: usize) -> Held {
+    pub(super) fn hold(&mut self, who: usize) -> Held {
         let held = Held::default();
         let taken = held.clone();
         self.0[who].kafka.script = Some(Box::new(move |incoming| {
@@ -296,7 +301,7 @@ impl Crowd {
     }
 
     /// Answers the oldest request that was held.
-    fn release(&mut self, who: usize, held: &Held) {
+    pub(super) fn release(&mut self, who: usize, held: &Held) {
         let incoming = held.borrow_mut().pop_front().expect("something is held");
         let script = self.0[who].kafka.script.take();
         if let Answer::Bytes(bytes) = self.0[who].kafka.answer(&incoming) {
@@ -307,19 +312,19 @@ impl Crowd {
         self.deliver();
     }
 
-    fn release_all(&mut self, who: usize, held: &Held) {
+    pub(super) fn release_all(&mut self, who: usize, held: &Held) {
         while !held.borrow().is_empty() {
             self.release(who, held);
         }
         self.0[who].kafka.script = None;
     }
 
-    fn assignment(&self, who: usize) -> Vec<TopicPartition> {
+    pub(super) fn assignment(&self, who: usize) -> Vec<TopicPartition> {
         lock(&self.0[who].world.engine.cache).assignment()
     }
 
     /// What no call of a member was told of.
-    fn troubles(&self, who: usize) -> Vec<String> {
+    pub(super) fn troubles(&self, who: usize) -> Vec<String> {
         let events = self.0[who].world.events.iter();
         let told = events.filter_map(|event| match event {
             ConsumerEvent::Trouble { what, error } => Some(format!("{what}: {error}")),
@@ -328,7 +333,7 @@ impl Crowd {
         told.collect()
     }
 
-    fn count(&self, who: usize, what: impl Fn(&ConsumerEvent) -> bool) -> usize {
+    pub(super) fn count(&self, who: usize, what: impl Fn(&ConsumerEvent) -> bool) -> usize {
         self.0[who].world.events.iter().filter(|event| what(event)).count()
     }
 }

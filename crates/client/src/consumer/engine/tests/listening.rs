@@ -1,0 +1,156 @@
+//! A listener, and commits that nobody waits for.
+
+use headrace_wire::messages::ApiKey;
+
+use super::groups::{COORDINATOR_LOAD_IN_PROGRESS, Crowd, UNKNOWN_MEMBER_ID, kinds, refused_commit};
+use super::kafka::{named, tp};
+use crate::consumer::{
+    CommitOffset, ConsumerCommand, ConsumerEvent, ConsumerOutcome, Rebalance, TopicPartition,
+};
+use crate::core::scripted::Answer;
+
+fn told(crowd: &Crowd, who: usize) -> Vec<(u64, Rebalance, Vec<TopicPartition>)> {
+    let events = crowd.0[who].world.events.iter();
+    let told = events.filter_map(|event| match event {
+        ConsumerEvent::Tell { notice, news, partitions } => Some((*notice, *news, partitions.clone())),
+        _ => None,
+    });
+    told.collect()
+}
+
+fn tell(crowd: &mut Crowd, who: usize, notice: u64) {
+    crowd.0[who].world.command(ConsumerCommand::Told { notice });
+    crowd.run(100);
+}
+
+fn listening(members: usize, partitions: i32, options: &[(&str, &str)]) -> Crowd {
+    let mut crowd = Crowd::new(members, partitions, options);
+    crowd.0[0].world.command(ConsumerCommand::Listen(true));
+    crowd.subscribe(0);
+    crowd.run(500);
+    crowd
+}
+
+fn at(partition: i32, offset: i64) -> CommitOffset {
+    CommitOffset { partition: tp("t", partition), offset, leader_epoch: -1, metadata: String::new() }
+}
+
+#[test]
+fn no_row_comes_before_the_listener_was_told_of_its_partition() {
+    let mut crowd = listening(1, 1, &[]);
+    assert_eq!(told(&crowd, 0), [(1, Rebalance::Assigned, vec![tp("t", 0)])]);
+    assert_eq!(crowd.0[0].poll(1), None);
+    tell(&mut crowd, 0, 1);
+    assert_eq!(crowd.0[0].poll(3).unwrap().unwrap(), named("t", 0, 0..3));
+}
+
+#[test]
+fn partitions_stay_and_can_be_committed_until_the_listener_was_told() {
+    let mut crowd = listening(2, 2, &[("enable.auto.commit", "false")]);
+    tell(&mut crowd, 0, 1);
+    assert_eq!(crowd.0[0].poll(3).unwrap().unwrap().len(), 3);
+    crowd.subscribe(1);
+    crowd.run(4_000);
+    assert_eq!(told(&crowd, 0).len(), 1, "rows are being processed");
+    assert_eq!(crowd.0[0].poll(3), None);
+    crowd.run(4_000);
+    assert_eq!(told(&crowd, 0)[1], (2, Rebalance::Revoked, vec![tp("t", 0), tp("t", 1)]));
+    assert_eq!((crowd.assignment(0).len(), crowd.assignment(1).len()), (2, 0));
+    crowd.0[0].ok(|op| ConsumerCommand::Commit { op, offsets: None, timeout_ms: 1_000 });
+    let committed = crowd.0[0].kafka.committed.borrow().clone();
+    assert_eq!(committed.values().sum::<i64>(), 3, "{committed:?}");
+    tell(&mut crowd, 0, 2);
+    crowd.run(4_000);
+    assert_eq!((crowd.assignment(0).len(), crowd.assignment(1).len()), (1, 1));
+    assert_eq!(told(&crowd, 0)[2].1, Rebalance::Assigned);
+}
+
+#[test]
+fn what_is_lost_is_told_and_nobody_waits_for_the_listener() {
+    let mut crowd = listening(1, 2, &[]);
+    tell(&mut crowd, 0, 1);
+    crowd.0[0].kafka.member.borrow_mut().heartbeat_errors.push(UNKNOWN_MEMBER_ID);
+    crowd.0[0].kafka.member.borrow_mut().forget();
+    crowd.run(4_000);
+    let told = told(&crowd, 0);
+    assert_eq!(told[1], (2, Rebalance::Lost, vec![tp("t", 0), tp("t", 1)]));
+    assert_eq!((told[2].0, told[2].1), (3, Rebalance::Assigned));
+}
+
+#[test]
+fn a_listener_that_goes_away_holds_nothing_up() {
+    let mut crowd = listening(1, 1, &[]);
+    crowd.0[0].world.command(ConsumerCommand::Listen(false));
+    assert_eq!(crowd.0[0].poll(3).unwrap().unwrap(), named("t", 0, 0..3));
+}
+
+#[test]
+fn a_commit_of_a_partition_that_was_taken_back_names_it() {
+    let mut crowd = Crowd::new(2, 2, &[("enable.auto.commit", "false")]);
+    crowd.subscribe(0);
+    crowd.poll_for(500);
+    crowd.subscribe(1);
+    crowd.poll_for(10_000);
+    let mine = crowd.assignment(0)[0].partition;
+    let offsets = Some(vec![at(mine, 5), at(1 - mine, 7)]);
+    let op = crowd.0[0].command(|op| ConsumerCommand::Commit { op, offsets, timeout_ms: 1_000 });
+    let error = crowd.0[0].result(op).unwrap().unwrap_err();
+    assert_eq!((error.kafka_name(), error.place().partition), ("ILLEGAL_GENERATION", Some(1 - mine)));
+    assert!(crowd.0[0].kafka.committed.borrow().is_empty());
+    let offsets = Some(vec![at(mine, 5)]);
+    crowd.0[0].ok(|op| ConsumerCommand::Commit { op, offsets, timeout_ms: 1_000 });
+}
+
+#[test]
+fn a_commit_that_is_sent_again_does_not_undo_a_later_one() {
+    let mut crowd = Crowd::new(1, 2, &[("enable.auto.commit", "false")]);
+    crowd.subscribe(0);
+    crowd.poll_for(500);
+    let held = crowd.hold(0);
+    let mut ops = Vec::new();
+    for offsets in [vec![at(0, 1), at(1, 1)], vec![at(0, 2)]] {
+        let offsets = Some(offsets);
+        ops.push(crowd.0[0].command(|op| ConsumerCommand::Commit { op, offsets, timeout_ms: 9_000 }));
+    }
+    assert_eq!(kinds(&held), [ApiKey::OffsetCommit; 2], "nobody waits for the one before");
+    let first = held.borrow_mut().pop_front().unwrap();
+    if let Answer::Bytes(bytes) = refused_commit(&first, COORDINATOR_LOAD_IN_PROGRESS) {
+        crowd.0[0].world.push(first.conn, &bytes);
+    }
+    crowd.0[0].settle();
+    let offsets = Some(vec![at(0, 3)]);
+    ops.push(crowd.0[0].command(|op| ConsumerCommand::Commit { op, offsets, timeout_ms: 9_000 }));
+    crowd.0[0].run(1_000);
+    assert_eq!(
+        kinds(&held),
+        [ApiKey::OffsetCommit],
+        "the first is to be repeated, and the third waits for it"
+    );
+    crowd.release_all(0, &held);
+    crowd.run(1_000);
+    for op in ops {
+        assert_eq!(crowd.0[0].result(op), Some(Ok(ConsumerOutcome::Ok)));
+    }
+    let sent: Vec<_> = crowd.0[0].kafka.commits.iter().map(offsets_of).collect();
+    assert_eq!(sent, [vec![(0, 2)], vec![(1, 1)], vec![(0, 3)]]);
+}
+
+fn offsets_of(request: &headrace_wire::messages::OffsetCommitRequest) -> Vec<(i32, i64)> {
+    let partitions = request.topics.iter().flat_map(|topic| &topic.partitions);
+    partitions.map(|p| (p.partition_index, p.committed_offset)).collect()
+}
+
+#[test]
+fn closing_waits_for_commits_that_nobody_waits_for() {
+    let mut crowd = Crowd::new(1, 1, &[("enable.auto.commit", "false")]);
+    crowd.subscribe(0);
+    crowd.poll_for(500);
+    let held = crowd.hold(0);
+    let offsets = Some(vec![at(0, 4)]);
+    let commit = crowd.0[0].command(|op| ConsumerCommand::Commit { op, offsets, timeout_ms: 9_000 });
+    let close = crowd.0[0].command(|op| ConsumerCommand::Close { op, timeout_ms: 5_000 });
+    assert_eq!(kinds(&held), [ApiKey::OffsetCommit]);
+    crowd.release_all(0, &held);
+    assert_eq!(crowd.0[0].result(commit), Some(Ok(ConsumerOutcome::Ok)));
+    assert_eq!(crowd.0[0].result(close), Some(Ok(ConsumerOutcome::Ok)));
+}

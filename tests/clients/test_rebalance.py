@@ -1,0 +1,218 @@
+"""Rebalance listeners and commits that nobody waits for, on our broker and on Apache Kafka."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+import headrace as hr
+from headrace.errors import IllegalGenerationError, UsageError
+
+COUNT = 100
+
+
+@pytest.fixture
+def filled(cluster, topic):
+    """A topic of two partitions with 100 records each."""
+    cluster.create_topic(topic, 2)
+    with hr.Producer(cluster.bootstrap_servers) as producer:
+        for i in range(2 * COUNT):
+            producer.send(topic, str(i // 2).encode(), partition=i % 2)
+    return topic
+
+
+@pytest.fixture
+def options(cluster, filled):
+    return {
+        "bootstrap.servers": cluster.bootstrap_servers,
+        "group.id": f"g-{filled}",
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+        "session.timeout.ms": 6000,
+        "heartbeat.interval.ms": 300,
+    }
+
+
+class Log:
+    """A listener that writes down what it is told."""
+
+    def __init__(self):
+        self.told = []
+
+    def callbacks(self):
+        return {
+            "on_assigned": lambda partitions: self.told.append(("assigned", partitions)),
+            "on_revoked": lambda partitions: self.told.append(("revoked", partitions)),
+            "on_lost": lambda partitions: self.told.append(("lost", partitions)),
+        }
+
+
+def poll_until(consumers, done):
+    deadline = time.monotonic() + 40
+    rows = []
+    while not done():
+        assert time.monotonic() < deadline
+        for consumer in consumers:
+            batch = consumer.poll(0.1)
+            rows += zip(batch["partition"].to_pylist(), batch["offset"].to_pylist(), strict=True)
+    return rows
+
+
+def test_a_listener_seeks_before_the_first_row_and_commits_before_partitions_go(options, filled):
+    first = hr.Consumer(config=options)
+    second = hr.Consumer(config=options)
+    revoked = []
+
+    def on_assigned(partitions):
+        if not revoked:
+            for partition in partitions:
+                first.seek(partition, 90)
+
+    def on_revoked(partitions):
+        revoked.extend(partitions)
+        assert sorted(first.assignment()) == sorted(partitions)
+        first.commit()
+
+    with first, second:
+        first.subscribe([filled], on_assigned=on_assigned, on_revoked=on_revoked)
+        rows = []
+        while len(rows) < 20:
+            batch = first.poll(5.0, max_records=3)
+            rows += batch["offset"].to_pylist()
+        assert min(rows) == 90
+        second.subscribe([filled])
+        rows = poll_until([first, second], lambda: len(first.assignment()) == len(second.assignment()) == 1)
+        assert rows == [], "what was committed in the callback came again"
+        assert sorted(revoked) == [(filled, 0), (filled, 1)]
+        assert first.committed(revoked) == dict.fromkeys(revoked, COUNT)
+
+
+def test_what_a_callback_raises_comes_out_of_poll_and_costs_nothing(options, filled):
+    def fail(_partitions):
+        raise ZeroDivisionError
+
+    with hr.Consumer(config=options) as consumer:
+        consumer.subscribe([filled], on_assigned=fail, on_revoked=fail)
+        with pytest.raises(ZeroDivisionError):
+            poll_until([consumer], lambda: False)
+        rows = []
+        while len(rows) < 2 * COUNT:
+            rows += consumer.poll(5.0)["offset"].to_pylist()
+        assert sorted(rows) == sorted([*range(COUNT), *range(COUNT)])
+        with pytest.raises(ZeroDivisionError):
+            consumer.unsubscribe()
+        assert consumer.assignment() == []
+        log = Log()
+        consumer.subscribe([filled], **log.callbacks())
+        poll_until([consumer], lambda: len(log.told) == 1)
+        assert log.told == [("assigned", [(filled, 0), (filled, 1)])]
+
+
+def test_partitions_lost_by_polling_too_seldom_are_told_as_lost(options, filled):
+    log = Log()
+    with hr.Consumer(config=options, max_poll_interval_ms=6000) as consumer:
+        consumer.subscribe([filled], **log.callbacks())
+        poll_until([consumer], lambda: log.told)
+        deadline = time.monotonic() + 40
+        while consumer.assignment():
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        poll_until([consumer], lambda: len(log.told) == 3)
+        both = [(filled, 0), (filled, 1)]
+        assert log.told == [("assigned", both), ("lost", both), ("assigned", both)]
+
+
+def test_closing_tells_the_listener_while_it_can_still_commit(options, filled):
+    consumer = hr.Consumer(config=options)
+    told = []
+
+    def on_revoked(partitions):
+        consumer.commit(dict.fromkeys(partitions, 7))
+        told.extend(partitions)
+
+    consumer.subscribe([filled], on_revoked=on_revoked)
+    poll_until([consumer], consumer.assignment)
+    consumer.close()
+    assert sorted(told) == [(filled, 0), (filled, 1)]
+    with hr.Consumer(config=options) as other:
+        assert set(other.committed(told).values()) == {7}
+
+
+def test_polling_within_a_callback_is_refused(options, filled):
+    with hr.Consumer(config=options) as consumer:
+        consumer.subscribe([filled], on_assigned=lambda _: consumer.poll(0.1))
+        with pytest.raises(UsageError, match="within a callback"):
+            poll_until([consumer], lambda: False)
+        assert consumer.poll(10.0).num_rows > 0
+
+
+def test_two_threads_cannot_poll_at_once(options, filled):
+    with hr.Consumer(config=options) as consumer:
+        refused = []
+
+        def poll():
+            while not refused:
+                try:
+                    consumer.poll(0.2)
+                except UsageError as error:
+                    refused.append(error)
+
+        consumer.assign([(filled, 0)])
+        consumer.seek((filled, 0), COUNT)
+        threads = [threading.Thread(target=poll) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert "another thread" in str(refused[0])
+        consumer.seek((filled, 0), 0)
+        assert consumer.poll(5.0).num_rows > 0
+
+
+def test_asynchronous_commits_keep_their_order_and_call_back(options, filled):
+    ended = []
+    with hr.Consumer(config=options) as consumer:
+        consumer.subscribe([filled])
+        poll_until([consumer], consumer.assignment)
+        for offset in range(1, 21):
+            consumer.commit_async({(filled, 0): offset}, lambda error, at=offset: ended.append((at, error)))
+        consumer.commit({(filled, 1): 5})
+        assert ended == [(at, None) for at in range(1, 21)]
+        assert consumer.committed([(filled, 0), (filled, 1)]) == {(filled, 0): 20, (filled, 1): 5}
+        consumer.commit_async({(filled, 0): 3})
+    with hr.Consumer(config=options) as other:
+        assert other.committed([(filled, 0)]) == {(filled, 0): 3}
+
+
+def test_a_failed_asynchronous_commit_tells_its_callback_or_the_log(options, filled, caplog):
+    ended = []
+    with hr.Consumer(config=options) as consumer:
+        consumer.subscribe([filled])
+        poll_until([consumer], consumer.assignment)
+        consumer.commit_async({(filled, 9): 1}, ended.append)
+        consumer.commit_async({(filled, 9): 1})
+        poll_until([consumer], lambda: ended and caplog.records)
+        assert isinstance(ended[0], IllegalGenerationError)
+        assert (ended[0].topic, ended[0].partition) == (filled, 9)
+        assert "commit_async failed" in caplog.text
+
+        def fail(_error):
+            raise ZeroDivisionError
+
+        consumer.commit_async(callback=fail)
+        with pytest.raises(ZeroDivisionError):
+            poll_until([consumer], lambda: False)
+
+
+def test_a_commit_of_a_revoked_partition_names_it(options, filled):
+    with hr.Consumer(config=options) as first, hr.Consumer(config=options) as second:
+        first.subscribe([filled])
+        poll_until([first], lambda: len(first.assignment()) == 2)
+        second.subscribe([filled])
+        poll_until([first, second], lambda: len(first.assignment()) == len(second.assignment()) == 1)
+        (gone,) = second.assignment()
+        with pytest.raises(IllegalGenerationError) as caught:
+            first.commit({gone: 1})
+        assert (caught.value.topic, caught.value.partition) == tuple(gone)
