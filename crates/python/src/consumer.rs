@@ -320,16 +320,6 @@ pub(crate) fn name((topic, partition): Tp) -> TopicPartition {
     TopicPartition::new(topic, partition)
 }
 
-fn commits(offsets: Vec<(Tp, i64)>) -> Vec<CommitOffset> {
-    let commit = |(tp, offset)| CommitOffset {
-        partition: name(tp),
-        offset,
-        leader_epoch: -1,
-        metadata: String::new(),
-    };
-    offsets.into_iter().map(commit).collect()
-}
-
 fn names(partitions: Vec<Tp>) -> Vec<TopicPartition> {
     partitions.into_iter().map(name).collect()
 }
