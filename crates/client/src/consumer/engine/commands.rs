@@ -45,7 +45,7 @@ impl ConsumerEngine {
                 // Here, where assignments change: what is ours now is ours in the generation that the commit names.
                 let offsets = lock(&self.cache).commits_of_parts(offsets);
                 match offsets {
-                    Ok(offsets) => self.commit(now, op, Some(commits_of(offsets)), timeout_ms),
+                    Ok(offsets) => self.commit(now, op, Some(offsets), timeout_ms),
                     Err(error) => self.done(op, Err(error)),
                 }
             }
