@@ -35,7 +35,7 @@ class Board:
         return all(self.reached(number) == ROWS for number in range(PARTITIONS))
 
 
-async def member(cluster, topic, board, dice, *, life, failing=0.01):
+async def member(cluster, topic, board, dice, *, life, assignor, failing=0.01):
     """Works for `life` seconds, or until all is done; some of its calls fail, some are slow."""
 
     async def work(item):
@@ -59,9 +59,8 @@ async def member(cluster, topic, board, dice, *, life, failing=0.01):
             tasks.append(asyncio.create_task(read(batches, given)))
 
     options = group(topic, commit_interval_ms=50, commit_batches=3, revoke_wait_ms=dice.choice([0, 200]))
-    async with hr.aio.Stream(
-        cluster.bootstrap_servers, topic, auto_offset_reset="earliest", max_poll_records=7, **options
-    ) as stream:
+    options |= {"auto_offset_reset": "earliest", "partition_assignment_strategy": assignor}
+    async with hr.aio.Stream(cluster.bootstrap_servers, topic, max_poll_records=7, **options) as stream:
         tasks = []
         accepting = asyncio.create_task(accept(stream, tasks))
         end = asyncio.get_running_loop().time() + life
@@ -77,8 +76,8 @@ async def member(cluster, topic, board, dice, *, life, failing=0.01):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 2])
-def test_members_that_come_and_go_lose_nothing(cluster, topic, seed):
+@pytest.mark.parametrize(("assignor", "seed"), [("range", 1), ("cooperative-sticky", 2)])
+def test_members_that_come_and_go_lose_nothing(cluster, topic, assignor, seed):
     cluster.create_topic(topic, PARTITIONS)
     fill(cluster.bootstrap_servers, topic, PARTITIONS, ROWS)
     dice, board = random.Random(seed), Board()
@@ -93,10 +92,12 @@ def test_members_that_come_and_go_lose_nothing(cluster, topic, seed):
     async def work():
         checking = asyncio.create_task(check())
         for _ in range(MEMBERS):
-            pair = (member(cluster, topic, board, dice, life=0.5 + 3 * dice.random()) for _ in range(2))
+            pair = (
+                member(cluster, topic, board, dice, life=0.5 + 3 * dice.random(), assignor=assignor) for _ in range(2)
+            )
             await asyncio.gather(*pair)
             assert not checking.done()
-        await member(cluster, topic, board, random.Random(0), life=60, failing=0)
+        await member(cluster, topic, board, random.Random(0), life=60, assignor=assignor, failing=0)
         checking.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await checking

@@ -212,7 +212,7 @@ impl Awaiting {
     ) -> PyResult<()> {
         let recipient: Recipient = Box::new(move |result| {
             // While the interpreter shuts down nobody can look at the outcome any more.
-            let _ = Python::try_attach(|py| report(py, tell(py, &waiter, result)));
+            let _ = Python::try_attach(move |py| report(py, tell(py, &waiter, result)));
         });
         detached(py, |_| Ok(self.client.begin(recipient, command)?))
     }

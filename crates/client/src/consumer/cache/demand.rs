@@ -8,7 +8,7 @@
 use headrace_wire::errors::ErrorCode;
 
 use super::{FetchCache, PartId, Taken};
-use crate::consumer::types::{StartAt, TopicPartition};
+use crate::consumer::types::{CommitOffset, StartAt, TopicPartition};
 use crate::error::{Error, Result};
 
 /// What may lie here of a partition on demand before it is fetched no further: enough to go on with while the next Fetch
@@ -109,16 +109,13 @@ impl FetchCache {
         Asked::Nothing
     }
 
-    /// The same without the numbers; an error when one of the partitions is gone.
-    pub fn commits_of_parts(
-        &self,
-        offsets: Vec<(PartId, TopicPartition, i64)>,
-    ) -> Result<Vec<(TopicPartition, i64)>> {
-        let of_part = |(part, name, offset): (PartId, TopicPartition, i64)| {
+    /// These offsets as commits; an error when one of the partitions is gone.
+    pub fn commits_of_parts(&self, offsets: Vec<(PartId, TopicPartition, i64)>) -> Result<Vec<CommitOffset>> {
+        let of_part = |(part, partition, offset): (PartId, TopicPartition, i64)| {
             if self.slots.contains_key(&part) {
-                return Ok((name, offset));
+                return Ok(CommitOffset { partition, offset, leader_epoch: -1, metadata: String::new() });
             }
-            let TopicPartition { topic, partition } = &name;
+            let TopicPartition { topic, partition } = &partition;
             let detail = "it went back to the group before its rows were committed";
             Err(Error::partition(ErrorCode::REBALANCE_IN_PROGRESS, &**topic, *partition, detail))
         };

@@ -45,7 +45,7 @@ impl ConsumerEngine {
                 // Here, where assignments change: what is ours now is ours in the generation that the commit names.
                 let offsets = lock(&self.cache).commits_of_parts(offsets);
                 match offsets {
-                    Ok(offsets) => self.commit(now, op, Some(without_epochs(offsets)), timeout_ms),
+                    Ok(offsets) => self.commit(now, op, Some(offsets), timeout_ms),
                     Err(error) => self.done(op, Err(error)),
                 }
             }
@@ -142,11 +142,4 @@ impl ConsumerEngine {
             self.done(wait.op, result);
         }
     }
-}
-
-/// What a caller commits by number: it knows of no leader epochs.
-fn without_epochs(offsets: Vec<(TopicPartition, i64)>) -> Vec<CommitOffset> {
-    let commit =
-        |(partition, offset)| CommitOffset { partition, offset, leader_epoch: -1, metadata: String::new() };
-    offsets.into_iter().map(commit).collect()
 }

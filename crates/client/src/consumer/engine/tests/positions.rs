@@ -351,3 +351,24 @@ fn a_partition_that_the_coordinator_leaves_out_of_its_answer_is_an_error() {
     let error = bench.result(op).unwrap().unwrap_err();
     assert!(matches!(&error, Error::Protocol { why, .. } if why.contains("t-0")), "{error}");
 }
+
+#[test]
+fn a_commit_by_number_is_refused_once_its_partition_was_given_up() {
+    let mut bench = Bench::new(ten(), &[("group.id", "g"), ("enable.auto.commit", "false")]);
+    bench.assign(&[("t", 0)], StartAt::Earliest);
+    let (part, _) = lock(&bench.world.engine.cache).parts()[0];
+    let commit = |op, offset| {
+        let offsets = vec![(part, tp("t", 0), offset)];
+        ConsumerCommand::CommitParts { op, offsets, timeout_ms: 1_000 }
+    };
+    bench.ok(|op| commit(op, 3));
+    let committed = |bench: &Bench| bench.kafka.committed.borrow().values().copied().collect::<Vec<_>>();
+    assert_eq!(committed(&bench), [3]);
+    bench.assign(&[], StartAt::Earliest);
+    bench.assign(&[("t", 0)], StartAt::Earliest);
+    let op = bench.command(|op| commit(op, 5));
+    let error = bench.result(op).unwrap().unwrap_err();
+    assert!(matches!(&error, Error::Broker { code: ErrorCode::REBALANCE_IN_PROGRESS, .. }), "{error}");
+    assert_eq!(error.place().partition, Some(0));
+    assert_eq!(committed(&bench), [3]);
+}
