@@ -147,6 +147,10 @@ pub struct FetchCache {
     last_poll_ms: u64,
     error: Option<Error>,
     schema: BatchSchema,
+    /// Damaged batches are left out.
+    skips_bad: bool,
+    /// Why batches were left out that callers have decoded.
+    skipped: Vec<Error>,
 }
 
 impl FetchCache {
@@ -169,6 +173,8 @@ impl FetchCache {
             last_poll_ms: 0,
             error: None,
             schema,
+            skips_bad: false,
+            skipped: Vec::new(),
         }
     }
 

@@ -1,6 +1,8 @@
+mod bad;
 mod fetching;
 mod groups;
 mod kafka;
+mod leaders;
 mod positions;
 mod random;
 mod truncation;
