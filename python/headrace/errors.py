@@ -7,7 +7,7 @@ What a broker says is a `BrokerError`; docs/errors.md lists all.
 from __future__ import annotations
 
 from headrace._error_table import *  # noqa: F403  (the table is this module's own, kept apart as it is generated)
-from headrace._error_table import BY_CODE, BrokerError, SaslAuthenticationFailedError
+from headrace._error_table import BY_CODE, BrokerError, OffsetOutOfRangeError, SaslAuthenticationFailedError
 from headrace._errors import Abortable, Fatal, KafkaError, Retriable
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "ForkedError",
     "KafkaError",
     "KafkaTimeoutError",
+    "LogTruncationError",
     "ProtocolError",
     "RecordError",
     "Retriable",
@@ -60,6 +61,16 @@ class RecordError(KafkaError):
     """A record or batch is damaged, or too large to be sent."""
 
 
+class LogTruncationError(OffsetOutOfRangeError):
+    """Rows that were read are gone from the partition's log: an unclean change of its leader cut it (KIP-320).
+
+    Only with ``auto_offset_reset="none"``. `offset` is the position; `seek` to go on.
+    """
+
+    end_offset: int | None = None
+    """Where the log and what was read part, where the leader knows: the offset to seek to."""
+
+
 class SchemaError(KafkaError, ValueError):
     """Arrow data has a column that cannot be sent, or lacks one."""
 
@@ -89,6 +100,7 @@ _KINDS: dict[str, type[KafkaError]] = {
     "Config": ConfigError,
     "Usage": UsageError,
     "Record": RecordError,
+    "Truncated": LogTruncationError,
     "Aborted": TransactionAbortedError,
     "Closed": ClosedError,
     "Forked": ForkedError,

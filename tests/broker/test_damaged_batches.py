@@ -73,6 +73,20 @@ def test_a_damaged_batch_is_named_and_can_be_passed(damage, topic, lie):
     assert hr.read(servers, topic, start=1).read_all()["value"].to_pylist() == [b"behind"]
 
 
+@pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
+def test_a_damaged_batch_can_be_left_out_and_is_logged(damage, topic, lie, caplog):
+    servers = damage(lie)
+    with hr.Consumer(servers, auto_offset_reset="earliest", on_bad_records="skip") as consumer:
+        consumer.assign([(topic, 0)])
+        assert consumer.poll(10.0)["value"].to_pylist() == [b"behind"]
+        assert consumer.position((topic, 0)) == 2
+    told = [record.getMessage() for record in caplog.records if topic in record.getMessage()]
+    assert len(told) == 1, told
+    assert "on.bad.records" in told[0]
+    assert "offset 0" in told[0]
+    assert hr.read(servers, topic, on_bad_records="skip").read_all()["value"].to_pylist() == [b"behind"]
+
+
 @pytest.mark.parametrize("lie", UNREADABLE.values(), ids=UNREADABLE)
 def test_a_batch_that_the_broker_cannot_step_over_is_told_and_not_waited_for(damage, topic, lie):
     servers = damage(lie)

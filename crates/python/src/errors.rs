@@ -32,6 +32,10 @@ fn build(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
     {
         details.set_item("offset", *offset)?;
     }
+    if let Error::Truncated { offset, end, .. } = error {
+        details.set_item("offset", *offset)?;
+        details.set_item("end_offset", *end)?;
+    }
     if let Error::Config { option, .. } = error {
         details.set_item("option", option)?;
     }
@@ -45,6 +49,7 @@ fn build(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
         Error::Config { .. } => ("Config", None),
         Error::Usage(_) => ("Usage", None),
         Error::Record { .. } => ("Record", None),
+        Error::Truncated { .. } => ("Truncated", None),
         Error::Aborted => ("Aborted", None),
         Error::Closed => ("Closed", None),
         Error::Forked => ("Forked", None),

@@ -154,6 +154,10 @@ pub struct FetchCache {
     error: Option<Error>,
     schema: BatchSchema,
     admission: Admission,
+    /// Damaged batches are left out.
+    skips_bad: bool,
+    /// Why batches were left out that callers have decoded.
+    skipped: Vec<Error>,
 }
 
 impl FetchCache {
@@ -178,6 +182,8 @@ impl FetchCache {
             error: None,
             schema,
             admission: Admission::default(),
+            skips_bad: false,
+            skipped: Vec::new(),
         }
     }
 

@@ -105,7 +105,14 @@ impl OpenChunk {
         }
         self.next_offset = match pushed {
             Ok(pushed) => pushed.next_offset,
-            Err(error) => return Err(self.error(header.base_offset, error)),
+            Err(error) => {
+                let mut error = self.error(header.base_offset, error);
+                // A record too many is said to stand behind the batch, where a good one may be.
+                if let Error::Record { offset, .. } = &mut error {
+                    *offset = (*offset).min(header.last_offset()).max(self.next_offset);
+                }
+                return Err(error);
+            }
         };
         self.leader_epoch = self.leader_epoch.max(header.partition_leader_epoch);
         if self.builder.bytes() >= CHUNK_BYTES {
@@ -148,6 +155,7 @@ pub struct DecodeJob {
     pub(super) position: i64,
     pub(super) leader_epoch: i32,
     pub(super) stop: Option<i64>,
+    pub(super) skips_bad: bool,
     pub(super) batches: Vec<RawBatch>,
 }
 
@@ -159,6 +167,8 @@ pub struct Decoded {
     pub(super) next_offset: i64,
     pub(super) leader_epoch: i32,
     pub(super) failed: Option<Error>,
+    /// Why batches were left out.
+    pub(super) skipped: Vec<Error>,
     pub(super) raw_bytes: usize,
 }
 
@@ -169,11 +179,18 @@ impl DecodeJob {
         let mut open = OpenChunk::new(&self.schema, &self.partition);
         open.restart(self.position, self.leader_epoch, self.stop);
         let mut chunks = Vec::new();
-        let mut failed = None;
+        let (mut failed, mut skipped) = (None, Vec::new());
         for raw in &self.batches {
-            if let Err(error) = open.push(&raw.header, &raw.bytes, &mut chunks) {
-                failed = Some(error);
-                break;
+            match open.push(&raw.header, &raw.bytes, &mut chunks) {
+                Ok(()) => {}
+                Err(error) if self.skips_bad => {
+                    skipped.push(error);
+                    open.skip(&raw.header);
+                }
+                Err(error) => {
+                    failed = Some(error);
+                    break;
+                }
             }
         }
         match open.close() {
@@ -182,6 +199,6 @@ impl DecodeJob {
         }
         let raw_bytes = self.batches.iter().map(RawBatch::len).sum();
         let (next_offset, leader_epoch) = (open.next_offset(), open.leader_epoch());
-        Decoded { ticket: self.ticket, chunks, next_offset, leader_epoch, failed, raw_bytes }
+        Decoded { ticket: self.ticket, chunks, next_offset, leader_epoch, failed, skipped, raw_bytes }
     }
 }

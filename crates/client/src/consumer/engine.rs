@@ -26,7 +26,7 @@ use super::fetcher::{Fetcher, later};
 use super::membership::Membership;
 use super::offsets::{Found, Lookups, UNKNOWN_TOPIC_GRACE_MS};
 use super::settings::{FetchSettings, retry_of, schema_of};
-use super::sink::FetchCall;
+use super::sink::{FetchCall, SKIPPED};
 use super::truncation::Asked;
 use super::types::{ConsumerCommand, ConsumerEvent, ConsumerOutcome};
 use crate::core::{Core, Reply};
@@ -89,6 +89,9 @@ impl ConsumerEngine {
         let schema = schema_of(&config);
         let budget = usize::try_from(config.fetch_buffer_bytes).unwrap_or(usize::MAX);
         let cache = FetchCache::shared(budget, schema.clone());
+        if settings.skips_bad {
+            lock(&cache).skip_bad_records();
+        }
         let (request, retry) = (config.common.request_timeout_ms, retry_of(&config));
         let stable = settings.is_read_committed();
         ConsumerEngine {
@@ -142,6 +145,7 @@ impl ConsumerEngine {
             self.fetcher.handle_issues(now, &mut self.core);
             let troubles = self.fetcher.troubles.drain(..);
             self.events.extend(troubles.map(|(what, error)| ConsumerEvent::Trouble { what, error }));
+            self.tell_skipped();
             self.settle(now);
             self.drive_membership(now);
             self.topics_dirty |= self.fetcher.sync();
@@ -162,6 +166,12 @@ impl ConsumerEngine {
             self.seen_fills = fills;
             self.events.push_back(ConsumerEvent::Ready);
         }
+    }
+
+    /// Tells of the batches that callers have left out while decoding.
+    fn tell_skipped(&mut self) {
+        let skipped = lock(&self.cache).take_skipped().into_iter();
+        self.events.extend(skipped.map(|error| ConsumerEvent::Trouble { what: SKIPPED, error }));
     }
 
     fn reply(&mut self, now: Now, reply: Reply<Tag>) {
@@ -299,6 +309,8 @@ impl Engine for ConsumerEngine {
             }
             return;
         }
+        // Before the answer, so that whoever closes hears of it.
+        self.tell_skipped();
         self.command(now, command);
         self.drive(now);
     }

@@ -304,13 +304,13 @@ impl Fetcher {
         for issue in std::mem::take(&mut self.issues) {
             self.dirty = true;
             match issue {
-                Issue::Leader { partition, hint } => {
-                    core.update_leader(
-                        &partition.topic,
-                        partition.partition,
-                        hint.leader_id,
-                        hint.leader_epoch,
-                    );
+                Issue::Leader { ticket, partition, hint } => {
+                    let (node, epoch) = (hint.leader_id, hint.leader_epoch);
+                    let news = core.update_leader(&partition.topic, partition.partition, node, epoch);
+                    if news && let Some(part) = self.part(ticket) {
+                        // There is nothing to wait for.
+                        part.retry_at = 0;
+                    }
                 }
                 Issue::Endpoint(endpoint) => {
                     core.learn_broker(endpoint.node_id, &endpoint.host, endpoint.port);

@@ -5,7 +5,7 @@ use headrace_wire::time::Now;
 
 use super::types::StartAt;
 use crate::core::Backoff;
-use crate::options::{AutoOffsetReset, ConsumerConfig, IsolationLevel, ValueType};
+use crate::options::{AutoOffsetReset, ConsumerConfig, IsolationLevel, OnBadRecords, ValueType};
 
 /// A quarter of the cache is the most that one answer may ask for, so that one broker does not fill it alone; but no
 /// less than this, in bytes.
@@ -42,6 +42,8 @@ pub(super) struct FetchSettings {
     /// Memory that may be kept for chunks to come, in bytes.
     pub(super) spare_bytes: usize,
     pub(super) rack: String,
+    /// Damaged batches are left out.
+    pub(super) skips_bad: bool,
     pub(super) request_timeout_ms: u64,
     pub(super) retry: Backoff,
     pub(super) reset: Reset,
@@ -59,6 +61,7 @@ impl FetchSettings {
             isolation_level: i8::from(config.isolation_level == IsolationLevel::ReadCommitted),
             spare_bytes: usize::try_from(response).unwrap_or(usize::MAX),
             rack: config.client_rack.clone(),
+            skips_bad: config.on_bad_records == OnBadRecords::Skip,
             request_timeout_ms: config.common.request_timeout_ms,
             retry: retry_of(config),
             reset: Reset(config.auto_offset_reset),

@@ -19,6 +19,9 @@ use super::types::TopicPartition;
 use crate::core::{StreamSink, StreamStep};
 use crate::error::Error;
 
+/// What a caller is told of a batch that was left out.
+pub(super) const SKIPPED: &str = "a record batch was left out (on.bad.records is skip)";
+
 /// Something in an answer that needs the core to be dealt with.
 #[derive(Debug)]
 pub(super) enum Issue {
@@ -29,7 +32,7 @@ pub(super) enum Issue {
     /// The leader's log is not the one that was read (KIP-320).
     Diverging { ticket: Ticket, end: DivergingEpoch },
     /// The leader has moved.
-    Leader { partition: TopicPartition, hint: LeaderHint },
+    Leader { ticket: Ticket, partition: TopicPartition, hint: LeaderHint },
     /// A broker's address.
     Endpoint(NodeEndpoint),
     /// A follower to read from.
@@ -42,6 +45,8 @@ pub(super) struct FetchCall {
     pub(super) source: Source,
     stream: Option<FetchStream>,
     current: Option<Current>,
+    /// The partition that is refused: what follows may name its leader.
+    refused: Option<(Ticket, TopicPartition)>,
     /// The next request of the session has been allowed already.
     announced: bool,
 }
@@ -59,7 +64,7 @@ struct Current {
 
 impl FetchCall {
     pub(super) fn new(source: Source) -> FetchCall {
-        FetchCall { source, stream: None, current: None, announced: false }
+        FetchCall { source, stream: None, current: None, refused: None, announced: false }
     }
 }
 
@@ -114,7 +119,7 @@ impl Fetcher {
                     session.answered(head.session_id);
                 }
             }
-            FetchEvent::Partition(head) => call.current = self.begin(call.source, head),
+            FetchEvent::Partition(head) => call.current = self.begin(call, head),
             FetchEvent::LastBatch { next_offset, leader_epoch, response_ends } => {
                 if let Some(current) = &call.current
                     && let Some(part) = self.part(current.ticket)
@@ -160,7 +165,8 @@ impl Fetcher {
     }
 
     /// The head of a partition. `None` when its data is not wanted (any more).
-    fn begin(&mut self, source: Source, head: PartitionHead) -> Option<Current> {
+    fn begin(&mut self, call: &mut FetchCall, head: PartitionHead) -> Option<Current> {
+        let source = call.source;
         let session = self.sessions.get(&source)?;
         let topic = match head.topic {
             TopicKey::Name(name) => name.into(),
@@ -173,6 +179,7 @@ impl Fetcher {
         let code = ErrorCode::new(head.error);
         if code != ErrorCode::NONE {
             let range = (head.log_start_offset, head.high_watermark);
+            call.refused = Some((ticket, part.partition.clone()));
             self.issues.push(Issue::Partition { ticket, node: source.node, code, range });
             return None;
         }
@@ -214,6 +221,11 @@ impl Fetcher {
             let wanted = self.flush(current);
             return match pushed {
                 Ok(()) => wanted,
+                Err(error) if self.settings.skips_bad => {
+                    self.troubles.push((SKIPPED, error));
+                    current.open.skip(header);
+                    self.close(current)
+                }
                 Err(error) => {
                     self.close(current);
                     self.fail(current.ticket, error);
@@ -242,6 +254,10 @@ impl Fetcher {
     }
 
     fn partition_end(&mut self, call: &mut FetchCall, tail: &PartitionTail) {
+        let refused = call.refused.take();
+        if let (Some((ticket, partition)), Some(hint)) = (refused, tail.leader) {
+            self.issues.push(Issue::Leader { ticket, partition, hint });
+        }
         let Some(mut current) = call.current.take() else { return };
         if tail.batches == 0 && tail.cut_bytes > 0 {
             // A broker sends the first batch whole, whatever the limits (KIP-74): asking again would bring the same.
@@ -261,7 +277,7 @@ impl Fetcher {
                 self.issues.push(Issue::Diverging { ticket: current.ticket, end });
             }
             if let Some(hint) = tail.leader {
-                self.issues.push(Issue::Leader { partition, hint });
+                self.issues.push(Issue::Leader { ticket: current.ticket, partition, hint });
             }
         }
     }

@@ -3,8 +3,8 @@
 use headrace_pool::AllocationStrategy;
 
 use super::value::{
-    Acks, Assignor, AutoOffsetReset, BrokerShare, CompressionType, Endpoint, IsolationLevel, Partitioner,
-    RecoveryStrategy, ValueType,
+    Acks, Assignor, AutoOffsetReset, BrokerShare, CompressionType, Endpoint, IsolationLevel, OnBadRecords,
+    Partitioner, RecoveryStrategy, ValueType,
 };
 use super::{Kind, Mechanism, Role, Row, Secret, SecurityProtocol, Values};
 use crate::error::{Error, Result};
@@ -216,6 +216,8 @@ options! {
         "Memory for records that were fetched and not yet taken. One batch more may be held while it arrives.";
     check_crcs: bool = "check.crcs", Kind::Bool, Some("true"), false,
         "Whether each batch's checksum is checked.";
+    on_bad_records: OnBadRecords = "on.bad.records", Kind::Choice(&["error", "skip"]), Some("error"), true,
+        "What becomes of a record batch that is damaged or too large: error raises until a seek, skip leaves the batch out and logs it. Where even its bounds cannot be read, it is an error.";
     isolation_level: IsolationLevel = "isolation.level",
         Kind::Choice(&["read_uncommitted", "read_committed"]), Some("read_uncommitted"), false,
         "Whether records of open and aborted transactions are seen.";

@@ -288,6 +288,16 @@ choice! {
 }
 
 choice! {
+    /// `on.bad.records`.
+    OnBadRecords {
+        /// The partition stands still, and each poll of it raises, until a seek.
+        Error = "error",
+        /// The record batch is left out, and told of.
+        Skip = "skip",
+    }
+}
+
+choice! {
     /// `value.type`: the Arrow type of the columns `key` and `value`.
     ValueType {
         /// `binary`: one buffer of bytes and 32-bit offsets.

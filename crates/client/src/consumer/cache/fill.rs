@@ -160,6 +160,16 @@ impl FetchCache {
         (half, half / self.slots.len().max(1), self.held_bytes)
     }
 
+    /// Leaves damaged batches out from now on (`on.bad.records`).
+    pub fn skip_bad_records(&mut self) {
+        self.skips_bad = true;
+    }
+
+    /// Why batches were left out, since this was last asked.
+    pub fn take_skipped(&mut self) -> Vec<Error> {
+        std::mem::take(&mut self.skipped)
+    }
+
     /// True when a caller can get something from the cache, or need not wait any longer.
     #[must_use]
     pub fn is_ready(&self) -> bool {

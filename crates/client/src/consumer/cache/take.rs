@@ -138,6 +138,7 @@ impl FetchCache {
             position: slot.position.unwrap_or(0),
             leader_epoch: slot.leader_epoch,
             stop: slot.stop,
+            skips_bad: self.skips_bad,
             batches,
         };
         self.unqueue_front();
@@ -146,6 +147,9 @@ impl FetchCache {
 
     /// Gives back what a job has made. Dropped when the partition has moved on meanwhile.
     pub fn put_back(&mut self, decoded: Decoded) {
+        if self.current(decoded.ticket).is_some() {
+            self.skipped.extend(decoded.skipped);
+        }
         let Some(slot) = self.current(decoded.ticket) else { return };
         slot.decoding = false;
         if let Some(error) = decoded.failed {

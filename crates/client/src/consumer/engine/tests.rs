@@ -1,7 +1,9 @@
+mod bad;
 mod cooperative;
 mod fetching;
 mod groups;
 mod kafka;
+mod leaders;
 mod listening;
 mod positions;
 mod random;

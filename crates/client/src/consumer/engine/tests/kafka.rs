@@ -639,7 +639,7 @@ fn diverging(log: &Log, asked: &FetchPartition) -> Option<(i32, i64)> {
 }
 
 /// CRC-32C, bit by bit.
-fn crc32c(bytes: &[u8]) -> u32 {
+pub(super) fn crc32c(bytes: &[u8]) -> u32 {
     let step = |crc: u32, _| if crc & 1 == 1 { (crc >> 1) ^ 0x82f6_3b78 } else { crc >> 1 };
     !bytes.iter().fold(!0, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), step))
 }

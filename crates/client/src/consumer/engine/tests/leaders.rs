@@ -1,0 +1,60 @@
+//! Brokers that do not lead, and say who does (KIP-951).
+
+use headrace_wire::compression::Codec;
+use headrace_wire::messages::fetch_response::{
+    FetchableTopicResponse, LeaderIdAndEpoch, NodeEndpoint, PartitionData,
+};
+use headrace_wire::messages::{ApiKey, FetchRequest, FetchResponse};
+
+use super::kafka::{Bench, Kafka, named};
+use crate::consumer::StartAt;
+use crate::core::scripted::{Answer, Incoming};
+
+/// Node 1 refuses, and says that this node leads.
+fn refuse(incoming: &Incoming, leader: i32, leader_epoch: i32, address: Option<i32>) -> Option<Answer> {
+    if incoming.key != ApiKey::Fetch || incoming.port != 9001 {
+        return None;
+    }
+    let request: FetchRequest = incoming.decode();
+    let topic_id = request.topics.first()?.topic_id;
+    let current_leader = LeaderIdAndEpoch { leader_id: leader, leader_epoch };
+    let data = PartitionData { error_code: 6, current_leader, ..PartitionData::default() };
+    let endpoint = |port| NodeEndpoint { node_id: leader, host: "localhost".to_owned(), port, rack: None };
+    Some(incoming.reply::<FetchRequest>(&FetchResponse {
+        responses: vec![FetchableTopicResponse { topic_id, partitions: vec![data], ..Default::default() }],
+        node_endpoints: address.map(endpoint).into_iter().collect(),
+        ..FetchResponse::default()
+    }))
+}
+
+fn bench(nodes: &[i32]) -> Bench {
+    let mut kafka = Kafka::new(&[("t", 1)]);
+    kafka.fill("t", 0, 1, 10, Codec::None);
+    kafka.layout.nodes = nodes.to_vec();
+    Bench::new(kafka, &[("retry.backoff.ms", "1000"), ("retry.backoff.max.ms", "1000")])
+}
+
+#[test]
+fn a_refusal_that_names_the_leader_is_followed_at_once() {
+    // Node 2 is known from metadata, or only from the refusal.
+    for nodes in [&[1, 2][..], &[1][..]] {
+        let mut bench = bench(nodes);
+        bench.kafka.script = Some(Box::new(|incoming| refuse(incoming, 2, 5, Some(9002))));
+        bench.assign(&[("t", 0)], StartAt::Offset(0));
+        assert_eq!(bench.drain(), named("t", 0, 0..10), "without a wait, with {nodes:?} known");
+        assert_eq!(bench.kafka.fetches[0].0, 9002);
+    }
+}
+
+#[test]
+fn a_refusal_that_names_nobody_new_is_waited_out() {
+    for (leader, epoch) in [(2, 4), (-1, 9), (1, 3)] {
+        let mut bench = bench(&[1, 2]);
+        bench.kafka.script = Some(Box::new(move |incoming| refuse(incoming, leader, epoch, None)));
+        bench.assign(&[("t", 0)], StartAt::Offset(0));
+        assert_eq!(bench.drain(), Vec::<String>::new(), "{leader} {epoch}");
+        bench.kafka.script = None;
+        bench.run(3_000);
+        assert_eq!(bench.drain(), named("t", 0, 0..10), "{leader} {epoch}");
+    }
+}

@@ -1,0 +1,109 @@
+"""Logs cut by an unclean change of leader, and readers sent to followers: Apache Kafka as three processes."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+import headrace as hr
+from headrace.errors import LogTruncationError
+from tests.kafka.nodes import ApacheNodes
+
+pytestmark = pytest.mark.kafka
+
+UNCLEAN = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
+PATIENCE_SECONDS = 60
+ESTABLISHED = "01"
+
+
+@pytest.fixture(scope="module")
+def nodes():
+    with ApacheNodes(3) as cluster:
+        yield cluster
+
+
+def write(nodes, topic, values):
+    with hr.Producer(nodes.bootstrap_servers) as producer:
+        for value in values:
+            producer.send(topic, value.encode())
+        producer.flush()
+
+
+def read(consumer, count):
+    """Values and offsets of the next `count` rows at least."""
+    rows = []
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while len(rows) < count and time.monotonic() < deadline:
+        batch = consumer.poll(timeout=1.0)
+        rows += zip(batch["offset"].to_pylist(), (v.decode() for v in batch["value"].to_pylist()), strict=True)
+    return rows
+
+
+def named(prefix, first, end):
+    return [(offset, f"{prefix}-{offset}") for offset in range(first, end)]
+
+
+def connected_to(port):
+    """Connections of this process to a port of loopback."""
+    own = {str(entry.readlink()) for entry in Path("/proc/self/fd").iterdir() if entry.exists()}
+    lines = [line.split() for line in Path("/proc/self/net/tcp").read_text(encoding="ascii").splitlines()[1:]]
+    return [
+        line
+        for line in lines
+        if line[2].endswith(f":{port:04X}") and line[3] == ESTABLISHED and f"socket:[{line[9]}]" in own
+    ]
+
+
+def test_rows_that_an_unclean_leader_lacks_are_read_again_from_where_the_logs_part(nodes, topic, caplog):
+    nodes.create_topic(topic, [[2, 3]], UNCLEAN)
+    write(nodes, topic, [f"both-{offset}" for offset in range(100)])
+    options = {"group_id": topic, "enable_auto_commit": False}
+    consumer = hr.Consumer(nodes.bootstrap_servers, auto_offset_reset="earliest", **options)
+    strict = hr.Consumer(nodes.bootstrap_servers, auto_offset_reset="none")
+    with consumer, strict:
+        consumer.assign([(topic, 0)])
+        assert read(consumer, 100) == named("both", 0, 100)
+        nodes.node(3).kill()
+        nodes.wait_in_sync(topic, [[2]])
+        write(nodes, topic, [f"lost-{offset}" for offset in range(100, 200)])
+        assert read(consumer, 100) == named("lost", 100, 200)
+        consumer.commit()
+        strict.assign([(topic, 0)])
+        strict.seek((topic, 0), 0)
+        assert len(read(strict, 200)) == 200
+        nodes.node(2).kill()
+        nodes.node(3).restart()
+        nodes.wait_leader(topic, 0, 3)
+        # More than was lost, so that the position is within the log again.
+        write(nodes, topic, [f"new-{offset}" for offset in range(100, 350)])
+        assert read(consumer, 250) == named("new", 100, 350)
+        assert [record for record in caplog.records if topic in record.getMessage()], "it is told of"
+        with pytest.raises(LogTruncationError, match=r"auto\.offset\.reset") as caught:
+            read(strict, 1)
+        error = caught.value
+        assert (error.topic, error.partition, error.offset, error.end_offset) == (topic, 0, 200, 100)
+        strict.seek((topic, 0), error.end_offset)
+        assert read(strict, 250) == named("new", 100, 350)
+        # Whoever begins at the commit finds the cut by its epoch.
+        with hr.Consumer(nodes.bootstrap_servers, **options) as later:
+            later.assign([(topic, 0)])
+            assert read(later, 250) == named("new", 100, 350)
+    nodes.node(2).restart()
+
+
+def test_a_reader_is_served_by_the_replica_in_its_rack_and_by_the_leader_without_it(nodes, topic):
+    nodes.create_topic(topic, [[1, 3]], {"min.insync.replicas": "1"})
+    write(nodes, topic, [f"a-{offset}" for offset in range(50)])
+    with hr.Consumer(nodes.bootstrap_servers, client_rack="rack3", auto_offset_reset="earliest") as consumer:
+        consumer.assign([(topic, 0)])
+        assert read(consumer, 50) == named("a", 0, 50)
+        write(nodes, topic, [f"a-{offset}" for offset in range(50, 100)])
+        assert read(consumer, 50) == named("a", 50, 100)
+        assert connected_to(nodes.node(3).port)
+        nodes.node(3).kill()
+        write(nodes, topic, [f"a-{offset}" for offset in range(100, 150)])
+        assert read(consumer, 50) == named("a", 100, 150)
+        assert not connected_to(nodes.node(3).port)
+    nodes.node(3).restart()
