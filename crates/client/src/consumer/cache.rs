@@ -135,6 +135,7 @@ pub struct SlotView {
 
 /// See the module's documentation.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "independent facts, each read by itself")]
 pub struct FetchCache {
     budget: usize,
     slots: HashMap<PartId, Slot>,
