@@ -23,6 +23,8 @@ COMMON: Final = frozenset(
         "request.timeout.ms",
         "default.api.timeout.ms",
         "metadata.max.age.ms",
+        "metadata.recovery.rebootstrap.trigger.ms",
+        "metadata.recovery.strategy",
         "reconnect.backoff.ms",
         "reconnect.backoff.max.ms",
         "retry.backoff.ms",

@@ -122,7 +122,7 @@ pub(super) struct Kafka {
     pub(super) fetches: Vec<(u16, FetchRequest)>,
     /// What every log is said to part at, whatever was read.
     pub(super) lies: Option<(i32, i64)>,
-    /// Every OffsetForLeaderEpoch request received.
+    /// Every `OffsetForLeaderEpoch` request received.
     pub(super) epoch_asks: Vec<OffsetForLeaderEpochRequest>,
     parked: Vec<Incoming>,
     /// Shared by all members of a group.
