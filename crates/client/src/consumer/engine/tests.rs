@@ -1,3 +1,4 @@
+mod consumer_protocol;
 mod cooperative;
 mod fetching;
 mod groups;
