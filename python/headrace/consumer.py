@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import re
 import time
 import weakref
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -77,7 +78,7 @@ class Consumer:
 
     def subscribe(
         self,
-        topics: Iterable[str],
+        topics: Iterable[str] | re.Pattern[str],
         on_assigned: Callable[[list[TopicPartition]], object] | None = None,
         on_revoked: Callable[[list[TopicPartition]], object] | None = None,
         on_lost: Callable[[list[TopicPartition]], object] | None = None,
@@ -89,7 +90,9 @@ class Consumer:
         the consumer goes on, and no row is lost by it.
 
         Args:
-            topics: names of topics.
+            topics: names of topics, or a compiled pattern for whole names (``re.compile("orders-.*")``), which needs
+                ``group_protocol="consumer"``: the coordinator looks from time to time for topics that match, by the
+                rules of RE2/J.
             on_assigned: the group has given these partitions. Their first row comes after it, so `seek` works.
             on_revoked: these partitions are about to go to other members. They are still assigned, all rows handed
                 out by earlier polls count as processed, and `commit` works; automatic commits have been made.
@@ -97,13 +100,16 @@ class Consumer:
                 is called instead.
 
         Raises:
-            ConfigError: ``group.id`` is not set.
+            ConfigError: ``group.id`` is not set, or a pattern is given with another ``group_protocol``.
         """
         self._not_within_callback("subscribe")
         listener = _Listener(on_assigned, on_revoked, on_lost)
         self._listener = listener if any(listener) else None
         self._native.listen(self._listener is not None)
-        self._native.subscribe([topics] if isinstance(topics, str) else list(topics))
+        if isinstance(topics, re.Pattern):
+            self._native.subscribe_pattern(topics.pattern)
+        else:
+            self._native.subscribe([topics] if isinstance(topics, str) else list(topics))
         self._subscribed = True
 
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:

@@ -141,6 +141,10 @@ impl Consumer {
         detached(py, |check| self.client.subscribe(topics, check))
     }
 
+    fn subscribe_pattern(&self, py: Python<'_>, pattern: String) -> PyResult<()> {
+        detached(py, |check| self.client.subscribe_pattern(pattern, check))
+    }
+
     fn assign(&self, py: Python<'_>, partitions: Vec<Tp>) -> PyResult<()> {
         let partitions = names(partitions).into_iter().map(Assignment::of).collect();
         detached(py, |check| self.client.assign(partitions, check))

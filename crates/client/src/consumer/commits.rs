@@ -37,6 +37,16 @@ pub(super) struct Identity {
     /// Empty outside a group.
     pub(super) member_id: String,
     pub(super) instance_id: Option<String>,
+    /// The generation is a member epoch: it changes while partitions stay (KIP-848).
+    pub(super) epochs: bool,
+}
+
+impl Identity {
+    /// Whether partitions that were this one's are still its own, but for those it has let go.
+    fn goes_on_as(&self, other: &Identity) -> bool {
+        let same_member = (&self.member_id, self.epochs) == (&other.member_id, other.epochs);
+        same_member && (self.epochs || self.generation == other.generation)
+    }
 }
 
 /// Who asked.
@@ -77,6 +87,8 @@ struct Job {
     deadline: u64,
     timeout_ms: u64,
     in_flight: bool,
+    /// One of its partitions has gone: it is not sent again.
+    given_up: bool,
     retry_at: u64,
     failures: u32,
     last_error: Option<Error>,
@@ -133,6 +145,7 @@ impl Commits {
             deadline: now.mono_ms.saturating_add(timeout_ms),
             timeout_ms,
             in_flight: false,
+            given_up: false,
             retry_at: 0,
             failures: 0,
             last_error: None,
@@ -274,7 +287,7 @@ impl Commits {
         let Some(mut job) = self.jobs.remove(&id) else { return };
         match result {
             // What is about membership is not retriable: the same commit would be refused again.
-            Err(error) if error.retriable() => {
+            Err(error) if !job.given_up && (error.retriable() || is_stale(&error)) => {
                 coordinator.judge(&error);
                 job.failures = job.failures.saturating_add(1);
                 job.retry_at = now.mono_ms + self.retry.wait_ms(job.failures, core.jitter()).max(1);
@@ -314,6 +327,24 @@ impl Commits {
             if let Some(Job { asker, .. }) = self.jobs.remove(&id) {
                 self.ended.push(Ended { id, asker, result: Ok(ConsumerOutcome::Ok), committed: Vec::new() });
             }
+        }
+    }
+
+    /// These partitions are another member's from now on: what was not sent for them is not sent any more.
+    pub(super) fn give_up(&mut self, gone: &[TopicPartition]) {
+        let mut late = Vec::new();
+        for (&id, job) in &mut self.jobs {
+            let Work::Commit(offsets) = &job.work else { continue };
+            let Some(commit) = offsets.iter().find(|commit| gone.contains(&commit.partition)) else {
+                continue;
+            };
+            job.given_up = true;
+            if !job.in_flight {
+                late.push((id, of_before(&commit.partition)));
+            }
+        }
+        for (id, error) in late {
+            self.fail(id, error);
         }
     }
 
@@ -358,13 +389,21 @@ impl Job {
         let (Work::Commit(offsets), false, Some(identity)) = (&self.work, self.in_flight, identity) else {
             return None;
         };
-        if self.identity.get_or_insert_with(|| identity.clone()) == identity {
+        if self.identity.get_or_insert_with(|| identity.clone()).goes_on_as(identity) {
             return None;
         }
-        let TopicPartition { topic, partition } = &offsets.first()?.partition;
-        let detail = "the commit is of before the rebalance";
-        Some(Error::partition(ErrorCode::ILLEGAL_GENERATION, &**topic, *partition, detail))
+        Some(of_before(&offsets.first()?.partition))
     }
+}
+
+fn of_before(TopicPartition { topic, partition }: &TopicPartition) -> Error {
+    let detail = "the commit is of before the rebalance";
+    Error::partition(ErrorCode::ILLEGAL_GENERATION, &**topic, *partition, detail)
+}
+
+/// The member's epoch has moved on; the next heartbeat's answer has the new one.
+fn is_stale(error: &Error) -> bool {
+    error.code() == Some(ErrorCode::STALE_MEMBER_EPOCH)
 }
 
 fn commit_request(group: &str, identity: &Identity, offsets: &[CommitOffset]) -> OffsetCommitRequest {

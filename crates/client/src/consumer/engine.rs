@@ -25,6 +25,7 @@ use super::commits::{Asker, Commits, Ended};
 use super::fetcher::{Fetcher, later};
 use super::membership::Membership;
 use super::offsets::{Found, Lookups, UNKNOWN_TOPIC_GRACE_MS};
+use super::recreated::Incarnations;
 use super::settings::{FetchSettings, retry_of, schema_of};
 use super::sink::{FetchCall, SKIPPED};
 use super::truncation::Asked;
@@ -65,7 +66,8 @@ pub struct ConsumerEngine {
     seen_fills: u64,
     /// The cluster's generation when unknown topics were last looked for.
     seen_cluster: u64,
-    wanted_topics: BTreeSet<String>,
+    pub(super) wanted_topics: BTreeSet<String>,
+    pub(super) incarnations: Incarnations,
     pub(super) topics_dirty: bool,
     /// Topics that the brokers do not know, since when, and whether the caller was told.
     unknown: HashMap<String, (u64, bool)>,
@@ -107,6 +109,7 @@ impl ConsumerEngine {
             seen_fills: 0,
             seen_cluster: 0,
             wanted_topics: BTreeSet::new(),
+            incarnations: Incarnations::default(),
             topics_dirty: true,
             unknown: HashMap::new(),
             unreachable_at: None,
@@ -148,6 +151,7 @@ impl ConsumerEngine {
             self.tell_skipped();
             self.settle(now);
             self.drive_membership(now);
+            self.restart_recreated(now);
             self.topics_dirty |= self.fetcher.sync();
             self.begin_partitions(now);
             self.want_topics(now);

@@ -15,7 +15,7 @@ use super::engine::{ConsumerEngine, Tag};
 use super::settings::retry_of;
 use super::types::{Assignment, CommitOffset, ConsumerEvent, ConsumerOutcome, Rebalance, TopicPartition};
 use crate::error::{Error, Result};
-use crate::group::{Coordinator, Member, MemberEvent, MemberSettings};
+use crate::group::{AnyMember, Coordinator, MemberEvent, MemberSettings};
 use crate::options::ConsumerConfig;
 
 /// Letting go of partitions for a rebalance.
@@ -54,13 +54,14 @@ enum Stage {
 #[derive(Debug)]
 pub(super) struct Membership {
     pub(super) coordinator: Coordinator,
-    pub(super) member: Member,
+    pub(super) member: AnyMember,
     /// What was last committed, so that the same is not committed again and again.
     pub(super) committed: HashMap<TopicPartition, i64>,
     pub(super) owned: Vec<TopicPartition>,
     /// Of those, what goes back to the group now.
     giving: Vec<TopicPartition>,
     topics: Vec<String>,
+    pattern: Option<String>,
     release: Release,
     /// A listener is told of rebalances.
     pub(super) listens: bool,
@@ -86,16 +87,19 @@ impl Membership {
             heartbeat_interval_ms: config.heartbeat_interval_ms,
             rebalance_timeout_ms: config.max_poll_interval_ms,
             assignors: config.partition_assignment_strategy.clone(),
+            rack: config.client_rack.clone(),
+            remote_assignor: config.group_remote_assignor.clone(),
             request_timeout_ms,
             retry,
         };
         Some(Membership {
             coordinator: Coordinator::new(group, retry, request_timeout_ms),
-            member: Member::new(settings),
+            member: AnyMember::new(config.group_protocol, settings),
             committed: HashMap::new(),
             owned: Vec::new(),
             giving: Vec::new(),
             topics: Vec::new(),
+            pattern: None,
             release: Release::No,
             listens: false,
             last_notice: 0,
@@ -112,7 +116,8 @@ impl Membership {
     pub(super) fn identity(&self) -> Option<Identity> {
         let (generation, member_id) = self.member.identity()?;
         let instance_id = self.member.instance_id().filter(|_| self.member.is_active()).cloned();
-        Some(Identity { generation, member_id: member_id.to_owned(), instance_id })
+        let epochs = self.member.has_epochs();
+        Some(Identity { generation, member_id: member_id.to_owned(), instance_id, epochs })
     }
 
     /// The notice that lets partitions go once the listener was told.
@@ -131,18 +136,25 @@ impl Membership {
 }
 
 impl ConsumerEngine {
-    pub(super) fn subscribe(&mut self, now: Now, op: u64, topics: Vec<String>) {
+    pub(super) fn subscribe(&mut self, now: Now, op: u64, topics: Vec<String>, pattern: Option<String>) {
         let result = self.need_group("subscribe").and_then(|()| self.end_leaving(now)).and_then(|()| {
             let membership = self.membership.as_mut();
             let assigned = !lock(&self.cache).assignment().is_empty();
             match membership {
                 Some(membership) if membership.member.is_active() || !assigned => {
+                    if pattern.is_some() && !membership.member.takes_patterns() {
+                        let why = "a subscription by pattern needs 'consumer': then the coordinator finds the topics";
+                        return Err(Error::config("group.protocol", why));
+                    }
                     let unwanted = |tp: &&TopicPartition| topics.iter().all(|topic| **topic != *tp.topic);
-                    lock(&self.cache).withhold(membership.owned.iter().filter(unwanted));
+                    if pattern.is_none() {
+                        lock(&self.cache).withhold(membership.owned.iter().filter(unwanted));
+                    }
                     membership.topics.clone_from(&topics);
+                    membership.pattern.clone_from(&pattern);
                     membership.stale_since = None;
                     membership.joined_at = now.mono_ms;
-                    membership.member.subscribe(topics);
+                    membership.member.subscribe(topics, pattern);
                     Ok(ConsumerOutcome::Ok)
                 }
                 _ => Err(Error::Usage(
@@ -256,7 +268,7 @@ impl ConsumerEngine {
             if polled > since {
                 membership.stale_since = None;
                 membership.joined_at = now.mono_ms;
-                membership.member.subscribe(membership.topics.clone());
+                membership.member.subscribe(membership.topics.clone(), membership.pattern.clone());
                 lock(&self.cache).hold_back(false);
             }
             return;
@@ -329,6 +341,7 @@ impl ConsumerEngine {
         membership.owned.retain(|partition| !gone.contains(partition));
         membership.committed.retain(|partition, _| !gone.contains(partition));
         lock(&self.cache).assign(membership.owned.iter().cloned().map(Assignment::of).collect());
+        self.commits.give_up(&gone);
         self.topics_dirty = true;
         self.events.push_back(ConsumerEvent::Revoked(gone));
     }
@@ -450,6 +463,7 @@ impl ConsumerEngine {
             return;
         };
         membership.topics.clear();
+        membership.pattern = None;
         let result = leaving.error.map_or(Ok(ConsumerOutcome::Ok), Err);
         self.finish_leave(leaving.op, leaving.close, result);
     }

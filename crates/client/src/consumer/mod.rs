@@ -9,6 +9,7 @@ mod fetcher;
 mod listening;
 mod membership;
 mod offsets;
+mod recreated;
 mod session;
 mod settings;
 mod sink;

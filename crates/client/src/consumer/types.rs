@@ -80,6 +80,13 @@ pub enum ConsumerCommand {
         /// The topics.
         topics: Vec<String>,
     },
+    /// Join the group and read the share of the topics whose names match.
+    SubscribePattern {
+        /// The caller's number for the answer, which comes at once: joining goes on behind it.
+        op: u64,
+        /// A regular expression of the coordinator's (RE2/J), for whole names.
+        pattern: String,
+    },
     /// From now on a listener is told of rebalances, or none any more: [`ConsumerEvent::Tell`].
     Listen(bool),
     /// The listener was told: the answer to [`ConsumerEvent::Tell`].
@@ -160,6 +167,7 @@ impl ConsumerCommand {
         match self {
             Self::Assign { op, .. }
             | Self::Subscribe { op, .. }
+            | Self::SubscribePattern { op, .. }
             | Self::Unsubscribe { op }
             | Self::Position { op, .. }
             | Self::Committed { op, .. }

@@ -48,6 +48,9 @@ pub(crate) struct MemberSettings {
     /// `max.poll.interval.ms`: how long others wait for this member in a rebalance.
     pub(crate) rebalance_timeout_ms: u32,
     pub(crate) assignors: Vec<Assignor>,
+    /// `client.rack` and `group.remote.assignor`: for coordinators that divide themselves.
+    pub(crate) rack: String,
+    pub(crate) remote_assignor: Option<String>,
     pub(crate) request_timeout_ms: u64,
     pub(crate) retry: Backoff,
 }
@@ -58,6 +61,10 @@ pub(crate) enum MemberTag {
     Join(u64),
     Sync(u64),
     Heartbeat(u64),
+    /// The heartbeat of KIP-848.
+    Group(u64),
+    /// Asking for the names of topics by their ids.
+    Names,
     Leave,
 }
 
@@ -570,7 +577,7 @@ fn counts_of<'a, T>(core: &Core<T>, topics: impl IntoIterator<Item = &'a String>
     topics.into_iter().map(|topic| (topic.clone(), count(topic))).collect()
 }
 
-fn to_i32(ms: u32) -> i32 {
+pub(super) fn to_i32(ms: u32) -> i32 {
     i32::try_from(ms).unwrap_or(i32::MAX)
 }
 

@@ -1,10 +1,14 @@
-//! Consumer groups by the classic protocol: the coordinator, membership, and how a leader divides partitions.
+//! Consumer groups: the coordinator, membership by both protocols, and how a leader of the classic one divides
+//! partitions.
 
+mod any_member;
 mod assignor;
+mod consumer_member;
 mod coordinator;
 mod member;
 mod protocol;
 mod sticky;
 
+pub(crate) use any_member::AnyMember;
 pub(crate) use coordinator::Coordinator;
-pub(crate) use member::{Member, MemberEvent, MemberSettings, MemberTag};
+pub(crate) use member::{MemberEvent, MemberSettings, MemberTag};

@@ -14,8 +14,8 @@ pub use self::page::page;
 pub use self::security::{Mechanism, Secret, SecurityProtocol};
 pub use self::table::{AdminConfig, CommonConfig, ConsumerConfig, ProducerConfig, rows};
 pub use self::value::{
-    Acks, Assignor, AutoOffsetReset, BrokerShare, CompressionType, Endpoint, IsolationLevel, OnBadRecords,
-    Partitioner, RecoveryStrategy, ValueType,
+    Acks, Assignor, AutoOffsetReset, BrokerShare, CompressionType, Endpoint, GroupProtocol, IsolationLevel,
+    OnBadRecords, Partitioner, RecoveryStrategy, ValueType,
 };
 use crate::error::{Error, Result};
 

@@ -3,8 +3,8 @@
 use headrace_pool::AllocationStrategy;
 
 use super::value::{
-    Acks, Assignor, AutoOffsetReset, BrokerShare, CompressionType, Endpoint, IsolationLevel, OnBadRecords,
-    Partitioner, RecoveryStrategy, ValueType,
+    Acks, Assignor, AutoOffsetReset, BrokerShare, CompressionType, Endpoint, GroupProtocol, IsolationLevel,
+    OnBadRecords, Partitioner, RecoveryStrategy, ValueType,
 };
 use super::{Kind, Mechanism, Role, Row, Secret, SecurityProtocol, Values};
 use crate::error::{Error, Result};
@@ -181,8 +181,10 @@ options! {
         "The group to share partitions and commit offsets with.";
     group_instance_id: Option<String> = "group.instance.id", Kind::Text, None, false,
         "Makes this a static member: a restart within the session time-out moves no partitions (KIP-345).";
-    group_protocol: String = "group.protocol", Kind::Choice(&["classic"]), Some("classic"), false,
-        "The protocol for groups. The one of KIP-848 (consumer) is not there yet.";
+    group_protocol: GroupProtocol = "group.protocol", Kind::Choice(&["classic", "consumer"]), Some("classic"), false,
+        "The protocol for groups. With consumer (KIP-848) the coordinator divides the partitions, and session.timeout.ms, heartbeat.interval.ms and partition.assignment.strategy have no effect.";
+    group_remote_assignor: Option<String> = "group.remote.assignor", Kind::Text, None, false,
+        "How the coordinator divides partitions with group.protocol consumer: one of its group.consumer.assignors; by default the first.";
     auto_offset_reset: AutoOffsetReset = "auto.offset.reset",
         Kind::Form("latest, earliest, none, or by_duration: and an ISO 8601 duration such as by_duration:PT1H"),
         Some("latest"), false,

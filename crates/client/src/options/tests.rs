@@ -122,7 +122,7 @@ fn what_kafka_knows_and_we_do_not_is_refused_with_the_reason() {
     }
     let (_, why) = refused(producer(&[("security.protocol", "TLS")]));
     assert!(why.contains("PLAINTEXT"), "{why}");
-    let (_, why) = refused(consumer(&[("group.protocol", "consumer")]));
+    let (_, why) = refused(consumer(&[("group.protocol", "streams")]));
     assert!(why.contains("classic"), "{why}");
 }
 

@@ -308,6 +308,16 @@ choice! {
 }
 
 choice! {
+    /// `group.protocol`.
+    GroupProtocol {
+        /// The members divide the partitions among themselves.
+        Classic = "classic",
+        /// The coordinator does (KIP-848).
+        Consumer = "consumer",
+    }
+}
+
+choice! {
     /// One of `partition.assignment.strategy`.
     Assignor {
         /// Neighbouring partitions of each topic.

@@ -238,6 +238,12 @@ impl ConsumerClient {
         self.call("subscribing", None, check, |op| ConsumerCommand::Subscribe { op, topics }).map(drop)
     }
 
+    /// Joins the group for the topics whose names match, as the coordinator finds them (`group.protocol` consumer).
+    pub fn subscribe_pattern(&self, pattern: String, check: Check<'_>) -> Result<(), CallError> {
+        let command = |op| ConsumerCommand::SubscribePattern { op, pattern };
+        self.call("subscribing", None, check, command).map(drop)
+    }
+
     /// Leaves the group and reads nothing.
     pub fn unsubscribe(&self, check: Check<'_>) -> Result<(), CallError> {
         self.call("leaving the group", None, check, |op| ConsumerCommand::Unsubscribe { op }).map(drop)

@@ -27,7 +27,10 @@ impl ConsumerEngine {
                 let result = self.assign(now, partitions);
                 self.done(op, result.map(|()| ConsumerOutcome::Ok));
             }
-            ConsumerCommand::Subscribe { op, topics } => self.subscribe(now, op, topics),
+            ConsumerCommand::Subscribe { op, topics } => self.subscribe(now, op, topics, None),
+            ConsumerCommand::SubscribePattern { op, pattern } => {
+                self.subscribe(now, op, Vec::new(), Some(pattern));
+            }
             ConsumerCommand::Unsubscribe { op } => {
                 let timeout = self.config.common.default_api_timeout_ms;
                 self.take_leave(now, op, timeout, false);
@@ -75,7 +78,7 @@ impl ConsumerEngine {
     fn group_metadata(&self) -> Result<GroupMetadata> {
         self.need_group("group_metadata")?;
         let membership = self.membership.as_ref().and_then(|membership| {
-            let Identity { generation, member_id, instance_id } = membership.identity()?;
+            let Identity { generation, member_id, instance_id, .. } = membership.identity()?;
             let group_id = membership.coordinator.group().to_owned();
             Some(GroupMetadata { group_id, generation_id: generation, member_id, instance_id })
         });

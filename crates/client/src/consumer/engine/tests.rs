@@ -1,4 +1,5 @@
 mod bad;
+mod consumer_protocol;
 mod cooperative;
 mod fetching;
 mod groups;

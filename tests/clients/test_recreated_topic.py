@@ -1,0 +1,88 @@
+"""A topic that is deleted and made again under the same name while it is read, on our broker and on Apache Kafka."""
+
+from __future__ import annotations
+
+import time
+
+import pyarrow as pa
+from confluent_kafka import KafkaException
+
+import headrace as hr
+from headrace.errors import ConfigError
+
+OLD, NEW = 100, 150
+
+
+def options(**more):
+    return {
+        "auto.offset.reset": "earliest",
+        "allow.auto.create.topics": False,
+        "fetch.max.wait.ms": 200,
+        "metadata.max.age.ms": 1000,
+    } | more
+
+
+def write(cluster, topic, values):
+    with hr.Producer(cluster.bootstrap_servers) as producer:
+        producer.send_arrow(topic, pa.table({"value": values}))
+
+
+def read_some(consumer, deadline):
+    got = []
+    while len(got) < 5:
+        assert time.monotonic() < deadline
+        got += consumer.poll(1.0, max_records=1)["value"].to_pylist()
+
+
+def make_again(cluster, topic, deadline):
+    """More records than the old one had: its position is within the new one too."""
+    cluster.delete_topic(topic)
+    while True:
+        try:
+            cluster.create_topic(topic)
+            break
+        except KafkaException:
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+    write(cluster, topic, [b"new-%d" % i for i in range(NEW)])
+
+
+def test_reading_goes_on_with_the_new_topic_and_nothing_of_the_old_one(cluster, topic):
+    cluster.create_topic(topic)
+    write(cluster, topic, [b"old"] * OLD)
+    with hr.Consumer(cluster.bootstrap_servers, options()) as consumer:
+        consumer.assign([(topic, 0)])
+        deadline = time.monotonic() + 60
+        read_some(consumer, deadline)
+        make_again(cluster, topic, deadline)
+        got = []
+        # It may read on in what was fetched of the old one; not after the first row of the new one.
+        while got[-1:] != [b"new-%d" % (NEW - 1)]:
+            assert time.monotonic() < deadline, got
+            try:
+                got += consumer.poll(0.5, max_records=1)["value"].to_pylist()
+            except hr.KafkaError as error:
+                assert error.topic == topic, error  # noqa: PT017  (that it is gone may be told)
+        assert got[got.index(b"new-0") :] == [b"new-%d" % i for i in range(NEW)]
+        assert consumer.position((topic, 0)) == NEW
+
+
+def test_without_a_policy_a_topic_made_again_is_an_error(cluster, topic):
+    cluster.create_topic(topic)
+    write(cluster, topic, [b"old"] * OLD)
+    nowhere = options(**{"auto.offset.reset": "none"})
+    with hr.Consumer(cluster.bootstrap_servers, nowhere) as consumer:
+        consumer.assign([(topic, 0)])
+        consumer.seek((topic, 0), 0)
+        deadline = time.monotonic() + 60
+        read_some(consumer, deadline)
+        make_again(cluster, topic, deadline)
+        told = None
+        while not isinstance(told, ConfigError):
+            assert time.monotonic() < deadline, told
+            try:
+                assert not any(value.startswith(b"new") for value in consumer.poll(0.5)["value"].to_pylist())
+            except hr.KafkaError as error:
+                told = error
+        assert "auto.offset.reset" in str(told)
+        assert topic in str(told)
