@@ -15,6 +15,7 @@
 //! - One caller at a time decodes a partition's compressed batches, so their order is kept.
 
 mod fill;
+mod look;
 mod slot;
 mod take;
 #[cfg(test)]

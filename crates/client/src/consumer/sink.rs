@@ -118,6 +118,7 @@ impl Fetcher {
                     && let Some(part) = self.part(current.ticket)
                 {
                     part.offset = Some(next_offset.max(part.offset.unwrap_or(0)));
+                    part.arriving = false;
                 }
                 if response_ends {
                     self.allow_next(call);
@@ -175,7 +176,7 @@ impl Fetcher {
             return None;
         }
         part.failures = 0;
-        part.busy = true;
+        (part.busy, part.arriving) = (true, true);
         let (partition, stop, mut open) = (part.partition.clone(), part.stop, part.open.take());
         if head.preferred_read_replica >= 0 {
             self.issues.push(Issue::Replica { ticket, node: head.preferred_read_replica });
@@ -254,7 +255,7 @@ impl Fetcher {
         let keep = self.parts.len() * CHUNK_BYTES <= self.settings.spare_bytes;
         if let Some(part) = self.part(current.ticket) {
             part.offset = Some(next.max(part.offset.unwrap_or(0)));
-            part.busy = false;
+            (part.busy, part.arriving) = (false, false);
             let partition = part.partition.clone();
             // A builder keeps memory for its next chunk: worth it for few partitions, too much for many.
             part.open = keep.then_some(current.open);
@@ -302,7 +303,7 @@ impl Fetcher {
         let next = current.open.next_offset();
         if let Some(part) = self.part(current.ticket) {
             part.offset = Some(next);
-            part.busy = false;
+            (part.busy, part.arriving) = (false, false);
         }
     }
 }
