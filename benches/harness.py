@@ -26,12 +26,20 @@ RUN_TIMEOUT_SECONDS = 300
 
 def last_line(module: str, *arguments: object) -> str:
     """Runs a runner in a Python of its own; gives the last line that it prints."""
-    command = [sys.executable, "-m", module, *(str(argument) for argument in arguments)]
+    return _last_line([sys.executable, "-m", module, *(str(argument) for argument in arguments)])
+
+
+def executable(path: Path, *arguments: object) -> Sample:
+    """Runs a runner that is a program of its own; its last line is the sample."""
+    return Sample.parse(_last_line([str(path), *(str(argument) for argument in arguments)]))
+
+
+def _last_line(command: list[str]) -> str:
     done = subprocess.run(
         command, cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=RUN_TIMEOUT_SECONDS, check=False
     )
     if done.returncode != 0:
-        raise RuntimeError(f"{' '.join(command[2:])} ended with {done.returncode}; its messages are above")
+        raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}; its messages are above")
     return done.stdout.splitlines()[-1]
 
 

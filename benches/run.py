@@ -18,7 +18,19 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benches import append_cost, harness, memory, pipelining, stalled, startup, streams
+from benches import (
+    append_cost,
+    flow,
+    harness,
+    idle_paused,
+    memory,
+    pause,
+    pipelining,
+    resume,
+    stalled,
+    startup,
+    streams,
+)
 from benches.harness import Row, compare, compare_cpu, in_turns, program, say
 from benches.peers import rdkafka
 from benches.peers.jvm import JavaPeer
@@ -248,6 +260,10 @@ def broker_rates(bench: Bench, own: Cluster) -> Iterator[Row]:
 
 GROUPS = {
     "consume": consume,
+    "pause": pause.rows,
+    "resume": resume.rows,
+    "idle-paused": idle_paused.rows,
+    "flow": flow.rows,
     "produce": produce,
     "produce-own": produce_own,
     "append": append_cost.rows,

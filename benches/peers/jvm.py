@@ -54,3 +54,15 @@ class JavaPeer:
     def produce(self, bootstrap: str, topic: str, records: int, *, size: int, batch_bytes: int) -> Sample:
         """Sends to partition 0 and flushes."""
         return self._ask("produce", bootstrap, topic, records, size, batch_bytes)
+
+    def pause(self, bootstrap: str, topic: str, partitions: int, limits: tuple[int, float, int]) -> Sample:
+        """All partitions but one paused before each poll; `limits` are those of `benches.pause`."""
+        return self._ask("pause", bootstrap, topic, partitions, *limits)
+
+    def resume(self, bootstrap: str, topic: str, rounds: int) -> float:
+        """The median of seconds from a resumption to the record that waits."""
+        return self._ask("resume", bootstrap, topic, rounds).seconds
+
+    def flow(self, bootstrap: str, topic: str, partitions: int, records: int) -> Sample:
+        """Slow and fast readers of many partitions, up to the last record."""
+        return self._ask("flow", bootstrap, topic, partitions, records)

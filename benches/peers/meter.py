@@ -94,6 +94,11 @@ class Meter:
         self.records += records
         self.bytes += size
 
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the clock runs."""
+        return time.perf_counter() - self.began
+
     def sample(self) -> Sample:
         """The clock stops here."""
         seconds = time.perf_counter() - self.began

@@ -88,18 +88,29 @@ def measure(bootstrap: str, topic: str, partitions: int, records: int) -> Sample
     return meter.sample()
 
 
-def count(bootstrap: str, topic: str, partition: int = 0) -> int:
-    """The records that batch headers of a partition claim, from the start to the first empty answer."""
+def whole(bootstrap: str, topic: str, partition: int) -> tuple[int, int]:
+    """The records that batch headers of a partition claim, and the bytes of its batches."""
     connection = wire.Connection(bootstrap)
-    offset = total = 0
+    offset = records = size = 0
     while True:
         connection.send(wire.FETCH, 1, request(topic, partition, offset))
-        records, _, following = walk(connection.receive(), topic, partition)
-        if records == 0:
+        found, found_bytes, following = walk(connection.receive(), topic, partition)
+        if found == 0:
             connection.close()
-            return total
-        total += records
+            return records, size
+        records += found
+        size += found_bytes
         offset = following
+
+
+def count(bootstrap: str, topic: str, partition: int = 0) -> int:
+    """The records of a partition."""
+    return whole(bootstrap, topic, partition)[0]
+
+
+def size(bootstrap: str, topic: str, partition: int = 0) -> int:
+    """The bytes of a partition's batches."""
+    return whole(bootstrap, topic, partition)[1]
 
 
 def main() -> None:

@@ -43,8 +43,26 @@ pub(crate) fn check(world: &mut World) -> Result<(), String> {
         world.outcome.acked +=
             producer.records.iter().filter(|r| matches!(r.end, Some(End::Acked(..)))).count();
     }
+    check_readers(world, &logs)?;
     world.outcome.lively = check_lively(world)?;
     world.outcome.refused = world.server.refused;
+    Ok(())
+}
+
+/// What consumers were given is what the logs have, and everybody has left.
+fn check_readers(world: &mut World, logs: &Logs) -> Result<(), String> {
+    for (number, consumer) in world.consumers.iter().enumerate() {
+        if !consumer.gone && !consumer.is_closed() {
+            return Err(format!("consumer {number} is not closed"));
+        }
+    }
+    for ((place, offset), name) in &world.ledger.seen {
+        let there = usize::try_from(*offset).ok().and_then(|offset| logs.get(place)?.get(offset));
+        if there != Some(name) {
+            return Err(format!("{place:?}, offset {offset}: {name:?} was given, and {there:?} is there"));
+        }
+    }
+    world.outcome.read = world.ledger.tally;
     Ok(())
 }
 

@@ -19,6 +19,8 @@ use crate::plan::{Birth, Place, Plan, TOPICS};
 use crate::rng::Rng;
 
 const PORT: i32 = 9092;
+/// Epochs of leaders begin above all that the one broker gives: those stand in the record batches.
+const FIRST_EPOCH: i32 = 1000;
 /// The name that stands for any node.
 const ANY_HOST: &str = "boot";
 /// The first version of Produce that names topics by id.
@@ -36,6 +38,7 @@ struct Lead {
 #[derive(Debug, Clone)]
 struct View {
     leads: BTreeMap<Place, Lead>,
+    coordinator: usize,
     /// By topic: whether it is there.
     born: Vec<bool>,
     /// By node.
@@ -63,9 +66,11 @@ pub(crate) struct Cluster {
 impl Cluster {
     pub(crate) fn new(plan: &Plan, rng: &mut Rng) -> Self {
         let count = plan.cluster.nodes;
-        let leads = plan.places().map(|place| (place, Lead { leader: Some(rng.index(count)), epoch: 1 }));
+        let leads =
+            plan.places().map(|place| (place, Lead { leader: Some(rng.index(count)), epoch: FIRST_EPOCH }));
         let truth = View {
             leads: leads.collect(),
+            coordinator: 0,
             born: plan.topics.iter().map(|birth| !matches!(birth, Birth::At(_))).collect(),
             up: vec![true; count],
         };
@@ -127,6 +132,15 @@ impl Cluster {
     pub(crate) fn led_by(&self, leader: Option<usize>) -> Vec<Place> {
         let led = self.truth.leads.iter().filter(|(_, lead)| lead.leader == leader);
         led.map(|(place, _)| *place).collect()
+    }
+
+    pub(crate) fn coordinator(&self) -> usize {
+        self.truth.coordinator
+    }
+
+    /// Another node coordinates the groups.
+    pub(crate) fn coordinate(&mut self, node: usize) {
+        self.truth.coordinator = node;
     }
 
     pub(crate) fn is_born(&self, topic: usize) -> bool {
@@ -220,22 +234,69 @@ impl Cluster {
     }
 
     fn refusal(&self, node: usize, version: i16, place: Place) -> Option<PartitionProduceResponse> {
-        let view = &self.nodes[node].view;
-        let (believed, lead) = (view.leads.get(&place)?, self.truth.leads.get(&place)?);
-        let code = if !view.born[place.topic] {
-            let by_id = version >= PRODUCE_BY_ID;
-            if by_id { ErrorCode::UNKNOWN_TOPIC_ID } else { ErrorCode::UNKNOWN_TOPIC_OR_PARTITION }
-        } else if lead.leader == Some(node) && believed.leader == Some(node) {
-            return None;
-        } else {
-            ErrorCode::NOT_LEADER_OR_FOLLOWER
-        };
+        let code = self.why_not(node, version >= PRODUCE_BY_ID, place)?;
         Some(PartitionProduceResponse {
             index: place.partition,
             error_code: code.code(),
             base_offset: -1,
             ..PartitionProduceResponse::default()
         })
+    }
+
+    /// Why a node has nothing to say of a partition.
+    fn why_not(&self, node: usize, by_id: bool, place: Place) -> Option<ErrorCode> {
+        let view = &self.nodes[node].view;
+        let (believed, lead) = (view.leads.get(&place)?, self.truth.leads.get(&place)?);
+        if !view.born[place.topic] {
+            Some(if by_id { ErrorCode::UNKNOWN_TOPIC_ID } else { ErrorCode::UNKNOWN_TOPIC_OR_PARTITION })
+        } else if lead.leader == Some(node) && believed.leader == Some(node) {
+            None
+        } else {
+            Some(ErrorCode::NOT_LEADER_OR_FOLLOWER)
+        }
+    }
+
+    // ---- what consumers ask for
+
+    /// The topic that a request names.
+    pub(crate) fn topic(&self, name: &str, id: Uuid) -> Option<usize> {
+        let named = TOPICS.iter().position(|known| *known == name);
+        named.or_else(|| self.ids.get(&id).copied())
+    }
+
+    /// Why a node hands out nothing of a partition to a client that holds `epoch` for its leader's; -1 is none.
+    pub(crate) fn why_not_read(
+        &self,
+        node: usize,
+        by_id: bool,
+        place: Place,
+        epoch: i32,
+    ) -> Option<ErrorCode> {
+        let known = self.nodes[node].view.leads.get(&place).map_or(-1, |lead| lead.epoch);
+        self.why_not(node, by_id, place).or(match epoch {
+            epoch if epoch < 0 || epoch == known => None,
+            epoch if epoch < known => Some(ErrorCode::FENCED_LEADER_EPOCH),
+            _ => Some(ErrorCode::UNKNOWN_LEADER_EPOCH),
+        })
+    }
+
+    /// Who leads a partition as far as a node knows: id, epoch, host and port.
+    pub(crate) fn leader_for(&self, node: usize, place: Place) -> Option<(i32, i32, String, i32)> {
+        let lead = self.nodes[node].view.leads.get(&place)?;
+        let leader = lead.leader?;
+        Some((self.id(leader), lead.epoch, self.host(leader), PORT))
+    }
+
+    /// Whether a node coordinates the groups, and knows it.
+    pub(crate) fn coordinates(&self, node: usize) -> bool {
+        self.truth.coordinator == node && self.nodes[node].view.coordinator == node
+    }
+
+    /// The coordinator as far as a node knows: id, host and port. `None` when it is gone.
+    pub(crate) fn coordinator_for(&self, node: usize) -> Option<(i32, String, i32)> {
+        let view = &self.nodes[node].view;
+        let coordinator = view.coordinator;
+        view.up[coordinator].then(|| (self.id(coordinator), self.host(coordinator), PORT))
     }
 
     /// Puts a node's own answers beside the broker's; `tells` who leads instead, as far as the node knows.

@@ -17,11 +17,24 @@
 //! - flushes, closes and waits keep their time-outs;
 //! - the memory of every producer is free again, nobody waits, nothing is left to be done.
 //!
+//! With [`Cast::Consumers`] real consumers ([`headrace_client::consumer::ConsumerEngine`]) read meanwhile, some as members
+//! of a group, some by themselves. They poll, work slowly, pause, resume, seek back, commit, leave and come back, crash;
+//! the group's coordinator moves from node to node. What is checked of them, most of it at once:
+//! - a partition's rows come in order, each once, without a gap: from where the group stands, or where a seek went;
+//! - nobody begins, and nobody commits, behind what the group has processed, so no record is left out;
+//! - a partition is one member's in a generation;
+//! - of a paused partition nothing is handed out, and nothing asked for; what is held of it is never fetched again;
+//! - what was given is what the log has in the end, and everything in the log was given.
+//!
+//! The log's end is never cut off while consumers read (see `Plan::with_readers`).
+//!
 //! The same seed does the same on every machine, so a failure is told by its seed, and [`story`] tells what happened.
 #![forbid(unsafe_code)]
 
 mod check;
+mod client;
 mod cluster;
+mod consumer;
 mod frames;
 mod liar;
 mod net;
@@ -31,23 +44,33 @@ mod rng;
 mod server;
 mod world;
 
+pub use crate::consumer::Tally;
 pub use crate::world::Outcome;
 use crate::world::World;
+
+/// Who is in a simulation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cast {
+    /// Producers alone.
+    Producers,
+    /// Producers, and consumers that read what they send.
+    Consumers,
+}
 
 /// Simulates what `seed` stands for.
 ///
 /// # Errors
 /// A sentence that says what did not hold.
-pub fn run(seed: u64) -> Result<Outcome, String> {
-    let mut world = World::new(seed, false)?;
+pub fn run(cast: Cast, seed: u64) -> Result<Outcome, String> {
+    let mut world = World::new(seed, cast == Cast::Consumers, false)?;
     simulate(&mut world)
 }
 
 /// Simulates `seed` and tells what happened, line by line, with the plan at the start and the verdict at the end. A
 /// panic ends the story where it happens.
 #[must_use]
-pub fn story(seed: u64) -> Vec<String> {
-    let mut world = match World::new(seed, true) {
+pub fn story(cast: Cast, seed: u64) -> Vec<String> {
+    let mut world = match World::new(seed, cast == Cast::Consumers, true) {
         Ok(world) => world,
         Err(why) => return vec![why],
     };

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use headrace_client::engine::ConnId;
 
+use crate::client::Who;
 use crate::liar::Liar;
 use crate::rng::Rng;
 
@@ -159,7 +160,7 @@ pub(crate) enum Peer {
 
 #[derive(Debug)]
 pub(crate) struct Conn {
-    pub(crate) producer: usize,
+    pub(crate) who: Who,
     pub(crate) node: usize,
     pub(crate) id: ConnId,
     pub(crate) peer: Peer,

@@ -1,5 +1,8 @@
 //! What a seed stands for: who produces what, and which faults there are how often.
 
+mod readers;
+
+pub(crate) use self::readers::{Departure, ReaderPlan};
 use crate::rng::Rng;
 
 /// The topics that there may be.
@@ -53,6 +56,8 @@ pub(crate) enum Trouble {
     Down { node: usize, down_ms: u64 },
     /// A node accepts connections and bytes, and does nothing with them for a time.
     Stall { node: usize, stall_ms: u64 },
+    /// Another node coordinates the groups.
+    Coordinate { to: usize },
 }
 
 /// The nodes, which have one broker behind them, and what they know of each other.
@@ -107,6 +112,8 @@ pub(crate) struct Plan {
     /// When all faults end.
     pub(crate) heal_ms: u64,
     pub(crate) producers: Vec<ProducerPlan>,
+    /// None in seeds that are about producers alone.
+    pub(crate) readers: Vec<ReaderPlan>,
 }
 
 #[derive(Debug, Clone)]
@@ -190,14 +197,15 @@ fn some(rng: &mut Rng, of_seeds: u64, rate_max: u64) -> u64 {
 }
 
 impl Plan {
-    pub(crate) fn draw(rng: &mut Rng) -> Self {
+    /// `heal_ms_max`: the faults last at most so long.
+    pub(crate) fn draw(rng: &mut Rng, heal_ms_max: u64) -> Self {
         let nodes = rng.pick(&[1, 2, 3]);
         let shape = Shape {
             topics: rng.pick(&[1, 1, 2, 3]),
             partitions: rng.pick(&[1, 1, 2, 3, 5]),
             nodes,
             calm: nodes > 1 && rng.chance(5),
-            heal_ms: START_MS + rng.between(500, 6000),
+            heal_ms: START_MS + rng.between(500, heal_ms_max),
         };
         let plan = Self::draw_for(rng, shape);
         if shape.calm { plan.calmed() } else { plan }
@@ -234,6 +242,7 @@ impl Plan {
                 .collect(),
             heal_ms,
             producers: (0..rng.between(1, 3)).map(|_| ProducerPlan::draw(rng, shape)).collect(),
+            readers: Vec::new(),
         }
     }
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Wake, Waker};
 use std::time::Duration;
 
-use headrace_client::engine::{ConnId, Engine};
+use headrace_client::engine::Engine;
 use headrace_client::error::Error;
 use headrace_client::options::ProducerConfig;
 use headrace_client::producer::{
@@ -18,6 +18,7 @@ use headrace_pool::PoolError;
 use headrace_wire::time::Now;
 
 use self::append::Job;
+use crate::client::Wires;
 use crate::plan::{Place, ProducerPlan, Step, TOPICS};
 
 /// What a flush or an append may take beyond its limit: the lateness of threads and timers, several times over.
@@ -114,11 +115,7 @@ impl Wake for Bell {
 pub(crate) struct Producer {
     pub(crate) plan: ProducerPlan,
     pub(crate) engine: ProducerEngine,
-    /// The engine's thread is to run.
-    pub(crate) turn_scheduled: bool,
-    /// The timer that is set.
-    pub(crate) armed: Option<u64>,
-    pub(crate) conns: BTreeMap<ConnId, u64>,
+    pub(crate) wires: Wires,
     pub(crate) records: Vec<Record>,
     /// It was closed, and said so.
     pub(crate) closed: bool,
@@ -170,9 +167,7 @@ impl Producer {
         });
         Ok(Self {
             engine,
-            turn_scheduled: false,
-            armed: None,
-            conns: BTreeMap::new(),
+            wires: Wires::default(),
             records: Vec::new(),
             closed: false,
             rows_taken: 0,

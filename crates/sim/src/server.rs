@@ -1,6 +1,8 @@
 //! The real broker with its disk in memory, behind the nodes of the cluster: frames, responses, syncs, and what a restart
 //! leaves of it.
 
+mod reading;
+
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use bytes::{Bytes, BytesMut};
@@ -12,13 +14,16 @@ use headrace_wire::frame::{
 };
 use headrace_wire::messages::create_topics_request::CreatableTopic;
 use headrace_wire::messages::fetch_request::{FetchPartition, FetchTopic};
+use headrace_wire::messages::list_offsets_request::{ListOffsetsPartition, ListOffsetsTopic};
 use headrace_wire::messages::{
-    ApiKey, CreateTopicsRequest, FetchRequest, Message, MetadataRequest, ProduceRequest, Request,
+    ApiKey, CreateTopicsRequest, FetchRequest, ListOffsetsRequest, Message, MetadataRequest, ProduceRequest,
+    Request,
 };
 use headrace_wire::primitive::{Reader, Records, Segment};
 use headrace_wire::records::{BatchHeader, RecordIter, batch_size, verify_crc};
 use headrace_wire::time::Now;
 
+use self::reading::{Read, Sessions};
 use crate::cluster::{Cluster, Refusals};
 use crate::frames::Frames;
 use crate::plan::{Birth, Down, Place, Plan, TOPICS};
@@ -28,6 +33,7 @@ use crate::rng::Rng;
 const OWN: ConnId = ConnId(1 << 60);
 const CREATE_VERSION: i16 = 7;
 const FETCH_VERSION: i16 = 12;
+const LIST_VERSION: i16 = 7;
 const DECOMPRESSED_BYTES_MAX: usize = 1 << 24;
 
 /// What the broker has to say to a connection.
@@ -43,6 +49,7 @@ pub(crate) enum Said {
 enum Asked {
     Produce { version: i16, refused: Refusals },
     Metadata { version: i16 },
+    Read(Read),
 }
 
 #[derive(Debug)]
@@ -75,6 +82,7 @@ pub(crate) struct Server {
     config: BrokerConfig,
     broker: Option<Broker<MemoryDisk>>,
     clients: BTreeMap<u64, Client>,
+    sessions: Sessions,
     syncing: VecDeque<FlushWork<MemoryFile>>,
     starts: u64,
     seed: u64,
@@ -90,6 +98,7 @@ impl Server {
             ("advertised.port", "9092"),
             ("num.partitions", &partitions),
             ("auto.create.topics.enable", &auto_create),
+            ("group.min.session.timeout.ms", "1"),
         ];
         if plan.durable {
             options.push(("log.flush.interval.messages", "1"));
@@ -103,6 +112,7 @@ impl Server {
             config,
             broker: None,
             clients: BTreeMap::new(),
+            sessions: Sessions::default(),
             syncing: VecDeque::new(),
             starts: 0,
             seed: rng.next(),
@@ -143,6 +153,7 @@ impl Server {
             }),
         };
         self.clients.clear();
+        self.sessions.clear();
         self.said.clear();
         self.syncing.clear();
         Ok(())
@@ -175,6 +186,7 @@ impl Server {
 
     /// The node is gone, and what it was doing. What the broker has taken for it stays.
     pub(crate) fn drop_node(&mut self, now: Now, node: usize) {
+        self.sessions.drop_node(node);
         let of_it = |(conn, client): (&u64, &Client)| (client.node == node).then_some(*conn);
         for conn in self.clients.iter().filter_map(of_it).collect::<Vec<_>>() {
             self.remove(now, conn);
@@ -232,7 +244,12 @@ impl Server {
                     frame
                 }
                 Some(ApiKey::ApiVersions | ApiKey::InitProducerId) => frame,
-                other => return Err(format!("a producer sends {other:?}, which the nodes do not know")),
+                _ => {
+                    let (frame, read) =
+                        reading::take_in(&self.cluster, &mut self.sessions, client.node, frame)?;
+                    client.asked.extend(read.map(|read| (id, Asked::Read(read))));
+                    frame
+                }
             };
             broker.handle_frame(now, ConnId(conn), frame);
         }
@@ -249,7 +266,8 @@ impl Server {
                 let conn = response.conn.0;
                 let bytes = flatten(&response)?;
                 let Some(client) = self.clients.get_mut(&conn) else { continue };
-                let (bytes, refusals) = client.answer(&mut self.cluster, bytes, &mut extra)?;
+                let (bytes, refusals) =
+                    client.answer(&mut self.cluster, &mut self.sessions, bytes, &mut extra)?;
                 self.said.push(Said::Bytes(conn, bytes, refusals));
             }
             while let Some((conn, _)) = broker.poll_close() {
@@ -344,6 +362,23 @@ impl Server {
         Ok(response)
     }
 
+    /// The end of a partition; 0 when there is no topic, or nobody to ask.
+    pub(crate) fn end_of(&mut self, place: Place, now: Now) -> Result<i64, String> {
+        if self.broker.is_none() {
+            return Ok(0);
+        }
+        let asked = ListOffsetsPartition {
+            partition_index: place.partition,
+            current_leader_epoch: -1,
+            timestamp: -1,
+        };
+        let topic = ListOffsetsTopic { name: TOPICS[place.topic].to_owned(), partitions: vec![asked] };
+        let request = ListOffsetsRequest { topics: vec![topic], ..ListOffsetsRequest::default() };
+        let response = self.call(LIST_VERSION, &request, now)?;
+        let answer = response.topics.first().and_then(|topic| topic.partitions.first());
+        Ok(answer.filter(|answer| answer.error_code == 0).map_or(0, |answer| answer.offset))
+    }
+
     /// The values of a partition, in the order of their offsets, which must have no gap; none when there is no topic.
     pub(crate) fn values(&mut self, place: Place, now: Now) -> Result<Vec<Bytes>, String> {
         let Place { topic, partition } = place;
@@ -393,6 +428,7 @@ impl Client {
     fn answer(
         &mut self,
         cluster: &mut Cluster,
+        sessions: &mut Sessions,
         bytes: Bytes,
         extra: &mut impl FnMut() -> Extra,
     ) -> Result<(Bytes, usize), String> {
@@ -402,6 +438,7 @@ impl Client {
         };
         match self.asked.remove(&id) {
             None => Ok((bytes, 0)),
+            Some(Asked::Read(read)) => read.answer(cluster, sessions, self.node, &bytes, extra()),
             Some(Asked::Metadata { version }) => {
                 let change = |response: &mut _| cluster.describe(self.node, response);
                 Ok((changed::<MetadataRequest>(version, &bytes, change)?, 0))

@@ -1,6 +1,7 @@
 //! The loop: one queue of events in virtual time.
 
 mod nodes;
+mod readers;
 
 use std::collections::BTreeMap;
 
@@ -9,6 +10,8 @@ use headrace_client::engine::{Action, ConnId, Engine};
 use headrace_wire::primitive::Segment;
 use headrace_wire::time::Now;
 
+use crate::client::{Runs, Who, Wires};
+use crate::consumer::{Consumer, Ledger, Tally};
 use crate::liar::Liar;
 use crate::net::{Conn, FaultAt, Peer, Piece, Pipe, PipeFault, Way, Weather};
 use crate::plan::{Birth, Down, GRACE_MS, Place, Plan, START_MS, Trouble};
@@ -22,6 +25,9 @@ const WALL_MS: i64 = 1_700_000_000_000;
 const REST_MS: u64 = GRACE_MS + 120_000;
 /// Events at one moment; more is a loop.
 const EVENTS_AT_ONCE_MAX: u32 = 20_000;
+/// Faults last at most so long. Consumers make many more events than producers.
+const HEAL_MS: u64 = 6000;
+const HEAL_MS_WITH_READERS: u64 = 3000;
 /// The network when all is well.
 const CALM: Weather = Weather { delay_ms_max: 3, piece_bytes_max: 1 << 20 };
 /// The longest sync when all is well.
@@ -32,11 +38,19 @@ const THROTTLE_MS_MAX: u64 = 700;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Event {
-    /// A producer's engine takes its commands.
-    Turn(usize),
-    /// A producer's timer, if it is still set to this time.
-    Timer(usize, u64),
+    /// An engine takes its commands.
+    Turn(Who),
+    /// A client's timer, if it is still set to this time.
+    Timer(Who, u64),
     Caller(usize, usize),
+    /// A consumer's caller.
+    Reader(usize),
+    /// A consumer of this place in the plan comes, as its first or a later one.
+    Comes(usize, u32),
+    /// A consumer goes as it was planned.
+    Goes(usize),
+    /// Consumers close if they have read all.
+    Finish,
     Connect(u64),
     Arrive(u64, Way),
     BrokerTimer(u64),
@@ -72,6 +86,8 @@ pub struct Outcome {
     pub refused: usize,
     /// Records that came through to their node while another one did nothing.
     pub lively: usize,
+    /// What consumers did.
+    pub read: Tally,
     /// Events that were simulated.
     pub events: u64,
     /// Stands for all that happened: two runs of a seed have the same.
@@ -82,6 +98,11 @@ pub(crate) struct World {
     pub(crate) plan: Plan,
     pub(crate) server: Server,
     pub(crate) producers: Vec<Producer>,
+    /// All that ever came.
+    pub(crate) consumers: Vec<Consumer>,
+    pub(crate) ledger: Ledger,
+    /// Consumers whose threads and timers are to be looked at.
+    touched: Vec<usize>,
     pub(crate) now: Now,
     pub(crate) outcome: Outcome,
     rng: Rng,
@@ -98,9 +119,10 @@ pub(crate) struct World {
 }
 
 impl World {
-    pub(crate) fn new(seed: u64, with_story: bool) -> Result<Self, String> {
+    pub(crate) fn new(seed: u64, with_readers: bool, with_story: bool) -> Result<Self, String> {
         let mut rng = Rng::new(seed);
-        let plan = Plan::draw(&mut rng);
+        let plan = Plan::draw(&mut rng, if with_readers { HEAL_MS_WITH_READERS } else { HEAL_MS });
+        let plan = if with_readers { plan.with_readers(&mut rng) } else { plan };
         let now = Now { mono_ms: START_MS, wall_ms: WALL_MS };
         let server = Server::new(&plan, &mut rng, now)?;
         let mut producers = Vec::new();
@@ -111,6 +133,9 @@ impl World {
             plan,
             server,
             producers,
+            consumers: Vec::new(),
+            ledger: Ledger::default(),
+            touched: Vec::new(),
             now,
             outcome: Outcome { digest: 0xcbf2_9ce4_8422_2325, ..Outcome::default() },
             rng,
@@ -142,6 +167,7 @@ impl World {
                 world.at(START_MS, Event::Caller(producer, caller));
             }
         }
+        world.plan_readers();
         world.after_broker()?;
         Ok(world)
     }
@@ -202,6 +228,9 @@ impl World {
             for producer in 0..self.producers.len() {
                 self.after_producer(producer);
             }
+            while let Some(consumer) = self.touched.pop() {
+                self.after_client(Who::Consumer(consumer));
+            }
         }
         self.conns.clear();
         Ok(())
@@ -211,31 +240,35 @@ impl World {
     fn is_awaited(&self, event: &Event) -> bool {
         match event {
             Event::BrokerTimer(_) => false,
-            Event::Timer(number, _) => self.producers[*number].engine.poll_timeout().is_some(),
+            Event::Timer(who, _) => self.lives(*who) && self.wants_timeout(*who).is_some(),
             _ => true,
         }
     }
 
     fn handle(&mut self, event: Event) -> Result<(), String> {
         match event {
-            Event::Turn(number) => {
-                self.producers[number].turn_scheduled = false;
-                for command in self.producers[number].take_commands() {
-                    self.producers[number].engine.handle_command(self.now, command);
-                }
-                self.settle(number)
-            }
-            Event::Timer(number, armed) => {
-                let producer = &mut self.producers[number];
-                if producer.armed == Some(armed) {
-                    producer.armed = None;
-                    if producer.engine.poll_timeout().is_some_and(|at| at <= self.now.mono_ms) {
-                        producer.engine.handle_timeout(self.now);
-                        self.settle(number)?;
+            Event::Turn(who) => self.turn(who),
+            Event::Timer(who, armed) => {
+                if self.lives(who) && self.wires(who).armed == Some(armed) {
+                    self.wires(who).armed = None;
+                    if let Who::Consumer(number) = who {
+                        self.touch(number);
+                    }
+                    if self.wants_timeout(who).is_some_and(|at| at <= self.now.mono_ms) {
+                        let now = self.now;
+                        self.runs(who).timeout(now);
+                        self.settle(who)?;
                     }
                 }
                 Ok(())
             }
+            Event::Reader(number) => self.read(number),
+            Event::Comes(slot, count) => self.comes(slot, count),
+            Event::Goes(number) => {
+                self.goes(number);
+                Ok(())
+            }
+            Event::Finish => self.finish(),
             Event::Caller(number, caller) => self.step(number, caller),
             Event::Connect(conn) => self.connect(conn),
             Event::Arrive(conn, Way::ToServer) => self.arrive_at_server(conn),
@@ -281,7 +314,9 @@ impl World {
             Event::Create(topic) => self.create(topic),
             Event::Heal => {
                 self.heal();
-                self.heal_nodes()
+                self.heal_nodes()?;
+                self.steady_readers();
+                Ok(())
             }
         }
     }
@@ -297,29 +332,100 @@ impl World {
         Ok(())
     }
 
-    /// Carries out what an engine wants done, and hands on what it tells.
-    fn settle(&mut self, number: usize) -> Result<(), String> {
-        loop {
-            // A parked record has its place before its batch can end.
-            self.producers[number].hear(self.now).map_err(|why| format!("producer {number}: {why}"))?;
-            let mut quiet = true;
-            while let Some(action) = self.producers[number].engine.poll_action() {
-                quiet = false;
-                self.act(number, action)?;
-            }
-            while let Some(event) = self.producers[number].engine.poll_event() {
-                quiet = false;
-                self.tell(|| format!("producer {number} tells {event:?}"));
-                self.digest(1);
-                let woken = self.producers[number].on_event(self.now, event);
-                for caller in woken.map_err(|why| format!("producer {number}: {why}"))? {
-                    self.at(self.now.mono_ms, Event::Caller(number, caller));
+    // ---- clients
+
+    fn runs(&mut self, who: Who) -> &mut dyn Runs {
+        match who {
+            Who::Producer(number) => &mut self.producers[number].engine,
+            Who::Consumer(number) => &mut self.consumers[number].engine,
+        }
+    }
+
+    fn wires(&mut self, who: Who) -> &mut Wires {
+        match who {
+            Who::Producer(number) => &mut self.producers[number].wires,
+            Who::Consumer(number) => &mut self.consumers[number].wires,
+        }
+    }
+
+    fn wants_timeout(&self, who: Who) -> Option<u64> {
+        match who {
+            Who::Producer(number) => self.producers[number].engine.wants_timeout(),
+            Who::Consumer(number) => self.consumers[number].engine.wants_timeout(),
+        }
+    }
+
+    fn lives(&self, who: Who) -> bool {
+        match who {
+            Who::Producer(_) => true,
+            Who::Consumer(number) => !self.consumers[number].gone,
+        }
+    }
+
+    fn touch(&mut self, number: usize) {
+        if !self.touched.contains(&number) {
+            self.touched.push(number);
+        }
+    }
+
+    fn turn(&mut self, who: Who) -> Result<(), String> {
+        self.wires(who).turn_scheduled = false;
+        match who {
+            Who::Producer(number) => {
+                for command in self.producers[number].take_commands() {
+                    self.producers[number].engine.handle_command(self.now, command);
                 }
             }
+            Who::Consumer(number) => {
+                if self.consumers[number].gone {
+                    return Ok(());
+                }
+                for command in self.consumers[number].take_commands() {
+                    self.consumers[number].engine.handle_command(self.now, command);
+                }
+            }
+        }
+        self.settle(who)
+    }
+
+    /// Carries out what an engine wants done, and hands on what it tells.
+    fn settle(&mut self, who: Who) -> Result<(), String> {
+        if let Who::Consumer(number) = who {
+            self.touch(number);
+        }
+        loop {
+            // A parked record has its place before its batch can end.
+            if let Who::Producer(number) = who {
+                self.producers[number].hear(self.now).map_err(|why| format!("producer {number}: {why}"))?;
+            }
+            let mut quiet = true;
+            while let Some(action) = self.runs(who).action() {
+                quiet = false;
+                self.act(who, action)?;
+            }
+            quiet &= match who {
+                Who::Producer(number) => self.hear_producer(number)?,
+                Who::Consumer(number) => self.hear_consumer(number)?,
+            };
             if quiet {
                 return Ok(());
             }
         }
+    }
+
+    /// True when it tells nothing.
+    fn hear_producer(&mut self, number: usize) -> Result<bool, String> {
+        let mut quiet = true;
+        while let Some(event) = self.producers[number].engine.poll_event() {
+            quiet = false;
+            self.tell(|| format!("producer {number} tells {event:?}"));
+            self.digest(1);
+            let woken = self.producers[number].on_event(self.now, event);
+            for caller in woken.map_err(|why| format!("producer {number}: {why}"))? {
+                self.at(self.now.mono_ms, Event::Caller(number, caller));
+            }
+        }
+        Ok(quiet)
     }
 
     fn after_producer(&mut self, number: usize) {
@@ -328,27 +434,41 @@ impl World {
             let at = self.now.mono_ms + self.rng.between(0, lag_ms);
             self.at(at, Event::Caller(number, caller));
         }
-        if self.producers[number].has_commands() && !self.producers[number].turn_scheduled {
-            self.producers[number].turn_scheduled = true;
-            let at = self.now.mono_ms + self.rng.between(0, lag_ms);
-            self.at(at, Event::Turn(number));
+        self.after_client(Who::Producer(number));
+    }
+
+    fn after_client(&mut self, who: Who) {
+        if !self.lives(who) {
+            return;
         }
-        let wanted = self.producers[number].engine.poll_timeout();
-        if let Some(at) = wanted
-            && self.producers[number].armed.is_none_or(|armed| at < armed)
+        let lag_ms = if self.healed { 0 } else { self.plan.lag_ms_max };
+        let has_commands = match who {
+            Who::Producer(number) => self.producers[number].has_commands(),
+            Who::Consumer(number) => self.consumers[number].has_commands(),
+        };
+        if has_commands && !self.wires(who).turn_scheduled {
+            self.wires(who).turn_scheduled = true;
+            let at = self.now.mono_ms + self.rng.between(0, lag_ms);
+            self.at(at, Event::Turn(who));
+        }
+        if let Some(at) = self.wants_timeout(who)
+            && self.wires(who).armed.is_none_or(|armed| at < armed)
         {
-            self.producers[number].armed = Some(at);
+            self.wires(who).armed = Some(at);
             let late = at.max(self.now.mono_ms) + self.rng.between(0, lag_ms);
-            self.at(late, Event::Timer(number, at));
+            self.at(late, Event::Timer(who, at));
         }
     }
 
-    fn act(&mut self, number: usize, action: Action) -> Result<(), String> {
+    fn act(&mut self, who: Who, action: Action) -> Result<(), String> {
         match action {
-            Action::Connect { conn, host, port } => self.begin_connect(number, conn, &host, port)?,
+            Action::Connect { conn, host, port } => self.begin_connect(who, conn, &host, port)?,
             Action::Write { conn, data } => {
-                let Some(&conn) = self.producers[number].conns.get(&conn) else { return Ok(()) };
-                self.tell(|| format!("producer {number} writes {} bytes to connection {conn}", data.len));
+                let Some(&conn) = self.wires(who).conns.get(&conn) else { return Ok(()) };
+                self.tell(|| format!("{who:?} writes {} bytes to connection {conn}", data.len));
+                if let Who::Consumer(number) = who {
+                    self.inspect(number, conn, &data)?;
+                }
                 for segment in data.segments {
                     let Segment::Bytes(bytes) = segment else {
                         return Err("a client writes bytes that it does not have".to_owned());
@@ -356,10 +476,13 @@ impl World {
                     self.send(conn, Way::ToServer, bytes);
                 }
             }
-            Action::Token { conn } => self.producers[number].engine.handle_token(self.now, conn),
+            Action::Token { conn } => {
+                let now = self.now;
+                self.runs(who).token(now, conn);
+            }
             Action::Close { conn } => {
-                let Some(key) = self.producers[number].conns.remove(&conn) else { return Ok(()) };
-                self.tell(|| format!("producer {number} closes connection {key}"));
+                let Some(key) = self.wires(who).conns.remove(&conn) else { return Ok(()) };
+                self.tell(|| format!("{who:?} closes connection {key}"));
                 let (due, lossy) = (self.delay(), self.rng.chance(50));
                 let Some(conn) = self.conns.get_mut(&key) else { return Ok(()) };
                 conn.client = false;
@@ -378,22 +501,22 @@ impl World {
 
     // ---- connections
 
-    fn begin_connect(&mut self, number: usize, id: ConnId, host: &str, port: u16) -> Result<(), String> {
+    fn begin_connect(&mut self, who: Who, id: ConnId, host: &str, port: u16) -> Result<(), String> {
         let node = self.server.cluster.resolve(host, &mut self.rng);
-        let node = node.ok_or_else(|| format!("producer {number} connects to {host}, which is no node"))?;
+        let node = node.ok_or_else(|| format!("{who:?} connects to {host}, which is no node"))?;
         self.last_conn += 1;
         let key = self.last_conn;
         let black_hole = !self.healed && self.rng.chance(self.plan.black_hole);
         let (to_server, to_client) = (self.draw_fault(), self.draw_fault());
         self.tell(|| {
             format!(
-                "producer {number} connects to {host}:{port} as connection {key}; there {to_server:?}, back {to_client:?}"
+                "{who:?} connects to {host}:{port} as connection {key}; there {to_server:?}, back {to_client:?}"
             )
         });
         self.conns.insert(
             key,
             Conn {
-                producer: number,
+                who,
                 node,
                 id,
                 peer: Peer::Nobody,
@@ -403,7 +526,7 @@ impl World {
                 buffer: Vec::new(),
             },
         );
-        self.producers[number].conns.insert(id, key);
+        self.wires(who).conns.insert(id, key);
         if !black_hole {
             // Not even a refusal takes no time: a client without back-off would try for ever at one moment.
             let at = self.delay() + 1;
@@ -431,7 +554,7 @@ impl World {
         let lied = self.plan.lies.iter().any(|(from, until)| (*from..*until).contains(&self.now.mono_ms));
         let lied = lied && !self.healed && self.rng.chance(70);
         let Some(conn) = self.conns.get_mut(&key).filter(|conn| conn.client) else { return Ok(()) };
-        let (number, node, id) = (conn.producer, conn.node, conn.id);
+        let (who, node, id) = (conn.who, conn.node, conn.id);
         if lied {
             let liar = Liar::new(&mut self.rng);
             let told = format!("connection {key} has reached {liar:?}");
@@ -445,8 +568,9 @@ impl World {
             self.tell(|| format!("connection {key} is refused"));
             return self.client_end(key, "connection refused");
         }
-        self.producers[number].engine.handle_connected(self.now, id);
-        self.settle(number)
+        let now = self.now;
+        self.runs(who).connected(now, id);
+        self.settle(who)
     }
 
     fn arrivals(&mut self, key: u64, way: Way, dues: impl IntoIterator<Item = u64>) {
@@ -539,13 +663,18 @@ impl World {
             if conn.buffer.is_empty() {
                 return Ok(());
             }
-            let (number, offered) = (conn.producer, conn.buffer.len());
-            let consumed = self.producers[number].engine.handle_bytes(self.now, conn.id, &conn.buffer);
+            let (who, id, offered) = (conn.who, conn.id, conn.buffer.len());
+            let mut buffer = std::mem::take(&mut conn.buffer);
+            let now = self.now;
+            let consumed = self.runs(who).bytes(now, id, &buffer);
             if consumed.bytes > offered || (consumed.bytes == 0 && consumed.want <= offered) {
-                return Err(format!("producer {number} was offered {offered} bytes and says {consumed:?}"));
+                return Err(format!("{who:?} was offered {offered} bytes and says {consumed:?}"));
             }
-            conn.buffer.drain(..consumed.bytes);
-            self.settle(number)?;
+            buffer.drain(..consumed.bytes);
+            if let Some(conn) = self.conns.get_mut(&key) {
+                conn.buffer = buffer;
+            }
+            self.settle(who)?;
             if consumed.bytes == 0 {
                 return Ok(());
             }
@@ -555,14 +684,15 @@ impl World {
     /// A client learns that its connection has ended.
     fn client_end(&mut self, key: u64, why: &str) -> Result<(), String> {
         let Some(conn) = self.conns.get_mut(&key) else { return Ok(()) };
-        let (number, id) = (conn.producer, conn.id);
+        let (who, id) = (conn.who, conn.id);
         conn.client = false;
         conn.to_client.mute();
         conn.to_server.copy_out();
-        self.producers[number].conns.remove(&id);
-        self.producers[number].engine.handle_closed(self.now, id, why.to_owned());
+        self.wires(who).conns.remove(&id);
+        let now = self.now;
+        self.runs(who).closed(now, id, why.to_owned());
         self.end(key, Way::ToServer);
-        self.settle(number)
+        self.settle(who)
     }
 
     // ---- the broker

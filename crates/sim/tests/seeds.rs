@@ -1,13 +1,16 @@
-//! Many seeds. `HEADRACE_SIM_SEEDS` says how many, `HEADRACE_SIM_FIRST` where they begin; `HEADRACE_SIM_SEED` replays one
-//! and tells its story.
-#![allow(clippy::panic, reason = "helpers of tests are tests")]
+//! Many seeds, of producers alone and with consumers. `HEADRACE_SIM_SEEDS` says how many, `HEADRACE_SIM_FIRST` where they
+//! begin; `HEADRACE_SIM_SEED` replays one and tells its story.
+#![allow(clippy::panic, clippy::unwrap_used, reason = "helpers of tests are tests")]
 #![allow(clippy::disallowed_methods, reason = "a test takes its settings from the environment")]
 #![allow(clippy::print_stdout, reason = "a failure tells its story")]
 
 use std::panic::catch_unwind;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-/// About ten seconds on two cores.
+use headrace_sim::{Cast, Outcome};
+
+/// About ten seconds on two cores for producers alone, forty with consumers.
 const SEEDS_DEFAULT: u64 = 10_000;
 /// Lines of the story that a failure among many seeds prints.
 const STORY_LINES_MAX: usize = 400;
@@ -18,8 +21,8 @@ fn setting(name: &str) -> Option<u64> {
 }
 
 /// Why a seed fails, if it does.
-fn failure(seed: u64) -> Result<headrace_sim::Outcome, String> {
-    catch_unwind(|| headrace_sim::run(seed)).unwrap_or_else(|panic| {
+fn failure(cast: Cast, seed: u64) -> Result<Outcome, String> {
+    catch_unwind(|| headrace_sim::run(cast, seed)).unwrap_or_else(|panic| {
         let said = panic.downcast_ref::<String>().map(String::as_str);
         Err(format!(
             "panic: {}",
@@ -28,24 +31,24 @@ fn failure(seed: u64) -> Result<headrace_sim::Outcome, String> {
     })
 }
 
-fn tell(seed: u64, lines_max: usize) {
-    let story = headrace_sim::story(seed);
+fn tell(cast: Cast, seed: u64, lines_max: usize) {
+    let story = headrace_sim::story(cast, seed);
     let (plan, rest) = story.split_at(1.min(story.len()));
     let skipped = rest.len().saturating_sub(lines_max);
     println!("{}\n({skipped} lines left out)\n{}", plan.join("\n"), rest[skipped..].join("\n"));
 }
 
-#[test]
-fn seeds_hold() {
+/// Runs all seeds. What the counts of all outcomes come to; none may be 0, or nothing was tested.
+fn hold(cast: Cast, test: &str, counts: fn(&Outcome) -> Vec<(&'static str, usize)>) {
     if let Some(seed) = setting("HEADRACE_SIM_SEED") {
-        tell(seed, usize::MAX);
-        failure(seed).unwrap_or_else(|why| panic!("seed {seed}: {why}"));
+        tell(cast, seed, usize::MAX);
+        failure(cast, seed).unwrap_or_else(|why| panic!("seed {seed}: {why}"));
         return;
     }
     let first = setting("HEADRACE_SIM_FIRST").unwrap_or(1);
     let end = first + setting("HEADRACE_SIM_SEEDS").unwrap_or(SEEDS_DEFAULT);
-    let (next, failed) = (AtomicU64::new(first), std::sync::Mutex::new(Vec::new()));
-    let [acked, rows, refused, lively] = [const { AtomicUsize::new(0) }; 4];
+    let next = AtomicU64::new(first);
+    let (failed, sums) = (Mutex::new(Vec::new()), Mutex::new(counts(&Outcome::default())));
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..threads {
@@ -55,12 +58,11 @@ fn seeds_hold() {
                     if seed >= end {
                         return;
                     }
-                    match failure(seed) {
+                    match failure(cast, seed) {
                         Ok(outcome) => {
-                            acked.fetch_add(outcome.acked, Ordering::Relaxed);
-                            rows.fetch_add(outcome.rows, Ordering::Relaxed);
-                            refused.fetch_add(outcome.refused, Ordering::Relaxed);
-                            lively.fetch_add(outcome.lively, Ordering::Relaxed);
+                            for (sum, (_, count)) in sums.lock().unwrap().iter_mut().zip(counts(&outcome)) {
+                                sum.1 += count;
+                            }
                         }
                         Err(why) => failed.lock().unwrap().push((seed, why)),
                     }
@@ -71,22 +73,16 @@ fn seeds_hold() {
     let mut failed = failed.into_inner().unwrap();
     failed.sort();
     if let Some((seed, _)) = failed.first() {
-        tell(*seed, STORY_LINES_MAX);
+        tell(cast, *seed, STORY_LINES_MAX);
         let lines: Vec<String> = failed.iter().map(|(seed, why)| format!("seed {seed}: {why}")).collect();
         panic!(
-            "{} of {} seeds fail. Replay one with HEADRACE_SIM_SEED={seed} cargo test -p headrace-sim\n{}",
+            "{} of {} seeds fail. Replay one with HEADRACE_SIM_SEED={seed} cargo test -p headrace-sim {test}\n{}",
             failed.len(),
             end - first,
             lines.join("\n")
         );
     }
-    let told = [
-        ("confirmed records", acked),
-        ("rows", rows),
-        ("refusals by nodes that do not lead", refused),
-        ("records past a node that does nothing", lively),
-    ];
-    for (what, count) in told.map(|(what, count)| (what, count.into_inner())) {
+    for (what, count) in sums.into_inner().unwrap() {
         println!("{what}: {count}");
         // A few seeds may well have none.
         assert!(count > 0 || end - first < 1000, "no {what} in any seed: nothing was tested");
@@ -94,8 +90,38 @@ fn seeds_hold() {
 }
 
 #[test]
+fn seeds_hold() {
+    hold(Cast::Producers, "seeds_hold", |outcome| {
+        vec![
+            ("confirmed records", outcome.acked),
+            ("rows", outcome.rows),
+            ("refusals by nodes that do not lead", outcome.refused),
+            ("records past a node that does nothing", outcome.lively),
+        ]
+    });
+}
+
+#[test]
+fn consumers_hold() {
+    hold(Cast::Consumers, "consumers_hold", |outcome| {
+        vec![
+            ("confirmed records", outcome.acked),
+            ("rows that consumers were given", outcome.read.given),
+            ("rows that were kept through a pause", outcome.read.kept),
+            ("shares of a generation", outcome.read.shares),
+            ("offsets committed", outcome.read.commits),
+            ("seeks", outcome.read.seeks),
+            ("members gone at one blow", outcome.read.crashes),
+            ("partitions taken away", outcome.read.revoked),
+        ]
+    });
+}
+
+#[test]
 fn a_seed_does_the_same_again() {
-    for seed in 1..20 {
-        assert_eq!(failure(seed), failure(seed), "seed {seed}");
+    for cast in [Cast::Producers, Cast::Consumers] {
+        for seed in 1..20 {
+            assert_eq!(failure(cast, seed), failure(cast, seed), "{cast:?}, seed {seed}");
+        }
     }
 }

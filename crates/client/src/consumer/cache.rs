@@ -16,6 +16,7 @@
 
 mod demand;
 mod fill;
+mod look;
 mod slot;
 mod take;
 #[cfg(test)]

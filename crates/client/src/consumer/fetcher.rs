@@ -69,6 +69,8 @@ pub(super) struct Part {
     pub(super) served: u64,
     /// An answer with its data is being read. A second one, from outside the session or from within, is dropped.
     pub(super) busy: bool,
+    /// Its answer is not known to its last batch: where it will end, and with it what to ask for next, is open.
+    pub(super) arriving: bool,
     /// The offset that was asked for outside the session.
     caught_up: Option<i64>,
     /// A follower to read from, and until when.
@@ -94,6 +96,7 @@ impl Part {
             failures: 0,
             served: 0,
             busy: false,
+            arriving: false,
             caught_up: None,
             replica: None,
             open: None,
@@ -112,7 +115,8 @@ impl Part {
     fn wanted(&self, now: Now) -> Option<i64> {
         let offset = self.offset?;
         let done = self.stop.is_some_and(|stop| offset >= stop);
-        (!self.paused && !self.failed && !done && self.retry_at <= now.mono_ms).then_some(offset)
+        let idle = !self.paused && !self.failed && !self.arriving && !done;
+        (idle && self.retry_at <= now.mono_ms).then_some(offset)
     }
 }
 

@@ -125,6 +125,7 @@ impl Fetcher {
                     && let Some(part) = self.part(current.ticket)
                 {
                     part.move_to(next_offset, leader_epoch);
+                    part.arriving = false;
                 }
                 if response_ends {
                     self.allow_next(call);
@@ -184,7 +185,7 @@ impl Fetcher {
             return None;
         }
         part.failures = 0;
-        part.busy = true;
+        (part.busy, part.arriving) = (true, true);
         part.checked_epoch = part.checked_epoch.max(checked);
         let (partition, stop, last_epoch) = (part.partition.clone(), part.stop, part.leader_epoch);
         let open = part.open.take();
@@ -269,7 +270,7 @@ impl Fetcher {
         let keep = self.parts.len() * CHUNK_BYTES <= self.settings.spare_bytes;
         if let Some(part) = self.part(current.ticket) {
             part.move_to(next, leader_epoch);
-            part.busy = false;
+            (part.busy, part.arriving) = (false, false);
             let partition = part.partition.clone();
             // A builder keeps memory for its next chunk: worth it for few partitions, too much for many.
             part.open = keep.then_some(current.open);
@@ -321,7 +322,7 @@ impl Fetcher {
         let (next, leader_epoch) = (current.open.next_offset(), current.open.leader_epoch());
         if let Some(part) = self.part(current.ticket) {
             (part.offset, part.leader_epoch) = (Some(next), leader_epoch);
-            part.busy = false;
+            (part.busy, part.arriving) = (false, false);
         }
     }
 }

@@ -37,6 +37,13 @@ impl World {
                 }
                 Ok(())
             }
+            Trouble::Coordinate { to } => {
+                if cluster.is_up(to) {
+                    cluster.coordinate(to);
+                    self.spread();
+                }
+                Ok(())
+            }
         }
     }
 
@@ -72,6 +79,11 @@ impl World {
             if leader.is_some() {
                 cluster.elect(place, leader);
             }
+        }
+        if self.server.cluster.coordinator() == node
+            && let Some(other) = others.get(self.rng.index(others.len())).copied()
+        {
+            self.server.cluster.coordinate(other);
         }
         self.tell(|| format!("others take over from node {}", node + 1));
         self.spread();

@@ -1,0 +1,64 @@
+//! What the simulation sees of any client.
+
+use std::collections::BTreeMap;
+
+use headrace_client::engine::{Action, ConnId, Consumed, Engine};
+use headrace_wire::time::Now;
+
+/// A client of a [`crate::world::World`], by its number among its kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Who {
+    Producer(usize),
+    Consumer(usize),
+}
+
+/// What hangs on an engine.
+#[derive(Debug, Default)]
+pub(crate) struct Wires {
+    /// The engine's thread is to run.
+    pub(crate) turn_scheduled: bool,
+    /// The timer that is set.
+    pub(crate) armed: Option<u64>,
+    pub(crate) conns: BTreeMap<ConnId, u64>,
+}
+
+/// An engine, whatever its commands and events.
+pub(crate) trait Runs {
+    fn connected(&mut self, now: Now, conn: ConnId);
+    fn closed(&mut self, now: Now, conn: ConnId, why: String);
+    fn bytes(&mut self, now: Now, conn: ConnId, bytes: &[u8]) -> Consumed;
+    fn timeout(&mut self, now: Now);
+    fn token(&mut self, now: Now, conn: ConnId);
+    fn action(&mut self) -> Option<Action>;
+    fn wants_timeout(&self) -> Option<u64>;
+}
+
+impl<E: Engine> Runs for E {
+    fn connected(&mut self, now: Now, conn: ConnId) {
+        self.handle_connected(now, conn);
+    }
+
+    fn closed(&mut self, now: Now, conn: ConnId, why: String) {
+        self.handle_closed(now, conn, why);
+    }
+
+    fn bytes(&mut self, now: Now, conn: ConnId, bytes: &[u8]) -> Consumed {
+        self.handle_bytes(now, conn, bytes)
+    }
+
+    fn timeout(&mut self, now: Now) {
+        self.handle_timeout(now);
+    }
+
+    fn token(&mut self, now: Now, conn: ConnId) {
+        self.handle_token(now, conn);
+    }
+
+    fn action(&mut self) -> Option<Action> {
+        self.poll_action()
+    }
+
+    fn wants_timeout(&self) -> Option<u64> {
+        self.poll_timeout()
+    }
+}

@@ -1,0 +1,434 @@
+//! A consumer with its caller, and what must hold of all that it is given and says.
+
+mod caller;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use arrow_array::{Array, BinaryArray, Int64Array};
+use headrace_client::consumer::{
+    ConsumerCommand, ConsumerEngine, ConsumerEvent, ConsumerOutcome, DecodeJob, Rows, SharedCache,
+    TopicPartition, lock,
+};
+use headrace_client::engine::Engine;
+use headrace_client::error::Error;
+use headrace_client::options::ConsumerConfig;
+use headrace_wire::errors::ErrorCode;
+use headrace_wire::frame::decode_request_header;
+use headrace_wire::messages::{ApiKey, FetchRequest, Message, OffsetCommitRequest};
+use headrace_wire::primitive::{Encoded, Reader};
+use headrace_wire::time::Now;
+use headrace_wire::uuid::Uuid;
+
+use crate::client::Wires;
+use crate::plan::{Place, ReaderPlan, TOPICS};
+use crate::producer::name_of;
+use crate::rng::Rng;
+
+/// What a close may take beyond its limit: the lateness of threads and timers, several times over.
+const SLACK_MS: u64 = 1000;
+
+/// What all consumers together were given, and how far their group has come.
+#[derive(Debug, Default)]
+pub(crate) struct Ledger {
+    /// What was seen at each offset: producer and number.
+    pub(crate) seen: BTreeMap<(Place, i64), (usize, usize)>,
+    /// Before this offset everything was processed by some member of the group.
+    pub(crate) covered: BTreeMap<Place, i64>,
+    /// Whose a partition is in a generation: the consumer, and its place in the plan.
+    owners: BTreeMap<(i32, Place), (usize, usize)>,
+    pub(crate) tally: Tally,
+}
+
+/// What happened, so that nobody takes silence for success.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Rows that consumers were given.
+    pub given: usize,
+    /// Those of partitions that had been paused with rows in the cache.
+    pub kept: usize,
+    /// Shares of a generation that members were given.
+    pub shares: usize,
+    /// Offsets in commits that were sent.
+    pub commits: usize,
+    /// Seeks.
+    pub seeks: usize,
+    /// Members that were gone at one blow.
+    pub crashes: usize,
+    /// Partitions that members had to give up.
+    pub revoked: usize,
+}
+
+/// A partition as its reader sees it.
+#[derive(Debug, Default)]
+pub(super) struct Part {
+    /// The next offset to be given; `None` where that is the group's affair.
+    next: Option<i64>,
+    pub(super) paused: bool,
+    /// The cache was seen to hold everything before this offset, and nobody has moved the position since.
+    kept: i64,
+    /// So much was held when it was last paused.
+    paused_at: i64,
+}
+
+/// What a caller waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Asked {
+    Nothing,
+    Generation,
+    Committed,
+    Close { since_ms: u64, limit_ms: u64 },
+}
+
+enum State {
+    Resting {
+        until: u64,
+    },
+    Waiting {
+        until: u64,
+        slice: u64,
+    },
+    Decoding {
+        until: u64,
+        job: Box<DecodeJob>,
+    },
+    Working {
+        until: u64,
+        done: Vec<(Place, i64)>,
+    },
+    /// Until this operation has ended.
+    Calling {
+        op: u64,
+    },
+    Closing,
+    Closed,
+}
+
+#[expect(clippy::struct_excessive_bools, reason = "independent facts, each read by itself")]
+pub(crate) struct Consumer {
+    pub(crate) plan: ReaderPlan,
+    /// Its place in the plan.
+    pub(crate) slot: usize,
+    pub(crate) engine: ConsumerEngine,
+    pub(crate) wires: Wires,
+    /// It is gone at one blow.
+    pub(crate) gone: bool,
+    number: usize,
+    cache: SharedCache,
+    rng: Rng,
+    commands: VecDeque<ConsumerCommand>,
+    state: State,
+    /// Something has come while it waited.
+    rung: bool,
+    /// To be closed when it can be.
+    closing: bool,
+    /// No more pauses, seeks and slowness.
+    steady: bool,
+    subscribed: bool,
+    parts: BTreeMap<Place, Part>,
+    /// By connection: when the first request went out, and with it all that had waited for the connection.
+    opened: BTreeMap<u64, u64>,
+    ops: BTreeMap<u64, Asked>,
+    last_op: u64,
+}
+
+pub(super) fn named(place: Place) -> TopicPartition {
+    TopicPartition::new(TOPICS[place.topic], place.partition)
+}
+
+fn place_of(partition: &TopicPartition) -> Result<Place, String> {
+    let topic = TOPICS.iter().position(|known| **known == *partition.topic);
+    let topic = topic.ok_or_else(|| format!("it was given {partition}, of no topic of ours"))?;
+    Ok(Place { topic, partition: partition.partition })
+}
+
+impl Consumer {
+    pub(crate) fn new(number: usize, slot: usize, plan: ReaderPlan, seed: u64) -> Result<Self, String> {
+        let options = plan.options.iter().map(|(name, value)| ((*name).to_owned(), value.clone()));
+        let config = ConsumerConfig::from_pairs(options).map_err(|why| why.to_string())?;
+        let engine = ConsumerEngine::new(config, seed);
+        let mut consumer = Self {
+            plan,
+            slot,
+            wires: Wires::default(),
+            gone: false,
+            number,
+            cache: engine.cache(),
+            engine,
+            rng: Rng::new(seed),
+            commands: VecDeque::new(),
+            state: State::Resting { until: 0 },
+            rung: false,
+            closing: false,
+            steady: false,
+            subscribed: false,
+            parts: BTreeMap::new(),
+            opened: BTreeMap::new(),
+            ops: BTreeMap::new(),
+            last_op: 0,
+        };
+        consumer.begin();
+        Ok(consumer)
+    }
+
+    pub(crate) fn take_commands(&mut self) -> VecDeque<ConsumerCommand> {
+        std::mem::take(&mut self.commands)
+    }
+
+    pub(crate) fn has_commands(&self) -> bool {
+        !self.commands.is_empty()
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        matches!(self.state, State::Closed)
+    }
+
+    /// Whether it reads on for as long as nobody ends it.
+    pub(crate) fn stays(&self) -> bool {
+        !self.gone && !self.closing && !self.is_closed()
+    }
+
+    /// Closes as soon as what it works on is done.
+    pub(crate) fn close(&mut self) {
+        self.closing = true;
+    }
+
+    /// Reads on without whims.
+    pub(crate) fn be_steady(&mut self) {
+        self.steady = true;
+    }
+
+    /// How far a reader of its own has come; the group's affair for a member.
+    pub(crate) fn next_of(&self, place: Place) -> Option<i64> {
+        self.parts.get(&place).and_then(|part| part.next)
+    }
+
+    fn op(&mut self, asked: Asked) -> u64 {
+        self.last_op += 1;
+        self.ops.insert(self.last_op, asked);
+        self.last_op
+    }
+
+    // ---- what the engine tells
+
+    /// True when the caller is to look again.
+    pub(crate) fn on_event(
+        &mut self,
+        now: Now,
+        event: ConsumerEvent,
+        ledger: &mut Ledger,
+    ) -> Result<bool, String> {
+        match event {
+            ConsumerEvent::Ready => {}
+            ConsumerEvent::Done { op, result } => {
+                let asked = self.ops.remove(&op);
+                let asked = asked.ok_or_else(|| format!("operation {op} ended that was not begun"))?;
+                self.done(now, asked, result, ledger)?;
+            }
+            ConsumerEvent::Assigned(partitions) => {
+                for partition in &partitions {
+                    self.parts.entry(place_of(partition)?).or_default();
+                }
+                ledger.tally.shares += 1;
+                // At once, and not through the thread's queue: later the generation may be another one.
+                let op = self.op(Asked::Generation);
+                self.engine.handle_command(now, ConsumerCommand::GroupMetadata { op });
+            }
+            ConsumerEvent::Revoked(partitions) | ConsumerEvent::Lost(partitions) => {
+                ledger.tally.revoked += partitions.len();
+                for partition in &partitions {
+                    let place = place_of(partition)?;
+                    if self.plan.in_group && self.parts.remove(&place).is_none() {
+                        return Err(format!("{place:?} is taken from it, which it never had"));
+                    }
+                }
+            }
+            ConsumerEvent::Trouble { .. } => return Ok(false),
+        }
+        self.rung = true;
+        Ok(true)
+    }
+
+    fn done(
+        &mut self,
+        now: Now,
+        asked: Asked,
+        result: Result<ConsumerOutcome, Error>,
+        ledger: &mut Ledger,
+    ) -> Result<(), String> {
+        match (asked, result) {
+            (Asked::Generation, Ok(ConsumerOutcome::Group(group))) => {
+                for place in self.parts.keys() {
+                    // A static member that comes back within its session takes over what it had (KIP-345).
+                    let own = (self.number, self.slot);
+                    let owner = *ledger.owners.entry((group.generation_id, *place)).or_insert(own);
+                    if owner.0 != self.number && (owner.1 != self.slot || !self.plan.is_static) {
+                        let (generation, other) = (group.generation_id, owner.0);
+                        return Err(format!(
+                            "{place:?} is its own and consumer {other}'s in generation {generation}"
+                        ));
+                    }
+                }
+            }
+            (Asked::Committed, Ok(ConsumerOutcome::Committed(found))) => {
+                for commit in found.into_iter().filter_map(|(_, commit)| commit) {
+                    let place = place_of(&commit.partition)?;
+                    within(ledger, place, commit.offset, "the group has committed")?;
+                }
+            }
+            (Asked::Close { since_ms, limit_ms }, result) => {
+                let took = now.mono_ms - since_ms;
+                if took > limit_ms + SLACK_MS {
+                    return Err(format!("close took {took} ms where {limit_ms} are the limit"));
+                }
+                if let Err(why) = result
+                    && !may_pass(&why)
+                {
+                    return Err(format!("close failed: {why}"));
+                }
+                self.state = State::Closed;
+            }
+            (_, Err(why)) if !may_pass(&why) => return Err(format!("{asked:?} failed: {why}")),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    // ---- what it is given
+
+    /// Takes rows in. Where their partition stands after them.
+    fn take_in(&mut self, rows: &Rows, ledger: &mut Ledger) -> Result<(Place, i64), String> {
+        let place = place_of(&rows.partition)?;
+        let Some(part) = self.parts.get_mut(&place) else {
+            return Err(format!("it was given rows of {place:?}, which is not its own"));
+        };
+        if part.paused {
+            return Err(format!("it was given rows of {place:?}, which is paused"));
+        }
+        let batch = rows.batch();
+        let offsets = batch.column_by_name("offset").and_then(|c| c.as_any().downcast_ref::<Int64Array>());
+        let values = batch.column_by_name("value").and_then(|c| c.as_any().downcast_ref::<BinaryArray>());
+        let (Some(offsets), Some(values)) = (offsets, values) else {
+            return Err("a batch has no offsets or no values".to_owned());
+        };
+        for (offset, value) in offsets.values().iter().zip(values) {
+            match part.next {
+                Some(next) if next != *offset => {
+                    return Err(format!("{place:?}: offset {offset} was given where {next} is next"));
+                }
+                Some(_) => {}
+                None => within(ledger, place, *offset, "it begins in the group's name")?,
+            }
+            part.next = Some(offset + 1);
+            ledger.tally.given += 1;
+            ledger.tally.kept += usize::from(*offset < part.paused_at);
+            let name = value.and_then(name_of);
+            let name = name.ok_or_else(|| format!("{place:?}, offset {offset}: a value that nobody sent"))?;
+            let seen = *ledger.seen.entry((place, *offset)).or_insert(name);
+            if seen != name {
+                return Err(format!("{place:?}, offset {offset}: {name:?} was given, and {seen:?} before"));
+            }
+        }
+        if part.next != Some(rows.next_offset) {
+            let (next, last) = (rows.next_offset, part.next);
+            return Err(format!("{place:?}: {next} is said to be next after rows up to {last:?}"));
+        }
+        Ok((place, rows.next_offset))
+    }
+
+    /// What was worked on is done.
+    fn processed(&mut self, done: &[(Place, i64)], ledger: &mut Ledger) {
+        for (place, next) in done.iter().filter(|_| self.plan.in_group) {
+            let covered = ledger.covered.entry(*place).or_default();
+            *covered = (*next).max(*covered);
+        }
+    }
+
+    /// Notes what the cache holds, which from now on need not be fetched.
+    pub(super) fn note_held(&mut self) {
+        let cache = lock(&self.cache);
+        for (place, part) in &mut self.parts {
+            if let Some(end) = cache.held_to(&named(*place)) {
+                part.kept = part.kept.max(end);
+            }
+        }
+    }
+
+    // ---- what it says
+
+    /// Looks at a request on its way out: nothing that is there is fetched again, nothing that is paused at all, and no
+    /// commit is of records that nobody has processed.
+    pub(crate) fn inspect(
+        &mut self,
+        (now, conn): (Now, u64),
+        data: &Encoded,
+        ledger: &mut Ledger,
+        topic_of: impl Fn(&str, Uuid) -> Option<usize>,
+    ) -> Result<(), String> {
+        let bytes = data.to_bytes().ok_or("a client writes bytes that it does not have")?;
+        let mut reader = Reader::new(bytes.slice(4..));
+        let header = decode_request_header(&mut reader).map_err(|why| why.to_string())?;
+        if header.api_key == ApiKey::ApiVersions {
+            return Ok(());
+        }
+        let opened_ms = *self.opened.entry(conn).or_insert(now.mono_ms);
+        match header.api_key {
+            // Made before the connection stood, it knows nothing of what was done since.
+            ApiKey::Fetch if opened_ms == now.mono_ms => {}
+            ApiKey::Fetch => {
+                let request = FetchRequest::decode(header.api_version, &mut reader);
+                for asked in request.map_err(|why| why.to_string())?.topics {
+                    let Some(topic) = topic_of(&asked.topic, asked.topic_id) else { continue };
+                    for p in asked.partitions {
+                        self.check_fetch(Place { topic, partition: p.partition }, p.fetch_offset)?;
+                    }
+                }
+            }
+            ApiKey::OffsetCommit => {
+                let request = OffsetCommitRequest::decode(header.api_version, &mut reader);
+                for topic in request.map_err(|why| why.to_string())?.topics {
+                    for commit in topic.partitions {
+                        let place =
+                            place_of(&TopicPartition::new(topic.name.as_str(), commit.partition_index))?;
+                        within(ledger, place, commit.committed_offset, "it commits")?;
+                        ledger.tally.commits += 1;
+                    }
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn check_fetch(&self, place: Place, offset: i64) -> Result<(), String> {
+        let Some(part) = self.parts.get(&place) else { return Ok(()) };
+        if part.paused {
+            return Err(format!("{place:?} is paused, and it fetches it from offset {offset} on"));
+        }
+        if offset < part.kept {
+            let kept = part.kept;
+            return Err(format!("{place:?}: it fetches offset {offset} and holds everything before {kept}"));
+        }
+        Ok(())
+    }
+}
+
+/// Nobody skips what the group has not processed.
+fn within(ledger: &Ledger, place: Place, offset: i64, what: &str) -> Result<(), String> {
+    let covered = ledger.covered.get(&place).copied().unwrap_or(0);
+    if offset > covered {
+        return Err(format!("{place:?}: {what} {offset}, and only what is before {covered} was processed"));
+    }
+    Ok(())
+}
+
+/// Whether an error is no more than faults explain.
+fn may_pass(error: &Error) -> bool {
+    let of_group = [
+        ErrorCode::ILLEGAL_GENERATION,
+        ErrorCode::UNKNOWN_MEMBER_ID,
+        ErrorCode::REBALANCE_IN_PROGRESS,
+        // Of a static member that is closing while the next one has come.
+        ErrorCode::FENCED_INSTANCE_ID,
+    ];
+    error.retriable() || matches!(error, Error::Closed) || error.code().is_some_and(|c| of_group.contains(&c))
+}

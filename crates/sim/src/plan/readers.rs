@@ -1,0 +1,171 @@
+//! Who reads what, and with which habits.
+
+use super::{Birth, Down, Place, Plan, START_MS, Trouble};
+use crate::rng::Rng;
+
+/// What a consumer does, in percent of its rounds.
+#[derive(Debug, Clone)]
+pub(crate) struct Habits {
+    pub(crate) rows_max: usize,
+    /// It takes rows of several partitions at once.
+    pub(crate) takes_more: bool,
+    pub(crate) work_ms_max: u64,
+    /// Rounds with so much work that the group may go on without it.
+    pub(crate) slow: u64,
+    pub(crate) slow_ms: u64,
+    pub(crate) gap_ms_max: u64,
+    pub(crate) poll_ms: u64,
+    pub(crate) pause: u64,
+    pub(crate) resume: u64,
+    pub(crate) seek: u64,
+    pub(crate) commit: u64,
+    pub(crate) unsubscribe: u64,
+}
+
+/// How a consumer goes before the end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Departure {
+    pub(crate) at_ms: u64,
+    /// It closes; else it is gone at one blow.
+    pub(crate) closes: bool,
+    /// Its connections end with it, as a system does it for a process that dies; else nobody is told.
+    pub(crate) told: bool,
+    /// Another one with the same plan comes so much later.
+    pub(crate) back_ms: Option<u64>,
+}
+
+/// A consumer: one after the other, where it comes back.
+#[derive(Debug, Clone)]
+pub(crate) struct ReaderPlan {
+    pub(crate) options: Vec<(&'static str, String)>,
+    /// It shares the topics with the others of the group; else it reads all of these by itself.
+    pub(crate) in_group: bool,
+    pub(crate) is_static: bool,
+    pub(crate) places: Vec<Place>,
+    pub(crate) topics: Vec<usize>,
+    pub(crate) start_ms: u64,
+    pub(crate) departure: Option<Departure>,
+    pub(crate) habits: Habits,
+}
+
+impl Plan {
+    /// The same with consumers.
+    ///
+    /// What a consumer has read may be cut off the log when a machine loses power, since our broker hands out what is not
+    /// synced yet; peers that lie may end a member's membership for good. Such seeds stay with the producers.
+    pub(crate) fn with_readers(mut self, rng: &mut Rng) -> Self {
+        self.lies.clear();
+        self.sync_fails = 0;
+        for restart in &mut self.restarts {
+            if restart.down == Down::PowerLoss {
+                restart.down = Down::Kill;
+            }
+        }
+        self.producers.truncate(2);
+        if !self.calm && rng.chance(30) {
+            let count = rng.between(1, 4);
+            for _ in 0..count {
+                let to = rng.index(self.cluster.nodes);
+                self.cluster.troubles.push((rng.between(START_MS, self.heal_ms), Trouble::Coordinate { to }));
+            }
+        }
+        let members = if rng.chance(80) { rng.between(1, 3) } else { 0 };
+        let alone = if members == 0 { rng.between(1, 2) } else { rng.between(0, 1) };
+        let assignor = rng.pick(&["range", "roundrobin", "range,roundrobin"]);
+        for member in 0..members {
+            let reader = ReaderPlan::draw(rng, &self, Some((member, assignor)));
+            self.readers.push(reader);
+        }
+        for _ in 0..alone {
+            let reader = ReaderPlan::draw(rng, &self, None);
+            self.readers.push(reader);
+        }
+        self
+    }
+}
+
+impl ReaderPlan {
+    fn draw(rng: &mut Rng, plan: &Plan, member: Option<(u64, &str)>) -> Self {
+        let auto_commit = rng.chance(60);
+        let session = rng.pick(&[1500_u64, 3000, 6000]);
+        let poll_interval = rng.pick(&[600_u64, 2000, 300_000]);
+        let mut options = vec![
+            ("bootstrap.servers", rng.pick(&["boot:9092", "node1:9092,boot:9092"]).to_owned()),
+            ("auto.offset.reset", "earliest".to_owned()),
+            ("enable.auto.commit", (auto_commit && member.is_some()).to_string()),
+            ("auto.commit.interval.ms", rng.pick(&["200", "1000", "5000"]).to_owned()),
+            ("session.timeout.ms", session.to_string()),
+            ("heartbeat.interval.ms", (session.min(poll_interval) / 3).to_string()),
+            ("max.poll.interval.ms", poll_interval.to_string()),
+            ("request.timeout.ms", rng.pick(&["300", "1000", "3000"]).to_owned()),
+            ("default.api.timeout.ms", rng.pick(&["1000", "5000"]).to_owned()),
+            ("fetch.max.wait.ms", rng.pick(&["100", "500", "500", "500"]).to_owned()),
+            ("fetch.min.bytes", rng.pick(&["1", "1", "1", "400"]).to_owned()),
+            ("fetch.max.bytes", rng.pick(&["300", "5000", "52428800"]).to_owned()),
+            ("max.partition.fetch.bytes", rng.pick(&["200", "3000", "8388608"]).to_owned()),
+            ("retry.backoff.ms", rng.pick(&["1", "20", "100"]).to_owned()),
+            ("retry.backoff.max.ms", rng.pick(&["100", "1000"]).to_owned()),
+            ("reconnect.backoff.ms", rng.pick(&["1", "50"]).to_owned()),
+            ("metadata.max.age.ms", rng.pick(&["1000", "300000"]).to_owned()),
+            ("connections.max.idle.ms", rng.pick(&["2000", "540000", "540000"]).to_owned()),
+            ("socket.connection.setup.timeout.ms", rng.pick(&["100", "1000"]).to_owned()),
+            ("socket.connection.setup.timeout.max.ms", "2000".to_owned()),
+        ];
+        // A static leader that comes back is told to leave the division as it is (KIP-814), and does not see that a topic
+        // was made while it was away.
+        let all_there = plan.topics.iter().all(|birth| *birth == Birth::AtStart);
+        let is_static = member.is_some() && all_there && rng.chance(30);
+        if let Some((number, assignor)) = member {
+            options.push(("group.id", "readers".to_owned()));
+            options.push(("partition.assignment.strategy", assignor.to_owned()));
+            if is_static {
+                options.push(("group.instance.id", format!("reader-{number}")));
+            }
+        }
+        let all: Vec<Place> = plan.places().collect();
+        let some: Vec<Place> = all.iter().copied().filter(|_| rng.chance(60)).collect();
+        let start_ms = START_MS + if rng.chance(50) { 0 } else { rng.between(0, plan.heal_ms - START_MS) };
+        Self {
+            options,
+            in_group: member.is_some(),
+            is_static,
+            places: if some.is_empty() { all } else { some },
+            topics: (0..plan.topics.len()).collect(),
+            start_ms,
+            departure: rng.chance(40).then(|| Departure::draw(rng, start_ms, plan.heal_ms)),
+            habits: Habits::draw(rng, poll_interval),
+        }
+    }
+}
+
+impl Departure {
+    fn draw(rng: &mut Rng, start_ms: u64, heal_ms: u64) -> Self {
+        Self {
+            at_ms: start_ms + rng.between(1, heal_ms),
+            closes: rng.chance(40),
+            told: rng.chance(60),
+            back_ms: rng.chance(70).then(|| rng.skewed(3000)),
+        }
+    }
+}
+
+impl Habits {
+    fn draw(rng: &mut Rng, poll_interval_ms: u64) -> Self {
+        let busy = rng.chance(60);
+        let seeks = rng.chance(30);
+        Self {
+            rows_max: rng.pick(&[1, 3, 20, 1000]),
+            takes_more: rng.chance(50),
+            work_ms_max: rng.pick(&[0, 1, 20, 200]),
+            slow: if rng.chance(30) { rng.between(1, 10) } else { 0 },
+            slow_ms: rng.pick(&[500, poll_interval_ms + 100]).min(3000),
+            gap_ms_max: rng.pick(&[0, 5, 100]),
+            poll_ms: rng.pick(&[50, 300, 1000]),
+            pause: if busy { rng.between(5, 50) } else { 0 },
+            resume: rng.between(10, 60),
+            seek: if seeks { rng.between(1, 15) } else { 0 },
+            commit: if rng.chance(50) { rng.between(1, 60) } else { 0 },
+            unsubscribe: if rng.chance(20) { rng.between(1, 6) } else { 0 },
+        }
+    }
+}
