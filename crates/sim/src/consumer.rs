@@ -242,6 +242,7 @@ impl Consumer {
                     }
                 }
             }
+            ConsumerEvent::Tell { .. } => return Err("a listener is told that nobody has set".to_owned()),
             ConsumerEvent::Trouble { .. } => return Ok(false),
         }
         self.rung = true;

@@ -13,7 +13,7 @@ impl FetchCache {
         let end = |entry: &Entry| match entry {
             Entry::Chunk(chunk) => Some(chunk.next_offset),
             Entry::Raw(raw) => Some(raw.header.last_offset().saturating_add(1)),
-            Entry::Advance(next) => Some(*next),
+            Entry::Advance { next, .. } => Some(*next),
             Entry::Failed { .. } => None,
         };
         let last = slot.entries.iter().rev().find_map(end);
