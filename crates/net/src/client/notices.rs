@@ -155,6 +155,16 @@ impl Notices {
 impl State {
     /// These are lost: what was still to be told of them is moot. Who waited for it does not wait any more.
     fn forget(&mut self, lost: &[TopicPartition]) {
+        for partition in lost {
+            let first = self.queue.iter().find_map(|notice| match notice {
+                Notice::Rebalance { news, partitions, .. } if partitions.contains(partition) => Some(*news),
+                _ => None,
+            });
+            // It was given to somebody who has not heard of it.
+            if first == Some(Rebalance::Assigned) {
+                self.gone.insert(partition.clone());
+            }
+        }
         for notice in &mut self.queue {
             if let Notice::Rebalance { partitions, .. } = notice {
                 partitions.retain(|partition| !lost.contains(partition));
