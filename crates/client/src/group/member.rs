@@ -95,6 +95,8 @@ enum State {
     Divide {
         protocol: Assignor,
         members: Vec<Subscriber>,
+        /// The division stands as it is: the leader came back as a static member (KIP-814).
+        stands: bool,
         until: u64,
     },
     Syncing,
@@ -359,7 +361,8 @@ impl Member {
     fn division(&mut self, now: Now, response: JoinGroupResponse) -> Result<State> {
         self.generation = response.generation_id;
         self.protocol = response.protocol_name.unwrap_or_default();
-        let leads = response.leader == response.member_id && !response.skip_assignment;
+        // One that came back does not divide, but watches the topics of all members from then on.
+        let leads = response.leader == response.member_id;
         let chosen = self.settings.assignors.iter().copied().find(|a| name_of(*a) == self.protocol);
         let Some(protocol) = chosen else {
             let why = format!("chose the assignor '{}', which was not offered", self.protocol);
@@ -373,12 +376,13 @@ impl Member {
                 members.push(Subscriber { instance_id, ..subscriber });
             }
         }
-        Ok(State::Divide { protocol, members, until: now.mono_ms + DIVIDE_WAIT_MS })
+        let stands = response.skip_assignment;
+        Ok(State::Divide { protocol, members, stands, until: now.mono_ms + DIVIDE_WAIT_MS })
     }
 
     /// Divides and syncs once the partition counts are known. A member that does not lead only syncs.
     fn try_divide<T, W: Fn(MemberTag) -> T>(&mut self, way: &mut Way<'_, T, W>) -> Result<()> {
-        let State::Divide { protocol, members, until } = &self.state else { return Ok(()) };
+        let State::Divide { protocol, members, stands, until } = &self.state else { return Ok(()) };
         let topics: BTreeSet<&String> = members.iter().flat_map(|member| &member.topics).collect();
         way.core.want_topics(way.now, topics.iter().map(|topic| topic.as_str()));
         let cluster = way.core.cluster();
@@ -388,7 +392,8 @@ impl Member {
         }
         let counts = counts_of(way.core, topics);
         let mut assignments = Vec::new();
-        for (member_id, share) in divide(*protocol, members, &counts) {
+        let shares = if *stands { BTreeMap::new() } else { divide(*protocol, members, &counts) };
+        for (member_id, share) in shares {
             assignments
                 .push(SyncGroupRequestAssignment { member_id, assignment: encode_assignment(&share)? });
         }

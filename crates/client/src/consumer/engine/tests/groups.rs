@@ -88,7 +88,13 @@ impl Group {
                     self.members.insert(id.clone(), GroupMember::default());
                     return refuse(MEMBER_ID_REQUIRED, id);
                 }
-                Some(instance) => self.members.retain(|_, m| m.instance.as_ref() != Some(instance)),
+                Some(instance) => {
+                    let same = |m: &GroupMember| m.instance.as_ref() == Some(instance);
+                    let old = self.members.iter().find(|(_, m)| same(m)).map(|(id, _)| id.clone());
+                    if let Some(old) = old {
+                        return self.replace(&old, id, incoming);
+                    }
+                }
             }
         } else if !self.members.contains_key(&id) {
             return refuse(UNKNOWN_MEMBER_ID, String::new());
@@ -101,6 +107,27 @@ impl Group {
         self.rebalancing = true;
         self.try_complete();
         Answer::Silence
+    }
+
+    /// A static member that comes back leads on, and finds the division as it was.
+    fn replace(&mut self, old: &str, id: String, incoming: &Incoming) -> Answer {
+        let member = self.members.remove(old).unwrap();
+        let itself = JoinGroupResponseMember {
+            member_id: id.clone(),
+            group_instance_id: member.instance.clone(),
+            metadata: member.metadata.clone(),
+        };
+        self.members.insert(id.clone(), member);
+        incoming.reply::<JoinGroupRequest>(&JoinGroupResponse {
+            generation_id: self.generation,
+            protocol_type: Some("consumer".into()),
+            protocol_name: Some(self.protocol.clone()),
+            leader: id.clone(),
+            member_id: id,
+            members: vec![itself],
+            skip_assignment: true,
+            ..JoinGroupResponse::default()
+        })
     }
 
     /// All members have joined: tell them.
@@ -444,6 +471,27 @@ fn a_static_member_does_not_leave_when_it_closes() {
     crowd.poll_for(500);
     crowd.0[0].ok(|op| ConsumerCommand::Close { op, timeout_ms: 1_000 });
     assert!(crowd.0[0].kafka.member.borrow().left.is_empty());
+}
+
+#[test]
+fn a_static_leader_that_comes_back_finds_new_partitions() {
+    let options = [("group.instance.id", "i"), ("metadata.max.age.ms", "5000")];
+    let mut crowd = Crowd::new(2, 1, &options);
+    crowd.subscribe(0);
+    crowd.poll_for(500);
+    crowd.0[0].ok(|op| ConsumerCommand::Close { op, timeout_ms: 1_000 });
+    crowd.0[0].kafka.take_parked();
+    crowd.subscribe(1);
+    crowd.poll_for(500);
+    assert_eq!(crowd.assignment(1).len(), 1);
+    let kafka = &mut crowd.0[1].kafka;
+    assert_eq!(kafka.member.borrow().generation, 1, "nothing was divided");
+    kafka.layout.topics[0].1.push(1);
+    kafka.logs.insert(("t".into(), 1), super::kafka::Log::default());
+    kafka.fill("t", 1, 1, 5, Codec::None);
+    let got = crowd.poll_for(12_000).remove(1);
+    assert_eq!(got, named("t", 1, 0..5));
+    assert_eq!(crowd.assignment(1).len(), 2);
 }
 
 #[test]
