@@ -29,6 +29,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         shutil.rmtree(LOGS_OF_FAILURES, ignore_errors=True)
 
 
+@pytest.hookimpl(tryfirst=True)  # the processes take the marks up in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """With several processes a file's tests stay together, and all of Spark's, so that they share one session."""
     for item in items:
