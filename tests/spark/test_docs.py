@@ -26,7 +26,9 @@ def test_the_snippets(spark, embedded_broker, tmp_path):
     servers = embedded_broker.bootstrap_servers
     for name in ("orders", "shouted"):
         Cluster("embedded", servers).create_topic(name)
-    for snippet in (snippets("README.md")[1], *snippets("docs/spark.md")):
+    of_spark = [snippet for snippet in snippets("README.md") if "spark." in snippet]
+    assert of_spark
+    for snippet in (*of_spark, *snippets("docs/spark.md")):
         code = re.sub(r"(localhost|127\.0\.0\.1):9092", servers, snippet).replace("/data/checkpoints", str(tmp_path))
         found: dict[str, Any] = {}
         exec(code, found)  # noqa: S102 -- it is ours
