@@ -11,10 +11,10 @@ import headrace as hr
 from headrace.errors import LogTruncationError
 from tests.kafka.nodes import ApacheNodes
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(400)]  # three JVMs start
 
 UNCLEAN = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
-PATIENCE_SECONDS = 60
+PATIENCE_SECONDS = 120
 ESTABLISHED = "01"
 
 
@@ -59,7 +59,7 @@ def connected_to(port):
 def test_rows_that_an_unclean_leader_lacks_are_read_again_from_where_the_logs_part(nodes, topic, caplog):
     nodes.create_topic(topic, [[2, 3]], UNCLEAN)
     write(nodes, topic, [f"both-{offset}" for offset in range(100)])
-    options = {"group_id": topic, "enable_auto_commit": False}
+    options = {"group_id": topic, "enable_auto_commit": False, "default_api_timeout_ms": PATIENCE_SECONDS * 1000}
     consumer = hr.Consumer(nodes.bootstrap_servers, auto_offset_reset="earliest", **options)
     strict = hr.Consumer(nodes.bootstrap_servers, auto_offset_reset="none")
     with consumer, strict:

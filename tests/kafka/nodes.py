@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-TIMEOUT_SECONDS = 60
+TIMEOUT_SECONDS = 120
 
 # The sessions of dead brokers end soon, and readers are sent to the replica in their rack.
 SETTINGS = """
