@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 TIMEOUT_SECONDS = 120
 
-# The sessions of dead brokers end soon, and readers are sent to the replica in their rack.
+# The sessions of dead brokers end soon, and readers are sent to the replica in their rack. Node 1 is never killed: with
+# replicas everywhere, coordinators survive the others.
 SETTINGS = """
 node.id={number}
 broker.rack=rack{number}
@@ -30,6 +31,7 @@ replica.selector.class=org.apache.kafka.common.replica.RackAwareReplicaSelector
 replica.lag.time.max.ms=2000
 broker.session.timeout.ms=3000
 broker.heartbeat.interval.ms=500
+offsets.topic.replication.factor={count}
 """
 
 BROKER_ALONE = """
@@ -42,9 +44,10 @@ listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
 class Node(ApacheKafka):
     """One of the processes."""
 
-    def __init__(self, number: int, cluster: str, first: Node | None) -> None:
+    def __init__(self, number: int, count: int, cluster: str, first: Node | None) -> None:
         super().__init__(heap="256m")
         self.number = number
+        self.count = count
         self.cluster = cluster
         self.first = first
         self.controller = 0
@@ -55,7 +58,7 @@ class Node(ApacheKafka):
         else:
             [self.port], self.controller = free_ports(1), self.first.controller
         settings = PROPERTIES.format(port=self.port, controller=self.controller, data=self.data)
-        settings += SETTINGS.format(number=self.number)
+        settings += SETTINGS.format(number=self.number, count=self.count)
         if self.first is not None:
             settings += BROKER_ALONE.format(port=self.port)
         properties = self.directory / "server.properties"
@@ -70,8 +73,8 @@ class ApacheNodes:
 
     def __init__(self, count: int) -> None:
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode().replace("-", "A")
-        first = Node(1, cluster, None)
-        self.nodes = [first, *(Node(number, cluster, first) for number in range(2, count + 1))]
+        first = Node(1, count, cluster, None)
+        self.nodes = [first, *(Node(number, count, cluster, first) for number in range(2, count + 1))]
         self.started = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
@@ -89,6 +92,12 @@ class ApacheNodes:
     def node(self, number: int) -> Node:
         """A node by its id."""
         return self.nodes[number - 1]
+
+    def revive(self) -> None:
+        """Restarts whatever was killed."""
+        for node in self.nodes:
+            if node.process is None:
+                node.restart()
 
     @property
     def bootstrap_servers(self) -> str:
