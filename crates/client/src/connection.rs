@@ -18,7 +18,7 @@ use headrace_wire::time::Now;
 
 use self::login::{Login, Waiting};
 use crate::core::{CallId, Expect, StreamSink};
-use crate::engine::{ConnId, Consumed};
+use crate::engine::{Arrived, ConnId, Consumed};
 use crate::error::{Error, Result};
 use crate::sasl::Exchange;
 
@@ -247,12 +247,13 @@ impl<T> Connection<T> {
         &mut self,
         now: Now,
         client_id: &str,
-        mut bytes: &[u8],
+        arrived: Arrived<'_>,
         sink: &mut dyn StreamSink<U>,
         user_tag: impl Fn(&mut T) -> Option<&mut U>,
         out: &mut Vec<Received<T>>,
     ) -> Result<Consumed> {
         self.last_used = now.mono_ms;
+        let mut bytes = arrived.bytes();
         let offered = bytes.len();
         loop {
             let left_before = bytes.len();
@@ -275,19 +276,20 @@ impl<T> Connection<T> {
                     self.take_stream_head(&mut bytes, left)?
                 }
                 Receiving::Stream { left } => {
-                    let piece = &bytes[..bytes.len().min(*left)];
-                    let (mut consumed, mut want) = (piece.len(), 1);
+                    let piece = arrived.after(offered - bytes.len()).first(*left);
+                    let piece_bytes = piece.bytes().len();
+                    let (mut consumed, mut want) = (piece_bytes, 1);
                     if let Some(call) = self.in_flight.front_mut() {
                         let version = call.version;
                         if let Some(tag) = user_tag(&mut call.tag) {
                             let step = sink.stream(now, tag, self.node, version, *left, piece);
                             step.result.map_err(|why| Error::Protocol { peer: self.peer.clone(), why })?;
-                            (consumed, want) = (step.consumed.min(piece.len()), step.want);
+                            (consumed, want) = (step.consumed.min(piece_bytes), step.want);
                         }
                     }
                     *left -= consumed;
                     let (left, want) = (*left, want.min(*left));
-                    if consumed == 0 && want <= piece.len() {
+                    if consumed == 0 && want <= piece_bytes {
                         return Err(self.protocol("sent a response that ends in the middle of a field"));
                     }
                     bytes.advance(consumed);

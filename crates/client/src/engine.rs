@@ -1,11 +1,82 @@
 //! What a driver runs: commands and bytes in; actions, events and the next wake-up out.
 
+use std::sync::Arc;
+
+use bytes::Bytes;
 use headrace_wire::primitive::Encoded;
 use headrace_wire::time::Now;
 
 /// A connection that an engine has asked for. Never used twice by one engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnId(pub u32);
+
+/// Bytes that have arrived. When they fill memory that can be given away, parts of it are kept without a copy.
+#[derive(Debug, Clone, Copy)]
+pub struct Arrived<'a> {
+    bytes: &'a [u8],
+    memory: Option<&'a Arc<Vec<u8>>>,
+}
+
+impl<'a> Arrived<'a> {
+    /// What stands in `memory` from `start` on. Whoever keeps a part keeps all of it alive.
+    #[must_use]
+    pub fn shared(memory: &'a Arc<Vec<u8>>, start: usize) -> Arrived<'a> {
+        Arrived { bytes: memory.get(start..).unwrap_or_default(), memory: Some(memory) }
+    }
+
+    /// The bytes.
+    #[must_use]
+    pub fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// The first `len` of them, or all.
+    #[must_use]
+    pub fn first(self, len: usize) -> Arrived<'a> {
+        Arrived { bytes: self.bytes.get(..len).unwrap_or(self.bytes), ..self }
+    }
+
+    /// All but the first `len` of them.
+    #[must_use]
+    pub fn after(self, len: usize) -> Arrived<'a> {
+        Arrived { bytes: self.bytes.get(len..).unwrap_or_default(), ..self }
+    }
+
+    /// Whether so many bytes are worth keeping the memory that they stand in, if that can be kept at all.
+    #[must_use]
+    pub fn is_worth_keeping(&self, len: usize) -> bool {
+        self.memory.is_some_and(|memory| len.saturating_mul(KEPT_PART) >= memory.capacity())
+    }
+
+    /// `part`, which stands in these bytes, for as long as anyone wants it; a copy where the memory cannot be kept.
+    #[must_use]
+    pub fn keep(&self, part: &[u8]) -> Bytes {
+        let at = |memory: &Vec<u8>| (part.as_ptr() as usize).checked_sub(memory.as_ptr() as usize);
+        match self.memory.and_then(|memory| Some((memory, at(memory)?))) {
+            Some((memory, at)) if at.saturating_add(part.len()) <= memory.len() => {
+                Bytes::from_owner(Memory(memory.clone())).slice(at..at + part.len())
+            }
+            _ => Bytes::copy_from_slice(part),
+        }
+    }
+}
+
+impl<'a> From<&'a [u8]> for Arrived<'a> {
+    fn from(bytes: &'a [u8]) -> Arrived<'a> {
+        Arrived { bytes, memory: None }
+    }
+}
+
+/// The least part of its memory that may be kept, as a divisor: no more than so many times the bytes kept are held.
+const KEPT_PART: usize = 8;
+
+struct Memory(Arc<Vec<u8>>);
+
+impl AsRef<[u8]> for Memory {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
 
 /// What an engine has taken of the bytes it was offered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -73,7 +144,7 @@ pub trait Engine {
     /// The token source has been renewed as far as that was needed and possible; what went wrong stands in it.
     fn handle_token(&mut self, now: Now, conn: ConnId);
     /// Bytes that have arrived and were not taken before. Says how many were taken, and how many it takes to go on.
-    fn handle_bytes(&mut self, now: Now, conn: ConnId, bytes: &[u8]) -> Consumed;
+    fn handle_bytes(&mut self, now: Now, conn: ConnId, bytes: Arrived<'_>) -> Consumed;
     /// The time of [`poll_timeout`](Self::poll_timeout) has come.
     fn handle_timeout(&mut self, now: Now);
     /// The next thing to do.

@@ -1,8 +1,9 @@
 //! What the simulation sees of any client.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use headrace_client::engine::{Action, ConnId, Consumed, Engine};
+use headrace_client::engine::{Action, Arrived, ConnId, Consumed, Engine};
 use headrace_wire::time::Now;
 
 /// A client of a [`crate::world::World`], by its number among its kind.
@@ -43,7 +44,7 @@ impl<E: Engine> Runs for E {
     }
 
     fn bytes(&mut self, now: Now, conn: ConnId, bytes: &[u8]) -> Consumed {
-        self.handle_bytes(now, conn, bytes)
+        self.handle_bytes(now, conn, Arrived::shared(&Arc::new(bytes.to_vec()), 0))
     }
 
     fn timeout(&mut self, now: Now) {

@@ -10,7 +10,7 @@ use super::job::{Answer, Calls, Each, Job, Route, Tag};
 use super::types::{AdminCommand, AdminEvent, AdminRequest};
 use super::{configs, groups, offsets, topics};
 use crate::core::{Backoff, Core, Lane, NoStream, Reply, Target};
-use crate::engine::{Action, ConnId, Consumed, Engine};
+use crate::engine::{Action, Arrived, ConnId, Consumed, Engine};
 use crate::error::{Error, Result};
 use crate::group::Coordinator;
 use crate::options::AdminConfig;
@@ -464,7 +464,7 @@ impl Engine for AdminEngine {
         self.work(now);
     }
 
-    fn handle_bytes(&mut self, now: Now, conn: ConnId, bytes: &[u8]) -> Consumed {
+    fn handle_bytes(&mut self, now: Now, conn: ConnId, bytes: Arrived<'_>) -> Consumed {
         let consumed = self.core.handle_bytes(now, conn, bytes, &mut NoStream);
         self.work(now);
         consumed

@@ -1,8 +1,8 @@
 //! What was fetched and not yet handed out, and where each partition stands.
 //!
 //! The one place that the engine's thread and the callers' threads share, under one lock. The
-//! engine fills it; a caller takes slices of decoded chunks, and decodes what was kept compressed
-//! outside the lock. Positions, pauses and seeks live here as well: they take effect at once, for
+//! engine fills it; a caller takes slices of decoded chunks, and decodes what was kept as it came
+//! outside the lock: compressed batches, and others while it has nothing else to do. Positions, pauses and seeks live here as well: they take effect at once, for
 //! both sides, without a hand-over.
 //!
 //! Invariants:
@@ -12,7 +12,7 @@
 //! - A pause changes no generation and drops nothing: what was fetched is handed out after resume.
 //! - `ready` holds each partition at most once; a paused one leaves it when its turn comes, so a
 //!   take costs the same however many partitions are paused.
-//! - One caller at a time decodes a partition's compressed batches, so their order is kept.
+//! - One caller at a time decodes a partition's batches, so their order is kept.
 
 mod demand;
 mod fill;
@@ -106,7 +106,7 @@ impl Rows {
 pub enum Taken {
     /// Rows to hand on.
     Rows(Rows),
-    /// Compressed batches come next: run the job without the lock, give its result to
+    /// Batches that nobody has decoded come next: run the job without the lock, give its result to
     /// [`FetchCache::put_back`], take again.
     Decode(DecodeJob),
     /// The partition's next record cannot be had. The position does not move past it.
@@ -147,6 +147,8 @@ pub struct FetchCache {
     changes: u64,
     fills: u64,
     held_back: bool,
+    /// The last take found nothing that was decoded: a caller waits, or decodes what was kept for it.
+    hungry: bool,
     /// Of some partitions nothing is handed out, and the engine waits for the next poll.
     withholds: bool,
     /// Some partition was left out of a Fetch for lack of room.
@@ -177,6 +179,7 @@ impl FetchCache {
             changes: 0,
             fills: 0,
             held_back: false,
+            hungry: false,
             withholds: false,
             starved: false,
             touched: Vec::new(),

@@ -4,6 +4,7 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::Int64Type;
 use bytes::Bytes;
 use headrace_columns::decode::{BatchSchema, ChunkBuilder, DecodeError};
+use headrace_wire::compression::Codec;
 use headrace_wire::records::BatchHeader;
 
 use super::cache::{Chunk, Ticket};
@@ -14,7 +15,10 @@ use crate::error::Error;
 /// small enough to stay in the CPU's second-level cache while it is filled.
 pub const CHUNK_BYTES: usize = 1 << 20;
 
-/// A compressed batch as it came, checked only in its header.
+/// What compressed batches are taken to grow to.
+const COMPRESSED_TO: usize = 4;
+
+/// A batch as it came, checked only in its header: a compressed one, or one that a caller has time for.
 #[derive(Clone, Debug)]
 pub struct RawBatch {
     /// Its header.
@@ -28,6 +32,12 @@ impl RawBatch {
     #[must_use]
     pub fn len(&self) -> usize {
         self.bytes.len()
+    }
+
+    /// About the memory of its rows.
+    pub(crate) fn decoded_len(&self) -> usize {
+        let plain = self.header.codec().is_ok_and(|codec| codec == Codec::None);
+        if plain { self.len() } else { self.len().saturating_mul(COMPRESSED_TO) }
     }
 
     /// The offset after its last record.
@@ -75,6 +85,11 @@ impl OpenChunk {
     /// The position after what was decoded.
     pub(crate) fn next_offset(&self) -> i64 {
         self.next_offset
+    }
+
+    /// True when nothing was decoded since the last chunk.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.builder.is_empty()
     }
 
     /// True when a bounded read has all it wants.
@@ -146,7 +161,7 @@ impl OpenChunk {
     }
 }
 
-/// Compressed batches of one partition, to be decoded by whoever took them.
+/// Batches of one partition, to be decoded by whoever took them.
 #[derive(Debug)]
 pub struct DecodeJob {
     pub(super) ticket: Ticket,

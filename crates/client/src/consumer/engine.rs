@@ -31,7 +31,7 @@ use super::sink::{FetchCall, SKIPPED};
 use super::truncation::Asked;
 use super::types::{ConsumerCommand, ConsumerEvent, ConsumerOutcome};
 use crate::core::{Core, Reply};
-use crate::engine::{Action, ConnId, Consumed, Engine};
+use crate::engine::{Action, Arrived, ConnId, Consumed, Engine};
 use crate::error::{Error, Result};
 use crate::group::MemberTag;
 use crate::options::ConsumerConfig;
@@ -339,7 +339,7 @@ impl Engine for ConsumerEngine {
         self.drive(now);
     }
 
-    fn handle_bytes(&mut self, now: Now, conn: ConnId, bytes: &[u8]) -> Consumed {
+    fn handle_bytes(&mut self, now: Now, conn: ConnId, bytes: Arrived<'_>) -> Consumed {
         let consumed = self.core.handle_bytes(now, conn, bytes, &mut self.fetcher);
         self.drive(now);
         consumed

@@ -17,6 +17,7 @@ use super::fetch_stream::{
 use super::fetcher::{Fetcher, Source};
 use super::types::TopicPartition;
 use crate::core::{StreamSink, StreamStep};
+use crate::engine::Arrived;
 use crate::error::Error;
 
 /// What a caller is told of a batch that was left out.
@@ -59,7 +60,14 @@ struct Current {
     aborted: Option<AbortedFilter>,
     /// The position that the cache has been brought to.
     pushed: i64,
+    /// Bytes of records that the answer has of it.
+    records_bytes: usize,
+    /// Bytes that have been kept as they came since that was last decided, `None` while batches are decoded here.
+    kept: Option<usize>,
+    /// Decoded, not in the cache yet.
     chunks: Vec<Chunk>,
+    /// Kept as they came, not in the cache yet. Never beside chunks.
+    raws: Vec<RawBatch>,
 }
 
 impl FetchCall {
@@ -76,12 +84,28 @@ impl StreamSink<Tag> for Fetcher {
         _node: i32,
         version: i16,
         frame_left: usize,
-        bytes: &[u8],
+        bytes: Arrived<'_>,
     ) -> StreamStep {
-        let mut consumed = 0;
         let Tag::Fetch(call) = tag else {
-            return StreamStep { consumed: bytes.len(), want: 1, result: Ok(()) };
+            return StreamStep { consumed: bytes.bytes().len(), want: 1, result: Ok(()) };
         };
+        let step = self.take_up(call, version, frame_left, bytes);
+        if let Some(current) = &mut call.current {
+            self.flush(current);
+        }
+        step
+    }
+}
+
+impl Fetcher {
+    fn take_up(
+        &mut self,
+        call: &mut FetchCall,
+        version: i16,
+        frame_left: usize,
+        arrived: Arrived<'_>,
+    ) -> StreamStep {
+        let (bytes, mut consumed) = (arrived.bytes(), 0);
         loop {
             let stream = call.stream.get_or_insert_with(|| FetchStream::new(version, frame_left));
             let rest = bytes.get(consumed..).unwrap_or_default();
@@ -89,7 +113,7 @@ impl StreamSink<Tag> for Fetcher {
                 Ok(progress) => {
                     consumed += progress.consumed;
                     match progress.step {
-                        Step::Event(event) => self.event(call, event),
+                        Step::Event(event) => self.event(call, event, arrived),
                         Step::Need(want) => return StreamStep { consumed, want, result: Ok(()) },
                         Step::Done if consumed < frame_left && consumed < bytes.len() => {
                             let result = Err("the Fetch response goes on after its end".to_owned());
@@ -102,10 +126,8 @@ impl StreamSink<Tag> for Fetcher {
             }
         }
     }
-}
 
-impl Fetcher {
-    fn event(&mut self, call: &mut FetchCall, event: FetchEvent<'_>) {
+    fn event(&mut self, call: &mut FetchCall, event: FetchEvent<'_>, arrived: Arrived<'_>) {
         match event {
             FetchEvent::Head(head) => {
                 let code = ErrorCode::new(head.error);
@@ -133,7 +155,7 @@ impl Fetcher {
             }
             FetchEvent::Batch { header, bytes } => {
                 if let Some(mut current) = call.current.take()
-                    && self.batch(&mut current, &header, bytes)
+                    && self.batch(&mut current, &header, arrived, bytes)
                 {
                     call.current = Some(current);
                 }
@@ -203,11 +225,18 @@ impl Fetcher {
             }
         }
         let aborted = self.settings.is_read_committed().then(|| AbortedFilter::new(head.aborted));
-        Some(Current { ticket, open, aborted, pushed: asked, chunks: Vec::new() })
+        let (records_bytes, chunks, raws) = (head.records_bytes, Vec::new(), Vec::new());
+        Some(Current { ticket, open, aborted, pushed: asked, records_bytes, kept: None, chunks, raws })
     }
 
     /// A whole batch. False when the partition's further data is not wanted.
-    fn batch(&mut self, current: &mut Current, header: &BatchHeader, bytes: &[u8]) -> bool {
+    fn batch(
+        &mut self,
+        current: &mut Current,
+        header: &BatchHeader,
+        arrived: Arrived<'_>,
+        bytes: &[u8],
+    ) -> bool {
         let open = &mut current.open;
         if open.is_finished() || header.last_offset() < open.next_offset() {
             return true;
@@ -216,9 +245,12 @@ impl Fetcher {
             open.skip(header);
             return true;
         }
-        let plain = header.is_control() || header.codec().is_ok_and(|codec| codec == Codec::None);
-        if plain || header.codec().is_err() {
-            let pushed = open.push(header, bytes, &mut current.chunks);
+        let compressed = !header.is_control() && header.codec().is_ok_and(|codec| codec != Codec::None);
+        if !compressed && !self.leaves_to_caller(current, header, arrived) {
+            if !self.flush(current) {
+                return false;
+            }
+            let pushed = current.open.push(header, bytes, &mut current.chunks);
             let wanted = self.flush(current);
             return match pushed {
                 Ok(()) => wanted,
@@ -234,14 +266,40 @@ impl Fetcher {
                 }
             };
         }
-        // Compressed: kept as it is, behind the rows before it, for the caller's thread.
-        if !self.close(current) {
+        // Kept as it is, behind the rows before it, for the caller's thread.
+        if current.raws.is_empty() && !self.close(current) {
             return false;
         }
         current.open.skip(header);
-        current.pushed = current.open.next_offset();
-        let raw = RawBatch { header: header.clone(), bytes: bytes::Bytes::copy_from_slice(bytes) };
-        lock(&self.cache).push_raw(current.ticket, raw)
+        let shares = !compressed || arrived.is_worth_keeping(current.records_bytes);
+        let bytes = if shares { arrived.keep(bytes) } else { bytes::Bytes::copy_from_slice(bytes) };
+        current.raws.push(RawBatch { header: header.clone(), bytes });
+        true
+    }
+
+    /// Whether a plain batch is kept for a caller that waits for rows, which then has something to do besides: two
+    /// threads decode more than one. Not for ever: what nobody takes is decoded here. And in long runs, since chunks end
+    /// where this changes.
+    fn leaves_to_caller(
+        &mut self,
+        current: &mut Current,
+        header: &BatchHeader,
+        arrived: Arrived<'_>,
+    ) -> bool {
+        let run_ends = match current.kept {
+            Some(kept) => kept >= CHUNK_BYTES,
+            None => current.open.is_empty(),
+        };
+        if run_ends {
+            let keeps = !header.is_control()
+                && arrived.is_worth_keeping(current.records_bytes)
+                && lock(&self.cache).wants_raw(current.ticket);
+            current.kept = keeps.then_some(0);
+        }
+        if let Some(kept) = &mut current.kept {
+            *kept += header.size();
+        }
+        current.kept.is_some()
     }
 
     /// What comes next is no batch.
@@ -303,7 +361,7 @@ impl Fetcher {
     }
 
     fn flush(&mut self, current: &mut Current) -> bool {
-        if current.chunks.is_empty() {
+        if current.chunks.is_empty() && current.raws.is_empty() {
             return true;
         }
         let mut cache = lock(&self.cache);
@@ -311,6 +369,10 @@ impl Fetcher {
         for chunk in current.chunks.drain(..) {
             current.pushed = chunk.next_offset;
             wanted &= cache.push_chunk(current.ticket, chunk);
+        }
+        for raw in current.raws.drain(..) {
+            current.pushed = current.pushed.max(raw.next_offset());
+            wanted &= cache.push_raw(current.ticket, raw);
         }
         wanted
     }

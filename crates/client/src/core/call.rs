@@ -6,6 +6,7 @@ use headrace_wire::messages::{ApiKey, Message, Request, VersionRange};
 use headrace_wire::primitive::{Encoded, Reader};
 use headrace_wire::time::Now;
 
+use crate::engine::Arrived;
 use crate::error::{Error, Result};
 
 /// Which of a broker's connections a call takes. A broker answers one connection's requests in order, so whatever may
@@ -147,7 +148,7 @@ pub trait StreamSink<T> {
         node: i32,
         version: i16,
         frame_left: usize,
-        bytes: &[u8],
+        bytes: Arrived<'_>,
     ) -> StreamStep;
 }
 
@@ -156,8 +157,8 @@ pub trait StreamSink<T> {
 pub struct NoStream;
 
 impl<T> StreamSink<T> for NoStream {
-    fn stream(&mut self, _: Now, _: &mut T, _: i32, _: i16, _: usize, bytes: &[u8]) -> StreamStep {
-        StreamStep { consumed: bytes.len(), want: 1, result: Ok(()) }
+    fn stream(&mut self, _: Now, _: &mut T, _: i32, _: i16, _: usize, bytes: Arrived<'_>) -> StreamStep {
+        StreamStep { consumed: bytes.bytes().len(), want: 1, result: Ok(()) }
     }
 }
 

@@ -32,7 +32,7 @@ use self::link::{Link, LinkKey, Peer};
 use self::refresh::Refresh;
 use crate::cluster::Cluster;
 use crate::connection::{Features, InFlight, Received};
-use crate::engine::{Action, ConnId, Consumed};
+use crate::engine::{Action, Arrived, ConnId, Consumed};
 use crate::error::{Error, Result};
 use crate::options::{CommonConfig, Endpoint, RecoveryStrategy};
 use crate::sasl::Credentials;
@@ -315,11 +315,11 @@ impl<T> Core<T> {
         &mut self,
         now: Now,
         conn: ConnId,
-        bytes: &[u8],
+        bytes: Arrived<'_>,
         sink: &mut dyn StreamSink<T>,
     ) -> Consumed {
         // Bytes of a connection that was closed meanwhile are dropped.
-        let gone = Consumed { bytes: bytes.len(), want: 1 };
+        let gone = Consumed { bytes: bytes.bytes().len(), want: 1 };
         let Some(&key) = self.connections.get(&conn) else { return gone };
         let Some(link) = self.links.get_mut(&key) else { return gone };
         let Some(connection) = link.connection.as_mut() else { return gone };

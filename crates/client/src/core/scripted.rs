@@ -1,6 +1,7 @@
 //! A scripted cluster for tests: an engine on a fake clock, with peers that answer as a test says.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use headrace_wire::frame::{decode_request_header, encode_response, peek_request};
@@ -15,7 +16,7 @@ use headrace_wire::primitive::{Reader, Segment};
 use headrace_wire::time::Now;
 use headrace_wire::uuid::Uuid;
 
-use crate::engine::{Action, ConnId, Engine};
+use crate::engine::{Action, Arrived, ConnId, Engine};
 use crate::sasl::TokenSource;
 
 /// A request that a peer has received.
@@ -262,8 +263,8 @@ impl<E: Engine> World<E> {
             if offered < peer.want {
                 continue;
             }
-            let bytes = peer.responses[..offered].to_vec();
-            let consumed = self.engine.handle_bytes(self.now, conn, &bytes);
+            let bytes = Arc::new(peer.responses[..offered].to_vec());
+            let consumed = self.engine.handle_bytes(self.now, conn, Arrived::shared(&bytes, 0));
             assert!(consumed.bytes <= bytes.len() && consumed.want > 0);
             assert!(
                 consumed.bytes > 0 || consumed.want > bytes.len(),

@@ -34,7 +34,16 @@ pub(super) struct Taken {
 }
 
 impl StreamSink<u32> for Taken {
-    fn stream(&mut self, _: Now, tag: &mut u32, _: i32, _: i16, left: usize, bytes: &[u8]) -> StreamStep {
+    fn stream(
+        &mut self,
+        _: Now,
+        tag: &mut u32,
+        _: i32,
+        _: i16,
+        left: usize,
+        bytes: Arrived<'_>,
+    ) -> StreamStep {
+        let bytes = bytes.bytes();
         assert!(bytes.len() <= left);
         *tag += 1000;
         if self.fail {
@@ -102,7 +111,7 @@ impl crate::engine::Engine for Probe {
         self.collect();
     }
 
-    fn handle_bytes(&mut self, now: Now, conn: ConnId, bytes: &[u8]) -> Consumed {
+    fn handle_bytes(&mut self, now: Now, conn: ConnId, bytes: Arrived<'_>) -> Consumed {
         let consumed = self.core.handle_bytes(now, conn, bytes, &mut self.sink);
         self.collect();
         consumed

@@ -24,7 +24,7 @@ use super::sequence::{Identity, Sending, says_early};
 use super::transaction::{Step, Transactions};
 use super::{BatchAck, ProducerCommand, ProducerEvent};
 use crate::core::{Backoff, CallSpec, Core, Expect, Lane, NoStream, Reply, Target};
-use crate::engine::{Action, ConnId, Consumed, Engine};
+use crate::engine::{Action, Arrived, ConnId, Consumed, Engine};
 use crate::error::Error;
 use crate::options::ProducerConfig;
 
@@ -656,7 +656,7 @@ impl Engine for ProducerEngine {
         self.pump(now);
     }
 
-    fn handle_bytes(&mut self, now: Now, conn: ConnId, bytes: &[u8]) -> Consumed {
+    fn handle_bytes(&mut self, now: Now, conn: ConnId, bytes: Arrived<'_>) -> Consumed {
         let consumed = self.core.handle_bytes(now, conn, bytes, &mut NoStream);
         self.pump(now);
         consumed

@@ -20,15 +20,12 @@ use rustix::net::RecvFlags;
 use rustls::ClientConfig;
 
 use super::aside::{self, Report};
+use super::inbox::Inbox;
 use crate::clock::Clock;
 use crate::outbox::{Flushed, Outbox};
 use crate::tls::{self, Fault, Session};
 
 const WAKER: Token = Token(usize::MAX);
-/// Bytes taken from a socket at once. Half a megabyte is decoded while it is still in the CPU's cache.
-const PIECE_BYTES: usize = 512 * 1024;
-/// Buffer of a connection that has never had a large response.
-const PIECE_BYTES_FIRST: usize = 16 * 1024;
 /// Bytes read from one connection before the others get their turn.
 const READ_BYTES_PER_TURN: usize = 4 << 20;
 /// Bytes written to one connection before the others get their turn.
@@ -70,11 +67,7 @@ struct Connection {
     /// The host's name, as the engine gave it.
     host: Arc<str>,
     address: SocketAddr,
-    buffer: Vec<u8>,
-    /// Start of the bytes in `buffer` that the engine has not taken yet.
-    start: usize,
-    /// Bytes the engine needs in one piece before it can go on.
-    want: usize,
+    inbox: Inbox,
     outbox: Outbox,
     connected: bool,
     /// The engine has been told: the TLS handshake, if there is one, is done.
@@ -83,8 +76,6 @@ struct Connection {
     writable: bool,
     /// Further addresses of the host, for when this one does not answer.
     others: Vec<SocketAddr>,
-    /// A read has filled the first small buffer: from now on full pieces.
-    busy: bool,
 }
 
 /// How callers reach an engine's thread.
@@ -379,13 +370,12 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
                 self.pending.push(id);
                 return Ok(());
             }
-            connection.make_room();
             let Some(read) = connection.receive()? else {
                 connection.readable = false;
                 return Ok(());
             };
             taken += read;
-            connection.busy |= connection.buffer.len() == connection.buffer.capacity();
+            connection.inbox.filled();
             let answers = connection.tls.as_ref().is_some_and(Session::wants_write);
             self.deliver(id)?;
             if answers {
@@ -400,17 +390,12 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
         let now = self.clock.now();
         loop {
             let Some(connection) = self.connections.get_mut(&id) else { return Ok(()) };
-            let waiting = connection.buffer.get(connection.start..).unwrap_or(&[]);
-            if waiting.is_empty() || waiting.len() < connection.want {
-                return Ok(());
-            }
-            let offered = waiting.len();
+            let Some(waiting) = connection.inbox.waiting() else { return Ok(()) };
             let consumed = self.engine.handle_bytes(now, id, waiting);
             if consumed.want > WANT_BYTES_MAX {
                 return Err(format!("a response asks for {} bytes in one piece", consumed.want).into());
             }
-            connection.start += consumed.bytes.min(offered);
-            connection.want = consumed.want;
+            connection.inbox.took(consumed);
             // Requests that the engine makes of what it has just read should not wait for the next piece.
             self.turn_outputs();
             if consumed.bytes == 0 {
@@ -503,16 +488,13 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
                         tls,
                         host: host.clone(),
                         address,
-                        buffer: Vec::new(),
-                        start: 0,
-                        want: 0,
+                        inbox: Inbox::default(),
                         outbox: Outbox::default(),
                         connected: false,
                         established: false,
                         readable: false,
                         writable: false,
                         others,
-                        busy: false,
                     },
                 );
             }
@@ -571,41 +553,21 @@ impl Connection {
             if !self.readable {
                 return Ok(false);
             }
-            self.readable = tls.receive(&self.socket, &mut self.buffer)?.is_some();
+            self.readable = tls.receive(&self.socket, self.inbox.room())?.is_some();
         }
     }
 
     /// Reads once into the buffer: how many bytes came, `None` when there are none now. The end is a fault.
     fn receive(&mut self) -> Result<Option<usize>, Fault> {
         if let Some(tls) = self.tls.as_mut() {
-            return tls.receive(&self.socket, &mut self.buffer);
+            return tls.receive(&self.socket, self.inbox.room());
         }
-        match rustix::net::recv(&self.socket, spare_capacity(&mut self.buffer), RecvFlags::empty()) {
+        match rustix::net::recv(&self.socket, spare_capacity(self.inbox.room()), RecvFlags::empty()) {
             Ok((_, 0)) => Err("the peer closed the connection".to_owned().into()),
             Ok((_, read)) => Ok(Some(read)),
             Err(rustix::io::Errno::AGAIN) => Ok(None),
             Err(rustix::io::Errno::INTR) => Ok(Some(0)),
             Err(e) => Err(io::Error::from(e).into()),
-        }
-    }
-
-    /// Leaves room for the next piece behind what is not consumed yet.
-    fn make_room(&mut self) {
-        if self.start == self.buffer.len() {
-            self.buffer.clear();
-            self.start = 0;
-        }
-        let waiting = self.buffer.len() - self.start;
-        let short = self.want.saturating_sub(waiting);
-        let piece = if self.busy { PIECE_BYTES } else { PIECE_BYTES_FIRST };
-        if self.buffer.capacity() - self.buffer.len() < short.max(piece / 4) {
-            // What is left of a batch moves to the front: at most one batch, and still in the cache.
-            self.buffer.drain(..self.start);
-            self.start = 0;
-            let need = waiting + short.max(piece);
-            if self.buffer.capacity() < need {
-                self.buffer.reserve_exact(need - waiting);
-            }
         }
     }
 }

@@ -5,6 +5,7 @@ mod aside;
 mod attempt;
 mod consumer;
 mod driver;
+mod inbox;
 mod notices;
 mod ops;
 mod producer;

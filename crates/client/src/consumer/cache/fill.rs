@@ -2,7 +2,7 @@
 
 use super::slot::{Entry, Slot};
 use super::{Chunk, FetchCache, PartId, SlotView, Ticket};
-use crate::consumer::decode::RawBatch;
+use crate::consumer::decode::{CHUNK_BYTES, RawBatch};
 use crate::consumer::types::{CommitOffset, StartAt, TopicPartition};
 use crate::error::Error;
 
@@ -74,7 +74,16 @@ impl FetchCache {
         self.push(ticket, Entry::Chunk(chunk), bytes)
     }
 
-    /// Adds a compressed batch behind what is there. False when the ticket is stale.
+    /// Whether a caller has time to decode more of this partition than lies here for it already.
+    #[must_use]
+    pub fn wants_raw(&mut self, ticket: Ticket) -> bool {
+        let taken_soon =
+            self.current(ticket).is_some_and(|slot| !slot.paused && !slot.on_demand && !slot.withheld);
+        let waiting = self.ready.iter().filter_map(|part| self.slots.get(part)).map(Slot::raw_bytes);
+        self.hungry && !self.held_back && taken_soon && waiting.sum::<usize>() < CHUNK_BYTES
+    }
+
+    /// Adds a batch as it came behind what is there. False when the ticket is stale.
     pub fn push_raw(&mut self, ticket: Ticket, raw: RawBatch) -> bool {
         let bytes = raw.len();
         self.push(ticket, Entry::Raw(raw), bytes)

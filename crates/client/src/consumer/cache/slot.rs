@@ -122,6 +122,12 @@ impl Slot {
         }
     }
 
+    /// Bytes at its end that nobody has decoded.
+    pub(super) fn raw_bytes(&self) -> usize {
+        let raw = |entry: &Entry| if let Entry::Raw(raw) = entry { Some(raw.decoded_len()) } else { None };
+        self.entries.iter().rev().map_while(raw).sum()
+    }
+
     pub(super) fn is_finished(&self) -> bool {
         matches!((self.position, self.stop), (Some(position), Some(stop)) if position >= stop)
     }

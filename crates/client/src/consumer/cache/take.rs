@@ -2,12 +2,8 @@
 
 use super::slot::{Entry, Open, Slot};
 use super::{FetchCache, PartId, Rows, Taken, Ticket};
-use crate::consumer::decode::{DecodeJob, Decoded, RawBatch};
+use crate::consumer::decode::{CHUNK_BYTES, DecodeJob, Decoded, RawBatch};
 use crate::consumer::types::TopicPartition;
-
-/// Compressed bytes that one decode job takes at most (one batch always goes): about what makes a
-/// chunk of 1 MiB, so that a caller that wants a few rows does not wait for many.
-const JOB_BYTES_MAX: usize = 256 << 10;
 
 impl FetchCache {
     /// A poll begins: all that was handed out before it counts as processed. To be called for each slice of a longer
@@ -37,6 +33,7 @@ impl FetchCache {
             }
             self.unqueue_front();
         }
+        self.hungry = true;
         None
     }
 
@@ -99,6 +96,7 @@ impl FetchCache {
             _ => open.chunk.next_offset,
         };
         let (chunk, chunk_id) = (open.chunk.batch.clone(), open.id);
+        self.hungry = false;
         let freed = if used_up { open.chunk.bytes } else { 0 };
         slot.position = Some(next_offset);
         slot.leader_epoch = slot.leader_epoch.max(open.chunk.leader_epoch);
@@ -121,15 +119,17 @@ impl FetchCache {
 
     fn decode_job(&mut self, part: PartId, first: RawBatch) -> Option<DecodeJob> {
         let slot = self.slots.get_mut(&part)?;
-        let mut bytes = first.len();
+        // About what makes one chunk, so that a caller that wants a few rows does not wait for many.
+        let mut bytes = first.decoded_len();
         let mut batches = vec![first];
         while let Some(Entry::Raw(next)) = slot.entries.front()
-            && bytes + next.len() <= JOB_BYTES_MAX
+            && bytes.saturating_add(next.decoded_len()) <= CHUNK_BYTES
             && let Some(Entry::Raw(next)) = slot.entries.pop_front()
         {
-            bytes += next.len();
+            bytes += next.decoded_len();
             batches.push(next);
         }
+        self.hungry = true;
         slot.decoding = true;
         let job = DecodeJob {
             ticket: slot.ticket(part),

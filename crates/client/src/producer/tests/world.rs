@@ -384,7 +384,7 @@ impl World {
     pub(super) fn answer<R: Request>(&mut self, conn: ConnId, version: i16, id: i32, response: &R::Response) {
         let id = id ^ (i32::from(std::mem::take(&mut self.garbled)) << 20);
         let bytes = encode_response::<R>(version, id, response).unwrap().to_bytes().unwrap();
-        let consumed = self.engine.handle_bytes(self.now, conn, &bytes);
+        let consumed = self.engine.handle_bytes(self.now, conn, bytes.as_ref().into());
         assert_eq!(consumed.bytes, bytes.len());
     }
 
