@@ -87,9 +87,9 @@ impl OpenChunk {
         self.next_offset
     }
 
-    /// True when nothing was decoded since the last chunk.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.builder.is_empty()
+    /// Memory of what was decoded since the last chunk.
+    pub(crate) fn bytes(&self) -> usize {
+        self.builder.bytes()
     }
 
     /// True when a bounded read has all it wants.

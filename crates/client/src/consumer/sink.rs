@@ -23,6 +23,12 @@ use crate::error::Error;
 /// What a caller is told of a batch that was left out.
 pub(super) const SKIPPED: &str = "a record batch was left out (on.bad.records is skip)";
 
+/// How much is waited for while a caller decodes: what is kept for it then fills the memory in which it arrives.
+const GATHERED_BYTES: usize = 384 << 10;
+
+/// Only while so much of the answer is to come: its end is not waited for, since with it the next request goes out.
+const GATHERED_FROM: usize = 1 << 20;
+
 /// Something in an answer that needs the core to be dealt with.
 #[derive(Debug)]
 pub(super) enum Issue {
@@ -89,9 +95,13 @@ impl StreamSink<Tag> for Fetcher {
         let Tag::Fetch(call) = tag else {
             return StreamStep { consumed: bytes.bytes().len(), want: 1, result: Ok(()) };
         };
-        let step = self.take_up(call, version, frame_left, bytes);
+        let mut step = self.take_up(call, version, frame_left, bytes);
         if let Some(current) = &mut call.current {
             self.flush(current);
+            let left = frame_left - step.consumed.min(frame_left);
+            if left >= GATHERED_FROM && lock(&self.cache).wants_raw(current.ticket) {
+                step.want = step.want.max(GATHERED_BYTES);
+            }
         }
         step
     }
@@ -280,26 +290,15 @@ impl Fetcher {
     /// Whether a plain batch is kept for a caller that waits for rows, which then has something to do besides: two
     /// threads decode more than one. Not for ever: what nobody takes is decoded here. And in long runs, since chunks end
     /// where this changes.
-    fn leaves_to_caller(
-        &mut self,
-        current: &mut Current,
-        header: &BatchHeader,
-        arrived: Arrived<'_>,
-    ) -> bool {
-        let run_ends = match current.kept {
-            Some(kept) => kept >= CHUNK_BYTES,
-            None => current.open.is_empty(),
-        };
-        if run_ends {
-            let keeps = !header.is_control()
-                && arrived.is_worth_keeping(current.records_bytes)
-                && lock(&self.cache).wants_raw(current.ticket);
-            current.kept = keeps.then_some(0);
-        }
-        if let Some(kept) = &mut current.kept {
-            *kept += header.size();
-        }
-        current.kept.is_some()
+    fn leaves_to_caller(&mut self, current: &mut Current, header: &BatchHeader, arrived: Arrived<'_>) -> bool {
+        let kept = current.kept.filter(|kept| *kept < CHUNK_BYTES);
+        let open = current.open.bytes();
+        let keeps = !header.is_control()
+            && arrived.is_worth_keeping(current.records_bytes)
+            && (kept.is_some()
+                || (open == 0 || open >= CHUNK_BYTES / 4) && lock(&self.cache).wants_raw(current.ticket));
+        current.kept = keeps.then(|| kept.unwrap_or(0) + header.size());
+        keeps
     }
 
     /// What comes next is no batch.

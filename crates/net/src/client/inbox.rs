@@ -37,7 +37,7 @@ impl Inbox {
             return None;
         }
         // A piece that is hardly filled means that there is nothing to be gained by keeping it.
-        let full = self.busy && self.piece.len() >= self.piece.capacity() / 4 * 3;
+        let full = self.busy && self.piece.len() >= self.piece.capacity() / 2;
         Some(if full { Arrived::shared(&self.piece, self.start) } else { waiting.into() })
     }
 
