@@ -194,6 +194,21 @@ class Consumer:
         """The partitions paused at present."""
         return [TopicPartition(*tp) for tp in self._native.paused()]
 
+    def metrics(self) -> dict[str, float]:
+        """What has been read and what lies in the fetch cache, under Kafka's names where it has them.
+
+        Returns:
+            ``records-consumed-total`` (rows handed out), ``bytes-consumed-total`` (bytes of records in Fetch answers, as
+            they were sent), ``fetch-total`` (answers), ``assigned-partitions``, ``last-poll-seconds-ago`` (not before the
+            first poll), ``records-lag-max`` and ``records-lag-<topic>-<partition>`` (records between the position and the
+            end that the last answer told; partitions of which neither is known are left out), ``fetch-cache-bytes``,
+            ``fetch-cache-total-bytes`` (``fetch.buffer.bytes``), and ``fetch-cache-bytes-discarded-total``: bytes that
+            were fetched and dropped before anyone took them, also by reason with ``-seek-``, ``-unassign-``,
+            ``-truncation-`` (the log was cut, KIP-320) and ``-reset-`` (``auto.offset.reset``) before ``total``. A pause
+            discards nothing.
+        """
+        return self._native.metrics()
+
     def commit(self, offsets: Mapping[tuple[str, int], int] | None = None, timeout: float | None = None) -> None:
         """Commits positions for the group and waits for the answer.
 

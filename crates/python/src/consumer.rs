@@ -10,7 +10,7 @@ use headrace_client::consumer::{Assignment, CommitOffset, Rebalance, Rows, Start
 use headrace_client::options::ConsumerConfig;
 use headrace_net::client::{ConsumerClient, Notice, deadline_in};
 use pyo3::prelude::*;
-use pyo3::types::{PyCapsule, PyTuple};
+use pyo3::types::{PyCapsule, PyDict, PyTuple};
 
 pub(crate) use self::awaiting::Awaiting;
 use crate::options::{Given, Options};
@@ -160,6 +160,34 @@ impl Consumer {
 
     fn paused(&self) -> Vec<Tp> {
         plain(&self.client.paused())
+    }
+
+    /// What has been read and what lies in the fetch cache, under Kafka's names.
+    fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let now = self.client.metrics().map_err(|error| errors::to_py(py, &error))?;
+        let metrics = PyDict::new(py);
+        metrics.set_item("records-consumed-total", now.records_consumed_total)?;
+        metrics.set_item("bytes-consumed-total", now.bytes_consumed_total)?;
+        metrics.set_item("fetch-total", now.fetch_total)?;
+        metrics.set_item("assigned-partitions", now.assigned_partitions)?;
+        if let Some(seconds) = now.last_poll_seconds_ago {
+            metrics.set_item("last-poll-seconds-ago", seconds)?;
+        }
+        if let Some(most) = now.records_lag.iter().map(|(_, lag)| lag).max() {
+            metrics.set_item("records-lag-max", most)?;
+        }
+        for (partition, lag) in &now.records_lag {
+            metrics.set_item(format!("records-lag-{partition}"), lag)?;
+        }
+        metrics.set_item("fetch-cache-bytes", now.fetch_cache_bytes)?;
+        metrics.set_item("fetch-cache-total-bytes", now.fetch_cache_total_bytes)?;
+        let discarded = now.fetch_cache_bytes_discarded;
+        metrics.set_item("fetch-cache-bytes-discarded-total", discarded.total())?;
+        metrics.set_item("fetch-cache-bytes-discarded-seek-total", discarded.seek)?;
+        metrics.set_item("fetch-cache-bytes-discarded-unassign-total", discarded.unassign)?;
+        metrics.set_item("fetch-cache-bytes-discarded-truncation-total", discarded.truncation)?;
+        metrics.set_item("fetch-cache-bytes-discarded-reset-total", discarded.reset)?;
+        Ok(metrics)
     }
 
     #[pyo3(signature = (timeout, max_records=None))]

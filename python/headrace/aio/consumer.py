@@ -150,6 +150,10 @@ class Consumer:
         """The partitions paused at present."""
         return self._blocking.paused()
 
+    def metrics(self) -> dict[str, float]:
+        """What has been read and what lies in the fetch cache: see `headrace.Consumer.metrics`."""
+        return self._blocking.metrics()
+
     async def commit(self, offsets: Mapping[tuple[str, int], int] | None = None, timeout: float | None = None) -> None:
         """Commits positions for the group and awaits the answer. Cancelled, it may still be carried out.
 

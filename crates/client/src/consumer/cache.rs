@@ -17,6 +17,7 @@
 mod demand;
 mod fill;
 mod look;
+mod metrics;
 mod slot;
 mod take;
 #[cfg(test)]
@@ -31,6 +32,8 @@ use arrow_buffer::ScalarBuffer;
 use headrace_columns::decode::BatchSchema;
 
 pub use self::demand::{AHEAD_BYTES, Admission, Asked};
+use self::metrics::{Counters, Dropped};
+pub use self::metrics::{ConsumerMetrics, Discarded};
 use self::slot::Slot;
 pub(super) use self::truncate::Cut;
 use super::decode::DecodeJob;
@@ -162,6 +165,7 @@ pub struct FetchCache {
     skips_bad: bool,
     /// Why batches were left out that callers have decoded.
     skipped: Vec<Error>,
+    counters: Counters,
 }
 
 impl FetchCache {
@@ -189,6 +193,7 @@ impl FetchCache {
             admission: Admission::default(),
             skips_bad: false,
             skipped: Vec::new(),
+            counters: Counters::default(),
         }
     }
 
@@ -225,7 +230,7 @@ impl FetchCache {
                         slot.stop = stop;
                     }
                     match (start, moved) {
-                        (Some(start), _) => self.reset(part, start),
+                        (Some(start), _) => self.reset(part, start, Dropped::Seek),
                         (None, true) => self.rewind(part),
                         (None, false) => {}
                     }
@@ -257,6 +262,7 @@ impl FetchCache {
     fn remove(&mut self, partition: &TopicPartition) {
         if let Some(slot) = self.by_name.remove(partition).and_then(|part| self.slots.remove(&part)) {
             self.held_bytes = self.held_bytes.saturating_sub(slot.bytes);
+            self.counters.discarded.count(Dropped::Unassign, slot.bytes);
         }
     }
 
@@ -270,7 +276,7 @@ impl FetchCache {
             to => Ok((self.part(partition)?, *to)),
         };
         for (part, to) in targets.iter().map(find).collect::<Result<Vec<_>>>()? {
-            self.reset(part, to);
+            self.reset(part, to, Dropped::Seek);
         }
         Ok(())
     }
@@ -279,16 +285,17 @@ impl FetchCache {
     fn rewind(&mut self, part: PartId) {
         let Some(slot) = self.slots.get(&part) else { return };
         let (start, leader_epoch) = (slot.position.map_or(slot.start, StartAt::Offset), slot.leader_epoch);
-        self.reset(part, start);
+        self.reset(part, start, Dropped::Seek);
         if let Some(slot) = self.slots.get_mut(&part) {
             (slot.leader_epoch, slot.processed_epoch) = (leader_epoch, leader_epoch);
         }
     }
 
-    fn reset(&mut self, part: PartId, start: StartAt) {
+    fn reset(&mut self, part: PartId, start: StartAt, why: Dropped) {
         self.changes += 1;
         let generation = self.fresh();
         let Some(slot) = self.slots.get_mut(&part) else { return };
+        self.counters.discarded.count(why, slot.bytes);
         self.held_bytes = self.held_bytes.saturating_sub(slot.bytes);
         slot.reset(generation, start);
     }
@@ -338,13 +345,6 @@ impl FetchCache {
     pub fn position(&self, partition: &TopicPartition) -> Result<Option<i64>> {
         let part = self.part(partition)?;
         Ok(self.slots.get(&part).and_then(|slot| slot.position))
-    }
-
-    /// The end of the partition as of the last Fetch, `None` while not known.
-    #[must_use]
-    pub fn high_watermark(&self, partition: &TopicPartition) -> Option<i64> {
-        let slot = self.by_name.get(partition).and_then(|part| self.slots.get(part))?;
-        (slot.high_watermark >= 0).then_some(slot.high_watermark)
     }
 
     /// True when there are partitions, and each has a stop offset and has reached it.

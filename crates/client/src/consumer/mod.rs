@@ -17,8 +17,8 @@ mod truncation;
 mod types;
 
 pub use cache::{
-    AHEAD_BYTES, Admission, Asked, Chunk, FetchCache, PartId, Rows, SharedCache, SlotView, Taken, Ticket,
-    lock,
+    AHEAD_BYTES, Admission, Asked, Chunk, ConsumerMetrics, Discarded, FetchCache, PartId, Rows, SharedCache,
+    SlotView, Taken, Ticket, lock,
 };
 pub use decode::{CHUNK_BYTES, DecodeJob, Decoded, RawBatch};
 pub use engine::ConsumerEngine;

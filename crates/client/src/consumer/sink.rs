@@ -26,7 +26,8 @@ pub(super) const SKIPPED: &str = "a record batch was left out (on.bad.records is
 /// How much is waited for while a caller decodes: what is kept for it then fills the memory in which it arrives.
 const GATHERED_BYTES: usize = 384 << 10;
 
-/// Only while so much of the answer is to come: its end is not waited for, since with it the next request goes out.
+/// Only while so much of the answer is to come: its end is not waited for, since with it the next request goes out. And
+/// only where bytes come so fast that it takes no time.
 const GATHERED_FROM: usize = 1 << 20;
 
 /// Something in an answer that needs the core to be dealt with.
@@ -99,7 +100,8 @@ impl StreamSink<Tag> for Fetcher {
         if let Some(current) = &mut call.current {
             self.flush(current);
             let left = frame_left - step.consumed.min(frame_left);
-            if left >= GATHERED_FROM && lock(&self.cache).wants_raw(current.ticket) {
+            let fast = bytes.bytes().len() >= GATHERED_BYTES / 4;
+            if fast && left >= GATHERED_FROM && lock(&self.cache).wants_raw(current.ticket) {
                 step.want = step.want.max(GATHERED_BYTES);
             }
         }
@@ -141,6 +143,7 @@ impl Fetcher {
         match event {
             FetchEvent::Head(head) => {
                 let code = ErrorCode::new(head.error);
+                lock(&self.cache).count_fetch();
                 if let Some(session) = self.sessions.get_mut(&call.source) {
                     session.answering = true;
                 }
@@ -224,7 +227,7 @@ impl Fetcher {
         if head.preferred_read_replica >= 0 {
             self.issues.push(Issue::Replica { ticket, node: head.preferred_read_replica });
         }
-        lock(&self.cache).set_high_watermark(ticket, head.high_watermark);
+        lock(&self.cache).answered(ticket, head.high_watermark, head.records_bytes);
         let mut open = open.unwrap_or_else(|| OpenChunk::new(&self.schema, &partition));
         open.restart(asked, last_epoch, stop);
         if head.records_bytes > 0 {

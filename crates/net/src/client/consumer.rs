@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use arrow_array::RecordBatch;
 use headrace_client::consumer::{
-    Assignment, CommitOffset, ConsumerCommand, ConsumerEngine, ConsumerEvent, ConsumerOutcome, FetchCache,
-    GroupMetadata, OffsetAt, Rows, SharedCache, StartAt, Taken, TopicPartition, lock,
+    Assignment, CommitOffset, ConsumerCommand, ConsumerEngine, ConsumerEvent, ConsumerMetrics,
+    ConsumerOutcome, FetchCache, GroupMetadata, OffsetAt, Rows, SharedCache, StartAt, Taken, TopicPartition, lock,
 };
 use headrace_client::error::{Error, Result};
 use headrace_client::options::ConsumerConfig;
@@ -107,6 +107,14 @@ impl ConsumerClient {
             api_timeout,
             max_poll_records,
         })
+    }
+
+    /// What has been read, and what lies in the fetch cache.
+    pub fn metrics(&self) -> Result<ConsumerMetrics> {
+        if self.handle.is_forked() {
+            return Err(Error::Forked);
+        }
+        Ok(lock(&self.cache).metrics(self.clock.now().mono_ms))
     }
 
     /// A batch of no rows with the schema of all batches.

@@ -7,6 +7,7 @@
 
 use headrace_wire::errors::ErrorCode;
 
+use super::metrics::Dropped;
 use super::{FetchCache, PartId, Taken};
 use crate::consumer::types::{CommitOffset, StartAt, TopicPartition};
 use crate::error::{Error, Result};
@@ -67,7 +68,7 @@ impl FetchCache {
     /// (`Wake`).
     pub fn open(&mut self, part: PartId, start: Option<StartAt>) -> bool {
         if let Some(start) = start {
-            self.reset(part, start);
+            self.reset(part, start, Dropped::Seek);
         }
         let Some(slot) = self.slots.get_mut(&part) else { return false };
         slot.paused = false;

@@ -1,5 +1,6 @@
 //! The engine: filling the cache, and looking at what callers have done to it.
 
+use super::metrics::Dropped;
 use super::slot::{Entry, Slot};
 use super::{Chunk, FetchCache, PartId, SlotView, Ticket};
 use crate::consumer::decode::{CHUNK_BYTES, RawBatch};
@@ -63,8 +64,12 @@ impl FetchCache {
 
     /// The offset was not there: the position is to be looked up anew. Gives the new ticket.
     pub fn restart(&mut self, ticket: Ticket, start: StartAt) -> Option<Ticket> {
+        self.begin_again(ticket, start, Dropped::Reset)
+    }
+
+    pub(super) fn begin_again(&mut self, ticket: Ticket, start: StartAt, why: Dropped) -> Option<Ticket> {
         self.current(ticket)?;
-        self.reset(ticket.part, start);
+        self.reset(ticket.part, start, why);
         self.slots.get(&ticket.part).map(|slot| slot.ticket(ticket.part))
     }
 
@@ -127,8 +132,9 @@ impl FetchCache {
         self.fills += 1;
     }
 
-    /// The end of the partition as a Fetch response gave it.
-    pub fn set_high_watermark(&mut self, ticket: Ticket, high_watermark: i64) {
+    /// An answer has the partition: where it ends, and so many bytes of its records.
+    pub fn answered(&mut self, ticket: Ticket, high_watermark: i64, records_bytes: usize) {
+        self.counters.fetched_bytes += records_bytes as u64;
         if let Some(slot) = self.current(ticket) {
             slot.high_watermark = high_watermark;
         }

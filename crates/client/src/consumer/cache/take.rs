@@ -97,6 +97,7 @@ impl FetchCache {
         };
         let (chunk, chunk_id) = (open.chunk.batch.clone(), open.id);
         self.hungry = false;
+        self.counters.records += len as u64;
         let freed = if used_up { open.chunk.bytes } else { 0 };
         slot.position = Some(next_offset);
         slot.leader_epoch = slot.leader_epoch.max(open.chunk.leader_epoch);

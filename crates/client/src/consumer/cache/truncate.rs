@@ -1,5 +1,6 @@
 //! A log that was cut: what is held beyond the cut is dropped, what stands before it stays.
 
+use super::metrics::Dropped;
 use super::slot::{Entry, Open, Slot};
 use super::{Chunk, FetchCache, Ticket};
 use crate::consumer::types::StartAt;
@@ -26,6 +27,7 @@ impl FetchCache {
         slot.cut(epoch, end);
         let dropped = held - slot.bytes;
         self.held_bytes = self.held_bytes.saturating_sub(dropped);
+        self.counters.discarded.count(Dropped::Truncation, dropped);
         self.changes += 1;
         let generation = self.fresh();
         if let Some(slot) = self.slots.get_mut(&ticket.part) {
@@ -41,7 +43,7 @@ impl FetchCache {
         offset: i64,
         epoch: i32,
     ) -> Option<Ticket> {
-        let ticket = self.restart(ticket, StartAt::Offset(offset))?;
+        let ticket = self.begin_again(ticket, StartAt::Offset(offset), Dropped::Truncation)?;
         let slot = self.current(ticket)?;
         (slot.leader_epoch, slot.processed_epoch) = (epoch, epoch);
         Some(ticket)

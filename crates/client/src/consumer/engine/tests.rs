@@ -8,4 +8,5 @@ mod leaders;
 mod listening;
 mod positions;
 mod random;
+mod sharing;
 mod truncation;

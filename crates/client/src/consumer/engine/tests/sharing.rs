@@ -1,0 +1,147 @@
+//! Plain batches that a waiting caller decodes, beside the engine's thread.
+
+use headrace_wire::compression::Codec;
+
+use super::kafka::{Bench, Kafka, named, values};
+use crate::consumer::{StartAt, Taken, lock};
+use crate::error::Error;
+
+/// Records of a batch of about 100 KB.
+const EACH: i64 = 10_000;
+
+/// A consumer of `t` whose caller waits, on a Kafka that gets `batches` then.
+fn waiting(batches: i64, options: &[(&str, &str)]) -> Bench {
+    let mut bench = Bench::new(Kafka::new(&[("t", 1)]), options);
+    bench.assign(&[("t", 0)], StartAt::Offset(0));
+    assert!(bench.poll(usize::MAX).is_none(), "there is nothing yet");
+    bench.kafka.fill("t", 0, batches, EACH, Codec::None);
+    bench.unpark();
+    bench
+}
+
+/// What the next take is: how many rows, `None` when they are to be decoded first, which this does.
+fn take(bench: &Bench) -> Option<Option<usize>> {
+    let taken = lock(&bench.world.engine.cache).take(usize::MAX)?;
+    match taken {
+        Taken::Rows(rows) => Some(Some(rows.len)),
+        Taken::Decode(job) => {
+            let done = job.run();
+            lock(&bench.world.engine.cache).put_back(done);
+            Some(None)
+        }
+        Taken::Failed(error) => panic!("{error}"),
+    }
+}
+
+fn all(bench: &Bench) -> Vec<Option<usize>> {
+    std::iter::from_fn(|| take(bench)).collect()
+}
+
+#[test]
+fn who_waits_decodes_in_one_piece_what_came_while_the_next_is_on_its_way() {
+    let bench = waiting(3, &[]);
+    let rows = usize::try_from(3 * EACH).unwrap();
+    assert_eq!(all(&bench), [None, Some(rows)]);
+    assert_eq!(bench.position("t", 0), Some(3 * EACH));
+    assert_eq!(lock(&bench.world.engine.cache).held_bytes(), 0);
+}
+
+#[test]
+fn the_engine_decodes_for_who_is_busy_with_rows() {
+    let mut bench = waiting(1, &[]);
+    assert_eq!(take(&bench), Some(None));
+    let Some(Some(_)) = take(&bench) else { panic!("they are decoded") };
+    // The caller works on them.
+    bench.kafka.fill("t", 0, 3, EACH, Codec::None);
+    bench.unpark();
+    assert_eq!(take(&bench).flatten(), usize::try_from(3 * EACH).ok());
+}
+
+#[test]
+fn what_is_more_than_the_caller_soon_gets_to_is_decoded_by_the_engine() {
+    let bench = waiting(30, &[("max.partition.fetch.bytes", "10000000")]);
+    let taken = all(&bench);
+    let jobs = taken.iter().filter(|rows| rows.is_none()).count();
+    assert!((1..5).contains(&jobs), "{taken:?}");
+    let rows: usize = taken.iter().flatten().sum();
+    assert_eq!(rows, usize::try_from(30 * EACH).unwrap());
+}
+
+#[test]
+fn rows_come_in_order_however_the_work_is_shared() {
+    for piece in [5_000, 300_000, usize::MAX] {
+        let mut bench = Bench::new(Kafka::new(&[("t", 1)]), &[("max.partition.fetch.bytes", "3000000")]);
+        bench.world.piece = piece;
+        bench.assign(&[("t", 0)], StartAt::Offset(5));
+        let mut found = Vec::new();
+        for round in 0..6 {
+            let codec = if round % 3 == 2 { Codec::Lz4 } else { Codec::None };
+            bench.kafka.fill("t", 0, 8, EACH, codec);
+            bench.unpark();
+            // Sometimes all of it, so that the caller waits, and sometimes not.
+            for _ in 0..[usize::MAX, 2, 7][round % 3] {
+                let Some(rows) = bench.poll(20_000) else { break };
+                found.extend(rows.unwrap());
+            }
+        }
+        found.extend(bench.drain());
+        assert_eq!(found, named("t", 0, 5..6 * 8 * EACH), "pieces of {piece}");
+    }
+}
+
+#[test]
+fn a_seek_and_a_pause_take_effect_on_what_nobody_has_decoded() {
+    let mut bench = waiting(5, &[]);
+    bench.pause("t", 0);
+    assert_eq!(take(&bench), None);
+    bench.seek("t", 0, StartAt::Offset(EACH));
+    bench.resume("t", 0);
+    bench.settle();
+    assert_eq!(bench.drain(), named("t", 0, EACH..5 * EACH));
+    // Of a job whose partition has moved on meanwhile nothing is handed out.
+    let mut bench = waiting(1, &[]);
+    let Some(Taken::Decode(job)) = lock(&bench.world.engine.cache).take(1) else { panic!("it is raw") };
+    bench.seek("t", 0, StartAt::Offset(EACH - 3));
+    let done = job.run();
+    lock(&bench.world.engine.cache).put_back(done);
+    bench.settle();
+    assert_eq!(bench.drain(), named("t", 0, EACH - 3..EACH));
+}
+
+#[test]
+fn a_paused_partition_is_decoded_by_the_engine_so_that_no_more_memory_is_held_than_its_rows_take() {
+    let mut bench = waiting(0, &[]);
+    bench.kafka.fill("t", 0, 2, EACH, Codec::None);
+    // Its Fetch is on its way.
+    bench.pause("t", 0);
+    bench.unpark();
+    bench.resume("t", 0);
+    assert_eq!(take(&bench).flatten(), usize::try_from(2 * EACH).ok());
+}
+
+#[test]
+fn a_damaged_batch_is_told_by_who_decodes_it_or_left_out() {
+    for skips in [false, true] {
+        let options: &[_] = if skips { &[("on.bad.records", "skip")] } else { &[] };
+        let mut bench = waiting(0, options);
+        bench.kafka.fill("t", 0, 3, EACH, Codec::None);
+        let batch = &mut bench.kafka.logs.get_mut(&("t".to_owned(), 0)).unwrap().batches[1];
+        *batch.last_mut().unwrap() ^= 1;
+        bench.unpark();
+        let Some(Taken::Decode(job)) = lock(&bench.world.engine.cache).take(1) else { panic!("it is raw") };
+        let done = job.run();
+        lock(&bench.world.engine.cache).put_back(done);
+        if skips {
+            let mut rows = named("t", 0, 0..EACH);
+            rows.extend(named("t", 0, 2 * EACH..3 * EACH));
+            assert_eq!(bench.drain(), rows);
+            assert_eq!(lock(&bench.world.engine.cache).take_skipped().len(), 1);
+        } else {
+            let Some(Taken::Rows(rows)) = lock(&bench.world.engine.cache).take(usize::MAX) else {
+                panic!("what stands before it is good")
+            };
+            assert_eq!(values(&rows.batch()), named("t", 0, 0..EACH));
+            assert!(matches!(bench.poll_error(), Error::Record { offset: EACH, .. }));
+        }
+    }
+}
