@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -42,6 +43,30 @@ def consume(bootstrap: str, topic: str, partitions: int, records: int) -> Sample
     return sample
 
 
+def read(bootstrap: str, topic: str, partitions: int, records: int) -> Sample:
+    """The same through `headrace.read`."""
+    meter = Meter()
+    for batch in hr.read(bootstrap, topic, partitions=range(partitions)):
+        assert batch.num_rows
+        if not meter.running:
+            meter.start()
+        else:
+            meter.count(batch.num_rows, 0)
+    sample = meter.sample()
+    assert sample.records > records / 2, f"{sample.records} of {records} behind the first batch"
+    return sample
+
+
+def mixed(size: int) -> pa.RecordBatch:
+    """Values that compress as logs do: half of each is the same in all, half is drawn from 16 digits."""
+    draw = random.Random(1)
+    rows = min(BATCH_ROWS, max(1, (2 << 20) // size))
+    values = [
+        b"x" * (size - size // 2) + draw.randbytes(size // 4 + 1).hex()[: size // 2].encode() for _ in range(rows)
+    ]
+    return pa.record_batch({"value": pa.array(values, pa.binary()), "partition": pa.array([0] * rows, pa.int32())})
+
+
 def block(size: int, partition: int = 0) -> pa.RecordBatch:
     """What one call of `send_arrow` takes: values of `size` bytes for one partition."""
     rows = min(BATCH_ROWS, max(1, (2 << 20) // size))
@@ -68,14 +93,16 @@ def produce(
     batch_bytes: int,
     in_flight: int = 5,
     connect_first: bool = False,
+    compression: str = "none",
 ) -> Sample:
     """`send_arrow` of ready batches to partition 0, up to the last acknowledgement.
 
     With `connect_first` one record more is sent before the clock starts, so that connecting is not measured.
     """
-    batch = block(size)
+    batch = block(size) if compression == "none" else mixed(size)
     options: dict[str, OptionValue] = {"acks": "1", "linger.ms": 5, "enable.idempotence": False}
-    options |= {"batch.size": batch_bytes, "max.in.flight.requests.per.connection": in_flight}
+    options |= {"batch.size": batch_bytes, "compression.type": compression}
+    options |= {"max.in.flight.requests.per.connection": in_flight}
     meter = Meter()
     with hr.Producer(bootstrap, options) as producer:
         if connect_first:
@@ -88,10 +115,13 @@ def produce(
 
 def main() -> None:
     """Entry point."""
-    o = arguments(__doc__, "consume", "produce")
+    o = arguments(__doc__, "consume", "read", "produce")
     if o.what == "produce":
         limits = {"batch_bytes": o.batch_bytes, "in_flight": o.in_flight, "connect_first": o.connect_first}
+        limits["compression"] = o.compression
         sample = produce(o.bootstrap, o.topic, o.records, size=o.size, **limits)
+    elif o.what == "read":
+        sample = read(o.bootstrap, o.topic, o.partitions, o.records)
     else:
         sample = consume(o.bootstrap, o.topic, o.partitions, o.records)
     print(sample.line())

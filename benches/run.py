@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from benches import (
     append_cost,
+    consume,
     flow,
     harness,
     idle_paused,
@@ -93,36 +94,6 @@ class Bench:
                 return send(cluster.bootstrap_servers, topic)
 
         return run
-
-
-def consume(bench: Bench) -> Iterator[Row]:
-    """Consume to Arrow from Apache Kafka."""
-    yield from consume_case(bench, 100, 1, 5_000_000, barred=True)
-    yield from consume_case(bench, 100, 4, 5_000_000)
-    yield from consume_case(bench, 1024, 1, 1_000_000)
-
-
-def consume_case(bench: Bench, size: int, partitions: int, full: int, *, barred: bool = False) -> Iterator[Row]:
-    """One size of value and number of partitions, all clients in turns."""
-    records = bench.records(full)
-    case = f"consume to Arrow[{size}B-{partitions}p]"
-    say(f"{case}: {records} records, {bench.pairs} rounds")
-    bootstrap = bench.apache.bootstrap_servers
-    with bench.full_topic(bench.apache, size, partitions, records) as topic, JavaPeer() as java:
-        where = (bootstrap, topic, "--partitions", partitions, "--records", records)
-        ours, limit, c_client, arrow, jvm = in_turns(
-            [
-                partial(program, "benches.ours", "consume", *where),
-                partial(program, "benches.peers.raw_fetch", *where),
-                partial(rdkafka.consume, bootstrap, topic, partitions, records),
-                partial(program, "benches.peers.confluent", "consume-arrow", *where),
-                partial(java.consume, bootstrap, topic, partitions, records),
-            ],
-            bench.pairs,
-        )
-    yield compare(f"{case} / confluent-kafka to Arrow", ours, arrow, limit, bar=10 if barred else None)
-    yield compare(f"{case} / librdkafka C", ours, c_client, limit, bar=2.5 if barred else None)
-    yield compare(f"{case} / Java consumer, warm", ours, jvm, limit)
 
 
 def produce(bench: Bench) -> Iterator[Row]:
@@ -259,7 +230,9 @@ def broker_rates(bench: Bench, own: Cluster) -> Iterator[Row]:
 
 
 GROUPS = {
-    "consume": consume,
+    "consume": consume.rows,
+    "consume-compressed": consume.compressed_rows,
+    "consume-own": consume.own_rows,
     "pause": pause.rows,
     "resume": resume.rows,
     "idle-paused": idle_paused.rows,

@@ -30,6 +30,7 @@ def arguments(description: str | None, *what: str) -> argparse.Namespace:
     parser.add_argument("--size", type=int, default=100, help="bytes of a value")
     parser.add_argument("--batch-bytes", type=int, default=128 << 10)
     parser.add_argument("--in-flight", type=int, default=5, help="requests on their way at the same time")
+    parser.add_argument("--compression", default="none", help="codec of what is produced")
     parser.add_argument("--connect-first", action="store_true", help="connect before the clock starts")
     return parser.parse_args()
 
