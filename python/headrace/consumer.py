@@ -198,14 +198,14 @@ class Consumer:
         """What has been read and what lies in the fetch cache, under Kafka's names where it has them.
 
         Returns:
-            ``records-consumed-total`` (rows handed out), ``bytes-consumed-total`` (bytes of records in Fetch answers, as
-            they were sent), ``fetch-total`` (answers), ``assigned-partitions``, ``last-poll-seconds-ago`` (not before the
-            first poll), ``records-lag-max`` and ``records-lag-<topic>-<partition>`` (records between the position and the
-            end that the last answer told; partitions of which neither is known are left out), ``fetch-cache-bytes``,
-            ``fetch-cache-total-bytes`` (``fetch.buffer.bytes``), and ``fetch-cache-bytes-discarded-total``: bytes that
-            were fetched and dropped before anyone took them, also by reason with ``-seek-``, ``-unassign-``,
-            ``-truncation-`` (the log was cut, KIP-320) and ``-reset-`` (``auto.offset.reset``) before ``total``. A pause
-            discards nothing.
+            ``records-consumed-total`` (rows handed out), ``bytes-consumed-total`` (bytes of records in Fetch answers,
+            as they were sent), ``fetch-total`` (answers), ``assigned-partitions``, ``last-poll-seconds-ago`` (not
+            before the first poll), ``records-lag-max`` and ``records-lag-<topic>-<partition>`` (records between the
+            position and the end that the last answer told; partitions of which either is not known are left out),
+            ``fetch-cache-bytes``, ``fetch-cache-total-bytes`` (``fetch.buffer.bytes``), and
+            ``fetch-cache-bytes-discarded-total``: bytes that were fetched and dropped before anyone took them, also by
+            reason with ``-seek-``, ``-unassign-``, ``-truncation-`` (the log was cut, KIP-320) and ``-reset-``
+            (``auto.offset.reset``) before ``total``. A pause discards nothing.
         """
         return self._native.metrics()
 
