@@ -94,7 +94,7 @@ impl Bench {
             let Some((conn, frame)) = self.requests.pop_front() else { return };
             let bytes = self.answer(frame);
             let now = self.now();
-            self.timed(|engine| engine.handle_bytes(now, conn, bytes.as_slice().into()));
+            self.timed(|engine| engine.handle_bytes(now, conn, bytes.as_ref().into()));
         }
     }
 

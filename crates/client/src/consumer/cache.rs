@@ -32,8 +32,8 @@ use arrow_buffer::ScalarBuffer;
 use headrace_columns::decode::BatchSchema;
 
 pub use self::demand::{AHEAD_BYTES, Admission, Asked};
-use self::metrics::{Counters, Dropped};
 pub use self::metrics::{ConsumerMetrics, Discarded};
+use self::metrics::{Counters, Dropped};
 use self::slot::Slot;
 pub(super) use self::truncate::Cut;
 use super::decode::DecodeJob;

@@ -293,13 +293,22 @@ impl Fetcher {
     /// Whether a plain batch is kept for a caller that waits for rows, which then has something to do besides: two
     /// threads decode more than one. Not for ever: what nobody takes is decoded here. And in long runs, since chunks end
     /// where this changes.
-    fn leaves_to_caller(&mut self, current: &mut Current, header: &BatchHeader, arrived: Arrived<'_>) -> bool {
+    fn leaves_to_caller(
+        &mut self,
+        current: &mut Current,
+        header: &BatchHeader,
+        arrived: Arrived<'_>,
+    ) -> bool {
         let kept = current.kept.filter(|kept| *kept < CHUNK_BYTES);
-        let open = current.open.bytes();
-        let keeps = !header.is_control()
-            && arrived.is_worth_keeping(current.records_bytes)
-            && (kept.is_some()
-                || (open == 0 || open >= CHUNK_BYTES / 4) && lock(&self.cache).wants_raw(current.ticket));
+        let worth = !header.is_control() && arrived.is_worth_keeping(current.records_bytes);
+        let mut keeps = worth && kept.is_some();
+        if worth && !keeps {
+            // What is kept already must be in the cache to be counted.
+            let open = current.open.bytes();
+            keeps = (open == 0 || open >= CHUNK_BYTES / 4)
+                && self.flush(current)
+                && lock(&self.cache).wants_raw(current.ticket);
+        }
         current.kept = keeps.then(|| kept.unwrap_or(0) + header.size());
         keeps
     }

@@ -11,7 +11,8 @@ use std::time::Duration;
 use arrow_array::RecordBatch;
 use headrace_client::consumer::{
     Assignment, CommitOffset, ConsumerCommand, ConsumerEngine, ConsumerEvent, ConsumerMetrics,
-    ConsumerOutcome, FetchCache, GroupMetadata, OffsetAt, Rows, SharedCache, StartAt, Taken, TopicPartition, lock,
+    ConsumerOutcome, FetchCache, GroupMetadata, OffsetAt, Rows, SharedCache, StartAt, Taken, TopicPartition,
+    lock,
 };
 use headrace_client::error::{Error, Result};
 use headrace_client::options::ConsumerConfig;

@@ -122,10 +122,10 @@ impl Slot {
         }
     }
 
-    /// Bytes at its end that nobody has decoded.
+    /// About the memory of the rows that nobody has decoded.
     pub(super) fn raw_bytes(&self) -> usize {
         let raw = |entry: &Entry| if let Entry::Raw(raw) = entry { Some(raw.decoded_len()) } else { None };
-        self.entries.iter().rev().map_while(raw).sum()
+        self.entries.iter().filter_map(raw).sum()
     }
 
     pub(super) fn is_finished(&self) -> bool {
