@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 RUN_TIMEOUT_SECONDS = 300
 
+# numpy, which pyarrow imports, starts threads for its linear algebra that spin for a while: not what is measured.
+ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1"}
+
 
 def last_line(module: str, *arguments: object) -> str:
     """Runs a runner in a Python of its own; gives the last line that it prints."""
@@ -35,8 +38,9 @@ def executable(path: Path, *arguments: object) -> Sample:
 
 
 def _last_line(command: list[str]) -> str:
+    environment = os.environ | ENVIRONMENT
     done = subprocess.run(
-        command, cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=RUN_TIMEOUT_SECONDS, check=False
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, timeout=RUN_TIMEOUT_SECONDS, check=False
     )
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}; its messages are above")
