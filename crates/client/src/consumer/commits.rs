@@ -111,20 +111,12 @@ pub(super) struct Commits {
     next: u64,
     retry: Backoff,
     request_timeout_ms: u64,
-    require_stable: bool,
     pub(super) ended: Vec<Ended>,
 }
 
 impl Commits {
-    pub(super) fn new(retry: Backoff, request_timeout_ms: u64, require_stable: bool) -> Commits {
-        Commits {
-            jobs: BTreeMap::new(),
-            next: 0,
-            retry,
-            request_timeout_ms,
-            require_stable,
-            ended: Vec::new(),
-        }
+    pub(super) fn new(retry: Backoff, request_timeout_ms: u64) -> Commits {
+        Commits { jobs: BTreeMap::new(), next: 0, retry, request_timeout_ms, ended: Vec::new() }
     }
 
     fn add(&mut self, now: Now, asker: Asker, work: Work, timeout_ms: u64) -> u64 {
@@ -228,7 +220,7 @@ impl Commits {
                 }
                 (Work::Commit(_), None) => continue,
                 (Work::Fetch(partitions), _) => {
-                    let request = fetch_request(coordinator.group(), partitions, self.require_stable);
+                    let request = fetch_request(coordinator.group(), partitions);
                     let spec = spec.version_max(FETCH_VERSION_WITH_ONE_GROUP);
                     core.call_with(now, spec, request, Tag::OffsetFetch(id));
                 }
@@ -431,7 +423,7 @@ fn commit_request(group: &str, identity: &Identity, offsets: &[CommitOffset]) ->
     }
 }
 
-fn fetch_request(group: &str, partitions: &[TopicPartition], require_stable: bool) -> OffsetFetchRequest {
+fn fetch_request(group: &str, partitions: &[TopicPartition]) -> OffsetFetchRequest {
     let mut topics: BTreeMap<&str, Vec<i32>> = BTreeMap::new();
     for partition in partitions {
         topics.entry(&partition.topic).or_default().push(partition.partition);
@@ -443,7 +435,9 @@ fn fetch_request(group: &str, partitions: &[TopicPartition], require_stable: boo
     OffsetFetchRequest {
         group_id: group.to_owned(),
         topics: Some(topics.into_iter().map(topic).collect()),
-        require_stable,
+        // Whatever the isolation level: a transaction that is still being decided may commit offsets of this group, and
+        // who begins before them does again what it has done (KIP-447).
+        require_stable: true,
         ..OffsetFetchRequest::default()
     }
 }

@@ -333,6 +333,13 @@ impl Fetcher {
         }
     }
 
+    /// This node cannot be read from: what a leader has sent to it is asked of the leader again.
+    pub(super) fn leave_replica(&mut self, node: i32) {
+        for part in self.parts.values_mut() {
+            part.replica.take_if(|(replica, _)| *replica == node);
+        }
+    }
+
     fn session_error(&mut self, now: Now, core: &mut Core<Tag>, source: Source, code: ErrorCode) {
         let backoff = self.settings.retry;
         let session = self.sessions.entry(source).or_default();
@@ -345,6 +352,7 @@ impl Fetcher {
             _ => {
                 session.failures = session.failures.saturating_add(1);
                 session.retry_at = later(now, backoff, session.failures, core);
+                self.leave_replica(source.node);
                 core.refresh(now);
                 if !code.retriable() {
                     lock(&self.cache)

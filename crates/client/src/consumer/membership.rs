@@ -237,6 +237,8 @@ impl ConsumerEngine {
         if owned.is_empty() {
             return;
         }
+        // Under the same member id, or made while the group was joined, it would still pass for this member's.
+        self.commits.give_up(&owned);
         if how == Rebalance::Lost {
             self.tell(how, &owned);
             self.events.push_back(ConsumerEvent::Lost(owned));

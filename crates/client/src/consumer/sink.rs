@@ -290,7 +290,12 @@ impl Fetcher {
     /// Whether a plain batch is kept for a caller that waits for rows, which then has something to do besides: two
     /// threads decode more than one. Not for ever: what nobody takes is decoded here. And in long runs, since chunks end
     /// where this changes.
-    fn leaves_to_caller(&mut self, current: &mut Current, header: &BatchHeader, arrived: Arrived<'_>) -> bool {
+    fn leaves_to_caller(
+        &mut self,
+        current: &mut Current,
+        header: &BatchHeader,
+        arrived: Arrived<'_>,
+    ) -> bool {
         let kept = current.kept.filter(|kept| *kept < CHUNK_BYTES);
         let open = current.open.bytes();
         let keeps = !header.is_control()

@@ -162,7 +162,8 @@ impl ConsumerMember {
         coordinator: &Coordinator,
         wrap: impl Fn(MemberTag) -> T,
     ) -> bool {
-        let node = coordinator.node().filter(|_| self.is_active() && self.epoch > JOIN);
+        // Also before the first heartbeat was answered: the coordinator may have taken it in (KIP-1082).
+        let node = coordinator.node().filter(|_| self.is_active() && !self.id.is_empty());
         self.state = State::Out;
         self.forget();
         let Some(node) = node else { return false };

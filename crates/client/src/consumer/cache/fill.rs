@@ -56,7 +56,9 @@ impl FetchCache {
     pub fn resolve(&mut self, ticket: Ticket, position: i64, leader_epoch: i32) -> bool {
         let Some(slot) = self.current(ticket) else { return false };
         (slot.position, slot.leader_epoch) = (Some(position), leader_epoch);
-        (slot.processed, slot.processed_epoch) = (Some(position), leader_epoch);
+        if !slot.touched {
+            (slot.processed, slot.processed_epoch) = (Some(position), leader_epoch);
+        }
         self.fills += 1;
         true
     }

@@ -43,7 +43,8 @@ pub(super) struct Slot {
     /// The leader epoch of what stands before the position: that of the log or, within a chunk, a later one. -1 when
     /// not known. A lower one would pass for a truncation.
     pub(super) leader_epoch: i32,
-    /// The position as of the caller's last poll: all before it has been processed.
+    /// The position as of the caller's last poll: all before it has been processed. `None` also after the position was
+    /// moved while a caller has rows of before, until it polls again.
     pub(super) processed: Option<i64>,
     pub(super) processed_epoch: i32,
     pub(super) touched: bool,
@@ -103,7 +104,8 @@ impl Slot {
         self.start = start;
         self.position = start.offset();
         self.leader_epoch = -1;
-        self.processed = self.position;
+        // Nobody knows yet how much was processed of what a caller still has.
+        self.processed = self.position.filter(|_| !self.touched);
         self.processed_epoch = -1;
     }
 

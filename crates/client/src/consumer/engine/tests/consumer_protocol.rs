@@ -14,6 +14,7 @@ use headrace_wire::uuid::Uuid;
 use super::groups::refused_commit;
 use super::kafka::{Bench, Kafka, named, tp};
 use crate::consumer::{CommitOffset, ConsumerCommand, ConsumerEvent, ConsumerOutcome, TopicPartition, lock};
+use crate::core::scripted::Answer;
 
 const UNKNOWN_MEMBER_ID: i16 = 25;
 const FENCED_MEMBER_EPOCH: i16 = 110;
@@ -273,4 +274,39 @@ fn a_topic_that_only_its_id_tells_of_is_asked_for() {
     let changed =
         group.asked().into_iter().find(|a| a.subscribed_topic_regex.as_deref() == Some("")).unwrap();
     assert_eq!(changed.subscribed_topic_names, Some(vec!["t".to_owned()]));
+}
+
+#[test]
+fn a_commit_that_waits_when_its_partition_is_lost_is_not_made_under_a_later_epoch() {
+    let mut group = Group::joined(2, &[0, 1], &[("enable.auto.commit", "false")]);
+    group.side.borrow_mut().commits_from = i32::MAX;
+    let op =
+        group.bench.command(|op| ConsumerCommand::Commit { op, offsets: Some(at(1, 4)), timeout_ms: 60_000 });
+    group.will_answer([refusal(FENCED_MEMBER_EPOCH), answer(7, Some(&[0]))]);
+    group.bench.run(3_000);
+    assert_eq!((group.asked().last().unwrap().member_epoch, group.assignment()), (7, vec![tp("t", 0)]));
+    // Its next owner has committed meanwhile.
+    group.side.borrow_mut().commits_from = 0;
+    group.bench.run(3_000);
+    assert!(group.bench.kafka.commits.is_empty());
+    let error = group.bench.result(op).expect("it has ended").unwrap_err();
+    assert_eq!((error.kafka_name(), error.place().partition), ("ILLEGAL_GENERATION", Some(1)));
+}
+
+#[test]
+fn who_leaves_before_the_first_heartbeat_is_answered_is_no_member_afterwards() {
+    let mut group = Group::new(1, &[]);
+    let mut script = group.bench.kafka.script.take().unwrap();
+    group.bench.kafka.script = Some(Box::new(move |incoming| {
+        let answer = script(incoming)?;
+        let joins = incoming.key == ApiKey::ConsumerGroupHeartbeat
+            && incoming.decode::<ConsumerGroupHeartbeatRequest>().member_epoch == 0;
+        // The coordinator has taken the member in; its answer is on its way.
+        Some(if joins { Answer::Silence } else { answer })
+    }));
+    group.bench.ok(|op| ConsumerCommand::Subscribe { op, topics: vec!["t".to_owned()] });
+    group.bench.command(|op| ConsumerCommand::Close { op, timeout_ms: 1_000 });
+    let asked = group.asked();
+    assert_eq!(asked.iter().map(|a| a.member_epoch).collect::<Vec<_>>(), [0, -1]);
+    assert_eq!(asked[1].member_id, asked[0].member_id);
 }

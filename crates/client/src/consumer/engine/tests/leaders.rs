@@ -58,3 +58,39 @@ fn a_refusal_that_names_nobody_new_is_waited_out() {
         assert_eq!(bench.drain(), named("t", 0, 0..10), "{leader} {epoch}");
     }
 }
+
+/// A leader that sends everybody to node 2.
+fn sends_to_a_follower(incoming: &Incoming) -> Option<Answer> {
+    let request: FetchRequest = incoming.decode();
+    let topic_id = request.topics.first()?.topic_id;
+    let data = PartitionData { preferred_read_replica: 2, ..PartitionData::default() };
+    Some(incoming.reply::<FetchRequest>(&FetchResponse {
+        responses: vec![FetchableTopicResponse { topic_id, partitions: vec![data], ..Default::default() }],
+        ..FetchResponse::default()
+    }))
+}
+
+/// Node 1 leads and sends to node 2 with its first answer; node 2 answers as `follower` says.
+fn with_follower(options: &[(&str, &str)], follower: fn(&Incoming) -> Answer) -> Bench {
+    let mut kafka = Kafka::new(&[("t", 1)]);
+    kafka.fill("t", 0, 1, 10, Codec::None);
+    kafka.layout.nodes = vec![1, 2];
+    let options: Vec<_> = [("client.rack", "r")].iter().chain(options).copied().collect();
+    let mut bench = Bench::new(kafka, &options);
+    let mut sent = false;
+    bench.kafka.script = Some(Box::new(move |incoming| match (incoming.key, incoming.port) {
+        (ApiKey::Fetch, 9002) => Some(follower(incoming)),
+        (ApiKey::Fetch, _) if !std::mem::replace(&mut sent, true) => sends_to_a_follower(incoming),
+        _ => None,
+    }));
+    bench
+}
+
+#[test]
+fn a_follower_that_does_not_answer_is_left_for_the_leader() {
+    let mut bench = with_follower(&[("request.timeout.ms", "2000")], |_| Answer::Silence);
+    bench.assign(&[("t", 0)], StartAt::Offset(0));
+    assert_eq!(bench.drain(), Vec::<String>::new());
+    bench.run(10_000);
+    assert_eq!(bench.drain(), named("t", 0, 0..10), "long before the lease of five minutes is over");
+}

@@ -1,3 +1,6 @@
+use std::cell::RefCell;
+use std::rc::Rc;
+
 use headrace_wire::compression::Codec;
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::{
@@ -371,4 +374,19 @@ fn a_commit_by_number_is_refused_once_its_partition_was_given_up() {
     assert!(matches!(&error, Error::Broker { code: ErrorCode::REBALANCE_IN_PROGRESS, .. }), "{error}");
     assert_eq!(error.place().partition, Some(0));
     assert_eq!(committed(&bench), [3]);
+}
+
+#[test]
+fn whoever_begins_at_a_commit_waits_for_transactions_that_are_being_decided() {
+    let mut bench = Bench::new(ten(), &[("group.id", "g")]);
+    let asked = Rc::new(RefCell::new(Vec::new()));
+    let stable = asked.clone();
+    bench.kafka.script = Some(Box::new(move |incoming| {
+        if incoming.key == ApiKey::OffsetFetch {
+            stable.borrow_mut().push(incoming.decode::<OffsetFetchRequest>().require_stable);
+        }
+        None
+    }));
+    bench.assign(&[("t", 0)], StartAt::Committed);
+    assert_eq!(*asked.borrow(), [true], "with the default isolation level");
 }

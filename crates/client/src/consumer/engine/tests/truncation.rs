@@ -219,3 +219,18 @@ fn an_answer_that_changes_nothing_is_not_asked_for_without_end() {
     bench.unpark();
     assert_eq!(bench.drain(), named("t", 0, 50..53));
 }
+
+#[test]
+fn rows_that_a_caller_has_do_not_count_as_processed_when_their_log_is_cut() {
+    let options = [("group.id", "g"), ("auto.commit.interval.ms", "1000"), EARLIEST];
+    let mut bench = Bench::new(two_epochs(Codec::None), &options);
+    bench.assign(&[("t", 0)], StartAt::Offset(0));
+    assert_eq!(bench.poll(45).unwrap().unwrap().len(), 45);
+    change_leader(&mut bench, 30, 5);
+    bench.run(3_000);
+    let committed = |bench: &Bench| bench.kafka.committed.borrow().get(&("t".to_owned(), 0)).copied();
+    assert_eq!(committed(&bench).unwrap_or(0), 0, "what is before the cut may be at work still");
+    assert_eq!(bench.poll(5).unwrap().unwrap(), new(30..35));
+    bench.run(3_000);
+    assert_eq!(committed(&bench), Some(30));
+}
