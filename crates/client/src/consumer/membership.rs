@@ -31,6 +31,15 @@ enum Release {
     Telling(u64),
 }
 
+/// Why a consumer leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Leave {
+    /// For as long as nothing is subscribed. All rows count as processed.
+    Unsubscribe,
+    /// For good. `finished`: all rows count as processed; else those of the last poll do not.
+    Close { finished: bool },
+}
+
 /// Leaving for good, or for as long as nothing is subscribed.
 #[derive(Debug)]
 struct Leaving {
@@ -402,7 +411,11 @@ impl ConsumerEngine {
     }
 
     /// Begins to unsubscribe or close: commit, leave, let go.
-    pub(super) fn take_leave(&mut self, now: Now, op: u64, timeout_ms: u64, close: bool) {
+    pub(super) fn take_leave(&mut self, now: Now, op: u64, timeout_ms: u64, leave: Leave) {
+        let (close, finished) = match leave {
+            Leave::Unsubscribe => (false, true),
+            Leave::Close { finished } => (true, finished),
+        };
         let deadline = now.mono_ms.saturating_add(timeout_ms);
         let auto_commit = self.config.enable_auto_commit;
         let Some(membership) = &mut self.membership else {
@@ -412,8 +425,7 @@ impl ConsumerEngine {
         let earlier = membership.leaving.take().map(|earlier| earlier.op);
         let mut cache = lock(&self.cache);
         cache.hold_back(true);
-        // A caller that closes has processed what it was given.
-        let offsets = if auto_commit { membership.news(cache.commits(false)) } else { Vec::new() };
+        let offsets = if auto_commit { membership.news(cache.commits(!finished)) } else { Vec::new() };
         drop(cache);
         let commit = self.commits.commit(now, Asker::Farewell, offsets, timeout_ms.max(1));
         let stage = Stage::Committing(commit);

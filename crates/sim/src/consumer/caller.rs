@@ -73,7 +73,11 @@ impl Consumer {
                     self.state = State::Closing;
                     let limit_ms = CLOSE_MS;
                     let op = self.op(Asked::Close { since_ms: now_ms, limit_ms });
-                    self.commands.push_back(ConsumerCommand::Close { op, timeout_ms: limit_ms });
+                    self.commands.push_back(ConsumerCommand::Close {
+                        op,
+                        finished: true,
+                        timeout_ms: limit_ms,
+                    });
                     return Ok(None);
                 }
                 _ => {
@@ -164,10 +168,16 @@ impl Consumer {
         };
         let offsets: Option<Vec<_>> = self.rng.chance(50).then(|| done.iter().map(commit).collect());
         let op = self.op(Asked::Nothing);
-        if offsets.is_none() || self.rng.chance(50) {
+        if self.rng.chance(50) {
             self.state = State::Calling { op };
         }
-        self.commands.push_back(ConsumerCommand::Commit { op, offsets, timeout_ms: COMMIT_MS });
+        self.commands.push_back(match offsets {
+            Some(offsets) => ConsumerCommand::Commit { op, offsets, timeout_ms: COMMIT_MS },
+            None => {
+                let positions = lock(&self.cache).positions();
+                ConsumerCommand::CommitPositions { op, positions, timeout_ms: COMMIT_MS }
+            }
+        });
     }
 
     /// Pauses, resumes, seeks, leaves and comes back.

@@ -218,14 +218,22 @@ impl FetchCache {
     /// The same as commits, with the leader epochs: whoever begins there finds out whether the log was cut (KIP-320).
     #[must_use]
     pub fn commits(&self, processed_only: bool) -> Vec<CommitOffset> {
-        let commit = |slot: &Slot| {
-            let (offset, leader_epoch) = if processed_only {
-                (slot.processed?, slot.processed_epoch)
-            } else {
-                (slot.position?, slot.leader_epoch)
-            };
-            Some(CommitOffset { partition: slot.id.clone(), offset, leader_epoch, metadata: String::new() })
-        };
-        self.slots.values().filter_map(commit).collect()
+        self.slots.values().filter_map(|slot| slot.commit(processed_only)).collect()
+    }
+
+    /// The position of each partition that has one, to be committed. Whoever commits takes them when it is asked to: rows
+    /// that are handed out before the engine comes to it must not be in them.
+    #[must_use]
+    pub fn positions(&self) -> Vec<(PartId, CommitOffset)> {
+        self.slots.iter().filter_map(|(part, slot)| Some((*part, slot.commit(false)?))).collect()
+    }
+
+    /// Those of partitions that are still read.
+    pub(in crate::consumer) fn still_read(
+        &self,
+        mut commits: Vec<(PartId, CommitOffset)>,
+    ) -> Vec<CommitOffset> {
+        commits.retain(|(part, _)| self.slots.contains_key(part));
+        commits.into_iter().map(|(_, commit)| commit).collect()
     }
 }

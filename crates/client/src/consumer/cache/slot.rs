@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use super::demand::AHEAD_BYTES;
 use super::{Chunk, PartId, Ticket};
 use crate::consumer::decode::RawBatch;
-use crate::consumer::types::{StartAt, TopicPartition};
+use crate::consumer::types::{CommitOffset, StartAt, TopicPartition};
 use crate::error::Error;
 
 /// What a partition holds, in the order in which it is handed out.
@@ -128,6 +128,16 @@ impl Slot {
     pub(super) fn raw_bytes(&self) -> usize {
         let raw = |entry: &Entry| if let Entry::Raw(raw) = entry { Some(raw.decoded_len()) } else { None };
         self.entries.iter().rev().map_while(raw).sum()
+    }
+
+    /// What was handed out, or only what a later poll has shown to be processed, as a commit.
+    pub(super) fn commit(&self, processed_only: bool) -> Option<CommitOffset> {
+        let (offset, leader_epoch) = if processed_only {
+            (self.processed?, self.processed_epoch)
+        } else {
+            (self.position?, self.leader_epoch)
+        };
+        Some(CommitOffset { partition: self.id.clone(), offset, leader_epoch, metadata: String::new() })
     }
 
     pub(super) fn is_finished(&self) -> bool {

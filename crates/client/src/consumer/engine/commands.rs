@@ -6,6 +6,7 @@ use headrace_wire::time::Now;
 use super::ConsumerEngine;
 use crate::consumer::cache::lock;
 use crate::consumer::commits::{Asker, Identity};
+use crate::consumer::membership::Leave;
 use crate::consumer::types::{
     Assignment, CommitOffset, ConsumerCommand, ConsumerOutcome, GroupMetadata, StartAt, TopicPartition,
 };
@@ -33,7 +34,7 @@ impl ConsumerEngine {
             }
             ConsumerCommand::Unsubscribe { op } => {
                 let timeout = self.config.common.default_api_timeout_ms;
-                self.take_leave(now, op, timeout, false);
+                self.take_leave(now, op, timeout, Leave::Unsubscribe);
             }
             ConsumerCommand::Position { op, partition, timeout_ms } => {
                 let deadline = now.mono_ms.saturating_add(timeout_ms);
@@ -44,11 +45,15 @@ impl ConsumerEngine {
                 Err(error) => self.done(op, Err(error)),
             },
             ConsumerCommand::Commit { op, offsets, timeout_ms } => self.commit(now, op, offsets, timeout_ms),
+            ConsumerCommand::CommitPositions { op, positions, timeout_ms } => {
+                let offsets = lock(&self.cache).still_read(positions);
+                self.commit(now, op, offsets, timeout_ms);
+            }
             ConsumerCommand::CommitParts { op, offsets, timeout_ms } => {
                 // Here, where assignments change: what is ours now is ours in the generation that the commit names.
                 let offsets = lock(&self.cache).commits_of_parts(offsets);
                 match offsets {
-                    Ok(offsets) => self.commit(now, op, Some(offsets), timeout_ms),
+                    Ok(offsets) => self.commit(now, op, offsets, timeout_ms),
                     Err(error) => self.done(op, Err(error)),
                 }
             }
@@ -60,7 +65,9 @@ impl ConsumerEngine {
                 self.topics_dirty = true;
                 self.lookups.ask(now, op, targets, timeout_ms);
             }
-            ConsumerCommand::Close { op, timeout_ms } => self.take_leave(now, op, timeout_ms, true),
+            ConsumerCommand::Close { op, finished, timeout_ms } => {
+                self.take_leave(now, op, timeout_ms, Leave::Close { finished });
+            }
             ConsumerCommand::Listen(on) => self.listen(on),
             ConsumerCommand::Told { notice } => self.told(notice),
             ConsumerCommand::Wake => self.fetcher.dirty = true,
@@ -108,14 +115,13 @@ impl ConsumerEngine {
         Ok(())
     }
 
-    fn commit(&mut self, now: Now, op: u64, offsets: Option<Vec<CommitOffset>>, timeout_ms: u64) {
+    fn commit(&mut self, now: Now, op: u64, offsets: Vec<CommitOffset>, timeout_ms: u64) {
         if let Err(error) = self.need_group("commit") {
             return self.done(op, Err(error));
         }
-        if let Err(error) = self.check_owned(offsets.iter().flatten()) {
+        if let Err(error) = self.check_owned(&offsets) {
             return self.done(op, Err(error));
         }
-        let offsets = offsets.unwrap_or_else(|| lock(&self.cache).commits(false));
         if let Some(bad) = offsets.iter().find(|commit| commit.offset < 0) {
             let why = format!("cannot commit offset {} for {}: it is negative", bad.offset, bad.partition);
             return self.done(op, Err(Error::Usage(why)));

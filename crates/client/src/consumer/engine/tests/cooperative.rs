@@ -72,7 +72,7 @@ fn what_stays_is_neither_revoked_nor_fetched_again() {
     assert!(crowd.assignment(0).iter().all(|kept| !gone[0].contains(kept)));
     assert!(begun(&crowd, 0).values().all(|times| *times == 1), "{:?}", begun(&crowd, 0));
     // Who leaves gives its share back.
-    let op = crowd.0[1].command(|op| ConsumerCommand::Close { op, timeout_ms: 5_000 });
+    let op = crowd.0[1].command(|op| ConsumerCommand::Close { op, finished: true, timeout_ms: 5_000 });
     crowd.deliver();
     assert_eq!(crowd.0[1].result(op), Some(Ok(ConsumerOutcome::Ok)));
     crowd.0[1].kafka.take_parked();
@@ -190,7 +190,7 @@ fn a_commit_of_while_the_group_was_joined_is_not_made_after_its_partition_is_los
     crowd.subscribe(0);
     assert_eq!(kinds(&held), [ApiKey::JoinGroup]);
     let offset = CommitOffset { partition: tp("t", 0), offset: 4, leader_epoch: -1, metadata: String::new() };
-    let offsets = Some(vec![offset]);
+    let offsets = vec![offset];
     let op = crowd.0[0].command(|op| ConsumerCommand::Commit { op, offsets, timeout_ms: 60_000 });
     crowd.0[0].kafka.member.borrow_mut().forget();
     let join = held.borrow_mut().pop_front().unwrap();

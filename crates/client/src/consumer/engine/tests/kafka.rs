@@ -534,6 +534,17 @@ impl Bench {
         self.result(op).expect("answered").expect("went well")
     }
 
+    /// Commits the positions as they are now.
+    pub(super) fn begin_commit(&mut self, timeout_ms: u64) -> u64 {
+        let positions = lock(&self.world.engine.cache).positions();
+        self.command(|op| ConsumerCommand::CommitPositions { op, positions, timeout_ms })
+    }
+
+    pub(super) fn commit_positions(&mut self) {
+        let op = self.begin_commit(1_000);
+        assert_eq!(self.result(op), Some(Ok(ConsumerOutcome::Ok)));
+    }
+
     pub(super) fn assign(&mut self, partitions: &[(&str, i32)], start: StartAt) {
         let assignment = |(topic, partition): &(&str, i32)| Assignment {
             partition: tp(topic, *partition),

@@ -56,7 +56,7 @@ fn partitions_stay_and_can_be_committed_until_the_listener_was_told() {
     crowd.run(4_000);
     assert_eq!(told(&crowd, 0)[1], (2, Rebalance::Revoked, vec![tp("t", 0), tp("t", 1)]));
     assert_eq!((crowd.assignment(0).len(), crowd.assignment(1).len()), (2, 0));
-    crowd.0[0].ok(|op| ConsumerCommand::Commit { op, offsets: None, timeout_ms: 1_000 });
+    crowd.0[0].commit_positions();
     let committed = crowd.0[0].kafka.committed.borrow().clone();
     assert_eq!(committed.values().sum::<i64>(), 3, "{committed:?}");
     tell(&mut crowd, 0, 2);
@@ -92,12 +92,12 @@ fn a_commit_of_a_partition_that_was_taken_back_names_it() {
     crowd.subscribe(1);
     crowd.poll_for(10_000);
     let mine = crowd.assignment(0)[0].partition;
-    let offsets = Some(vec![at(mine, 5), at(1 - mine, 7)]);
+    let offsets = vec![at(mine, 5), at(1 - mine, 7)];
     let op = crowd.0[0].command(|op| ConsumerCommand::Commit { op, offsets, timeout_ms: 1_000 });
     let error = crowd.0[0].result(op).unwrap().unwrap_err();
     assert_eq!((error.kafka_name(), error.place().partition), ("ILLEGAL_GENERATION", Some(1 - mine)));
     assert!(crowd.0[0].kafka.committed.borrow().is_empty());
-    let offsets = Some(vec![at(mine, 5)]);
+    let offsets = vec![at(mine, 5)];
     crowd.0[0].ok(|op| ConsumerCommand::Commit { op, offsets, timeout_ms: 1_000 });
 }
 
@@ -109,7 +109,6 @@ fn a_commit_that_is_sent_again_does_not_undo_a_later_one() {
     let held = crowd.hold(0);
     let mut ops = Vec::new();
     for offsets in [vec![at(0, 1), at(1, 1)], vec![at(0, 2)]] {
-        let offsets = Some(offsets);
         ops.push(crowd.0[0].command(|op| ConsumerCommand::Commit { op, offsets, timeout_ms: 9_000 }));
     }
     assert_eq!(kinds(&held), [ApiKey::OffsetCommit; 2], "nobody waits for the one before");
@@ -118,7 +117,7 @@ fn a_commit_that_is_sent_again_does_not_undo_a_later_one() {
         crowd.0[0].world.push(first.conn, &bytes);
     }
     crowd.0[0].settle();
-    let offsets = Some(vec![at(0, 3)]);
+    let offsets = vec![at(0, 3)];
     ops.push(crowd.0[0].command(|op| ConsumerCommand::Commit { op, offsets, timeout_ms: 9_000 }));
     crowd.0[0].run(1_000);
     assert_eq!(
@@ -146,9 +145,9 @@ fn closing_waits_for_commits_that_nobody_waits_for() {
     crowd.subscribe(0);
     crowd.poll_for(500);
     let held = crowd.hold(0);
-    let offsets = Some(vec![at(0, 4)]);
+    let offsets = vec![at(0, 4)];
     let commit = crowd.0[0].command(|op| ConsumerCommand::Commit { op, offsets, timeout_ms: 9_000 });
-    let close = crowd.0[0].command(|op| ConsumerCommand::Close { op, timeout_ms: 5_000 });
+    let close = crowd.0[0].command(|op| ConsumerCommand::Close { op, finished: true, timeout_ms: 5_000 });
     assert_eq!(kinds(&held), [ApiKey::OffsetCommit]);
     crowd.release_all(0, &held);
     assert_eq!(crowd.0[0].result(commit), Some(Ok(ConsumerOutcome::Ok)));

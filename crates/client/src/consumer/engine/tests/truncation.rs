@@ -4,7 +4,7 @@ use headrace_wire::compression::Codec;
 use headrace_wire::messages::FetchRequest;
 
 use super::kafka::{Bench, Kafka, named};
-use crate::consumer::{ConsumerCommand, ConsumerEvent, StartAt, lock};
+use crate::consumer::{ConsumerEvent, StartAt, lock};
 use crate::error::Error;
 
 const EARLIEST: (&str, &str) = ("auto.offset.reset", "earliest");
@@ -132,7 +132,7 @@ fn a_commit_has_the_epoch_and_whoever_begins_there_finds_the_cut() {
     let mut bench = Bench::new(two_epochs(Codec::None), &options);
     bench.assign(&[("t", 0)], StartAt::Offset(0));
     assert_eq!(bench.poll(45).unwrap().unwrap().len(), 45);
-    bench.ok(|op| ConsumerCommand::Commit { op, offsets: None, timeout_ms: 1_000 });
+    bench.commit_positions();
     let commit = &bench.kafka.commits[0].topics[0].partitions[0];
     assert_eq!((commit.committed_offset, commit.committed_leader_epoch), (45, 2));
 
