@@ -16,8 +16,9 @@ impl ConsumerEngine {
         let Some(membership) = &mut self.membership else { return };
         membership.listens = on;
         if !on {
-            // Nobody answers any more what has been asked.
-            if let Some(notice) = membership.untold.or(membership.telling()) {
+            // Nobody answers any more what has been asked: of what was given, and of what is to go back.
+            let open = [membership.untold, membership.telling()];
+            for notice in open.into_iter().flatten() {
                 self.told(notice);
             }
         }

@@ -363,6 +363,7 @@ impl ConsumerClient {
     /// Whether rebalances are to be told as [`Notice`]s. While it is on, whoever polls must take them.
     pub fn listen(&self, on: bool) -> Result<()> {
         self.alive()?;
+        self.notices.listen(on);
         self.handle.send(ConsumerCommand::Listen(on));
         Ok(())
     }

@@ -153,3 +153,15 @@ fn closing_waits_for_commits_that_nobody_waits_for() {
     assert_eq!(crowd.0[0].result(commit), Some(Ok(ConsumerOutcome::Ok)));
     assert_eq!(crowd.0[0].result(close), Some(Ok(ConsumerOutcome::Ok)));
 }
+
+#[test]
+fn a_listener_that_goes_away_with_two_things_untold_holds_nothing_up() {
+    let mut crowd = listening(2, 2, &[]);
+    crowd.subscribe(1);
+    crowd.run(4_000);
+    let kinds: Vec<_> = told(&crowd, 0).into_iter().map(|(_, news, _)| news).collect();
+    assert_eq!(kinds, [Rebalance::Assigned, Rebalance::Revoked]);
+    crowd.0[0].world.command(ConsumerCommand::Listen(false));
+    crowd.run(4_000);
+    assert_eq!((crowd.assignment(0).len(), crowd.assignment(1).len()), (1, 1));
+}
