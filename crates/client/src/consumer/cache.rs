@@ -23,7 +23,7 @@ mod take;
 mod tests;
 mod truncate;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arrow_array::RecordBatch;
@@ -149,13 +149,19 @@ pub struct FetchCache {
     held_back: bool,
     /// The last take found nothing that was decoded: a caller waits, or decodes what was kept for it.
     hungry: bool,
-    /// Of some partitions nothing is handed out, and the engine waits for the next poll.
-    withholds: bool,
+    /// Of these nothing is handed out, and the engine waits for the next poll.
+    withheld: BTreeSet<TopicPartition>,
     /// Some partition was left out of a Fetch for lack of room.
     starved: bool,
     touched: Vec<PartId>,
     last_poll_ms: u64,
+    /// Grows with each poll.
+    polls: u64,
     error: Option<Error>,
+    /// Every poll is told of the error.
+    error_stays: bool,
+    /// The poll that was last told of such an error.
+    told_at: u64,
     schema: BatchSchema,
     admission: Admission,
     /// Damaged batches are left out.
@@ -180,11 +186,14 @@ impl FetchCache {
             fills: 0,
             held_back: false,
             hungry: false,
-            withholds: false,
+            withheld: BTreeSet::new(),
             starved: false,
             touched: Vec::new(),
             last_poll_ms: 0,
+            polls: 0,
             error: None,
+            error_stays: false,
+            told_at: 0,
             schema,
             admission: Admission::default(),
             skips_bad: false,
@@ -233,24 +242,14 @@ impl FetchCache {
                 None => self.add(partition, start.unwrap_or_default(), stop),
             }
         }
-        self.withholds = self.slots.values().any(|slot| slot.withheld);
-    }
-
-    /// Hands out nothing more of these partitions until they go: the group takes them back.
-    pub fn withhold<'a>(&mut self, partitions: impl IntoIterator<Item = &'a TopicPartition>) {
-        for part in partitions.into_iter().filter_map(|partition| self.by_name.get(partition)) {
-            if let Some(slot) = self.slots.get_mut(part) {
-                slot.withheld = true;
-                self.withholds = true;
-            }
-        }
     }
 
     fn add(&mut self, id: TopicPartition, start: StartAt, stop: Option<i64>) {
         let (part, generation) = (PartId(self.fresh()), self.fresh());
         self.by_name.insert(id.clone(), part);
         let Admission { gated, on_demand } = self.admission;
-        let slot = Slot { paused: gated, on_demand, ..Slot::new(id, generation, start, stop) };
+        let withheld = self.withheld.contains(&id);
+        let slot = Slot { paused: gated, on_demand, withheld, ..Slot::new(id, generation, start, stop) };
         self.slots.insert(part, slot);
     }
 
@@ -338,13 +337,6 @@ impl FetchCache {
     pub fn position(&self, partition: &TopicPartition) -> Result<Option<i64>> {
         let part = self.part(partition)?;
         Ok(self.slots.get(&part).and_then(|slot| slot.position))
-    }
-
-    /// The end of the partition as of the last Fetch, `None` while not known.
-    #[must_use]
-    pub fn high_watermark(&self, partition: &TopicPartition) -> Option<i64> {
-        let slot = self.by_name.get(partition).and_then(|part| self.slots.get(part))?;
-        (slot.high_watermark >= 0).then_some(slot.high_watermark)
     }
 
     /// True when there are partitions, and each has a stop offset and has reached it.

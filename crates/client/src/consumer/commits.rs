@@ -5,7 +5,7 @@
 //! holds up those behind it that have not gone out, and awaits those that have: what they have
 //! committed meanwhile is newer, and is taken out of it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::offset_commit_request::{
@@ -42,6 +42,10 @@ pub(super) struct Identity {
 }
 
 impl Identity {
+    /// Who is in no group.
+    pub(super) const NOBODY: Identity =
+        Identity { generation: -1, member_id: String::new(), instance_id: None, epochs: false };
+
     /// Whether partitions that were this one's are still its own, but for those it has let go.
     fn goes_on_as(&self, other: &Identity) -> bool {
         let same_member = (&self.member_id, self.epochs) == (&other.member_id, other.epochs);
@@ -323,7 +327,7 @@ impl Commits {
     }
 
     /// These partitions are another member's from now on: what was not sent for them is not sent any more.
-    pub(super) fn give_up(&mut self, gone: &[TopicPartition]) {
+    pub(super) fn give_up(&mut self, gone: &BTreeSet<TopicPartition>) {
         let mut late = Vec::new();
         for (&id, job) in &mut self.jobs {
             let Work::Commit(offsets) = &job.work else { continue };

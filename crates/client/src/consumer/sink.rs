@@ -224,7 +224,6 @@ impl Fetcher {
         if head.preferred_read_replica >= 0 {
             self.issues.push(Issue::Replica { ticket, node: head.preferred_read_replica });
         }
-        lock(&self.cache).set_high_watermark(ticket, head.high_watermark);
         let mut open = open.unwrap_or_else(|| OpenChunk::new(&self.schema, &partition));
         open.restart(asked, last_epoch, stop);
         if head.records_bytes > 0 {

@@ -121,15 +121,14 @@ impl ConsumerMember {
     }
 
     /// Whether there is a subscription, and the group was not left.
-    pub(crate) fn is_active(&self) -> bool {
+    fn is_active(&self) -> bool {
         self.state != State::Out
     }
 
-    /// The epoch and member id to commit with; `None` before the group has been joined.
+    /// The epoch and member id to commit with; `None` outside the group.
     pub(crate) fn identity(&self) -> Option<(i32, &str)> {
         match self.state {
-            State::Out => Some((-1, "")),
-            State::Join => None,
+            State::Out | State::Join => None,
             State::Stable | State::Release => Some((self.epoch, &self.id)),
         }
     }
@@ -379,8 +378,6 @@ impl ConsumerMember {
         let gone =
             matches!(error.code(), Some(ErrorCode::UNKNOWN_MEMBER_ID | ErrorCode::FENCED_MEMBER_EPOCH));
         if !gone && !error.retriable() {
-            self.state = State::Out;
-            self.forget();
             return Some(MemberEvent::Failed(error));
         }
         self.failures = self.failures.saturating_add(1);

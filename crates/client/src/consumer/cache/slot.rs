@@ -62,7 +62,6 @@ pub(super) struct Slot {
     pub(super) entries: VecDeque<Entry>,
     pub(super) open: Option<Open>,
     pub(super) bytes: usize,
-    pub(super) high_watermark: i64,
 }
 
 impl Slot {
@@ -88,7 +87,6 @@ impl Slot {
             entries: VecDeque::new(),
             open: None,
             bytes: 0,
-            high_watermark: -1,
         }
     }
 

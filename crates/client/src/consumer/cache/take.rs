@@ -10,19 +10,20 @@ impl FetchCache {
     /// wait too. True when the engine waits for it (`Wake`): the group wants to go on.
     pub fn begin_poll(&mut self, now_ms: u64) -> bool {
         self.last_poll_ms = now_ms;
+        self.polls += 1;
         while let Some(part) = self.touched.pop() {
             if let Some(slot) = self.slots.get_mut(&part) {
                 slot.touched = false;
                 (slot.processed, slot.processed_epoch) = (slot.position, slot.leader_epoch);
             }
         }
-        self.held_back || self.withholds
+        self.held_back || !self.withheld.is_empty()
     }
 
     /// The next rows, at most `max_records` of one partition, or what comes in their place. `None` when nothing is
     /// there. A partition stays in turn until its chunk is used up.
     pub fn take(&mut self, max_records: usize) -> Option<Taken> {
-        if let Some(error) = self.error.take() {
+        if let Some(error) = self.next_error() {
             return Some(Taken::Failed(error));
         }
         while !self.held_back

@@ -65,6 +65,10 @@ fn take(cache: &mut FetchCache, max_records: usize) -> Option<(i32, Vec<i64>)> {
     }
 }
 
+fn committable(cache: &FetchCache, processed_only: bool) -> Vec<(TopicPartition, i64)> {
+    cache.commits(processed_only).into_iter().map(|commit| (commit.partition, commit.offset)).collect()
+}
+
 fn offsets(rows: &Rows) -> Vec<i64> {
     use arrow_array::cast::AsArray;
     let batch = rows.batch();
@@ -146,14 +150,46 @@ fn nothing_is_handed_out_while_it_is_held_back() {
     let ticket = ticket(&cache, 0);
     cache.push_chunk(ticket, chunk(0, 0, 5));
     take(&mut cache, 1);
-    cache.hold_back(true);
+    cache.hold(true, &BTreeSet::new());
     assert!(cache.take(1).is_none() && !cache.is_ready());
-    assert!(!cache.are_processed(&[tp(0)]));
+    assert!(!cache.are_processed(&BTreeSet::from([tp(0)])));
     assert!(cache.begin_poll(7), "the engine wants to know of the poll");
-    assert!(cache.are_processed(&[tp(0)]));
-    assert_eq!(cache.offsets(true), [(tp(0), 1)]);
-    cache.hold_back(false);
+    assert!(cache.are_processed(&BTreeSet::from([tp(0)])));
+    assert_eq!(committable(&cache, true), [(tp(0), 1)]);
+    cache.hold(false, &BTreeSet::new());
     assert_eq!(take(&mut cache, 9), Some((0, vec![1, 2, 3, 4])));
+}
+
+#[test]
+fn what_is_withheld_is_handed_out_once_it_is_not() {
+    let mut cache = cache_of(2);
+    for part in 0..2 {
+        let ticket = ticket(&cache, part);
+        cache.push_chunk(ticket, chunk(part, 0, 2));
+    }
+    cache.hold(false, &BTreeSet::from([tp(0)]));
+    assert_eq!(take(&mut cache, 9), Some((1, vec![0, 1])));
+    assert_eq!(take(&mut cache, 9), None);
+    assert!(cache.begin_poll(7), "the engine wants to know of the poll");
+    let fills = cache.fills();
+    cache.hold(false, &BTreeSet::new());
+    assert!(cache.fills() > fills && cache.is_ready(), "who waits is told");
+    assert_eq!(take(&mut cache, 9), Some((0, vec![0, 1])));
+}
+
+#[test]
+fn an_error_for_good_is_told_to_every_poll_until_it_is_forgiven() {
+    let mut cache = cache_of(1);
+    cache.fail_for_good(Error::Closed);
+    for _ in 0..2 {
+        cache.begin_poll(1);
+        assert!(matches!(cache.take(1), Some(Taken::Failed(Error::Closed))));
+    }
+    cache.forgive();
+    let polls = cache.polls();
+    assert!(cache.take(1).is_none() && !cache.polled_since(polls), "no poll has begun that was not told");
+    cache.begin_poll(1);
+    assert!(cache.polled_since(polls));
 }
 
 #[derive(Clone, Debug)]

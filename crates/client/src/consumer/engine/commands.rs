@@ -6,7 +6,8 @@ use headrace_wire::time::Now;
 use super::ConsumerEngine;
 use crate::consumer::cache::lock;
 use crate::consumer::commits::{Asker, Identity};
-use crate::consumer::membership::Leave;
+use crate::consumer::leaving::Leave;
+use crate::consumer::membership::Membership;
 use crate::consumer::types::{
     Assignment, CommitOffset, ConsumerCommand, ConsumerOutcome, GroupMetadata, StartAt, TopicPartition,
 };
@@ -44,10 +45,20 @@ impl ConsumerEngine {
                 Ok(()) => self.commits.fetch(now, Asker::Op(op), partitions, timeout_ms),
                 Err(error) => self.done(op, Err(error)),
             },
-            ConsumerCommand::Commit { op, offsets, timeout_ms } => self.commit(now, op, offsets, timeout_ms),
+            ConsumerCommand::Commit { op, offsets, timeout_ms } => {
+                match self.check_not_lost(offsets.first().map(|commit| &commit.partition)) {
+                    Ok(()) => self.commit(now, op, offsets, timeout_ms),
+                    Err(error) => self.done(op, Err(error)),
+                }
+            }
             ConsumerCommand::CommitPositions { op, positions, timeout_ms } => {
-                let offsets = lock(&self.cache).still_read(positions);
-                self.commit(now, op, offsets, timeout_ms);
+                match self.check_not_lost(positions.first().map(|(_, commit)| &commit.partition)) {
+                    Ok(()) => {
+                        let offsets = lock(&self.cache).still_read(positions);
+                        self.commit(now, op, offsets, timeout_ms);
+                    }
+                    Err(error) => self.done(op, Err(error)),
+                }
             }
             ConsumerCommand::CommitParts { op, offsets, timeout_ms } => {
                 // Here, where assignments change: what is ours now is ours in the generation that the commit names.
@@ -84,6 +95,7 @@ impl ConsumerEngine {
 
     fn group_metadata(&self) -> Result<GroupMetadata> {
         self.need_group("group_metadata")?;
+        self.check_not_lost(None)?;
         let membership = self.membership.as_ref().and_then(|membership| {
             let Identity { generation, member_id, instance_id, .. } = membership.identity()?;
             let group_id = membership.coordinator.group().to_owned();
@@ -97,7 +109,7 @@ impl ConsumerEngine {
 
     fn assign(&mut self, now: Now, partitions: Vec<Assignment>) -> Result<()> {
         self.end_leaving(now)?;
-        if self.membership.as_ref().is_some_and(|membership| membership.member.is_active()) {
+        if self.membership.as_ref().is_some_and(Membership::is_subscribed) {
             return Err(Error::Usage(
                 "partitions cannot be assigned while topics are subscribed: unsubscribe first".into(),
             ));

@@ -70,9 +70,11 @@ impl Group {
                 return None;
             }
             let request: ConsumerGroupHeartbeatRequest = incoming.decode();
-            let same = answer(request.member_epoch.max(1), None);
+            let request_epoch = request.member_epoch;
+            let same = answer(request_epoch.max(1), None);
             side.asked.push(request);
-            let response = side.answers.pop_front().unwrap_or(same);
+            let leaves = request_epoch < 0;
+            let response = if leaves { same } else { side.answers.pop_front().unwrap_or(same) };
             Some(incoming.reply::<ConsumerGroupHeartbeatRequest>(&response))
         }));
         let defaults = [("group.id", "g"), ("group.protocol", "consumer"), ("auto.offset.reset", "earliest")];
@@ -218,6 +220,12 @@ fn a_refusal_that_waiting_does_not_mend_is_told() {
     let asked = group.asked().len();
     group.bench.run(10_000);
     assert_eq!(group.asked().len(), asked, "it is out of the group");
+    // Each poll tries again, and is told.
+    group.will_answer([refusal(UNSUPPORTED_ASSIGNOR)]);
+    assert_eq!(group.bench.poll_error().kafka_name(), "UNSUPPORTED_ASSIGNOR");
+    group.will_answer([answer(1, Some(&[0]))]);
+    group.bench.run(10_000);
+    assert_eq!(group.bench.drain(), named("t", 0, 0..10));
 }
 
 #[test]

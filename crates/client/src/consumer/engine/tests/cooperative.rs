@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use headrace_wire::compression::Codec;
 use headrace_wire::messages::{ApiKey, JoinGroupRequest, JoinGroupResponse};
 
 use super::groups::{Crowd, UNKNOWN_MEMBER_ID, kinds};
@@ -205,4 +206,29 @@ fn a_commit_of_while_the_group_was_joined_is_not_made_after_its_partition_is_los
     assert!(crowd.0[0].kafka.commits.is_empty());
     let error = crowd.0[0].result(op).expect("it has ended").unwrap_err();
     assert_eq!((error.kafka_name(), error.place().partition), ("ILLEGAL_GENERATION", Some(0)));
+}
+
+#[test]
+fn what_is_wanted_again_before_the_group_has_heard_of_it_is_read_on() {
+    let mut crowd = Crowd::new(1, 1, &[COOPERATIVE]);
+    let kafka = &mut crowd.0[0].kafka;
+    kafka.layout.topics.push(("u", vec![1]));
+    kafka.logs.insert(("u".into(), 0), super::kafka::Log::default());
+    kafka.fill("u", 0, 1, 10, Codec::None);
+    let to = |op, topics: &[&str]| {
+        let topics = topics.iter().map(|&topic| topic.to_owned()).collect();
+        ConsumerCommand::Subscribe { op, topics }
+    };
+    crowd.0[0].ok(|op| to(op, &["t", "u"]));
+    crowd.deliver();
+    crowd.run(500);
+    assert_eq!(crowd.assignment(0).len(), 2);
+    let held = crowd.hold(0);
+    crowd.0[0].ok(|op| to(op, &["t"]));
+    assert_eq!(kinds(&held), [ApiKey::JoinGroup]);
+    crowd.0[0].ok(|op| to(op, &["t", "u"]));
+    crowd.release_all(0, &held);
+    let mut got = crowd.poll_for(5_000).remove(0);
+    got.sort();
+    assert_eq!(got, [named("t", 0, 0..10), named("u", 0, 0..10)].concat());
 }

@@ -165,3 +165,15 @@ fn a_listener_that_goes_away_with_two_things_untold_holds_nothing_up() {
     crowd.run(4_000);
     assert_eq!((crowd.assignment(0).len(), crowd.assignment(1).len()), (1, 1));
 }
+
+#[test]
+fn another_division_that_gives_nothing_new_does_not_stand_in_for_the_listener() {
+    let cooperative = ("partition.assignment.strategy", "cooperative-sticky");
+    let mut crowd = listening(1, 1, &[cooperative]);
+    crowd.subscribe(0);
+    crowd.run(500);
+    assert_eq!((crowd.0[0].kafka.member.borrow().generation, told(&crowd, 0).len()), (2, 1));
+    assert_eq!(crowd.0[0].poll(1), None, "the listener has not heard of the partition");
+    tell(&mut crowd, 0, 1);
+    assert_eq!(crowd.0[0].poll(3).unwrap().unwrap(), named("t", 0, 0..3));
+}

@@ -417,3 +417,25 @@ fn a_close_of_a_caller_that_has_not_finished_commits_what_earlier_polls_gave() {
         assert_eq!(bench.kafka.committed.borrow()[&("t".to_owned(), 0)], committed);
     }
 }
+
+#[test]
+fn what_was_processed_is_committed_before_another_assignment_also_behind_an_automatic_commit() {
+    let mut bench = Bench::new(ten(), &[("group.id", "g"), ("auto.commit.interval.ms", "1000")]);
+    let committed = Rc::new(RefCell::new(Vec::new()));
+    let theirs = committed.clone();
+    bench.kafka.script = Some(Box::new(move |incoming| {
+        (incoming.key == ApiKey::OffsetCommit).then(|| {
+            let request: OffsetCommitRequest = incoming.decode();
+            theirs.borrow_mut().push(request.topics[0].partitions[0].committed_offset);
+            Answer::Silence
+        })
+    }));
+    bench.assign(&[("t", 0)], StartAt::Offset(0));
+    bench.poll(4);
+    bench.poll(2);
+    bench.run(1_500);
+    bench.poll(1);
+    assert_eq!(*committed.borrow(), [4], "it is on its way");
+    bench.assign(&[], StartAt::Earliest);
+    assert_eq!(*committed.borrow(), [4, 6]);
+}
