@@ -324,7 +324,7 @@ impl Fetcher {
                         part.replica = Some((node, now.mono_ms + REPLICA_LEASE_MS));
                     }
                 }
-                Issue::Diverging { ticket, end } => self.truncated(now, core, ticket, end),
+                Issue::Diverging { ticket, node, end } => self.diverging(now, core, ticket, node, end),
                 Issue::Session { source, code } => self.session_error(now, core, source, code),
                 Issue::Partition { ticket, node, code, range } => {
                     self.partition_error(now, core, ticket, node, code, range);

@@ -98,6 +98,25 @@ impl Fetcher {
         }
     }
 
+    /// The log of the node that was asked parts from what was read. Only the leader's word counts: a follower that came
+    /// back without the end of its log has lost what the leader still has, and may have handed out.
+    pub(super) fn diverging(
+        &mut self,
+        now: Now,
+        core: &mut Core<Tag>,
+        ticket: Ticket,
+        node: i32,
+        end: DivergingEpoch,
+    ) {
+        let Some(part) = self.part(ticket) else { return };
+        let TopicPartition { topic, partition } = &part.partition;
+        if core.cluster().leader(topic, *partition).is_some_and(|(leader, _)| leader != node) {
+            part.replica.take_if(|(replica, _)| *replica == node);
+            return;
+        }
+        self.truncated(now, core, ticket, end);
+    }
+
     /// The leader's log parts from what was read at `end`: what is held beyond is dropped. Rows that were handed out
     /// cannot be taken back: reading goes on at the end of what both share, or as `auto.offset.reset` says when that is
     /// not known; where it is none, the caller decides.

@@ -2,12 +2,12 @@
 
 use headrace_wire::compression::Codec;
 use headrace_wire::messages::fetch_response::{
-    FetchableTopicResponse, LeaderIdAndEpoch, NodeEndpoint, PartitionData,
+    EpochEndOffset, FetchableTopicResponse, LeaderIdAndEpoch, NodeEndpoint, PartitionData,
 };
 use headrace_wire::messages::{ApiKey, FetchRequest, FetchResponse};
 
 use super::kafka::{Bench, Kafka, named};
-use crate::consumer::StartAt;
+use crate::consumer::{ConsumerEvent, StartAt};
 use crate::core::scripted::{Answer, Incoming};
 
 /// Node 1 refuses, and says that this node leads.
@@ -93,4 +93,29 @@ fn a_follower_that_does_not_answer_is_left_for_the_leader() {
     assert_eq!(bench.drain(), Vec::<String>::new());
     bench.run(10_000);
     assert_eq!(bench.drain(), named("t", 0, 0..10), "long before the lease of five minutes is over");
+}
+
+#[test]
+fn a_follower_that_has_lost_its_end_does_not_speak_for_the_leader() {
+    let mut bench = with_follower(&[("auto.offset.reset", "none")], |incoming| {
+        let request: FetchRequest = incoming.decode();
+        let Some(topic) = request.topics.first() else { return Answer::Silence };
+        let diverging_epoch = EpochEndOffset { epoch: 1, end_offset: 3 };
+        let data = PartitionData { diverging_epoch, ..PartitionData::default() };
+        let partitions = vec![data];
+        incoming.reply::<FetchRequest>(&FetchResponse {
+            responses: vec![FetchableTopicResponse {
+                topic_id: topic.topic_id,
+                partitions,
+                ..Default::default()
+            }],
+            ..FetchResponse::default()
+        })
+    });
+    bench.assign(&[("t", 0)], StartAt::Offset(5));
+    assert_eq!(bench.drain(), named("t", 0, 5..10));
+    let troubles = bench.world.events.iter().filter(|e| matches!(e, ConsumerEvent::Trouble { .. })).count();
+    assert_eq!((troubles, bench.position("t", 0)), (0, Some(10)));
+    let ports: Vec<_> = bench.kafka.fetches.iter().map(|(port, _)| *port).collect();
+    assert!(ports.iter().all(|port| *port == 9001), "{ports:?}");
 }
