@@ -229,6 +229,7 @@ class Consumer:
         Raises:
             ConfigError: ``group.id`` is not set.
             RebalanceInProgressError: the consumer is joining its group; poll on.
+            IllegalGenerationError: its partitions were lost since the last poll, and its rows come again: poll on.
         """
         return GroupMetadata(*self._native.group_metadata())
 

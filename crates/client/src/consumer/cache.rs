@@ -66,7 +66,7 @@ pub struct Chunk {
     pub offsets: ScalarBuffer<i64>,
     /// The position after the last row: beyond gaps and control records.
     pub next_offset: i64,
-    /// The leader epoch of the last batch that went into it, -1 when not known (KIP-320).
+    /// The leader epoch of its rows, -1 when not known (KIP-320).
     pub leader_epoch: i32,
     /// Memory that counts against `fetch.buffer.bytes`.
     pub bytes: usize,

@@ -345,10 +345,15 @@ impl Fetcher {
         let session = self.sessions.entry(source).or_default();
         session.reset();
         match code {
-            // The broker has dropped the session, which it may at any time.
+            // The broker has dropped the session, which it may at any time; but not one that was to begin.
             ErrorCode::FETCH_SESSION_ID_NOT_FOUND
             | ErrorCode::INVALID_FETCH_SESSION_EPOCH
-            | ErrorCode::FETCH_SESSION_TOPIC_ID_ERROR => {}
+            | ErrorCode::FETCH_SESSION_TOPIC_ID_ERROR => {
+                session.failures = session.failures.saturating_add(1);
+                if session.failures > 1 {
+                    session.retry_at = later(now, backoff, session.failures, core);
+                }
+            }
             _ => {
                 session.failures = session.failures.saturating_add(1);
                 session.retry_at = later(now, backoff, session.failures, core);

@@ -254,7 +254,12 @@ impl Fetcher {
             return true;
         }
         if current.aborted.as_mut().is_some_and(|aborted| aborted.skips(header)) {
-            open.skip(header);
+            // A chunk has one epoch.
+            let rises = header.partition_leader_epoch > open.leader_epoch();
+            if rises && !self.close(current) {
+                return false;
+            }
+            current.open.skip(header);
             return true;
         }
         let compressed = !header.is_control() && header.codec().is_ok_and(|codec| codec != Codec::None);

@@ -254,6 +254,9 @@ impl ConsumerMember {
             self.held.entry(*id).or_default().extend(partitions);
         }
         self.owned = known;
+        let (held, target) = (&self.held, &self.target);
+        self.names
+            .retain(|id, _| held.contains_key(id) || target.as_ref().is_some_and(|ids| ids.contains_key(id)));
         if gives_back {
             self.state = State::Release;
         } else {

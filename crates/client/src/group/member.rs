@@ -348,13 +348,12 @@ impl Member {
     ) -> Result<Option<MemberEvent>> {
         let State::Joining { again } = self.state else { return Ok(None) };
         let response = result?;
-        if ErrorCode::new(response.error_code) == ErrorCode::MEMBER_ID_REQUIRED {
+        if ErrorCode::new(response.error_code) == ErrorCode::MEMBER_ID_REQUIRED && self.id.is_empty() {
             self.id = response.member_id;
             self.state = State::Join;
             return Ok(None);
         }
         check(response.error_code, "joining", coordinator)?;
-        self.failures = 0;
         self.id.clone_from(&response.member_id);
         if again {
             self.state = State::Join;
@@ -519,16 +518,23 @@ impl Member {
             matches!(error.code(), Some(ErrorCode::UNKNOWN_MEMBER_ID | ErrorCode::ILLEGAL_GENERATION));
         coordinator.judge(&error);
         match error.code() {
-            Some(ErrorCode::UNKNOWN_MEMBER_ID) => {
-                self.id.clear();
+            Some(ErrorCode::UNKNOWN_MEMBER_ID | ErrorCode::ILLEGAL_GENERATION) => {
+                if error.code() == Some(ErrorCode::UNKNOWN_MEMBER_ID) {
+                    self.id.clear();
+                }
                 self.generation = -1;
+                // Once is how a member comes to hear of it. A coordinator that goes on with it is not asked without end.
+                let again = self.failures > 0;
+                self.failures = self.failures.saturating_add(1);
+                if again {
+                    self.put_off(now, core);
+                }
             }
             Some(ErrorCode::REBALANCE_IN_PROGRESS) if cooperative => {}
-            Some(ErrorCode::ILLEGAL_GENERATION | ErrorCode::REBALANCE_IN_PROGRESS) => self.generation = -1,
+            Some(ErrorCode::REBALANCE_IN_PROGRESS) => self.generation = -1,
             _ if error.retriable() => {
                 self.failures = self.failures.saturating_add(1);
-                self.retry_at =
-                    now.mono_ms + self.settings.retry.wait_ms(self.failures, core.jitter()).max(1);
+                self.put_off(now, core);
             }
             _ => return Some(MemberEvent::Failed(error)),
         }
@@ -539,6 +545,10 @@ impl Member {
             self.lose();
         }
         lost.then_some(MemberEvent::Lost)
+    }
+
+    fn put_off<T>(&mut self, now: Now, core: &mut Core<T>) {
+        self.retry_at = now.mono_ms + self.settings.retry.wait_ms(self.failures, core.jitter()).max(1);
     }
 
     /// What it had may be another's by now. The sticky assignor is told of it all the same, with the generation it is of.

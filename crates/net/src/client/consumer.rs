@@ -214,7 +214,9 @@ impl ConsumerClient {
                 }
                 Some(Taken::Decode(job)) => {
                     let decoded = job.run();
-                    lock(&self.cache).put_back(decoded);
+                    if lock(&self.cache).put_back(decoded) {
+                        self.handle.send(ConsumerCommand::Wake);
+                    }
                     self.look_again();
                 }
             }

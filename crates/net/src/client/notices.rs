@@ -109,7 +109,7 @@ impl Notices {
             return;
         }
         if news == Rebalance::Lost {
-            state.forget(&partitions);
+            state.forget(&partitions.iter().collect());
         }
         state.queue.push_back(Notice::Rebalance { number, news, partitions });
         self.note(&state);
@@ -127,7 +127,11 @@ impl Notices {
             let Some(mut next) = state.queue.pop_front() else { break None };
             if let Notice::Rebalance { news, partitions, .. } = &mut next {
                 match news {
-                    Rebalance::Assigned => state.gone.retain(|partition| !partitions.contains(partition)),
+                    Rebalance::Assigned => {
+                        for partition in partitions.iter() {
+                            state.gone.remove(partition);
+                        }
+                    }
                     Rebalance::Revoked => state.gone.extend(partitions.iter().cloned()),
                     Rebalance::Lost => partitions.retain(|partition| state.gone.insert(partition.clone())),
                 }
@@ -158,7 +162,8 @@ impl Notices {
         for notice in std::mem::take(&mut state.queue) {
             match notice {
                 Notice::Rebalance { news: Rebalance::Assigned, partitions, .. } => {
-                    assigned.retain(|partition| !partitions.contains(partition));
+                    let untold: BTreeSet<_> = partitions.into_iter().collect();
+                    assigned.retain(|partition| !untold.contains(partition));
                 }
                 Notice::Rebalance { .. } => {}
                 committed @ Notice::Committed { .. } => state.queue.push_back(committed),
@@ -179,21 +184,18 @@ impl Notices {
 
 impl State {
     /// These are lost: what was still to be told of them is moot. Who waited for it does not wait any more.
-    fn forget(&mut self, lost: &[TopicPartition]) {
-        for partition in lost {
-            let first = self.queue.iter().find_map(|notice| match notice {
-                Notice::Rebalance { news, partitions, .. } if partitions.contains(partition) => Some(*news),
-                _ => None,
-            });
-            // It was given to somebody who has not heard of it.
-            if first == Some(Rebalance::Assigned) {
-                self.gone.insert(partition.clone());
-            }
-        }
+    fn forget(&mut self, lost: &BTreeSet<&TopicPartition>) {
+        let mut seen = BTreeSet::new();
         for notice in &mut self.queue {
-            if let Notice::Rebalance { partitions, .. } = notice {
-                partitions.retain(|partition| !lost.contains(partition));
-            }
+            let Notice::Rebalance { news, partitions, .. } = notice else { continue };
+            partitions.retain(|partition| {
+                let stays = !lost.contains(partition);
+                // What is first is that it was given, to somebody who has not heard of it.
+                if !stays && seen.insert(partition.clone()) && *news == Rebalance::Assigned {
+                    self.gone.insert(partition.clone());
+                }
+                stays
+            });
         }
         let moot =
             |notice: &Notice| matches!(notice, Notice::Rebalance { partitions, .. } if partitions.is_empty());

@@ -60,7 +60,9 @@ impl Consumer {
                 }
                 State::Decoding { job, .. } => {
                     let decoded = job.run();
-                    lock(&self.cache).put_back(decoded);
+                    if lock(&self.cache).put_back(decoded) {
+                        self.commands.push_back(ConsumerCommand::Wake);
+                    }
                     self.take(now, now_ms, ledger)?;
                 }
                 State::Working { done, .. } => {
@@ -120,7 +122,11 @@ impl Consumer {
                     done.push(self.take_in(&rows, ledger)?);
                 }
                 // With rows in hand the time that decoding takes is part of the work.
-                Some(Taken::Decode(job)) if !done.is_empty() => lock(&self.cache).put_back(job.run()),
+                Some(Taken::Decode(job)) if !done.is_empty() => {
+                    if lock(&self.cache).put_back(job.run()) {
+                        self.commands.push_back(ConsumerCommand::Wake);
+                    }
+                }
                 Some(Taken::Decode(job)) => {
                     let until = now.mono_ms + self.rng.between(0, DECODE_MS_MAX);
                     self.state = State::Decoding { until, job: Box::new(job) };

@@ -40,8 +40,8 @@ pub(super) struct Slot {
     pub(super) generation: u64,
     pub(super) start: StartAt,
     pub(super) position: Option<i64>,
-    /// The leader epoch of what stands before the position: that of the log or, within a chunk, a later one. -1 when
-    /// not known. A lower one would pass for a truncation.
+    /// The leader epoch of what stands before the position, -1 when not known. Another would pass for a truncation, or
+    /// hide one.
     pub(super) leader_epoch: i32,
     /// The position as of the caller's last poll: all before it has been processed. `None` also after the position was
     /// moved while a caller has rows of before, until it polls again.

@@ -146,12 +146,13 @@ impl FetchCache {
         Some(job)
     }
 
-    /// Gives back what a job has made. Dropped when the partition has moved on meanwhile.
-    pub fn put_back(&mut self, decoded: Decoded) {
+    /// Gives back what a job has made. Dropped when the partition has moved on meanwhile. True when the engine has to
+    /// know at once (`Wake`): there is room again, and no rows whose take would tell it.
+    pub fn put_back(&mut self, decoded: Decoded) -> bool {
         if self.current(decoded.ticket).is_some() {
             self.skipped.extend(decoded.skipped);
         }
-        let Some(slot) = self.current(decoded.ticket) else { return };
+        let Some(slot) = self.current(decoded.ticket) else { return false };
         slot.decoding = false;
         if let Some(error) = decoded.failed {
             slot.failed = true;
@@ -173,6 +174,7 @@ impl FetchCache {
         if self.ready.back() == Some(&decoded.ticket.part) {
             self.ready.rotate_right(1);
         }
+        added == 0 && self.has_room_again(decoded.ticket.part)
     }
 
     fn release(&mut self, part: PartId, bytes: usize) {

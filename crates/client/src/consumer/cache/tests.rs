@@ -59,7 +59,9 @@ fn take(cache: &mut FetchCache, max_records: usize) -> Option<(i32, Vec<i64>)> {
     loop {
         match cache.take(max_records)? {
             Taken::Rows(rows) => return Some((rows.partition.partition, offsets(&rows))),
-            Taken::Decode(job) => cache.put_back(job.run()),
+            Taken::Decode(job) => {
+                cache.put_back(job.run());
+            }
             Taken::Failed(error) => panic!("{error}"),
         }
     }
@@ -161,6 +163,23 @@ fn nothing_is_handed_out_while_it_is_held_back() {
 }
 
 #[test]
+fn room_that_comes_of_batches_without_rows_is_told() {
+    let mut cache = cache_of(1);
+    cache.skip_bad_records();
+    let ticket = ticket(&cache, 0);
+    let RawBatch { header, bytes } = raw(0, 10);
+    let mut damaged = bytes.to_vec();
+    *damaged.last_mut().unwrap() ^= 1;
+    cache.budget = damaged.len();
+    assert!(cache.push_raw(ticket, RawBatch { header, bytes: damaged.into() }));
+    assert!(!cache.wants_data(ticket), "there is no room");
+    let Some(Taken::Decode(job)) = cache.take(10) else { panic!("it is compressed") };
+    assert!(cache.put_back(job.run()), "nobody takes rows of it, which would tell the engine");
+    assert!(cache.wants_data(ticket));
+    assert!(cache.take(10).is_none());
+}
+
+#[test]
 fn what_is_withheld_is_handed_out_once_it_is_not() {
     let mut cache = cache_of(2);
     for part in 0..2 {
@@ -257,7 +276,7 @@ proptest! {
                 }
                 Step::Take(max) => match cache.take(max) {
                     Some(Taken::Rows(rows)) => check(&mut models, &rows, max),
-                    Some(Taken::Decode(job)) => cache.put_back(job.run()),
+                    Some(Taken::Decode(job)) => { cache.put_back(job.run()); }
                     other => prop_assert!(other.is_none()),
                 },
                 Step::TakeJob => match cache.take(5) {
@@ -293,7 +312,7 @@ proptest! {
         while let Some(taken) = cache.take(1_000) {
             match taken {
                 Taken::Rows(rows) => check(&mut models, &rows, 1_000),
-                Taken::Decode(job) => cache.put_back(job.run()),
+                Taken::Decode(job) => { cache.put_back(job.run()); }
                 Taken::Failed(error) => panic!("{error}"),
             }
         }

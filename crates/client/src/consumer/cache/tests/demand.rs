@@ -22,7 +22,9 @@ fn take_of(cache: &mut FetchCache, part: PartId, max_records: usize) -> Option<V
     loop {
         match cache.take_of(part, max_records) {
             Asked::Taken(Taken::Rows(rows)) => return Some(offsets(&rows)),
-            Asked::Taken(Taken::Decode(job)) => cache.put_back(job.run()),
+            Asked::Taken(Taken::Decode(job)) => {
+                cache.put_back(job.run());
+            }
             Asked::Taken(Taken::Failed(error)) => panic!("{error}"),
             Asked::Nothing | Asked::Gone => return None,
         }

@@ -591,7 +591,12 @@ impl Bench {
             let taken = lock(&cache).take(max_records)?;
             match taken {
                 Taken::Failed(error) => return Some(Err(error)),
-                Taken::Decode(job) => lock(&cache).put_back(job.run()),
+                Taken::Decode(job) => {
+                    let wake = lock(&cache).put_back(job.run());
+                    if wake {
+                        self.command(|_| ConsumerCommand::Wake);
+                    }
+                }
                 Taken::Rows(rows) => {
                     assert!(rows.len <= max_records);
                     if rows.wake {

@@ -3,8 +3,12 @@ use std::rc::Rc;
 
 use headrace_wire::compression::Codec;
 use headrace_wire::errors::ErrorCode;
+use headrace_wire::messages::list_offsets_response::{
+    ListOffsetsPartitionResponse, ListOffsetsTopicResponse,
+};
 use headrace_wire::messages::{
-    ApiKey, OffsetCommitRequest, OffsetCommitResponse, OffsetFetchRequest, OffsetFetchResponse,
+    ApiKey, ListOffsetsRequest, ListOffsetsResponse, OffsetCommitRequest, OffsetCommitResponse,
+    OffsetFetchRequest, OffsetFetchResponse,
 };
 
 use super::kafka::{Bench, Kafka, named, tp};
@@ -438,4 +442,28 @@ fn what_was_processed_is_committed_before_another_assignment_also_behind_an_auto
     assert_eq!(*committed.borrow(), [4], "it is on its way");
     bench.assign(&[], StartAt::Earliest);
     assert_eq!(*committed.borrow(), [4, 6]);
+}
+
+#[test]
+fn an_end_that_is_none_is_not_asked_for_without_end() {
+    let mut bench = Bench::new(ten(), &[("retry.backoff.ms", "100"), ("retry.backoff.max.ms", "100")]);
+    let asked = Rc::new(RefCell::new(0));
+    let count = asked.clone();
+    bench.kafka.script = Some(Box::new(move |incoming| {
+        (incoming.key == ApiKey::ListOffsets && *count.borrow() < 20).then(|| {
+            *count.borrow_mut() += 1;
+            let request: ListOffsetsRequest = incoming.decode();
+            let topics = request.topics.into_iter().map(|topic| ListOffsetsTopicResponse {
+                name: topic.name,
+                partitions: vec![ListOffsetsPartitionResponse { offset: -1, ..Default::default() }],
+            });
+            let topics = topics.collect();
+            incoming.reply::<ListOffsetsRequest>(&ListOffsetsResponse { topics, ..Default::default() })
+        })
+    }));
+    bench.assign(&[("t", 0)], StartAt::Latest);
+    bench.run(1_000);
+    assert!((5..15).contains(&*asked.borrow()), "{} in a second", asked.borrow());
+    bench.run(3_000);
+    assert_eq!(bench.position("t", 0), Some(10));
 }
