@@ -272,8 +272,8 @@ class Consumer:
     def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Commits if ``enable.auto.commit`` says so, leaves the group, and ends the thread.
 
-        All rows that were handed out count as processed. They do not, as far as the last poll gave them, when a ``with``
-        block ends by an exception, and when the interpreter ends before anybody closed the consumer: those come again.
+        All rows that were handed out count as processed. Those of the last poll do not, and come again, when a ``with``
+        block ends by an exception, and when the interpreter ends before anybody closed the consumer.
         """
         self._close(timeout, finished=True)
 
