@@ -244,6 +244,7 @@ class Consumer:
         Raises:
             ConfigError: ``group.id`` is not set.
             RebalanceInProgressError: the consumer is joining its group; poll on.
+            IllegalGenerationError: its partitions were lost since the last poll, and its rows come again: poll on.
         """
         return GroupMetadata(*self._native.group_metadata())
 
@@ -284,14 +285,21 @@ class Consumer:
         return stream
 
     def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Commits if ``enable.auto.commit`` says so, leaves the group, and ends the thread."""
+        """Commits if ``enable.auto.commit`` says so, leaves the group, and ends the thread.
+
+        All rows that were handed out count as processed. Those of the last poll do not, and come again, when a ``with``
+        block ends by an exception, and when the interpreter ends before anybody closed the consumer.
+        """
+        self._close(timeout, finished=True)
+
+    def _close(self, timeout: float, *, finished: bool) -> None:
         self._not_within_callback("close")
         _open.discard(self)
         try:
             self._give_back()
         finally:
             try:
-                self._native.close(timeout)
+                self._native.close(timeout, finished)
             finally:
                 self._tell_troubles()
                 self._tell_commits()
@@ -303,8 +311,8 @@ class Consumer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Closes it."""
-        self.close()
+        """Closes it. After an exception the rows of the last poll do not count as processed."""
+        self._close(CLOSE_TIMEOUT_S, finished=kind is None)
 
     def _to_the_ends(self) -> Iterator[pa.RecordBatch]:
         deadline = time.monotonic() + JOIN_TIMEOUT_S
@@ -440,5 +448,6 @@ def _given(offsets: Mapping[tuple[str, int], int] | None) -> list[tuple[tuple[st
 
 @atexit.register
 def _close_all() -> None:
+    # It may be an exception that has ended the program: what was being processed is to come again.
     for consumer in list(_open):
-        consumer.close()
+        consumer._close(CLOSE_TIMEOUT_S, finished=False)  # noqa: SLF001

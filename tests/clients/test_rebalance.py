@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 
@@ -216,3 +218,40 @@ def test_a_commit_of_a_revoked_partition_names_it(options, filled):
         with pytest.raises(IllegalGenerationError) as caught:
             first.commit({gone: 1})
         assert (caught.value.topic, caught.value.partition) == tuple(gone)
+
+
+def test_who_subscribes_again_without_a_listener_is_given_rows(options, filled):
+    with hr.Consumer(config=options) as consumer:
+        consumer.subscribe([filled], on_assigned=lambda _: None)
+        deadline = time.monotonic() + 40
+        while not consumer.assignment():  # nobody has polled: the listener is still to be told
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        consumer.subscribe([filled])
+        assert consumer.poll(30.0).num_rows > 0
+
+
+PROGRAM = """
+import contextlib, sys
+import headrace as hr
+servers, topic, group, way = sys.argv[1:]
+consumer = hr.Consumer(servers, group_id=group, auto_offset_reset="earliest")
+with contextlib.nullcontext() if way == "not closed" else consumer:
+    consumer.subscribe([topic])
+    while not consumer.poll(5.0).num_rows:
+        pass
+    if way != "finished":
+        raise ZeroDivisionError
+"""
+
+
+@pytest.mark.parametrize("way", ["finished", "raised", "not closed"])
+def test_what_was_being_processed_when_an_exception_came_is_not_committed(cluster, filled, way):
+    group = f"g-{filled}"
+    program = [sys.executable, "-c", PROGRAM, cluster.bootstrap_servers, filled, group, way]
+    ended = subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode == 0) is (way == "finished"), ended.stderr
+    assert (way == "finished") or "ZeroDivisionError" in ended.stderr
+    with hr.Consumer(cluster.bootstrap_servers, group_id=group) as consumer:
+        committed = consumer.committed([(filled, 0), (filled, 1)])
+    assert any(committed.values()) is (way == "finished"), committed

@@ -260,7 +260,6 @@ def test_a_member_of_a_group_commits_its_offsets_with_its_records(kafka, topic, 
         for number in range(10):
             plain.send(topic, b"%d" % number)
     options = {"group_id": name, "auto_offset_reset": "earliest", "enable_auto_commit": False}
-    options["isolation_level"] = "read_committed"  # waits for offsets that are still being committed
     with (
         hr.Consumer(kafka.bootstrap_servers, **options) as consumer,
         hr.Producer(kafka.bootstrap_servers, transactional_id=name) as producer,

@@ -68,7 +68,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (seconds, cpu) = (began.elapsed().as_secs_f64(), cpu_seconds()? - cpu);
     let records = records - counted;
     println!(r#"{{"records": {records}, "bytes": 0, "seconds": {seconds}, "cpu_seconds": {cpu}}}"#);
-    consumer.close(Duration::from_secs(1), &mut interrupted).map_err(|why| format!("{why:?}").into())
+    consumer.close(Duration::from_secs(1), true, &mut interrupted).map_err(|why| format!("{why:?}").into())
 }
 
 /// The clock of `/proc/self/stat`, which is the same on every Linux.

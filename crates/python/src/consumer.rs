@@ -320,9 +320,10 @@ impl Consumer {
         Ok(found.into_iter().map(|(tp, at)| (pair(&tp), at.map_or(-1, |at| at.offset))).collect())
     }
 
-    fn close(&self, py: Python<'_>, timeout: f64) -> PyResult<()> {
+    /// `finished`: the rows of the last poll have been processed.
+    fn close(&self, py: Python<'_>, timeout: f64, finished: bool) -> PyResult<()> {
         let timeout = seconds(Some(timeout)).unwrap_or_default();
-        detached(py, |check| self.client.close(timeout, check))
+        detached(py, |check| self.client.close(timeout, finished, check))
     }
 }
 

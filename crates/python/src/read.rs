@@ -45,7 +45,7 @@ impl RangeReader {
     }
 
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        detached(py, |check| self.client.close(Duration::from_secs(1), check))
+        detached(py, |check| self.client.close(Duration::from_secs(1), true, check))
     }
 }
 

@@ -197,7 +197,8 @@ class Consumer:
         """Commits if ``enable.auto.commit`` says so, leaves the group, and ends the threads.
 
         Calls that still wait end with `ClosedError`. A close that is cancelled goes on in the background, in the event
-        loop's default executor.
+        loop's default executor. All rows that were handed out count as processed; those of the last poll do not when an
+        ``async with`` block ends by an exception.
         """
         await asyncio.to_thread(self._blocking.close, timeout)
 
@@ -208,8 +209,9 @@ class Consumer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Closes it."""
-        await self.close()
+        """Closes it. After an exception the rows of the last poll do not count as processed."""
+        close = self._blocking._close  # noqa: SLF001
+        await asyncio.to_thread(close, blocking.CLOSE_TIMEOUT_S, finished=kind is None)
 
     async def _take(self, take: Callable[[], Any], timeout: float) -> Any:
         """What ``take`` finds within the time. Nothing is awaited once it has found something."""

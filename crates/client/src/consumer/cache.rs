@@ -24,7 +24,7 @@ mod take;
 mod tests;
 mod truncate;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arrow_array::RecordBatch;
@@ -69,7 +69,7 @@ pub struct Chunk {
     pub offsets: ScalarBuffer<i64>,
     /// The position after the last row: beyond gaps and control records.
     pub next_offset: i64,
-    /// The leader epoch of the last batch that went into it, -1 when not known (KIP-320).
+    /// The leader epoch of its rows, -1 when not known (KIP-320).
     pub leader_epoch: i32,
     /// Memory that counts against `fetch.buffer.bytes`.
     pub bytes: usize,
@@ -152,13 +152,19 @@ pub struct FetchCache {
     held_back: bool,
     /// The last take found nothing that was decoded: a caller waits, or decodes what was kept for it.
     hungry: bool,
-    /// Of some partitions nothing is handed out, and the engine waits for the next poll.
-    withholds: bool,
+    /// Of these nothing is handed out, and the engine waits for the next poll.
+    withheld: BTreeSet<TopicPartition>,
     /// Some partition was left out of a Fetch for lack of room.
     starved: bool,
     touched: Vec<PartId>,
     last_poll_ms: u64,
+    /// Grows with each poll.
+    polls: u64,
     error: Option<Error>,
+    /// Every poll is told of the error.
+    error_stays: bool,
+    /// The poll that was last told of such an error.
+    told_at: u64,
     schema: BatchSchema,
     admission: Admission,
     /// Damaged batches are left out.
@@ -184,11 +190,14 @@ impl FetchCache {
             fills: 0,
             held_back: false,
             hungry: false,
-            withholds: false,
+            withheld: BTreeSet::new(),
             starved: false,
             touched: Vec::new(),
             last_poll_ms: 0,
+            polls: 0,
             error: None,
+            error_stays: false,
+            told_at: 0,
             schema,
             admission: Admission::default(),
             skips_bad: false,
@@ -238,24 +247,14 @@ impl FetchCache {
                 None => self.add(partition, start.unwrap_or_default(), stop),
             }
         }
-        self.withholds = self.slots.values().any(|slot| slot.withheld);
-    }
-
-    /// Hands out nothing more of these partitions until they go: the group takes them back.
-    pub fn withhold<'a>(&mut self, partitions: impl IntoIterator<Item = &'a TopicPartition>) {
-        for part in partitions.into_iter().filter_map(|partition| self.by_name.get(partition)) {
-            if let Some(slot) = self.slots.get_mut(part) {
-                slot.withheld = true;
-                self.withholds = true;
-            }
-        }
     }
 
     fn add(&mut self, id: TopicPartition, start: StartAt, stop: Option<i64>) {
         let (part, generation) = (PartId(self.fresh()), self.fresh());
         self.by_name.insert(id.clone(), part);
         let Admission { gated, on_demand } = self.admission;
-        let slot = Slot { paused: gated, on_demand, ..Slot::new(id, generation, start, stop) };
+        let withheld = self.withheld.contains(&id);
+        let slot = Slot { paused: gated, on_demand, withheld, ..Slot::new(id, generation, start, stop) };
         self.slots.insert(part, slot);
     }
 

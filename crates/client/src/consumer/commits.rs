@@ -5,7 +5,7 @@
 //! holds up those behind it that have not gone out, and awaits those that have: what they have
 //! committed meanwhile is newer, and is taken out of it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::offset_commit_request::{
@@ -42,6 +42,10 @@ pub(super) struct Identity {
 }
 
 impl Identity {
+    /// Who is in no group.
+    pub(super) const NOBODY: Identity =
+        Identity { generation: -1, member_id: String::new(), instance_id: None, epochs: false };
+
     /// Whether partitions that were this one's are still its own, but for those it has let go.
     fn goes_on_as(&self, other: &Identity) -> bool {
         let same_member = (&self.member_id, self.epochs) == (&other.member_id, other.epochs);
@@ -111,20 +115,12 @@ pub(super) struct Commits {
     next: u64,
     retry: Backoff,
     request_timeout_ms: u64,
-    require_stable: bool,
     pub(super) ended: Vec<Ended>,
 }
 
 impl Commits {
-    pub(super) fn new(retry: Backoff, request_timeout_ms: u64, require_stable: bool) -> Commits {
-        Commits {
-            jobs: BTreeMap::new(),
-            next: 0,
-            retry,
-            request_timeout_ms,
-            require_stable,
-            ended: Vec::new(),
-        }
+    pub(super) fn new(retry: Backoff, request_timeout_ms: u64) -> Commits {
+        Commits { jobs: BTreeMap::new(), next: 0, retry, request_timeout_ms, ended: Vec::new() }
     }
 
     fn add(&mut self, now: Now, asker: Asker, work: Work, timeout_ms: u64) -> u64 {
@@ -228,7 +224,7 @@ impl Commits {
                 }
                 (Work::Commit(_), None) => continue,
                 (Work::Fetch(partitions), _) => {
-                    let request = fetch_request(coordinator.group(), partitions, self.require_stable);
+                    let request = fetch_request(coordinator.group(), partitions);
                     let spec = spec.version_max(FETCH_VERSION_WITH_ONE_GROUP);
                     core.call_with(now, spec, request, Tag::OffsetFetch(id));
                 }
@@ -331,7 +327,7 @@ impl Commits {
     }
 
     /// These partitions are another member's from now on: what was not sent for them is not sent any more.
-    pub(super) fn give_up(&mut self, gone: &[TopicPartition]) {
+    pub(super) fn give_up(&mut self, gone: &BTreeSet<TopicPartition>) {
         let mut late = Vec::new();
         for (&id, job) in &mut self.jobs {
             let Work::Commit(offsets) = &job.work else { continue };
@@ -431,7 +427,7 @@ fn commit_request(group: &str, identity: &Identity, offsets: &[CommitOffset]) ->
     }
 }
 
-fn fetch_request(group: &str, partitions: &[TopicPartition], require_stable: bool) -> OffsetFetchRequest {
+fn fetch_request(group: &str, partitions: &[TopicPartition]) -> OffsetFetchRequest {
     let mut topics: BTreeMap<&str, Vec<i32>> = BTreeMap::new();
     for partition in partitions {
         topics.entry(&partition.topic).or_default().push(partition.partition);
@@ -443,7 +439,9 @@ fn fetch_request(group: &str, partitions: &[TopicPartition], require_stable: boo
     OffsetFetchRequest {
         group_id: group.to_owned(),
         topics: Some(topics.into_iter().map(topic).collect()),
-        require_stable,
+        // Whatever the isolation level: a transaction that is still being decided may commit offsets of this group, and
+        // who begins before them does again what it has done (KIP-447).
+        require_stable: true,
         ..OffsetFetchRequest::default()
     }
 }

@@ -113,6 +113,10 @@ impl OpenChunk {
         bytes: &[u8],
         closed: &mut Vec<Chunk>,
     ) -> Result<(), Error> {
+        // A chunk has one epoch, so that a position in the middle of it has the epoch of the record before it.
+        if header.partition_leader_epoch > self.leader_epoch && !self.builder.is_empty() {
+            closed.extend(self.close()?);
+        }
         let mut pushed = self.builder.push_batch(bytes, self.next_offset, self.stop);
         if matches!(pushed, Err(DecodeError::Full { .. })) && !self.builder.is_empty() {
             closed.extend(self.close()?);

@@ -95,11 +95,10 @@ impl ConsumerEngine {
             lock(&cache).skip_bad_records();
         }
         let (request, retry) = (config.common.request_timeout_ms, retry_of(&config));
-        let stable = settings.is_read_committed();
         ConsumerEngine {
             core: Core::new(&config.common, config.allow_auto_create_topics, seed),
             lookups: Lookups::new(settings.isolation_level, request, retry),
-            commits: Commits::new(retry, request, stable),
+            commits: Commits::new(retry, request),
             membership: Membership::of(&config),
             fetcher: Fetcher::new(cache.clone(), settings, schema),
             cache,
@@ -238,6 +237,7 @@ impl ConsumerEngine {
         session.early = false;
         session.failures = session.failures.saturating_add(1);
         session.retry_at = later(now, retry_of(&self.config), session.failures, &mut self.core);
+        self.fetcher.leave_replica(source.node);
         self.core.refresh(now);
         if let Err(error) = result
             && !error.retriable()

@@ -366,7 +366,9 @@ impl FetchStream {
         }
         let mut value = Cursor::new(c.bytes(size)?);
         let read = match (scope, tag) {
-            (Scope::Partition, 0) => value.diverging().map(|d| self.tail.diverging = Some(d)),
+            (Scope::Partition, 0) => {
+                value.diverging().map(|d| self.tail.diverging = Some(d).filter(|d| d.epoch >= 0))
+            }
             (Scope::Partition, _) => value.leader().map(|l| self.tail.leader = Some(l)),
             _ => value.endpoints().map(|e| self.endpoints = e),
         };

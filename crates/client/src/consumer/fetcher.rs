@@ -324,7 +324,7 @@ impl Fetcher {
                         part.replica = Some((node, now.mono_ms + REPLICA_LEASE_MS));
                     }
                 }
-                Issue::Diverging { ticket, end } => self.truncated(now, core, ticket, end),
+                Issue::Diverging { ticket, node, end } => self.diverging(now, core, ticket, node, end),
                 Issue::Session { source, code } => self.session_error(now, core, source, code),
                 Issue::Partition { ticket, node, code, range } => {
                     self.partition_error(now, core, ticket, node, code, range);
@@ -333,18 +333,31 @@ impl Fetcher {
         }
     }
 
+    /// This node cannot be read from: what a leader has sent to it is asked of the leader again.
+    pub(super) fn leave_replica(&mut self, node: i32) {
+        for part in self.parts.values_mut() {
+            part.replica.take_if(|(replica, _)| *replica == node);
+        }
+    }
+
     fn session_error(&mut self, now: Now, core: &mut Core<Tag>, source: Source, code: ErrorCode) {
         let backoff = self.settings.retry;
         let session = self.sessions.entry(source).or_default();
         session.reset();
         match code {
-            // The broker has dropped the session, which it may at any time.
+            // The broker has dropped the session, which it may at any time; but not one that was to begin.
             ErrorCode::FETCH_SESSION_ID_NOT_FOUND
             | ErrorCode::INVALID_FETCH_SESSION_EPOCH
-            | ErrorCode::FETCH_SESSION_TOPIC_ID_ERROR => {}
+            | ErrorCode::FETCH_SESSION_TOPIC_ID_ERROR => {
+                session.failures = session.failures.saturating_add(1);
+                if session.failures > 1 {
+                    session.retry_at = later(now, backoff, session.failures, core);
+                }
+            }
             _ => {
                 session.failures = session.failures.saturating_add(1);
                 session.retry_at = later(now, backoff, session.failures, core);
+                self.leave_replica(source.node);
                 core.refresh(now);
                 if !code.retriable() {
                     lock(&self.cache)

@@ -16,8 +16,9 @@ impl ConsumerEngine {
         let Some(membership) = &mut self.membership else { return };
         membership.listens = on;
         if !on {
-            // Nobody answers any more what has been asked.
-            if let Some(notice) = membership.untold.or(membership.telling()) {
+            // Nobody answers any more what has been asked: of what was given, and of what is to go back.
+            let open = [membership.untold, membership.telling()];
+            for notice in open.into_iter().flatten() {
                 self.told(notice);
             }
         }
@@ -40,9 +41,6 @@ impl ConsumerEngine {
         let Some(membership) = &mut self.membership else { return };
         if membership.untold == Some(notice) {
             membership.untold = None;
-            if membership.telling().is_none() {
-                lock(&self.cache).hold_back(false);
-            }
         }
         if membership.telling() == Some(notice) {
             self.released();
@@ -50,14 +48,32 @@ impl ConsumerEngine {
     }
 
     /// A member commits for what it has: for other partitions it would overwrite what their owner has committed.
-    pub(super) fn check_owned<'a>(&self, mut commits: impl Iterator<Item = &'a CommitOffset>) -> Result<()> {
-        let Some(membership) = self.membership.as_ref().filter(|m| m.member.is_active()) else {
+    pub(super) fn check_owned(&self, commits: &[CommitOffset]) -> Result<()> {
+        let Some(membership) = self.membership.as_ref().filter(|m| m.is_subscribed()) else {
             return Ok(());
         };
-        let strange = commits.find(|commit| !membership.owned.contains(&commit.partition));
+        let strange = commits.iter().find(|commit| !membership.owned.contains(&commit.partition));
         strange.map_or(Ok(()), |CommitOffset { partition: TopicPartition { topic, partition }, .. }| {
             let detail = "the group has not given it to this consumer, or has taken it back";
             Err(Error::partition(ErrorCode::ILLEGAL_GENERATION, &**topic, *partition, detail))
+        })
+    }
+
+    /// Rows that a caller was given before its partitions were lost are other members' by now. The engine joins again by
+    /// itself, and may be a member with the same partitions when the caller comes to commit those rows: only with its
+    /// next poll does it begin anew.
+    pub(super) fn check_not_lost(&self, first: Option<&TopicPartition>) -> Result<()> {
+        let lost_at = self.membership.as_ref().and_then(|membership| membership.lost_at);
+        if lost_at != Some(lock(&self.cache).polls()) {
+            return Ok(());
+        }
+        let (code, detail) = (
+            ErrorCode::ILLEGAL_GENERATION,
+            "the group has gone on without this consumer since its last poll",
+        );
+        Err(match first {
+            Some(TopicPartition { topic, partition }) => Error::partition(code, &**topic, *partition, detail),
+            None => Error::broker(code, detail),
         })
     }
 }

@@ -4,19 +4,45 @@
 //! group nothing more is handed out, the next poll is awaited, and what was processed until then is
 //! committed: another member goes on exactly there.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
+use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::FindCoordinatorResponse;
 use headrace_wire::time::Now;
 
-use super::cache::lock;
+use super::cache::{FetchCache, lock};
 use super::commits::{Asker, Identity};
 use super::engine::{ConsumerEngine, Tag};
+use super::fetcher::later;
+use super::leaving::Leaving;
 use super::settings::retry_of;
 use super::types::{Assignment, CommitOffset, ConsumerEvent, ConsumerOutcome, Rebalance, TopicPartition};
 use crate::error::{Error, Result};
 use crate::group::{AnyMember, Coordinator, MemberEvent, MemberSettings};
 use crate::options::ConsumerConfig;
+
+/// Where a consumer stands with its group.
+#[derive(Debug)]
+pub(super) enum Standing {
+    /// Nothing is subscribed. It commits from outside of the group, which takes that as long as it has no members.
+    Alone,
+    /// A member, or about to be one.
+    Member,
+    /// Subscribed, and not in the group: it polled too seldom, or was refused. Another poll brings it back.
+    Away(Away),
+    Leaving(Leaving),
+}
+
+/// Until when a consumer stays away from its group.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Away {
+    /// So many polls had begun.
+    polls: u64,
+    /// Not before this time.
+    retry_at: u64,
+    /// Only another subscription helps.
+    for_good: bool,
+}
 
 /// Letting go of partitions for a rebalance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,49 +57,35 @@ enum Release {
     Telling(u64),
 }
 
-/// Leaving for good, or for as long as nothing is subscribed.
-#[derive(Debug)]
-struct Leaving {
-    op: u64,
-    close: bool,
-    deadline: u64,
-    stage: Stage,
-    error: Option<Error>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    /// Until this commit has ended.
-    Committing(u64),
-    Committed,
-    /// Until `LeaveGroup` is answered.
-    Left,
-}
-
 /// The group, this member, and what it holds.
 #[derive(Debug)]
 pub(super) struct Membership {
     pub(super) coordinator: Coordinator,
     pub(super) member: AnyMember,
+    pub(super) standing: Standing,
     /// What was last committed, so that the same is not committed again and again.
     pub(super) committed: HashMap<TopicPartition, i64>,
-    pub(super) owned: Vec<TopicPartition>,
+    pub(super) owned: BTreeSet<TopicPartition>,
     /// Of those, what goes back to the group now.
-    giving: Vec<TopicPartition>,
-    topics: Vec<String>,
-    pattern: Option<String>,
+    giving: BTreeSet<TopicPartition>,
+    /// Of those, what is not handed out: what goes back, and what is not subscribed any more.
+    pub(super) withheld: BTreeSet<TopicPartition>,
+    pub(super) topics: BTreeSet<String>,
+    pub(super) pattern: Option<String>,
     release: Release,
     /// A listener is told of rebalances.
     pub(super) listens: bool,
     pub(super) last_notice: u64,
     /// Of what it was given the listener has not been told yet: the number of that notice.
     pub(super) untold: Option<u64>,
-    leaving: Option<Leaving>,
-    /// The caller polls too seldom; since when it is out of the group.
-    stale_since: Option<u64>,
+    /// So many polls had begun when partitions were last lost.
+    pub(super) lost_at: Option<u64>,
+    /// How often the group has refused this member since it was last in it.
+    pub(super) refusals: u32,
     joined_at: u64,
     auto_commit_at: u64,
-    auto_committing: bool,
+    /// Automatic commits on their way.
+    auto_committing: u32,
 }
 
 impl Membership {
@@ -95,29 +107,45 @@ impl Membership {
         Some(Membership {
             coordinator: Coordinator::new(group, retry, request_timeout_ms),
             member: AnyMember::new(config.group_protocol, settings),
+            standing: Standing::Alone,
             committed: HashMap::new(),
-            owned: Vec::new(),
-            giving: Vec::new(),
-            topics: Vec::new(),
+            owned: BTreeSet::new(),
+            giving: BTreeSet::new(),
+            withheld: BTreeSet::new(),
+            topics: BTreeSet::new(),
             pattern: None,
             release: Release::No,
             listens: false,
             last_notice: 0,
             untold: None,
-            leaving: None,
-            stale_since: None,
+            lost_at: None,
+            refusals: 0,
             joined_at: 0,
             auto_commit_at: 0,
-            auto_committing: false,
+            auto_committing: 0,
         })
     }
 
-    /// As whom to commit; `None` while that is about to change.
+    /// Whether partitions are the group's to give, also while it gives none.
+    pub(super) fn is_subscribed(&self) -> bool {
+        match &self.standing {
+            Standing::Alone => false,
+            Standing::Member | Standing::Away(_) => true,
+            Standing::Leaving(leaving) => !leaving.alone,
+        }
+    }
+
+    /// As whom to commit; `None` while that is about to change, and for who is subscribed and no member.
     pub(super) fn identity(&self) -> Option<Identity> {
-        let (generation, member_id) = self.member.identity()?;
-        let instance_id = self.member.instance_id().filter(|_| self.member.is_active()).cloned();
-        let epochs = self.member.has_epochs();
-        Some(Identity { generation, member_id: member_id.to_owned(), instance_id, epochs })
+        match &self.standing {
+            Standing::Away(_) => None,
+            Standing::Member | Standing::Leaving(Leaving { alone: false, .. }) => {
+                let (generation, member_id) = self.member.identity()?;
+                let (instance_id, epochs) = (self.member.instance_id().cloned(), self.member.has_epochs());
+                Some(Identity { generation, member_id: member_id.to_owned(), instance_id, epochs })
+            }
+            Standing::Alone | Standing::Leaving(_) => Some(Identity::NOBODY),
+        }
     }
 
     /// The notice that lets partitions go once the listener was told.
@@ -129,53 +157,63 @@ impl Membership {
     }
 
     /// What of these offsets the group does not have yet.
-    fn news(&self, offsets: Vec<CommitOffset>) -> Vec<CommitOffset> {
+    pub(super) fn news(&self, offsets: Vec<CommitOffset>) -> Vec<CommitOffset> {
         let is_new = |commit: &CommitOffset| self.committed.get(&commit.partition) != Some(&commit.offset);
         offsets.into_iter().filter(is_new).collect()
+    }
+
+    /// Finds what is not handed out, after what is owned, given back or subscribed to has changed.
+    fn sort_out(&mut self) {
+        let unwanted = |tp: &TopicPartition| self.pattern.is_none() && !self.topics.contains(&*tp.topic);
+        let withheld = self.owned.iter().filter(|tp| self.giving.contains(*tp) || unwanted(tp));
+        self.withheld = withheld.cloned().collect();
+    }
+
+    /// Whether nothing at all is handed out.
+    fn is_shut(&self) -> bool {
+        match self.standing {
+            Standing::Alone => false,
+            Standing::Away(_) | Standing::Leaving(_) => true,
+            // A listener may seek before the first row.
+            Standing::Member => {
+                self.untold.is_some() || (self.member.wants_release() && !self.member.is_cooperative())
+            }
+        }
+    }
+
+    /// Brings the cache to hand out what may be, and nothing else.
+    fn set_gate(&self, cache: &mut FetchCache) {
+        cache.hold(self.is_shut(), &self.withheld);
     }
 }
 
 impl ConsumerEngine {
     pub(super) fn subscribe(&mut self, now: Now, op: u64, topics: Vec<String>, pattern: Option<String>) {
-        let result = self.need_group("subscribe").and_then(|()| self.end_leaving(now)).and_then(|()| {
-            let membership = self.membership.as_mut();
-            let assigned = !lock(&self.cache).assignment().is_empty();
-            match membership {
-                Some(membership) if membership.member.is_active() || !assigned => {
-                    if pattern.is_some() && !membership.member.takes_patterns() {
-                        let why = "a subscription by pattern needs 'consumer': then the coordinator finds the topics";
-                        return Err(Error::config("group.protocol", why));
-                    }
-                    let unwanted = |tp: &&TopicPartition| topics.iter().all(|topic| **topic != *tp.topic);
-                    if pattern.is_none() {
-                        lock(&self.cache).withhold(membership.owned.iter().filter(unwanted));
-                    }
-                    membership.topics.clone_from(&topics);
-                    membership.pattern.clone_from(&pattern);
-                    membership.stale_since = None;
-                    membership.joined_at = now.mono_ms;
-                    membership.member.subscribe(topics, pattern);
-                    Ok(ConsumerOutcome::Ok)
-                }
-                _ => Err(Error::Usage(
-                    "topics cannot be subscribed while partitions are assigned by hand: assign none first"
-                        .into(),
-                )),
-            }
-        });
+        let result = self.need_group("subscribe").and_then(|()| self.end_leaving(now));
+        let result = result.and_then(|()| self.begin_subscription(now, topics, pattern));
         self.topics_dirty = true;
-        self.done(op, result);
+        self.done(op, result.map(|()| ConsumerOutcome::Ok));
     }
 
-    /// A caller goes on before its unsubscribing has ended: the rest of that is not awaited. Without this the new
-    /// partitions would be let go with the old ones.
-    pub(super) fn end_leaving(&mut self, now: Now) -> Result<()> {
-        match self.membership.as_ref().and_then(|membership| membership.leaving.as_ref()) {
-            Some(leaving) if leaving.close => return Err(Error::Closed),
-            Some(leaving) if leaving.stage != Stage::Left => drop(self.send_leave(now)),
-            _ => {}
+    fn begin_subscription(&mut self, now: Now, topics: Vec<String>, pattern: Option<String>) -> Result<()> {
+        let Some(membership) = &mut self.membership else { return Ok(()) };
+        let mut cache = lock(&self.cache);
+        if !membership.is_subscribed() && !cache.assignment().is_empty() {
+            let why = "topics cannot be subscribed while partitions are assigned by hand: assign none first";
+            return Err(Error::Usage(why.into()));
         }
-        self.left();
+        if pattern.is_some() && !membership.member.takes_patterns() {
+            let why = "a subscription by pattern needs 'consumer': then the coordinator finds the topics";
+            return Err(Error::config("group.protocol", why));
+        }
+        membership.topics = topics.iter().cloned().collect();
+        membership.pattern.clone_from(&pattern);
+        membership.standing = Standing::Member;
+        membership.joined_at = now.mono_ms;
+        membership.member.subscribe(topics, pattern);
+        membership.sort_out();
+        membership.set_gate(&mut cache);
+        cache.forgive();
         Ok(())
     }
 
@@ -184,60 +222,85 @@ impl ConsumerEngine {
         if let Err(error) = membership.coordinator.answered(now, &mut self.core, result) {
             // Such as a group that this user may not use: whoever waits for the coordinator waits in vain.
             self.commits.fail_all(&error);
-            if membership.member.is_active() {
+            if matches!(membership.standing, Standing::Member) {
                 lock(&self.cache).fail_all(error);
             }
         }
     }
 
     pub(super) fn member_event(&mut self, now: Now, event: MemberEvent) {
-        let Some(membership) = &mut self.membership else { return };
         self.topics_dirty = true;
         match event {
-            MemberEvent::Assigned(partitions) => {
-                let new = |partition: &&TopicPartition| !membership.owned.contains(partition);
-                let added: Vec<_> = partitions.iter().filter(new).cloned().collect();
-                let had = std::mem::take(&mut membership.owned).into_iter();
-                membership.giving = had.filter(|partition| !partitions.contains(partition)).collect();
-                membership.owned = partitions;
-                membership.owned.extend_from_slice(&membership.giving);
-                membership.release = Release::No;
-                membership.joined_at = now.mono_ms;
-                membership.auto_commit_at = now.mono_ms + self.config.auto_commit_interval_ms;
-                let mut cache = lock(&self.cache);
-                cache.assign(membership.owned.iter().cloned().map(Assignment::of).collect());
-                // A listener may seek before the first row.
-                cache.hold_back(membership.listens && !added.is_empty());
-                cache.withhold(&membership.giving);
-                drop(cache);
-                self.tell(Rebalance::Assigned, &added);
-                self.events.push_back(ConsumerEvent::Assigned(added));
-            }
+            MemberEvent::Assigned(partitions) => self.assigned(now, partitions),
             MemberEvent::Lost => self.let_go(Rebalance::Lost),
-            MemberEvent::Failed(error) => {
-                self.let_go(Rebalance::Lost);
-                lock(&self.cache).fail_all(error);
+            MemberEvent::Failed(error) => self.refused(now, error),
+            MemberEvent::Unreadable(error) => {
+                let what = "another member of the group says what nobody understands, and is given nothing";
+                self.events.push_back(ConsumerEvent::Trouble { what, error });
             }
         }
     }
 
+    fn assigned(&mut self, now: Now, partitions: Vec<TopicPartition>) {
+        let Some(membership) = &mut self.membership else { return };
+        let given: BTreeSet<_> = partitions.into_iter().collect();
+        let added: Vec<_> = given.difference(&membership.owned).cloned().collect();
+        membership.giving = membership.owned.difference(&given).cloned().collect();
+        membership.owned.extend(given);
+        membership.release = Release::No;
+        membership.refusals = 0;
+        membership.joined_at = now.mono_ms;
+        membership.auto_commit_at = now.mono_ms + self.config.auto_commit_interval_ms;
+        membership.sort_out();
+        self.tell(Rebalance::Assigned, &added);
+        if let Some(membership) = &self.membership {
+            let mut cache = lock(&self.cache);
+            cache.assign(membership.owned.iter().cloned().map(Assignment::of).collect());
+            // Before a caller can look: of what goes back it may be handed nothing more.
+            membership.set_gate(&mut cache);
+        }
+        self.events.push_back(ConsumerEvent::Assigned(added));
+    }
+
+    /// The group does not take this member, or not any more.
+    fn refused(&mut self, now: Now, error: Error) {
+        self.let_go(Rebalance::Lost);
+        let Some(membership) = &mut self.membership else { return };
+        // What the coordinator knows of it would hold up the others until its session ends.
+        let reason = "the group has refused it";
+        membership.member.leave(now, &mut self.core, &membership.coordinator, reason, Tag::Member);
+        membership.refusals = membership.refusals.saturating_add(1);
+        let retry_at = later(now, retry_of(&self.config), membership.refusals, &mut self.core);
+        let for_good = error.code().is_some_and(ErrorCode::fatal);
+        let mut cache = lock(&self.cache);
+        if matches!(membership.standing, Standing::Member) {
+            membership.standing = Standing::Away(Away { polls: cache.polls(), retry_at, for_good });
+        }
+        if for_good { cache.fail_for_good(error) } else { cache.fail_all(error) }
+    }
+
     /// Reads nothing any more, and tells what the group had given.
-    fn let_go(&mut self, how: Rebalance) {
+    pub(super) fn let_go(&mut self, how: Rebalance) {
         let mut cache = lock(&self.cache);
         cache.assign(Vec::new());
-        cache.hold_back(false);
+        let polls = cache.polls();
         drop(cache);
         self.topics_dirty = true;
         let Some(membership) = &mut self.membership else { return };
         membership.release = Release::No;
         membership.untold = None;
         membership.giving.clear();
+        membership.withheld.clear();
         membership.committed.clear();
         let owned = std::mem::take(&mut membership.owned);
         if owned.is_empty() {
             return;
         }
+        // Under the same member id, or made while the group was joined, it would still pass for this member's.
+        self.commits.give_up(&owned);
+        let owned: Vec<_> = owned.into_iter().collect();
         if how == Rebalance::Lost {
+            membership.lost_at = Some(polls);
             self.tell(how, &owned);
             self.events.push_back(ConsumerEvent::Lost(owned));
         } else {
@@ -246,46 +309,52 @@ impl ConsumerEngine {
     }
 
     pub(super) fn drive_membership(&mut self, now: Now) {
-        if self.membership.as_ref().is_some_and(|m| m.leaving.is_some()) {
+        if self.membership.as_ref().is_some_and(|m| matches!(m.standing, Standing::Leaving(_))) {
             self.drive_leaving(now);
-            return;
+        } else {
+            self.watch_polls(now);
+            self.drive_release(now);
+            let Some(Membership { coordinator, member, .. }) = &mut self.membership else { return };
+            let event = member.drive(now, &mut self.core, coordinator, || Tag::Coordinator, Tag::Member);
+            if let Some(event) = event {
+                self.member_event(now, event);
+            }
+            self.auto_commit(now);
         }
-        self.watch_polls(now);
-        self.drive_release(now);
-        let Some(Membership { coordinator, member, .. }) = &mut self.membership else { return };
-        let event = member.drive(now, &mut self.core, coordinator, || Tag::Coordinator, Tag::Member);
-        if let Some(event) = event {
-            self.member_event(now, event);
+        if let Some(membership) = &self.membership {
+            membership.set_gate(&mut lock(&self.cache));
         }
-        self.auto_commit(now);
     }
 
     /// A caller that polls too seldom holds up its group: its partitions go to others until it polls again.
     fn watch_polls(&mut self, now: Now) {
         let Some(membership) = &mut self.membership else { return };
-        let polled = lock(&self.cache).last_poll_ms();
-        if let Some(since) = membership.stale_since {
-            if polled > since {
-                membership.stale_since = None;
-                membership.joined_at = now.mono_ms;
-                membership.member.subscribe(membership.topics.clone(), membership.pattern.clone());
-                lock(&self.cache).hold_back(false);
+        let cache = lock(&self.cache);
+        match membership.standing {
+            Standing::Away(Away { polls, retry_at, for_good }) => {
+                if !for_good && retry_at <= now.mono_ms && cache.polled_since(polls) {
+                    membership.standing = Standing::Member;
+                    membership.joined_at = now.mono_ms;
+                    membership.member.subscribe(membership.topics.clone(), membership.pattern.clone());
+                }
             }
-            return;
-        }
-        let limit = u64::from(self.config.max_poll_interval_ms);
-        let quiet_since = polled.max(membership.joined_at);
-        if membership.member.is_active() && !membership.owned.is_empty() && now.mono_ms >= quiet_since + limit
-        {
-            let reason = "max.poll.interval.ms has passed without a poll";
-            membership.member.leave(now, &mut self.core, &membership.coordinator, reason, Tag::Member);
-            membership.stale_since = Some(now.mono_ms);
-            self.let_go(Rebalance::Lost);
-            // The next poll wakes the engine, which then joins again.
-            lock(&self.cache).hold_back(true);
-            let error = Error::timeout("processing between two polls (max.poll.interval.ms)", limit);
-            let what = "the group went on without this consumer until its next poll";
-            self.events.push_back(ConsumerEvent::Trouble { what, error });
+            Standing::Member if !membership.owned.is_empty() => {
+                let limit = u64::from(self.config.max_poll_interval_ms);
+                let (quiet_since, polls) = (cache.last_poll_ms().max(membership.joined_at), cache.polls());
+                drop(cache);
+                if now.mono_ms < quiet_since + limit {
+                    return;
+                }
+                let reason = "max.poll.interval.ms has passed without a poll";
+                membership.member.leave(now, &mut self.core, &membership.coordinator, reason, Tag::Member);
+                // The next poll wakes the engine, which then joins again.
+                membership.standing = Standing::Away(Away { polls, retry_at: 0, for_good: false });
+                self.let_go(Rebalance::Lost);
+                let error = Error::timeout("processing between two polls (max.poll.interval.ms)", limit);
+                let what = "the group went on without this consumer until its next poll";
+                self.events.push_back(ConsumerEvent::Trouble { what, error });
+            }
+            _ => {}
         }
     }
 
@@ -296,12 +365,13 @@ impl ConsumerEngine {
         }
         let mut cache = lock(&self.cache);
         if !membership.member.is_cooperative() {
-            cache.hold_back(true);
             membership.giving.clone_from(&membership.owned);
         }
         if membership.release == Release::No {
             membership.release = Release::Waiting;
         }
+        // What was processed is looked at behind a closed gate: nothing more is handed out of it.
+        membership.set_gate(&mut cache);
         if membership.release == Release::Waiting && cache.are_processed(&membership.giving) {
             let mut offsets = if self.config.enable_auto_commit {
                 membership.news(cache.commits(true))
@@ -315,7 +385,7 @@ impl ConsumerEngine {
         }
         drop(cache);
         if membership.release == Release::Committed {
-            let giving = membership.giving.clone();
+            let giving: Vec<_> = membership.giving.iter().cloned().collect();
             match self.tell(Rebalance::Revoked, &giving) {
                 Some(notice) => self.set_release(Release::Telling(notice)),
                 None => self.released(),
@@ -340,21 +410,21 @@ impl ConsumerEngine {
         let gone = std::mem::take(&mut membership.giving);
         membership.owned.retain(|partition| !gone.contains(partition));
         membership.committed.retain(|partition, _| !gone.contains(partition));
+        membership.sort_out();
         lock(&self.cache).assign(membership.owned.iter().cloned().map(Assignment::of).collect());
         self.commits.give_up(&gone);
         self.topics_dirty = true;
-        self.events.push_back(ConsumerEvent::Revoked(gone));
+        self.events.push_back(ConsumerEvent::Revoked(gone.into_iter().collect()));
     }
 
     /// A commit before letting go has ended. It may be one that nobody waits for any more: a close or the loss of the
     /// partitions can come before the end of a release.
     pub(super) fn farewell_committed(&mut self, commit: u64, result: Result<ConsumerOutcome>) {
         let Some(membership) = &mut self.membership else { return };
-        let leaving = membership.leaving.as_mut();
-        if let Some(leaving) = leaving.filter(|leaving| leaving.stage == Stage::Committing(commit)) {
-            leaving.stage = Stage::Committed;
-            leaving.error = result.err();
-            return;
+        if let Standing::Leaving(leaving) = &mut membership.standing
+            && leaving.awaits(commit)
+        {
+            return leaving.committed(result);
         }
         if membership.release == Release::Committing(commit) {
             membership.release = Release::Committed;
@@ -365,25 +435,25 @@ impl ConsumerEngine {
         }
     }
 
-    /// Commits from time to time what has been processed.
+    /// Commits from time to time what has been processed. One such commit is enough at a time.
     fn auto_commit(&mut self, now: Now) {
         let Some(membership) = &self.membership else { return };
-        let certain = membership.member.identity().is_some() && membership.release == Release::No;
-        if membership.auto_commit_at <= now.mono_ms && certain {
+        let certain = membership.identity().is_some() && membership.release == Release::No;
+        if membership.auto_commit_at <= now.mono_ms && certain && membership.auto_committing == 0 {
             self.auto_commit_now(now);
         }
     }
 
-    /// Commits what has been processed, if that is wanted and no such commit is under way.
+    /// Commits what has been processed, if that is wanted.
     pub(super) fn auto_commit_now(&mut self, now: Now) {
         let Some(membership) = &mut self.membership else { return };
-        if !self.config.enable_auto_commit || membership.auto_committing {
+        if !self.config.enable_auto_commit {
             return;
         }
         membership.auto_commit_at = now.mono_ms + self.config.auto_commit_interval_ms.max(1);
         let offsets = membership.news(lock(&self.cache).commits(true));
         if !offsets.is_empty() {
-            membership.auto_committing = true;
+            membership.auto_committing += 1;
             let timeout = self.config.common.default_api_timeout_ms;
             self.commits.commit(now, Asker::Auto, offsets, timeout);
         }
@@ -391,7 +461,7 @@ impl ConsumerEngine {
 
     pub(super) fn auto_committed(&mut self, result: Result<ConsumerOutcome>) {
         let Some(membership) = &mut self.membership else { return };
-        membership.auto_committing = false;
+        membership.auto_committing -= 1;
         // After an error the group moves on; whoever gets the partitions begins at the last commit.
         if let Err(error) = result {
             let what = "an automatic commit failed, so its rows may be read again";
@@ -399,93 +469,20 @@ impl ConsumerEngine {
         }
     }
 
-    /// Begins to unsubscribe or close: commit, leave, let go.
-    pub(super) fn take_leave(&mut self, now: Now, op: u64, timeout_ms: u64, close: bool) {
-        let deadline = now.mono_ms.saturating_add(timeout_ms);
-        let auto_commit = self.config.enable_auto_commit;
-        let Some(membership) = &mut self.membership else {
-            self.finish_leave(op, close, Ok(ConsumerOutcome::Ok));
-            return;
-        };
-        let earlier = membership.leaving.take().map(|earlier| earlier.op);
-        let mut cache = lock(&self.cache);
-        cache.hold_back(true);
-        // A caller that closes has processed what it was given.
-        let offsets = if auto_commit { membership.news(cache.commits(false)) } else { Vec::new() };
-        drop(cache);
-        let commit = self.commits.commit(now, Asker::Farewell, offsets, timeout_ms.max(1));
-        let stage = Stage::Committing(commit);
-        membership.leaving = Some(Leaving { op, close, deadline, stage, error: None });
-        membership.stale_since = None;
-        // It goes out before LeaveGroup, also when there is no time to await its answer.
-        self.drive_commits(now);
-        if let Some(earlier) = earlier {
-            self.done(earlier, Ok(ConsumerOutcome::Ok));
-        }
-    }
-
-    fn drive_leaving(&mut self, now: Now) {
-        let Some(membership) = &mut self.membership else { return };
-        // Commits wait while the group is being joined; leaving gives that up.
-        let Some(leaving) = &mut membership.leaving else { return };
-        let late = leaving.deadline <= now.mono_ms;
-        let awaited = match leaving.stage {
-            Stage::Left => true,
-            Stage::Committing(_) if !late && membership.member.identity().is_some() => return,
-            // Those of callers that do not wait are lost once this is no member any more.
-            Stage::Committed
-                if !late && membership.member.identity().is_some() && self.commits.is_committing() =>
-            {
-                return;
-            }
-            _ => self.send_leave(now),
-        };
-        if !awaited || late {
-            self.left();
-        }
-    }
-
-    /// True when an answer will come.
-    fn send_leave(&mut self, now: Now) -> bool {
-        let Some(Membership { member, coordinator, leaving: Some(leaving), .. }) = &mut self.membership
-        else {
-            return false;
-        };
-        leaving.stage = Stage::Left;
-        let reason = if leaving.close { "the consumer is closed" } else { "the consumer unsubscribed" };
-        member.leave(now, &mut self.core, coordinator, reason, Tag::Member)
-    }
-
-    /// `LeaveGroup` was answered, or need not be awaited.
-    pub(super) fn left(&mut self) {
-        let Some(membership) = &mut self.membership else { return };
-        let Some(leaving) = membership.leaving.take_if(|leaving| leaving.stage == Stage::Left) else {
-            return;
-        };
-        membership.topics.clear();
-        membership.pattern = None;
-        let result = leaving.error.map_or(Ok(ConsumerOutcome::Ok), Err);
-        self.finish_leave(leaving.op, leaving.close, result);
-    }
-
-    fn finish_leave(&mut self, op: u64, close: bool, result: Result<ConsumerOutcome>) {
-        self.let_go(Rebalance::Revoked);
-        if close {
-            self.shut();
-        }
-        self.done(op, result);
-    }
-
     pub(super) fn membership_timeouts(&self) -> impl Iterator<Item = u64> + '_ {
         self.membership.iter().flat_map(|membership| {
-            let leaving = membership.leaving.as_ref().map(|leaving| leaving.deadline);
-            let auto = (self.config.enable_auto_commit && !membership.auto_committing)
+            let standing = match &membership.standing {
+                Standing::Leaving(leaving) => Some(leaving.deadline()),
+                Standing::Away(away) => Some(away.retry_at),
+                Standing::Member if !membership.owned.is_empty() => {
+                    let quiet_since = lock(&self.cache).last_poll_ms().max(membership.joined_at);
+                    Some(quiet_since + u64::from(self.config.max_poll_interval_ms))
+                }
+                Standing::Alone | Standing::Member => None,
+            };
+            let auto = (self.config.enable_auto_commit && membership.auto_committing == 0)
                 .then_some(membership.auto_commit_at);
-            let polls = (membership.member.is_active() && !membership.owned.is_empty()).then(|| {
-                let quiet_since = lock(&self.cache).last_poll_ms().max(membership.joined_at);
-                quiet_since + u64::from(self.config.max_poll_interval_ms)
-            });
-            let timers = [leaving, auto, polls, membership.coordinator.poll_timeout()];
+            let timers = [standing, auto, membership.coordinator.poll_timeout()];
             timers.into_iter().flatten().chain(membership.member.timeouts())
         })
     }

@@ -6,6 +6,7 @@ mod decode;
 mod engine;
 mod fetch_stream;
 mod fetcher;
+mod leaving;
 mod listening;
 mod membership;
 mod offsets;

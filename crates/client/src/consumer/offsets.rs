@@ -41,6 +41,13 @@ struct Lookup {
     since: u64,
 }
 
+impl Lookup {
+    /// A partition is to begin at its end.
+    fn is_of_the_end(&self) -> bool {
+        self.timestamp == LATEST && matches!(self.purpose, Purpose::Start(_))
+    }
+}
+
 #[derive(Debug)]
 struct CallerOp {
     found: Vec<(TopicPartition, Option<OffsetAt>)>,
@@ -232,6 +239,11 @@ impl Lookups {
             let answer = answers.get(&(topic.to_string(), *partition));
             let code = answer.map(|answer| ErrorCode::new(answer.error_code));
             match (answer, code) {
+                // A log has an end. Asked again at once, a broker that does not know it says the same.
+                (Some(answer), Some(ErrorCode::NONE)) if answer.offset < 0 && lookup.is_of_the_end() => {
+                    lookup.failures = lookup.failures.saturating_add(1);
+                    lookup.retry_at = later(now, self.retry, lookup.failures, core);
+                }
                 (Some(answer), Some(ErrorCode::NONE)) => {
                     let at = OffsetAt {
                         offset: answer.offset,

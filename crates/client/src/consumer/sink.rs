@@ -37,8 +37,8 @@ pub(super) enum Issue {
     Partition { ticket: Ticket, node: i32, code: ErrorCode, range: (i64, i64) },
     /// The whole answer is an error.
     Session { source: Source, code: ErrorCode },
-    /// The leader's log is not the one that was read (KIP-320).
-    Diverging { ticket: Ticket, end: DivergingEpoch },
+    /// This node's log is not the one that was read (KIP-320).
+    Diverging { ticket: Ticket, node: i32, end: DivergingEpoch },
     /// The leader has moved.
     Leader { ticket: Ticket, partition: TopicPartition, hint: LeaderHint },
     /// A broker's address.
@@ -221,7 +221,10 @@ impl Fetcher {
         }
         part.failures = 0;
         (part.busy, part.arriving) = (true, true);
-        part.checked_epoch = part.checked_epoch.max(checked);
+        // What a follower has says nothing about the leader's log.
+        if part.replica.is_none_or(|(replica, _)| replica != source.node) {
+            part.checked_epoch = part.checked_epoch.max(checked);
+        }
         let (partition, stop, last_epoch) = (part.partition.clone(), part.stop, part.leader_epoch);
         let open = part.open.take();
         if head.preferred_read_replica >= 0 {
@@ -255,7 +258,12 @@ impl Fetcher {
             return true;
         }
         if current.aborted.as_mut().is_some_and(|aborted| aborted.skips(header)) {
-            open.skip(header);
+            // A chunk has one epoch.
+            let rises = header.partition_leader_epoch > open.leader_epoch();
+            if rises && !self.close(current) {
+                return false;
+            }
+            current.open.skip(header);
             return true;
         }
         let compressed = !header.is_control() && header.codec().is_ok_and(|codec| codec != Codec::None);
@@ -344,7 +352,8 @@ impl Fetcher {
             // A builder keeps memory for its next chunk: worth it for few partitions, too much for many.
             part.open = keep.then_some(current.open);
             if let Some(end) = tail.diverging {
-                self.issues.push(Issue::Diverging { ticket: current.ticket, end });
+                let node = call.source.node;
+                self.issues.push(Issue::Diverging { ticket: current.ticket, node, end });
             }
             if let Some(hint) = tail.leader {
                 self.issues.push(Issue::Leader { ticket: current.ticket, partition, hint });

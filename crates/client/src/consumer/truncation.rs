@@ -29,7 +29,9 @@ const CONSUMER: i32 = -1;
 pub(super) struct Asked {
     ticket: Ticket,
     partition: TopicPartition,
-    /// The epoch of the last record that was fetched.
+    /// The offset after the last record that was fetched, and its epoch. More may have come when the answer does, from a
+    /// leader that knew what was read before.
+    offset: i64,
     last_epoch: i32,
     /// The leader's own epoch.
     leader_epoch: i32,
@@ -45,10 +47,15 @@ impl Fetcher {
             let Some((node, leader_epoch)) = core.cluster().leader(topic, *partition) else { continue };
             let known = part.checked_epoch >= 0 && part.leader_epoch >= 0;
             let due = !part.checking && part.retry_at <= now.mono_ms;
-            if known && due && leader_epoch > part.checked_epoch && cache.holds(part.ticket) {
+            let Some(offset) = part.offset.filter(|_| known && due && leader_epoch > part.checked_epoch)
+            else {
+                continue;
+            };
+            if cache.holds(part.ticket) {
                 part.checking = true;
                 let (ticket, last_epoch) = (part.ticket, part.leader_epoch);
-                let asked = Asked { ticket, partition: part.partition.clone(), last_epoch, leader_epoch };
+                let partition = part.partition.clone();
+                let asked = Asked { ticket, partition, offset, last_epoch, leader_epoch };
                 by_node.entry(node).or_default().push(asked);
             }
         }
@@ -76,16 +83,16 @@ impl Fetcher {
                 ends.insert(TopicPartition::new(topic.topic.as_str(), end.partition), end);
             }
         }
-        for Asked { ticket, partition, last_epoch, leader_epoch } in asked {
+        for Asked { ticket, partition, offset, last_epoch, leader_epoch } in asked {
             let Some(part) = self.part(ticket) else { continue };
             part.checking = false;
             let end = ends.get(&partition);
             let code = end.map(|end| ErrorCode::new(end.error_code));
             match (end, code) {
                 (Some(end), Some(ErrorCode::NONE)) => {
-                    part.checked_epoch = leader_epoch;
+                    part.checked_epoch = part.checked_epoch.max(leader_epoch);
                     let (epoch, end_offset) = (end.leader_epoch, end.end_offset);
-                    if epoch < last_epoch || part.offset.is_some_and(|offset| end_offset < offset) {
+                    if epoch < last_epoch || end_offset < offset {
                         self.truncated(now, core, ticket, DivergingEpoch { epoch, end_offset });
                     }
                 }
@@ -93,9 +100,28 @@ impl Fetcher {
                     self.put_off(now, core, ticket);
                     core.refresh(now);
                 }
-                _ => part.checked_epoch = leader_epoch,
+                _ => part.checked_epoch = part.checked_epoch.max(leader_epoch),
             }
         }
+    }
+
+    /// The log of the node that was asked parts from what was read. Only the leader's word counts: a follower that came
+    /// back without the end of its log has lost what the leader still has, and may have handed out.
+    pub(super) fn diverging(
+        &mut self,
+        now: Now,
+        core: &mut Core<Tag>,
+        ticket: Ticket,
+        node: i32,
+        end: DivergingEpoch,
+    ) {
+        let Some(part) = self.part(ticket) else { return };
+        let TopicPartition { topic, partition } = &part.partition;
+        if core.cluster().leader(topic, *partition).is_some_and(|(leader, _)| leader != node) {
+            part.replica.take_if(|(replica, _)| *replica == node);
+            return;
+        }
+        self.truncated(now, core, ticket, end);
     }
 
     /// The leader's log parts from what was read at `end`: what is held beyond is dropped. Rows that were handed out

@@ -121,8 +121,17 @@ pub enum ConsumerCommand {
     Commit {
         /// The caller's number for the answer.
         op: u64,
-        /// What to commit; `None` is the position of every assigned partition.
-        offsets: Option<Vec<CommitOffset>>,
+        /// What to commit.
+        offsets: Vec<CommitOffset>,
+        /// How long to try, in milliseconds.
+        timeout_ms: u64,
+    },
+    /// Commit the positions that partitions had when the caller asked; those that are gone by now are left out.
+    CommitPositions {
+        /// The caller's number for the answer.
+        op: u64,
+        /// What to commit: [`FetchCache::positions`](super::FetchCache::positions).
+        positions: Vec<(PartId, CommitOffset)>,
         /// How long to try, in milliseconds.
         timeout_ms: u64,
     },
@@ -153,6 +162,8 @@ pub enum ConsumerCommand {
     Close {
         /// The caller's number for the answer.
         op: u64,
+        /// The caller has processed all rows that it was given; else those of its last poll do not count as processed.
+        finished: bool,
         /// How long that may take, in milliseconds.
         timeout_ms: u64,
     },
@@ -172,6 +183,7 @@ impl ConsumerCommand {
             | Self::Position { op, .. }
             | Self::Committed { op, .. }
             | Self::Commit { op, .. }
+            | Self::CommitPositions { op, .. }
             | Self::CommitParts { op, .. }
             | Self::GroupMetadata { op }
             | Self::ListOffsets { op, .. }

@@ -61,13 +61,6 @@ impl AnyMember {
         }
     }
 
-    pub(crate) fn is_active(&self) -> bool {
-        match self {
-            AnyMember::Classic(member) => member.is_active(),
-            AnyMember::Consumer(member) => member.is_active(),
-        }
-    }
-
     pub(crate) fn identity(&self) -> Option<(i32, &str)> {
         match self {
             AnyMember::Classic(member) => member.identity(),

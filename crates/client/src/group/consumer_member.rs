@@ -121,15 +121,14 @@ impl ConsumerMember {
     }
 
     /// Whether there is a subscription, and the group was not left.
-    pub(crate) fn is_active(&self) -> bool {
+    fn is_active(&self) -> bool {
         self.state != State::Out
     }
 
-    /// The epoch and member id to commit with; `None` before the group has been joined.
+    /// The epoch and member id to commit with; `None` outside the group.
     pub(crate) fn identity(&self) -> Option<(i32, &str)> {
         match self.state {
-            State::Out => Some((-1, "")),
-            State::Join => None,
+            State::Out | State::Join => None,
             State::Stable | State::Release => Some((self.epoch, &self.id)),
         }
     }
@@ -162,7 +161,8 @@ impl ConsumerMember {
         coordinator: &Coordinator,
         wrap: impl Fn(MemberTag) -> T,
     ) -> bool {
-        let node = coordinator.node().filter(|_| self.is_active() && self.epoch > JOIN);
+        // Also before the first heartbeat was answered: the coordinator may have taken it in (KIP-1082).
+        let node = coordinator.node().filter(|_| self.is_active() && !self.id.is_empty());
         self.state = State::Out;
         self.forget();
         let Some(node) = node else { return false };
@@ -254,6 +254,9 @@ impl ConsumerMember {
             self.held.entry(*id).or_default().extend(partitions);
         }
         self.owned = known;
+        let (held, target) = (&self.held, &self.target);
+        self.names
+            .retain(|id, _| held.contains_key(id) || target.as_ref().is_some_and(|ids| ids.contains_key(id)));
         if gives_back {
             self.state = State::Release;
         } else {
@@ -378,8 +381,6 @@ impl ConsumerMember {
         let gone =
             matches!(error.code(), Some(ErrorCode::UNKNOWN_MEMBER_ID | ErrorCode::FENCED_MEMBER_EPOCH));
         if !gone && !error.retriable() {
-            self.state = State::Out;
-            self.forget();
             return Some(MemberEvent::Failed(error));
         }
         self.failures = self.failures.saturating_add(1);

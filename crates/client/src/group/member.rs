@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::join_group_request::JoinGroupRequestProtocol;
+use headrace_wire::messages::join_group_response::JoinGroupResponseMember;
 use headrace_wire::messages::leave_group_request::MemberIdentity;
 use headrace_wire::messages::sync_group_request::SyncGroupRequestAssignment;
 use headrace_wire::messages::{
@@ -75,8 +76,10 @@ pub(crate) enum MemberEvent {
     Assigned(Vec<TopicPartition>),
     /// The group has gone on without this member.
     Lost,
-    /// The group cannot be joined.
+    /// The group cannot be joined: the member is to leave.
     Failed(Error),
+    /// Another member has told the leader something that cannot be read.
+    Unreadable(Error),
 }
 
 #[derive(Debug)]
@@ -165,14 +168,13 @@ impl Member {
     }
 
     /// Whether there is a subscription, and the group was not left.
-    pub(crate) fn is_active(&self) -> bool {
+    fn is_active(&self) -> bool {
         !matches!(self.state, State::Out)
     }
 
-    /// The generation and member id to commit with; `None` while they are about to change.
+    /// The generation and member id to commit with; `None` while they are about to change, and outside the group.
     pub(crate) fn identity(&self) -> Option<(i32, &str)> {
         match self.state {
-            State::Out => Some((-1, "")),
             State::Stable | State::Release => Some((self.generation, &self.id)),
             _ => None,
         }
@@ -346,19 +348,24 @@ impl Member {
     ) -> Result<Option<MemberEvent>> {
         let State::Joining { again } = self.state else { return Ok(None) };
         let response = result?;
-        if ErrorCode::new(response.error_code) == ErrorCode::MEMBER_ID_REQUIRED {
+        if ErrorCode::new(response.error_code) == ErrorCode::MEMBER_ID_REQUIRED && self.id.is_empty() {
             self.id = response.member_id;
             self.state = State::Join;
             return Ok(None);
         }
         check(response.error_code, "joining", coordinator)?;
-        self.failures = 0;
         self.id.clone_from(&response.member_id);
-        self.state = if again { State::Join } else { self.division(now, response)? };
-        Ok(None)
+        if again {
+            self.state = State::Join;
+            return Ok(None);
+        }
+        let (division, unreadable) = self.division(now, response)?;
+        self.state = division;
+        Ok(unreadable.map(MemberEvent::Unreadable))
     }
 
-    fn division(&mut self, now: Now, response: JoinGroupResponse) -> Result<State> {
+    /// What follows from an answer to `JoinGroup`, and why some member's subscription cannot be read.
+    fn division(&mut self, now: Now, response: JoinGroupResponse) -> Result<(State, Option<Error>)> {
         self.generation = response.generation_id;
         self.protocol = response.protocol_name.unwrap_or_default();
         // One that came back does not divide, but watches the topics of all members from then on.
@@ -368,16 +375,23 @@ impl Member {
             let why = format!("chose the assignor '{}', which was not offered", self.protocol);
             return Err(Error::Protocol { peer: "the group coordinator".into(), why });
         };
-        let mut members = Vec::new();
-        if leads {
-            for member in response.members {
-                let instance_id = member.group_instance_id;
-                let subscriber = decode_subscription(protocol, member.member_id, member.metadata)?;
+        let (mut members, mut unreadable) = (Vec::new(), None);
+        for JoinGroupResponseMember { member_id, group_instance_id: instance_id, metadata } in
+            response.members
+        {
+            let subscriber = decode_subscription(protocol, member_id.clone(), metadata);
+            // One member that nobody understands must not keep all others from their partitions.
+            let subscriber = subscriber.unwrap_or_else(|error| {
+                unreadable = Some(error);
+                Subscriber::new(member_id, BTreeSet::new())
+            });
+            if leads {
                 members.push(Subscriber { instance_id, ..subscriber });
             }
         }
         let stands = response.skip_assignment;
-        Ok(State::Divide { protocol, members, stands, until: now.mono_ms + DIVIDE_WAIT_MS })
+        let state = State::Divide { protocol, members, stands, until: now.mono_ms + DIVIDE_WAIT_MS };
+        Ok((state, unreadable))
     }
 
     /// Divides and syncs once the partition counts are known. A member that does not lead only syncs.
@@ -504,23 +518,25 @@ impl Member {
             matches!(error.code(), Some(ErrorCode::UNKNOWN_MEMBER_ID | ErrorCode::ILLEGAL_GENERATION));
         coordinator.judge(&error);
         match error.code() {
-            Some(ErrorCode::UNKNOWN_MEMBER_ID) => {
-                self.id.clear();
+            Some(ErrorCode::UNKNOWN_MEMBER_ID | ErrorCode::ILLEGAL_GENERATION) => {
+                if error.code() == Some(ErrorCode::UNKNOWN_MEMBER_ID) {
+                    self.id.clear();
+                }
                 self.generation = -1;
+                // Once is how a member comes to hear of it. A coordinator that goes on with it is not asked without end.
+                let again = self.failures > 0;
+                self.failures = self.failures.saturating_add(1);
+                if again {
+                    self.put_off(now, core);
+                }
             }
             Some(ErrorCode::REBALANCE_IN_PROGRESS) if cooperative => {}
-            Some(ErrorCode::ILLEGAL_GENERATION | ErrorCode::REBALANCE_IN_PROGRESS) => self.generation = -1,
+            Some(ErrorCode::REBALANCE_IN_PROGRESS) => self.generation = -1,
             _ if error.retriable() => {
                 self.failures = self.failures.saturating_add(1);
-                self.retry_at =
-                    now.mono_ms + self.settings.retry.wait_ms(self.failures, core.jitter()).max(1);
+                self.put_off(now, core);
             }
-            _ => {
-                self.state = State::Out;
-                self.attempt += 1;
-                self.lose();
-                return Some(MemberEvent::Failed(error));
-            }
+            _ => return Some(MemberEvent::Failed(error)),
         }
         self.state = State::Join;
         self.attempt += 1;
@@ -529,6 +545,10 @@ impl Member {
             self.lose();
         }
         lost.then_some(MemberEvent::Lost)
+    }
+
+    fn put_off<T>(&mut self, now: Now, core: &mut Core<T>) {
+        self.retry_at = now.mono_ms + self.settings.retry.wait_ms(self.failures, core.jitter()).max(1);
     }
 
     /// What it had may be another's by now. The sticky assignor is told of it all the same, with the generation it is of.

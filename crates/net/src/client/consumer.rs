@@ -223,7 +223,9 @@ impl ConsumerClient {
                 }
                 Some(Taken::Decode(job)) => {
                     let decoded = job.run();
-                    lock(&self.cache).put_back(decoded);
+                    if lock(&self.cache).put_back(decoded) {
+                        self.handle.send(ConsumerCommand::Wake);
+                    }
                     self.look_again();
                 }
             }
@@ -337,8 +339,26 @@ impl ConsumerClient {
         check: Check<'_>,
     ) -> Result<(), CallError> {
         let timeout_ms = self.timeout_ms(timeout);
-        let command = |op| ConsumerCommand::Commit { op, offsets, timeout_ms };
+        let command = |op| self.commit_command(op, offsets, timeout_ms);
         self.call("committing offsets", timeout, check, command).map(drop)
+    }
+
+    /// A commit of these offsets, by default of the positions as they are now: another poll may come before the engine
+    /// looks, and its rows must not be in it.
+    #[must_use]
+    pub fn commit_command(
+        &self,
+        op: u64,
+        offsets: Option<Vec<CommitOffset>>,
+        timeout_ms: u64,
+    ) -> ConsumerCommand {
+        match offsets {
+            Some(offsets) => ConsumerCommand::Commit { op, offsets, timeout_ms },
+            None => {
+                let positions = lock(&self.cache).positions();
+                ConsumerCommand::CommitPositions { op, positions, timeout_ms }
+            }
+        }
     }
 
     /// Commits offsets, by default the position of every assigned partition, and does not wait: how it ended is a
@@ -347,13 +367,14 @@ impl ConsumerClient {
         self.alive()?;
         let op = self.ops.number();
         self.notices.await_commit(op);
-        self.handle.send(ConsumerCommand::Commit { op, offsets, timeout_ms: self.timeout_ms(None) });
+        self.handle.send(self.commit_command(op, offsets, self.timeout_ms(None)));
         Ok(op)
     }
 
     /// Whether rebalances are to be told as [`Notice`]s. While it is on, whoever polls must take them.
     pub fn listen(&self, on: bool) -> Result<()> {
         self.alive()?;
+        self.notices.listen(on);
         self.handle.send(ConsumerCommand::Listen(on));
         Ok(())
     }
@@ -406,15 +427,16 @@ impl ConsumerClient {
         }
     }
 
-    /// Commits what auto commit owes, leaves the group, ends the thread. A second call does nothing.
-    pub fn close(&self, timeout: Duration, check: Check<'_>) -> Result<(), CallError> {
+    /// Commits what auto commit owes, leaves the group, ends the thread. `finished`: all rows that were handed out have
+    /// been processed; else those of the last poll come again. A second call does nothing.
+    pub fn close(&self, timeout: Duration, finished: bool, check: Check<'_>) -> Result<(), CallError> {
         if self.handle.is_forked() || self.handle.is_stopped() {
             return Ok(());
         }
         let timeout_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
         let deadline = deadline_in(Some(timeout.saturating_add(Duration::from_secs(1))));
         let op = self.ops.begin();
-        self.handle.send(ConsumerCommand::Close { op, timeout_ms });
+        self.handle.send(ConsumerCommand::Close { op, finished, timeout_ms });
         let closed = self.ops.wait(op, "closing the consumer", deadline, check).map(drop);
         self.handle.stop();
         self.parked.join();

@@ -40,17 +40,38 @@ pub(crate) struct Notices {
 #[derive(Debug, Default)]
 struct State {
     queue: VecDeque<Notice>,
+    /// There is a listener. Without one nobody takes notices of rebalances, and a poll would wait for them for ever.
+    listening: bool,
     /// What the listener has given back, and has not been given again.
     gone: BTreeSet<TopicPartition>,
     /// Commits in the order of their calls.
     commits: VecDeque<u64>,
     ended: HashMap<u64, Result<(), Error>>,
+    /// The engine is gone.
+    over: bool,
 }
 
 impl Notices {
+    /// A listener is there from now on, or none any more: then what it was to be told is dropped.
+    pub(crate) fn listen(&self, on: bool) {
+        let mut state = self.lock();
+        state.listening = on;
+        if !on {
+            state.gone.clear();
+            state.queue.retain(|notice| matches!(notice, Notice::Committed { .. }));
+        }
+        self.note(&state);
+    }
+
     /// A commit is about to be sent, which is to be told of in this place of the order.
     pub(crate) fn await_commit(&self, op: u64) {
-        self.lock().commits.push_back(op);
+        let mut state = self.lock();
+        if state.over {
+            state.queue.push_back(Notice::Committed { op, result: Err(Error::Closed) });
+            self.note(&state);
+        } else {
+            state.commits.push_back(op);
+        }
     }
 
     /// A command has ended. `false` when it is no commit of here.
@@ -73,6 +94,7 @@ impl Notices {
     /// The engine is gone: commits that have not ended have failed.
     pub(crate) fn end(&self) {
         let mut state = self.lock();
+        state.over = true;
         while let Some(op) = state.commits.pop_front() {
             let result = state.ended.remove(&op).unwrap_or(Err(Error::Closed));
             state.queue.push_back(Notice::Committed { op, result });
@@ -83,8 +105,11 @@ impl Notices {
     /// The engine has news of the group.
     pub(crate) fn rebalance(&self, number: u64, news: Rebalance, partitions: Vec<TopicPartition>) {
         let mut state = self.lock();
+        if !state.listening {
+            return;
+        }
         if news == Rebalance::Lost {
-            state.forget(&partitions);
+            state.forget(&partitions.iter().collect());
         }
         state.queue.push_back(Notice::Rebalance { number, news, partitions });
         self.note(&state);
@@ -102,7 +127,11 @@ impl Notices {
             let Some(mut next) = state.queue.pop_front() else { break None };
             if let Notice::Rebalance { news, partitions, .. } = &mut next {
                 match news {
-                    Rebalance::Assigned => state.gone.retain(|partition| !partitions.contains(partition)),
+                    Rebalance::Assigned => {
+                        for partition in partitions.iter() {
+                            state.gone.remove(partition);
+                        }
+                    }
                     Rebalance::Revoked => state.gone.extend(partitions.iter().cloned()),
                     Rebalance::Lost => partitions.retain(|partition| state.gone.insert(partition.clone())),
                 }
@@ -133,7 +162,8 @@ impl Notices {
         for notice in std::mem::take(&mut state.queue) {
             match notice {
                 Notice::Rebalance { news: Rebalance::Assigned, partitions, .. } => {
-                    assigned.retain(|partition| !partitions.contains(partition));
+                    let untold: BTreeSet<_> = partitions.into_iter().collect();
+                    assigned.retain(|partition| !untold.contains(partition));
                 }
                 Notice::Rebalance { .. } => {}
                 committed @ Notice::Committed { .. } => state.queue.push_back(committed),
@@ -154,21 +184,18 @@ impl Notices {
 
 impl State {
     /// These are lost: what was still to be told of them is moot. Who waited for it does not wait any more.
-    fn forget(&mut self, lost: &[TopicPartition]) {
-        for partition in lost {
-            let first = self.queue.iter().find_map(|notice| match notice {
-                Notice::Rebalance { news, partitions, .. } if partitions.contains(partition) => Some(*news),
-                _ => None,
-            });
-            // It was given to somebody who has not heard of it.
-            if first == Some(Rebalance::Assigned) {
-                self.gone.insert(partition.clone());
-            }
-        }
+    fn forget(&mut self, lost: &BTreeSet<&TopicPartition>) {
+        let mut seen = BTreeSet::new();
         for notice in &mut self.queue {
-            if let Notice::Rebalance { partitions, .. } = notice {
-                partitions.retain(|partition| !lost.contains(partition));
-            }
+            let Notice::Rebalance { news, partitions, .. } = notice else { continue };
+            partitions.retain(|partition| {
+                let stays = !lost.contains(partition);
+                // What is first is that it was given, to somebody who has not heard of it.
+                if !stays && seen.insert(partition.clone()) && *news == Rebalance::Assigned {
+                    self.gone.insert(partition.clone());
+                }
+                stays
+            });
         }
         let moot =
             |notice: &Notice| matches!(notice, Notice::Rebalance { partitions, .. } if partitions.is_empty());
@@ -188,6 +215,12 @@ mod tests {
         Notice::Rebalance { number, news, partitions: tps(partitions) }
     }
 
+    fn listening() -> Notices {
+        let notices = Notices::default();
+        notices.listen(true);
+        notices
+    }
+
     #[test]
     fn commits_are_told_in_the_order_of_their_calls() {
         let notices = Notices::default();
@@ -202,11 +235,13 @@ mod tests {
         assert!(notices.take().is_none() && !notices.is_pending());
         notices.end();
         assert_eq!(notices.take(), Some(Notice::Committed { op: 3, result: Err(Error::Closed) }));
+        notices.await_commit(4);
+        assert_eq!(notices.take(), Some(Notice::Committed { op: 4, result: Err(Error::Closed) }));
     }
 
     #[test]
     fn a_partition_is_told_as_given_once_and_as_taken_once() {
-        let notices = Notices::default();
+        let notices = listening();
         notices.rebalance(1, Rebalance::Assigned, tps(&[0, 1]));
         assert_eq!(notices.take(), Some(news(1, Rebalance::Assigned, &[0, 1])));
         notices.rebalance(2, Rebalance::Revoked, tps(&[0]));
@@ -221,7 +256,7 @@ mod tests {
 
     #[test]
     fn what_was_to_be_revoked_and_is_lost_is_told_as_lost() {
-        let notices = Notices::default();
+        let notices = listening();
         notices.rebalance(1, Rebalance::Assigned, tps(&[0]));
         notices.take();
         notices.rebalance(2, Rebalance::Revoked, tps(&[0]));
@@ -232,7 +267,7 @@ mod tests {
 
     #[test]
     fn who_leaves_gets_back_what_was_told_and_nothing_else() {
-        let notices = Notices::default();
+        let notices = listening();
         notices.rebalance(1, Rebalance::Assigned, tps(&[0, 1]));
         notices.take();
         notices.rebalance(2, Rebalance::Revoked, tps(&[3]));
@@ -243,5 +278,22 @@ mod tests {
         assert_eq!(notices.take_back(tps(&[0, 1, 2, 3])), tps(&[0, 1]));
         assert_eq!(notices.take(), Some(Notice::Committed { op: 7, result: Ok(()) }));
         assert_eq!(notices.take(), None);
+    }
+
+    #[test]
+    fn without_a_listener_nothing_stands_before_rows() {
+        let notices = listening();
+        notices.rebalance(1, Rebalance::Assigned, tps(&[0]));
+        notices.await_commit(7);
+        notices.listen(false);
+        assert!(!notices.is_pending());
+        // The engine has said this before it heard of it.
+        notices.rebalance(2, Rebalance::Lost, tps(&[0]));
+        assert!(!notices.is_pending());
+        notices.commit_ended(7, Ok(()));
+        assert_eq!(notices.take(), Some(Notice::Committed { op: 7, result: Ok(()) }));
+        notices.listen(true);
+        notices.rebalance(3, Rebalance::Assigned, tps(&[0]));
+        assert_eq!(notices.take(), Some(news(3, Rebalance::Assigned, &[0])));
     }
 }

@@ -82,7 +82,7 @@ impl Awaiting {
         waiter: Py<PyAny>,
     ) -> PyResult<()> {
         let (offsets, timeout_ms) = (offsets.map(commits), self.client.limit_ms(seconds(timeout)));
-        self.begin(py, waiter, |op| ConsumerCommand::Commit { op, offsets, timeout_ms })
+        self.begin(py, waiter, |op| self.client.commit_command(op, offsets, timeout_ms))
     }
 
     /// Offsets of partitions by their numbers; an error when one of them is gone.

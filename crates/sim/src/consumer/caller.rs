@@ -60,7 +60,9 @@ impl Consumer {
                 }
                 State::Decoding { job, .. } => {
                     let decoded = job.run();
-                    lock(&self.cache).put_back(decoded);
+                    if lock(&self.cache).put_back(decoded) {
+                        self.commands.push_back(ConsumerCommand::Wake);
+                    }
                     self.take(now, now_ms, ledger)?;
                 }
                 State::Working { done, .. } => {
@@ -73,7 +75,11 @@ impl Consumer {
                     self.state = State::Closing;
                     let limit_ms = CLOSE_MS;
                     let op = self.op(Asked::Close { since_ms: now_ms, limit_ms });
-                    self.commands.push_back(ConsumerCommand::Close { op, timeout_ms: limit_ms });
+                    self.commands.push_back(ConsumerCommand::Close {
+                        op,
+                        finished: true,
+                        timeout_ms: limit_ms,
+                    });
                     return Ok(None);
                 }
                 _ => {
@@ -116,7 +122,11 @@ impl Consumer {
                     done.push(self.take_in(&rows, ledger)?);
                 }
                 // With rows in hand the time that decoding takes is part of the work.
-                Some(Taken::Decode(job)) if !done.is_empty() => lock(&self.cache).put_back(job.run()),
+                Some(Taken::Decode(job)) if !done.is_empty() => {
+                    if lock(&self.cache).put_back(job.run()) {
+                        self.commands.push_back(ConsumerCommand::Wake);
+                    }
+                }
                 Some(Taken::Decode(job)) => {
                     let until = now.mono_ms + self.rng.between(0, DECODE_MS_MAX);
                     self.state = State::Decoding { until, job: Box::new(job) };
@@ -164,10 +174,16 @@ impl Consumer {
         };
         let offsets: Option<Vec<_>> = self.rng.chance(50).then(|| done.iter().map(commit).collect());
         let op = self.op(Asked::Nothing);
-        if offsets.is_none() || self.rng.chance(50) {
+        if self.rng.chance(50) {
             self.state = State::Calling { op };
         }
-        self.commands.push_back(ConsumerCommand::Commit { op, offsets, timeout_ms: COMMIT_MS });
+        self.commands.push_back(match offsets {
+            Some(offsets) => ConsumerCommand::Commit { op, offsets, timeout_ms: COMMIT_MS },
+            None => {
+                let positions = lock(&self.cache).positions();
+                ConsumerCommand::CommitPositions { op, positions, timeout_ms: COMMIT_MS }
+            }
+        });
     }
 
     /// Pauses, resumes, seeks, leaves and comes back.

@@ -81,7 +81,8 @@ impl FetchCache {
     /// a poll, or [`disown`](Self::disown), shows that what was handed out is dealt with.
     pub fn stay(&mut self, now_ms: u64) -> bool {
         self.last_poll_ms = now_ms;
-        self.held_back || self.withholds
+        self.polls += 1;
+        self.held_back || !self.withheld.is_empty()
     }
 
     /// The group need not wait for what was handed out, and nothing of it counts as processed by this.
@@ -98,7 +99,7 @@ impl FetchCache {
         if !self.slots.contains_key(&part) {
             return Asked::Gone;
         }
-        if let Some(error) = self.error.take() {
+        if let Some(error) = self.next_error() {
             return Asked::Taken(Taken::Failed(error));
         }
         while !self.held_back && self.bring_forward(part) {

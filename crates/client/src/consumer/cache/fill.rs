@@ -1,5 +1,7 @@
 //! The engine: filling the cache, and looking at what callers have done to it.
 
+use std::collections::BTreeSet;
+
 use super::metrics::Dropped;
 use super::slot::{Entry, Slot};
 use super::{Chunk, FetchCache, PartId, SlotView, Ticket};
@@ -47,17 +49,14 @@ impl FetchCache {
         })
     }
 
-    /// True while the ticket's data is wanted: the partition is assigned, and was not moved since.
-    pub fn is_current(&mut self, ticket: Ticket) -> bool {
-        self.current(ticket).is_some()
-    }
-
     /// The position was looked up; `leader_epoch` is that of the record before it, -1 when not known. False when the
     /// ticket is stale.
     pub fn resolve(&mut self, ticket: Ticket, position: i64, leader_epoch: i32) -> bool {
         let Some(slot) = self.current(ticket) else { return false };
         (slot.position, slot.leader_epoch) = (Some(position), leader_epoch);
-        (slot.processed, slot.processed_epoch) = (Some(position), leader_epoch);
+        if !slot.touched {
+            (slot.processed, slot.processed_epoch) = (Some(position), leader_epoch);
+        }
         self.fills += 1;
         true
     }
@@ -126,18 +125,42 @@ impl FetchCache {
         true
     }
 
-    /// An error of the whole consumer, handed out once by the next take.
-    pub fn fail_all(&mut self, error: Error) {
-        self.error = Some(error);
-        self.fills += 1;
-    }
-
     /// An answer has the partition: where it ends, and so many bytes of its records.
     pub fn answered(&mut self, ticket: Ticket, high_watermark: i64, records_bytes: usize) {
         self.counters.fetched_bytes += records_bytes as u64;
         if let Some(slot) = self.current(ticket) {
             slot.high_watermark = high_watermark;
         }
+    }
+
+    /// An error of the whole consumer, handed out once by the next take.
+    pub fn fail_all(&mut self, error: Error) {
+        if !self.error_stays {
+            self.error = Some(error);
+        }
+        self.fills += 1;
+    }
+
+    /// The same, handed out by every take until [`forgive`](Self::forgive).
+    pub fn fail_for_good(&mut self, error: Error) {
+        (self.error, self.error_stays) = (Some(error), true);
+        self.fills += 1;
+    }
+
+    /// Ends what [`fail_for_good`](Self::fail_for_good) has begun.
+    pub fn forgive(&mut self) {
+        if std::mem::take(&mut self.error_stays) {
+            self.error = None;
+        }
+    }
+
+    /// The error of the whole consumer, for a take.
+    pub(super) fn next_error(&mut self) -> Option<Error> {
+        let error = if self.error_stays { self.error.clone() } else { self.error.take() };
+        if error.is_some() {
+            self.told_at = self.polls;
+        }
+        error
     }
 
     /// Whether there is room for more of this partition.
@@ -193,14 +216,30 @@ impl FetchCache {
         rows || self.error.is_some() || self.is_finished()
     }
 
-    /// Stops or starts handing out anything: the group is about to take partitions away.
-    pub fn hold_back(&mut self, hold: bool) {
-        self.held_back = hold;
+    /// What the group allows from now on: with `all` nothing is handed out, and of `some` nothing in any case. The
+    /// engine waits for the next poll then.
+    pub fn hold(&mut self, all: bool, some: &BTreeSet<TopicPartition>) {
+        let mut opens = std::mem::replace(&mut self.held_back, all) && !all;
+        if self.withheld != *some {
+            self.withheld.clone_from(some);
+            let mut freed = Vec::new();
+            for (part, slot) in &mut self.slots {
+                if std::mem::replace(&mut slot.withheld, some.contains(&slot.id)) && !slot.withheld {
+                    freed.push(*part);
+                }
+            }
+            opens |= !freed.is_empty();
+            for part in freed {
+                self.queue(part);
+            }
+        }
+        // Whoever waits for rows may find some now.
+        self.fills += u64::from(opens);
     }
 
     /// True when all rows of these partitions that were handed out have been processed: a poll has begun since.
     #[must_use]
-    pub fn are_processed(&self, partitions: &[TopicPartition]) -> bool {
+    pub fn are_processed(&self, partitions: &BTreeSet<TopicPartition>) -> bool {
         let touched = |part| self.slots.get(part).is_some_and(|slot| partitions.contains(&slot.id));
         !self.touched.iter().any(touched)
     }
@@ -211,25 +250,39 @@ impl FetchCache {
         self.last_poll_ms
     }
 
-    /// The next offset of each partition whose position is known: of rows handed out, or only of those that a later
-    /// poll has shown to be processed.
+    /// How many polls have begun.
     #[must_use]
-    pub fn offsets(&self, processed_only: bool) -> Vec<(TopicPartition, i64)> {
-        let of = |slot: &Slot| if processed_only { slot.processed } else { slot.position };
-        self.slots.values().filter_map(|slot| Some((slot.id.clone(), of(slot)?))).collect()
+    pub fn polls(&self) -> u64 {
+        self.polls
     }
 
-    /// The same as commits, with the leader epochs: whoever begins there finds out whether the log was cut (KIP-320).
+    /// Whether a poll has begun after so many that was not told of an error of the whole consumer, nor will be.
+    #[must_use]
+    pub fn polled_since(&self, polls: u64) -> bool {
+        self.error.is_none() && self.polls > polls.max(self.told_at)
+    }
+
+    /// The next offset of each partition whose position is known: of rows handed out, or only of those that a later
+    /// poll has shown to be processed. With the leader epochs: whoever begins there finds out whether the log was cut
+    /// (KIP-320).
     #[must_use]
     pub fn commits(&self, processed_only: bool) -> Vec<CommitOffset> {
-        let commit = |slot: &Slot| {
-            let (offset, leader_epoch) = if processed_only {
-                (slot.processed?, slot.processed_epoch)
-            } else {
-                (slot.position?, slot.leader_epoch)
-            };
-            Some(CommitOffset { partition: slot.id.clone(), offset, leader_epoch, metadata: String::new() })
-        };
-        self.slots.values().filter_map(commit).collect()
+        self.slots.values().filter_map(|slot| slot.commit(processed_only)).collect()
+    }
+
+    /// The position of each partition that has one, to be committed. Whoever commits takes them when it is asked to: rows
+    /// that are handed out before the engine comes to it must not be in them.
+    #[must_use]
+    pub fn positions(&self) -> Vec<(PartId, CommitOffset)> {
+        self.slots.iter().filter_map(|(part, slot)| Some((*part, slot.commit(false)?))).collect()
+    }
+
+    /// Those of partitions that are still read.
+    pub(in crate::consumer) fn still_read(
+        &self,
+        mut commits: Vec<(PartId, CommitOffset)>,
+    ) -> Vec<CommitOffset> {
+        commits.retain(|(part, _)| self.slots.contains_key(part));
+        commits.into_iter().map(|(_, commit)| commit).collect()
     }
 }

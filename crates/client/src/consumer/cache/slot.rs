@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use super::demand::AHEAD_BYTES;
 use super::{Chunk, PartId, Ticket};
 use crate::consumer::decode::RawBatch;
-use crate::consumer::types::{StartAt, TopicPartition};
+use crate::consumer::types::{CommitOffset, StartAt, TopicPartition};
 use crate::error::Error;
 
 /// What a partition holds, in the order in which it is handed out.
@@ -40,10 +40,11 @@ pub(super) struct Slot {
     pub(super) generation: u64,
     pub(super) start: StartAt,
     pub(super) position: Option<i64>,
-    /// The leader epoch of what stands before the position: that of the log or, within a chunk, a later one. -1 when
-    /// not known. A lower one would pass for a truncation.
+    /// The leader epoch of what stands before the position, -1 when not known. Another would pass for a truncation, or
+    /// hide one.
     pub(super) leader_epoch: i32,
-    /// The position as of the caller's last poll: all before it has been processed.
+    /// The position as of the caller's last poll: all before it has been processed. `None` also after the position was
+    /// moved while a caller has rows of before, until it polls again.
     pub(super) processed: Option<i64>,
     pub(super) processed_epoch: i32,
     pub(super) touched: bool,
@@ -61,6 +62,7 @@ pub(super) struct Slot {
     pub(super) entries: VecDeque<Entry>,
     pub(super) open: Option<Open>,
     pub(super) bytes: usize,
+    /// As of the last answer, -1 when not known.
     pub(super) high_watermark: i64,
 }
 
@@ -103,7 +105,8 @@ impl Slot {
         self.start = start;
         self.position = start.offset();
         self.leader_epoch = -1;
-        self.processed = self.position;
+        // Nobody knows yet how much was processed of what a caller still has.
+        self.processed = self.position.filter(|_| !self.touched);
         self.processed_epoch = -1;
     }
 
@@ -126,6 +129,16 @@ impl Slot {
     pub(super) fn raw_bytes(&self) -> usize {
         let raw = |entry: &Entry| if let Entry::Raw(raw) = entry { Some(raw.decoded_len()) } else { None };
         self.entries.iter().filter_map(raw).sum()
+    }
+
+    /// What was handed out, or only what a later poll has shown to be processed, as a commit.
+    pub(super) fn commit(&self, processed_only: bool) -> Option<CommitOffset> {
+        let (offset, leader_epoch) = if processed_only {
+            (self.processed?, self.processed_epoch)
+        } else {
+            (self.position?, self.leader_epoch)
+        };
+        Some(CommitOffset { partition: self.id.clone(), offset, leader_epoch, metadata: String::new() })
     }
 
     pub(super) fn is_finished(&self) -> bool {

@@ -10,19 +10,20 @@ impl FetchCache {
     /// wait too. True when the engine waits for it (`Wake`): the group wants to go on.
     pub fn begin_poll(&mut self, now_ms: u64) -> bool {
         self.last_poll_ms = now_ms;
+        self.polls += 1;
         while let Some(part) = self.touched.pop() {
             if let Some(slot) = self.slots.get_mut(&part) {
                 slot.touched = false;
                 (slot.processed, slot.processed_epoch) = (slot.position, slot.leader_epoch);
             }
         }
-        self.held_back || self.withholds
+        self.held_back || !self.withheld.is_empty()
     }
 
     /// The next rows, at most `max_records` of one partition, or what comes in their place. `None` when nothing is
     /// there. A partition stays in turn until its chunk is used up.
     pub fn take(&mut self, max_records: usize) -> Option<Taken> {
-        if let Some(error) = self.error.take() {
+        if let Some(error) = self.next_error() {
             return Some(Taken::Failed(error));
         }
         while !self.held_back
@@ -146,12 +147,13 @@ impl FetchCache {
         Some(job)
     }
 
-    /// Gives back what a job has made. Dropped when the partition has moved on meanwhile.
-    pub fn put_back(&mut self, decoded: Decoded) {
+    /// Gives back what a job has made. Dropped when the partition has moved on meanwhile. True when the engine has to
+    /// know at once (`Wake`): there is room again, and no rows whose take would tell it.
+    pub fn put_back(&mut self, decoded: Decoded) -> bool {
         if self.current(decoded.ticket).is_some() {
             self.skipped.extend(decoded.skipped);
         }
-        let Some(slot) = self.current(decoded.ticket) else { return };
+        let Some(slot) = self.current(decoded.ticket) else { return false };
         slot.decoding = false;
         if let Some(error) = decoded.failed {
             slot.failed = true;
@@ -173,6 +175,7 @@ impl FetchCache {
         if self.ready.back() == Some(&decoded.ticket.part) {
             self.ready.rotate_right(1);
         }
+        added == 0 && self.has_room_again(decoded.ticket.part)
     }
 
     fn release(&mut self, part: PartId, bytes: usize) {

@@ -59,10 +59,16 @@ fn take(cache: &mut FetchCache, max_records: usize) -> Option<(i32, Vec<i64>)> {
     loop {
         match cache.take(max_records)? {
             Taken::Rows(rows) => return Some((rows.partition.partition, offsets(&rows))),
-            Taken::Decode(job) => cache.put_back(job.run()),
+            Taken::Decode(job) => {
+                cache.put_back(job.run());
+            }
             Taken::Failed(error) => panic!("{error}"),
         }
     }
+}
+
+fn committable(cache: &FetchCache, processed_only: bool) -> Vec<(TopicPartition, i64)> {
+    cache.commits(processed_only).into_iter().map(|commit| (commit.partition, commit.offset)).collect()
 }
 
 fn offsets(rows: &Rows) -> Vec<i64> {
@@ -146,14 +152,63 @@ fn nothing_is_handed_out_while_it_is_held_back() {
     let ticket = ticket(&cache, 0);
     cache.push_chunk(ticket, chunk(0, 0, 5));
     take(&mut cache, 1);
-    cache.hold_back(true);
+    cache.hold(true, &BTreeSet::new());
     assert!(cache.take(1).is_none() && !cache.is_ready());
-    assert!(!cache.are_processed(&[tp(0)]));
+    assert!(!cache.are_processed(&BTreeSet::from([tp(0)])));
     assert!(cache.begin_poll(7), "the engine wants to know of the poll");
-    assert!(cache.are_processed(&[tp(0)]));
-    assert_eq!(cache.offsets(true), [(tp(0), 1)]);
-    cache.hold_back(false);
+    assert!(cache.are_processed(&BTreeSet::from([tp(0)])));
+    assert_eq!(committable(&cache, true), [(tp(0), 1)]);
+    cache.hold(false, &BTreeSet::new());
     assert_eq!(take(&mut cache, 9), Some((0, vec![1, 2, 3, 4])));
+}
+
+#[test]
+fn room_that_comes_of_batches_without_rows_is_told() {
+    let mut cache = cache_of(1);
+    cache.skip_bad_records();
+    let ticket = ticket(&cache, 0);
+    let RawBatch { header, bytes } = raw(0, 10);
+    let mut damaged = bytes.to_vec();
+    *damaged.last_mut().unwrap() ^= 1;
+    cache.budget = damaged.len();
+    assert!(cache.push_raw(ticket, RawBatch { header, bytes: damaged.into() }));
+    assert!(!cache.wants_data(ticket), "there is no room");
+    let Some(Taken::Decode(job)) = cache.take(10) else { panic!("it is compressed") };
+    assert!(cache.put_back(job.run()), "nobody takes rows of it, which would tell the engine");
+    assert!(cache.wants_data(ticket));
+    assert!(cache.take(10).is_none());
+}
+
+#[test]
+fn what_is_withheld_is_handed_out_once_it_is_not() {
+    let mut cache = cache_of(2);
+    for part in 0..2 {
+        let ticket = ticket(&cache, part);
+        cache.push_chunk(ticket, chunk(part, 0, 2));
+    }
+    cache.hold(false, &BTreeSet::from([tp(0)]));
+    assert_eq!(take(&mut cache, 9), Some((1, vec![0, 1])));
+    assert_eq!(take(&mut cache, 9), None);
+    assert!(cache.begin_poll(7), "the engine wants to know of the poll");
+    let fills = cache.fills();
+    cache.hold(false, &BTreeSet::new());
+    assert!(cache.fills() > fills && cache.is_ready(), "who waits is told");
+    assert_eq!(take(&mut cache, 9), Some((0, vec![0, 1])));
+}
+
+#[test]
+fn an_error_for_good_is_told_to_every_poll_until_it_is_forgiven() {
+    let mut cache = cache_of(1);
+    cache.fail_for_good(Error::Closed);
+    for _ in 0..2 {
+        cache.begin_poll(1);
+        assert!(matches!(cache.take(1), Some(Taken::Failed(Error::Closed))));
+    }
+    cache.forgive();
+    let polls = cache.polls();
+    assert!(cache.take(1).is_none() && !cache.polled_since(polls), "no poll has begun that was not told");
+    cache.begin_poll(1);
+    assert!(cache.polled_since(polls));
 }
 
 #[derive(Clone, Debug)]
@@ -221,7 +276,7 @@ proptest! {
                 }
                 Step::Take(max) => match cache.take(max) {
                     Some(Taken::Rows(rows)) => check(&mut models, &rows, max),
-                    Some(Taken::Decode(job)) => cache.put_back(job.run()),
+                    Some(Taken::Decode(job)) => { cache.put_back(job.run()); }
                     other => prop_assert!(other.is_none()),
                 },
                 Step::TakeJob => match cache.take(5) {
@@ -257,7 +312,7 @@ proptest! {
         while let Some(taken) = cache.take(1_000) {
             match taken {
                 Taken::Rows(rows) => check(&mut models, &rows, 1_000),
-                Taken::Decode(job) => cache.put_back(job.run()),
+                Taken::Decode(job) => { cache.put_back(job.run()); }
                 Taken::Failed(error) => panic!("{error}"),
             }
         }

@@ -6,6 +6,8 @@ use headrace_wire::time::Now;
 use super::ConsumerEngine;
 use crate::consumer::cache::lock;
 use crate::consumer::commits::{Asker, Identity};
+use crate::consumer::leaving::Leave;
+use crate::consumer::membership::Membership;
 use crate::consumer::types::{
     Assignment, CommitOffset, ConsumerCommand, ConsumerOutcome, GroupMetadata, StartAt, TopicPartition,
 };
@@ -33,7 +35,7 @@ impl ConsumerEngine {
             }
             ConsumerCommand::Unsubscribe { op } => {
                 let timeout = self.config.common.default_api_timeout_ms;
-                self.take_leave(now, op, timeout, false);
+                self.take_leave(now, op, timeout, Leave::Unsubscribe);
             }
             ConsumerCommand::Position { op, partition, timeout_ms } => {
                 let deadline = now.mono_ms.saturating_add(timeout_ms);
@@ -43,12 +45,26 @@ impl ConsumerEngine {
                 Ok(()) => self.commits.fetch(now, Asker::Op(op), partitions, timeout_ms),
                 Err(error) => self.done(op, Err(error)),
             },
-            ConsumerCommand::Commit { op, offsets, timeout_ms } => self.commit(now, op, offsets, timeout_ms),
+            ConsumerCommand::Commit { op, offsets, timeout_ms } => {
+                match self.check_not_lost(offsets.first().map(|commit| &commit.partition)) {
+                    Ok(()) => self.commit(now, op, offsets, timeout_ms),
+                    Err(error) => self.done(op, Err(error)),
+                }
+            }
+            ConsumerCommand::CommitPositions { op, positions, timeout_ms } => {
+                match self.check_not_lost(positions.first().map(|(_, commit)| &commit.partition)) {
+                    Ok(()) => {
+                        let offsets = lock(&self.cache).still_read(positions);
+                        self.commit(now, op, offsets, timeout_ms);
+                    }
+                    Err(error) => self.done(op, Err(error)),
+                }
+            }
             ConsumerCommand::CommitParts { op, offsets, timeout_ms } => {
                 // Here, where assignments change: what is ours now is ours in the generation that the commit names.
                 let offsets = lock(&self.cache).commits_of_parts(offsets);
                 match offsets {
-                    Ok(offsets) => self.commit(now, op, Some(offsets), timeout_ms),
+                    Ok(offsets) => self.commit(now, op, offsets, timeout_ms),
                     Err(error) => self.done(op, Err(error)),
                 }
             }
@@ -60,7 +76,9 @@ impl ConsumerEngine {
                 self.topics_dirty = true;
                 self.lookups.ask(now, op, targets, timeout_ms);
             }
-            ConsumerCommand::Close { op, timeout_ms } => self.take_leave(now, op, timeout_ms, true),
+            ConsumerCommand::Close { op, finished, timeout_ms } => {
+                self.take_leave(now, op, timeout_ms, Leave::Close { finished });
+            }
             ConsumerCommand::Listen(on) => self.listen(on),
             ConsumerCommand::Told { notice } => self.told(notice),
             ConsumerCommand::Wake => self.fetcher.dirty = true,
@@ -77,6 +95,7 @@ impl ConsumerEngine {
 
     fn group_metadata(&self) -> Result<GroupMetadata> {
         self.need_group("group_metadata")?;
+        self.check_not_lost(None)?;
         let membership = self.membership.as_ref().and_then(|membership| {
             let Identity { generation, member_id, instance_id, .. } = membership.identity()?;
             let group_id = membership.coordinator.group().to_owned();
@@ -90,7 +109,7 @@ impl ConsumerEngine {
 
     fn assign(&mut self, now: Now, partitions: Vec<Assignment>) -> Result<()> {
         self.end_leaving(now)?;
-        if self.membership.as_ref().is_some_and(|membership| membership.member.is_active()) {
+        if self.membership.as_ref().is_some_and(Membership::is_subscribed) {
             return Err(Error::Usage(
                 "partitions cannot be assigned while topics are subscribed: unsubscribe first".into(),
             ));
@@ -108,14 +127,13 @@ impl ConsumerEngine {
         Ok(())
     }
 
-    fn commit(&mut self, now: Now, op: u64, offsets: Option<Vec<CommitOffset>>, timeout_ms: u64) {
+    fn commit(&mut self, now: Now, op: u64, offsets: Vec<CommitOffset>, timeout_ms: u64) {
         if let Err(error) = self.need_group("commit") {
             return self.done(op, Err(error));
         }
-        if let Err(error) = self.check_owned(offsets.iter().flatten()) {
+        if let Err(error) = self.check_owned(&offsets) {
             return self.done(op, Err(error));
         }
-        let offsets = offsets.unwrap_or_else(|| lock(&self.cache).commits(false));
         if let Some(bad) = offsets.iter().find(|commit| commit.offset < 0) {
             let why = format!("cannot commit offset {} for {}: it is negative", bad.offset, bad.partition);
             return self.done(op, Err(Error::Usage(why)));

@@ -1,3 +1,4 @@
+mod away;
 mod bad;
 mod consumer_protocol;
 mod cooperative;

@@ -239,8 +239,8 @@ fn expected_partition(
     }
     let (d, l) = (&data.diverging_epoch, &data.current_leader);
     seen.push(Seen::Tail(PartitionTail {
-        diverging: (*d != EpochEndOffset::default())
-            .then_some(DivergingEpoch { epoch: d.epoch, end_offset: d.end_offset }),
+        // An epoch of -1 is none, also where it is written out.
+        diverging: (d.epoch >= 0).then_some(DivergingEpoch { epoch: d.epoch, end_offset: d.end_offset }),
         leader: (*l != LeaderIdAndEpoch::default())
             .then_some(LeaderHint { leader_id: l.leader_id, leader_epoch: l.leader_epoch }),
         cut_bytes: content.cut_bytes(),

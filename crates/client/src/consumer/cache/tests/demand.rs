@@ -22,7 +22,9 @@ fn take_of(cache: &mut FetchCache, part: PartId, max_records: usize) -> Option<V
     loop {
         match cache.take_of(part, max_records) {
             Asked::Taken(Taken::Rows(rows)) => return Some(offsets(&rows)),
-            Asked::Taken(Taken::Decode(job)) => cache.put_back(job.run()),
+            Asked::Taken(Taken::Decode(job)) => {
+                cache.put_back(job.run());
+            }
             Asked::Taken(Taken::Failed(error)) => panic!("{error}"),
             Asked::Nothing | Asked::Gone => return None,
         }
@@ -118,7 +120,7 @@ fn what_was_taken_holds_up_the_group_until_it_is_disowned_and_is_not_processed_b
     let part = part(&cache, 0);
     cache.push_chunk(ticket(&cache, 0), chunk(0, 0, 4));
     assert_eq!(take_of(&mut cache, part, 2), Some(vec![0, 1]));
-    cache.hold_back(true);
+    cache.hold(true, &BTreeSet::new());
     assert!(cache.stay(5));
     assert_eq!(cache.last_poll_ms(), 5);
     assert_eq!(take_of(&mut cache, part, 2), None);
@@ -127,8 +129,8 @@ fn what_was_taken_holds_up_the_group_until_it_is_disowned_and_is_not_processed_b
     assert!(!cache.touched.is_empty());
     cache.disown();
     assert!(cache.touched.is_empty());
-    assert_eq!(cache.offsets(true), [(tp(0), 0)]);
-    assert_eq!(cache.offsets(false), [(tp(0), 2)]);
+    assert_eq!(committable(&cache, true), [(tp(0), 0)]);
+    assert_eq!(committable(&cache, false), [(tp(0), 2)]);
 }
 
 #[test]

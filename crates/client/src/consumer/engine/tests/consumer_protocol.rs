@@ -14,6 +14,7 @@ use headrace_wire::uuid::Uuid;
 use super::groups::refused_commit;
 use super::kafka::{Bench, Kafka, named, tp};
 use crate::consumer::{CommitOffset, ConsumerCommand, ConsumerEvent, ConsumerOutcome, TopicPartition, lock};
+use crate::core::scripted::Answer;
 
 const UNKNOWN_MEMBER_ID: i16 = 25;
 const FENCED_MEMBER_EPOCH: i16 = 110;
@@ -69,9 +70,11 @@ impl Group {
                 return None;
             }
             let request: ConsumerGroupHeartbeatRequest = incoming.decode();
-            let same = answer(request.member_epoch.max(1), None);
+            let request_epoch = request.member_epoch;
+            let same = answer(request_epoch.max(1), None);
             side.asked.push(request);
-            let response = side.answers.pop_front().unwrap_or(same);
+            let leaves = request_epoch < 0;
+            let response = if leaves { same } else { side.answers.pop_front().unwrap_or(same) };
             Some(incoming.reply::<ConsumerGroupHeartbeatRequest>(&response))
         }));
         let defaults = [("group.id", "g"), ("group.protocol", "consumer"), ("auto.offset.reset", "earliest")];
@@ -134,7 +137,7 @@ fn a_member_joins_is_given_partitions_and_says_that_it_has_them() {
     let mut got = group.bench.drain();
     got.sort();
     assert_eq!(got, [named("t", 0, 0..10), named("t", 2, 0..10)].concat());
-    group.bench.ok(|op| ConsumerCommand::Commit { op, offsets: None, timeout_ms: 1_000 });
+    group.bench.commit_positions();
     let commit = &group.bench.kafka.commits[0];
     assert_eq!((commit.generation_id_or_member_epoch, &commit.member_id), (1, &asked[0].member_id));
     let before = group.asked().len();
@@ -199,7 +202,7 @@ fn after_a_heartbeat_that_failed_everything_is_told_again() {
 fn leaving_says_so_and_a_static_member_says_that_it_will_be_back() {
     for (options, epoch) in [(&[][..], -1), (&[("group.instance.id", "i")][..], -2)] {
         let mut group = Group::joined(1, &[0], options);
-        group.bench.ok(|op| ConsumerCommand::Close { op, timeout_ms: 1_000 });
+        group.bench.ok(|op| ConsumerCommand::Close { op, finished: true, timeout_ms: 1_000 });
         assert_eq!(group.asked().last().unwrap().member_epoch, epoch);
     }
 }
@@ -217,6 +220,12 @@ fn a_refusal_that_waiting_does_not_mend_is_told() {
     let asked = group.asked().len();
     group.bench.run(10_000);
     assert_eq!(group.asked().len(), asked, "it is out of the group");
+    // Each poll tries again, and is told.
+    group.will_answer([refusal(UNSUPPORTED_ASSIGNOR)]);
+    assert_eq!(group.bench.poll_error().kafka_name(), "UNSUPPORTED_ASSIGNOR");
+    group.will_answer([answer(1, Some(&[0]))]);
+    group.bench.run(10_000);
+    assert_eq!(group.bench.drain(), named("t", 0, 0..10));
 }
 
 #[test]
@@ -224,14 +233,12 @@ fn a_commit_with_an_epoch_of_before_is_sent_again_unless_its_partition_has_gone(
     let mut group = Group::joined(2, &[0, 1], &[("enable.auto.commit", "false")]);
     group.side.borrow_mut().commits_from = 2;
     group.will_answer([answer(2, None)]);
-    let op =
-        group.bench.command(|op| ConsumerCommand::Commit { op, offsets: Some(at(0, 4)), timeout_ms: 9_000 });
+    let op = group.bench.command(|op| ConsumerCommand::Commit { op, offsets: at(0, 4), timeout_ms: 9_000 });
     group.bench.run(3_000);
     assert_eq!(group.bench.result(op), Some(Ok(ConsumerOutcome::Ok)));
     assert_eq!(group.bench.kafka.commits[0].generation_id_or_member_epoch, 2);
     group.side.borrow_mut().commits_from = i32::MAX;
-    let op =
-        group.bench.command(|op| ConsumerCommand::Commit { op, offsets: Some(at(1, 4)), timeout_ms: 60_000 });
+    let op = group.bench.command(|op| ConsumerCommand::Commit { op, offsets: at(1, 4), timeout_ms: 60_000 });
     group.will_answer([answer(2, Some(&[0]))]);
     group.bench.run(3_000);
     let error = group.bench.result(op).unwrap().unwrap_err();
@@ -273,4 +280,38 @@ fn a_topic_that_only_its_id_tells_of_is_asked_for() {
     let changed =
         group.asked().into_iter().find(|a| a.subscribed_topic_regex.as_deref() == Some("")).unwrap();
     assert_eq!(changed.subscribed_topic_names, Some(vec!["t".to_owned()]));
+}
+
+#[test]
+fn a_commit_that_waits_when_its_partition_is_lost_is_not_made_under_a_later_epoch() {
+    let mut group = Group::joined(2, &[0, 1], &[("enable.auto.commit", "false")]);
+    group.side.borrow_mut().commits_from = i32::MAX;
+    let op = group.bench.command(|op| ConsumerCommand::Commit { op, offsets: at(1, 4), timeout_ms: 60_000 });
+    group.will_answer([refusal(FENCED_MEMBER_EPOCH), answer(7, Some(&[0]))]);
+    group.bench.run(3_000);
+    assert_eq!((group.asked().last().unwrap().member_epoch, group.assignment()), (7, vec![tp("t", 0)]));
+    // Its next owner has committed meanwhile.
+    group.side.borrow_mut().commits_from = 0;
+    group.bench.run(3_000);
+    assert!(group.bench.kafka.commits.is_empty());
+    let error = group.bench.result(op).expect("it has ended").unwrap_err();
+    assert_eq!((error.kafka_name(), error.place().partition), ("ILLEGAL_GENERATION", Some(1)));
+}
+
+#[test]
+fn who_leaves_before_the_first_heartbeat_is_answered_is_no_member_afterwards() {
+    let mut group = Group::new(1, &[]);
+    let mut script = group.bench.kafka.script.take().unwrap();
+    group.bench.kafka.script = Some(Box::new(move |incoming| {
+        let answer = script(incoming)?;
+        let joins = incoming.key == ApiKey::ConsumerGroupHeartbeat
+            && incoming.decode::<ConsumerGroupHeartbeatRequest>().member_epoch == 0;
+        // The coordinator has taken the member in; its answer is on its way.
+        Some(if joins { Answer::Silence } else { answer })
+    }));
+    group.bench.ok(|op| ConsumerCommand::Subscribe { op, topics: vec!["t".to_owned()] });
+    group.bench.command(|op| ConsumerCommand::Close { op, finished: true, timeout_ms: 1_000 });
+    let asked = group.asked();
+    assert_eq!(asked.iter().map(|a| a.member_epoch).collect::<Vec<_>>(), [0, -1]);
+    assert_eq!(asked[1].member_id, asked[0].member_id);
 }

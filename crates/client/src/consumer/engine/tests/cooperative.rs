@@ -2,11 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use headrace_wire::messages::ApiKey;
+use headrace_wire::compression::Codec;
+use headrace_wire::messages::{ApiKey, JoinGroupRequest, JoinGroupResponse};
 
 use super::groups::{Crowd, UNKNOWN_MEMBER_ID, kinds};
 use super::kafka::{named, tp};
-use crate::consumer::{ConsumerCommand, ConsumerEvent, ConsumerOutcome, Rebalance, TopicPartition, lock};
+use crate::consumer::{
+    CommitOffset, ConsumerCommand, ConsumerEvent, ConsumerOutcome, Rebalance, TopicPartition, lock,
+};
+use crate::core::scripted::Answer;
 
 const COOPERATIVE: (&str, &str) = ("partition.assignment.strategy", "cooperative-sticky");
 
@@ -69,7 +73,7 @@ fn what_stays_is_neither_revoked_nor_fetched_again() {
     assert!(crowd.assignment(0).iter().all(|kept| !gone[0].contains(kept)));
     assert!(begun(&crowd, 0).values().all(|times| *times == 1), "{:?}", begun(&crowd, 0));
     // Who leaves gives its share back.
-    let op = crowd.0[1].command(|op| ConsumerCommand::Close { op, timeout_ms: 5_000 });
+    let op = crowd.0[1].command(|op| ConsumerCommand::Close { op, finished: true, timeout_ms: 5_000 });
     crowd.deliver();
     assert_eq!(crowd.0[1].result(op), Some(Ok(ConsumerOutcome::Ok)));
     crowd.0[1].kafka.take_parked();
@@ -176,4 +180,55 @@ fn a_topic_that_is_wanted_no_more_is_not_read_on() {
     crowd.0[0].ok(|op| ConsumerCommand::Subscribe { op, topics: vec!["u".to_owned()] });
     assert_eq!(crowd.poll_for(5_000)[0], [""; 0]);
     assert_eq!(crowd.assignment(0), [tp("u", 0)]);
+}
+
+#[test]
+fn a_commit_of_while_the_group_was_joined_is_not_made_after_its_partition_is_lost() {
+    let mut crowd = Crowd::new(1, 2, &[COOPERATIVE, ("enable.auto.commit", "false")]);
+    crowd.subscribe(0);
+    crowd.poll_for(500);
+    let held = crowd.hold(0);
+    crowd.subscribe(0);
+    assert_eq!(kinds(&held), [ApiKey::JoinGroup]);
+    let offset = CommitOffset { partition: tp("t", 0), offset: 4, leader_epoch: -1, metadata: String::new() };
+    let offsets = vec![offset];
+    let op = crowd.0[0].command(|op| ConsumerCommand::Commit { op, offsets, timeout_ms: 60_000 });
+    crowd.0[0].kafka.member.borrow_mut().forget();
+    let join = held.borrow_mut().pop_front().unwrap();
+    let refused = JoinGroupResponse { error_code: UNKNOWN_MEMBER_ID, ..JoinGroupResponse::default() };
+    if let Answer::Bytes(bytes) = join.reply::<JoinGroupRequest>(&refused) {
+        crowd.0[0].world.push(join.conn, &bytes);
+    }
+    crowd.0[0].settle();
+    crowd.release_all(0, &held);
+    crowd.run(1_000);
+    assert_eq!(crowd.assignment(0).len(), 2, "it is a member again");
+    assert!(crowd.0[0].kafka.commits.is_empty());
+    let error = crowd.0[0].result(op).expect("it has ended").unwrap_err();
+    assert_eq!((error.kafka_name(), error.place().partition), ("ILLEGAL_GENERATION", Some(0)));
+}
+
+#[test]
+fn what_is_wanted_again_before_the_group_has_heard_of_it_is_read_on() {
+    let mut crowd = Crowd::new(1, 1, &[COOPERATIVE]);
+    let kafka = &mut crowd.0[0].kafka;
+    kafka.layout.topics.push(("u", vec![1]));
+    kafka.logs.insert(("u".into(), 0), super::kafka::Log::default());
+    kafka.fill("u", 0, 1, 10, Codec::None);
+    let to = |op, topics: &[&str]| {
+        let topics = topics.iter().map(|&topic| topic.to_owned()).collect();
+        ConsumerCommand::Subscribe { op, topics }
+    };
+    crowd.0[0].ok(|op| to(op, &["t", "u"]));
+    crowd.deliver();
+    crowd.run(500);
+    assert_eq!(crowd.assignment(0).len(), 2);
+    let held = crowd.hold(0);
+    crowd.0[0].ok(|op| to(op, &["t"]));
+    assert_eq!(kinds(&held), [ApiKey::JoinGroup]);
+    crowd.0[0].ok(|op| to(op, &["t", "u"]));
+    crowd.release_all(0, &held);
+    let mut got = crowd.poll_for(5_000).remove(0);
+    got.sort();
+    assert_eq!(got, [named("t", 0, 0..10), named("u", 0, 0..10)].concat());
 }

@@ -2,7 +2,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use headrace_wire::compression::Codec;
-use headrace_wire::messages::{ApiKey, FetchRequest};
+use headrace_wire::messages::{ApiKey, FetchRequest, FetchResponse};
 
 use super::kafka::{Bench, Kafka, named, tp};
 use crate::consumer::{Assignment, ConsumerCommand, ConsumerEvent, StartAt, lock};
@@ -427,4 +427,27 @@ fn aborted_transactions_are_left_out_when_only_committed_records_are_wanted() {
     bench.assign(&[("t", 0)], OFFSETS_AT_0);
     assert_eq!(bench.drain(), ["c0", "t-0-5", "t-0-6"]);
     assert_eq!(bench.position("t", 0), Some(7));
+}
+
+#[test]
+fn a_broker_that_opens_no_session_is_not_asked_without_end() {
+    const FETCH_SESSION_ID_NOT_FOUND: i16 = 70;
+    let mut kafka = Kafka::new(&[("t", 1)]);
+    kafka.fill("t", 0, 1, 10, Codec::None);
+    let mut bench = Bench::new(kafka, &[("retry.backoff.ms", "100"), ("retry.backoff.max.ms", "100")]);
+    let mut left = 20;
+    bench.kafka.script = Some(Box::new(move |incoming| {
+        if incoming.key != ApiKey::Fetch || left == 0 {
+            return None;
+        }
+        left -= 1;
+        let response = FetchResponse { error_code: FETCH_SESSION_ID_NOT_FOUND, ..FetchResponse::default() };
+        Some(incoming.reply::<FetchRequest>(&response))
+    }));
+    bench.assign(&[("t", 0)], StartAt::Offset(0));
+    bench.run(1_000);
+    let asked = bench.world.log.iter().filter(|(_, key, _)| *key == ApiKey::Fetch).count();
+    assert!((5..15).contains(&asked), "{asked} in a second");
+    bench.run(3_000);
+    assert_eq!(bench.drain(), named("t", 0, 0..10));
 }

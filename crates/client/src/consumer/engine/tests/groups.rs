@@ -400,7 +400,7 @@ fn two_members_share_and_nothing_is_lost_or_read_twice() {
         assert_eq!(got, expected, "{strategy}");
         assert_eq!(crowd.count(0, |e| matches!(e, ConsumerEvent::Revoked(all) if all.len() == 4)), 1);
         // Who leaves gives its share back.
-        let op = crowd.0[0].command(|op| ConsumerCommand::Close { op, timeout_ms: 5_000 });
+        let op = crowd.0[0].command(|op| ConsumerCommand::Close { op, finished: true, timeout_ms: 5_000 });
         crowd.deliver();
         assert_eq!(crowd.0[0].result(op), Some(Ok(ConsumerOutcome::Ok)));
         crowd.0[0].kafka.take_parked();
@@ -429,7 +429,7 @@ fn commits_carry_the_generation_and_the_member() {
     let mut crowd = Crowd::new(1, 1, &[("enable.auto.commit", "false")]);
     crowd.subscribe(0);
     crowd.0[0].drain();
-    crowd.0[0].ok(|op| ConsumerCommand::Commit { op, offsets: None, timeout_ms: 1_000 });
+    crowd.0[0].commit_positions();
     let commit = &crowd.0[0].kafka.commits[0];
     assert_eq!((commit.generation_id_or_member_epoch, commit.member_id.as_str()), (1, "member-1"));
 }
@@ -469,7 +469,7 @@ fn a_static_member_does_not_leave_when_it_closes() {
     let mut crowd = Crowd::new(1, 1, &[("group.instance.id", "i")]);
     crowd.subscribe(0);
     crowd.poll_for(500);
-    crowd.0[0].ok(|op| ConsumerCommand::Close { op, timeout_ms: 1_000 });
+    crowd.0[0].ok(|op| ConsumerCommand::Close { op, finished: true, timeout_ms: 1_000 });
     assert!(crowd.0[0].kafka.member.borrow().left.is_empty());
 }
 
@@ -479,7 +479,7 @@ fn a_static_leader_that_comes_back_finds_new_partitions() {
     let mut crowd = Crowd::new(2, 1, &options);
     crowd.subscribe(0);
     crowd.poll_for(500);
-    crowd.0[0].ok(|op| ConsumerCommand::Close { op, timeout_ms: 1_000 });
+    crowd.0[0].ok(|op| ConsumerCommand::Close { op, finished: true, timeout_ms: 1_000 });
     crowd.0[0].kafka.take_parked();
     crowd.subscribe(1);
     crowd.poll_for(500);
@@ -569,7 +569,7 @@ fn closing_while_the_group_is_being_joined_does_not_wait_for_it() {
     crowd.0[0].poll(1);
     // The second member's JoinGroup is parked: the first one does not poll.
     crowd.subscribe(1);
-    let op = crowd.0[1].command(|op| ConsumerCommand::Close { op, timeout_ms: 5_000 });
+    let op = crowd.0[1].command(|op| ConsumerCommand::Close { op, finished: true, timeout_ms: 5_000 });
     crowd.run(1_000);
     assert_eq!(crowd.0[1].result(op), Some(Ok(ConsumerOutcome::Ok)));
     assert_eq!(crowd.0[0].kafka.member.borrow().left.len(), 1);
@@ -586,7 +586,7 @@ fn a_close_during_a_rebalance_waits_for_its_own_commit() {
     // This poll says that the three rows are processed: they are committed, to let go of the partition.
     assert_eq!(crowd.0[0].poll(1), None);
     assert_eq!(kinds(&held), [ApiKey::OffsetCommit]);
-    let op = crowd.0[0].command(|op| ConsumerCommand::Close { op, timeout_ms: 5_000 });
+    let op = crowd.0[0].command(|op| ConsumerCommand::Close { op, finished: true, timeout_ms: 5_000 });
     assert_eq!(kinds(&held), [ApiKey::OffsetCommit; 2]);
     crowd.release(0, &held);
     assert_eq!(kinds(&held), [ApiKey::OffsetCommit], "nobody leaves before the last commit is answered");
@@ -677,7 +677,7 @@ fn a_commit_of_before_a_rebalance_is_not_made_after_it() {
         let refuse = || refused_commit(incoming, COORDINATOR_LOAD_IN_PROGRESS);
         (incoming.key == ApiKey::OffsetCommit).then(refuse)
     }));
-    let op = crowd.0[0].command(|op| ConsumerCommand::Commit { op, offsets: None, timeout_ms: 60_000 });
+    let op = crowd.0[0].begin_commit(60_000);
     crowd.0[0].kafka.member.borrow_mut().heartbeat_errors.push(ILLEGAL_GENERATION);
     crowd.run(4_000);
     assert_eq!(crowd.0[0].kafka.member.borrow().generation, 2);
@@ -697,9 +697,9 @@ fn auto_commit_goes_on_from_what_the_caller_has_committed() {
     assert_eq!(crowd.0[0].kafka.committed.borrow()[&at], 10);
     let offsets =
         vec![CommitOffset { partition: tp("t", 0), offset: 5, leader_epoch: -1, metadata: String::new() }];
-    crowd.0[0].ok(|op| ConsumerCommand::Commit { op, offsets: Some(offsets), timeout_ms: 1_000 });
+    crowd.0[0].ok(|op| ConsumerCommand::Commit { op, offsets, timeout_ms: 1_000 });
     assert_eq!(crowd.0[0].kafka.committed.borrow()[&at], 5);
-    crowd.0[0].ok(|op| ConsumerCommand::Close { op, timeout_ms: 1_000 });
+    crowd.0[0].ok(|op| ConsumerCommand::Close { op, finished: true, timeout_ms: 1_000 });
     assert_eq!(crowd.0[0].kafka.committed.borrow()[&at], 10);
 }
 
@@ -738,6 +738,6 @@ fn a_close_without_time_commits_and_leaves_all_the_same() {
     crowd.subscribe(0);
     assert_eq!(crowd.0[0].poll(4).unwrap().unwrap().len(), 4);
     let held = crowd.hold(0);
-    crowd.0[0].ok(|op| ConsumerCommand::Close { op, timeout_ms: 0 });
+    crowd.0[0].ok(|op| ConsumerCommand::Close { op, finished: true, timeout_ms: 0 });
     assert_eq!(kinds(&held), [ApiKey::OffsetCommit, ApiKey::LeaveGroup]);
 }

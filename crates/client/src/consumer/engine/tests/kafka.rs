@@ -534,6 +534,17 @@ impl Bench {
         self.result(op).expect("answered").expect("went well")
     }
 
+    /// Commits the positions as they are now.
+    pub(super) fn begin_commit(&mut self, timeout_ms: u64) -> u64 {
+        let positions = lock(&self.world.engine.cache).positions();
+        self.command(|op| ConsumerCommand::CommitPositions { op, positions, timeout_ms })
+    }
+
+    pub(super) fn commit_positions(&mut self) {
+        let op = self.begin_commit(1_000);
+        assert_eq!(self.result(op), Some(Ok(ConsumerOutcome::Ok)));
+    }
+
     pub(super) fn assign(&mut self, partitions: &[(&str, i32)], start: StartAt) {
         let assignment = |(topic, partition): &(&str, i32)| Assignment {
             partition: tp(topic, *partition),
@@ -580,7 +591,12 @@ impl Bench {
             let taken = lock(&cache).take(max_records)?;
             match taken {
                 Taken::Failed(error) => return Some(Err(error)),
-                Taken::Decode(job) => lock(&cache).put_back(job.run()),
+                Taken::Decode(job) => {
+                    let wake = lock(&cache).put_back(job.run());
+                    if wake {
+                        self.command(|_| ConsumerCommand::Wake);
+                    }
+                }
                 Taken::Rows(rows) => {
                     assert!(rows.len <= max_records);
                     if rows.wake {

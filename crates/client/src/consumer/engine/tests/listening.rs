@@ -56,7 +56,7 @@ fn partitions_stay_and_can_be_committed_until_the_listener_was_told() {
     crowd.run(4_000);
     assert_eq!(told(&crowd, 0)[1], (2, Rebalance::Revoked, vec![tp("t", 0), tp("t", 1)]));
     assert_eq!((crowd.assignment(0).len(), crowd.assignment(1).len()), (2, 0));
-    crowd.0[0].ok(|op| ConsumerCommand::Commit { op, offsets: None, timeout_ms: 1_000 });
+    crowd.0[0].commit_positions();
     let committed = crowd.0[0].kafka.committed.borrow().clone();
     assert_eq!(committed.values().sum::<i64>(), 3, "{committed:?}");
     tell(&mut crowd, 0, 2);
@@ -92,12 +92,12 @@ fn a_commit_of_a_partition_that_was_taken_back_names_it() {
     crowd.subscribe(1);
     crowd.poll_for(10_000);
     let mine = crowd.assignment(0)[0].partition;
-    let offsets = Some(vec![at(mine, 5), at(1 - mine, 7)]);
+    let offsets = vec![at(mine, 5), at(1 - mine, 7)];
     let op = crowd.0[0].command(|op| ConsumerCommand::Commit { op, offsets, timeout_ms: 1_000 });
     let error = crowd.0[0].result(op).unwrap().unwrap_err();
     assert_eq!((error.kafka_name(), error.place().partition), ("ILLEGAL_GENERATION", Some(1 - mine)));
     assert!(crowd.0[0].kafka.committed.borrow().is_empty());
-    let offsets = Some(vec![at(mine, 5)]);
+    let offsets = vec![at(mine, 5)];
     crowd.0[0].ok(|op| ConsumerCommand::Commit { op, offsets, timeout_ms: 1_000 });
 }
 
@@ -109,7 +109,6 @@ fn a_commit_that_is_sent_again_does_not_undo_a_later_one() {
     let held = crowd.hold(0);
     let mut ops = Vec::new();
     for offsets in [vec![at(0, 1), at(1, 1)], vec![at(0, 2)]] {
-        let offsets = Some(offsets);
         ops.push(crowd.0[0].command(|op| ConsumerCommand::Commit { op, offsets, timeout_ms: 9_000 }));
     }
     assert_eq!(kinds(&held), [ApiKey::OffsetCommit; 2], "nobody waits for the one before");
@@ -118,7 +117,7 @@ fn a_commit_that_is_sent_again_does_not_undo_a_later_one() {
         crowd.0[0].world.push(first.conn, &bytes);
     }
     crowd.0[0].settle();
-    let offsets = Some(vec![at(0, 3)]);
+    let offsets = vec![at(0, 3)];
     ops.push(crowd.0[0].command(|op| ConsumerCommand::Commit { op, offsets, timeout_ms: 9_000 }));
     crowd.0[0].run(1_000);
     assert_eq!(
@@ -146,11 +145,35 @@ fn closing_waits_for_commits_that_nobody_waits_for() {
     crowd.subscribe(0);
     crowd.poll_for(500);
     let held = crowd.hold(0);
-    let offsets = Some(vec![at(0, 4)]);
+    let offsets = vec![at(0, 4)];
     let commit = crowd.0[0].command(|op| ConsumerCommand::Commit { op, offsets, timeout_ms: 9_000 });
-    let close = crowd.0[0].command(|op| ConsumerCommand::Close { op, timeout_ms: 5_000 });
+    let close = crowd.0[0].command(|op| ConsumerCommand::Close { op, finished: true, timeout_ms: 5_000 });
     assert_eq!(kinds(&held), [ApiKey::OffsetCommit]);
     crowd.release_all(0, &held);
     assert_eq!(crowd.0[0].result(commit), Some(Ok(ConsumerOutcome::Ok)));
     assert_eq!(crowd.0[0].result(close), Some(Ok(ConsumerOutcome::Ok)));
+}
+
+#[test]
+fn a_listener_that_goes_away_with_two_things_untold_holds_nothing_up() {
+    let mut crowd = listening(2, 2, &[]);
+    crowd.subscribe(1);
+    crowd.run(4_000);
+    let kinds: Vec<_> = told(&crowd, 0).into_iter().map(|(_, news, _)| news).collect();
+    assert_eq!(kinds, [Rebalance::Assigned, Rebalance::Revoked]);
+    crowd.0[0].world.command(ConsumerCommand::Listen(false));
+    crowd.run(4_000);
+    assert_eq!((crowd.assignment(0).len(), crowd.assignment(1).len()), (1, 1));
+}
+
+#[test]
+fn another_division_that_gives_nothing_new_does_not_stand_in_for_the_listener() {
+    let cooperative = ("partition.assignment.strategy", "cooperative-sticky");
+    let mut crowd = listening(1, 1, &[cooperative]);
+    crowd.subscribe(0);
+    crowd.run(500);
+    assert_eq!((crowd.0[0].kafka.member.borrow().generation, told(&crowd, 0).len()), (2, 1));
+    assert_eq!(crowd.0[0].poll(1), None, "the listener has not heard of the partition");
+    tell(&mut crowd, 0, 1);
+    assert_eq!(crowd.0[0].poll(3).unwrap().unwrap(), named("t", 0, 0..3));
 }

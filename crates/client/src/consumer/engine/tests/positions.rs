@@ -1,7 +1,14 @@
+use std::cell::RefCell;
+use std::rc::Rc;
+
 use headrace_wire::compression::Codec;
 use headrace_wire::errors::ErrorCode;
+use headrace_wire::messages::list_offsets_response::{
+    ListOffsetsPartitionResponse, ListOffsetsTopicResponse,
+};
 use headrace_wire::messages::{
-    ApiKey, OffsetCommitRequest, OffsetCommitResponse, OffsetFetchRequest, OffsetFetchResponse,
+    ApiKey, ListOffsetsRequest, ListOffsetsResponse, OffsetCommitRequest, OffsetCommitResponse,
+    OffsetFetchRequest, OffsetFetchResponse,
 };
 
 use super::kafka::{Bench, Kafka, named, tp};
@@ -184,15 +191,15 @@ fn a_topic_deleted_while_read_is_told() {
 #[test]
 fn commits_need_a_group_and_name_the_position() {
     let mut bench = Bench::new(ten(), &[]);
-    let op = bench.command(|op| ConsumerCommand::Commit { op, offsets: None, timeout_ms: 1000 });
+    let op = bench.begin_commit(1000);
     let refused = bench.result(op).unwrap().unwrap_err();
     assert!(matches!(&refused, Error::Config { option, .. } if option == "group.id"));
     let mut bench = Bench::new(ten(), &[("group.id", "g"), ("enable.auto.commit", "false")]);
     bench.assign(&[("t", 0)], StartAt::Earliest);
     bench.poll(4);
-    bench.ok(|op| ConsumerCommand::Commit { op, offsets: None, timeout_ms: 1000 });
+    bench.commit_positions();
     assert_eq!(bench.kafka.committed.borrow()[&("t".to_owned(), 0)], 4);
-    bench.ok(|op| ConsumerCommand::Commit { op, offsets: Some(vec![commit_of(7)]), timeout_ms: 1000 });
+    bench.ok(|op| ConsumerCommand::Commit { op, offsets: vec![commit_of(7)], timeout_ms: 1000 });
     assert_eq!(bench.kafka.committed.borrow()[&("t".to_owned(), 0)], 7);
     bench.run(30_000);
     assert_eq!(bench.kafka.commits.len(), 2, "nothing is committed by itself");
@@ -211,7 +218,7 @@ fn a_commit_is_tried_again_while_the_coordinator_moves() {
         Some(super::groups::refused_commit(incoming, 16))
     }));
     bench.drain();
-    let op = bench.command(|op| ConsumerCommand::Commit { op, offsets: None, timeout_ms: 30_000 });
+    let op = bench.begin_commit(30_000);
     bench.run(3_000);
     assert_eq!(bench.result(op), Some(Ok(ConsumerOutcome::Ok)));
     let finds = bench.world.log.iter().filter(|(_, key, _)| *key == ApiKey::FindCoordinator).count();
@@ -231,7 +238,7 @@ fn auto_commit_commits_what_a_later_poll_has_shown_to_be_processed() {
     assert_eq!(bench.kafka.committed.borrow()[&("t".to_owned(), 0)], 4);
     assert_eq!(bench.kafka.commits.len(), 2, "and the same is not committed again");
     // A close means that all was processed.
-    let closed = bench.ok(|op| ConsumerCommand::Close { op, timeout_ms: 5_000 });
+    let closed = bench.ok(|op| ConsumerCommand::Close { op, finished: true, timeout_ms: 5_000 });
     assert_eq!(closed, ConsumerOutcome::Ok);
     assert_eq!(bench.kafka.committed.borrow()[&("t".to_owned(), 0)], 6);
     assert_eq!(bench.world.open_ports(), Vec::<u16>::new());
@@ -275,7 +282,7 @@ fn a_close_ends_what_is_still_open() {
         bench.command(|op| ConsumerCommand::Position { op, partition: tp("t", 0), timeout_ms: 60_000 });
     let targets = vec![(tp("t", 0), -1)];
     let list = bench.command(|op| ConsumerCommand::ListOffsets { op, targets, timeout_ms: 60_000 });
-    bench.ok(|op| ConsumerCommand::Close { op, timeout_ms: 100 });
+    bench.ok(|op| ConsumerCommand::Close { op, finished: true, timeout_ms: 100 });
     assert_eq!(bench.result(position), Some(Err(Error::Closed)));
     assert_eq!(bench.result(list), Some(Err(Error::Closed)));
     assert!(lock(&bench.world.engine.cache).assignment().is_empty());
@@ -343,11 +350,8 @@ fn a_partition_that_the_coordinator_leaves_out_of_its_answer_is_an_error() {
     bench.assign(&[("t", 0)], StartAt::Committed);
     let error = bench.poll_error();
     assert!(matches!(&error, Error::Protocol { why, .. } if why.contains("t-0")), "{error}");
-    let op = bench.command(|op| ConsumerCommand::Commit {
-        op,
-        offsets: Some(vec![commit_of(3)]),
-        timeout_ms: 1_000,
-    });
+    let op =
+        bench.command(|op| ConsumerCommand::Commit { op, offsets: vec![commit_of(3)], timeout_ms: 1_000 });
     let error = bench.result(op).unwrap().unwrap_err();
     assert!(matches!(&error, Error::Protocol { why, .. } if why.contains("t-0")), "{error}");
 }
@@ -371,4 +375,95 @@ fn a_commit_by_number_is_refused_once_its_partition_was_given_up() {
     assert!(matches!(&error, Error::Broker { code: ErrorCode::REBALANCE_IN_PROGRESS, .. }), "{error}");
     assert_eq!(error.place().partition, Some(0));
     assert_eq!(committed(&bench), [3]);
+}
+
+#[test]
+fn whoever_begins_at_a_commit_waits_for_transactions_that_are_being_decided() {
+    let mut bench = Bench::new(ten(), &[("group.id", "g")]);
+    let asked = Rc::new(RefCell::new(Vec::new()));
+    let stable = asked.clone();
+    bench.kafka.script = Some(Box::new(move |incoming| {
+        if incoming.key == ApiKey::OffsetFetch {
+            stable.borrow_mut().push(incoming.decode::<OffsetFetchRequest>().require_stable);
+        }
+        None
+    }));
+    bench.assign(&[("t", 0)], StartAt::Committed);
+    assert_eq!(*asked.borrow(), [true], "with the default isolation level");
+}
+
+#[test]
+fn a_commit_has_the_positions_of_when_it_was_asked_for() {
+    let mut bench = Bench::new(ten(), &[("group.id", "g"), ("enable.auto.commit", "false")]);
+    bench.assign(&[("t", 0)], StartAt::Earliest);
+    bench.poll(3);
+    let positions = lock(&bench.world.engine.cache).positions();
+    // Before the engine comes to the commit its caller polls on.
+    bench.poll(3);
+    let commit =
+        |op| ConsumerCommand::CommitPositions { op, positions: positions.clone(), timeout_ms: 1_000 };
+    bench.ok(commit);
+    assert_eq!(bench.kafka.committed.borrow()[&("t".to_owned(), 0)], 3);
+    bench.assign(&[], StartAt::Earliest);
+    bench.assign(&[("t", 0)], StartAt::Earliest);
+    bench.ok(commit);
+    assert_eq!(bench.kafka.commits.len(), 1, "that partition is gone; this one is another");
+}
+
+#[test]
+fn a_close_of_a_caller_that_has_not_finished_commits_what_earlier_polls_gave() {
+    for (finished, committed) in [(false, 4), (true, 6)] {
+        let mut bench = Bench::new(ten(), &[("group.id", "g")]);
+        bench.assign(&[("t", 0)], StartAt::Earliest);
+        bench.poll(4);
+        bench.poll(2);
+        bench.ok(|op| ConsumerCommand::Close { op, finished, timeout_ms: 5_000 });
+        assert_eq!(bench.kafka.committed.borrow()[&("t".to_owned(), 0)], committed);
+    }
+}
+
+#[test]
+fn what_was_processed_is_committed_before_another_assignment_also_behind_an_automatic_commit() {
+    let mut bench = Bench::new(ten(), &[("group.id", "g"), ("auto.commit.interval.ms", "1000")]);
+    let committed = Rc::new(RefCell::new(Vec::new()));
+    let theirs = committed.clone();
+    bench.kafka.script = Some(Box::new(move |incoming| {
+        (incoming.key == ApiKey::OffsetCommit).then(|| {
+            let request: OffsetCommitRequest = incoming.decode();
+            theirs.borrow_mut().push(request.topics[0].partitions[0].committed_offset);
+            Answer::Silence
+        })
+    }));
+    bench.assign(&[("t", 0)], StartAt::Offset(0));
+    bench.poll(4);
+    bench.poll(2);
+    bench.run(1_500);
+    bench.poll(1);
+    assert_eq!(*committed.borrow(), [4], "it is on its way");
+    bench.assign(&[], StartAt::Earliest);
+    assert_eq!(*committed.borrow(), [4, 6]);
+}
+
+#[test]
+fn an_end_that_is_none_is_not_asked_for_without_end() {
+    let mut bench = Bench::new(ten(), &[("retry.backoff.ms", "100"), ("retry.backoff.max.ms", "100")]);
+    let asked = Rc::new(RefCell::new(0));
+    let count = asked.clone();
+    bench.kafka.script = Some(Box::new(move |incoming| {
+        (incoming.key == ApiKey::ListOffsets && *count.borrow() < 20).then(|| {
+            *count.borrow_mut() += 1;
+            let request: ListOffsetsRequest = incoming.decode();
+            let topics = request.topics.into_iter().map(|topic| ListOffsetsTopicResponse {
+                name: topic.name,
+                partitions: vec![ListOffsetsPartitionResponse { offset: -1, ..Default::default() }],
+            });
+            let topics = topics.collect();
+            incoming.reply::<ListOffsetsRequest>(&ListOffsetsResponse { topics, ..Default::default() })
+        })
+    }));
+    bench.assign(&[("t", 0)], StartAt::Latest);
+    bench.run(1_000);
+    assert!((5..15).contains(&*asked.borrow()), "{} in a second", asked.borrow());
+    bench.run(3_000);
+    assert_eq!(bench.position("t", 0), Some(10));
 }

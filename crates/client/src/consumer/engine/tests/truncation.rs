@@ -4,7 +4,7 @@ use headrace_wire::compression::Codec;
 use headrace_wire::messages::FetchRequest;
 
 use super::kafka::{Bench, Kafka, named};
-use crate::consumer::{ConsumerCommand, ConsumerEvent, StartAt, lock};
+use crate::consumer::{ConsumerEvent, StartAt, lock};
 use crate::error::Error;
 
 const EARLIEST: (&str, &str) = ("auto.offset.reset", "earliest");
@@ -17,6 +17,13 @@ fn two_epochs(codec: Codec) -> Kafka {
     kafka.logs.get_mut(&("t".to_owned(), 0)).unwrap().epoch = 2;
     kafka.fill("t", 0, 3, 10, codec);
     kafka
+}
+
+/// Takes so many rows: one poll gives those of one epoch.
+fn take(bench: &mut Bench, mut rows: usize) {
+    while rows > 0 {
+        rows -= bench.poll(rows).unwrap().unwrap().len();
+    }
 }
 
 /// Another replica leads: it has the records before `end` alone, and `more` of its own.
@@ -116,7 +123,7 @@ fn what_was_cut_below_an_epoch_is_found_though_the_log_is_longer() {
 fn without_a_policy_the_caller_decides() {
     let mut bench = Bench::new(two_epochs(Codec::None), &[NONE]);
     bench.assign(&[("t", 0)], StartAt::Offset(0));
-    assert_eq!(bench.poll(45).unwrap().unwrap().len(), 45);
+    take(&mut bench, 45);
     change_leader(&mut bench, 30, 30);
     let expected = Error::Truncated { topic: "t".to_owned(), partition: 0, offset: 45, end: Some(30) };
     assert_eq!(bench.poll_error(), expected, "and what was held beyond is gone");
@@ -131,8 +138,8 @@ fn a_commit_has_the_epoch_and_whoever_begins_there_finds_the_cut() {
     let options = [("group.id", "g"), ("enable.auto.commit", "false"), EARLIEST];
     let mut bench = Bench::new(two_epochs(Codec::None), &options);
     bench.assign(&[("t", 0)], StartAt::Offset(0));
-    assert_eq!(bench.poll(45).unwrap().unwrap().len(), 45);
-    bench.ok(|op| ConsumerCommand::Commit { op, offsets: None, timeout_ms: 1_000 });
+    take(&mut bench, 45);
+    bench.commit_positions();
     let commit = &bench.kafka.commits[0].topics[0].partitions[0];
     assert_eq!((commit.committed_offset, commit.committed_leader_epoch), (45, 2));
 
@@ -181,7 +188,7 @@ fn an_epoch_that_the_leader_does_not_know_is_a_matter_of_the_policy() {
     for (policy, first) in [("earliest", Some(0)), ("latest", Some(20)), ("none", None)] {
         let mut bench = Bench::new(two_epochs(Codec::None), &[("auto.offset.reset", policy)]);
         bench.assign(&[("t", 0)], StartAt::Offset(0));
-        assert_eq!(bench.poll(45).unwrap().unwrap().len(), 45);
+        take(&mut bench, 45);
         bench.pause("t", 0);
         // The log lost everything, and the answer says that nothing is known: epoch and offset are -1.
         let log = bench.kafka.logs.get_mut(&("t".to_owned(), 0)).unwrap();
@@ -218,4 +225,32 @@ fn an_answer_that_changes_nothing_is_not_asked_for_without_end() {
     bench.run(2_000);
     bench.unpark();
     assert_eq!(bench.drain(), named("t", 0, 50..53));
+}
+
+#[test]
+fn rows_that_a_caller_has_do_not_count_as_processed_when_their_log_is_cut() {
+    let options = [("group.id", "g"), ("auto.commit.interval.ms", "1000"), EARLIEST];
+    let mut bench = Bench::new(two_epochs(Codec::None), &options);
+    bench.assign(&[("t", 0)], StartAt::Offset(0));
+    take(&mut bench, 45);
+    change_leader(&mut bench, 30, 5);
+    bench.run(3_000);
+    let committed = |bench: &Bench| bench.kafka.committed.borrow().get(&("t".to_owned(), 0)).copied();
+    assert!(committed(&bench).unwrap_or(0) <= 20, "what the last poll gave may be at work still");
+    assert_eq!(bench.poll(5).unwrap().unwrap(), new(30..35));
+    bench.run(3_000);
+    assert_eq!(committed(&bench), Some(30));
+}
+
+#[test]
+fn a_cut_behind_the_position_is_found_to_be_there_whatever_was_fetched_with_it() {
+    for codec in [Codec::None, Codec::Lz4] {
+        let mut bench = Bench::new(two_epochs(codec), &[NONE]);
+        bench.assign(&[("t", 0)], StartAt::Offset(0));
+        assert_eq!(bench.poll(7).unwrap().unwrap(), named("t", 0, 0..7));
+        // All of the later epoch is gone, and what was handed out is of the first.
+        change_leader(&mut bench, 20, 5);
+        assert_eq!(bench.drain(), [named("t", 0, 7..20), new(20..25)].concat(), "{codec:?}");
+        assert_eq!(troubles(&bench), Vec::<String>::new());
+    }
 }
