@@ -264,3 +264,20 @@ def test_a_commit_that_comes_too_late_for_one_partition_is_made_for_the_others()
         assert group.committed == {("t", 1): 1}
 
     bounded(work())
+
+
+def test_a_commit_that_is_refused_after_its_partition_went_is_told():
+    async def work():
+        group, one = Group(at_once=False), part(0)
+        made = committer(group, [one])
+        (first,) = hand_out(one, 1)
+        made.finish(first, begin=True)
+        waiting = asyncio.create_task(made.committed(first))
+        await asyncio.sleep(0.01)
+        made.remove(one)
+        group.lost.append(part(9))  # so it is refused, and the refresh finds nothing new
+        group.answer.set()
+        with pytest.raises(RebalanceInProgressError, match="t-0 went back"):
+            await asyncio.wait_for(waiting, 5)
+
+    bounded(work())

@@ -212,7 +212,11 @@ class Committer:
                 part.committing = False
         if isinstance(error, RebalanceInProgressError):
             self._refresh()
-            if any(part.gone for part in offsets):
+            gone = [part for part in offsets if part.gone]
+            if gone:
+                # Who waits for those: whoever removed them may have left that to this commit.
+                for part in gone:
+                    part.leave()
                 # The others were not refused.
                 self._wanted = True
                 return
