@@ -11,7 +11,7 @@ import pytest
 
 from headrace import TopicPartition
 from headrace.aio._ledger import Committer, Part
-from headrace.errors import KafkaError, RebalanceInProgressError
+from headrace.errors import ClosedError, KafkaError, RebalanceInProgressError
 from tests.clients.test_aio import bounded
 
 BATCH = pa.record_batch({"value": [b"x"]})
@@ -279,5 +279,24 @@ def test_a_commit_that_is_refused_after_its_partition_went_is_told():
         group.answer.set()
         with pytest.raises(RebalanceInProgressError, match="t-0 went back"):
             await asyncio.wait_for(waiting, 5)
+
+    bounded(work())
+
+
+def test_who_awaits_a_commit_is_told_when_none_comes_any_more():
+    async def work():
+        group, one = Group(), part(0)
+        made = committer(group, [one], batches=1000)
+        first, second = hand_out(one, 2)
+        made.finish(second, begin=True)
+        waiting = asyncio.create_task(made.committed(second))
+        await asyncio.sleep(0.01)
+        made.end()
+        with pytest.raises(ClosedError, match="t-0 were committed"):
+            await asyncio.wait_for(waiting, 5)
+        made.finish(first, begin=True)
+        with pytest.raises(ClosedError):
+            await asyncio.wait_for(made.committed(first), 5)
+        assert group.sent == []
 
     bounded(work())

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 import headrace as hr
-from headrace.errors import ConfigError, KafkaTimeoutError, RebalanceInProgressError, UsageError
+from headrace.errors import ClosedError, ConfigError, KafkaTimeoutError, RebalanceInProgressError, UsageError
 from tests.clients.spoiler import Spoiler
 from tests.clients.test_aio import bounded, heartbeat
 
@@ -544,6 +544,22 @@ def test_a_mark_after_the_partition_went_is_told(cluster, filled):
                     await held.commit()
                 held.done()
             return await committed(cluster, filled)
+
+    assert bounded(work()) == [None] * PARTITIONS
+
+
+def test_leaving_tells_who_awaits_a_commit(cluster, filled):
+    async def work():
+        async with stream_of(cluster, [(filled, 0)], **group(filled)) as stream:
+            batches = stream.committable()
+            first, second = await anext_of(batches), await anext_of(batches)
+            waiting = asyncio.create_task(second.commit())
+            await asyncio.sleep(0.05)
+            assert not waiting.done(), "the one before it is not done"
+        with pytest.raises(ClosedError, match=filled):
+            await asyncio.wait_for(waiting, 10)
+        first.done()
+        return await committed(cluster, filled)
 
     assert bounded(work()) == [None] * PARTITIONS
 

@@ -185,6 +185,7 @@ class Committable:
 
         Raises:
             RebalanceInProgressError: the partition went back to the group before; its next owner reads the rows again.
+            ClosedError: the stream was left before.
             KafkaError: the commit was refused.
         """
         self._source.finish(self._work)

@@ -8,7 +8,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from headrace.errors import KafkaError, RebalanceInProgressError
+from headrace.errors import ClosedError, KafkaError, RebalanceInProgressError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -81,6 +81,11 @@ class Part:
                 future.set_exception(error)
         return bool(told)
 
+    def not_committed(self) -> ClosedError:
+        """Why nobody need wait for a commit any longer."""
+        message = f"the stream was left before these rows of {self.name.topic}-{self.name.partition} were committed"
+        return ClosedError(message, name="CLIENT_CLOSED", topic=self.name.topic, partition=self.name.partition)
+
     def leave(self) -> None:
         """It is ours no more. A commit on its way may still tell who waits for it."""
         self.gone = True
@@ -116,6 +121,7 @@ class Committer:
         self._finished = 0
         self._due_at = 0.0
         self._wanted = False
+        self._over = False
 
     def add(self, part: Part) -> None:
         """Takes a partition in."""
@@ -139,11 +145,14 @@ class Committer:
 
         Raises:
             RebalanceInProgressError: the partition went back to the group before.
+            ClosedError: no commit comes any more.
             KafkaError: the commit was refused.
         """
         part = work.part
         if part.committed is not None and part.committed >= work.next_offset:
             return
+        if self._over:
+            raise part.not_committed()
         future = asyncio.get_running_loop().create_future()
         part.waiting.append((work.next_offset, future))
         if part.gone:
@@ -161,6 +170,8 @@ class Committer:
     def begin(self) -> None:
         """Commits what is finished, now or as soon as a commit on its way has ended."""
         self._finished = 0
+        if self._over:
+            return
         due = {part: part.finished for part in self._parts.values() if part.owes}
         # Two commits of one partition could overtake each other, and the older would stand.
         free = {part: offset for part, offset in due.items() if offset is not None and not part.committing}
@@ -192,6 +203,13 @@ class Committer:
             if not done:
                 return False
             await asyncio.sleep(0)  # `_ended` runs in the loop's next turn
+
+    def end(self) -> None:
+        """No commit comes any more: who waits for one is told."""
+        self._over = True
+        for part in self._parts.values():
+            if part.waiting:
+                part.tell(max(offset for offset, _ in part.waiting), part.not_committed())
 
     def owing(self) -> list[TopicPartition]:
         """The partitions that are not committed as far as they are finished."""

@@ -243,7 +243,10 @@ class Stream:
             if self._committing:
                 await self._committer.flush(COMMIT_TIMEOUT_S)
         finally:
-            await self._consumer.close()
+            try:
+                await self._consumer.close()
+            finally:
+                self._committer.end()
 
     # What the forms ask for.
 
