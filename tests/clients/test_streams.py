@@ -581,6 +581,18 @@ def test_draining_waits_for_what_was_handed_out(cluster, filled):
     bounded(work())
 
 
+def test_who_drains_has_finished_what_it_took(cluster, filled):
+    async def work():
+        async with stream_of(cluster, [(filled, 0)], commit_interval_ms=60_000, **group(filled)) as stream:
+            async for batch in stream:
+                assert batch.num_rows == 37
+                break
+            await stream.drain_and_stop(timeout=10)
+            return await committed(cluster, filled)
+
+    assert bounded(work())[0] == 37
+
+
 def test_stopping_ends_what_waits(cluster, topic):
     cluster.create_topic(topic)
 

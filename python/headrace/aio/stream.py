@@ -194,6 +194,9 @@ class Stream:
     async def drain_and_stop(self, timeout: float = 30.0) -> None:
         """Stops, and awaits that all that was handed out is finished and committed.
 
+        By this call the batch that this task took last in a plain form is finished, as by its next ask. Results of a
+        `map` are not: read it to its end first, which comes with `stop`.
+
         Args:
             timeout: seconds.
 
@@ -202,6 +205,8 @@ class Stream:
         """
         deadline = asyncio.get_running_loop().time() + timeout
         self.stop()
+        for flow in self._flows:
+            flow.leave()
         left = await self._settle(deadline)
         if left:
             names = ", ".join(f"{name.topic}-{name.partition}" for name in left[:3])
