@@ -15,7 +15,14 @@ import pyarrow as pa
 import pytest
 
 import headrace as hr
-from headrace.errors import ClosedError, ConfigError, KafkaTimeoutError, RebalanceInProgressError, UsageError
+from headrace.errors import (
+    ClosedError,
+    ConfigError,
+    FencedInstanceIdError,
+    KafkaTimeoutError,
+    RebalanceInProgressError,
+    UsageError,
+)
 from tests.clients.spoiler import Spoiler
 from tests.clients.test_aio import bounded, heartbeat
 
@@ -612,6 +619,39 @@ def test_stopping_ends_what_waits(cluster, topic):
     bounded(work())
 
 
+def test_partitions_tell_what_keeps_them_from_coming(topic):
+    async def work():
+        options = {"group_id": "g", "request_timeout_ms": 500, "reconnect_backoff_ms": 10}
+        async with hr.aio.Stream("127.0.0.1:1", topic, **options) as stream:
+            with pytest.raises(KafkaTimeoutError, match=r"127\.0\.0\.1:1"):
+                await anext_of(stream.partitions())
+
+    bounded(work())
+
+
+def test_partitions_that_another_instance_took_over_tell_so(cluster, filled):
+    options = group(filled, group_instance_id="one", enable_auto_commit=False)
+
+    async def read(batches):
+        async for _ in batches:
+            pass
+
+    async def work():
+        async with stream_of(cluster, filled, **options) as older:
+            partitions = older.partitions()
+            readers = [asyncio.create_task(read((await anext_of(partitions))[1])) for _ in range(PARTITIONS)]
+            async with stream_of(cluster, filled, **options) as newer:
+                taking = asyncio.create_task(anext_of(newer.__aiter__()))
+                with pytest.raises(FencedInstanceIdError):
+                    await anext_of(partitions)
+                with pytest.raises(FencedInstanceIdError):
+                    await anext_of(partitions)
+                await taking
+            await asyncio.wait(readers)
+
+    bounded(work())
+
+
 def test_what_is_not_a_stream_says_why():
     with pytest.raises(ValueError, match="topics is empty"):
         hr.aio.Stream("127.0.0.1:1", [])
@@ -629,6 +669,9 @@ def test_what_is_not_a_stream_says_why():
                 form()
         with pytest.raises(UsageError, match="inside of its block"):
             await anext_of(stream.__aiter__())
+        outside = hr.aio.Stream("127.0.0.1:1", [("t", 0)])
+        with pytest.raises(UsageError, match="inside of its block"):
+            await anext_of(outside.partitions())
         async with stream:
             assert stream.__aiter__() is stream.__aiter__()
             with pytest.raises(UsageError, match="one form"):

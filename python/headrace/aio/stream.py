@@ -13,7 +13,7 @@ from headrace._types import TopicPartition
 from headrace.aio._flows import AtMostOnce, Batches, Committables, Flow, Mapped, Partitions
 from headrace.aio._ledger import Committer, Part
 from headrace.aio.consumer import TURN_S, Consumer
-from headrace.errors import ConfigError, KafkaTimeoutError, UsageError
+from headrace.errors import ConfigError, Fatal, KafkaError, KafkaTimeoutError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -122,6 +122,7 @@ class Stream:
         self._news: asyncio.Event = asyncio.Event()
         self._stopped = False
         self._error: BaseException | None = None
+        self._heard: KafkaError | None = None
         self._turn = 0.0
         self._seen_changes = -1
 
@@ -258,16 +259,13 @@ class Stream:
     async def next_work(self, part: Part | None, chunks: Chunks) -> Work | None:
         """The next rows, of one partition or of any; None at the end. A cancelled call has taken nothing."""
         loop = asyncio.get_running_loop()
-        if self._pulse is None:
-            message = "a stream is read inside of its block: async with Stream(...) as stream"
-            raise UsageError(message, name="ILLEGAL_STATE")
+        self._need_block()
         if loop.time() - self._turn > TURN_S:
             await asyncio.sleep(0)
             self._turn = loop.time()
         number = None if part is None else part.number
         while True:
-            if self._error is not None:
-                raise self._error
+            self._raise_heard()
             if self._stopped or (part is not None and part.gone):
                 return None
             taken = self._native.take(number, None)
@@ -283,9 +281,9 @@ class Stream:
 
     async def next_part(self) -> Part | None:
         """The next partition that has come; None at the end."""
+        self._need_block()
         while True:
-            if self._error is not None:
-                raise self._error
+            self._raise_heard()
             if self._stopped:
                 return None
             while self._offered:
@@ -329,6 +327,11 @@ class Stream:
             message = f"option group.id: it is needed for {what}"
             raise ConfigError(message, name="INVALID_CONFIG")
 
+    def _need_block(self) -> None:
+        if self._pulse is None:
+            message = "a stream is read inside of its block: async with Stream(...) as stream"
+            raise UsageError(message, name="ILLEGAL_STATE")
+
     def _part(self, number: int) -> Part | None:
         if number not in self._parts:
             self._refresh()
@@ -341,6 +344,8 @@ class Stream:
         if changes == self._seen_changes:
             return
         self._seen_changes = changes
+        # Partitions that are lost for good take their readers with them: these have to hear why.
+        self._hear()
         now = {number: TopicPartition(*name) for number, name in self._native.parts()}
         if now.keys() == self._parts.keys():
             return
@@ -400,6 +405,28 @@ class Stream:
         self._news.set()
         self._lookout.wake_all()
 
+    def _hear(self) -> None:
+        """Asks for an error of the whole consumer, which comes with rows otherwise: who awaits a partition takes none."""
+        if not isinstance(self._form, Partitions):
+            return
+        try:
+            self._native.raise_error()
+        except KafkaError as error:
+            if isinstance(error, Fatal):
+                self._fail(error)
+                return
+            # It may pass: whoever asks first is told, as with rows.
+            self._heard = error
+            self._news.set()
+            self._lookout.wake_all()
+
+    def _raise_heard(self) -> None:
+        if self._error is not None:
+            raise self._error
+        if self._heard is not None:
+            error, self._heard = self._heard, None
+            raise error
+
     async def _beat(self) -> None:
         loop = asyncio.get_running_loop()
         try:
@@ -407,6 +434,7 @@ class Stream:
                 self._consumer._blocking._tell_troubles()  # noqa: SLF001
                 held = self._native.stay()
                 self._refresh()
+                self._hear()
                 if held and (self._release is None or self._release.done()):
                     self._release = self._spawn(self._let_go())
                 if self._committing:

@@ -185,6 +185,11 @@ impl Awaiting {
         detached(py, |_| Ok(self.client.disown()?))
     }
 
+    /// Raises an error of the whole consumer, once; `take` would as well, but it needs a partition.
+    fn raise_error(&self, py: Python<'_>) -> PyResult<()> {
+        detached(py, |_| Ok(self.client.take_error()?))
+    }
+
     /// The next rows, of the partition with this number or of any; never marks what was taken before as processed.
     fn take(
         &self,

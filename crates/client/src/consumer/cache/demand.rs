@@ -109,6 +109,11 @@ impl FetchCache {
         Asked::Nothing
     }
 
+    /// The error of the whole consumer, without asking for rows: while there is no partition nobody does.
+    pub fn take_error(&mut self) -> Option<Error> {
+        self.error.take()
+    }
+
     /// These offsets as commits; an error when one of the partitions is gone.
     pub fn commits_of_parts(&self, offsets: Vec<(PartId, TopicPartition, i64)>) -> Result<Vec<CommitOffset>> {
         let of_part = |(part, partition, offset): (PartId, TopicPartition, i64)| {

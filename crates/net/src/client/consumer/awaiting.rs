@@ -111,6 +111,12 @@ impl ConsumerClient {
         Ok(())
     }
 
+    /// An error of the whole consumer, told once: for who waits for a partition, and so takes nothing.
+    pub fn take_error(&self) -> Result<()> {
+        self.alive()?;
+        lock(&self.cache).take_error().map_or(Ok(()), Err)
+    }
+
     /// The next rows of any partition. They count as processed by [`ConsumerClient::disown`] or a poll, not by this.
     pub fn take_any(&self, max_records: usize) -> Result<Option<Rows>> {
         self.alive()?;

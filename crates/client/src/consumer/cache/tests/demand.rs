@@ -142,6 +142,15 @@ fn an_error_of_the_consumer_comes_to_who_asks_first() {
 }
 
 #[test]
+fn an_error_of_the_consumer_is_told_without_a_partition() {
+    let mut cache = cache_on_demand(0, ON_DEMAND);
+    cache.fail_all(Error::Closed);
+    assert!(matches!(cache.take_error(), Some(Error::Closed)));
+    assert!(cache.take_error().is_none());
+    assert!(!cache.is_ready());
+}
+
+#[test]
 fn only_partitions_that_are_read_still_are_committed() {
     let mut cache = cache_on_demand(2, ON_DEMAND);
     let parts = [part(&cache, 0), part(&cache, 1)];
