@@ -10,8 +10,9 @@ import pyarrow as pa
 import pytest
 
 from headrace import TopicPartition
+from headrace.aio._flows import AtMostOnce, Batches, Committables
 from headrace.aio._ledger import Committer, Part
-from headrace.errors import ClosedError, KafkaError, RebalanceInProgressError
+from headrace.errors import ClosedError, KafkaError, RebalanceInProgressError, UsageError
 from tests.clients.test_aio import bounded
 
 BATCH = pa.record_batch({"value": [b"x"]})
@@ -298,5 +299,61 @@ def test_who_awaits_a_commit_is_told_when_none_comes_any_more():
         with pytest.raises(ClosedError):
             await asyncio.wait_for(made.committed(first), 5)
         assert group.sent == []
+
+    bounded(work())
+
+
+class Source:
+    """What a form asks of its stream; as many batches come as `rows` is released."""
+
+    def __init__(self):
+        self.rows = asyncio.Semaphore(0)
+        self.part = part(0)
+        self.given = 0
+
+    def enter(self, flow):
+        pass
+
+    def finish(self, work):
+        self.part.finish(work)
+
+    async def next_work(self, part, chunks):
+        await self.rows.acquire()
+        self.given += 1
+        return self.part.hand_out(BATCH, self.given)
+
+    async def committed(self, work):
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("form", [Batches, AtMostOnce, lambda source, part: Batches(source, part).map(len, 2)])
+def test_one_task_asks_at_a_time(form):
+    async def work():
+        source = Source()
+        items = form(source, None)
+        first, second = (asyncio.ensure_future(items.__anext__()) for _ in range(2))
+        with pytest.raises(UsageError, match="another task asks"):
+            await second
+        source.rows.release()
+        await first
+        cancelled = asyncio.ensure_future(items.__anext__())
+        await asyncio.sleep(0)
+        asyncio.get_running_loop().call_soon(source.rows.release)
+        cancelled.cancel()
+        await items.__anext__()
+        assert cancelled.cancelled(), "it was under way when the next one came"
+
+    bounded(work())
+
+
+def test_committable_batches_are_asked_for_by_several_tasks():
+    async def work():
+        source = Source()
+        items = Committables(source, None)
+        asked = [asyncio.ensure_future(items.__anext__()) for _ in range(3)]
+        await asyncio.sleep(0)
+        for _ in asked:
+            source.rows.release()
+        assert sorted([(await one).next_offset for one in asked]) == [1, 2, 3]
 
     bounded(work())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
-from headrace.errors import RebalanceInProgressError
+from headrace.errors import RebalanceInProgressError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,6 +65,28 @@ class Chunks:
         return whole.slice(taken.offset, taken.length)
 
 
+class Turn:
+    """One ask at a time: the one before would be forgotten by the next, and never count as finished."""
+
+    __slots__ = ("_taken",)
+
+    def __init__(self) -> None:
+        self._taken = False
+
+    async def __aenter__(self) -> None:
+        """Raises `UsageError` while another task asks."""
+        if self._taken:
+            await asyncio.sleep(0)  # an ask that was cancelled a moment ago ends now
+        if self._taken:
+            message = "another task asks this iterator already: tasks that share the work take committable(), or map"
+            raise UsageError(message, name="ILLEGAL_STATE")
+        self._taken = True
+
+    async def __aexit__(self, *_: object) -> None:
+        """The next may ask."""
+        self._taken = False
+
+
 class Flow(Generic[Item]):
     """An async iterator over batches as they are asked for."""
 
@@ -75,6 +97,7 @@ class Flow(Generic[Item]):
         self._chunks = Chunks()
         self._last: Work | None = None
         self._asker: asyncio.Task[Any] | None = None
+        self._turn = Turn()
         source.enter(self)
 
     def __aiter__(self) -> Self:
@@ -82,14 +105,19 @@ class Flow(Generic[Item]):
         return self
 
     async def __anext__(self) -> Item:
-        """The next one; the one before counts as finished."""
-        self.finish_last()
-        self._asker = asyncio.current_task()
-        work = await self.next_work()
-        if work is None:
-            raise StopAsyncIteration
-        self._last = work
-        return self.item(work)
+        """The next one; the one before counts as finished.
+
+        Raises:
+            UsageError: another task asks at this time.
+        """
+        async with self._turn:
+            self.finish_last()
+            self._asker = asyncio.current_task()
+            work = await self.next_work()
+            if work is None:
+                raise StopAsyncIteration
+            self._last = work
+            return self.item(work)
 
     def map(self, function: Callable[[Item], Any], parallelism: int) -> Mapped[Any]:
         """Calls ``function`` with each item, up to ``parallelism`` of them at once, and gives its results in order.
@@ -193,7 +221,14 @@ class Committable:
 
 
 class Committables(Flow[Committable]):
-    """Batches to be marked as done by their reader."""
+    """Batches to be marked as done by their reader. Several tasks may ask at the same time."""
+
+    async def __anext__(self) -> Committable:
+        """The next one."""
+        work = await self.next_work()
+        if work is None:
+            raise StopAsyncIteration
+        return self.item(work)
 
     def item(self, work: Work) -> Committable:
         """With its marks."""
@@ -277,6 +312,7 @@ class Mapped(Generic[Result]):
         self._last: Work | None = None
         self._asker: asyncio.Task[Any] | None = None
         self._woken: asyncio.Future[None] | None = None
+        self._turn = Turn()
         flow._source.enter(self)  # noqa: SLF001  (two halves of one thing)
 
     def __aiter__(self) -> Self:
@@ -284,9 +320,17 @@ class Mapped(Generic[Result]):
         return self
 
     async def __anext__(self) -> Result:
-        """The next result; the one before counts as finished. Cancelled, it leaves the result to the next ask."""
-        self.finish_last()
-        self._asker = asyncio.current_task()
+        """The next result; the one before counts as finished. Cancelled, it leaves the result to the next ask.
+
+        Raises:
+            UsageError: another task asks at this time.
+        """
+        async with self._turn:
+            self.finish_last()
+            self._asker = asyncio.current_task()
+            return await self._next()
+
+    async def _next(self) -> Result:
         while True:
             while self._window and self._window[0][0].part.gone:
                 self._window.popleft()[1].cancel()
