@@ -243,7 +243,7 @@ def test_closing_ends_what_waits(cluster, topic):
     cluster.create_topic(topic)
 
     async def work():
-        consumer = earliest(cluster, group_id=topic)
+        consumer = earliest(cluster, group_id=topic, enable_auto_commit=False)
         await consumer.assign([(topic, 0)])
         waiting = [asyncio.create_task(consumer.poll(30.0)) for _ in range(3)]
         await asyncio.sleep(0.1)
@@ -255,6 +255,26 @@ def test_closing_ends_what_waits(cluster, topic):
         with pytest.raises(ClosedError):
             await consumer.commit()
         await consumer.close()
+
+    bounded(work())
+
+
+def test_tasks_do_not_share_what_is_committed_without_them(cluster, filled):
+    async def work():
+        async with earliest(cluster, group_id=filled) as consumer:
+            await consumer.assign([(filled, 0)])
+            consumer.pause([(filled, 0)])
+            waiting = asyncio.create_task(consumer.poll(20.0, 10))
+            await asyncio.sleep(0)
+            for poll in (consumer.poll, consumer.poll_all):
+                with pytest.raises(UsageError, match="another task is polling"):
+                    await poll(0.0)
+            waiting.cancel()
+            consumer.resume([(filled, 0)])
+            # One after the other they may.
+            assert (await consumer.poll(20.0, 10)).num_rows == 10
+            assert waiting.cancelled()
+            assert (await asyncio.create_task(consumer.poll(20.0, 10))).num_rows == 10
 
     bounded(work())
 

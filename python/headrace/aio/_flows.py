@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
-from headrace.errors import RebalanceInProgressError, UsageError
+from headrace.aio._loop import Turn
+from headrace.errors import RebalanceInProgressError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 AnyFlow = TypeVar("AnyFlow", bound="Flow[Any]")
+
+# What the one before was given would be forgotten, and never count as finished.
+ONE_ASKS = "another task asks this iterator already: tasks that share the work take committable(), or map"
 
 
 class Source(Protocol):
@@ -65,28 +69,6 @@ class Chunks:
         return whole.slice(taken.offset, taken.length)
 
 
-class Turn:
-    """One ask at a time: the one before would be forgotten by the next, and never count as finished."""
-
-    __slots__ = ("_taken",)
-
-    def __init__(self) -> None:
-        self._taken = False
-
-    async def __aenter__(self) -> None:
-        """Raises `UsageError` while another task asks."""
-        if self._taken:
-            await asyncio.sleep(0)  # an ask that was cancelled a moment ago ends now
-        if self._taken:
-            message = "another task asks this iterator already: tasks that share the work take committable(), or map"
-            raise UsageError(message, name="ILLEGAL_STATE")
-        self._taken = True
-
-    async def __aexit__(self, *_: object) -> None:
-        """The next may ask."""
-        self._taken = False
-
-
 class Flow(Generic[Item]):
     """An async iterator over batches as they are asked for."""
 
@@ -97,7 +79,7 @@ class Flow(Generic[Item]):
         self._chunks = Chunks()
         self._last: Work | None = None
         self._asker: asyncio.Task[Any] | None = None
-        self._turn = Turn()
+        self._turn = Turn(ONE_ASKS)
         source.enter(self)
 
     def __aiter__(self) -> Self:
@@ -312,7 +294,7 @@ class Mapped(Generic[Result]):
         self._last: Work | None = None
         self._asker: asyncio.Task[Any] | None = None
         self._woken: asyncio.Future[None] | None = None
-        self._turn = Turn()
+        self._turn = Turn(ONE_ASKS)
         flow._source.enter(self)  # noqa: SLF001  (two halves of one thing)
 
     def __aiter__(self) -> Self:

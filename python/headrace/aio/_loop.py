@@ -93,6 +93,26 @@ class Bell:
         self.slot.set_result(None)
 
 
+class Turn:
+    """One task at a time does something; another that wants to is told why it may not."""
+
+    __slots__ = ("_taken", "_why")
+
+    def __init__(self, why: str) -> None:
+        self._taken = False
+        self._why = why
+
+    async def __aenter__(self) -> None:
+        if self._taken:
+            await asyncio.sleep(0)  # one that was cancelled a moment ago ends now
+        if self._taken:
+            raise UsageError(self._why, name="ILLEGAL_STATE")
+        self._taken = True
+
+    async def __aexit__(self, *_: object) -> None:
+        self._taken = False
+
+
 class Lookout:
     """The tasks that wait for rows, and the bell that wakes those whose partition has some."""
 
