@@ -211,9 +211,9 @@ class Committer:
             if part.waiting:
                 part.tell(max(offset for offset, _ in part.waiting), part.not_committed())
 
-    def owing(self) -> list[TopicPartition]:
+    def owing(self) -> Iterable[Part]:
         """The partitions that are not committed as far as they are finished."""
-        return [part.name for part in self._parts.values() if part.owes]
+        return (part for part in self._parts.values() if part.owes)
 
     def open(self) -> Iterable[Part]:
         """The partitions with unfinished work."""

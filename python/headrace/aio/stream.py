@@ -446,17 +446,20 @@ class Stream:
 
     async def _let_go(self) -> None:
         """The group wants to go on."""
-        await self._settle(asyncio.get_running_loop().time() + self._revoke_wait_s)
+        await self._settle(asyncio.get_running_loop().time() + self._revoke_wait_s, self._native.parts_going)
         self._native.disown()
 
-    async def _settle(self, deadline: float) -> list[TopicPartition]:
-        """Awaits that all is finished and committed; what is not by then."""
+    async def _settle(
+        self, deadline: float, of_parts: Callable[[], list[int]] | None = None
+    ) -> list[TopicPartition]:
+        """Awaits that all, or all of some partitions, is finished and committed; what is not by then."""
         loop = asyncio.get_running_loop()
         while True:
             if self._committing:
                 await self._committer.flush(max(0.0, deadline - loop.time()))
-            unfinished = [part.name for part in self._committer.open()]
-            owing = self._committer.owing() if self._committing else []
+            parts = self._parts.keys() if of_parts is None else set(of_parts())
+            unfinished = [part.name for part in self._committer.open() if part.number in parts]
+            owing = [part.name for part in self._committer.owing() if self._committing and part.number in parts]
             if not unfinished and not owing:
                 return []
             if loop.time() >= deadline:

@@ -103,7 +103,13 @@ impl ConsumerClient {
         Ok(lock(&self.cache).stay(self.clock.now().mono_ms))
     }
 
-    /// The group need not wait for what was handed out.
+    /// The partitions that the group waits for meanwhile.
+    pub fn parts_going(&self) -> Result<Vec<PartId>> {
+        self.alive()?;
+        Ok(lock(&self.cache).parts_going())
+    }
+
+    /// The group need not wait for what was handed out of the partitions that go.
     pub fn disown(&self) -> Result<()> {
         self.alive()?;
         lock(&self.cache).disown();
