@@ -12,7 +12,14 @@ import pytest
 from headrace import TopicPartition
 from headrace.aio._flows import AtMostOnce, Batches, Committables
 from headrace.aio._ledger import Committer, Part
-from headrace.errors import ClosedError, KafkaError, RebalanceInProgressError, UsageError
+from headrace.errors import (
+    ClosedError,
+    IllegalGenerationError,
+    KafkaError,
+    RebalanceInProgressError,
+    UnknownMemberIdError,
+    UsageError,
+)
 from tests.clients.test_aio import bounded
 
 BATCH = pa.record_batch({"value": [b"x"]})
@@ -27,6 +34,7 @@ class Group:
         self.on_way = []
         self.refuse = False
         self.lost = []
+        self.lost_as = RebalanceInProgressError
         self.answer = asyncio.Event()
         if at_once:
             self.answer.set()
@@ -43,7 +51,7 @@ class Group:
             if self.refuse:
                 raise KafkaError("refused")
             if self.lost:
-                raise RebalanceInProgressError("lost")
+                raise self.lost_as("lost")
             self.committed.update(offsets)
         finally:
             self.on_way.remove(offsets)
@@ -251,9 +259,11 @@ def test_a_flush_ends_when_its_time_has_passed():
     bounded(work())
 
 
-def test_a_commit_that_comes_too_late_for_one_partition_is_made_for_the_others():
+@pytest.mark.parametrize("lost_as", [RebalanceInProgressError, IllegalGenerationError, UnknownMemberIdError])
+def test_a_commit_that_comes_too_late_for_one_partition_is_made_for_the_others(lost_as):
     async def work():
         group, parts = Group(), [part(0), part(1)]
+        group.lost_as = lost_as
         made = committer(group, parts, batches=1000)
         works = [hand_out(part, 1)[0] for part in parts]
         for one in works:
@@ -261,6 +271,7 @@ def test_a_commit_that_comes_too_late_for_one_partition_is_made_for_the_others()
         group.lost.append(parts[0])
         ended = await asyncio.gather(*(made.committed(one) for one in works), return_exceptions=True)
         assert isinstance(ended[0], RebalanceInProgressError)
+        assert isinstance(ended[0].__cause__, lost_as)
         assert ended[1] is None
         assert group.committed == {("t", 1): 1}
 
@@ -299,6 +310,21 @@ def test_who_awaits_a_commit_is_told_when_none_comes_any_more():
         with pytest.raises(ClosedError):
             await asyncio.wait_for(made.committed(first), 5)
         assert group.sent == []
+
+    bounded(work())
+
+
+def test_a_commit_that_is_cancelled_before_it_begins_is_made_by_the_next_flush():
+    async def work():
+        group, one = Group(), part(0)
+        made = committer(group, [one])
+        made.finish(hand_out(one, 1)[0], begin=True)
+        for task in made._tasks:
+            task.cancel()
+        await asyncio.sleep(0.01)
+        assert group.sent == []
+        assert await made.flush(5)
+        assert group.committed == {("t", 0): 1}
 
     bounded(work())
 

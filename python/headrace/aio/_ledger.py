@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
-from headrace.errors import ClosedError, KafkaError, RebalanceInProgressError
+from headrace.errors import (
+    ClosedError,
+    FencedMemberEpochError,
+    IllegalGenerationError,
+    KafkaError,
+    RebalanceInProgressError,
+    StaleMemberEpochError,
+    UnknownMemberIdError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -18,6 +28,15 @@ if TYPE_CHECKING:
     from headrace._types import TopicPartition
 
 _log = logging.getLogger("headrace.consumer")
+
+OF_MEMBERSHIP = (
+    RebalanceInProgressError,
+    IllegalGenerationError,
+    UnknownMemberIdError,
+    FencedMemberEpochError,
+    StaleMemberEpochError,
+)
+"""Why a commit is refused that comes too late."""
 
 
 @dataclass(eq=False)
@@ -86,8 +105,8 @@ class Part:
         message = f"the stream was left before these rows of {self.name.topic}-{self.name.partition} were committed"
         return ClosedError(message, name="CLIENT_CLOSED", topic=self.name.topic, partition=self.name.partition)
 
-    def leave(self) -> None:
-        """It is ours no more. A commit on its way may still tell who waits for it."""
+    def leave(self, cause: BaseException | None = None) -> None:
+        """It is ours no more. A commit on its way may still tell who waits for it; ``cause``: how that one ended."""
         self.gone = True
         if self.committing or not self.waiting:
             return
@@ -95,6 +114,7 @@ class Part:
         error = RebalanceInProgressError(
             message, name="REBALANCE_IN_PROGRESS", topic=self.name.topic, partition=self.name.partition
         )
+        error.__cause__ = cause
         self.tell(max(offset for offset, _ in self.waiting), error)
 
 
@@ -117,7 +137,7 @@ class Committer:
         self._interval_s = interval_s
         self._parallelism = parallelism
         self._parts: dict[int, Part] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Future[None]] = set()
         self._finished = 0
         self._due_at = 0.0
         self._wanted = False
@@ -181,9 +201,9 @@ class Committer:
         self._wanted = len(free) < len(due)
         for part in free:
             part.committing = True
-        task = asyncio.get_running_loop().create_task(self._commit(free))
+        task = asyncio.ensure_future(self._send(free))
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(partial(self._ended, free))
 
     async def flush(self, timeout: float) -> bool:
         """Commits all that is finished within ``timeout`` seconds; whether that went well."""
@@ -219,36 +239,31 @@ class Committer:
         """The partitions with unfinished work."""
         return (part for part in self._parts.values() if part.open)
 
-    async def _commit(self, offsets: dict[Part, int]) -> None:
-        error: KafkaError | None = None
-        try:
-            await self._send(offsets)
-        except KafkaError as refused:
-            error = refused
-        finally:
-            for part in offsets:
-                part.committing = False
-        if isinstance(error, RebalanceInProgressError):
-            self._refresh()
-            gone = [part for part in offsets if part.gone]
-            if gone:
-                # Who waits for those: whoever removed them may have left that to this commit.
-                for part in gone:
-                    part.leave()
-                # The others were not refused.
-                self._wanted = True
-                return
-        told = False
-        for part, offset in offsets.items():
-            if error is None:
-                part.committed = offset
-            told |= part.tell(offset, error)
-            if part.gone:
-                part.leave()
-        if error is not None and not told:
-            _log.warning("a commit failed, so its rows may be read again: %s", error)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, offsets: dict[Part, int], task: asyncio.Future[None]) -> None:
+        # Not in the task itself: one that is cancelled before it has begun runs nothing of its own.
         self._tasks.discard(task)
-        if self._wanted and not task.cancelled():
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            # Perhaps a rebalance is why: then who waits is told of that. A closed consumer has none.
+            with contextlib.suppress(KafkaError):
+                self._refresh()
+        for part in offsets:
+            part.committing = False
+        if task.cancelled():
+            return
+        if error is None:
+            for part, offset in offsets.items():
+                part.committed = offset
+                part.tell(offset, None)
+        gone = [part for part in offsets if part.gone]
+        for part in gone:
+            part.leave(error)
+        if gone and isinstance(error, OF_MEMBERSHIP):
+            # The others were not refused.
+            self._wanted = True
+        elif error is not None:
+            told = [part.tell(offset, error) for part, offset in offsets.items()]
+            if not any(told):
+                _log.warning("a commit failed, so its rows may be read again: %s", error)
+        if self._wanted:
             self.begin()
