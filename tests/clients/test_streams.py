@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import random
 import signal
 import subprocess
@@ -19,6 +20,7 @@ from headrace.errors import (
     ClosedError,
     ConfigError,
     FencedInstanceIdError,
+    KafkaError,
     KafkaTimeoutError,
     RebalanceInProgressError,
     UsageError,
@@ -586,6 +588,29 @@ def test_draining_waits_for_what_was_handed_out(cluster, filled):
                 await anext_of(batches)
 
     bounded(work())
+
+
+def test_a_refused_commit_is_not_repeated_while_a_stream_settles(cluster, filled, caplog):
+    tried = []
+
+    async def refuse(offsets):
+        tried.append(offsets)
+        raise KafkaError("refused")
+
+    async def work():
+        async with stream_of(cluster, [(filled, 0)], commit_interval_ms=60_000, **group(filled)) as stream:
+            stream._consumer._commit_parts = refuse
+            (await anext_of(stream.committable())).done()
+            with pytest.raises(KafkaTimeoutError, match=rf"{filled}-0 not finished or not committed"):
+                await stream.drain_and_stop(timeout=0.5)
+            # At most one by the stream's own pulse, whose first time has come as well.
+            assert len(tried) <= 2
+            tried.clear()
+
+    with caplog.at_level(logging.WARNING, "headrace.consumer"):
+        bounded(work())
+    assert len(tried) == 1, "leaving tries once more"
+    assert "may be read again: refused" in caplog.text
 
 
 def test_who_drains_has_finished_what_it_took(cluster, filled):

@@ -62,6 +62,8 @@ class Part:
     finished: int | None = None
     """All before this offset is finished, as far as it was handed out."""
     committed: int | None = None
+    refused: int | None = None
+    """What the last commit was to be, if it was refused and its next time has not come."""
     committing: bool = False
     waiting: list[tuple[int, asyncio.Future[None]]] = field(default_factory=list)
     """Who waits until all before that offset is committed."""
@@ -185,6 +187,7 @@ class Committer:
         """Commits when the time has come; ``now`` is the event loop's."""
         if now >= self._due_at:
             self._due_at = now + self._interval_s
+            self._forgive()
             self.begin()
 
     def begin(self) -> None:
@@ -205,19 +208,23 @@ class Committer:
         self._tasks.add(task)
         task.add_done_callback(partial(self._ended, free))
 
-    async def flush(self, timeout: float) -> bool:
-        """Commits all that is finished within ``timeout`` seconds; whether that went well."""
+    async def flush(self, timeout: float, *, again: bool = True) -> bool:
+        """Commits all that is finished within ``timeout`` seconds; whether that went well.
+
+        Args:
+            timeout: seconds.
+            again: also what was refused before; False leaves that to the next interval.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
-        tried: dict[Part, int | None] = {}
+        if again:
+            self._forgive()
         while True:
-            # What was refused is not tried for ever.
-            owing = {part: part.finished for part in self._parts.values() if part.owes}
-            fresh = any(tried.get(part) != offset for part, offset in owing.items())
-            if not self._tasks and not fresh:
-                return not owing
+            owing = list(self.owing())
             if not self._tasks:
-                tried |= owing
+                # What was refused is not tried for ever.
+                if self._over or all(part.finished == part.refused for part in owing):
+                    return not owing
                 self.begin()
             done, _ = await asyncio.wait(self._tasks, timeout=max(0.0, deadline - loop.time()))
             if not done:
@@ -238,6 +245,10 @@ class Committer:
     def open(self) -> Iterable[Part]:
         """The partitions with unfinished work."""
         return (part for part in self._parts.values() if part.open)
+
+    def _forgive(self) -> None:
+        for part in self._parts.values():
+            part.refused = None
 
     def _ended(self, offsets: dict[Part, int], task: asyncio.Future[None]) -> None:
         # Not in the task itself: one that is cancelled before it has begun runs nothing of its own.
@@ -263,6 +274,8 @@ class Committer:
             self._wanted = True
         elif error is not None:
             told = [part.tell(offset, error) for part, offset in offsets.items()]
+            for part, offset in offsets.items():
+                part.refused = offset
             if not any(told):
                 _log.warning("a commit failed, so its rows may be read again: %s", error)
         if self._wanted:

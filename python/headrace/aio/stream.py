@@ -454,9 +454,11 @@ class Stream:
     ) -> list[TopicPartition]:
         """Awaits that all, or all of some partitions, is finished and committed; what is not by then."""
         loop = asyncio.get_running_loop()
+        again = True
         while True:
             if self._committing:
-                await self._committer.flush(max(0.0, deadline - loop.time()))
+                await self._committer.flush(max(0.0, deadline - loop.time()), again=again)
+            again = False
             parts = self._parts.keys() if of_parts is None else set(of_parts())
             unfinished = [part.name for part in self._committer.open() if part.number in parts]
             owing = [part.name for part in self._committer.owing() if self._committing and part.number in parts]
