@@ -93,7 +93,7 @@ def test_commits_follow_finished_work_in_any_order(seed):
                 await asyncio.sleep(0)
             for name, offset in group.committed.items():
                 unfinished = [
-                    other.next_offset for other in works[at + 1 :] if other.part.name == name and not other.finished
+                    other.end.next_offset for other in works[at + 1 :] if other.part.name == name and not other.finished
                 ]
                 assert offset < min(unfinished, default=100)
         assert await made.flush(5)
@@ -325,6 +325,25 @@ def test_a_commit_that_is_cancelled_before_it_begins_is_made_by_the_next_flush()
         assert group.sent == []
         assert await made.flush(5)
         assert group.committed == {("t", 0): 1}
+
+    bounded(work())
+
+
+def test_a_commit_counts_what_was_handed_out_also_when_offsets_begin_anew():
+    async def work():
+        group, one = Group(at_once=False), part(0)
+        made = committer(group, [one])
+        made.finish(one.hand_out(BATCH, 1000), begin=True)
+        again = one.hand_out(BATCH, 10)
+        waiting = asyncio.create_task(made.committed(again))
+        await asyncio.sleep(0)
+        group.answer.set()
+        assert await made.flush(5)
+        assert group.committed == {("t", 0): 1000}
+        assert not waiting.done(), "that was a commit of the rows before"
+        made.finish(again, begin=True)
+        await asyncio.wait_for(waiting, 5)
+        assert group.committed == {("t", 0): 10}
 
     bounded(work())
 

@@ -184,7 +184,7 @@ class Committable:
     @property
     def next_offset(self) -> int:
         """What is committed for them: the partition's position behind them."""
-        return self._work.next_offset
+        return self._work.end.next_offset
 
     def done(self) -> None:
         """The rows may be committed, as soon as those before them of the same partition are done as well."""

@@ -8,7 +8,7 @@ import logging
 from collections import deque
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.errors import (
     ClosedError,
@@ -39,14 +39,23 @@ OF_MEMBERSHIP = (
 """Why a commit is refused that comes too late."""
 
 
+class Mark(NamedTuple):
+    """How far a partition is: by what was handed out, since its offsets may begin anew (a topic that is made again)."""
+
+    number: int
+    """Of so many batches, counted from the first."""
+    next_offset: int
+    """The partition's position behind them."""
+
+
 @dataclass(eq=False)
 class Work:
     """Rows that were handed out, or are about to be."""
 
     part: Part
     batch: pa.RecordBatch
-    next_offset: int
-    """The partition's position behind these rows."""
+    end: Mark
+    """Behind these rows."""
     finished: bool = False
 
 
@@ -57,20 +66,22 @@ class Part:
     number: int
     name: TopicPartition
     gone: bool = False
+    handed_out: int = 0
     open: deque[Work] = field(default_factory=deque)
     """Handed out and not known to be finished, oldest first; later ones may be finished already."""
-    finished: int | None = None
-    """All before this offset is finished, as far as it was handed out."""
-    committed: int | None = None
-    refused: int | None = None
+    finished: Mark | None = None
+    """All before it is finished."""
+    committed: Mark | None = None
+    refused: Mark | None = None
     """What the last commit was to be, if it was refused and its next time has not come."""
     committing: bool = False
     waiting: list[tuple[int, asyncio.Future[None]]] = field(default_factory=list)
-    """Who waits until all before that offset is committed."""
+    """Who waits until so many batches are committed."""
 
     def hand_out(self, batch: pa.RecordBatch, next_offset: int) -> Work:
         """The next rows."""
-        work = Work(self, batch, next_offset)
+        self.handed_out += 1
+        work = Work(self, batch, Mark(self.handed_out, next_offset))
         self.open.append(work)
         return work
 
@@ -81,7 +92,7 @@ class Part:
         work.finished = True
         before = self.finished
         while self.open and self.open[0].finished:
-            self.finished = self.open.popleft().next_offset
+            self.finished = self.open.popleft().end
         return self.finished != before
 
     @property
@@ -89,10 +100,19 @@ class Part:
         """There is something to commit."""
         return not self.gone and self.finished is not None and self.finished != self.committed
 
-    def tell(self, offset: int, error: BaseException | None) -> bool:
-        """A commit of ``offset`` has ended; whether anybody waited for it."""
-        told = [waiter for waiter in self.waiting if waiter[0] <= offset]
-        self.waiting = [waiter for waiter in self.waiting if waiter[0] > offset]
+    def tell(self, upto: Mark, error: BaseException | None) -> bool:
+        """A commit up to there has ended; whether anybody waited for it."""
+        told = [waiter for waiter in self.waiting if waiter[0] <= upto.number]
+        self.waiting = [waiter for waiter in self.waiting if waiter[0] > upto.number]
+        return self._end(told, error)
+
+    def tell_all(self, error: BaseException) -> None:
+        """No commit comes that anybody waits for."""
+        told, self.waiting = self.waiting, []
+        self._end(told, error)
+
+    @staticmethod
+    def _end(told: list[tuple[int, asyncio.Future[None]]], error: BaseException | None) -> bool:
         for _, future in told:
             if future.done():
                 continue
@@ -117,7 +137,7 @@ class Part:
             message, name="REBALANCE_IN_PROGRESS", topic=self.name.topic, partition=self.name.partition
         )
         error.__cause__ = cause
-        self.tell(max(offset for offset, _ in self.waiting), error)
+        self.tell_all(error)
 
 
 class Committer:
@@ -171,12 +191,12 @@ class Committer:
             KafkaError: the commit was refused.
         """
         part = work.part
-        if part.committed is not None and part.committed >= work.next_offset:
+        if part.committed is not None and part.committed.number >= work.end.number:
             return
         if self._over:
             raise part.not_committed()
         future = asyncio.get_running_loop().create_future()
-        part.waiting.append((work.next_offset, future))
+        part.waiting.append((work.end.number, future))
         if part.gone:
             part.leave()
         else:
@@ -197,14 +217,14 @@ class Committer:
             return
         due = {part: part.finished for part in self._parts.values() if part.owes}
         # Two commits of one partition could overtake each other, and the older would stand.
-        free = {part: offset for part, offset in due.items() if offset is not None and not part.committing}
+        free = {part: mark for part, mark in due.items() if mark is not None and not part.committing}
         if not free or len(self._tasks) >= self._parallelism:
             self._wanted = bool(due)
             return
         self._wanted = len(free) < len(due)
         for part in free:
             part.committing = True
-        task = asyncio.ensure_future(self._send(free))
+        task = asyncio.ensure_future(self._send({part: mark.next_offset for part, mark in free.items()}))
         self._tasks.add(task)
         task.add_done_callback(partial(self._ended, free))
 
@@ -235,8 +255,7 @@ class Committer:
         """No commit comes any more: who waits for one is told."""
         self._over = True
         for part in self._parts.values():
-            if part.waiting:
-                part.tell(max(offset for offset, _ in part.waiting), part.not_committed())
+            part.tell_all(part.not_committed())
 
     def owing(self) -> Iterable[Part]:
         """The partitions that are not committed as far as they are finished."""
@@ -250,7 +269,7 @@ class Committer:
         for part in self._parts.values():
             part.refused = None
 
-    def _ended(self, offsets: dict[Part, int], task: asyncio.Future[None]) -> None:
+    def _ended(self, sent: dict[Part, Mark], task: asyncio.Future[None]) -> None:
         # Not in the task itself: one that is cancelled before it has begun runs nothing of its own.
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
@@ -258,25 +277,27 @@ class Committer:
             # Perhaps a rebalance is why: then who waits is told of that. A closed consumer has none.
             with contextlib.suppress(KafkaError):
                 self._refresh()
-        for part in offsets:
+        for part in sent:
             part.committing = False
-        if task.cancelled():
-            return
+        if not task.cancelled():
+            self._tell(sent, error)
+            if self._wanted:
+                self.begin()
+
+    def _tell(self, sent: dict[Part, Mark], error: BaseException | None) -> None:
         if error is None:
-            for part, offset in offsets.items():
-                part.committed = offset
-                part.tell(offset, None)
-        gone = [part for part in offsets if part.gone]
+            for part, mark in sent.items():
+                part.committed = mark
+                part.tell(mark, None)
+        gone = [part for part in sent if part.gone]
         for part in gone:
             part.leave(error)
         if gone and isinstance(error, OF_MEMBERSHIP):
             # The others were not refused.
             self._wanted = True
         elif error is not None:
-            told = [part.tell(offset, error) for part, offset in offsets.items()]
-            for part, offset in offsets.items():
-                part.refused = offset
+            told = [part.tell(mark, error) for part, mark in sent.items()]
+            for part, mark in sent.items():
+                part.refused = mark
             if not any(told):
                 _log.warning("a commit failed, so its rows may be read again: %s", error)
-        if self._wanted:
-            self.begin()
