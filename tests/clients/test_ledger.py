@@ -355,6 +355,7 @@ class Source:
         self.rows = asyncio.Semaphore(0)
         self.part = part(0)
         self.given = 0
+        self.fails_at = None
 
     def enter(self, flow):
         pass
@@ -365,6 +366,8 @@ class Source:
     async def next_work(self, part, chunks):
         await self.rows.acquire()
         self.given += 1
+        if self.given == self.fails_at:
+            raise KafkaError("it may pass")
         return self.part.hand_out(BATCH, self.given)
 
     async def committed(self, work):
@@ -400,5 +403,23 @@ def test_committable_batches_are_asked_for_by_several_tasks():
         for _ in asked:
             source.rows.release()
         assert sorted([(await one).next_offset for one in asked]) == [1, 2, 3]
+
+    bounded(work())
+
+
+def test_a_map_goes_on_after_an_error_of_its_source():
+    async def work():
+        source = Source()
+        source.fails_at = 3
+        results = Batches(source, None).map(lambda batch: source.given, 5)
+        for _ in range(4):
+            source.rows.release()
+        found = [await results.__anext__() for _ in range(2)]
+        with pytest.raises(KafkaError, match="may pass"):
+            await results.__anext__()
+        found.append(await results.__anext__())
+        assert len(found) == 3
+        assert source.given == 4
+        assert [work.end.next_offset for work in source.part.open] == [4]
 
     bounded(work())

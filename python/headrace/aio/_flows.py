@@ -370,7 +370,9 @@ class Mapped(Generic[Result]):
         return result
 
     def _fill(self) -> None:
-        if self._pull is None and not self._over and len(self._window) < self._parallelism:
+        # Nothing is asked for behind an error that nobody has been told of.
+        may_ask = self._pull is None and not self._over and self._error is None
+        if may_ask and len(self._window) < self._parallelism:
             self._pull = asyncio.ensure_future(self._flow.next_work())
             self._pull.add_done_callback(self._pulled)
 
@@ -380,7 +382,9 @@ class Mapped(Generic[Result]):
             self._over = True
             return
         self._error = pull.exception()
-        work = None if self._error is not None else pull.result()
+        if self._error is not None:
+            return  # told in its turn; what it was may pass
+        work = pull.result()
         if work is None:
             self._over = True
             return
