@@ -356,21 +356,25 @@ class Source:
         self.part = part(0)
         self.given = 0
         self.fails_at = None
+        self.lost = False
 
     def enter(self, flow):
         pass
 
+    def refresh(self):
+        self.part.gone |= self.lost
+
     def finish(self, work):
         self.part.finish(work)
 
-    async def next_work(self, part, chunks):
+    async def next_work(self, *_):
         await self.rows.acquire()
         self.given += 1
         if self.given == self.fails_at:
             raise KafkaError("it may pass")
         return self.part.hand_out(BATCH, self.given)
 
-    async def committed(self, work):
+    async def committed(self, _):
         await asyncio.sleep(0.01)
 
 
@@ -411,7 +415,7 @@ def test_a_map_goes_on_after_an_error_of_its_source():
     async def work():
         source = Source()
         source.fails_at = 3
-        results = Batches(source, None).map(lambda batch: source.given, 5)
+        results = Batches(source, None).map(lambda _: source.given, 5)
         for _ in range(4):
             source.rows.release()
         found = [await results.__anext__() for _ in range(2)]
@@ -421,5 +425,23 @@ def test_a_map_goes_on_after_an_error_of_its_source():
         assert len(found) == 3
         assert source.given == 4
         assert [work.end.next_offset for work in source.part.open] == [4]
+
+    bounded(work())
+
+
+def test_a_map_gives_nothing_of_a_partition_that_has_just_gone():
+    async def work():
+        source, calls = Source(), []
+        results = Batches(source, None).map(calls.append, 5)
+        source.rows.release()
+        source.rows.release()
+        await results.__anext__()
+        while len(calls) < 2:  # noqa: ASYNC110  (of what the map does)
+            await asyncio.sleep(0)
+        source.lost = True
+        asked = asyncio.ensure_future(results.__anext__())
+        await asyncio.sleep(0.05)
+        assert not asked.done()
+        asked.cancel()
 
     bounded(work())

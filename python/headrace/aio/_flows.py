@@ -38,6 +38,9 @@ class Source(Protocol):
     async def next_part(self) -> Part | None:
         """The next partition that has come; None at the end. A cancelled call leaves it to the next."""
 
+    def refresh(self) -> None:
+        """Takes over which partitions have come or gone."""
+
     def finish(self, work: Work) -> None:
         """The work is done."""
 
@@ -314,6 +317,8 @@ class Mapped(Generic[Result]):
 
     async def _next(self) -> Result:
         while True:
+            # Another member may read a partition of these calls from the moment on that it went.
+            self._flow._source.refresh()  # noqa: SLF001
             while self._window and self._window[0][0].part.gone:
                 self._window.popleft()[1].cancel()
             self._fill()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 from collections import deque
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ from headrace._types import TopicPartition
 from headrace.aio._flows import AtMostOnce, Batches, Committables, Flow, Mapped, Partitions
 from headrace.aio._ledger import Committer, Part
 from headrace.aio.consumer import TURN_S, Consumer
-from headrace.errors import ConfigError, Fatal, KafkaError, KafkaTimeoutError, UsageError
+from headrace.errors import ClosedError, ConfigError, Fatal, KafkaError, KafkaTimeoutError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -292,6 +293,12 @@ class Stream:
                     return part
             self._news.clear()
             await self._news.wait()
+
+    def refresh(self) -> None:
+        """Takes over which partitions have come or gone."""
+        # Results that were there before the end are still given.
+        with contextlib.suppress(ClosedError):
+            self._refresh()
 
     def finish(self, work: Work) -> None:
         """The work is done."""
