@@ -339,6 +339,27 @@ def test_a_map_that_fails_commits_nothing_from_there_on(cluster, filled):
         assert (offset or 0) == len(of(done, number))
 
 
+def test_no_call_of_a_map_outlives_the_block(cluster, filled):
+    begun, ended = [], []
+
+    async def roll_back(batch):
+        begun.append(batch)
+        try:
+            await asyncio.sleep(30)
+        finally:
+            await asyncio.sleep(0.1)
+            ended.append(batch)
+
+    async def work():
+        async with stream_of(cluster, [(filled, 0)]) as stream:
+            waiting = asyncio.create_task(anext_of(stream.map(roll_back, 3)))
+            await until(lambda: len(begun) == 3)
+        assert len(ended) == 3
+        await asyncio.wait((waiting,))
+
+    bounded(work())
+
+
 def test_marks_in_any_order_commit_no_unfinished_work(cluster, filled):
     async def work():
         async with stream_of(cluster, [(filled, 0)], commit_batches=1, **group(filled)) as stream:

@@ -13,7 +13,7 @@ from headrace.aio._loop import Turn
 from headrace.errors import RebalanceInProgressError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from typing_extensions import Self
 
@@ -141,8 +141,9 @@ class Flow(Generic[Item]):
             self.passed(self._last)
             self._last = None
 
-    def close(self) -> None:
-        """Nothing goes on in the background."""
+    def close(self) -> Iterable[asyncio.Future[Any]]:
+        """Nothing goes on in the background, but for what is given: that ends."""
+        return ()
 
     def wake(self) -> None:
         """A partition is gone: who waits for its rows is woken by the stream."""
@@ -291,6 +292,7 @@ class Mapped(Generic[Result]):
         self._function = function
         self._parallelism = parallelism
         self._window: deque[tuple[Work, asyncio.Task[Result]]] = deque()
+        self._ending: set[asyncio.Future[Any]] = set()
         self._pull: asyncio.Task[Work | None] | None = None
         self._over = False
         self._error: BaseException | None = None
@@ -320,7 +322,7 @@ class Mapped(Generic[Result]):
             # Another member may read a partition of these calls from the moment on that it went.
             self._flow._source.refresh()  # noqa: SLF001
             while self._window and self._window[0][0].part.gone:
-                self._window.popleft()[1].cancel()
+                self._drop_first()
             self._fill()
             if self._window and self._window[0][1].done():
                 return self._take()
@@ -352,18 +354,27 @@ class Mapped(Generic[Result]):
         if self._woken is not None and not self._woken.done():
             self._woken.set_result(None)
 
-    def close(self) -> None:
-        """Ends all calls that are under way; what they were about is not finished."""
+    def close(self) -> Iterable[asyncio.Future[Any]]:
+        """Ends all calls that are under way, and gives them; what they were about is not finished."""
         self._over = True
         if self._pull is not None:
             self._pull.cancel()
         while self._window:
-            self._window.popleft()[1].cancel()
+            self._drop_first()
+        return set(self._ending)
 
     @property
     def is_over(self) -> bool:
         """Nothing more comes of it."""
-        return self._pull is None and not self._window and (self._over or self._flow.is_over)
+        nothing_left = self._pull is None and not self._window and not self._ending
+        return nothing_left and (self._over or self._flow.is_over)
+
+    def _drop_first(self) -> None:
+        call = self._window.popleft()[1]
+        if call.cancel():
+            # What it does at its end goes on.
+            self._ending.add(call)
+            call.add_done_callback(self._ending.discard)
 
     def _take(self) -> Result:
         work, task = self._window.popleft()

@@ -38,7 +38,7 @@ SETTLE_S = 0.02
 """How often it looks whether unfinished work is done, while something waits for that."""
 
 COMMIT_TIMEOUT_S = 10.0
-"""How long leaving a stream waits for its last commit."""
+"""How long leaving a stream waits for the calls of a map that it has cancelled, and for its last commit."""
 
 
 class Stream:
@@ -238,15 +238,18 @@ class Stream:
         """Stops, commits what is finished, closes. Without an exception what plain forms gave this task is finished."""
         self.stop()
         flows, self._flows = self._flows, []
+        calls: set[asyncio.Future[Any]] = set()
         for flow in flows:
             if kind is None:
                 flow.leave()
-            flow.close()
+            calls |= set(flow.close())
         tasks = [*self._tasks, *(task for task in (self._pulse, self._release) if task is not None)]
         for task in tasks:
             task.cancel()
         try:
             await asyncio.gather(*tasks, return_exceptions=True)
+            if calls:
+                await asyncio.wait(calls, timeout=COMMIT_TIMEOUT_S)
             if self._committing:
                 await self._committer.flush(COMMIT_TIMEOUT_S)
         finally:
