@@ -48,6 +48,7 @@ class Mailbox:
                 self.loop.call_soon_threadsafe(self._deliver)
             except RuntimeError:
                 # The loop is closed: nobody in it is left to be told.
+                self._woken = False
                 self._posts.clear()
 
     def _deliver(self) -> None:
@@ -60,6 +61,8 @@ class Mailbox:
                 future.set_result(result)
             else:
                 future.set_exception(error)
+                # Also a future that nobody keeps ends quietly: `flush` and `close` tell what has failed.
+                future.exception()
 
 
 class Slot:
