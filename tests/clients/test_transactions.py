@@ -16,6 +16,7 @@ import pytest
 import headrace as hr
 from headrace.errors import (
     Abortable,
+    ClosedError,
     ConfigError,
     Fatal,
     KafkaError,
@@ -143,6 +144,18 @@ def test_a_with_block_commits_at_its_end_and_aborts_when_it_raises(kafka, topic,
             assert same is producer
             producer.send(topic, b"c")
     assert committed(kafka, topic) == [b"a", b"c"]
+
+
+@pytest.mark.kafka
+def test_a_fatal_error_of_another_client_aborts_as_well(kafka, topic, name):
+    kafka.create_topic(topic)
+    with hr.Producer(kafka.bootstrap_servers, transactional_id=name) as producer:
+        with pytest.raises(ClosedError, match="consumer"), producer.transaction():
+            producer.send(topic, b"never")
+            raise ClosedError("of a consumer")
+        with producer.transaction():
+            producer.send(topic, b"seen")
+    assert committed(kafka, topic) == [b"seen"]
 
 
 @pytest.mark.kafka
