@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import logging
 import re
+import sys
 import time
 import weakref
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -288,8 +289,12 @@ class Consumer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Closes it."""
-        self.close()
+        """Closes it. After an exception in the block, what closing raises does not hide that one."""
+        try:
+            self.close()
+        except Exception:
+            if error is None:
+                raise
 
     def _to_the_ends(self) -> Iterator[pa.RecordBatch]:
         deadline = time.monotonic() + JOIN_TIMEOUT_S
@@ -426,4 +431,7 @@ def _given(offsets: Mapping[tuple[str, int], int] | None) -> list[tuple[tuple[st
 @atexit.register
 def _close_all() -> None:
     for consumer in list(_open):
-        consumer.close()
+        try:
+            consumer.close()
+        except Exception as error:  # noqa: BLE001  (nobody is left to raise to, and the others are to be closed)
+            sys.stderr.write(f"headrace: a consumer was not closed well when the process ended: {error}\n")

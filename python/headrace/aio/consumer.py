@@ -217,8 +217,12 @@ class Consumer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Closes it."""
-        await self.close()
+        """Closes it. After an exception in the block, what closing raises does not hide that one."""
+        try:
+            await self.close()
+        except Exception:
+            if error is None:
+                raise
 
     async def _take(self, take: Callable[[], Any], timeout: float) -> Any:
         """What ``take`` finds within the time. Nothing is awaited once it has found something."""
