@@ -307,10 +307,19 @@ class Consumer:
         while True:
             # A partition may be paused, or go back to the group, at any time.
             ours = set(self.assignment()) - set(self.paused())
-            ends = {tp: end for tp, end in ends.items() if tp in ours and self.position(tp) < end}
+            ends = {tp: end for tp, end in ends.items() if tp in ours and self._is_before(tp, end)}
             if not ends:
                 return
             yield self.poll(1.0)
+
+    def _is_before(self, partition: TopicPartition, end: int) -> bool:
+        """Whether it is ours and has not been read up to there."""
+        try:
+            return self.position(partition) < end
+        except UsageError:
+            if partition in self.assignment():
+                raise
+            return False
 
     def _tell_troubles(self) -> None:
         for trouble in self._native.take_troubles():
