@@ -8,14 +8,14 @@ import re
 import sys
 import time
 import weakref
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 
 from headrace import _native
 from headrace._options import OptionValue, pairs
 from headrace._types import GroupMetadata, TopicPartition
-from headrace.errors import KafkaTimeoutError, UsageError
+from headrace.errors import ConfigError, KafkaTimeoutError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -93,7 +93,7 @@ class Consumer:
         Args:
             topics: names of topics, or a compiled pattern for whole names (``re.compile("orders-.*")``), which needs
                 ``group_protocol="consumer"``: the coordinator looks from time to time for topics that match, by the
-                rules of RE2/J.
+                rules of RE2/J. Flags stand in it: ``"(?i)orders-.*"``.
             on_assigned: the group has given these partitions. Their first row comes after it, so `seek` works.
             on_revoked: these partitions are about to go to other members. They are still assigned, all rows handed
                 out by earlier polls count as processed, and `commit` works; automatic commits have been made.
@@ -101,9 +101,12 @@ class Consumer:
                 is called instead.
 
         Raises:
-            ConfigError: ``group.id`` is not set, or a pattern is given with another ``group_protocol``.
+            ConfigError: ``group.id`` is not set, a pattern is given with another ``group_protocol``, is of bytes, or
+                has flags beside it.
         """
         self._not_within_callback("subscribe")
+        if isinstance(topics, re.Pattern):
+            _check_pattern(topics)
         listener = _Listener(on_assigned, on_revoked, on_lost)
         self._listener = listener if any(listener) else None
         self._native.listen(self._listener is not None)
@@ -435,6 +438,16 @@ class _Commit(NamedTuple):
 
 def _given(offsets: Mapping[tuple[str, int], int] | None) -> list[tuple[tuple[str, int], int]] | None:
     return None if offsets is None else [((topic, p), offset) for (topic, p), offset in offsets.items()]
+
+
+def _check_pattern(pattern: re.Pattern[Any]) -> None:
+    if not isinstance(pattern.pattern, str):
+        message = f"topics: {pattern.pattern!r} is a pattern of bytes; names of topics are text"
+        raise ConfigError(message, name="INVALID_CONFIG")
+    # The coordinator gets the text alone.
+    if re.compile(pattern.pattern).flags != pattern.flags:
+        message = f"topics: the flags of the pattern {pattern.pattern!r} must stand in it, such as '(?i)'"
+        raise ConfigError(message, name="INVALID_CONFIG")
 
 
 @atexit.register

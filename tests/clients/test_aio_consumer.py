@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
+import re
 import subprocess
 import sys
 import threading
@@ -203,6 +204,8 @@ def test_what_cannot_be_done_says_why(cluster, filled):
         async with hr.aio.Consumer(cluster.bootstrap_servers, auto_offset_reset="none") as consumer:
             with pytest.raises(ConfigError, match=r"group\.id"):
                 await consumer.subscribe([filled])
+            with pytest.raises(TypeError, match="given by name"):
+                await consumer.subscribe(re.compile("t.*"))
             with pytest.raises(ConfigError, match=r"group\.id"):
                 await consumer.commit({(filled, 0): 1})
             with pytest.raises(UsageError, match="not assigned"):

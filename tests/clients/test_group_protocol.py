@@ -211,6 +211,12 @@ def test_a_pattern_needs_the_protocol(kafka, topic):
     with hr.Consumer(kafka.bootstrap_servers, group_id=topic) as consumer:
         with pytest.raises(ConfigError, match=r"group\.protocol"):
             consumer.subscribe(re.compile("a.*"))
+        with pytest.raises(ConfigError, match="must stand in it"):
+            consumer.subscribe(re.compile("a.*", re.IGNORECASE))
+        with pytest.raises(ConfigError, match="pattern of bytes"):
+            consumer.subscribe(re.compile(b"a.*"))
+        with pytest.raises(ConfigError, match=r"group\.protocol"):
+            consumer.subscribe(re.compile("(?i)a.*"))
 
 
 def test_a_static_member_finds_its_partitions_again(kafka, filled):

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -703,6 +704,8 @@ def test_what_is_not_a_stream_says_why():
         hr.aio.Stream("127.0.0.1:1", [])
     with pytest.raises(ValueError, match="both names and partitions: 't'"):
         hr.aio.Stream("127.0.0.1:1", ["t", ("t", 0)])
+    with pytest.raises(TypeError, match="given by name"):
+        hr.aio.Stream("127.0.0.1:1", re.compile("t.*"))
     with pytest.raises(ValueError, match="commit_batches is at least 1"):
         hr.aio.Stream("127.0.0.1:1", "t", commit_batches=0)
     with pytest.raises(ConfigError, match=r"enable\.auto\.commit"):

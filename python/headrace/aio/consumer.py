@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from typing import TYPE_CHECKING, Any
 
 from headrace import consumer as blocking
@@ -25,9 +26,16 @@ POLL_SLICE_S = 0.25
 """A poll that waits tells the group as often that its caller is there."""
 
 ONE_POLLS = (
-    "another task is polling this consumer, whose automatic commits take what was handed out before a poll as processed: "
-    "tasks that share the work take enable_auto_commit=False, or a Stream's committable() or map"
+    "another task is polling this consumer, whose automatic commits take what was handed out before a poll as "
+    "processed: tasks that share the work take enable_auto_commit=False, or a Stream's committable() or map"
 )
+
+
+def no_pattern(topics: object) -> None:
+    """Says so, instead of that a pattern cannot be iterated."""
+    if isinstance(topics, re.Pattern):
+        message = "topics are given by name here; headrace.Consumer takes a pattern"
+        raise TypeError(message)
 
 
 class Consumer:
@@ -80,6 +88,7 @@ class Consumer:
         Raises:
             ConfigError: ``group.id`` is not set.
         """
+        no_pattern(topics)
         names = [topics] if isinstance(topics, str) else list(topics)
         await self._ask(lambda slot: self._native.begin_subscribe(names, slot))
 

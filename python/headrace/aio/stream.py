@@ -13,7 +13,7 @@ from headrace._options import OptionValue, pairs
 from headrace._types import TopicPartition
 from headrace.aio._flows import AtMostOnce, Batches, Committables, Flow, Mapped, Partitions
 from headrace.aio._ledger import Committer, Part
-from headrace.aio.consumer import TURN_S, Consumer
+from headrace.aio.consumer import TURN_S, Consumer, no_pattern
 from headrace.errors import ClosedError, ConfigError, Fatal, KafkaError, KafkaTimeoutError, UsageError
 
 if TYPE_CHECKING:
@@ -416,7 +416,7 @@ class Stream:
         self._lookout.wake_all()
 
     def _hear(self) -> None:
-        """Asks for an error of the whole consumer, which comes with rows otherwise: who awaits a partition takes none."""
+        """Asks for an error of the whole consumer: who awaits a partition takes no rows, with which it would come."""
         if not isinstance(self._form, Partitions):
             return
         try:
@@ -459,9 +459,7 @@ class Stream:
         await self._settle(asyncio.get_running_loop().time() + self._revoke_wait_s, self._native.parts_going)
         self._native.disown()
 
-    async def _settle(
-        self, deadline: float, of_parts: Callable[[], list[int]] | None = None
-    ) -> list[TopicPartition]:
+    async def _settle(self, deadline: float, of_parts: Callable[[], list[int]] | None = None) -> list[TopicPartition]:
         """Awaits that all, or all of some partitions, is finished and committed; what is not by then."""
         loop = asyncio.get_running_loop()
         again = True
@@ -483,6 +481,7 @@ def _wanted(topics: Topics) -> list[str] | dict[tuple[str, int], int | None]:
     """Topics to subscribe to, or partitions to assign with where each begins."""
     if isinstance(topics, str):
         return [topics]
+    no_pattern(topics)
     given: list[Any] = list(topics)
     if not given:
         message = "topics is empty: name a topic, or partitions"
