@@ -20,7 +20,7 @@ from headrace.errors import (
     UnknownMemberIdError,
     UsageError,
 )
-from tests.clients.test_aio import bounded
+from tests.clients.helpers import bounded
 
 BATCH = pa.record_batch({"value": [b"x"]})
 

@@ -9,7 +9,7 @@ import pytest
 
 from headrace.aio._loop import Lookout, Mailbox
 from headrace.errors import ClosedError, KafkaError
-from tests.clients.test_aio import bounded
+from tests.clients.helpers import bounded
 
 
 class Native:
