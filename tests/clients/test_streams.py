@@ -26,8 +26,8 @@ from headrace.errors import (
     RebalanceInProgressError,
     UsageError,
 )
+from tests.clients.helpers import assert_free, bounded, heartbeat
 from tests.clients.spoiler import Spoiler
-from tests.clients.test_aio import bounded, heartbeat
 
 ROWS = 1000
 PARTITIONS = 4
@@ -127,15 +127,17 @@ def test_what_another_task_took_is_not_finished_by_leaving(cluster, filled):
             partitions = stream.partitions()
             (mine, batches), (other, others) = [await anext_of(partitions) for _ in range(2)]
             await anext_of(batches)
-            broken = asyncio.create_task(take_two(others))
-            await asyncio.sleep(0.2)
+            taken = asyncio.Event()
+            broken = asyncio.create_task(take_two(others, taken))
+            await taken.wait()
             broken.cancel()
         offsets = await committed(cluster, filled)
         return offsets[mine.partition], offsets[other.partition]
 
-    async def take_two(batches):
+    async def take_two(batches, taken):
         await anext_of(batches)
         await anext_of(batches)
+        taken.set()
         await asyncio.sleep(30)
 
     assert bounded(work()) == (37, 37)
@@ -509,10 +511,11 @@ def test_bad_starts_are_told_to_who_asks(embedded_broker, topic, answer):
 
 def test_revoked_partitions_end_and_what_is_buffered_of_them_is_not_delivered(cluster, filled):
     async def work():
-        after, ended, given = [], [], {}
+        after, ended, given, held = [], [], {}, []
         go_on = asyncio.Event()
 
         async def hold(item):
+            held.append(item)
             await go_on.wait()
             return item
 
@@ -534,9 +537,8 @@ def test_revoked_partitions_end_and_what_is_buffered_of_them_is_not_delivered(cl
                         tasks.append(asyncio.create_task(read(tp, batches.map(hold, 3))))
 
             accepting = asyncio.create_task(accept())
-            await until(lambda: len(given) == PARTITIONS)
-            await asyncio.sleep(0.1)
-            # Each partition has three batches behind `hold` now; another member takes some of the partitions.
+            # Each partition has three batches behind `hold` then; another member takes some of the partitions.
+            await until(lambda: len(held) == 3 * PARTITIONS)
             async with hr.aio.Consumer(
                 cluster.bootstrap_servers, auto_offset_reset="earliest", **group(filled)
             ) as other:
@@ -661,7 +663,7 @@ def test_stopping_ends_what_waits(cluster, topic):
             stream.stop()
             for ended in await asyncio.gather(*waiting, mapped, return_exceptions=True):
                 assert isinstance(ended, StopAsyncIteration)
-            assert len(beats) > 10, "the event loop stood still"
+            assert_free(beats)
 
     bounded(work())
 
