@@ -96,7 +96,8 @@ class Consumer:
                 rules of RE2/J. Flags stand in it: ``"(?i)orders-.*"``.
             on_assigned: the group has given these partitions. Their first row comes after it, so `seek` works.
             on_revoked: these partitions are about to go to other members. They are still assigned, all rows handed
-                out by earlier polls count as processed, and `commit` works; automatic commits have been made.
+                out by earlier polls count as processed, and `commit` works; automatic commits have been made, but in
+                `unsubscribe` and `close`, where they follow.
             on_lost: these partitions are gone already, and nothing can be committed for them. By default ``on_revoked``
                 is called instead.
 

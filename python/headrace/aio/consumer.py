@@ -41,6 +41,8 @@ def no_pattern(topics: object) -> None:
 class Consumer:
     """Reads partitions from coroutines; `headrace.Consumer` with its waits turned into awaits.
 
+    It has no rebalance listeners, no ``commit_async``, no patterns of topics, and is no Arrow stream.
+
     No thread is started for a call, and none blocks. What takes effect at once is no coroutine: `pause`, `resume`,
     `seek`, `assignment` and the like. All calls are made in one event loop, the one of the first call that awaits;
     several tasks may poll at the same time, and each row goes to one of them. Not so with automatic commits (a
