@@ -123,15 +123,16 @@ def join(client: socket.socket, port: int, delay: float) -> None:
 
 
 def main() -> None:
-    """Prints its port, takes its target from standard input, and serves until it is killed."""
+    """Prints its port, takes its targets from standard input, and serves until it is killed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--delay-ms", type=float, required=True)
     delay = parser.parse_args().delay_ms / 1000
     with socket.create_server(("127.0.0.1", 0)) as listener:
         print(listener.getsockname()[1], flush=True)
-        target = int(sys.stdin.readline())
+        targets = [int(sys.stdin.readline())]
+        threading.Thread(target=lambda: targets.extend(map(int, sys.stdin)), daemon=True).start()
         while True:
-            join(listener.accept()[0], target, delay)
+            join(listener.accept()[0], targets[-1], delay)
 
 
 if __name__ == "__main__":
