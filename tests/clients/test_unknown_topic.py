@@ -8,22 +8,9 @@ import pytest
 
 import headrace as hr
 from headrace.errors import ClosedError, KafkaError, KafkaTimeoutError, TransactionAbortedError, UsageError
-from tests.kafka.cluster import Cluster
-from tests.kafka.fixtures import CLUSTERS
 
 MAX_BLOCK_MS = 1500
 TIMEOUT = 30
-
-
-@pytest.fixture(params=CLUSTERS)
-def strict(request):
-    """A broker that makes no topic because somebody asks for it."""
-    if request.param == "apache":
-        own = request.getfixturevalue("own_apache_kafka")
-        yield Cluster("apache", own(auto_create_topics_enable="false").bootstrap_servers)
-        return
-    with hr.Broker.start(auto_create_topics_enable=False) as broker:
-        yield Cluster("embedded", broker.bootstrap_servers)
 
 
 def values(cluster, topic):
@@ -110,9 +97,8 @@ def test_coroutines_do_not_wait_for_a_topic_either(strict, topic):
 
 
 @pytest.mark.kafka
-def test_records_of_a_transaction_wait_for_their_topic_and_go_with_it(own_apache_kafka, topic):
-    cluster = Cluster("apache", own_apache_kafka(auto_create_topics_enable="false").bootstrap_servers)
-    with hr.Producer(cluster.bootstrap_servers, transactional_id=topic) as producer:
+def test_records_of_a_transaction_wait_for_their_topic_and_go_with_it(strict_apache, topic):
+    with hr.Producer(strict_apache.bootstrap_servers, transactional_id=topic) as producer:
         producer.init_transactions()
         producer.begin_transaction()
         aborted = producer.send(topic, b"aborted")
@@ -121,7 +107,7 @@ def test_records_of_a_transaction_wait_for_their_topic_and_go_with_it(own_apache
         producer.begin_transaction()
         future = producer.send(topic, b"committed")
         assert not future.done()
-        cluster.create_topic(topic)
+        strict_apache.create_topic(topic)
         producer.commit_transaction()
         assert future.result(TIMEOUT).topic == topic
-    assert values(cluster, topic) == [b"committed"]
+    assert values(strict_apache, topic) == [b"committed"]
