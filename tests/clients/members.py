@@ -137,16 +137,17 @@ class KafkaPython(Theirs):
     """A member of kafka-python's, with its sticky assignor."""
 
     def __init__(self, cluster: Cluster, topic: str, **options: Any) -> None:
-        super().__init__(
-            kafka.KafkaConsumer(
-                topic,
-                bootstrap_servers=cluster.bootstrap_servers,
-                group_id=f"g-{topic}",
-                auto_offset_reset="earliest",
-                partition_assignment_strategy=[StickyPartitionAssignor],
-                **options,
-            )
+        consumer = kafka.KafkaConsumer(
+            bootstrap_servers=cluster.bootstrap_servers,
+            group_id=f"g-{topic}",
+            auto_offset_reset="earliest",
+            partition_assignment_strategy=[StickyPartitionAssignor],
+            **options,
         )
+        # Metadata that comes while it assigns as leader starts no new round, so it is to know the topic before.
+        assert consumer.partitions_for_topic(topic)
+        consumer.subscribe([topic])
+        super().__init__(consumer)
 
     def take(self) -> None:
         for records in self.consumer.poll(timeout_ms=100).values():
