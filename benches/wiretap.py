@@ -1,7 +1,6 @@
 """A proxy on loopback that counts: requests of each kind, and bytes towards clients.
 
-It runs as a process of its own. A line on its standard input names the port that connections go to from then on; an
-empty line has it print what it has counted since the one before, as a line of JSON.
+Asked, it tells as a line of JSON what it has counted since it was asked before.
 """
 
 from __future__ import annotations
@@ -11,21 +10,11 @@ import dataclasses
 import json
 import socket
 import struct
-import subprocess
-import sys
 import threading
-from typing import TYPE_CHECKING
 
-from benches.harness import ROOT
-from tests.kafka.apache import die_with_parent
-
-if TYPE_CHECKING:
-    from types import TracebackType
-
-    from typing_extensions import Self
+from benches.relay import Relay, begin, serve
 
 PIECE_BYTES = 1 << 20
-EXIT_TIMEOUT_SECONDS = 10
 FETCH_KEY = 1
 
 
@@ -43,50 +32,15 @@ class Traffic:
     """Bytes towards the broker."""
 
 
-class Wiretap:
-    """The process; a context manager. It has its address before it has a target, as brokers must be told of it."""
+class Wiretap(Relay):
+    """The process."""
 
     def __init__(self) -> None:
-        self.port = 0
-
-    @property
-    def address(self) -> str:
-        """Where clients connect."""
-        return f"127.0.0.1:{self.port}"
-
-    def __enter__(self) -> Self:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "benches.wiretap"],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            preexec_fn=die_with_parent,  # noqa: PLW1509 -- the one call in it is safe after fork
-        )
-        assert self.process.stdout is not None
-        self.port = int(self.process.stdout.readline())
-        return self
-
-    def _say(self, line: str) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(f"{line}\n")
-        self.process.stdin.flush()
-
-    def forward_to(self, port: int) -> None:
-        """Connections made from now on go to this port of loopback."""
-        self._say(str(port))
+        super().__init__("benches.wiretap")
 
     def take(self) -> Traffic:
         """What has gone through since the last call."""
-        self._say("")
-        assert self.process.stdout is not None
-        return Traffic(**json.loads(self.process.stdout.readline()))
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.process.kill()
-        self.process.communicate(timeout=EXIT_TIMEOUT_SECONDS)
+        return Traffic(**json.loads(self.ask()))
 
 
 class Counters:
@@ -174,34 +128,16 @@ def end(sink: socket.socket) -> None:
         sink.close()
 
 
-def serve(listener: socket.socket, target: list[int], counters: Counters) -> None:
-    """Two threads for a connection."""
-    while True:
-        client, _ = listener.accept()
-        try:
-            broker = socket.create_connection(("127.0.0.1", target[0]))
-        except OSError:
-            client.close()
-            continue
-        for side in (client, broker):
-            side.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        threading.Thread(target=upstream, args=(client, broker, counters), daemon=True).start()
-        threading.Thread(target=downstream, args=(broker, client, counters), daemon=True).start()
-
-
 def main() -> None:
-    """Prints its port, and serves until it is killed."""
+    """Serves until it is killed."""
     argparse.ArgumentParser(description=__doc__).parse_args()
     counters = Counters()
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        print(listener.getsockname()[1], flush=True)
-        target = [int(sys.stdin.readline())]
-        threading.Thread(target=serve, args=(listener, target, counters), daemon=True).start()
-        for line in sys.stdin:
-            if line.strip():
-                target[0] = int(line)
-            else:
-                print(json.dumps(dataclasses.asdict(counters.take())), flush=True)
+
+    def handle(client: socket.socket, broker: socket.socket) -> None:
+        begin(upstream, client, broker, counters)
+        begin(downstream, broker, client, counters)
+
+    serve(handle, lambda: json.dumps(dataclasses.asdict(counters.take())))
 
 
 if __name__ == "__main__":

@@ -68,7 +68,9 @@ def test_wrong_setting_says_what_kafka_said():
     assert not kafka.directory.exists()
 
 
-def test_broker_dies_with_the_process_that_started_it():
+def test_broker_dies_with_the_process_that_started_it(tmp_path, monkeypatch):
+    # Whoever makes a folder among all tests' own removes that of a process that is gone.
+    monkeypatch.setenv("HEADRACE_SCRATCH", str(tmp_path))
     program = (
         "from tests.kafka.apache import ApacheKafka\n"
         "kafka = ApacheKafka().start()\n"

@@ -5,16 +5,17 @@ from __future__ import annotations
 import atexit
 import logging
 import re
+import sys
 import time
 import weakref
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 
 from headrace import _native
 from headrace._options import OptionValue, pairs
 from headrace._types import GroupMetadata, TopicPartition
-from headrace.errors import KafkaTimeoutError, UsageError
+from headrace.errors import ConfigError, KafkaTimeoutError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -92,17 +93,21 @@ class Consumer:
         Args:
             topics: names of topics, or a compiled pattern for whole names (``re.compile("orders-.*")``), which needs
                 ``group_protocol="consumer"``: the coordinator looks from time to time for topics that match, by the
-                rules of RE2/J.
+                rules of RE2/J. Flags stand in it: ``"(?i)orders-.*"``.
             on_assigned: the group has given these partitions. Their first row comes after it, so `seek` works.
             on_revoked: these partitions are about to go to other members. They are still assigned, all rows handed
-                out by earlier polls count as processed, and `commit` works; automatic commits have been made.
+                out by earlier polls count as processed, and `commit` works; automatic commits have been made, but in
+                `unsubscribe` and `close`, where they follow.
             on_lost: these partitions are gone already, and nothing can be committed for them. By default ``on_revoked``
                 is called instead.
 
         Raises:
-            ConfigError: ``group.id`` is not set, or a pattern is given with another ``group_protocol``.
+            ConfigError: ``group.id`` is not set, a pattern is given with another ``group_protocol``, is of bytes, or
+                has flags beside it.
         """
         self._not_within_callback("subscribe")
+        if isinstance(topics, re.Pattern):
+            _check_pattern(topics)
         listener = _Listener(on_assigned, on_revoked, on_lost)
         self._listener = listener if any(listener) else None
         self._native.listen(self._listener is not None)
@@ -311,8 +316,16 @@ class Consumer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Closes it. After an exception the rows of the last poll do not count as processed."""
-        self._close(CLOSE_TIMEOUT_S, finished=kind is None)
+        """Closes it.
+
+        After an exception in the block the rows of the last poll do not count as processed, and what closing raises does
+        not hide that exception.
+        """
+        try:
+            self._close(CLOSE_TIMEOUT_S, finished=error is None)
+        except Exception:
+            if error is None:
+                raise
 
     def _to_the_ends(self) -> Iterator[pa.RecordBatch]:
         deadline = time.monotonic() + JOIN_TIMEOUT_S
@@ -325,10 +338,19 @@ class Consumer:
         while True:
             # A partition may be paused, or go back to the group, at any time.
             ours = set(self.assignment()) - set(self.paused())
-            ends = {tp: end for tp, end in ends.items() if tp in ours and self.position(tp) < end}
+            ends = {tp: end for tp, end in ends.items() if tp in ours and self._is_before(tp, end)}
             if not ends:
                 return
             yield self.poll(1.0)
+
+    def _is_before(self, partition: TopicPartition, end: int) -> bool:
+        """Whether it is ours and has not been read up to there."""
+        try:
+            return self.position(partition) < end
+        except UsageError:
+            if partition in self.assignment():
+                raise
+            return False
 
     def _tell_troubles(self) -> None:
         for trouble in self._native.take_troubles():
@@ -446,8 +468,21 @@ def _given(offsets: Mapping[tuple[str, int], int] | None) -> list[tuple[tuple[st
     return None if offsets is None else [((topic, p), offset) for (topic, p), offset in offsets.items()]
 
 
+def _check_pattern(pattern: re.Pattern[Any]) -> None:
+    if not isinstance(pattern.pattern, str):
+        message = f"topics: {pattern.pattern!r} is a pattern of bytes; names of topics are text"
+        raise ConfigError(message, name="INVALID_CONFIG")
+    # The coordinator gets the text alone.
+    if re.compile(pattern.pattern).flags != pattern.flags:
+        message = f"topics: the flags of the pattern {pattern.pattern!r} must stand in it, such as '(?i)'"
+        raise ConfigError(message, name="INVALID_CONFIG")
+
+
 @atexit.register
 def _close_all() -> None:
     # It may be an exception that has ended the program: what was being processed is to come again.
     for consumer in list(_open):
-        consumer._close(CLOSE_TIMEOUT_S, finished=False)  # noqa: SLF001
+        try:
+            consumer._close(CLOSE_TIMEOUT_S, finished=False)  # noqa: SLF001
+        except Exception as error:  # noqa: BLE001  (nobody is left to raise to, and the others are to be closed)
+            sys.stderr.write(f"headrace: a consumer was not closed well when the process ended: {error}\n")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from headrace import _native
 from headrace._options import OptionValue, pairs
-from headrace.errors import Abortable, Fatal, KafkaError
+from headrace.errors import Abortable, KafkaError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -228,8 +228,8 @@ class Producer:
     def transaction(self) -> Iterator[Self]:
         """A transaction as a ``with`` block: commits at its end, aborts when it raises.
 
-        Calls `init_transactions` first where that was not done. An exception of the block, or of the commit, goes on
-        after the abort; after a fatal error, or a commit that timed out, there is nothing that could be aborted.
+        Calls `init_transactions` first where that was not done. An exception of the block, or one of the commit that
+        leaves something to abort, goes on after the abort.
         """
         if not self._initialized:
             self.init_transactions()
@@ -247,9 +247,10 @@ class Producer:
             raise
 
     def _abort_after(self, error: BaseException) -> None:
-        """Aborts; a failure of that is told with the exception that is on its way."""
-        if isinstance(error, KafkaError) and isinstance(error, Fatal):
-            return
+        """Aborts; a failure of that is told with the exception that is on its way.
+
+        Also after an error that is fatal: it may be another client's. A producer that is dead itself says so at once.
+        """
         try:
             self.abort_transaction()
         except KafkaError as failed:

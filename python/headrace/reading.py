@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -9,7 +10,7 @@ from headrace import _native
 from headrace._options import OptionValue, pairs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
     import pyarrow as pa
 
@@ -64,7 +65,7 @@ def read(
         bootstrap_servers: ``"host:port"``, several with commas or as a list.
         topic: the topic's name.
         start: ``"earliest"``, ``"latest"``, an aware datetime (first record at or after it), an offset for every
-            partition, or a dict of partition and offset.
+            partition, or offsets by partition.
         end: the same; the record at ``end`` is not read. ``"latest"`` is the end of the log when the read begins.
         partitions: the partitions to read; by default all, or those named in ``start``.
         config: consumer options by Kafka's names, and ``oauth_cb`` (docs/security.md).
@@ -80,7 +81,7 @@ def read(
     """
     settings = pairs(bootstrap_servers, config, options)
     chosen = None if partitions is None else sorted(set(partitions))
-    if chosen is None and isinstance(start, dict):
+    if chosen is None and isinstance(start, Mapping):
         chosen = sorted(start)
     return Read(_native.Read(settings, topic, chosen, _bound("start", start), _bound("end", end)))
 
@@ -98,7 +99,7 @@ def _bound(name: str, bound: Bound) -> tuple[str, int, dict[int, int]]:
     elif isinstance(bound, int) and not isinstance(bound, bool):
         if bound >= 0:
             return ("offset", bound, {})
-    elif isinstance(bound, dict):
+    elif isinstance(bound, Mapping):
         return ("offsets", 0, dict(bound))
     message = f"{name} takes 'earliest', 'latest', an offset, an aware datetime, or offsets by partition, not {bound!r}"
     raise ValueError(message)

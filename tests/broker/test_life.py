@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from pathlib import Path
 
 import pytest
 
@@ -22,19 +21,17 @@ def values(servers, topic):
     return hr.read(servers, topic).read_all()["value"].to_pylist()
 
 
-def ours():
-    return set(Path(tempfile.gettempdir()).glob("headrace-*"))
-
-
-def test_a_temporary_broker_leaves_nothing_behind(topic):
-    before = ours()
+def test_a_temporary_broker_leaves_nothing_behind(topic, tmp_path, monkeypatch):
+    # Not where all tests have theirs.
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with hr.Broker.start() as broker:
         assert broker.recovery == []
+        assert len(list(tmp_path.glob("headrace-*"))) == 1
         servers = broker.bootstrap_servers
         with hr.Producer(servers) as producer:
             producer.send(topic, b"x").result(10)
     assert not broker.is_running
-    assert ours() == before
+    assert list(tmp_path.iterdir()) == []
     host, port = servers.split(":")
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection((host, int(port)), timeout=1)

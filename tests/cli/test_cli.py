@@ -73,6 +73,8 @@ def test_keys_json_and_groups(run, topic):
     assert run("group", "describe", f"g-{topic}").splitlines()[1].split() == [topic, "0", "3", "3", "0"]
     assert run("group", "reset", f"g-{topic}", topic, "--to", 0) == f"set 1 offset(s) of g-{topic}\n"
     assert run("group", "describe", f"g-{topic}").splitlines()[1].split() == [topic, "0", "0", "3", "3"]
+    run("consume", topic, "--group", f"g-{topic}", "--until-end", "-X", "enable.auto.commit=false")
+    assert run("group", "describe", f"g-{topic}").splitlines()[1].split() == [topic, "0", "3", "3", "0"]
     # No record is that young.
     run("group", "reset", f"g-{topic}", topic, "--to", 32503680000000)
     assert run("group", "describe", f"g-{topic}").splitlines()[1].split() == [topic, "0", "3", "3", "0"]

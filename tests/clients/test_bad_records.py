@@ -21,10 +21,7 @@ from headrace.errors import (
     UsageError,
 )
 from tests.clients.faces import FACES, opened, outcome
-from tests.clients.test_transactions import committed, kafka, name, version_one  # noqa: F401  (fixtures)
-from tests.kafka.apache import ApacheKafka
-from tests.kafka.cluster import Cluster
-from tests.kafka.fixtures import logs_kept
+from tests.clients.helpers import committed
 
 LIMITED = {"max_request_size": 10_000}
 POOL = {"buffer_memory": 70_000, "batch_size": 16_384}
@@ -87,23 +84,6 @@ def test_a_record_that_cannot_be_sent_is_told_and_the_next_goes_out(cluster, top
 
     asyncio.run(work())
     assert values(cluster.bootstrap_servers, topic) == [b"fine"]
-
-
-@pytest.fixture(scope="module")
-def strict_apache(request):
-    """Apache Kafka that makes no topics by itself."""
-    with logs_kept(ApacheKafka(auto_create_topics_enable="false").start(), request) as kafka:  # noqa: F811
-        yield Cluster("apache", kafka.bootstrap_servers)
-
-
-@pytest.fixture(params=["embedded", pytest.param("apache", marks=pytest.mark.kafka)])
-def strict(request):
-    """A cluster that makes no topics by itself."""
-    if request.param == "apache":
-        yield request.getfixturevalue("strict_apache")
-        return
-    with hr.Broker.start(auto_create_topics_enable=False) as broker:
-        yield Cluster("embedded", broker.bootstrap_servers)
 
 
 @pytest.mark.parametrize("face", FACES)
@@ -217,7 +197,7 @@ def test_arguments_of_the_wrong_type_are_refused(servers, topic, arguments, kind
 
 @pytest.mark.kafka
 @pytest.mark.parametrize("face", ["send", "send_arrow", "results"])
-def test_a_call_that_raises_leaves_the_transaction_as_it_was(kafka, topic, name, face):  # noqa: F811
+def test_a_call_that_raises_leaves_the_transaction_as_it_was(kafka, topic, name, face):
     """Nothing of the refused record is in it; the caller, who was told, decides how it ends."""
     kafka.create_topic(topic)
 
@@ -239,7 +219,7 @@ def test_a_call_that_raises_leaves_the_transaction_as_it_was(kafka, topic, name,
 
 
 @pytest.mark.kafka
-def test_a_fenced_producer_says_so_on_every_call(kafka, topic, name):  # noqa: F811
+def test_a_fenced_producer_says_so_on_every_call(kafka, topic, name):
     kafka.create_topic(topic)
     group = hr.GroupMetadata("g", -1, "", None)
     old = hr.Producer(kafka.bootstrap_servers, transactional_id=name)

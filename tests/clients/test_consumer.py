@@ -235,8 +235,8 @@ def test_a_wait_ends_on_ctrl_c(embedded_broker, topic):
         "import headrace as hr, sys\n"
         f"c = hr.Consumer({embedded_broker.bootstrap_servers!r}, auto_offset_reset='earliest')\n"
         f"c.assign([({topic!r}, 0)])\n"
-        "print('waiting', flush=True)\n"
-        "try:\n    c.poll(60)\nexcept KeyboardInterrupt:\n    print('stopped', flush=True)\n"
+        "try:\n    print('waiting', flush=True)\n    c.poll(60)\n"
+        "except KeyboardInterrupt:\n    print('stopped', flush=True)\n"
     )
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     try:

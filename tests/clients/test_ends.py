@@ -9,7 +9,7 @@ import time
 import pytest
 
 import headrace as hr
-from tests.clients.test_transactions import committed, kafka, name, version_one  # noqa: F401  (fixtures)
+from tests.clients.helpers import committed
 
 TIMEOUT_SECONDS = 60
 
@@ -90,7 +90,7 @@ producer.send(topic, b"unsent")
 
 
 @pytest.mark.kafka
-def test_a_transaction_that_is_open_when_the_interpreter_ends_is_aborted(kafka, topic, name):  # noqa: F811
+def test_a_transaction_that_is_open_when_the_interpreter_ends_is_aborted(kafka, topic, name):
     kafka.create_topic(topic)
     code, _, said = run(OPEN, kafka.bootstrap_servers, topic, name)
     assert code == 0

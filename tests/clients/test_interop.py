@@ -49,7 +49,7 @@ def test_the_snippets_of_the_page(orders, snippet):
     assert ("amount" in snippet) == (names["total"] == TOTAL)
 
 
-@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("number", range(len(STREAMS)))
 def test_the_examples_of_streams(orders, number):
     names = {"servers": orders, "__name__": "snippet"}
     exec(compile(STREAMS[number], "streams.md", "exec"), names)  # noqa: S102  (our own page)

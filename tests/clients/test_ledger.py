@@ -10,9 +10,17 @@ import pyarrow as pa
 import pytest
 
 from headrace import TopicPartition
+from headrace.aio._flows import AtMostOnce, Batches, Committables
 from headrace.aio._ledger import Committer, Part
-from headrace.errors import KafkaError, RebalanceInProgressError
-from tests.clients.test_aio import bounded
+from headrace.errors import (
+    ClosedError,
+    IllegalGenerationError,
+    KafkaError,
+    RebalanceInProgressError,
+    UnknownMemberIdError,
+    UsageError,
+)
+from tests.clients.helpers import bounded
 
 BATCH = pa.record_batch({"value": [b"x"]})
 
@@ -26,6 +34,7 @@ class Group:
         self.on_way = []
         self.refuse = False
         self.lost = []
+        self.lost_as = RebalanceInProgressError
         self.answer = asyncio.Event()
         if at_once:
             self.answer.set()
@@ -42,7 +51,7 @@ class Group:
             if self.refuse:
                 raise KafkaError("refused")
             if self.lost:
-                raise RebalanceInProgressError("lost")
+                raise self.lost_as("lost")
             self.committed.update(offsets)
         finally:
             self.on_way.remove(offsets)
@@ -84,7 +93,7 @@ def test_commits_follow_finished_work_in_any_order(seed):
                 await asyncio.sleep(0)
             for name, offset in group.committed.items():
                 unfinished = [
-                    other.next_offset for other in works[at + 1 :] if other.part.name == name and not other.finished
+                    other.end.next_offset for other in works[at + 1 :] if other.part.name == name and not other.finished
                 ]
                 assert offset < min(unfinished, default=100)
         assert await made.flush(5)
@@ -242,17 +251,19 @@ def test_a_flush_ends_when_its_time_has_passed():
         made = committer(group, [one])
         made.finish(hand_out(one, 1)[0], begin=False)
         assert not await made.flush(0.05)
-        assert made.owing() == [("t", 0)]
+        assert list(made.owing()) == [one]
         group.answer.set()
         assert await made.flush(5)
-        assert made.owing() == []
+        assert not list(made.owing())
 
     bounded(work())
 
 
-def test_a_commit_that_comes_too_late_for_one_partition_is_made_for_the_others():
+@pytest.mark.parametrize("lost_as", [RebalanceInProgressError, IllegalGenerationError, UnknownMemberIdError])
+def test_a_commit_that_comes_too_late_for_one_partition_is_made_for_the_others(lost_as):
     async def work():
         group, parts = Group(), [part(0), part(1)]
+        group.lost_as = lost_as
         made = committer(group, parts, batches=1000)
         works = [hand_out(part, 1)[0] for part in parts]
         for one in works:
@@ -260,7 +271,177 @@ def test_a_commit_that_comes_too_late_for_one_partition_is_made_for_the_others()
         group.lost.append(parts[0])
         ended = await asyncio.gather(*(made.committed(one) for one in works), return_exceptions=True)
         assert isinstance(ended[0], RebalanceInProgressError)
+        assert isinstance(ended[0].__cause__, lost_as)
         assert ended[1] is None
         assert group.committed == {("t", 1): 1}
+
+    bounded(work())
+
+
+def test_a_commit_that_is_refused_after_its_partition_went_is_told():
+    async def work():
+        group, one = Group(at_once=False), part(0)
+        made = committer(group, [one])
+        (first,) = hand_out(one, 1)
+        made.finish(first, begin=True)
+        waiting = asyncio.create_task(made.committed(first))
+        await asyncio.sleep(0.01)
+        made.remove(one)
+        group.lost.append(part(9))  # so it is refused, and the refresh finds nothing new
+        group.answer.set()
+        with pytest.raises(RebalanceInProgressError, match="t-0 went back"):
+            await asyncio.wait_for(waiting, 5)
+
+    bounded(work())
+
+
+def test_who_awaits_a_commit_is_told_when_none_comes_any_more():
+    async def work():
+        group, one = Group(), part(0)
+        made = committer(group, [one], batches=1000)
+        first, second = hand_out(one, 2)
+        made.finish(second, begin=True)
+        waiting = asyncio.create_task(made.committed(second))
+        await asyncio.sleep(0.01)
+        made.end()
+        with pytest.raises(ClosedError, match="t-0 were committed"):
+            await asyncio.wait_for(waiting, 5)
+        made.finish(first, begin=True)
+        with pytest.raises(ClosedError):
+            await asyncio.wait_for(made.committed(first), 5)
+        assert group.sent == []
+
+    bounded(work())
+
+
+def test_a_commit_that_is_cancelled_before_it_begins_is_made_by_the_next_flush():
+    async def work():
+        group, one = Group(), part(0)
+        made = committer(group, [one])
+        made.finish(hand_out(one, 1)[0], begin=True)
+        for task in made._tasks:
+            task.cancel()
+        await asyncio.sleep(0.01)
+        assert group.sent == []
+        assert await made.flush(5)
+        assert group.committed == {("t", 0): 1}
+
+    bounded(work())
+
+
+def test_a_commit_counts_what_was_handed_out_also_when_offsets_begin_anew():
+    async def work():
+        group, one = Group(at_once=False), part(0)
+        made = committer(group, [one])
+        made.finish(one.hand_out(BATCH, 1000), begin=True)
+        again = one.hand_out(BATCH, 10)
+        waiting = asyncio.create_task(made.committed(again))
+        await asyncio.sleep(0)
+        group.answer.set()
+        assert await made.flush(5)
+        assert group.committed == {("t", 0): 1000}
+        assert not waiting.done(), "that was a commit of the rows before"
+        made.finish(again, begin=True)
+        await asyncio.wait_for(waiting, 5)
+        assert group.committed == {("t", 0): 10}
+
+    bounded(work())
+
+
+class Source:
+    """What a form asks of its stream; as many batches come as `rows` is released."""
+
+    def __init__(self):
+        self.rows = asyncio.Semaphore(0)
+        self.part = part(0)
+        self.given = 0
+        self.fails_at = None
+        self.lost = False
+
+    def enter(self, flow):
+        pass
+
+    def refresh(self):
+        self.part.gone |= self.lost
+
+    def finish(self, work):
+        self.part.finish(work)
+
+    async def next_work(self, *_):
+        await self.rows.acquire()
+        self.given += 1
+        if self.given == self.fails_at:
+            raise KafkaError("it may pass")
+        return self.part.hand_out(BATCH, self.given)
+
+    async def committed(self, _):
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("form", [Batches, AtMostOnce, lambda source, part: Batches(source, part).map(len, 2)])
+def test_one_task_asks_at_a_time(form):
+    async def work():
+        source = Source()
+        items = form(source, None)
+        first, second = (asyncio.ensure_future(items.__anext__()) for _ in range(2))
+        with pytest.raises(UsageError, match="another task asks"):
+            await second
+        source.rows.release()
+        await first
+        cancelled = asyncio.ensure_future(items.__anext__())
+        await asyncio.sleep(0)
+        asyncio.get_running_loop().call_soon(source.rows.release)
+        cancelled.cancel()
+        await items.__anext__()
+        assert cancelled.cancelled(), "it was under way when the next one came"
+
+    bounded(work())
+
+
+def test_committable_batches_are_asked_for_by_several_tasks():
+    async def work():
+        source = Source()
+        items = Committables(source, None)
+        asked = [asyncio.ensure_future(items.__anext__()) for _ in range(3)]
+        await asyncio.sleep(0)
+        for _ in asked:
+            source.rows.release()
+        assert sorted([(await one).next_offset for one in asked]) == [1, 2, 3]
+
+    bounded(work())
+
+
+def test_a_map_goes_on_after_an_error_of_its_source():
+    async def work():
+        source = Source()
+        source.fails_at = 3
+        results = Batches(source, None).map(lambda _: source.given, 5)
+        for _ in range(4):
+            source.rows.release()
+        found = [await results.__anext__() for _ in range(2)]
+        with pytest.raises(KafkaError, match="may pass"):
+            await results.__anext__()
+        found.append(await results.__anext__())
+        assert len(found) == 3
+        assert source.given == 4
+        assert [work.end.next_offset for work in source.part.open] == [4]
+
+    bounded(work())
+
+
+def test_a_map_gives_nothing_of_a_partition_that_has_just_gone():
+    async def work():
+        source, calls = Source(), []
+        results = Batches(source, None).map(calls.append, 5)
+        source.rows.release()
+        source.rows.release()
+        await results.__anext__()
+        while len(calls) < 2:  # noqa: ASYNC110  (of what the map does)
+            await asyncio.sleep(0)
+        source.lost = True
+        asked = asyncio.ensure_future(results.__anext__())
+        await asyncio.sleep(0.05)
+        assert not asked.done()
+        asked.cancel()
 
     bounded(work())

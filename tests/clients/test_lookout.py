@@ -1,12 +1,15 @@
-"""Tasks that wait for rows: who is woken, and who is left alone."""
+"""The way into the event loop: which of the tasks that wait for rows are woken, and what becomes of outcomes."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
 
-from headrace.aio._loop import Lookout
-from headrace.errors import ClosedError
-from tests.clients.test_aio import bounded
+import pytest
+
+from headrace.aio._loop import Lookout, Mailbox
+from headrace.errors import ClosedError, KafkaError
+from tests.clients.helpers import bounded
 
 
 class Native:
@@ -109,3 +112,31 @@ def test_who_is_cancelled_is_forgotten():
         assert not native.armed, "nobody is left to be rung for"
 
     bounded(work())
+
+
+def test_an_outcome_that_nobody_keeps_is_not_complained_about():
+    async def work():
+        complaints = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+        mailbox = Mailbox(asyncio.get_running_loop(), "producer")
+        dropped, kept = mailbox.slot(), mailbox.slot()
+        for slot in (dropped, kept):
+            slot.set_exception(KafkaError("refused"))
+        del slot, dropped
+        await asyncio.sleep(0.01)
+        gc.collect()
+        with pytest.raises(KafkaError):
+            await kept.future
+        assert complaints == []
+
+    bounded(work())
+
+
+def test_outcomes_for_a_loop_that_is_closed_do_not_pile_up():
+    loop = asyncio.new_event_loop()
+    mailbox = Mailbox(loop, "producer")
+    slots = [mailbox.loop.create_future() for _ in range(3)]
+    loop.close()
+    for future in slots:
+        mailbox.post(future, None, None)
+    assert not mailbox._posts

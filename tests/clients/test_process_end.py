@@ -58,3 +58,24 @@ def test_threads_that_still_work_do_not_take_the_process_down(work):
         assert re.fullmatch(r"headrace: records were lost .* topic 't' .*\n", ended.stderr)
     else:
         assert ended.stderr == ""
+
+
+TWO = """
+def fail(partitions):
+    print("revoked", flush=True)
+    raise ZeroDivisionError("of the callback")
+
+consumers = []
+for group in "ab":
+    assigned = []
+    consumers.append(hr.Consumer(servers, group_id=group))
+    consumers[-1].subscribe(["t"], on_assigned=assigned.append, on_revoked=fail)
+    while not assigned:
+        consumers[-1].poll(0.1)
+"""
+
+
+def test_every_consumer_is_closed_though_one_fails():
+    ended = subprocess.run([sys.executable, "-c", BEGIN + TWO], capture_output=True, text=True, timeout=40, check=False)
+    assert ended.stdout == "revoked\n" * 2, ended.stderr
+    assert ended.stderr.count("not closed well when the process ended: of the callback") == 2

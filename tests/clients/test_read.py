@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
+from types import MappingProxyType
 
 import duckdb
 import polars as pl
@@ -55,6 +56,7 @@ def test_ranges(cluster, filled):
     assert offsets(hr.read(b, filled, end=5).read_all(), 2) == [0, 1, 2, 3, 4]
     table = hr.read(b, filled, start={0: 10, 2: 299}, end={0: 12, 2: 300}).read_all()
     assert (offsets(table, 0), offsets(table, 1), offsets(table, 2)) == ([10, 11], [], [299])
+    assert hr.read(b, filled, start=MappingProxyType({0: 298, 2: 299})).read_all().num_rows == 3
     assert offsets(hr.read(b, filled, partitions=[1]).read_all(), 0) == []
     at = BEGIN + timedelta(seconds=100)
     table = hr.read(b, filled, start=at, end=at + timedelta(seconds=3)).read_all()

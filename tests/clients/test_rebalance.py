@@ -150,6 +150,17 @@ def test_polling_within_a_callback_is_refused(options, filled):
         assert consumer.poll(10.0).num_rows > 0
 
 
+def test_what_closing_raises_does_not_hide_the_exception_of_the_block(options, filled):
+    def fail(_partitions):
+        raise ZeroDivisionError
+
+    with pytest.raises(LookupError, match="of the block"), hr.Consumer(config=options) as consumer:
+        assigned = []
+        consumer.subscribe([filled], on_assigned=assigned.extend, on_revoked=fail)
+        poll_until([consumer], lambda: assigned)
+        raise LookupError("of the block")
+
+
 def test_two_threads_cannot_poll_at_once(options, filled):
     with hr.Consumer(config=options) as consumer:
         refused = []

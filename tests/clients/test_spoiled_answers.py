@@ -13,6 +13,7 @@ import headrace as hr
 from headrace.errors import KafkaTimeoutError, ProtocolError, TransactionAbortableError
 from tests.broker.test_bad_input import Liar
 from tests.clients.faces import FACES, opened, outcome
+from tests.clients.helpers import committed
 from tests.clients.spoiler import (
     ADD_PARTITIONS,
     END_TXN,
@@ -24,9 +25,9 @@ from tests.clients.spoiler import (
     UNREADABLE,
     Spoiler,
 )
-from tests.clients.test_transactions import committed, kafka, name, version_one  # noqa: F401  (fixtures)
 
 QUICK = {"request_timeout_ms": 600, "delivery_timeout_ms": 1500, "linger_ms": 0}
+SOON = {"request_timeout_ms": 1500, "delivery_timeout_ms": 4000, "linger_ms": 0}
 PATIENT = {"request_timeout_ms": 600, "delivery_timeout_ms": 20_000, "linger_ms": 0}
 
 
@@ -97,8 +98,10 @@ def test_a_broker_that_never_acknowledges_is_told_in_time(cluster, spoiler, topi
     cluster.create_topic(topic)
 
     async def work():
-        async with opened(face, spoiler.address, **QUICK) as producer:
-            assert await outcome(face, producer, topic, b"first") is None
+        async with opened(face, spoiler.address, **SOON) as producer:
+            # The broker is warm then: the time below is for the one that is not acknowledged.
+            async with opened(face, spoiler.address, **PATIENT) as other:
+                assert await outcome(face, other, topic, b"first") is None
             spoiler.always(PRODUCE, way)
             told = await outcome(face, producer, topic, b"perhaps")
             assert isinstance(told, (KafkaTimeoutError, str)), repr(told)
@@ -147,7 +150,8 @@ def test_without_a_producer_id_that_can_be_read_a_record_fails_in_time_and_later
             assert told is None
 
     asyncio.run(work())
-    assert values(cluster, topic) == [b"x"]
+    # One that was not acknowledged in time may be there as well.
+    assert set(values(cluster, topic)) == {b"x"}
 
 
 @every([*UNREADABLE, "cut"])
@@ -192,7 +196,7 @@ def test_a_server_that_does_not_speak_kafka_is_named(answer, face):
 @pytest.mark.kafka
 @pytest.mark.parametrize("way", [*UNREADABLE, "cut", "silence"])
 @pytest.mark.parametrize("key", [INIT_PRODUCER_ID, ADD_PARTITIONS, END_TXN])
-def test_a_coordinator_that_cannot_be_read_is_asked_again(kafka, topic, name, way, key):  # noqa: F811
+def test_a_coordinator_that_cannot_be_read_is_asked_again(kafka, topic, name, way, key):
     kafka.create_topic(topic)
     with (
         Spoiler(kafka.bootstrap_servers) as spoiler,
@@ -212,7 +216,7 @@ def test_a_coordinator_that_cannot_be_read_is_asked_again(kafka, topic, name, wa
 
 
 @pytest.mark.kafka
-def test_a_coordinator_that_nobody_can_name_is_told_and_may_be_looked_for_again(kafka, name):  # noqa: F811
+def test_a_coordinator_that_nobody_can_name_is_told_and_may_be_looked_for_again(kafka, name):
     with (
         Spoiler(kafka.bootstrap_servers) as spoiler,
         hr.Producer(spoiler.address, transactional_id=name, **PATIENT) as producer,
@@ -225,7 +229,7 @@ def test_a_coordinator_that_nobody_can_name_is_told_and_may_be_looked_for_again(
 
 @pytest.mark.kafka
 @pytest.mark.parametrize("way", UNREADABLE)
-def test_a_record_of_a_transaction_whose_acknowledgement_cannot_be_read_fails_it(kafka, topic, name, way):  # noqa: F811
+def test_a_record_of_a_transaction_whose_acknowledgement_cannot_be_read_fails_it(kafka, topic, name, way):
     kafka.create_topic(topic)
     with (
         Spoiler(kafka.bootstrap_servers) as spoiler,
@@ -245,7 +249,7 @@ def test_a_record_of_a_transaction_whose_acknowledgement_cannot_be_read_fails_it
 
 
 @pytest.mark.kafka
-def test_a_coordinator_that_is_silent_leaves_the_end_open(kafka, topic, name):  # noqa: F811
+def test_a_coordinator_that_is_silent_leaves_the_end_open(kafka, topic, name):
     kafka.create_topic(topic)
     with (
         Spoiler(kafka.bootstrap_servers) as spoiler,

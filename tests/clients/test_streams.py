@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -15,9 +17,17 @@ import pyarrow as pa
 import pytest
 
 import headrace as hr
-from headrace.errors import ConfigError, KafkaTimeoutError, RebalanceInProgressError, UsageError
+from headrace.errors import (
+    ClosedError,
+    ConfigError,
+    FencedInstanceIdError,
+    KafkaError,
+    KafkaTimeoutError,
+    RebalanceInProgressError,
+    UsageError,
+)
+from tests.clients.helpers import assert_free, bounded, heartbeat
 from tests.clients.spoiler import Spoiler
-from tests.clients.test_aio import bounded, heartbeat
 
 ROWS = 1000
 PARTITIONS = 4
@@ -117,15 +127,17 @@ def test_what_another_task_took_is_not_finished_by_leaving(cluster, filled):
             partitions = stream.partitions()
             (mine, batches), (other, others) = [await anext_of(partitions) for _ in range(2)]
             await anext_of(batches)
-            broken = asyncio.create_task(take_two(others))
-            await asyncio.sleep(0.2)
+            taken = asyncio.Event()
+            broken = asyncio.create_task(take_two(others, taken))
+            await taken.wait()
             broken.cancel()
         offsets = await committed(cluster, filled)
         return offsets[mine.partition], offsets[other.partition]
 
-    async def take_two(batches):
+    async def take_two(batches, taken):
         await anext_of(batches)
         await anext_of(batches)
+        taken.set()
         await asyncio.sleep(30)
 
     assert bounded(work()) == (37, 37)
@@ -330,6 +342,27 @@ def test_a_map_that_fails_commits_nothing_from_there_on(cluster, filled):
         assert (offset or 0) == len(of(done, number))
 
 
+def test_no_call_of_a_map_outlives_the_block(cluster, filled):
+    begun, ended = [], []
+
+    async def roll_back(batch):
+        begun.append(batch)
+        try:
+            await asyncio.sleep(30)
+        finally:
+            await asyncio.sleep(0.1)
+            ended.append(batch)
+
+    async def work():
+        async with stream_of(cluster, [(filled, 0)]) as stream:
+            waiting = asyncio.create_task(anext_of(stream.map(roll_back, 3)))
+            await until(lambda: len(begun) == 3)
+        assert len(ended) == 3
+        await asyncio.wait((waiting,))
+
+    bounded(work())
+
+
 def test_marks_in_any_order_commit_no_unfinished_work(cluster, filled):
     async def work():
         async with stream_of(cluster, [(filled, 0)], commit_batches=1, **group(filled)) as stream:
@@ -478,10 +511,11 @@ def test_bad_starts_are_told_to_who_asks(embedded_broker, topic, answer):
 
 def test_revoked_partitions_end_and_what_is_buffered_of_them_is_not_delivered(cluster, filled):
     async def work():
-        after, ended, given = [], [], {}
+        after, ended, given, held = [], [], {}, []
         go_on = asyncio.Event()
 
         async def hold(item):
+            held.append(item)
             await go_on.wait()
             return item
 
@@ -503,9 +537,8 @@ def test_revoked_partitions_end_and_what_is_buffered_of_them_is_not_delivered(cl
                         tasks.append(asyncio.create_task(read(tp, batches.map(hold, 3))))
 
             accepting = asyncio.create_task(accept())
-            await until(lambda: len(given) == PARTITIONS)
-            await asyncio.sleep(0.1)
-            # Each partition has three batches behind `hold` now; another member takes some of the partitions.
+            # Each partition has three batches behind `hold` then; another member takes some of the partitions.
+            await until(lambda: len(held) == 3 * PARTITIONS)
             async with hr.aio.Consumer(
                 cluster.bootstrap_servers, auto_offset_reset="earliest", **group(filled)
             ) as other:
@@ -548,6 +581,22 @@ def test_a_mark_after_the_partition_went_is_told(cluster, filled):
     assert bounded(work()) == [None] * PARTITIONS
 
 
+def test_leaving_tells_who_awaits_a_commit(cluster, filled):
+    async def work():
+        async with stream_of(cluster, [(filled, 0)], **group(filled)) as stream:
+            batches = stream.committable()
+            first, second = await anext_of(batches), await anext_of(batches)
+            waiting = asyncio.create_task(second.commit())
+            await asyncio.sleep(0.05)
+            assert not waiting.done(), "the one before it is not done"
+        with pytest.raises(ClosedError, match=filled):
+            await asyncio.wait_for(waiting, 10)
+        first.done()
+        return await committed(cluster, filled)
+
+    assert bounded(work()) == [None] * PARTITIONS
+
+
 def test_draining_waits_for_what_was_handed_out(cluster, filled):
     async def work():
         async with stream_of(cluster, [(filled, 0)], commit_interval_ms=60_000, **group(filled)) as stream:
@@ -565,6 +614,41 @@ def test_draining_waits_for_what_was_handed_out(cluster, filled):
     bounded(work())
 
 
+def test_a_refused_commit_is_not_repeated_while_a_stream_settles(cluster, filled, caplog):
+    tried = []
+
+    async def refuse(offsets):
+        tried.append(offsets)
+        raise KafkaError("refused")
+
+    async def work():
+        async with stream_of(cluster, [(filled, 0)], commit_interval_ms=60_000, **group(filled)) as stream:
+            stream._consumer._commit_parts = refuse
+            (await anext_of(stream.committable())).done()
+            with pytest.raises(KafkaTimeoutError, match=rf"{filled}-0 not finished or not committed"):
+                await stream.drain_and_stop(timeout=0.5)
+            # At most one by the stream's own pulse, whose first time has come as well.
+            assert len(tried) <= 2
+            tried.clear()
+
+    with caplog.at_level(logging.WARNING, "headrace.consumer"):
+        bounded(work())
+    assert len(tried) == 1, "leaving tries once more"
+    assert "may be read again: refused" in caplog.text
+
+
+def test_who_drains_has_finished_what_it_took(cluster, filled):
+    async def work():
+        async with stream_of(cluster, [(filled, 0)], commit_interval_ms=60_000, **group(filled)) as stream:
+            async for batch in stream:
+                assert batch.num_rows == 37
+                break
+            await stream.drain_and_stop(timeout=10)
+            return await committed(cluster, filled)
+
+    assert bounded(work())[0] == 37
+
+
 def test_stopping_ends_what_waits(cluster, topic):
     cluster.create_topic(topic)
 
@@ -579,7 +663,40 @@ def test_stopping_ends_what_waits(cluster, topic):
             stream.stop()
             for ended in await asyncio.gather(*waiting, mapped, return_exceptions=True):
                 assert isinstance(ended, StopAsyncIteration)
-            assert len(beats) > 10, "the event loop stood still"
+            assert_free(beats)
+
+    bounded(work())
+
+
+def test_partitions_tell_what_keeps_them_from_coming(topic):
+    async def work():
+        options = {"group_id": "g", "request_timeout_ms": 500, "reconnect_backoff_ms": 10}
+        async with hr.aio.Stream("127.0.0.1:1", topic, **options) as stream:
+            with pytest.raises(KafkaTimeoutError, match=r"127\.0\.0\.1:1"):
+                await anext_of(stream.partitions())
+
+    bounded(work())
+
+
+def test_partitions_that_another_instance_took_over_tell_so(cluster, filled):
+    options = group(filled, group_instance_id="one", enable_auto_commit=False)
+
+    async def read(batches):
+        async for _ in batches:
+            pass
+
+    async def work():
+        async with stream_of(cluster, filled, **options) as older:
+            partitions = older.partitions()
+            readers = [asyncio.create_task(read((await anext_of(partitions))[1])) for _ in range(PARTITIONS)]
+            async with stream_of(cluster, filled, **options) as newer:
+                taking = asyncio.create_task(anext_of(newer.__aiter__()))
+                with pytest.raises(FencedInstanceIdError):
+                    await anext_of(partitions)
+                with pytest.raises(FencedInstanceIdError):
+                    await anext_of(partitions)
+                await taking
+            await asyncio.wait(readers)
 
     bounded(work())
 
@@ -589,6 +706,8 @@ def test_what_is_not_a_stream_says_why():
         hr.aio.Stream("127.0.0.1:1", [])
     with pytest.raises(ValueError, match="both names and partitions: 't'"):
         hr.aio.Stream("127.0.0.1:1", ["t", ("t", 0)])
+    with pytest.raises(TypeError, match="given by name"):
+        hr.aio.Stream("127.0.0.1:1", re.compile("t.*"))
     with pytest.raises(ValueError, match="commit_batches is at least 1"):
         hr.aio.Stream("127.0.0.1:1", "t", commit_batches=0)
     with pytest.raises(ConfigError, match=r"enable\.auto\.commit"):
@@ -601,6 +720,9 @@ def test_what_is_not_a_stream_says_why():
                 form()
         with pytest.raises(UsageError, match="inside of its block"):
             await anext_of(stream.__aiter__())
+        outside = hr.aio.Stream("127.0.0.1:1", [("t", 0)])
+        with pytest.raises(UsageError, match="inside of its block"):
+            await anext_of(outside.partitions())
         async with stream:
             assert stream.__aiter__() is stream.__aiter__()
             with pytest.raises(UsageError, match="one form"):

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import random
 import subprocess
 import sys
 import time
 
-import confluent_kafka
-import confluent_kafka.admin
 import pytest
 
 import headrace as hr
 from headrace.errors import (
     Abortable,
+    ClosedError,
     ConfigError,
     Fatal,
     KafkaError,
@@ -26,89 +24,11 @@ from headrace.errors import (
     TransactionAbortedError,
     UsageError,
 )
-from tests.kafka import java
-from tests.kafka.apache import ApacheKafka
+from tests.clients.helpers import committed
 from tests.kafka.cluster import Cluster
-from tests.kafka.fixtures import logs_kept
 
 KILL_ROUNDS = 6
 INPUTS = 600
-
-names = (f"tx-{number}-{time.time_ns()}" for number in itertools.count())
-
-
-@pytest.fixture(scope="module")
-def version_one(request):
-    """An Apache Kafka whose cluster has not agreed on transaction version 2."""
-    with logs_kept(ApacheKafka().start(), request) as kafka:
-        address = ["--bootstrap-server", kafka.bootstrap_servers]
-        java.run("org.apache.kafka.tools.FeatureCommand", *address, "downgrade", "--feature", "transaction.version=1")
-        yield Cluster("apache", kafka.bootstrap_servers)
-
-
-@pytest.fixture(params=["v1", "v2"])
-def kafka(request):
-    if request.param == "v1":
-        return request.getfixturevalue("version_one")
-    return Cluster("apache", request.getfixturevalue("apache_kafka").bootstrap_servers)
-
-
-@pytest.fixture
-def name():
-    """A transactional id of the test's own."""
-    return next(names)
-
-
-def settle(kafka, topic):
-    """Waits until no transaction of the topic is open: a commit is answered before its markers stand in the logs."""
-    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    partitions = admin.list_topics(topic, 10).topics[topic].partitions
-    latest = confluent_kafka.admin.OffsetSpec.latest()
-    asked = {confluent_kafka.TopicPartition(topic, number): latest for number in partitions}
-    deadline = time.monotonic() + 20
-    while True:
-        stable, all_ = (
-            {
-                tp.partition: future.result(10).offset
-                for tp, future in admin.list_offsets(asked, isolation_level=level).items()
-            }
-            for level in (
-                confluent_kafka.IsolationLevel.READ_COMMITTED,
-                confluent_kafka.IsolationLevel.READ_UNCOMMITTED,
-            )
-        )
-        if stable == all_:
-            return
-        assert time.monotonic() < deadline, f"a transaction is left open: {stable} of {all_}"
-        time.sleep(0.02)
-
-
-def committed(kafka, topic):
-    """What a `read_committed` reader sees, in order, by our own client and by another."""
-    settle(kafka, topic)
-    table = hr.read(kafka.bootstrap_servers, topic, isolation_level="read_committed").read_all()
-    ours = table.sort_by([("partition", "ascending"), ("offset", "ascending")])["value"].to_pylist()
-    theirs = []
-    reader = confluent_kafka.Consumer(
-        {
-            "bootstrap.servers": kafka.bootstrap_servers,
-            "group.id": f"reader-{time.time_ns()}",
-            "isolation.level": "read_committed",
-            "auto.offset.reset": "earliest",
-            "enable.partition.eof": True,
-        }
-    )
-    numbers = sorted(reader.list_topics(topic, 10).topics[topic].partitions)
-    for number in numbers:
-        reader.assign([confluent_kafka.TopicPartition(topic, number, confluent_kafka.OFFSET_BEGINNING)])
-        while (message := reader.poll(10)) is not None:
-            if message.error():
-                assert message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF
-                break
-            theirs.append(message.value())
-    reader.close()
-    assert ours == theirs
-    return ours
 
 
 @pytest.mark.kafka
@@ -143,6 +63,18 @@ def test_a_with_block_commits_at_its_end_and_aborts_when_it_raises(kafka, topic,
             assert same is producer
             producer.send(topic, b"c")
     assert committed(kafka, topic) == [b"a", b"c"]
+
+
+@pytest.mark.kafka
+def test_a_fatal_error_of_another_client_aborts_as_well(kafka, topic, name):
+    kafka.create_topic(topic)
+    with hr.Producer(kafka.bootstrap_servers, transactional_id=name) as producer:
+        with pytest.raises(ClosedError, match="consumer"), producer.transaction():
+            producer.send(topic, b"never")
+            raise ClosedError("of a consumer")
+        with producer.transaction():
+            producer.send(topic, b"seen")
+    assert committed(kafka, topic) == [b"seen"]
 
 
 @pytest.mark.kafka

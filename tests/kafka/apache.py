@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import ctypes
 import os
+import random
 import re
 import shutil
 import signal
@@ -20,6 +22,7 @@ from typing import TYPE_CHECKING
 from tests.kafka import java
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import TracebackType
 
     from typing_extensions import Self
@@ -29,6 +32,8 @@ START_TIMEOUT_SECONDS = 60
 STOP_TIMEOUT_SECONDS = 15
 START_ATTEMPTS = 3
 PR_SET_PDEATHSIG = 1
+FIRST_PORT = 10_000
+PORTS_MIN = 1000
 LEFT_BEHIND = re.compile(r"headrace-[a-z]+-(\d+)-\w+")
 
 PROPERTIES = """
@@ -61,7 +66,12 @@ class StartError(RuntimeError):
 
 
 def scratch() -> Path:
-    """Where data goes: memory when the machine has it, so that disks do not decide."""
+    """Where data goes: memory when the machine has it, so that disks do not decide.
+
+    A test about these folders has some of its own, by ``HEADRACE_SCRATCH``.
+    """
+    if chosen := os.environ.get("HEADRACE_SCRATCH"):
+        return Path(chosen)
     shm = Path("/dev/shm")  # noqa: S108 -- the folders in it are made by mkdtemp
     return shm if os.access(shm, os.W_OK) else Path(tempfile.gettempdir())
 
@@ -79,16 +89,37 @@ def scratch_folder(kind: str) -> Path:
     return Path(tempfile.mkdtemp(prefix=f"headrace-{kind}-{os.getpid()}-", dir=root))
 
 
+def own_ports() -> Iterator[int]:
+    """Ports for the servers of this process, round and round.
+
+    They lie below those that the kernel gives to connections that go out, and each of the processes that run tests side
+    by side has its share of them. So a port is still free when its server comes, or comes back.
+    """
+    ephemeral = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()[0])
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    share = (ephemeral - FIRST_PORT) // workers
+    while share < PORTS_MIN:
+        yield 0  # the kernel gives nearly all of them to connections: so it chooses
+    first = FIRST_PORT + number % workers * share
+    # Other processes of this worker, such as programs under test, begin elsewhere.
+    at = random.randrange(share)
+    while True:
+        yield first + at
+        at = (at + 1) % share
+
+
+_ports = own_ports()
+
+
 def free_ports(count: int) -> list[int]:
     """Ports of loopback that nobody listens on now."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
+    found: list[int] = []
+    while len(found) < count:
+        with socket.socket() as one, contextlib.suppress(OSError):
+            one.bind(("127.0.0.1", next(_ports)))
+            found.append(one.getsockname()[1])
+    return found
 
 
 def serves(port: int, timeout: float = 1.0) -> bool:

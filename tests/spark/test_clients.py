@@ -19,10 +19,15 @@ from headrace.spark.source import read_range
 from tests.kafka.cluster import Cluster
 from tests.spark.conftest import comm, numbers
 
+others: set[Path] = set()
+"""The threads that were there when the test began."""
+
 
 @pytest.fixture(autouse=True)
 def nothing_kept():
     clients.close_idle()
+    others.clear()
+    others.update(Path("/proc/self/task").iterdir())
     yield
     clients.close_idle()
     assert not native_threads()
@@ -35,7 +40,7 @@ def cluster(embedded_broker):
 
 def native_threads() -> list[str]:
     """This process's client threads; the broker's and those of other tests' clients do not count."""
-    names = [comm(task) for task in Path("/proc/self/task").glob("*")]
+    names = [comm(task) for task in Path("/proc/self/task").iterdir() if task not in others]
     ours = [name for name in names if name.startswith("headrace-")]
     return sorted(name for name in ours if "broker" not in name and "fsync" not in name)
 

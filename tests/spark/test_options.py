@@ -44,6 +44,7 @@ REFUSED = [
     ({"kafka.value.serializer": "x"}, False, "cannot be set: the value column is written as it is"),
     ({"kafka.enable.auto.commit": "true"}, True, "cannot be set: offsets live in the checkpoint"),
     ({"kafka.interceptor.classes": "x"}, True, "cannot be set: interceptors are Java classes"),
+    ({"kafka.isolation.level": "read_committed"}, True, "kafka.isolation.level cannot be read_committed yet"),
     ({"startingOffsets": "latest"}, False, "startingOffsets 'latest' is for streaming"),
     ({"startingOffsets": '{"t":{"0":-1}}'}, False, r"startingOffsets of t-0 cannot be -1 \(latest\) in a batch"),
     ({"endingOffsets": "earliest"}, False, "endingOffsets cannot be 'earliest'"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+import time
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
@@ -169,11 +170,13 @@ def test_a_partition_made_during_the_query_is_read_from_its_beginning(cluster, t
 
 
 def wait_for_partitions(offsets: OffsetReader, count: int) -> None:
-    for _ in range(500):
+    deadline = time.monotonic() + 15
+    while time.monotonic() < deadline:
         found = offsets.partitions()
         if len(found) == count:
             offsets.latest(found)
             return
+        time.sleep(0.02)
     raise TimeoutError(f"{count} partitions never came")
 
 

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
+from headrace.aio._loop import Turn
 from headrace.errors import RebalanceInProgressError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from typing_extensions import Self
 
@@ -24,6 +25,9 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 AnyFlow = TypeVar("AnyFlow", bound="Flow[Any]")
 
+# What the one before was given would be forgotten, and never count as finished.
+ONE_ASKS = "another task asks this iterator already: tasks that share the work take committable(), or map"
+
 
 class Source(Protocol):
     """What the forms ask of their stream."""
@@ -33,6 +37,9 @@ class Source(Protocol):
 
     async def next_part(self) -> Part | None:
         """The next partition that has come; None at the end. A cancelled call leaves it to the next."""
+
+    def refresh(self) -> None:
+        """Takes over which partitions have come or gone."""
 
     def finish(self, work: Work) -> None:
         """The work is done."""
@@ -75,6 +82,7 @@ class Flow(Generic[Item]):
         self._chunks = Chunks()
         self._last: Work | None = None
         self._asker: asyncio.Task[Any] | None = None
+        self._turn = Turn(ONE_ASKS)
         source.enter(self)
 
     def __aiter__(self) -> Self:
@@ -82,14 +90,19 @@ class Flow(Generic[Item]):
         return self
 
     async def __anext__(self) -> Item:
-        """The next one; the one before counts as finished."""
-        self.finish_last()
-        self._asker = asyncio.current_task()
-        work = await self.next_work()
-        if work is None:
-            raise StopAsyncIteration
-        self._last = work
-        return self.item(work)
+        """The next one; the one before counts as finished.
+
+        Raises:
+            UsageError: another task asks at this time.
+        """
+        async with self._turn:
+            self.finish_last()
+            self._asker = asyncio.current_task()
+            work = await self.next_work()
+            if work is None:
+                raise StopAsyncIteration
+            self._last = work
+            return self.item(work)
 
     def map(self, function: Callable[[Item], Any], parallelism: int) -> Mapped[Any]:
         """Calls ``function`` with each item, up to ``parallelism`` of them at once, and gives its results in order.
@@ -128,8 +141,9 @@ class Flow(Generic[Item]):
             self.passed(self._last)
             self._last = None
 
-    def close(self) -> None:
-        """Nothing goes on in the background."""
+    def close(self) -> Iterable[asyncio.Future[Any]]:
+        """Nothing goes on in the background, but for what is given: that ends."""
+        return ()
 
     def wake(self) -> None:
         """A partition is gone: who waits for its rows is woken by the stream."""
@@ -174,7 +188,7 @@ class Committable:
     @property
     def next_offset(self) -> int:
         """What is committed for them: the partition's position behind them."""
-        return self._work.next_offset
+        return self._work.end.next_offset
 
     def done(self) -> None:
         """The rows may be committed, as soon as those before them of the same partition are done as well."""
@@ -185,6 +199,7 @@ class Committable:
 
         Raises:
             RebalanceInProgressError: the partition went back to the group before; its next owner reads the rows again.
+            ClosedError: the stream was left before.
             KafkaError: the commit was refused.
         """
         self._source.finish(self._work)
@@ -192,7 +207,14 @@ class Committable:
 
 
 class Committables(Flow[Committable]):
-    """Batches to be marked as done by their reader."""
+    """Batches to be marked as done by their reader. Several tasks may ask at the same time."""
+
+    async def __anext__(self) -> Committable:
+        """The next one."""
+        work = await self.next_work()
+        if work is None:
+            raise StopAsyncIteration
+        return self.item(work)
 
     def item(self, work: Work) -> Committable:
         """With its marks."""
@@ -270,12 +292,14 @@ class Mapped(Generic[Result]):
         self._function = function
         self._parallelism = parallelism
         self._window: deque[tuple[Work, asyncio.Task[Result]]] = deque()
+        self._ending: set[asyncio.Future[Any]] = set()
         self._pull: asyncio.Task[Work | None] | None = None
         self._over = False
         self._error: BaseException | None = None
         self._last: Work | None = None
         self._asker: asyncio.Task[Any] | None = None
         self._woken: asyncio.Future[None] | None = None
+        self._turn = Turn(ONE_ASKS)
         flow._source.enter(self)  # noqa: SLF001  (two halves of one thing)
 
     def __aiter__(self) -> Self:
@@ -283,12 +307,22 @@ class Mapped(Generic[Result]):
         return self
 
     async def __anext__(self) -> Result:
-        """The next result; the one before counts as finished. Cancelled, it leaves the result to the next ask."""
-        self.finish_last()
-        self._asker = asyncio.current_task()
+        """The next result; the one before counts as finished. Cancelled, it leaves the result to the next ask.
+
+        Raises:
+            UsageError: another task asks at this time.
+        """
+        async with self._turn:
+            self.finish_last()
+            self._asker = asyncio.current_task()
+            return await self._next()
+
+    async def _next(self) -> Result:
         while True:
+            # Another member may read a partition of these calls from the moment on that it went.
+            self._flow._source.refresh()  # noqa: SLF001
             while self._window and self._window[0][0].part.gone:
-                self._window.popleft()[1].cancel()
+                self._drop_first()
             self._fill()
             if self._window and self._window[0][1].done():
                 return self._take()
@@ -320,18 +354,27 @@ class Mapped(Generic[Result]):
         if self._woken is not None and not self._woken.done():
             self._woken.set_result(None)
 
-    def close(self) -> None:
-        """Ends all calls that are under way; what they were about is not finished."""
+    def close(self) -> Iterable[asyncio.Future[Any]]:
+        """Ends all calls that are under way, and gives them; what they were about is not finished."""
         self._over = True
         if self._pull is not None:
             self._pull.cancel()
         while self._window:
-            self._window.popleft()[1].cancel()
+            self._drop_first()
+        return set(self._ending)
 
     @property
     def is_over(self) -> bool:
         """Nothing more comes of it."""
-        return self._pull is None and not self._window and (self._over or self._flow.is_over)
+        nothing_left = self._pull is None and not self._window and not self._ending
+        return nothing_left and (self._over or self._flow.is_over)
+
+    def _drop_first(self) -> None:
+        call = self._window.popleft()[1]
+        if call.cancel():
+            # What it does at its end goes on.
+            self._ending.add(call)
+            call.add_done_callback(self._ending.discard)
 
     def _take(self) -> Result:
         work, task = self._window.popleft()
@@ -343,7 +386,9 @@ class Mapped(Generic[Result]):
         return result
 
     def _fill(self) -> None:
-        if self._pull is None and not self._over and len(self._window) < self._parallelism:
+        # Nothing is asked for behind an error that nobody has been told of.
+        may_ask = self._pull is None and not self._over and self._error is None
+        if may_ask and len(self._window) < self._parallelism:
             self._pull = asyncio.ensure_future(self._flow.next_work())
             self._pull.add_done_callback(self._pulled)
 
@@ -353,7 +398,9 @@ class Mapped(Generic[Result]):
             self._over = True
             return
         self._error = pull.exception()
-        work = None if self._error is not None else pull.result()
+        if self._error is not None:
+            return  # told in its turn; what it was may pass
+        work = pull.result()
         if work is None:
             self._over = True
             return

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.errors import KafkaError, RebalanceInProgressError
+from headrace.errors import (
+    ClosedError,
+    FencedMemberEpochError,
+    IllegalGenerationError,
+    KafkaError,
+    RebalanceInProgressError,
+    StaleMemberEpochError,
+    UnknownMemberIdError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -19,6 +29,24 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("headrace.consumer")
 
+OF_MEMBERSHIP = (
+    RebalanceInProgressError,
+    IllegalGenerationError,
+    UnknownMemberIdError,
+    FencedMemberEpochError,
+    StaleMemberEpochError,
+)
+"""Why a commit is refused that comes too late."""
+
+
+class Mark(NamedTuple):
+    """How far a partition is: by what was handed out, since its offsets may begin anew (a topic that is made again)."""
+
+    number: int
+    """Of so many batches, counted from the first."""
+    next_offset: int
+    """The partition's position behind them."""
+
 
 @dataclass(eq=False)
 class Work:
@@ -26,8 +54,8 @@ class Work:
 
     part: Part
     batch: pa.RecordBatch
-    next_offset: int
-    """The partition's position behind these rows."""
+    end: Mark
+    """Behind these rows."""
     finished: bool = False
 
 
@@ -38,18 +66,22 @@ class Part:
     number: int
     name: TopicPartition
     gone: bool = False
+    handed_out: int = 0
     open: deque[Work] = field(default_factory=deque)
     """Handed out and not known to be finished, oldest first; later ones may be finished already."""
-    finished: int | None = None
-    """All before this offset is finished, as far as it was handed out."""
-    committed: int | None = None
+    finished: Mark | None = None
+    """All before it is finished."""
+    committed: Mark | None = None
+    refused: Mark | None = None
+    """What the last commit was to be, if it was refused and its next time has not come."""
     committing: bool = False
     waiting: list[tuple[int, asyncio.Future[None]]] = field(default_factory=list)
-    """Who waits until all before that offset is committed."""
+    """Who waits until so many batches are committed."""
 
     def hand_out(self, batch: pa.RecordBatch, next_offset: int) -> Work:
         """The next rows."""
-        work = Work(self, batch, next_offset)
+        self.handed_out += 1
+        work = Work(self, batch, Mark(self.handed_out, next_offset))
         self.open.append(work)
         return work
 
@@ -60,7 +92,7 @@ class Part:
         work.finished = True
         before = self.finished
         while self.open and self.open[0].finished:
-            self.finished = self.open.popleft().next_offset
+            self.finished = self.open.popleft().end
         return self.finished != before
 
     @property
@@ -68,10 +100,19 @@ class Part:
         """There is something to commit."""
         return not self.gone and self.finished is not None and self.finished != self.committed
 
-    def tell(self, offset: int, error: BaseException | None) -> bool:
-        """A commit of ``offset`` has ended; whether anybody waited for it."""
-        told = [waiter for waiter in self.waiting if waiter[0] <= offset]
-        self.waiting = [waiter for waiter in self.waiting if waiter[0] > offset]
+    def tell(self, upto: Mark, error: BaseException | None) -> bool:
+        """A commit up to there has ended; whether anybody waited for it."""
+        told = [waiter for waiter in self.waiting if waiter[0] <= upto.number]
+        self.waiting = [waiter for waiter in self.waiting if waiter[0] > upto.number]
+        return self._end(told, error)
+
+    def tell_all(self, error: BaseException) -> None:
+        """No commit comes that anybody waits for."""
+        told, self.waiting = self.waiting, []
+        self._end(told, error)
+
+    @staticmethod
+    def _end(told: list[tuple[int, asyncio.Future[None]]], error: BaseException | None) -> bool:
         for _, future in told:
             if future.done():
                 continue
@@ -81,8 +122,13 @@ class Part:
                 future.set_exception(error)
         return bool(told)
 
-    def leave(self) -> None:
-        """It is ours no more. A commit on its way may still tell who waits for it."""
+    def not_committed(self) -> ClosedError:
+        """Why nobody need wait for a commit any longer."""
+        message = f"the stream was left before these rows of {self.name.topic}-{self.name.partition} were committed"
+        return ClosedError(message, name="CLIENT_CLOSED", topic=self.name.topic, partition=self.name.partition)
+
+    def leave(self, cause: BaseException | None = None) -> None:
+        """It is ours no more. A commit on its way may still tell who waits for it; ``cause``: how that one ended."""
         self.gone = True
         if self.committing or not self.waiting:
             return
@@ -90,7 +136,8 @@ class Part:
         error = RebalanceInProgressError(
             message, name="REBALANCE_IN_PROGRESS", topic=self.name.topic, partition=self.name.partition
         )
-        self.tell(max(offset for offset, _ in self.waiting), error)
+        error.__cause__ = cause
+        self.tell_all(error)
 
 
 class Committer:
@@ -112,10 +159,11 @@ class Committer:
         self._interval_s = interval_s
         self._parallelism = parallelism
         self._parts: dict[int, Part] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Future[None]] = set()
         self._finished = 0
         self._due_at = 0.0
         self._wanted = False
+        self._over = False
 
     def add(self, part: Part) -> None:
         """Takes a partition in."""
@@ -139,13 +187,16 @@ class Committer:
 
         Raises:
             RebalanceInProgressError: the partition went back to the group before.
+            ClosedError: no commit comes any more.
             KafkaError: the commit was refused.
         """
         part = work.part
-        if part.committed is not None and part.committed >= work.next_offset:
+        if part.committed is not None and part.committed.number >= work.end.number:
             return
+        if self._over:
+            raise part.not_committed()
         future = asyncio.get_running_loop().create_future()
-        part.waiting.append((work.next_offset, future))
+        part.waiting.append((work.end.number, future))
         if part.gone:
             part.leave()
         else:
@@ -156,77 +207,97 @@ class Committer:
         """Commits when the time has come; ``now`` is the event loop's."""
         if now >= self._due_at:
             self._due_at = now + self._interval_s
+            self._forgive()
             self.begin()
 
     def begin(self) -> None:
         """Commits what is finished, now or as soon as a commit on its way has ended."""
         self._finished = 0
+        if self._over:
+            return
         due = {part: part.finished for part in self._parts.values() if part.owes}
         # Two commits of one partition could overtake each other, and the older would stand.
-        free = {part: offset for part, offset in due.items() if offset is not None and not part.committing}
+        free = {part: mark for part, mark in due.items() if mark is not None and not part.committing}
         if not free or len(self._tasks) >= self._parallelism:
             self._wanted = bool(due)
             return
         self._wanted = len(free) < len(due)
         for part in free:
             part.committing = True
-        task = asyncio.get_running_loop().create_task(self._commit(free))
+        task = asyncio.ensure_future(self._send({part: mark.next_offset for part, mark in free.items()}))
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(partial(self._ended, free))
 
-    async def flush(self, timeout: float) -> bool:
-        """Commits all that is finished within ``timeout`` seconds; whether that went well."""
+    async def flush(self, timeout: float, *, again: bool = True) -> bool:
+        """Commits all that is finished within ``timeout`` seconds; whether that went well.
+
+        Args:
+            timeout: seconds.
+            again: also what was refused before; False leaves that to the next interval.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
-        tried: dict[Part, int | None] = {}
+        if again:
+            self._forgive()
         while True:
-            # What was refused is not tried for ever.
-            owing = {part: part.finished for part in self._parts.values() if part.owes}
-            fresh = any(tried.get(part) != offset for part, offset in owing.items())
-            if not self._tasks and not fresh:
-                return not owing
+            owing = list(self.owing())
             if not self._tasks:
-                tried |= owing
+                # What was refused is not tried for ever.
+                if self._over or all(part.finished == part.refused for part in owing):
+                    return not owing
                 self.begin()
             done, _ = await asyncio.wait(self._tasks, timeout=max(0.0, deadline - loop.time()))
             if not done:
                 return False
             await asyncio.sleep(0)  # `_ended` runs in the loop's next turn
 
-    def owing(self) -> list[TopicPartition]:
+    def end(self) -> None:
+        """No commit comes any more: who waits for one is told."""
+        self._over = True
+        for part in self._parts.values():
+            part.tell_all(part.not_committed())
+
+    def owing(self) -> Iterable[Part]:
         """The partitions that are not committed as far as they are finished."""
-        return [part.name for part in self._parts.values() if part.owes]
+        return (part for part in self._parts.values() if part.owes)
 
     def open(self) -> Iterable[Part]:
         """The partitions with unfinished work."""
         return (part for part in self._parts.values() if part.open)
 
-    async def _commit(self, offsets: dict[Part, int]) -> None:
-        error: KafkaError | None = None
-        try:
-            await self._send(offsets)
-        except KafkaError as refused:
-            error = refused
-        finally:
-            for part in offsets:
-                part.committing = False
-        if isinstance(error, RebalanceInProgressError):
-            self._refresh()
-            if any(part.gone for part in offsets):
-                # The others were not refused.
-                self._wanted = True
-                return
-        told = False
-        for part, offset in offsets.items():
-            if error is None:
-                part.committed = offset
-            told |= part.tell(offset, error)
-            if part.gone:
-                part.leave()
-        if error is not None and not told:
-            _log.warning("a commit failed, so its rows may be read again: %s", error)
+    def _forgive(self) -> None:
+        for part in self._parts.values():
+            part.refused = None
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, sent: dict[Part, Mark], task: asyncio.Future[None]) -> None:
+        # Not in the task itself: one that is cancelled before it has begun runs nothing of its own.
         self._tasks.discard(task)
-        if self._wanted and not task.cancelled():
-            self.begin()
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            # Perhaps a rebalance is why: then who waits is told of that. A closed consumer has none.
+            with contextlib.suppress(KafkaError):
+                self._refresh()
+        for part in sent:
+            part.committing = False
+        if not task.cancelled():
+            self._tell(sent, error)
+            if self._wanted:
+                self.begin()
+
+    def _tell(self, sent: dict[Part, Mark], error: BaseException | None) -> None:
+        if error is None:
+            for part, mark in sent.items():
+                part.committed = mark
+                part.tell(mark, None)
+        gone = [part for part in sent if part.gone]
+        for part in gone:
+            part.leave(error)
+        if gone and isinstance(error, OF_MEMBERSHIP):
+            # The others were not refused.
+            self._wanted = True
+        elif error is not None:
+            told = [part.tell(mark, error) for part, mark in sent.items()]
+            for part, mark in sent.items():
+                part.refused = mark
+            if not any(told):
+                _log.warning("a commit failed, so its rows may be read again: %s", error)

@@ -48,6 +48,7 @@ class Mailbox:
                 self.loop.call_soon_threadsafe(self._deliver)
             except RuntimeError:
                 # The loop is closed: nobody in it is left to be told.
+                self._woken = False
                 self._posts.clear()
 
     def _deliver(self) -> None:
@@ -60,6 +61,8 @@ class Mailbox:
                 future.set_result(result)
             else:
                 future.set_exception(error)
+                # Also a future that nobody keeps ends quietly: `flush` and `close` tell what has failed.
+                future.exception()
 
 
 class Slot:
@@ -91,6 +94,26 @@ class Bell:
 
     def set_exception(self, exception: BaseException, /) -> None:  # noqa: ARG002  (the next try raises it)
         self.slot.set_result(None)
+
+
+class Turn:
+    """One task at a time does something; another that wants to is told why it may not."""
+
+    __slots__ = ("_taken", "_why")
+
+    def __init__(self, why: str) -> None:
+        self._taken = False
+        self._why = why
+
+    async def __aenter__(self) -> None:
+        if self._taken:
+            await asyncio.sleep(0)  # one that was cancelled a moment ago ends now
+        if self._taken:
+            raise UsageError(self._why, name="ILLEGAL_STATE")
+        self._taken = True
+
+    async def __aexit__(self, *_: object) -> None:
+        self._taken = False
 
 
 class Lookout:

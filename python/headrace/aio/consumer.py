@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import re
 from typing import TYPE_CHECKING, Any
 
 from headrace import consumer as blocking
+from headrace._options import OptionValue, pairs
 from headrace._types import GroupMetadata, TopicPartition
-from headrace.aio._loop import Lookout, Mailbox, Slot
+from headrace.aio._loop import Lookout, Mailbox, Slot, Turn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -16,21 +19,36 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from typing_extensions import Self
 
-    from headrace._options import OptionValue
-
 TURN_S = 0.005
 """A task that finds rows each time it polls lets the others have their turn as often as this."""
 
 POLL_SLICE_S = 0.25
 """A poll that waits tells the group as often that its caller is there."""
 
+ONE_POLLS = (
+    "another task is polling this consumer, whose automatic commits take what was handed out before a poll as "
+    "processed: tasks that share the work take enable_auto_commit=False, or a Stream's committable() or map"
+)
+
+
+def no_pattern(topics: object) -> None:
+    """Says so, instead of that a pattern cannot be iterated."""
+    if isinstance(topics, re.Pattern):
+        message = "topics are given by name here; headrace.Consumer takes a pattern"
+        raise TypeError(message)
+
 
 class Consumer:
     """Reads partitions from coroutines; `headrace.Consumer` with its waits turned into awaits.
 
+    It has no rebalance listeners, no ``commit_async``, no patterns of topics, and is no Arrow stream.
+
     No thread is started for a call, and none blocks. What takes effect at once is no coroutine: `pause`, `resume`,
     `seek`, `assignment` and the like. All calls are made in one event loop, the one of the first call that awaits;
-    several tasks may poll at the same time, and each row goes to one of them.
+    several tasks may poll at the same time, and each row goes to one of them. Not so with automatic commits (a
+    ``group.id``, and ``enable.auto.commit`` not False): there each poll counts all rows handed out before as processed,
+    to whatever task, so one task polls, and a poll while another waits is a `UsageError`. Tasks that share the work
+    commit themselves, or take `Stream.committable` or ``map``.
 
     A call that is cancelled while it waits has taken no rows. What was asked of the group or the broker, such as a
     commit, may happen all the same. A compressed batch is decoded in the poll that takes it, about a mebibyte at once.
@@ -52,7 +70,10 @@ class Consumer:
         **options: OptionValue,
     ) -> None:
         """Checks the options and starts the thread; connects on first use."""
-        self._blocking = blocking.Consumer(bootstrap_servers, config, **options)
+        settings = dict(pairs(bootstrap_servers, config, options))
+        self._blocking = blocking.Consumer(None, settings)
+        commits = bool(settings.get("group.id")) and settings.get("enable.auto.commit", "true").lower() != "false"
+        self._polling: Turn | contextlib.nullcontext[None] = Turn(ONE_POLLS) if commits else contextlib.nullcontext()
         self._native = self._blocking._native.awaiting()  # noqa: SLF001  (the same client with another face)
         self._lookout = Lookout(self._native)
         self._mailbox: Mailbox | None = None
@@ -69,6 +90,7 @@ class Consumer:
         Raises:
             ConfigError: ``group.id`` is not set.
         """
+        no_pattern(topics)
         names = [topics] if isinstance(topics, str) else list(topics)
         await self._ask(lambda slot: self._native.begin_subscribe(names, slot))
 
@@ -100,9 +122,10 @@ class Consumer:
             OffsetOutOfRangeError: the position is not in the log and ``auto.offset.reset`` is ``none``.
             RecordError: a record cannot be read; `seek` past it to go on.
             ClosedError: the consumer was closed meanwhile.
-            UsageError: another event loop uses this consumer.
+            UsageError: another event loop uses this consumer, or another task polls while commits are automatic.
         """
-        taken = await self._take(lambda: self._native.try_poll(max_records), timeout)
+        async with self._polling:
+            taken = await self._take(lambda: self._native.try_poll(max_records), timeout)
         if taken is None:
             return self._blocking._no_rows()  # noqa: SLF001
         return self._blocking._import(taken)  # noqa: SLF001
@@ -112,7 +135,8 @@ class Consumer:
 
         ``max_records`` limits the rows of all batches together.
         """
-        found = await self._take(lambda: self._native.try_poll_all(max_records), timeout)
+        async with self._polling:
+            found = await self._take(lambda: self._native.try_poll_all(max_records), timeout)
         return [self._blocking._import(taken) for taken in found or ()]  # noqa: SLF001
 
     async def position(self, partition: tuple[str, int], timeout: float | None = None) -> int:
@@ -209,9 +233,17 @@ class Consumer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Closes it. After an exception the rows of the last poll do not count as processed."""
+        """Closes it.
+
+        After an exception in the block the rows of the last poll do not count as processed, and what closing raises does
+        not hide that exception.
+        """
         close = self._blocking._close  # noqa: SLF001
-        await asyncio.to_thread(close, blocking.CLOSE_TIMEOUT_S, finished=kind is None)
+        try:
+            await asyncio.to_thread(close, blocking.CLOSE_TIMEOUT_S, finished=error is None)
+        except Exception:
+            if error is None:
+                raise
 
     async def _take(self, take: Callable[[], Any], timeout: float) -> Any:
         """What ``take`` finds within the time. Nothing is awaited once it has found something."""

@@ -28,6 +28,8 @@ SENDS_PER_TURN = 64
 class Producer:
     """Sends records to topics from coroutines; `headrace.Producer` with its waits turned into awaits.
 
+    It has no transactions.
+
     A call that finds the buffer full, or with rows of a topic that is not known yet, awaits its turn, first come first
     served, up to ``max.block.ms``. No thread is started for it, and none blocks. All calls are made in one event loop,
     the one of the first call.

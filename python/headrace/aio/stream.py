@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 from collections import deque
 from collections.abc import Mapping
@@ -12,8 +13,8 @@ from headrace._options import OptionValue, pairs
 from headrace._types import TopicPartition
 from headrace.aio._flows import AtMostOnce, Batches, Committables, Flow, Mapped, Partitions
 from headrace.aio._ledger import Committer, Part
-from headrace.aio.consumer import TURN_S, Consumer
-from headrace.errors import ConfigError, KafkaTimeoutError, UsageError
+from headrace.aio.consumer import TURN_S, Consumer, no_pattern
+from headrace.errors import ClosedError, ConfigError, Fatal, KafkaError, KafkaTimeoutError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -37,7 +38,7 @@ SETTLE_S = 0.02
 """How often it looks whether unfinished work is done, while something waits for that."""
 
 COMMIT_TIMEOUT_S = 10.0
-"""How long leaving a stream waits for its last commit."""
+"""How long leaving a stream waits for the calls of a map that it has cancelled, and for its last commit."""
 
 
 class Stream:
@@ -122,6 +123,7 @@ class Stream:
         self._news: asyncio.Event = asyncio.Event()
         self._stopped = False
         self._error: BaseException | None = None
+        self._heard: KafkaError | None = None
         self._turn = 0.0
         self._seen_changes = -1
 
@@ -194,6 +196,9 @@ class Stream:
     async def drain_and_stop(self, timeout: float = 30.0) -> None:
         """Stops, and awaits that all that was handed out is finished and committed.
 
+        By this call the batch that this task took last in a plain form is finished, as by its next ask. Results of a
+        `map` are not: read it to its end first, which comes with `stop`.
+
         Args:
             timeout: seconds.
 
@@ -202,6 +207,8 @@ class Stream:
         """
         deadline = asyncio.get_running_loop().time() + timeout
         self.stop()
+        for flow in self._flows:
+            flow.leave()
         left = await self._settle(deadline)
         if left:
             names = ", ".join(f"{name.topic}-{name.partition}" for name in left[:3])
@@ -231,35 +238,38 @@ class Stream:
         """Stops, commits what is finished, closes. Without an exception what plain forms gave this task is finished."""
         self.stop()
         flows, self._flows = self._flows, []
+        calls: set[asyncio.Future[Any]] = set()
         for flow in flows:
             if kind is None:
                 flow.leave()
-            flow.close()
+            calls |= set(flow.close())
         tasks = [*self._tasks, *(task for task in (self._pulse, self._release) if task is not None)]
         for task in tasks:
             task.cancel()
         try:
             await asyncio.gather(*tasks, return_exceptions=True)
+            if calls:
+                await asyncio.wait(calls, timeout=COMMIT_TIMEOUT_S)
             if self._committing:
                 await self._committer.flush(COMMIT_TIMEOUT_S)
         finally:
-            await self._consumer.close()
+            try:
+                await self._consumer.close()
+            finally:
+                self._committer.end()
 
     # What the forms ask for.
 
     async def next_work(self, part: Part | None, chunks: Chunks) -> Work | None:
         """The next rows, of one partition or of any; None at the end. A cancelled call has taken nothing."""
         loop = asyncio.get_running_loop()
-        if self._pulse is None:
-            message = "a stream is read inside of its block: async with Stream(...) as stream"
-            raise UsageError(message, name="ILLEGAL_STATE")
+        self._need_block()
         if loop.time() - self._turn > TURN_S:
             await asyncio.sleep(0)
             self._turn = loop.time()
         number = None if part is None else part.number
         while True:
-            if self._error is not None:
-                raise self._error
+            self._raise_heard()
             if self._stopped or (part is not None and part.gone):
                 return None
             taken = self._native.take(number, None)
@@ -275,9 +285,9 @@ class Stream:
 
     async def next_part(self) -> Part | None:
         """The next partition that has come; None at the end."""
+        self._need_block()
         while True:
-            if self._error is not None:
-                raise self._error
+            self._raise_heard()
             if self._stopped:
                 return None
             while self._offered:
@@ -286,6 +296,12 @@ class Stream:
                     return part
             self._news.clear()
             await self._news.wait()
+
+    def refresh(self) -> None:
+        """Takes over which partitions have come or gone."""
+        # Results that were there before the end are still given.
+        with contextlib.suppress(ClosedError):
+            self._refresh()
 
     def finish(self, work: Work) -> None:
         """The work is done."""
@@ -321,6 +337,11 @@ class Stream:
             message = f"option group.id: it is needed for {what}"
             raise ConfigError(message, name="INVALID_CONFIG")
 
+    def _need_block(self) -> None:
+        if self._pulse is None:
+            message = "a stream is read inside of its block: async with Stream(...) as stream"
+            raise UsageError(message, name="ILLEGAL_STATE")
+
     def _part(self, number: int) -> Part | None:
         if number not in self._parts:
             self._refresh()
@@ -333,6 +354,8 @@ class Stream:
         if changes == self._seen_changes:
             return
         self._seen_changes = changes
+        # Partitions that are lost for good take their readers with them: these have to hear why.
+        self._hear()
         now = {number: TopicPartition(*name) for number, name in self._native.parts()}
         if now.keys() == self._parts.keys():
             return
@@ -392,6 +415,28 @@ class Stream:
         self._news.set()
         self._lookout.wake_all()
 
+    def _hear(self) -> None:
+        """Asks for an error of the whole consumer: who awaits a partition takes no rows, with which it would come."""
+        if not isinstance(self._form, Partitions):
+            return
+        try:
+            self._native.raise_error()
+        except KafkaError as error:
+            if isinstance(error, Fatal):
+                self._fail(error)
+                return
+            # It may pass: whoever asks first is told, as with rows.
+            self._heard = error
+            self._news.set()
+            self._lookout.wake_all()
+
+    def _raise_heard(self) -> None:
+        if self._error is not None:
+            raise self._error
+        if self._heard is not None:
+            error, self._heard = self._heard, None
+            raise error
+
     async def _beat(self) -> None:
         loop = asyncio.get_running_loop()
         try:
@@ -399,6 +444,7 @@ class Stream:
                 self._consumer._blocking._tell_troubles()  # noqa: SLF001
                 held = self._native.stay()
                 self._refresh()
+                self._hear()
                 if held and (self._release is None or self._release.done()):
                     self._release = self._spawn(self._let_go())
                 if self._committing:
@@ -410,17 +456,20 @@ class Stream:
 
     async def _let_go(self) -> None:
         """The group wants to go on."""
-        await self._settle(asyncio.get_running_loop().time() + self._revoke_wait_s)
+        await self._settle(asyncio.get_running_loop().time() + self._revoke_wait_s, self._native.parts_going)
         self._native.disown()
 
-    async def _settle(self, deadline: float) -> list[TopicPartition]:
-        """Awaits that all is finished and committed; what is not by then."""
+    async def _settle(self, deadline: float, of_parts: Callable[[], list[int]] | None = None) -> list[TopicPartition]:
+        """Awaits that all, or all of some partitions, is finished and committed; what is not by then."""
         loop = asyncio.get_running_loop()
+        again = True
         while True:
             if self._committing:
-                await self._committer.flush(max(0.0, deadline - loop.time()))
-            unfinished = [part.name for part in self._committer.open()]
-            owing = self._committer.owing() if self._committing else []
+                await self._committer.flush(max(0.0, deadline - loop.time()), again=again)
+            again = False
+            parts = self._parts.keys() if of_parts is None else set(of_parts())
+            unfinished = [part.name for part in self._committer.open() if part.number in parts]
+            owing = [part.name for part in self._committer.owing() if self._committing and part.number in parts]
             if not unfinished and not owing:
                 return []
             if loop.time() >= deadline:
@@ -432,6 +481,7 @@ def _wanted(topics: Topics) -> list[str] | dict[tuple[str, int], int | None]:
     """Topics to subscribe to, or partitions to assign with where each begins."""
     if isinstance(topics, str):
         return [topics]
+    no_pattern(topics)
     given: list[Any] = list(topics)
     if not given:
         message = "topics is empty: name a topic, or partitions"

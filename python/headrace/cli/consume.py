@@ -77,7 +77,7 @@ def _batches(options: argparse.Namespace) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pylist([], consumer.schema)
         while left is None or left > 0:
             if waiting is not None and _at_end(consumer, waiting):
-                return
+                break
             batch = consumer.poll(timeout=0.5, max_records=left)
             if batch.num_rows:
                 yield batch

@@ -51,7 +51,7 @@ const UNSUPPORTED: &[(&str, &str)] = &[
 ];
 
 const NO_SERIALIZERS: &str = "there are no serializers: keys and values are bytes and Arrow columns";
-const NO_METRICS: &str = "metrics are not supported yet";
+const NO_METRICS: &str = "there are no reporters; Producer.metrics() tells what there is";
 
 /// The row for a name in either spelling, among those that `role` takes.
 pub(super) fn find(role: Role, written: &str) -> Result<&'static Row> {

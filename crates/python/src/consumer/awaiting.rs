@@ -180,9 +180,20 @@ impl Awaiting {
         detached(py, |_| Ok(self.client.stay()?))
     }
 
-    /// The group need not wait for what was handed out.
+    /// The numbers of those that the group waits for meanwhile.
+    fn parts_going(&self, py: Python<'_>) -> PyResult<Vec<u64>> {
+        let going = detached(py, |_| Ok(self.client.parts_going()?))?;
+        Ok(going.into_iter().map(PartId::number).collect())
+    }
+
+    /// The group need not wait for what was handed out of these.
     fn disown(&self, py: Python<'_>) -> PyResult<()> {
         detached(py, |_| Ok(self.client.disown()?))
+    }
+
+    /// Raises an error of the whole consumer, once; `take` would as well, but it needs a partition.
+    fn raise_error(&self, py: Python<'_>) -> PyResult<()> {
+        detached(py, |_| Ok(self.client.take_error()?))
     }
 
     /// The next rows, of the partition with this number or of any; never marks what was taken before as processed.

@@ -85,13 +85,23 @@ impl FetchCache {
         self.held_back || !self.withheld.is_empty()
     }
 
-    /// The group need not wait for what was handed out, and nothing of it counts as processed by this.
+    /// The group need not wait for what was handed out of the partitions that go, and nothing of it counts as processed
+    /// by this. For those that stay it will wait when their turn comes.
     pub fn disown(&mut self) {
-        for part in std::mem::take(&mut self.touched) {
-            if let Some(slot) = self.slots.get_mut(&part) {
-                slot.touched = false;
-            }
-        }
+        let all = self.held_back;
+        let slots = &mut self.slots;
+        self.touched.retain(|part| {
+            let Some(slot) = slots.get_mut(part) else { return false };
+            slot.touched = !(all || slot.withheld);
+            slot.touched
+        });
+    }
+
+    /// The partitions that the group waits for until [`disown`](Self::disown), or a poll.
+    #[must_use]
+    pub fn parts_going(&self) -> Vec<PartId> {
+        let goes = |slot: &super::Slot| self.held_back || slot.withheld;
+        self.slots.iter().filter(|(_, slot)| goes(slot)).map(|(part, _)| *part).collect()
     }
 
     /// The next rows of this partition, at most `max_records`. They count as processed only by a later poll.
@@ -109,6 +119,11 @@ impl FetchCache {
             self.unqueue_front();
         }
         Asked::Nothing
+    }
+
+    /// The error of the whole consumer, without asking for rows: while there is no partition nobody does.
+    pub fn take_error(&mut self) -> Option<Error> {
+        self.error.take()
     }
 
     /// These offsets as commits; an error when one of the partitions is gone.

@@ -103,12 +103,24 @@ impl ConsumerClient {
         Ok(lock(&self.cache).stay(self.clock.now().mono_ms))
     }
 
-    /// The group need not wait for what was handed out.
+    /// The partitions that the group waits for meanwhile.
+    pub fn parts_going(&self) -> Result<Vec<PartId>> {
+        self.alive()?;
+        Ok(lock(&self.cache).parts_going())
+    }
+
+    /// The group need not wait for what was handed out of the partitions that go.
     pub fn disown(&self) -> Result<()> {
         self.alive()?;
         lock(&self.cache).disown();
         self.handle.send(ConsumerCommand::Wake);
         Ok(())
+    }
+
+    /// An error of the whole consumer, told once: for who waits for a partition, and so takes nothing.
+    pub fn take_error(&self) -> Result<()> {
+        self.alive()?;
+        lock(&self.cache).take_error().map_or(Ok(()), Err)
     }
 
     /// The next rows of any partition. They count as processed by [`ConsumerClient::disown`] or a poll, not by this.

@@ -134,6 +134,28 @@ fn what_was_taken_holds_up_the_group_until_it_is_disowned_and_is_not_processed_b
 }
 
 #[test]
+fn only_what_goes_is_disowned() {
+    let mut cache = cache_on_demand(2, ON_DEMAND);
+    for partition in 0..2 {
+        let part = part(&cache, partition);
+        cache.push_chunk(ticket(&cache, partition), chunk(partition, 0, 4));
+        assert_eq!(take_of(&mut cache, part, 2), Some(vec![0, 1]));
+    }
+    cache.disown();
+    assert!(!cache.are_processed(&[tp(0)]), "the group wants nothing");
+    cache.withhold(&[tp(0)]);
+    assert_eq!(cache.parts_going(), [part(&cache, 0)]);
+    cache.disown();
+    assert!(cache.are_processed(&[tp(0)]));
+    assert!(!cache.are_processed(&[tp(1)]), "it stays, and is still being worked on");
+    cache.withhold(&[tp(1)]);
+    cache.disown();
+    assert!(cache.are_processed(&[tp(0), tp(1)]));
+    cache.hold_back(true);
+    assert_eq!(cache.parts_going().len(), 2);
+}
+
+#[test]
 fn an_error_of_the_consumer_comes_to_who_asks_first() {
     let mut cache = cache_on_demand(2, ON_DEMAND);
     let part = part(&cache, 1);
@@ -141,6 +163,15 @@ fn an_error_of_the_consumer_comes_to_who_asks_first() {
     assert_eq!(cache.has_for(part), Some(true));
     assert!(matches!(cache.take_of(part, 1), Asked::Taken(Taken::Failed(Error::Closed))));
     assert!(matches!(cache.take_of(part, 1), Asked::Nothing));
+}
+
+#[test]
+fn an_error_of_the_consumer_is_told_without_a_partition() {
+    let mut cache = cache_on_demand(0, ON_DEMAND);
+    cache.fail_all(Error::Closed);
+    assert!(matches!(cache.take_error(), Some(Error::Closed)));
+    assert!(cache.take_error().is_none());
+    assert!(!cache.is_ready());
 }
 
 #[test]
