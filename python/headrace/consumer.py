@@ -318,8 +318,8 @@ class Consumer:
     ) -> None:
         """Closes it.
 
-        After an exception in the block the rows of the last poll do not count as processed, and what closing raises does
-        not hide that exception.
+        After an exception in the block the rows of the last poll do not count as processed, and what closing raises
+        does not hide that exception.
         """
         try:
             self._close(CLOSE_TIMEOUT_S, finished=error is None)

@@ -235,8 +235,8 @@ class Consumer:
     ) -> None:
         """Closes it.
 
-        After an exception in the block the rows of the last poll do not count as processed, and what closing raises does
-        not hide that exception.
+        After an exception in the block the rows of the last poll do not count as processed, and what closing raises
+        does not hide that exception.
         """
         close = self._blocking._close  # noqa: SLF001
         try:
