@@ -138,16 +138,8 @@ impl Values for ViewColumn {
 
     #[inline]
     fn push(&mut self, value: Option<&[u8]>, at: usize) {
-        match value {
-            Some(value) => {
-                self.views.push(self.view(value, value.len(), at));
-                self.nulls.append_non_null();
-            }
-            None => {
-                self.views.push(0);
-                self.nulls.append_null();
-            }
-        }
+        self.views.push(value.map_or(0, |value| self.view(value, value.len(), at)));
+        self.nulls.append(value.is_some());
     }
 }
 

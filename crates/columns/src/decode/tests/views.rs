@@ -39,7 +39,7 @@ fn values(batch: &RecordBatch) -> Vec<Vec<u8>> {
 
 /// The lengths of the blocks that a batch's views point into.
 fn blocks(batch: &RecordBatch) -> Vec<usize> {
-    batch.column(1).as_binary_view().data_buffers().iter().map(|block| block.len()).collect()
+    batch.column(1).as_binary_view().data_buffers().iter().map(arrow_buffer::Buffer::len).collect()
 }
 
 /// Bytes that so many rows take besides.

@@ -183,7 +183,7 @@ fn values_that_stay_in_their_memory_are_left_to_the_caller_whatever_it_does() {
                 let column = rows.chunk.column_by_name("value").unwrap().as_binary_view();
                 let stays = |value: &[u8]| places.iter().any(|place| place.contains(&value.as_ptr()));
                 assert!(column.iter().all(|value| stays(value.unwrap())));
-                let kept: usize = column.data_buffers().iter().map(|block| block.len()).sum();
+                let kept: usize = column.data_buffers().iter().map(arrow_buffer::Buffer::len).sum();
                 assert!(held >= kept, "{held} count, of which {kept} stay where they were");
                 held = lock(&cache).held_bytes();
                 found.extend(values(&rows.batch()));
