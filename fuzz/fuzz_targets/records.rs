@@ -56,12 +56,14 @@ fuzz_target!(|data: &[u8]| {
         }
     }
     let batch = batch(codec, i32::from_be_bytes(*delta), count, body);
-    let schema = BatchSchema::new(true, ValueType::Binary)
-        .with_check_crcs(false)
-        .with_max_plain_bytes(MAX_PLAIN_BYTES);
-    let mut chunk = ChunkBuilder::new("t", 0, &schema);
-    let pushed = chunk.push_batch(&batch, 0, None);
-    assert_eq!(pushed.ok().map(|pushed| pushed.rows), rows(&batch));
-    let rows = chunk.rows();
-    assert_eq!(chunk.finish().expect("columns fit together").num_rows(), rows);
+    let expected = rows(&batch);
+    for value_type in [ValueType::Binary, ValueType::BinaryView] {
+        let schema =
+            BatchSchema::new(true, value_type).with_check_crcs(false).with_max_plain_bytes(MAX_PLAIN_BYTES);
+        let mut chunk = ChunkBuilder::new("t", 0, &schema);
+        let pushed = chunk.push_shared(&batch.clone().into(), 0, None);
+        assert_eq!(pushed.ok().map(|pushed| pushed.rows), expected);
+        let rows = chunk.rows();
+        assert_eq!(chunk.finish().expect("columns fit together").num_rows(), rows);
+    }
 });

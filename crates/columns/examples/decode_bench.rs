@@ -4,6 +4,7 @@
 
 use std::time::Instant;
 
+use bytes::Bytes;
 use headrace_columns::decode::{BatchSchema, ChunkBuilder, ValueType};
 use headrace_columns::encode::{Rows, append};
 use headrace_wire::compression::Codec;
@@ -20,7 +21,7 @@ struct Case {
     headers: bool,
 }
 
-fn batch(case: &Case) -> (Vec<u8>, usize) {
+fn batch(case: &Case) -> (Bytes, usize) {
     let (value, key) = (vec![7; case.value], case.key.map(|len| vec![3; len]));
     let header = [Header { key: b"trace", value: Some(b"0123456789") }];
     let headers = if case.headers { &header[..] } else { NO_HEADERS };
@@ -31,7 +32,7 @@ fn batch(case: &Case) -> (Vec<u8>, usize) {
     }
     let records = builder.records() as usize;
     let batch = builder.finish(ProducerStamp::NONE, Codec::None, None).map(|done| done.to_vec());
-    (batch.unwrap_or_default(), records)
+    (batch.unwrap_or_default().into(), records)
 }
 
 fn median(mut times: Vec<f64>) -> (f64, f64) {
@@ -58,19 +59,19 @@ fn main() {
         Case { name: "1 KiB", value: 1024, key: None, headers: false },
     ];
     println!(
-        "{:<16} {:>10} {:>10} {:>10} {:>10}  ns/record, best / median",
-        "", "decode", "", "with CRC", ""
+        "{:<16} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10}  ns/record, best / median",
+        "", "decode", "", "with CRC", "", "to views", ""
     );
     for case in &cases {
         let (bytes, records) = batch(case);
         let rounds = RECORDS * 100 / (case.value + 20) / records;
-        let decode = |crc| {
-            let schema = BatchSchema::new(case.headers, ValueType::Binary).with_check_crcs(crc);
+        let decode = |crc, value_type| {
+            let schema = BatchSchema::new(case.headers, value_type).with_check_crcs(crc);
             let mut chunk = ChunkBuilder::new("bench", 0, &schema);
             measure(|| {
                 let mut rows = 0;
                 for _ in 0..rounds {
-                    rows += chunk.push_batch(&bytes, 0, None).map_or(0, |pushed| pushed.rows);
+                    rows += chunk.push_shared(&bytes, 0, None).map_or(0, |pushed| pushed.rows);
                     if chunk.bytes() > 1 << 20 {
                         assert!(chunk.finish().is_ok());
                     }
@@ -79,10 +80,11 @@ fn main() {
                 rows
             })
         };
-        let (plain, checked) = (decode(false), decode(true));
+        let (plain, checked) = (decode(false, ValueType::Binary), decode(true, ValueType::Binary));
+        let views = decode(false, ValueType::BinaryView);
         println!(
-            "{:<16} {:>10.1} {:>10.1} {:>10.1} {:>10.1}",
-            case.name, plain.0, plain.1, checked.0, checked.1
+            "{:<16} {:>10.1} {:>10.1} {:>10.1} {:>10.1} {:>10.1} {:>10.1}",
+            case.name, plain.0, plain.1, checked.0, checked.1, views.0, views.1
         );
     }
     println!("\n{:<16} {:>10} {:>10}  ns/record to append and close", "", "best", "median");

@@ -3,7 +3,7 @@
 use arrow_array::cast::AsArray;
 use arrow_array::types::Int64Type;
 use bytes::Bytes;
-use headrace_columns::decode::{BatchSchema, ChunkBuilder, DecodeError};
+use headrace_columns::decode::{BatchSchema, ChunkBuilder, DecodeError, Pushed};
 use headrace_wire::compression::Codec;
 use headrace_wire::records::BatchHeader;
 
@@ -113,14 +113,28 @@ impl OpenChunk {
         bytes: &[u8],
         closed: &mut Vec<Chunk>,
     ) -> Result<(), Error> {
+        self.push_by(header, closed, |builder, from, stop| builder.push_batch(bytes, from, stop))
+    }
+
+    /// The same for a batch that was kept: values that are views stay in its memory.
+    pub(crate) fn push_raw(&mut self, raw: &RawBatch, closed: &mut Vec<Chunk>) -> Result<(), Error> {
+        self.push_by(&raw.header, closed, |builder, from, stop| builder.push_shared(&raw.bytes, from, stop))
+    }
+
+    fn push_by(
+        &mut self,
+        header: &BatchHeader,
+        closed: &mut Vec<Chunk>,
+        push: impl Fn(&mut ChunkBuilder, i64, Option<i64>) -> Result<Pushed, DecodeError>,
+    ) -> Result<(), Error> {
         // A chunk has one epoch, so that a position in the middle of it has the epoch of the record before it.
         if header.partition_leader_epoch > self.leader_epoch && !self.builder.is_empty() {
             closed.extend(self.close()?);
         }
-        let mut pushed = self.builder.push_batch(bytes, self.next_offset, self.stop);
+        let mut pushed = push(&mut self.builder, self.next_offset, self.stop);
         if matches!(pushed, Err(DecodeError::Full { .. })) && !self.builder.is_empty() {
             closed.extend(self.close()?);
-            pushed = self.builder.push_batch(bytes, self.next_offset, self.stop);
+            pushed = push(&mut self.builder, self.next_offset, self.stop);
         }
         self.next_offset = match pushed {
             Ok(pushed) => pushed.next_offset,
@@ -200,7 +214,7 @@ impl DecodeJob {
         let mut chunks = Vec::new();
         let (mut failed, mut skipped) = (None, Vec::new());
         for raw in &self.batches {
-            match open.push(&raw.header, &raw.bytes, &mut chunks) {
+            match open.push_raw(raw, &mut chunks) {
                 Ok(()) => {}
                 Err(error) if self.skips_bad => {
                     skipped.push(error);

@@ -226,7 +226,7 @@ options! {
     include_headers: bool = "include.headers", Kind::Bool, Some("false"), true,
         "Whether batches have a column with the records' headers.";
     value_type: ValueType = "value.type", Kind::Choice(&["binary", "binary_view"]), Some("binary"), true,
-        "The Arrow type of the columns key and value.";
+        "The Arrow type of the column value. With binary_view values stay in the memory in which they arrived or were decompressed, and rows keep that alive.";
     allow_auto_create_topics: bool = "allow.auto.create.topics", Kind::Bool, Some("true"), false,
         "Whether asking for a topic may create it, where the broker allows that.";
     client_rack: String = "client.rack", Kind::Text, Some(""), false,

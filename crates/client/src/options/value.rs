@@ -298,7 +298,7 @@ choice! {
 }
 
 choice! {
-    /// `value.type`: the Arrow type of the columns `key` and `value`.
+    /// `value.type`: the Arrow type of the column `value`.
     ValueType {
         /// `binary`: one buffer of bytes and 32-bit offsets.
         Binary = "binary",

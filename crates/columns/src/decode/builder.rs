@@ -4,19 +4,21 @@ use std::sync::Arc;
 
 use arrow_array::{ArrayRef, Int32Array, Int64Array, RecordBatch, TimestampMicrosecondArray};
 use arrow_schema::ArrowError;
+use bytes::Bytes;
 use headrace_wire::compression::{Codec, decompress};
 use headrace_wire::records::{BatchHeader, MIN_RECORD_BYTES, Record, RecordError, TimestampType, verify_crc};
 
-use super::columns::{BytesColumn, HeadersColumn, KeyColumn};
+use super::columns::{HeadersColumn, KeyColumn};
 use super::quick;
 use super::schema::BatchSchema;
+use super::values::{Body, ValueColumn};
 
 /// Most rows of a chunk. Also bounds the prepared constant columns.
 const MAX_CHUNK_ROWS: usize = 1 << 23;
 /// Most bytes of a chunk's variable columns together, so that no 32-bit offset overflows.
 const MAX_CHUNK_BYTES: usize = i32::MAX as usize;
-/// Bytes that a row takes besides key, value and headers: offset, timestamp, value offset.
-const ROW_BYTES: usize = 8 + 8 + 4;
+/// Bytes that a row takes besides key, value and headers: offset and timestamp.
+const ROW_BYTES: usize = 8 + 8;
 /// Memory kept for the next compressed batch; what is beyond is given back.
 const SCRATCH_KEPT_BYTES: usize = 4 << 20;
 
@@ -81,6 +83,10 @@ pub struct Pushed {
 ///
 /// Memory: the bytes of the records and 20 bytes a row, doubled at worst while the columns grow for the first
 /// time; a compressed batch also needs its plain size until it is decoded.
+///
+/// With [`ValueType::BinaryView`](super::ValueType::BinaryView) it is 32 bytes a row, and values stay where they are: in
+/// the memory of the batch ([`ChunkBuilder::push_shared`]), or in what it was decompressed to. The chunk keeps that
+/// alive, with all that stands between the values.
 #[derive(Debug)]
 pub struct ChunkBuilder {
     topic: String,
@@ -88,15 +94,17 @@ pub struct ChunkBuilder {
     schema: BatchSchema,
     max_rows: usize,
     columns: Columns,
+    values: ValueColumn,
     /// Plain bytes of a compressed batch.
     scratch: Vec<u8>,
+    /// How many the last one had whose memory went to the chunk: the next is likely to have as many.
+    plain_bytes: usize,
 }
 
-/// The columns that differ from row to row; all have `offsets.len()` rows.
+/// The columns besides the values that differ from row to row; all have `offsets.len()` rows.
 #[derive(Debug)]
 pub(super) struct Columns {
     pub(super) keys: KeyColumn,
-    pub(super) values: BytesColumn,
     pub(super) offsets: Vec<i64>,
     pub(super) timestamps: Vec<i64>,
     /// `None` when there is no headers column.
@@ -145,13 +153,22 @@ impl ChunkBuilder {
         let headers = schema.include_headers().then(HeadersColumn::new);
         let columns = Columns {
             keys: KeyColumn::new(),
-            values: BytesColumn::new(),
             offsets: Vec::new(),
             timestamps: Vec::new(),
             headers,
             timestamp_types: TimestampTypes::Same(TimestampType::CreateTime),
         };
-        Self { topic, partition, schema: schema.clone(), max_rows, columns, scratch: Vec::new() }
+        let values = ValueColumn::new(schema.value_type());
+        Self {
+            topic,
+            partition,
+            schema: schema.clone(),
+            max_rows,
+            columns,
+            values,
+            scratch: Vec::new(),
+            plain_bytes: 0,
+        }
     }
 
     /// Name of the topic.
@@ -178,10 +195,14 @@ impl ChunkBuilder {
         self.rows() == 0
     }
 
-    /// Bytes of the columns so far, constant ones not counted.
+    /// Bytes of the columns so far, constant ones not counted, and of what views keep alive.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.columns.variable_bytes() + self.rows() * ROW_BYTES
+        self.variable_bytes() + self.rows() * (ROW_BYTES + self.values.row_bytes())
+    }
+
+    fn variable_bytes(&self) -> usize {
+        self.columns.variable_bytes() + self.values.bytes()
     }
 
     /// True when a batch with so many plain bytes certainly fits, and always when the chunk is empty: what an
@@ -197,7 +218,7 @@ impl ChunkBuilder {
         // and its key grows at most threefold when it is not UTF-8: that is never more than four times n.
         let factor = if self.columns.headers.is_some() { 4 } else { 1 };
         let bytes = plain_bytes.saturating_mul(factor);
-        self.columns.variable_bytes().saturating_add(bytes) <= MAX_CHUNK_BYTES
+        self.variable_bytes().saturating_add(bytes) <= MAX_CHUNK_BYTES
             && self.rows().saturating_add(records) <= self.max_rows
     }
 
@@ -209,6 +230,27 @@ impl ChunkBuilder {
     pub fn push_batch(
         &mut self,
         batch: &[u8],
+        from_offset: i64,
+        until_offset: Option<i64>,
+    ) -> Result<Pushed, DecodeError> {
+        self.push(batch, None, from_offset, until_offset)
+    }
+
+    /// As [`ChunkBuilder::push_batch`] for a batch whose memory may be kept. Where values are views, those of a batch
+    /// that is not compressed stay there, unless it is small (4 KiB).
+    pub fn push_shared(
+        &mut self,
+        batch: &Bytes,
+        from_offset: i64,
+        until_offset: Option<i64>,
+    ) -> Result<Pushed, DecodeError> {
+        self.push(batch, Some(batch), from_offset, until_offset)
+    }
+
+    fn push(
+        &mut self,
+        batch: &[u8],
+        memory: Option<&Bytes>,
         from_offset: i64,
         until_offset: Option<i64>,
     ) -> Result<Pushed, DecodeError> {
@@ -225,13 +267,26 @@ impl ChunkBuilder {
         let wanted = header.last_offset() >= from_offset
             && until_offset.is_none_or(|until| header.base_offset < until);
         if codec == Codec::None || header.is_control() || !wanted {
-            return self.push_records(&header, body, from_offset, until_offset);
+            let body = match memory.filter(|_| self.values.keeps(body.len())) {
+                Some(memory) => Body::Shared(memory.slice_ref(body)),
+                None => Body::Lent(body),
+            };
+            return self.push_body(&header, &body, from_offset, until_offset);
         }
         let mut plain = std::mem::take(&mut self.scratch);
         plain.clear();
+        plain.reserve(self.plain_bytes);
         let result = decompress(codec, body, self.schema.max_plain_bytes(), &mut plain)
-            .map_err(|source| fail(self, source.into()))
-            .and_then(|()| self.push_records(&header, &plain, from_offset, until_offset));
+            .map_err(|source| fail(self, source.into()));
+        if result.is_ok() && self.values.keeps(plain.len()) {
+            // The chunk takes this memory; the next batch gets its own.
+            self.plain_bytes = plain.len();
+            plain.shrink_to_fit();
+            let body = Body::Shared(plain.into());
+            return self.push_body(&header, &body, from_offset, until_offset);
+        }
+        let result =
+            result.and_then(|()| self.push_body(&header, &Body::Lent(&plain), from_offset, until_offset));
         plain.clear();
         plain.shrink_to(SCRATCH_KEPT_BYTES);
         self.scratch = plain;
@@ -247,6 +302,17 @@ impl ChunkBuilder {
         from_offset: i64,
         until_offset: Option<i64>,
     ) -> Result<Pushed, DecodeError> {
+        self.push_body(header, &Body::Lent(plain), from_offset, until_offset)
+    }
+
+    fn push_body(
+        &mut self,
+        header: &BatchHeader,
+        body: &Body<'_>,
+        from_offset: i64,
+        until_offset: Option<i64>,
+    ) -> Result<Pushed, DecodeError> {
+        let plain = body.bytes();
         let until = until_offset.unwrap_or(i64::MAX);
         let next_offset = header.last_offset().saturating_add(1).min(until).max(from_offset);
         if header.is_control() || header.last_offset() < from_offset || header.base_offset >= until {
@@ -269,9 +335,7 @@ impl ChunkBuilder {
             from: from_offset,
             until,
         };
-        self.columns.reserve(records, plain.len());
-        if let Err(fault) = quick::push_all(&mut self.columns, &context, records, plain) {
-            self.columns.truncate(before);
+        if let Err(fault) = self.push_all(&context, records, body) {
             return Err(match fault {
                 quick::Fault::Record { offset, what } => {
                     DecodeError::Record { topic: self.topic.clone(), partition: self.partition, offset, what }
@@ -284,6 +348,42 @@ impl ChunkBuilder {
         let rows = self.rows() - before;
         self.columns.set_timestamp_type(before, rows, header.timestamp_type());
         Ok(Pushed { rows, next_offset })
+    }
+
+    /// Appends the records of a body. On a fault all is as before.
+    fn push_all(
+        &mut self,
+        context: &BatchContext,
+        records: usize,
+        body: &Body<'_>,
+    ) -> Result<(), quick::Fault> {
+        let before = self.rows();
+        let plain = body.bytes();
+        let columns = &mut self.columns;
+        columns.reserve(records);
+        let pushed = match &mut self.values {
+            ValueColumn::Binary(values) => {
+                values.reserve(records, plain.len());
+                let pushed = quick::push_all(columns, values, context, records, plain);
+                if pushed.is_err() {
+                    values.truncate(before);
+                }
+                pushed
+            }
+            ValueColumn::Views(values) => {
+                values.begin(body, records);
+                let pushed = quick::push_all(columns, values, context, records, plain);
+                if pushed.is_err() {
+                    values.truncate(before);
+                }
+                values.end(before);
+                pushed
+            }
+        };
+        if pushed.is_err() {
+            columns.truncate(before);
+        }
+        pushed
     }
 
     fn no_room(&self, header: &BatchHeader, records: usize) -> DecodeError {
@@ -320,7 +420,7 @@ impl ChunkBuilder {
         columns.timestamp_types = TimestampTypes::Same(TimestampType::CreateTime);
         let mut arrays: Vec<ArrayRef> = vec![
             columns.keys.finish().unwrap_or_else(|| Ok(schema.null_keys(rows)))?,
-            columns.values.finish(schema.value_type())?,
+            self.values.finish()?,
             schema.topic(&self.topic, rows),
             schema.int(self.partition, rows),
             Arc::new(Int64Array::from(offsets)),
@@ -337,20 +437,18 @@ impl ChunkBuilder {
 impl Columns {
     fn variable_bytes(&self) -> usize {
         let headers = self.headers.as_ref().map_or(0, HeadersColumn::bytes);
-        self.keys.bytes() + self.values.bytes() + headers
+        self.keys.bytes() + headers
     }
 
-    fn reserve(&mut self, records: usize, plain_bytes: usize) {
+    fn reserve(&mut self, records: usize) {
         self.offsets.reserve(records);
         self.timestamps.reserve(records);
-        self.values.reserve(records, plain_bytes);
     }
 
-    /// Appends a record in the general way. The caller knows that its offset is wanted.
+    /// Appends a record in the general way, but for its value. The caller knows that its offset is wanted.
     pub(super) fn push(&mut self, offset: i64, micros: i64, record: &Record<'_>) {
         let row = self.offsets.len();
         self.keys.push(row, record.key);
-        self.values.push(record.value);
         if let Some(headers) = &mut self.headers {
             headers.push(row, record.headers);
         }
@@ -375,7 +473,6 @@ impl Columns {
         self.offsets.truncate(rows);
         self.timestamps.truncate(rows);
         self.keys.truncate(rows);
-        self.values.truncate(rows);
         if let Some(headers) = &mut self.headers {
             headers.truncate(rows);
         }

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use arrow_array::{ArrayRef, BinaryArray, BinaryViewArray, ListArray, StructArray};
+use arrow_array::{ArrayRef, BinaryArray, ListArray, StructArray};
 use arrow_buffer::{Buffer, NullBufferBuilder, OffsetBuffer, ScalarBuffer};
 use arrow_schema::ArrowError;
 use headrace_wire::records::Headers;
 
-use super::schema::{ValueType, header_fields, header_item};
+use super::schema::{header_fields, header_item};
 
 /// Copies of known size are a few vector moves, copies of unknown size a call. So short values are copied
 /// as a whole block, and what is too much is cut off again.
@@ -107,20 +107,16 @@ impl BytesColumn {
     }
 
     /// The column as an array; its memory moves. The next chunk starts with room for as much.
-    pub(super) fn finish(&mut self, value_type: ValueType) -> Result<ArrayRef, ArrowError> {
+    pub(super) fn finish(&mut self) -> Result<ArrayRef, ArrowError> {
         let next = Self::with_capacity(self.rows(), self.data.len());
         let full = std::mem::replace(self, next);
-        full.into_array(value_type)
+        full.into_array()
     }
 
-    fn into_array(mut self, value_type: ValueType) -> Result<ArrayRef, ArrowError> {
+    fn into_array(mut self) -> Result<ArrayRef, ArrowError> {
         let nulls = self.nulls.finish();
         let offsets = OffsetBuffer::new(ScalarBuffer::from(self.offsets));
-        let array = BinaryArray::try_new(offsets, Buffer::from_vec(self.data), nulls)?;
-        Ok(match value_type {
-            ValueType::Binary => Arc::new(array),
-            ValueType::BinaryView => Arc::new(BinaryViewArray::from(&array)),
-        })
+        Ok(Arc::new(BinaryArray::try_new(offsets, Buffer::from_vec(self.data), nulls)?))
     }
 }
 
@@ -173,7 +169,7 @@ impl KeyColumn {
     /// `None` when all keys are null.
     pub(super) fn finish(&mut self) -> Option<Result<ArrayRef, ArrowError>> {
         let keys = self.keys.take()?;
-        Some(keys.into_array(ValueType::Binary))
+        Some(keys.into_array())
     }
 }
 
@@ -254,7 +250,7 @@ impl HeaderLists {
     fn into_array(mut self) -> Result<ArrayRef, ArrowError> {
         let key_offsets = OffsetBuffer::new(ScalarBuffer::from(self.keys.offsets));
         let keys = arrow_array::StringArray::try_new(key_offsets, Buffer::from_vec(self.keys.data), None)?;
-        let values = self.values.into_array(ValueType::Binary)?;
+        let values = self.values.into_array()?;
         let items = StructArray::try_new(header_fields(), vec![Arc::new(keys), values], None)?;
         let offsets = OffsetBuffer::new(ScalarBuffer::from(self.offsets));
         let lists = ListArray::try_new(header_item(), offsets, Arc::new(items), self.nulls.finish())?;

@@ -4,6 +4,7 @@ mod builder;
 mod columns;
 mod quick;
 mod schema;
+mod values;
 
 pub use builder::{ChunkBuilder, DecodeError, Pushed};
 pub use schema::{BatchSchema, DEFAULT_MAX_PLAIN_BYTES, ValueType};

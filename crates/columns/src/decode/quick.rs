@@ -7,6 +7,7 @@
 use headrace_wire::records::{Headers, Record};
 
 use super::builder::{BatchContext, Columns};
+use super::values::Values;
 
 /// Bytes that are looked at for the fields before a value. Five fields of at most three bytes and two of one
 /// come to 17; a power of two, so that masking an index proves it in bounds.
@@ -22,9 +23,11 @@ pub(super) enum Fault {
     Trailing(usize),
 }
 
-/// Appends the wanted ones of `records` records in `plain`. On a fault some may have been appended.
+/// Appends the wanted ones of `records` records in `plain`, their values to `values`. On a fault some may have been
+/// appended.
 pub(super) fn push_all(
     columns: &mut Columns,
+    values: &mut impl Values,
     batch: &BatchContext,
     records: usize,
     plain: &[u8],
@@ -49,7 +52,8 @@ pub(super) fn push_all(
             if let Some(headers) = &mut columns.headers {
                 headers.push(row, record.headers);
             }
-            columns.values.push_in_run(record.value_and_on, record.value_len);
+            let at = plain.len() - record.value_and_on.len();
+            values.push_in_run(record.value_and_on, record.value_len, at);
             columns.offsets.push(batch.base_offset.wrapping_add(record.offset_delta.into()));
             columns.timestamps.push(batch.micros(record.timestamp_delta));
             rest = record.rest;
@@ -62,12 +66,18 @@ pub(super) fn push_all(
         next_delta = record.offset_delta.saturating_add(1);
         let offset = batch.base_offset.saturating_add(record.offset_delta.into());
         if offset >= batch.from && offset < batch.until {
-            columns.values.end_run();
+            values.end_run();
+            values.push(record.value, record.value.map_or(0, |value| offset_in(plain, value)));
             columns.push(offset, batch.micros(record.timestamp_delta), &record);
         }
     }
-    columns.values.end_run();
+    values.end_run();
     if rest.is_empty() { Ok(()) } else { Err(Fault::Trailing(rest.len())) }
+}
+
+/// Where `part` begins, which is a part of `whole`.
+fn offset_in(whole: &[u8], part: &[u8]) -> usize {
+    part.as_ptr().addr().wrapping_sub(whole.as_ptr().addr())
 }
 
 const BAD_DELTA: &str = "offset delta is out of order or beyond the batch";

@@ -1,9 +1,12 @@
 //! Decoding as a whole: the columns are what the plain record iterator says, and a broken batch changes nothing.
 
+mod views;
+
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Int32Type, Int64Type, TimestampMicrosecondType};
 use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_schema::DataType;
+use bytes::Bytes;
 use headrace_wire::compression::{Codec, decompress};
 use headrace_wire::records::{
     BatchBuilder, BatchHeader, Header, NO_HEADERS, ProducerStamp, RecordError, RecordIter, TimestampType,
@@ -113,12 +116,13 @@ struct RecordSpec {
 }
 
 fn record() -> impl Strategy<Value = RecordSpec> {
-    // Lengths around the blocks of the fast copy, and around one, two and three bytes of length field.
+    // Lengths around the blocks of the fast copy, around one, two and three bytes of length field, and around what
+    // stands in a view.
     let len = prop_oneof![
         4 => 0..40_usize,
         4 => 60..140_usize,
         1 => 8180..8200_usize,
-        1 => proptest::sample::select(vec![0, 31, 32, 33, 63, 64, 127, 128, 129]),
+        1 => proptest::sample::select(vec![0, 11, 12, 13, 31, 32, 33, 63, 64, 127, 128, 129]),
     ];
     let bytes = (len, any::<u8>()).prop_map(|(len, byte)| vec![byte; len]);
     let key = prop_oneof![3 => Just(None), 1 => bytes.clone().prop_map(Some)];
@@ -176,6 +180,33 @@ fn reseal(batch: &mut [u8]) {
     }
 }
 
+/// How a batch comes to a chunk: what its values become, and whether its memory may be kept.
+#[derive(Clone, Copy, Debug)]
+struct Way {
+    value_type: ValueType,
+    shared: bool,
+}
+
+fn way() -> impl Strategy<Value = Way> {
+    let value_type = proptest::sample::select(vec![ValueType::Binary, ValueType::BinaryView]);
+    (value_type, any::<bool>()).prop_map(|(value_type, shared)| Way { value_type, shared })
+}
+
+fn push(
+    chunk: &mut ChunkBuilder,
+    shared: bool,
+    batch: &[u8],
+    from: i64,
+    until: Option<i64>,
+) -> Result<Pushed, DecodeError> {
+    if shared {
+        // The memory goes when nobody holds it, and is not what the caller has.
+        chunk.push_shared(&Bytes::copy_from_slice(batch), from, until)
+    } else {
+        chunk.push_batch(batch, from, until)
+    }
+}
+
 fn simple(values: &[&[u8]]) -> Spec {
     let record = |value: &&[u8]| RecordSpec {
         timestamp: 1000,
@@ -201,10 +232,9 @@ proptest! {
         from in -10..100_i64,
         span in option::of(0..200_i64),
         headers in any::<bool>(),
-        views in any::<bool>(),
+        way in way(),
     ) {
-        let value_type = if views { ValueType::BinaryView } else { ValueType::Binary };
-        let mut chunk = ChunkBuilder::new("t", 3, &BatchSchema::new(headers, value_type));
+        let mut chunk = ChunkBuilder::new("t", 3, &BatchSchema::new(headers, way.value_type));
         let (mut position, mut at) = (base + from, base);
         let until = span.map(|span| base + span);
         let mut all = Vec::new();
@@ -212,7 +242,7 @@ proptest! {
             let batch = build(spec, at);
             at = BatchHeader::parse(&batch).unwrap().last_offset() + 1;
             let rows = expected(&batch, position, until.unwrap_or(i64::MAX)).unwrap();
-            let pushed = chunk.push_batch(&batch, position, until).unwrap();
+            let pushed = push(&mut chunk, way.shared, &batch, position, until).unwrap();
             prop_assert_eq!(pushed.rows, rows.len());
             prop_assert_eq!(pushed.next_offset, at.min(until.unwrap_or(at)).max(position));
             position = pushed.next_offset;
@@ -236,6 +266,7 @@ proptest! {
         spec in spec(),
         changes in vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
         cut in option::weighted(0.2, any::<prop::sample::Index>()),
+        way in way(),
     ) {
         let mut batch = build(&spec, 1000);
         for (at, byte) in changes {
@@ -246,10 +277,10 @@ proptest! {
             batch.truncate(BatchHeader::LEN + cut.index(batch.len() - BatchHeader::LEN));
         }
         reseal(&mut batch);
-        let mut chunk = ChunkBuilder::new("t", 0, &BatchSchema::new(true, ValueType::Binary));
-        chunk.push_batch(&build(&before, 0), 0, None).unwrap();
-        let good = chunk.rows();
-        let result = chunk.push_batch(&batch, 0, None);
+        let mut chunk = ChunkBuilder::new("t", 0, &BatchSchema::new(true, way.value_type));
+        push(&mut chunk, way.shared, &build(&before, 0), 0, None).unwrap();
+        let good = (chunk.rows(), chunk.bytes());
+        let result = push(&mut chunk, way.shared, &batch, 0, None);
         let mut all = expected(&build(&before, 0), 0, i64::MAX).unwrap();
         match expected(&batch, 0, i64::MAX) {
             Ok(rows) => {
@@ -260,28 +291,28 @@ proptest! {
             Err(_) if BatchHeader::parse(&batch).is_ok_and(|header| header.is_control()) => {}
             Err(error) => {
                 prop_assert!(result.is_err(), "{error:?}");
-                prop_assert_eq!(chunk.rows(), good);
+                prop_assert_eq!((chunk.rows(), chunk.bytes()), good);
             }
         }
         // What comes after is not disturbed.
         let after = build(&before, 1_000_000_000_000);
-        chunk.push_batch(&after, 0, None).unwrap();
+        push(&mut chunk, way.shared, &after, 0, None).unwrap();
         all.extend(expected(&after, 0, i64::MAX).unwrap());
         prop_assert_eq!(rows(&chunk.finish().unwrap(), "t", 0), all);
     }
 
     #[test]
-    fn any_bytes_are_pushed_without_a_panic(bytes in vec(any::<u8>(), 0..300)) {
-        let schema = BatchSchema::new(true, ValueType::Binary).with_check_crcs(false);
+    fn any_bytes_are_pushed_without_a_panic(bytes in vec(any::<u8>(), 0..300), way in way()) {
+        let schema = BatchSchema::new(true, way.value_type).with_check_crcs(false);
         let mut chunk = ChunkBuilder::new("t", 0, &schema);
-        let _ = chunk.push_batch(&bytes, 0, None);
+        let _ = push(&mut chunk, way.shared, &bytes, 0, None);
         let mut batch = build(&simple(&[b"x"]), 0);
         batch.truncate(BatchHeader::LEN);
         batch.extend_from_slice(&bytes);
         reseal(&mut batch);
         for count in [1_i32, 3, 40] {
             batch[57..61].copy_from_slice(&count.to_be_bytes());
-            let _ = chunk.push_batch(&batch, 0, None);
+            let _ = push(&mut chunk, way.shared, &batch, 0, None);
         }
         chunk.finish().unwrap();
     }

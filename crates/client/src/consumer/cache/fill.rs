@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use headrace_columns::decode::ValueType;
+
 use super::metrics::Dropped;
 use super::slot::{Entry, Slot};
 use super::{Chunk, FetchCache, PartId, SlotView, Ticket};
@@ -78,13 +80,17 @@ impl FetchCache {
         self.push(ticket, Entry::Chunk(chunk), bytes)
     }
 
-    /// Whether a caller has time to decode more of this partition than lies here for it already.
+    /// Whether a caller has time to decode more of this partition than lies here for it already. It always has where
+    /// values stay in the memory of a batch: there is little to do then, and what is decoded holds the same memory.
     #[must_use]
     pub fn wants_raw(&mut self, ticket: Ticket) -> bool {
-        let taken_soon =
-            self.current(ticket).is_some_and(|slot| !slot.paused && !slot.on_demand && !slot.withheld);
+        let views = self.schema.value_type() == ValueType::BinaryView;
+        let is_soon = |slot: &mut Slot| !slot.paused && !slot.withheld && (views || !slot.on_demand);
+        if self.held_back || !self.current(ticket).is_some_and(is_soon) {
+            return false;
+        }
         let waiting = self.ready.iter().filter_map(|part| self.slots.get(part)).map(Slot::raw_bytes);
-        self.hungry && !self.held_back && taken_soon && waiting.sum::<usize>() < CHUNK_BYTES
+        views || (self.hungry && waiting.sum::<usize>() < CHUNK_BYTES)
     }
 
     /// Adds a batch as it came behind what is there. False when the ticket is stale.

@@ -643,8 +643,12 @@ impl Bench {
 /// The value column as strings.
 pub(super) fn values(batch: &arrow_array::RecordBatch) -> Vec<String> {
     use arrow_array::cast::AsArray;
-    let values = batch.column_by_name("value").unwrap().as_binary::<i32>();
-    values.iter().map(|value| String::from_utf8(value.unwrap().to_vec()).unwrap()).collect()
+    let column = batch.column_by_name("value").unwrap();
+    let text = |value: Option<&[u8]>| String::from_utf8(value.unwrap().to_vec()).unwrap();
+    match column.as_binary_view_opt() {
+        Some(views) => views.iter().map(text).collect(),
+        None => column.as_binary::<i32>().iter().map(text).collect(),
+    }
 }
 
 /// Where the log parts from what the request's sender has read.

@@ -32,7 +32,9 @@ fn every_record_comes_once_and_in_order_whatever_breaks() {
 fn run(seed: u64) {
     let mut random = Jitter::new(seed);
     let limit = (200 + random.below(3_000)).to_string();
-    let mut bench = Bench::new(Kafka::new(&[("t", PARTITIONS)]), &[("max.partition.fetch.bytes", &limit)]);
+    let value_type = if seed.is_multiple_of(4) { "binary_view" } else { "binary" };
+    let options = [("max.partition.fetch.bytes", &*limit), ("value.type", value_type)];
+    let mut bench = Bench::new(Kafka::new(&[("t", PARTITIONS)]), &options);
     let piece = 1 + random.below(2_000);
     bench.world.piece = usize::try_from(piece).unwrap();
     // The next so many Fetch answers: cut off in the middle, or refused.

@@ -1,5 +1,6 @@
-//! Plain batches that a waiting caller decodes, beside the engine's thread.
+//! Plain batches that a waiting caller decodes, beside the engine's thread, and values that stay in their memory.
 
+use arrow_array::cast::AsArray;
 use headrace_wire::compression::Codec;
 
 use super::kafka::{Bench, Kafka, named, values};
@@ -116,13 +117,15 @@ fn a_seek_and_a_pause_take_effect_on_what_nobody_has_decoded() {
 
 #[test]
 fn a_paused_partition_is_decoded_by_the_engine_so_that_no_more_memory_is_held_than_its_rows_take() {
-    let mut bench = waiting(0, &[]);
-    bench.kafka.fill("t", 0, 2, EACH, Codec::None);
-    // Its Fetch is on its way.
-    bench.pause("t", 0);
-    bench.unpark();
-    bench.resume("t", 0);
-    assert_eq!(take(&bench), Some(Next::Rows(2 * EACH)));
+    for value_type in ["binary", "binary_view"] {
+        let mut bench = waiting(0, &[("value.type", value_type)]);
+        bench.kafka.fill("t", 0, 2, EACH, Codec::None);
+        // Its Fetch is on its way.
+        bench.pause("t", 0);
+        bench.unpark();
+        bench.resume("t", 0);
+        assert_eq!(take(&bench), Some(Next::Rows(2 * EACH)));
+    }
 }
 
 #[test]
@@ -149,5 +152,76 @@ fn a_damaged_batch_is_told_by_who_decodes_it_or_left_out() {
             assert!(values(&rows.batch()) == named("t", 0, 0..EACH));
             assert!(matches!(bench.poll_error(), Error::Record { offset: EACH, .. }));
         }
+    }
+}
+
+const VIEWS: (&str, &str) = ("value.type", "binary_view");
+
+/// Appends a batch of `EACH` values that are too long for a view.
+fn append_long(bench: &mut Bench, codec: Codec) -> Vec<String> {
+    let log = bench.kafka.logs.get_mut(&("t".to_owned(), 0)).unwrap();
+    let values: Vec<_> = (log.end..log.end + EACH).map(|offset| format!("{offset:0>40}")).collect();
+    log.append(codec, &values);
+    values
+}
+
+#[test]
+fn values_that_stay_in_their_memory_are_left_to_the_caller_whatever_it_does() {
+    let mut bench = waiting(1, &[VIEWS]);
+    assert_eq!([take(&bench).unwrap(), take(&bench).unwrap()], [Next::Raw, Next::Rows(EACH)]);
+    // The caller works on them.
+    let expected: Vec<_> = (0..30).flat_map(|_| append_long(&mut bench, Codec::None)).collect();
+    bench.unpark();
+    let cache = bench.world.engine.cache();
+    let (mut found, mut places, mut held) = (Vec::new(), Vec::new(), 0);
+    while let Some(taken) = { lock(&cache).take(usize::MAX) } {
+        match taken {
+            Taken::Decode(job) => {
+                places.extend(job.batches.iter().map(|raw| raw.bytes.as_ptr_range()));
+                let raw = lock(&cache).held_bytes();
+                let done = job.run();
+                lock(&cache).put_back(done);
+                held = lock(&cache).held_bytes();
+                assert!(held > raw, "what stays where it was counts, and rows besides");
+            }
+            Taken::Rows(rows) => {
+                let column = rows.chunk.column_by_name("value").unwrap().as_binary_view();
+                let stays = |value: &[u8]| places.iter().any(|place| place.contains(&value.as_ptr()));
+                assert!(column.iter().all(|value| stays(value.unwrap())));
+                let kept: usize = column.data_buffers().iter().map(arrow_buffer::Buffer::len).sum();
+                assert!(held >= kept, "{held} count, of which {kept} stay where they were");
+                held = lock(&cache).held_bytes();
+                found.extend(values(&rows.batch()));
+            }
+            Taken::Failed(error) => panic!("{error}"),
+        }
+    }
+    assert!(found == expected, "{} of {}", found.len(), expected.len());
+    assert_eq!((held, lock(&cache).held_bytes()), (0, 0));
+}
+
+#[test]
+fn values_that_stay_in_their_memory_are_the_same_however_it_came() {
+    for piece in [5_000, 300_000, usize::MAX] {
+        let options = [VIEWS, ("max.partition.fetch.bytes", "3000000")];
+        let mut bench = Bench::new(Kafka::new(&[("t", 1)]), &options);
+        bench.world.piece = piece;
+        bench.assign(&[("t", 0)], StartAt::Offset(0));
+        let (mut expected, mut found) = (Vec::new(), Vec::new());
+        for round in 0..6 {
+            for codec in [Codec::None, Codec::Lz4, Codec::None, Codec::Zstd] {
+                expected.extend(append_long(&mut bench, codec));
+            }
+            bench.unpark();
+            for _ in 0..[usize::MAX, 2, 7][round % 3] {
+                let Some(rows) = bench.poll(20_000) else { break };
+                found.extend(rows.unwrap());
+            }
+        }
+        for _ in 0..20 {
+            found.extend(bench.drain());
+            bench.unpark();
+        }
+        assert!(found == expected, "pieces of {piece}: {} of {}", found.len(), expected.len());
     }
 }
