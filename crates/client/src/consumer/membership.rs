@@ -331,12 +331,12 @@ impl ConsumerEngine {
         let Some(membership) = &mut self.membership else { return };
         let cache = lock(&self.cache);
         match membership.standing {
-            Standing::Away(Away { polls, retry_at, for_good }) => {
-                if !for_good && retry_at <= now.mono_ms && cache.polled_since(polls) {
-                    membership.standing = Standing::Member;
-                    membership.joined_at = now.mono_ms;
-                    membership.member.subscribe(membership.topics.clone(), membership.pattern.clone());
-                }
+            Standing::Away(Away { polls, retry_at, for_good })
+                if !for_good && retry_at <= now.mono_ms && cache.polled_since(polls) =>
+            {
+                membership.standing = Standing::Member;
+                membership.joined_at = now.mono_ms;
+                membership.member.subscribe(membership.topics.clone(), membership.pattern.clone());
             }
             Standing::Member if !membership.owned.is_empty() => {
                 let limit = u64::from(self.config.max_poll_interval_ms);

@@ -352,13 +352,11 @@ impl ConsumerClient {
         offsets: Option<Vec<CommitOffset>>,
         timeout_ms: u64,
     ) -> ConsumerCommand {
-        match offsets {
-            Some(offsets) => ConsumerCommand::Commit { op, offsets, timeout_ms },
-            None => {
-                let positions = lock(&self.cache).positions();
-                ConsumerCommand::CommitPositions { op, positions, timeout_ms }
-            }
+        if let Some(offsets) = offsets {
+            return ConsumerCommand::Commit { op, offsets, timeout_ms };
         }
+        let positions = lock(&self.cache).positions();
+        ConsumerCommand::CommitPositions { op, positions, timeout_ms }
     }
 
     /// Commits offsets, by default the position of every assigned partition, and does not wait: how it ended is a

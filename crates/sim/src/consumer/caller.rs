@@ -177,12 +177,12 @@ impl Consumer {
         if self.rng.chance(50) {
             self.state = State::Calling { op };
         }
-        self.commands.push_back(match offsets {
-            Some(offsets) => ConsumerCommand::Commit { op, offsets, timeout_ms: COMMIT_MS },
-            None => {
-                let positions = lock(&self.cache).positions();
-                ConsumerCommand::CommitPositions { op, positions, timeout_ms: COMMIT_MS }
-            }
+        let timeout_ms = COMMIT_MS;
+        self.commands.push_back(if let Some(offsets) = offsets {
+            ConsumerCommand::Commit { op, offsets, timeout_ms }
+        } else {
+            let positions = lock(&self.cache).positions();
+            ConsumerCommand::CommitPositions { op, positions, timeout_ms }
         });
     }
 
