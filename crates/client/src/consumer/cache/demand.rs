@@ -123,7 +123,7 @@ impl FetchCache {
 
     /// The error of the whole consumer, without asking for rows: while there is no partition nobody does.
     pub fn take_error(&mut self) -> Option<Error> {
-        self.error.take()
+        self.next_error()
     }
 
     /// These offsets as commits; an error when one of the partitions is gone.

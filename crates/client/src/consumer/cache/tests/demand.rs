@@ -141,17 +141,18 @@ fn only_what_goes_is_disowned() {
         cache.push_chunk(ticket(&cache, partition), chunk(partition, 0, 4));
         assert_eq!(take_of(&mut cache, part, 2), Some(vec![0, 1]));
     }
+    let (first, second) = (BTreeSet::from([tp(0)]), BTreeSet::from([tp(1)]));
     cache.disown();
-    assert!(!cache.are_processed(&[tp(0)]), "the group wants nothing");
-    cache.withhold(&[tp(0)]);
+    assert!(!cache.are_processed(&first), "the group wants nothing");
+    cache.hold(false, &first);
     assert_eq!(cache.parts_going(), [part(&cache, 0)]);
     cache.disown();
-    assert!(cache.are_processed(&[tp(0)]));
-    assert!(!cache.are_processed(&[tp(1)]), "it stays, and is still being worked on");
-    cache.withhold(&[tp(1)]);
+    assert!(cache.are_processed(&first));
+    assert!(!cache.are_processed(&second), "it stays, and is still being worked on");
+    cache.hold(false, &second);
     cache.disown();
-    assert!(cache.are_processed(&[tp(0), tp(1)]));
-    cache.hold_back(true);
+    assert!(cache.are_processed(&(&first | &second)));
+    cache.hold(true, &BTreeSet::new());
     assert_eq!(cache.parts_going().len(), 2);
 }
 
