@@ -97,7 +97,8 @@ struct QuickRecord<'a> {
 
 impl<'a> QuickRecord<'a> {
     /// `None`: not such a record, or not a sound one.
-    #[inline]
+    #[expect(clippy::inline_always, reason = "a call costs a tenth, and there are two loops that need it")]
+    #[inline(always)]
     fn read(bytes: &'a [u8]) -> Option<Self> {
         let window: &[u8; WINDOW] = bytes.first_chunk()?;
         let mut at = 0;
@@ -139,7 +140,8 @@ fn half(raw: u32) -> Option<usize> {
 }
 
 /// The raw bits of a varint of one to three bytes.
-#[inline]
+#[expect(clippy::inline_always, reason = "as for the record that it is a part of")]
+#[inline(always)]
 fn short_varint<const N: usize>(window: &[u8; N], at: &mut usize) -> Option<u32> {
     let first = u32::from(window[*at % N]);
     if first < 0x80 {
