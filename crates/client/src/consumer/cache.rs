@@ -2,8 +2,8 @@
 //!
 //! The one place that the engine's thread and the callers' threads share, under one lock. The
 //! engine fills it; a caller takes slices of decoded chunks, and decodes what was kept as it came
-//! outside the lock: compressed batches, and others while it has nothing else to do. Positions, pauses and seeks live here as well: they take effect at once, for
-//! both sides, without a hand-over.
+//! outside the lock: compressed batches, and others while it has nothing else to do. Positions,
+//! pauses and seeks live here as well: they take effect at once, for both sides, without a hand-over.
 //!
 //! Invariants:
 //! - Whatever changes what a partition's data must be (seek, a new assignment) gives it a new

@@ -109,7 +109,7 @@ impl FetchCache {
         if !self.slots.contains_key(&part) {
             return Asked::Gone;
         }
-        if let Some(error) = self.next_error() {
+        if let Some(error) = self.take_error() {
             return Asked::Taken(Taken::Failed(error));
         }
         while !self.held_back && self.bring_forward(part) {
@@ -119,11 +119,6 @@ impl FetchCache {
             self.unqueue_front();
         }
         Asked::Nothing
-    }
-
-    /// The error of the whole consumer, without asking for rows: while there is no partition nobody does.
-    pub fn take_error(&mut self) -> Option<Error> {
-        self.next_error()
     }
 
     /// These offsets as commits; an error when one of the partitions is gone.

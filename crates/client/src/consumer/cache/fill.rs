@@ -160,8 +160,8 @@ impl FetchCache {
         }
     }
 
-    /// The error of the whole consumer, for a take.
-    pub(super) fn next_error(&mut self) -> Option<Error> {
+    /// The error of the whole consumer. Takes give it before rows; while there is no partition nobody asks for those.
+    pub fn take_error(&mut self) -> Option<Error> {
         let error = if self.error_stays { self.error.clone() } else { self.error.take() };
         if error.is_some() {
             self.told_at = self.polls;

@@ -23,7 +23,7 @@ impl FetchCache {
     /// The next rows, at most `max_records` of one partition, or what comes in their place. `None` when nothing is
     /// there. A partition stays in turn until its chunk is used up.
     pub fn take(&mut self, max_records: usize) -> Option<Taken> {
-        if let Some(error) = self.next_error() {
+        if let Some(error) = self.take_error() {
             return Some(Taken::Failed(error));
         }
         while !self.held_back
