@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 
-use headrace_wire::records::{BatchHeader, RecordError};
+use headrace_wire::records::{BatchHeader, RecordError, crc32c_append};
 use headrace_wire::time::Now;
 
 use crate::config::LogConfig;
@@ -431,7 +431,7 @@ impl Scan {
             }
             let piece = self.rest().len().min(missing);
             let summed = self.rest().get(skip..piece).unwrap_or_default();
-            computed = crc32c::crc32c_append(computed, summed);
+            computed = crc32c_append(computed, summed);
             skip = 0;
             missing -= piece;
             self.at += piece;

@@ -5,6 +5,8 @@
 
 use std::path::Path;
 
+use headrace_wire::records::crc32c;
+
 use crate::disk::{Disk, DiskError, Durable, read_small, replace_small};
 use crate::producers::{BATCHES_KEPT, PRODUCERS_MAX, Producer, Producers, SeenBatch};
 
@@ -63,7 +65,7 @@ fn encode(producers: &Producers) -> Vec<u8> {
             out.extend_from_slice(&batch.timestamp.to_be_bytes());
         }
     }
-    let crc = crc32c::crc32c(out.get(CRC_COVERS_FROM..).unwrap_or_default());
+    let crc = crc32c(out.get(CRC_COVERS_FROM..).unwrap_or_default());
     if let Some(slot) = out.get_mut(2..CRC_COVERS_FROM) {
         slot.copy_from_slice(&crc.to_be_bytes());
     }
@@ -78,7 +80,7 @@ fn decode(bytes: &[u8]) -> Option<Producers> {
     let mut rest = bytes;
     let version = i16::from_be_bytes(take(&mut rest)?);
     let crc = u32::from_be_bytes(take(&mut rest)?);
-    if version != VERSION || crc != crc32c::crc32c(rest) {
+    if version != VERSION || crc != crc32c(rest) {
         return None;
     }
     let entries = usize::try_from(u32::from_be_bytes(take(&mut rest)?)).ok()?;

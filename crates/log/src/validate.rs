@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use headrace_wire::compression::{Codec, decompress};
 use headrace_wire::records::{
-    BatchHeader, NO_PRODUCER_ID, RecordError, RecordIter, TimestampType, batch_size, verify_crc,
+    BatchHeader, NO_PRODUCER_ID, RecordError, RecordIter, TimestampType, batch_size, crc32c, verify_crc,
 };
 
 use crate::config::LogConfig;
@@ -101,13 +101,13 @@ fn check_one<'a>(
     };
     if config.message_timestamp_type == TimestampType::LogAppendTime && !header.is_control() {
         header.set_append_time(wall_ms);
-        header.seal(crc32c::crc32c(body), body.len());
+        header.seal(crc32c(body), body.len());
     } else {
         check_times(first, last, wall_ms, config)?;
         if header.timestamp_type() == TimestampType::CreateTime && header.max_timestamp != last {
             // Lookups by time trust this field, so it is made true whatever the producer wrote.
             header.max_timestamp = last;
-            header.seal(crc32c::crc32c(body), body.len());
+            header.seal(crc32c(body), body.len());
         }
     }
     Ok(Checked { header, body })
@@ -173,7 +173,7 @@ mod tests {
         header.records_count += 1;
         header.last_offset_delta += 1;
         let body = batch.split_off(BatchHeader::LEN);
-        header.seal(crc32c::crc32c(&body), body.len());
+        header.seal(crc32c(&body), body.len());
         [&header.encode()[..], &body].concat()
     }
 

@@ -15,6 +15,10 @@ use crate::error::Error;
 /// small enough to stay in the CPU's second-level cache while it is filled.
 pub const CHUNK_BYTES: usize = 1 << 20;
 
+/// So much lies undecoded for a caller that waits: what it decodes in two milliseconds, and enough that neither thread
+/// waits for the other when the machine gives one of them less.
+pub(crate) const RAW_BYTES: usize = 4 << 20;
+
 /// What compressed batches are taken to grow to.
 const COMPRESSED_TO: usize = 4;
 

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use headrace_wire::compression::{Codec, decompress};
 use headrace_wire::records::{
     BatchBuilder, BatchHeader, Header, NO_HEADERS, ProducerStamp, RecordError, RecordIter, TimestampType,
-    patch, set_append_time,
+    crc32c, patch, set_append_time,
 };
 use proptest::collection::vec;
 use proptest::option;
@@ -175,7 +175,7 @@ fn reseal(batch: &mut [u8]) {
     batch[8..12].copy_from_slice(&length.to_be_bytes());
     if let Ok(mut header) = BatchHeader::parse(batch) {
         let (head, body) = batch.split_at_mut(BatchHeader::LEN);
-        header.seal(crc32c::crc32c(body), body.len());
+        header.seal(crc32c(body), body.len());
         head.copy_from_slice(&header.encode());
     }
 }

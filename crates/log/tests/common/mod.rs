@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use headrace_log::{AppendOrigin, Appended, Disk, Log, LogConfig, MemoryDisk, Recovery, Start};
 use headrace_wire::compression::{Codec, decompress};
 use headrace_wire::records::{
-    BatchBuilder, BatchHeader, NO_HEADERS, ProducerStamp, RecordIter, TimestampType, batch_size, verify_crc,
+    BatchBuilder, BatchHeader, NO_HEADERS, ProducerStamp, RecordIter, TimestampType, batch_size, crc32c,
+    verify_crc,
 };
 use headrace_wire::time::Now;
 
@@ -50,7 +51,7 @@ pub(crate) fn forged(batch: &[u8], change: impl FnOnce(&mut BatchHeader)) -> Vec
     let mut header = BatchHeader::parse(batch).unwrap();
     let body = &batch[BatchHeader::LEN..];
     change(&mut header);
-    header.seal(crc32c::crc32c(body), body.len());
+    header.seal(crc32c(body), body.len());
     [&header.encode(), body].concat()
 }
 

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use headrace_pool::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, Chunk, Lease};
 
+use super::crc::{crc32c, crc32c_append};
 use super::error::RecordError;
 use super::header::{BatchHeader, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE};
 use super::iter::Header;
@@ -283,7 +284,7 @@ impl BatchBuilder {
     /// Ends the open chunk, and sums it while it is in the cache.
     fn roll(&mut self, next: Chunk) {
         let chunk = std::mem::replace(&mut self.open, next);
-        self.full_crc = crc32c::crc32c_append(self.full_crc, &chunk);
+        self.full_crc = crc32c_append(self.full_crc, &chunk);
         self.full_bytes += chunk.len();
         self.full.push(chunk);
     }
@@ -296,7 +297,7 @@ impl BatchBuilder {
     pub fn close(mut self, codec: Codec, level: Option<i32>) -> Result<ClosedBatch, RecordError> {
         let mut chunks = self.full;
         if !self.open.is_empty() {
-            self.full_crc = crc32c::crc32c_append(self.full_crc, &self.open);
+            self.full_crc = crc32c_append(self.full_crc, &self.open);
             self.full_bytes += self.open.len();
             chunks.push(self.open);
         }
@@ -304,7 +305,7 @@ impl BatchBuilder {
         if codec != Codec::None {
             let mut packed = Vec::with_capacity(self.full_bytes / 2);
             compress_pieces(codec, level, chunks.iter().map(Chunk::as_ref), &mut packed)?;
-            (body_bytes, body_crc) = (packed.len(), crc32c::crc32c(&packed));
+            (body_bytes, body_crc) = (packed.len(), crc32c(&packed));
             write_over(&mut chunks, &packed, &mut self.lease);
         }
         drop(self.lease);

@@ -1,6 +1,6 @@
 //! The 61 bytes before the records.
 
-use super::crc::combine;
+use super::crc::{combine, crc32c};
 use super::error::RecordError;
 use super::iter::MIN_RECORD_BYTES;
 use crate::compression::Codec;
@@ -226,7 +226,7 @@ impl BatchHeader {
     /// header can change after the body is sealed for the price of 40 bytes and a few dozen shifts.
     pub fn seal(&mut self, body_crc: u32, body_len: usize) {
         let bytes = self.encode();
-        let head = bytes.get(CRC_START..).map_or(0, crc32c::crc32c);
+        let head = bytes.get(CRC_START..).map_or(0, crc32c);
         self.crc = combine(head, body_crc, body_len);
     }
 
@@ -330,7 +330,7 @@ fn whole(bytes: &[u8]) -> Result<&[u8], RecordError> {
 pub fn verify_crc(bytes: &[u8]) -> Result<(), RecordError> {
     let batch = whole(bytes)?;
     let stored = u32::from_be_bytes(Fields(batch.get(CRC_AT).unwrap_or_default()).take());
-    let computed = crc32c::crc32c(batch.get(CRC_START..).unwrap_or_default());
+    let computed = crc32c(batch.get(CRC_START..).unwrap_or_default());
     if stored == computed { Ok(()) } else { Err(RecordError::Crc { stored, computed }) }
 }
 
@@ -347,7 +347,7 @@ pub fn set_append_time(bytes: &mut [u8], append_ms: i64) -> Result<(), RecordErr
     let mut header = BatchHeader::parse(bytes)?;
     header.set_append_time(append_ms);
     let body = bytes.get(BatchHeader::LEN..size).unwrap_or_default();
-    header.seal(crc32c::crc32c(body), body.len());
+    header.seal(crc32c(body), body.len());
     put_at(bytes, 0, &header.encode())
 }
 

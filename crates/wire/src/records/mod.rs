@@ -14,6 +14,7 @@ mod split;
 mod varint;
 
 pub use builder::{BatchBuilder, ClosedBatch, FinishedBatch, NO_HEADERS, ProducerStamp, Refused};
+pub use crc::{crc32c, crc32c_append};
 pub use error::RecordError;
 pub use header::{
     BatchHeader, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, TimestampType, batch_size, patch,

@@ -202,7 +202,7 @@ fn a_batch_has_these_bytes() {
         1, // 12 bytes, key "k", value "v1", header "h" null
         14, 0, 0x8c, 1, 2, 1, 1, 0, // 7 bytes, 70 ms later, offset 1, nulls
     ];
-    let crc = crc32c::crc32c(&expected[21..]);
+    let crc = crc32c(&expected[21..]);
     expected[17..21].copy_from_slice(&crc.to_be_bytes());
     assert_eq!(batch, expected);
 }

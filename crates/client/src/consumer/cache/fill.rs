@@ -7,7 +7,7 @@ use headrace_columns::decode::ValueType;
 use super::metrics::Dropped;
 use super::slot::{Entry, Slot};
 use super::{Chunk, FetchCache, PartId, SlotView, Ticket};
-use crate::consumer::decode::{CHUNK_BYTES, RawBatch};
+use crate::consumer::decode::{RAW_BYTES, RawBatch};
 use crate::consumer::types::{CommitOffset, StartAt, TopicPartition};
 use crate::error::Error;
 
@@ -85,17 +85,23 @@ impl FetchCache {
     #[must_use]
     pub fn wants_raw(&mut self, ticket: Ticket) -> bool {
         let views = self.schema.value_type() == ValueType::BinaryView;
-        let is_soon = |slot: &mut Slot| !slot.paused && !slot.withheld && (views || !slot.on_demand);
-        if self.held_back || !self.current(ticket).is_some_and(is_soon) {
-            return false;
-        }
-        let waiting = self.ready.iter().filter_map(|part| self.slots.get(part)).map(Slot::raw_bytes);
-        views || (self.hungry && waiting.sum::<usize>() < CHUNK_BYTES)
+        // The partitions in the line share what a caller has before it.
+        let (hungry, share) = (self.hungry, RAW_BYTES / self.ready.len().max(1));
+        let is_soon = |slot: &&mut Slot| !slot.paused && !slot.withheld && (views || !slot.on_demand);
+        !self.held_back
+            && self
+                .current(ticket)
+                .filter(is_soon)
+                .is_some_and(|slot| views || (hungry && slot.raw_bytes < share))
     }
 
     /// Adds a batch as it came behind what is there. False when the ticket is stale.
     pub fn push_raw(&mut self, ticket: Ticket, raw: RawBatch) -> bool {
         let bytes = raw.len();
+        let decoded = raw.decoded_len();
+        if let Some(slot) = self.current(ticket) {
+            slot.raw_bytes += decoded;
+        }
         self.push(ticket, Entry::Raw(raw), bytes)
     }
 

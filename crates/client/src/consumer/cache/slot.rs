@@ -62,6 +62,8 @@ pub(super) struct Slot {
     pub(super) entries: VecDeque<Entry>,
     pub(super) open: Option<Open>,
     pub(super) bytes: usize,
+    /// About the memory of the rows that nobody has decoded.
+    pub(super) raw_bytes: usize,
     /// As of the last answer, -1 when not known.
     pub(super) high_watermark: i64,
 }
@@ -89,6 +91,7 @@ impl Slot {
             entries: VecDeque::new(),
             open: None,
             bytes: 0,
+            raw_bytes: 0,
             high_watermark: -1,
         }
     }
@@ -98,7 +101,7 @@ impl Slot {
         self.generation = generation;
         self.entries.clear();
         self.open = None;
-        self.bytes = 0;
+        (self.bytes, self.raw_bytes) = (0, 0);
         self.decoding = false;
         self.starved = false;
         self.failed = false;
@@ -125,10 +128,10 @@ impl Slot {
         }
     }
 
-    /// About the memory of the rows that nobody has decoded.
-    pub(super) fn raw_bytes(&self) -> usize {
+    /// Counts again what nobody has decoded.
+    pub(super) fn count_raw(&mut self) {
         let raw = |entry: &Entry| if let Entry::Raw(raw) = entry { Some(raw.decoded_len()) } else { None };
-        self.entries.iter().filter_map(raw).sum()
+        self.raw_bytes = self.entries.iter().filter_map(raw).sum();
     }
 
     /// What was handed out, or only what a later poll has shown to be processed, as a commit.

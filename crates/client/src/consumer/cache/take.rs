@@ -131,6 +131,7 @@ impl FetchCache {
             bytes += next.decoded_len();
             batches.push(next);
         }
+        slot.raw_bytes = slot.raw_bytes.saturating_sub(bytes);
         self.hungry = true;
         slot.decoding = true;
         let job = DecodeJob {

@@ -97,6 +97,7 @@ impl Slot {
         };
         let open = self.open.as_ref().map_or(0, |open| open.chunk.bytes);
         self.bytes = open + self.entries.iter().map(bytes).sum::<usize>();
+        self.count_raw();
     }
 }
 

@@ -64,12 +64,12 @@ fn the_engine_decodes_for_who_is_busy_with_rows() {
 
 #[test]
 fn what_is_more_than_the_caller_soon_gets_to_is_decoded_by_the_engine() {
-    let bench = waiting(30, &[("max.partition.fetch.bytes", "10000000")]);
+    let bench = waiting(90, &[("max.partition.fetch.bytes", "20000000")]);
     let taken = all(&bench);
     let jobs = taken.iter().filter(|next| **next == Next::Raw).count();
-    assert!((1..5).contains(&jobs), "{taken:?}");
+    assert!((1..7).contains(&jobs), "{taken:?}");
     let rows: i64 = taken.iter().map(|next| if let Next::Rows(rows) = next { *rows } else { 0 }).sum();
-    assert_eq!(rows, 30 * EACH);
+    assert_eq!(rows, 90 * EACH);
 }
 
 #[test]
