@@ -220,6 +220,7 @@ options! {
     offsets_retention_check_interval_ms: i64 = "600000", "offsets.retention.check.interval.ms", 1..=i64::MAX, "how often in ms old offsets are looked for.";
     producer_id_expiration_ms: i32 = "86400000", "producer.id.expiration.ms", 1..=i32::MAX, "ms after which an idle producer's sequence numbers are forgotten.";
     socket_request_max_bytes: i32 = "104857600", "socket.request.max.bytes", 1_024..=i32::MAX, "largest request in bytes; a larger one closes the connection.";
+    socket_send_buffer_bytes: i32 = "131072", "socket.send.buffer.bytes", -1..=i32::MAX, "bytes of each connection's send buffer (`SO_SNDBUF`; Kafka: 102400). -1 leaves it to the system: better for readers far away, while near ones cost more CPU.";
     connections_max_idle_ms: i64 = "600000", "connections.max.idle.ms", 1..=i64::MAX, "ms after which an idle connection is closed.";
 }
 

@@ -74,6 +74,8 @@ pub(super) struct Shard {
     flush_to: Sender<FlushWork>,
     flushed: Receiver<FlushDone>,
     request_max_bytes: usize,
+    /// `socket.send.buffer.bytes`.
+    send_buffer_bytes: i32,
     /// `connections.max.idle.ms`.
     idle_max_ms: u64,
     /// When to look whether a connection has been idle for too long: one entry each. Traffic does not move it, it is
@@ -100,6 +102,7 @@ impl Shard {
         let config = broker.config();
         Ok(Self {
             request_max_bytes: usize::try_from(config.socket_request_max_bytes).unwrap_or(0),
+            send_buffer_bytes: config.socket_send_buffer_bytes,
             idle_max_ms: u64::try_from(config.connections_max_idle_ms).unwrap_or(0),
             idle: BTreeSet::new(),
             broker,
@@ -241,6 +244,11 @@ impl Shard {
             return;
         }
         let _ = socket.set_nodelay(true);
+        if let Ok(bytes @ 1..) = usize::try_from(self.send_buffer_bytes) {
+            // The system's own buffer grows to megabytes on a loopback, where data is cold before the reader gets to it,
+            // and the reader, never far behind, is woken for each packet.
+            let _ = rustix::net::sockopt::set_socket_send_buffer_size(&socket, bytes);
+        }
         self.accepted += 1;
         let id = ConnId((self.accepted << 20) | key as u64);
         let now = self.clock.now();

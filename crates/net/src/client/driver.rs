@@ -21,6 +21,7 @@ use rustls::ClientConfig;
 
 use super::aside::{self, Report};
 use super::inbox::Inbox;
+use super::low_water::LowWater;
 use crate::clock::Clock;
 use crate::outbox::{Flushed, Outbox};
 use crate::tls::{self, Fault, Session};
@@ -68,6 +69,7 @@ struct Connection {
     host: Arc<str>,
     address: SocketAddr,
     inbox: Inbox,
+    low_water: LowWater,
     outbox: Outbox,
     connected: bool,
     /// The engine has been told: the TLS handshake, if there is one, is done.
@@ -372,6 +374,9 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
             }
             let Some(read) = connection.receive()? else {
                 connection.readable = false;
+                if connection.tls.is_none() {
+                    connection.low_water.set(&connection.socket, connection.inbox.missing());
+                }
                 return Ok(());
             };
             taken += read;
@@ -489,6 +494,7 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
                         host: host.clone(),
                         address,
                         inbox: Inbox::default(),
+                        low_water: LowWater::default(),
                         outbox: Outbox::default(),
                         connected: false,
                         established: false,

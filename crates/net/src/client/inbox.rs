@@ -41,6 +41,11 @@ impl Inbox {
         Some(if full { Arrived::shared(&self.piece, self.start) } else { waiting.into() })
     }
 
+    /// Bytes that have to come before the engine can go on.
+    pub(super) fn missing(&self) -> usize {
+        self.want.saturating_sub(self.piece.len() - self.start)
+    }
+
     /// The engine has taken some.
     pub(super) fn took(&mut self, consumed: Consumed) {
         self.start = self.start.saturating_add(consumed.bytes).min(self.piece.len());

@@ -6,6 +6,7 @@ mod attempt;
 mod consumer;
 mod driver;
 mod inbox;
+mod low_water;
 mod notices;
 mod ops;
 mod producer;

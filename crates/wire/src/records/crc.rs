@@ -49,8 +49,8 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
 pub fn crc32c_append(before: u32, more: &[u8]) -> u32 {
     let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, u64::from(!before));
     digest.update(more);
-    // 32 bits wide: nothing is cut off.
-    digest.finalize() as u32
+    let [.., a, b, c, d] = digest.finalize().to_be_bytes();
+    u32::from_be_bytes([a, b, c, d])
 }
 
 /// The checksum of a first run of bytes followed by a second of `second_len` bytes.
