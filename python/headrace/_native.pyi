@@ -16,6 +16,7 @@ __all__ = [
     "Broker",
     "Consumer",
     "Empty",
+    "Handover",
     "Producer",
     "RangeReader",
     "Read",
@@ -115,6 +116,12 @@ class Taken:
     @property
     def next_offset(self) -> int: ...
     def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]: ...
+
+@final
+class Handover:
+    def __new__(cls, taken: Taken) -> Handover: ...
+    def put(self, taken: Taken) -> None: ...
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object: ...
 
 @final
 class Empty:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import pyarrow as pa
 
 from headrace import _native
+from headrace._chunks import Chunks
 from headrace._options import OptionValue, pairs
 from headrace._types import GroupMetadata, TopicPartition
 from headrace.errors import ConfigError, KafkaTimeoutError, UsageError
@@ -64,7 +65,7 @@ class Consumer:
     ) -> None:
         """Checks the options and starts the thread; connects on first use."""
         self._native = _native.Consumer(pairs(bootstrap_servers, config, options))
-        self._chunk: tuple[int, pa.RecordBatch] | None = None
+        self._chunks = Chunks()
         self._subscribed = False
         self._empty: pa.RecordBatch | None = None
         self._listener: _Listener | None = None
@@ -154,7 +155,7 @@ class Consumer:
         plain = self._listener is None and not self._commits
         taken = self._native.poll(timeout, max_records) if plain else self._poll(timeout, max_records)
         self._tell_troubles()
-        return self._no_rows() if taken is None else self._import(taken)
+        return self._no_rows() if taken is None else self._chunks.batch(taken)
 
     def poll_all(self, timeout: float = 1.0, max_records: int | None = None) -> list[pa.RecordBatch]:
         """Takes one batch of every partition that has rows ready; waits up to ``timeout`` for the first.
@@ -164,7 +165,7 @@ class Consumer:
         plain = self._listener is None and not self._commits
         found = self._native.poll_all(timeout, max_records) if plain else self._poll_all(timeout, max_records)
         self._tell_troubles()
-        return [self._import(taken) for taken in found]
+        return [self._chunks.batch(taken) for taken in found]
 
     def position(self, partition: tuple[str, int], timeout: float | None = None) -> int:
         """The offset of the next row that `poll` gives for the partition; looked up first where it is not known yet.
@@ -435,17 +436,6 @@ class Consumer:
         if self._empty is None:
             self._empty = pa.record_batch(self._native.empty())
         return self._empty
-
-    def _import(self, taken: _native.Taken) -> pa.RecordBatch:
-        # Importing a chunk through the C interface costs ten times what a slice of it does.
-        chunk = self._chunk
-        if chunk is None or chunk[0] != taken.chunk_id:
-            chunk = self._chunk = (taken.chunk_id, pa.record_batch(taken))
-        batch = chunk[1]
-        if taken.offset == 0 and taken.length == batch.num_rows:
-            self._chunk = None
-            return batch
-        return batch.slice(taken.offset, taken.length)
 
 
 class _Listener(NamedTuple):

@@ -107,9 +107,8 @@ def _bound(name: str, bound: Bound) -> tuple[str, int, dict[int, int]]:
 
 def batches(native: _native.Batches) -> Iterator[pa.RecordBatch]:
     """The batches of a bounded read. Taken one by one, not as a C stream, which would make texts of all errors."""
-    import pyarrow as pa  # noqa: PLC0415  (only who asks for it pays for it)
+    from headrace._chunks import Chunks  # noqa: PLC0415  (it imports pyarrow: only who asks for it pays for it)
 
+    chunks = Chunks()
     while (taken := native.next_batch()) is not None:
-        batch = pa.record_batch(taken)
-        whole = taken.offset == 0 and taken.length == batch.num_rows
-        yield batch if whole else batch.slice(taken.offset, taken.length)
+        yield chunks.batch(taken)

@@ -31,6 +31,11 @@ impl Taken {
     pub(crate) fn new(rows: Rows) -> Self {
         Self { rows }
     }
+
+    /// All rows of its chunk.
+    pub(crate) fn chunk(&self) -> &RecordBatch {
+        &self.rows.chunk
+    }
 }
 
 #[pymethods]

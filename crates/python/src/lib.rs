@@ -10,6 +10,7 @@ mod arrow;
 mod broker;
 mod consumer;
 mod errors;
+mod handover;
 mod options;
 mod producer;
 mod read;
@@ -28,6 +29,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<consumer::Consumer>()?;
     module.add_class::<consumer::Awaiting>()?;
     module.add_class::<consumer::Taken>()?;
+    module.add_class::<handover::Handover>()?;
     module.add_class::<consumer::Empty>()?;
     module.add_class::<admin::Admin>()?;
     module.add_class::<read::Read>()?;

@@ -7,17 +7,16 @@ import inspect
 from collections import deque
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-import pyarrow as pa
-
+from headrace._chunks import Chunks
 from headrace.aio._loop import Turn
 from headrace.errors import RebalanceInProgressError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    import pyarrow as pa
     from typing_extensions import Self
 
-    from headrace import _native
     from headrace._types import TopicPartition
     from headrace.aio._ledger import Part, Work
 
@@ -49,27 +48,6 @@ class Source(Protocol):
 
     def enter(self, flow: Flow[Any] | Mapped[Any]) -> None:
         """Has it closed with the stream."""
-
-
-class Chunks:
-    """Imports what was taken; a chunk once, its slices from there."""
-
-    __slots__ = ("_last",)
-
-    def __init__(self) -> None:
-        self._last: tuple[int, pa.RecordBatch] | None = None
-
-    def batch(self, taken: _native.Taken) -> pa.RecordBatch:
-        """The rows."""
-        chunk = self._last
-        if chunk is None or chunk[0] != taken.chunk_id:
-            chunk = self._last = (taken.chunk_id, pa.record_batch(taken))
-        whole = chunk[1]
-        if taken.offset + taken.length == whole.num_rows:
-            self._last = None  # nothing more comes of it
-        if taken.offset == 0 and taken.length == whole.num_rows:
-            return whole
-        return whole.slice(taken.offset, taken.length)
 
 
 class Flow(Generic[Item]):

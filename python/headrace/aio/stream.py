@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from typing_extensions import Self
 
-    from headrace.aio._flows import Chunks
+    from headrace._chunks import Chunks
     from headrace.aio._ledger import Work
 
 Starts: TypeAlias = "Mapping[tuple[str, int], int] | Mapping[TopicPartition, int]"
