@@ -1,9 +1,12 @@
-"""Members of a group, each polled by a thread of its own: ours, librdkafka's and kafka-python's."""
+"""Members of a group, each polled by a thread of its own: ours, librdkafka's, kafka-python's and Kafka's own."""
 
 from __future__ import annotations
 
+import subprocess
+import tempfile
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import confluent_kafka
@@ -11,6 +14,7 @@ import kafka
 from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 
 import headrace as hr
+from tests.kafka import java
 
 if TYPE_CHECKING:
     import re
@@ -22,6 +26,7 @@ PARTITIONS = 6
 EACH = 50
 EVERYTHING = [(p, at) for p in range(PARTITIONS) for at in range(EACH)]
 Partition = tuple[str, int]
+JAVA_MEMBER = Path(__file__).resolve().parent / "JavaMember.java"
 
 
 def fill(cluster: Cluster, topic: str) -> None:
@@ -152,6 +157,84 @@ class KafkaPython(Theirs):
     def take(self) -> None:
         for records in self.consumer.poll(timeout_ms=100).values():
             self.rows += [(record.partition, record.offset) for record in records]
+
+
+class JavaProcess:
+    """The program that stands in for a consumer: JavaMember.java."""
+
+    def __init__(self, cluster: Cluster, topic: str, settings: dict[str, object]) -> None:
+        everything = {
+            "bootstrap.servers": cluster.bootstrap_servers,
+            "group.id": f"g-{topic}",
+            "auto.offset.reset": "earliest",
+            "max.poll.records": 7,
+        } | settings
+        pairs = [f"{name}={value}" for name, value in everything.items()]
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 -- closed with the process
+        self._process = subprocess.Popen(
+            java.command(str(JAVA_MEMBER), topic, *pairs),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+        )
+
+    def line(self) -> list[str]:
+        """The words of what it tells next; none at its end."""
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().split()
+
+    def end(self) -> None:
+        """Tells it to close, and goes on."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+
+    def close(self) -> None:
+        """Awaits its end.
+
+        Raises:
+            java.ToolError: it failed.
+        """
+        try:
+            code = self._process.wait(60)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            code = self._process.wait()
+        self._errors.seek(0)
+        said = self._errors.read().decode(errors="replace")
+        self._errors.close()
+        if code != 0:
+            raise java.ToolError(f"JavaMember ended with {code}: {said}")
+
+
+class Java(Theirs):
+    """A member of Kafka's own Java client, in a process of its own."""
+
+    def __init__(self, cluster: Cluster, topic: str, **options: Any) -> None:
+        self._topic = topic
+        settings = {name.replace("_", "."): value for name, value in options.items()}
+        super().__init__(JavaProcess(cluster, topic, settings))
+
+    def poll(self) -> None:
+        match self.consumer.line():
+            case ["row", partition, offset]:
+                self.rows.append((int(partition), int(offset)))
+            case ["assigned", *partitions]:
+                self._assigned = {(self._topic, int(partition)) for partition in partitions}
+            case []:
+                self._ends.set()
+                if not self._over:
+                    self.consumer.close()
+                    raise EOFError("the Java member ended by itself")
+
+    def close(self) -> None:
+        # Its thread reads what it tells, up to the end.
+        if not self._over:
+            self._over = True
+            self.consumer.end()
+            self._thread.join()
+            if self.error is None:
+                self.consumer.close()
 
 
 def eventually(what: Callable[[], object], *members: Member, seconds: float = 90) -> None:

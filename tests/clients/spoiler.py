@@ -10,11 +10,13 @@ from collections import defaultdict, deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
     from typing_extensions import Self
 
-PRODUCE, METADATA, OFFSET_COMMIT, FIND_COORDINATOR = 0, 3, 8, 10
+PRODUCE, FETCH, METADATA, OFFSET_COMMIT, FIND_COORDINATOR = 0, 1, 3, 8, 10
+HEARTBEAT, CONSUMER_GROUP_HEARTBEAT = 12, 68
 API_VERSIONS, INIT_PRODUCER_ID, ADD_PARTITIONS, END_TXN = 18, 22, 24, 26
 
 SPOILED = {
@@ -49,13 +51,17 @@ def received(source: socket.socket) -> bytes | None:
 class Spoiler:
     """Stands before a broker of loopback and tells clients its own address in place of the broker's."""
 
-    def __init__(self, bootstrap_servers: str) -> None:
+    def __init__(self, bootstrap_servers: str, places: dict[int, int] | None = None) -> None:
         self._real = int(bootstrap_servers.rpartition(":")[2])
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         self.address = f"127.0.0.1:{self.port}"
+        # Spoilers before the nodes of one cluster share this: the answers of each name all of them.
+        self._places = {} if places is None else places
+        self._places[self._real] = self.port
         self._next: dict[int, deque[str]] = defaultdict(deque)
         self._always: dict[int, str] = {}
+        self._rewrites: dict[int, Callable[[bytes], bytes]] = {}
         self._sockets: list[socket.socket] = []
         self.answered: dict[int, int] = defaultdict(int)
         """Bytes of the answers to each API key."""
@@ -71,6 +77,13 @@ class Spoiler:
             self._always.pop(key, None)
         else:
             self._always[key] = way
+
+    def rewrite(self, key: int, change: Callable[[bytes], bytes] | None) -> None:
+        """Sends what becomes of each answer to requests of this API key, id of the request included; None ends that."""
+        if change is None:
+            self._rewrites.pop(key, None)
+        else:
+            self._rewrites[key] = change
 
     def left(self, key: int) -> int:
         """How many answers are still to be spoiled."""
@@ -110,7 +123,11 @@ class Spoiler:
         while (frame := received(server)) is not None:
             key = keys.pop(frame[:4])
             self.answered[key] += len(frame)
-            told = frame.replace(self._place(self._real), self._place(self.port))
+            told = frame
+            for real, place in self._places.items():
+                told = told.replace(self._place(real), self._place(place))
+            if change := self._rewrites.get(key):
+                told = change(told)
             way = self._next[key].popleft() if self._next[key] else self._always.get(key)
             mute |= way == "silence"
             if mute:

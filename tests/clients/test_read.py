@@ -50,6 +50,23 @@ def test_the_whole_topic(cluster, filled):
         read.read_all()
 
 
+def test_a_table_has_the_batches_as_they_came_none_joined(cluster, topic):
+    """So a column whose offsets have 32 bits may have more than 2 GiB: no chunk of it comes near."""
+    size, count = 100_000, 60
+    cluster.create_topic(topic)
+    with hr.Producer(cluster.bootstrap_servers) as producer:
+        for number in range(count):
+            producer.send(topic, b"%06d" % number + bytes(size - 6))
+    read = {
+        "read_all": hr.read(cluster.bootstrap_servers, topic).read_all(),
+        "stream": pa.table(hr.read(cluster.bootstrap_servers, topic)),
+    }
+    for way, table in read.items():
+        chunks = table["value"].chunks
+        assert max(chunk.nbytes for chunk in chunks) < count * size / 2, way
+        assert [int(value[:6]) for value in table["value"].to_pylist()] == list(range(count)), way
+
+
 def test_ranges(cluster, filled):
     b = cluster.bootstrap_servers
     assert offsets(hr.read(b, filled, start=290).read_all(), 1) == list(range(290, 300))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import subprocess
 import sys
 import threading
@@ -11,8 +12,22 @@ import pytest
 
 import headrace as hr
 from headrace.errors import IllegalGenerationError, UsageError
+from tests.clients.spoiler import CONSUMER_GROUP_HEARTBEAT, HEARTBEAT, Spoiler
 
 COUNT = 100
+HEARTBEATS = {"classic": HEARTBEAT, "consumer": CONSUMER_GROUP_HEARTBEAT}
+FENCED = {"classic": 22, "consumer": 110}
+"""ILLEGAL_GENERATION and FENCED_MEMBER_EPOCH."""
+
+in_both_protocols = pytest.mark.parametrize(
+    ("cluster", "protocol"),
+    [
+        pytest.param("embedded", "classic", id="embedded"),
+        pytest.param("apache", "classic", id="apache", marks=pytest.mark.kafka),
+        pytest.param("apache", "consumer", id="apache-consumer", marks=pytest.mark.kafka),
+    ],
+    indirect=["cluster"],
+)
 
 
 @pytest.fixture
@@ -26,10 +41,16 @@ def filled(cluster, topic):
 
 
 @pytest.fixture
-def options(cluster, filled):
+def protocol():
+    return "classic"
+
+
+@pytest.fixture
+def options(cluster, filled, protocol):
     return {
         "bootstrap.servers": cluster.bootstrap_servers,
         "group.id": f"g-{filled}",
+        "group.protocol": protocol,
         "auto.offset.reset": "earliest",
         "enable.auto.commit": False,
         "session.timeout.ms": 6000,
@@ -57,9 +78,12 @@ def poll_until(consumers, done):
     while not done():
         assert time.monotonic() < deadline
         for consumer in consumers:
-            batch = consumer.poll(0.1)
-            rows += zip(batch["partition"].to_pylist(), batch["offset"].to_pylist(), strict=True)
+            rows += rows_of(consumer.poll(0.1))
     return rows
+
+
+def rows_of(batch):
+    return list(zip(batch["partition"].to_pylist(), batch["offset"].to_pylist(), strict=True))
 
 
 def test_a_listener_seeks_before_the_first_row_and_commits_before_partitions_go(options, filled):
@@ -91,6 +115,7 @@ def test_a_listener_seeks_before_the_first_row_and_commits_before_partitions_go(
         assert first.committed(revoked) == dict.fromkeys(revoked, COUNT)
 
 
+@in_both_protocols
 def test_what_a_callback_raises_comes_out_of_poll_and_costs_nothing(options, filled):
     def fail(_partitions):
         raise ZeroDivisionError
@@ -126,6 +151,7 @@ def test_partitions_lost_by_polling_too_seldom_are_told_as_lost(options, filled)
         assert log.told == [("assigned", both), ("lost", both), ("assigned", both)]
 
 
+@in_both_protocols
 def test_closing_tells_the_listener_while_it_can_still_commit(options, filled):
     consumer = hr.Consumer(config=options)
     told = []
@@ -142,6 +168,7 @@ def test_closing_tells_the_listener_while_it_can_still_commit(options, filled):
         assert set(other.committed(told).values()) == {7}
 
 
+@in_both_protocols
 def test_polling_within_a_callback_is_refused(options, filled):
     with hr.Consumer(config=options) as consumer:
         consumer.subscribe([filled], on_assigned=lambda _: consumer.poll(0.1))
@@ -150,6 +177,7 @@ def test_polling_within_a_callback_is_refused(options, filled):
         assert consumer.poll(10.0).num_rows > 0
 
 
+@in_both_protocols
 def test_what_closing_raises_does_not_hide_the_exception_of_the_block(options, filled):
     def fail(_partitions):
         raise ZeroDivisionError
@@ -161,6 +189,7 @@ def test_what_closing_raises_does_not_hide_the_exception_of_the_block(options, f
         raise LookupError("of the block")
 
 
+@in_both_protocols
 def test_two_threads_cannot_poll_at_once(options, filled):
     with hr.Consumer(config=options) as consumer:
         refused = []
@@ -172,8 +201,10 @@ def test_two_threads_cannot_poll_at_once(options, filled):
                 except UsageError as error:
                     refused.append(error)
 
-        consumer.assign([(filled, 0)])
-        consumer.seek((filled, 0), COUNT)
+        consumer.subscribe([filled])
+        poll_until([consumer], lambda: len(consumer.assignment()) == 2)
+        for number in range(2):
+            consumer.seek((filled, number), COUNT)
         threads = [threading.Thread(target=poll) for _ in range(2)]
         for thread in threads:
             thread.start()
@@ -199,6 +230,7 @@ def test_asynchronous_commits_keep_their_order_and_call_back(options, filled):
         assert other.committed([(filled, 0)]) == {(filled, 0): 3}
 
 
+@in_both_protocols
 def test_a_failed_asynchronous_commit_tells_its_callback_or_the_log(options, filled, caplog):
     ended = []
     with hr.Consumer(config=options) as consumer:
@@ -219,6 +251,7 @@ def test_a_failed_asynchronous_commit_tells_its_callback_or_the_log(options, fil
             poll_until([consumer], lambda: False)
 
 
+@in_both_protocols
 def test_a_commit_of_a_revoked_partition_names_it(options, filled):
     with hr.Consumer(config=options) as first, hr.Consumer(config=options) as second:
         first.subscribe([filled])
@@ -229,6 +262,43 @@ def test_a_commit_of_a_revoked_partition_names_it(options, filled):
         with pytest.raises(IllegalGenerationError) as caught:
             first.commit({gone: 1})
         assert (caught.value.topic, caught.value.partition) == tuple(gone)
+
+
+@in_both_protocols
+def test_a_fenced_member_loses_its_partitions_and_goes_on_from_its_commits(cluster, options, filled, protocol):
+    log = Log()
+    with Spoiler(cluster.bootstrap_servers) as spoiler:
+
+        def fence(frame):
+            """Writes the error into one answer, behind the request's id, the header's tags and the throttle time."""
+            spoiler.rewrite(HEARTBEATS[protocol], None)
+            return frame[:9] + struct.pack(">h", FENCED[protocol]) + frame[11:]
+
+        with hr.Consumer(config=options | {"bootstrap.servers": spoiler.address}) as consumer:
+            consumer.subscribe([filled], **log.callbacks())
+            both = {(filled, 0): 30, (filled, 1): 40}
+            rows = []
+            while len(rows) < 2 * COUNT:
+                rows += rows_of(consumer.poll(5.0))
+            consumer.commit(both)
+            spoiler.rewrite(HEARTBEATS[protocol], fence)
+            # Nobody polls: what the caller still holds may be another member's by then.
+            refused = None
+            deadline = time.monotonic() + 40
+            while refused is None:
+                assert time.monotonic() < deadline
+                try:
+                    consumer.commit(both)
+                except IllegalGenerationError as error:
+                    refused = error
+            again = []
+            while len(log.told) < 3 or len(set(again)) < 60 + 70:
+                assert time.monotonic() < deadline, (log.told, len(again))
+                again += rows_of(consumer.poll(0.2))
+            assert sorted(again) == [(0, at) for at in range(30, COUNT)] + [(1, at) for at in range(40, COUNT)]
+            assert [kind for kind, _ in log.told] == ["assigned", "lost", "assigned"]
+            consumer.commit()
+            assert set(consumer.committed(both).values()) == {COUNT}
 
 
 def test_who_subscribes_again_without_a_listener_is_given_rows(options, filled):

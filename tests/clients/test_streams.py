@@ -27,11 +27,10 @@ from headrace.errors import (
     UsageError,
 )
 from tests.clients.helpers import assert_free, bounded, heartbeat
-from tests.clients.spoiler import Spoiler
+from tests.clients.spoiler import FETCH, Spoiler
 
 ROWS = 1000
 PARTITIONS = 4
-FETCH = 1
 
 
 def fill(servers, topic, partitions, rows, size=20):

@@ -1,14 +1,20 @@
-"""Logs cut by an unclean change of leader, and readers sent to followers: Apache Kafka as three processes."""
+"""Logs cut by an unclean leader, readers sent to followers, and leaders that move: Apache Kafka on three nodes."""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import time
 from pathlib import Path
 
+import confluent_kafka
 import pytest
+from confluent_kafka.admin import AdminClient
 
 import headrace as hr
 from headrace.errors import LogTruncationError
+from tests.clients.spoiler import METADATA, Spoiler
+from tests.kafka import java
 from tests.kafka.nodes import ApacheNodes
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(400)]  # three JVMs start
@@ -111,3 +117,52 @@ def test_a_reader_is_served_by_the_replica_in_its_rack_and_by_the_leader_without
         write(nodes, topic, [f"a-{offset}" for offset in range(100, 150)])
         assert read(consumer, 50) == named("a", 100, 150)
         assert not connected_to(nodes.node(3).port)
+
+
+def move_leader(nodes, topic, replicas, folder):
+    """Makes the first of these replicas the preferred one, and elects it."""
+    wanted = {"version": 1, "partitions": [{"topic": topic, "partition": 0, "replicas": replicas}]}
+    plan = folder / "plan.json"
+    plan.write_text(json.dumps(wanted), encoding="utf-8")
+    tool = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
+    java.run(
+        *(tool, "--bootstrap-server", nodes.bootstrap_servers, "--reassignment-json-file", str(plan), "--execute"),
+        timeout=PATIENCE_SECONDS,
+    )
+    admin = AdminClient({"bootstrap.servers": nodes.bootstrap_servers, "log_level": 0})
+    admin.elect_leaders(confluent_kafka.ElectionType.PREFERRED, [confluent_kafka.TopicPartition(topic, 0)]).result(
+        PATIENCE_SECONDS
+    )
+    nodes.wait_leader(topic, 0, replicas[0])
+
+
+def test_the_old_leaders_word_alone_leads_to_the_new_one(nodes, topic, tmp_path):
+    """KIP-951: metadata of before the move is all that the consumer is told besides, so it must go by the refusal."""
+    nodes.create_topic(topic, [[2, 3]], {"min.insync.replicas": "1"})
+    write(nodes, topic, [f"a-{offset}" for offset in range(50)])
+    known, asked = [], []
+
+    def remember(frame):
+        if topic.encode() in frame:
+            known.append(frame)
+        return frame
+
+    def old(frame):
+        asked.append(frame)
+        return frame[:4] + known[-1][4:]
+
+    places = {}
+    with contextlib.ExitStack() as stack:
+        proxies = [stack.enter_context(Spoiler(node.bootstrap_servers, places)) for node in nodes.nodes]
+        for proxy in proxies:
+            proxy.rewrite(METADATA, remember)
+        consumer = stack.enter_context(hr.Consumer(proxies[0].address, auto_offset_reset="earliest"))
+        consumer.assign([(topic, 0)])
+        assert read(consumer, 50) == named("a", 0, 50)
+        for proxy in proxies:
+            proxy.rewrite(METADATA, old)
+        for turn, replicas in enumerate([[3, 2], [2, 3]], 1):
+            move_leader(nodes, topic, replicas, tmp_path)
+            write(nodes, topic, [f"a-{offset}" for offset in range(50 * turn, 50 * turn + 50)])
+            assert read(consumer, 50) == named("a", 50 * turn, 50 * turn + 50)
+        assert asked, "the metadata of before came, and was not believed"

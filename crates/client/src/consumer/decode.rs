@@ -5,7 +5,7 @@ use arrow_array::types::Int64Type;
 use bytes::Bytes;
 use headrace_columns::decode::{BatchSchema, ChunkBuilder, DecodeError, Pushed};
 use headrace_wire::compression::Codec;
-use headrace_wire::records::BatchHeader;
+use headrace_wire::records::{BatchHeader, verify_crc};
 
 use super::cache::{Chunk, Ticket};
 use super::types::TopicPartition;
@@ -103,10 +103,36 @@ impl OpenChunk {
 
     /// Steps over a batch without decoding it.
     pub(crate) fn skip(&mut self, header: &BatchHeader) {
-        let next = header.last_offset().saturating_add(1);
+        self.pass_to(header.last_offset().saturating_add(1));
+        self.leader_epoch = self.leader_epoch.max(header.partition_leader_epoch);
+    }
+
+    /// Goes on at `next`, if that is further on.
+    pub(crate) fn pass_to(&mut self, next: i64) {
         let next = self.stop.map_or(next, |stop| next.min(stop));
         self.next_offset = next.max(self.next_offset);
+    }
+
+    /// Steps over one offset, of a batch whose header may lie; the log ends at `end`.
+    pub(crate) fn step(&mut self, header: &BatchHeader, end: i64) {
+        let base = Some(header.base_offset).filter(|base| *base < end);
+        self.pass_to(base.unwrap_or(0).max(self.next_offset).saturating_add(1));
         self.leader_epoch = self.leader_epoch.max(header.partition_leader_epoch);
+    }
+
+    /// Whether the checksum is right, unless nobody wants to know.
+    pub(crate) fn check(
+        &self,
+        schema: &BatchSchema,
+        header: &BatchHeader,
+        bytes: &[u8],
+    ) -> Result<(), Error> {
+        if !schema.check_crcs() {
+            return Ok(());
+        }
+        let (topic, partition) = (self.builder.topic().to_owned(), self.builder.partition());
+        let offset = header.base_offset.max(self.next_offset);
+        verify_crc(bytes).map_err(|error| Error::Record { topic, partition, offset, why: error.to_string() })
     }
 
     /// Decodes a batch behind the others. Chunks that became full go to `closed`. On an error nothing of the batch is
@@ -237,5 +263,51 @@ impl DecodeJob {
         let raw_bytes = self.batches.iter().map(RawBatch::len).sum();
         let (next_offset, leader_epoch) = (open.next_offset(), open.leader_epoch());
         Decoded { ticket: self.ticket, chunks, next_offset, leader_epoch, failed, skipped, raw_bytes }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use headrace_columns::decode::ValueType;
+    use headrace_wire::records::{BatchBuilder, NO_HEADERS, ProducerStamp, patch};
+
+    use super::*;
+
+    /// A batch of five records of 100 bytes.
+    fn batch(base_offset: i64) -> RawBatch {
+        let mut builder = BatchBuilder::new(1 << 20);
+        for _ in 0..5 {
+            builder.append(0, None, Some(&[7; 100]), NO_HEADERS.iter().copied()).unwrap();
+        }
+        let mut bytes = builder.finish(ProducerStamp::NONE, Codec::None, None).unwrap().to_vec();
+        patch(&mut bytes, base_offset, 0).unwrap();
+        RawBatch { header: BatchHeader::parse(&bytes).unwrap(), bytes: bytes.into() }
+    }
+
+    /// As it goes where a chunk would have more than 32-bit offsets reach, with a limit that is not as far away.
+    #[test]
+    fn what_does_not_fit_a_chunk_begins_the_next_one_and_what_fits_none_is_an_error() {
+        for value_type in [ValueType::Binary, ValueType::BinaryView] {
+            let schema = BatchSchema::new(false, value_type).with_max_chunk_bytes(2_000);
+            let mut open = OpenChunk::new(&schema, &TopicPartition::new("t", 0));
+            open.restart(0, -1, None);
+            let mut chunks = Vec::new();
+            for at in 0..20 {
+                open.push_raw(&batch(at * 5), &mut chunks).unwrap();
+            }
+            chunks.extend(open.close().unwrap());
+            assert!(chunks.len() > 5, "{}", chunks.len());
+            let offsets: Vec<i64> = chunks.iter().flat_map(|chunk| chunk.offsets.iter().copied()).collect();
+            assert_eq!(offsets, (0..100).collect::<Vec<_>>());
+            let next: Vec<_> = chunks.iter().map(|chunk| chunk.next_offset - 1).collect();
+            let last: Vec<_> = chunks.iter().filter_map(|chunk| chunk.offsets.last().copied()).collect();
+            assert_eq!(next, last);
+
+            let mut open = OpenChunk::new(&schema.with_max_chunk_bytes(500), &TopicPartition::new("t", 0));
+            open.restart(0, -1, None);
+            let error = open.push_raw(&batch(0), &mut Vec::new()).unwrap_err();
+            assert!(matches!(&error, Error::Record { offset: 0, .. }), "{error}");
+            assert_eq!((open.next_offset(), open.bytes()), (0, 0));
+        }
     }
 }

@@ -76,6 +76,8 @@ pub(super) struct Part {
     /// A follower to read from, and until when.
     pub(super) replica: Option<(i32, u64)>,
     pub(super) open: Option<OpenChunk>,
+    /// Where the last batch that was left out claims to begin: it may come again, and was told of.
+    pub(super) left_out: Option<i64>,
 }
 
 impl Part {
@@ -100,6 +102,7 @@ impl Part {
             caught_up: None,
             replica: None,
             open: None,
+            left_out: None,
         }
     }
 

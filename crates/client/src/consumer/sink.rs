@@ -67,6 +67,10 @@ struct Current {
     aborted: Option<AbortedFilter>,
     /// The position that the cache has been brought to.
     pushed: i64,
+    /// Where the log ends for readers, as the answer says.
+    end: i64,
+    /// Where a batch that was left out says to end, if that can be so and nothing has come behind it.
+    claimed: Option<i64>,
     /// Bytes of records that the answer has of it.
     records_bytes: usize,
     /// Bytes that have been kept as they came since that was last decided, `None` while batches are decoded here.
@@ -242,7 +246,9 @@ impl Fetcher {
         }
         let aborted = self.settings.is_read_committed().then(|| AbortedFilter::new(head.aborted));
         let (records_bytes, chunks, raws) = (head.records_bytes, Vec::new(), Vec::new());
-        Some(Current { ticket, open, aborted, pushed: asked, records_bytes, kept: None, chunks, raws })
+        let (pushed, end) = (asked, head.high_watermark);
+        let (kept, claimed) = (None, None);
+        Some(Current { ticket, open, aborted, pushed, end, claimed, records_bytes, kept, chunks, raws })
     }
 
     /// A whole batch. False when the partition's further data is not wanted.
@@ -254,7 +260,16 @@ impl Fetcher {
         bytes: &[u8],
     ) -> bool {
         let open = &mut current.open;
-        if open.is_finished() || header.last_offset() < open.next_offset() {
+        if open.is_finished() {
+            return true;
+        }
+        current.claimed = None;
+        if self.settings.skips_bad
+            && let Err(error) = open.check(&self.schema, header, bytes)
+        {
+            return self.leave_out(current, header, error);
+        }
+        if header.last_offset() < open.next_offset() {
             return true;
         }
         if current.aborted.as_mut().is_some_and(|aborted| aborted.skips(header)) {
@@ -296,6 +311,27 @@ impl Fetcher {
         let bytes = if shares { arrived.keep(bytes) } else { bytes::Bytes::copy_from_slice(bytes) };
         current.raws.push(RawBatch { header: header.clone(), bytes });
         true
+    }
+
+    /// Passes over a batch with a wrong checksum. Its header may be what is wrong, so one offset is left out: what stands
+    /// behind the batch in the answer comes all the same. If nothing does, its word on where it ends counts as long as
+    /// its two counts agree and the log has so much; else the broker is asked what comes next.
+    fn leave_out(&mut self, current: &mut Current, header: &BatchHeader, error: Error) -> bool {
+        current.open.step(header, current.end);
+        let next = current.open.next_offset();
+        let agree = i64::from(header.records_count) == i64::from(header.last_offset_delta) + 1;
+        current.claimed =
+            Some(header.last_offset() + 1).filter(|end| agree && (next..=current.end).contains(end));
+        let mut known = false;
+        if let Some(part) = self.part(current.ticket) {
+            // The answer's last header has been taken at its word.
+            part.offset = Some(next);
+            known = part.left_out.replace(header.base_offset) == Some(header.base_offset);
+        }
+        if !known {
+            self.troubles.push((SKIPPED, error));
+        }
+        self.close(current)
     }
 
     /// Whether a plain batch is kept for a caller that waits for rows, which then has something to do besides: two
@@ -341,6 +377,9 @@ impl Fetcher {
             // A broker sends the first batch whole, whatever the limits (KIP-74): asking again would bring the same.
             self.spoil(&mut current, format!("its record batch is cut off after {} bytes", tail.cut_bytes));
             return;
+        }
+        if let Some(end) = current.claimed {
+            current.open.pass_to(end);
         }
         self.close(&mut current);
         let (next, leader_epoch) = (current.open.next_offset(), current.open.leader_epoch());

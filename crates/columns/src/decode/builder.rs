@@ -10,13 +10,11 @@ use headrace_wire::records::{BatchHeader, MIN_RECORD_BYTES, Record, RecordError,
 
 use super::columns::{HeadersColumn, KeyColumn};
 use super::quick;
-use super::schema::BatchSchema;
+use super::schema::{BatchSchema, MAX_CHUNK_BYTES};
 use super::values::{Body, ValueColumn};
 
 /// Most rows of a chunk. Also bounds the prepared constant columns.
 const MAX_CHUNK_ROWS: usize = 1 << 23;
-/// Most bytes of a chunk's variable columns together, so that no 32-bit offset overflows.
-const MAX_CHUNK_BYTES: usize = i32::MAX as usize;
 /// Bytes that a row takes besides key, value and headers: offset and timestamp.
 const ROW_BYTES: usize = 8 + 8;
 /// Memory kept for the next compressed batch; what is beyond is given back.
@@ -218,7 +216,7 @@ impl ChunkBuilder {
         // and its key grows at most threefold when it is not UTF-8: that is never more than four times n.
         let factor = if self.columns.headers.is_some() { 4 } else { 1 };
         let bytes = plain_bytes.saturating_mul(factor);
-        self.variable_bytes().saturating_add(bytes) <= MAX_CHUNK_BYTES
+        self.variable_bytes().saturating_add(bytes) <= self.schema.max_chunk_bytes()
             && self.rows().saturating_add(records) <= self.max_rows
     }
 
@@ -321,7 +319,7 @@ impl ChunkBuilder {
         header.check_count(plain.len()).map_err(|source| self.batch_error(header.base_offset, source))?;
         let records = usize::try_from(header.records_count).unwrap_or(0);
         if !self.has_room_for(plain.len(), records) {
-            return Err(self.no_room(header, records));
+            return Err(self.no_room(header, plain.len()));
         }
 
         let before = self.rows();
@@ -386,10 +384,9 @@ impl ChunkBuilder {
         pushed
     }
 
-    fn no_room(&self, header: &BatchHeader, records: usize) -> DecodeError {
+    fn no_room(&self, header: &BatchHeader, bytes: usize) -> DecodeError {
         if self.is_empty() {
             // It would not fit the next chunk either.
-            let bytes = records.saturating_mul(ROW_BYTES);
             return self.batch_error(header.base_offset, RecordError::TooLarge(bytes));
         }
         DecodeError::Full { topic: self.topic.clone(), partition: self.partition }

@@ -9,6 +9,8 @@ use arrow_schema::{DataType, Field, Fields, Schema, SchemaRef, TimeUnit};
 
 /// Default of [`BatchSchema::with_max_plain_bytes`]: 256 MiB.
 pub const DEFAULT_MAX_PLAIN_BYTES: usize = 256 << 20;
+/// Default of [`BatchSchema::with_max_chunk_bytes`], and the most that it takes: what 32-bit offsets reach.
+pub const MAX_CHUNK_BYTES: usize = i32::MAX as usize;
 /// Fewest rows of a prepared constant column.
 const MIN_CONSTANT_ROWS: usize = 1 << 12;
 /// Fewest bytes of a prepared topic column, if the name is so long that the fewest rows would have more.
@@ -37,6 +39,7 @@ pub struct BatchSchema {
     value_type: ValueType,
     check_crcs: bool,
     max_plain_bytes: usize,
+    max_chunk_bytes: usize,
     constants: Arc<Mutex<Constants>>,
 }
 
@@ -66,6 +69,7 @@ impl BatchSchema {
             value_type,
             check_crcs: true,
             max_plain_bytes: DEFAULT_MAX_PLAIN_BYTES,
+            max_chunk_bytes: MAX_CHUNK_BYTES,
             constants: Arc::default(),
         }
     }
@@ -81,6 +85,15 @@ impl BatchSchema {
     #[must_use]
     pub fn with_max_plain_bytes(mut self, bytes: usize) -> Self {
         self.max_plain_bytes = bytes;
+        self
+    }
+
+    /// The most bytes of a chunk's variable columns together, at most [`MAX_CHUNK_BYTES`]; of each alone where values are
+    /// views, whose memory has the keys once more. A batch that would go beyond it begins the next chunk; one that does
+    /// not fit an empty chunk is an error.
+    #[must_use]
+    pub fn with_max_chunk_bytes(mut self, bytes: usize) -> Self {
+        self.max_chunk_bytes = bytes.min(MAX_CHUNK_BYTES);
         self
     }
 
@@ -102,12 +115,18 @@ impl BatchSchema {
         self.value_type
     }
 
-    pub(super) fn check_crcs(&self) -> bool {
+    /// Whether the checksum of each batch is checked.
+    #[must_use]
+    pub fn check_crcs(&self) -> bool {
         self.check_crcs
     }
 
     pub(super) fn max_plain_bytes(&self) -> usize {
         self.max_plain_bytes
+    }
+
+    pub(super) fn max_chunk_bytes(&self) -> usize {
+        self.max_chunk_bytes
     }
 
     /// Runs `f` on the constants. Nothing in there can be left half-done by a panic, so a poisoned lock is

@@ -1,5 +1,6 @@
 mod away;
 mod bad;
+mod clock;
 mod consumer_protocol;
 mod cooperative;
 mod fetching;

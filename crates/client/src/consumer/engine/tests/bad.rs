@@ -42,7 +42,7 @@ fn fewer_records(batch: &mut [u8]) {
     reheader(batch, |header| header.records_count = 9);
 }
 
-fn long_record(batch: &mut [u8]) {
+pub(super) fn long_record(batch: &mut [u8]) {
     // The first record's length, far beyond the batch.
     batch[BatchHeader::LEN..][..5].copy_from_slice(&[0xfe, 0xff, 0xff, 0xff, 0x0f]);
     reheader(batch, |_| {});
@@ -99,6 +99,68 @@ fn a_bad_batch_can_be_left_out_and_is_told_of() {
             one.contains("on.bad.records") && one.contains("'t', partition 0: offset 1"),
             "{what}: {one}"
         );
+    }
+}
+
+/// Lies about where a batch ends, of ten records: the last offset's delta, and the count. The checksum does not fit.
+const ENDS: [(i32, i32); 5] = [(1 << 30, 10), (15, 10), (3, 10), (3, 4), WITHIN];
+/// One that looks like another batch.
+const WITHIN: (i32, i32) = (14, 15);
+const BEYOND: (i32, i32) = (1 << 30, (1 << 30) + 1);
+
+fn with_lying_end(codec: Codec, lie: (i32, i32), batches: usize) -> Kafka {
+    let mut kafka = with_bad(codec, |_| {});
+    let log = kafka.logs.get_mut(&("t".to_owned(), 0)).unwrap();
+    log.lies.insert(1, lie);
+    log.batches.truncate(batches);
+    log.end = i64::try_from(batches).unwrap() * 10;
+    kafka
+}
+
+fn passes(codec: Codec, limit: &str, lie: (i32, i32)) {
+    let what = format!("{codec:?} {limit} {lie:?}");
+    let options = [SKIP, ("max.partition.fetch.bytes", limit)];
+    let mut bench = Bench::new(with_lying_end(codec, lie, 3), &options);
+    bench.assign(&[("t", 0)], StartAt::Offset(0));
+    let mut rows = bench.drain();
+    for _ in 0..20 {
+        bench.run(10);
+        rows.extend(bench.drain());
+    }
+    let after = if limit == "1" && lie == WITHIN { 25 } else { 20 };
+    assert_eq!(rows, [named("t", 0, 0..10), named("t", 0, after..30)].concat(), "{what}");
+    assert_eq!(bench.position("t", 0), Some(30), "{what}");
+    let troubles = |e: &&ConsumerEvent| matches!(e, ConsumerEvent::Trouble { .. });
+    assert_eq!(bench.world.events.iter().filter(troubles).count(), 1, "{what}");
+    assert_eq!(bench.parked(), 1, "{what}: it waits for more");
+}
+
+#[test]
+fn a_bad_batch_that_lies_about_its_end_takes_nothing_with_it() {
+    for codec in [Codec::None, Codec::Lz4] {
+        // All in one answer; or each batch alone, where one that looks like another is taken for it.
+        for limit in ["1000000", "1"] {
+            for lie in ENDS {
+                passes(codec, limit, lie);
+            }
+        }
+    }
+    // Plain, so many cannot be in it, and its bounds are not believed.
+    passes(Codec::Lz4, "1000000", BEYOND);
+    passes(Codec::Lz4, "1", BEYOND);
+}
+
+#[test]
+fn a_bad_batch_at_the_end_of_the_log_is_passed_whatever_it_says() {
+    for lie in ENDS {
+        let mut bench = Bench::new(with_lying_end(Codec::None, lie, 2), &[SKIP]);
+        bench.assign(&[("t", 0)], StartAt::Offset(0));
+        assert_eq!(bench.drain(), named("t", 0, 0..10), "{lie:?}");
+        bench.run(200);
+        assert_eq!(bench.position("t", 0), Some(20), "{lie:?}");
+        bench.kafka.fill("t", 0, 1, 10, Codec::None);
+        bench.unpark();
+        assert_eq!(bench.drain(), named("t", 0, 20..30), "{lie:?}");
     }
 }
 

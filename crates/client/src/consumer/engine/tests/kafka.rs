@@ -47,11 +47,13 @@ pub(super) struct Log {
     pub(super) batches: Vec<Vec<u8>>,
     /// The leader epoch of batches to come.
     pub(super) epoch: i32,
+    /// What is sent in place of the header's last offset delta and count of a batch, by its place in the log.
+    pub(super) lies: BTreeMap<usize, (i32, i32)>,
 }
 
 impl Default for Log {
     fn default() -> Log {
-        Log { start: 0, end: 0, batches: Vec::new(), epoch: 1 }
+        Log { start: 0, end: 0, batches: Vec::new(), epoch: 1, lies: BTreeMap::new() }
     }
 }
 
@@ -90,13 +92,21 @@ impl Log {
 
     fn read(&self, offset: i64, max_bytes: usize) -> Vec<u8> {
         let mut out = Vec::new();
-        for batch in self.batches.iter().filter(|b| BatchHeader::parse(b).unwrap().last_offset() >= offset) {
+        for (at, batch) in self.batches.iter().enumerate() {
+            if BatchHeader::parse(batch).unwrap().last_offset() < offset {
+                continue;
+            }
+            let mut batch = batch.clone();
+            if let Some((delta, count)) = self.lies.get(&at) {
+                batch[23..27].copy_from_slice(&delta.to_be_bytes());
+                batch[57..61].copy_from_slice(&count.to_be_bytes());
+            }
             if !out.is_empty() && out.len() + batch.len() > max_bytes {
                 // As Kafka does: the batch that does not fit is cut.
-                out.extend_from_slice(&batch[..(max_bytes - out.len()).min(batch.len() - 1)]);
+                out.extend_from_slice(&batch[..max_bytes.saturating_sub(out.len()).min(batch.len() - 1)]);
                 break;
             }
-            out.extend_from_slice(batch);
+            out.extend_from_slice(&batch);
         }
         out
     }
