@@ -128,7 +128,7 @@ class Consumer:
             taken = await self._take(lambda: self._native.try_poll(max_records), timeout)
         if taken is None:
             return self._blocking._no_rows()  # noqa: SLF001
-        return self._blocking._import(taken)  # noqa: SLF001
+        return self._blocking._chunks.batch(taken)  # noqa: SLF001
 
     async def poll_all(self, timeout: float = 1.0, max_records: int | None = None) -> list[pa.RecordBatch]:
         """Takes one batch of every partition that has rows ready; waits up to ``timeout`` for the first.
@@ -137,7 +137,7 @@ class Consumer:
         """
         async with self._polling:
             found = await self._take(lambda: self._native.try_poll_all(max_records), timeout)
-        return [self._blocking._import(taken) for taken in found or ()]  # noqa: SLF001
+        return [self._blocking._chunks.batch(taken) for taken in found or ()]  # noqa: SLF001
 
     async def position(self, partition: tuple[str, int], timeout: float | None = None) -> int:
         """The offset of the next row that `poll` gives for the partition; looked up first where it is not known yet.
