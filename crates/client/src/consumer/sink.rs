@@ -173,7 +173,7 @@ impl Fetcher {
                     call.current = Some(current);
                 }
             }
-            FetchEvent::BadBatch { error, .. } => {
+            FetchEvent::BadBatch { error } => {
                 if let Some(mut current) = call.current.take() {
                     self.spoil(&mut current, error.to_string());
                 }
