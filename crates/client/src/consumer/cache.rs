@@ -18,6 +18,7 @@ mod demand;
 mod fill;
 mod look;
 mod metrics;
+mod renew;
 mod slot;
 mod take;
 #[cfg(test)]

@@ -46,7 +46,7 @@ impl Leaving {
     }
 
     /// That commit has ended.
-    pub(super) fn committed(&mut self, result: Result<ConsumerOutcome>) {
+    pub(super) fn committed(&mut self, result: Result<()>) {
         self.stage = Stage::Committed;
         self.error = result.err();
     }
@@ -72,9 +72,12 @@ impl ConsumerEngine {
         };
         let mut cache = lock(&self.cache);
         cache.hold(true, &membership.withheld);
-        let offsets = if auto_commit { membership.news(cache.commits(!finished)) } else { Vec::new() };
+        let offsets = cache.commits(!finished);
+        let offsets = if auto_commit { membership.owed(self.core.cluster(), offsets) } else { Vec::new() };
         drop(cache);
-        let stage = Stage::Committing(self.commits.commit(now, Asker::Farewell, offsets, timeout_ms.max(1)));
+        let timeout_ms = timeout_ms.max(1);
+        let commit = self.commits.commit(now, Asker::Farewell, offsets, &self.incarnations, timeout_ms);
+        let stage = Stage::Committing(commit);
         let alone = !membership.is_subscribed();
         let leaving = Leaving { op, close, alone, deadline, stage, error: None };
         let before = std::mem::replace(&mut membership.standing, Standing::Leaving(leaving));
@@ -138,6 +141,7 @@ impl ConsumerEngine {
         };
         membership.topics.clear();
         membership.pattern = None;
+        self.core.match_no_topics();
         membership.lost_at = None;
         membership.refusals = 0;
         lock(&self.cache).forgive();

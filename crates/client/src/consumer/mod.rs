@@ -1,5 +1,6 @@
 //! The consumer: fetching into a cache of Arrow chunks, positions, commits.
 
+mod attempt;
 mod cache;
 mod commits;
 mod decode;
@@ -10,6 +11,7 @@ mod leaving;
 mod listening;
 mod membership;
 mod offsets;
+mod queries;
 mod recreated;
 mod session;
 mod settings;
