@@ -35,7 +35,7 @@ use super::types::{ConsumerCommand, ConsumerEvent, ConsumerOutcome};
 use crate::core::{Core, Reply};
 use crate::engine::{Action, Arrived, ConnId, Consumed, Engine};
 use crate::error::{Error, Result};
-use crate::group::MemberTag;
+use crate::group::{MemberTag, Way};
 use crate::options::ConsumerConfig;
 
 /// Rounds of driving after one input. What is not settled then waits for the next input or timer; more
@@ -44,7 +44,7 @@ const ROUNDS_MAX: usize = 16;
 
 /// What a call is for.
 #[derive(Debug)]
-pub(super) enum Tag {
+pub(crate) enum Tag {
     Fetch(Box<FetchCall>),
     ListOffsets(Vec<u64>),
     EpochEnds(Vec<Asked>),
@@ -221,7 +221,7 @@ impl ConsumerEngine {
             return self.left();
         }
         let Some(Membership { coordinator, member, .. }) = &mut self.membership else { return };
-        let event = member.answered(now, &mut self.core, coordinator, tag, reply);
+        let event = member.answered(&mut Way { now, core: &mut self.core, coordinator }, tag, reply);
         self.topics_dirty = true;
         if let Some(event) = event {
             self.member_event(now, event);

@@ -4,10 +4,11 @@ use headrace_wire::time::Now;
 
 use super::cache::lock;
 use super::commits::Asker;
-use super::engine::{ConsumerEngine, Tag};
+use super::engine::ConsumerEngine;
 use super::membership::{Membership, Standing};
 use super::types::{ConsumerOutcome, Rebalance};
 use crate::error::{Error, Result};
+use crate::group::Way;
 
 /// Why a consumer leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,7 +116,7 @@ impl ConsumerEngine {
         };
         leaving.stage = Stage::Left;
         let reason = if leaving.close { "the consumer is closed" } else { "the consumer unsubscribed" };
-        member.leave(now, &mut self.core, coordinator, reason, Tag::Member)
+        member.leave(&mut Way { now, core: &mut self.core, coordinator }, reason)
     }
 
     /// A caller goes on before its unsubscribing has ended: the rest of that is not awaited. Without this the new

@@ -12,7 +12,7 @@ use headrace_wire::time::Now;
 
 use super::cache::{FetchCache, lock};
 use super::commits::{Asker, Identity, of_before};
-use super::engine::{ConsumerEngine, Tag};
+use super::engine::ConsumerEngine;
 use super::fetcher::later;
 use super::leaving::Leaving;
 use super::settings::retry_of;
@@ -20,7 +20,7 @@ use super::types::{Assignment, CommitOffset, ConsumerEvent, ConsumerOutcome, Reb
 use crate::cluster::Cluster;
 use crate::core::TopicPattern;
 use crate::error::{Error, Result};
-use crate::group::{AnyMember, Coordinator, MemberEvent, MemberSettings};
+use crate::group::{Coordinator, GroupMember, MemberEvent, MemberSettings, Way, member_of};
 use crate::options::ConsumerConfig;
 
 /// Where a consumer stands with its group.
@@ -63,7 +63,7 @@ enum Release {
 #[derive(Debug)]
 pub(super) struct Membership {
     pub(super) coordinator: Coordinator,
-    pub(super) member: AnyMember,
+    pub(super) member: Box<dyn GroupMember>,
     pub(super) standing: Standing,
     /// What was last committed, so that the same is not committed again and again.
     pub(super) committed: HashMap<TopicPartition, i64>,
@@ -111,7 +111,7 @@ impl Membership {
         };
         Some(Membership {
             coordinator: Coordinator::new(group, retry, request_timeout_ms),
-            member: AnyMember::new(config.group_protocol, settings),
+            member: member_of(config.group_protocol, settings),
             standing: Standing::Alone,
             committed: HashMap::new(),
             owned: BTreeSet::new(),
@@ -220,7 +220,7 @@ impl ConsumerEngine {
         let internal_too = !self.config.exclude_internal_topics;
         let ours = pattern.as_deref().filter(|_| !membership.member.takes_patterns());
         let ours = ours.map(|text| TopicPattern::new(text, internal_too)).transpose()?;
-        membership.topics = topics.iter().cloned().collect();
+        membership.topics = topics.into_iter().collect();
         membership.pattern.clone_from(&pattern);
         membership.matched_at = None;
         membership.standing = Standing::Member;
@@ -230,7 +230,7 @@ impl ConsumerEngine {
             self.core.match_topics(now, ours);
         } else {
             self.core.match_no_topics();
-            membership.member.subscribe(topics, pattern);
+            membership.member.subscribe(membership.topics.clone(), pattern);
         }
         membership.sort_out();
         membership.set_gate(&mut cache);
@@ -312,7 +312,8 @@ impl ConsumerEngine {
         let Some(membership) = &mut self.membership else { return };
         // What the coordinator knows of it would hold up the others until its session ends.
         let reason = "the group has refused it";
-        membership.member.leave(now, &mut self.core, &membership.coordinator, reason, Tag::Member);
+        let coordinator = &mut membership.coordinator;
+        membership.member.leave(&mut Way { now, core: &mut self.core, coordinator }, reason);
         membership.refusals = membership.refusals.saturating_add(1);
         let retry_at = later(now, retry_of(&self.config), membership.refusals, &mut self.core);
         let for_good = error.code().is_some_and(ErrorCode::fatal);
@@ -360,8 +361,7 @@ impl ConsumerEngine {
             self.follow_pattern();
             self.drive_release(now);
             let Some(Membership { coordinator, member, .. }) = &mut self.membership else { return };
-            let event = member.drive(now, &mut self.core, coordinator, || Tag::Coordinator, Tag::Member);
-            if let Some(event) = event {
+            if let Some(event) = member.drive(&mut Way { now, core: &mut self.core, coordinator }) {
                 self.member_event(now, event);
             }
             self.auto_commit(now);
@@ -391,7 +391,8 @@ impl ConsumerEngine {
                     return;
                 }
                 let reason = "max.poll.interval.ms has passed without a poll";
-                membership.member.leave(now, &mut self.core, &membership.coordinator, reason, Tag::Member);
+                let coordinator = &mut membership.coordinator;
+                membership.member.leave(&mut Way { now, core: &mut self.core, coordinator }, reason);
                 // The next poll wakes the engine, which then joins again.
                 membership.standing = Standing::Away(Away { polls, retry_at: 0, for_good: false });
                 self.let_go(Rebalance::Lost);

@@ -49,7 +49,7 @@ pub(super) enum Issue {
 
 /// A Fetch that has not been answered to its end.
 #[derive(Debug)]
-pub(super) struct FetchCall {
+pub(crate) struct FetchCall {
     pub(super) source: Source,
     stream: Option<FetchStream>,
     current: Option<Current>,

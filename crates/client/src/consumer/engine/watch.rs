@@ -49,7 +49,7 @@ impl ConsumerEngine {
         let parts = parts.map(|part| (part.partition.clone(), Some(part.ticket)));
         let subscribed = self.membership.iter().filter(|membership| membership.is_subscribed());
         let subscribed = subscribed.flat_map(|membership| membership.member.topics());
-        let subscribed = subscribed.map(|topic| (TopicPartition::new(topic, 0), None));
+        let subscribed = subscribed.map(|topic| (TopicPartition::new(topic.as_str(), 0), None));
         let missing: Vec<_> =
             parts.chain(subscribed).filter(|(partition, _)| is_missing(partition)).collect();
         let topics: BTreeSet<&str> = missing.iter().map(|(partition, _)| &*partition.topic).collect();
