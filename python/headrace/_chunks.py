@@ -16,11 +16,10 @@ if TYPE_CHECKING:
 class Chunks:
     """Imports what was taken: a chunk once, its slices from there, and the schema once for all chunks."""
 
-    __slots__ = ("_handover", "_last", "_lock", "_reader")
+    __slots__ = ("_last", "_lock", "_stream")
 
     def __init__(self) -> None:
-        self._handover: _native.Handover | None = None
-        self._reader: pa.RecordBatchReader | None = None
+        self._stream: tuple[_native.Handover, pa.RecordBatchReader] | None = None
         self._last: tuple[int, pa.RecordBatch] | None = None
         self._lock = Lock()
 
@@ -39,8 +38,9 @@ class Chunks:
 
     def _next(self, taken: Taken) -> pa.RecordBatch:
         with self._lock:  # two threads may take turns at polling: each is to read what it has put
-            if self._handover is None:
-                self._handover = _native.Handover(taken)
-                self._reader = pa.RecordBatchReader.from_stream(self._handover)
-            self._handover.put(taken)
-            return self._reader.read_next_batch()
+            if self._stream is None:
+                handover = _native.Handover(taken)
+                self._stream = (handover, pa.RecordBatchReader.from_stream(handover))
+            handover, reader = self._stream
+            handover.put(taken)
+            return reader.read_next_batch()

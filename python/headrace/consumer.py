@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from headrace import _native
 from headrace._chunks import Chunks
+from headrace._listener import Listener
 from headrace._options import OptionValue, pairs
 from headrace._types import GroupMetadata, TopicPartition
 from headrace.errors import ConfigError, KafkaTimeoutError, UsageError
@@ -68,7 +69,7 @@ class Consumer:
         self._chunks = Chunks()
         self._subscribed = False
         self._empty: pa.RecordBatch | None = None
-        self._listener: _Listener | None = None
+        self._listener: Listener | None = None
         self._commits: dict[int, _Commit] = {}
         self._telling = False
         _open.add(self)
@@ -92,9 +93,10 @@ class Consumer:
         the consumer goes on, and no row is lost by it.
 
         Args:
-            topics: names of topics, or a compiled pattern for whole names (``re.compile("orders-.*")``), which needs
-                ``group_protocol="consumer"``: the coordinator looks from time to time for topics that match, by the
-                rules of RE2/J. Flags stand in it: ``"(?i)orders-.*"``.
+            topics: names of topics, or a compiled pattern for whole names (``re.compile("orders-.*")``). Topics that
+                match and are made later join, at the latest after ``metadata.max.age.ms``; with
+                ``group_protocol="consumer"`` the coordinator looks for them from time to time. It is not Python that
+                matches: there is neither look-around nor a back-reference. Flags stand in it: ``"(?i)orders-.*"``.
             on_assigned: the group has given these partitions. Their first row comes after it, so `seek` works.
             on_revoked: these partitions are about to go to other members. They are still assigned, all rows handed
                 out by earlier polls count as processed, and `commit` works; automatic commits have been made, but in
@@ -103,19 +105,17 @@ class Consumer:
                 is called instead.
 
         Raises:
-            ConfigError: ``group.id`` is not set, a pattern is given with another ``group_protocol``, is of bytes, or
-                has flags beside it.
+            ConfigError: ``group.id`` is not set, or a pattern is of bytes, has flags beside it, or cannot be used; with
+                ``group_protocol="consumer"`` it is a later `poll` that says so.
         """
         self._not_within_callback("subscribe")
-        if isinstance(topics, re.Pattern):
-            _check_pattern(topics)
-        listener = _Listener(on_assigned, on_revoked, on_lost)
-        self._listener = listener if any(listener) else None
+        names, pattern = subscription(topics)
+        self._listener = Listener.of(on_assigned, on_revoked, on_lost)
         self._native.listen(self._listener is not None)
-        if isinstance(topics, re.Pattern):
-            self._native.subscribe_pattern(topics.pattern)
+        if pattern is not None:
+            self._native.subscribe_pattern(pattern)
         else:
-            self._native.subscribe([topics] if isinstance(topics, str) else list(topics))
+            self._native.subscribe(names)
         self._subscribed = True
 
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
@@ -383,7 +383,7 @@ class Consumer:
         self._telling = True
         try:
             if self._listener is not None:
-                self._listener.tell(kind, [TopicPartition(*tp) for tp in partitions])
+                self._listener.tell(kind, partitions)
         finally:
             self._telling = False
             self._native.told(number)
@@ -415,7 +415,7 @@ class Consumer:
         listener, self._listener = self._listener, None
         if listener is None:
             return
-        partitions = [TopicPartition(*tp) for tp in self._native.take_back()]
+        partitions = self._native.take_back()
         if not partitions:
             return
         self._telling = True
@@ -438,18 +438,6 @@ class Consumer:
         return self._empty
 
 
-class _Listener(NamedTuple):
-    on_assigned: Callable[[list[TopicPartition]], object] | None
-    on_revoked: Callable[[list[TopicPartition]], object] | None
-    on_lost: Callable[[list[TopicPartition]], object] | None
-
-    def tell(self, kind: str, partitions: list[TopicPartition]) -> None:
-        on_lost = self.on_lost or self.on_revoked
-        callback = {"assigned": self.on_assigned, "revoked": self.on_revoked, "lost": on_lost}[kind]
-        if callback is not None:
-            callback(partitions)
-
-
 class _Commit(NamedTuple):
     callback: Callable[[KafkaError | None], object] | None
 
@@ -458,14 +446,23 @@ def _given(offsets: Mapping[tuple[str, int], int] | None) -> list[tuple[tuple[st
     return None if offsets is None else [((topic, p), offset) for (topic, p), offset in offsets.items()]
 
 
-def _check_pattern(pattern: re.Pattern[Any]) -> None:
+def subscription(topics: Iterable[str] | re.Pattern[Any]) -> tuple[list[str], str | None]:
+    """Topics by name, or the text of their pattern."""
+    if isinstance(topics, re.Pattern):
+        return [], _text_of(topics)
+    return [topics] if isinstance(topics, str) else list(topics), None
+
+
+def _text_of(pattern: re.Pattern[Any]) -> str:
     if not isinstance(pattern.pattern, str):
         message = f"topics: {pattern.pattern!r} is a pattern of bytes; names of topics are text"
         raise ConfigError(message, name="INVALID_CONFIG")
-    # The coordinator gets the text alone.
+    # Whoever looks for topics gets the text alone.
     if re.compile(pattern.pattern).flags != pattern.flags:
         message = f"topics: the flags of the pattern {pattern.pattern!r} must stand in it, such as '(?i)'"
         raise ConfigError(message, name="INVALID_CONFIG")
+    text: str = pattern.pattern
+    return text
 
 
 @atexit.register

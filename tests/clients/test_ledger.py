@@ -40,7 +40,7 @@ class Group:
             self.answer.set()
 
     async def commit(self, of_parts):
-        offsets = {part.name: offset for part, offset in of_parts.items()}
+        offsets = {part.name: mark.next_offset for part, mark in of_parts.items()}
         self.sent.append(dict(offsets))
         for name in offsets:
             assert not any(name in others for others in self.on_way), "two commits of a partition could overtake"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import pyarrow as pa
+import pytest
 from confluent_kafka import KafkaException
 
 import headrace as hr
@@ -65,6 +66,34 @@ def test_reading_goes_on_with_the_new_topic_and_nothing_of_the_old_one(cluster, 
                 assert error.topic == topic, error  # noqa: PT017  (that it is gone may be told)
         assert got[got.index(b"new-0") :] == [b"new-%d" % i for i in range(NEW)]
         assert consumer.position((topic, 0)) == NEW
+
+
+def test_a_late_commit_of_the_old_topic_does_not_count_for_the_new_one(cluster, topic):
+    cluster.create_topic(topic)
+    write(cluster, topic, [b"old"] * OLD)
+    # Nothing but the commit tells it that there is another topic: it asks for nothing and fetches nothing.
+    quiet = options(**{"group.id": f"g-{topic}", "enable.auto.commit": False, "metadata.max.age.ms": 600_000})
+    deadline = time.monotonic() + 60
+    with hr.Consumer(cluster.bootstrap_servers, quiet) as consumer:
+        consumer.subscribe([topic])
+        rows = 0
+        while rows < OLD:
+            assert time.monotonic() < deadline
+            rows += consumer.poll(1.0).num_rows
+        consumer.pause([(topic, 0)])
+        make_again(cluster, topic, deadline)
+        with pytest.raises(hr.KafkaError) as caught:
+            consumer.commit()
+        assert (caught.value.name, caught.value.topic) == ("UNKNOWN_TOPIC_ID", topic)
+        assert consumer.committed([(topic, 0)]) == {(topic, 0): None}
+        consumer.resume([(topic, 0)])
+        got = []
+        while len(got) < NEW:
+            assert time.monotonic() < deadline, got
+            got += consumer.poll(1.0)["value"].to_pylist()
+        assert got == [b"new-%d" % i for i in range(NEW)]
+        consumer.commit()
+        assert consumer.committed([(topic, 0)]) == {(topic, 0): NEW}
 
 
 def test_without_a_policy_a_topic_made_again_is_an_error(cluster, topic):

@@ -75,6 +75,12 @@ impl Taken {
         self.rows.next_offset
     }
 
+    /// The leader epoch before that position, -1 when not known: a commit carries it (KIP-320).
+    #[getter]
+    fn leader_epoch(&self) -> i32 {
+        self.rows.leader_epoch
+    }
+
     /// The whole chunk.
     #[pyo3(signature = (requested_schema=None))]
     fn __arrow_c_array__<'py>(
@@ -340,13 +346,11 @@ impl Consumer {
 }
 
 fn commits(offsets: Vec<(Tp, i64)>) -> Vec<CommitOffset> {
-    let commit = |(tp, offset)| CommitOffset {
-        partition: name(tp),
-        offset,
-        leader_epoch: -1,
-        metadata: String::new(),
-    };
-    offsets.into_iter().map(commit).collect()
+    offsets.into_iter().map(|(tp, offset)| commit_of(tp, offset, -1)).collect()
+}
+
+fn commit_of(tp: Tp, offset: i64, leader_epoch: i32) -> CommitOffset {
+    CommitOffset { partition: name(tp), offset, leader_epoch, metadata: String::new() }
 }
 
 /// The client takes zero for `max.poll.records`; a caller's own zero is refused before.

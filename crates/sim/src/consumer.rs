@@ -386,10 +386,11 @@ impl Consumer {
             }
             ApiKey::OffsetCommit => {
                 let request = OffsetCommitRequest::decode(header.api_version, &mut reader);
-                for topic in request.map_err(|why| why.to_string())?.topics {
-                    for commit in topic.partitions {
-                        let place =
-                            place_of(&TopicPartition::new(topic.name.as_str(), commit.partition_index))?;
+                for asked in request.map_err(|why| why.to_string())?.topics {
+                    let topic = topic_of(&asked.name, asked.topic_id)
+                        .ok_or_else(|| format!("it commits for '{}', no topic of ours", asked.name))?;
+                    for commit in asked.partitions {
+                        let place = Place { topic, partition: commit.partition_index };
                         within(ledger, place, commit.committed_offset, "it commits")?;
                         ledger.tally.commits += 1;
                     }

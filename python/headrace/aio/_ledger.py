@@ -46,6 +46,8 @@ class Mark(NamedTuple):
     """Of so many batches, counted from the first."""
     next_offset: int
     """The partition's position behind them."""
+    leader_epoch: int = -1
+    """That of the last record before it, -1 when not known: whoever begins there finds out if the log was cut."""
 
 
 @dataclass(eq=False)
@@ -78,10 +80,10 @@ class Part:
     waiting: list[tuple[int, asyncio.Future[None]]] = field(default_factory=list)
     """Who waits until so many batches are committed."""
 
-    def hand_out(self, batch: pa.RecordBatch, next_offset: int) -> Work:
+    def hand_out(self, batch: pa.RecordBatch, next_offset: int, leader_epoch: int = -1) -> Work:
         """The next rows."""
         self.handed_out += 1
-        work = Work(self, batch, Mark(self.handed_out, next_offset))
+        work = Work(self, batch, Mark(self.handed_out, next_offset, leader_epoch))
         self.open.append(work)
         return work
 
@@ -145,14 +147,14 @@ class Committer:
 
     def __init__(
         self,
-        send: Callable[[dict[Part, int]], Awaitable[None]],
+        send: Callable[[dict[Part, Mark]], Awaitable[None]],
         refresh: Callable[[], None],
         *,
         batches: int,
         interval_s: float,
         parallelism: int,
     ) -> None:
-        """``send`` commits offsets or raises a `KafkaError`; ``refresh`` removes partitions that are gone."""
+        """``send`` commits these positions or raises a `KafkaError`; ``refresh`` removes partitions that are gone."""
         self._send = send
         self._refresh = refresh
         self._batches = batches
@@ -224,7 +226,7 @@ class Committer:
         self._wanted = len(free) < len(due)
         for part in free:
             part.committing = True
-        task = asyncio.ensure_future(self._send({part: mark.next_offset for part, mark in free.items()}))
+        task = asyncio.ensure_future(self._send(free))
         self._tasks.add(task)
         task.add_done_callback(partial(self._ended, free))
 

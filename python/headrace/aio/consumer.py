@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 from typing import TYPE_CHECKING, Any
 
 from headrace import consumer as blocking
+from headrace._listener import Listener
 from headrace._options import OptionValue, pairs
 from headrace._types import GroupMetadata, TopicPartition
+from headrace.aio._callbacks import Callbacks
 from headrace.aio._loop import Lookout, Mailbox, Slot, Turn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    import re
+    from collections.abc import Callable, Coroutine, Iterable, Mapping
     from types import TracebackType
 
     import pyarrow as pa
@@ -31,17 +33,10 @@ ONE_POLLS = (
 )
 
 
-def no_pattern(topics: object) -> None:
-    """Says so, instead of that a pattern cannot be iterated."""
-    if isinstance(topics, re.Pattern):
-        message = "topics are given by name here; headrace.Consumer takes a pattern"
-        raise TypeError(message)
-
-
 class Consumer:
     """Reads partitions from coroutines; `headrace.Consumer` with its waits turned into awaits.
 
-    It has no rebalance listeners, no ``commit_async``, no patterns of topics, and is no Arrow stream.
+    It has no ``commit_async``, and is no Arrow stream.
 
     No thread is started for a call, and none blocks. What takes effect at once is no coroutine: `pause`, `resume`,
     `seek`, `assignment` and the like. All calls are made in one event loop, the one of the first call that awaits;
@@ -76,7 +71,9 @@ class Consumer:
         self._polling: Turn | contextlib.nullcontext[None] = Turn(ONE_POLLS) if commits else contextlib.nullcontext()
         self._native = self._blocking._native.awaiting()  # noqa: SLF001  (the same client with another face)
         self._lookout = Lookout(self._native)
+        self._callbacks = Callbacks(self._blocking._native)  # noqa: SLF001
         self._mailbox: Mailbox | None = None
+        self._ending: set[asyncio.Future[Any]] = set()
         self._turn = 0.0
 
     @property
@@ -84,23 +81,48 @@ class Consumer:
         """The schema of every batch."""
         return self._blocking.schema
 
-    async def subscribe(self, topics: Iterable[str]) -> None:
+    async def subscribe(
+        self,
+        topics: Iterable[str] | re.Pattern[str],
+        on_assigned: Callable[[list[TopicPartition]], object] | None = None,
+        on_revoked: Callable[[list[TopicPartition]], object] | None = None,
+        on_lost: Callable[[list[TopicPartition]], object] | None = None,
+    ) -> None:
         """Joins the group ``group.id`` for these topics; partitions come with the next `poll` calls.
 
+        The callbacks are functions or coroutine functions, called one at a time within `poll`, `poll_all`,
+        `unsubscribe` and `close`, with the partitions in question; what they may rely on stands at
+        `headrace.Consumer.subscribe`. The group waits for a coroutine, and so do these calls, of all tasks; within a
+        callback they are a `UsageError`. A call that is cancelled meanwhile leaves the coroutine running. What a
+        callback raises comes out of the call that ran it, or, where that was cancelled, out of the next one. A process
+        that ends without `close` calls none.
+
+        Args:
+            topics: names of topics, or a compiled pattern as `headrace.Consumer.subscribe` takes it.
+            on_assigned: the group has given these partitions. Their first row comes after it.
+            on_revoked: these partitions are about to go to other members, and can still be committed.
+            on_lost: these partitions are gone already. By default ``on_revoked`` is called instead.
+
         Raises:
-            ConfigError: ``group.id`` is not set.
+            ConfigError: ``group.id`` is not set, or the pattern cannot be used.
         """
-        no_pattern(topics)
-        names = [topics] if isinstance(topics, str) else list(topics)
-        await self._ask(lambda slot: self._native.begin_subscribe(names, slot))
+        self._callbacks.refuse_within("subscribe")
+        names, pattern = blocking.subscription(topics)
+        await self._callbacks.over(None)
+        self._callbacks.listen(Listener.of(on_assigned, on_revoked, on_lost))
+        if pattern is not None:
+            await self._ask(lambda slot: self._native.begin_subscribe_pattern(pattern, slot))
+        else:
+            await self._ask(lambda slot: self._native.begin_subscribe(names, slot))
 
     async def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
         """Reads exactly these partitions, from the committed offset or as ``auto.offset.reset`` says."""
         await self._assign([((topic, number), None) for topic, number in partitions])
 
     async def unsubscribe(self) -> None:
-        """Leaves the group, or drops the assignment."""
-        await self._ask(self._native.begin_unsubscribe)
+        """Leaves the group, or drops the assignment. Cancelled, it is carried out all the same."""
+        self._callbacks.refuse_within("unsubscribe")
+        await self._to_its_end(self._unsubscribe())
 
     def assignment(self) -> list[TopicPartition]:
         """The partitions read at present."""
@@ -124,6 +146,7 @@ class Consumer:
             ClosedError: the consumer was closed meanwhile.
             UsageError: another event loop uses this consumer, or another task polls while commits are automatic.
         """
+        self._callbacks.refuse_within("poll")
         async with self._polling:
             taken = await self._take(lambda: self._native.try_poll(max_records), timeout)
         if taken is None:
@@ -135,6 +158,7 @@ class Consumer:
 
         ``max_records`` limits the rows of all batches together.
         """
+        self._callbacks.refuse_within("poll_all")
         async with self._polling:
             found = await self._take(lambda: self._native.try_poll_all(max_records), timeout)
         return [self._blocking._chunks.batch(taken) for taken in found or ()]  # noqa: SLF001
@@ -220,11 +244,12 @@ class Consumer:
     async def close(self, timeout: float = blocking.CLOSE_TIMEOUT_S) -> None:
         """Commits if ``enable.auto.commit`` says so, leaves the group, and ends the threads.
 
-        Calls that still wait end with `ClosedError`. A close that is cancelled goes on in the background, in the event
-        loop's default executor. All rows that were handed out count as processed; those of the last poll do not when an
-        ``async with`` block ends by an exception.
+        Calls that still wait end with `ClosedError`. A close that is cancelled goes on in the background, at last in
+        the event loop's default executor. All rows that were handed out count as processed; those of the last poll do
+        not when an ``async with`` block ends by an exception.
         """
-        await asyncio.to_thread(self._blocking.close, timeout)
+        self._callbacks.refuse_within("close")
+        await self._to_its_end(self._close(timeout, finished=True))
 
     async def __aenter__(self) -> Self:
         """The consumer itself."""
@@ -238,9 +263,8 @@ class Consumer:
         After an exception in the block the rows of the last poll do not count as processed, and what closing raises
         does not hide that exception.
         """
-        close = self._blocking._close  # noqa: SLF001
         try:
-            await asyncio.to_thread(close, blocking.CLOSE_TIMEOUT_S, finished=error is None)
+            await self._to_its_end(self._close(blocking.CLOSE_TIMEOUT_S, finished=error is None))
         except Exception:
             if error is None:
                 raise
@@ -253,20 +277,48 @@ class Consumer:
             await asyncio.sleep(0)
             self._turn = loop.time()
         while True:
+            # Whoever polls says that all is processed: not while others are told of partitions that go.
+            if not await self._callbacks.over(max(0.0, deadline - loop.time())):
+                return None
             found = take()
             self._blocking._tell_troubles()  # noqa: SLF001
-            left = deadline - loop.time()
-            if found or left <= 0:
+            if found:
                 return found
+            if await self._callbacks.tell_next():
+                continue
+            left = deadline - loop.time()
+            if left <= 0:
+                return None
             await self._lookout.wait(None, min(left, POLL_SLICE_S))
             self._turn = loop.time()
+
+    async def _unsubscribe(self) -> None:
+        try:
+            await self._callbacks.give_back()
+        finally:
+            await self._ask(self._native.begin_unsubscribe)
+            self._callbacks.listen(None)
+
+    async def _close(self, timeout: float, *, finished: bool) -> None:
+        try:
+            await self._callbacks.give_back()
+        finally:
+            await asyncio.to_thread(self._blocking._close, timeout, finished=finished)  # noqa: SLF001
+
+    async def _to_its_end(self, work: Coroutine[Any, Any, None]) -> None:
+        """Also when who awaits it is cancelled."""
+        task = asyncio.ensure_future(work)
+        # The event loop alone would let it be collected.
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+        await asyncio.shield(task)
 
     async def _assign(self, partitions: list[tuple[tuple[str, int], int | None]]) -> None:
         """With the offset where each begins; None for the group's."""
         await self._ask(lambda slot: self._native.begin_assign(partitions, slot))
 
-    async def _commit_parts(self, offsets: list[tuple[int, tuple[str, int], int]]) -> None:
-        """Offsets of partitions by number and name; nothing is committed when one of them is gone."""
+    async def _commit_parts(self, offsets: list[tuple[int, tuple[str, int], int, int]]) -> None:
+        """Partitions by number and name, with offset and leader epoch; nothing is committed when one is gone."""
         await self._ask(lambda slot: self._native.begin_commit_parts(offsets, None, slot))
 
     async def _ask(self, begin: Callable[[Slot], None]) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import re
 from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
@@ -13,7 +14,7 @@ from headrace._options import OptionValue, pairs
 from headrace._types import TopicPartition
 from headrace.aio._flows import AtMostOnce, Batches, Committables, Flow, Mapped, Partitions
 from headrace.aio._ledger import Committer, Part
-from headrace.aio.consumer import TURN_S, Consumer, no_pattern
+from headrace.aio.consumer import TURN_S, Consumer
 from headrace.errors import ClosedError, ConfigError, Fatal, KafkaError, KafkaTimeoutError, UsageError
 
 if TYPE_CHECKING:
@@ -25,10 +26,10 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from headrace._chunks import Chunks
-    from headrace.aio._ledger import Work
+    from headrace.aio._ledger import Mark, Work
 
 Starts: TypeAlias = "Mapping[tuple[str, int], int] | Mapping[TopicPartition, int]"
-Topics: TypeAlias = "str | Iterable[str] | Iterable[tuple[str, int]] | Mapping[tuple[str, int], int]"
+Topics: TypeAlias = "str | Iterable[str] | re.Pattern[str] | Iterable[tuple[str, int]] | Mapping[tuple[str, int], int]"
 AnyFlow = TypeVar("AnyFlow", bound="Flow[Any]")
 
 PULSE_S = 0.1
@@ -55,8 +56,8 @@ class Stream:
 
     Args:
         bootstrap_servers: ``"host:port"``, several with commas or as a list.
-        topics: a topic or several, to subscribe to; or partitions, chosen by hand; or partitions with the offset where
-            each begins.
+        topics: a topic or several, or a pattern of names, to subscribe to; or partitions, chosen by hand; or partitions
+            with the offset where each begins.
         config: consumer options by Kafka's names; docs/options.md lists them.
         start_offsets: a function, or coroutine function, that is given the partitions of each assignment and returns
             the offsets to begin at; those that it leaves out begin as the group or ``auto.offset.reset`` says.
@@ -222,10 +223,10 @@ class Stream:
             raise UsageError(message, name="ILLEGAL_STATE")
         self._native.admit(self._start_offsets is not None, True)  # noqa: FBT003  (gated, on demand)
         try:
-            if isinstance(self._wanted, list):
-                await self._consumer.subscribe(self._wanted)
-            else:
+            if isinstance(self._wanted, dict):
                 await self._consumer._assign(list(self._wanted.items()))  # noqa: SLF001
+            else:
+                await self._consumer.subscribe(self._wanted)
         except BaseException:
             await self._consumer.close()
             raise
@@ -276,7 +277,7 @@ class Stream:
             if taken is not None:
                 owner = self._part(taken.part)
                 if owner is not None:
-                    return owner.hand_out(chunks.batch(taken), taken.next_offset)
+                    return owner.hand_out(chunks.batch(taken), taken.next_offset, taken.leader_epoch)
             elif number is not None and self._native.has_rows(number) is None:
                 self._refresh()
             else:
@@ -393,9 +394,9 @@ class Stream:
                 self._offered.append(part)
         self._news.set()
 
-    async def _commit(self, offsets: dict[Part, int]) -> None:
+    async def _commit(self, marks: dict[Part, Mark]) -> None:
         await self._consumer._commit_parts(  # noqa: SLF001
-            [(part.number, part.name, offset) for part, offset in offsets.items()]
+            [(part.number, part.name, mark.next_offset, mark.leader_epoch) for part, mark in marks.items()]
         )
 
     def _spawn(self, work: Any) -> asyncio.Task[None]:
@@ -477,11 +478,12 @@ class Stream:
             await asyncio.sleep(min(SETTLE_S, deadline - loop.time()))
 
 
-def _wanted(topics: Topics) -> list[str] | dict[tuple[str, int], int | None]:
+def _wanted(topics: Topics) -> list[str] | re.Pattern[str] | dict[tuple[str, int], int | None]:
     """Topics to subscribe to, or partitions to assign with where each begins."""
     if isinstance(topics, str):
         return [topics]
-    no_pattern(topics)
+    if isinstance(topics, re.Pattern):
+        return topics
     given: list[Any] = list(topics)
     if not given:
         message = "topics is empty: name a topic, or partitions"

@@ -18,6 +18,7 @@ mod demand;
 mod fill;
 mod look;
 mod metrics;
+mod renew;
 mod slot;
 mod take;
 #[cfg(test)]
@@ -92,6 +93,8 @@ pub struct Rows {
     pub len: usize,
     /// The partition's position after these rows.
     pub next_offset: i64,
+    /// The leader epoch of what stands before that position, -1 when not known (KIP-320).
+    pub leader_epoch: i32,
     /// The engine waits for the room that this take has made: send it `Wake`.
     pub wake: bool,
 }

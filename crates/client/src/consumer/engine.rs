@@ -1,7 +1,7 @@
 //! The consumer engine: commands, answers and timers in; requests, cache fills and events out.
 //!
-//! The parts: `fetcher` and `sink` fill the cache, `offsets` finds where to begin, `commits` keeps
-//! the group's offsets, `membership` and [`crate::group`] share partitions with other members. After
+//! The parts: `fetcher` and `sink` fill the cache, `offsets` finds where to begin, `commits` and `queries` keep
+//! the group's offsets and ask for them, `membership` and [`crate::group`] share partitions with other members. After
 //! every input all of them are driven until nothing more follows from it.
 
 mod commands;
@@ -20,11 +20,13 @@ use headrace_wire::messages::{
 use headrace_wire::time::Now;
 
 use self::commands::PositionWait;
+use super::attempt::Manner;
 use super::cache::{FetchCache, SharedCache, lock};
-use super::commits::{Asker, Commits, Ended};
+use super::commits::{self, Commits, Ended};
 use super::fetcher::{Fetcher, later};
 use super::membership::Membership;
 use super::offsets::{Found, Lookups, UNKNOWN_TOPIC_GRACE_MS};
+use super::queries::{self, Queries};
 use super::recreated::Incarnations;
 use super::settings::{FetchSettings, retry_of, schema_of};
 use super::sink::{FetchCall, SKIPPED};
@@ -33,7 +35,7 @@ use super::types::{ConsumerCommand, ConsumerEvent, ConsumerOutcome};
 use crate::core::{Core, Reply};
 use crate::engine::{Action, Arrived, ConnId, Consumed, Engine};
 use crate::error::{Error, Result};
-use crate::group::MemberTag;
+use crate::group::{MemberTag, Way};
 use crate::options::ConsumerConfig;
 
 /// Rounds of driving after one input. What is not settled then waits for the next input or timer; more
@@ -42,7 +44,7 @@ const ROUNDS_MAX: usize = 16;
 
 /// What a call is for.
 #[derive(Debug)]
-pub(super) enum Tag {
+pub(crate) enum Tag {
     Fetch(Box<FetchCall>),
     ListOffsets(Vec<u64>),
     EpochEnds(Vec<Asked>),
@@ -60,6 +62,7 @@ pub struct ConsumerEngine {
     pub(super) fetcher: Fetcher,
     pub(super) lookups: Lookups,
     pub(super) commits: Commits,
+    pub(super) queries: Queries,
     pub(super) membership: Option<Membership>,
     waits: Vec<PositionWait>,
     pub(super) events: VecDeque<ConsumerEvent>,
@@ -94,11 +97,13 @@ impl ConsumerEngine {
         if settings.skips_bad {
             lock(&cache).skip_bad_records();
         }
-        let (request, retry) = (config.common.request_timeout_ms, retry_of(&config));
+        let (request_timeout_ms, retry) = (config.common.request_timeout_ms, retry_of(&config));
+        let manner = Manner { retry, request_timeout_ms };
         ConsumerEngine {
             core: Core::new(&config.common, config.allow_auto_create_topics, seed),
-            lookups: Lookups::new(settings.isolation_level, request, retry),
-            commits: Commits::new(retry, request),
+            lookups: Lookups::new(settings.isolation_level, request_timeout_ms, retry),
+            commits: Commits::new(manner),
+            queries: Queries::new(manner),
             membership: Membership::of(&config),
             fetcher: Fetcher::new(cache.clone(), settings, schema),
             cache,
@@ -159,7 +164,8 @@ impl ConsumerEngine {
             self.lookups.drive(now, &mut self.core);
             self.drive_commits(now);
             self.fetcher.drive(now, &mut self.core);
-            if quiet && self.lookups.found.is_empty() && self.commits.ended.is_empty() {
+            let settled = self.lookups.found.is_empty() && self.commits.ended.is_empty();
+            if quiet && settled && self.queries.ended.is_empty() {
                 break;
             }
         }
@@ -197,13 +203,13 @@ impl ConsumerEngine {
             Tag::OffsetCommit(id) => {
                 let result = reply.decode::<OffsetCommitRequest>();
                 if let Some(membership) = &mut self.membership {
-                    self.commits.committed(now, &mut self.core, &mut membership.coordinator, id, result);
+                    self.commits.answered(now, &mut self.core, &mut membership.coordinator, id, result);
                 }
             }
             Tag::OffsetFetch(id) => {
                 let result = reply.decode::<OffsetFetchRequest>();
                 if let Some(membership) = &mut self.membership {
-                    self.commits.fetched(now, &mut self.core, &mut membership.coordinator, id, result);
+                    self.queries.answered(now, &mut self.core, &mut membership.coordinator, id, result);
                 }
             }
             Tag::Member(tag) => self.member_reply(now, tag, reply),
@@ -215,7 +221,7 @@ impl ConsumerEngine {
             return self.left();
         }
         let Some(Membership { coordinator, member, .. }) = &mut self.membership else { return };
-        let event = member.answered(now, &mut self.core, coordinator, tag, reply);
+        let event = member.answered(&mut Way { now, core: &mut self.core, coordinator }, tag, reply);
         self.topics_dirty = true;
         if let Some(event) = event {
             self.member_event(now, event);
@@ -247,7 +253,7 @@ impl ConsumerEngine {
         }
     }
 
-    /// Takes over what lookups and commits have come to.
+    /// Takes over what lookups, commits and queries have come to.
     fn settle(&mut self, now: Now) {
         for found in std::mem::take(&mut self.lookups.found) {
             match found {
@@ -259,15 +265,19 @@ impl ConsumerEngine {
             if let Some(membership) = &mut self.membership {
                 membership.committed.extend(committed);
             }
+            match asker {
+                commits::Asker::Op(op) => self.done(op, result.map(|()| ConsumerOutcome::Ok)),
+                commits::Asker::Auto => self.auto_committed(result),
+                commits::Asker::Farewell => self.farewell_committed(id, result),
+            }
+        }
+        for (asker, result) in std::mem::take(&mut self.queries.ended) {
             match (asker, result) {
-                (Asker::Op(op), result) => self.done(op, result),
-                (Asker::Auto, result) => self.auto_committed(result),
-                (Asker::Farewell, result) => self.farewell_committed(id, result),
-                (Asker::Starts(starts), Ok(ConsumerOutcome::Committed(committed))) => {
+                (queries::Asker::Op(op), result) => self.done(op, result.map(ConsumerOutcome::Committed)),
+                (queries::Asker::Starts(starts), Ok(committed)) => {
                     self.begin_at_committed(now, starts, committed);
                 }
-                (Asker::Starts(starts), Ok(_)) => self.begin_at_committed(now, starts, Vec::new()),
-                (Asker::Starts(starts), Err(error)) => {
+                (queries::Asker::Starts(starts), Err(error)) => {
                     for (_, ticket) in starts {
                         self.start_failed(ticket, error.clone());
                     }
@@ -279,7 +289,9 @@ impl ConsumerEngine {
     pub(super) fn drive_commits(&mut self, now: Now) {
         let Some(membership) = &mut self.membership else { return };
         let identity = membership.identity();
-        self.commits.drive(now, &mut self.core, &mut membership.coordinator, identity.as_ref());
+        let (core, coordinator) = (&mut self.core, &mut membership.coordinator);
+        self.commits.drive(now, core, coordinator, identity.as_ref());
+        self.queries.drive(now, core, coordinator, &self.incarnations);
     }
 
     /// Ends what is still open, and every connection.
@@ -289,8 +301,14 @@ impl ConsumerEngine {
         while self.core.poll_reply().is_some() {}
         self.commits.fail_all(&Error::Closed);
         for ended in std::mem::take(&mut self.commits.ended) {
-            if let Asker::Op(op) = ended.asker {
-                self.done(op, ended.result);
+            if let commits::Asker::Op(op) = ended.asker {
+                self.done(op, ended.result.map(|()| ConsumerOutcome::Ok));
+            }
+        }
+        self.queries.fail_all(&Error::Closed);
+        for (asker, result) in std::mem::take(&mut self.queries.ended) {
+            if let queries::Asker::Op(op) = asker {
+                self.done(op, result.map(ConsumerOutcome::Committed));
             }
         }
         for wait in std::mem::take(&mut self.waits) {
@@ -379,6 +397,7 @@ impl Engine for ConsumerEngine {
             .chain(self.fetcher.timeouts())
             .chain(self.lookups.timeouts())
             .chain(self.commits.timeouts())
+            .chain(self.queries.timeouts())
             .chain(self.membership_timeouts());
         // A time that has passed was looked at by the last drive: what could be done was done.
         let own = own.filter(|at| *at > self.driven_at).min();

@@ -212,12 +212,12 @@ impl FetchStream {
     }
 
     fn head<'a>(&mut self, c: &mut Cursor<'a>) -> Result<FetchEvent<'a>, Stop> {
-        let (throttle_ms, error, session_id) = (c.i32()?, c.i16()?, c.i32()?);
+        let (_throttle_ms, error, session_id) = (c.i32()?, c.i16()?, c.i32()?);
         let topics = c.array_len()?;
         self.fits(topics, 3, "more topics than bytes")?;
         self.topics_left = topics;
         self.state = if topics == 0 { State::TagCount(Scope::Response) } else { State::Topic };
-        Ok(FetchEvent::Head(ResponseHead { throttle_ms, error, session_id }))
+        Ok(FetchEvent::Head(ResponseHead { error, session_id }))
     }
 
     fn topic(&mut self, c: &mut Cursor<'_>) -> Result<(), Stop> {
@@ -236,13 +236,14 @@ impl FetchStream {
     }
 
     fn partition(&mut self, c: &mut Cursor<'_>) -> Result<(), Stop> {
+        let (partition, error, high_watermark) = (c.i32()?, c.i16()?, c.i64()?);
+        let (_last_stable_offset, log_start_offset) = (c.i64()?, c.i64()?);
         let head = PartitionHead {
             topic: self.topic.clone(),
-            partition: c.i32()?,
-            error: c.i16()?,
-            high_watermark: c.i64()?,
-            last_stable_offset: c.i64()?,
-            log_start_offset: c.i64()?,
+            partition,
+            error,
+            high_watermark,
+            log_start_offset,
             aborted: Vec::new(),
             preferred_read_replica: -1,
             records_bytes: 0,
@@ -313,9 +314,9 @@ impl FetchStream {
             Ok(header) if header.size() <= BATCH_BYTES_MAX => header,
             Ok(header) => {
                 let error = RecordError::TooLarge(header.size());
-                return Ok(Some(self.bad_batch(bytes, error)));
+                return Ok(Some(self.bad_batch(error)));
             }
-            Err(error) => return Ok(Some(self.bad_batch(bytes, error))),
+            Err(error) => return Ok(Some(self.bad_batch(error))),
         };
         let is_last = self.records_left - header.size() < BatchHeader::LEN;
         self.next = Some((header.last_offset().saturating_add(1), header.partition_leader_epoch));
@@ -323,11 +324,10 @@ impl FetchStream {
         Ok(if is_last { self.announce_last() } else { None })
     }
 
-    fn bad_batch<'a>(&mut self, bytes: &[u8], error: RecordError) -> FetchEvent<'a> {
-        let claimed_offset = bytes.first_chunk().map_or(-1, |b| i64::from_be_bytes(*b));
+    fn bad_batch<'a>(&mut self, error: RecordError) -> FetchEvent<'a> {
         self.last_announced = true;
         self.state = State::Tail;
-        FetchEvent::BadBatch { claimed_offset, error }
+        FetchEvent::BadBatch { error }
     }
 
     /// The rest of the partition's bytes is an incomplete batch: whatever came before was the last.

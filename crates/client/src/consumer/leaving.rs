@@ -4,10 +4,11 @@ use headrace_wire::time::Now;
 
 use super::cache::lock;
 use super::commits::Asker;
-use super::engine::{ConsumerEngine, Tag};
+use super::engine::ConsumerEngine;
 use super::membership::{Membership, Standing};
 use super::types::{ConsumerOutcome, Rebalance};
 use crate::error::{Error, Result};
+use crate::group::Way;
 
 /// Why a consumer leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +47,7 @@ impl Leaving {
     }
 
     /// That commit has ended.
-    pub(super) fn committed(&mut self, result: Result<ConsumerOutcome>) {
+    pub(super) fn committed(&mut self, result: Result<()>) {
         self.stage = Stage::Committed;
         self.error = result.err();
     }
@@ -72,9 +73,12 @@ impl ConsumerEngine {
         };
         let mut cache = lock(&self.cache);
         cache.hold(true, &membership.withheld);
-        let offsets = if auto_commit { membership.news(cache.commits(!finished)) } else { Vec::new() };
+        let offsets = cache.commits(!finished);
+        let offsets = if auto_commit { membership.owed(self.core.cluster(), offsets) } else { Vec::new() };
         drop(cache);
-        let stage = Stage::Committing(self.commits.commit(now, Asker::Farewell, offsets, timeout_ms.max(1)));
+        let timeout_ms = timeout_ms.max(1);
+        let commit = self.commits.commit(now, Asker::Farewell, offsets, &self.incarnations, timeout_ms);
+        let stage = Stage::Committing(commit);
         let alone = !membership.is_subscribed();
         let leaving = Leaving { op, close, alone, deadline, stage, error: None };
         let before = std::mem::replace(&mut membership.standing, Standing::Leaving(leaving));
@@ -112,7 +116,7 @@ impl ConsumerEngine {
         };
         leaving.stage = Stage::Left;
         let reason = if leaving.close { "the consumer is closed" } else { "the consumer unsubscribed" };
-        member.leave(now, &mut self.core, coordinator, reason, Tag::Member)
+        member.leave(&mut Way { now, core: &mut self.core, coordinator }, reason)
     }
 
     /// A caller goes on before its unsubscribing has ended: the rest of that is not awaited. Without this the new
@@ -138,6 +142,7 @@ impl ConsumerEngine {
         };
         membership.topics.clear();
         membership.pattern = None;
+        self.core.match_no_topics();
         membership.lost_at = None;
         membership.refusals = 0;
         lock(&self.cache).forgive();

@@ -11,14 +11,16 @@ use headrace_wire::messages::FindCoordinatorResponse;
 use headrace_wire::time::Now;
 
 use super::cache::{FetchCache, lock};
-use super::commits::{Asker, Identity};
-use super::engine::{ConsumerEngine, Tag};
+use super::commits::{Asker, Identity, of_before};
+use super::engine::ConsumerEngine;
 use super::fetcher::later;
 use super::leaving::Leaving;
 use super::settings::retry_of;
 use super::types::{Assignment, CommitOffset, ConsumerEvent, ConsumerOutcome, Rebalance, TopicPartition};
+use crate::cluster::Cluster;
+use crate::core::TopicPattern;
 use crate::error::{Error, Result};
-use crate::group::{AnyMember, Coordinator, MemberEvent, MemberSettings};
+use crate::group::{Coordinator, GroupMember, MemberEvent, MemberSettings, Way, member_of};
 use crate::options::ConsumerConfig;
 
 /// Where a consumer stands with its group.
@@ -61,7 +63,7 @@ enum Release {
 #[derive(Debug)]
 pub(super) struct Membership {
     pub(super) coordinator: Coordinator,
-    pub(super) member: AnyMember,
+    pub(super) member: Box<dyn GroupMember>,
     pub(super) standing: Standing,
     /// What was last committed, so that the same is not committed again and again.
     pub(super) committed: HashMap<TopicPartition, i64>,
@@ -72,6 +74,9 @@ pub(super) struct Membership {
     pub(super) withheld: BTreeSet<TopicPartition>,
     pub(super) topics: BTreeSet<String>,
     pub(super) pattern: Option<String>,
+    /// The topics that match the pattern are those of this generation of the cluster's metadata. `None` where the
+    /// coordinator finds them, and until they are known.
+    matched_at: Option<u64>,
     release: Release,
     /// A listener is told of rebalances.
     pub(super) listens: bool,
@@ -106,7 +111,7 @@ impl Membership {
         };
         Some(Membership {
             coordinator: Coordinator::new(group, retry, request_timeout_ms),
-            member: AnyMember::new(config.group_protocol, settings),
+            member: member_of(config.group_protocol, settings),
             standing: Standing::Alone,
             committed: HashMap::new(),
             owned: BTreeSet::new(),
@@ -114,6 +119,7 @@ impl Membership {
             withheld: BTreeSet::new(),
             topics: BTreeSet::new(),
             pattern: None,
+            matched_at: None,
             release: Release::No,
             listens: false,
             last_notice: 0,
@@ -156,15 +162,24 @@ impl Membership {
         }
     }
 
-    /// What of these offsets the group does not have yet.
-    pub(super) fn news(&self, offsets: Vec<CommitOffset>) -> Vec<CommitOffset> {
+    /// What of these offsets the group does not have yet. Those of a topic that is gone it cannot have: the coordinator
+    /// would be asked to take them until the time is over, and a rebalance waits for that.
+    pub(super) fn owed(&self, cluster: &Cluster, offsets: Vec<CommitOffset>) -> Vec<CommitOffset> {
         let is_new = |commit: &CommitOffset| self.committed.get(&commit.partition) != Some(&commit.offset);
-        offsets.into_iter().filter(is_new).collect()
+        let is_there = |commit: &CommitOffset| {
+            cluster.topic_error(&commit.partition.topic) != Some(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)
+        };
+        offsets.into_iter().filter(is_new).filter(is_there).collect()
+    }
+
+    /// Whether only the coordinator knows which topics are subscribed to.
+    fn coordinator_matches(&self) -> bool {
+        self.pattern.is_some() && self.member.takes_patterns()
     }
 
     /// Finds what is not handed out, after what is owned, given back or subscribed to has changed.
     fn sort_out(&mut self) {
-        let unwanted = |tp: &TopicPartition| self.pattern.is_none() && !self.topics.contains(&*tp.topic);
+        let unwanted = |tp: &TopicPartition| !self.coordinator_matches() && !self.topics.contains(&*tp.topic);
         let withheld = self.owned.iter().filter(|tp| self.giving.contains(*tp) || unwanted(tp));
         self.withheld = withheld.cloned().collect();
     }
@@ -202,19 +217,47 @@ impl ConsumerEngine {
             let why = "topics cannot be subscribed while partitions are assigned by hand: assign none first";
             return Err(Error::Usage(why.into()));
         }
-        if pattern.is_some() && !membership.member.takes_patterns() {
-            let why = "a subscription by pattern needs 'consumer': then the coordinator finds the topics";
-            return Err(Error::config("group.protocol", why));
-        }
-        membership.topics = topics.iter().cloned().collect();
+        let internal_too = !self.config.exclude_internal_topics;
+        let ours = pattern.as_deref().filter(|_| !membership.member.takes_patterns());
+        let ours = ours.map(|text| TopicPattern::new(text, internal_too)).transpose()?;
+        membership.topics = topics.into_iter().collect();
         membership.pattern.clone_from(&pattern);
+        membership.matched_at = None;
         membership.standing = Standing::Member;
         membership.joined_at = now.mono_ms;
-        membership.member.subscribe(topics, pattern);
+        if let Some(ours) = ours {
+            // What matches is subscribed to once it is known: see `follow_pattern`.
+            self.core.match_topics(now, ours);
+        } else {
+            self.core.match_no_topics();
+            membership.member.subscribe(membership.topics.clone(), pattern);
+        }
         membership.sort_out();
         membership.set_gate(&mut cache);
         cache.forgive();
         Ok(())
+    }
+
+    /// Subscribes to the topics that match the pattern, when they are others than before. The classic protocol leaves
+    /// that to its members.
+    fn follow_pattern(&mut self) {
+        let cluster = self.core.cluster().generation();
+        let Some(membership) = &mut self.membership else { return };
+        let looks = membership.pattern.is_some() && !membership.coordinator_matches();
+        if !looks
+            || !matches!(membership.standing, Standing::Member)
+            || membership.matched_at == Some(cluster)
+        {
+            return;
+        }
+        let Some(matched) = self.core.matched_topics() else { return };
+        let first = membership.matched_at.replace(cluster).is_none();
+        if first || matched != membership.topics {
+            membership.member.subscribe(matched.clone(), None);
+            membership.topics = matched;
+            membership.sort_out();
+            self.topics_dirty = true;
+        }
     }
 
     pub(super) fn coordinator_found(&mut self, now: Now, result: Result<FindCoordinatorResponse>) {
@@ -222,6 +265,7 @@ impl ConsumerEngine {
         if let Err(error) = membership.coordinator.answered(now, &mut self.core, result) {
             // Such as a group that this user may not use: whoever waits for the coordinator waits in vain.
             self.commits.fail_all(&error);
+            self.queries.fail_all(&error);
             if matches!(membership.standing, Standing::Member) {
                 lock(&self.cache).fail_all(error);
             }
@@ -268,7 +312,8 @@ impl ConsumerEngine {
         let Some(membership) = &mut self.membership else { return };
         // What the coordinator knows of it would hold up the others until its session ends.
         let reason = "the group has refused it";
-        membership.member.leave(now, &mut self.core, &membership.coordinator, reason, Tag::Member);
+        let coordinator = &mut membership.coordinator;
+        membership.member.leave(&mut Way { now, core: &mut self.core, coordinator }, reason);
         membership.refusals = membership.refusals.saturating_add(1);
         let retry_at = later(now, retry_of(&self.config), membership.refusals, &mut self.core);
         let for_good = error.code().is_some_and(ErrorCode::fatal);
@@ -297,7 +342,7 @@ impl ConsumerEngine {
             return;
         }
         // Under the same member id, or made while the group was joined, it would still pass for this member's.
-        self.commits.give_up(&owned);
+        self.commits.give_up(&owned, of_before);
         let owned: Vec<_> = owned.into_iter().collect();
         if how == Rebalance::Lost {
             membership.lost_at = Some(polls);
@@ -313,10 +358,10 @@ impl ConsumerEngine {
             self.drive_leaving(now);
         } else {
             self.watch_polls(now);
+            self.follow_pattern();
             self.drive_release(now);
             let Some(Membership { coordinator, member, .. }) = &mut self.membership else { return };
-            let event = member.drive(now, &mut self.core, coordinator, || Tag::Coordinator, Tag::Member);
-            if let Some(event) = event {
+            if let Some(event) = member.drive(&mut Way { now, core: &mut self.core, coordinator }) {
                 self.member_event(now, event);
             }
             self.auto_commit(now);
@@ -346,7 +391,8 @@ impl ConsumerEngine {
                     return;
                 }
                 let reason = "max.poll.interval.ms has passed without a poll";
-                membership.member.leave(now, &mut self.core, &membership.coordinator, reason, Tag::Member);
+                let coordinator = &mut membership.coordinator;
+                membership.member.leave(&mut Way { now, core: &mut self.core, coordinator }, reason);
                 // The next poll wakes the engine, which then joins again.
                 membership.standing = Standing::Away(Away { polls, retry_at: 0, for_good: false });
                 self.let_go(Rebalance::Lost);
@@ -374,13 +420,13 @@ impl ConsumerEngine {
         membership.set_gate(&mut cache);
         if membership.release == Release::Waiting && cache.are_processed(&membership.giving) {
             let mut offsets = if self.config.enable_auto_commit {
-                membership.news(cache.commits(true))
+                membership.owed(self.core.cluster(), cache.commits(true))
             } else {
                 Vec::new()
             };
             offsets.retain(|commit| membership.giving.contains(&commit.partition));
             let timeout = self.config.common.request_timeout_ms;
-            let commit = self.commits.commit(now, Asker::Farewell, offsets, timeout);
+            let commit = self.commits.commit(now, Asker::Farewell, offsets, &self.incarnations, timeout);
             membership.release = Release::Committing(commit);
         }
         drop(cache);
@@ -412,14 +458,14 @@ impl ConsumerEngine {
         membership.committed.retain(|partition, _| !gone.contains(partition));
         membership.sort_out();
         lock(&self.cache).assign(membership.owned.iter().cloned().map(Assignment::of).collect());
-        self.commits.give_up(&gone);
+        self.commits.give_up(&gone, of_before);
         self.topics_dirty = true;
         self.events.push_back(ConsumerEvent::Revoked(gone.into_iter().collect()));
     }
 
     /// A commit before letting go has ended. It may be one that nobody waits for any more: a close or the loss of the
     /// partitions can come before the end of a release.
-    pub(super) fn farewell_committed(&mut self, commit: u64, result: Result<ConsumerOutcome>) {
+    pub(super) fn farewell_committed(&mut self, commit: u64, result: Result<()>) {
         let Some(membership) = &mut self.membership else { return };
         if let Standing::Leaving(leaving) = &mut membership.standing
             && leaving.awaits(commit)
@@ -451,15 +497,15 @@ impl ConsumerEngine {
             return;
         }
         membership.auto_commit_at = now.mono_ms + self.config.auto_commit_interval_ms.max(1);
-        let offsets = membership.news(lock(&self.cache).commits(true));
+        let offsets = membership.owed(self.core.cluster(), lock(&self.cache).commits(true));
         if !offsets.is_empty() {
             membership.auto_committing += 1;
             let timeout = self.config.common.default_api_timeout_ms;
-            self.commits.commit(now, Asker::Auto, offsets, timeout);
+            self.commits.commit(now, Asker::Auto, offsets, &self.incarnations, timeout);
         }
     }
 
-    pub(super) fn auto_committed(&mut self, result: Result<ConsumerOutcome>) {
+    pub(super) fn auto_committed(&mut self, result: Result<()>) {
         let Some(membership) = &mut self.membership else { return };
         membership.auto_committing -= 1;
         // After an error the group moves on; whoever gets the partitions begins at the last commit.

@@ -1,5 +1,6 @@
 //! The consumer: fetching into a cache of Arrow chunks, positions, commits.
 
+mod attempt;
 mod cache;
 mod commits;
 mod decode;
@@ -10,6 +11,7 @@ mod leaving;
 mod listening;
 mod membership;
 mod offsets;
+mod queries;
 mod recreated;
 mod session;
 mod settings;
@@ -23,6 +25,7 @@ pub use cache::{
 };
 pub use decode::{CHUNK_BYTES, DecodeJob, Decoded, RawBatch};
 pub use engine::ConsumerEngine;
+pub(crate) use engine::Tag;
 pub use fetch_stream::{
     AbortedTransaction, BATCH_BYTES_MAX, DivergingEpoch, FetchEvent, FetchStream, FetchStreamError,
     LeaderHint, NodeEndpoint, PartitionHead, PartitionTail, Progress, ResponseHead, Step, TopicKey,

@@ -49,7 +49,7 @@ pub(super) enum Issue {
 
 /// A Fetch that has not been answered to its end.
 #[derive(Debug)]
-pub(super) struct FetchCall {
+pub(crate) struct FetchCall {
     pub(super) source: Source,
     stream: Option<FetchStream>,
     current: Option<Current>,
@@ -177,7 +177,7 @@ impl Fetcher {
                     call.current = Some(current);
                 }
             }
-            FetchEvent::BadBatch { error, .. } => {
+            FetchEvent::BadBatch { error } => {
                 if let Some(mut current) = call.current.take() {
                     self.spoil(&mut current, error.to_string());
                 }

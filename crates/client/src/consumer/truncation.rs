@@ -26,7 +26,7 @@ const CONSUMER: i32 = -1;
 
 /// A partition whose leader is asked where the epoch of what was read ends.
 #[derive(Clone, Debug)]
-pub(super) struct Asked {
+pub(crate) struct Asked {
     ticket: Ticket,
     partition: TopicPartition,
     /// The offset after the last record that was fetched, and its epoch. More may have come when the answer does, from a

@@ -84,7 +84,7 @@ pub enum ConsumerCommand {
     SubscribePattern {
         /// The caller's number for the answer, which comes at once: joining goes on behind it.
         op: u64,
-        /// A regular expression of the coordinator's (RE2/J), for whole names.
+        /// A regular expression for whole names: where the coordinator looks for them, by the rules of RE2/J.
         pattern: String,
     },
     /// From now on a listener is told of rebalances, or none any more: [`ConsumerEvent::Tell`].
@@ -140,7 +140,7 @@ pub enum ConsumerCommand {
         /// The caller's number for the answer.
         op: u64,
         /// What to commit.
-        offsets: Vec<(PartId, TopicPartition, i64)>,
+        offsets: Vec<(PartId, CommitOffset)>,
         /// How long to try, in milliseconds.
         timeout_ms: u64,
     },

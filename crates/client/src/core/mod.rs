@@ -8,6 +8,7 @@ mod backoff;
 mod call;
 mod link;
 mod links;
+mod matching;
 mod rebootstrap;
 mod refresh;
 #[cfg(test)]
@@ -29,8 +30,10 @@ pub use self::call::{CallId, CallSpec, Expect, Lane, NoStream, Reply, StreamSink
 use self::call::{Made, Outgoing, Queued, Typed};
 pub(crate) use self::call::{decode_body, peer_name};
 use self::link::{Link, LinkKey, Peer};
+use self::matching::Matching;
+pub(crate) use self::matching::TopicPattern;
 use self::refresh::Refresh;
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, TopicInfo};
 use crate::connection::{Features, InFlight, Received};
 use crate::engine::{Action, Arrived, ConnId, Consumed};
 use crate::error::{Error, Result};
@@ -64,6 +67,7 @@ pub struct Core<T> {
     next_candidate: usize,
     cluster: Cluster,
     refresh: Refresh,
+    matching: Matching,
     metadata_error: Option<Error>,
     features: Features,
     actions: VecDeque<Action>,
@@ -126,6 +130,7 @@ impl<T> Core<T> {
             next_candidate: 0,
             cluster: Cluster::default(),
             refresh: Refresh::new(retry, config.metadata_max_age_ms),
+            matching: Matching::default(),
             metadata_error: None,
             features: Features::default(),
             actions: VecDeque::new(),
@@ -192,7 +197,13 @@ impl<T> Core<T> {
     /// Asks for these topics with every metadata request from now on, at once for those that are new.
     pub fn want_topics<'a>(&mut self, now: Now, topics: impl IntoIterator<Item = &'a str>) {
         for topic in topics {
-            self.refresh.want(now, topic);
+            // What came with an answer on all topics need not be asked for again.
+            let led = |topic: &TopicInfo| topic.partitions.iter().all(|p| p.leader.is_some());
+            if self.matching.is_on() && self.cluster.topic(topic).is_some_and(led) {
+                self.refresh.keep(topic);
+            } else {
+                self.refresh.want(now, topic);
+            }
         }
         self.pump(now);
     }
@@ -416,21 +427,26 @@ impl<T> Core<T> {
             .map(|name| MetadataRequestTopic { name: Some(name.clone()), ..Default::default() })
             .collect();
         let request = MetadataRequest {
-            topics: Some(topics),
+            topics: Some(topics).filter(|_| !self.matching.is_on()),
             allow_auto_topic_creation: self.settings.auto_create,
             ..Default::default()
         };
+        self.matching.asked_all = request.topics.is_none();
         self.refresh.sent(now);
         let spec = CallSpec::new(Target::Any, Lane::Control, self.settings.request_timeout_ms);
         self.queue(now, spec, MetadataRequest::VERSIONS, Box::new(Typed(request)), Tag::Metadata);
     }
 
-    /// Whether every wanted topic is known with all its leaders, or refused for good.
+    /// Whether every wanted topic is known with all its leaders, or refused for good, and those that match are known.
     fn is_complete(&self) -> bool {
-        self.refresh.wanted().iter().all(|name| match self.cluster.topic_error(name) {
-            Some(code) => !code.retriable(),
-            None => self.cluster.topic(name).is_some_and(|t| t.partitions.iter().all(|p| p.leader.is_some())),
-        })
+        let wanted = self.refresh.wanted();
+        self.matching.is_settled()
+            && wanted.iter().all(|name| match self.cluster.topic_error(name) {
+                Some(code) => !code.retriable(),
+                None => {
+                    self.cluster.topic(name).is_some_and(|t| t.partitions.iter().all(|p| p.leader.is_some()))
+                }
+            })
     }
 
     fn queue(

@@ -15,6 +15,7 @@ impl<T> Core<T> {
     pub(super) fn metadata_answered(&mut self, now: Now, response: MetadataResponse) {
         let code = ErrorCode::new(response.error_code);
         if code == ErrorCode::NONE {
+            let response = self.select(response);
             self.cluster.update(response);
             self.metadata_error = None;
             let complete = self.is_complete();

@@ -47,6 +47,18 @@ impl Refresh {
             return;
         }
         self.wanted.insert(topic.to_owned());
+        self.ask(now);
+    }
+
+    /// Adds a topic that is known already.
+    pub(super) fn keep(&mut self, topic: &str) {
+        if !self.wanted.contains(topic) {
+            self.wanted.insert(topic.to_owned());
+        }
+    }
+
+    /// Something new is wanted: asked for at once.
+    pub(super) fn ask(&mut self, now: Now) {
         // What another topic has missed so far must not slow down this one.
         self.failures = 0;
         if self.in_flight {

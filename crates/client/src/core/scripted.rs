@@ -323,6 +323,7 @@ impl Layout {
                 ..Default::default()
             };
             MetadataResponseTopic {
+                is_internal: name.starts_with("__"),
                 name: Some(name),
                 topic_id: Uuid([u8::try_from(at).unwrap() + 1; 16]),
                 partitions: leaders.iter().enumerate().map(partition).collect(),

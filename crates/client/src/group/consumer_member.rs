@@ -2,7 +2,7 @@
 //!
 //! The flow: find the coordinator, join with epoch 0, then heartbeats as often as it asks for. What it
 //! answers as the assignment can be used at once. What is not in it any more is let go first
-//! ([`ConsumerMember::wants_release`], [`ConsumerMember::released`]); then the member says what it has, and the
+//! ([`GroupMember::wants_release`], [`GroupMember::released`]); then the member says what it has, and the
 //! coordinator gives the rest to others. Heartbeats carry what has changed; after one that failed, everything, since it
 //! is not known what has arrived.
 
@@ -17,10 +17,9 @@ use headrace_wire::messages::{
 use headrace_wire::time::Now;
 use headrace_wire::uuid::Uuid;
 
-use super::Coordinator;
-use super::member::{MemberEvent, MemberSettings, MemberTag, to_i32};
-use crate::consumer::TopicPartition;
-use crate::core::{Core, Lane, Reply, Target};
+use super::{Coordinator, GroupMember, MemberEvent, MemberSettings, MemberTag, Way, to_i32};
+use crate::consumer::{Tag, TopicPartition};
+use crate::core::{Lane, Reply, Target};
 use crate::error::{Error, Result};
 
 /// Epochs with a meaning.
@@ -104,79 +103,9 @@ impl ConsumerMember {
         }
     }
 
-    /// Joins, or tells the group of another subscription.
-    pub(crate) fn subscribe(&mut self, topics: impl IntoIterator<Item = String>, pattern: Option<String>) {
-        self.topics = topics.into_iter().collect();
-        self.pattern = pattern;
-        self.subscription_changed = true;
-        self.retry_at = 0;
-        if self.state == State::Out {
-            self.state = State::Join;
-        }
-    }
-
-    /// The topics subscribed to by name.
-    pub(crate) fn topics(&self) -> impl Iterator<Item = &str> {
-        self.topics.iter().map(String::as_str)
-    }
-
     /// Whether there is a subscription, and the group was not left.
     fn is_active(&self) -> bool {
         self.state != State::Out
-    }
-
-    /// The epoch and member id to commit with; `None` outside the group.
-    pub(crate) fn identity(&self) -> Option<(i32, &str)> {
-        match self.state {
-            State::Out | State::Join => None,
-            State::Stable | State::Release => Some((self.epoch, &self.id)),
-        }
-    }
-
-    /// The instance id of a static member.
-    pub(crate) fn instance_id(&self) -> Option<&String> {
-        self.settings.instance_id.as_ref()
-    }
-
-    /// Some partitions are to be let go: after that, [`ConsumerMember::released`].
-    pub(crate) fn wants_release(&self) -> bool {
-        self.state == State::Release
-    }
-
-    /// The partitions have been let go.
-    pub(crate) fn released(&mut self) {
-        if self.state == State::Release {
-            self.state = State::Stable;
-            self.held.clone_from(&self.owned);
-            self.acknowledge = true;
-        }
-    }
-
-    /// Leaves the group; a static member says that it will be back. True when an answer will come, tagged
-    /// [`MemberTag::Leave`].
-    pub(crate) fn leave<T>(
-        &mut self,
-        now: Now,
-        core: &mut Core<T>,
-        coordinator: &Coordinator,
-        wrap: impl Fn(MemberTag) -> T,
-    ) -> bool {
-        // Also before the first heartbeat was answered: the coordinator may have taken it in (KIP-1082).
-        let node = coordinator.node().filter(|_| self.is_active() && !self.id.is_empty());
-        self.state = State::Out;
-        self.forget();
-        let Some(node) = node else { return false };
-        let instance_id = self.settings.instance_id.clone();
-        let request = ConsumerGroupHeartbeatRequest {
-            group_id: coordinator.group().to_owned(),
-            member_id: self.id.clone(),
-            member_epoch: if instance_id.is_some() { LEAVE_FOR_A_WHILE } else { LEAVE },
-            instance_id,
-            ..ConsumerGroupHeartbeatRequest::default()
-        };
-        let timeout = self.settings.request_timeout_ms;
-        core.call(now, Target::Node(node), Lane::Coordinator, request, wrap(MemberTag::Leave), timeout);
-        true
     }
 
     /// It has nothing, and is no member.
@@ -191,43 +120,13 @@ impl ConsumerMember {
         self.acknowledge = false;
     }
 
-    /// Sends what is due, and takes over what the coordinator has given.
-    pub(crate) fn drive<T>(
-        &mut self,
-        now: Now,
-        core: &mut Core<T>,
-        coordinator: &mut Coordinator,
-        find: impl FnOnce() -> T,
-        wrap: impl Fn(MemberTag) -> T,
-    ) -> Option<MemberEvent> {
-        if self.state == State::Out {
-            return None;
-        }
-        let event = self.reconcile(now, core, &wrap);
-        if self.retry_at <= now.mono_ms
-            && !self.in_flight
-            && let Some(node) = coordinator.need(now, core, find)
-        {
-            let news = self.subscription_changed || (self.acknowledge && self.state == State::Stable);
-            if self.state == State::Join || news || self.heartbeat_at <= now.mono_ms {
-                self.heartbeat(now, core, coordinator, node, &wrap);
-            }
-        }
-        event
-    }
-
     /// Takes over what the coordinator wants, as far as the names of its topics are known.
-    fn reconcile<T>(
-        &mut self,
-        now: Now,
-        core: &mut Core<T>,
-        wrap: &impl Fn(MemberTag) -> T,
-    ) -> Option<MemberEvent> {
+    fn reconcile(&mut self, way: &mut Way<'_>) -> Option<MemberEvent> {
         let target = self.target.clone().filter(|_| self.state == State::Stable)?;
         let mut unknown = Vec::new();
         let mut known = Ids::new();
         for (id, partitions) in target {
-            let mut found = core.cluster().topics().filter(|(_, topic)| topic.id == id);
+            let mut found = way.core.cluster().topics().filter(|(_, topic)| topic.id == id);
             if let Some((name, _)) = found.next() {
                 self.names.insert(id, name.to_owned());
             }
@@ -241,7 +140,7 @@ impl ConsumerMember {
             self.target = None;
             self.acknowledge = true;
         } else {
-            self.ask_names(now, core, unknown, wrap);
+            self.ask_names(way, unknown);
         }
         if known == self.owned {
             return None;
@@ -272,32 +171,25 @@ impl ConsumerMember {
         Some(MemberEvent::Assigned(partitions))
     }
 
-    fn ask_names<T>(&mut self, now: Now, core: &mut Core<T>, ids: Vec<Uuid>, wrap: &impl Fn(MemberTag) -> T) {
-        if self.asking_names || self.ask_names_at > now.mono_ms {
+    fn ask_names(&mut self, way: &mut Way<'_>, ids: Vec<Uuid>) {
+        if self.asking_names || self.ask_names_at > way.now.mono_ms {
             return;
         }
         self.asking_names = true;
-        self.ask_names_at = now.mono_ms + self.settings.retry.max_ms.max(1);
+        self.ask_names_at = way.now.mono_ms + self.settings.retry.max_ms.max(1);
         let topic = |topic_id| MetadataRequestTopic { topic_id, name: None };
         let request = MetadataRequest {
             topics: Some(ids.into_iter().map(topic).collect()),
             allow_auto_topic_creation: false,
             ..MetadataRequest::default()
         };
-        let tag = wrap(MemberTag::Names);
-        core.call(now, Target::Any, Lane::Control, request, tag, self.settings.request_timeout_ms);
+        let (tag, timeout) = (Tag::Member(MemberTag::Names), self.settings.request_timeout_ms);
+        way.core.call(way.now, Target::Any, Lane::Control, request, tag, timeout);
     }
 
-    fn heartbeat<T>(
-        &mut self,
-        now: Now,
-        core: &mut Core<T>,
-        coordinator: &Coordinator,
-        node: i32,
-        wrap: &impl Fn(MemberTag) -> T,
-    ) {
+    fn heartbeat(&mut self, way: &mut Way<'_>, node: i32) {
         if self.id.is_empty() {
-            let (a, b) = (core.jitter().next_u64(), core.jitter().next_u64());
+            let (a, b) = (way.core.jitter().next_u64(), way.core.jitter().next_u64());
             self.id = Uuid((u128::from(a) << 64 | u128::from(b)).to_be_bytes()).to_string();
         }
         let full = self.full || self.epoch == JOIN;
@@ -309,7 +201,7 @@ impl ConsumerMember {
         let none = || self.told_pattern.then(String::new);
         let pattern = self.pattern.clone().or_else(none);
         let request = ConsumerGroupHeartbeatRequest {
-            group_id: coordinator.group().to_owned(),
+            group_id: way.group(),
             member_id: self.id.clone(),
             member_epoch: self.epoch,
             instance_id: self.settings.instance_id.clone(),
@@ -326,32 +218,7 @@ impl ConsumerMember {
         self.acknowledge &= !tells;
         self.in_flight = true;
         self.attempt += 1;
-        let tag = wrap(MemberTag::Group(self.attempt));
-        core.call(now, Target::Node(node), Lane::Coordinator, request, tag, self.settings.request_timeout_ms);
-    }
-
-    /// A call of this member has ended.
-    pub(crate) fn answered<T>(
-        &mut self,
-        now: Now,
-        core: &mut Core<T>,
-        coordinator: &mut Coordinator,
-        tag: MemberTag,
-        reply: Reply<T>,
-    ) -> Option<MemberEvent> {
-        match tag {
-            MemberTag::Group(attempt) if attempt == self.attempt => {
-                self.in_flight = false;
-                let result = reply.decode::<ConsumerGroupHeartbeatRequest>();
-                self.heard(now, core, coordinator, result)
-            }
-            MemberTag::Names => {
-                self.asking_names = false;
-                self.learn(reply.decode::<MetadataRequest>());
-                None
-            }
-            _ => None,
-        }
+        way.call(node, request, MemberTag::Group(self.attempt), self.settings.request_timeout_ms);
     }
 
     fn learn(&mut self, result: Result<MetadataResponse>) {
@@ -362,21 +229,19 @@ impl ConsumerMember {
         }
     }
 
-    fn heard<T>(
+    fn heard(
         &mut self,
-        now: Now,
-        core: &mut Core<T>,
-        coordinator: &mut Coordinator,
+        way: &mut Way<'_>,
         result: Result<ConsumerGroupHeartbeatResponse>,
     ) -> Option<MemberEvent> {
-        let error = match result.and_then(|response| check(response, coordinator)) {
+        let error = match result.and_then(|response| check(response, way.coordinator)) {
             Ok(response) => {
-                self.accept(now, response);
+                self.accept(way.now, response);
                 return None;
             }
             Err(error) => error,
         };
-        coordinator.judge(&error);
+        way.coordinator.judge(&error);
         self.full = true;
         let gone =
             matches!(error.code(), Some(ErrorCode::UNKNOWN_MEMBER_ID | ErrorCode::FENCED_MEMBER_EPOCH));
@@ -384,7 +249,8 @@ impl ConsumerMember {
             return Some(MemberEvent::Failed(error));
         }
         self.failures = self.failures.saturating_add(1);
-        self.retry_at = now.mono_ms + self.settings.retry.wait_ms(self.failures, core.jitter()).max(1);
+        let wait = self.settings.retry.wait_ms(self.failures, way.core.jitter());
+        self.retry_at = way.now.mono_ms + wait.max(1);
         if !gone {
             self.heartbeat_at = self.retry_at;
             return None;
@@ -413,14 +279,119 @@ impl ConsumerMember {
             self.target = Some(ids.collect());
         }
     }
+}
 
-    /// When [`ConsumerMember::drive`] has something to do.
-    pub(crate) fn timeouts(&self) -> impl Iterator<Item = u64> {
+impl GroupMember for ConsumerMember {
+    fn takes_patterns(&self) -> bool {
+        true
+    }
+
+    fn has_epochs(&self) -> bool {
+        true
+    }
+
+    fn is_cooperative(&self) -> bool {
+        true
+    }
+
+    fn subscribe(&mut self, topics: BTreeSet<String>, pattern: Option<String>) {
+        self.topics = topics;
+        self.pattern = pattern;
+        self.subscription_changed = true;
+        self.retry_at = 0;
+        if self.state == State::Out {
+            self.state = State::Join;
+        }
+    }
+
+    fn topics(&self) -> &BTreeSet<String> {
+        &self.topics
+    }
+
+    fn watched(&self) -> BTreeSet<String> {
+        self.topics.clone()
+    }
+
+    fn identity(&self) -> Option<(i32, &str)> {
+        match self.state {
+            State::Out | State::Join => None,
+            State::Stable | State::Release => Some((self.epoch, &self.id)),
+        }
+    }
+
+    fn instance_id(&self) -> Option<&String> {
+        self.settings.instance_id.as_ref()
+    }
+
+    fn wants_release(&self) -> bool {
+        self.state == State::Release
+    }
+
+    fn released(&mut self) {
+        if self.state == State::Release {
+            self.state = State::Stable;
+            self.held.clone_from(&self.owned);
+            self.acknowledge = true;
+        }
+    }
+
+    /// A static member says that it will be back. No reason is told.
+    fn leave(&mut self, way: &mut Way<'_>, _: &str) -> bool {
+        // Also before the first heartbeat was answered: the coordinator may have taken it in (KIP-1082).
+        let node = way.coordinator.node().filter(|_| self.is_active() && !self.id.is_empty());
+        self.state = State::Out;
+        self.forget();
+        let Some(node) = node else { return false };
+        let instance_id = self.settings.instance_id.clone();
+        let request = ConsumerGroupHeartbeatRequest {
+            group_id: way.group(),
+            member_id: self.id.clone(),
+            member_epoch: if instance_id.is_some() { LEAVE_FOR_A_WHILE } else { LEAVE },
+            instance_id,
+            ..ConsumerGroupHeartbeatRequest::default()
+        };
+        way.call(node, request, MemberTag::Leave, self.settings.request_timeout_ms);
+        true
+    }
+
+    fn drive(&mut self, way: &mut Way<'_>) -> Option<MemberEvent> {
+        if self.state == State::Out {
+            return None;
+        }
+        let event = self.reconcile(way);
+        if self.retry_at <= way.now.mono_ms
+            && !self.in_flight
+            && let Some(node) = way.need_node()
+        {
+            let news = self.subscription_changed || (self.acknowledge && self.state == State::Stable);
+            if self.state == State::Join || news || self.heartbeat_at <= way.now.mono_ms {
+                self.heartbeat(way, node);
+            }
+        }
+        event
+    }
+
+    fn answered(&mut self, way: &mut Way<'_>, tag: MemberTag, reply: Reply<Tag>) -> Option<MemberEvent> {
+        match tag {
+            MemberTag::Group(attempt) if attempt == self.attempt => {
+                self.in_flight = false;
+                self.heard(way, reply.decode::<ConsumerGroupHeartbeatRequest>())
+            }
+            MemberTag::Names => {
+                self.asking_names = false;
+                self.learn(reply.decode::<MetadataRequest>());
+                None
+            }
+            _ => None,
+        }
+    }
+
+    fn timeouts(&self) -> [u64; 3] {
         let active = self.is_active();
         let heartbeat = if active && !self.in_flight { self.heartbeat_at } else { 0 };
         let retry = if active { self.retry_at } else { 0 };
         let names = if active && self.target.is_some() { self.ask_names_at } else { 0 };
-        [heartbeat, retry, names].into_iter()
+        [heartbeat, retry, names]
     }
 }
 

@@ -2,8 +2,8 @@
 //!
 //! The flow: find the coordinator, `JoinGroup` (twice when it first has to give a member id), divide
 //! if leader, `SyncGroup`, then heartbeats. When a heartbeat says that the group rebalances, the
-//! member asks its engine to let go of its partitions ([`Member::wants_release`]) and joins again
-//! once that is done ([`Member::released`]).
+//! member asks its engine to let go of its partitions ([`GroupMember::wants_release`]) and joins again
+//! once that is done ([`GroupMember::released`]).
 //!
 //! With `cooperative-sticky` alone it is cooperative (KIP-429): it joins with what it has, and lets go
 //! only of what the new division does not give it any more, after which it joins once more: its next
@@ -17,18 +17,18 @@ use headrace_wire::messages::join_group_response::JoinGroupResponseMember;
 use headrace_wire::messages::leave_group_request::MemberIdentity;
 use headrace_wire::messages::sync_group_request::SyncGroupRequestAssignment;
 use headrace_wire::messages::{
-    HeartbeatRequest, HeartbeatResponse, JoinGroupRequest, JoinGroupResponse, LeaveGroupRequest, Request,
+    HeartbeatRequest, HeartbeatResponse, JoinGroupRequest, JoinGroupResponse, LeaveGroupRequest,
     SyncGroupRequest, SyncGroupResponse,
 };
 use headrace_wire::time::Now;
 
-use super::Coordinator;
 use super::assignor::{Subscriber, divide};
 use super::protocol::{
     Owned, decode_assignment, decode_subscription, encode_assignment, encode_subscription,
 };
-use crate::consumer::TopicPartition;
-use crate::core::{Backoff, Core, Lane, Reply, Target};
+use super::{Coordinator, GroupMember, MemberEvent, MemberSettings, MemberTag, Way, to_i32};
+use crate::consumer::{Tag, TopicPartition};
+use crate::core::{Core, Lane, Reply};
 use crate::error::{Error, Result};
 use crate::options::Assignor;
 
@@ -39,48 +39,6 @@ const PROTOCOL_TYPE: &str = "consumer";
 const JOIN_SLACK_MS: u64 = 5_000;
 /// How long a leader waits for metadata of topics that members want, before it divides what it knows.
 const DIVIDE_WAIT_MS: u64 = 5_000;
-
-/// What a member needs to know of the options.
-#[derive(Clone, Debug)]
-pub(crate) struct MemberSettings {
-    pub(crate) instance_id: Option<String>,
-    pub(crate) session_timeout_ms: u32,
-    pub(crate) heartbeat_interval_ms: u32,
-    /// `max.poll.interval.ms`: how long others wait for this member in a rebalance.
-    pub(crate) rebalance_timeout_ms: u32,
-    pub(crate) assignors: Vec<Assignor>,
-    /// `client.rack` and `group.remote.assignor`: for coordinators that divide themselves.
-    pub(crate) rack: String,
-    pub(crate) remote_assignor: Option<String>,
-    pub(crate) request_timeout_ms: u64,
-    pub(crate) retry: Backoff,
-}
-
-/// Tells the calls of a member apart. The number is that of the attempt: answers to an earlier one are dropped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum MemberTag {
-    Join(u64),
-    Sync(u64),
-    Heartbeat(u64),
-    /// The heartbeat of KIP-848.
-    Group(u64),
-    /// Asking for the names of topics by their ids.
-    Names,
-    Leave,
-}
-
-/// What a member tells its engine.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum MemberEvent {
-    /// These partitions are this member's.
-    Assigned(Vec<TopicPartition>),
-    /// The group has gone on without this member.
-    Lost,
-    /// The group cannot be joined: the member is to leave.
-    Failed(Error),
-    /// Another member has told the leader something that cannot be read.
-    Unreadable(Error),
-}
 
 #[derive(Debug)]
 enum State {
@@ -147,60 +105,9 @@ impl Member {
         }
     }
 
-    /// Joins, or joins again with other topics.
-    pub(crate) fn subscribe(&mut self, topics: impl IntoIterator<Item = String>) {
-        self.topics = topics.into_iter().collect();
-        self.rejoin();
-    }
-
-    /// The topics subscribed to.
-    pub(crate) fn topics(&self) -> impl Iterator<Item = &str> {
-        self.topics.iter().map(String::as_str)
-    }
-
-    /// The topics whose metadata matters: a leader watches those of all members.
-    pub(crate) fn watched(&self) -> Vec<String> {
-        let of_members = match &self.state {
-            State::Divide { members, .. } => members.iter().flat_map(|m| m.topics.iter().cloned()).collect(),
-            _ => self.counts.iter().flat_map(|counts| counts.keys().cloned()).collect::<Vec<_>>(),
-        };
-        self.topics.iter().cloned().chain(of_members).collect()
-    }
-
     /// Whether there is a subscription, and the group was not left.
     fn is_active(&self) -> bool {
         !matches!(self.state, State::Out)
-    }
-
-    /// The generation and member id to commit with; `None` while they are about to change, and outside the group.
-    pub(crate) fn identity(&self) -> Option<(i32, &str)> {
-        match self.state {
-            State::Stable | State::Release => Some((self.generation, &self.id)),
-            _ => None,
-        }
-    }
-
-    /// The instance id of a static member.
-    pub(crate) fn instance_id(&self) -> Option<&String> {
-        self.settings.instance_id.as_ref()
-    }
-
-    /// Whether partitions are kept while the group rebalances. In a list with other assignors they are not, since those
-    /// take for granted that nobody has any.
-    pub(crate) fn is_cooperative(&self) -> bool {
-        self.settings.assignors.iter().all(|assignor| *assignor == Assignor::CooperativeSticky)
-    }
-
-    /// Partitions are to be let go: after that, [`Member::released`].
-    pub(crate) fn wants_release(&self) -> bool {
-        matches!(self.state, State::Release)
-    }
-
-    /// The partitions have been let go.
-    pub(crate) fn released(&mut self) {
-        if self.wants_release() {
-            self.state = State::Join;
-        }
     }
 
     /// The group has to be joined again. What this member has is to be let go first.
@@ -216,74 +123,7 @@ impl Member {
         self.retry_at = 0;
     }
 
-    /// Leaves the group. A static member stays in it, so that it finds its partitions again (KIP-345). True when an
-    /// answer will come, tagged [`MemberTag::Leave`].
-    pub(crate) fn leave<T>(
-        &mut self,
-        now: Now,
-        core: &mut Core<T>,
-        coordinator: &Coordinator,
-        reason: &str,
-        wrap: impl Fn(MemberTag) -> T,
-    ) -> bool {
-        let joining = matches!(self.state, State::Joining { .. } | State::Syncing);
-        let known = !self.id.is_empty() && self.is_active();
-        self.state = State::Out;
-        self.attempt += 1;
-        self.counts = None;
-        self.generation = -1;
-        self.lose();
-        let member_id = std::mem::take(&mut self.id);
-        let Some(node) = coordinator.node().filter(|_| known && self.settings.instance_id.is_none()) else {
-            return false;
-        };
-        if joining {
-            // The broker answers in order, and JoinGroup may be parked for minutes: leaving must not wait behind it.
-            core.disconnect(now, node, Lane::Coordinator, "leaving the group");
-        }
-        let member =
-            MemberIdentity { member_id, reason: Some(reason.to_owned()), ..MemberIdentity::default() };
-        let request = LeaveGroupRequest {
-            group_id: coordinator.group().to_owned(),
-            members: vec![member],
-            ..LeaveGroupRequest::default()
-        };
-        let timeout = self.settings.request_timeout_ms;
-        core.call(now, Target::Node(node), Lane::Coordinator, request, wrap(MemberTag::Leave), timeout);
-        true
-    }
-
-    /// Sends what is due.
-    pub(crate) fn drive<T>(
-        &mut self,
-        now: Now,
-        core: &mut Core<T>,
-        coordinator: &mut Coordinator,
-        find: impl FnOnce() -> T,
-        wrap: impl Fn(MemberTag) -> T,
-    ) -> Option<MemberEvent> {
-        if matches!(self.state, State::Out) || self.retry_at > now.mono_ms {
-            return None;
-        }
-        let node = coordinator.need(now, core, find)?;
-        let way = &mut Way { now, core, coordinator, node, wrap };
-        let sent = match &self.state {
-            State::Join => self.send_join(way),
-            State::Divide { .. } => self.try_divide(way),
-            State::Stable | State::Release => {
-                let changed = |counts: &BTreeMap<String, i32>| *counts != counts_of(way.core, counts.keys());
-                if matches!(self.state, State::Stable) && self.counts.as_ref().is_some_and(changed) {
-                    self.rejoin();
-                }
-                self.heartbeat(way);
-                Ok(())
-            }
-            State::Out | State::Joining { .. } | State::Syncing => Ok(()),
-        };
-        sent.err().and_then(|error| self.failed(now, core, coordinator, error))
-    }
-
-    fn send_join<T, W: Fn(MemberTag) -> T>(&mut self, way: &mut Way<'_, T, W>) -> Result<()> {
+    fn send_join(&mut self, way: &mut Way<'_>, node: i32) -> Result<()> {
         let mut protocols = Vec::new();
         for &assignor in &self.settings.assignors {
             let mut owned = self.owned.clone();
@@ -307,37 +147,13 @@ impl Member {
         self.state = State::Joining { again: false };
         self.counts = None;
         self.heartbeat_in_flight = false;
-        way.call(request, MemberTag::Join(self.attempt), self.join_timeout_ms());
+        way.call(node, request, MemberTag::Join(self.attempt), self.join_timeout_ms());
         Ok(())
     }
 
     /// How long `JoinGroup` and `SyncGroup` may take: they wait for the other members.
     fn join_timeout_ms(&self) -> u64 {
         u64::from(self.settings.rebalance_timeout_ms) + JOIN_SLACK_MS
-    }
-
-    /// A call of this member has ended.
-    pub(crate) fn answered<T>(
-        &mut self,
-        now: Now,
-        core: &mut Core<T>,
-        coordinator: &mut Coordinator,
-        tag: MemberTag,
-        reply: Reply<T>,
-    ) -> Option<MemberEvent> {
-        let event = match tag {
-            MemberTag::Join(attempt) if attempt == self.attempt => {
-                self.joined(now, coordinator, reply.decode::<JoinGroupRequest>())
-            }
-            MemberTag::Sync(attempt) if attempt == self.attempt => {
-                self.synced(now, coordinator, reply.decode::<SyncGroupRequest>())
-            }
-            MemberTag::Heartbeat(attempt) if attempt == self.attempt => {
-                self.heard(now, coordinator, reply.decode::<HeartbeatRequest>())
-            }
-            _ => Ok(None),
-        };
-        event.unwrap_or_else(|error| self.failed(now, core, coordinator, error))
     }
 
     fn joined(
@@ -395,7 +211,7 @@ impl Member {
     }
 
     /// Divides and syncs once the partition counts are known. A member that does not lead only syncs.
-    fn try_divide<T, W: Fn(MemberTag) -> T>(&mut self, way: &mut Way<'_, T, W>) -> Result<()> {
+    fn try_divide(&mut self, way: &mut Way<'_>, node: i32) -> Result<()> {
         let State::Divide { protocol, members, stands, until } = &self.state else { return Ok(()) };
         let topics: BTreeSet<&String> = members.iter().flat_map(|member| &member.topics).collect();
         way.core.want_topics(way.now, topics.iter().map(|topic| topic.as_str()));
@@ -423,7 +239,7 @@ impl Member {
         };
         self.counts = leads.then_some(counts);
         self.state = State::Syncing;
-        way.call(request, MemberTag::Sync(self.attempt), self.join_timeout_ms());
+        way.call(node, request, MemberTag::Sync(self.attempt), self.join_timeout_ms());
         Ok(())
     }
 
@@ -450,7 +266,7 @@ impl Member {
         Ok(Some(MemberEvent::Assigned(partitions)))
     }
 
-    fn heartbeat<T, W: Fn(MemberTag) -> T>(&mut self, way: &mut Way<'_, T, W>) {
+    fn heartbeat(&mut self, way: &mut Way<'_>, node: i32) {
         let now = way.now;
         if self.heartbeat_in_flight || now.mono_ms < self.heartbeat_at {
             return;
@@ -470,7 +286,7 @@ impl Member {
         };
         self.heartbeat_in_flight = true;
         let timeout = self.settings.request_timeout_ms.min(session);
-        way.call(request, MemberTag::Heartbeat(self.attempt), timeout);
+        way.call(node, request, MemberTag::Heartbeat(self.attempt), timeout);
     }
 
     fn heard(
@@ -501,13 +317,7 @@ impl Member {
     }
 
     /// Something went wrong: join again, as far as that can help.
-    fn failed<T>(
-        &mut self,
-        now: Now,
-        core: &mut Core<T>,
-        coordinator: &mut Coordinator,
-        error: Error,
-    ) -> Option<MemberEvent> {
+    fn failed(&mut self, way: &mut Way<'_>, error: Error) -> Option<MemberEvent> {
         // A cooperative member has its partitions also while it joins, and keeps them as long as the group knows it.
         let cooperative = self.is_cooperative();
         let has_some = match self.state {
@@ -516,7 +326,7 @@ impl Member {
         };
         let forgotten =
             matches!(error.code(), Some(ErrorCode::UNKNOWN_MEMBER_ID | ErrorCode::ILLEGAL_GENERATION));
-        coordinator.judge(&error);
+        way.coordinator.judge(&error);
         match error.code() {
             Some(ErrorCode::UNKNOWN_MEMBER_ID | ErrorCode::ILLEGAL_GENERATION) => {
                 if error.code() == Some(ErrorCode::UNKNOWN_MEMBER_ID) {
@@ -527,14 +337,14 @@ impl Member {
                 let again = self.failures > 0;
                 self.failures = self.failures.saturating_add(1);
                 if again {
-                    self.put_off(now, core);
+                    self.put_off(way);
                 }
             }
             Some(ErrorCode::REBALANCE_IN_PROGRESS) if cooperative => {}
             Some(ErrorCode::REBALANCE_IN_PROGRESS) => self.generation = -1,
             _ if error.retriable() => {
                 self.failures = self.failures.saturating_add(1);
-                self.put_off(now, core);
+                self.put_off(way);
             }
             _ => return Some(MemberEvent::Failed(error)),
         }
@@ -547,8 +357,9 @@ impl Member {
         lost.then_some(MemberEvent::Lost)
     }
 
-    fn put_off<T>(&mut self, now: Now, core: &mut Core<T>) {
-        self.retry_at = now.mono_ms + self.settings.retry.wait_ms(self.failures, core.jitter()).max(1);
+    fn put_off(&mut self, way: &mut Way<'_>) {
+        let wait = self.settings.retry.wait_ms(self.failures, way.core.jitter());
+        self.retry_at = way.now.mono_ms + wait.max(1);
     }
 
     /// What it had may be another's by now. The sticky assignor is told of it all the same, with the generation it is of.
@@ -557,36 +368,137 @@ impl Member {
             self.owned = Owned::NOTHING;
         }
     }
+}
 
-    /// When [`Member::drive`] has something to do.
-    pub(crate) fn timeouts(&self) -> impl Iterator<Item = u64> {
+impl GroupMember for Member {
+    fn takes_patterns(&self) -> bool {
+        false
+    }
+
+    fn has_epochs(&self) -> bool {
+        false
+    }
+
+    /// In a list with other assignors it is not, since those take for granted that nobody has any partitions.
+    fn is_cooperative(&self) -> bool {
+        self.settings.assignors.iter().all(|assignor| *assignor == Assignor::CooperativeSticky)
+    }
+
+    fn subscribe(&mut self, topics: BTreeSet<String>, _: Option<String>) {
+        self.topics = topics;
+        self.rejoin();
+    }
+
+    fn topics(&self) -> &BTreeSet<String> {
+        &self.topics
+    }
+
+    /// A leader watches the topics of all members.
+    fn watched(&self) -> BTreeSet<String> {
+        let mut watched = self.topics.clone();
+        match &self.state {
+            State::Divide { members, .. } => {
+                watched.extend(members.iter().flat_map(|member| member.topics.iter().cloned()));
+            }
+            _ => watched.extend(self.counts.iter().flat_map(|counts| counts.keys().cloned())),
+        }
+        watched
+    }
+
+    fn identity(&self) -> Option<(i32, &str)> {
+        match self.state {
+            State::Stable | State::Release => Some((self.generation, &self.id)),
+            _ => None,
+        }
+    }
+
+    fn instance_id(&self) -> Option<&String> {
+        self.settings.instance_id.as_ref()
+    }
+
+    fn wants_release(&self) -> bool {
+        matches!(self.state, State::Release)
+    }
+
+    fn released(&mut self) {
+        if self.wants_release() {
+            self.state = State::Join;
+        }
+    }
+
+    /// A static member stays in the group, so that it finds its partitions again (KIP-345).
+    fn leave(&mut self, way: &mut Way<'_>, reason: &str) -> bool {
+        let joining = matches!(self.state, State::Joining { .. } | State::Syncing);
+        let known = !self.id.is_empty() && self.is_active();
+        self.state = State::Out;
+        self.attempt += 1;
+        self.counts = None;
+        self.generation = -1;
+        self.lose();
+        let member_id = std::mem::take(&mut self.id);
+        let node = way.coordinator.node().filter(|_| known && self.settings.instance_id.is_none());
+        let Some(node) = node else { return false };
+        if joining {
+            // The broker answers in order, and JoinGroup may be parked for minutes: leaving must not wait behind it.
+            way.core.disconnect(way.now, node, Lane::Coordinator, "leaving the group");
+        }
+        let member =
+            MemberIdentity { member_id, reason: Some(reason.to_owned()), ..MemberIdentity::default() };
+        let request = LeaveGroupRequest {
+            group_id: way.group(),
+            members: vec![member],
+            ..LeaveGroupRequest::default()
+        };
+        way.call(node, request, MemberTag::Leave, self.settings.request_timeout_ms);
+        true
+    }
+
+    fn drive(&mut self, way: &mut Way<'_>) -> Option<MemberEvent> {
+        if matches!(self.state, State::Out) || self.retry_at > way.now.mono_ms {
+            return None;
+        }
+        let node = way.need_node()?;
+        let sent = match &self.state {
+            State::Join => self.send_join(way, node),
+            State::Divide { .. } => self.try_divide(way, node),
+            State::Stable | State::Release => {
+                let changed = |counts: &BTreeMap<String, i32>| *counts != counts_of(way.core, counts.keys());
+                if matches!(self.state, State::Stable) && self.counts.as_ref().is_some_and(changed) {
+                    self.rejoin();
+                }
+                self.heartbeat(way, node);
+                Ok(())
+            }
+            State::Out | State::Joining { .. } | State::Syncing => Ok(()),
+        };
+        sent.err().and_then(|error| self.failed(way, error))
+    }
+
+    fn answered(&mut self, way: &mut Way<'_>, tag: MemberTag, reply: Reply<Tag>) -> Option<MemberEvent> {
+        let (now, coordinator) = (way.now, &mut *way.coordinator);
+        let event = match tag {
+            MemberTag::Join(attempt) if attempt == self.attempt => {
+                self.joined(now, coordinator, reply.decode::<JoinGroupRequest>())
+            }
+            MemberTag::Sync(attempt) if attempt == self.attempt => {
+                self.synced(now, coordinator, reply.decode::<SyncGroupRequest>())
+            }
+            MemberTag::Heartbeat(attempt) if attempt == self.attempt => {
+                self.heard(now, coordinator, reply.decode::<HeartbeatRequest>())
+            }
+            _ => Ok(None),
+        };
+        event.unwrap_or_else(|error| self.failed(way, error))
+    }
+
+    fn timeouts(&self) -> [u64; 3] {
         let state = match &self.state {
             State::Divide { until, .. } => *until,
             State::Stable | State::Release if !self.heartbeat_in_flight => self.heartbeat_at,
             _ => 0,
         };
         let retry = if matches!(self.state, State::Out) { 0 } else { self.retry_at };
-        [state, retry].into_iter()
-    }
-}
-
-/// The way to the coordinator, as one round of [`Member::drive`] has it.
-struct Way<'a, T, W> {
-    now: Now,
-    core: &'a mut Core<T>,
-    coordinator: &'a mut Coordinator,
-    node: i32,
-    wrap: W,
-}
-
-impl<T, W: Fn(MemberTag) -> T> Way<'_, T, W> {
-    fn group(&self) -> String {
-        self.coordinator.group().to_owned()
-    }
-
-    fn call<R: Request + Send + 'static>(&mut self, request: R, tag: MemberTag, timeout_ms: u64) {
-        let (target, tag) = (Target::Node(self.node), (self.wrap)(tag));
-        self.core.call(self.now, target, Lane::Coordinator, request, tag, timeout_ms);
+        [state, retry, 0]
     }
 }
 
@@ -597,13 +509,9 @@ fn check(code: i16, what: &str, coordinator: &Coordinator) -> Result<()> {
 }
 
 /// Partitions by topic; 0 for a topic that is not known.
-fn counts_of<'a, T>(core: &Core<T>, topics: impl IntoIterator<Item = &'a String>) -> BTreeMap<String, i32> {
+fn counts_of<'a>(core: &Core<Tag>, topics: impl IntoIterator<Item = &'a String>) -> BTreeMap<String, i32> {
     let count = |topic: &String| core.cluster().partition_count(topic).unwrap_or(0);
     topics.into_iter().map(|topic| (topic.clone(), count(topic))).collect()
-}
-
-pub(super) fn to_i32(ms: u32) -> i32 {
-    i32::try_from(ms).unwrap_or(i32::MAX)
 }
 
 /// Kafka's name of an assignor.

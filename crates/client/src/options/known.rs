@@ -45,7 +45,6 @@ const UNSUPPORTED: &[(&str, &str)] = &[
     ("client.dns.lookup", "the system's resolver decides, each time a host is connected to"),
     ("metadata.max.idle.ms", "a producer asks for the metadata of every topic it has written to"),
     ("bootstrap.controllers", "only brokers are connected to; they hand on what is the controller's"),
-    ("exclude.internal.topics", "the group's coordinator resolves patterns, and leaves internal topics out"),
     ("internal.throw.on.fetch.stable.offset.unsupported", "it is internal to Kafka's own consumer"),
     ("share.", "share groups are not supported yet"),
 ];

@@ -229,6 +229,9 @@ options! {
         "The Arrow type of the column value. With binary_view values stay in the memory in which they arrived or were decompressed, and rows keep that alive.";
     allow_auto_create_topics: bool = "allow.auto.create.topics", Kind::Bool, Some("true"), false,
         "Whether asking for a topic may create it, where the broker allows that.";
+    exclude_internal_topics: bool = "exclude.internal.topics", Kind::Bool, Some("true"), false,
+        "Whether a subscription by pattern leaves out topics that the cluster calls internal. With \
+         group.protocol=consumer the coordinator leaves them out, whatever this says.";
     client_rack: String = "client.rack", Kind::Text, Some(""), false,
         "The rack this client stands in, for fetching from a near replica (KIP-392).";
 }

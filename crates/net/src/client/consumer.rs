@@ -72,6 +72,7 @@ impl ConsumerClient {
             ConsumerEvent::Tell { notice, news, partitions } => {
                 to_notices.rebalance(notice, news, partitions);
                 to_ready.notify();
+                to_parked.ring();
             }
             ConsumerEvent::Trouble { what, error } => {
                 let mut troubles = to_troubles.lock().unwrap_or_else(PoisonError::into_inner);
@@ -249,7 +250,7 @@ impl ConsumerClient {
         self.call("subscribing", None, check, |op| ConsumerCommand::Subscribe { op, topics }).map(drop)
     }
 
-    /// Joins the group for the topics whose names match, as the coordinator finds them (`group.protocol` consumer).
+    /// Joins the group for the topics whose names match.
     pub fn subscribe_pattern(&self, pattern: String, check: Check<'_>) -> Result<(), CallError> {
         let command = |op| ConsumerCommand::SubscribePattern { op, pattern };
         self.call("subscribing", None, check, command).map(drop)

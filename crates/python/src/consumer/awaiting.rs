@@ -10,7 +10,7 @@ use headrace_net::client::{ConsumerClient, Recipient};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
-use super::{Taken, Tp, commits, name, names, pair, rows_max};
+use super::{Taken, Tp, commit_of, commits, name, names, pair, rows_max};
 use crate::errors;
 use crate::wait::{detached, seconds};
 
@@ -30,6 +30,10 @@ impl Awaiting {
 impl Awaiting {
     fn begin_subscribe(&self, py: Python<'_>, topics: Vec<String>, waiter: Py<PyAny>) -> PyResult<()> {
         self.begin(py, waiter, |op| ConsumerCommand::Subscribe { op, topics })
+    }
+
+    fn begin_subscribe_pattern(&self, py: Python<'_>, pattern: String, waiter: Py<PyAny>) -> PyResult<()> {
+        self.begin(py, waiter, |op| ConsumerCommand::SubscribePattern { op, pattern })
     }
 
     /// An offset is where to begin; None is the group's, or as `auto.offset.reset` says.
@@ -85,15 +89,17 @@ impl Awaiting {
         self.begin(py, waiter, |op| self.client.commit_command(op, offsets, timeout_ms))
     }
 
-    /// Offsets of partitions by their numbers; an error when one of them is gone.
+    /// Offsets of partitions by their numbers, with the leader epochs before them; an error when one of them is gone.
     fn begin_commit_parts(
         &self,
         py: Python<'_>,
-        offsets: Vec<(u64, Tp, i64)>,
+        offsets: Vec<(u64, Tp, i64, i32)>,
         timeout: Option<f64>,
         waiter: Py<PyAny>,
     ) -> PyResult<()> {
-        let of_part = |(part, tp, offset): (u64, Tp, i64)| (PartId::of_number(part), name(tp), offset);
+        let of_part = |(part, tp, offset, leader_epoch): (u64, Tp, i64, i32)| {
+            (PartId::of_number(part), commit_of(tp, offset, leader_epoch))
+        };
         let (offsets, timeout_ms) =
             (offsets.into_iter().map(of_part).collect(), self.client.limit_ms(seconds(timeout)));
         self.begin(py, waiter, |op| ConsumerCommand::CommitParts { op, offsets, timeout_ms })

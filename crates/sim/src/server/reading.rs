@@ -15,6 +15,7 @@ use headrace_wire::messages::fetch_response::{
 use headrace_wire::messages::offset_commit_response::{
     OffsetCommitResponsePartition, OffsetCommitResponseTopic,
 };
+use headrace_wire::messages::offset_fetch_response::OffsetFetchResponseGroup;
 use headrace_wire::messages::{
     ApiKey, ApiVersionsRequest, FetchRequest, FetchResponse, FindCoordinatorRequest, HeartbeatRequest,
     HeartbeatResponse, JoinGroupRequest, JoinGroupResponse, LeaveGroupRequest, LeaveGroupResponse,
@@ -326,7 +327,13 @@ fn not_coordinator(key: ApiKey, version: i16, id: i32, reader: &mut Reader) -> R
             said::<LeaveGroupRequest>(version, id, &response)
         }
         ApiKey::OffsetFetch => {
-            let response = OffsetFetchResponse { error_code: code, ..Default::default() };
+            let request = read::<OffsetFetchRequest>(version, reader)?;
+            let group = |group: headrace_wire::messages::offset_fetch_request::OffsetFetchRequestGroup| {
+                let group_id = group.group_id;
+                OffsetFetchResponseGroup { group_id, error_code: code, ..Default::default() }
+            };
+            let groups = request.groups.into_iter().map(group).collect();
+            let response = OffsetFetchResponse { error_code: code, groups, ..Default::default() };
             said::<OffsetFetchRequest>(version, id, &response)
         }
         ApiKey::OffsetCommit => {

@@ -121,17 +121,17 @@ impl FetchCache {
         Asked::Nothing
     }
 
-    /// These offsets as commits; an error when one of the partitions is gone.
-    pub fn commits_of_parts(&self, offsets: Vec<(PartId, TopicPartition, i64)>) -> Result<Vec<CommitOffset>> {
-        let of_part = |(part, partition, offset): (PartId, TopicPartition, i64)| {
+    /// The commits; an error when one of the partitions is gone.
+    pub fn commits_of_parts(&self, commits: Vec<(PartId, CommitOffset)>) -> Result<Vec<CommitOffset>> {
+        let of_part = |(part, commit): (PartId, CommitOffset)| {
             if self.slots.contains_key(&part) {
-                return Ok(CommitOffset { partition, offset, leader_epoch: -1, metadata: String::new() });
+                return Ok(commit);
             }
-            let TopicPartition { topic, partition } = &partition;
+            let TopicPartition { topic, partition } = &commit.partition;
             let detail = "it went back to the group before its rows were committed";
             Err(Error::partition(ErrorCode::REBALANCE_IN_PROGRESS, &**topic, *partition, detail))
         };
-        offsets.into_iter().map(of_part).collect()
+        commits.into_iter().map(of_part).collect()
     }
 
     /// Whether asking for this partition gives something now; `None` when it is gone.

@@ -114,9 +114,10 @@ impl FetchCache {
             self.release(part, freed);
             self.rotate();
         }
-        let next_offset = self.slots.get(&part).and_then(|slot| slot.position).unwrap_or(next_offset);
+        let slot = self.slots.get(&part)?;
+        let (next_offset, leader_epoch) = (slot.position.unwrap_or(next_offset), slot.leader_epoch);
         let wake = (used_up || last_begun) && self.has_room_again(part);
-        Some(Rows { partition, part, chunk, chunk_id, start, len, next_offset, wake })
+        Some(Rows { partition, part, chunk, chunk_id, start, len, next_offset, leader_epoch, wake })
     }
 
     fn decode_job(&mut self, part: PartId, first: RawBatch) -> Option<DecodeJob> {

@@ -5,9 +5,10 @@ use headrace_wire::time::Now;
 
 use super::ConsumerEngine;
 use crate::consumer::cache::lock;
-use crate::consumer::commits::{Asker, Identity};
+use crate::consumer::commits::{self, Identity};
 use crate::consumer::leaving::Leave;
 use crate::consumer::membership::Membership;
+use crate::consumer::queries;
 use crate::consumer::types::{
     Assignment, CommitOffset, ConsumerCommand, ConsumerOutcome, GroupMetadata, StartAt, TopicPartition,
 };
@@ -42,11 +43,12 @@ impl ConsumerEngine {
                 self.waits.push(PositionWait { op, partition, deadline, timeout_ms });
             }
             ConsumerCommand::Committed { op, partitions, timeout_ms } => match self.need_group("committed") {
-                Ok(()) => self.commits.fetch(now, Asker::Op(op), partitions, timeout_ms),
+                Ok(()) => self.queries.ask(now, queries::Asker::Op(op), partitions, timeout_ms),
                 Err(error) => self.done(op, Err(error)),
             },
             ConsumerCommand::Commit { op, offsets, timeout_ms } => {
-                match self.check_not_lost(offsets.first().map(|commit| &commit.partition)) {
+                let first = offsets.first().map(|commit| &commit.partition);
+                match self.check_not_lost(first).and_then(|()| self.check_not_of_old_topic(&offsets)) {
                     Ok(()) => self.commit(now, op, offsets, timeout_ms),
                     Err(error) => self.done(op, Err(error)),
                 }
@@ -138,7 +140,7 @@ impl ConsumerEngine {
             let why = format!("cannot commit offset {} for {}: it is negative", bad.offset, bad.partition);
             return self.done(op, Err(Error::Usage(why)));
         }
-        self.commits.commit(now, Asker::Op(op), offsets, timeout_ms);
+        self.commits.commit(now, commits::Asker::Op(op), offsets, &self.incarnations, timeout_ms);
     }
 
     pub(super) fn answer_waits(&mut self, now: Now) {

@@ -6,7 +6,7 @@ use headrace_wire::time::Now;
 
 use super::ConsumerEngine;
 use crate::consumer::cache::{Ticket, lock};
-use crate::consumer::commits::Asker;
+use crate::consumer::queries::Asker;
 use crate::consumer::types::{CommitOffset, StartAt, TopicPartition};
 use crate::error::Error;
 
@@ -51,7 +51,7 @@ impl ConsumerEngine {
         } else if !at_committed.is_empty() {
             let partitions = at_committed.iter().map(|(partition, _)| partition.clone()).collect();
             let timeout = self.config.common.default_api_timeout_ms;
-            self.commits.fetch(now, Asker::Starts(at_committed), partitions, timeout);
+            self.queries.ask(now, Asker::Starts(at_committed), partitions, timeout);
         }
     }
 

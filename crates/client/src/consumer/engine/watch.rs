@@ -17,7 +17,8 @@ impl ConsumerEngine {
         }
         let parts = self.fetcher.parts.values().map(|part| part.partition.topic.to_string());
         let lookups = self.lookups.topics().map(str::to_owned);
-        let member = self.membership.iter().flat_map(|membership| membership.member.watched());
+        let subscribed = self.membership.iter().filter(|membership| membership.is_subscribed());
+        let member = subscribed.flat_map(|membership| membership.member.watched());
         let wanted: BTreeSet<String> = parts.chain(lookups).chain(member).collect();
         self.core.forget_topics(self.wanted_topics.difference(&wanted).map(String::as_str));
         self.core.want_topics(now, wanted.iter().map(String::as_str));
@@ -40,9 +41,15 @@ impl ConsumerEngine {
             cluster.topic_error(&partition.topic).is_some()
                 || cluster.partition_count(&partition.topic).is_some_and(outside)
         };
-        let parts = self.fetcher.parts.values().map(|part| (part.partition.clone(), Some(part.ticket)));
-        let subscribed = self.membership.iter().flat_map(|membership| membership.member.topics());
-        let subscribed = subscribed.map(|topic| (TopicPartition::new(topic, 0), None));
+        // Nobody waits for what is about to go, such as a topic that was deleted and does not match any more.
+        let stays = |partition: &TopicPartition| {
+            self.membership.as_ref().is_none_or(|membership| !membership.withheld.contains(partition))
+        };
+        let parts = self.fetcher.parts.values().filter(|part| stays(&part.partition));
+        let parts = parts.map(|part| (part.partition.clone(), Some(part.ticket)));
+        let subscribed = self.membership.iter().filter(|membership| membership.is_subscribed());
+        let subscribed = subscribed.flat_map(|membership| membership.member.topics());
+        let subscribed = subscribed.map(|topic| (TopicPartition::new(topic.as_str(), 0), None));
         let missing: Vec<_> =
             parts.chain(subscribed).filter(|(partition, _)| is_missing(partition)).collect();
         let topics: BTreeSet<&str> = missing.iter().map(|(partition, _)| &*partition.topic).collect();

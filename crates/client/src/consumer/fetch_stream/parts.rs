@@ -15,8 +15,6 @@ pub enum TopicKey {
 /// What stands at the head of the response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResponseHead {
-    /// How long the broker held the answer back for a quota, in milliseconds.
-    pub throttle_ms: i32,
     /// The error of the whole response, 0 for none.
     pub error: i16,
     /// The fetch session, 0 for none (KIP-227).
@@ -43,8 +41,6 @@ pub struct PartitionHead {
     pub error: i16,
     /// The end of what is committed: the offset after the last record a consumer may see.
     pub high_watermark: i64,
-    /// The end of what is decided: no open transaction before it. -1 when not known.
-    pub last_stable_offset: i64,
     /// The first offset that is still there, -1 when not known.
     pub log_start_offset: i64,
     /// Transactions to leave out when only committed records are wanted.
@@ -123,8 +119,6 @@ pub enum FetchEvent<'a> {
     },
     /// What follows in this partition is not a record batch; the rest of its bytes is dropped.
     BadBatch {
-        /// The offset that the bytes claim as their first.
-        claimed_offset: i64,
         /// What is wrong.
         error: RecordError,
     },

@@ -77,7 +77,7 @@ fn own(event: FetchEvent<'_>) -> Seen {
             assert_eq!(header, BatchHeader::parse(bytes).unwrap());
             Seen::Batch(bytes.to_vec())
         }
-        FetchEvent::BadBatch { error, .. } => Seen::Bad(error),
+        FetchEvent::BadBatch { error } => Seen::Bad(error),
         FetchEvent::PartitionEnd(tail) => Seen::Tail(tail),
         FetchEvent::End(nodes) => Seen::End(nodes),
     }
@@ -187,7 +187,7 @@ fn response(version: i16, topics: &Topics, nodes: &[(i32, String)]) -> FetchResp
 }
 
 fn expected(response: &FetchResponse, topics: &Topics) -> Vec<Seen> {
-    let mut seen = vec![Seen::Head(ResponseHead { throttle_ms: 4, error: 0, session_id: 77 })];
+    let mut seen = vec![Seen::Head(ResponseHead { error: 0, session_id: 77 })];
     for (t, (topic, (_, _, partitions))) in response.responses.iter().zip(topics).enumerate() {
         for (p, (data, content)) in partitions.iter().enumerate() {
             let last = t + 1 == topics.len() && p + 1 == partitions.len();
@@ -215,7 +215,6 @@ fn expected_partition(
         partition: data.partition_index,
         error: data.error_code,
         high_watermark: data.high_watermark,
-        last_stable_offset: data.last_stable_offset,
         log_start_offset: data.log_start_offset,
         aborted: aborted
             .map(|a| AbortedTransaction { producer_id: a.producer_id, first_offset: a.first_offset })

@@ -41,9 +41,12 @@ impl ConsumerClient {
         self.parked.arm();
     }
 
-    /// What [`ConsumerClient::poll`] takes without a wait.
+    /// What [`ConsumerClient::poll`] takes without a wait: nothing while there is a notice to take first.
     pub fn try_poll(&self, max_records: usize) -> Result<Option<Rows>, CallError> {
         self.begin_poll()?;
+        if self.notices.is_pending() {
+            return Ok(None);
+        }
         Ok(self.take(|cache| cache.take(self.rows_max(max_records)))?)
     }
 
@@ -54,11 +57,12 @@ impl ConsumerClient {
     }
 
     /// Whether a poll, or with `part` [`ConsumerClient::take_of`], gives something now; `None` when that partition is
-    /// gone.
+    /// gone. A notice is something to who polls.
     pub fn has_rows(&self, part: Option<PartId>) -> Result<Option<bool>> {
         self.alive()?;
         let cache = lock(&self.cache);
-        Ok(part.map_or_else(|| Some(cache.is_ready()), |part| cache.has_for(part)))
+        let any = || Some(cache.is_ready() || self.notices.is_pending());
+        Ok(part.map_or_else(any, |part| cache.has_for(part)))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Rows of one partition at a time.
 
 use super::*;
+use crate::consumer::types::CommitOffset;
 
 const ON_DEMAND: Admission = Admission { gated: false, on_demand: true };
 
@@ -179,7 +180,13 @@ fn an_error_of_the_consumer_is_told_without_a_partition() {
 fn only_partitions_that_are_read_still_are_committed() {
     let mut cache = cache_on_demand(2, ON_DEMAND);
     let parts = [part(&cache, 0), part(&cache, 1)];
-    let both = || vec![(parts[0], tp(0), 5), (parts[1], tp(1), 6)];
+    let commit = |partition: i32, offset| CommitOffset {
+        partition: tp(partition),
+        offset,
+        leader_epoch: 3,
+        metadata: String::new(),
+    };
+    let both = || vec![(parts[0], commit(0, 5)), (parts[1], commit(1, 6))];
     let offsets = |cache: &FetchCache, of| -> Vec<(TopicPartition, i64)> {
         let commits = cache.commits_of_parts(of).unwrap().into_iter();
         commits.map(|commit| (commit.partition, commit.offset)).collect()
@@ -190,5 +197,5 @@ fn only_partitions_that_are_read_still_are_committed() {
     let refused = cache.commits_of_parts(both()).unwrap_err();
     assert!(refused.to_string().contains("REBALANCE_IN_PROGRESS"), "{refused}");
     assert_eq!(refused.place().partition, Some(1));
-    assert_eq!(offsets(&cache, vec![(parts[0], tp(0), 5)]), [(tp(0), 5)]);
+    assert_eq!(offsets(&cache, vec![(parts[0], commit(0, 5))]), [(tp(0), 5)]);
 }

@@ -229,12 +229,12 @@ pub(super) fn refused_commit(incoming: &Incoming, error_code: i16) -> Answer {
     let request: OffsetCommitRequest = incoming.decode();
     let topics = request.topics.into_iter().map(|topic| OffsetCommitResponseTopic {
         name: topic.name,
+        topic_id: topic.topic_id,
         partitions: topic
             .partitions
             .iter()
             .map(|p| OffsetCommitResponsePartition { partition_index: p.partition_index, error_code })
             .collect(),
-        ..OffsetCommitResponseTopic::default()
     });
     let response = OffsetCommitResponse { topics: topics.collect(), ..OffsetCommitResponse::default() };
     incoming.reply::<OffsetCommitRequest>(&response)

@@ -13,11 +13,16 @@ use headrace_wire::messages::fetch_response::{
 use headrace_wire::messages::list_offsets_response::{
     ListOffsetsPartitionResponse, ListOffsetsTopicResponse,
 };
+use headrace_wire::messages::offset_commit_request::OffsetCommitRequestPartition;
 use headrace_wire::messages::offset_commit_response::{
     OffsetCommitResponsePartition, OffsetCommitResponseTopic,
 };
+use headrace_wire::messages::offset_fetch_request::{
+    OffsetFetchRequestGroup, OffsetFetchRequestTopic, OffsetFetchRequestTopics,
+};
 use headrace_wire::messages::offset_fetch_response::{
-    OffsetFetchResponsePartition, OffsetFetchResponseTopic,
+    OffsetFetchResponseGroup, OffsetFetchResponsePartition, OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic, OffsetFetchResponseTopics,
 };
 use headrace_wire::messages::offset_for_leader_epoch_request::OffsetForLeaderPartition;
 use headrace_wire::messages::offset_for_leader_epoch_response as epoch_ends;
@@ -38,6 +43,8 @@ use crate::consumer::{
 use crate::core::scripted::{Answer, Incoming, Layout, World, versions};
 use crate::error::{Error, Result};
 use crate::options::ConsumerConfig;
+
+const UNKNOWN_TOPIC_ID: i16 = 100;
 
 /// A partition's log.
 #[derive(Clone, Debug)]
@@ -358,7 +365,18 @@ impl Kafka {
         for (&(id, partition), asked) in &session.partitions {
             let (offset, max_bytes) = (asked.fetch_offset, asked.partition_max_bytes);
             let topic = self.topic_of(Uuid(id));
-            let log = &self.logs[&(topic, partition)];
+            let Some(log) = self.logs.get(&(topic, partition)) else {
+                let error_code = UNKNOWN_TOPIC_ID;
+                let data =
+                    PartitionData { partition_index: partition, error_code, ..PartitionData::default() };
+                let topic_id = Uuid(id);
+                responses.push(FetchableTopicResponse {
+                    topic_id,
+                    partitions: vec![data],
+                    ..Default::default()
+                });
+                continue;
+            };
             let mut data = PartitionData {
                 partition_index: partition,
                 high_watermark: log.end,
@@ -442,52 +460,102 @@ impl Kafka {
 
     fn offset_fetch(&self, incoming: &Incoming) -> Answer {
         let request: OffsetFetchRequest = incoming.decode();
-        let topics = request.topics.iter().flatten().map(|topic| OffsetFetchResponseTopic {
+        let committed = self.committed.borrow();
+        let offset = |topic: &str, p: i32| committed.get(&(topic.to_owned(), p)).copied().unwrap_or(-1);
+        let topic = |topic: &OffsetFetchRequestTopic| OffsetFetchResponseTopic {
             name: topic.name.clone(),
             partitions: topic
                 .partition_indexes
                 .iter()
                 .map(|p| OffsetFetchResponsePartition {
                     partition_index: *p,
-                    committed_offset: self
-                        .committed
-                        .borrow()
-                        .get(&(topic.name.clone(), *p))
-                        .copied()
-                        .unwrap_or(-1),
+                    committed_offset: offset(&topic.name, *p),
                     committed_leader_epoch: self.committed_epoch,
                     metadata: Some(String::new()),
                     ..OffsetFetchResponsePartition::default()
                 })
                 .collect(),
-        });
+        };
+        let by_group = |topic: &OffsetFetchRequestTopics| {
+            let name = self.named(&topic.name, topic.topic_id);
+            let unknown = !self.is_there(&name);
+            OffsetFetchResponseTopics {
+                name: topic.name.clone(),
+                topic_id: topic.topic_id,
+                partitions: topic
+                    .partition_indexes
+                    .iter()
+                    .map(|p| OffsetFetchResponsePartitions {
+                        partition_index: *p,
+                        committed_offset: offset(&name, *p),
+                        committed_leader_epoch: self.committed_epoch,
+                        metadata: Some(String::new()),
+                        error_code: if unknown { UNKNOWN_TOPIC_ID } else { 0 },
+                    })
+                    .collect(),
+            }
+        };
+        let group = |group: &OffsetFetchRequestGroup| OffsetFetchResponseGroup {
+            group_id: group.group_id.clone(),
+            topics: group.topics.iter().flatten().map(by_group).collect(),
+            ..OffsetFetchResponseGroup::default()
+        };
         incoming.reply::<OffsetFetchRequest>(&OffsetFetchResponse {
-            topics: topics.collect(),
+            topics: request.topics.iter().flatten().map(topic).collect(),
+            groups: request.groups.iter().map(group).collect(),
             ..Default::default()
         })
     }
 
+    /// A topic's name: early versions give it, later ones its id.
+    fn named(&self, name: &str, id: Uuid) -> String {
+        if id == Uuid::ZERO { name.to_owned() } else { self.topic_of(id) }
+    }
+
+    fn is_there(&self, topic: &str) -> bool {
+        self.logs.contains_key(&(topic.to_owned(), 0))
+    }
+
     fn offset_commit(&mut self, incoming: &Incoming) -> Answer {
-        let request: OffsetCommitRequest = incoming.decode();
-        for topic in &request.topics {
-            for p in &topic.partitions {
-                self.committed
-                    .borrow_mut()
-                    .insert((topic.name.clone(), p.partition_index), p.committed_offset);
+        let mut request: OffsetCommitRequest = incoming.decode();
+        let mut topics = Vec::new();
+        for topic in &mut request.topics {
+            let name = self.named(&topic.name, topic.topic_id);
+            let unknown = incoming.version >= 10 && !self.is_there(&name);
+            for p in topic.partitions.iter().filter(|_| !unknown) {
+                self.committed.borrow_mut().insert((name.clone(), p.partition_index), p.committed_offset);
             }
+            let error_code = if unknown { UNKNOWN_TOPIC_ID } else { 0 };
+            let answer = |p: &OffsetCommitRequestPartition| OffsetCommitResponsePartition {
+                partition_index: p.partition_index,
+                error_code,
+            };
+            topics.push(OffsetCommitResponseTopic {
+                name: topic.name.clone(),
+                topic_id: topic.topic_id,
+                partitions: topic.partitions.iter().map(answer).collect(),
+            });
+            topic.name = name;
         }
-        let topics = request.topics.iter().map(|topic| OffsetCommitResponseTopic {
-            name: topic.name.clone(),
-            partitions: topic
-                .partitions
-                .iter()
-                .map(|p| OffsetCommitResponsePartition { partition_index: p.partition_index, error_code: 0 })
-                .collect(),
-            ..OffsetCommitResponseTopic::default()
-        });
-        let response = OffsetCommitResponse { topics: topics.collect(), ..OffsetCommitResponse::default() };
         self.commits.push(request);
+        let response = OffsetCommitResponse { topics, ..OffsetCommitResponse::default() };
         incoming.reply::<OffsetCommitRequest>(&response)
+    }
+
+    /// Deletes a topic; its id is not used again.
+    pub(super) fn delete(&mut self, name: &str) {
+        self.logs.retain(|(topic, _), _| topic != name);
+        for topic in self.layout.topics.iter_mut().filter(|topic| topic.0 == name) {
+            topic.0 = "gone";
+        }
+    }
+
+    /// Deletes a topic and makes it again, with one partition and `batches` batches of ten records.
+    pub(super) fn make_again(&mut self, name: &'static str, batches: i64) {
+        self.delete(name);
+        self.layout.topics.push((name, vec![1]));
+        self.logs.insert((name.to_owned(), 0), Log::default());
+        self.fill(name, 0, batches, 10, Codec::None);
     }
 }
 

@@ -362,7 +362,7 @@ fn a_commit_by_number_is_refused_once_its_partition_was_given_up() {
     bench.assign(&[("t", 0)], StartAt::Earliest);
     let (part, _) = lock(&bench.world.engine.cache).parts()[0];
     let commit = |op, offset| {
-        let offsets = vec![(part, tp("t", 0), offset)];
+        let offsets = vec![(part, commit_of(offset))];
         ConsumerCommand::CommitParts { op, offsets, timeout_ms: 1_000 }
     };
     bench.ok(|op| commit(op, 3));

@@ -4,7 +4,7 @@ use headrace_wire::compression::Codec;
 use headrace_wire::messages::FetchRequest;
 
 use super::kafka::{Bench, Kafka, named};
-use crate::consumer::{ConsumerEvent, StartAt, lock};
+use crate::consumer::{ConsumerEvent, StartAt, Taken, lock};
 use crate::error::Error;
 
 const EARLIEST: (&str, &str) = ("auto.offset.reset", "earliest");
@@ -154,6 +154,23 @@ fn a_commit_has_the_epoch_and_whoever_begins_there_finds_the_cut() {
     bench.run(1_000);
     assert_eq!(bench.drain(), new(30..60));
     assert_eq!(troubles(&bench).len(), 1);
+}
+
+#[test]
+fn rows_tell_the_epoch_of_the_position_behind_them() {
+    let mut bench = Bench::new(two_epochs(Codec::None), &[EARLIEST]);
+    bench.assign(&[("t", 0)], StartAt::Offset(0));
+    bench.run(100);
+    let cache = bench.world.engine.cache();
+    let mut ends = Vec::new();
+    while let Some(taken) = lock(&cache).take(15) {
+        match taken {
+            Taken::Rows(rows) => ends.push((rows.next_offset, rows.leader_epoch)),
+            Taken::Decode(job) => drop(lock(&cache).put_back(job.run())),
+            Taken::Failed(error) => panic!("{error}"),
+        }
+    }
+    assert_eq!(ends, [(15, 1), (20, 1), (35, 2), (50, 2)]);
 }
 
 #[test]

@@ -1,0 +1,100 @@
+//! A request to the group's coordinator that is sent until it is answered for good, or its time is over.
+
+use headrace_wire::errors::ErrorCode;
+use headrace_wire::time::Now;
+
+use super::engine::Tag;
+use super::types::TopicPartition;
+use crate::core::{Backoff, CallSpec, Core, Lane, Target};
+use crate::error::{Error, Result};
+use crate::group::Coordinator;
+
+/// How requests are sent, and sent again.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Manner {
+    pub(super) retry: Backoff,
+    pub(super) request_timeout_ms: u64,
+}
+
+/// Where one of them stands.
+#[derive(Debug)]
+pub(super) struct Attempt {
+    deadline: u64,
+    timeout_ms: u64,
+    pub(super) in_flight: bool,
+    retry_at: u64,
+    failures: u32,
+    last_error: Option<Error>,
+}
+
+impl Attempt {
+    pub(super) fn new(now: Now, timeout_ms: u64) -> Attempt {
+        Attempt {
+            deadline: now.mono_ms.saturating_add(timeout_ms),
+            timeout_ms,
+            in_flight: false,
+            retry_at: 0,
+            failures: 0,
+            last_error: None,
+        }
+    }
+
+    /// Whether it waits until it is sent again.
+    pub(super) fn waits(&self, now: Now) -> bool {
+        self.retry_at > now.mono_ms
+    }
+
+    /// The error for what took too long.
+    pub(super) fn late(
+        &self,
+        now: Now,
+        coordinator: &Coordinator,
+        what: impl Fn() -> String,
+    ) -> Option<Error> {
+        if now.mono_ms < self.deadline {
+            return None;
+        }
+        let last_error = self.last_error.as_ref().or(coordinator.last_error());
+        let detail = last_error.map_or(String::new(), ToString::to_string);
+        Some(Error::Timeout { what: what(), ms: self.timeout_ms, detail })
+    }
+
+    /// It is sent.
+    pub(super) fn send(&mut self, now: Now, manner: Manner, node: i32) -> CallSpec {
+        (self.retry_at, self.in_flight) = (0, true);
+        let timeout_ms = manner.request_timeout_ms.min(self.deadline.saturating_sub(now.mono_ms));
+        CallSpec::new(Target::Node(node), Lane::Coordinator, timeout_ms)
+    }
+
+    /// It is to be sent again.
+    pub(super) fn again(&mut self, now: Now, core: &mut Core<Tag>, manner: Manner, error: Error) {
+        self.failures = self.failures.saturating_add(1);
+        self.retry_at = now.mono_ms + manner.retry.wait_ms(self.failures, core.jitter()).max(1);
+        self.in_flight = false;
+        if error.code() == Some(ErrorCode::UNKNOWN_TOPIC_ID) {
+            // Perhaps another topic stands under that name.
+            core.refresh(now);
+        }
+        self.last_error = Some(error);
+    }
+
+    /// When to look again.
+    pub(super) fn timeouts(&self) -> [u64; 2] {
+        [self.retry_at, self.deadline]
+    }
+}
+
+/// What the coordinator says about a partition.
+pub(super) fn check(
+    code: i16,
+    TopicPartition { topic, partition }: &TopicPartition,
+    what: &str,
+) -> Result<()> {
+    ErrorCode::new(code).check().map_err(|code| Error::partition(code, &**topic, *partition, what))
+}
+
+/// A partition without an answer must not pass for one that went well, or that has no commit.
+pub(super) fn left_out(partition: &TopicPartition, what: &str) -> Error {
+    let why = format!("left {partition} out of its {what} response");
+    Error::Protocol { peer: "the group coordinator".into(), why }
+}
