@@ -65,22 +65,23 @@ def _reachable(factor: float, of_raw: float, limit: Sequence[Sample], peer: Sequ
 
 
 def compressed_rows(bench: Bench) -> Iterator[Row]:
-    """The same of a compressed topic. The peer's tool is built without zstd."""
+    """The same of compressed topics."""
     records = bench.records(4_000_000)
     bootstrap = bench.apache.bootstrap_servers
-    case = "consume to Arrow[100B-1p-lz4]"
-    say(f"{case}: {records} records, {bench.pairs} rounds")
-    with bench.empty_topic(bench.apache) as topic:
-        where = (bootstrap, topic, "--records", records)
-        program("benches.ours", "produce", *where, "--compression", "lz4")
-        ours, peer = in_turns(
-            [
-                partial(program, "benches.ours", "consume", *where),
-                partial(rdkafka.consume, bootstrap, topic, 1, records),
-            ],
-            bench.pairs,
-        )
-    yield compare(f"{case} / librdkafka C", ours, peer, bar=2)
+    for codec in ("lz4", "zstd"):
+        case = f"consume to Arrow[100B-1p-{codec}]"
+        say(f"{case}: {records} records, {bench.pairs} rounds")
+        with bench.empty_topic(bench.apache) as topic:
+            where = (bootstrap, topic, "--records", records)
+            program("benches.ours", "produce", *where, "--compression", codec)
+            ours, peer = in_turns(
+                [
+                    partial(program, "benches.ours", "consume", *where),
+                    partial(rdkafka.consume, bootstrap, topic, 1, records),
+                ],
+                bench.pairs,
+            )
+        yield compare(f"{case} / librdkafka C", ours, peer, bar=2)
 
 
 def own_rows(bench: Bench) -> Iterator[Row]:

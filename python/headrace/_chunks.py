@@ -13,34 +13,44 @@ if TYPE_CHECKING:
     from headrace._native import Taken
 
 
+KEPT_MAX = 32
+"""Partitions of which a chunk is kept that was handed out in part. One that was dropped meanwhile, by a seek or with
+its partition, stays no longer than this."""
+
+NO_CHUNK: tuple[int, pa.RecordBatch] = (-1, None)
+
+
 class Chunks:
     """Imports what was taken: a chunk once, its slices from there, and the schema once for all chunks."""
 
-    __slots__ = ("_last", "_lock", "_stream")
+    __slots__ = ("_begun", "_lock", "_stream")
 
     def __init__(self) -> None:
         self._stream: tuple[_native.Handover, pa.RecordBatchReader] | None = None
-        self._last: tuple[int, pa.RecordBatch] | None = None
+        # By the partition's number in its consumer: callers take turns between partitions, row by row if they like.
+        self._begun: dict[int, tuple[int, pa.RecordBatch]] = {}
         self._lock = Lock()
 
     def batch(self, taken: Taken) -> pa.RecordBatch:
         """The rows."""
-        # Importing a chunk through the C interface costs ten times what a slice of it does.
-        chunk = self._last
-        if chunk is None or chunk[0] != taken.chunk_id:
-            chunk = self._last = (taken.chunk_id, self._next(taken))
-        whole = chunk[1]
-        if taken.offset + taken.length == whole.num_rows:
-            self._last = None  # nothing more comes of it
-        if taken.offset == 0 and taken.length == whole.num_rows:
-            return whole
-        return whole.slice(taken.offset, taken.length)
+        part, offset, length = taken.part, taken.offset, taken.length
+        with self._lock:  # threads may take turns at polling
+            # Importing a chunk through the C interface costs ten times what a slice of it does.
+            number, whole = self._begun.pop(part, NO_CHUNK)
+            if number != taken.chunk_id:
+                whole = self._next(taken)
+            if offset + length < whole.num_rows:
+                if len(self._begun) >= KEPT_MAX:
+                    del self._begun[next(iter(self._begun))]
+                self._begun[part] = (taken.chunk_id, whole)
+            elif offset == 0:
+                return whole
+        return whole.slice(offset, length)
 
     def _next(self, taken: Taken) -> pa.RecordBatch:
-        with self._lock:  # two threads may take turns at polling: each is to read what it has put
-            if self._stream is None:
-                handover = _native.Handover(taken)
-                self._stream = (handover, pa.RecordBatchReader.from_stream(handover))
-            handover, reader = self._stream
-            handover.put(taken)
-            return reader.read_next_batch()
+        if self._stream is None:
+            handover = _native.Handover(taken)
+            self._stream = (handover, pa.RecordBatchReader.from_stream(handover))
+        handover, reader = self._stream
+        handover.put(taken)
+        return reader.read_next_batch()

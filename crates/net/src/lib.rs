@@ -5,5 +5,6 @@ pub mod broker;
 pub mod client;
 pub mod clock;
 pub mod disk;
+mod fork;
 pub mod outbox;
 mod tls;

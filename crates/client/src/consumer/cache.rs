@@ -30,6 +30,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arrow_array::RecordBatch;
 use arrow_buffer::ScalarBuffer;
+use foldhash::fast::RandomState;
 use headrace_columns::decode::BatchSchema;
 
 pub use self::demand::{AHEAD_BYTES, Admission, Asked};
@@ -145,8 +146,8 @@ pub struct SlotView {
 #[expect(clippy::struct_excessive_bools, reason = "independent facts, each read by itself")]
 pub struct FetchCache {
     budget: usize,
-    slots: HashMap<PartId, Slot>,
-    by_name: HashMap<TopicPartition, PartId>,
+    slots: HashMap<PartId, Slot, RandomState>,
+    by_name: HashMap<TopicPartition, PartId, RandomState>,
     ready: VecDeque<PartId>,
     held_bytes: usize,
     next_id: u64,
@@ -184,8 +185,8 @@ impl FetchCache {
     pub fn new(budget: usize, schema: BatchSchema) -> FetchCache {
         FetchCache {
             budget,
-            slots: HashMap::new(),
-            by_name: HashMap::new(),
+            slots: HashMap::default(),
+            by_name: HashMap::default(),
             ready: VecDeque::new(),
             held_bytes: 0,
             next_id: 0,

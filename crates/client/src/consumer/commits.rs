@@ -83,7 +83,7 @@ pub(super) struct Ended {
     pub(super) asker: Asker,
     pub(super) result: Result<()>,
     /// What the group has now.
-    pub(super) committed: Vec<(TopicPartition, i64)>,
+    pub(super) committed: Vec<(TopicPartition, (i64, i32))>,
 }
 
 /// The commits under way.
@@ -194,7 +194,8 @@ impl Commits {
             Ok(()) => {
                 self.supersede(id, &job.offsets);
                 let offsets = job.offsets.into_iter();
-                let committed = offsets.map(|commit| (commit.partition, commit.offset)).collect();
+                let committed =
+                    offsets.map(|commit| (commit.partition, (commit.offset, commit.leader_epoch))).collect();
                 self.ended.push(Ended { id, asker: job.asker, result: Ok(()), committed });
             }
         }

@@ -66,7 +66,7 @@ pub(super) struct Membership {
     pub(super) member: Box<dyn GroupMember>,
     pub(super) standing: Standing,
     /// What was last committed, so that the same is not committed again and again.
-    pub(super) committed: HashMap<TopicPartition, i64>,
+    pub(super) committed: HashMap<TopicPartition, (i64, i32)>,
     pub(super) owned: BTreeSet<TopicPartition>,
     /// Of those, what goes back to the group now.
     giving: BTreeSet<TopicPartition>,
@@ -165,7 +165,10 @@ impl Membership {
     /// What of these offsets the group does not have yet. Those of a topic that is gone it cannot have: the coordinator
     /// would be asked to take them until the time is over, and a rebalance waits for that.
     pub(super) fn owed(&self, cluster: &Cluster, offsets: Vec<CommitOffset>) -> Vec<CommitOffset> {
-        let is_new = |commit: &CommitOffset| self.committed.get(&commit.partition) != Some(&commit.offset);
+        // After a cut other records end at the same offset, and whoever begins there asks by the epoch.
+        let is_new = |commit: &CommitOffset| {
+            self.committed.get(&commit.partition) != Some(&(commit.offset, commit.leader_epoch))
+        };
         let is_there = |commit: &CommitOffset| {
             cluster.topic_error(&commit.partition.topic) != Some(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)
         };

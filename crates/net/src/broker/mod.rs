@@ -14,6 +14,7 @@ use mio::{Poll, Waker};
 
 use crate::clock::Clock;
 use crate::disk::FileDisk;
+use crate::fork::Home;
 use flusher::Flusher;
 use shard::{Shard, Troubles};
 
@@ -41,7 +42,7 @@ pub struct BrokerServer {
     waker: Arc<Waker>,
     troubles: Troubles,
     threads: Option<Threads>,
-    pid: u32,
+    home: Home,
 }
 
 impl BrokerServer {
@@ -101,7 +102,7 @@ impl BrokerServer {
             .spawn(move || shard.run())
             .map_err(BrokerError::from)?;
         let threads = Some((thread, flusher.thread));
-        Ok(Self { address, advertised, report, stop, waker, troubles, threads, pid: std::process::id() })
+        Ok(Self { address, advertised, report, stop, waker, troubles, threads, home: Home::here() })
     }
 
     /// The address it is bound to.
@@ -138,7 +139,7 @@ impl BrokerServer {
     pub fn stop(&mut self) -> Result<(), BrokerError> {
         // A forked child has the handle but not the threads: nothing to stop there.
         let Some((broker, flusher)) = self.threads.take() else { return Ok(()) };
-        if self.pid != std::process::id() {
+        if self.home.is_left() {
             std::mem::forget((broker, flusher));
             return Ok(());
         }

@@ -23,6 +23,7 @@ use super::aside::{self, Report};
 use super::inbox::Inbox;
 use super::low_water::LowWater;
 use crate::clock::Clock;
+use crate::fork::Home;
 use crate::outbox::{Flushed, Outbox};
 use crate::tls::{self, Fault, Session};
 
@@ -86,7 +87,7 @@ pub(crate) struct Handle<C> {
     waker: Arc<Waker>,
     stop: Arc<AtomicBool>,
     thread: Mutex<Option<JoinHandle<()>>>,
-    pid: u32,
+    home: Home,
 }
 
 impl<C: Send + 'static> Handle<C> {
@@ -132,12 +133,12 @@ impl<C: Send + 'static> Handle<C> {
             }));
             driver.run();
         })?;
-        Ok(Self { commands, waker, stop, thread: Mutex::new(Some(thread)), pid: std::process::id() })
+        Ok(Self { commands, waker, stop, thread: Mutex::new(Some(thread)), home: Home::here() })
     }
 
     /// Whether this process is a fork of the one that started the engine: then its thread is not here.
     pub(crate) fn is_forked(&self) -> bool {
-        self.pid != std::process::id()
+        self.home.is_left()
     }
 
     /// Hands a command to the engine.
@@ -164,7 +165,7 @@ impl<C> Handle<C> {
     /// Ends the thread at once; what must be drained first is the caller's affair.
     pub(crate) fn stop(&self) {
         let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
-        if self.pid != std::process::id() {
+        if self.home.is_left() {
             // Joining a thread of another process would wait for ever, and its sockets are that process's.
             std::mem::forget(thread);
             return;

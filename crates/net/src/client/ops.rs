@@ -37,23 +37,34 @@ pub fn deadline_in(timeout: Option<Duration>) -> Deadline {
     timeout.and_then(|t| Instant::now().checked_add(t))
 }
 
+#[derive(Debug, Default)]
+struct Count {
+    now: u64,
+    waiting: usize,
+}
+
 /// A counter that waiters watch.
 #[derive(Debug, Default)]
 pub(crate) struct Signal {
-    count: Mutex<u64>,
+    count: Mutex<Count>,
     changed: Condvar,
 }
 
 impl Signal {
     /// The present count; take it before looking at what the signal is about.
     pub(crate) fn seen(&self) -> u64 {
-        *self.lock()
+        self.lock().now
     }
 
     /// Wakes all waiters.
     pub(crate) fn notify(&self) {
-        *self.lock() += 1;
-        self.changed.notify_all();
+        let mut count = self.lock();
+        count.now += 1;
+        // A system call, needed or not.
+        if count.waiting > 0 {
+            drop(count);
+            self.changed.notify_all();
+        }
     }
 
     /// Waits until the count has left `seen`, at most until `deadline` or for one slice. `Ok(false)`: the deadline has
@@ -64,10 +75,13 @@ impl Signal {
             Some(left) => left.min(SLICE),
             None => SLICE,
         };
-        let count = self.lock();
-        if *count == seen {
-            let (count, _) = self.changed.wait_timeout(count, slice).unwrap_or_else(PoisonError::into_inner);
-            let unchanged = *count == seen;
+        let mut count = self.lock();
+        if count.now == seen {
+            count.waiting += 1;
+            let (mut count, _) =
+                self.changed.wait_timeout(count, slice).unwrap_or_else(PoisonError::into_inner);
+            count.waiting -= 1;
+            let unchanged = count.now == seen;
             drop(count);
             if unchanged && check() {
                 return Err(CallError::Interrupted);
@@ -76,7 +90,7 @@ impl Signal {
         Ok(true)
     }
 
-    fn lock(&self) -> MutexGuard<'_, u64> {
+    fn lock(&self) -> MutexGuard<'_, Count> {
         self.count.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

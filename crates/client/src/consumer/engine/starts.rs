@@ -75,7 +75,7 @@ impl ConsumerEngine {
             match committed.get(&partition) {
                 Some(&(offset, leader_epoch)) => {
                     if let Some(membership) = &mut self.membership {
-                        membership.committed.insert(partition, offset);
+                        membership.committed.insert(partition, (offset, leader_epoch));
                     }
                     self.fetcher.resolved(ticket, offset, leader_epoch);
                 }

@@ -260,6 +260,26 @@ fn rows_that_a_caller_has_do_not_count_as_processed_when_their_log_is_cut() {
 }
 
 #[test]
+fn what_is_read_again_up_to_the_same_offset_is_committed_with_its_own_epoch() {
+    let options = [("group.id", "g"), ("auto.commit.interval.ms", "10000"), EARLIEST];
+    let mut bench = Bench::new(two_epochs(Codec::None), &options);
+    bench.assign(&[("t", 0)], StartAt::Offset(0));
+    let commit = |bench: &mut Bench| {
+        assert!(bench.poll(1).is_none(), "there is no more");
+        bench.run(15_000);
+        let commit = &bench.kafka.commits.last().unwrap().topics[0].partitions[0];
+        (commit.committed_offset, commit.committed_leader_epoch)
+    };
+    take(&mut bench, 50);
+    assert_eq!(commit(&mut bench), (50, 2));
+    change_leader(&mut bench, 30, 20);
+    take(&mut bench, 20);
+    let epoch = bench.kafka.logs[&("t".to_owned(), 0)].epoch;
+    assert!(epoch > 2);
+    assert_eq!(commit(&mut bench), (50, epoch));
+}
+
+#[test]
 fn a_cut_behind_the_position_is_found_to_be_there_whatever_was_fetched_with_it() {
     for codec in [Codec::None, Codec::Lz4] {
         let mut bench = Bench::new(two_epochs(codec), &[NONE]);

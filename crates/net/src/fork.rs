@@ -1,0 +1,40 @@
+//! Whether this process is a fork of the one in which something was made.
+//!
+//! Asking the system for the process's number is a system call, and more than a poll of a row costs. A fork counts itself.
+
+use std::sync::Once;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Forks between this process and the one in which the count began.
+static FORKS: AtomicU64 = AtomicU64::new(0);
+
+/// The process in which something was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Home(u64);
+
+impl Home {
+    /// This process.
+    pub(crate) fn here() -> Self {
+        static WATCHED: Once = Once::new();
+        WATCHED.call_once(watch);
+        Self(FORKS.load(Ordering::Relaxed))
+    }
+
+    /// Whether this process is another one by now.
+    pub(crate) fn is_left(self) -> bool {
+        self.0 != FORKS.load(Ordering::Relaxed)
+    }
+}
+
+/// Adding to an atomic number is all that is safe between a fork and what follows it.
+extern "C" fn count() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
+}
+
+#[expect(unsafe_code, reason = "no safe library has it")]
+fn watch() {
+    // SAFETY: `count` lives as long as the program, and does nothing that a forked child may not do.
+    let failed = unsafe { libc::pthread_atfork(None, None, Some(count)) };
+    // It fails for lack of memory for one entry.
+    assert_eq!(failed, 0, "the system does not tell of forks");
+}
