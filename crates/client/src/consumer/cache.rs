@@ -320,7 +320,7 @@ impl FetchCache {
             }
             slot.paused = paused;
             if !paused {
-                wake |= !slot.has_rows();
+                wake |= slot.entries.is_empty() && slot.open.is_none();
                 slot.starved = true;
                 self.starved = true;
             }

@@ -16,7 +16,8 @@ impl World {
                     return Ok(());
                 }
                 if gap_ms == 0 {
-                    return self.elect(place, to);
+                    self.elect(place, to);
+                    return Ok(());
                 }
                 cluster.elect(place, None);
                 self.spread();
@@ -36,12 +37,6 @@ impl World {
                 }
                 Ok(())
             }
-            Trouble::Cut { place, to, lacks } => {
-                if cluster.is_up(to) && self.server.is_up() {
-                    self.cut(place, to, lacks)?;
-                }
-                Ok(())
-            }
             Trouble::Coordinate { to } => {
                 if cluster.is_up(to) {
                     cluster.coordinate(to);
@@ -52,30 +47,14 @@ impl World {
         }
     }
 
-    pub(super) fn elect(&mut self, place: Place, node: usize) -> Result<(), String> {
+    pub(super) fn elect(&mut self, place: Place, node: usize) {
         if self.healed {
-            return Ok(());
+            return;
         }
         // Whoever was to lead may be gone by now: then it leads as one that is.
         self.server.cluster.elect(place, Some(node));
         self.tell(|| format!("node {} leads {place:?}", node + 1));
-        self.led()
-    }
-
-    /// Somebody leads: the log's next epoch begins, and nodes learn of it.
-    fn led(&mut self) -> Result<(), String> {
-        self.server.settle(self.now)?;
         self.spread();
-        self.ledger.follow(self.server.cluster.logs());
-        self.after_broker()
-    }
-
-    /// A node that was behind leads: what it lacks is gone.
-    fn cut(&mut self, place: Place, to: usize, lacks: i64) -> Result<(), String> {
-        let gone = self.server.cut(place, to, lacks, self.now)?;
-        self.tell(|| format!("node {} leads {place:?}, whose log lacks {gone} records", to + 1));
-        self.ledger.tally.cuts += usize::from(gone > 0);
-        self.led()
     }
 
     fn node_down(&mut self, node: usize, down_ms: u64) -> Result<(), String> {
@@ -89,10 +68,10 @@ impl World {
         self.after_broker()
     }
 
-    pub(super) fn fail_over(&mut self, node: usize) -> Result<(), String> {
+    pub(super) fn fail_over(&mut self, node: usize) {
         let cluster = &mut self.server.cluster;
         if cluster.is_up(node) {
-            return Ok(());
+            return;
         }
         let others: Vec<usize> = cluster.nodes().filter(|other| cluster.is_up(*other)).collect();
         for place in cluster.led_by(Some(node)) {
@@ -107,7 +86,7 @@ impl World {
             self.server.cluster.coordinate(other);
         }
         self.tell(|| format!("others take over from node {}", node + 1));
-        self.led()
+        self.spread();
     }
 
     pub(super) fn node_up(&mut self, node: usize) {
@@ -169,6 +148,7 @@ impl World {
                 self.create(topic)?;
             }
         }
-        self.led()
+        self.spread();
+        Ok(())
     }
 }
