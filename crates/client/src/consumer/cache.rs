@@ -320,7 +320,7 @@ impl FetchCache {
             }
             slot.paused = paused;
             if !paused {
-                wake |= slot.entries.is_empty() && slot.open.is_none();
+                wake |= !slot.has_rows();
                 slot.starved = true;
                 self.starved = true;
             }

@@ -60,7 +60,9 @@ impl Fetcher {
             }
         }
         drop(cache);
-        for (node, asked) in by_node {
+        for (node, mut asked) in by_node {
+            // The same seed is to do the same.
+            asked.sort_by(|a, b| a.partition.cmp(&b.partition));
             let timeout_ms = self.settings.request_timeout_ms;
             let request = request(&asked);
             core.call(now, Target::Node(node), Lane::Control, request, Tag::EpochEnds(asked), timeout_ms);

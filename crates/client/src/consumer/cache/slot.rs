@@ -152,6 +152,12 @@ impl Slot {
         !self.paused && !self.withheld && !self.decoding && (self.open.is_some() || !self.entries.is_empty())
     }
 
+    /// Whether rows are held. Who takes the last of them wakes the engine; nobody does so for an error.
+    pub(super) fn has_rows(&self) -> bool {
+        let rows = |entry: &Entry| matches!(entry, Entry::Chunk(_) | Entry::Raw(_));
+        self.open.is_some() || self.entries.iter().any(rows)
+    }
+
     /// Its reader has fallen behind: no more is fetched for now.
     pub(super) fn is_ahead(&self) -> bool {
         self.on_demand && self.bytes > AHEAD_BYTES

@@ -9,6 +9,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::consumer::decode::{OpenChunk, RawBatch};
+use crate::error::Error;
 
 fn schema() -> BatchSchema {
     BatchSchema::new(false, ValueType::Binary)
@@ -76,6 +77,21 @@ fn offsets(rows: &Rows) -> Vec<i64> {
     let batch = rows.batch();
     let column = batch.column_by_name("offset").unwrap();
     column.as_primitive::<arrow_array::types::Int64Type>().values().to_vec()
+}
+
+#[test]
+fn a_partition_that_holds_no_rows_wakes_the_engine_when_it_is_resumed() {
+    let mut cache = cache_of(1);
+    let ticket = ticket(&cache, 0);
+    for holds_rows in [false, true] {
+        cache.set_paused(&[tp(0)], true).unwrap();
+        // The error is taken without a word to the engine, which would take the partition for paused for ever.
+        cache.fail(ticket, Error::Usage("it passes".into()), false);
+        if holds_rows {
+            assert!(cache.push_chunk(ticket, chunk(0, 0, 10)));
+        }
+        assert_eq!(cache.set_paused(&[tp(0)], false).unwrap(), !holds_rows);
+    }
 }
 
 #[test]

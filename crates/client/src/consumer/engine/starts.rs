@@ -41,6 +41,9 @@ impl ConsumerEngine {
                 start => elsewhere.push((part.partition.clone(), part.ticket, start)),
             }
         }
+        // In one order, whatever that of the table is.
+        at_committed.sort_by(|(a, _), (b, _)| a.cmp(b));
+        elsewhere.sort_by(|(a, ..), (b, ..)| a.cmp(b));
         for (partition, ticket, start) in elsewhere {
             self.lookups.start(now, partition, start, ticket);
         }
