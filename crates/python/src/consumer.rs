@@ -80,17 +80,6 @@ impl Taken {
     fn leader_epoch(&self) -> i32 {
         self.rows.leader_epoch
     }
-
-    /// The whole chunk.
-    #[pyo3(signature = (requested_schema=None))]
-    fn __arrow_c_array__<'py>(
-        &self,
-        py: Python<'py>,
-        requested_schema: Option<Py<PyAny>>,
-    ) -> PyResult<Bound<'py, PyTuple>> {
-        drop(requested_schema);
-        arrow::export_batch(py, &self.rows.chunk)
-    }
 }
 
 /// A batch of no rows.

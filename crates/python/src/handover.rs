@@ -13,22 +13,19 @@ use crate::consumer::Taken;
 /// A stream without an end whose next batch is what was put last. Its schema crosses the border once, where a batch by
 /// itself brings its own each time, which costs more than the batch.
 #[pyclass(frozen, module = "headrace._native")]
-pub(crate) struct Handover {
-    schema: SchemaRef,
-    next: Arc<Mutex<Option<RecordBatch>>>,
-}
+pub(crate) struct Handover(Stream);
 
 #[pymethods]
 impl Handover {
     /// For chunks with the schema of this one.
     #[new]
     fn new(taken: &Taken) -> Self {
-        Self { schema: taken.chunk().schema(), next: Arc::default() }
+        Self(Stream { schema: taken.chunk().schema(), next: Arc::default() })
     }
 
     /// What the stream gives next: the whole chunk.
     fn put(&self, taken: &Taken) {
-        *self.next.lock().unwrap_or_else(PoisonError::into_inner) = Some(taken.chunk().clone());
+        *self.0.next.lock().unwrap_or_else(PoisonError::into_inner) = Some(taken.chunk().clone());
     }
 
     #[pyo3(signature = (requested_schema=None))]
@@ -38,11 +35,11 @@ impl Handover {
         requested_schema: Option<Py<PyAny>>,
     ) -> PyResult<Bound<'py, PyCapsule>> {
         drop(requested_schema);
-        let stream = Stream { schema: self.schema.clone(), next: self.next.clone() };
-        arrow::export_stream(py, Box::new(stream))
+        arrow::export_stream(py, Box::new(self.0.clone()))
     }
 }
 
+#[derive(Clone)]
 struct Stream {
     schema: SchemaRef,
     next: Arc<Mutex<Option<RecordBatch>>>,

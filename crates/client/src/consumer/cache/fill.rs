@@ -98,10 +98,6 @@ impl FetchCache {
     /// Adds a batch as it came behind what is there. False when the ticket is stale.
     pub fn push_raw(&mut self, ticket: Ticket, raw: RawBatch) -> bool {
         let bytes = raw.len();
-        let decoded = raw.decoded_len();
-        if let Some(slot) = self.current(ticket) {
-            slot.raw_bytes += decoded;
-        }
         self.push(ticket, Entry::Raw(raw), bytes)
     }
 
@@ -125,6 +121,9 @@ impl FetchCache {
     fn push(&mut self, ticket: Ticket, entry: Entry, bytes: usize) -> bool {
         let Some(slot) = self.current(ticket) else { return false };
         slot.failed |= matches!(entry, Entry::Failed { sticky: true, .. });
+        if let Entry::Raw(raw) = &entry {
+            slot.raw_bytes += raw.decoded_len();
+        }
         slot.entries.push_back(entry);
         slot.bytes += bytes;
         // While a job is out, its rows stand before anything in the queue.
