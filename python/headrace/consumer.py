@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import pyarrow as pa
 
 from headrace import _native
-from headrace._chunks import Chunks
 from headrace._listener import Listener
 from headrace._options import OptionValue, pairs
 from headrace._types import GroupMetadata, TopicPartition
@@ -66,7 +65,6 @@ class Consumer:
     ) -> None:
         """Checks the options and starts the thread; connects on first use."""
         self._native = _native.Consumer(pairs(bootstrap_servers, config, options))
-        self._chunks = Chunks()
         self._subscribed = False
         self._empty: pa.RecordBatch | None = None
         self._listener: Listener | None = None
@@ -153,9 +151,10 @@ class Consumer:
             RecordError: a record cannot be read; `seek` past it to go on.
         """
         plain = self._listener is None and not self._commits
-        taken = self._native.poll(timeout, max_records) if plain else self._poll(timeout, max_records)
-        self._tell_troubles()
-        return self._no_rows() if taken is None else self._chunks.batch(taken)
+        rows = self._native.poll(timeout, max_records) if plain else self._poll(timeout, max_records)
+        if self._native.troubled:
+            self._tell_troubles()
+        return self._no_rows() if rows is None else rows
 
     def poll_all(self, timeout: float = 1.0, max_records: int | None = None) -> list[pa.RecordBatch]:
         """Takes one batch of every partition that has rows ready; waits up to ``timeout`` for the first.
@@ -165,7 +164,7 @@ class Consumer:
         plain = self._listener is None and not self._commits
         found = self._native.poll_all(timeout, max_records) if plain else self._poll_all(timeout, max_records)
         self._tell_troubles()
-        return [self._chunks.batch(taken) for taken in found]
+        return found
 
     def position(self, partition: tuple[str, int], timeout: float | None = None) -> int:
         """The offset of the next row that `poll` gives for the partition; looked up first where it is not known yet.
@@ -190,11 +189,11 @@ class Consumer:
 
     def pause(self, partitions: Iterable[tuple[str, int]]) -> None:
         """Gives no rows of these partitions until `resume`; what has been fetched of them is kept."""
-        self._native.pause(list(partitions))
+        self._native.pause(partitions)
 
     def resume(self, partitions: Iterable[tuple[str, int]]) -> None:
         """Gives rows of these partitions again, first those that were kept."""
-        self._native.resume(list(partitions))
+        self._native.resume(partitions)
 
     def paused(self) -> list[TopicPartition]:
         """The partitions paused at present."""
@@ -357,10 +356,10 @@ class Consumer:
         for trouble in self._native.take_troubles():
             _log.warning("%s", trouble)
 
-    def _poll(self, timeout: float, max_records: int | None) -> _native.Taken | None:
+    def _poll(self, timeout: float, max_records: int | None) -> pa.RecordBatch | None:
         return self._between_callbacks(timeout, lambda left: self._native.poll(left, max_records))
 
-    def _poll_all(self, timeout: float, max_records: int | None) -> list[_native.Taken]:
+    def _poll_all(self, timeout: float, max_records: int | None) -> list[pa.RecordBatch]:
         return self._between_callbacks(timeout, lambda left: self._native.poll_all(left, max_records))
 
     def _between_callbacks(self, timeout: float, take: Callable[[float], _Found]) -> _Found:

@@ -107,8 +107,5 @@ def _bound(name: str, bound: Bound) -> tuple[str, int, dict[int, int]]:
 
 def batches(native: _native.Batches) -> Iterator[pa.RecordBatch]:
     """The batches of a bounded read. Taken one by one, not as a C stream, which would make texts of all errors."""
-    from headrace._chunks import Chunks  # noqa: PLC0415  (it imports pyarrow: only who asks for it pays for it)
-
-    chunks = Chunks()
-    while (taken := native.next_batch()) is not None:
-        yield chunks.batch(taken)
+    while (batch := native.next_batch()) is not None:
+        yield batch

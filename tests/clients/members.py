@@ -138,8 +138,11 @@ class Confluent(Theirs):
             self.rows.append((message.partition(), message.offset()))
 
 
-class KafkaPython(Theirs):
-    """A member of kafka-python's, with its sticky assignor."""
+class KafkaPython(Member):
+    """A member of kafka-python's, with its sticky assignor.
+
+    A poll that ends while it joins can leave it without heartbeats for good (3.0.12), so its polls are long.
+    """
 
     def __init__(self, cluster: Cluster, topic: str, **options: Any) -> None:
         consumer = kafka.KafkaConsumer(
@@ -154,9 +157,12 @@ class KafkaPython(Theirs):
         consumer.subscribe([topic])
         super().__init__(consumer)
 
-    def take(self) -> None:
-        for records in self.consumer.poll(timeout_ms=100).values():
+    def poll(self) -> None:
+        for records in self.consumer.poll(timeout_ms=3000).values():
             self.rows += [(record.partition, record.offset) for record in records]
+
+    def assigned(self) -> set[Partition]:
+        return {(p.topic, p.partition) for p in self.consumer.assignment()}
 
 
 class JavaProcess:

@@ -1,6 +1,8 @@
 //! Partitions and offsets, as all clients name them.
 
+use std::borrow::Borrow;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 /// A partition of a topic, by name.
@@ -23,6 +25,45 @@ impl TopicPartition {
 impl fmt::Display for TopicPartition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}-{}", self.topic, self.partition)
+    }
+}
+
+/// What names a partition, whoever owns the topic's name: looking one up needs no copy of it.
+pub trait PartitionName {
+    /// The topic's name and the partition's index.
+    fn name(&self) -> (&str, i32);
+}
+
+impl PartitionName for TopicPartition {
+    fn name(&self) -> (&str, i32) {
+        (&self.topic, self.partition)
+    }
+}
+
+impl<S: AsRef<str>> PartitionName for (S, i32) {
+    fn name(&self) -> (&str, i32) {
+        (self.0.as_ref(), self.1)
+    }
+}
+
+impl<'a> Borrow<dyn PartitionName + 'a> for TopicPartition {
+    fn borrow(&self) -> &(dyn PartitionName + 'a) {
+        self
+    }
+}
+
+impl PartialEq for dyn PartitionName + '_ {
+    fn eq(&self, other: &Self) -> bool {
+        self.name() == other.name()
+    }
+}
+
+impl Eq for dyn PartitionName + '_ {}
+
+impl Hash for dyn PartitionName + '_ {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        // As what is derived for `TopicPartition` does: `Borrow` asks for it.
+        self.name().hash(state);
     }
 }
 
@@ -62,4 +103,25 @@ pub struct OffsetAt {
     pub timestamp: i64,
     /// The leader epoch of the record, -1 when not known.
     pub leader_epoch: i32,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+
+    #[test]
+    fn a_partition_is_found_by_a_borrowed_name() {
+        let names = [("a", 0), ("a", 1), ("b", 0), ("", -1)];
+        let by_name: HashMap<TopicPartition, usize> =
+            names.iter().enumerate().map(|(at, &(topic, p))| (TopicPartition::new(topic, p), at)).collect();
+        for (at, name) in names.iter().enumerate() {
+            assert_eq!(by_name.get(name as &dyn PartitionName), Some(&at));
+            let owned = (name.0.to_owned(), name.1);
+            assert_eq!(by_name.get(&owned as &dyn PartitionName), Some(&at));
+        }
+        assert_eq!(by_name.get(&("b", 1) as &dyn PartitionName), None);
+        assert_eq!(by_name.get(&("ab", 0) as &dyn PartitionName), None);
+    }
 }

@@ -23,14 +23,17 @@ impl Clock {
         self.start.elapsed()
     }
 
+    /// Milliseconds since the start.
+    #[must_use]
+    pub fn mono_ms(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
     /// The present: milliseconds since the start, and since the Unix epoch.
     #[must_use]
     pub fn now(&self) -> Now {
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Now {
-            mono_ms: u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX),
-            wall_ms: i64::try_from(wall.as_millis()).unwrap_or(i64::MAX),
-        }
+        Now { mono_ms: self.mono_ms(), wall_ms: i64::try_from(wall.as_millis()).unwrap_or(i64::MAX) }
     }
 
     /// How long to sleep until `deadline` (in `mono_ms`), if it is still ahead.

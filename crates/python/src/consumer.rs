@@ -10,9 +10,11 @@ use headrace_client::consumer::{Assignment, CommitOffset, Rebalance, Rows, Start
 use headrace_client::options::ConsumerConfig;
 use headrace_net::client::{ConsumerClient, Notice, deadline_in};
 use pyo3::prelude::*;
-use pyo3::types::{PyCapsule, PyDict, PyTuple};
+use pyo3::pybacked::PyBackedStr;
+use pyo3::types::{PyCapsule, PyDict, PyList, PyTuple};
 
 pub(crate) use self::awaiting::Awaiting;
+use crate::chunks::Chunks;
 use crate::options::{Given, Options};
 use crate::wait::{detached, seconds};
 use crate::{arrow, errors};
@@ -32,32 +34,13 @@ impl Taken {
         Self { rows }
     }
 
-    /// All rows of its chunk.
-    pub(crate) fn chunk(&self) -> &RecordBatch {
-        &self.rows.chunk
+    pub(crate) fn rows(&self) -> &Rows {
+        &self.rows
     }
 }
 
 #[pymethods]
 impl Taken {
-    /// Names the chunk; two slices of one chunk have the same.
-    #[getter]
-    fn chunk_id(&self) -> u64 {
-        self.rows.chunk_id
-    }
-
-    /// First row of the slice.
-    #[getter]
-    fn offset(&self) -> usize {
-        self.rows.start
-    }
-
-    /// Rows in the slice.
-    #[getter]
-    fn length(&self) -> usize {
-        self.rows.len
-    }
-
     /// The partition's number in its consumer.
     #[getter]
     fn part(&self) -> u64 {
@@ -109,6 +92,7 @@ impl Empty {
 #[pyclass(frozen, module = "headrace._native")]
 pub(crate) struct Consumer {
     client: Arc<ConsumerClient>,
+    chunks: Arc<Chunks>,
 }
 
 #[pymethods]
@@ -120,17 +104,23 @@ impl Consumer {
         let mut config = ConsumerConfig::from_pairs(pairs).map_err(|e| errors::to_py(py, &e))?;
         options.complete(py, &mut config.common)?;
         let client = py.detach(|| ConsumerClient::start(config)).map_err(|e| errors::to_py(py, &e))?;
-        Ok(Self { client: Arc::new(client) })
+        Ok(Self { client: Arc::new(client), chunks: Arc::default() })
     }
 
     /// The same consumer for callers that never block.
     fn awaiting(&self) -> Awaiting {
-        Awaiting::new(self.client.clone())
+        Awaiting::new(self.client.clone(), self.chunks.clone())
     }
 
     /// What went wrong since the last call that no other call was told of.
     fn take_troubles(&self) -> Vec<String> {
         self.client.take_troubles()
+    }
+
+    /// Whether `take_troubles` has something.
+    #[getter]
+    fn troubled(&self) -> bool {
+        self.client.is_troubled()
     }
 
     fn empty(&self) -> Empty {
@@ -191,27 +181,32 @@ impl Consumer {
     }
 
     #[pyo3(signature = (timeout, max_records=None))]
-    fn poll(
+    fn poll<'py>(
         &self,
-        py: Python<'_>,
+        py: Python<'py>,
         timeout: f64,
         max_records: Option<NonZeroUsize>,
-    ) -> PyResult<Option<Taken>> {
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let limit = rows_max(max_records);
+        // Letting other threads run and coming back takes longer than a poll that need not wait.
+        if let Some(rows) = self.client.poll_at_hand(limit) {
+            return self.chunks.batch(py, &rows).map(Some);
+        }
         let deadline = deadline_in(seconds(Some(timeout)));
-        let rows = detached(py, |check| self.client.poll(rows_max(max_records), deadline, check))?;
-        Ok(rows.map(Taken::new))
+        let rows = detached(py, |check| self.client.poll(limit, deadline, check))?;
+        rows.map(|rows| self.chunks.batch(py, &rows)).transpose()
     }
 
     #[pyo3(signature = (timeout, max_records=None))]
-    fn poll_all(
+    fn poll_all<'py>(
         &self,
-        py: Python<'_>,
+        py: Python<'py>,
         timeout: f64,
         max_records: Option<NonZeroUsize>,
-    ) -> PyResult<Vec<Taken>> {
+    ) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let deadline = deadline_in(seconds(Some(timeout)));
         let found = detached(py, |check| self.client.poll_all(rows_max(max_records), deadline, check))?;
-        Ok(found.into_iter().map(Taken::new).collect())
+        found.iter().map(|rows| self.chunks.batch(py, rows)).collect()
     }
 
     #[pyo3(signature = (partition, timeout=None))]
@@ -231,12 +226,12 @@ impl Consumer {
         self.seek_all(py, partitions, StartAt::Latest)
     }
 
-    fn pause(&self, py: Python<'_>, partitions: Vec<Tp>) -> PyResult<()> {
-        detached(py, |_| Ok(self.client.pause(&names(partitions))?))
+    fn pause(&self, partitions: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.set_paused(&borrowed(partitions)?, true, partitions.py())
     }
 
-    fn resume(&self, py: Python<'_>, partitions: Vec<Tp>) -> PyResult<()> {
-        detached(py, |_| Ok(self.client.resume(&names(partitions))?))
+    fn resume(&self, partitions: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.set_paused(&borrowed(partitions)?, false, partitions.py())
     }
 
     #[pyo3(signature = (offsets=None, timeout=None))]
@@ -328,6 +323,14 @@ impl Consumer {
 }
 
 impl Consumer {
+    fn set_paused(&self, partitions: &[(PyBackedStr, i32)], paused: bool, py: Python<'_>) -> PyResult<()> {
+        match self.client.try_set_paused(partitions, paused) {
+            Some(done) => done.map_err(|error| errors::to_py(py, &error)),
+            None if paused => detached(py, |_| Ok(self.client.pause(partitions)?)),
+            None => detached(py, |_| Ok(self.client.resume(partitions)?)),
+        }
+    }
+
     fn seek_all(&self, py: Python<'_>, partitions: Vec<Tp>, to: StartAt) -> PyResult<()> {
         let targets: Vec<_> = names(partitions).into_iter().map(|tp| (tp, to)).collect();
         detached(py, |_| Ok(self.client.seek(&targets)?))
@@ -349,6 +352,14 @@ fn rows_max(max_records: Option<NonZeroUsize>) -> usize {
 
 pub(crate) fn name((topic, partition): Tp) -> TopicPartition {
     TopicPartition::new(topic, partition)
+}
+
+/// Partitions as the caller names them, from any iterable. The texts stay Python's.
+fn borrowed(partitions: &Bound<'_, PyAny>) -> PyResult<Vec<(PyBackedStr, i32)>> {
+    match partitions.cast::<PyList>() {
+        Ok(list) => list.iter().map(|partition| partition.extract()).collect(),
+        Err(_) => partitions.try_iter()?.map(|partition| partition?.extract()).collect(),
+    }
 }
 
 fn names(partitions: Vec<Tp>) -> Vec<TopicPartition> {

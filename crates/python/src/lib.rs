@@ -8,9 +8,9 @@
 mod admin;
 mod arrow;
 mod broker;
+mod chunks;
 mod consumer;
 mod errors;
-mod handover;
 mod options;
 mod producer;
 mod read;
@@ -29,7 +29,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<consumer::Consumer>()?;
     module.add_class::<consumer::Awaiting>()?;
     module.add_class::<consumer::Taken>()?;
-    module.add_class::<handover::Handover>()?;
+    module.add_class::<chunks::Chunks>()?;
     module.add_class::<consumer::Empty>()?;
     module.add_class::<admin::Admin>()?;
     module.add_class::<read::Read>()?;

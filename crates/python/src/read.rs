@@ -14,7 +14,7 @@ use headrace_wire::errors::ErrorCode;
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
 
-use crate::consumer::Taken;
+use crate::chunks::Chunks;
 use crate::options::{Given, Options};
 use crate::wait::detached;
 use crate::{arrow, errors};
@@ -41,7 +41,7 @@ impl RangeReader {
             .map(|(topic, partition, start, stop)| (TopicPartition::new(topic, partition), start, stop))
             .collect();
         detached(py, |check| begin(&self.client, ranges, check))?;
-        Ok(Batches { client: self.client.clone(), patience: self.patience })
+        Ok(Batches { client: self.client.clone(), patience: self.patience, chunks: Chunks::default() })
     }
 
     fn close(&self, py: Python<'_>) -> PyResult<()> {
@@ -54,14 +54,15 @@ impl RangeReader {
 pub(crate) struct Batches {
     client: Arc<ConsumerClient>,
     patience: Duration,
+    chunks: Chunks,
 }
 
 #[pymethods]
 impl Batches {
     /// The next batch, or `None` at the end.
-    fn next_batch(&self, py: Python<'_>) -> PyResult<Option<Taken>> {
+    fn next_batch<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let rows = detached(py, |check| next_rows(&self.client, self.patience, check))?;
-        Ok(rows.map(Taken::new))
+        rows.map(|rows| self.chunks.batch(py, &rows)).transpose()
     }
 
     #[pyo3(signature = (requested_schema=None))]
@@ -122,7 +123,7 @@ impl Read {
             return Err(errors::to_py(py, &used));
         };
         detached(py, |check| begin(&self.client, ranges, check))?;
-        Ok(Batches { client: self.client.clone(), patience: self.patience })
+        Ok(Batches { client: self.client.clone(), patience: self.patience, chunks: Chunks::default() })
     }
 
     #[pyo3(signature = (requested_schema=None))]

@@ -106,6 +106,16 @@ pub(crate) fn detached<T: Send>(
     }
 }
 
+/// Runs what may let other threads run, as all Python code may, with frames of Rust below it: the interpreter does not end
+/// meanwhile, nor does this begin once it ends.
+pub(crate) fn counted<T>(py: Python<'_>, call: impl FnOnce() -> PyResult<T>) -> PyResult<T> {
+    if is_ending() {
+        py.detach(|| stop_for_ever());
+    }
+    let _counted = Counted::new();
+    call()
+}
+
 /// Seconds from Python as a duration; `None` waits as long as it takes.
 pub(crate) fn seconds(timeout: Option<f64>) -> Option<Duration> {
     // Negative, not a number, too large: no wait, no wait, for ever.

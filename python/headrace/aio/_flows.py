@@ -7,7 +7,7 @@ import inspect
 from collections import deque
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from headrace._chunks import Chunks
+from headrace import _native
 from headrace.aio._loop import Turn
 from headrace.errors import RebalanceInProgressError
 
@@ -31,7 +31,7 @@ ONE_ASKS = "another task asks this iterator already: tasks that share the work t
 class Source(Protocol):
     """What the forms ask of their stream."""
 
-    async def next_work(self, part: Part | None, chunks: Chunks) -> Work | None:
+    async def next_work(self, part: Part | None, chunks: _native.Chunks) -> Work | None:
         """The next rows, of one partition or of any; None at the end. A cancelled call has taken nothing."""
 
     async def next_part(self) -> Part | None:
@@ -57,7 +57,7 @@ class Flow(Generic[Item]):
         """Made by a stream."""
         self._source = source
         self._part = part
-        self._chunks = Chunks()
+        self._chunks = _native.Chunks()
         self._last: Work | None = None
         self._asker: asyncio.Task[Any] | None = None
         self._turn = Turn(ONE_ASKS)

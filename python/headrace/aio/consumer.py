@@ -148,10 +148,8 @@ class Consumer:
         """
         self._callbacks.refuse_within("poll")
         async with self._polling:
-            taken = await self._take(lambda: self._native.try_poll(max_records), timeout)
-        if taken is None:
-            return self._blocking._no_rows()  # noqa: SLF001
-        return self._blocking._chunks.batch(taken)  # noqa: SLF001
+            rows = await self._take(lambda: self._native.try_poll(max_records), timeout)
+        return self._blocking._no_rows() if rows is None else rows  # noqa: SLF001
 
     async def poll_all(self, timeout: float = 1.0, max_records: int | None = None) -> list[pa.RecordBatch]:
         """Takes one batch of every partition that has rows ready; waits up to ``timeout`` for the first.
@@ -161,7 +159,7 @@ class Consumer:
         self._callbacks.refuse_within("poll_all")
         async with self._polling:
             found = await self._take(lambda: self._native.try_poll_all(max_records), timeout)
-        return [self._blocking._chunks.batch(taken) for taken in found or ()]  # noqa: SLF001
+        return found or []
 
     async def position(self, partition: tuple[str, int], timeout: float | None = None) -> int:
         """The offset of the next row that `poll` gives for the partition; looked up first where it is not known yet.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from typing_extensions import Self
 
-    from headrace._chunks import Chunks
+    from headrace import _native
     from headrace.aio._ledger import Mark, Work
 
 Starts: TypeAlias = "Mapping[tuple[str, int], int] | Mapping[TopicPartition, int]"
@@ -261,7 +261,7 @@ class Stream:
 
     # What the forms ask for.
 
-    async def next_work(self, part: Part | None, chunks: Chunks) -> Work | None:
+    async def next_work(self, part: Part | None, chunks: _native.Chunks) -> Work | None:
         """The next rows, of one partition or of any; None at the end. A cancelled call has taken nothing."""
         loop = asyncio.get_running_loop()
         self._need_block()

@@ -39,7 +39,7 @@ use self::metrics::{Counters, Dropped};
 use self::slot::Slot;
 pub(super) use self::truncate::Cut;
 use super::decode::DecodeJob;
-use super::types::{Assignment, StartAt, TopicPartition};
+use super::types::{Assignment, PartitionName, StartAt, TopicPartition};
 use crate::error::{Error, Result};
 
 /// The cache as engine and callers share it.
@@ -85,7 +85,7 @@ pub struct Rows {
     /// The same, as this cache knows it.
     pub part: PartId,
     /// The chunk that they are a slice of. A caller that imports chunks elsewhere does so once for each `chunk_id`.
-    pub chunk: RecordBatch,
+    pub chunk: Arc<RecordBatch>,
     /// Names the chunk; grows from chunk to chunk.
     pub chunk_id: u64,
     /// The first row of the slice.
@@ -231,7 +231,7 @@ impl FetchCache {
         for assignment in partitions {
             wanted.insert(assignment.partition.clone(), assignment);
         }
-        let gone: Vec<_> = self.by_name.keys().filter(|p| !wanted.contains_key(p)).cloned().collect();
+        let gone: Vec<_> = self.by_name.keys().filter(|p| !wanted.contains_key(*p)).cloned().collect();
         for partition in gone {
             self.remove(&partition);
         }
@@ -303,14 +303,16 @@ impl FetchCache {
         slot.reset(generation, start);
     }
 
-    fn part(&self, partition: &TopicPartition) -> Result<PartId> {
-        let part = self.by_name.get(partition).copied();
-        part.ok_or_else(|| Error::Usage(format!("{partition} is not assigned to this consumer")))
+    fn part(&self, partition: &dyn PartitionName) -> Result<PartId> {
+        self.by_name.get(partition).copied().ok_or_else(|| {
+            let (topic, number) = partition.name();
+            Error::Usage(format!("{topic}-{number} is not assigned to this consumer"))
+        })
     }
 
     /// Pauses or resumes. All partitions must be assigned, else nothing changes. True when the engine has to know at
     /// once (`Wake`): a partition that holds nothing goes on. One that holds something wakes it when that runs out.
-    pub fn set_paused(&mut self, partitions: &[TopicPartition], paused: bool) -> Result<bool> {
+    pub fn set_paused<P: PartitionName>(&mut self, partitions: &[P], paused: bool) -> Result<bool> {
         let mut wake = false;
         let parts = partitions.iter().map(|partition| self.part(partition));
         for part in parts.collect::<Result<Vec<_>>>()? {

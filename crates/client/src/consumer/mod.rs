@@ -32,5 +32,5 @@ pub use fetch_stream::{
 };
 pub use types::{
     Assignment, CommitOffset, ConsumerCommand, ConsumerEvent, ConsumerOutcome, GroupMetadata, OffsetAt,
-    Rebalance, StartAt, TopicPartition,
+    PartitionName, Rebalance, StartAt, TopicPartition,
 };

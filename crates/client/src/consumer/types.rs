@@ -2,7 +2,7 @@
 
 use super::cache::PartId;
 use crate::error::Error;
-pub use crate::partition::{CommitOffset, GroupMetadata, OffsetAt, TopicPartition};
+pub use crate::partition::{CommitOffset, GroupMetadata, OffsetAt, PartitionName, TopicPartition};
 
 /// Where reading a partition begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

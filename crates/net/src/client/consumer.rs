@@ -5,14 +5,14 @@ mod parking;
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 use arrow_array::RecordBatch;
 use headrace_client::consumer::{
     Assignment, CommitOffset, ConsumerCommand, ConsumerEngine, ConsumerEvent, ConsumerMetrics,
-    ConsumerOutcome, FetchCache, GroupMetadata, OffsetAt, Rows, SharedCache, StartAt, Taken, TopicPartition,
-    lock,
+    ConsumerOutcome, FetchCache, GroupMetadata, OffsetAt, PartitionName, Rows, SharedCache, StartAt, Taken,
+    TopicPartition, lock,
 };
 use headrace_client::error::{Error, Result};
 use headrace_client::options::ConsumerConfig;
@@ -38,6 +38,7 @@ pub struct ConsumerClient {
     notices: Arc<Notices>,
     polling: AtomicBool,
     troubles: Arc<Mutex<VecDeque<String>>>,
+    troubled: Arc<AtomicBool>,
     clock: Clock,
     api_timeout: Duration,
     max_poll_records: usize,
@@ -61,6 +62,8 @@ impl ConsumerClient {
         let (to_notices, exit_notices) = (notices.clone(), notices.clone());
         let troubles = Arc::new(Mutex::new(VecDeque::new()));
         let to_troubles = troubles.clone();
+        let troubled = Arc::new(AtomicBool::new(false));
+        let to_troubled = troubled.clone();
         let on_event = move |event| match event {
             ConsumerEvent::Done { op, result } => {
                 if to_notices.commit_ended(op, result.as_ref().map(|_| ()).map_err(Clone::clone)) {
@@ -80,6 +83,7 @@ impl ConsumerClient {
                     troubles.pop_front();
                 }
                 troubles.push_back(format!("{what}: {error}"));
+                to_troubled.store(true, Ordering::Release);
             }
             _ => {
                 to_ready.notify();
@@ -105,6 +109,7 @@ impl ConsumerClient {
             notices,
             polling,
             troubles,
+            troubled,
             clock,
             api_timeout,
             max_poll_records,
@@ -116,7 +121,7 @@ impl ConsumerClient {
         if self.handle.is_forked() {
             return Err(Error::Forked);
         }
-        Ok(lock(&self.cache).metrics(self.clock.now().mono_ms))
+        Ok(lock(&self.cache).metrics(self.clock.mono_ms()))
     }
 
     /// A batch of no rows with the schema of all batches.
@@ -132,7 +137,14 @@ impl ConsumerClient {
         if self.handle.is_forked() {
             return Vec::new();
         }
+        self.troubled.store(false, Ordering::Release);
         self.troubles.lock().unwrap_or_else(PoisonError::into_inner).drain(..).collect()
+    }
+
+    /// Whether there is something for `take_troubles`.
+    #[must_use]
+    pub fn is_troubled(&self) -> bool {
+        self.troubled.load(Ordering::Acquire)
     }
 
     /// The next rows of one partition, at most `max_records` (0: `max.poll.records`). `None` when the deadline
@@ -145,6 +157,32 @@ impl ConsumerClient {
     ) -> Result<Option<Rows>, CallError> {
         let _polling = Polling::begin(&self.polling)?;
         self.next(max_records, deadline, check)
+    }
+
+    /// What `poll` would give at once, if it waits for nobody, decodes nothing and has nothing else to tell.
+    pub fn poll_at_hand(&self, max_records: usize) -> Option<Rows> {
+        let _polling = Polling::begin(&self.polling).ok()?;
+        self.alive().ok()?;
+        if self.notices.is_pending() {
+            return None;
+        }
+        let mut cache = self.cache_at_hand()?;
+        let waited_for = cache.begin_poll(self.clock.mono_ms());
+        let rows = cache.take_decoded(self.rows_max(max_records));
+        drop(cache);
+        if waited_for || rows.as_ref().is_some_and(|rows| rows.wake) {
+            self.handle.send(ConsumerCommand::Wake);
+        }
+        rows
+    }
+
+    /// The cache, unless somebody else has it at this instant.
+    fn cache_at_hand(&self) -> Option<MutexGuard<'_, FetchCache>> {
+        match self.cache.try_lock() {
+            Ok(cache) => Some(cache),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     fn next(
@@ -198,7 +236,7 @@ impl ConsumerClient {
     /// All that was handed out before counts as processed.
     fn begin_poll(&self) -> Result<()> {
         self.alive()?;
-        if lock(&self.cache).begin_poll(self.clock.now().mono_ms) {
+        if lock(&self.cache).begin_poll(self.clock.mono_ms()) {
             self.handle.send(ConsumerCommand::Wake);
         }
         Ok(())
@@ -282,19 +320,36 @@ impl ConsumerClient {
     }
 
     /// Hands nothing out of these partitions, and keeps what was fetched. Takes effect at once.
-    pub fn pause(&self, partitions: &[TopicPartition]) -> Result<()> {
-        self.alive()?;
-        lock(&self.cache).set_paused(partitions, true).map(drop)
+    pub fn pause<P: PartitionName>(&self, partitions: &[P]) -> Result<()> {
+        self.set_paused(lock(&self.cache), partitions, true)
     }
 
     /// The opposite of [`ConsumerClient::pause`].
-    pub fn resume(&self, partitions: &[TopicPartition]) -> Result<()> {
+    pub fn resume<P: PartitionName>(&self, partitions: &[P]) -> Result<()> {
+        self.set_paused(lock(&self.cache), partitions, false)
+    }
+
+    /// One of both, if that waits for nobody, not even for the engine's hand on the cache.
+    pub fn try_set_paused<P: PartitionName>(&self, partitions: &[P], paused: bool) -> Option<Result<()>> {
+        Some(self.set_paused(self.cache_at_hand()?, partitions, paused))
+    }
+
+    fn set_paused<P: PartitionName>(
+        &self,
+        mut cache: MutexGuard<'_, FetchCache>,
+        partitions: &[P],
+        paused: bool,
+    ) -> Result<()> {
         self.alive()?;
-        let wake = lock(&self.cache).set_paused(partitions, false)?;
+        let wake = cache.set_paused(partitions, paused)?;
+        // Whoever is told of it may look into the cache at once.
+        drop(cache);
         if wake {
             self.handle.send(ConsumerCommand::Wake);
         }
-        self.look_again();
+        if !paused {
+            self.look_again();
+        }
         Ok(())
     }
 

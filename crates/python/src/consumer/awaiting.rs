@@ -11,6 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use super::{Taken, Tp, commit_of, commits, name, names, pair, rows_max};
+use crate::chunks::Chunks;
 use crate::errors;
 use crate::wait::{detached, seconds};
 
@@ -18,11 +19,12 @@ use crate::wait::{detached, seconds};
 #[pyclass(frozen, module = "headrace._native")]
 pub(crate) struct Awaiting {
     client: Arc<ConsumerClient>,
+    chunks: Arc<Chunks>,
 }
 
 impl Awaiting {
-    pub(super) fn new(client: Arc<ConsumerClient>) -> Self {
-        Self { client }
+    pub(super) fn new(client: Arc<ConsumerClient>, chunks: Arc<Chunks>) -> Self {
+        Self { client, chunks }
     }
 }
 
@@ -142,15 +144,27 @@ impl Awaiting {
     }
 
     #[pyo3(signature = (max_records=None))]
-    fn try_poll(&self, py: Python<'_>, max_records: Option<NonZeroUsize>) -> PyResult<Option<Taken>> {
-        let rows = detached(py, |_| self.client.try_poll(rows_max(max_records)))?;
-        Ok(rows.map(Taken::new))
+    fn try_poll<'py>(
+        &self,
+        py: Python<'py>,
+        max_records: Option<NonZeroUsize>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let limit = rows_max(max_records);
+        let rows = match self.client.poll_at_hand(limit) {
+            Some(rows) => Some(rows),
+            None => detached(py, |_| self.client.try_poll(limit))?,
+        };
+        rows.map(|rows| self.chunks.batch(py, &rows)).transpose()
     }
 
     #[pyo3(signature = (max_records=None))]
-    fn try_poll_all(&self, py: Python<'_>, max_records: Option<NonZeroUsize>) -> PyResult<Vec<Taken>> {
+    fn try_poll_all<'py>(
+        &self,
+        py: Python<'py>,
+        max_records: Option<NonZeroUsize>,
+    ) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let found = detached(py, |_| self.client.try_poll_all(rows_max(max_records)))?;
-        Ok(found.into_iter().map(Taken::new).collect())
+        found.iter().map(|rows| self.chunks.batch(py, rows)).collect()
     }
 
     /// How partitions begin that are added from now on: paused until `open`, fetched as far as rows are taken.

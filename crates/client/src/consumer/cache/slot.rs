@@ -1,6 +1,9 @@
 //! What the cache holds of one partition.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
+
+use arrow_array::RecordBatch;
 
 use super::demand::AHEAD_BYTES;
 use super::{Chunk, PartId, Ticket};
@@ -28,8 +31,17 @@ pub(super) enum Entry {
 #[derive(Debug)]
 pub(super) struct Open {
     pub(super) chunk: Chunk,
+    /// What callers get of it, who may take it row by row.
+    pub(super) shared: Arc<RecordBatch>,
     pub(super) id: u64,
     pub(super) at: usize,
+}
+
+impl Open {
+    pub(super) fn new(chunk: Chunk, id: u64, at: usize) -> Self {
+        let shared = Arc::new(chunk.batch.clone());
+        Self { chunk, shared, id, at }
+    }
 }
 
 /// A partition of the cache.

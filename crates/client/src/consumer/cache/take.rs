@@ -38,6 +38,27 @@ impl FetchCache {
         None
     }
 
+    /// Rows that are decoded already, as [`take`](Self::take) would give them next. `None` also when something else comes
+    /// in their place.
+    pub fn take_decoded(&mut self, max_records: usize) -> Option<Rows> {
+        if self.error.is_some() || self.held_back {
+            return None;
+        }
+        while let Some(&part) = self.ready.front() {
+            let slot = self.slots.get(&part).filter(|slot| slot.has_work());
+            let Some(slot) = slot else {
+                self.unqueue_front();
+                continue;
+            };
+            if slot.open.is_none() && !matches!(slot.entries.front(), Some(Entry::Chunk(_))) {
+                return None;
+            }
+            let Some(Taken::Rows(rows)) = self.take_from(part, max_records.max(1)) else { return None };
+            return Some(rows);
+        }
+        None
+    }
+
     /// More rows to go with others: like [`take`](Self::take), but only when the next rows are of a partition that
     /// `wanted` accepts. An error is left for the next take: raised now, it would cost the caller the rows that it has.
     pub fn take_more(
@@ -62,7 +83,7 @@ impl FetchCache {
             match slot.entries.pop_front()? {
                 Entry::Chunk(chunk) => {
                     self.next_id = next_id;
-                    slot.open = Some(Open { chunk, id: next_id, at: 0 });
+                    slot.open = Some(Open::new(chunk, next_id, 0));
                 }
                 Entry::Raw(raw) => return self.decode_job(part, raw).map(Taken::Decode),
                 Entry::Advance { next, leader_epoch } => {
@@ -96,7 +117,7 @@ impl FetchCache {
             Some(last) if !used_up => last + 1,
             _ => open.chunk.next_offset,
         };
-        let (chunk, chunk_id) = (open.chunk.batch.clone(), open.id);
+        let (chunk, chunk_id) = (open.shared.clone(), open.id);
         self.hungry = false;
         self.counters.records += len as u64;
         let freed = if used_up { open.chunk.bytes } else { 0 };

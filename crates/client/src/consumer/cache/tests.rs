@@ -116,6 +116,31 @@ fn a_take_costs_the_same_however_many_partitions_are_paused() {
 }
 
 #[test]
+fn what_is_decoded_is_taken_by_itself_while_nothing_else_comes_first() {
+    let mut cache = cache_of(3);
+    let tickets = [0, 1, 2].map(|partition| ticket(&cache, partition));
+    cache.push_chunk(tickets[0], chunk(0, 0, 2));
+    cache.push_chunk(tickets[1], chunk(1, 0, 2));
+    cache.push_raw(tickets[1], raw(2, 2));
+    cache.push_chunk(tickets[2], chunk(2, 0, 2));
+    cache.set_paused(&[tp(0)], true).unwrap();
+    let decoded =
+        |cache: &mut FetchCache| cache.take_decoded(2).map(|rows| (rows.partition.partition, offsets(&rows)));
+    assert_eq!(decoded(&mut cache), Some((1, vec![0, 1])), "the paused one is passed over");
+    assert_eq!(decoded(&mut cache), Some((2, vec![0, 1])));
+    assert_eq!(decoded(&mut cache), None, "it decodes nothing");
+    assert_eq!(take(&mut cache, 1), Some((1, vec![2])));
+    assert_eq!(decoded(&mut cache), Some((1, vec![3])), "the rest of what a take has decoded");
+    cache.push_chunk(tickets[2], chunk(2, 2, 2));
+    cache.fail(tickets[1], Error::Usage("it passes".into()), false);
+    cache.push_chunk(tickets[1], chunk(1, 4, 2));
+    assert_eq!(decoded(&mut cache), Some((2, vec![2, 3])));
+    assert_eq!(decoded(&mut cache), None, "an error comes first");
+    assert!(matches!(cache.take(1), Some(Taken::Failed(_))));
+    assert_eq!(decoded(&mut cache), Some((1, vec![4, 5])));
+}
+
+#[test]
 fn partitions_take_turns_chunk_by_chunk() {
     let mut cache = cache_of(2);
     for base in [0, 4] {
@@ -233,6 +258,7 @@ enum Step {
     Raw(i32, i64),
     Gap(i32, i64),
     Take(usize),
+    TakeDecoded(usize),
     TakeJob,
     PutBack,
     Pause(i32),
@@ -246,6 +272,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         (0..3, 1..9i64).prop_map(|(p, n)| Step::Raw(p, n)),
         (0..3, 1..9i64).prop_map(|(p, n)| Step::Gap(p, n)),
         (1usize..12).prop_map(Step::Take),
+        (1usize..12).prop_map(Step::TakeDecoded),
         Just(Step::TakeJob),
         Just(Step::PutBack),
         (0..3).prop_map(Step::Pause),
@@ -295,6 +322,11 @@ proptest! {
                     Some(Taken::Decode(job)) => { cache.put_back(job.run()); }
                     other => prop_assert!(other.is_none()),
                 },
+                Step::TakeDecoded(max) => {
+                    if let Some(rows) = cache.take_decoded(max) {
+                        check(&mut models, &rows, max);
+                    }
+                }
                 Step::TakeJob => match cache.take(5) {
                     Some(Taken::Rows(rows)) => check(&mut models, &rows, 5),
                     Some(Taken::Decode(job)) => jobs.push(job),

@@ -64,10 +64,11 @@ impl Slot {
         let open = self.open.take();
         // Rows that are being decoded stood before all others: they are fetched again, in their place in the order.
         let mut whole = !std::mem::take(&mut self.decoding);
-        if let Some(Open { chunk, id, at }) = open.filter(|_| whole) {
+        if let Some(Open { chunk, id, at, .. }) = open.filter(|_| whole) {
             let (chunk, uncut) = cut_chunk(chunk, epoch, end);
             whole = uncut;
-            self.open = chunk.filter(|chunk| chunk.batch.num_rows() > at).map(|chunk| Open { chunk, id, at });
+            self.open =
+                chunk.filter(|chunk| chunk.batch.num_rows() > at).map(|chunk| Open::new(chunk, id, at));
         }
         let mut entries = entries.into_iter();
         while whole && let Some(entry) = entries.next() {
