@@ -8,6 +8,10 @@ const CREATE_AGAIN_MS: u64 = 50;
 
 impl World {
     pub(super) fn trouble(&mut self, trouble: Trouble) -> Result<(), String> {
+        // Of the same moment as the end of all of it, and behind that: nobody would elect a leader any more.
+        if self.healed {
+            return Ok(());
+        }
         self.tell(|| format!("trouble: {trouble:?}"));
         let cluster = &mut self.server.cluster;
         match trouble {
