@@ -4,7 +4,7 @@
 //! A node takes what it leads, and knows that it leads; the rest it refuses. So no two nodes ever append to a partition
 //! at once, and nothing confirmed can be lost by a change of leaders.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::metadata_response::MetadataResponseBroker;
@@ -15,11 +15,12 @@ use headrace_wire::messages::produce_response::{
 use headrace_wire::messages::{MetadataResponse, ProduceRequest, ProduceResponse};
 use headrace_wire::uuid::Uuid;
 
+use crate::history::{Histories, History};
 use crate::plan::{Birth, Place, Plan, TOPICS};
 use crate::rng::Rng;
 
 const PORT: i32 = 9092;
-/// Epochs of leaders begin above all that the one broker gives: those stand in the record batches.
+/// Epochs of leaders begin above all that the one broker gives, so that one of those would be seen.
 const FIRST_EPOCH: i32 = 1000;
 /// The name that stands for any node.
 const ANY_HOST: &str = "boot";
@@ -61,6 +62,9 @@ pub(crate) struct Cluster {
     /// Topics by the id that the broker gave.
     ids: HashMap<Uuid, usize>,
     lists_the_dead: bool,
+    logs: Histories,
+    /// Partitions that got a leader, and nobody has said yet where its time begins.
+    pub(crate) unsettled: BTreeSet<Place>,
 }
 
 impl Cluster {
@@ -75,7 +79,14 @@ impl Cluster {
             up: vec![true; count],
         };
         let nodes = (0..count).map(|_| Node { stalled: false, view: truth.clone() }).collect();
-        Self { truth, nodes, ids: HashMap::new(), lists_the_dead: plan.cluster.lists_the_dead }
+        Self {
+            truth,
+            nodes,
+            ids: HashMap::new(),
+            lists_the_dead: plan.cluster.lists_the_dead,
+            logs: plan.places().map(|place| (place, History::new(FIRST_EPOCH))).collect(),
+            unsettled: BTreeSet::new(),
+        }
     }
 
     pub(crate) fn nodes(&self) -> std::ops::Range<usize> {
@@ -125,7 +136,30 @@ impl Cluster {
     pub(crate) fn elect(&mut self, place: Place, leader: Option<usize>) {
         if let Some(lead) = self.truth.leads.get_mut(&place) {
             *lead = Lead { leader, epoch: lead.epoch + 1 };
+            if leader.is_some() {
+                self.unsettled.insert(place);
+            }
         }
+    }
+
+    /// The time of a partition's leader begins, whose log lacks nothing, or all from an offset on. `end`: where the
+    /// broker's log ends.
+    pub(crate) fn begin_era(&mut self, place: Place, cut: Option<i64>, end: i64) {
+        self.unsettled.remove(&place);
+        if let (Some(lead), Some(log)) = (self.truth.leads.get(&place), self.logs.get_mut(&place)) {
+            match cut {
+                Some(from) => log.cut(lead.epoch, from, end),
+                None => log.lead(lead.epoch, end),
+            }
+        }
+    }
+
+    pub(crate) fn logs(&self) -> &Histories {
+        &self.logs
+    }
+
+    pub(crate) fn log(&self, place: Place) -> Option<&History> {
+        self.logs.get(&place)
     }
 
     /// The partitions that this node leads, or that nobody does.
@@ -297,6 +331,24 @@ impl Cluster {
         let view = &self.nodes[node].view;
         let coordinator = view.coordinator;
         view.up[coordinator].then(|| (self.id(coordinator), self.host(coordinator), PORT))
+    }
+
+    /// Whether offsets in an answer may have to be others than the broker's.
+    pub(crate) fn was_cut(&self) -> bool {
+        self.logs.values().any(|log| !log.cuts().is_empty())
+    }
+
+    /// Puts the offsets of the nodes' logs in the place of the broker's. What was cut off meanwhile has none.
+    pub(crate) fn place_produced(&self, response: &mut ProduceResponse) {
+        for topic in &mut response.responses {
+            let Some(number) = self.topic(&topic.name, topic.topic_id) else { continue };
+            for answer in &mut topic.partition_responses {
+                let log = self.log(Place { topic: number, partition: answer.index });
+                if let Some(log) = log.filter(|_| answer.base_offset >= 0) {
+                    answer.base_offset = log.shown(answer.base_offset).unwrap_or(-1);
+                }
+            }
+        }
     }
 
     /// Puts a node's own answers beside the broker's; `tells` who leads instead, as far as the node knows.

@@ -1,12 +1,14 @@
 //! A consumer with its caller, and what must hold of all that it is given and says.
 
 mod caller;
+mod ledger;
+mod listener;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use arrow_array::{Array, BinaryArray, Int64Array};
 use headrace_client::consumer::{
-    ConsumerCommand, ConsumerEngine, ConsumerEvent, ConsumerOutcome, DecodeJob, Rows, SharedCache,
+    ConsumerCommand, ConsumerEngine, ConsumerEvent, ConsumerOutcome, DecodeJob, Rows, SharedCache, StartAt,
     TopicPartition, lock,
 };
 use headrace_client::engine::Engine;
@@ -19,6 +21,10 @@ use headrace_wire::primitive::{Encoded, Reader};
 use headrace_wire::time::Now;
 use headrace_wire::uuid::Uuid;
 
+use self::ledger::Done;
+pub(crate) use self::ledger::Ledger;
+pub use self::ledger::Tally;
+use self::listener::Listener;
 use crate::client::Wires;
 use crate::plan::{Place, ReaderPlan, TOPICS};
 use crate::producer::name_of;
@@ -27,47 +33,26 @@ use crate::rng::Rng;
 /// What a close may take beyond its limit: the lateness of threads and timers, several times over.
 const SLACK_MS: u64 = 1000;
 
-/// What all consumers together were given, and how far their group has come.
-#[derive(Debug, Default)]
-pub(crate) struct Ledger {
-    /// What was seen at each offset: producer and number.
-    pub(crate) seen: BTreeMap<(Place, i64), (usize, usize)>,
-    /// Before this offset everything was processed by some member of the group.
-    pub(crate) covered: BTreeMap<Place, i64>,
-    /// Whose a partition is in a generation: the consumer, and its place in the plan.
-    owners: BTreeMap<(i32, Place), (usize, usize)>,
-    pub(crate) tally: Tally,
-}
-
-/// What happened, so that nobody takes silence for success.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Tally {
-    /// Rows that consumers were given.
-    pub given: usize,
-    /// Those of partitions that had been paused with rows in the cache.
-    pub kept: usize,
-    /// Shares of a generation that members were given.
-    pub shares: usize,
-    /// Offsets in commits that were sent.
-    pub commits: usize,
-    /// Seeks.
-    pub seeks: usize,
-    /// Members that were gone at one blow.
-    pub crashes: usize,
-    /// Partitions that members had to give up.
-    pub revoked: usize,
-}
-
 /// A partition as its reader sees it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Part {
     /// The next offset to be given; `None` where that is the group's affair.
     next: Option<i64>,
+    /// The leader epoch of the record before; -1 where nothing was given yet.
+    epoch: i32,
     pub(super) paused: bool,
     /// The cache was seen to hold everything before this offset, and nobody has moved the position since.
     kept: i64,
     /// So much was held when it was last paused.
     paused_at: i64,
+    /// So many times that its log was cut explain what was fetched anew.
+    cuts_used: usize,
+}
+
+impl Part {
+    fn at(next: Option<i64>) -> Self {
+        Self { next, epoch: -1, paused: false, kept: 0, paused_at: 0, cuts_used: 0 }
+    }
 }
 
 /// What a caller waits for.
@@ -76,6 +61,7 @@ enum Asked {
     Nothing,
     Generation,
     Committed,
+    Unsubscribe,
     Close { since_ms: u64, limit_ms: u64 },
 }
 
@@ -93,8 +79,10 @@ enum State {
     },
     Working {
         until: u64,
-        done: Vec<(Place, i64)>,
+        done: Vec<Done>,
     },
+    /// A poll runs the listener.
+    Telling(Box<listener::Telling>),
     /// Until this operation has ended.
     Calling {
         op: u64,
@@ -124,6 +112,9 @@ pub(crate) struct Consumer {
     /// No more pauses, seeks and slowness.
     steady: bool,
     subscribed: bool,
+    /// What it has subscribed to last.
+    topics: BTreeSet<usize>,
+    listener: Listener,
     parts: BTreeMap<Place, Part>,
     /// By connection: when the first request went out, and with it all that had waited for the connection.
     opened: BTreeMap<u64, u64>,
@@ -146,6 +137,7 @@ impl Consumer {
         let options = plan.options.iter().map(|(name, value)| ((*name).to_owned(), value.clone()));
         let config = ConsumerConfig::from_pairs(options).map_err(|why| why.to_string())?;
         let engine = ConsumerEngine::new(config, seed);
+        let topics = plan.topics.iter().copied().collect();
         let mut consumer = Self {
             plan,
             slot,
@@ -161,6 +153,8 @@ impl Consumer {
             closing: false,
             steady: false,
             subscribed: false,
+            topics,
+            listener: Listener::default(),
             parts: BTreeMap::new(),
             opened: BTreeMap::new(),
             ops: BTreeMap::new(),
@@ -197,9 +191,14 @@ impl Consumer {
         self.steady = true;
     }
 
-    /// How far a reader of its own has come; the group's affair for a member.
-    pub(crate) fn next_of(&self, place: Place) -> Option<i64> {
-        self.parts.get(&place).and_then(|part| part.next)
+    /// How far a reader of its own has come, and the leader epoch of the last record; the group's affair for a member.
+    pub(crate) fn next_of(&self, place: Place) -> Option<(i64, i32)> {
+        self.parts.get(&place).and_then(|part| Some((part.next?, part.epoch)))
+    }
+
+    /// Where its engine says that a partition stands.
+    pub(crate) fn position(&self, place: Place) -> Option<i64> {
+        lock(&self.cache).position(&named(place)).ok().flatten()
     }
 
     fn op(&mut self, asked: Asked) -> u64 {
@@ -225,24 +224,30 @@ impl Consumer {
                 self.done(now, asked, result, ledger)?;
             }
             ConsumerEvent::Assigned(partitions) => {
-                for partition in &partitions {
-                    self.parts.entry(place_of(partition)?).or_default();
-                }
                 ledger.tally.shares += 1;
+                ledger.tally.carried += self.parts.len();
+                for partition in &partitions {
+                    let place = place_of(partition)?;
+                    if self.parts.insert(place, Part::at(None)).is_some() {
+                        return Err(format!("{place:?} is given to it, which it has"));
+                    }
+                }
                 // At once, and not through the thread's queue: later the generation may be another one.
                 let op = self.op(Asked::Generation);
                 self.engine.handle_command(now, ConsumerCommand::GroupMetadata { op });
             }
-            ConsumerEvent::Revoked(partitions) | ConsumerEvent::Lost(partitions) => {
-                ledger.tally.revoked += partitions.len();
-                for partition in &partitions {
+            ConsumerEvent::Revoked(ref partitions) | ConsumerEvent::Lost(ref partitions) => {
+                self.listener.gone(partitions)?;
+                let lost = matches!(event, ConsumerEvent::Lost(_));
+                *if lost { &mut ledger.tally.lost } else { &mut ledger.tally.revoked } += partitions.len();
+                for partition in partitions {
                     let place = place_of(partition)?;
                     if self.plan.in_group && self.parts.remove(&place).is_none() {
                         return Err(format!("{place:?} is taken from it, which it never had"));
                     }
                 }
             }
-            ConsumerEvent::Tell { .. } => return Err("a listener is told that nobody has set".to_owned()),
+            ConsumerEvent::Tell { notice, news, partitions } => self.hear(notice, news, &partitions)?,
             ConsumerEvent::Trouble { .. } => return Ok(false),
         }
         self.rung = true;
@@ -273,7 +278,7 @@ impl Consumer {
             (Asked::Committed, Ok(ConsumerOutcome::Committed(found))) => {
                 for commit in found.into_iter().filter_map(|(_, commit)| commit) {
                     let place = place_of(&commit.partition)?;
-                    within(ledger, place, commit.offset, "the group has committed")?;
+                    ledger.within(place, commit.offset, commit.leader_epoch, "the group has committed")?;
                 }
             }
             (Asked::Close { since_ms, limit_ms }, result) => {
@@ -288,6 +293,14 @@ impl Consumer {
                 }
                 self.state = State::Closed;
             }
+            (Asked::Unsubscribe, result) => {
+                self.listener.forget();
+                if let Err(why) = result
+                    && !may_pass(&why)
+                {
+                    return Err(format!("unsubscribing failed: {why}"));
+                }
+            }
             (_, Err(why)) if !may_pass(&why) => return Err(format!("{asked:?} failed: {why}")),
             _ => {}
         }
@@ -296,35 +309,48 @@ impl Consumer {
 
     // ---- what it is given
 
-    /// Takes rows in. Where their partition stands after them.
-    fn take_in(&mut self, rows: &Rows, ledger: &mut Ledger) -> Result<(Place, i64), String> {
+    /// Takes rows in.
+    fn take_in(&mut self, rows: &Rows, ledger: &mut Ledger) -> Result<Done, String> {
         let place = place_of(&rows.partition)?;
+        self.may_have_rows(place)?;
+        // A chunk has rows of one epoch, and the position the epoch of the last one.
+        let positions = lock(&self.cache).positions();
+        let own = positions.iter().find(|(part, _)| *part == rows.part);
+        let epoch = own.map_or(-1, |(_, position)| position.leader_epoch);
         let Some(part) = self.parts.get_mut(&place) else {
             return Err(format!("it was given rows of {place:?}, which is not its own"));
         };
-        if part.paused {
-            return Err(format!("it was given rows of {place:?}, which is paused"));
-        }
         let batch = rows.batch();
         let offsets = batch.column_by_name("offset").and_then(|c| c.as_any().downcast_ref::<Int64Array>());
         let values = batch.column_by_name("value").and_then(|c| c.as_any().downcast_ref::<BinaryArray>());
         let (Some(offsets), Some(values)) = (offsets, values) else {
             return Err("a batch has no offsets or no values".to_owned());
         };
+        let first = offsets.values().first().copied().ok_or("it was given no rows")?;
+        ledger.tally.went_back += usize::from(part.next.is_some_and(|next| first < next));
         for (offset, value) in offsets.values().iter().zip(values) {
             match part.next {
+                None => ledger.begins(place, *offset, epoch)?,
+                Some(next) if *offset == first => {
+                    let log = ledger.logs.get(&place);
+                    if !log.is_some_and(|log| log.may_follow((next, part.epoch), (first, epoch))) {
+                        let before = part.epoch;
+                        return Err(format!(
+                            "{place:?}: offset {first} of epoch {epoch} was given where {next} is next, behind epoch {before}"
+                        ));
+                    }
+                }
                 Some(next) if next != *offset => {
                     return Err(format!("{place:?}: offset {offset} was given where {next} is next"));
                 }
                 Some(_) => {}
-                None => within(ledger, place, *offset, "it begins in the group's name")?,
             }
-            part.next = Some(offset + 1);
+            (part.next, part.epoch) = (Some(offset + 1), epoch);
             ledger.tally.given += 1;
             ledger.tally.kept += usize::from(*offset < part.paused_at);
             let name = value.and_then(name_of);
             let name = name.ok_or_else(|| format!("{place:?}, offset {offset}: a value that nobody sent"))?;
-            let seen = *ledger.seen.entry((place, *offset)).or_insert(name);
+            let seen = *ledger.seen.entry((place, epoch, *offset)).or_insert(name);
             if seen != name {
                 return Err(format!("{place:?}, offset {offset}: {name:?} was given, and {seen:?} before"));
             }
@@ -333,14 +359,28 @@ impl Consumer {
             let (next, last) = (rows.next_offset, part.next);
             return Err(format!("{place:?}: {next} is said to be next after rows up to {last:?}"));
         }
-        Ok((place, rows.next_offset))
+        Ok(Done { place, first, next: rows.next_offset, epoch })
+    }
+
+    /// Whether it may be given rows of a partition.
+    fn may_have_rows(&self, place: Place) -> Result<(), String> {
+        let part = self.parts.get(&place);
+        let why = match part {
+            None => "not its own",
+            Some(part) if part.paused => "paused",
+            Some(_) if self.plan.in_group && !self.topics.contains(&place.topic) => "not subscribed any more",
+            Some(_) if self.plan.habits.listens && !self.listener.has(place) => {
+                "not its own as far as its listener was told"
+            }
+            Some(_) => return Ok(()),
+        };
+        Err(format!("it was given rows of {place:?}, which is {why}"))
     }
 
     /// What was worked on is done.
-    fn processed(&mut self, done: &[(Place, i64)], ledger: &mut Ledger) {
-        for (place, next) in done.iter().filter(|_| self.plan.in_group) {
-            let covered = ledger.covered.entry(*place).or_default();
-            *covered = (*next).max(*covered);
+    fn processed(&mut self, done: &[Done], ledger: &mut Ledger) {
+        for rows in done.iter().filter(|_| self.plan.in_group) {
+            ledger.processed(rows);
         }
     }
 
@@ -380,7 +420,7 @@ impl Consumer {
                 for asked in request.map_err(|why| why.to_string())?.topics {
                     let Some(topic) = topic_of(&asked.topic, asked.topic_id) else { continue };
                     for p in asked.partitions {
-                        self.check_fetch(Place { topic, partition: p.partition }, p.fetch_offset)?;
+                        self.check_fetch(Place { topic, partition: p.partition }, p.fetch_offset, ledger)?;
                     }
                 }
             }
@@ -391,7 +431,8 @@ impl Consumer {
                         .ok_or_else(|| format!("it commits for '{}', no topic of ours", asked.name))?;
                     for commit in asked.partitions {
                         let place = Place { topic, partition: commit.partition_index };
-                        within(ledger, place, commit.committed_offset, "it commits")?;
+                        let (offset, epoch) = (commit.committed_offset, commit.committed_leader_epoch);
+                        ledger.within(place, offset, epoch, "it commits")?;
                         ledger.tally.commits += 1;
                     }
                 }
@@ -401,26 +442,57 @@ impl Consumer {
         Ok(())
     }
 
-    fn check_fetch(&self, place: Place, offset: i64) -> Result<(), String> {
-        let Some(part) = self.parts.get(&place) else { return Ok(()) };
+    fn check_fetch(&mut self, place: Place, offset: i64, ledger: &mut Ledger) -> Result<(), String> {
+        let Some(part) = self.parts.get_mut(&place) else { return Ok(()) };
         if part.paused {
             return Err(format!("{place:?} is paused, and it fetches it from offset {offset} on"));
         }
-        if offset < part.kept {
+        if offset >= part.kept {
+            return Ok(());
+        }
+        let cuts = ledger.logs.get(&place).map_or(&[][..], |log| log.cuts());
+        let cut = cuts.iter().skip(part.cuts_used).position(|from| *from < part.kept);
+        let Some(cut) = cut else {
             let kept = part.kept;
             return Err(format!("{place:?}: it fetches offset {offset} and holds everything before {kept}"));
-        }
+        };
+        (part.kept, part.cuts_used) = (offset, part.cuts_used + cut + 1);
+        ledger.tally.dropped += 1;
         Ok(())
     }
-}
 
-/// Nobody skips what the group has not processed.
-fn within(ledger: &Ledger, place: Place, offset: i64, what: &str) -> Result<(), String> {
-    let covered = ledger.covered.get(&place).copied().unwrap_or(0);
-    if offset > covered {
-        return Err(format!("{place:?}: {what} {offset}, and only what is before {covered} was processed"));
+    /// A poll says that the log was cut below what it was given. It goes back to the cut by itself.
+    fn truncated(
+        &mut self,
+        partition: &TopicPartition,
+        (offset, end): (i64, Option<i64>),
+        ledger: &mut Ledger,
+    ) -> Result<(), String> {
+        let place = place_of(partition)?;
+        let (part, log) = (self.parts.get(&place), ledger.logs.get(&place));
+        let Some(((next, epoch), log)) = part.and_then(|part| Some((part.next?, part.epoch))).zip(log) else {
+            return Err(format!("{place:?} is said to be cut, which it does not read"));
+        };
+        let cut = |end| log.versions().any(|version| log.shared(next, epoch, version) == end);
+        if offset != next || end.is_none_or(|end| end >= next || !cut(end)) {
+            return Err(format!(
+                "{place:?} is said to be cut at {end:?} before {offset}, and {next} is next"
+            ));
+        }
+        ledger.tally.told_of_cuts += 1;
+        self.go_to(place, end.map_or(StartAt::Earliest, StartAt::Offset), end.or(Some(0)))
     }
-    Ok(())
+
+    /// A poll says that a log does not reach to where it was to be read from.
+    fn out_of_range(&mut self, partition: &TopicPartition, ledger: &Ledger) -> Result<(), String> {
+        let place = place_of(partition)?;
+        let (part, log) = (self.parts.get(&place), ledger.logs.get(&place));
+        let sought = part.filter(|part| part.epoch < 0).and_then(|part| part.next);
+        if !sought.zip(log).is_some_and(|(next, log)| log.cuts().iter().any(|from| *from < next)) {
+            return Err(format!("{place:?} is said to end before where it reads"));
+        }
+        self.go_to(place, StartAt::Earliest, Some(0))
+    }
 }
 
 /// Whether an error is no more than faults explain.

@@ -1,7 +1,8 @@
 //! A seeded simulation: real producers ([`headrace_client::producer::ProducerEngine`]) and the real broker
 //! ([`headrace_broker::Broker`] on a disk in memory) over a network that fails, in virtual time. In front of the broker
 //! stand one to three nodes, each with connections of its own, that lead partitions in turns: the broker's log is what
-//! replicas that are all alike have.
+//! replicas that are all alike have. Each leader's time is an epoch, which stands in the batches that it takes; a client
+//! that holds another epoch for the leader's is refused.
 //!
 //! A seed stands for everything: options, callers, and which faults come when. Faults are delays, reordering between
 //! connections, connections cut at any byte, stalls, connection attempts that are never answered, pauses that a broker
@@ -18,15 +19,31 @@
 //! - the memory of every producer is free again, nobody waits, nothing is left to be done.
 //!
 //! With [`Cast::Consumers`] real consumers ([`headrace_client::consumer::ConsumerEngine`]) read meanwhile, some as members
-//! of a group, some by themselves. They poll, work slowly, pause, resume, seek back, commit, leave and come back, crash;
-//! the group's coordinator moves from node to node. What is checked of them, most of it at once:
+//! of a group, some by themselves. They poll, pause, resume, seek back, commit, subscribe to other topics, leave and come
+//! back, crash, work so slowly that the group goes on without them; some have listeners that commit; the group's
+//! coordinator moves from node to node; groups divide by every assignor, eager and cooperative. What is checked of them,
+//! most of it at once:
 //! - a partition's rows come in order, each once, without a gap: from where the group stands, or where a seek went;
 //! - nobody begins, and nobody commits, behind what the group has processed, so no record is left out;
-//! - a partition is one member's in a generation;
+//! - a partition is one member's in a generation, and no member is given what it has;
+//! - what a member keeps through a rebalance goes on where it was, and is not fetched again;
+//! - a listener is told of each partition as given once, then as taken or lost once, and rows come only in between;
+//! - of topics that are not subscribed any more nothing is handed out;
 //! - of a paused partition nothing is handed out, and nothing asked for; what is held of it is never fetched again;
 //! - what was given is what the log has in the end, and everything in the log was given.
 //!
-//! The log's end is never cut off while consumers read (see `Plan::with_readers`).
+//! In some seeds a node that was behind becomes the leader, and its log is the truth: what it lacks is cut off, confirmed
+//! or not. A record is then named by offset and leader epoch, and for ever the same ([`history`]). What a cut allows:
+//! - what was given and what was committed before is of a log that was, and its epochs say so;
+//! - the next row is the one behind the last, in one and the same log, or the first behind the place where the log that was
+//!   read and the one that is part: a reader goes back exactly there, once;
+//! - a reader with `auto.offset.reset=none` is told that place, and what it had read;
+//! - what the group has processed of the log that is counts as far as that is the log that it read: the rest must be read
+//!   again;
+//! - what is held may be fetched anew once for each cut before its end.
+//!
+//! Whoever seeks to an offset says nothing of the log that it knows that offset of, so members of a group in such seeds
+//! seek to the start and to commits alone.
 //!
 //! The same seed does the same on every machine, so a failure is told by its seed, and [`story`] tells what happened.
 #![forbid(unsafe_code)]
@@ -36,6 +53,7 @@ mod client;
 mod cluster;
 mod consumer;
 mod frames;
+mod history;
 mod liar;
 mod net;
 mod plan;

@@ -58,6 +58,8 @@ pub(crate) enum Trouble {
     Stall { node: usize, stall_ms: u64 },
     /// Another node coordinates the groups.
     Coordinate { to: usize },
+    /// A node leads a partition that was behind: the last records, about so many, are gone.
+    Cut { place: Place, to: usize, lacks: i64 },
 }
 
 /// The nodes, which have one broker behind them, and what they know of each other.

@@ -84,6 +84,8 @@ pub(crate) struct Server {
     clients: BTreeMap<u64, Client>,
     sessions: Sessions,
     syncing: VecDeque<FlushWork<MemoryFile>>,
+    /// What the broker said while it was asked something else.
+    unread: VecDeque<Response<MemoryFile>>,
     starts: u64,
     seed: u64,
 }
@@ -114,6 +116,7 @@ impl Server {
             clients: BTreeMap::new(),
             sessions: Sessions::default(),
             syncing: VecDeque::new(),
+            unread: VecDeque::new(),
             starts: 0,
             seed: rng.next(),
         };
@@ -136,7 +139,37 @@ impl Server {
         let opened = Broker::open(self.disk.clone(), self.config.clone(), Box::new(AllowAll), seed, now);
         let (broker, _) = opened.map_err(|why| format!("the broker does not start: {why}"))?;
         self.broker = Some(broker);
+        self.settle(now)
+    }
+
+    /// Notes where the times of new leaders begin: at the log's end, which nobody can tell while the broker is down.
+    pub(crate) fn settle(&mut self, now: Now) -> Result<(), String> {
+        if self.broker.is_some() {
+            for place in self.cluster.unsettled.clone() {
+                let end = self.end_of(place, now)?;
+                self.cluster.begin_era(place, None, end);
+            }
+        }
         Ok(())
+    }
+
+    /// A node becomes the leader that lacks about the last `lacks` records, in whole batches. How many those are.
+    pub(crate) fn cut(&mut self, place: Place, to: usize, lacks: i64, now: Now) -> Result<i64, String> {
+        self.settle(now)?;
+        let end = self.end_of(place, now)?;
+        let Some(log) = self.cluster.log(place) else { return Ok(0) };
+        let shown_end = log.shown(end).unwrap_or_else(|next| next);
+        let from = (shown_end - lacks).max(0);
+        let hidden = log.span(from).hidden;
+        let from = if from < shown_end {
+            self.batch_at(place, from + hidden, now)?.map_or(shown_end, |at| at - hidden)
+        } else {
+            shown_end
+        };
+        self.cluster.elect(place, Some(to));
+        self.cluster.begin_era(place, (from < shown_end).then_some(from), end);
+        self.sessions.drop_place(&self.cluster, place);
+        Ok(shown_end - from)
     }
 
     pub(crate) fn stop(&mut self, now: Now, down: Down, rng: &mut Rng) -> Result<(), String> {
@@ -155,6 +188,7 @@ impl Server {
         self.clients.clear();
         self.sessions.clear();
         self.said.clear();
+        self.unread.clear();
         self.syncing.clear();
         Ok(())
     }
@@ -261,7 +295,7 @@ impl Server {
         loop {
             let mut quiet = true;
             let Some(broker) = &mut self.broker else { return Ok(Vec::new()) };
-            while let Some(response) = broker.poll_response() {
+            while let Some(response) = self.unread.pop_front().or_else(|| broker.poll_response()) {
                 quiet = false;
                 let conn = response.conn.0;
                 let bytes = flatten(&response)?;
@@ -355,14 +389,17 @@ impl Server {
         let frame = frame.to_bytes().ok_or("a request has no bytes")?;
         broker.handle_connect(now, OWN, "10.0.0.2:5000");
         broker.handle_frame(now, OWN, frame.slice(4..));
-        let response = std::iter::from_fn(|| broker.poll_response()).find(|response| response.conn == OWN);
+        let (own, others): (Vec<_>, Vec<_>) =
+            std::iter::from_fn(|| broker.poll_response()).partition(|response| response.conn == OWN);
+        self.unread.extend(others);
         broker.handle_disconnect(now, OWN);
+        let response = own.into_iter().next();
         let bytes = flatten(&response.ok_or_else(|| format!("{} is not answered", R::NAME))?)?;
         let (_, response) = decode_response::<R>(version, bytes.slice(4..)).map_err(|why| why.to_string())?;
         Ok(response)
     }
 
-    /// The end of a partition; 0 when there is no topic, or nobody to ask.
+    /// The end of a partition in the broker's log; 0 when there is no topic, or nobody to ask.
     pub(crate) fn end_of(&mut self, place: Place, now: Now) -> Result<i64, String> {
         if self.broker.is_none() {
             return Ok(0);
@@ -379,39 +416,51 @@ impl Server {
         Ok(answer.filter(|answer| answer.error_code == 0).map_or(0, |answer| answer.offset))
     }
 
-    /// The values of a partition, in the order of their offsets, which must have no gap; none when there is no topic.
+    /// The values of a partition in the broker's log, in the order of their offsets, which must have no gap; none when
+    /// there is no topic.
     pub(crate) fn values(&mut self, place: Place, now: Now) -> Result<Vec<Bytes>, String> {
-        let Place { topic, partition } = place;
         let mut values = Vec::new();
         loop {
             let offset = i64::try_from(values.len()).unwrap_or(i64::MAX);
-            let asked = FetchPartition {
-                partition,
-                fetch_offset: offset,
-                partition_max_bytes: 1 << 20,
-                ..FetchPartition::default()
-            };
-            let topic = FetchTopic {
-                topic: TOPICS[topic].to_owned(),
-                partitions: vec![asked],
-                ..FetchTopic::default()
-            };
-            let request = FetchRequest { min_bytes: 1, topics: vec![topic], ..FetchRequest::default() };
-            let response = self.call(FETCH_VERSION, &request, now)?;
-            let answer = response.responses.first().and_then(|topic| topic.partitions.first());
-            let answer = answer.ok_or("a Fetch response has no partition")?;
-            if answer.error_code == headrace_wire::errors::ErrorCode::UNKNOWN_TOPIC_OR_PARTITION.code() {
-                return Ok(values);
-            }
-            if answer.error_code != 0 {
-                return Err(format!("{place:?} cannot be read: error {}", answer.error_code));
-            }
-            let bytes = answer.records.as_ref().and_then(Records::to_bytes).unwrap_or_default();
+            let bytes = self.batches(place, offset, now)?;
             if bytes.is_empty() {
                 return Ok(values);
             }
             read_batches(&bytes, &mut values).map_err(|why| format!("{place:?}: {why}"))?;
         }
+    }
+
+    /// Batches from an offset of the broker's log on; nothing at its end, and when there is no topic.
+    fn batches(&mut self, place: Place, offset: i64, now: Now) -> Result<Bytes, String> {
+        let Place { topic, partition } = place;
+        let asked = FetchPartition {
+            partition,
+            fetch_offset: offset,
+            partition_max_bytes: 1 << 20,
+            ..FetchPartition::default()
+        };
+        let topic =
+            FetchTopic { topic: TOPICS[topic].to_owned(), partitions: vec![asked], ..FetchTopic::default() };
+        let request = FetchRequest { min_bytes: 1, topics: vec![topic], ..FetchRequest::default() };
+        let response = self.call(FETCH_VERSION, &request, now)?;
+        let answer = response.responses.first().and_then(|topic| topic.partitions.first());
+        let answer = answer.ok_or("a Fetch response has no partition")?;
+        if answer.error_code == headrace_wire::errors::ErrorCode::UNKNOWN_TOPIC_OR_PARTITION.code() {
+            return Ok(Bytes::new());
+        }
+        if answer.error_code != 0 {
+            return Err(format!("{place:?} cannot be read: error {}", answer.error_code));
+        }
+        Ok(answer.records.as_ref().and_then(Records::to_bytes).unwrap_or_default())
+    }
+
+    /// Where the batch begins that has this offset of the broker's log.
+    fn batch_at(&mut self, place: Place, offset: i64, now: Now) -> Result<Option<i64>, String> {
+        let bytes = self.batches(place, offset, now)?;
+        if bytes.is_empty() {
+            return Ok(None);
+        }
+        BatchHeader::parse(&bytes).map(|header| Some(header.base_offset)).map_err(|why| why.to_string())
     }
 }
 
@@ -445,11 +494,12 @@ impl Client {
             }
             Some(Asked::Produce { version, refused }) => {
                 let Extra { throttle_ms, tells_leader } = extra();
-                if throttle_ms == 0 && refused.is_empty() {
+                if throttle_ms == 0 && refused.is_empty() && !cluster.was_cut() {
                     return Ok((bytes, 0));
                 }
                 let refusals = count(&refused);
                 let bytes = changed::<ProduceRequest>(version, &bytes, |response| {
+                    cluster.place_produced(response);
                     response.throttle_time_ms = throttle_ms;
                     cluster.answer((self.node, version), response, refused, tells_leader);
                 })?;

@@ -1,19 +1,17 @@
 //! The loop: one queue of events in virtual time.
 
+mod clients;
+mod conns;
 mod nodes;
 mod readers;
 
 use std::collections::BTreeMap;
 
-use bytes::Bytes;
-use headrace_client::engine::{Action, ConnId, Engine};
-use headrace_wire::primitive::Segment;
 use headrace_wire::time::Now;
 
-use crate::client::{Runs, Who, Wires};
+use crate::client::Who;
 use crate::consumer::{Consumer, Ledger, Tally};
-use crate::liar::Liar;
-use crate::net::{Conn, FaultAt, Peer, Piece, Pipe, PipeFault, Way, Weather};
+use crate::net::{Conn, Way, Weather};
 use crate::plan::{Birth, Down, GRACE_MS, Place, Plan, START_MS, Trouble};
 use crate::producer::Producer;
 use crate::rng::Rng;
@@ -32,8 +30,6 @@ const HEAL_MS_WITH_READERS: u64 = 3000;
 const CALM: Weather = Weather { delay_ms_max: 3, piece_bytes_max: 1 << 20 };
 /// The longest sync when all is well.
 const CALM_SYNC_MS: u64 = 20;
-/// Bytes within which a connection's fault lies.
-const FAULT_BYTES_MAX: u64 = 1 << 17;
 const THROTTLE_MS_MAX: u64 = 700;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -167,6 +163,7 @@ impl World {
                 world.at(START_MS, Event::Caller(producer, caller));
             }
         }
+        world.ledger.follow(world.server.cluster.logs());
         world.plan_readers();
         world.after_broker()?;
         Ok(world)
@@ -291,17 +288,12 @@ impl World {
             Event::Up => {
                 self.tell(|| "the broker starts".to_owned());
                 self.server.start(self.now)?;
+                self.ledger.follow(self.server.cluster.logs());
                 self.after_broker()
             }
             Event::Trouble(trouble) => self.trouble(trouble),
-            Event::Elect(place, node) => {
-                self.elect(place, node);
-                Ok(())
-            }
-            Event::FailOver(node) => {
-                self.fail_over(node);
-                Ok(())
-            }
+            Event::Elect(place, node) => self.elect(place, node),
+            Event::FailOver(node) => self.fail_over(node),
             Event::NodeUp(node) => {
                 self.node_up(node);
                 Ok(())
@@ -330,369 +322,6 @@ impl World {
             self.at(at, Event::Caller(number, caller));
         }
         Ok(())
-    }
-
-    // ---- clients
-
-    fn runs(&mut self, who: Who) -> &mut dyn Runs {
-        match who {
-            Who::Producer(number) => &mut self.producers[number].engine,
-            Who::Consumer(number) => &mut self.consumers[number].engine,
-        }
-    }
-
-    fn wires(&mut self, who: Who) -> &mut Wires {
-        match who {
-            Who::Producer(number) => &mut self.producers[number].wires,
-            Who::Consumer(number) => &mut self.consumers[number].wires,
-        }
-    }
-
-    fn wants_timeout(&self, who: Who) -> Option<u64> {
-        match who {
-            Who::Producer(number) => self.producers[number].engine.wants_timeout(),
-            Who::Consumer(number) => self.consumers[number].engine.wants_timeout(),
-        }
-    }
-
-    fn lives(&self, who: Who) -> bool {
-        match who {
-            Who::Producer(_) => true,
-            Who::Consumer(number) => !self.consumers[number].gone,
-        }
-    }
-
-    fn touch(&mut self, number: usize) {
-        if !self.touched.contains(&number) {
-            self.touched.push(number);
-        }
-    }
-
-    fn turn(&mut self, who: Who) -> Result<(), String> {
-        self.wires(who).turn_scheduled = false;
-        match who {
-            Who::Producer(number) => {
-                for command in self.producers[number].take_commands() {
-                    self.producers[number].engine.handle_command(self.now, command);
-                }
-            }
-            Who::Consumer(number) => {
-                if self.consumers[number].gone {
-                    return Ok(());
-                }
-                for command in self.consumers[number].take_commands() {
-                    self.consumers[number].engine.handle_command(self.now, command);
-                }
-            }
-        }
-        self.settle(who)
-    }
-
-    /// Carries out what an engine wants done, and hands on what it tells.
-    fn settle(&mut self, who: Who) -> Result<(), String> {
-        if let Who::Consumer(number) = who {
-            self.touch(number);
-        }
-        loop {
-            // A parked record has its place before its batch can end.
-            if let Who::Producer(number) = who {
-                self.producers[number].hear(self.now).map_err(|why| format!("producer {number}: {why}"))?;
-            }
-            let mut quiet = true;
-            while let Some(action) = self.runs(who).action() {
-                quiet = false;
-                self.act(who, action)?;
-            }
-            quiet &= match who {
-                Who::Producer(number) => self.hear_producer(number)?,
-                Who::Consumer(number) => self.hear_consumer(number)?,
-            };
-            if quiet {
-                return Ok(());
-            }
-        }
-    }
-
-    /// True when it tells nothing.
-    fn hear_producer(&mut self, number: usize) -> Result<bool, String> {
-        let mut quiet = true;
-        while let Some(event) = self.producers[number].engine.poll_event() {
-            quiet = false;
-            self.tell(|| format!("producer {number} tells {event:?}"));
-            self.digest(1);
-            let woken = self.producers[number].on_event(self.now, event);
-            for caller in woken.map_err(|why| format!("producer {number}: {why}"))? {
-                self.at(self.now.mono_ms, Event::Caller(number, caller));
-            }
-        }
-        Ok(quiet)
-    }
-
-    fn after_producer(&mut self, number: usize) {
-        let lag_ms = if self.healed { 0 } else { self.plan.lag_ms_max };
-        for caller in self.producers[number].take_woken() {
-            let at = self.now.mono_ms + self.rng.between(0, lag_ms);
-            self.at(at, Event::Caller(number, caller));
-        }
-        self.after_client(Who::Producer(number));
-    }
-
-    fn after_client(&mut self, who: Who) {
-        if !self.lives(who) {
-            return;
-        }
-        let lag_ms = if self.healed { 0 } else { self.plan.lag_ms_max };
-        let has_commands = match who {
-            Who::Producer(number) => self.producers[number].has_commands(),
-            Who::Consumer(number) => self.consumers[number].has_commands(),
-        };
-        if has_commands && !self.wires(who).turn_scheduled {
-            self.wires(who).turn_scheduled = true;
-            let at = self.now.mono_ms + self.rng.between(0, lag_ms);
-            self.at(at, Event::Turn(who));
-        }
-        if let Some(at) = self.wants_timeout(who)
-            && self.wires(who).armed.is_none_or(|armed| at < armed)
-        {
-            self.wires(who).armed = Some(at);
-            let late = at.max(self.now.mono_ms) + self.rng.between(0, lag_ms);
-            self.at(late, Event::Timer(who, at));
-        }
-    }
-
-    fn act(&mut self, who: Who, action: Action) -> Result<(), String> {
-        match action {
-            Action::Connect { conn, host, port } => self.begin_connect(who, conn, &host, port)?,
-            Action::Write { conn, data } => {
-                let Some(&conn) = self.wires(who).conns.get(&conn) else { return Ok(()) };
-                self.tell(|| format!("{who:?} writes {} bytes to connection {conn}", data.len));
-                if let Who::Consumer(number) = who {
-                    self.inspect(number, conn, &data)?;
-                }
-                for segment in data.segments {
-                    let Segment::Bytes(bytes) = segment else {
-                        return Err("a client writes bytes that it does not have".to_owned());
-                    };
-                    self.send(conn, Way::ToServer, bytes);
-                }
-            }
-            Action::Token { conn } => {
-                let now = self.now;
-                self.runs(who).token(now, conn);
-            }
-            Action::Close { conn } => {
-                let Some(key) = self.wires(who).conns.remove(&conn) else { return Ok(()) };
-                self.tell(|| format!("{who:?} closes connection {key}"));
-                let (due, lossy) = (self.delay(), self.rng.chance(50));
-                let Some(conn) = self.conns.get_mut(&key) else { return Ok(()) };
-                conn.client = false;
-                conn.to_client.clear();
-                conn.to_client.mute();
-                conn.to_server.copy_out();
-                if lossy {
-                    conn.to_server.lose_tail(&mut self.rng);
-                }
-                let due = conn.to_server.end(due);
-                self.arrivals(key, Way::ToServer, due);
-            }
-        }
-        Ok(())
-    }
-
-    // ---- connections
-
-    fn begin_connect(&mut self, who: Who, id: ConnId, host: &str, port: u16) -> Result<(), String> {
-        let node = self.server.cluster.resolve(host, &mut self.rng);
-        let node = node.ok_or_else(|| format!("{who:?} connects to {host}, which is no node"))?;
-        self.last_conn += 1;
-        let key = self.last_conn;
-        let black_hole = !self.healed && self.rng.chance(self.plan.black_hole);
-        let (to_server, to_client) = (self.draw_fault(), self.draw_fault());
-        self.tell(|| {
-            format!(
-                "{who:?} connects to {host}:{port} as connection {key}; there {to_server:?}, back {to_client:?}"
-            )
-        });
-        self.conns.insert(
-            key,
-            Conn {
-                who,
-                node,
-                id,
-                peer: Peer::Nobody,
-                client: true,
-                to_server: Pipe::with(to_server),
-                to_client: Pipe::with(to_client),
-                buffer: Vec::new(),
-            },
-        );
-        self.wires(who).conns.insert(id, key);
-        if !black_hole {
-            // Not even a refusal takes no time: a client without back-off would try for ever at one moment.
-            let at = self.delay() + 1;
-            self.at(at, Event::Connect(key));
-        }
-        Ok(())
-    }
-
-    fn draw_fault(&mut self) -> Option<FaultAt> {
-        if self.healed {
-            return None;
-        }
-        let fault = if self.rng.chance(self.plan.cut / 2) {
-            PipeFault::Cut
-        } else if self.rng.chance(self.plan.stall / 2) {
-            PipeFault::StallMs(self.rng.between(1, self.plan.stall_ms_max))
-        } else {
-            return None;
-        };
-        let bytes_left = usize::try_from(self.rng.skewed(FAULT_BYTES_MAX)).unwrap_or(0);
-        Some(FaultAt { bytes_left, fault })
-    }
-
-    fn connect(&mut self, key: u64) -> Result<(), String> {
-        let lied = self.plan.lies.iter().any(|(from, until)| (*from..*until).contains(&self.now.mono_ms));
-        let lied = lied && !self.healed && self.rng.chance(70);
-        let Some(conn) = self.conns.get_mut(&key).filter(|conn| conn.client) else { return Ok(()) };
-        let (who, node, id) = (conn.who, conn.node, conn.id);
-        if lied {
-            let liar = Liar::new(&mut self.rng);
-            let told = format!("connection {key} has reached {liar:?}");
-            conn.peer = Peer::Liar(liar);
-            self.tell(|| told);
-        } else if self.server.is_up() && self.server.cluster.is_up(node) {
-            conn.peer = Peer::Broker;
-            self.server.connect(self.now, key, node);
-            self.tell(|| format!("connection {key} stands, to node {}", node + 1));
-        } else {
-            self.tell(|| format!("connection {key} is refused"));
-            return self.client_end(key, "connection refused");
-        }
-        let now = self.now;
-        self.runs(who).connected(now, id);
-        self.settle(who)
-    }
-
-    fn arrivals(&mut self, key: u64, way: Way, dues: impl IntoIterator<Item = u64>) {
-        for due in dues {
-            self.at(due, Event::Arrive(key, way));
-        }
-    }
-
-    fn send(&mut self, key: u64, way: Way, bytes: Bytes) {
-        self.send_at(key, way, bytes, self.now.mono_ms);
-    }
-
-    fn send_at(&mut self, key: u64, way: Way, bytes: Bytes, now_ms: u64) {
-        let weather = self.weather();
-        let Some(conn) = self.conns.get_mut(&key) else { return };
-        let pipe = match way {
-            Way::ToServer => &mut conn.to_server,
-            Way::ToClient => &mut conn.to_client,
-        };
-        let (dues, cut) = pipe.send(&mut self.rng, now_ms, weather, bytes);
-        self.arrivals(key, way, dues);
-        if cut {
-            self.tell(|| format!("connection {key} breaks {way:?}"));
-            let other = match way {
-                Way::ToServer => Way::ToClient,
-                Way::ToClient => Way::ToServer,
-            };
-            self.end(key, other);
-        }
-    }
-
-    /// Nothing more comes out at this end than what is on its way.
-    fn end(&mut self, key: u64, way: Way) {
-        let due = self.delay();
-        let Some(conn) = self.conns.get_mut(&key) else { return };
-        let due = match way {
-            Way::ToServer => conn.to_server.end(due),
-            Way::ToClient => conn.to_client.end(due),
-        };
-        self.arrivals(key, way, due);
-    }
-
-    fn arrive_at_server(&mut self, key: u64) -> Result<(), String> {
-        let Some(conn) = self.conns.get_mut(&key) else { return Ok(()) };
-        let Some(piece) = conn.to_server.arrive(self.now.mono_ms) else { return Ok(()) };
-        match (piece, &mut conn.peer) {
-            (_, Peer::Nobody) => Ok(()),
-            (Piece::Data(bytes), Peer::Broker) => {
-                self.digest(key ^ (bytes.len() as u64) << 20);
-                self.server.receive(self.now, key, &bytes)?;
-                self.after_broker()
-            }
-            (Piece::Data(bytes), Peer::Liar(liar)) => {
-                for said in liar.receive(&mut self.rng, &bytes)? {
-                    self.tell(|| format!("the liar of connection {key} says {} bytes", said.len()));
-                    self.send(key, Way::ToClient, said);
-                }
-                Ok(())
-            }
-            (Piece::End, peer) => {
-                *peer = Peer::Nobody;
-                self.server.disconnect(self.now, key);
-                self.after_broker()
-            }
-        }
-    }
-
-    fn arrive_at_client(&mut self, key: u64) -> Result<(), String> {
-        let Some(conn) = self.conns.get_mut(&key) else { return Ok(()) };
-        let Some(piece) = conn.to_client.arrive(self.now.mono_ms) else { return Ok(()) };
-        if !conn.client {
-            return Ok(());
-        }
-        match piece {
-            Piece::Data(bytes) => {
-                conn.buffer.extend_from_slice(&bytes);
-                self.digest(key ^ (bytes.len() as u64) << 40);
-                self.deliver(key)
-            }
-            Piece::End => {
-                self.tell(|| format!("connection {key} has ended"));
-                self.client_end(key, "connection reset")
-            }
-        }
-    }
-
-    fn deliver(&mut self, key: u64) -> Result<(), String> {
-        loop {
-            let Some(conn) = self.conns.get_mut(&key).filter(|conn| conn.client) else { return Ok(()) };
-            if conn.buffer.is_empty() {
-                return Ok(());
-            }
-            let (who, id, offered) = (conn.who, conn.id, conn.buffer.len());
-            let mut buffer = std::mem::take(&mut conn.buffer);
-            let now = self.now;
-            let consumed = self.runs(who).bytes(now, id, &buffer);
-            if consumed.bytes > offered || (consumed.bytes == 0 && consumed.want <= offered) {
-                return Err(format!("{who:?} was offered {offered} bytes and says {consumed:?}"));
-            }
-            buffer.drain(..consumed.bytes);
-            if let Some(conn) = self.conns.get_mut(&key) {
-                conn.buffer = buffer;
-            }
-            self.settle(who)?;
-            if consumed.bytes == 0 {
-                return Ok(());
-            }
-        }
-    }
-
-    /// A client learns that its connection has ended.
-    fn client_end(&mut self, key: u64, why: &str) -> Result<(), String> {
-        let Some(conn) = self.conns.get_mut(&key) else { return Ok(()) };
-        let (who, id) = (conn.who, conn.id);
-        conn.client = false;
-        conn.to_client.mute();
-        conn.to_server.copy_out();
-        self.wires(who).conns.remove(&id);
-        let now = self.now;
-        self.runs(who).closed(now, id, why.to_owned());
-        self.end(key, Way::ToServer);
-        self.settle(who)
     }
 
     // ---- the broker
@@ -752,32 +381,6 @@ impl World {
         let silent = down == Down::PowerLoss && self.rng.chance(50);
         self.hang_up(|_| true, silent);
         Ok(())
-    }
-
-    /// Ends connections at the broker's side; when it does so `silent`ly, no client is told.
-    fn hang_up(&mut self, which: impl Fn(&Conn) -> bool, silent: bool) {
-        let served: Vec<u64> = self
-            .conns
-            .iter()
-            .filter(|(_, conn)| matches!(conn.peer, Peer::Broker) && which(conn))
-            .map(|(key, _)| *key)
-            .collect();
-        for key in served {
-            let Some(conn) = self.conns.get_mut(&key) else { continue };
-            conn.peer = Peer::Nobody;
-            conn.to_server.copy_out();
-            conn.to_server.clear();
-            conn.to_server.mute();
-            if !conn.client {
-                continue;
-            }
-            conn.to_client.lose_tail(&mut self.rng);
-            if silent {
-                conn.to_client.mute();
-            } else {
-                self.end(key, Way::ToClient);
-            }
-        }
     }
 
     /// All faults end. Connections that are hit by one are told so; what closed connections still hold is on its way.

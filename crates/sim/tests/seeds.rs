@@ -113,6 +113,15 @@ fn consumers_hold() {
             ("seeks", outcome.read.seeks),
             ("members gone at one blow", outcome.read.crashes),
             ("partitions taken away", outcome.read.revoked),
+            ("partitions lost to others", outcome.read.lost),
+            ("partitions read on through a rebalance", outcome.read.carried),
+            ("subscriptions to other topics", outcome.read.resubscribed),
+            ("notices to listeners", outcome.read.told),
+            ("offsets that listeners committed", outcome.read.parting_commits),
+            ("logs that were cut", outcome.read.cuts),
+            ("readers that went back to a cut", outcome.read.went_back),
+            ("readers that were told of a cut", outcome.read.told_of_cuts),
+            ("fetches anew of what a cut took from a cache", outcome.read.dropped),
         ]
     });
 }

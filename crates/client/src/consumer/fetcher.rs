@@ -67,8 +67,9 @@ pub(super) struct Part {
     pub(super) failures: u32,
     /// Grows with each answer that had data: who waited longest is asked for first.
     pub(super) served: u64,
-    /// An answer with its data is being read. A second one, from outside the session or from within, is dropped.
-    pub(super) busy: bool,
+    /// Where an answer with its data is being read from. A second one, from elsewhere, is dropped, so nobody else is asked
+    /// until this one has come: where it is slow, the other would be asked again and again as fast as it answers.
+    pub(super) busy: Option<Source>,
     /// Its answer is not known to its last batch: where it will end, and with it what to ask for next, is open.
     pub(super) arriving: bool,
     /// The offset that was asked for outside the session.
@@ -97,7 +98,7 @@ impl Part {
             retry_at: 0,
             failures: 0,
             served: 0,
-            busy: false,
+            busy: None,
             arriving: false,
             caught_up: None,
             replica: None,
@@ -134,6 +135,8 @@ pub(super) struct Fetcher {
     /// What the caller is to hear of besides errors of partitions.
     pub(super) troubles: Vec<(&'static str, Error)>,
     pub(super) served: u64,
+    /// Some partition waits for what is being read of it from elsewhere.
+    pub(super) held_up: bool,
     /// Something has changed that may allow a request.
     pub(super) dirty: bool,
     /// Some partition has no position, and nobody looks for it yet.
@@ -153,6 +156,7 @@ impl Fetcher {
             issues: Vec::new(),
             troubles: Vec::new(),
             served: 0,
+            held_up: false,
             dirty: true,
             unresolved: true,
             seen_changes: u64::MAX,
@@ -232,10 +236,10 @@ impl Fetcher {
                     leaderless = true;
                     continue;
                 };
-                let source = choose(&self.sessions, now, node, part, offset);
-                if let Some(source) = source
-                    && cache.wants_data(part.ticket)
-                {
+                let Some(source) = choose(&self.sessions, now, node, part, offset) else { continue };
+                if part.busy.is_some_and(|busy| busy != source) {
+                    self.held_up = true;
+                } else if cache.wants_data(part.ticket) {
                     let topic_id = core.cluster().topic_id(&part.partition.topic).unwrap_or(Uuid::ZERO);
                     let (ticket, last_epoch) = (part.ticket, part.leader_epoch);
                     let member = Member { ticket, offset, last_epoch, leader_epoch, topic_id };

@@ -367,6 +367,8 @@ impl ConsumerEngine {
             if let Some(event) = member.drive(&mut Way { now, core: &mut self.core, coordinator }) {
                 self.member_event(now, event);
             }
+            // What it has found out may be all that happens for long: partitions that go because of it go now.
+            self.drive_release(now);
             self.auto_commit(now);
         }
         if let Some(membership) = &self.membership {

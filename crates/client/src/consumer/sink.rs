@@ -214,8 +214,9 @@ impl Fetcher {
         };
         let member = session.members.get(&TopicPartition::new(topic, head.partition))?;
         let (ticket, asked, checked) = (member.ticket, member.offset, member.leader_epoch);
-        let part =
-            self.part(ticket).filter(|part| !part.failed && !part.busy && part.offset == Some(asked))?;
+        let part = self
+            .part(ticket)
+            .filter(|part| !part.failed && part.busy.is_none() && part.offset == Some(asked))?;
         let code = ErrorCode::new(head.error);
         if code != ErrorCode::NONE {
             let range = (head.log_start_offset, head.high_watermark);
@@ -224,7 +225,7 @@ impl Fetcher {
             return None;
         }
         part.failures = 0;
-        (part.busy, part.arriving) = (true, true);
+        (part.busy, part.arriving) = (Some(source), true);
         // What a follower has says nothing about the leader's log.
         if part.replica.is_none_or(|(replica, _)| replica != source.node) {
             part.checked_epoch = part.checked_epoch.max(checked);
@@ -386,7 +387,7 @@ impl Fetcher {
         let keep = self.parts.len() * CHUNK_BYTES <= self.settings.spare_bytes;
         if let Some(part) = self.part(current.ticket) {
             part.move_to(next, leader_epoch);
-            (part.busy, part.arriving) = (false, false);
+            (part.busy, part.arriving) = (None, false);
             let partition = part.partition.clone();
             // A builder keeps memory for its next chunk: worth it for few partitions, too much for many.
             part.open = keep.then_some(current.open);
@@ -398,6 +399,7 @@ impl Fetcher {
                 self.issues.push(Issue::Leader { ticket: current.ticket, partition, hint });
             }
         }
+        self.dirty |= std::mem::take(&mut self.held_up);
     }
 
     /// Brings everything decoded so far into the cache, and its position up to date.
@@ -443,7 +445,7 @@ impl Fetcher {
         let (next, leader_epoch) = (current.open.next_offset(), current.open.leader_epoch());
         if let Some(part) = self.part(current.ticket) {
             (part.offset, part.leader_epoch) = (Some(next), leader_epoch);
-            (part.busy, part.arriving) = (false, false);
+            (part.busy, part.arriving) = (None, false);
         }
     }
 }

@@ -458,14 +458,14 @@ impl GroupMember for Member {
             return None;
         }
         let node = way.need_node()?;
+        let changed = |counts: &BTreeMap<String, i32>| *counts != counts_of(way.core, counts.keys());
+        if matches!(self.state, State::Stable) && self.counts.as_ref().is_some_and(changed) {
+            self.rejoin();
+        }
         let sent = match &self.state {
             State::Join => self.send_join(way, node),
             State::Divide { .. } => self.try_divide(way, node),
             State::Stable | State::Release => {
-                let changed = |counts: &BTreeMap<String, i32>| *counts != counts_of(way.core, counts.keys());
-                if matches!(self.state, State::Stable) && self.counts.as_ref().is_some_and(changed) {
-                    self.rejoin();
-                }
                 self.heartbeat(way, node);
                 Ok(())
             }

@@ -1,11 +1,15 @@
 //! What a consumer's caller does: one thread that polls, works, pauses, seeks, commits, and at last closes.
 
+use std::collections::BTreeSet;
+
 use headrace_client::consumer::{
-    Assignment, CommitOffset, ConsumerCommand, FetchCache, StartAt, Taken, lock,
+    Assignment, CommitOffset, ConsumerCommand, FetchCache, StartAt, Taken, TopicPartition, lock,
 };
+use headrace_client::error::Error;
+use headrace_wire::errors::ErrorCode;
 use headrace_wire::time::Now;
 
-use super::{Asked, Consumer, Ledger, Part, State, may_pass, named};
+use super::{Asked, Consumer, Done, Ledger, Part, State, may_pass, named};
 use crate::plan::Place;
 
 /// How long a caller rests after an error, and how long decoding takes, at most.
@@ -14,7 +18,7 @@ const DECODE_MS_MAX: u64 = 3;
 /// A poll that waits begins anew so often, so that nobody takes its caller for dead.
 const SLICE_MS: u64 = 250;
 const CLOSE_MS: u64 = 5000;
-const COMMIT_MS: u64 = 2000;
+pub(super) const COMMIT_MS: u64 = 2000;
 
 impl Consumer {
     /// The first command.
@@ -23,7 +27,11 @@ impl Consumer {
         self.state = State::Calling { op };
         if self.plan.in_group {
             self.subscribed = true;
-            let topics = self.plan.topics.iter().map(|topic| crate::plan::TOPICS[*topic].to_owned());
+            if self.plan.habits.listens && !self.listener.is_set {
+                self.listener.is_set = true;
+                self.commands.push_back(ConsumerCommand::Listen(true));
+            }
+            let topics = self.topics.iter().map(|topic| crate::plan::TOPICS[*topic].to_owned());
             self.commands.push_back(ConsumerCommand::Subscribe { op, topics: topics.collect() });
             return;
         }
@@ -31,7 +39,7 @@ impl Consumer {
         let assignment = |place: &Place| Assignment { partition: named(*place), start, stop: None };
         let partitions = self.plan.places.iter().map(assignment).collect();
         for place in &self.plan.places {
-            self.parts.insert(*place, Part { next: Some(0), ..Part::default() });
+            self.parts.insert(*place, Part::at(Some(0)));
         }
         self.commands.push_back(ConsumerCommand::Assign { op, partitions });
     }
@@ -52,6 +60,10 @@ impl Consumer {
                     return Ok(Some(*slice));
                 }
                 State::Calling { op } if self.ops.contains_key(op) => return Ok(None),
+                State::Telling(telling) if telling.op.is_some_and(|op| self.ops.contains_key(&op)) => {
+                    return Ok(None);
+                }
+                State::Telling(telling) if telling.until > now_ms => return Ok(Some(telling.until)),
                 _ => {}
             }
             match std::mem::replace(&mut self.state, State::Resting { until: now_ms }) {
@@ -65,6 +77,7 @@ impl Consumer {
                     }
                     self.take(now, now_ms, ledger)?;
                 }
+                State::Telling(telling) => self.told(*telling),
                 State::Working { done, .. } => {
                     self.processed(&done, ledger);
                     let gap_ms = if self.steady { 0 } else { self.plan.habits.gap_ms_max };
@@ -98,18 +111,18 @@ impl Consumer {
         if lock(&self.cache).begin_poll(now.mono_ms) {
             self.commands.push_back(ConsumerCommand::Wake);
         }
-        self.take(now, until, ledger)
+        if self.begin_telling(now, until, ledger) { Ok(()) } else { self.take(now, until, ledger) }
     }
 
     /// Takes what is there. `until`: how long it waits if there is nothing.
     fn take(&mut self, now: Now, until: u64, ledger: &mut Ledger) -> Result<(), String> {
         let max = self.plan.habits.rows_max;
-        let mut done: Vec<(Place, i64)> = Vec::new();
+        let mut done: Vec<Done> = Vec::new();
         loop {
             let taken = if done.is_empty() {
                 lock(&self.cache).take(max)
             } else if self.plan.habits.takes_more {
-                let is_new = |partition: &_| done.iter().all(|(place, _)| named(*place) != *partition);
+                let is_new = |partition: &_| done.iter().all(|rows| named(rows.place) != *partition);
                 lock(&self.cache).take_more(max, is_new)
             } else {
                 None
@@ -132,6 +145,9 @@ impl Consumer {
                     self.state = State::Decoding { until, job: Box::new(job) };
                     return Ok(());
                 }
+                Some(Taken::Failed(why)) if self.plan.resets_itself && !why.retriable() => {
+                    self.deal_with(&why, ledger)?;
+                }
                 Some(Taken::Failed(why)) if may_pass(&why) => {
                     let until = now.mono_ms + self.rng.between(1, RETRY_MS_MAX);
                     self.state = State::Resting { until };
@@ -150,6 +166,22 @@ impl Consumer {
         Ok(())
     }
 
+    /// An error about where a log is to be read on, which is the caller's affair.
+    fn deal_with(&mut self, why: &Error, ledger: &mut Ledger) -> Result<(), String> {
+        let place = why.place();
+        let partition = place.topic.zip(place.partition);
+        let partition = partition.map(|(topic, partition)| TopicPartition::new(&*topic, partition));
+        match (why, partition) {
+            (Error::Truncated { offset, end, .. }, Some(partition)) => {
+                self.truncated(&partition, (*offset, *end), ledger)
+            }
+            (_, Some(partition)) if why.code() == Some(ErrorCode::OFFSET_OUT_OF_RANGE) => {
+                self.out_of_range(&partition, ledger)
+            }
+            _ => Err(format!("a poll says: {why}")),
+        }
+    }
+
     fn work_ms(&mut self) -> u64 {
         let habits = &self.plan.habits;
         if self.steady {
@@ -162,14 +194,14 @@ impl Consumer {
     }
 
     /// Commits, now and then, what it has just done, or all that it was given.
-    fn after_work(&mut self, done: &[(Place, i64)]) {
+    fn after_work(&mut self, done: &[Done]) {
         if !self.plan.in_group || !self.rng.chance(self.plan.habits.commit) {
             return;
         }
-        let commit = |(place, offset): &(Place, i64)| CommitOffset {
-            partition: named(*place),
-            offset: *offset,
-            leader_epoch: -1,
+        let commit = |rows: &Done| CommitOffset {
+            partition: named(rows.place),
+            offset: rows.next,
+            leader_epoch: rows.epoch,
             metadata: String::new(),
         };
         let offsets: Option<Vec<_>> = self.rng.chance(50).then(|| done.iter().map(commit).collect());
@@ -195,9 +227,13 @@ impl Consumer {
         }
         if !self.steady && self.plan.in_group && self.rng.chance(habits.unsubscribe) {
             self.subscribed = false;
-            let op = self.op(Asked::Nothing);
+            let op = self.op(Asked::Unsubscribe);
             self.state = State::Calling { op };
             self.commands.push_back(ConsumerCommand::Unsubscribe { op });
+            return Ok(());
+        }
+        if self.plan.in_group && self.resubscribes(ledger) {
+            self.begin();
             return Ok(());
         }
         for place in self.parts.keys().copied().collect::<Vec<_>>() {
@@ -219,10 +255,7 @@ impl Consumer {
         Ok(())
     }
 
-    fn change(
-        &mut self,
-        change: impl FnOnce(&mut FetchCache) -> Result<bool, headrace_client::error::Error>,
-    ) -> Result<(), String> {
+    fn change(&mut self, change: impl FnOnce(&mut FetchCache) -> Result<bool, Error>) -> Result<(), String> {
         if change(&mut lock(&self.cache)).map_err(|why| why.to_string())? {
             self.commands.push_back(ConsumerCommand::Wake);
         }
@@ -248,13 +281,36 @@ impl Consumer {
         let (to, next) = match self.rng.between(0, 3) {
             0 => (StartAt::Earliest, Some(0)),
             1 if self.plan.in_group => (StartAt::Committed, None),
+            // By an offset alone nobody finds out that the log was cut before it: a group would leave records out.
+            _ if self.plan.in_group && self.plan.logs_are_cut => (StartAt::Offset(0), Some(0)),
             _ => (StartAt::Offset(back), Some(back)),
         };
+        ledger.tally.seeks += 1;
+        self.go_to(place, to, next)
+    }
+
+    pub(super) fn go_to(&mut self, place: Place, to: StartAt, next: Option<i64>) -> Result<(), String> {
         self.change(|cache| cache.seek(&[(named(place), to)]).map(|()| true))?;
         if let Some(part) = self.parts.get_mut(&place) {
-            *part = Part { next, paused: part.paused, ..Part::default() };
+            *part = Part { paused: part.paused, ..Part::at(next) };
         }
-        ledger.tally.seeks += 1;
         Ok(())
+    }
+
+    /// Now and then it wants other topics; in the end all.
+    fn resubscribes(&mut self, ledger: &mut Ledger) -> bool {
+        let all: BTreeSet<usize> = self.plan.topics.iter().copied().collect();
+        let topics = if self.steady {
+            all
+        } else if self.rng.chance(self.plan.habits.resubscribe) {
+            let some: BTreeSet<usize> = all.into_iter().filter(|_| self.rng.chance(60)).collect();
+            if some.is_empty() { self.topics.clone() } else { some }
+        } else {
+            return false;
+        };
+        let changes = topics != self.topics;
+        ledger.tally.resubscribed += usize::from(changes);
+        self.topics = topics;
+        changes
     }
 }

@@ -20,6 +20,13 @@ pub(crate) struct Habits {
     pub(crate) seek: u64,
     pub(crate) commit: u64,
     pub(crate) unsubscribe: u64,
+    /// It subscribes to other topics.
+    pub(crate) resubscribe: u64,
+    /// It has a listener.
+    pub(crate) listens: bool,
+    pub(crate) listener_ms_max: u64,
+    /// Of what is taken back: how often the listener commits it.
+    pub(crate) listener_commits: u64,
 }
 
 /// How a consumer goes before the end.
@@ -36,11 +43,16 @@ pub(crate) struct Departure {
 
 /// A consumer: one after the other, where it comes back.
 #[derive(Debug, Clone)]
+#[expect(clippy::struct_excessive_bools, reason = "independent facts, each read by itself")]
 pub(crate) struct ReaderPlan {
     pub(crate) options: Vec<(&'static str, String)>,
     /// It shares the topics with the others of the group; else it reads all of these by itself.
     pub(crate) in_group: bool,
     pub(crate) is_static: bool,
+    /// It is told when the log was cut below what it has read, and goes where it wants (`auto.offset.reset=none`).
+    pub(crate) resets_itself: bool,
+    /// Logs are cut while it reads.
+    pub(crate) logs_are_cut: bool,
     pub(crate) places: Vec<Place>,
     pub(crate) topics: Vec<usize>,
     pub(crate) start_ms: u64,
@@ -51,8 +63,8 @@ pub(crate) struct ReaderPlan {
 impl Plan {
     /// The same with consumers.
     ///
-    /// What a consumer has read may be cut off the log when a machine loses power, since our broker hands out what is not
-    /// synced yet; peers that lie may end a member's membership for good. Such seeds stay with the producers.
+    /// Peers that lie may end a member's membership for good, and a machine that loses power loses commits, since our
+    /// broker confirms what is not synced yet. Such seeds stay with the producers. Logs are cut by [`Trouble::Cut`].
     pub(crate) fn with_readers(mut self, rng: &mut Rng) -> Self {
         self.lies.clear();
         self.sync_fails = 0;
@@ -69,10 +81,22 @@ impl Plan {
                 self.cluster.troubles.push((rng.between(START_MS, self.heal_ms), Trouble::Coordinate { to }));
             }
         }
+        self.cut_logs(rng);
         let members = if rng.chance(80) { rng.between(1, 3) } else { 0 };
         let alone = if members == 0 { rng.between(1, 2) } else { rng.between(0, 1) };
-        let assignor = rng.pick(&["range", "roundrobin", "range,roundrobin"]);
+        // Two lists: a group on its way from the one to the other. What they share comes first, since a coordinator that
+        // starts again knows of each member no more than what the group has chosen.
+        let (one, other) = rng.pick(&[
+            ("range", "range"),
+            ("roundrobin", "roundrobin,range"),
+            ("sticky", "sticky"),
+            ("cooperative-sticky", "cooperative-sticky"),
+            ("cooperative-sticky", "cooperative-sticky"),
+            ("range,cooperative-sticky", "range"),
+            ("cooperative-sticky", "cooperative-sticky,range"),
+        ]);
         for member in 0..members {
+            let assignor = if member % 2 == 0 { one } else { other };
             let reader = ReaderPlan::draw(rng, &self, Some((member, assignor)));
             self.readers.push(reader);
         }
@@ -82,6 +106,24 @@ impl Plan {
         }
         self
     }
+
+    /// Leaders that were behind, in some seeds.
+    fn cut_logs(&mut self, rng: &mut Rng) {
+        if self.calm || !rng.chance(35) {
+            return;
+        }
+        let places: Vec<Place> = self.places().collect();
+        for _ in 0..rng.between(1, 4) {
+            let (place, to) = (rng.pick(&places), rng.index(self.cluster.nodes));
+            let lacks = 1 + i64::try_from(rng.skewed(40)).unwrap_or(0);
+            let at_ms = rng.between(START_MS + 100, self.heal_ms);
+            self.cluster.troubles.push((at_ms, Trouble::Cut { place, to, lacks }));
+        }
+    }
+
+    fn logs_are_cut(&self) -> bool {
+        self.cluster.troubles.iter().any(|(_, trouble)| matches!(trouble, Trouble::Cut { .. }))
+    }
 }
 
 impl ReaderPlan {
@@ -89,9 +131,12 @@ impl ReaderPlan {
         let auto_commit = rng.chance(60);
         let session = rng.pick(&[1500_u64, 3000, 6000]);
         let poll_interval = rng.pick(&[600_u64, 2000, 300_000]);
+        let logs_are_cut = plan.logs_are_cut();
+        let resets_itself = logs_are_cut && member.is_none() && rng.chance(50);
+        let reset = if resets_itself { "none" } else { "earliest" };
         let mut options = vec![
             ("bootstrap.servers", rng.pick(&["boot:9092", "node1:9092,boot:9092"]).to_owned()),
-            ("auto.offset.reset", "earliest".to_owned()),
+            ("auto.offset.reset", reset.to_owned()),
             ("enable.auto.commit", (auto_commit && member.is_some()).to_string()),
             ("auto.commit.interval.ms", rng.pick(&["200", "1000", "5000"]).to_owned()),
             ("session.timeout.ms", session.to_string()),
@@ -114,7 +159,10 @@ impl ReaderPlan {
         // A static leader that comes back is told to leave the division as it is (KIP-814), and does not see that a topic
         // was made while it was away.
         let all_there = plan.topics.iter().all(|birth| *birth == Birth::AtStart);
-        let is_static = member.is_some() && all_there && rng.chance(30);
+        // One that lets go of partitions and comes back before it has joined without them is given what it was to keep,
+        // and nobody gives the others to anyone before the next rebalance: so it is with Kafka.
+        let cooperates = member.is_some_and(|(_, assignor)| assignor == "cooperative-sticky");
+        let is_static = member.is_some() && all_there && !cooperates && rng.chance(30);
         if let Some((number, assignor)) = member {
             options.push(("group.id", "readers".to_owned()));
             options.push(("partition.assignment.strategy", assignor.to_owned()));
@@ -129,11 +177,13 @@ impl ReaderPlan {
             options,
             in_group: member.is_some(),
             is_static,
+            resets_itself,
+            logs_are_cut,
             places: if some.is_empty() { all } else { some },
             topics: (0..plan.topics.len()).collect(),
             start_ms,
             departure: rng.chance(40).then(|| Departure::draw(rng, start_ms, plan.heal_ms)),
-            habits: Habits::draw(rng, poll_interval),
+            habits: Habits::draw(rng, poll_interval, member.is_some(), is_static),
         }
     }
 }
@@ -150,7 +200,10 @@ impl Departure {
 }
 
 impl Habits {
-    fn draw(rng: &mut Rng, poll_interval_ms: u64) -> Self {
+    /// A static member whose subscription changes while it is away is told to go on as before (KIP-814).
+    fn draw(rng: &mut Rng, poll_interval_ms: u64, in_group: bool, is_static: bool) -> Self {
+        let listens = in_group && rng.chance(40);
+        let may_resubscribe = in_group && !is_static;
         let busy = rng.chance(60);
         let seeks = rng.chance(30);
         Self {
@@ -166,6 +219,10 @@ impl Habits {
             seek: if seeks { rng.between(1, 15) } else { 0 },
             commit: if rng.chance(50) { rng.between(1, 60) } else { 0 },
             unsubscribe: if rng.chance(20) { rng.between(1, 6) } else { 0 },
+            resubscribe: if may_resubscribe && rng.chance(30) { rng.between(1, 10) } else { 0 },
+            listens,
+            listener_ms_max: rng.pick(&[0, 0, 5, 300]),
+            listener_commits: rng.pick(&[0, 50, 100]),
         }
     }
 }

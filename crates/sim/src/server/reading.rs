@@ -3,30 +3,38 @@
 //!
 //! Fetch sessions are the broker's, and it answers for all partitions of one. So a node keeps in mind which they are,
 //! and puts its refusals over the broker's answers; the client does not move, and the session tells it the same again.
+//!
+//! The broker knows nothing of the nodes' epochs, nor of what is cut off: offsets and epochs in requests and answers are
+//! changed on their way, and whether a log parts from what a client has read, the nodes say.
 
 use std::collections::{BTreeMap, HashMap};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use headrace_wire::errors::ErrorCode;
-use headrace_wire::frame::{decode_request_header, encode_request, encode_response};
+use headrace_wire::frame::{decode_request_header, decode_response, encode_request, encode_response};
 use headrace_wire::messages::fetch_response::{
-    FetchableTopicResponse, LeaderIdAndEpoch, NodeEndpoint, PartitionData,
+    EpochEndOffset, FetchableTopicResponse, LeaderIdAndEpoch, NodeEndpoint, PartitionData,
 };
+use headrace_wire::messages::list_offsets_request::{ListOffsetsPartition, ListOffsetsTopic};
 use headrace_wire::messages::offset_commit_response::{
     OffsetCommitResponsePartition, OffsetCommitResponseTopic,
 };
 use headrace_wire::messages::offset_fetch_response::OffsetFetchResponseGroup;
+use headrace_wire::messages::offset_for_leader_epoch_response as epoch_ends;
 use headrace_wire::messages::{
     ApiKey, ApiVersionsRequest, FetchRequest, FetchResponse, FindCoordinatorRequest, HeartbeatRequest,
     HeartbeatResponse, JoinGroupRequest, JoinGroupResponse, LeaveGroupRequest, LeaveGroupResponse,
     ListOffsetsRequest, Message, OffsetCommitRequest, OffsetCommitResponse, OffsetFetchRequest,
-    OffsetFetchResponse, OffsetForLeaderEpochRequest, Request, SyncGroupRequest, SyncGroupResponse,
+    OffsetFetchResponse, OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse, Request,
+    SyncGroupRequest, SyncGroupResponse,
 };
 use headrace_wire::primitive::{Reader, Records};
+use headrace_wire::records::{BatchHeader, batch_size, patch};
 use headrace_wire::uuid::Uuid;
 
-use super::{Extra, changed};
+use super::{Extra, LIST_VERSION, changed};
 use crate::cluster::Cluster;
+use crate::history::History;
 use crate::plan::Place;
 
 /// The first versions of Fetch that name topics by id, and whose refusals can name the leader and its address.
@@ -36,8 +44,27 @@ const FETCH_TELLS_ADDRESS: i16 = 16;
 /// No session has this number.
 const NO_SESSION: i32 = -7;
 
-/// A partition of a Fetch: topic as the request names it, partition, and the leader epoch that the client holds.
-type Asked = BTreeMap<(String, Uuid, i32), i32>;
+/// What a client wants of a partition.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Want {
+    /// The leader epoch that it holds; -1 is none.
+    leader_epoch: i32,
+    offset: i64,
+    /// That of the record before the offset, or the one whose end it asks for; -1 is none.
+    last_epoch: i32,
+    /// How often the log had been cut by then.
+    cuts: usize,
+}
+
+/// Topic as the request names it, and partition.
+type Asked = BTreeMap<(String, Uuid, i32), Want>;
+
+/// Why a client gets no records of a partition.
+enum Obstacle {
+    Refusal(ErrorCode),
+    /// The log parts from what it has read.
+    Parting(EpochEndOffset),
+}
 
 /// The fetch sessions of all nodes.
 #[derive(Debug, Default)]
@@ -47,6 +74,14 @@ impl Sessions {
     /// A node forgets its sessions when it goes down.
     pub(super) fn drop_node(&mut self, node: usize) {
         self.0.retain(|_, (of, _)| *of != node);
+    }
+
+    /// The offsets that the broker knows of a partition stand for other records now.
+    pub(super) fn drop_place(&mut self, cluster: &Cluster, place: Place) {
+        let has = |(name, id, partition): &(String, Uuid, i32)| {
+            *partition == place.partition && cluster.topic(name, *id) == Some(place.topic)
+        };
+        self.0.retain(|_, (_, asked)| !asked.keys().any(has));
     }
 
     pub(super) fn clear(&mut self) {
@@ -92,12 +127,12 @@ pub(super) fn take_in(
         ApiKey::Fetch => {
             let mut request = read::<FetchRequest>(version, &mut reader)?;
             let opens = request.session_epoch == 0;
-            let asked = fetched(sessions, node, &mut request);
-            let refuses = |((name, topic, partition), epoch): (&(String, Uuid, i32), &i32)| {
+            let asked = fetched(cluster, sessions, node, &mut request);
+            let stopped = |((name, topic, partition), want): (&(String, Uuid, i32), &Want)| {
                 let place = Place { topic: cluster.topic(name, *topic)?, partition: *partition };
-                cluster.why_not_read(node, version >= FETCH_BY_ID, place, *epoch)
+                obstacle(cluster, (node, version), place, *want, i64::MAX)
             };
-            if asked.iter().any(|asked| refuses(asked).is_some()) {
+            if asked.iter().any(|asked| stopped(asked).is_some()) {
                 request.max_wait_ms = 0;
             }
             let frame = again(framed(version, id, &request)?);
@@ -108,23 +143,35 @@ pub(super) fn take_in(
             let mut asked = Asked::new();
             for topic in &mut request.topics {
                 for p in &mut topic.partitions {
-                    let epoch = std::mem::replace(&mut p.current_leader_epoch, -1);
-                    asked.insert((topic.name.clone(), Uuid::ZERO, p.partition_index), epoch);
+                    let leader_epoch = std::mem::replace(&mut p.current_leader_epoch, -1);
+                    let want = Want { leader_epoch, offset: -1, last_epoch: -1, cuts: 0 };
+                    asked.insert((topic.name.clone(), Uuid::ZERO, p.partition_index), want);
                 }
             }
             let frame = again(framed(version, id, &request)?);
             Ok((frame, Some(Read::ListOffsets { version, asked })))
         }
         ApiKey::OffsetForLeaderEpoch => {
-            let mut request = read::<OffsetForLeaderEpochRequest>(version, &mut reader)?;
+            let request = read::<OffsetForLeaderEpochRequest>(version, &mut reader)?;
             let mut asked = Asked::new();
-            for topic in &mut request.topics {
-                for p in &mut topic.partitions {
-                    let epoch = std::mem::replace(&mut p.current_leader_epoch, -1);
-                    asked.insert((topic.topic.clone(), Uuid::ZERO, p.partition), epoch);
+            let mut topics = Vec::new();
+            for topic in request.topics {
+                let mut partitions = Vec::new();
+                for p in topic.partitions {
+                    let (leader_epoch, last_epoch) = (p.current_leader_epoch, p.leader_epoch);
+                    let want = Want { leader_epoch, offset: -1, last_epoch, cuts: 0 };
+                    asked.insert((topic.topic.clone(), Uuid::ZERO, p.partition), want);
+                    partitions.push(ListOffsetsPartition {
+                        partition_index: p.partition,
+                        current_leader_epoch: -1,
+                        timestamp: -1,
+                    });
                 }
+                topics.push(ListOffsetsTopic { name: topic.topic, partitions });
             }
-            let frame = again(framed(version, id, &request)?);
+            // What the nodes do not know themselves is where the log ends.
+            let request = ListOffsetsRequest { topics, ..ListOffsetsRequest::default() };
+            let frame = again(framed(LIST_VERSION, id, &request)?);
             Ok((frame, Some(Read::Epochs { version, asked })))
         }
         ApiKey::FindCoordinator => Ok((frame, Some(Read::Coordinator { version }))),
@@ -162,27 +209,18 @@ impl Read {
                             if let Some(code) = why(&topic.name, p.partition_index) {
                                 refused += 1;
                                 (p.error_code, p.offset, p.timestamp) = (code.code(), -1, -1);
+                            } else if p.offset >= 0
+                                && let Some(log) = log_of(cluster, &topic.name, p.partition_index)
+                            {
+                                p.offset = log.shown(p.offset).unwrap_or_else(|next| next);
+                                p.leader_epoch = log.now().epoch_at(p.offset).unwrap_or(-1);
                             }
                         }
                     }
                 })?;
                 Ok((bytes, refused))
             }
-            Self::Epochs { version, asked } => {
-                let why = |name: &str, partition: i32| refusal(cluster, node, &asked, name, partition);
-                let mut refused = 0;
-                let bytes = changed::<OffsetForLeaderEpochRequest>(version, bytes, |response| {
-                    for topic in &mut response.topics {
-                        for p in &mut topic.partitions {
-                            if let Some(code) = why(&topic.topic, p.partition) {
-                                refused += 1;
-                                (p.error_code, p.leader_epoch, p.end_offset) = (code.code(), -1, -1);
-                            }
-                        }
-                    }
-                })?;
-                Ok((bytes, refused))
-            }
+            Self::Epochs { version, asked } => epochs_answer(cluster, (node, version), &asked, bytes),
             Self::Coordinator { version } => {
                 let found = cluster.coordinator_for(node);
                 let refused = usize::from(found.is_none());
@@ -205,14 +243,60 @@ impl Read {
     }
 }
 
-/// The partitions that a Fetch is about, the session's with it, which are kept in mind. The broker knows nothing of the
-/// nodes' epochs.
-fn fetched(sessions: &mut Sessions, node: usize, request: &mut FetchRequest) -> Asked {
+/// Where the epochs end that were asked for.
+fn epochs_answer(
+    cluster: &Cluster,
+    (node, version): (usize, i16),
+    asked: &Asked,
+    bytes: &Bytes,
+) -> Result<(Bytes, usize), String> {
+    let decoded = decode_response::<ListOffsetsRequest>(LIST_VERSION, bytes.slice(4..));
+    let (id, found) = decoded.map_err(|why| why.to_string())?;
+    let mut refused = 0;
+    let mut topics = Vec::new();
+    for topic in found.topics {
+        let mut partitions = Vec::new();
+        for p in topic.partitions {
+            let partition = p.partition_index;
+            let code = refusal(cluster, node, asked, &topic.name, partition);
+            refused += usize::from(code.is_some());
+            let code = code.map_or(p.error_code, ErrorCode::code);
+            let want = asked.get(&(topic.name.clone(), Uuid::ZERO, partition));
+            let end = want.zip(log_of(cluster, &topic.name, partition)).filter(|_| code == 0);
+            let end = end.and_then(|(want, log)| {
+                log.end_of(want.last_epoch, log.shown(p.offset).unwrap_or_else(|next| next))
+            });
+            let (leader_epoch, end_offset) = end.unwrap_or((-1, -1));
+            partitions.push(epoch_ends::EpochEndOffset {
+                error_code: code,
+                partition,
+                leader_epoch,
+                end_offset,
+            });
+        }
+        topics.push(epoch_ends::OffsetForLeaderTopicResult { topic: topic.name, partitions });
+    }
+    let response = OffsetForLeaderEpochResponse { topics, ..OffsetForLeaderEpochResponse::default() };
+    Ok((said::<OffsetForLeaderEpochRequest>(version, id, &response)?, refused))
+}
+
+/// The partitions that a Fetch is about, the session's with it, which are kept in mind. The broker is asked for what it
+/// has at these offsets, and not for epochs.
+fn fetched(cluster: &Cluster, sessions: &mut Sessions, node: usize, request: &mut FetchRequest) -> Asked {
     let mut asked = Asked::new();
     for topic in &mut request.topics {
+        let number = cluster.topic(&topic.topic, topic.topic_id);
         for p in &mut topic.partitions {
-            let epoch = std::mem::replace(&mut p.current_leader_epoch, -1);
-            asked.insert((topic.topic.clone(), topic.topic_id, p.partition), epoch);
+            let place = number.map(|topic| Place { topic, partition: p.partition });
+            let log = place.and_then(|place| cluster.log(place));
+            let want = Want {
+                leader_epoch: std::mem::replace(&mut p.current_leader_epoch, -1),
+                offset: p.fetch_offset,
+                last_epoch: std::mem::replace(&mut p.last_fetched_epoch, -1),
+                cuts: log.map_or(0, |log| log.cuts().len()),
+            };
+            p.fetch_offset += log.map_or(0, |log| log.span(want.offset).hidden);
+            asked.insert((topic.topic.clone(), topic.topic_id, p.partition), want);
         }
     }
     if request.session_epoch <= 0 {
@@ -244,19 +328,48 @@ fn fetch_answer(
     asked: &Asked,
     bytes: &Bytes,
 ) -> Result<(Bytes, usize), String> {
-    let mut refused = 0;
+    let (mut refused, mut broken) = (0, Ok(()));
     let put = |response: &mut FetchResponse| {
         if response.error_code != 0 {
             return;
         }
-        if opens && response.session_id != 0 {
+        let stale = |((name, id, partition), want): (&(String, Uuid, i32), &Want)| {
+            let topic = cluster.topic(name, *id);
+            let log = topic.and_then(|topic| cluster.log(Place { topic, partition: *partition }));
+            log.is_some_and(|log| log.cuts().len() != want.cuts)
+        };
+        if opens && response.session_id != 0 && !asked.iter().any(stale) {
             sessions.0.insert(response.session_id, (node, asked.clone()));
         }
-        for ((name, id, partition), epoch) in asked {
+        for ((name, id, partition), want) in asked {
             let Some(topic) = cluster.topic(name, *id) else { continue };
             let place = Place { topic, partition: *partition };
-            let Some(code) = cluster.why_not_read(node, version >= FETCH_BY_ID, place, *epoch) else {
-                continue;
+            let Some(log) = cluster.log(place) else { continue };
+            let mut data = data_of(response, name, *id, *partition);
+            let end = data.as_ref().map(|data| data.high_watermark).filter(|end| *end >= 0);
+            let end = end.map_or(i64::MAX, |end| log.shown(end).unwrap_or_else(|next| next));
+            let code = match obstacle(cluster, (node, version), place, *want, end) {
+                None => {
+                    if let Some(data) = data.as_mut().filter(|data| data.error_code == 0)
+                        && let Err(why) = show(log, *want, data)
+                    {
+                        broken = Err(why);
+                    }
+                    continue;
+                }
+                Some(Obstacle::Parting(parting)) => {
+                    let answer = PartitionData {
+                        partition_index: *partition,
+                        high_watermark: parting.end_offset,
+                        records: Some(Records::Chunks(Vec::new())),
+                        diverging_epoch: parting,
+                        ..PartitionData::default()
+                    };
+                    refused += 1;
+                    put_over(response, name, *id, answer);
+                    continue;
+                }
+                Some(Obstacle::Refusal(code)) => code,
             };
             refused += 1;
             let mut answer = PartitionData {
@@ -280,29 +393,99 @@ fn fetch_answer(
         }
     };
     let bytes = changed::<FetchRequest>(version, bytes, put)?;
+    broken?;
     Ok((bytes, refused))
+}
+
+/// What the answer has of a partition.
+fn data_of<'a>(
+    response: &'a mut FetchResponse,
+    name: &str,
+    id: Uuid,
+    partition: i32,
+) -> Option<&'a mut PartitionData> {
+    // A broker may tell of a topic in several parts.
+    let topics = response.responses.iter_mut();
+    let of_it = topics.filter(|topic| topic.topic == name && topic.topic_id == id);
+    of_it.flat_map(|topic| &mut topic.partitions).find(|data| data.partition_index == partition)
+}
+
+/// Why a client gets no records, or not these, of a log that ends at `end`.
+fn obstacle(
+    cluster: &Cluster,
+    (node, version): (usize, i16),
+    place: Place,
+    want: Want,
+    end: i64,
+) -> Option<Obstacle> {
+    let refusal = cluster.why_not_read(node, version >= FETCH_BY_ID, place, want.leader_epoch);
+    if let Some(code) = refusal {
+        return Some(Obstacle::Refusal(code));
+    }
+    let log = cluster.log(place)?;
+    if log.cuts().len() != want.cuts {
+        // It was asked by a leader that is none any more, or not as the one that it was.
+        return Some(Obstacle::Refusal(ErrorCode::NOT_LEADER_OR_FOLLOWER));
+    }
+    if want.last_epoch < 0 {
+        return None;
+    }
+    match log.end_of(want.last_epoch, end) {
+        None => Some(Obstacle::Refusal(ErrorCode::OFFSET_OUT_OF_RANGE)),
+        Some((epoch, end_offset)) if epoch < want.last_epoch || end_offset < want.offset => {
+            Some(Obstacle::Parting(EpochEndOffset { epoch, end_offset }))
+        }
+        Some(_) => None,
+    }
+}
+
+/// Makes what the broker has the log's: offsets, epochs, and nothing of what is hidden.
+fn show(log: &History, want: Want, data: &mut PartitionData) -> Result<(), String> {
+    for offset in [&mut data.high_watermark, &mut data.last_stable_offset, &mut data.log_start_offset] {
+        if *offset >= 0 {
+            *offset = log.shown(*offset).unwrap_or_else(|next| next);
+        }
+    }
+    let Some(bytes) = data.records.as_ref().and_then(Records::to_bytes) else { return Ok(()) };
+    let span = log.span(want.offset);
+    let (mut shown, mut at) = (BytesMut::from(&bytes[..]), 0);
+    while let Some(size) = batch_size(&shown[at..]) {
+        let size = size.map_err(|why| why.to_string())?;
+        if at + size > shown.len() {
+            break;
+        }
+        let header = BatchHeader::parse(&shown[at..]).map_err(|why| why.to_string())?;
+        let base = header.base_offset - span.hidden;
+        if base >= span.until {
+            break;
+        }
+        let epoch = log.now().epoch_at(base).unwrap_or(-1);
+        patch(&mut shown[at..at + size], base, epoch).map_err(|why| why.to_string())?;
+        at += size;
+    }
+    shown.truncate(at);
+    data.records = Some(Records::Chunks(vec![shown.freeze()]));
+    Ok(())
 }
 
 /// Puts an answer for a partition in the place of the one that there is.
 fn put_over(response: &mut FetchResponse, name: &str, id: Uuid, answer: PartitionData) {
-    let responses = &mut response.responses;
-    let at = responses.iter().position(|topic| topic.topic == name && topic.topic_id == id);
-    let at = at.unwrap_or_else(|| {
-        let (topic, topic_id) = (name.to_owned(), id);
-        responses.push(FetchableTopicResponse { topic, topic_id, ..FetchableTopicResponse::default() });
-        responses.len() - 1
-    });
-    let partitions = &mut responses[at].partitions;
-    match partitions.iter_mut().find(|known| known.partition_index == answer.partition_index) {
-        Some(known) => *known = answer,
-        None => partitions.push(answer),
+    if let Some(known) = data_of(response, name, id, answer.partition_index) {
+        *known = answer;
+        return;
     }
+    let partitions = vec![answer];
+    response.responses.push(FetchableTopicResponse { topic: name.to_owned(), topic_id: id, partitions });
 }
 
 fn refusal(cluster: &Cluster, node: usize, asked: &Asked, name: &str, partition: i32) -> Option<ErrorCode> {
-    let epoch = asked.get(&(name.to_owned(), Uuid::ZERO, partition))?;
+    let want = asked.get(&(name.to_owned(), Uuid::ZERO, partition))?;
     let place = Place { topic: cluster.topic(name, Uuid::ZERO)?, partition };
-    cluster.why_not_read(node, false, place, *epoch)
+    cluster.why_not_read(node, false, place, want.leader_epoch)
+}
+
+fn log_of<'a>(cluster: &'a Cluster, name: &str, partition: i32) -> Option<&'a History> {
+    cluster.log(Place { topic: cluster.topic(name, Uuid::ZERO)?, partition })
 }
 
 /// What a node says that does not coordinate the groups.

@@ -8,6 +8,10 @@ const CREATE_AGAIN_MS: u64 = 50;
 
 impl World {
     pub(super) fn trouble(&mut self, trouble: Trouble) -> Result<(), String> {
+        // Of the same moment as the end of all of it, and behind that: nobody would elect a leader any more.
+        if self.healed {
+            return Ok(());
+        }
         self.tell(|| format!("trouble: {trouble:?}"));
         let cluster = &mut self.server.cluster;
         match trouble {
@@ -16,8 +20,7 @@ impl World {
                     return Ok(());
                 }
                 if gap_ms == 0 {
-                    self.elect(place, to);
-                    return Ok(());
+                    return self.elect(place, to);
                 }
                 cluster.elect(place, None);
                 self.spread();
@@ -37,6 +40,12 @@ impl World {
                 }
                 Ok(())
             }
+            Trouble::Cut { place, to, lacks } => {
+                if cluster.is_up(to) && self.server.is_up() {
+                    self.cut(place, to, lacks)?;
+                }
+                Ok(())
+            }
             Trouble::Coordinate { to } => {
                 if cluster.is_up(to) {
                     cluster.coordinate(to);
@@ -47,14 +56,30 @@ impl World {
         }
     }
 
-    pub(super) fn elect(&mut self, place: Place, node: usize) {
+    pub(super) fn elect(&mut self, place: Place, node: usize) -> Result<(), String> {
         if self.healed {
-            return;
+            return Ok(());
         }
         // Whoever was to lead may be gone by now: then it leads as one that is.
         self.server.cluster.elect(place, Some(node));
         self.tell(|| format!("node {} leads {place:?}", node + 1));
+        self.led()
+    }
+
+    /// Somebody leads: the log's next epoch begins, and nodes learn of it.
+    fn led(&mut self) -> Result<(), String> {
+        self.server.settle(self.now)?;
         self.spread();
+        self.ledger.follow(self.server.cluster.logs());
+        self.after_broker()
+    }
+
+    /// A node that was behind leads: what it lacks is gone.
+    fn cut(&mut self, place: Place, to: usize, lacks: i64) -> Result<(), String> {
+        let gone = self.server.cut(place, to, lacks, self.now)?;
+        self.tell(|| format!("node {} leads {place:?}, whose log lacks {gone} records", to + 1));
+        self.ledger.tally.cuts += usize::from(gone > 0);
+        self.led()
     }
 
     fn node_down(&mut self, node: usize, down_ms: u64) -> Result<(), String> {
@@ -68,10 +93,10 @@ impl World {
         self.after_broker()
     }
 
-    pub(super) fn fail_over(&mut self, node: usize) {
+    pub(super) fn fail_over(&mut self, node: usize) -> Result<(), String> {
         let cluster = &mut self.server.cluster;
         if cluster.is_up(node) {
-            return;
+            return Ok(());
         }
         let others: Vec<usize> = cluster.nodes().filter(|other| cluster.is_up(*other)).collect();
         for place in cluster.led_by(Some(node)) {
@@ -86,7 +111,7 @@ impl World {
             self.server.cluster.coordinate(other);
         }
         self.tell(|| format!("others take over from node {}", node + 1));
-        self.spread();
+        self.led()
     }
 
     pub(super) fn node_up(&mut self, node: usize) {
@@ -148,7 +173,6 @@ impl World {
                 self.create(topic)?;
             }
         }
-        self.spread();
-        Ok(())
+        self.led()
     }
 }

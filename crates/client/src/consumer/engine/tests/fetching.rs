@@ -6,7 +6,7 @@ use headrace_wire::messages::{ApiKey, FetchRequest, FetchResponse};
 
 use super::kafka::{Bench, Kafka, named, tp};
 use crate::consumer::{Assignment, ConsumerCommand, ConsumerEvent, StartAt, lock};
-use crate::core::scripted::Answer;
+use crate::core::scripted::{Answer, Incoming};
 use crate::error::Error;
 
 const OFFSETS_AT_0: StartAt = StartAt::Offset(0);
@@ -169,12 +169,8 @@ fn what_is_newly_wanted_does_not_wait_for_a_fetch_that_waits() {
     assert_eq!((id, partitions, forgotten), (11, vec![(1, 2_000), (2, 0)], vec![0]));
 }
 
-#[test]
-fn two_answers_with_the_same_data_give_it_once() {
-    let mut kafka = Kafka::new(&[("t", 2)]);
-    kafka.fill("t", 1, 5, 100, Codec::None);
-    let mut bench = Bench::new(kafka, &[]);
-    bench.assign(&[("t", 0)], OFFSETS_AT_0);
+/// Keeps all requests to fetch unanswered, and gives them.
+fn hold_fetches(bench: &mut Bench) -> Rc<RefCell<Vec<Incoming>>> {
     let held = Rc::new(RefCell::new(Vec::new()));
     let into = held.clone();
     bench.kafka.script = Some(Box::new(move |incoming| {
@@ -183,6 +179,16 @@ fn two_answers_with_the_same_data_give_it_once() {
             Answer::Silence
         })
     }));
+    held
+}
+
+#[test]
+fn two_answers_with_the_same_data_give_it_once() {
+    let mut kafka = Kafka::new(&[("t", 2)]);
+    kafka.fill("t", 1, 5, 100, Codec::None);
+    let mut bench = Bench::new(kafka, &[]);
+    bench.assign(&[("t", 0)], OFFSETS_AT_0);
+    let held = hold_fetches(&mut bench);
     bench.assign(&[("t", 0), ("t", 1)], OFFSETS_AT_0);
     let outside = held.borrow_mut().remove(0);
     // The waiting one ends, and the session's next request asks for the same as the one outside it.
@@ -199,6 +205,75 @@ fn two_answers_with_the_same_data_give_it_once() {
     rows.sort_by_key(|row| row.rsplit('-').next().unwrap().parse::<i64>().unwrap());
     rows.retain(|row| row.starts_with("t-1"));
     assert_eq!(rows, named("t", 1, 0..500));
+}
+
+/// Hands over an answer to its last batch's header, and gives the rest.
+fn begin_answer(bench: &mut Bench, fetch: &Incoming) -> Vec<u8> {
+    let answer = bench.kafka.answer_to(fetch);
+    bench.world.push(fetch.conn, &answer[..300]);
+    bench.settle();
+    answer[300..].to_vec()
+}
+
+#[test]
+fn what_is_arriving_from_outside_the_session_does_not_join_it_before_it_is_there() {
+    let mut kafka = Kafka::new(&[("t", 2)]);
+    kafka.fill("t", 1, 1, 2_000, Codec::None);
+    let mut bench = Bench::new(kafka, &[]);
+    bench.assign(&[("t", 0)], OFFSETS_AT_0);
+    let held = hold_fetches(&mut bench);
+    bench.assign(&[("t", 0), ("t", 1)], OFFSETS_AT_0);
+    let outside = held.borrow_mut().remove(0);
+    let rest = begin_answer(&mut bench, &outside);
+    bench.kafka.fill("t", 1, 1, 2_000, Codec::None);
+    let next = held.borrow_mut().remove(0);
+    assert_eq!(
+        asked(&next.decode()),
+        (0, -1, vec![(1, 2_000)], vec![]),
+        "behind the other on its connection"
+    );
+    bench.unpark();
+    let inside = held.borrow_mut().remove(0);
+    assert_eq!(asked(&inside.decode()).2, [], "an answer could overtake, and would come again and again");
+    bench.kafka.script = None;
+    let answer = bench.kafka.answer_to(&next);
+    bench.world.push(outside.conn, &[rest, answer].concat());
+    bench.settle();
+    assert_eq!(bench.drain(), named("t", 1, 0..4_000));
+}
+
+#[test]
+fn a_new_leader_is_not_asked_for_what_is_arriving_from_the_old_one() {
+    let mut kafka = Kafka::new(&[("t", 2)]);
+    kafka.layout.nodes = vec![1, 2];
+    (0..2).for_each(|partition| kafka.fill("t", partition, 1, 2_000, Codec::None));
+    let mut bench = Bench::new(kafka, &[("metadata.max.age.ms", "1000")]);
+    let held = hold_fetches(&mut bench);
+    bench.assign(&[("t", 0), ("t", 1)], OFFSETS_AT_0);
+    let old = held.borrow_mut().remove(0);
+    let rest = begin_answer(&mut bench, &old);
+    bench.kafka.layout.topics[0].1 = vec![2, 2];
+    bench.kafka.layout.epoch = 5;
+    bench.run(3_000);
+    let fetches = |held: &[Incoming]| -> Vec<_> {
+        held.iter().map(|fetch| (fetch.port, asked(&fetch.decode()).2)).collect()
+    };
+    assert_eq!(fetches(&held.borrow()), [(9002, vec![(1, 0)])]);
+    let last = rest.len() - 100;
+    bench.world.push(old.conn, &rest[..last]);
+    bench.settle();
+    assert_eq!(fetches(&held.borrow())[1..], [(9002, vec![(0, 2_000)])], "at once, though more is arriving");
+    bench.kafka.script = None;
+    bench.world.push(old.conn, &rest[last..]);
+    for fetch in held.borrow().iter() {
+        let answer = bench.kafka.answer_to(fetch);
+        bench.world.push(fetch.conn, &answer);
+    }
+    bench.settle();
+    let mut rows = bench.drain();
+    rows.sort_by_key(|row| row.rsplit('-').next().unwrap().parse::<i64>().unwrap());
+    let (first, second): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| row.starts_with("t-0"));
+    assert_eq!((first, second), (named("t", 0, 0..2_000), named("t", 1, 0..2_000)));
 }
 
 #[test]

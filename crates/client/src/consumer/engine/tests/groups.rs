@@ -540,6 +540,27 @@ fn new_partitions_of_a_topic_are_found_and_shared() {
 }
 
 #[test]
+fn a_leader_that_hears_of_new_partitions_waits_for_nothing_else() {
+    for assignor in ["range", "cooperative-sticky"] {
+        // No heartbeat, commit or answer that would wake it.
+        let options = [
+            ("partition.assignment.strategy", assignor),
+            ("enable.auto.commit", "false"),
+            ("heartbeat.interval.ms", "15000"),
+            ("metadata.max.age.ms", "1000"),
+        ];
+        let mut crowd = Crowd::new(1, 2, &options);
+        crowd.0[0].kafka.layout.topics[0].1.truncate(1);
+        crowd.subscribe(0);
+        crowd.run(200);
+        assert_eq!(crowd.assignment(0), [tp("t", 0)]);
+        crowd.0[0].kafka.layout.topics[0].1.push(1);
+        crowd.run(1_500);
+        assert_eq!(crowd.assignment(0), [tp("t", 0), tp("t", 1)], "{assignor}");
+    }
+}
+
+#[test]
 fn unsubscribing_leaves_and_subscribing_again_goes_on() {
     let mut crowd = Crowd::new(1, 1, &[]);
     crowd.subscribe(0);
