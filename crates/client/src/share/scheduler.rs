@@ -34,6 +34,8 @@ use std::fmt;
 
 use headrace_wire::time::Now;
 
+use crate::options::AcquireMode;
+
 /// A quiet broker on which no request waits is looked at so often, in milliseconds. Records that come back to the group
 /// (released, or their lock over) do not move the end of the log, so a watch does not see them.
 pub(crate) const SWEEP_MS: u64 = 500;
@@ -66,15 +68,6 @@ const GROWTH: u32 = 8;
 const WANT_MIN: u32 = 8;
 /// Decisions that are remembered.
 const LOG_MAX: usize = 256;
-
-/// `share.acquire.mode`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AcquireMode {
-    /// Whole batches; `max.poll.records` may be passed.
-    BatchOptimized,
-    /// Never more than `max.poll.records`.
-    RecordLimit,
-}
 
 /// What does not change.
 #[derive(Clone, Copy, Debug)]
