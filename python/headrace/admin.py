@@ -234,7 +234,7 @@ class Admin:
         return dict(self._native.describe_topic_config(topic))
 
     def describe_group_config(self, group_id: str) -> dict[str, str | None]:
-        """A group's settings by Kafka's names, such as ``share.auto.offset.reset``; a group need not be there for it."""
+        """A group's settings by Kafka's names, such as ``share.auto.offset.reset``; it need not be there yet."""
         return dict(self._native.describe_group_config(group_id))
 
     def alter_group_config(self, group_id: str, config: Mapping[str, str | None]) -> None:

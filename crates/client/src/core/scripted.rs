@@ -171,7 +171,7 @@ impl<E: Engine> World<E> {
         panic!("too many timers in {ms} ms");
     }
 
-    fn sleep_to(&mut self, at: u64) {
+    pub(crate) fn sleep_to(&mut self, at: u64) {
         self.now.wall_ms += i64::try_from(at - self.now.mono_ms).unwrap();
         self.now.mono_ms = at;
     }

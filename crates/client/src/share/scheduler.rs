@@ -67,7 +67,7 @@ const GROWTH: u32 = 8;
 /// The least that is asked of a broker that has just given some records, if credits allow.
 const WANT_MIN: u32 = 8;
 /// Decisions that are remembered.
-const LOG_MAX: usize = 256;
+pub(crate) const LOG_MAX: usize = 256;
 
 /// What does not change.
 #[derive(Clone, Copy, Debug)]
@@ -343,11 +343,6 @@ impl Scheduler {
     /// Records that brokers gave beyond what was asked for: 0 with brokers that do as they are told.
     pub(crate) fn excess(&self) -> u64 {
         self.excess
-    }
-
-    /// Whether a request of this broker's session is under way.
-    pub(crate) fn is_busy(&self, node: i32) -> bool {
-        self.brokers.get(&node).is_some_and(|broker| broker.lane != Lane::Free)
     }
 
     /// How many records of this broker are held and in no request that gives them back.
