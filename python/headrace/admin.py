@@ -115,6 +115,17 @@ class OffsetInfo:
     """Epoch of the partition's leader; -1 if unknown."""
 
 
+@dataclass(frozen=True)
+class ShareOffset:
+    """Where a share group stands in a partition."""
+
+    start_offset: int
+    """The first offset that the group was not done with when the broker last wrote that down; -1 while it has read
+    nothing there."""
+    lag: int | None
+    """Records that it is not done with; None if the broker does not know."""
+
+
 class Admin:
     """Asks for and changes topics, offsets and groups.
 
@@ -221,6 +232,29 @@ class Admin:
     def describe_topic_config(self, topic: str) -> dict[str, str | None]:
         """A topic's settings by Kafka's names."""
         return dict(self._native.describe_topic_config(topic))
+
+    def describe_group_config(self, group_id: str) -> dict[str, str | None]:
+        """A group's settings by Kafka's names, such as ``share.auto.offset.reset``; it need not be there yet."""
+        return dict(self._native.describe_group_config(group_id))
+
+    def alter_group_config(self, group_id: str, config: Mapping[str, str | None]) -> None:
+        """Changes some of a group's settings, which all its members have in common; None takes one back to its default.
+
+        docs/options.md lists those of share groups. Needs a broker with such settings: Apache Kafka 4.0 or newer.
+
+        Raises:
+            InvalidConfigError: a name that the broker does not know, or a value that it does not take.
+        """
+        self._native.alter_group_config(group_id, list(config.items()))
+
+    def share_group_offsets(self, group_id: str) -> dict[TopicPartition, ShareOffset]:
+        """Where a share group stands, by partition; nothing for one that has read nothing.
+
+        Raises:
+            UnsupportedVersionError: the broker has no share groups.
+        """
+        found = self._native.share_group_offsets(group_id)
+        return {TopicPartition(*tp): ShareOffset(*at) for tp, at in found}
 
     def close(self) -> None:
         """Ends the thread; calls that wait fail."""

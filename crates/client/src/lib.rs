@@ -16,5 +16,6 @@ pub mod options;
 pub mod partition;
 pub mod producer;
 pub mod sasl;
+pub mod share;
 
 pub use error::{Error, Result};

@@ -1,6 +1,6 @@
 //! The admin client.
 
-use headrace_client::admin::{AdminOutcome, AdminRequest, ConfigResource, NewTopic};
+use headrace_client::admin::{AdminOutcome, AdminRequest, ConfigChange, ConfigResource, NewTopic};
 use headrace_client::error::Error;
 use headrace_client::options::AdminConfig;
 use headrace_client::partition::CommitOffset;
@@ -21,6 +21,10 @@ type PyTopic = (String, String, bool, Vec<PyPartition>);
 type PyNewTopic = (String, i32, i16, Vec<(String, String)>);
 /// partition; offset, timestamp, leader epoch
 type PyOffset = (Tp, (i64, i64, i32));
+/// partition; first offset that is not done with, records that are not done with
+type PyShareOffset = (Tp, (i64, Option<i64>));
+/// name, value
+type PySetting = (String, Option<String>);
 /// node, host, port, rack
 type PyNode = (i32, String, u16, Option<String>);
 
@@ -156,16 +160,29 @@ impl Admin {
         })
     }
 
-    fn describe_topic_config(
-        &self,
-        py: Python<'_>,
-        topic: String,
-    ) -> PyResult<Vec<(String, Option<String>)>> {
-        let request = AdminRequest::DescribeConfigs(vec![ConfigResource::Topic(topic)]);
-        self.ask(py, "describing a topic's settings", request, |outcome| match outcome {
-            AdminOutcome::Configs(found) => {
-                let entries = all(found.into_iter().map(|(_, entries)| entries))?;
-                Ok(entries.into_iter().flatten().map(|entry| (entry.name, entry.value)).collect())
+    fn describe_topic_config(&self, py: Python<'_>, topic: String) -> PyResult<Vec<PySetting>> {
+        self.settings(py, "describing a topic's settings", ConfigResource::Topic(topic))
+    }
+
+    fn describe_group_config(&self, py: Python<'_>, group_id: String) -> PyResult<Vec<PySetting>> {
+        self.settings(py, "describing a group's settings", ConfigResource::Group(group_id))
+    }
+
+    fn alter_group_config(&self, py: Python<'_>, group_id: String, config: Vec<PySetting>) -> PyResult<()> {
+        let change = |(name, value): PySetting| (name, value.map_or(ConfigChange::Delete, ConfigChange::Set));
+        let changes = vec![(ConfigResource::Group(group_id), config.into_iter().map(change).collect())];
+        let request = AdminRequest::AlterConfigs { changes, validate_only: false };
+        self.ask(py, "changing a group's settings", request, |outcome| match outcome {
+            AdminOutcome::Altered(done) => all(done.into_iter().map(|(_, result)| result)).map(drop),
+            _ => Err(mismatch()),
+        })
+    }
+
+    fn share_group_offsets(&self, py: Python<'_>, group_id: String) -> PyResult<Vec<PyShareOffset>> {
+        let request = AdminRequest::ShareGroupOffsets(group_id);
+        self.ask(py, "fetching a share group's offsets", request, |outcome| match outcome {
+            AdminOutcome::ShareGroupOffsets(found) => {
+                all(found.into_iter().map(|(tp, at)| at.map(|at| (pair(&tp), (at.start_offset, at.lag)))))
             }
             _ => Err(mismatch()),
         })
@@ -177,6 +194,16 @@ impl Admin {
 }
 
 impl Admin {
+    fn settings(&self, py: Python<'_>, what: &str, resource: ConfigResource) -> PyResult<Vec<PySetting>> {
+        self.ask(py, what, AdminRequest::DescribeConfigs(vec![resource]), |outcome| match outcome {
+            AdminOutcome::Configs(found) => {
+                let entries = all(found.into_iter().map(|(_, entries)| entries))?;
+                Ok(entries.into_iter().flatten().map(|entry| (entry.name, entry.value)).collect())
+            }
+            _ => Err(mismatch()),
+        })
+    }
+
     fn ask<T: Send>(
         &self,
         py: Python<'_>,

@@ -1,4 +1,4 @@
-//! Settings of topics and brokers.
+//! Settings of topics, brokers and groups.
 
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::describe_configs_request::DescribeConfigsResource;
@@ -22,12 +22,13 @@ impl ConfigResource {
         match self {
             Self::Topic(_) => 2,
             Self::Broker(_) => 4,
+            Self::Group(_) => 32,
         }
     }
 
     fn name(&self) -> String {
         match self {
-            Self::Topic(name) => name.clone(),
+            Self::Topic(name) | Self::Group(name) => name.clone(),
             Self::Broker(node) => node.to_string(),
         }
     }
@@ -37,6 +38,7 @@ impl ConfigResource {
         match kind {
             2 => Some(Self::Topic(name)),
             4 => name.parse().ok().map(Self::Broker),
+            32 => Some(Self::Group(name)),
             _ => None,
         }
     }
@@ -45,13 +47,14 @@ impl ConfigResource {
         match self {
             Self::Topic(name) => format!("topic '{name}'"),
             Self::Broker(node) => format!("broker {node}"),
+            Self::Group(name) => format!("group '{name}'"),
         }
     }
 
-    /// A broker knows its own settings; those of topics any broker knows, and the controller changes.
+    /// A broker knows its own settings; those of topics and groups any broker knows, and the controller changes.
     fn route(&self, otherwise: Route<'static>) -> Route<'static> {
         match self {
-            Self::Topic(_) => otherwise,
+            Self::Topic(_) | Self::Group(_) => otherwise,
             Self::Broker(node) => Route::Node(*node),
         }
     }
@@ -61,13 +64,15 @@ impl ConfigResource {
             let detail = message.unwrap_or_default();
             match self {
                 Self::Topic(name) => Error::topic(code, name, detail),
-                Self::Broker(_) => Error::broker(code, format!("{}: {detail}", self.title())),
+                Self::Broker(_) | Self::Group(_) => {
+                    Error::broker(code, format!("{}: {detail}", self.title()))
+                }
             }
         })
     }
 }
 
-/// All settings of topics and brokers.
+/// All settings of topics, brokers and groups.
 pub(super) struct DescribeConfigs;
 
 impl Question for DescribeConfigs {
@@ -120,7 +125,7 @@ impl Question for DescribeConfigs {
     }
 }
 
-/// Changes settings of topics and brokers.
+/// Changes settings of topics, brokers and groups.
 pub(super) struct AlterConfigs {
     pub(super) validate_only: bool,
 }

@@ -8,7 +8,7 @@ use headrace_wire::time::Now;
 
 use super::job::{Answer, Calls, Each, Job, Route, Tag};
 use super::types::{AdminCommand, AdminEvent, AdminRequest};
-use super::{configs, groups, offsets, topics};
+use super::{configs, groups, offsets, shares, topics};
 use crate::core::{Backoff, Core, Lane, NoStream, Reply, Target};
 use crate::engine::{Action, Arrived, ConnId, Consumed, Engine};
 use crate::error::{Error, Result};
@@ -414,6 +414,7 @@ fn job(request: AdminRequest) -> Box<dyn Job> {
         AdminRequest::GroupOffsets { group, partitions } => {
             Box::new(groups::GroupOffsets::new(group, partitions))
         }
+        AdminRequest::ShareGroupOffsets(group) => Box::new(shares::ShareGroupOffsets::new(group)),
         AdminRequest::AlterGroupOffsets { group, offsets } => {
             let offsets = offsets.into_iter().map(|commit| (commit.partition.clone(), commit)).collect();
             Box::new(Each::new(groups::AlterGroupOffsets(group), offsets))

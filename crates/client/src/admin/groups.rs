@@ -27,7 +27,7 @@ use crate::partition::{CommitOffset, TopicPartition};
 /// offsets of topics that are gone.
 pub(super) const OFFSETS_BY_NAME_VERSION_MAX: i16 = 9;
 
-fn group_name(group: &str) -> String {
+pub(super) fn group_name(group: &str) -> String {
     format!("group '{group}'")
 }
 

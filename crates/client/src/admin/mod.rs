@@ -9,6 +9,7 @@ mod engine;
 mod groups;
 mod job;
 mod offsets;
+mod shares;
 #[cfg(test)]
 mod tests;
 mod topics;
@@ -17,5 +18,5 @@ mod types;
 pub use engine::AdminEngine;
 pub use types::{
     AdminCommand, AdminEvent, AdminOutcome, AdminRequest, ClusterDescription, ConfigChange, ConfigEntry,
-    ConfigResource, CreatedTopic, GroupDescription, GroupListing, GroupMember, NewTopic,
+    ConfigResource, CreatedTopic, GroupDescription, GroupListing, GroupMember, NewTopic, ShareOffset,
 };

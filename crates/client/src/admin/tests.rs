@@ -542,6 +542,136 @@ fn settings_of_a_broker_are_asked_of_that_broker_and_one_that_is_not_there_is_na
 }
 
 #[test]
+fn settings_of_a_group_are_asked_of_any_broker_and_changed_by_the_controller() {
+    let (mut world, layout) = (world(), layout());
+    let mut broker = |i: &Incoming| match i.key {
+        ApiKey::IncrementalAlterConfigs => {
+            let request: IncrementalAlterConfigsRequest = i.decode();
+            let result = |r: incremental_alter_configs_request::AlterConfigsResource| {
+                assert_eq!((r.resource_type, r.resource_name.as_str()), (32, "g"));
+                let known = r.configs.iter().all(|c| c.name == "share.auto.offset.reset");
+                let changes: Vec<_> =
+                    r.configs.iter().map(|c| (c.config_operation, c.value.as_deref())).collect();
+                assert!(!known || changes == [(0, Some("earliest")), (1, None)], "{changes:?}");
+                incremental_alter_configs_response::AlterConfigsResourceResponse {
+                    resource_type: r.resource_type,
+                    resource_name: r.resource_name,
+                    error_code: if known { 0 } else { ErrorCode::INVALID_CONFIG.code() },
+                    error_message: (!known).then(|| "Unknown group config".to_owned()),
+                }
+            };
+            let responses = request.resources.into_iter().map(result).collect();
+            i.reply::<IncrementalAlterConfigsRequest>(&IncrementalAlterConfigsResponse {
+                responses,
+                ..Default::default()
+            })
+        }
+        ApiKey::DescribeConfigs => {
+            let request: DescribeConfigsRequest = i.decode();
+            let result = |r: describe_configs_request::DescribeConfigsResource| DescribeConfigsResult {
+                resource_type: r.resource_type,
+                resource_name: r.resource_name,
+                configs: vec![DescribeConfigsResourceResult {
+                    name: "share.auto.offset.reset".to_owned(),
+                    value: Some("earliest".to_owned()),
+                    config_source: 8,
+                    ..Default::default()
+                }],
+                ..Default::default()
+            };
+            let results = request.resources.into_iter().map(result).collect();
+            i.reply::<DescribeConfigsRequest>(&DescribeConfigsResponse { results, ..Default::default() })
+        }
+        _ => base(&layout, i),
+    };
+    let group = ConfigResource::Group("g".to_owned());
+    let alter = |changes| AdminRequest::AlterConfigs {
+        changes: vec![(group.clone(), changes)],
+        validate_only: false,
+    };
+    let name = "share.auto.offset.reset".to_owned();
+    let changes =
+        vec![(name.clone(), ConfigChange::Set("earliest".to_owned())), (name, ConfigChange::Delete)];
+    ask(&mut world, 1, alter(changes));
+    world.settle(&mut broker);
+    assert_eq!(done(&mut world), Ok(AdminOutcome::Altered(vec![(group.clone(), Ok(()))])));
+    ask(&mut world, 2, alter(vec![("fnord".to_owned(), ConfigChange::Delete)]));
+    world.settle(&mut broker);
+    let AdminOutcome::Altered(altered) = done(&mut world).unwrap() else { panic!() };
+    let error = altered[0].1.as_ref().unwrap_err();
+    assert_eq!(error.code(), Some(ErrorCode::INVALID_CONFIG));
+    assert!(error.to_string().contains("group 'g': Unknown group config"), "{error}");
+    ask(&mut world, 3, AdminRequest::DescribeConfigs(vec![group.clone()]));
+    world.settle(&mut broker);
+    let AdminOutcome::Configs(found) = done(&mut world).unwrap() else { panic!() };
+    let entry = &found[0].1.as_ref().unwrap()[0];
+    assert_eq!((entry.value.as_deref(), entry.is_default), (Some("earliest"), false));
+}
+
+#[test]
+fn the_coordinator_tells_where_a_share_group_stands() {
+    use describe_share_group_offsets_response as answer;
+    let (mut world, layout) = (world(), layout());
+    let refuses = RefCell::new(true);
+    let mut broker = |i: &Incoming| match i.key {
+        ApiKey::FindCoordinator => i.reply::<FindCoordinatorRequest>(&FindCoordinatorResponse {
+            node_id: 2,
+            host: "localhost".to_owned(),
+            port: 9002,
+            ..Default::default()
+        }),
+        ApiKey::DescribeShareGroupOffsets => {
+            assert_eq!((i.port, i.version), (9002, 1));
+            let request: DescribeShareGroupOffsetsRequest = i.decode();
+            assert_eq!(request.groups[0].topics, None);
+            let partition = |partition_index, start_offset, lag, error_code| {
+                answer::DescribeShareGroupOffsetsResponsePartition {
+                    partition_index,
+                    start_offset,
+                    lag,
+                    error_code,
+                    ..Default::default()
+                }
+            };
+            let mut group = answer::DescribeShareGroupOffsetsResponseGroup {
+                group_id: request.groups[0].group_id.clone(),
+                ..Default::default()
+            };
+            if refuses.replace(false) {
+                group.error_code = ErrorCode::GROUP_ID_NOT_FOUND.code();
+                group.error_message = Some("nobody knows it".to_owned());
+            } else {
+                group.topics = vec![answer::DescribeShareGroupOffsetsResponseTopic {
+                    topic_name: "t".to_owned(),
+                    partitions: vec![
+                        partition(1, -1, -1, 0),
+                        partition(0, 7, 3, 0),
+                        partition(2, 0, 0, ErrorCode::UNKNOWN_TOPIC_OR_PARTITION.code()),
+                    ],
+                    ..Default::default()
+                }];
+            }
+            i.reply::<DescribeShareGroupOffsetsRequest>(&DescribeShareGroupOffsetsResponse {
+                groups: vec![group],
+                ..Default::default()
+            })
+        }
+        _ => base(&layout, i),
+    };
+    ask(&mut world, 1, AdminRequest::ShareGroupOffsets("g".to_owned()));
+    world.settle(&mut broker);
+    let error = done(&mut world).unwrap_err();
+    assert_eq!(error.code(), Some(ErrorCode::GROUP_ID_NOT_FOUND));
+    assert!(error.to_string().contains("group 'g': nobody knows it"), "{error}");
+    ask(&mut world, 2, AdminRequest::ShareGroupOffsets("g".to_owned()));
+    world.settle(&mut broker);
+    let AdminOutcome::ShareGroupOffsets(found) = done(&mut world).unwrap() else { panic!() };
+    assert_eq!(found[0], (tp("t", 0), Ok(ShareOffset { start_offset: 7, lag: Some(3) })));
+    assert_eq!(found[1], (tp("t", 1), Ok(ShareOffset { start_offset: -1, lag: None })));
+    assert_eq!(found[2].1.as_ref().unwrap_err().code(), Some(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION));
+}
+
+#[test]
 fn closing_ends_operations_and_refuses_new_ones() {
     let (mut world, layout) = (world(), layout());
     let mut broker = |i: &Incoming| match i.key {

@@ -38,6 +38,8 @@ pub enum ConfigResource {
     Topic(String),
     /// A broker, by node id.
     Broker(i32),
+    /// A group, by name (KIP-848, KIP-932). A group that nobody has made has settings too.
+    Group(String),
 }
 
 /// One setting.
@@ -79,6 +81,16 @@ pub struct GroupListing {
     pub state: String,
     /// `classic`, `consumer` or `share`; empty where the broker does not tell.
     pub kind: String,
+}
+
+/// Where a share group stands in a partition (KIP-932).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ShareOffset {
+    /// The first offset that was not done with when the broker last wrote that down; -1 while the group has not read the
+    /// partition.
+    pub start_offset: i64,
+    /// Records that are not done with (KIP-1226); `None` where the broker does not know.
+    pub lag: Option<i64>,
 }
 
 /// A classic group as described by its coordinator.
@@ -166,6 +178,8 @@ pub enum AdminRequest {
         /// Which partitions; `None` for all.
         partitions: Option<Vec<TopicPartition>>,
     },
+    /// Where a share group stands, in all partitions that it has read: [`AdminOutcome::ShareGroupOffsets`].
+    ShareGroupOffsets(String),
     /// Set committed offsets of a group without members: [`AdminOutcome::Partitions`].
     AlterGroupOffsets {
         /// The group.
@@ -177,9 +191,9 @@ pub enum AdminRequest {
     DeleteGroups(Vec<String>),
     /// Drop the records before an offset, -1 for all: [`AdminOutcome::LowWatermarks`].
     DeleteRecords(Vec<(TopicPartition, i64)>),
-    /// Settings of topics and brokers: [`AdminOutcome::Configs`].
+    /// Settings of topics, brokers and groups: [`AdminOutcome::Configs`].
     DescribeConfigs(Vec<ConfigResource>),
-    /// Change settings of topics and brokers: [`AdminOutcome::Altered`].
+    /// Change settings of topics, brokers and groups: [`AdminOutcome::Altered`].
     AlterConfigs {
         /// What to change.
         changes: Vec<(ConfigResource, Vec<(String, ConfigChange)>)>,
@@ -207,6 +221,8 @@ pub enum AdminOutcome {
     GroupDescriptions(Vec<(String, Result<GroupDescription>)>),
     /// Committed offsets.
     GroupOffsets(Vec<(TopicPartition, Result<CommitOffset>)>),
+    /// Where a share group stands.
+    ShareGroupOffsets(Vec<(TopicPartition, Result<ShareOffset>)>),
     /// Partitions with nothing more to say.
     Partitions(Vec<(TopicPartition, Result<()>)>),
     /// The first offset that each partition keeps.

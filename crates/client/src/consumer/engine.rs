@@ -35,7 +35,7 @@ use super::types::{ConsumerCommand, ConsumerEvent, ConsumerOutcome};
 use crate::core::{Core, Reply};
 use crate::engine::{Action, Arrived, ConnId, Consumed, Engine};
 use crate::error::{Error, Result};
-use crate::group::{MemberTag, Way};
+use crate::group::{GroupTag, MemberTag, Way};
 use crate::options::ConsumerConfig;
 
 /// Rounds of driving after one input. What is not settled then waits for the next input or timer; more
@@ -52,6 +52,16 @@ pub(crate) enum Tag {
     OffsetCommit(u64),
     OffsetFetch(u64),
     Member(MemberTag),
+}
+
+impl GroupTag for Tag {
+    fn coordinator() -> Tag {
+        Tag::Coordinator
+    }
+
+    fn member(tag: MemberTag) -> Tag {
+        Tag::Member(tag)
+    }
 }
 
 /// See the module's documentation. Callers reach what they need at once through [`ConsumerEngine::cache`].

@@ -21,6 +21,8 @@ pub enum Lane {
     Fetch,
     /// Group requests, which wait for other members.
     Coordinator,
+    /// The requests of a share session: one at a time, some of which wait for records.
+    Share,
 }
 
 /// Which broker a call goes to.
@@ -60,6 +62,9 @@ pub struct CallSpec {
     pub timeout_ms: u64,
     /// What comes back.
     pub expect: Expect,
+    /// The lowest version to use, besides what we and the broker know: below it the request would mean something else. 0
+    /// by default.
+    pub version_min: i16,
     /// The highest version to use, besides what we and the broker know. `i16::MAX` by default.
     pub version_max: i16,
 }
@@ -68,13 +73,20 @@ impl CallSpec {
     /// A call that is answered with a whole frame.
     #[must_use]
     pub fn new(target: Target, lane: Lane, timeout_ms: u64) -> Self {
-        Self { target, lane, timeout_ms, expect: Expect::Frame, version_max: i16::MAX }
+        Self { target, lane, timeout_ms, expect: Expect::Frame, version_min: 0, version_max: i16::MAX }
     }
 
     /// The same call with another expectation.
     #[must_use]
     pub fn expect(mut self, expect: Expect) -> Self {
         self.expect = expect;
+        self
+    }
+
+    /// The same call with a version of at least `version_min`.
+    #[must_use]
+    pub fn version_min(mut self, version_min: i16) -> Self {
+        self.version_min = version_min;
         self
     }
 
@@ -95,6 +107,8 @@ pub struct Reply<T> {
     pub tag: T,
     /// Who answered; `None` for a bootstrap server, or when nobody did.
     pub node: Option<i32>,
+    /// Whether the request was handed to a connection. If not, no broker has seen it.
+    pub sent: bool,
     /// The version spoken and the body behind the response header, or what went wrong.
     pub result: Result<(i16, Bytes)>,
 }

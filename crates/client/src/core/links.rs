@@ -36,7 +36,7 @@ impl<T> Core<T> {
         let candidates = self.candidates();
         if let Some(error) = self.all_hopeless(&candidates) {
             for queued in std::mem::take(&mut self.waiting) {
-                self.answer(Some(now), queued.call, queued.tag, None, Err(error.clone()));
+                self.answer(Some(now), queued.call, queued.tag, None, false, Err(error.clone()));
             }
             return;
         }
@@ -129,12 +129,12 @@ impl<T> Core<T> {
             let request_key = queued.request.key();
             let theirs = connection.versions().and_then(|v| v.get(request_key.code()));
             let ours = VersionRange {
-                min: queued.versions.min,
+                min: queued.versions.min.max(queued.spec.version_min),
                 max: queued.versions.max.min(queued.spec.version_max),
             };
             let Some(version) = theirs.and_then(|theirs| ours.newest_common(theirs)) else {
                 let error = no_version(&link.name, request_key, ours, theirs);
-                self.answer(Some(now), queued.call, queued.tag, key.node(), Err(error));
+                self.answer(Some(now), queued.call, queued.tag, key.node(), false, Err(error));
                 continue;
             };
             let correlation = connection.next_correlation();
@@ -143,7 +143,7 @@ impl<T> Core<T> {
                 Err(why) => {
                     let error =
                         Error::Usage(format!("{} {version} cannot be encoded: {why}", request_key.name()));
-                    self.answer(Some(now), queued.call, queued.tag, key.node(), Err(error));
+                    self.answer(Some(now), queued.call, queued.tag, key.node(), false, Err(error));
                     continue;
                 }
             };
@@ -151,7 +151,7 @@ impl<T> Core<T> {
             connection.last_used = now.mono_ms;
             if queued.spec.expect == Expect::Nothing {
                 let result = Ok((version, bytes::Bytes::new()));
-                self.answer(Some(now), queued.call, queued.tag, key.node(), result);
+                self.answer(Some(now), queued.call, queued.tag, key.node(), true, result);
                 continue;
             }
             connection.in_flight.push_back(InFlight {
@@ -179,18 +179,18 @@ impl<T> Core<T> {
             if close {
                 self.actions.push_back(Action::Close { conn: connection.id });
             }
-            ended.extend(connection.in_flight.into_iter().map(|c| (c.call, c.tag)));
+            ended.extend(connection.in_flight.into_iter().map(|c| (c.call, c.tag, true)));
         }
         link.failures = link.failures.saturating_add(1);
         let wait = self.settings.reconnect.wait_ms(link.failures, &mut self.jitter);
         link.not_before = now.mono_ms.saturating_add(wait);
         link.last_error = Some(error.clone());
-        ended.extend(link.queue.drain(..).map(|q| (q.call, q.tag)));
+        ended.extend(link.queue.drain(..).map(|q| (q.call, q.tag, false)));
         if key.node().is_some() {
             self.refresh.stale(now);
         }
-        for (call, tag) in ended {
-            self.answer(Some(now), call, tag, key.node(), Err(error.clone()));
+        for (call, tag, sent) in ended {
+            self.answer(Some(now), call, tag, key.node(), sent, Err(error.clone()));
         }
     }
 
@@ -218,7 +218,7 @@ impl<T> Core<T> {
                 let why = format!("closed, since {what} was not answered within {ms} ms");
                 close.get_or_insert(Error::Disconnected { peer: name.clone(), why });
                 let error = Error::timeout(what, ms);
-                self.answer(Some(now), call.call, call.tag, key.node(), Err(error));
+                self.answer(Some(now), call.call, call.tag, key.node(), true, Err(error));
             }
             if let Some(error) = close {
                 self.end_connection(now, key, &error, true);
@@ -230,7 +230,7 @@ impl<T> Core<T> {
         for queued in late {
             let what = format!("finding a broker for {}", queued.request.key().name());
             let error = Error::Timeout { what, ms: queued.spec.timeout_ms, detail: why.to_owned() };
-            self.answer(Some(now), queued.call, queued.tag, node, Err(error));
+            self.answer(Some(now), queued.call, queued.tag, node, false, Err(error));
         }
     }
 

@@ -272,13 +272,13 @@ impl<T> Core<T> {
             if let Some(connection) = link.connection {
                 self.actions.push_back(Action::Close { conn: connection.id });
                 for call in connection.in_flight {
-                    self.answer(None, call.call, call.tag, key.node(), Err(Error::Closed));
+                    self.answer(None, call.call, call.tag, key.node(), true, Err(Error::Closed));
                 }
             }
             ended.extend(link.queue);
         }
         for queued in ended {
-            self.answer(None, queued.call, queued.tag, None, Err(Error::Closed));
+            self.answer(None, queued.call, queued.tag, None, false, Err(Error::Closed));
         }
         self.connections.clear();
     }
@@ -370,6 +370,7 @@ impl<T> Core<T> {
                     call: call.call,
                     tag,
                     node,
+                    sent: true,
                     result: Ok((call.version, body)),
                 });
             }
@@ -469,7 +470,7 @@ impl<T> Core<T> {
             Target::Node(node) => Some(node),
         };
         if self.closed {
-            self.answer(None, call, queued.tag, node, Err(Error::Closed));
+            self.answer(None, call, queued.tag, node, false, Err(Error::Closed));
             return call;
         }
         match node {
@@ -487,7 +488,7 @@ impl<T> Core<T> {
                 peer: format!("node {node}"),
                 why: "the cluster's metadata has no broker of this id".to_owned(),
             };
-            self.answer(Some(now), queued.call, queued.tag, Some(node), Err(error));
+            self.answer(Some(now), queued.call, queued.tag, Some(node), false, Err(error));
             return;
         };
         let (host, port) = (broker.host.clone(), broker.port);
@@ -503,17 +504,18 @@ impl<T> Core<T> {
         link.queue.push_back(queued);
     }
 
-    /// Ends a call. `now` is given where a failed metadata request must be tried again.
+    /// Ends a call. `now` is given where a failed metadata request must be tried again; `sent` is [`Reply::sent`].
     fn answer(
         &mut self,
         now: Option<Now>,
         call: CallId,
         tag: Tag<T>,
         node: Option<i32>,
+        sent: bool,
         result: Result<(i16, Bytes)>,
     ) {
         match (tag, now, result) {
-            (Tag::User(tag), _, result) => self.replies.push_back(Reply { call, tag, node, result }),
+            (Tag::User(tag), _, result) => self.replies.push_back(Reply { call, tag, node, sent, result }),
             (Tag::Metadata, Some(now), Err(error)) => self.metadata_failed(now, error),
             (Tag::Metadata, ..) => {}
         }

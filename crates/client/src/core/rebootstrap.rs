@@ -61,16 +61,16 @@ impl<T> Core<T> {
         let Some(link) = self.links.remove(&key) else { return };
         let why = "closed, since the cluster is looked for anew at bootstrap.servers".to_owned();
         let error = Error::Disconnected { peer: link.name, why };
-        let queued = link.queue.into_iter().map(|queued| (queued.call, queued.tag));
-        let mut ended: Vec<(_, Tag<T>)> = Vec::new();
+        let queued = link.queue.into_iter().map(|queued| (queued.call, queued.tag, false));
+        let mut ended: Vec<(_, Tag<T>, bool)> = Vec::new();
         if let Some(connection) = link.connection {
             self.connections.remove(&connection.id);
             self.actions.push_back(Action::Close { conn: connection.id });
-            ended.extend(connection.in_flight.into_iter().map(|call| (call.call, call.tag)));
+            ended.extend(connection.in_flight.into_iter().map(|call| (call.call, call.tag, true)));
         }
         ended.extend(queued);
-        for (call, tag) in ended {
-            self.answer(Some(now), call, tag, key.node(), Err(error.clone()));
+        for (call, tag, sent) in ended {
+            self.answer(Some(now), call, tag, key.node(), sent, Err(error.clone()));
         }
     }
 }

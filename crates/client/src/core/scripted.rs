@@ -171,7 +171,7 @@ impl<E: Engine> World<E> {
         panic!("too many timers in {ms} ms");
     }
 
-    fn sleep_to(&mut self, at: u64) {
+    pub(crate) fn sleep_to(&mut self, at: u64) {
         self.now.wall_ms += i64::try_from(at - self.now.mono_ms).unwrap();
         self.now.mono_ms = at;
     }
@@ -308,8 +308,14 @@ pub(crate) struct Layout {
 impl Layout {
     pub(crate) fn metadata(&self, incoming: &Incoming) -> Answer {
         let request: MetadataRequest = incoming.decode();
-        let all: Vec<String> = self.topics.iter().map(|t| t.0.to_owned()).collect();
-        let names = request.topics.map_or(all, |topics| topics.into_iter().filter_map(|t| t.name).collect());
+        let names = request.topics.map(|topics| topics.into_iter().filter_map(|t| t.name).collect());
+        incoming.reply::<MetadataRequest>(&self.metadata_of(names))
+    }
+
+    /// What there is to say of these topics, by default of all.
+    pub(crate) fn metadata_of(&self, names: Option<Vec<String>>) -> MetadataResponse {
+        let all = || self.topics.iter().map(|t| t.0.to_owned()).collect();
+        let names = names.unwrap_or_else(all);
         let topic = |name: String| {
             let Some((at, (_, leaders))) = self.topics.iter().enumerate().find(|(_, t)| t.0 == name) else {
                 return MetadataResponseTopic { error_code: 3, name: Some(name), ..Default::default() };
@@ -336,12 +342,12 @@ impl Layout {
             port: 9000 + node,
             ..Default::default()
         };
-        incoming.reply::<MetadataRequest>(&MetadataResponse {
+        MetadataResponse {
             brokers: self.nodes.iter().map(broker).collect(),
             cluster_id: Some("test".to_owned()),
             controller_id: self.nodes.first().copied().unwrap_or(-1),
             topics: names.into_iter().map(topic).collect(),
             ..Default::default()
-        })
+        }
     }
 }

@@ -60,6 +60,8 @@ impl StreamSink<u32> for Taken {
 
 pub(super) enum Do {
     Call(Target, Lane, u32, u64),
+    /// To node 1, in a version of at least this one.
+    CallFrom(i16, u32),
     Fetch(i32, u32),
     ProduceWithoutAnswer(i32, u32),
     Want(&'static str),
@@ -75,6 +77,10 @@ impl crate::engine::Engine for Probe {
         match command {
             Do::Call(target, lane, tag, timeout) => {
                 self.core.call(now, target, lane, DescribeClusterRequest::default(), tag, timeout);
+            }
+            Do::CallFrom(version, tag) => {
+                let spec = CallSpec::new(Target::Node(1), Lane::Share, 30_000).version_min(version);
+                self.core.call_with(now, spec, DescribeClusterRequest::default(), tag);
             }
             Do::Fetch(node, tag) => {
                 let spec = CallSpec::new(Target::Node(node), Lane::Fetch, 30_000).expect(Expect::Stream);

@@ -6,20 +6,20 @@
 //! coordinator gives the rest to others. Heartbeats carry what has changed; after one that failed, everything, since it
 //! is not known what has arrived.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::consumer_group_heartbeat_request::TopicPartitions;
-use headrace_wire::messages::metadata_request::MetadataRequestTopic;
 use headrace_wire::messages::{
-    ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse, MetadataRequest, MetadataResponse,
+    ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse, MetadataRequest,
 };
 use headrace_wire::time::Now;
 use headrace_wire::uuid::Uuid;
 
+use super::names::TopicNames;
 use super::{Coordinator, GroupMember, MemberEvent, MemberSettings, MemberTag, Way, to_i32};
 use crate::consumer::{Tag, TopicPartition};
-use crate::core::{Lane, Reply, Target};
+use crate::core::Reply;
 use crate::error::{Error, Result};
 
 /// Epochs with a meaning.
@@ -61,9 +61,7 @@ pub(crate) struct ConsumerMember {
     held: Ids,
     /// What the coordinator wants it to have, and has not been taken over.
     target: Option<Ids>,
-    names: HashMap<Uuid, String>,
-    asking_names: bool,
-    ask_names_at: u64,
+    names: TopicNames,
     /// The next heartbeat says everything.
     full: bool,
     subscription_changed: bool,
@@ -78,6 +76,7 @@ pub(crate) struct ConsumerMember {
 
 impl ConsumerMember {
     pub(crate) fn new(settings: MemberSettings) -> ConsumerMember {
+        let names = TopicNames::new(settings.retry.max_ms, settings.request_timeout_ms);
         ConsumerMember {
             settings,
             state: State::Out,
@@ -89,9 +88,7 @@ impl ConsumerMember {
             owned: Ids::new(),
             held: Ids::new(),
             target: None,
-            names: HashMap::new(),
-            asking_names: false,
-            ask_names_at: 0,
+            names,
             full: true,
             subscription_changed: false,
             acknowledge: false,
@@ -126,11 +123,7 @@ impl ConsumerMember {
         let mut unknown = Vec::new();
         let mut known = Ids::new();
         for (id, partitions) in target {
-            let mut found = way.core.cluster().topics().filter(|(_, topic)| topic.id == id);
-            if let Some((name, _)) = found.next() {
-                self.names.insert(id, name.to_owned());
-            }
-            if !self.names.contains_key(&id) {
+            if !self.names.find(way.core.cluster(), id) {
                 unknown.push(id);
                 continue;
             }
@@ -140,7 +133,7 @@ impl ConsumerMember {
             self.target = None;
             self.acknowledge = true;
         } else {
-            self.ask_names(way, unknown);
+            self.names.ask(way.now, way.core, unknown, || Tag::Member(MemberTag::Names));
         }
         if known == self.owned {
             return None;
@@ -155,7 +148,7 @@ impl ConsumerMember {
         self.owned = known;
         let (held, target) = (&self.held, &self.target);
         self.names
-            .retain(|id, _| held.contains_key(id) || target.as_ref().is_some_and(|ids| ids.contains_key(id)));
+            .retain(|id| held.contains_key(id) || target.as_ref().is_some_and(|ids| ids.contains_key(id)));
         if gives_back {
             self.state = State::Release;
         } else {
@@ -165,26 +158,10 @@ impl ConsumerMember {
             .owned
             .iter()
             .filter_map(|(id, partitions)| Some((self.names.get(id)?, partitions)))
-            .flat_map(|(name, partitions)| partitions.iter().map(|p| TopicPartition::new(name.as_str(), *p)))
+            .flat_map(|(name, partitions)| partitions.iter().map(move |p| TopicPartition::new(name, *p)))
             .collect();
         partitions.sort();
         Some(MemberEvent::Assigned(partitions))
-    }
-
-    fn ask_names(&mut self, way: &mut Way<'_>, ids: Vec<Uuid>) {
-        if self.asking_names || self.ask_names_at > way.now.mono_ms {
-            return;
-        }
-        self.asking_names = true;
-        self.ask_names_at = way.now.mono_ms + self.settings.retry.max_ms.max(1);
-        let topic = |topic_id| MetadataRequestTopic { topic_id, name: None };
-        let request = MetadataRequest {
-            topics: Some(ids.into_iter().map(topic).collect()),
-            allow_auto_topic_creation: false,
-            ..MetadataRequest::default()
-        };
-        let (tag, timeout) = (Tag::Member(MemberTag::Names), self.settings.request_timeout_ms);
-        way.core.call(way.now, Target::Any, Lane::Control, request, tag, timeout);
     }
 
     fn heartbeat(&mut self, way: &mut Way<'_>, node: i32) {
@@ -219,14 +196,6 @@ impl ConsumerMember {
         self.in_flight = true;
         self.attempt += 1;
         way.call(node, request, MemberTag::Group(self.attempt), self.settings.request_timeout_ms);
-    }
-
-    fn learn(&mut self, result: Result<MetadataResponse>) {
-        for topic in result.into_iter().flat_map(|response| response.topics) {
-            if let Some(name) = topic.name.filter(|_| topic.error_code == 0) {
-                self.names.insert(topic.topic_id, name);
-            }
-        }
     }
 
     fn heard(
@@ -378,8 +347,7 @@ impl GroupMember for ConsumerMember {
                 self.heard(way, reply.decode::<ConsumerGroupHeartbeatRequest>())
             }
             MemberTag::Names => {
-                self.asking_names = false;
-                self.learn(reply.decode::<MetadataRequest>());
+                self.names.learn(reply.decode::<MetadataRequest>());
                 None
             }
             _ => None,
@@ -390,7 +358,7 @@ impl GroupMember for ConsumerMember {
         let active = self.is_active();
         let heartbeat = if active && !self.in_flight { self.heartbeat_at } else { 0 };
         let retry = if active { self.retry_at } else { 0 };
-        let names = if active && self.target.is_some() { self.ask_names_at } else { 0 };
+        let names = if active && self.target.is_some() { self.names.ask_at() } else { 0 };
         [heartbeat, retry, names]
     }
 }

@@ -5,7 +5,10 @@ mod assignor;
 mod consumer_member;
 mod coordinator;
 mod member;
+mod names;
 mod protocol;
+#[expect(dead_code, reason = "the engine that joins by it comes next")]
+mod share_member;
 mod sticky;
 
 use std::collections::BTreeSet;
@@ -43,7 +46,7 @@ pub(crate) enum MemberTag {
     Join(u64),
     Sync(u64),
     Heartbeat(u64),
-    /// The heartbeat of KIP-848.
+    /// The heartbeat of KIP-848 and KIP-932.
     Group(u64),
     /// Asking for the names of topics by their ids.
     Names,
@@ -117,25 +120,34 @@ pub(crate) fn member_of(protocol: GroupProtocol, settings: MemberSettings) -> Bo
     }
 }
 
+/// What an engine that is a member of a group gives along with the calls for that.
+pub(crate) trait GroupTag {
+    /// Finding the coordinator.
+    fn coordinator() -> Self;
+
+    /// A call of the member.
+    fn member(tag: MemberTag) -> Self;
+}
+
 /// A member's way to its coordinator.
-pub(crate) struct Way<'a> {
+pub(crate) struct Way<'a, T = Tag> {
     pub(crate) now: Now,
-    pub(crate) core: &'a mut Core<Tag>,
+    pub(crate) core: &'a mut Core<T>,
     pub(crate) coordinator: &'a mut Coordinator,
 }
 
-impl Way<'_> {
+impl<T: GroupTag> Way<'_, T> {
     fn group(&self) -> String {
         self.coordinator.group().to_owned()
     }
 
     /// The coordinator's node; asks for it when it is not known.
     fn need_node(&mut self) -> Option<i32> {
-        self.coordinator.need(self.now, self.core, || Tag::Coordinator)
+        self.coordinator.need(self.now, self.core, T::coordinator)
     }
 
     fn call<R: Request + Send + 'static>(&mut self, node: i32, request: R, tag: MemberTag, timeout_ms: u64) {
-        let (target, tag) = (Target::Node(node), Tag::Member(tag));
+        let (target, tag) = (Target::Node(node), T::member(tag));
         self.core.call(self.now, target, Lane::Coordinator, request, tag, timeout_ms);
     }
 }

@@ -46,7 +46,48 @@ const UNSUPPORTED: &[(&str, &str)] = &[
     ("metadata.max.idle.ms", "a producer asks for the metadata of every topic it has written to"),
     ("bootstrap.controllers", "only brokers are connected to; they hand on what is the controller's"),
     ("internal.throw.on.fetch.stable.offset.unsupported", "it is internal to Kafka's own consumer"),
-    ("share.", "share groups are not supported yet"),
+];
+
+/// Settings of a share group (KIP-932, KIP-1240), which all its members have in common.
+const OF_SHARE_GROUPS: &[&str] = &[
+    "share.auto.offset.reset",
+    "share.isolation.level",
+    "share.record.lock.duration.ms",
+    "share.delivery.count.limit",
+    "share.partition.max.record.locks",
+    "share.renew.acknowledge.enable",
+    "share.session.timeout.ms",
+    "share.heartbeat.interval.ms",
+    "share.assignment.interval.ms",
+    "share.assignor.offload.enable",
+];
+
+/// Options of a consumer that a share consumer has no use for, each with the reason.
+const NOT_FOR_SHARES: &[(&str, &str)] = &[
+    (
+        "auto.offset.reset",
+        "where a share group begins is a setting of the group, share.auto.offset.reset: Admin.alter_group_config sets it",
+    ),
+    (
+        "isolation.level",
+        "it is a setting of the group, share.isolation.level: Admin.alter_group_config sets it",
+    ),
+    ("enable.auto.commit", "there are no positions to commit: see share.acknowledgement.mode"),
+    ("auto.commit.interval.ms", "there are no positions to commit: see share.acknowledgement.mode"),
+    ("group.instance.id", "share groups have no static members"),
+    ("group.protocol", "share groups have a protocol of their own (KIP-932)"),
+    ("group.remote.assignor", "the coordinator chooses, by its group.share.assignors"),
+    ("partition.assignment.strategy", "the coordinator chooses, by its group.share.assignors"),
+    (
+        "session.timeout.ms",
+        "it is a setting of the group, share.session.timeout.ms: Admin.alter_group_config sets it",
+    ),
+    (
+        "heartbeat.interval.ms",
+        "it is a setting of the group, share.heartbeat.interval.ms: Admin.alter_group_config sets it",
+    ),
+    ("max.partition.fetch.bytes", "share groups have no such limit: see fetch.max.bytes"),
+    ("fetch.buffer.bytes", "what is held is bounded by max.poll.records and fetch.max.bytes"),
 ];
 
 const NO_SERIALIZERS: &str = "there are no serializers: keys and values are bytes and Arrow columns";
@@ -57,6 +98,13 @@ pub(super) fn find(role: Role, written: &str) -> Result<&'static Row> {
     let name = canonical(written);
     if let Some(row) = rows().find(|r| r.name == name && role.takes(r.role)) {
         return Ok(row);
+    }
+    if let Some((_, why)) = NOT_FOR_SHARES.iter().find(|(known, _)| role == Role::Share && name == *known) {
+        return Err(Error::config(written, *why));
+    }
+    if OF_SHARE_GROUPS.contains(&name.as_str()) {
+        let why = "it is a setting of the share group, not of a client: Admin.alter_group_config sets it";
+        return Err(Error::config(written, why));
     }
     if let Some(row) = rows().find(|r| r.name == name) {
         let why = format!("it is an option of the {}, not of the {}", row.role.name(), role.name());
@@ -113,6 +161,11 @@ fn distance(a: &str, b: &str) -> usize {
         before = std::mem::replace(&mut last, row);
     }
     last.last().copied().unwrap_or(a.len())
+}
+
+/// Settings of a share group, for the reference page.
+pub(super) fn settings_of_share_groups() -> &'static [&'static str] {
+    OF_SHARE_GROUPS
 }
 
 /// The names of [`UNSUPPORTED`] with their reasons, for the reference page.

@@ -12,10 +12,10 @@ use std::collections::BTreeMap;
 
 pub use self::page::page;
 pub use self::security::{Mechanism, Secret, SecurityProtocol};
-pub use self::table::{AdminConfig, CommonConfig, ConsumerConfig, ProducerConfig, rows};
+pub use self::table::{AdminConfig, CommonConfig, ConsumerConfig, ProducerConfig, ShareConfig, rows};
 pub use self::value::{
-    Acks, Assignor, AutoOffsetReset, BrokerShare, CompressionType, Endpoint, GroupProtocol, IsolationLevel,
-    OnBadRecords, Partitioner, RecoveryStrategy, ValueType,
+    AcknowledgementMode, Acks, AcquireMode, Assignor, AutoOffsetReset, BrokerShare, CompressionType,
+    Endpoint, GroupProtocol, IsolationLevel, OnBadRecords, Partitioner, RecoveryStrategy, ValueType,
 };
 use crate::error::{Error, Result};
 
@@ -28,6 +28,8 @@ pub enum Role {
     Producer,
     /// Consumers.
     Consumer,
+    /// Consumers of a share group.
+    Share,
     /// Admin clients.
     Admin,
 }
@@ -40,6 +42,7 @@ impl Role {
             Self::Common => "client",
             Self::Producer => "producer",
             Self::Consumer => "consumer",
+            Self::Share => "share consumer",
             Self::Admin => "admin client",
         }
     }

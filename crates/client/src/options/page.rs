@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::known::unsupported;
+use super::known::{settings_of_share_groups, unsupported};
 use super::table::rows;
 use super::{Kind, Role, Row};
 
@@ -20,6 +20,7 @@ pub fn page() -> String {
         (Role::Common, "All clients"),
         (Role::Producer, "Producer"),
         (Role::Consumer, "Consumer"),
+        (Role::Share, "Share consumer"),
         (Role::Admin, "Admin client"),
     ] {
         let _ =
@@ -28,6 +29,12 @@ pub fn page() -> String {
             let _ = writeln!(page, "{}", line(row));
         }
     }
+    let settings: Vec<String> = settings_of_share_groups().iter().map(|name| format!("`{name}`")).collect();
+    let _ = write!(
+        page,
+        "\n## Settings of share groups\n\nThey are the group's, not a client's: `Admin.alter_group_config` sets them.\n\n{}\n",
+        settings.join(", ")
+    );
     page.push_str("\n## Known to Kafka, not supported\n\n| option | why |\n|---|---|\n");
     for (name, why) in unsupported() {
         let all = if name.ends_with('.') { "*" } else { "" };
@@ -41,7 +48,13 @@ fn line(row: &Row) -> String {
     let default = match row.default {
         Some("") => "empty".to_owned(),
         Some(default) => format!("`{default}`"),
-        None if row.name == "bootstrap.servers" => "must be given".to_owned(),
+        None if matches!(
+            (row.role, row.name),
+            (Role::Common, "bootstrap.servers") | (Role::Share, "group.id")
+        ) =>
+        {
+            "must be given".to_owned()
+        }
         None => "none".to_owned(),
     };
     let takes = match row.kind {

@@ -3,8 +3,8 @@
 use headrace_pool::AllocationStrategy;
 
 use super::value::{
-    Acks, Assignor, AutoOffsetReset, BrokerShare, CompressionType, Endpoint, GroupProtocol, IsolationLevel,
-    OnBadRecords, Partitioner, RecoveryStrategy, ValueType,
+    AcknowledgementMode, Acks, AcquireMode, Assignor, AutoOffsetReset, BrokerShare, CompressionType,
+    Endpoint, GroupProtocol, IsolationLevel, OnBadRecords, Partitioner, RecoveryStrategy, ValueType,
 };
 use super::{Kind, Mechanism, Role, Row, Secret, SecurityProtocol, Values};
 use crate::error::{Error, Result};
@@ -237,6 +237,39 @@ options! {
 }
 
 options! {
+    /// Options of a share consumer.
+    ShareConfig, SHARE, Role::Share, { common: CommonConfig }
+    group_id: String = "group.id", Kind::Text, None, false,
+        "The share group whose records are taken.";
+    share_acquire_mode: AcquireMode = "share.acquire.mode",
+        Kind::Choice(&["batch_optimized", "record_limit"]), Some("batch_optimized"), false,
+        "What brokers give: whole batches, so that more than max.poll.records may be held (batch_optimized), or never more than max.poll.records at a time, of all brokers together (record_limit; KIP-1206, needs Kafka 4.2).";
+    share_acknowledgement_mode: AcknowledgementMode = "share.acknowledgement.mode",
+        Kind::Choice(&["implicit", "explicit"]), Some("implicit"), false,
+        "Who says what became of the rows of a poll: the next poll, which accepts them all (implicit), or the caller, row by row (explicit).";
+    max_poll_records: u32 = "max.poll.records", number(1, INT_MAX), Some("500"), false,
+        "The most rows that a poll returns when it is not told, and that are acquired for it.";
+    max_poll_interval_ms: u32 = "max.poll.interval.ms", Kind::Int { min: 1, max: INT_MAX, unit: "ms" }, Some("300000"), false,
+        "How long a member may go without polling before it leaves the group.";
+    fetch_min_bytes: u32 = "fetch.min.bytes", bytes(0, INT_MAX), Some("1"), false,
+        "How much a broker should have ready before it answers. With record_limit one record is always enough.";
+    fetch_max_bytes: u32 = "fetch.max.bytes", bytes(0, INT_MAX), Some("52428800"), false,
+        "The most that one answer should hold; a first batch that is larger comes anyway (KIP-74).";
+    fetch_max_wait_ms: u32 = "fetch.max.wait.ms", Kind::Int { min: 0, max: INT_MAX, unit: "ms" }, Some("500"), false,
+        "How long a broker that has nothing waits for records; never less than 50 ms, and never more than 500, so that closing and acknowledging need not wait for longer.";
+    check_crcs: bool = "check.crcs", Kind::Bool, Some("true"), false,
+        "Whether each batch's checksum is checked.";
+    on_bad_records: OnBadRecords = "on.bad.records", Kind::Choice(&["error", "skip"]), Some("error"), true,
+        "What becomes of records that cannot be read: error raises once for each batch and releases them, for others to try; skip rejects them, and logs it.";
+    include_headers: bool = "include.headers", Kind::Bool, Some("false"), true,
+        "Whether batches have a column with the records' headers.";
+    value_type: ValueType = "value.type", Kind::Choice(&["binary", "binary_view"]), Some("binary"), true,
+        "The Arrow type of the column value. With binary_view values stay in the memory in which they arrived or were decompressed, and rows keep that alive.";
+    client_rack: String = "client.rack", Kind::Text, Some(""), false,
+        "The rack this client stands in, which the group's coordinator is told.";
+}
+
+options! {
     /// Options of an admin client.
     AdminConfig, ADMIN, Role::Admin, { common: CommonConfig }
     retries: u32 = "retries", number(0, INT_MAX), Some("2147483647"), false,
@@ -245,7 +278,7 @@ options! {
 
 /// All options, in the order of the reference page.
 pub fn rows() -> impl Iterator<Item = &'static Row> {
-    COMMON.iter().chain(PRODUCER).chain(CONSUMER).chain(ADMIN)
+    COMMON.iter().chain(PRODUCER).chain(CONSUMER).chain(SHARE).chain(ADMIN)
 }
 
 impl CommonConfig {
@@ -330,6 +363,19 @@ impl ConsumerConfig {
                 return Err(Error::config("group.instance.id", "it needs a group.id"));
             }
             config.enable_auto_commit = false;
+        }
+        Ok(config)
+    }
+}
+
+impl ShareConfig {
+    /// Reads a share consumer's options; names as `a.b.c` or `a_b_c`.
+    pub fn from_pairs(pairs: impl IntoIterator<Item = (String, String)>) -> Result<Self> {
+        let values = Values::from_pairs(Role::Share, pairs)?;
+        let config = Self::from_values(&values)?;
+        config.common.check_security(&values)?;
+        if config.group_id.is_empty() {
+            return Err(Error::config("group.id", "it must be given; it takes a text that is not empty"));
         }
         Ok(config)
     }

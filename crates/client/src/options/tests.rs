@@ -15,6 +15,10 @@ fn consumer(given: &[(&str, &str)]) -> Result<ConsumerConfig> {
     ConsumerConfig::from_pairs(pairs(given))
 }
 
+fn share(given: &[(&str, &str)]) -> Result<ShareConfig> {
+    ShareConfig::from_pairs(pairs(given))
+}
+
 /// The option an error names, and its sentence.
 fn refused<T: std::fmt::Debug>(result: Result<T>) -> (String, String) {
     match result.unwrap_err() {
@@ -35,6 +39,11 @@ fn defaults() {
     assert_eq!((c.enable_auto_commit, c.check_crcs, c.include_headers), (true, true, false));
     assert_eq!(c.partition_assignment_strategy, [Assignor::Range]);
     assert!(!consumer(&[]).unwrap().enable_auto_commit, "without a group there is nothing to commit to");
+    let s = share(&[("group.id", "g")]).unwrap();
+    assert_eq!((s.group_id.as_str(), s.max_poll_records, s.max_poll_interval_ms), ("g", 500, 300_000));
+    assert_eq!(s.share_acquire_mode, AcquireMode::BatchOptimized);
+    assert_eq!(s.share_acknowledgement_mode, AcknowledgementMode::Implicit);
+    assert_eq!((s.fetch_min_bytes, s.fetch_max_bytes, s.fetch_max_wait_ms), (1, 52_428_800, 500));
     AdminConfig::from_pairs(pairs(&[])).unwrap();
 }
 
@@ -64,6 +73,7 @@ fn every_word_that_a_row_offers_is_accepted() {
             let given = [(row.name, *word), ("group.id", "g")];
             let refused = match row.role {
                 Role::Producer => producer(&given[..1]).err(),
+                Role::Share => share(&given).err(),
                 _ => consumer(&given).err(),
             };
             assert_eq!(refused, None, "{}={word}", row.name);
@@ -104,6 +114,43 @@ fn an_option_of_another_client_is_named_as_such() {
     assert_eq!(why, "it is an option of the consumer, not of the producer");
     let (_, why) = refused(consumer(&[("acks", "1")]));
     assert!(why.contains("producer"), "{why}");
+}
+
+#[test]
+fn a_share_consumer_says_why_it_does_not_take_what_a_consumer_does() {
+    for (name, reason) in [
+        ("auto.offset.reset", "share.auto.offset.reset"),
+        ("isolation_level", "share.isolation.level"),
+        ("enable.auto.commit", "share.acknowledgement.mode"),
+        ("group.instance.id", "no static members"),
+        ("group.protocol", "KIP-932"),
+        ("session.timeout.ms", "share.session.timeout.ms"),
+        ("partition.assignment.strategy", "group.share.assignors"),
+        ("fetch.buffer.bytes", "max.poll.records"),
+        ("exclude.internal.topics", "it is an option of the consumer, not of the share consumer"),
+    ] {
+        let (option, why) = refused(share(&[("group.id", "g"), (name, "x")]));
+        assert!(option == name && why.contains(reason), "{why}");
+    }
+    assert_eq!(consumer(&[("group.id", "g"), ("isolation.level", "read_committed")]).err(), None);
+    let (_, why) = refused(consumer(&[("share.acquire.mode", "record_limit")]));
+    assert_eq!(why, "it is an option of the share consumer, not of the consumer");
+    for given in [&[][..], &[("group.id", "")]] {
+        let (option, why) = refused(share(given));
+        assert!(option == "group.id" && why.contains("must be given"), "{why}");
+    }
+    let (option, why) = refused(share(&[("group.id", "g"), ("max.poll.records", "0")]));
+    assert!(option == "max.poll.records" && why.contains("from 1 to"), "{why}");
+}
+
+#[test]
+fn settings_of_a_share_group_are_no_options() {
+    for name in ["share.auto.offset.reset", "share_record_lock_duration_ms", "share.session.timeout.ms"] {
+        for result in [share(&[("group.id", "g"), (name, "1")]).err(), consumer(&[(name, "1")]).err()] {
+            let Some(Error::Config { option, why }) = result else { panic!("{name}: {result:?}") };
+            assert!(option == name && why.contains("Admin.alter_group_config"), "{why}");
+        }
+    }
 }
 
 #[test]

@@ -308,6 +308,26 @@ choice! {
 }
 
 choice! {
+    /// `share.acquire.mode` (KIP-1206).
+    AcquireMode {
+        /// Whole batches; `max.poll.records` may be passed.
+        BatchOptimized = "batch_optimized",
+        /// Never more than `max.poll.records`.
+        RecordLimit = "record_limit",
+    }
+}
+
+choice! {
+    /// `share.acknowledgement.mode`.
+    AcknowledgementMode {
+        /// The next poll accepts the rows of the last one.
+        Implicit = "implicit",
+        /// The caller says of each row what became of it.
+        Explicit = "explicit",
+    }
+}
+
+choice! {
     /// `group.protocol`.
     GroupProtocol {
         /// The members divide the partitions among themselves.

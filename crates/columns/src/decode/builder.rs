@@ -56,6 +56,16 @@ pub enum DecodeError {
         /// Partition number.
         partition: i32,
     },
+    /// Acquired ranges do not ascend, overlap, or are none.
+    #[error("{topic}-{partition}: the range of acquired records at offset {offset} cannot be")]
+    Ranges {
+        /// Topic name.
+        topic: String,
+        /// Partition number.
+        partition: i32,
+        /// The first offset of the range.
+        offset: i64,
+    },
     /// The columns do not make an Arrow batch: a fault of ours.
     #[error("{topic}-{partition}: {reason}")]
     Arrow {
@@ -427,7 +437,7 @@ impl ChunkBuilder {
         if let Some(headers) = &mut columns.headers {
             arrays.push(headers.finish().unwrap_or_else(|| Ok(schema.null_headers(rows)))?);
         }
-        RecordBatch::try_new(Arc::clone(schema.arrow()), arrays)
+        RecordBatch::try_new(Arc::clone(schema.plain()), arrays)
     }
 }
 

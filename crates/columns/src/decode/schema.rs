@@ -35,6 +35,8 @@ pub enum ValueType {
 #[derive(Clone, Debug)]
 pub struct BatchSchema {
     schema: SchemaRef,
+    /// The same with the column `delivery_count`, if it is to be there.
+    delivered: Option<SchemaRef>,
     include_headers: bool,
     value_type: ValueType,
     check_crcs: bool,
@@ -65,6 +67,7 @@ impl BatchSchema {
         }
         Self {
             schema: Arc::new(Schema::new(fields)),
+            delivered: None,
             include_headers,
             value_type,
             check_crcs: true,
@@ -72,6 +75,16 @@ impl BatchSchema {
             max_chunk_bytes: MAX_CHUNK_BYTES,
             constants: Arc::default(),
         }
+    }
+
+    /// The same with `delivery_count` int16 as the last column: how often a record of a share group has been delivered
+    /// (KIP-932). [`decode_acquired`](super::decode_acquired) fills it.
+    #[must_use]
+    pub fn with_delivery_count(mut self) -> Self {
+        let last = Arc::new(Field::new("delivery_count", DataType::Int16, true));
+        let fields: Vec<_> = self.schema.fields().iter().cloned().chain([last]).collect();
+        self.delivered = Some(Arc::new(Schema::new(fields)));
+        self
     }
 
     /// Whether the CRC-32C of each batch is checked before it is decoded (Kafka's `check.crcs`).
@@ -100,7 +113,16 @@ impl BatchSchema {
     /// The Arrow schema.
     #[must_use]
     pub fn arrow(&self) -> &SchemaRef {
+        self.delivered.as_ref().unwrap_or(&self.schema)
+    }
+
+    /// The schema without `delivery_count`, which a chunk of plain records has.
+    pub(super) fn plain(&self) -> &SchemaRef {
         &self.schema
+    }
+
+    pub(super) fn has_delivery_count(&self) -> bool {
+        self.delivered.is_some()
     }
 
     /// Whether there is a `headers` column.

@@ -1,5 +1,6 @@
 //! Decoding as a whole: the columns are what the plain record iterator says, and a broken batch changes nothing.
 
+mod acquired;
 mod limits;
 mod views;
 

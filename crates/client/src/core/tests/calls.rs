@@ -314,3 +314,104 @@ fn calls_that_wait_for_a_connection_end_when_it_cannot_be_made() {
         assert!(matches!(&error, Error::Disconnected { why, .. } if why.contains("refused")), "{error:?}");
     }
 }
+
+/// Whether each call that has ended was sent, in the order of their tags.
+fn sent(world: &mut World<Probe>) -> Vec<(u32, bool)> {
+    let mut sent: Vec<_> = world.events.drain(..).map(|reply| (reply.tag, reply.sent)).collect();
+    sent.sort_unstable();
+    sent
+}
+
+#[test]
+fn a_call_that_is_answered_was_sent_and_one_without_a_connection_was_not() {
+    let (mut world, layout) = (world("localhost:9092"), two_nodes());
+    world.refused = vec![9002];
+    let mut broker = |i: &Incoming| healthy(&layout, i);
+    world.command(Do::Want("t"));
+    world.settle(&mut broker);
+    world.command(Do::Call(Target::Node(1), CONTROL, 1, 30_000));
+    world.command(Do::Call(Target::Node(2), CONTROL, 2, 30_000));
+    world.command(Do::Call(Target::Node(9), CONTROL, 3, 30_000));
+    world.command(Do::ProduceWithoutAnswer(1, 4));
+    world.settle(&mut broker);
+    assert_eq!(sent(&mut world), [(1, true), (2, false), (3, false), (4, true)]);
+}
+
+#[test]
+fn a_call_that_a_connection_took_along_was_sent_and_one_behind_it_was_not() {
+    let (mut world, layout) = (world("localhost:9092"), two_nodes());
+    let mut broker = |i: &Incoming| match (i.port, i.key) {
+        (9001, ApiKey::DescribeCluster) => Answer::Silence,
+        _ => healthy(&layout, i),
+    };
+    world.command(Do::Want("t"));
+    world.settle(&mut broker);
+    world.command(Do::Call(Target::Node(1), CONTROL, 1, 30_000));
+    world.settle(&mut broker);
+    let conn = world.conn_of(9001);
+    world.reset(conn);
+    // The next connection stands only after a wait: this call is in the queue when it is refused.
+    world.refused = vec![9001];
+    world.command(Do::Call(Target::Node(1), CONTROL, 2, 30_000));
+    world.run(1_000, &mut broker);
+    assert_eq!(sent(&mut world), [(1, true), (2, false)]);
+}
+
+#[test]
+fn a_call_whose_time_ends_in_the_queue_was_not_sent_and_one_in_flight_was() {
+    let (mut world, layout) = (world("localhost:9092"), two_nodes());
+    let mut broker = |i: &Incoming| match (i.port, i.key) {
+        (9001, ApiKey::DescribeCluster) => Answer::Silence,
+        _ => healthy(&layout, i),
+    };
+    world.command(Do::Want("t"));
+    world.settle(&mut broker);
+    world.silent = vec![9002];
+    world.command(Do::Call(Target::Node(1), CONTROL, 1, 1_000));
+    world.command(Do::Call(Target::Node(2), CONTROL, 2, 1_000));
+    world.run(1_000, &mut broker);
+    assert!(!world.open_ports().contains(&9001), "its answer would come after all");
+    assert_eq!(sent(&mut world), [(1, true), (2, false)]);
+    // Closed at once: one written, one that waits for its connection.
+    world.run(2_000, &mut broker);
+    world.command(Do::Call(Target::Node(1), CONTROL, 3, 30_000));
+    world.settle(&mut broker);
+    world.command(Do::Call(Target::Node(2), CONTROL, 4, 30_000));
+    world.command(Do::Close);
+    world.command(Do::Call(Target::Any, CONTROL, 5, 30_000));
+    world.settle(&mut broker);
+    assert_eq!(sent(&mut world), [(3, true), (4, false), (5, false)]);
+}
+
+#[test]
+fn a_version_that_is_too_low_for_the_caller_is_refused_with_both_ranges() {
+    for (theirs, asked) in [(2, Some(2)), (1, Some(1)), (0, None)] {
+        let (mut world, layout) = (world("localhost:9092"), two_nodes());
+        let mut broker = |i: &Incoming| match i.key {
+            ApiKey::ApiVersions => {
+                let mut list = version_list();
+                for key in list.api_keys.iter_mut().filter(|k| k.api_key == ApiKey::DescribeCluster.code()) {
+                    key.max_version = theirs;
+                }
+                i.reply::<ApiVersionsRequest>(&list)
+            }
+            _ => healthy(&layout, i),
+        };
+        world.command(Do::Want("t"));
+        world.settle(&mut broker);
+        world.command(Do::CallFrom(1, 1));
+        world.settle(&mut broker);
+        let reply = world.events.remove(0);
+        let Some(asked) = asked else {
+            let error = reply.result.unwrap_err();
+            assert_eq!((error.code(), reply.sent), (Some(ErrorCode::UNSUPPORTED_VERSION), false));
+            let text = error.to_string();
+            assert!(
+                text.contains("speaks DescribeCluster 0 to 0") && text.contains("needs one of 1 to 2"),
+                "{text}"
+            );
+            continue;
+        };
+        assert_eq!(reply.result.unwrap().0, asked);
+    }
+}

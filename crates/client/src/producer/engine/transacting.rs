@@ -42,9 +42,9 @@ impl ProducerEngine {
     }
 
     pub(super) fn on_transaction_reply(&mut self, now: Now, reply: Reply<Tag>) {
-        let Reply { call, tag, node, result } = reply;
+        let Reply { call, tag, node, sent, result } = reply;
         if let (Tag::Transaction(tag), Some(transaction)) = (tag, &mut self.transaction) {
-            transaction.answered(now, &mut self.core, Reply { call, tag, node, result });
+            transaction.answered(now, &mut self.core, Reply { call, tag, node, sent, result });
         }
     }
 
