@@ -18,6 +18,7 @@ from headrace.lab.fields import FIELDS, page
 from headrace.lab.nodes import FILE_BYTES_MAX, WorkloadErrors
 from headrace.lab.schedule import Segment
 from headrace.lab.workload import Explore, Workload
+from tests.kafka import java
 
 if TYPE_CHECKING:
     from headrace.lab.campaign import Campaign
@@ -43,6 +44,11 @@ def test_every_field_has_its_place_in_a_workload():
     table = page()
     assert table.count("\n") == len(FIELDS) + 2
     assert "| `partitionsPerTopic`, `partitions` | 1 | partitions of each (1 to 10,000) |" in table
+
+
+def test_the_page_has_the_table_of_the_fields():
+    text = (java.ROOT / "docs" / "lab.md").read_text()
+    assert text.split("<!-- fields -->\n")[1].split("<!-- /fields -->")[0] == page()
 
 
 def test_defaults(load):

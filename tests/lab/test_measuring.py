@@ -45,6 +45,7 @@ def test_what_was_made_is_read(workload, size, kind):
     assert heads.sequence.tolist() == [41, 42]
     assert heads.producer.tolist() == [7, 7]
     assert heads.ours.tolist() == [True, True]
+    assert heads.size == 2 * size
     assert payload.verify(values).all()
 
 

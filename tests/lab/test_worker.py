@@ -129,7 +129,7 @@ def test_work_delays_the_later_records_of_a_batch(workload):
     told = consuming.take()
     delivery = merged(told["hist"]["delivery"].values())
     assert delivery.highest - delivery.at(1) >= 79_000
-    assert told["counts"] == [[0, "t", 0, 5, values.nbytes]]
+    assert told["counts"] == [[0, "t", 0, 5, 500]]
 
 
 def test_bytes_of_others_are_counted_apart(workload):

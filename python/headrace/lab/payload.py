@@ -35,6 +35,8 @@ class Heads:
     producer: NDArray[np.uint16]
     sequence: NDArray[np.uint64]
     ours: NDArray[np.bool_]
+    size: int
+    """Bytes of all values together."""
 
 
 class Payloads:
@@ -92,7 +94,7 @@ def read(values: pa.Array) -> Heads:
     ours = long_enough.copy()
     ours[long_enough] = marked
     heads = heads[marked]
-    return Heads(heads["due"], heads["producer"], heads["sequence"], ours)
+    return Heads(heads["due"], heads["producer"], heads["sequence"], ours, int(lengths.sum()))
 
 
 def verify(values: pa.Array) -> NDArray[np.bool_]:

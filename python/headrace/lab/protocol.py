@@ -35,6 +35,10 @@ class Prepare:
     """Producers: send so many, as fast as they can, then end."""
     distinct: bool = False
     """Consumers: count records that come for the first time."""
+    first: int = 0
+    """Producers: of all producers of the run, the place of this worker's first."""
+    of: int = 0
+    """Producers: how many the run has; 0: those of this worker."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +90,8 @@ class Assigned:
 
     tag: ClassVar = "assigned"
     partitions: int | None
+    holding: int = 0
+    """Members that hold one at least."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -55,7 +55,7 @@ class Worker:
         self._began_ns = 0
         self._second = 0
         self._cpu_s = _cpu_s()
-        self._told: int | None = -1
+        self._told: tuple[int | None, int] | None = None
 
     def run(self) -> int:
         """Works; gives the exit status."""
@@ -118,7 +118,14 @@ class Worker:
         workload = Workload.from_json(message.workload)
         if message.role == "produce":
             self._work = Producing(
-                driver, message.bootstrap, workload, message.topics, message.members, records=message.records
+                driver,
+                message.bootstrap,
+                workload,
+                message.topics,
+                message.members,
+                first=message.first,
+                of=message.of,
+                records=message.records,
             )
         else:
             self._work = Consuming(
@@ -137,10 +144,10 @@ class Worker:
         if self._work.trouble is not None:
             raise drivers.DriverError(self._work.trouble)
         if isinstance(self._work, Consuming):
-            all_there, held = self._work.assigned()
-            if all_there and held != self._told:
+            held = self._work.assigned()
+            if held is not None and held != self._told:
                 self._told = held
-                self._say(Assigned(partitions=held))
+                self._say(Assigned(partitions=held[0], holding=held[1]))
         if not self._began_ns:
             return True
         if isinstance(self._work, Producing) and self._work.ended:

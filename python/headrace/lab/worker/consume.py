@@ -86,7 +86,7 @@ class Intake:
                 of_partition = self._partitions[name] = Recorder()
             counts = self._counts[member, polled.topic, polled.partition]
             counts[0] += len(heads.due)
-            counts[1] += polled.values.nbytes
+            counts[1] += heads.size
             self._numbers["foreign"] += len(heads.ours) - len(heads.due)
         of_member.add(delivery_us)
         if of_partition is not None:
@@ -158,11 +158,16 @@ class Consuming:
         for thread in self._threads:
             thread.start()
 
-    def assigned(self) -> tuple[bool, int | None]:
-        """Whether every member has polled, and how many partitions all hold; None where the client does not tell."""
+    def assigned(self) -> tuple[int | None, int] | None:
+        """How many partitions all hold, and how many members hold one; None until every member has polled.
+
+        The first is None where the client does not tell.
+        """
         held = list(self._held.values())
+        if len(held) < len(self._consumers):
+            return None
         known = [count for count in held if count is not None]
-        return len(held) == len(self._consumers), sum(known) if len(known) == len(held) else None
+        return sum(known) if len(known) == len(held) else None, sum(count > 0 for count in known)
 
     def work(self, min_ms: float, max_ms: float) -> None:
         """Changes the work on each record."""

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+
+import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    import numpy as np
     import pyarrow as pa
     from numpy.typing import NDArray
 
     from headrace.lab.distribution import Placement
+
+    Rows: TypeAlias = "NDArray[np.int64] | None"
+    Times: TypeAlias = "int | NDArray[np.int64]"
 
 
 class DriverError(RuntimeError):
@@ -44,11 +50,36 @@ class Polled:
 class Outcome(Protocol):
     """Is told what became of records; by any thread."""
 
-    def acknowledged(self, block: Block, rows: NDArray[np.int64] | None, sent_ns: int, acked_ns: int) -> None:
+    def acknowledged(self, block: Block, rows: Rows, sent_ns: int, acked_ns: Times) -> None:
         """These rows of a block (None: all) were handed over and acknowledged at those times."""
 
     def failed(self, count: int, why: str) -> None:
         """So many were not."""
+
+
+class Pending:
+    """A block whose rows are acknowledged one by one, by any thread; tells the outcome when it has all."""
+
+    def __init__(self, block: Block, outcome: Outcome) -> None:
+        """Is made when the block is handed over."""
+        self._block, self._outcome = block, outcome
+        self._sent_ns = time.time_ns()
+        self._acked_ns = np.zeros(len(block.due), np.int64)
+        self._left = len(block.due)
+        self._lock = threading.Lock()
+
+    def ended(self, row: int, error: object | None) -> None:
+        """A row was acknowledged, or was not for that reason."""
+        if error is None:
+            self._acked_ns[row] = time.time_ns()
+        else:
+            self._outcome.failed(1, str(error))
+        with self._lock:
+            self._left -= 1
+            all_ended = not self._left
+        if all_ended:
+            rows = np.flatnonzero(self._acked_ns)
+            self._outcome.acknowledged(self._block, rows, self._sent_ns, self._acked_ns[rows])
 
 
 class ProducerDriver(Protocol):

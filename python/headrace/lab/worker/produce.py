@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from headrace.lab.worker.drivers import Driver
+    from headrace.lab.worker.drivers import Driver, Rows, Times
     from headrace.lab.workload import Workload
 
 BLOCK_ROWS: Final = 4_000
@@ -43,15 +43,15 @@ class Tally:
         self._publish, self._delay = Recorder(), Recorder()
         self.scheduled = scheduled
 
-    def acknowledged(
-        self, member: int, block: Block, rows: NDArray[np.int64] | None, sent_ns: int, acked_ns: int
-    ) -> None:
+    def acknowledged(self, member: int, block: Block, rows: Rows, sent_ns: int, acked_ns: Times) -> None:
         """Counts records that were acknowledged, all of a block's if `rows` is None."""
         due = block.due if rows is None else block.due[rows]
-        self._publish.add(np.full(len(due), (acked_ns - sent_ns) // 1000))
+        if not len(due):
+            return
+        self._publish.add(np.broadcast_to(np.asarray(acked_ns - sent_ns) // 1000, due.shape))
         if self.scheduled:
             self._delay.add((sent_ns - due) // 1000)
-        size = block.values.nbytes // max(len(block.values), 1)
+        size = block.values.buffers()[2].size // len(block.values)
         partitions = block.placement.partitions
         with self._lock:
             if partitions is None:
@@ -90,7 +90,7 @@ class _Outcome:
     tally: Tally
     member: int
 
-    def acknowledged(self, block: Block, rows: NDArray[np.int64] | None, sent_ns: int, acked_ns: int) -> None:
+    def acknowledged(self, block: Block, rows: Rows, sent_ns: int, acked_ns: Times) -> None:
         self.tally.acknowledged(self.member, block, rows, sent_ns, acked_ns)
 
     def failed(self, count: int, why: str) -> None:
@@ -116,13 +116,28 @@ class Producing:
         topics: Sequence[str],
         members: Sequence[int],
         *,
+        first: int = 0,
+        of: int = 0,
         records: int | None = None,
     ) -> None:
-        """Makes the producers; `records` is how many all of them send together before they end by themselves."""
+        """Makes the producers.
+
+        Args:
+            driver: the client.
+            bootstrap: where it connects.
+            workload: what is sent.
+            topics: by turns one for each producer.
+            members: numbers of the producers.
+            first: the place of the first of them among all producers of the run.
+            of: how many those are; 0: these.
+            records: how many all send together before they end by themselves.
+        """
         self.workload = workload
         self.tally = Tally(scheduled=workload.schedule is not None and records is None)
         self._members = list(members)
         self._records = records
+        self._places = {member: first + i for i, member in enumerate(self._members)}
+        self._of = of or len(self._members)
         self._changed = threading.Condition()
         self._plan: Plan | None = None
         self._stopped = False
@@ -134,9 +149,9 @@ class Producing:
         }
         self._threads = [
             threading.Thread(
-                target=self._guarded, args=(member, topics[member % len(topics)]), name=f"producer-{member}"
+                target=self._guarded, args=(member, topics[place % len(topics)]), name=f"producer-{member}"
             )
-            for member in self._members
+            for member, place in self._places.items()
         ]
         self.trouble: str | None = None
 
@@ -184,7 +199,7 @@ class Producing:
         place = Distributor(workload.message_distributor, workload.partitions_per_topic, member, workload.seed)
         payloads = Payloads(workload, member)
         block_rows = max(min(BLOCK_ROWS, BLOCK_BYTES // workload.message_size), 1)
-        share = _Share(self._members.index(member), len(self._members), self._records)
+        share = _Share(self._places[member], self._of, self._records)
         sequence = 0
         while (plan := self._current()) is not None:
             due = share.due(plan, block_rows)
