@@ -110,6 +110,7 @@ def test_java_in_a_share_group(apache_kafka, lab, tmp_path, topic, consumers):
     _, found = result(tmp_path)
     assert (found["sent"], found["received"], found["errors"]) == (5000, 5000, {})
     assert found["deliveryMs"]["count"] == 5000
+    nothing_left(apache_kafka.bootstrap_servers, topic)
 
 
 @pytest.mark.slow

@@ -332,6 +332,6 @@ def _line(figure: go.Figure, run: Shown, x: list[Any], y: list[Any], name: str =
 
 def _plot(figure: go.Figure, name: str) -> str:
     identity = "".join(c if c.isalnum() else "-" for c in name)
-    config = {"displaylogo": False, "showLink": False}
+    config = {"displaylogo": False}
     shown: str = figure.to_html(full_html=False, include_plotlyjs=False, config=config, div_id=f"chart-{identity}")
     return shown
