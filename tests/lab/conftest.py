@@ -51,7 +51,7 @@ consumers: 2
 producerRate: 500
 messageDistributor: PINNED_PARTITIONS
 warmupDurationSeconds: 1
-testDurationSeconds: 3
+testDurationSeconds: 2
 """
 
 

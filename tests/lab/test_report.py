@@ -58,6 +58,7 @@ def charts(text: str) -> dict[str, list[dict]]:
     return found
 
 
+@pytest.mark.slow
 def test_charts_show_what_the_bundle_has(campaign):
     text = (campaign / "report.html").read_text()
     shown = charts(text)
@@ -85,6 +86,7 @@ def test_charts_show_what_the_bundle_has(campaign):
         assert curve["y"][-1] <= run["deliveryMs"]["max"]
 
 
+@pytest.mark.slow
 def test_the_page_loads_nothing_and_tells_all_in_tables(campaign):
     text = (campaign / "report.html").read_text()
     assert text.startswith("<!DOCTYPE html>")
@@ -105,6 +107,7 @@ def test_the_page_loads_nothing_and_tells_all_in_tables(campaign):
     assert "&lt;two&gt; clients" in bare
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_is_marked(campaign, tmp_path):
     one = tmp_path / "one"
     shutil.copytree(bundle.read(campaign)[0]["folder"], one)
@@ -117,6 +120,7 @@ def test_a_run_that_was_stopped_is_marked(campaign, tmp_path):
     assert "is not complete" not in (campaign / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_a_bundle_beside_itself_is_the_same(campaign, tmp_path, capsys):
     found = compare(campaign, campaign)
     assert [pair.label for pair in found.pairs] == ["headrace", "confluent-kafka"]
@@ -131,6 +135,7 @@ def test_a_bundle_beside_itself_is_the_same(campaign, tmp_path, capsys):
     assert traces == {f"{side} {what}" for side in sides for what in ("sent", "received")}
 
 
+@pytest.mark.slow
 def test_what_differs_is_told_first(campaign, tmp_path):
     ours, theirs = (Path(run["folder"]) for run in bundle.read(campaign))
     other = tmp_path / "other"
@@ -147,6 +152,7 @@ def test_what_differs_is_told_first(campaign, tmp_path):
     assert line.split()[-1] == "2.00"
 
 
+@pytest.mark.slow
 def test_folders_that_are_no_bundles(tmp_path, capsys, campaign):
     assert main(["lab", "report", str(tmp_path)]) == 1
     assert "no bundle of the lab" in capsys.readouterr().err

@@ -166,6 +166,7 @@ def test_an_option_that_a_client_does_not_know(lab, tmp_path, topic, driver, emb
     nothing_left(embedded_broker.bootstrap_servers, topic)
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed(lab, tmp_path, topic, embedded_broker):
     process = lab(WORKLOAD.format(name=topic, seconds=60))
     victim, other = running(process)
@@ -181,6 +182,7 @@ def test_a_worker_that_is_killed(lab, tmp_path, topic, embedded_broker):
         assert [name for name in admin.list_topics() if topic in name] == []
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_a_partial_bundle_and_nothing_else(lab, tmp_path, topic, embedded_broker):
     process = lab(WORKLOAD.format(name=topic, seconds=60))
     workers = running(process)
@@ -196,6 +198,7 @@ def test_ctrl_c_leaves_a_partial_bundle_and_nothing_else(lab, tmp_path, topic, e
     nothing_left(embedded_broker.bootstrap_servers, topic)
 
 
+@pytest.mark.slow
 def test_ctrl_c_twice_ends_at_once(lab, tmp_path, topic, embedded_broker):
     process = lab(WORKLOAD.format(name=topic, seconds=60))
     workers = running(process)
@@ -213,6 +216,7 @@ def test_ctrl_c_twice_ends_at_once(lab, tmp_path, topic, embedded_broker):
         assert [name for name in admin.list_topics() if topic in name] == []
 
 
+@pytest.mark.slow
 def test_no_worker_outlives_the_lab(lab, topic):
     process = lab(WORKLOAD.format(name=topic, seconds=60))
     workers = running(process)
