@@ -16,6 +16,7 @@ COMMANDS: Final = {
     "produce": "send lines, or rows of a Parquet, CSV or JSON file",
     "consume": "print records, or write them to a Parquet file",
     "group": "list consumer groups, show their lag, set their offsets",
+    "lab": "run a workload from a file with several clients, and measure it",
     "demo": "see real traffic measurements flow from broker to PySpark to a picture",
 }
 

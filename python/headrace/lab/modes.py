@@ -1,0 +1,66 @@
+"""The modes: what is done in which order, and what is told of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.lab.drain import drain
+from headrace.lab.explore import explore
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from headrace.lab.coordinator import Run
+
+DELAY_MAX_MS: Final = 100.0
+SETTLE_S: Final = 10.0
+"""How long consumers may take for what was sent last; it does not count."""
+
+SENT_MIN: Final = 0.98
+"""A run whose producers were later than this, or sent less of what was due, did not measure its rate."""
+
+
+async def steady(run: Run) -> dict[str, Any]:
+    """Mode run: warm-up, then the time that counts."""
+    workload, totals = run.workload, run.totals
+    warm_s, whole_s = (
+        workload.warmup_duration_seconds,
+        workload.warmup_duration_seconds + workload.test_duration_seconds,
+    )
+    totals.counted = (round(warm_s), round(whole_s))
+    await run.backlog()
+    await run.consumers()
+    await run.producers()
+    run.progress = lambda: (min(run.t_s / whole_s, 1.0), max(whole_s - run.t_s, 0.0))
+    await run.start()
+    await run.until(t_s=whole_s)
+    await run.stop("produce")
+    everything = (totals.acknowledged + totals.backlog_written) * totals.groups if run.plan.groups else 0
+    await run.until(lambda: totals.received >= everything, t_s=run.t_s + SETTLE_S)
+    await run.stop("consume")
+    seconds = range(*totals.counted)
+    verdict = {
+        "publishRate": sum(totals.sent_by_second[n] for n in seconds) / workload.test_duration_seconds,
+        "consumeRate": sum(totals.received_by_second[n] for n in seconds) / workload.test_duration_seconds,
+        "keptUp": kept_up(run),
+    }
+    if not verdict["keptUp"]:
+        run.warn("producers could not keep up: the rate that was asked for was not sent")
+    if workload.schedule is None and workload.producers_per_topic:
+        run.warn("producerRate is 0: delivery counts from the send, there are no due times")
+    return verdict
+
+
+def kept_up(run: Run) -> bool:
+    """Whether the producers sent what was due, when it was."""
+    if run.workload.schedule is None or not run.totals.due:
+        return True
+    late = run.totals.whole["delay"].at(99) / 1000 > DELAY_MAX_MS
+    return not late and run.totals.handed >= SENT_MIN * run.totals.due
+
+
+MODES: Final[dict[str, Callable[[Run], Awaitable[dict[str, Any]]]]] = {
+    "run": steady,
+    "drain-backlog": drain,
+    "explore-limits": explore,
+}

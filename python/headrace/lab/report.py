@@ -1,0 +1,337 @@
+"""One self-contained page of a bundle, or of several beside each other: charts, and the same numbers as tables."""
+
+from __future__ import annotations
+
+import html
+import json
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import plotly.graph_objects as go
+import pyarrow.compute as pc
+from plotly.offline import get_plotlyjs
+from pyarrow import parquet
+
+from headrace import __version__
+from headrace.lab import bundle
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import pyarrow as pa
+
+COLOURS: Final = (
+    "#0b7285",
+    "#e8590c",
+    "#5f3dc4",
+    "#2b8a3e",
+    "#c2255c",
+    "#1864ab",
+    "#f08c00",
+    "#087f5b",
+    "#862e9c",
+    "#a61e4d",
+    "#364fc7",
+    "#5c940d",
+)
+DETAILED_MAX: Final = 6
+"""So many runs have charts of their partitions and members; the tables have all."""
+
+STACKED_MAX: Final = 64
+QUANTILES: Final = ("p50", "p75", "p90", "p95", "p99", "p99.9", "p99.99", "max", "mean", "count")
+KINDS: Final = (
+    "publish: from the send to the acknowledgement; delay: from when a record was due to its send; "
+    "delivery: from when it was due to when its work begins."
+)
+_FONT: Final = "Inter, -apple-system, Segoe UI, Helvetica, Arial, sans-serif"
+
+
+@dataclass
+class Shown:
+    """A run and its tables."""
+
+    label: str
+    colour: str
+    summary: dict[str, Any]
+    series: pa.Table
+    latency: pa.Table
+    folder: Path
+
+    def other(self, name: str) -> dict[str, Any]:
+        """Another file of the bundle; empty if it is not there."""
+        path = self.folder / name
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        return found
+
+
+def load(folder: Path, mark: str = "") -> list[Shown]:
+    """The runs of a bundle or campaign; `mark` goes before their labels.
+
+    Raises:
+        ValueError: it is none.
+        OSError: a file of it is not there.
+    """
+    runs = bundle.read(folder)
+    several = len({run["driver"] for run in runs}) > 1 or len(runs) == 1
+    found = []
+    for number, run in enumerate(runs):
+        parts = (mark, run["variation"], run["driver"] if several or not run["variation"] else "")
+        inner = Path(run["folder"])
+        found.append(
+            Shown(
+                " · ".join(part for part in parts if part),
+                COLOURS[number % len(COLOURS)],
+                run,
+                parquet.read_table(inner / "series.parquet"),
+                parquet.read_table(inner / "latency.parquet"),
+                inner,
+            )
+        )
+    return found
+
+
+def write(folder: Path) -> Path:
+    """Writes the page of a bundle or campaign into its folder; gives its path."""
+    path = folder / "report.html"
+    runs = load(folder)
+    path.write_text(page(runs[0].summary["name"], runs), encoding="utf-8")
+    return path
+
+
+def page(title: str, runs: Sequence[Shown], head: str = "") -> str:
+    """The page; `head` is HTML that goes first."""
+    sections = [
+        f"<h1>{escape(title)}</h1>",
+        f'<p class="note">{escape(runs[0].summary["description"])}</p>' if runs[0].summary["description"] else "",
+        *(_incomplete(run) for run in runs),
+        head,
+        "<h2>Results</h2>",
+        _results(runs),
+        *(
+            f'<p class="bad">{escape(run.label)}: {escape(note)}</p>'
+            for run in runs
+            for note in run.summary["warnings"]
+        ),
+        *_charts(runs),
+        *(section for run in runs for section in _details(run, charts=len(runs) <= DETAILED_MAX)),
+        "<h2>What it ran with</h2>",
+        *_settings(runs),
+        f'<p class="note">Written by headrace {__version__}. All numbers are in the files beside this page.</p>',
+    ]
+    style = (files("headrace.lab") / "report.css").read_text(encoding="utf-8")
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        f"<title>{escape(title)}</title><style>{style}</style>\n<script>{get_plotlyjs()}</script></head>\n<body>\n"
+        + "\n".join(section for section in sections if section)
+        + "\n</body></html>\n"
+    )
+
+
+def escape(given: object) -> str:
+    """A text as HTML."""
+    return html.escape(str(given))
+
+
+def _number(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:,.2f}"  # noqa: PLR2004
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """An HTML table; texts to the left, numbers to the right."""
+    cells = "".join(f"<th>{escape(name)}</th>" for name in header)
+    lines = []
+    for row in rows:
+        marked = (
+            f"<td{' class=text' if isinstance(value, str) else ''}>{escape(_number(value))}</td>" for value in row
+        )
+        lines.append(f"<tr>{''.join(marked)}</tr>")
+    return f'<div class="wide"><table><tr>{cells}</tr>{"".join(lines)}</table></div>'
+
+
+def _incomplete(run: Shown) -> str:
+    if run.summary["complete"]:
+        return ""
+    return f'<p class="bad">{escape(run.label)} is not complete: stopped by {escape(run.summary["stoppedBy"])}</p>'
+
+
+def _warning(run: Shown, note: str) -> str:
+    return f'<p class="bad">{escape(run.label)}: {escape(note)}</p>'
+
+
+def _results(runs: Sequence[Shown]) -> str:
+    verdicts = {
+        name: None
+        for run in runs
+        for name, value in run.summary["verdict"].items()
+        if value is None or isinstance(value, int | float | str)
+    }
+    header = ["run", "sent", "received", "failed", *verdicts, "delivery p50 ms", "p99 ms", "p99.9 ms", "max ms"]
+    rows = []
+    for run in runs:
+        told, delivery = run.summary, run.summary["deliveryMs"]
+        verdict = [told["verdict"].get(name) for name in verdicts]
+        latencies = [delivery[name] for name in ("p50", "p99", "p99.9", "max")]
+        counts = [told["sent"] + told["backlogWritten"], told["received"], told["failed"]]
+        rows.append([run.label, *counts, *verdict, *latencies])
+    return table(header, rows)
+
+
+def _charts(runs: Sequence[Shown]) -> list[str]:
+    found = ["<h2>Over time</h2>"]
+    rates = _figure("records a second", "seconds")
+    for run in runs:
+        seconds = list(range(len(run.summary["publishRate"])))
+        for name, kind, dash in (("sent", "publishRate", "dot"), ("received", "consumeRate", "solid")):
+            if any(run.summary[kind]):
+                _line(rates, run, seconds, run.summary[kind], name, dash)
+    found += ["<h3>Rates</h3>", _plot(rates, "rates")]
+    backlog = _figure("records", "seconds")
+    for run in runs:
+        _line(backlog, run, list(range(len(run.summary["backlog"]))), run.summary["backlog"])
+    found += ["<h3>Backlog</h3>", _plot(backlog, "backlog")]
+    latency = _figure("milliseconds", "seconds", log=True)
+    for run in runs:
+        rows = run.latency.filter(pc.and_(pc.equal(run.latency["kind"], "delivery"), pc.equal(run.latency["of"], "")))
+        rows = rows.sort_by("second")
+        for column, name, dash in (("p50_ms", "p50", "solid"), ("p99_ms", "p99", "dash"), ("p99_9_ms", "p99.9", "dot")):
+            _line(latency, run, rows["second"].to_pylist(), rows[column].to_pylist(), name, dash)
+    found += ["<h3>Delivery: from when a record was due to when its work begins</h3>", _plot(latency, "latency")]
+    found += _quantiles(runs)
+    return found
+
+
+def _quantiles(runs: Sequence[Shown]) -> list[str]:
+    figure = _figure("milliseconds", "1 / (1 - share of records)", log=True)
+    figure.update_xaxes(type="log")
+    for run in runs:
+        curve = run.summary["quantiles"]["delivery"]
+        shown = [(float(p), ms) for p, ms in curve.items() if float(p) < 100]  # noqa: PLR2004
+        _line(figure, run, [100 / (100 - p) for p, _ in shown], [ms for _, ms in shown])
+    rows = [
+        [f"{run.label} {kind}", *(run.summary[f"{kind}Ms"][name] for name in QUANTILES)]
+        for run in runs
+        for kind in ("publish", "delay", "delivery")
+        if run.summary[f"{kind}Ms"]["count"]
+    ]
+    return [
+        "<h2>Latency</h2>",
+        _plot(figure, "quantiles"),
+        table(["ms", *QUANTILES], rows),
+        f'<p class="note">{KINDS}</p>',
+    ]
+
+
+def _details(run: Shown, *, charts: bool) -> list[str]:
+    found = [f"<h2>{escape(run.label)}</h2>"]
+    received = run.series.filter(pc.equal(run.series["role"], "consume"))
+    for title, keys in (("partition", ("topic", "partition")), ("consumer", ("member",))):
+        if received.num_rows and charts:
+            found += [f"<h3>Received a second by {title}</h3>", _stacked(run, received, keys, title)]
+    leaders = {
+        f"{topic}-{p['partition']}": p["leader"]
+        for topic, partitions in run.other("brokers.json").get("topics", {}).items()
+        for p in partitions
+    }
+    by_partition = run.summary["deliveryMsByPartition"]
+    counts = run.summary["receivedByPartition"]
+    total = max(sum(counts.values()), 1)
+    rows = []
+    for name, count in sorted(counts.items(), key=lambda item: _natural(item[0])):
+        told = by_partition.get(name, {})
+        rows.append([name, leaders.get(name), count, count / total * 100, *(told.get(q) for q in QUANTILES[:-1])])
+    if rows:
+        found.append(table(["partition", "leader", "received", "%", *(f"{q} ms" for q in QUANTILES[:-1])], rows))
+    members = run.summary["deliveryMsByMember"]
+    if members:
+        rows = [[f"consumer {m}", *(told[q] for q in QUANTILES)] for m, told in sorted(members.items(), key=_by_number)]
+        found.append(table(["delivery, ms", *QUANTILES], rows))
+    steps = run.summary["verdict"].get("steps") if run.summary["verdict"] else None
+    if steps:
+        header = ["rate", "sent a second", "received a second", "latency ms", "backlog grew by", "seconds", "", "why"]
+        names = ("rate", "sent_rate", "received_rate", "latency_ms", "backlog_growth", "seconds")
+        told_steps = [
+            [*(s[name] for name in names), "confirming" if s["confirming"] else "", s["why"] or "holds"] for s in steps
+        ]
+        found += ["<h3>Steps</h3>", table(header, told_steps)]
+    return found
+
+
+def _by_number(item: tuple[str, Any]) -> int:
+    return int(item[0])
+
+
+def _natural(name: str) -> tuple[str, int]:
+    topic, _, number = name.rpartition("-")
+    return topic, int(number)
+
+
+def _stacked(run: Shown, received: pa.Table, keys: tuple[str, ...], title: str) -> str:
+    grouped = received.group_by(["second", *keys]).aggregate([("records", "sum")]).sort_by("second").to_pylist()
+    by_name: dict[str, dict[int, int]] = {}
+    for row in grouped:
+        name = "-".join(str(row[key]) for key in keys)
+        by_name.setdefault(name, {})[row["second"]] = row["records_sum"]
+    figure = _figure("records a second", "seconds")
+    seconds = list(range(len(run.summary["consumeRate"])))
+    order = sorted(by_name, key=lambda name: _natural(name if "-" in name else f"-{name}"))
+    for number, name in enumerate(order[:STACKED_MAX]):
+        figure.add_scatter(
+            x=seconds,
+            y=[by_name[name].get(second, 0) for second in seconds],
+            name=name if title == "partition" else f"consumer {name}",
+            mode="lines",
+            stackgroup="all",
+            line={"width": 0.5, "color": COLOURS[number % len(COLOURS)]},
+        )
+    return _plot(figure, f"{title}-{run.label}")
+
+
+def _settings(runs: Sequence[Shown]) -> list[str]:
+    """What all runs have once, and what differs in columns."""
+    resolved = [run.other("resolved.json") for run in runs]
+    names = [name for name in resolved[0] if name not in {"variation", "driver"}]
+    rows = []
+    for name in names:
+        values = [json.dumps(one.get(name)) for one in resolved]
+        rows.append([name, *(values[:1] if len(set(values)) == 1 else values)])
+    found = [table(["field", *(run.label for run in runs)], rows)]
+    for file in ("versions.json", "hardware.json"):
+        found.append(f"<h3>{file.removesuffix('.json').capitalize()}</h3>")
+        told = {json.dumps(run.other(file), indent=1): run.label for run in reversed(runs)}
+        found += [f"<p>{escape(label)}</p><pre>{escape(text)}</pre>" for text, label in reversed(list(told.items()))]
+    return found
+
+
+def _figure(y: str, x: str, *, log: bool = False) -> go.Figure:
+    figure = go.Figure()
+    figure.update_layout(
+        template="plotly_white",
+        height=340,
+        margin={"l": 70, "r": 20, "t": 10, "b": 45},
+        font={"family": _FONT, "size": 13},
+        legend={"orientation": "h", "y": -0.2, "font": {"size": 12}},
+        hovermode="x unified",
+    )
+    figure.update_xaxes(title=x)
+    figure.update_yaxes(title=y, **({"type": "log"} if log else {"rangemode": "tozero"}))
+    return figure
+
+
+def _line(figure: go.Figure, run: Shown, x: list[Any], y: list[Any], name: str = "", dash: str = "solid") -> None:  # noqa: PLR0917  (a line of a table)
+    label = " ".join(part for part in (run.label, name) if part)
+    figure.add_scatter(x=x, y=y, name=label, mode="lines", line={"width": 1.8, "color": run.colour, "dash": dash})
+
+
+def _plot(figure: go.Figure, name: str) -> str:
+    identity = "".join(c if c.isalnum() else "-" for c in name)
+    config = {"displaylogo": False}
+    shown: str = figure.to_html(full_html=False, include_plotlyjs=False, config=config, div_id=f"chart-{identity}")
+    return shown

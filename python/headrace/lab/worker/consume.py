@@ -1,0 +1,213 @@
+"""Members of a group of one client, a thread each: every record's delivery time, and the work on it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from headrace.lab.histogram import Recorder
+from headrace.lab.payload import Heads, read
+from headrace.lab.work import Work
+from headrace.lab.worker.produce import ERRORS_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from headrace.lab.worker.drivers import ConsumerDriver, Driver, Polled
+    from headrace.lab.workload import Workload
+
+POLL_S: Final = 0.1
+MEASURED_PARTITIONS_MAX: Final = 256
+"""So many partitions have histograms of their own."""
+
+SEQUENCE_MAX: Final = 1 << 36
+
+
+class Seen:
+    """Which records have come, by producer and sequence: a byte each."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._by_producer: dict[int, NDArray[np.uint8]] = {}
+
+    def fresh(self, heads: Heads) -> int:
+        """Notes records; gives how many of them are here for the first time."""
+        count = 0
+        for producer in np.unique(heads.producer).tolist():
+            sequence = np.unique(heads.sequence[heads.producer == producer]).astype(np.int64)
+            with self._lock:
+                marks = self._sized(producer, int(sequence[-1]) + 1)
+                count += int((marks[sequence] == 0).sum())
+                marks[sequence] = 1
+        return count
+
+    def _sized(self, producer: int, size: int) -> NDArray[np.uint8]:
+        marks = self._by_producer.get(producer, np.zeros(1 << 16, np.uint8))
+        if size > SEQUENCE_MAX:
+            raise ValueError(f"a record of sequence {size - 1:,}")
+        if size > len(marks):
+            marks = np.concatenate([marks, np.zeros(max(size, 2 * len(marks)) - len(marks), np.uint8)])
+        self._by_producer[producer] = marks
+        return marks
+
+
+class Intake:
+    """What one worker's members received; taken once a second."""
+
+    def __init__(self, *, distinct: bool) -> None:
+        self._lock = threading.Lock()
+        self._counts: dict[tuple[int, str, int], list[int]] = defaultdict(lambda: [0, 0])
+        self._numbers = {"fresh": 0, "foreign": 0, "polls": 0, "empty": 0}
+        self._errors: list[str] = []
+        self._members: dict[int, Recorder] = defaultdict(Recorder)
+        self._partitions: dict[str, Recorder] = {}
+        self._seen = Seen() if distinct else None
+
+    def polled(self, *, empty: bool) -> None:
+        """Counts a poll."""
+        with self._lock:
+            self._numbers["polls"] += 1
+            self._numbers["empty"] += empty
+
+    def received(self, member: int, polled: Polled, heads: Heads, began_ns: NDArray[np.int64]) -> None:
+        """Counts records whose work began at these times."""
+        delivery_us = (began_ns[heads.ours] - heads.due) // 1000
+        name = f"{polled.topic}-{polled.partition}"
+        with self._lock:
+            of_member = self._members[member]
+            of_partition = self._partitions.get(name)
+            if of_partition is None and len(self._partitions) < MEASURED_PARTITIONS_MAX:
+                of_partition = self._partitions[name] = Recorder()
+            counts = self._counts[member, polled.topic, polled.partition]
+            counts[0] += len(heads.due)
+            counts[1] += heads.size
+            self._numbers["foreign"] += len(heads.ours) - len(heads.due)
+        of_member.add(delivery_us)
+        if of_partition is not None:
+            of_partition.add(delivery_us)
+        if self._seen is not None:
+            fresh = self._seen.fresh(heads)
+            with self._lock:
+                self._numbers["fresh"] += fresh
+
+    def error(self, why: str) -> None:
+        """Something went wrong that the member goes on after."""
+        with self._lock:
+            if len(self._errors) < ERRORS_MAX and why not in self._errors:
+                self._errors.append(why)
+
+    def take(self) -> dict[str, Any]:
+        """What came since the last time, as fields of a `Second`."""
+        with self._lock:
+            counts = [[*place, *numbers] for place, numbers in self._counts.items()]
+            self._counts.clear()
+            numbers, errors = self._numbers, self._errors
+            self._numbers, self._errors = dict.fromkeys(numbers, 0), []
+            members, partitions = dict(self._members), dict(self._partitions)
+        hist = {
+            "delivery": {str(member): text for member, one in members.items() if (text := one.take())},
+            "partition": {name: text for name, one in partitions.items() if (text := one.take())},
+        }
+        return {"counts": counts, "errors": errors, "hist": {k: v for k, v in hist.items() if v}, **numbers}
+
+
+class Consuming:
+    """All members of a worker."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        bootstrap: str,
+        workload: Workload,
+        topics: Sequence[str],
+        members: Sequence[int],
+        *,
+        group: str,
+        distinct: bool = False,
+    ) -> None:
+        """Makes the members, and has them poll at once: a group is given its partitions within polls."""
+        self.workload = workload
+        self.intake = Intake(distinct=distinct)
+        self.trouble: str | None = None
+        self._stopped = threading.Event()
+        share = workload.consumer_type == "share"
+        options = {"auto.offset.reset": "earliest"} if not share else {}
+        options |= workload.options(driver.name, "consumer")
+        self._consumers = {
+            member: driver.consumer(bootstrap, options, group, topics, share=share) for member in members
+        }
+        self._works = {
+            member: Work(
+                workload.consumer_proc_ms_min,
+                workload.consumer_proc_ms_max,
+                workload.consumer_proc_parallelism,
+                workload.seed + member,
+            )
+            for member in members
+        }
+        self._held: dict[int, int | None] = {}
+        self._threads = [
+            threading.Thread(target=self._guarded, args=(member,), name=f"consumer-{member}") for member in members
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def assigned(self) -> tuple[int | None, int] | None:
+        """How many partitions all hold, and how many members hold one; None until every member has polled.
+
+        The first is None where the client does not tell.
+        """
+        held = list(self._held.values())
+        if len(held) < len(self._consumers):
+            return None
+        known = [count for count in held if count is not None]
+        return sum(known) if len(known) == len(held) else None, sum(count > 0 for count in known)
+
+    def work(self, min_ms: float, max_ms: float) -> None:
+        """Changes the work on each record."""
+        for one in self._works.values():
+            one.set(min_ms, max_ms)
+
+    def stop(self) -> None:
+        """Ends the polls, and leaves the group."""
+        self._stopped.set()
+        for thread in self._threads:
+            thread.join()
+
+    def take(self) -> dict[str, Any]:
+        """What came since the last time, as fields of a `Second`."""
+        return self.intake.take()
+
+    def _guarded(self, member: int) -> None:
+        consumer = self._consumers[member]
+        try:
+            try:
+                while not self._stopped.is_set():
+                    self._turn(member, consumer)
+            finally:
+                consumer.close()
+        except Exception as error:  # noqa: BLE001  (the worker tells it)
+            self.trouble = f"consumer {member}: {error}"
+
+    def _turn(self, member: int, consumer: ConsumerDriver) -> None:
+        found = consumer.poll(POLL_S)
+        now = time.time_ns()
+        self._held[member] = consumer.assigned()
+        self.intake.polled(empty=not found)
+        if not found:
+            return
+        heads = [read(polled.values) for polled in found]
+        rows = [len(head.ours) for head in heads]
+        work = self._works[member]
+        began = work.run(sum(rows), self._stopped) if work.needed else np.full(sum(rows), now)
+        at = 0
+        for polled, head, count in zip(found, heads, rows, strict=True):
+            self.intake.received(member, polled, head, began[at : at + count])
+            at += count
+        consumer.done()

@@ -1,0 +1,172 @@
+"""What a worker asks of a client, and which clients there are."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from headrace.lab.distribution import Placement
+
+    Rows: TypeAlias = "NDArray[np.int64] | None"
+    Times: TypeAlias = "int | NDArray[np.int64]"
+
+
+class DriverError(RuntimeError):
+    """A client cannot do what the workload asks for."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """Records to send, to one topic."""
+
+    topic: str
+    values: pa.BinaryArray
+    placement: Placement
+    due: NDArray[np.int64]
+    """When each should be sent, in nanoseconds since the epoch."""
+
+
+@dataclass(frozen=True)
+class Polled:
+    """Records of one partition, in their order."""
+
+    topic: str
+    partition: int
+    values: pa.Array
+
+
+class Outcome(Protocol):
+    """Is told what became of records; by any thread."""
+
+    def acknowledged(self, block: Block, rows: Rows, sent_ns: int, acked_ns: Times) -> None:
+        """These rows of a block (None: all) were handed over and acknowledged at those times."""
+
+    def failed(self, count: int, why: str) -> None:
+        """So many were not."""
+
+
+class Pending:
+    """A block whose rows are acknowledged one by one, by any thread; tells the outcome when it has all."""
+
+    def __init__(self, block: Block, outcome: Outcome) -> None:
+        """Is made when the block is handed over."""
+        self._block, self._outcome = block, outcome
+        self._sent_ns = time.time_ns()
+        self._acked_ns = np.zeros(len(block.due), np.int64)
+        self._left = len(block.due)
+        self._lock = threading.Lock()
+
+    def ended(self, row: int, error: object | None) -> None:
+        """A row was acknowledged, or was not for that reason."""
+        if error is None:
+            self._acked_ns[row] = time.time_ns()
+        else:
+            self._outcome.failed(1, str(error))
+        with self._lock:
+            self._left -= 1
+            all_ended = not self._left
+        if all_ended:
+            rows = np.flatnonzero(self._acked_ns)
+            self._outcome.acknowledged(self._block, rows, self._sent_ns, self._acked_ns[rows])
+
+
+class ProducerDriver(Protocol):
+    """A producer."""
+
+    def send(self, block: Block) -> None:
+        """Hands records over; waits while the client has no room."""
+
+    def poll(self) -> None:
+        """Gives the client a moment to tell its outcomes, if it needs one."""
+
+    def flush(self, timeout_s: float) -> None:
+        """Waits for all outcomes."""
+
+    def close(self) -> None:
+        """Ends it; what is still on its way may be lost."""
+
+
+class ConsumerDriver(Protocol):
+    """A member of a group."""
+
+    def poll(self, timeout_s: float) -> Sequence[Polled]:
+        """The next records."""
+
+    def assigned(self) -> int | None:
+        """How many partitions it holds; None where the client does not tell."""
+
+    def done(self) -> None:
+        """The work on what the last poll gave is done."""
+
+    def close(self) -> None:
+        """Leaves the group; what was given counts as processed."""
+
+
+class Driver(Protocol):
+    """A client's module."""
+
+    @property
+    def name(self) -> str:
+        """As workloads call it."""
+
+    def version(self) -> str:
+        """The client and its version."""
+
+    def producer(self, bootstrap: str, options: Mapping[str, str], outcome: Outcome) -> ProducerDriver:
+        """Makes a producer."""
+
+    def consumer(
+        self, bootstrap: str, options: Mapping[str, str], group: str, topics: Sequence[str], *, share: bool
+    ) -> ConsumerDriver:
+        """Makes a member of a group."""
+
+
+MODULES: Final = {
+    "headrace": ("headrace", "headrace_"),
+    "confluent-kafka": ("confluent_kafka", "confluent"),
+    "kafka-python": ("kafka", "kafka_python"),
+}
+"""Driver to the package that it needs, and the module here."""
+
+ALONE: Final = frozenset({"kafka-python"})
+"""Drivers that hold the GIL while they work: a process for each member."""
+
+
+def load(name: str) -> Driver:
+    """A driver by its name.
+
+    Raises:
+        DriverError: its package is not installed.
+    """
+    package, module = MODULES[name]
+    if find_spec(package) is None:
+        raise DriverError(f"the driver {name} needs its package: pip install {name}")
+    found: Any = import_module(f"headrace.lab.worker.{module}")
+    driver: Driver = found.DRIVER
+    return driver
+
+
+def typed(text: str, default: Any) -> Any:
+    """An option's text as what a client takes that has other values than texts; `default` is the client's own."""
+    if isinstance(default, bool) or text.lower() in {"true", "false"}:
+        return text.lower() == "true"
+    if isinstance(default, str):
+        return text
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
