@@ -7,5 +7,5 @@ lint() {
   step "ruff" "$BIN/ruff" check --quiet
   step "ruff format" "$BIN/ruff" format --check --quiet
   step "mypy" "$BIN/mypy"
-  step "stubtest" env MYPYPATH=python "$BIN/python" -m mypy.stubtest headrace._native
+  step "stubtest" env MYPYPATH=python "$BIN/python" -m mypy.stubtest headrace._native --mypy-config-file pyproject.toml
 }
