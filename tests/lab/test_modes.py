@@ -162,7 +162,7 @@ def test_a_drain_that_takes_too_long_fails_and_tells_its_rate(lab, tmp_path, top
     assert found["verdict"]["drainRate"] > 0
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_the_limit_of_a_consumer_that_works(lab, tmp_path, topic, embedded_broker):
     # Two ms a record: 500 a second and no more, whatever the machine.

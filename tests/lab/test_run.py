@@ -123,10 +123,10 @@ def test_java_drains_a_share_group(apache_kafka, lab, tmp_path, topic):
     assert (found["verdict"]["drained"], found["verdict"]["records"]) == (True, 20_000)
 
 
-def test_headrace_says_that_it_has_no_share_groups_yet(lab, tmp_path, topic):
+def test_our_broker_has_no_share_groups_and_the_run_says_so(lab, tmp_path, topic):
     ended(lab(WORKLOAD.format(name=topic, seconds=3) + "consumerType: share\n"), 1)
     _, found = result(tmp_path)
-    assert "groupConfig: this headrace cannot set" in found["stoppedBy"] or "no share consumer" in found["stoppedBy"]
+    assert "groupConfig: the cluster does not take these settings of a group" in found["stoppedBy"]
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headrace.lab.distribution import Distribution, Distributor, weights
@@ -14,6 +14,9 @@ RATES = st.one_of(st.just(0.0), st.floats(0.5, 1e5))
 SEGMENTS = st.lists(st.builds(Segment, RATES, RATES, st.floats(0.1, 100)), min_size=1, max_size=6)
 
 
+# Rounds whose records are no whole number end between records, but for rounding.
+@example([Segment(0.0, 0.95, 1.8), Segment(0.0, 0.0, 1.0)], True, 4225)
+@example([Segment(0.0, 0.95, 1.0), Segment(0.0, 0.0, 1.0)], True, 0)
 @given(SEGMENTS, st.booleans(), st.integers(0, 10_000))
 def test_a_record_is_due_when_the_count_reaches_it(segments, repeating, first):
     schedule = Schedule(tuple(segments), repeating=repeating)

@@ -6,7 +6,14 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.admin import Admin, NewTopic
-from headrace.errors import KafkaError, Retriable, UnknownTopicOrPartitionError, UsageError
+from headrace.errors import (
+    InvalidRequestError,
+    KafkaError,
+    Retriable,
+    UnknownTopicOrPartitionError,
+    UnsupportedVersionError,
+    UsageError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,12 +81,13 @@ class Cluster:
         """Sets a group's settings, before it has members.
 
         Raises:
-            UsageError: this headrace cannot.
+            UsageError: the cluster refuses them.
         """
-        setter: Any = getattr(self._admin, "alter_group_config", None)
-        if setter is None:
-            raise UsageError("groupConfig: this headrace cannot set what Kafka keeps of groups")
-        setter(group, config)
+        try:
+            self._admin.alter_group_config(group, dict(config))
+        except (InvalidRequestError, UnsupportedVersionError) as error:
+            message = f"groupConfig: the cluster does not take these settings of a group: {error}"
+            raise UsageError(message) from error
 
     def remove(self, topics: Sequence[str], groups: Sequence[str]) -> list[str]:
         """Deletes topics and groups; gives a sentence for each that stays."""

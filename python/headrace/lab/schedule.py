@@ -96,7 +96,8 @@ class Schedule:
         total, offset_s = float(ends[-1]), np.zeros(len(wanted))
         if self.repeating and total > 0:
             rounds = np.ceil(wanted / total) - 1
-            wanted = wanted - rounds * total
+            # Rounding must not take a record out of its round, where it would be due never.
+            wanted = np.clip(wanted - rounds * total, 0, total)
             offset_s = rounds * self.duration_s
         # A segment without records is never chosen: its end is not above its predecessor's.
         at = np.minimum(np.searchsorted(ends, wanted, side="left"), len(ends) - 1)
@@ -104,7 +105,7 @@ class Schedule:
         root = np.sqrt(np.maximum(rate * rate + 2 * slope * rest, 0))
         with np.errstate(divide="ignore", invalid="ignore"):
             # The stable form of the square root's solution; for a slope of 0 it is the plain division.
-            seconds = offset_s + begins[at] + 2 * rest / (rate + root)
+            seconds = offset_s + begins[at] + np.where(rest > 0, 2 * rest / (rate + root), 0.0)
             beyond = wanted > total
             if not self.repeating and beyond.any():
                 seconds = np.where(beyond, self.duration_s + (wanted - total) / self.segments[-1].to_rate, seconds)

@@ -150,7 +150,7 @@ impl<D: Disk> Broker<D> {
             BROKER if self.allows(call, operation, Resource::Cluster) => Ok(Target::Broker),
             BROKER => Err((ErrorCode::CLUSTER_AUTHORIZATION_FAILED, "not authorized: cluster".to_owned())),
             other => {
-                Err((ErrorCode::INVALID_REQUEST, format!("resources of type {other} have no settings here")))
+                Err((ErrorCode::INVALID_REQUEST, format!("resources of type {other} have no settings on this broker")))
             }
         }
     }
