@@ -149,9 +149,10 @@ impl<D: Disk> Broker<D> {
             TOPIC => Err((ErrorCode::TOPIC_AUTHORIZATION_FAILED, format!("not authorized: topic {name}"))),
             BROKER if self.allows(call, operation, Resource::Cluster) => Ok(Target::Broker),
             BROKER => Err((ErrorCode::CLUSTER_AUTHORIZATION_FAILED, "not authorized: cluster".to_owned())),
-            other => {
-                Err((ErrorCode::INVALID_REQUEST, format!("resources of type {other} have no settings on this broker")))
-            }
+            other => Err((
+                ErrorCode::INVALID_REQUEST,
+                format!("resources of type {other} have no settings on this broker"),
+            )),
         }
     }
 
