@@ -30,6 +30,7 @@ pub use fetch_stream::{
     AbortedTransaction, BATCH_BYTES_MAX, DivergingEpoch, FetchEvent, FetchStream, FetchStreamError,
     LeaderHint, NodeEndpoint, PartitionHead, PartitionTail, Progress, ResponseHead, Step, TopicKey,
 };
+pub(crate) use offsets::UNKNOWN_TOPIC_GRACE_MS;
 pub use types::{
     Assignment, CommitOffset, ConsumerCommand, ConsumerEvent, ConsumerOutcome, GroupMetadata, OffsetAt,
     PartitionName, Rebalance, StartAt, TopicPartition,

@@ -19,7 +19,7 @@ const LATEST: i64 = -1;
 /// The timestamp that asks for the first offset that is there.
 const EARLIEST: i64 = -2;
 /// How long a topic may be unknown to the brokers before that is an error: it may just be being created.
-pub(super) const UNKNOWN_TOPIC_GRACE_MS: u64 = 2_000;
+pub(crate) const UNKNOWN_TOPIC_GRACE_MS: u64 = 2_000;
 
 /// Who wants to know.
 #[derive(Clone, Copy, Debug)]

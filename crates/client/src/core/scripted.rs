@@ -113,6 +113,10 @@ impl<E: Engine> World<E> {
         self.peers.keys().copied().collect()
     }
 
+    pub(crate) fn port_of(&self, conn: ConnId) -> u16 {
+        self.peers[&conn].port
+    }
+
     pub(crate) fn conn_of(&self, port: u16) -> ConnId {
         *self.peers.iter().find(|(_, p)| p.port == port).expect("no such connection").0
     }

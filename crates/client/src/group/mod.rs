@@ -7,7 +7,6 @@ mod coordinator;
 mod member;
 mod names;
 mod protocol;
-#[expect(dead_code, reason = "the engine that joins by it comes next")]
 mod share_member;
 mod sticky;
 
@@ -19,6 +18,7 @@ use headrace_wire::time::Now;
 use self::consumer_member::ConsumerMember;
 pub(crate) use self::coordinator::Coordinator;
 use self::member::Member;
+pub(crate) use self::share_member::{ShareMember, ShareMemberEvent, ShareMemberSettings};
 use crate::consumer::{Tag, TopicPartition};
 use crate::core::{Backoff, Core, Lane, Reply, Target};
 use crate::error::Error;

@@ -21,6 +21,10 @@ use crate::partition::TopicPartition;
 const JOIN: i32 = 0;
 const LEAVE: i32 = -1;
 
+/// Who has no partitions yet asks again after this, in milliseconds, then after twice as long, up to the coordinator's interval:
+/// it prepares the partitions of a group after its first heartbeat, and can give them only with a later one.
+const HURRY_MS: u64 = 100;
+
 /// Partitions as the coordinator names them.
 type Ids = BTreeMap<Uuid, BTreeSet<i32>>;
 
@@ -70,6 +74,8 @@ pub(crate) struct ShareMember {
     attempt: u64,
     in_flight: bool,
     heartbeat_at: u64,
+    /// The next wait for partitions, as long as there are none.
+    hurry_ms: u64,
     retry_at: u64,
     failures: u32,
 }
@@ -91,6 +97,7 @@ impl ShareMember {
             attempt: 0,
             in_flight: false,
             heartbeat_at: 0,
+            hurry_ms: HURRY_MS,
             retry_at: 0,
             failures: 0,
         }
@@ -100,6 +107,7 @@ impl ShareMember {
     pub(crate) fn subscribe(&mut self, topics: impl IntoIterator<Item = String>) {
         self.topics = topics.into_iter().collect();
         self.subscription_changed = true;
+        self.hurry_ms = HURRY_MS;
         self.retry_at = 0;
         if self.state == State::Out {
             self.state = State::Join;
@@ -289,7 +297,6 @@ impl ShareMember {
         self.epoch = response.member_epoch;
         self.state = State::Stable;
         let interval = u64::try_from(response.heartbeat_interval_ms).unwrap_or(0).max(1);
-        self.heartbeat_at = now_ms + interval;
         if let Some(assignment) = response.assignment {
             let mut ids = Ids::new();
             for topic in assignment.topic_partitions {
@@ -297,6 +304,13 @@ impl ShareMember {
             }
             self.target = Some(ids);
         }
+        let wait = if self.has_any() { interval } else { interval.min(self.hurry_ms) };
+        self.hurry_ms = self.hurry_ms.saturating_mul(2);
+        self.heartbeat_at = now_ms + wait;
+    }
+
+    fn has_any(&self) -> bool {
+        !self.target.as_ref().unwrap_or(&self.given).is_empty()
     }
 }
 

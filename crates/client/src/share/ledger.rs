@@ -267,8 +267,7 @@ impl Ledger {
     // ---- coming in
 
     /// Takes what was acquired: rows into `item` of the shelf, gaps and what cannot be read straight to be given back. What
-    /// was held of the same offsets the broker has let go of. In the same session that shows in the delivery count: an error
-    /// names an offset whose count has not grown. (A new leader counts from what the old one had written down.)
+    /// was held of the same offsets the broker has let go of.
     pub(crate) fn acquire(
         &mut self,
         ranges: &[AcquiredRange],
@@ -276,19 +275,9 @@ impl Ledger {
         item: u64,
         others: &[(i64, i64, Ack)],
         effects: &mut Effects,
-    ) -> Result<(), i64> {
+    ) {
         for range in ranges {
             self.cut(range.first, range.last);
-            let stale = self.within(range.first..=range.last).find(|(_, span)| {
-                span.origin.session == origin.session
-                    && span.delivery_count >= range.delivery_count
-                    && !matches!(span.state, State::Sending { .. })
-            });
-            if let Some((offset, _)) = stale {
-                return Err(offset);
-            }
-        }
-        for range in ranges {
             let before: Vec<_> =
                 self.within(range.first..=range.last).map(|(first, span)| (first, *span)).collect();
             for (first, span) in before {
@@ -312,7 +301,6 @@ impl Ledger {
             }
             effects.node(origin.node).give_back += records;
         }
-        Ok(())
     }
 
     /// A span is removed: what it counted as, and who has to be told.

@@ -346,6 +346,7 @@ impl Scheduler {
     }
 
     /// How many records of this broker are held and in no request that gives them back.
+    #[cfg(test)]
     pub(crate) fn held(&self, node: i32) -> u32 {
         self.brokers.get(&node).map_or(0, |broker| broker.held)
     }
@@ -458,13 +459,14 @@ impl Scheduler {
             // What a watch has seen meanwhile may have come after the broker looked.
             broker.ready = broker.seen && broker.active;
             broker.want = 1;
-            broker.watch_ms = now.mono_ms + if wide { WATCH_DELAY_MS } else { 0 };
+            let delay_ms = if wide { WATCH_DELAY_MS } else { 0 };
+            broker.watch_ms = broker.watch_ms.max(now.mono_ms + delay_ms);
             if seen {
                 let steps = broker.fruitless.min(16);
                 broker.fruitless = broker.fruitless.saturating_add(1);
                 if steps > 0 {
                     let wait = FRUITLESS_FIRST_MS << (steps - 1);
-                    broker.watch_ms = now.mono_ms + wait.min(FRUITLESS_LAST_MS);
+                    broker.watch_ms = broker.watch_ms.max(now.mono_ms + wait.min(FRUITLESS_LAST_MS));
                 }
             }
         }

@@ -68,6 +68,9 @@ pub struct ShareMetrics {
     pub records_acknowledged: u64,
     /// Records whose lock was over while they were with the caller.
     pub records_lock_expired: u64,
+    /// Records that brokers gave beyond what they were asked for with `record_limit`: 0 with brokers that do as they are
+    /// told.
+    pub records_excess: u64,
 }
 
 /// What an answer brought of one partition.
@@ -151,6 +154,8 @@ pub struct Shelf {
     polls: u64,
     /// What the scheduler has decided last.
     decisions: VecDeque<Decision>,
+    /// Decisions so far.
+    decided: u64,
     metrics: ShareMetrics,
 }
 
@@ -178,6 +183,7 @@ impl Shelf {
             polled_ms: None,
             polls: 0,
             decisions: VecDeque::new(),
+            decided: 0,
             metrics: ShareMetrics::default(),
         }
     }
@@ -251,8 +257,18 @@ impl Shelf {
             self.items.push_front(Item::Rows(rows));
         }
         self.rows_ms = Some(now_ms);
+        // Who works on rows waits for none, whatever was before.
+        self.empty_ms = None;
         self.metrics.records_consumed += len as u64;
         Some(Ok(ShareRows { partition, chunk, chunk_id, start, len, wake: self.items.is_empty() }))
+    }
+
+    /// As [`Shelf::take`], where rows are next.
+    pub fn take_ready(&mut self, now_ms: u64, max: usize) -> Option<ShareRows> {
+        if !matches!(self.items.front(), Some(Item::Rows(_))) {
+            return None;
+        }
+        self.take(now_ms, max).and_then(Result::ok)
     }
 
     /// Whether a take would give something.
@@ -335,10 +351,13 @@ impl Shelf {
         self.parts.iter().filter(|(_, part)| part.node.is_some()).map(|(tp, _)| tp.clone()).collect()
     }
 
-    /// Why brokers were asked, as sentences, the oldest first.
+    /// Why brokers were asked, as sentences, the oldest first: those after the first `after`, as far as they are kept. Gives
+    /// how many there were so far as well.
     #[must_use]
-    pub fn decisions(&self) -> Vec<String> {
-        self.decisions.iter().map(ToString::to_string).collect()
+    pub fn decisions(&self, after: u64) -> (u64, Vec<String>) {
+        let kept = self.decisions.len();
+        let new = usize::try_from(self.decided.saturating_sub(after)).unwrap_or(usize::MAX).min(kept);
+        (self.decided, self.decisions.iter().skip(kept - new).map(ToString::to_string).collect())
     }
 
     /// The counters.
@@ -363,6 +382,11 @@ impl Shelf {
         }
     }
 
+    /// Whether a poll waits.
+    pub(crate) fn is_waited_for(&self) -> bool {
+        self.waiting > 0
+    }
+
     /// How many polls have begun.
     pub(crate) fn polls(&self) -> u64 {
         self.polls
@@ -374,6 +398,7 @@ impl Shelf {
             self.decisions.pop_front();
         }
         self.decisions.push_back(decision);
+        self.decided += 1;
     }
 
     /// When somebody last polled; a poll that waits polls still.
@@ -473,20 +498,14 @@ impl Shelf {
         refused
     }
 
-    /// Takes what an answer brought. An error names an offset that cannot have been acquired anew.
-    pub(crate) fn put(
-        &mut self,
-        partition: &TopicPartition,
-        origin: Origin,
-        delivery: Delivery,
-    ) -> Result<(), i64> {
+    /// Takes what an answer brought.
+    pub(crate) fn put(&mut self, partition: &TopicPartition, origin: Origin, delivery: Delivery) {
         self.next_id += 1;
         let id = self.next_id;
         let part = self.parts.entry(partition.clone()).or_default();
         let mut effects = Effects::default();
-        let taken = part.ledger.acquire(&delivery.ranges, origin, id, &delivery.others, &mut effects);
+        part.ledger.acquire(&delivery.ranges, origin, id, &delivery.others, &mut effects);
         self.absorb(partition, effects);
-        taken?;
         let acquired =
             delivery.ranges.iter().map(|range| range.last.saturating_sub(range.first).saturating_add(1));
         self.metrics.records_acquired += acquired.map(i64::unsigned_abs).sum::<u64>();
@@ -510,7 +529,6 @@ impl Shelf {
             }));
         }
         self.items.extend(delivery.errors.into_iter().map(Item::Failed));
-        Ok(())
     }
 
     /// A poll is told of this once.
@@ -528,6 +546,11 @@ impl Shelf {
     /// Whether brokers renew locks.
     pub(crate) fn set_renews(&mut self, renews: bool) {
         self.renews = Some(renews);
+    }
+
+    /// Records that brokers gave beyond what they were asked for.
+    pub(crate) fn set_excess(&mut self, records: u64) {
+        self.metrics.records_excess = records;
     }
 
     /// What an answer told of the time that records are locked for.

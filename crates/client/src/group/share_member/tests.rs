@@ -258,6 +258,29 @@ fn it_joins_says_everything_once_and_then_only_what_has_changed() {
 }
 
 #[test]
+fn until_it_has_partitions_it_asks_more_often() {
+    let side = Side::new([answer(1, None), answer(1, Some(&[])), answer(2, Some(&[(1, &[0])]))]);
+    let (mut world, mut broker) = (world(), |i: &Incoming| side.borrow_mut().answer(i));
+    world.command(Do::Subscribe(&["t"]));
+    world.run(500, &mut broker);
+    assert_eq!(world.events, [assigned(&[("t", 0)])], "after 100 and 200 ms");
+    assert_eq!(side.borrow().asked.len(), 3);
+    world.run(3_000, &mut broker);
+    assert_eq!(side.borrow().asked.len(), 6, "one a second from then on");
+}
+
+#[test]
+fn who_gets_no_partitions_does_not_ask_more_often_for_ever() {
+    let side = Side::new([]);
+    let (mut world, mut broker) = (world(), |i: &Incoming| side.borrow_mut().answer(i));
+    world.command(Do::Subscribe(&["t"]));
+    world.run(1_600, &mut broker);
+    assert_eq!(side.borrow().asked.len(), 5, "after 100, 200, 400 and 800 ms");
+    world.run(10_000, &mut broker);
+    assert_eq!(side.borrow().asked.len(), 15, "one a second");
+}
+
+#[test]
 fn after_a_heartbeat_that_failed_everything_is_said_again() {
     let side = Side::new([
         answer(3, Some(&[(2, &[0])])),
@@ -292,7 +315,7 @@ fn forgotten_by_its_coordinator_it_joins_again_under_the_same_id() {
 
 #[test]
 fn a_coordinator_that_has_moved_is_looked_for() {
-    let side = Side::new([answer(3, None), refusal(ErrorCode::NOT_COORDINATOR, "")]);
+    let side = Side::new([answer(3, Some(&[(2, &[0])])), refusal(ErrorCode::NOT_COORDINATOR, "")]);
     let (mut world, mut broker) = (world(), |i: &Incoming| side.borrow_mut().answer(i));
     world.command(Do::Subscribe(&["u"]));
     world.run(500, &mut broker);

@@ -1,0 +1,618 @@
+//! The engine of a share consumer: commands, answers and timers in; requests, rows and events out (docs/share-groups.md).
+//!
+//! After every input it takes up answers, then the group, the leaders of the partitions, and last what is to be asked: the
+//! scheduler decides, under the lock of the shelf, so that it counts what callers have done up to that moment.
+
+mod answers;
+mod closing;
+mod leaders;
+mod missing;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex};
+
+use arrow_array::RecordBatch;
+use headrace_columns::decode::BatchSchema;
+use headrace_wire::errors::ErrorCode;
+use headrace_wire::messages::{
+    FetchRequest, FindCoordinatorRequest, ListOffsetsRequest, ShareAcknowledgeRequest,
+};
+use headrace_wire::time::Now;
+use headrace_wire::uuid::Uuid;
+
+use self::closing::Closing;
+use self::missing::Missing;
+use super::ledger::{AckRun, Verdict};
+use super::scheduler::{Ask, Demand, Scheduler};
+use super::session::{Acks, Identity, Limits, Parts, ShareSession};
+use super::settings::{ShareSettings, retry_of, schema_of};
+use super::shelf::{LOCK_MS_MAX, SharedShelf, Shelf, lock};
+use super::types::{ShareCommand, ShareEvent, ShareOutcome};
+use super::watch::{Question, Watches};
+use crate::core::{CallSpec, Core, Lane, NoStream, Reply, Target};
+use crate::engine::{Action, Arrived, ConnId, Consumed, Engine};
+use crate::error::{Error, Result};
+use crate::group::{
+    Coordinator, GroupTag, MemberTag, ShareMember, ShareMemberEvent, ShareMemberSettings, Way,
+};
+use crate::options::ShareConfig;
+use crate::partition::TopicPartition;
+
+/// Rounds of driving after one input; more than a few would mean that two parts answer each other without end.
+const ROUNDS_MAX: usize = 16;
+/// `record_limit` and renewals begin with this version (KIP-1206, KIP-1222).
+const VERSION_OF_LIMITS: i16 = 2;
+/// A node whose session is being closed is looked at again after this, in milliseconds.
+const BUSY_MS: u64 = 20;
+
+/// What a call is for.
+#[derive(Debug)]
+pub(super) enum Tag {
+    /// A request of a share session.
+    Share {
+        node: i32,
+        request: u64,
+    },
+    Watch {
+        node: i32,
+        question: Question,
+        parts: Parts,
+    },
+    Coordinator,
+    Member(MemberTag),
+}
+
+impl GroupTag for Tag {
+    fn coordinator() -> Tag {
+        Tag::Coordinator
+    }
+
+    fn member(tag: MemberTag) -> Tag {
+        Tag::Member(tag)
+    }
+}
+
+/// What a request of a share session is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Fetch,
+    Acknowledge,
+    /// The last one of the session.
+    Last,
+}
+
+/// A request of a share session that is under way.
+#[derive(Debug)]
+struct Request {
+    id: u64,
+    kind: Kind,
+    sent_ms: u64,
+    wait_ms: u64,
+    /// Of which partitions it acknowledges records.
+    acks: Vec<TopicPartition>,
+}
+
+/// A broker with a share session.
+#[derive(Debug)]
+struct Node {
+    session: ShareSession,
+    request: Option<Request>,
+    /// Requests in a row that were in vain.
+    failures: u32,
+}
+
+/// Where a member stands beside its group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    /// Nothing is subscribed.
+    Alone,
+    /// In the group, or on the way.
+    Member,
+    /// Out of it until the next poll after so many, and until then.
+    Away { polls: u64, until_ms: u64 },
+}
+
+/// See the module's documentation. Callers reach what they need at once through [`ShareEngine::shelf`].
+pub struct ShareEngine {
+    core: Core<Tag>,
+    settings: ShareSettings,
+    schema: BatchSchema,
+    shelf: SharedShelf,
+    member: ShareMember,
+    standing: Standing,
+    /// Times in a row that the group has refused it.
+    refused_joins: u32,
+    /// When the consumer became a member: counts as a poll.
+    since_ms: u64,
+    coordinator: Coordinator,
+    scheduler: Scheduler,
+    nodes: BTreeMap<i32, Node>,
+    watches: Watches,
+    /// Partitions of the assignment, and the ids of their topics; those of which something is held as well.
+    ids: BTreeMap<TopicPartition, Uuid>,
+    assigned: BTreeMap<TopicPartition, Uuid>,
+    /// The partitions of the assignment by leader.
+    led: BTreeMap<i32, Parts>,
+    /// The cluster's generation for which the leaders were looked up; `None`: not for this assignment.
+    led_for: Option<u64>,
+    closing: Option<Closing>,
+    events: VecDeque<ShareEvent>,
+    missing: Missing,
+    /// Rows or an error have come since callers were told.
+    filled: bool,
+    /// No broker can do what is asked of it.
+    unsupported: Option<Error>,
+    next_number: u64,
+    driven_at: u64,
+    closed: bool,
+}
+
+impl std::fmt::Debug for ShareEngine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ShareEngine").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+impl ShareEngine {
+    /// An engine that has not connected yet. The same `seed` gives the same jitter.
+    #[must_use]
+    pub fn new(config: &ShareConfig, seed: u64) -> ShareEngine {
+        let settings = ShareSettings::of(config);
+        let retry = retry_of(config);
+        let member = ShareMemberSettings {
+            rack: config.client_rack.clone(),
+            request_timeout_ms: settings.request_timeout_ms,
+            retry,
+        };
+        ShareEngine {
+            core: Core::new(&config.common, false, seed),
+            schema: schema_of(config),
+            shelf: Arc::new(Mutex::new(Shelf::new(config.share_acknowledgement_mode))),
+            member: ShareMember::new(member),
+            standing: Standing::Alone,
+            refused_joins: 0,
+            since_ms: 0,
+            coordinator: Coordinator::new(config.group_id.clone(), retry, settings.request_timeout_ms),
+            scheduler: Scheduler::new(settings.for_scheduler()),
+            settings,
+            nodes: BTreeMap::new(),
+            watches: Watches::default(),
+            ids: BTreeMap::new(),
+            assigned: BTreeMap::new(),
+            led: BTreeMap::new(),
+            led_for: None,
+            closing: None,
+            events: VecDeque::new(),
+            missing: Missing::default(),
+            filled: false,
+            unsupported: None,
+            next_number: 0,
+            driven_at: 0,
+            closed: false,
+        }
+    }
+
+    /// The shelf that this engine fills and callers take from.
+    #[must_use]
+    pub fn shelf(&self) -> SharedShelf {
+        self.shelf.clone()
+    }
+
+    /// A batch of no rows, with the columns of all batches.
+    #[must_use]
+    pub fn empty_batch(&self) -> RecordBatch {
+        RecordBatch::new_empty(self.schema.arrow().clone())
+    }
+
+    fn done(&mut self, op: u64, result: Result<ShareOutcome>) {
+        self.events.push_back(ShareEvent::Done { op, result });
+    }
+
+    fn number(&mut self) -> u64 {
+        self.next_number += 1;
+        self.next_number
+    }
+
+    // ---- commands
+
+    fn command(&mut self, now: Now, command: ShareCommand) {
+        match command {
+            ShareCommand::Wake => {}
+            ShareCommand::Subscribe { op, .. } | ShareCommand::Close { op, .. } if self.closing.is_some() => {
+                self.done(op, Err(Error::Closed));
+            }
+            ShareCommand::Subscribe { op, topics } => {
+                self.subscribe(now, topics);
+                self.done(op, Ok(ShareOutcome::Ok));
+            }
+            ShareCommand::Close { op, finished, timeout_ms } => self.close(now, op, finished, timeout_ms),
+        }
+    }
+
+    fn subscribe(&mut self, now: Now, topics: Vec<String>) {
+        let before: Vec<String> =
+            self.member.topics().iter().filter(|topic| !topics.contains(topic)).cloned().collect();
+        self.core.forget_topics(before.iter().map(String::as_str));
+        let ends = topics.is_empty();
+        if ends {
+            self.leave_group(now, Standing::Alone);
+            lock(&self.shelf).release_all();
+        }
+        self.core.want_topics(now, topics.iter().map(String::as_str));
+        if !ends {
+            self.member.subscribe(topics);
+            self.since_ms = now.mono_ms;
+            self.standing = Standing::Member;
+        }
+    }
+
+    // ---- the group
+
+    /// Out of the group, but for its sessions: what is held is handed out and acknowledged as ever.
+    fn leave_group(&mut self, now: Now, standing: Standing) {
+        self.member.leave(&mut Way { now, core: &mut self.core, coordinator: &mut self.coordinator });
+        self.standing = standing;
+        self.assign(Vec::new());
+    }
+
+    fn drive_group(&mut self, now: Now) {
+        let polls = lock(&self.shelf).polls();
+        match self.standing {
+            Standing::Alone => return,
+            Standing::Away { polls: before, until_ms } if polls <= before || now.mono_ms < until_ms => return,
+            Standing::Away { .. } => {
+                let topics = self.member.topics().clone();
+                self.member.subscribe(topics);
+                self.since_ms = now.mono_ms;
+                self.standing = Standing::Member;
+            }
+            Standing::Member if self.poll_deadline(now) <= now.mono_ms => {
+                lock(&self.shelf).release_all();
+                self.leave_group(now, Standing::Away { polls, until_ms: 0 });
+                let what = "the consumer has left its share group until it polls again";
+                let ms = self.settings.max_poll_interval_ms;
+                let error = Error::timeout("the time between two polls (max.poll.interval.ms)", ms);
+                self.events.push_back(ShareEvent::Trouble { what, error });
+                return;
+            }
+            Standing::Member => {}
+        }
+        let way = &mut Way { now, core: &mut self.core, coordinator: &mut self.coordinator };
+        let event = self.member.drive(way);
+        self.group_event(now, event);
+    }
+
+    fn poll_deadline(&self, now: Now) -> u64 {
+        let polled = lock(&self.shelf).polled_ms(now.mono_ms).unwrap_or(0).max(self.since_ms);
+        polled.saturating_add(self.settings.max_poll_interval_ms)
+    }
+
+    fn group_event(&mut self, now: Now, event: Option<ShareMemberEvent>) {
+        match event {
+            None => {}
+            Some(ShareMemberEvent::Assigned(partitions)) => {
+                self.refused_joins = 0;
+                self.assign(partitions);
+            }
+            Some(ShareMemberEvent::Failed(error)) => self.fail_group(now, error),
+        }
+    }
+
+    /// The group cannot be joined: the next poll is told, and the one after that tries again.
+    fn fail_group(&mut self, now: Now, error: Error) {
+        let polls = {
+            let mut shelf = lock(&self.shelf);
+            shelf.fail(error);
+            // The poll that is told does not count.
+            shelf.polls() + u64::from(!shelf.is_waited_for())
+        };
+        self.filled = true;
+        // Callers may poll in a loop, whatever they are told.
+        self.refused_joins = self.refused_joins.saturating_add(1);
+        let until_ms = now.mono_ms + self.settings.retry.wait_ms(self.refused_joins, self.core.jitter());
+        self.leave_group(now, Standing::Away { polls, until_ms });
+    }
+
+    // ---- driving
+
+    fn drive(&mut self, now: Now) {
+        self.driven_at = now.mono_ms;
+        for _ in 0..ROUNDS_MAX {
+            let mut quiet = true;
+            while let Some(reply) = self.core.poll_reply() {
+                quiet = false;
+                self.reply(now, reply);
+            }
+            if self.closed {
+                break;
+            }
+            if self.closing.is_none() {
+                self.drive_group(now);
+            }
+            self.lead(now);
+            self.retire(now);
+            self.ask(now);
+            self.drive_closing(now);
+            if quiet {
+                break;
+            }
+        }
+        self.tell_missing(now);
+        self.tell(now);
+    }
+
+    fn tell(&mut self, now: Now) {
+        let metadata = self.core.metadata_error().filter(|error| !error.retriable()).cloned();
+        let mut shelf = lock(&self.shelf);
+        self.filled |= shelf.set_broken(metadata.or_else(|| self.unsupported.clone()));
+        while let Some((op, results)) = shelf.ended(now.mono_ms) {
+            let result = Ok(ShareOutcome::Committed(results));
+            self.events.push_back(ShareEvent::Done { op, result });
+        }
+        for trouble in shelf.troubles() {
+            self.events.push_back(ShareEvent::Trouble { what: trouble.what, error: trouble.error });
+        }
+        if std::mem::take(&mut self.filled) && shelf.has_any() {
+            self.events.push_back(ShareEvent::Ready);
+        }
+    }
+
+    fn reply(&mut self, now: Now, reply: Reply<Tag>) {
+        match reply.tag {
+            Tag::Share { node, request } => self.share_answered(now, node, request, reply),
+            Tag::Watch { node, question, ref parts } => {
+                let parts = parts.clone();
+                let watched = match question {
+                    Question::Ends => {
+                        self.watches.ends_answered(node, &parts, reply.decode::<ListOffsetsRequest>())
+                    }
+                    Question::Records => self.watches.records_answered(node, reply.decode::<FetchRequest>()),
+                };
+                let mut again_ms = 0;
+                if watched.failed {
+                    again_ms = now.mono_ms + self.settings.retry.max_ms.max(1);
+                    self.core.refresh(now);
+                }
+                self.scheduler.watched(node, watched.seen, again_ms);
+            }
+            Tag::Coordinator => {
+                let result = reply.decode::<FindCoordinatorRequest>();
+                if let Err(error) = self.coordinator.answered(now, &mut self.core, result)
+                    && self.standing == Standing::Member
+                {
+                    self.fail_group(now, error);
+                }
+            }
+            Tag::Member(MemberTag::Leave) => self.left(),
+            Tag::Member(tag) => {
+                let way = &mut Way { now, core: &mut self.core, coordinator: &mut self.coordinator };
+                let event = self.member.answered(way, tag, reply);
+                self.group_event(now, event);
+            }
+        }
+    }
+
+    // ---- asking
+
+    /// Sends what the scheduler says, until it says nothing more.
+    fn ask(&mut self, now: Now) {
+        let shelf = self.shelf.clone();
+        let mut shelf = lock(&shelf);
+        shelf.expire(now.mono_ms);
+        if self.closing.is_some() {
+            self.hear(now, &mut shelf);
+            return;
+        }
+        let fetches = self.standing == Standing::Member;
+        loop {
+            self.hear(now, &mut shelf);
+            let demand = if fetches { shelf.demand(now.mono_ms) } else { Demand::None };
+            self.scheduler.set_demand(demand);
+            let Some(ask) = self.scheduler.poll(now) else { break };
+            if let Some(decision) = self.scheduler.decisions().last() {
+                shelf.decided(*decision);
+            }
+            match ask {
+                Ask::Fetch { node, max_records, max_wait_ms } => {
+                    self.fetch(now, &mut shelf, node, max_records, max_wait_ms);
+                }
+                Ask::Acknowledge { node } => self.acknowledge(now, &mut shelf, node, Kind::Acknowledge),
+                Ask::Watch { node } => self.watch(now, node),
+            }
+        }
+    }
+
+    /// Tells the scheduler what has become of records.
+    fn hear(&mut self, now: Now, shelf: &mut Shelf) {
+        let records = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
+        for (node, change) in shelf.changes() {
+            if change.give_back > 0 {
+                self.scheduler.give_back(now, node, records(change.give_back), change.urgent);
+            }
+            if change.freed > 0 || change.not_due > 0 {
+                self.scheduler.let_go(node, records(change.freed), records(change.not_due));
+            }
+        }
+        let alone: Vec<i32> = shelf.due_nodes().filter(|node| shelf.goes_alone(*node)).collect();
+        for node in alone {
+            self.scheduler.renew(node);
+        }
+    }
+
+    fn identity(&self) -> Identity {
+        Identity { group: self.coordinator.group().to_owned(), member: self.member.id().to_owned() }
+    }
+
+    /// What is due at a node, by the names of the protocol, begins its way in a request.
+    fn begin(
+        &mut self,
+        shelf: &mut Shelf,
+        node: i32,
+        request: u64,
+        renewals: bool,
+    ) -> (Acks, Vec<TopicPartition>) {
+        let due: Vec<(TopicPartition, Vec<AckRun>)> = shelf.begin(node, request, renewals);
+        let parts = due.iter().map(|(partition, _)| partition.clone()).collect();
+        let id = |partition: &TopicPartition| self.ids.get(partition).copied();
+        let acks = due
+            .into_iter()
+            .filter_map(|(partition, runs)| Some(((id(&partition)?, partition.partition), runs)));
+        (acks.collect(), parts)
+    }
+
+    fn fetch(&mut self, now: Now, shelf: &mut Shelf, node: i32, max_records: u32, max_wait_ms: u64) {
+        let (id, session) = (self.number(), self.number());
+        let entry = self.nodes.entry(node);
+        let it =
+            entry.or_insert_with(|| Node { session: ShareSession::new(session), request: None, failures: 0 });
+        if it.request.is_some() {
+            // Its session is being closed.
+            self.scheduler.refused(node);
+            self.scheduler.put_off(node, now.mono_ms + BUSY_MS);
+            return;
+        }
+        let (acks, parts) = self.begin(shelf, node, id, false);
+        let (who, strict) = (self.identity(), self.settings.limits());
+        let bounded = |number: u64| i32::try_from(number).unwrap_or(i32::MAX);
+        let limits = Limits {
+            max_wait_ms: bounded(max_wait_ms),
+            // One record has to wake a sentinel.
+            min_bytes: if strict { 1 } else { self.settings.min_bytes },
+            max_bytes: self.settings.max_bytes,
+            max_records: bounded(max_records.into()),
+            batch_size: bounded(self.settings.max_records.into()),
+            strict,
+        };
+        let wanted = self.led.get(&node).cloned().unwrap_or_default();
+        let Some(it) = self.nodes.get_mut(&node) else { return };
+        let request = it.session.fetch(&who, &wanted, &limits, acks);
+        it.request =
+            Some(Request { id, kind: Kind::Fetch, sent_ms: now.mono_ms, wait_ms: max_wait_ms, acks: parts });
+        let spec = self.spec(node, max_wait_ms, strict);
+        self.core.call_with(now, spec, request, Tag::Share { node, request: id });
+    }
+
+    fn spec(&self, node: i32, wait_ms: u64, needs_limits: bool) -> CallSpec {
+        let timeout_ms = self.settings.request_timeout_ms.saturating_add(wait_ms);
+        let spec = CallSpec::new(Target::Node(node), Lane::Share, timeout_ms);
+        if needs_limits { spec.version_min(VERSION_OF_LIMITS) } else { spec }
+    }
+
+    /// Acknowledgements alone. Where nothing is left to be said and the session goes on, nothing is sent.
+    fn acknowledge(&mut self, now: Now, shelf: &mut Shelf, node: i32, kind: Kind) {
+        let id = self.number();
+        let last = kind == Kind::Last;
+        let (acks, parts) = self.begin(shelf, node, id, !last);
+        let who = self.identity();
+        let free = self.nodes.get_mut(&node).filter(|it| it.request.is_none() && !it.session.is_new());
+        let Some(it) = free.filter(|_| last || !parts.is_empty()) else {
+            let unheard = Verdict::Unheard(ErrorCode::NETWORK_EXCEPTION);
+            let refused =
+                parts.iter().map(|partition| shelf.end(now.mono_ms, partition, id, unheard)).sum::<u64>();
+            debug_assert!(refused == 0, "acknowledgements without a session");
+            self.scheduler.acknowledged(node, u32::try_from(refused).unwrap_or(u32::MAX));
+            return;
+        };
+        let request = it.session.acknowledge(&who, acks, last);
+        it.request = Some(Request { id, kind, sent_ms: now.mono_ms, wait_ms: 0, acks: parts });
+        let spec = self.spec(node, 0, request.is_renew_ack);
+        self.core.call_with::<ShareAcknowledgeRequest>(now, spec, request, Tag::Share { node, request: id });
+    }
+
+    fn watch(&mut self, now: Now, node: i32) {
+        let parts = self.led.get(&node).cloned().unwrap_or_default();
+        let of = parts.clone();
+        let tag = move |question| Tag::Watch { node, question, parts: of };
+        self.watches.begin(now, &mut self.core, node, &parts, self.settings.request_timeout_ms, tag);
+    }
+
+    /// How long a lock may last that an answer has begun which did not come.
+    fn lock_ms(&self) -> u64 {
+        lock(&self.shelf).lock_timeout_ms().unwrap_or(LOCK_MS_MAX)
+    }
+}
+
+impl Engine for ShareEngine {
+    type Command = ShareCommand;
+    type Event = ShareEvent;
+
+    fn handle_command(&mut self, now: Now, command: ShareCommand) {
+        if self.closed {
+            let closing = matches!(command, ShareCommand::Close { .. });
+            if let Some(op) = command.op() {
+                self.done(op, if closing { Ok(ShareOutcome::Ok) } else { Err(Error::Closed) });
+            }
+            self.abandon_commits();
+            return;
+        }
+        self.command(now, command);
+        self.drive(now);
+    }
+
+    fn handle_connected(&mut self, now: Now, conn: ConnId) {
+        self.core.handle_connected(now, conn);
+        self.drive(now);
+    }
+
+    fn handle_closed(&mut self, now: Now, conn: ConnId, reason: String) {
+        self.core.handle_closed(now, conn, &reason);
+        self.drive(now);
+    }
+
+    fn handle_rejected(&mut self, now: Now, conn: ConnId, reason: String) {
+        self.core.handle_rejected(now, conn, &reason);
+        self.drive(now);
+    }
+
+    fn handle_token(&mut self, now: Now, conn: ConnId) {
+        self.core.handle_token(now, conn);
+        self.drive(now);
+    }
+
+    fn handle_bytes(&mut self, now: Now, conn: ConnId, bytes: Arrived<'_>) -> Consumed {
+        let consumed = self.core.handle_bytes(now, conn, bytes, &mut NoStream);
+        self.drive(now);
+        consumed
+    }
+
+    fn handle_timeout(&mut self, now: Now) {
+        self.core.handle_timeout(now);
+        self.drive(now);
+    }
+
+    fn poll_action(&mut self) -> Option<Action> {
+        self.core.poll_action()
+    }
+
+    fn poll_event(&mut self) -> Option<ShareEvent> {
+        self.events.pop_front()
+    }
+
+    fn poll_timeout(&self) -> Option<u64> {
+        if self.closed {
+            return None;
+        }
+        let at = Now { mono_ms: self.driven_at, wall_ms: 0 };
+        let poll =
+            (self.standing == Standing::Member && self.closing.is_none()).then(|| self.poll_deadline(at));
+        let shelf: Vec<u64> = lock(&self.shelf).timeouts().collect();
+        let away = match self.standing {
+            Standing::Away { until_ms, .. } => Some(until_ms),
+            Standing::Alone | Standing::Member => None,
+        };
+        let own = shelf
+            .into_iter()
+            .chain(poll)
+            .chain(away)
+            .chain(self.scheduler.timeouts())
+            .chain(self.member.timeouts())
+            .chain(self.coordinator.poll_timeout())
+            .chain(self.missing.timeouts())
+            .chain(self.closing.as_ref().map(Closing::deadline));
+        // A time that has passed was looked at by the last drive: what could be done was done.
+        let own = own.filter(|at| *at > self.driven_at).min();
+        [own, self.core.poll_timeout()].into_iter().flatten().min()
+    }
+}
