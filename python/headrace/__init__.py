@@ -22,9 +22,11 @@ if TYPE_CHECKING:
     from headrace.consumer import Consumer
     from headrace.producer import Producer
     from headrace.reading import Read, read
+    from headrace.share import AcknowledgeType, ShareConsumer
 
 __version__ = "0.1.0"
 __all__ = [
+    "AcknowledgeType",
     "Admin",
     "Broker",
     "Consumer",
@@ -34,6 +36,7 @@ __all__ = [
     "Producer",
     "Read",
     "RecordMetadata",
+    "ShareConsumer",
     "TopicPartition",
     "__version__",
     "aio",
@@ -42,12 +45,14 @@ __all__ = [
 
 # Loaded on first use: `headrace broker` must not pay for pyarrow, which alone takes 39 MB.
 _LAZY = {
+    "AcknowledgeType": "headrace.share",
     "Admin": "headrace.admin",
     "Broker": "headrace.broker",
     "Consumer": "headrace.consumer",
     "NewTopic": "headrace.admin",
     "Producer": "headrace.producer",
     "Read": "headrace.reading",
+    "ShareConsumer": "headrace.share",
     "aio": "headrace.aio",
     "read": "headrace.reading",
 }

@@ -4,7 +4,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arrow_array::{RecordBatch, RecordBatchReader};
 use arrow_schema::{ArrowError, SchemaRef};
-use headrace_client::consumer::{PartId, Rows};
+use headrace_client::consumer::Rows;
+use headrace_client::share::ShareRows;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::MutexExt;
@@ -33,9 +34,18 @@ struct State {
     begun: Vec<Begun>,
 }
 
+/// Rows of a chunk. Of one source no chunk is begun while another is not used up.
+struct Slice<'a> {
+    source: u64,
+    chunk: &'a RecordBatch,
+    chunk_id: u64,
+    start: usize,
+    len: usize,
+}
+
 /// A chunk whose rows have not all been handed out.
 struct Begun {
-    part: PartId,
+    source: u64,
     chunk_id: u64,
     whole: Py<PyAny>,
 }
@@ -57,6 +67,18 @@ impl Chunks {
 impl Chunks {
     /// The rows as a `pyarrow.RecordBatch`.
     pub(crate) fn batch<'py>(&self, py: Python<'py>, rows: &Rows) -> PyResult<Bound<'py, PyAny>> {
+        let Rows { chunk, chunk_id, start, len, .. } = rows;
+        let source = rows.part.number();
+        self.slice(py, &Slice { source, chunk, chunk_id: *chunk_id, start: *start, len: *len })
+    }
+
+    /// The rows of a share consumer, which gives one chunk after the other.
+    pub(crate) fn share_batch<'py>(&self, py: Python<'py>, rows: &ShareRows) -> PyResult<Bound<'py, PyAny>> {
+        let ShareRows { chunk, chunk_id, start, len, .. } = rows;
+        self.slice(py, &Slice { source: 0, chunk, chunk_id: *chunk_id, start: *start, len: *len })
+    }
+
+    fn slice<'py>(&self, py: Python<'py>, rows: &Slice<'_>) -> PyResult<Bound<'py, PyAny>> {
         counted(py, || {
             let whole = self.whole(py, rows)?;
             if rows.len == rows.chunk.num_rows() {
@@ -66,10 +88,10 @@ impl Chunks {
         })
     }
 
-    fn whole<'py>(&self, py: Python<'py>, rows: &Rows) -> PyResult<Bound<'py, PyAny>> {
+    fn whole<'py>(&self, py: Python<'py>, rows: &Slice<'_>) -> PyResult<Bound<'py, PyAny>> {
         let mut state = self.lock(py);
         let used_up = rows.start + rows.len >= rows.chunk.num_rows();
-        let begun = state.begun.iter().position(|begun| begun.part == rows.part);
+        let begun = state.begun.iter().position(|begun| begun.source == rows.source);
         if let Some(at) = begun
             && let Some(begun) = state.begun.get(at)
             && begun.chunk_id == rows.chunk_id
@@ -87,8 +109,8 @@ impl Chunks {
         // Importing runs Python code, which may let other threads run.
         drop(state);
         let whole = match &import {
-            Some(import) => import.next(py, &rows.chunk)?,
-            None => import.insert(Import::new(py, rows.chunk.schema())?).next(py, &rows.chunk)?,
+            Some(import) => import.next(py, rows.chunk)?,
+            None => import.insert(Import::new(py, rows.chunk.schema())?).next(py, rows.chunk)?,
         };
         let mut state = self.lock(py);
         state.import = import;
@@ -97,7 +119,7 @@ impl Chunks {
                 state.begun.remove(0);
             }
             state.begun.push(Begun {
-                part: rows.part,
+                source: rows.source,
                 chunk_id: rows.chunk_id,
                 whole: whole.clone().unbind(),
             });

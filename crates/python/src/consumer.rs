@@ -19,7 +19,7 @@ use crate::options::{Given, Options};
 use crate::wait::{detached, seconds};
 use crate::{arrow, errors};
 
-type Tp = (String, i32);
+pub(crate) type Tp = (String, i32);
 /// Kind, number, partitions, error.
 type Told = (&'static str, u64, Vec<Tp>, Option<Py<PyAny>>);
 
@@ -69,6 +69,12 @@ impl Taken {
 #[pyclass(frozen, module = "headrace._native")]
 pub(crate) struct Empty {
     batch: RecordBatch,
+}
+
+impl Empty {
+    pub(crate) fn of(batch: RecordBatch) -> Self {
+        Self { batch }
+    }
 }
 
 #[pymethods]
@@ -124,7 +130,7 @@ impl Consumer {
     }
 
     fn empty(&self) -> Empty {
-        Empty { batch: self.client.empty().clone() }
+        Empty::of(self.client.empty().clone())
     }
 
     fn subscribe(&self, py: Python<'_>, topics: Vec<String>) -> PyResult<()> {
@@ -346,7 +352,7 @@ fn commit_of(tp: Tp, offset: i64, leader_epoch: i32) -> CommitOffset {
 }
 
 /// The client takes zero for `max.poll.records`; a caller's own zero is refused before.
-fn rows_max(max_records: Option<NonZeroUsize>) -> usize {
+pub(crate) fn rows_max(max_records: Option<NonZeroUsize>) -> usize {
     max_records.map_or(0, NonZeroUsize::get)
 }
 
@@ -370,6 +376,6 @@ pub(crate) fn pair(tp: &TopicPartition) -> Tp {
     (tp.topic.to_string(), tp.partition)
 }
 
-fn plain(partitions: &[TopicPartition]) -> Vec<Tp> {
+pub(crate) fn plain(partitions: &[TopicPartition]) -> Vec<Tp> {
     partitions.iter().map(pair).collect()
 }

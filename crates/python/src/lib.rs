@@ -14,6 +14,8 @@ mod errors;
 mod options;
 mod producer;
 mod read;
+mod share;
+mod telling;
 mod wait;
 
 use pyo3::prelude::*;
@@ -29,6 +31,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<consumer::Consumer>()?;
     module.add_class::<consumer::Awaiting>()?;
     module.add_class::<consumer::Taken>()?;
+    module.add_class::<share::ShareConsumer>()?;
+    module.add_class::<share::AwaitingShare>()?;
     module.add_class::<chunks::Chunks>()?;
     module.add_class::<consumer::Empty>()?;
     module.add_class::<admin::Admin>()?;

@@ -18,6 +18,7 @@ from __future__ import annotations
 from headrace.aio._flows import AtMostOnce, Batches, Committable, Committables, Mapped, Partitions
 from headrace.aio.consumer import Consumer
 from headrace.aio.producer import Producer
+from headrace.aio.share import ShareConsumer
 from headrace.aio.stream import Stream
 
 __all__ = [
@@ -29,5 +30,6 @@ __all__ = [
     "Mapped",
     "Partitions",
     "Producer",
+    "ShareConsumer",
     "Stream",
 ]

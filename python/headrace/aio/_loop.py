@@ -6,12 +6,9 @@ import asyncio
 import contextlib
 import weakref
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from headrace.errors import KafkaError, UsageError
-
-if TYPE_CHECKING:
-    from headrace import _native
 
 
 class Mailbox:
@@ -116,10 +113,19 @@ class Turn:
         self._taken = False
 
 
+class _Watched(Protocol):
+    """What a lookout asks of a client."""
+
+    def hang_bell(self, bell: _Rope, /) -> None: ...
+    def arm(self) -> None: ...
+    def has_rows(self, part: int | None) -> bool | None: ...
+    def parts_ready(self) -> list[int]: ...
+
+
 class Lookout:
     """The tasks that wait for rows, and the bell that wakes those whose partition has some."""
 
-    def __init__(self, native: _native.Awaiting) -> None:
+    def __init__(self, native: _Watched) -> None:
         self._native = native
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: dict[asyncio.Future[None], int | None] = {}

@@ -1,11 +1,9 @@
 //! The consumer as callers use it: rows straight from the shared cache, everything else through the engine.
 
 mod awaiting;
-mod parking;
 
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, MutexGuard, TryLockError};
 use std::time::Duration;
 
 use arrow_array::RecordBatch;
@@ -17,15 +15,12 @@ use headrace_client::consumer::{
 use headrace_client::error::{Error, Result};
 use headrace_client::options::ConsumerConfig;
 
-use self::parking::Parked;
-pub use self::parking::{Bell, Recipient};
 use super::driver::{Handle, SocketOptions};
 use super::notices::{Notice, Notices};
 use super::ops::{CallError, Check, Deadline, Ops, Signal, deadline_in};
+use super::parking::Parked;
+use super::polling::{Polling, Troubles};
 use crate::clock::Clock;
-
-/// Troubles that are kept for the caller; beyond them the oldest go.
-const TROUBLES_MAX: usize = 100;
 
 /// A consumer with its thread.
 pub struct ConsumerClient {
@@ -34,11 +29,10 @@ pub struct ConsumerClient {
     handle: Handle<ConsumerCommand>,
     ops: Arc<Ops<ConsumerOutcome>>,
     ready: Arc<Signal>,
-    parked: Arc<Parked>,
+    parked: Arc<Parked<ConsumerOutcome>>,
     notices: Arc<Notices>,
     polling: AtomicBool,
-    troubles: Arc<Mutex<VecDeque<String>>>,
-    troubled: Arc<AtomicBool>,
+    troubles: Troubles,
     clock: Clock,
     api_timeout: Duration,
     max_poll_records: usize,
@@ -60,10 +54,8 @@ impl ConsumerClient {
         let (to_ops, to_ready, to_parked) = (ops.clone(), ready.clone(), parked.clone());
         let (exit_ops, exit_ready, exit_parked) = (ops.clone(), ready.clone(), parked.clone());
         let (to_notices, exit_notices) = (notices.clone(), notices.clone());
-        let troubles = Arc::new(Mutex::new(VecDeque::new()));
+        let troubles = Troubles::default();
         let to_troubles = troubles.clone();
-        let troubled = Arc::new(AtomicBool::new(false));
-        let to_troubled = troubled.clone();
         let on_event = move |event| match event {
             ConsumerEvent::Done { op, result } => {
                 if to_notices.commit_ended(op, result.as_ref().map(|_| ()).map_err(Clone::clone)) {
@@ -77,14 +69,7 @@ impl ConsumerClient {
                 to_ready.notify();
                 to_parked.ring();
             }
-            ConsumerEvent::Trouble { what, error } => {
-                let mut troubles = to_troubles.lock().unwrap_or_else(PoisonError::into_inner);
-                if troubles.len() == TROUBLES_MAX {
-                    troubles.pop_front();
-                }
-                troubles.push_back(format!("{what}: {error}"));
-                to_troubled.store(true, Ordering::Release);
-            }
+            ConsumerEvent::Trouble { what, error } => to_troubles.push(what, &error),
             _ => {
                 to_ready.notify();
                 to_parked.ring();
@@ -109,7 +94,6 @@ impl ConsumerClient {
             notices,
             polling,
             troubles,
-            troubled,
             clock,
             api_timeout,
             max_poll_records,
@@ -137,14 +121,13 @@ impl ConsumerClient {
         if self.handle.is_forked() {
             return Vec::new();
         }
-        self.troubled.store(false, Ordering::Release);
-        self.troubles.lock().unwrap_or_else(PoisonError::into_inner).drain(..).collect()
+        self.troubles.take()
     }
 
     /// Whether there is something for `take_troubles`.
     #[must_use]
     pub fn is_troubled(&self) -> bool {
-        self.troubled.load(Ordering::Acquire)
+        self.troubles.any()
     }
 
     /// The next rows of one partition, at most `max_records` (0: `max.poll.records`). `None` when the deadline
@@ -524,25 +507,6 @@ impl ConsumerClient {
 
     fn alive(&self) -> Result<()> {
         self.handle.alive()
-    }
-}
-
-/// A poll that is under way. Two at a time would each take rows that the other's poll counts as processed.
-struct Polling<'a>(&'a AtomicBool);
-
-impl<'a> Polling<'a> {
-    fn begin(polling: &'a AtomicBool) -> Result<Self> {
-        if polling.swap(true, Ordering::Acquire) {
-            let why = "another thread is polling this consumer: one thread at a time may";
-            return Err(Error::Usage(why.into()));
-        }
-        Ok(Self(polling))
-    }
-}
-
-impl Drop for Polling<'_> {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::Release);
     }
 }
 

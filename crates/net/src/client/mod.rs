@@ -9,17 +9,22 @@ mod inbox;
 mod low_water;
 mod notices;
 mod ops;
+mod parking;
+mod polling;
 mod producer;
 mod results;
+mod share;
 
 pub use admin::{AdminClient, mismatch};
 pub use attempt::Attempt;
-pub use consumer::{Bell, ConsumerClient, Recipient};
+pub use consumer::ConsumerClient;
 pub use headrace_pool::PoolMetrics;
 pub use notices::Notice;
 pub use ops::{CallError, Check, Deadline, deadline_in};
+pub use parking::{Bell, Recipient};
 pub use producer::{Delivery, ProducerClient, RecordMetadata, RowsOnWay, RowsTicket};
 pub use results::{RowResult, RowResults};
+pub use share::{CommitEnd, ShareClient};
 
 /// A seed for back-off jitter and nonces, from the system's source of random numbers.
 fn seed(clock: crate::clock::Clock) -> u64 {

@@ -5,14 +5,12 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use headrace_client::consumer::{Admission, Assignment, ConsumerCommand, ConsumerOutcome, PartId, StartAt};
-use headrace_client::error::Error;
-use headrace_net::client::{ConsumerClient, Recipient};
+use headrace_net::client::ConsumerClient;
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
 
 use super::{Taken, Tp, commit_of, commits, name, names, pair, rows_max};
 use crate::chunks::Chunks;
-use crate::errors;
+use crate::telling;
 use crate::wait::{detached, seconds};
 
 /// A consumer's other face.
@@ -126,11 +124,7 @@ impl Awaiting {
 
     /// `bell` is told (`set_result(None)`) each time it is worth looking again after `arm`, and at the end.
     fn hang_bell(&self, py: Python<'_>, bell: Py<PyAny>) -> PyResult<()> {
-        // While the interpreter shuts down nobody can look any more.
-        let ring = move || {
-            let _ = Python::try_attach(|py| report(py, bell.call_method1(py, "set_result", (py.None(),))));
-        };
-        detached(py, |_| Ok(self.client.hang_bell(Arc::new(ring))?))
+        detached(py, |_| Ok(self.client.hang_bell(telling::bell(bell))?))
     }
 
     fn arm(&self) {
@@ -241,26 +235,8 @@ impl Awaiting {
         waiter: Py<PyAny>,
         command: impl FnOnce(u64) -> ConsumerCommand + Send,
     ) -> PyResult<()> {
-        let recipient: Recipient = Box::new(move |result| {
-            // While the interpreter shuts down nobody can look at the outcome any more.
-            let _ = Python::try_attach(move |py| report(py, tell(py, &waiter, result)));
-        });
+        let recipient = telling::recipient(waiter, outcome_object);
         detached(py, |_| Ok(self.client.begin(recipient, command)?))
-    }
-}
-
-fn report(py: Python<'_>, told: PyResult<Py<PyAny>>) {
-    if let Err(error) = told {
-        error.write_unraisable(py, None);
-    }
-}
-
-fn tell(py: Python<'_>, waiter: &Py<PyAny>, result: Result<ConsumerOutcome, Error>) -> PyResult<Py<PyAny>> {
-    match result {
-        Err(error) => waiter.call_method1(py, "set_exception", (errors::to_object(py, &error),)),
-        Ok(outcome) => {
-            waiter.call_method1(py, "set_result", PyTuple::new(py, [outcome_object(py, outcome)?])?)
-        }
     }
 }
 

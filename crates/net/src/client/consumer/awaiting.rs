@@ -3,17 +3,21 @@
 use std::time::Duration;
 
 use headrace_client::consumer::{
-    Admission, Asked, ConsumerCommand, PartId, Rows, StartAt, TopicPartition, lock,
+    Admission, Asked, ConsumerCommand, ConsumerOutcome, PartId, Rows, StartAt, TopicPartition, lock,
 };
 use headrace_client::error::Result;
 
-use super::parking::{Bell, Recipient};
 use super::{CallError, ConsumerClient};
+use crate::client::parking::{Bell, Recipient};
 
 impl ConsumerClient {
     /// Asks the engine for something; `recipient` is told how it ended, on the delivery thread. The engine keeps the
     /// time. A recipient that does not care any more does nothing: what was asked for happens all the same.
-    pub fn begin(&self, recipient: Recipient, command: impl FnOnce(u64) -> ConsumerCommand) -> Result<()> {
+    pub fn begin(
+        &self,
+        recipient: Recipient<ConsumerOutcome>,
+        command: impl FnOnce(u64) -> ConsumerCommand,
+    ) -> Result<()> {
         self.alive()?;
         let op = self.ops.number();
         // In before the command is out, or its end is told to nobody.

@@ -6,44 +6,48 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
-use headrace_client::consumer::ConsumerOutcome;
 use headrace_client::error::{Error, Result};
 
 /// What is called with an operation's end, once.
-pub type Recipient = Box<dyn FnOnce(Result<ConsumerOutcome>) + Send>;
+pub type Recipient<T> = Box<dyn FnOnce(Result<T>) + Send>;
 /// What is called when it is worth looking again, many times.
 pub type Bell = Arc<dyn Fn() + Send + Sync>;
 
-enum Post {
-    Told(Recipient, Result<ConsumerOutcome>),
+enum Post<T> {
+    Told(Recipient<T>, Result<T>),
     Rung(Bell),
 }
 
 /// Operations that nobody blocks for, and the bell. The thread starts with the first of them.
-#[derive(Default)]
-pub(super) struct Parked {
-    table: Mutex<Table>,
+pub(super) struct Parked<T> {
+    table: Mutex<Table<T>>,
     /// Somebody waits for the bell.
     armed: AtomicBool,
 }
 
-#[derive(Default)]
-struct Table {
-    waiting: HashMap<u64, Recipient>,
+impl<T> Default for Parked<T> {
+    fn default() -> Self {
+        let table = Table { waiting: HashMap::new(), bell: None, posts: None, thread: None, ended: false };
+        Self { table: Mutex::new(table), armed: AtomicBool::new(false) }
+    }
+}
+
+struct Table<T> {
+    waiting: HashMap<u64, Recipient<T>>,
     bell: Option<Bell>,
-    posts: Option<Sender<Post>>,
+    posts: Option<Sender<Post<T>>>,
     thread: Option<JoinHandle<()>>,
     /// The engine is gone: nobody is taken in any more.
     ended: bool,
 }
 
-impl Table {
+impl<T: Send + 'static> Table<T> {
     /// The thread ends when the last sender is gone.
     fn start(&mut self) -> Result<()> {
         if self.posts.is_some() {
             return Ok(());
         }
-        let (posts, inbox) = channel();
+        let (posts, inbox) = channel::<Post<T>>();
         let deliver = move || {
             for post in inbox {
                 match post {
@@ -60,9 +64,9 @@ impl Table {
     }
 }
 
-impl Parked {
+impl<T: Send + 'static> Parked<T> {
     /// Takes in who waits for an operation.
-    pub(super) fn add(&self, op: u64, recipient: Recipient) -> Result<()> {
+    pub(super) fn add(&self, op: u64, recipient: Recipient<T>) -> Result<()> {
         let mut table = self.lock();
         if table.ended {
             return Err(Error::Closed);
@@ -73,7 +77,7 @@ impl Parked {
     }
 
     /// Tells who waits for this operation; gives the result back when nobody does.
-    pub(super) fn tell(&self, op: u64, result: Result<ConsumerOutcome>) -> Option<Result<ConsumerOutcome>> {
+    pub(super) fn tell(&self, op: u64, result: Result<T>) -> Option<Result<T>> {
         let mut table = self.lock();
         let Some(recipient) = table.waiting.remove(&op) else { return Some(result) };
         if let Some(posts) = &table.posts {
@@ -134,7 +138,7 @@ impl Parked {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Table> {
+    fn lock(&self) -> MutexGuard<'_, Table<T>> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -145,7 +149,7 @@ mod tests {
 
     use super::*;
 
-    fn recipient(name: &'static str, told: &Sender<(&'static str, bool)>) -> Recipient {
+    fn recipient(name: &'static str, told: &Sender<(&'static str, bool)>) -> Recipient<()> {
         let told = told.clone();
         Box::new(move |result| told.send((name, result.is_ok())).unwrap())
     }
@@ -164,12 +168,12 @@ mod tests {
     #[test]
     fn everybody_is_told_once_and_at_the_latest_at_the_end() {
         let (sender, told) = channel();
-        let parked = Parked::default();
+        let parked = Parked::<()>::default();
         parked.add(1, recipient("one", &sender)).unwrap();
         parked.add(2, recipient("two", &sender)).unwrap();
         parked.hang(bell(&sender)).unwrap();
-        assert!(parked.tell(1, Ok(ConsumerOutcome::Ok)).is_none());
-        assert!(parked.tell(1, Ok(ConsumerOutcome::Ok)).is_some(), "that one was told");
+        assert!(parked.tell(1, Ok(())).is_none());
+        assert!(parked.tell(1, Ok(())).is_some(), "that one was told");
         parked.end();
         parked.join();
         assert!(matches!(parked.add(3, recipient("three", &sender)), Err(Error::Closed)));
@@ -181,7 +185,7 @@ mod tests {
     #[test]
     fn the_bell_rings_once_each_time_it_is_armed() {
         let (sender, told) = channel();
-        let parked = Parked::default();
+        let parked = Parked::<()>::default();
         parked.ring();
         parked.hang(bell(&sender)).unwrap();
         parked.ring();

@@ -1,0 +1,209 @@
+"""Share groups from coroutines."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from headrace import share as blocking
+from headrace.aio._loop import Lookout, Mailbox, Slot, Turn
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+    from types import TracebackType
+
+    import pyarrow as pa
+    from typing_extensions import Self
+
+    from headrace._acknowledgements import How
+    from headrace._options import OptionValue
+    from headrace._types import TopicPartition
+    from headrace.share import Results
+
+ONE_POLLS = (
+    "another task is polling this share consumer, and a poll settles what the one before gave: take a consumer for "
+    "each task"
+)
+
+
+class ShareConsumer:
+    """Takes records as a member of a share group; `headrace.ShareConsumer` with its waits turned into awaits.
+
+    It has no ``commit_async``. No thread is started for a call, and none blocks; what takes effect at once is no
+    coroutine. All calls are made in one event loop, the one of the first call that awaits; one task at a time polls. A
+    call that is cancelled while it waits has taken no rows. A commit that is cancelled may be carried out all the same.
+
+    Args:
+        bootstrap_servers: ``"host:port"``, several with commas or as a list.
+        config: options by Kafka's names; docs/options.md lists them.
+        **options: the same as keywords with underscores.
+
+    Raises:
+        ConfigError: an option is unknown, unsupported or out of its range; ``group.id`` is not given.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Iterable[str] | None = None,
+        config: Mapping[str, OptionValue] | None = None,
+        **options: OptionValue,
+    ) -> None:
+        """Checks the options and starts the thread; connects on first use."""
+        self._blocking = blocking.ShareConsumer(bootstrap_servers, config, **options)
+        self._native = self._blocking._native.awaiting()  # noqa: SLF001  (the same client with another face)
+        self._lookout = Lookout(self._native)
+        self._polling = Turn(ONE_POLLS)
+        self._mailbox: Mailbox | None = None
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of every batch."""
+        return self._blocking.schema
+
+    async def subscribe(self, topics: Iterable[str]) -> None:
+        """Joins the share group for these topics; see `headrace.ShareConsumer.subscribe`."""
+        names = blocking.topic_names(topics)
+        await self._ask(lambda slot: self._native.begin_subscribe(names, slot))
+        self._blocking._topics = names  # noqa: SLF001
+
+    async def unsubscribe(self) -> None:
+        """Leaves the group. Rows that were handed out can still be acknowledged; others that are held are released."""
+        await self._ask(lambda slot: self._native.begin_subscribe([], slot))
+        self._blocking._topics = []  # noqa: SLF001
+
+    def subscription(self) -> list[str]:
+        """The topics of `subscribe`."""
+        return self._blocking.subscription()
+
+    def assignment(self) -> list[TopicPartition]:
+        """The partitions given at present; other members may have the same."""
+        return self._blocking.assignment()
+
+    async def poll(self, timeout: float = 1.0, max_records: int | None = None) -> pa.RecordBatch:
+        """Takes the next batch, rows of one partition; sends what was acknowledged, or accepts what polls before gave.
+
+        Args:
+            timeout: seconds to wait for a first row.
+            max_records: the most rows to give; None takes ``max.poll.records``.
+
+        Returns:
+            A batch; of zero rows when the time has passed.
+
+        Raises:
+            KafkaError: what the group or a broker refuses; the next poll tries again.
+            UsageError: another task polls, or, with explicit acknowledgement, rows were not acknowledged.
+            ClosedError: the consumer was closed meanwhile.
+        """
+        rows = await self._take(lambda: self._native.try_poll(max_records), timeout)
+        return self._blocking._no_rows() if rows is None else rows  # noqa: SLF001
+
+    async def poll_all(self, timeout: float = 1.0, max_records: int | None = None) -> list[pa.RecordBatch]:
+        """Takes all that is ready, batches of one partition each; waits up to ``timeout`` for the first.
+
+        ``max_records`` limits the rows of all batches together.
+        """
+        found: list[pa.RecordBatch] | None = await self._take(lambda: self._native.try_poll_all(max_records), timeout)
+        return found or []
+
+    async def batches(self) -> AsyncIterator[pa.RecordBatch]:
+        """Gives one batch after the other, without an end.
+
+        With implicit acknowledgement a batch is accepted when the next one is asked for; a loop that is left by an
+        exception or a ``break`` leaves its last batch to `commit` and `close`.
+        """
+        while True:
+            batch = await self.poll()
+            if batch.num_rows:
+                yield batch
+
+    def acknowledge(self, rows: Any, how: How = "accept", *, otherwise: str | int = "release") -> None:
+        """Says what became of rows, at once; see `headrace.ShareConsumer.acknowledge`."""
+        self._blocking.acknowledge(rows, how, otherwise=otherwise)
+
+    async def commit(self, timeout: float | None = None) -> Results:
+        """Sends what is acknowledged, or accepts what polls gave if that is implicit, and awaits the answers.
+
+        Returns:
+            As `headrace.ShareConsumer.commit`.
+        """
+        found = await self._ask(lambda slot: self._native.begin_commit(timeout, slot))
+        self._blocking._tell()  # noqa: SLF001
+        return blocking.results_of(found)
+
+    @property
+    def acquisition_lock_timeout_ms(self) -> int | None:
+        """How long brokers lock a record for a member, in milliseconds; None before the first answer."""
+        return self._blocking.acquisition_lock_timeout_ms
+
+    def metrics(self) -> dict[str, float]:
+        """Counters since the consumer was made: see `headrace.ShareConsumer.metrics`."""
+        return self._blocking.metrics()
+
+    def decisions(self) -> list[str]:
+        """Why brokers were asked for records, as sentences, the last 256, the oldest first."""
+        return self._blocking.decisions()
+
+    async def close(self, timeout: float = blocking.CLOSE_TIMEOUT_S) -> None:
+        """Accepts the rows of the last poll, or sends what was acknowledged; releases all else; leaves the group.
+
+        Calls that still wait end with `ClosedError`. A close that is cancelled goes on in the background.
+        """
+        await self._close(timeout, finished=True)
+
+    async def __aenter__(self) -> Self:
+        """The consumer itself."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Closes it.
+
+        After an exception in the block, also a cancellation, the rows of the last poll are released; what closing
+        raises does not hide that exception.
+        """
+        try:
+            await self._close(blocking.CLOSE_TIMEOUT_S, finished=error is None)
+        except Exception:
+            if error is None:
+                raise
+
+    async def _take(self, take: Callable[[], Any], timeout: float) -> Any:
+        """What ``take`` finds within the time. Nothing is awaited once it has found something."""
+        async with self._polling:
+            loop = self._home().loop
+            deadline = loop.time() + timeout
+            self._native.begin_poll()
+            # Others have their turn even if there are always rows.
+            await asyncio.sleep(0)
+            found = take()
+            if not found:
+                found = await self._wait(take, deadline)
+            self._blocking._tell()  # noqa: SLF001
+            return found
+
+    async def _wait(self, take: Callable[[], Any], deadline: float) -> Any:
+        """As long as it waits, brokers are asked for rows."""
+        found = None
+        self._native.begin_wait()
+        try:
+            while not found and (left := deadline - self._home().loop.time()) > 0:
+                await self._lookout.wait(None, left)
+                found = take()
+        finally:
+            self._native.end_wait(bool(found))
+        return found
+
+    async def _close(self, timeout: float, *, finished: bool) -> None:
+        await asyncio.shield(asyncio.to_thread(self._blocking._close, timeout, finished=finished))  # noqa: SLF001
+
+    async def _ask(self, begin: Callable[[Slot], None]) -> Any:
+        slot = self._home().slot()
+        begin(slot)
+        return await slot.future
+
+    def _home(self) -> Mailbox:
+        if self._mailbox is None:
+            self._mailbox = Mailbox(asyncio.get_running_loop(), "share consumer")
+        self._mailbox.check_loop()
+        return self._mailbox
