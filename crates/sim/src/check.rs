@@ -52,6 +52,7 @@ pub(crate) fn check(world: &mut World) -> Result<(), String> {
             producer.records.iter().filter(|r| matches!(r.end, Some(End::Acked(..)))).count();
     }
     check_readers(world, &all)?;
+    check_sharers(world, &all)?;
     world.outcome.lively = check_lively(world)?;
     world.outcome.refused = world.server.refused;
     Ok(())
@@ -76,6 +77,33 @@ fn check_readers(world: &mut World, all: &Logs) -> Result<(), String> {
         }
     }
     world.outcome.read = world.ledger.tally;
+    Ok(())
+}
+
+/// Share consumers were given what the logs have, everybody has left, and every record is accepted, rejected by somebody,
+/// or was delivered too often.
+fn check_sharers(world: &mut World, all: &Logs) -> Result<(), String> {
+    for (number, sharer) in world.sharers.iter().enumerate() {
+        if !sharer.gone && !sharer.is_closed() {
+            return Err(format!("share consumer {number} is not closed"));
+        }
+    }
+    for ((place, offset), name) in &world.shared {
+        let there = usize::try_from(*offset).ok().and_then(|at| all.get(place)?.get(at));
+        if there != Some(name) {
+            return Err(format!("{place:?}, offset {offset}: {name:?} was given, and {there:?} is there"));
+        }
+    }
+    let Some(share) = &world.server.share else { return Ok(()) };
+    for (place, log) in all {
+        share.check_all_done(*place, log.len()).map_err(|why| format!("{place:?}: {why}"))?;
+    }
+    for (place, offset, by) in share.accepted() {
+        if !world.wanted.contains(&(by, place, offset)) {
+            return Err(format!("{place:?}, offset {offset}: share consumer {by} accepts it for nobody"));
+        }
+    }
+    world.outcome.shared.counts = share.counts();
     Ok(())
 }
 

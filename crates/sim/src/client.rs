@@ -11,6 +11,7 @@ use headrace_wire::time::Now;
 pub(crate) enum Who {
     Producer(usize),
     Consumer(usize),
+    Sharer(usize),
 }
 
 /// What hangs on an engine.

@@ -321,6 +321,12 @@ impl Cluster {
         Some((self.id(leader), lead.epoch, self.host(leader), PORT))
     }
 
+    /// The leader of a partition, if it is there and knows that it leads.
+    pub(crate) fn serves(&self, place: Place) -> Option<usize> {
+        let leader = self.leader(place)?;
+        (self.is_up(leader) && self.why_not(leader, true, place).is_none()).then_some(leader)
+    }
+
     /// Whether a node coordinates the groups, and knows it.
     pub(crate) fn coordinates(&self, node: usize) -> bool {
         self.truth.coordinator == node && self.nodes[node].view.coordinator == node

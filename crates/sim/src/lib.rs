@@ -45,6 +45,23 @@
 //! Whoever seeks to an offset says nothing of the log that it knows that offset of, so members of a group in such seeds
 //! seek to the start and to commits alone.
 //!
+//! With [`Cast::Sharers`] one to four share consumers ([`headrace_client::share::ShareEngine`]) take records one by one, with
+//! every mode of acquiring and acknowledging. The broker knows no share groups, so the nodes answer from a model
+//! ([`headrace_client::share::model::ShareKafka`]) that has the broker's log, and a coordinator of their own. What became of
+//! records outlives restarts and leaders, locks do not; locks are short, partitions are at times another member's,
+//! requests and partitions are refused now and then, and callers accept, release, reject, renew, commit, are too slow, leave,
+//! crash and come back. What is checked:
+//! - a member with `record_limit` never holds more than it may, at all nodes together, also of what it has forgotten; but
+//!   for what is acquired by requests that come after it has given them up, and while acknowledgements were refused of what
+//!   it holds;
+//! - sessions are spoken to as the model wants it (its own assertions);
+//! - every row was acquired for that member, with that count, and is what the log has there;
+//! - what a commit tells as accepted is accepted by that member, and told once;
+//! - nothing is accepted but what that consumer's caller was given and wants accepted, and nothing twice; in the end each
+//!   record is accepted, was rejected by somebody, or was delivered too often;
+//! - once all is well that takes no longer than a lock and ten seconds, and closing no longer than its limit;
+//! - without records brokers are asked at most 2.4 times a second.
+//!
 //! The same seed does the same on every machine, so a failure is told by its seed, and [`story`] tells what happened.
 #![forbid(unsafe_code)]
 
@@ -60,11 +77,12 @@ mod plan;
 mod producer;
 mod rng;
 mod server;
+mod sharer;
 mod world;
 
 pub use crate::consumer::Tally;
-pub use crate::world::Outcome;
 use crate::world::World;
+pub use crate::world::{Outcome, Shared};
 
 /// Who is in a simulation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,6 +91,8 @@ pub enum Cast {
     Producers,
     /// Producers, and consumers that read what they send.
     Consumers,
+    /// Producers, and share consumers of one group.
+    Sharers,
 }
 
 /// Simulates what `seed` stands for.
@@ -80,7 +100,7 @@ pub enum Cast {
 /// # Errors
 /// A sentence that says what did not hold.
 pub fn run(cast: Cast, seed: u64) -> Result<Outcome, String> {
-    let mut world = World::new(seed, cast == Cast::Consumers, false)?;
+    let mut world = World::new(seed, cast, false)?;
     simulate(&mut world)
 }
 
@@ -88,7 +108,7 @@ pub fn run(cast: Cast, seed: u64) -> Result<Outcome, String> {
 /// panic ends the story where it happens.
 #[must_use]
 pub fn story(cast: Cast, seed: u64) -> Vec<String> {
-    let mut world = match World::new(seed, cast == Cast::Consumers, true) {
+    let mut world = match World::new(seed, cast, true) {
         Ok(world) => world,
         Err(why) => return vec![why],
     };

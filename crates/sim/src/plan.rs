@@ -1,8 +1,10 @@
 //! What a seed stands for: who produces what, and which faults there are how often.
 
 mod readers;
+mod sharers;
 
 pub(crate) use self::readers::{Departure, ReaderPlan};
+pub(crate) use self::sharers::{SharePlan, SharerPlan};
 use crate::rng::Rng;
 
 /// The topics that there may be.
@@ -116,6 +118,8 @@ pub(crate) struct Plan {
     pub(crate) producers: Vec<ProducerPlan>,
     /// None in seeds that are about producers alone.
     pub(crate) readers: Vec<ReaderPlan>,
+    /// Only in seeds that are about a share group.
+    pub(crate) share: Option<SharePlan>,
 }
 
 #[derive(Debug, Clone)]
@@ -245,6 +249,7 @@ impl Plan {
             heal_ms,
             producers: (0..rng.between(1, 3)).map(|_| ProducerPlan::draw(rng, shape)).collect(),
             readers: Vec::new(),
+            share: None,
         }
     }
 

@@ -2,6 +2,7 @@
 //! leaves of it.
 
 mod reading;
+mod sharing;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -12,18 +13,21 @@ use headrace_wire::compression::decompress;
 use headrace_wire::frame::{
     decode_request_header, decode_response, encode_request, encode_response, peek_request,
 };
+use headrace_wire::messages::api_versions_response::ApiVersion;
 use headrace_wire::messages::create_topics_request::CreatableTopic;
 use headrace_wire::messages::fetch_request::{FetchPartition, FetchTopic};
 use headrace_wire::messages::list_offsets_request::{ListOffsetsPartition, ListOffsetsTopic};
+use headrace_wire::messages::metadata_request::MetadataRequestTopic;
 use headrace_wire::messages::{
-    ApiKey, CreateTopicsRequest, FetchRequest, ListOffsetsRequest, Message, MetadataRequest, ProduceRequest,
-    Request,
+    ApiKey, ApiVersionsRequest, ApiVersionsResponse, CreateTopicsRequest, FetchRequest, ListOffsetsRequest,
+    Message, MetadataRequest, ProduceRequest, Request,
 };
 use headrace_wire::primitive::{Reader, Records, Segment};
 use headrace_wire::records::{BatchHeader, RecordIter, batch_size, verify_crc};
 use headrace_wire::time::Now;
 
 use self::reading::{Read, Sessions};
+pub(crate) use self::sharing::Sharing;
 use crate::cluster::{Cluster, Refusals};
 use crate::frames::Frames;
 use crate::plan::{Birth, Down, Place, Plan, TOPICS};
@@ -34,6 +38,7 @@ const OWN: ConnId = ConnId(1 << 60);
 const CREATE_VERSION: i16 = 7;
 const FETCH_VERSION: i16 = 12;
 const LIST_VERSION: i16 = 7;
+const METADATA_VERSION: i16 = 12;
 const DECOMPRESSED_BYTES_MAX: usize = 1 << 24;
 
 /// What the broker has to say to a connection.
@@ -47,8 +52,17 @@ pub(crate) enum Said {
 /// A request whose answer is not the broker's alone.
 #[derive(Debug)]
 enum Asked {
-    Produce { version: i16, refused: Refusals },
-    Metadata { version: i16 },
+    Produce {
+        version: i16,
+        refused: Refusals,
+    },
+    Metadata {
+        version: i16,
+    },
+    /// The nodes know share groups.
+    Versions {
+        version: i16,
+    },
     Read(Read),
 }
 
@@ -61,6 +75,8 @@ struct Client {
     broken: bool,
     /// It has gone while its node did nothing: what it asked is still done.
     gone: bool,
+    /// Whoever was at its other end waits for nothing any more.
+    given_up: bool,
 }
 
 /// What a Produce response says beside the broker's part.
@@ -86,6 +102,7 @@ pub(crate) struct Server {
     syncing: VecDeque<FlushWork<MemoryFile>>,
     /// What the broker said while it was asked something else.
     unread: VecDeque<Response<MemoryFile>>,
+    pub(crate) share: Option<Sharing>,
     starts: u64,
     seed: u64,
 }
@@ -117,6 +134,7 @@ impl Server {
             sessions: Sessions::default(),
             syncing: VecDeque::new(),
             unread: VecDeque::new(),
+            share: plan.share.as_ref().map(|share| Sharing::new(plan, share, rng)),
             starts: 0,
             seed: rng.next(),
         };
@@ -139,6 +157,7 @@ impl Server {
         let opened = Broker::open(self.disk.clone(), self.config.clone(), Box::new(AllowAll), seed, now);
         let (broker, _) = opened.map_err(|why| format!("the broker does not start: {why}"))?;
         self.broker = Some(broker);
+        self.may_have_more();
         self.settle(now)
     }
 
@@ -186,6 +205,9 @@ impl Server {
             }),
         };
         self.clients.clear();
+        if let Some(share) = &mut self.share {
+            share.forget_all(&self.cluster);
+        }
         self.sessions.clear();
         self.said.clear();
         self.unread.clear();
@@ -199,7 +221,15 @@ impl Server {
         if let Some(broker) = &mut self.broker {
             broker.handle_connect(now, ConnId(conn), "10.0.0.1:5000");
             let (frames, asked) = (Frames::default(), HashMap::new());
-            self.clients.insert(conn, Client { node, frames, asked, broken: false, gone: false });
+            self.clients
+                .insert(conn, Client { node, frames, asked, broken: false, gone: false, given_up: false });
+        }
+    }
+
+    /// The client does not wait for anything on this connection any more, whatever of it is still to come.
+    pub(crate) fn give_up(&mut self, conn: u64) {
+        if let Some(client) = self.clients.get_mut(&conn) {
+            client.given_up = true;
         }
     }
 
@@ -211,6 +241,9 @@ impl Server {
     }
 
     fn remove(&mut self, now: Now, conn: u64) {
+        if let Some(share) = &mut self.share {
+            share.disconnected(conn);
+        }
         if self.clients.remove(&conn).is_some()
             && let Some(broker) = &mut self.broker
         {
@@ -221,6 +254,9 @@ impl Server {
     /// The node is gone, and what it was doing. What the broker has taken for it stays.
     pub(crate) fn drop_node(&mut self, now: Now, node: usize) {
         self.sessions.drop_node(node);
+        if let Some(share) = &mut self.share {
+            share.forget(node);
+        }
         let of_it = |(conn, client): (&u64, &Client)| (client.node == node).then_some(*conn);
         for conn in self.clients.iter().filter_map(of_it).collect::<Vec<_>>() {
             self.remove(now, conn);
@@ -261,6 +297,7 @@ impl Server {
             let (version, id) = (start.api_version, start.correlation_id);
             let frame = match ApiKey::from_code(start.api_key) {
                 Some(ApiKey::Produce) => {
+                    self.share.iter_mut().for_each(|share| share.dirty = true);
                     let (frame, acks, refused) = led_part(&self.cluster, client.node, frame)?;
                     let refusals = count(&refused);
                     self.refused += refusals;
@@ -274,11 +311,28 @@ impl Server {
                     frame
                 }
                 Some(ApiKey::Metadata) => {
+                    self.share.iter_mut().for_each(|share| share.dirty = true);
                     client.asked.insert(id, Asked::Metadata { version });
                     frame
                 }
-                Some(ApiKey::ApiVersions | ApiKey::InitProducerId) => frame,
-                _ => {
+                Some(ApiKey::ApiVersions) => {
+                    if self.share.is_some() {
+                        client.asked.insert(id, Asked::Versions { version });
+                    }
+                    frame
+                }
+                Some(ApiKey::InitProducerId) => frame,
+                Some(ApiKey::ShareGroupHeartbeat | ApiKey::ShareFetch | ApiKey::ShareAcknowledge) => {
+                    let share = self.share.as_mut().ok_or("a share consumer among others")?;
+                    let asker = (client.node, conn, client.given_up);
+                    let Some(own) = share.take_in(&self.cluster, asker, now, frame)? else { continue };
+                    client.asked.insert(id, Asked::Read(Read::Instead(own)));
+                    reading::nothing(id)?
+                }
+                key => {
+                    if let (Some(share), Some(ApiKey::Fetch | ApiKey::ListOffsets)) = (&mut self.share, key) {
+                        share.watches += 1;
+                    }
                     let (frame, read) =
                         reading::take_in(&self.cluster, &mut self.sessions, client.node, frame)?;
                     client.asked.extend(read.map(|read| (id, Asked::Read(read))));
@@ -293,7 +347,7 @@ impl Server {
     /// What the nodes have to say by now. `extra` is for each Produce response.
     pub(crate) fn poll(&mut self, now: Now, mut extra: impl FnMut() -> Extra) -> Result<Vec<Said>, String> {
         loop {
-            let mut quiet = true;
+            let mut quiet = !self.poll_shares(now)?;
             let Some(broker) = &mut self.broker else { return Ok(Vec::new()) };
             while let Some(response) = self.unread.pop_front().or_else(|| broker.poll_response()) {
                 quiet = false;
@@ -333,13 +387,62 @@ impl Server {
     // ---- time and syncs
 
     pub(crate) fn poll_timeout(&self) -> Option<u64> {
-        self.broker.as_ref().and_then(Broker::poll_timeout)
+        let broker = self.broker.as_ref()?;
+        let share = self.share.as_ref().and_then(Sharing::poll_timeout);
+        [broker.poll_timeout(), share].into_iter().flatten().min()
+    }
+
+    /// The broker's log may have grown since share groups were told of it.
+    fn may_have_more(&mut self) {
+        if let Some(share) = &mut self.share {
+            share.dirty = true;
+        }
+    }
+
+    /// Tells the share group of new records, and takes what it has to say. True when that is something.
+    fn poll_shares(&mut self, now: Now) -> Result<bool, String> {
+        if self.broker.is_none() || self.share.is_none() {
+            return Ok(false);
+        }
+        if self.share.as_mut().is_some_and(|share| std::mem::take(&mut share.dirty)) {
+            self.show_logs(now)?;
+        }
+        let Some(share) = &mut self.share else { return Ok(false) };
+        let ready = share.ready(&self.cluster, now)?;
+        let any = !ready.is_empty();
+        self.said.extend(ready.into_iter().map(|(conn, bytes)| Said::Bytes(conn, bytes, 1)));
+        Ok(any)
+    }
+
+    /// Shows the share group the topics that there are, and what has come behind the ends that it knows.
+    fn show_logs(&mut self, now: Now) -> Result<(), String> {
+        for topic in self.share.as_ref().map(Sharing::unknown).unwrap_or_default() {
+            let name = Some(TOPICS[topic].to_owned());
+            let topics = Some(vec![MetadataRequestTopic { name, ..MetadataRequestTopic::default() }]);
+            let request = MetadataRequest { topics, allow_auto_topic_creation: false, ..Default::default() };
+            let response = self.call(METADATA_VERSION, &request, now)?;
+            let id =
+                response.topics.first().filter(|topic| topic.error_code == 0).map(|topic| topic.topic_id);
+            if let (Some(share), Some(id)) = (&mut self.share, id) {
+                share.learn(topic, id);
+            }
+        }
+        for (place, end) in self.share.as_ref().map(Sharing::ends).unwrap_or_default() {
+            let bytes = self.batches(place, end, now)?;
+            if let Some(share) = &mut self.share {
+                share.append(place, &bytes)?;
+                // One answer may not have all.
+                share.dirty |= !bytes.is_empty();
+            }
+        }
+        Ok(())
     }
 
     pub(crate) fn handle_timeout(&mut self, now: Now) {
         if let Some(broker) = &mut self.broker {
             broker.handle_timeout(now);
         }
+        self.may_have_more();
     }
 
     /// How many syncs the broker asks for now, each to be ended with [`Self::synced`].
@@ -363,6 +466,7 @@ impl Server {
             return Err(format!("a sync in memory fails: {why}"));
         }
         broker.handle_flushed(now, work, result);
+        self.may_have_more();
         Ok(())
     }
 
@@ -376,6 +480,7 @@ impl Server {
             ..CreatableTopic::default()
         };
         let request = CreateTopicsRequest { topics: vec![topic], ..CreateTopicsRequest::default() };
+        self.may_have_more();
         let response = self.call(CREATE_VERSION, &request, now)?;
         match response.topics.first() {
             Some(topic) if topic.error_code == 0 => Ok(()),
@@ -488,6 +593,16 @@ impl Client {
         match self.asked.remove(&id) {
             None => Ok((bytes, 0)),
             Some(Asked::Read(read)) => read.answer(cluster, sessions, self.node, &bytes, extra()),
+            Some(Asked::Versions { version }) => {
+                let change = |response: &mut ApiVersionsResponse| {
+                    for key in [ApiKey::ShareGroupHeartbeat, ApiKey::ShareFetch, ApiKey::ShareAcknowledge] {
+                        let (api_key, versions) = (key.code(), key.versions());
+                        let (min_version, max_version) = (versions.min, versions.max);
+                        response.api_keys.push(ApiVersion { api_key, min_version, max_version });
+                    }
+                };
+                Ok((changed::<ApiVersionsRequest>(version, &bytes, change)?, 0))
+            }
             Some(Asked::Metadata { version }) => {
                 let change = |response: &mut _| cluster.describe(self.node, response);
                 Ok((changed::<MetadataRequest>(version, &bytes, change)?, 0))

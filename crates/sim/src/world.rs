@@ -4,11 +4,13 @@ mod clients;
 mod conns;
 mod nodes;
 mod readers;
+mod sharers;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use headrace_wire::time::Now;
 
+use crate::Cast;
 use crate::client::Who;
 use crate::consumer::{Consumer, Ledger, Tally};
 use crate::net::{Conn, Way, Weather};
@@ -16,6 +18,9 @@ use crate::plan::{Birth, Down, GRACE_MS, Place, Plan, START_MS, Trouble};
 use crate::producer::Producer;
 use crate::rng::Rng;
 use crate::server::{Extra, Said, Server};
+use crate::sharer::Sharer;
+
+pub use self::sharers::Shared;
 
 /// Where the wall clocks begin.
 const WALL_MS: i64 = 1_700_000_000_000;
@@ -47,6 +52,13 @@ enum Event {
     Goes(usize),
     /// Consumers close if they have read all.
     Finish,
+    /// A share consumer's caller.
+    Sharer(usize),
+    /// As [`Event::Comes`].
+    SharerComes(usize, u32),
+    SharerGoes(usize),
+    /// Share consumers close if all records are done with.
+    ShareFinish,
     Connect(u64),
     Arrive(u64, Way),
     BrokerTimer(u64),
@@ -84,6 +96,8 @@ pub struct Outcome {
     pub lively: usize,
     /// What consumers did.
     pub read: Tally,
+    /// What became of the records of share groups.
+    pub shared: Shared,
     /// Events that were simulated.
     pub events: u64,
     /// Stands for all that happened: two runs of a seed have the same.
@@ -97,8 +111,17 @@ pub(crate) struct World {
     /// All that ever came.
     pub(crate) consumers: Vec<Consumer>,
     pub(crate) ledger: Ledger,
+    /// All that ever came.
+    pub(crate) sharers: Vec<Sharer>,
+    /// What share consumers were given, by partition and offset: producer and number.
+    pub(crate) shared: BTreeMap<(Place, i64), (usize, usize)>,
+    /// What callers want accepted: consumer, partition and offset.
+    pub(crate) wanted: BTreeSet<(usize, Place, i64)>,
+    /// What commits have told as accepted.
+    confirmed: BTreeSet<(Place, i64)>,
+    share_end: sharers::ShareEnd,
     /// Consumers whose threads and timers are to be looked at.
-    touched: Vec<usize>,
+    touched: Vec<Who>,
     pub(crate) now: Now,
     pub(crate) outcome: Outcome,
     rng: Rng,
@@ -115,10 +138,15 @@ pub(crate) struct World {
 }
 
 impl World {
-    pub(crate) fn new(seed: u64, with_readers: bool, with_story: bool) -> Result<Self, String> {
+    pub(crate) fn new(seed: u64, cast: Cast, with_story: bool) -> Result<Self, String> {
         let mut rng = Rng::new(seed);
-        let plan = Plan::draw(&mut rng, if with_readers { HEAL_MS_WITH_READERS } else { HEAL_MS });
-        let plan = if with_readers { plan.with_readers(&mut rng) } else { plan };
+        let heal_ms = if cast == Cast::Producers { HEAL_MS } else { HEAL_MS_WITH_READERS };
+        let plan = Plan::draw(&mut rng, heal_ms);
+        let plan = match cast {
+            Cast::Producers => plan,
+            Cast::Consumers => plan.with_readers(&mut rng),
+            Cast::Sharers => plan.with_sharers(&mut rng),
+        };
         let now = Now { mono_ms: START_MS, wall_ms: WALL_MS };
         let server = Server::new(&plan, &mut rng, now)?;
         let mut producers = Vec::new();
@@ -131,6 +159,11 @@ impl World {
             producers,
             consumers: Vec::new(),
             ledger: Ledger::default(),
+            sharers: Vec::new(),
+            shared: BTreeMap::new(),
+            wanted: BTreeSet::new(),
+            confirmed: BTreeSet::new(),
+            share_end: sharers::ShareEnd::default(),
             touched: Vec::new(),
             now,
             outcome: Outcome { digest: 0xcbf2_9ce4_8422_2325, ..Outcome::default() },
@@ -165,6 +198,7 @@ impl World {
         }
         world.ledger.follow(world.server.cluster.logs());
         world.plan_readers();
+        world.plan_sharers();
         world.after_broker()?;
         Ok(world)
     }
@@ -225,8 +259,8 @@ impl World {
             for producer in 0..self.producers.len() {
                 self.after_producer(producer);
             }
-            while let Some(consumer) = self.touched.pop() {
-                self.after_client(Who::Consumer(consumer));
+            while let Some(who) = self.touched.pop() {
+                self.after_client(who);
             }
         }
         self.conns.clear();
@@ -248,8 +282,8 @@ impl World {
             Event::Timer(who, armed) => {
                 if self.lives(who) && self.wires(who).armed == Some(armed) {
                     self.wires(who).armed = None;
-                    if let Who::Consumer(number) = who {
-                        self.touch(number);
+                    if !matches!(who, Who::Producer(_)) {
+                        self.touch(who);
                     }
                     if self.wants_timeout(who).is_some_and(|at| at <= self.now.mono_ms) {
                         let now = self.now;
@@ -266,6 +300,13 @@ impl World {
                 Ok(())
             }
             Event::Finish => self.finish(),
+            Event::Sharer(number) => self.share(number),
+            Event::SharerComes(slot, count) => self.sharer_comes(slot, count),
+            Event::SharerGoes(number) => {
+                self.sharer_goes(number);
+                Ok(())
+            }
+            Event::ShareFinish => self.finish_sharers(),
             Event::Caller(number, caller) => self.step(number, caller),
             Event::Connect(conn) => self.connect(conn),
             Event::Arrive(conn, Way::ToServer) => self.arrive_at_server(conn),
@@ -308,6 +349,7 @@ impl World {
                 self.heal();
                 self.heal_nodes()?;
                 self.steady_readers();
+                self.steady_sharers();
                 Ok(())
             }
         }

@@ -1,4 +1,4 @@
-//! Many seeds, of producers alone and with consumers. `HEADRACE_SIM_SEEDS` says how many, `HEADRACE_SIM_FIRST` where they
+//! Many seeds, of producers alone, with consumers, and with share consumers. `HEADRACE_SIM_SEEDS` says how many, `HEADRACE_SIM_FIRST` where they
 //! begin; `HEADRACE_SIM_SEED` replays one and tells its story.
 #![allow(clippy::panic, clippy::unwrap_used, reason = "helpers of tests are tests")]
 #![allow(clippy::disallowed_methods, reason = "a test takes its settings from the environment")]
@@ -10,8 +10,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use headrace_sim::{Cast, Outcome};
 
-/// About ten seconds on two cores for producers alone, forty with consumers.
-const SEEDS_DEFAULT: u64 = 10_000;
+/// On two cores about ten seconds for producers alone, twenty-five with consumers, fifteen with share consumers.
+fn seeds_by_default(cast: Cast) -> u64 {
+    match cast {
+        Cast::Producers => 10_000,
+        Cast::Consumers => 6000,
+        Cast::Sharers => 3000,
+    }
+}
+
 /// Lines of the story that a failure among many seeds prints.
 const STORY_LINES_MAX: usize = 400;
 
@@ -46,7 +53,7 @@ fn hold(cast: Cast, test: &str, counts: fn(&Outcome) -> Vec<(&'static str, usize
         return;
     }
     let first = setting("HEADRACE_SIM_FIRST").unwrap_or(1);
-    let end = first + setting("HEADRACE_SIM_SEEDS").unwrap_or(SEEDS_DEFAULT);
+    let end = first + setting("HEADRACE_SIM_SEEDS").unwrap_or_else(|| seeds_by_default(cast));
     let next = AtomicU64::new(first);
     let (failed, sums) = (Mutex::new(Vec::new()), Mutex::new(counts(&Outcome::default())));
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -127,8 +134,32 @@ fn consumers_hold() {
 }
 
 #[test]
+fn sharers_hold() {
+    hold(Cast::Sharers, "sharers_hold", |outcome| {
+        let (shared, counts) = (&outcome.shared, &outcome.shared.counts);
+        vec![
+            ("confirmed records", outcome.acked),
+            ("records acquired", counts.acquired),
+            ("records acquired again", counts.again),
+            ("records accepted", counts.accepted),
+            ("records released", counts.released),
+            ("records rejected", counts.rejected),
+            ("locks renewed", counts.renewed),
+            ("locks that were over", counts.expired),
+            ("locks that were gone with their leader", counts.forgotten),
+            ("acknowledgements refused of what was held", counts.refused),
+            ("records acquired for who had given up", counts.stray),
+            ("rows that callers were given", shared.given),
+            ("records told as accepted", shared.confirmed),
+            ("share consumers gone at one blow", shared.crashes),
+            ("requests while there was nothing", shared.idle),
+        ]
+    });
+}
+
+#[test]
 fn a_seed_does_the_same_again() {
-    for cast in [Cast::Producers, Cast::Consumers] {
+    for cast in [Cast::Producers, Cast::Consumers, Cast::Sharers] {
         for seed in 1..20 {
             assert_eq!(failure(cast, seed), failure(cast, seed), "{cast:?}, seed {seed}");
         }

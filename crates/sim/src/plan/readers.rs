@@ -189,7 +189,7 @@ impl ReaderPlan {
 }
 
 impl Departure {
-    fn draw(rng: &mut Rng, start_ms: u64, heal_ms: u64) -> Self {
+    pub(super) fn draw(rng: &mut Rng, start_ms: u64, heal_ms: u64) -> Self {
         Self {
             at_ms: start_ms + rng.between(1, heal_ms),
             closes: rng.chance(40),

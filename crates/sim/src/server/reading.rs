@@ -176,12 +176,13 @@ pub(super) fn take_in(
         }
         ApiKey::FindCoordinator => Ok((frame, Some(Read::Coordinator { version }))),
         _ if cluster.coordinates(node) => Ok((frame, None)),
-        key => {
-            // Something that the broker answers in turn, and at once.
-            let nothing = again(framed(0, id, &ApiVersionsRequest::default())?);
-            Ok((nothing, Some(Read::Instead(not_coordinator(key, version, id, &mut reader)?))))
-        }
+        key => Ok((nothing(id)?, Some(Read::Instead(not_coordinator(key, version, id, &mut reader)?)))),
     }
+}
+
+/// Something that the broker answers in turn, and at once.
+pub(super) fn nothing(id: i32) -> Result<Bytes, String> {
+    Ok(framed(0, id, &ApiVersionsRequest::default())?.slice(4..))
 }
 
 impl Read {

@@ -12,6 +12,7 @@ impl World {
         match who {
             Who::Producer(number) => &mut self.producers[number].engine,
             Who::Consumer(number) => &mut self.consumers[number].engine,
+            Who::Sharer(number) => &mut self.sharers[number].engine,
         }
     }
 
@@ -19,6 +20,7 @@ impl World {
         match who {
             Who::Producer(number) => &mut self.producers[number].wires,
             Who::Consumer(number) => &mut self.consumers[number].wires,
+            Who::Sharer(number) => &mut self.sharers[number].wires,
         }
     }
 
@@ -26,6 +28,7 @@ impl World {
         match who {
             Who::Producer(number) => self.producers[number].engine.wants_timeout(),
             Who::Consumer(number) => self.consumers[number].engine.wants_timeout(),
+            Who::Sharer(number) => self.sharers[number].engine.wants_timeout(),
         }
     }
 
@@ -33,12 +36,13 @@ impl World {
         match who {
             Who::Producer(_) => true,
             Who::Consumer(number) => !self.consumers[number].gone,
+            Who::Sharer(number) => !self.sharers[number].gone,
         }
     }
 
-    pub(super) fn touch(&mut self, number: usize) {
-        if !self.touched.contains(&number) {
-            self.touched.push(number);
+    pub(super) fn touch(&mut self, who: Who) {
+        if !self.touched.contains(&who) {
+            self.touched.push(who);
         }
     }
 
@@ -58,14 +62,22 @@ impl World {
                     self.consumers[number].engine.handle_command(self.now, command);
                 }
             }
+            Who::Sharer(number) => {
+                if self.sharers[number].gone {
+                    return Ok(());
+                }
+                for command in self.sharers[number].take_commands() {
+                    self.sharers[number].engine.handle_command(self.now, command);
+                }
+            }
         }
         self.settle(who)
     }
 
     /// Carries out what an engine wants done, and hands on what it tells.
     pub(super) fn settle(&mut self, who: Who) -> Result<(), String> {
-        if let Who::Consumer(number) = who {
-            self.touch(number);
+        if !matches!(who, Who::Producer(_)) {
+            self.touch(who);
         }
         loop {
             // A parked record has its place before its batch can end.
@@ -80,6 +92,7 @@ impl World {
             quiet &= match who {
                 Who::Producer(number) => self.hear_producer(number)?,
                 Who::Consumer(number) => self.hear_consumer(number)?,
+                Who::Sharer(number) => self.hear_sharer(number)?,
             };
             if quiet {
                 return Ok(());
@@ -119,6 +132,7 @@ impl World {
         let has_commands = match who {
             Who::Producer(number) => self.producers[number].has_commands(),
             Who::Consumer(number) => self.consumers[number].has_commands(),
+            Who::Sharer(number) => self.sharers[number].has_commands(),
         };
         if has_commands && !self.wires(who).turn_scheduled {
             self.wires(who).turn_scheduled = true;
@@ -157,6 +171,10 @@ impl World {
             Action::Close { conn } => {
                 let Some(key) = self.wires(who).conns.remove(&conn) else { return Ok(()) };
                 self.tell(|| format!("{who:?} closes connection {key}"));
+                self.server.give_up(key);
+                if let Who::Sharer(number) = who {
+                    self.sharers[number].note_loss(self.now);
+                }
                 let (due, lossy) = (self.delay(), self.rng.chance(50));
                 let Some(conn) = self.conns.get_mut(&key) else { return Ok(()) };
                 conn.client = false;

@@ -80,6 +80,9 @@ impl World {
         } else if self.server.is_up() && self.server.cluster.is_up(node) {
             conn.peer = Peer::Broker;
             self.server.connect(self.now, key, node);
+            if let (Who::Sharer(number), Some(share)) = (who, &mut self.server.share) {
+                share.introduce(key, number, self.sharers[number].plan.limit);
+            }
             self.tell(|| format!("connection {key} stands, to node {}", node + 1));
         } else {
             self.tell(|| format!("connection {key} is refused"));
@@ -202,6 +205,10 @@ impl World {
     pub(super) fn client_end(&mut self, key: u64, why: &str) -> Result<(), String> {
         let Some(conn) = self.conns.get_mut(&key) else { return Ok(()) };
         let (who, id) = (conn.who, conn.id);
+        self.server.give_up(key);
+        if let Who::Sharer(number) = who {
+            self.sharers[number].note_loss(self.now);
+        }
         conn.client = false;
         conn.to_client.mute();
         conn.to_server.copy_out();

@@ -4,6 +4,7 @@ use headrace_client::engine::Engine;
 use headrace_wire::primitive::Encoded;
 
 use super::{Event, World};
+use crate::client::Who;
 use crate::consumer::Consumer;
 use crate::net::Way;
 use crate::plan::{Departure, GRACE_MS, Place};
@@ -32,7 +33,7 @@ impl World {
             consumer.be_steady();
         }
         self.consumers.push(consumer);
-        self.touch(number);
+        self.touch(Who::Consumer(number));
         self.tell(|| format!("consumer {number} comes, of the plan's {slot}"));
         self.at(self.now.mono_ms, Event::Reader(number));
         if let Some(departure) = departure {
@@ -65,7 +66,13 @@ impl World {
         self.tell(|| format!("consumer {number} is gone at one blow"));
         self.ledger.tally.crashes += 1;
         self.consumers[number].gone = true;
-        for key in std::mem::take(&mut self.consumers[number].wires.conns).into_values() {
+        self.vanish(Who::Consumer(number), told);
+    }
+
+    /// Nobody is there any more, and the other end of each connection is told so or not.
+    pub(super) fn vanish(&mut self, who: Who, told: bool) {
+        for key in std::mem::take(&mut self.wires(who).conns).into_values() {
+            self.server.give_up(key);
             let Some(conn) = self.conns.get_mut(&key) else { continue };
             conn.client = false;
             conn.to_client.clear();
@@ -84,7 +91,7 @@ impl World {
             return Ok(());
         }
         let again = consumer.step(self.now, &mut self.ledger);
-        self.touch(number);
+        self.touch(Who::Consumer(number));
         if let Some(at) = again.map_err(|why| format!("consumer {number}: {why}"))? {
             self.at(at, Event::Reader(number));
         }

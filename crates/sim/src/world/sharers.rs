@@ -1,0 +1,283 @@
+//! Share consumers: who comes and goes, what they were told, and when all records are done with.
+
+use headrace_client::engine::Engine;
+use headrace_client::share::model::{Counts, Part};
+
+use super::{Event, World};
+use crate::client::Who;
+use crate::plan::{Departure, GRACE_MS, Place};
+use crate::server::Sharing;
+use crate::sharer::{Claim, Sharer};
+
+/// How often it is looked whether all is done, once all is well.
+const FINISH_EVERY_MS: u64 = 200;
+/// All must be done by so long after the last lock that may have begun before the last record was sent.
+const FINISH_MS: u64 = 10_000;
+/// The longest lock that a client reckons with that knows none.
+const UNKNOWN_LOCK_MS: u64 = 61_000;
+/// When nothing comes any more, brokers are asked as ever for so long, and then looked at for so long.
+const SETTLE_MS: u64 = 2000;
+const IDLE_MS: u64 = 5000;
+/// Requests, by consumer and broker, in ten seconds without a record: those of two a second, and of
+/// what a heartbeat or a new end of a log may cause.
+const IDLE_REQUESTS_IN_10_S: u64 = 24;
+
+/// Decisions of each consumer in the story of a seed that fails.
+const STORY_DECISIONS: usize = 40;
+
+/// What became of the records of a share group.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Shared {
+    /// As the brokers have counted.
+    pub counts: Counts,
+    /// Rows that callers were given.
+    pub given: usize,
+    /// Records that commits have told as accepted.
+    pub confirmed: usize,
+    /// Share consumers that were gone at one blow.
+    pub crashes: usize,
+    /// Requests while there was nothing.
+    pub idle: usize,
+}
+
+/// How far the end has come.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct ShareEnd {
+    /// When everything was sent.
+    sent_ms: Option<u64>,
+    /// When everything was done with.
+    done_ms: Option<u64>,
+    /// Since when nothing has come, and how many requests there were by then.
+    idle: Option<(u64, u64)>,
+}
+
+fn blame(number: usize, why: &str) -> String {
+    format!("share consumer {number}: {why}")
+}
+
+impl World {
+    pub(super) fn plan_sharers(&mut self) {
+        let Some(plan) = &self.plan.share else { return };
+        for (slot, start_ms) in
+            plan.sharers.iter().map(|sharer| sharer.start_ms).enumerate().collect::<Vec<_>>()
+        {
+            self.at(start_ms, Event::SharerComes(slot, 0));
+        }
+        self.at(self.plan.heal_ms + GRACE_MS, Event::ShareFinish);
+    }
+
+    /// The `count`-th of a place in the plan. Only the first one leaves before the end.
+    pub(super) fn sharer_comes(&mut self, slot: usize, count: u32) -> Result<(), String> {
+        let Some(plan) = self.plan.share.as_ref().map(|share| share.sharers[slot].clone()) else {
+            return Ok(());
+        };
+        let number = self.sharers.len();
+        let departure = plan.departure.filter(|_| count == 0 && !self.healed);
+        let about = (slot, self.plan.topics.len(), !self.plan.lies.is_empty());
+        let mut sharer = Sharer::new(about, plan, self.rng.next())?;
+        if self.healed {
+            sharer.be_steady();
+        }
+        self.sharers.push(sharer);
+        self.tell(|| format!("share consumer {number} comes, of the plan's {slot}"));
+        self.at(self.now.mono_ms, Event::Sharer(number));
+        if let Some(departure) = departure {
+            self.at(departure.at_ms, Event::SharerGoes(number));
+        }
+        Ok(())
+    }
+
+    pub(super) fn sharer_goes(&mut self, number: usize) {
+        let slot = self.sharers[number].slot;
+        let plan = self.plan.share.as_ref().and_then(|share| share.sharers[slot].departure);
+        let Some(Departure { closes, told, back_ms, .. }) = plan.filter(|_| !self.healed) else { return };
+        if closes {
+            self.tell(|| format!("share consumer {number} is to close"));
+            self.sharers[number].close();
+            self.at(self.now.mono_ms, Event::Sharer(number));
+        } else {
+            self.tell(|| format!("share consumer {number} is gone at one blow"));
+            self.outcome.shared.crashes += 1;
+            self.sharers[number].gone = true;
+            self.vanish(Who::Sharer(number), told);
+        }
+        if let Some(ms) = back_ms {
+            self.at(self.now.mono_ms + ms, Event::SharerComes(slot, 1));
+        }
+    }
+
+    pub(super) fn share(&mut self, number: usize) -> Result<(), String> {
+        if self.sharers[number].gone {
+            return Ok(());
+        }
+        let again = self.sharers[number].step(self.now);
+        self.touch(Who::Sharer(number));
+        let again = again.and_then(|again| self.hold_claims(number).map(|()| again));
+        if let Some(at) = again.map_err(|why| blame(number, &why))? {
+            self.at(at, Event::Sharer(number));
+        }
+        Ok(())
+    }
+
+    /// Holds what a caller was told against what brokers have.
+    fn hold_claims(&mut self, number: usize) -> Result<(), String> {
+        for claim in self.sharers[number].take_claims() {
+            let Some(share) = &self.server.share else { continue };
+            match claim {
+                Claim::Given(row) => {
+                    if !share.was_given(number, row.place, row.offset, row.count) {
+                        return Err(format!("{row:?} was never acquired for it"));
+                    }
+                    let seen = *self.shared.entry((row.place, row.offset)).or_insert(row.name);
+                    if seen != row.name {
+                        return Err(format!("{row:?} was given, and {seen:?} before"));
+                    }
+                    self.outcome.shared.given += 1;
+                }
+                Claim::Wanted(place, offset) => {
+                    self.wanted.insert((number, place, offset));
+                }
+                Claim::Accepted(place, offsets) => {
+                    for offset in offsets {
+                        if !share.was_accepted(number, place, offset) {
+                            return Err(format!(
+                                "{place:?}, offset {offset}: said to be accepted, and is not"
+                            ));
+                        }
+                        if !self.confirmed.insert((place, offset)) {
+                            return Err(format!("{place:?}, offset {offset}: said to be accepted twice"));
+                        }
+                        self.outcome.shared.confirmed += 1;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// True when it tells nothing.
+    pub(super) fn hear_sharer(&mut self, number: usize) -> Result<bool, String> {
+        let (mut quiet, mut rings) = (true, false);
+        while let Some(event) = self.sharers[number].engine.poll_event() {
+            quiet = false;
+            self.tell(|| format!("share consumer {number} tells {event:?}"));
+            self.digest(3);
+            let rung = self.sharers[number].on_event(self.now, event);
+            rings |= rung.map_err(|why| blame(number, &why))?;
+        }
+        if rings {
+            let lag_ms = if self.healed { 0 } else { self.plan.lag_ms_max };
+            let at = self.now.mono_ms + self.rng.between(0, lag_ms);
+            self.at(at, Event::Sharer(number));
+        }
+        Ok(quiet)
+    }
+
+    /// All is well: share consumers go on steadily, and at least one is there.
+    pub(super) fn steady_sharers(&mut self) {
+        let Some(share) = &mut self.server.share else { return };
+        share.heal();
+        for number in 0..self.sharers.len() {
+            self.sharers[number].be_steady();
+            self.at(self.now.mono_ms, Event::Sharer(number));
+        }
+        if !self.sharers.iter().any(Sharer::stays) {
+            self.at(self.now.mono_ms, Event::SharerComes(0, 1));
+        }
+    }
+
+    /// Closes all share consumers once everything is done with, and says what is not when that takes too long.
+    pub(super) fn finish_sharers(&mut self) -> Result<(), String> {
+        let now_ms = self.now.mono_ms;
+        if let Some((since_ms, before)) = self.share_end.idle {
+            self.check_idle(now_ms - since_ms, before)?;
+            self.close_sharers();
+            return Ok(());
+        }
+        if self.share_end.sent_ms.is_none() && self.producers.iter().all(|producer| producer.closed) {
+            self.share_end.sent_ms = Some(now_ms);
+        }
+        let (Some(sent_ms), Some(plan)) = (self.share_end.sent_ms, &self.plan.share) else {
+            self.at(now_ms + FINISH_EVERY_MS, Event::ShareFinish);
+            return Ok(());
+        };
+        let (lock_ms, idles) = (plan.lock_ms, plan.idles);
+        match self.what_is_open()? {
+            None if !idles => self.close_sharers(),
+            None if self.share_end.done_ms.is_none() => {
+                self.share_end.done_ms = Some(now_ms);
+                self.at(now_ms + SETTLE_MS, Event::ShareFinish);
+            }
+            None => {
+                self.share_end.idle = Some((now_ms, self.share_requests()));
+                self.at(now_ms + IDLE_MS, Event::ShareFinish);
+            }
+            Some(why) => {
+                let staying = self.sharers.iter().filter(|sharer| sharer.stays());
+                let unsure = staying.filter_map(Sharer::unsure_ms).max();
+                let begin_ms = sent_ms.max(unsure.map_or(0, |ms| ms + UNKNOWN_LOCK_MS));
+                if now_ms > begin_ms + lock_ms + FINISH_MS {
+                    self.tell_decisions();
+                    return Err(format!("not everything is done with: {why}"));
+                }
+                self.share_end.done_ms = None;
+                self.at(now_ms + FINISH_EVERY_MS, Event::ShareFinish);
+            }
+        }
+        Ok(())
+    }
+
+    /// What was decided last, for the story.
+    fn tell_decisions(&mut self) {
+        for number in 0..self.sharers.len() {
+            if self.sharers[number].stays() {
+                let decisions = self.sharers[number].decisions();
+                let last = decisions[decisions.len().saturating_sub(STORY_DECISIONS)..].join("\n    ");
+                self.tell(|| format!("share consumer {number} has decided last:\n    {last}"));
+            }
+        }
+    }
+
+    fn share_requests(&self) -> u64 {
+        self.server.share.as_ref().map_or(0, Sharing::requests)
+    }
+
+    fn close_sharers(&mut self) {
+        if let Some(share) = &mut self.server.share {
+            share.note_ends();
+        }
+        for number in 0..self.sharers.len() {
+            self.sharers[number].close();
+            self.at(self.now.mono_ms, Event::Sharer(number));
+        }
+    }
+
+    fn what_is_open(&mut self) -> Result<Option<String>, String> {
+        for place in self.plan.places().collect::<Vec<Place>>() {
+            let end = self.server.end_of(place, self.now)?;
+            let Some(share) = &self.server.share else { return Ok(None) };
+            let known = share.part(place).map_or(0, Part::end);
+            if known != end {
+                return Ok(Some(format!("the group knows {place:?} up to {known} of {end}")));
+            }
+        }
+        let open = self.server.share.as_ref().and_then(Sharing::open);
+        Ok(open.map(|(place, at, record, count)| {
+            format!("{count} records, the first of them in {place:?} at offset {at}: {record:?}")
+        }))
+    }
+
+    /// Brokers are not asked again and again for what is not there.
+    fn check_idle(&mut self, ms: u64, before: u64) -> Result<(), String> {
+        let requests = self.share_requests() - before;
+        let consumers = self.sharers.iter().filter(|sharer| sharer.stays()).count() as u64;
+        let most = (IDLE_REQUESTS_IN_10_S * ms / 10_000 + 2) * consumers * self.plan.cluster.nodes as u64;
+        self.outcome.shared.idle += usize::try_from(requests).unwrap_or(0);
+        if requests > most {
+            return Err(format!(
+                "{requests} requests of {consumers} share consumers in {ms} ms without a record; {most} are the most"
+            ));
+        }
+        Ok(())
+    }
+}
