@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import os
+import shutil
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -14,11 +16,12 @@ from headrace.cli._common import setting
 from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Iterator
 
 PACKAGES: Final = frozenset({"numpy", "plotly", "psutil", "rich", "yaml"})
 """What the lab imports and headrace alone does not bring."""
+
+BROKERS_MAX: Final = 20
 
 _EXAMPLES: Final = """\
 examples:
@@ -66,7 +69,7 @@ def _run_options(run: argparse.ArgumentParser) -> None:
     )
     where.add_argument(
         "--kafka",
-        type=int,
+        type=_brokers,
         metavar="N",
         help="start N Apache Kafka brokers on loopback for this run (in headrace's repository only)",
     )
@@ -113,28 +116,55 @@ def _run(options: argparse.Namespace) -> int:
         return 2
     labs = lab("lab")
     with contextlib.ExitStack() as started:
-        bootstrap = options.bootstrap
-        if options.kafka:
-            bootstrap = started.enter_context(_kafka(options.kafka))
-        chosen = labs.Options(bootstrap, options.out, options.only, keep_topics=options.keep_topics)
+        bootstrap, kafka = options.bootstrap, None
+        if options.kafka is not None:
+            kafka = started.enter_context(_kafka(options.kafka))
+            bootstrap = kafka.bootstrap_servers
+        chosen = labs.Options(bootstrap, options.out, options.only, keep_topics=options.keep_topics, nodes=kafka)
         views = lab("view")
         view = views.Plain() if options.plain or not sys.stdout.isatty() else views.Rich()
-        status: int = asyncio.run(labs.Lab(campaign, chosen, view).run())
+        runner = labs.Lab(campaign, chosen, view)
+        status: int = asyncio.run(runner.run())
+        if kafka is not None and runner.folder is not None:
+            _keep_logs(kafka, runner.folder)
     return status
 
 
+def _brokers(text: str) -> int:
+    """A number of brokers."""
+    if not text.isdecimal() or not 1 <= int(text) <= BROKERS_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of brokers, 1 to {BROKERS_MAX}")
+    return int(text)
+
+
 @contextlib.contextmanager
-def _kafka(count: int) -> Iterator[str]:
-    """Apache Kafka as the tests start it; gives where it is."""
+def _kafka(count: int) -> Iterator[Any]:
+    """Apache Kafka as the tests start it."""
     root = Path(__file__).resolve().parents[3]
     if not (root / "tests" / "kafka" / "nodes.py").is_file():
         raise ConfigError("--kafka works in headrace's repository only; give --bootstrap")
     sys.path.insert(0, str(root))
     nodes: Any = import_module("tests.kafka.nodes")
-    # The repository has Kafka's clients already.
-    os.environ.setdefault("HEADRACE_LAB_CLASSPATH", nodes.java.classpath())
-    with nodes.ApacheNodes(count) as kafka:
-        yield kafka.bootstrap_servers
+    try:
+        # The repository has Kafka's clients already.
+        os.environ.setdefault("HEADRACE_LAB_CLASSPATH", nodes.java.classpath())
+    except nodes.java.MissingError as error:
+        raise ConfigError(f"--kafka {count}: {error}") from None
+    with contextlib.ExitStack() as started:
+        try:
+            kafka = started.enter_context(nodes.ApacheNodes(count))
+        except RuntimeError as error:
+            raise ConfigError(f"--kafka {count}: {error}") from None
+        yield kafka
+
+
+def _keep_logs(kafka: Any, folder: Path) -> None:
+    """Copies what the brokers logged, and their settings, before they go."""
+    (folder / "logs").mkdir(exist_ok=True)
+    for node in kafka.nodes:
+        for name in ("server.log", "server.properties"):
+            if (node.directory / name).is_file():
+                shutil.copy(node.directory / name, folder / "logs" / f"broker-{node.number}-{name}")
 
 
 def _report(options: argparse.Namespace) -> int:
@@ -156,7 +186,7 @@ def _drivers(options: argparse.Namespace) -> int:
     drivers, java = lab("worker.drivers"), lab("java_")
     for name in (*drivers.MODULES, "java"):
         try:
-            told = " ".join(java.command()[:1]) if name == "java" else drivers.load(name).version()
+            told = " ".join(java.command()[:1]) if name == "java" else drivers.load(name).version
         except drivers.DriverError as error:
             told = str(error)
         print(f"{name:<16} {told}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -58,6 +59,17 @@ class Bundle:
         """Writes a text."""
         (self.folder / name).write_text(text, encoding="utf-8")
 
+    @property
+    def journals(self) -> Path:
+        """Where the workers of a correctness run write down what they have seen."""
+        folder = self.folder / "journals"
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    def remove_journals(self) -> None:
+        """Removes them: they are large, and nobody needs them where all is well."""
+        shutil.rmtree(self.journals)
+
     def json(self, name: str, content: object) -> None:
         """Writes JSON."""
         self.text(name, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
@@ -81,11 +93,11 @@ class Bundle:
         """Writes what a campaign's folder has in it."""
         (folder / "index.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
-    def finish(self) -> Path:
-        """Gives it its name; gives the folder."""
+    def finish(self, begun_s: float = 0.0) -> Path:
+        """Gives it its name; gives the folder. `begun_s`: when second 0 began, since the epoch."""
         head = [
             "#[Histogram log format version 1.3]",
-            f"#[StartTime: {time.time():.3f} (seconds since epoch)]",
+            f"#[StartTime: {begun_s:.3f} (seconds since epoch)]",
             '"StartTimestamp","Interval_Length","Interval_Max","Interval_Compressed_Histogram"',
         ]
         self.text("latency.hlog", "\n".join([*head, *self._hlog]) + "\n")

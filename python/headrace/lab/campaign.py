@@ -12,7 +12,7 @@ from yaml.nodes import MappingNode, ScalarNode, SequenceNode
 from headrace.lab import omb
 from headrace.lab.fields import BY_NAME
 from headrace.lab.nodes import OPTION, Entries, Entry, Mark, Reader, WorkloadError, WorkloadErrors, nearest, read
-from headrace.lab.workload import resolve
+from headrace.lab.workload import NAME_MAX, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -76,7 +76,7 @@ def load(path: Path, overrides: Sequence[tuple[str, str]] = ()) -> Campaign:
         varied = dict(entries)
         for field, node in zip(dimensions, chosen, strict=True):
             _put(varied, field, Entry(node, reader.mark(node)))
-        workload, wrong = resolve(varied, reader, path.stem)
+        workload, wrong = resolve(varied, reader, _name(path))
         errors += wrong
         if workload is not None:
             values = {field: _label(node) for field, node in zip(dimensions, chosen, strict=True)}
@@ -85,6 +85,11 @@ def load(path: Path, overrides: Sequence[tuple[str, str]] = ()) -> Campaign:
         # Each variation finds what is wrong with the fields that all of them have.
         raise WorkloadErrors({str(error): error for error in errors}.values())
     return Campaign(variations[0].workload.name, path.read_text(encoding="utf-8-sig"), variations)
+
+
+def _name(path: Path) -> str:
+    """A file's name as one of topics."""
+    return "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "-" for c in path.stem)[:NAME_MAX]
 
 
 def _dimensions(entries: Entries, reader: Reader) -> tuple[dict[str, Sequence[Node]], list[WorkloadError]]:
@@ -96,15 +101,11 @@ def _dimensions(entries: Entries, reader: Reader) -> tuple[dict[str, Sequence[No
     except WorkloadError as error:
         return {}, [error]
     found: dict[str, Sequence[Node]] = {}
+    fields: dict[str, Mark] = {}
     for name, entry in named.items():
-        path = f"dimensions.{name}"
         try:
-            _known(name, entry.mark, path)
-            found[name] = reader.sequence(entry.node, path)
-            if not found[name]:
-                raise reader.error(entry.node, path, "is an empty list")
+            found[name] = _dimension(name, entry, reader, fields)
         except WorkloadError as error:
-            found.pop(name, None)
             errors.append(error)
     count = math.prod(len(values) for values in found.values())
     if count > VARIATIONS_MAX:
@@ -113,8 +114,25 @@ def _dimensions(entries: Entries, reader: Reader) -> tuple[dict[str, Sequence[No
     return found, errors
 
 
-def _known(name: str, mark: Mark, path: str) -> None:
-    """Whether that is a field, or a part of one that is a map."""
+def _dimension(name: str, entry: Entry, reader: Reader, fields: dict[str, Mark]) -> Sequence[Node]:
+    """The values of a dimension; `fields` are those that have one already."""
+    path = f"dimensions.{name}"
+    field = _known(name, entry.mark, path)
+    if field in fields:
+        raise WorkloadError(entry.mark, path, f"is the same field as that in line {fields[field].line}")
+    fields[field] = entry.mark
+    values = reader.sequence(entry.node, path)
+    if not values:
+        raise reader.error(entry.node, path, "is an empty list")
+    return values
+
+
+def _known(name: str, mark: Mark, path: str) -> str:
+    """The one name of a field, or of a part of one that is a map.
+
+    Raises:
+        WorkloadError: it is none.
+    """
     head, dotted, _ = name.partition(".")
     field = BY_NAME.get(omb.RENAMED.get(head, head))
     if field is None:
@@ -123,6 +141,7 @@ def _known(name: str, mark: Mark, path: str) -> None:
         raise WorkloadError(mark, path, f"{head} has no parts")
     if field.kind == "dimensions" and path.startswith("dimensions."):
         raise WorkloadError(mark, path, "a dimension is another field")
+    return field.name + name[len(head) :]
 
 
 def _override(entries: Entries, name: str, value: str) -> None:

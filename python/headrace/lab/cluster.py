@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.admin import Admin, NewTopic
 from headrace.errors import (
     InvalidRequestError,
     KafkaError,
+    KafkaTimeoutError,
     Retriable,
     UnknownTopicOrPartitionError,
     UnsupportedVersionError,
@@ -26,6 +29,10 @@ if TYPE_CHECKING:
 CALL_TIMEOUT_S: Final = 15
 MADE_TIMEOUT_S: Final = 30.0
 GROUPS_TIMEOUT_S: Final = 5.0
+CRASHED_TIMEOUT_S: Final = 60.0
+"""A group has a member that crashed until its session is over, which takes 45 seconds by default."""
+
+MOVED_TIMEOUT_S: Final = 60.0
 PAUSE_S: Final = 0.1
 
 
@@ -73,9 +80,27 @@ class Cluster:
             for name, one in described.items()
         }
 
-    def topic_config(self, topic: str) -> dict[str, str | None]:
-        """A topic's settings."""
-        return self._admin.describe_topic_config(topic)
+    def settings(self, topic: str, brokers: Sequence[int]) -> dict[str, Any]:
+        """What a topic, and each broker, is set to; of brokers what is not a default, if confluent-kafka is installed.
+
+        It is for the reader: what cannot be asked is told as a sentence.
+        """
+        told: dict[str, Any] = {}
+        try:
+            told["topicSettings"] = self._admin.describe_topic_config(topic)
+        except KafkaError as error:
+            told["topicSettings"] = str(error)
+        try:
+            confluent = import_module("confluent_kafka.admin")
+        except ModuleNotFoundError:
+            told["brokerSettings"] = "confluent-kafka is not installed, which asks for them"
+            return told
+        admin = confluent.AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        asked = [confluent.ConfigResource(confluent.ResourceType.BROKER, str(broker)) for broker in brokers]
+        told["brokerSettings"] = {
+            resource.name: _settings(answer) for resource, answer in admin.describe_configs(asked).items()
+        }
+        return told
 
     def set_group(self, group: str, config: dict[str, str]) -> None:
         """Sets a group's settings, before it has members.
@@ -89,10 +114,57 @@ class Cluster:
             message = f"groupConfig: the cluster does not take these settings of a group: {error}"
             raise UsageError(message) from error
 
-    def remove(self, topics: Sequence[str], groups: Sequence[str]) -> list[str]:
-        """Deletes topics and groups; gives a sentence for each that stays."""
+    def move_leaders(self, topics: Sequence[str]) -> None:
+        """Has another broker lead each partition: the next of its replicas, or the next of all if it has one.
+
+        Raises:
+            UsageError: there is one broker alone, or kafka-python is not installed.
+            KafkaTimeoutError: they have not moved within `MOVED_TIMEOUT_S`.
+        """
+        try:
+            kafka = import_module("kafka")
+            admins = import_module("kafka.admin")
+            import_module("kafka.errors")
+        except ModuleNotFoundError:
+            raise UsageError("faults: moveLeaders needs the package kafka-python") from None
+        brokers = sorted(node.node_id for node in self._admin.describe_cluster().nodes)
+        if len(brokers) == 1:
+            raise UsageError("faults: moveLeaders wants two brokers or more")
+        wanted = {}
+        for topic, described in self._admin.describe_topics(topics).items():
+            for p in described.partitions:
+                others = [*p.replicas[1:], p.replicas[0]]
+                alone = [brokers[(brokers.index(p.replicas[0]) + 1) % len(brokers)]]
+                wanted[topic, p.partition] = others if len(others) > 1 else alone
+        moves = {kafka.TopicPartition(*place): to for place, to in wanted.items()}
+        deadline = time.monotonic() + MOVED_TIMEOUT_S
+        while moving := self._led_by_others(topics, wanted):
+            if time.monotonic() > deadline:
+                raise KafkaTimeoutError(f"faults: not moved to another leader are {moving}")
+            # A broker may be down meanwhile, by another fault; a client that has met it may not get over that.
+            with contextlib.suppress(kafka.errors.KafkaError):
+                admin = admins.KafkaAdminClient(bootstrap_servers=self.bootstrap.split(","))
+                with contextlib.closing(admin):
+                    if moves:
+                        told = admin.alter_partition_reassignments(moves)
+                        moves = {place: to for place, to in moves.items() if told.get(place, True)}
+                    # The first of the replicas leads when it is asked to, once it has them.
+                    admin.elect_leaders(0, moving, raise_errors=False)
+            time.sleep(PAUSE_S)
+
+    def _led_by_others(self, topics: Sequence[str], wanted: dict[tuple[str, int], list[int]]) -> dict[str, list[int]]:
+        """The partitions that are not led by the first of these, by topic."""
+        found: dict[str, list[int]] = {}
+        for topic, described in self._admin.describe_topics(topics).items():
+            wrong = [p.partition for p in described.partitions if p.leader != wanted[topic, p.partition][0]]
+            if wrong:
+                found[topic] = wrong
+        return found
+
+    def remove(self, topics: Sequence[str], groups: Sequence[str], *, crashed: bool = False) -> list[str]:
+        """Deletes topics and groups; gives a sentence for each that stays. `crashed`: groups may have dead members."""
         # Groups first: Apache Kafka does not get done with a share group whose topics are gone.
-        deadline = time.monotonic() + GROUPS_TIMEOUT_S
+        deadline = time.monotonic() + (CRASHED_TIMEOUT_S if crashed else GROUPS_TIMEOUT_S)
         left = [sentence for group in groups if (sentence := self._remove_group(group, deadline))]
         for topic in topics:
             try:
@@ -130,3 +202,14 @@ class Cluster:
     ) -> None:
         """Closes it."""
         self.close()
+
+
+def _settings(answer: Any) -> dict[str, str | None] | str:
+    """A broker's settings that are not defaults, without secrets."""
+    try:
+        entries = answer.result(CALL_TIMEOUT_S)
+    except Exception as error:  # noqa: BLE001  (confluent-kafka's own, or a time-out)
+        return str(error)
+    return {
+        name: entry.value for name, entry in sorted(entries.items()) if not entry.is_default and not entry.is_sensitive
+    }

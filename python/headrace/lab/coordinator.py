@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 import time
-from dataclasses import dataclass
+from collections import defaultdict
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.errors import KafkaError, KafkaTimeoutError
+from headrace.errors import KafkaError, KafkaTimeoutError, UsageError
 from headrace.lab.protocol import Assigned, Done, Failed, Prepare, Rate, Ready, Second, SetWork, Start, Stop
 from headrace.lab.schedule import Schedule
 from headrace.lab.totals import Totals
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from headrace.lab.bundle import Bundle
     from headrace.lab.campaign import Variation
     from headrace.lab.cluster import Cluster
+    from headrace.lab.faults import Nodes
+    from headrace.lab.judge import Judge
     from headrace.lab.protocol import FromWorker, ToWorker
     from headrace.lab.view import View
 
@@ -34,6 +38,7 @@ SETTLED_S: Final = 6.0
 Members of a share group learn of their partitions with their second heartbeat, after five seconds.
 """
 
+WARNINGS_MAX: Final = 100
 BACKLOG_PRODUCER: Final = 60_000
 """The number of the first producer of a backlog: its records are told apart from those of the producers."""
 
@@ -80,7 +85,17 @@ class Plan:
 class Run:
     """Workers of one plan. The methods up to `warn` are for the modes."""
 
-    def __init__(self, plan: Plan, cluster: Cluster, bundle: Bundle, view: View, stopping: Stopping) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        cluster: Cluster,
+        bundle: Bundle,
+        view: View,
+        stopping: Stopping,
+        *,
+        nodes: Nodes | None = None,
+    ) -> None:
+        """`nodes` are the cluster's brokers, if the lab has started them."""
         self.plan = plan
         self.workload = plan.variation.workload
         self.view = view
@@ -89,10 +104,16 @@ class Run:
         self.warnings: list[str] = []
         self.progress: Callable[[], tuple[float | None, float | None]] = lambda: (None, None)
         self.runtimes: dict[str, dict[str, str]] = {}
-        self._cluster = cluster
-        self._bundle = bundle
+        self.cluster = cluster
+        self.bundle = bundle
+        self.nodes = nodes
+        self.judge: Judge | None = None
+        """Set before there are workers, it is given their journals."""
         self._stopping = stopping
         self._workers: dict[str, WorkerProcess] = {}
+        self._places: list[str] = []
+        self._lives: dict[str, int] = defaultdict(int)
+        self._asked: dict[str, Prepare] = {}
         self._roles: dict[str, str] = {}
         self._groups: dict[str, str] = {}
         self._ready: set[str] = set()
@@ -148,11 +169,12 @@ class Run:
         for number, group in enumerate(self.plan.groups):
             # Java's worker does it itself.
             if self.workload.group_config and self.plan.driver != "java":
-                await asyncio.to_thread(self._cluster.set_group, group, dict(self.workload.group_config))
+                await asyncio.to_thread(self.cluster.set_group, group, dict(self.workload.group_config))
             members = [number * per_group + m for m in range(per_group)]
             for part in range(parts):
                 name = f"consumers-{number}-{part}"
                 self._groups[name] = group
+                self._places.append(name)
                 own = members[part::parts]
                 names.append(await self._worker(name, "consume", self.plan.driver, own, group=group, distinct=distinct))
                 if not wait:
@@ -160,6 +182,53 @@ class Run:
         await self._all_ready(names)
         if wait:
             await self._limited(self._all_assigned, "the groups to have all partitions")
+
+    def _consumer(self, number: int) -> str:
+        """The name of the consumers' process with this number; one in the place of another has its number.
+
+        Raises:
+            UsageError: there is none, or it is down.
+        """
+        if number >= len(self._places):
+            raise UsageError(f"faults: worker {number}: the consumers have {len(self._places)} processes, from 0")
+        base = self._places[number]
+        name = f"{base}~{self._lives[base]}" if base in self._lives else base
+        if name not in self._workers:
+            raise UsageError(f"faults: worker {number} is down already")
+        return name
+
+    @property
+    def crashed(self) -> bool:
+        """Whether consumers were killed."""
+        return bool(self._lives)
+
+    async def crash_consumers(self, number: int, down_s: float) -> None:
+        """Kills a process with consumers as a crash would, and starts another in its place."""
+        name = self._consumer(number)
+        worker, asked = self._workers.pop(name), self._asked.pop(name)
+        role, group = self._roles.pop(name), self._groups.pop(name)
+        for known in (self._told, self._assigned, self._heard):
+            known.pop(name, None)
+        await worker.kill()
+        await asyncio.sleep(down_s)
+        base = name.partition("~")[0]
+        self._lives[base] += 1
+        again = f"{base}~{self._lives[base]}"
+        self._groups[again] = group
+        await self._launch(again, role, worker.driver, asked)
+        await self._all_ready([again])
+        await self._workers[again].say(Start(at_ns=self.began_ns))
+
+    async def pause_consumers(self, number: int, down_s: float) -> None:
+        """Stops a process with consumers for a while, as a machine that stands still would."""
+        name = self._consumer(number)
+        worker = self._workers[name]
+        self._heard[name] = time.monotonic() + down_s
+        worker.signal(signal.SIGSTOP)
+        try:
+            await asyncio.sleep(down_s)
+        finally:
+            worker.signal(signal.SIGCONT)
 
     async def start(self) -> None:
         """Begins: the clock, and all workers that wait."""
@@ -232,18 +301,20 @@ class Run:
 
     async def kill(self) -> None:
         """Ends all workers at once."""
-        for worker in self._workers.values():
+        for worker in list(self._workers.values()):
             await worker.kill()
 
     def warn(self, text: str) -> None:
         """Tells the user, and the bundle."""
-        if text not in self.warnings:
+        if text not in self.warnings and len(self.warnings) < WARNINGS_MAX:
             self.warnings.append(text)
             self.view.note(text)
 
     # What workers say.
 
     def _hear(self, worker: WorkerProcess, message: FromWorker | None) -> None:
+        if self._workers.get(worker.name) is not worker:
+            return  # it was crashed, and another is in its place
         self._heard[worker.name] = time.monotonic()
         self._changed.set()
         try:
@@ -295,29 +366,35 @@ class Run:
     # Workers.
 
     async def _worker(self, name: str, role: str, driver: str, members: list[int], **more: Any) -> str:
-        worker = WorkerProcess(name, driver, self._bundle.folder / "logs" / f"{name}.log", self._hear)
-        self._workers[name], self._roles[name] = worker, role
+        asked = Prepare(
+            run=self.plan.run,
+            role="consume" if role == "consume" else "produce",
+            driver=driver,
+            bootstrap=self.cluster.bootstrap,
+            workload=self.workload.to_json(),
+            topics=self.plan.topics,
+            members=members,
+            **more,
+        )
+        await self._launch(name, role, driver, asked)
+        return name
+
+    async def _launch(self, name: str, role: str, driver: str, asked: Prepare) -> None:
+        worker = WorkerProcess(name, driver, self.bundle.folder / "logs" / f"{name}.log", self._hear)
+        if self.judge is not None:
+            journal = self.bundle.journals / f"{name}.events"
+            asked = replace(asked, journal=str(journal.absolute()))
+            self.judge.watch(journal, asked.group)
+        self._workers[name], self._roles[name], self._asked[name] = worker, role, asked
         self._heard[name] = time.monotonic()
         if role != "backlog":
             self._told[name] = -1
         await worker.start()
-        await worker.say(
-            Prepare(
-                run=self.plan.run,
-                role="consume" if role == "consume" else "produce",
-                driver=driver,
-                bootstrap=self._cluster.bootstrap,
-                workload=self.workload.to_json(),
-                topics=self.plan.topics,
-                members=members,
-                **more,
-            )
-        )
-        return name
+        await worker.say(asked)
 
     async def _to(self, role: str, message: ToWorker) -> None:
-        for name, worker in self._workers.items():
-            if self._roles[name] == role and not worker.ended:
+        for worker in [worker for name, worker in self._workers.items() if self._roles[name] == role]:
+            if not worker.ended:
                 await worker.say(message)
 
     async def _all_ready(self, names: list[str]) -> None:

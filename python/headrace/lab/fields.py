@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 DRIVERS: Final = ("headrace", "java", "confluent-kafka", "kafka-python")
 SHARING: Final = frozenset({"headrace", "java"})
 """The drivers with share groups."""
 
-MODES: Final = ("run", "explore-limits", "drain-backlog")
+MODES: Final = ("run", "explore-limits", "drain-backlog", "correctness")
 HEAD_BYTES: Final = 24
 """What is measured stands in the first bytes of a value: due time, producer, magic, CRC-32, sequence."""
 
@@ -70,10 +72,13 @@ FIELDS: Final = (
     Field("testDurationSeconds", "number", 60.0, "counted", 1, 864_000),
     Field("drainTimeoutSeconds", "number", 600.0, "the longest that a drain may take", 1, 86_400),
     Field("explore", "explore", None, "how explore-limits looks for its limit, see below"),
+    Field("faults", "faults", (), "what is done to consumers and brokers in correctness, see below"),
     Field("dimensions", "dimensions", {}, "field to list of values; every combination is run, the last fastest"),
     Field("seed", "whole", 1, "of distributors, work and payloads", 0, 2**32 - 1),
 )
 
+BEGIN: Final = "<!-- fields -->\n"
+END: Final = "<!-- /fields -->"
 BY_NAME: Final = {name: field for field in FIELDS for name in (field.name, *field.aliases)}
 
 
@@ -93,7 +98,7 @@ def _default(field: Field) -> str:
         return str(field.default).lower()
     if field.kind == "words":
         return ", ".join(field.default)
-    if field.default is None or field.default in ("", {}):
+    if field.default is None or field.default in ("", {}, ()):
         return "NO_KEY" if field.kind == "distributor" else ""
     return f"{field.default:g}" if isinstance(field.default, float) else str(field.default)
 
@@ -104,3 +109,16 @@ def _meaning(field: Field) -> str:
     if field.low is None or field.high is None:
         return field.meaning
     return f"{field.meaning} ({field.low:,.12g} to {field.high:,.12g})"
+
+
+def rewrite(text: str) -> str:
+    """A page with the table of now between its marks."""
+    head, rest = text.split(BEGIN, 1)
+    _, tail = rest.split(END, 1)
+    return head + BEGIN + page() + END + tail
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        path = Path(name)
+        path.write_text(rewrite(path.read_text(encoding="utf-8")), encoding="utf-8")

@@ -16,6 +16,7 @@ from headrace.lab.bundle import LATENCY, PARTIAL, SERIES, Bundle, new_folder
 from headrace.lab.cluster import Cluster
 from headrace.lab.coordinator import Plan, Run, Stopped, Stopping
 from headrace.lab.modes import MODES
+from headrace.lab.totals import EVERY_SECOND
 from headrace.lab.view import Plain
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headrace.lab.campaign import Campaign
+    from headrace.lab.faults import Nodes
     from headrace.lab.view import View
 
 INTERRUPTED: Final = 130
@@ -36,6 +38,8 @@ class Options:
     results: Path
     only: str = "*"
     keep_topics: bool = False
+    nodes: Nodes | None = None
+    """The brokers, if the lab has started them: faults are done to them."""
 
 
 class Lab:
@@ -46,6 +50,8 @@ class Lab:
         self._options = options
         self._view = view or Plain()
         self._stopping = Stopping()
+        self.folder: Path | None = None
+        """Where the results are, once they have their name."""
         self._task: asyncio.Task[Any] | None = None
 
     async def run(self) -> int:
@@ -61,6 +67,8 @@ class Lab:
         try:
             with Cluster(self._options.bootstrap) as cluster:
                 described = await asyncio.to_thread(cluster.describe)
+                if self._stopping.asked:
+                    return INTERRUPTED
                 return await self._all(cluster, described)
         except asyncio.CancelledError:
             self._view.note("stopped at once: groups stay until their members' sessions have ended")
@@ -111,22 +119,26 @@ class Lab:
                 status = 1
         if several:
             root.with_name(root.name + PARTIAL).rename(root)
+        self.folder = root
         page = await asyncio.to_thread(report.write, root)
         self._view.note(f"results are in {root}, to be read from {page}")
         return status
 
     async def _one(self, plan: Plan, cluster: Cluster, described: dict[str, Any], bundle: Bundle) -> dict[str, Any]:
         """Runs one plan, removes what it made, and writes its bundle."""
-        run = Run(plan, cluster, bundle, self._view, self._stopping)
+        run = Run(plan, cluster, bundle, self._view, self._stopping, nodes=self._options.nodes)
         before = machine.hardware(bundle.folder)
         verdict: dict[str, Any] = {}
         stopped_by = None
         layout: dict[str, Any] = {}
+        settings: dict[str, Any] = {}
         try:
             layout = await asyncio.to_thread(cluster.make, plan.topics, plan.variation.workload)
+            brokers = [broker["id"] for broker in described["brokers"]]
+            settings = await asyncio.to_thread(cluster.settings, plan.topics[0], brokers)
             verdict = await MODES[plan.variation.workload.mode](run)
         except Stopped:
-            stopped_by = "the user"
+            stopped_by = report.USER
             await run.stop("produce")
             await run.stop("consume")
         except KafkaError as error:
@@ -142,15 +154,15 @@ class Lab:
             **outcome,
             "begun": run.began_ns / 1e9,
             "seconds": max(run.totals.newest + 1, 0),
-            "countedSeconds": list(run.totals.counted) if verdict else None,
+            "countedSeconds": None if run.totals.counted == EVERY_SECOND else list(run.totals.counted),
             "verdict": verdict,
             "warnings": run.warnings,
             **run.totals.summary(),
         }
         self._write(plan, run, bundle, summary)
         bundle.json("hardware.json", {**before, "loadAfter": machine.hardware(bundle.folder)["load"]})
-        bundle.json("brokers.json", {**described, "topics": layout})
-        bundle.finish()
+        bundle.json("brokers.json", {**described, "topics": layout, **settings})
+        bundle.finish(run.began_ns / 1e9)
         self._view.end(_ended(summary))
         return outcome
 
@@ -167,7 +179,7 @@ class Lab:
         await run.kill()
         if self._options.keep_topics:
             return
-        left = await asyncio.to_thread(cluster.remove, run.plan.topics, run.plan.groups)
+        left = await asyncio.to_thread(cluster.remove, run.plan.topics, run.plan.groups, crashed=run.crashed)
         for sentence in left:
             run.warn(sentence)
 
@@ -205,7 +217,7 @@ def _folder(plan: Plan) -> str:
 
 def _ended(summary: dict[str, Any]) -> str:
     if not summary["complete"]:
-        return f"stopped by {summary['stoppedBy']}"
+        return report.stopped(summary["stoppedBy"])
     delivery = summary["deliveryMs"]
     told = {name: value for name, value in summary["verdict"].items() if isinstance(value, int | float | str)}
     numbers = ", ".join(f"{name} {v:,.1f}" if isinstance(v, float) else f"{name} {v}" for name, v in told.items())

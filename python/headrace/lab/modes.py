@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from headrace.lab.correctness import correctness
 from headrace.lab.drain import drain
 from headrace.lab.explore import explore
 
@@ -63,4 +64,5 @@ MODES: Final[dict[str, Callable[[Run], Awaitable[dict[str, Any]]]]] = {
     "run": steady,
     "drain-backlog": drain,
     "explore-limits": explore,
+    "correctness": correctness,
 }

@@ -35,6 +35,8 @@ class Prepare:
     """Producers: send so many, as fast as they can, then end."""
     distinct: bool = False
     """Consumers: count records that come for the first time."""
+    journal: str = ""
+    """The file that gets an event for every record (headrace.lab.journal); values have checksums then."""
     first: int = 0
     """Producers: of all producers of the run, the place of this worker's first."""
     of: int = 0
@@ -117,8 +119,6 @@ class Second:
     """Consumers: records that are not of this run."""
     polls: int = 0
     empty: int = 0
-    weight: int = 1
-    """Every so many-th record was measured, and counted so many times."""
     errors: list[str] = field(default_factory=list)
     cpu_s: float = 0.0
 

@@ -39,6 +39,9 @@ COLOURS: Final = (
 DETAILED_MAX: Final = 6
 """So many runs have charts of their partitions and members; the tables have all."""
 
+USER: Final = "the user"
+"""Who has stopped a run that did not fail."""
+
 STACKED_MAX: Final = 64
 QUANTILES: Final = ("p50", "p75", "p90", "p95", "p99", "p99.9", "p99.99", "max", "mean", "count")
 KINDS: Final = (
@@ -156,10 +159,15 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return f'<div class="wide"><table><tr>{cells}</tr>{"".join(lines)}</table></div>'
 
 
+def stopped(by: str) -> str:
+    """Why a run is not complete."""
+    return f"stopped by {USER}" if by == USER else f"failed: {by}"
+
+
 def _incomplete(run: Shown) -> str:
     if run.summary["complete"]:
         return ""
-    return f'<p class="bad">{escape(run.label)} is not complete: stopped by {escape(run.summary["stoppedBy"])}</p>'
+    return f'<p class="bad">{escape(run.label)} is not complete: {escape(stopped(run.summary["stoppedBy"]))}</p>'
 
 
 def _warning(run: Shown, note: str) -> str:
@@ -243,10 +251,12 @@ def _details(run: Shown, *, charts: bool) -> list[str]:
     by_partition = run.summary["deliveryMsByPartition"]
     counts = run.summary["receivedByPartition"]
     total = max(sum(counts.values()), 1)
-    rows = []
-    for name, count in sorted(counts.items(), key=lambda item: _natural(item[0])):
-        told = by_partition.get(name, {})
-        rows.append([name, leaders.get(name), count, count / total * 100, *(told.get(q) for q in QUANTILES[:-1])])
+    order, topics = _places(counts)
+    rows: list[list[object]] = []
+    for name in order:
+        told, count = by_partition.get(name, {}), counts[name]
+        quantiles = [told.get(q) for q in QUANTILES[:-1]]
+        rows.append([short(name, topics), leaders.get(name), count, count / total * 100, *quantiles])
     if rows:
         found.append(table(["partition", "leader", "received", "%", *(f"{q} ms" for q in QUANTILES[:-1])], rows))
     members = run.summary["deliveryMsByMember"]
@@ -264,13 +274,20 @@ def _details(run: Shown, *, charts: bool) -> list[str]:
     return found
 
 
+def short(name: str, topics: Sequence[str]) -> str:
+    """A partition's name without what all topics of a run have in common."""
+    topic, _, partition = name.rpartition("-")
+    return f"partition {partition}" if len(topics) == 1 else f"topic {topics.index(topic)} partition {partition}"
+
+
 def _by_number(item: tuple[str, Any]) -> int:
     return int(item[0])
 
 
-def _natural(name: str) -> tuple[str, int]:
-    topic, _, number = name.rpartition("-")
-    return topic, int(number)
+def _places(names: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Names of partitions by topic and number, and the topics."""
+    order = sorted(names, key=lambda name: [int(number) for number in name.rsplit("-", 2)[1:]])
+    return order, list(dict.fromkeys(name.rpartition("-")[0] for name in order))
 
 
 def _stacked(run: Shown, received: pa.Table, keys: tuple[str, ...], title: str) -> str:
@@ -281,12 +298,12 @@ def _stacked(run: Shown, received: pa.Table, keys: tuple[str, ...], title: str) 
         by_name.setdefault(name, {})[row["second"]] = row["records_sum"]
     figure = _figure("records a second", "seconds")
     seconds = list(range(len(run.summary["consumeRate"])))
-    order = sorted(by_name, key=lambda name: _natural(name if "-" in name else f"-{name}"))
+    order, topics = _places(by_name) if title == "partition" else (sorted(by_name, key=int), [])
     for number, name in enumerate(order[:STACKED_MAX]):
         figure.add_scatter(
             x=seconds,
             y=[by_name[name].get(second, 0) for second in seconds],
-            name=name if title == "partition" else f"consumer {name}",
+            name=short(name, topics) if title == "partition" else f"consumer {name}",
             mode="lines",
             stackgroup="all",
             line={"width": 0.5, "color": COLOURS[number % len(COLOURS)]},
@@ -295,18 +312,15 @@ def _stacked(run: Shown, received: pa.Table, keys: tuple[str, ...], title: str) 
 
 
 def _settings(runs: Sequence[Shown]) -> list[str]:
-    """What all runs have once, and what differs in columns."""
-    resolved = [run.other("resolved.json") for run in runs]
-    names = [name for name in resolved[0] if name not in {"variation", "driver"}]
-    rows = []
-    for name in names:
-        values = [json.dumps(one.get(name)) for one in resolved]
-        rows.append([name, *(values[:1] if len(set(values)) == 1 else values)])
-    found = [table(["field", *(run.label for run in runs)], rows)]
-    for file in ("versions.json", "hardware.json"):
-        found.append(f"<h3>{file.removesuffix('.json').capitalize()}</h3>")
-        told = {json.dumps(run.other(file), indent=1): run.label for run in reversed(runs)}
-        found += [f"<p>{escape(label)}</p><pre>{escape(text)}</pre>" for text, label in reversed(list(told.items()))]
+    """Settings, versions and machine: what all runs have once, and what differs in columns."""
+    found = []
+    for file, title in (("resolved.json", "field"), ("versions.json", "versions"), ("hardware.json", "hardware")):
+        given = [run.other(file) for run in runs]
+        rows = []
+        for name in dict.fromkeys(name for one in given for name in one):
+            values = [json.dumps(one.get(name), ensure_ascii=False) for one in given]
+            rows.append([name, *(values[:1] if len(set(values)) == 1 else values)])
+        found.append(table([title, *(run.label for run in runs)], rows))
     return found
 
 

@@ -18,6 +18,7 @@ LATE_SECONDS: Final = 5
 """A second's histograms are closed so many seconds later, or when all workers have told theirs."""
 
 ERRORS_MAX: Final = 100
+EVERY_SECOND: Final = (0, 1 << 40)
 KINDS: Final = ("publish", "delay", "delivery")
 
 
@@ -47,7 +48,7 @@ class Totals:
         self.step = {kind: Histogram() for kind in KINDS}
         """Of the seconds of `stepped`: what a step of explore-limits measures."""
         self.stepped = range(0)
-        self.counted = (0, 1 << 40)
+        self.counted = EVERY_SECOND
         """The first second that counts, and the first after those that do."""
         self._bundle = bundle
         self._open: dict[int, dict[str, Histogram]] = {}

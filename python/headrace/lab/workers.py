@@ -81,6 +81,8 @@ class WorkerProcess:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
+                # numpy's linear algebra, which nobody uses here, would start threads that spin for a while.
+                env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
                 limit=LINE_BYTES_MAX,
                 start_new_session=True,  # Ctrl-C is the coordinator's alone; it ends its workers
                 preexec_fn=_die_with_parent,
@@ -124,6 +126,12 @@ class WorkerProcess:
             self._hear(self, message)  # type: ignore[arg-type]
         await self._process.wait()
         self._hear(self, None)
+
+    def signal(self, number: int) -> None:
+        """Sends a signal to it and all that it started."""
+        if not self.ended:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, number)
 
     async def wait(self, timeout_s: float) -> bool:
         """Waits until it has ended and all that it said was heard; whether that came."""

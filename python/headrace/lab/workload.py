@@ -11,6 +11,7 @@ from yaml.nodes import MappingNode, SequenceNode
 
 from headrace.lab import omb
 from headrace.lab.distribution import DISTRIBUTORS, Distribution
+from headrace.lab.faults import DOWN_S, KINDS, Fault
 from headrace.lab.fields import BY_NAME, DRIVERS, FIELDS, SHARING, Field
 from headrace.lab.nodes import Entry, Mark, WorkloadError, nearest
 from headrace.lab.schedule import Schedule, Segment
@@ -22,13 +23,16 @@ if TYPE_CHECKING:
 
     from headrace.lab.nodes import Entries, Reader
 
+NAME_MAX: Final = 100
 RATE_MAX: Final = 1e9
 SEGMENTS_MAX: Final = 1_000
 DURATION_MAX_S: Final = 864_000
 PARALLELISM_MAX: Final = 1_000_000
+FAULTS_MAX: Final = 100
 
 _READERS: Final = ("subscriptionsPerTopic", "consumerPerSubscription")
-NEEDED: Final = {"run": (), "drain-backlog": _READERS, "explore-limits": ("producersPerTopic", *_READERS)}
+_ALL: Final = ("producersPerTopic", *_READERS)
+NEEDED: Final = {"run": (), "drain-backlog": _READERS, "explore-limits": _ALL, "correctness": _ALL}
 """What there must be one of, by mode."""
 
 
@@ -93,6 +97,7 @@ class Workload:
     test_duration_seconds: float
     drain_timeout_seconds: float
     explore: Explore
+    faults: tuple[Fault, ...]
     seed: int
 
     @property
@@ -119,7 +124,7 @@ class Workload:
             elif isinstance(value, Explore):
                 value = {name: getattr(value, attribute) for name, (attribute, _, _) in EXPLORE.items()}
             elif isinstance(value, tuple):
-                value = list(value)
+                value = [one.to_json() if isinstance(one, Fault) else one for one in value]
             written[field.name] = value
         return written
 
@@ -128,6 +133,7 @@ class Workload:
         """What `to_json` wrote."""
         values = {f.attribute: given[f.name] for f in FIELDS if f.kind != "dimensions"}
         values["driver"] = tuple(given["driver"])
+        values["faults"] = tuple(Fault.from_json(one) for one in given["faults"])
         values["message_distributor"] = Distribution.from_json(given["messageDistributor"])
         if given["producerRateSchedule"] is not None:
             values["producer_rate_schedule"] = Schedule.from_json(given["producerRateSchedule"])
@@ -203,7 +209,7 @@ class _Resolving:
 
     def _read_name(self, field: Field, node: Node) -> str:
         text = self.reader.text(node, field.name)
-        if not all(c.isascii() and (c.isalnum() or c in "-_.") for c in text) or len(text) > 100:  # noqa: PLR2004
+        if not all(c.isascii() and (c.isalnum() or c in "-_.") for c in text) or len(text) > NAME_MAX:
             raise self.reader.error(node, field.name, f"is made of letters, digits, '-', '_' and '.', not {text!r}")
         return text
 
@@ -324,6 +330,40 @@ class _Resolving:
             raise self.reader.error(node, field.name, sentence)
         return explore
 
+    def _read_faults(self, field: Field, node: Node) -> tuple[Fault, ...]:
+        items = self.reader.sequence(node, field.name)
+        if len(items) > FAULTS_MAX:
+            raise self.reader.error(node, field.name, f"has at most {FAULTS_MAX} faults, not {len(items)}")
+        return tuple(self._one_fault(item, f"{field.name}[{i}]") for i, item in enumerate(items))
+
+    def _one_fault(self, node: Node, path: str) -> Fault:
+        entries = self._known(node, path, ("atSeconds", "kind", "downSeconds", "worker", "broker", "command"))
+        for name in ("atSeconds", "kind"):
+            if name not in entries:
+                raise self.reader.error(node, path, f"lacks its {name}")
+        kind = self.reader.word(entries["kind"].node, f"{path}.kind", KINDS, "fault")
+        for name, entry in entries.items():
+            if name not in ("atSeconds", "kind", *KINDS[kind]):
+                raise WorkloadError(entry.mark, f"{path}.{name}", f"is not of {kind}")
+        if "command" in KINDS[kind] and "command" not in entries:
+            raise self.reader.error(node, path, "lacks its command")
+        given = {name: entry.node for name, entry in entries.items()}
+
+        def number(name: str, default: float, high: float) -> float:
+            return self.reader.number(given[name], f"{path}.{name}", 0, high) if name in given else default
+
+        def whole(name: str, low: int) -> int:
+            return self.reader.whole(given[name], f"{path}.{name}", low, 1_000) if name in given else low
+
+        return Fault(
+            kind,
+            number("atSeconds", 0, DURATION_MAX_S),
+            number("downSeconds", DOWN_S, 3_600),
+            whole("worker", 0),
+            whole("broker", 1),
+            self.reader.text(given["command"], f"{path}.command") if "command" in given else "",
+        )
+
     def _mapping(self, node: Node, path: str) -> Entries:
         entries, errors = self.reader.mapping(node, path)
         self.errors += errors
@@ -355,6 +395,14 @@ class _Resolving:
         mark = self.given.get(field) or Mark(self.reader.file)
         self.errors.append(WorkloadError(mark, field, sentence))
 
+    def _faults_together(self) -> None:
+        values = self.values
+        if values["faults"] and values["mode"] != "correctness":
+            self._fault("faults", "are of mode correctness")
+        for fault in values["faults"]:
+            if fault.at_s > values["warmup_duration_seconds"] + values["test_duration_seconds"]:
+                self._fault("faults", f"{fault.kind} comes after the end of the test")
+
     def _together(self) -> None:
         """What fields mean beside each other."""
         values = self.values
@@ -369,6 +417,7 @@ class _Resolving:
             self._fault("mode", "drain-backlog wants backlogRecords")
         if values["mode"] == "explore-limits" and values["producer_rate_schedule"] is not None:
             self._fault("producerRateSchedule", "stands beside explore-limits, which chooses the rate itself")
+        self._faults_together()
         for name in NEEDED[values["mode"]]:
             if not values[BY_NAME[name].attribute]:
                 self._fault(name, f"is at least 1 in {values['mode']}")

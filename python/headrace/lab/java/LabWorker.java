@@ -7,14 +7,18 @@ import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.io.BufferedReader;
 import java.io.FileDescriptor;
 import java.io.FileOutputStream;
+import java.io.IOException;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
+import java.io.UncheckedIOException;
 import java.lang.management.ManagementFactory;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
+import java.nio.channels.FileChannel;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.nio.file.StandardOpenOption;
 import java.time.Duration;
 import java.time.Instant;
 import java.util.ArrayList;
@@ -35,6 +39,7 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicLong;
+import java.util.zip.CRC32;
 import org.HdrHistogram.Histogram;
 import org.HdrHistogram.Recorder;
 import org.apache.kafka.clients.admin.Admin;
@@ -157,6 +162,8 @@ public class LabWorker {
             case "prepare" -> prepare(message);
             case "start" -> {
                 beganNs = message.get("at_ns").asLong();
+                // One that comes later, in the place of another, does not tell of seconds before it.
+                second = (int) Math.max((now() - beganNs) / 1_000_000_000L, 0);
                 work.start(beganNs);
             }
             case "rate" -> {
@@ -363,6 +370,51 @@ public class LabWorker {
         }
     }
 
+    /** A file that gets an event for every record; the same as headrace.lab.journal. */
+    static class Journal {
+        static final int EVENT_BYTES = 32, SENT = 1, RECEIVED = 2, ACCEPTED = 3, CORRUPT = 1, FOREIGN = 2;
+        final FileChannel file;
+        final ByteBuffer events = ByteBuffer.allocate(EVENT_BYTES * 2048).order(ByteOrder.LITTLE_ENDIAN);
+
+        Journal(String path) throws IOException {
+            file = FileChannel.open(Path.of(path), StandardOpenOption.CREATE, StandardOpenOption.APPEND);
+        }
+
+        /** That of a worker, or null if it has none. */
+        static Journal of(JsonNode prepare) throws IOException {
+            String path = prepare.path("journal").asText("");
+            return path.isEmpty() ? null : new Journal(path);
+        }
+
+        synchronized void add(int kind, int flags, int producer, int member, int topic, int partition, long sequence, long offset) {
+            if (events.remaining() < EVENT_BYTES) {
+                flush();
+            }
+            events.put((byte) kind).put((byte) flags).putShort((short) producer).putInt(member).putInt(topic).putInt(partition)
+                .putLong(sequence).putLong(offset);
+        }
+
+        synchronized void flush() {
+            events.flip();
+            try {
+                while (events.hasRemaining()) {
+                    file.write(events);
+                }
+            } catch (IOException error) {
+                throw new UncheckedIOException(error);
+            }
+            events.clear();
+        }
+    }
+
+    /** Of a value without the place of the checksum itself. */
+    static int checksum(byte[] value) {
+        CRC32 crc = new CRC32();
+        crc.update(value, 0, 12);
+        crc.update(value, 16, value.length - 16);
+        return (int) crc.getValue();
+    }
+
     /** What went wrong, each sentence once a second. */
     static class Errors {
         Set<String> sentences = new LinkedHashSet<>();
@@ -395,6 +447,7 @@ public class LabWorker {
         final boolean scheduled;
         final long limit;
         final int of;
+        final Journal journal;
         volatile Plan plan;
         volatile boolean stopped;
         volatile String trouble;
@@ -402,6 +455,7 @@ public class LabWorker {
         Producing(JsonNode prepare) throws Exception {
             workload = prepare.get("workload");
             JsonNode members = prepare.get("members"), topics = prepare.get("topics");
+            journal = Journal.of(prepare);
             limit = prepare.path("records").isNumber() ? prepare.get("records").asLong() : -1;
             of = prepare.path("of").asInt(0) == 0 ? members.size() : prepare.get("of").asInt();
             scheduled = limit < 0 && (!workload.get("producerRateSchedule").isNull() || workload.get("producerRate").asDouble() > 0);
@@ -456,6 +510,9 @@ public class LabWorker {
             for (var producer : producers) {
                 producer.close(Duration.ofSeconds(5));
             }
+            if (journal != null) {
+                journal.flush();
+            }
         }
 
         void produce(KafkaProducer<byte[], byte[]> producer, int member, int place, String topic) throws Exception {
@@ -490,7 +547,7 @@ public class LabWorker {
                         continue;
                     }
                 }
-                send(producer, member, topic, placement, value(pool, size, dueNs, member, sequence), dueNs);
+                send(producer, member, topic, placement, value(pool, size, dueNs, member, sequence), dueNs, sequence);
                 sequence++;
                 taken++;
                 sent.incrementAndGet();
@@ -498,7 +555,7 @@ public class LabWorker {
             producer.flush();
         }
 
-        void send(KafkaProducer<byte[], byte[]> producer, int member, String topic, Placement placement, byte[] value, long dueNs) {
+        void send(KafkaProducer<byte[], byte[]> producer, int member, String topic, Placement placement, byte[] value, long dueNs, long sequence) {
             long sentNs = now();
             Integer partition = placement.partition();
             var record = new ProducerRecord<>(topic, partition, placement.key(), value);
@@ -512,16 +569,22 @@ public class LabWorker {
                     return;
                 }
                 LabWorker.record(publish, now() - sentNs);
+                if (journal != null) {
+                    journal.add(Journal.SENT, 0, member, 0, 0, 0, sequence, -1);
+                }
                 counts.add(member, topic, metadata.partition(), 1, value.length);
             });
         }
 
-        static byte[] value(byte[][] pool, int size, long dueNs, int member, long sequence) {
+        byte[] value(byte[][] pool, int size, long dueNs, int member, long sequence) {
             byte[] value = new byte[size];
             byte[] filler = pool[(int) (sequence % pool.length)];
             System.arraycopy(filler, 0, value, HEAD, size - HEAD);
-            ByteBuffer.wrap(value).order(ByteOrder.LITTLE_ENDIAN).putLong(dueNs).putShort((short) member).putShort(MAGIC)
-                .putInt(0).putLong(sequence);
+            ByteBuffer head = ByteBuffer.wrap(value).order(ByteOrder.LITTLE_ENDIAN).putLong(dueNs).putShort((short) member)
+                .putShort(MAGIC).putInt(0).putLong(sequence);
+            if (journal != null) {
+                head.putInt(12, checksum(value));
+            }
             return value;
         }
 
@@ -551,6 +614,9 @@ public class LabWorker {
         }
 
         public void take(ObjectNode second) {
+            if (journal != null) {
+                journal.flush();
+            }
             counts.take(second);
             errors.take(second);
             second.put("failed", failed.getAndSet(0)).put("sent", sent.get());
@@ -630,6 +696,8 @@ public class LabWorker {
         final Map<Integer, BitSet> seen = new TreeMap<>();
         final AtomicLong polls = new AtomicLong(), empty = new AtomicLong(), foreign = new AtomicLong(), fresh = new AtomicLong();
         final boolean distinct;
+        final Journal journal;
+        final Map<String, Integer> topics = new HashMap<>();
         volatile double minMs, maxMs;
         volatile boolean stopped;
         volatile String trouble;
@@ -639,6 +707,7 @@ public class LabWorker {
             minMs = workload.get("consumerProcMsMin").asDouble();
             maxMs = workload.get("consumerProcMsMax").asDouble();
             distinct = prepare.path("distinct").asBoolean();
+            journal = Journal.of(prepare);
             boolean share = workload.get("consumerType").asText().equals("share");
             String bootstrap = prepare.get("bootstrap").asText(), group = prepare.get("group").asText();
             Properties options = options(workload, "consumerConfig", bootstrap, ConsumerConfig.configNames());
@@ -647,11 +716,12 @@ public class LabWorker {
                 options.putIfAbsent("auto.offset.reset", "earliest");
             }
             settings(options, group);
-            List<String> topics = new ArrayList<>();
-            prepare.get("topics").forEach(topic -> topics.add(topic.asText()));
+            List<String> names = new ArrayList<>();
+            prepare.get("topics").forEach(topic -> names.add(topic.asText()));
+            names.forEach(name -> topics.put(name, topics.size()));
             for (JsonNode number : prepare.get("members")) {
                 int member = number.asInt();
-                Member one = share ? shareMember(options, topics) : groupMember(options, topics);
+                Member one = share ? shareMember(options, names, member) : groupMember(options, names);
                 threads.add(new Thread(() -> {
                     try {
                         consume(one, member);
@@ -698,8 +768,16 @@ public class LabWorker {
             };
         }
 
-        static Member shareMember(Properties options, List<String> topics) {
+        Member shareMember(Properties options, List<String> topics, int member) {
             var consumer = new KafkaShareConsumer<>(options, new ByteArrayDeserializer(), new ByteArrayDeserializer());
+            if (journal != null) {
+                consumer.setAcknowledgementCommitCallback((offsets, error) -> {
+                    if (error == null) {
+                        offsets.forEach((place, those) -> those.forEach(offset -> journal.add(
+                            Journal.ACCEPTED, 0, 0, member, this.topics.get(place.topic()), place.partition(), 0, offset)));
+                    }
+                });
+            }
             consumer.subscribe(topics);
             return new Member() {
                 public ConsumerRecords<byte[], byte[]> poll(Duration timeout) {
@@ -771,9 +849,15 @@ public class LabWorker {
                         long piece = Math.min(left, 100_000_000);
                         Thread.sleep(piece / 1_000_000, (int) (piece % 1_000_000));
                     }
+                    if (journal != null) {
+                        note(member, records);
+                    }
                 }
             } finally {
                 consumer.close();
+                if (journal != null) {
+                    journal.flush();
+                }
             }
         }
 
@@ -808,6 +892,25 @@ public class LabWorker {
             counts.add(member, partition.topic(), partition.partition(), ours, bytes);
             foreign.addAndGet(records.size() - ours);
             return row;
+        }
+
+        /** Writes down what has been worked on, before the next poll may commit it. */
+        void note(int member, ConsumerRecords<byte[], byte[]> records) {
+            for (ConsumerRecord<byte[], byte[]> record : records) {
+                byte[] value = record.value();
+                int flags = Journal.FOREIGN, producer = 0;
+                long sequence = 0;
+                if (value != null && value.length >= HEAD) {
+                    ByteBuffer head = ByteBuffer.wrap(value).order(ByteOrder.LITTLE_ENDIAN);
+                    if (head.getShort(10) == MAGIC) {
+                        flags = head.getInt(12) == checksum(value) ? 0 : Journal.CORRUPT;
+                        producer = head.getShort(8);
+                        sequence = head.getLong(16);
+                    }
+                }
+                journal.add(Journal.RECEIVED, flags, producer, member, topics.get(record.topic()), record.partition(), sequence, record.offset());
+            }
+            journal.flush();
         }
 
         void note(int producer, long sequence) {

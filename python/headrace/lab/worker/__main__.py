@@ -10,8 +10,10 @@ import resource
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
+from headrace.lab.journal import Journal
 from headrace.lab.protocol import (
     LINE_BYTES_MAX,
     Assigned,
@@ -96,6 +98,8 @@ class Worker:
             self._prepare(message)
         elif isinstance(message, Start):
             self._began_ns = message.at_ns
+            # One that comes later, in the place of another, does not tell of seconds before it.
+            self._second = max((time.time_ns() - message.at_ns) // 1_000_000_000, 0)
             if isinstance(self._work, Producing):
                 self._work.start(message.at_ns)
         elif isinstance(message, Rate) and isinstance(self._work, Producing):
@@ -117,6 +121,7 @@ class Worker:
     def _prepare(self, message: Prepare) -> None:
         driver: Driver = self._load(message.driver)
         workload = Workload.from_json(message.workload)
+        journal = Journal(Path(message.journal)) if message.journal else None
         if message.role == "produce":
             self._work = Producing(
                 driver,
@@ -127,6 +132,7 @@ class Worker:
                 first=message.first,
                 of=message.of,
                 records=message.records,
+                journal=journal,
             )
         else:
             self._work = Consuming(
@@ -137,8 +143,9 @@ class Worker:
                 message.members,
                 group=message.group,
                 distinct=message.distinct,
+                journal=journal,
             )
-        self._say(Ready(driver=message.driver, version=driver.version(), runtime=f"Python {platform.python_version()}"))
+        self._say(Ready(driver=message.driver, version=driver.version, runtime=f"Python {platform.python_version()}"))
 
     def _tell(self) -> bool:
         assert self._work is not None  # noqa: S101  (or nothing would have been waited for)

@@ -2,17 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import confluent_kafka
+import numpy as np
 import pyarrow as pa
 
-from headrace.lab.worker.drivers import Block, DriverError, Outcome, Pending, Polled
+from headrace.lab.worker.drivers import (
+    Block,
+    ConsumerDriver,
+    Driver,
+    DriverError,
+    Outcome,
+    Pending,
+    Polled,
+    ProducerDriver,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+RENAMED: Final = {
+    "fetch.max.wait.ms": "fetch.wait.max.ms",
+    "max.request.size": "message.max.bytes",
+    "receive.buffer.bytes": "socket.receive.buffer.bytes",
+    "send.buffer.bytes": "socket.send.buffer.bytes",
+}
+"""Kafka's names of what librdkafka calls otherwise; most others it knows as they are."""
 
 BATCH_RECORDS: Final = 500
 """What Java's ``max.poll.records`` is by default; librdkafka has no such option."""
@@ -20,9 +41,14 @@ BATCH_RECORDS: Final = 500
 POLL_S: Final = 0.05
 
 
-class _Producer:
+def own_options(options: Mapping[str, str]) -> dict[str, str]:
+    """Options as librdkafka calls them."""
+    return {RENAMED.get(name, name): text for name, text in options.items()}
+
+
+class _Producer(ProducerDriver):
     def __init__(self, bootstrap: str, options: Mapping[str, str], outcome: Outcome) -> None:
-        self._producer = confluent_kafka.Producer({**options, "bootstrap.servers": bootstrap})
+        self._producer = confluent_kafka.Producer({**own_options(options), "bootstrap.servers": bootstrap})
         self._outcome = outcome
         self._ended = threading.Event()
         # Outcomes are told within `poll`: by a thread of its own they are told when they come.
@@ -34,23 +60,17 @@ class _Producer:
             self._producer.poll(POLL_S)
 
     def send(self, block: Block) -> None:
-        count = len(block.due)
-        keys = [None] * count if block.placement.keys is None else block.placement.keys.to_pylist()
-        chosen = block.placement.partitions
-        partitions = [-1] * count if chosen is None else chosen.tolist()
         pending = Pending(block, self._outcome)
-        for row, value in enumerate(block.values.to_pylist()):
+        for row, value, key, chosen in block.rows():
+            partition = -1 if chosen is None else chosen
             told = partial(_told, pending, row)
             while True:
                 try:
-                    self._producer.produce(block.topic, value, keys[row], partitions[row], on_delivery=told)
+                    self._producer.produce(block.topic, value, key, partition, on_delivery=told)
                 except BufferError:
                     self._ended.wait(0.001)
                 else:
                     break
-
-    def poll(self) -> None:
-        pass
 
     def flush(self, timeout_s: float) -> None:
         self._producer.flush(timeout_s)
@@ -64,9 +84,14 @@ def _told(pending: Pending, row: int, error: object | None, _message: object) ->
     pending.ended(row, error)
 
 
-class _Consumer:
+class _Consumer(ConsumerDriver):
     def __init__(self, bootstrap: str, options: Mapping[str, str], group: str, topics: Sequence[str]) -> None:
-        own = {**options, "bootstrap.servers": bootstrap, "group.id": group}
+        own = {**own_options(options), "bootstrap.servers": bootstrap, "group.id": group}
+        # librdkafka takes a record as processed when it hands it out: here it is when the work on it is done.
+        self._stores = not {"enable.auto.offset.store", "enable.auto.commit"} & own.keys()
+        if self._stores:
+            own["enable.auto.offset.store"] = "false"
+        self._last: list[confluent_kafka.Message] = []
         self._most = int(own.pop("max.poll.records", BATCH_RECORDS))
         self._consumer = confluent_kafka.Consumer(own)
         self._consumer.subscribe(list(topics))
@@ -79,41 +104,40 @@ class _Consumer:
         messages = [first]
         if self._most > 1:
             messages += self._consumer.consume(self._most - 1, 0)
-        found: dict[tuple[str, int], list[Any]] = {}
+        found: dict[tuple[str, int], list[confluent_kafka.Message]] = {}
         for message in messages:
             error = message.error()
             if error is not None:
                 if error.fatal() or not error.retriable():
                     raise DriverError(str(error))
                 continue
-            found.setdefault((str(message.topic()), int(message.partition() or 0)), []).append(message.value())
-        return [Polled(topic, at, pa.array(values, pa.large_binary())) for (topic, at), values in found.items()]
+            found.setdefault((str(message.topic()), int(message.partition() or 0)), []).append(message)
+        self._last = [of_partition[-1] for of_partition in found.values()]
+        return [
+            Polled(topic, partition, _values(some), _offsets(some) if self.each else None)
+            for (topic, partition), some in found.items()
+        ]
 
     def assigned(self) -> int:
         return len(self._consumer.assignment())
 
     def done(self) -> None:
-        pass
+        for message in self._last if self._stores else ():
+            # A partition may have gone to another member meanwhile.
+            with contextlib.suppress(confluent_kafka.KafkaException):
+                self._consumer.store_offsets(message)
 
     def close(self) -> None:
         self._consumer.close()
 
 
-class _Driver:
-    name = "confluent-kafka"
-
-    def version(self) -> str:
-        return f"confluent-kafka {confluent_kafka.__version__}, librdkafka {confluent_kafka.libversion()[0]}"
-
-    def producer(self, bootstrap: str, options: Mapping[str, str], outcome: Outcome) -> _Producer:
-        return _Producer(bootstrap, options, outcome)
-
-    def consumer(
-        self, bootstrap: str, options: Mapping[str, str], group: str, topics: Sequence[str], *, share: bool
-    ) -> _Consumer:
-        if share:
-            raise DriverError("share groups are not driven with confluent-kafka")
-        return _Consumer(bootstrap, options, group, topics)
+def _values(messages: Sequence[confluent_kafka.Message]) -> pa.Array:
+    return pa.array([message.value() for message in messages], pa.large_binary())
 
 
-DRIVER: Final = _Driver()
+def _offsets(messages: Sequence[confluent_kafka.Message]) -> NDArray[np.int64]:
+    return np.array([message.offset() for message in messages], np.int64)
+
+
+VERSION: Final = f"confluent-kafka {confluent_kafka.__version__}, librdkafka {confluent_kafka.libversion()[0]}"
+DRIVER: Final = Driver("confluent-kafka", VERSION, _Producer, _Consumer)

@@ -8,9 +8,12 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import pyarrow as pa
 
 from headrace.lab.histogram import Recorder
-from headrace.lab.payload import Heads, read
+from headrace.lab.journal import ACCEPTED, CORRUPT, FOREIGN, RECEIVED
+from headrace.lab.marks import Marks
+from headrace.lab.payload import Heads, read, verify
 from headrace.lab.work import Work
 from headrace.lab.worker.produce import ERRORS_MAX
 
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from headrace.lab.journal import Journal
     from headrace.lab.worker.drivers import ConsumerDriver, Driver, Polled
     from headrace.lab.workload import Workload
 
@@ -26,15 +30,13 @@ POLL_S: Final = 0.1
 MEASURED_PARTITIONS_MAX: Final = 256
 """So many partitions have histograms of their own."""
 
-SEQUENCE_MAX: Final = 1 << 36
-
 
 class Seen:
     """Which records have come, by producer and sequence: a byte each."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._by_producer: dict[int, NDArray[np.uint8]] = {}
+        self._by_producer: dict[int, Marks] = defaultdict(Marks)
 
     def fresh(self, heads: Heads) -> int:
         """Notes records; gives how many of them are here for the first time."""
@@ -42,19 +44,10 @@ class Seen:
         for producer in np.unique(heads.producer).tolist():
             sequence = np.unique(heads.sequence[heads.producer == producer]).astype(np.int64)
             with self._lock:
-                marks = self._sized(producer, int(sequence[-1]) + 1)
+                marks = self._by_producer[producer].at(sequence)
                 count += int((marks[sequence] == 0).sum())
                 marks[sequence] = 1
         return count
-
-    def _sized(self, producer: int, size: int) -> NDArray[np.uint8]:
-        marks = self._by_producer.get(producer, np.zeros(1 << 16, np.uint8))
-        if size > SEQUENCE_MAX:
-            raise ValueError(f"a record of sequence {size - 1:,}")
-        if size > len(marks):
-            marks = np.concatenate([marks, np.zeros(max(size, 2 * len(marks)) - len(marks), np.uint8)])
-        self._by_producer[producer] = marks
-        return marks
 
 
 class Intake:
@@ -130,11 +123,14 @@ class Consuming:
         *,
         group: str,
         distinct: bool = False,
+        journal: Journal | None = None,
     ) -> None:
         """Makes the members, and has them poll at once: a group is given its partitions within polls."""
         self.workload = workload
         self.intake = Intake(distinct=distinct)
         self.trouble: str | None = None
+        self._journal = journal
+        self._topics = {topic: number for number, topic in enumerate(topics)}
         self._stopped = threading.Event()
         share = workload.consumer_type == "share"
         options = {"auto.offset.reset": "earliest"} if not share else {}
@@ -142,6 +138,8 @@ class Consuming:
         self._consumers = {
             member: driver.consumer(bootstrap, options, group, topics, share=share) for member in members
         }
+        for consumer in self._consumers.values():
+            consumer.each = journal is not None
         self._works = {
             member: Work(
                 workload.consumer_proc_ms_min,
@@ -192,6 +190,8 @@ class Consuming:
                     self._turn(member, consumer)
             finally:
                 consumer.close()
+                if self._journal is not None:
+                    self._accepted(self._journal, member, consumer)
         except Exception as error:  # noqa: BLE001  (the worker tells it)
             self.trouble = f"consumer {member}: {error}"
 
@@ -200,6 +200,8 @@ class Consuming:
         now = time.time_ns()
         self._held[member] = consumer.assigned()
         self.intake.polled(empty=not found)
+        if self._journal is not None:
+            self._accepted(self._journal, member, consumer)
         if not found:
             return
         heads = [read(polled.values) for polled in found]
@@ -210,4 +212,20 @@ class Consuming:
         for polled, head, count in zip(found, heads, rows, strict=True):
             self.intake.received(member, polled, head, began[at : at + count])
             at += count
+            if self._journal is not None:
+                self._received(self._journal, member, polled, head)
         consumer.done()
+
+    def _received(self, journal: Journal, member: int, polled: Polled, heads: Heads) -> None:
+        flags = np.full(len(heads.ours), FOREIGN, np.uint8)
+        flags[heads.ours] = np.where(verify(polled.values.filter(pa.array(heads.ours))), 0, CORRUPT)
+        producer, sequence = np.zeros(len(flags), np.uint16), np.zeros(len(flags), np.uint64)
+        producer[heads.ours], sequence[heads.ours] = heads.producer, heads.sequence
+        place = {"member": member, "topic": self._topics[polled.topic], "partition": polled.partition}
+        offset = -1 if polled.offsets is None else polled.offsets
+        journal.add(RECEIVED, len(flags), flags=flags, producer=producer, sequence=sequence, offset=offset, **place)
+
+    def _accepted(self, journal: Journal, member: int, consumer: ConsumerDriver) -> None:
+        for one in consumer.accepted():
+            place = {"member": member, "topic": self._topics[one.topic], "partition": one.partition}
+            journal.add(ACCEPTED, len(one.offsets), offset=one.offsets, **place)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
     from numpy.typing import NDArray
@@ -36,6 +37,16 @@ class Block:
     placement: Placement
     due: NDArray[np.int64]
     """When each should be sent, in nanoseconds since the epoch."""
+    first: int = 0
+    """The sequence of the first."""
+
+    def rows(self) -> Iterator[tuple[int, bytes, bytes | None, int | None]]:
+        """Number, value, key and partition of each."""
+        count = len(self.due)
+        keys = [None] * count if self.placement.keys is None else self.placement.keys.to_pylist()
+        chosen = self.placement.partitions
+        partitions = [None] * count if chosen is None else chosen.tolist()
+        return zip(range(count), self.values.to_pylist(), keys, partitions, strict=True)
 
 
 @dataclass(frozen=True)
@@ -45,10 +56,25 @@ class Polled:
     topic: str
     partition: int
     values: pa.Array
+    offsets: NDArray[np.int64] | None = None
+    """Where the client tells them."""
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """Records of a partition whose acknowledgement a broker has taken from a member of a share group."""
+
+    topic: str
+    partition: int
+    offsets: NDArray[np.int64]
 
 
 class Outcome(Protocol):
     """Is told what became of records; by any thread."""
+
+    @property
+    def each(self) -> bool:
+        """Whether it must know of each record by itself; else of a block as a whole will do."""
 
     def acknowledged(self, block: Block, rows: Rows, sent_ns: int, acked_ns: Times) -> None:
         """These rows of a block (None: all) were handed over and acknowledged at those times."""
@@ -82,11 +108,12 @@ class Pending:
             self._outcome.acknowledged(self._block, rows, self._sent_ns, self._acked_ns[rows])
 
 
-class ProducerDriver(Protocol):
+class ProducerDriver:
     """A producer."""
 
     def send(self, block: Block) -> None:
         """Hands records over; waits while the client has no room."""
+        raise NotImplementedError
 
     def poll(self) -> None:
         """Gives the client a moment to tell its outcomes, if it needs one."""
@@ -98,11 +125,15 @@ class ProducerDriver(Protocol):
         """Ends it; what is still on its way may be lost."""
 
 
-class ConsumerDriver(Protocol):
+class ConsumerDriver:
     """A member of a group."""
+
+    each = False
+    """Whether offsets are told, and `accepted` of every record, at whatever cost."""
 
     def poll(self, timeout_s: float) -> Sequence[Polled]:
         """The next records."""
+        raise NotImplementedError
 
     def assigned(self) -> int | None:
         """How many partitions it holds; None where the client does not tell."""
@@ -110,27 +141,41 @@ class ConsumerDriver(Protocol):
     def done(self) -> None:
         """The work on what the last poll gave is done."""
 
+    def accepted(self) -> Sequence[Accepted]:
+        """What brokers have taken acknowledgements of since the last time, in share groups."""
+        return ()
+
     def close(self) -> None:
         """Leaves the group; what was given counts as processed."""
 
 
-class Driver(Protocol):
-    """A client's module."""
+@dataclass(frozen=True)
+class Driver:
+    """A client: how its parts are made."""
 
-    @property
-    def name(self) -> str:
-        """As workloads call it."""
-
-    def version(self) -> str:
-        """The client and its version."""
-
-    def producer(self, bootstrap: str, options: Mapping[str, str], outcome: Outcome) -> ProducerDriver:
-        """Makes a producer."""
+    name: str
+    """As workloads call it."""
+    version: str
+    """The client and its version."""
+    producer: Callable[[str, Mapping[str, str], Outcome], ProducerDriver]
+    """From bootstrap, options, and whom to tell outcomes."""
+    member: Callable[[str, Mapping[str, str], str, Sequence[str]], ConsumerDriver]
+    """Of a consumer group, from bootstrap, options, group and topics."""
+    sharer: Callable[[str, Mapping[str, str], str, Sequence[str]], ConsumerDriver] | None = None
+    """Of a share group, if the client has those."""
 
     def consumer(
         self, bootstrap: str, options: Mapping[str, str], group: str, topics: Sequence[str], *, share: bool
     ) -> ConsumerDriver:
-        """Makes a member of a group."""
+        """A member of a group of either kind.
+
+        Raises:
+            DriverError: the client has no share groups.
+        """
+        made = self.sharer if share else self.member
+        if made is None:
+            raise DriverError(f"share groups are not driven with {self.name}")
+        return made(bootstrap, options, group, topics)
 
 
 MODULES: Final = {
@@ -159,14 +204,10 @@ def load(name: str) -> Driver:
 
 
 def typed(text: str, default: Any) -> Any:
-    """An option's text as what a client takes that has other values than texts; `default` is the client's own."""
-    if isinstance(default, bool) or text.lower() in {"true", "false"}:
+    """An option's text as the type of a client's own default; a text that is no number stays one (``acks=all``)."""
+    if isinstance(default, bool):
         return text.lower() == "true"
-    if isinstance(default, str):
-        return text
-    for kind in (int, float):
-        try:
+    for kind in (int, float) if isinstance(default, int | float) else ():
+        with contextlib.suppress(ValueError):
             return kind(text)
-        except ValueError:
-            continue
     return text

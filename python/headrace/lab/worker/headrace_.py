@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
 import pyarrow as pa
 
 import headrace
 from headrace.errors import KafkaError
-from headrace.lab.worker.drivers import Block, DriverError, Outcome, Polled
+from headrace.lab.worker.drivers import Accepted, Block, ConsumerDriver, Driver, Outcome, Polled, ProducerDriver
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from concurrent.futures import Future
 
+_log: Final = logging.getLogger("headrace.lab.decisions")
 CLOSE_TIMEOUT_S: Final = 5.0
+COMMIT_TIMEOUT_S: Final = 30.0
 
 
-class _Producer:
+class _Producer(ProducerDriver):
     def __init__(self, bootstrap: str, options: Mapping[str, str], outcome: Outcome) -> None:
         self._producer = headrace.Producer(bootstrap, options)
         self._outcome = outcome
@@ -31,13 +35,16 @@ class _Producer:
             columns["key"] = block.placement.keys
         if block.placement.partitions is not None:
             columns["partition"] = pa.array(block.placement.partitions)
-        sent_ns = time.time_ns()
+        rows, sent_ns = pa.record_batch(columns), time.time_ns()
         try:
-            future = self._producer.send_arrow(block.topic, pa.record_batch(columns))
+            if self._outcome.each:
+                told = self._producer.send_arrow(block.topic, rows, results=True)
+                told.add_done_callback(partial(self._told_each, block, sent_ns))
+            else:
+                future = self._producer.send_arrow(block.topic, rows)
+                future.add_done_callback(partial(self._told, block, sent_ns))
         except KafkaError as error:
             self._outcome.failed(len(block.due), str(error))
-            return
-        future.add_done_callback(partial(self._told, block, sent_ns))
 
     def _told(self, block: Block, sent_ns: int, future: Future[int]) -> None:
         """A block of which a row failed counts as failed."""
@@ -47,8 +54,13 @@ class _Producer:
         else:
             self._outcome.failed(len(block.due), str(error))
 
-    def poll(self) -> None:
-        pass
+    def _told_each(self, block: Block, sent_ns: int, future: Future[pa.RecordBatch]) -> None:
+        now = time.time_ns()
+        errors = future.result().column("error")
+        written = np.asarray(errors.is_null())
+        self._outcome.acknowledged(block, np.flatnonzero(written), sent_ns, now)
+        for error in errors.drop_null().unique().to_pylist():
+            self._outcome.failed(errors.to_pylist().count(error), error)
 
     def flush(self, timeout_s: float) -> None:
         # Failures were told by each block's future.
@@ -60,43 +72,62 @@ class _Producer:
             self._producer.close(CLOSE_TIMEOUT_S)
 
 
-class _Consumer:
+class _Consumer(ConsumerDriver):
     def __init__(self, bootstrap: str, options: Mapping[str, str], group: str, topics: Sequence[str]) -> None:
         self._consumer = headrace.Consumer(bootstrap, {**options, "group.id": group})
         self._consumer.subscribe(topics)
 
     def poll(self, timeout_s: float) -> list[Polled]:
-        return [
-            Polled(batch.column("topic")[0].as_py(), batch.column("partition")[0].as_py(), batch.column("value"))
-            for batch in self._consumer.poll_all(timeout_s)
-            if batch.num_rows
-        ]
+        return [_polled(batch) for batch in self._consumer.poll_all(timeout_s) if batch.num_rows]
 
     def assigned(self) -> int:
         return len(self._consumer.assignment())
-
-    def done(self) -> None:
-        pass
 
     def close(self) -> None:
         self._consumer.close()
 
 
-class _Driver:
-    name = "headrace"
+class _Sharer(ConsumerDriver):
+    """What a poll gave is accepted by the next one; where each must be told, by a commit once the work is done."""
 
-    def version(self) -> str:
-        return f"headrace {headrace.__version__}"
+    def __init__(self, bootstrap: str, options: Mapping[str, str], group: str, topics: Sequence[str]) -> None:
+        self._consumer = headrace.ShareConsumer(bootstrap, {**options, "group.id": group})
+        self._consumer.subscribe(topics)
+        self._rows: list[Polled] = []
+        self._accepted: list[Accepted] = []
 
-    def producer(self, bootstrap: str, options: Mapping[str, str], outcome: Outcome) -> _Producer:
-        return _Producer(bootstrap, options, outcome)
+    def poll(self, timeout_s: float) -> list[Polled]:
+        self._rows = [_polled(batch) for batch in self._consumer.poll_all(timeout_s) if batch.num_rows]
+        return self._rows
 
-    def consumer(
-        self, bootstrap: str, options: Mapping[str, str], group: str, topics: Sequence[str], *, share: bool
-    ) -> _Consumer:
-        if share:
-            raise DriverError("this headrace has no share consumer")
-        return _Consumer(bootstrap, options, group, topics)
+    def assigned(self) -> int | None:
+        # Other members may have the same partitions: their sum says nothing.
+        return None
+
+    def done(self) -> None:
+        if self.each:
+            results = self._consumer.commit(COMMIT_TIMEOUT_S)
+            taken = {place for place, error in results.items() if error is None}
+            self._accepted += [
+                Accepted(rows.topic, rows.partition, rows.offsets)
+                for rows in self._rows
+                if rows.offsets is not None and (rows.topic, rows.partition) in taken
+            ]
+
+    def accepted(self) -> list[Accepted]:
+        told, self._accepted = self._accepted, []
+        return told
+
+    def close(self) -> None:
+        self._consumer.close()
+        for decision in self._consumer.decisions():
+            _log.info("%s", decision)
 
 
-DRIVER: Final = _Driver()
+def _polled(batch: pa.RecordBatch) -> Polled:
+    """Rows of one partition."""
+    topic, partition = batch.column("topic")[0].as_py(), batch.column("partition")[0].as_py()
+    return Polled(topic, partition, batch.column("value"), np.asarray(batch.column("offset")))
+
+
+DRIVER: Final = Driver("headrace", f"headrace {headrace.__version__}", _Producer, _Consumer, _Sharer)

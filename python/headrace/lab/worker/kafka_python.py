@@ -7,10 +7,21 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import kafka
+import numpy as np
 import pyarrow as pa
 from kafka.errors import KafkaError
 
-from headrace.lab.worker.drivers import Block, DriverError, Outcome, Pending, Polled, typed
+from headrace.lab.worker.drivers import (
+    Block,
+    ConsumerDriver,
+    Driver,
+    DriverError,
+    Outcome,
+    Pending,
+    Polled,
+    ProducerDriver,
+    typed,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,33 +40,28 @@ def own_options(kind: Any, options: Mapping[str, str]) -> dict[str, Any]:
         key = name.replace(".", "_")
         if key not in kind.DEFAULT_CONFIG:
             raise DriverError(f"kafka-python has no option {name}")
-        own[key] = typed(text, kind.DEFAULT_CONFIG[key])
+        default = kind.DEFAULT_CONFIG[key]
+        # Sizes that the system chooses have no default to tell their type.
+        own[key] = typed(text, 0 if default is None and key.endswith(("_bytes", "_ms")) else default)
     return own
 
 
-class _Producer:
+class _Producer(ProducerDriver):
     def __init__(self, bootstrap: str, options: Mapping[str, str], outcome: Outcome) -> None:
         own = own_options(kafka.KafkaProducer, options)
         self._producer = kafka.KafkaProducer(**{**own, "bootstrap_servers": bootstrap.split(",")})
         self._outcome = outcome
 
     def send(self, block: Block) -> None:
-        count = len(block.due)
-        keys = [None] * count if block.placement.keys is None else block.placement.keys.to_pylist()
-        chosen = block.placement.partitions
-        partitions = [None] * count if chosen is None else chosen.tolist()
         pending = Pending(block, self._outcome)
-        for row, value in enumerate(block.values.to_pylist()):
+        for row, value, key, partition in block.rows():
             try:
-                future = self._producer.send(block.topic, value, key=keys[row], partition=partitions[row])
+                future = self._producer.send(block.topic, value, key=key, partition=partition)
             except KafkaError as error:
                 pending.ended(row, error)
             else:
                 future.add_callback(partial(_acknowledged, pending, row))
                 future.add_errback(partial(pending.ended, row))
-
-    def poll(self) -> None:
-        pass
 
     def flush(self, timeout_s: float) -> None:
         with contextlib.suppress(KafkaError):
@@ -69,46 +75,30 @@ def _acknowledged(pending: Pending, row: int, _metadata: object) -> None:
     pending.ended(row, None)
 
 
-class _Consumer:
+class _Consumer(ConsumerDriver):
     def __init__(self, bootstrap: str, options: Mapping[str, str], group: str, topics: Sequence[str]) -> None:
         own = own_options(kafka.KafkaConsumer, options)
-        self._consumer = kafka.KafkaConsumer(
-            *topics, **{**own, "bootstrap_servers": bootstrap.split(","), "group_id": group}
-        )
+        self._consumer = kafka.KafkaConsumer(**{**own, "bootstrap_servers": bootstrap.split(","), "group_id": group})
+        for topic in topics:
+            # A leader shares out the partitions that it knows of when it joins; it is to know all of them by then.
+            self._consumer.partitions_for_topic(topic)
+        self._consumer.subscribe(list(topics))
 
     def poll(self, timeout_s: float) -> list[Polled]:
         found = self._consumer.poll(timeout_ms=int(timeout_s * 1000))
-        return [
-            Polled(tp.topic, tp.partition, pa.array([record.value for record in records], pa.large_binary()))
-            for tp, records in found.items()
-            if records
-        ]
+        return [_polled(tp, records, each=self.each) for tp, records in found.items() if records]
 
     def assigned(self) -> int:
         return len(self._consumer.assignment())
-
-    def done(self) -> None:
-        pass
 
     def close(self) -> None:
         self._consumer.close()
 
 
-class _Driver:
-    name = "kafka-python"
-
-    def version(self) -> str:
-        return f"kafka-python {kafka.__version__}"
-
-    def producer(self, bootstrap: str, options: Mapping[str, str], outcome: Outcome) -> _Producer:
-        return _Producer(bootstrap, options, outcome)
-
-    def consumer(
-        self, bootstrap: str, options: Mapping[str, str], group: str, topics: Sequence[str], *, share: bool
-    ) -> _Consumer:
-        if share:
-            raise DriverError("kafka-python has no share groups")
-        return _Consumer(bootstrap, options, group, topics)
+def _polled(place: Any, records: Sequence[Any], *, each: bool) -> Polled:
+    values = pa.array([record.value for record in records], pa.large_binary())
+    offsets = np.array([record.offset for record in records], np.int64) if each else None
+    return Polled(place.topic, place.partition, values, offsets)
 
 
-DRIVER: Final = _Driver()
+DRIVER: Final = Driver("kafka-python", f"kafka-python {kafka.__version__}", _Producer, _Consumer)

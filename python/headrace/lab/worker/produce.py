@@ -12,6 +12,7 @@ import numpy as np
 
 from headrace.lab.distribution import Distributor
 from headrace.lab.histogram import Recorder
+from headrace.lab.journal import SENT
 from headrace.lab.payload import Payloads
 from headrace.lab.schedule import NEVER, Schedule
 from headrace.lab.worker.drivers import Block
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from headrace.lab.journal import Journal
     from headrace.lab.worker.drivers import Driver, Rows, Times
     from headrace.lab.workload import Workload
 
@@ -89,8 +91,16 @@ class _Outcome:
 
     tally: Tally
     member: int
+    journal: Journal | None = None
+
+    @property
+    def each(self) -> bool:
+        return self.journal is not None
 
     def acknowledged(self, block: Block, rows: Rows, sent_ns: int, acked_ns: Times) -> None:
+        if self.journal is not None:
+            sequence = block.first + (np.arange(len(block.due)) if rows is None else rows)
+            self.journal.add(SENT, len(sequence), producer=self.member, sequence=sequence)
         self.tally.acknowledged(self.member, block, rows, sent_ns, acked_ns)
 
     def failed(self, count: int, why: str) -> None:
@@ -119,6 +129,7 @@ class Producing:
         first: int = 0,
         of: int = 0,
         records: int | None = None,
+        journal: Journal | None = None,
     ) -> None:
         """Makes the producers.
 
@@ -131,11 +142,13 @@ class Producing:
             first: the place of the first of them among all producers of the run.
             of: how many those are; 0: these.
             records: how many all send together before they end by themselves.
+            journal: is told each record that a broker has acknowledged; values have checksums then.
         """
         self.workload = workload
         self.tally = Tally(scheduled=workload.schedule is not None and records is None)
         self._members = list(members)
         self._records = records
+        self._journal = journal
         self._places = {member: first + i for i, member in enumerate(self._members)}
         self._of = of or len(self._members)
         self._changed = threading.Condition()
@@ -145,7 +158,8 @@ class Producing:
         self._sent = dict.fromkeys(self._members, 0)
         options = workload.options(driver.name, "producer")
         self._producers = {
-            member: driver.producer(bootstrap, options, _Outcome(self.tally, member)) for member in self._members
+            member: driver.producer(bootstrap, options, _Outcome(self.tally, member, journal))
+            for member in self._members
         }
         self._threads = [
             threading.Thread(
@@ -197,7 +211,7 @@ class Producing:
     def _work(self, member: int, topic: str) -> None:
         workload, producer = self.workload, self._producers[member]
         place = Distributor(workload.message_distributor, workload.partitions_per_topic, member, workload.seed)
-        payloads = Payloads(workload, member)
+        payloads = Payloads(workload, member, checked=self._journal is not None)
         block_rows = max(min(BLOCK_ROWS, BLOCK_BYTES // workload.message_size), 1)
         share = _Share(self._places[member], self._of, self._records)
         sequence = 0
@@ -211,8 +225,8 @@ class Producing:
                 self._rest(plan, share)
                 continue
             values = payloads.make(due, sequence)
+            producer.send(Block(topic, values, place.next(len(due)), due, sequence))
             sequence += len(due)
-            producer.send(Block(topic, values, place.next(len(due)), due))
             self._sent[member] = sequence
         producer.flush(FLUSH_TIMEOUT_S)
 

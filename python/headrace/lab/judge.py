@@ -1,0 +1,212 @@
+"""The judge of a correctness run: what was lost, doubled, out of order or accepted twice, from workers' journals."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from headrace.lab.journal import ACCEPTED, CORRUPT, FOREIGN, RECEIVED, SENT, Tail
+from headrace.lab.marks import Marks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    Events = NDArray[np.void]
+
+NAMED_MAX: Final = 100
+"""So many of each kind are named; all are counted."""
+
+
+@dataclass
+class Group:
+    """What the members of one group have seen."""
+
+    name: str
+    seen: dict[int, Marks] = field(default_factory=lambda: defaultdict(Marks))
+    """By producer: how often each sequence came."""
+    places: dict[int, Marks] = field(default_factory=lambda: defaultdict(lambda: Marks(np.int64)))
+    """By producer: at which offset each sequence stands, and 1."""
+    taken: dict[tuple[int, int], Marks] = field(default_factory=lambda: defaultdict(Marks))
+    """By topic and partition: how often the acknowledgement of each offset was taken."""
+    given: dict[tuple[int, int], Marks] = field(default_factory=lambda: defaultdict(Marks))
+    """By topic and partition: how often each offset was given out."""
+    counts: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    named: dict[str, list[dict[str, int]]] = field(default_factory=lambda: defaultdict(list))
+
+    def found(self, what: str, events: Iterable[dict[str, int]], count: int) -> None:
+        """Counts and names findings."""
+        self.counts[what] += count
+        known = self.named[what]
+        for event in events:
+            if len(known) >= NAMED_MAX:
+                break
+            known.append(event)
+
+
+class Order:
+    """Of one member, in one life of its process: whether a partition's records of a producer come in their order.
+
+    What comes again after a rebalance goes back as well, but is not new to the member, or to its group.
+    """
+
+    def __init__(self) -> None:
+        self._mine: dict[int, Marks] = defaultdict(Marks)
+        self._highest: dict[tuple[int, int, int], int] = {}
+
+    def behind(self, producer: int, place: tuple[int, int], sequence: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which of these records come for the first time after a later one of their producer and partition."""
+        marks = self._mine[producer].at(sequence)
+        _, first = np.unique(sequence, return_index=True)
+        fresh = np.zeros(len(sequence), np.bool_)
+        fresh[first] = marks[sequence[first]] == 0
+        marks[sequence] = 1
+        key = (producer, *place)
+        highest = np.maximum.accumulate(np.concatenate([[self._highest.get(key, -1)], sequence]))
+        self._highest[key] = int(highest[-1])
+        return fresh & (sequence < highest[:-1])
+
+
+class Judge:
+    """Reads the journals of a run as they grow."""
+
+    def __init__(self, groups: Iterable[str], *, share: bool) -> None:
+        """`share`: these are share groups, which keep no order and have acknowledgements of their own."""
+        self._share = share
+        self._groups = {name: Group(name) for name in groups}
+        self._sent: dict[int, Marks] = defaultdict(Marks)
+        self._tails: list[tuple[Tail, Group | None, dict[int, Order]]] = []
+
+    def watch(self, path: Path, group: str = "") -> None:
+        """Takes a worker's journal in; that of producers has no group."""
+        self._tails.append((Tail(path), self._groups.get(group), defaultdict(Order)))
+
+    def update(self) -> None:
+        """Reads what is new."""
+        for tail, group, orders in self._tails:
+            events = tail.read()
+            if not len(events):
+                continue
+            if group is None:
+                for producer, own in _by(events[events["kind"] == SENT], "producer"):
+                    self._sent[producer].count(own["sequence"].astype(np.int64))
+            else:
+                self._received(group, orders, events[events["kind"] == RECEIVED])
+                self._accepted(group, events[events["kind"] == ACCEPTED])
+
+    def _received(self, group: Group, orders: dict[int, Order], events: Events) -> None:
+        bad = (events["flags"] & (CORRUPT | FOREIGN)) != 0
+        if bad.any():
+            group.found("corrupt", map(_named, events[bad]), int(bad.sum()))
+        right = events[~bad]
+        for producer, own in _by(right, "producer"):
+            sequence = own["sequence"].astype(np.int64)
+            group.seen[producer].count(sequence)
+            self._written_twice(group, producer, own[own["offset"] >= 0])
+        # A damaged record is no lost one, if its head tells which it is.
+        for producer, own in _by(events[bad & (events["flags"] & FOREIGN == 0)], "producer"):
+            sequence = own["sequence"].astype(np.int64)
+            known = (sequence >= 0) & (sequence < len(self._sent[producer].values))
+            group.seen[producer].count(sequence[known])
+        if self._share:
+            for place, own in _by_place(events[events["offset"] >= 0]):
+                group.given[place].count(own["offset"])
+            return
+        for member, of_member in _by(right, "member"):
+            for producer, of_producer in _by(of_member, "producer"):
+                for place, own in _by_place(of_producer):
+                    behind = orders[member].behind(producer, place, own["sequence"].astype(np.int64))
+                    if behind.any():
+                        group.found("outOfOrder", map(_named, own[behind]), int(behind.sum()))
+
+    @staticmethod
+    def _written_twice(group: Group, producer: int, events: Events) -> None:
+        sequence = events["sequence"].astype(np.int64)
+        places = group.places[producer].at(sequence)
+        unique, first = np.unique(sequence, return_index=True)
+        new = places[unique] == 0
+        places[unique[new]] = events["offset"][first[new]] + 1
+        other = places[sequence] != events["offset"] + 1
+        group.found("writtenTwice", map(_named, events[other]), int(other.sum()))
+
+    @staticmethod
+    def _accepted(group: Group, events: Events) -> None:
+        for place, own in _by_place(events):
+            marks, (unique, first) = group.taken[place], np.unique(own["offset"], return_index=True)
+            marks.count(own["offset"])
+            twice = own[first[marks.values[unique] > 1]]
+            group.found("acceptedTwice", map(_named, twice), len(twice))
+
+    @property
+    def records(self) -> int:
+        """Records that brokers have acknowledged to producers."""
+        return sum(int(np.count_nonzero(marks.values)) for marks in self._sent.values())
+
+    @property
+    def left(self) -> int:
+        """Records that some group has not seen."""
+        return sum(len(missing) for group in self._groups.values() for _, missing in self._missing(group))
+
+    def _missing(self, group: Group) -> Iterator[tuple[int, NDArray[np.int64]]]:
+        for producer, sent in self._sent.items():
+            seen = group.seen[producer].values
+            have = np.zeros(len(sent.values), np.bool_)
+            have[: len(seen)] = seen[: len(have)] > 0
+            yield producer, np.flatnonzero((sent.values > 0) & ~have)
+
+    def verdict(self) -> dict[str, Any]:
+        """The counts of all groups together; ``failed`` says what must not be."""
+        found = {"records": self.records, **dict.fromkeys(self._kinds, 0)}
+        for group in self._groups.values():
+            for what, count in self._counts(group).items():
+                found[what] = max(found[what], count) if what == "deliveriesMax" else found[what] + count
+        wrong = {"lost": "lost", "corrupt": "corrupt", "outOfOrder": "out of order", "acceptedTwice": "accepted twice"}
+        told = [f"{found[what]:,} {words}" for what, words in wrong.items() if found.get(what)]
+        if not found["records"]:
+            told.append("no record was acknowledged to a producer")
+        return {**found, "failed": ", ".join(told)} if told else found
+
+    @property
+    def _kinds(self) -> tuple[str, ...]:
+        kinds = ("lost", "corrupt", "duplicates", "writtenTwice")
+        return (*kinds, "acceptedTwice", "deliveriesMax") if self._share else (*kinds, "outOfOrder")
+
+    def _counts(self, group: Group) -> dict[str, int]:
+        counts = {what: group.counts[what] for what in self._kinds}
+        counts["lost"] = sum(len(missing) for _, missing in self._missing(group))
+        counts["duplicates"] = sum(int((marks.values > 1).sum()) for marks in group.seen.values())
+        if self._share:
+            counts["deliveriesMax"] = max((int(m.values.max()) for m in group.given.values()), default=0)
+        return counts
+
+    def findings(self) -> list[dict[str, Any]]:
+        """Of each group the counts, and the first of each kind by name."""
+        found = []
+        for group in self._groups.values():
+            named: dict[str, list[dict[str, int]]] = {what: list(some) for what, some in group.named.items() if some}
+            lost = [{"producer": p, "sequence": int(s)} for p, missing in self._missing(group) for s in missing[:100]]
+            if lost:
+                named["lost"] = lost[:NAMED_MAX]
+            found.append({"group": group.name, **self._counts(group), "named": named})
+        return found
+
+
+def _by(events: Events, column: str) -> Iterator[tuple[int, Events]]:
+    values = events[column]
+    for value in np.unique(values).tolist():
+        yield value, events[values == value]
+
+
+def _by_place(events: Events) -> Iterator[tuple[tuple[int, int], Events]]:
+    for topic, of_topic in _by(events, "topic"):
+        for partition, own in _by(of_topic, "partition"):
+            yield (topic, partition), own
+
+
+def _named(event: Any) -> dict[str, int]:
+    return {name: int(event[name]) for name in ("producer", "sequence", "member", "topic", "partition", "offset")}
