@@ -49,7 +49,7 @@ check: need-check $(STAMPS)/test $(STAMPS)/native ## every lint and the quick te
 
 .PHONY: bench
 bench: need-test $(STAMPS)/test $(STAMPS)/native $(DEPS)/kafka.cp $(DEPS)/connector.cp $(DEPS)/pyspark-4.2/.stamp $(DEPS)/librdkafka/rdkafka_performance ## headrace beside its peers, in turns; a table
-	@cargo build --locked --quiet --release --package headrace-net --example pause
+	@cargo build --locked --quiet --release --package headrace-net --example pause --example sharetap
 	@$(SPARK_ENV) $(KAFKA_ENV) $(BIN)/python -m benches.run $(ARGS)
 
 .PHONY: soak
@@ -64,11 +64,12 @@ fmt: need-demo $(STAMPS)/test ## format Rust and Python
 	@$(BIN)/ruff check --quiet --fix-only && $(BIN)/ruff format
 
 .PHONY: generate
-generate: need-demo ## write what is generated from tables in the source: error classes, pages of options, settings and errors
+generate: need-demo ## write what is generated from tables in the source: error classes, pages of options, settings, errors and the lab's fields
 	@cargo run --quiet --locked -p headrace-wire --example errors_python > python/headrace/_error_table.py
 	@cargo run --quiet --locked -p headrace-wire --example errors_python page > docs/errors.md
 	@cargo run --quiet --locked -p headrace-client --example options_page > docs/options.md
 	@cargo run --quiet --locked -p headrace-broker --example settings_page > docs/broker.md
+	@PYTHONPATH=python $(PYTHON) -m headrace.lab.fields docs/lab.md
 
 .PHONY: clean
 clean: ## remove what was built and fetched (.venv, .deps, target)

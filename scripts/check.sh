@@ -10,5 +10,5 @@ step "cargo test, the sans-IO crates" cargo test --locked --quiet \
 step "cargo test, wire" cargo test --locked --quiet -p headrace-wire --lib --test bounded_memory --test errors_fresh \
   --test message_files --test round_trip
 step "simulation, a few seeds" env HEADRACE_SIM_SEEDS=1000 cargo test --locked --quiet -p headrace-sim
-step "pytest, quick" "$BIN/pytest" -q -n 2 --dist loadgroup -m "not (kafka or spark or slow or soak)"
+step "pytest, quick" "$BIN/pytest" -q -n 2 --dist loadfile -m "not (kafka or spark or slow or soak)"
 verdict

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -15,6 +16,36 @@ from tests.kafka.apache import ApacheKafka, StartError, scratch_folder, serves
 from tests.kafka.cluster import Cluster
 
 pytestmark = pytest.mark.kafka
+
+MODULE = """
+import os, pathlib, pytest
+
+@pytest.fixture(scope="module")
+def shared():
+    with pathlib.Path("made").open("a") as made:
+        made.write(f"{pathlib.Path(__file__).stem} {os.environ['PYTEST_XDIST_WORKER']}\\n")
+
+@pytest.mark.parametrize("number", range(6))
+def test_it(shared, number): ...
+"""
+
+
+def test_what_a_file_shares_is_made_once_however_many_processes_there_are(tmp_path):
+    folder = tmp_path / "tests"
+    (folder / "spark").mkdir(parents=True)
+    names = ["test_a", "test_b", "spark/test_c", "spark/test_d"]
+    for name in names:
+        (folder / f"{name}.py").write_text(MODULE)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.kafka.fixtures", "--rootdir", str(tmp_path)]
+    command += ["-c", os.devnull, "--import-mode=importlib", "-n", "2", "--dist", "loadfile", str(folder)]
+    environment = {**os.environ, "PYTHONPATH": str(java.ROOT)}
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False, env=environment
+    )
+    assert "24 passed" in done.stdout, done.stdout + done.stderr
+    made = dict(line.split() for line in (tmp_path / "made").read_text().splitlines())
+    assert len((tmp_path / "made").read_text().splitlines()) == len(made) == len(names)
+    assert made["test_c"] == made["test_d"]
 
 
 def test_apache_kafka_serves_a_stock_client(apache_kafka, topic):

@@ -9,6 +9,7 @@ import pytest
 import headrace as hr
 from headrace.errors import KafkaTimeoutError
 from tests.broker.test_bad_input import Liar
+from tests.clients.helpers import bounded
 
 QUESTIONS = {
     "position": lambda consumer: consumer.position(("t", 0)),
@@ -37,3 +38,37 @@ def test_a_server_that_is_no_broker_is_named():
                 consumer.position(("t", 0))
     finally:
         liar.close()
+
+
+@pytest.mark.parametrize("make", [hr.Consumer, hr.ShareConsumer])
+def test_a_poll_in_vain_names_the_broker_that_is_not_there(make):
+    with make("127.0.0.1:1", group_id="g", request_timeout_ms=600) as consumer:
+        consumer.subscribe(["t"])
+        for _ in range(2):
+            with pytest.raises(KafkaTimeoutError, match=r"127\.0\.0\.1:1: cannot connect"):
+                consumer.poll(20)
+
+
+def test_a_share_consumer_names_a_server_that_is_no_broker_and_closes_at_once():
+    liar = Liar(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    try:
+        with hr.ShareConsumer(liar.address, group_id="g") as share:
+            share.subscribe(["t"])
+            for _ in range(2):
+                with pytest.raises(hr.KafkaError, match=liar.address):
+                    share.poll(20)
+            assert share.commit(20) == {}
+    finally:
+        liar.close()
+
+
+def test_a_share_consumer_of_brokers_that_are_not_there_is_told_within_coroutines():
+    async def work():
+        async with hr.aio.ShareConsumer("127.0.0.1:1", group_id="g", request_timeout_ms=600) as share:
+            await share.subscribe(["t"])
+            with pytest.raises(KafkaTimeoutError, match=r"127\.0\.0\.1:1: cannot connect"):
+                async for _ in share.batches():
+                    pass
+            assert await share.commit(20) == {}
+
+    bounded(work())

@@ -12,16 +12,8 @@ from headrace.errors import GroupAuthorizationFailedError, TopicAuthorizationFai
 TIMEOUT = 15
 
 
-@pytest.fixture
-def guarded(own_apache_kafka, topic):
-    """An Apache Kafka where nobody may touch one topic and one group; gives its address."""
-    kafka = own_apache_kafka(
-        authorizer_class_name="org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        allow_everyone_if_no_acl_found="true",
-    )
-    admin = confluent.AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    for name in (topic, f"{topic}-open"):
-        admin.create_topics([confluent.NewTopic(name, 1, 1)])[name].result(TIMEOUT)
+def deny(admin, *denied):
+    """Nobody may do anything with these topics and groups."""
     denials = [
         confluent.AclBinding(
             kind,
@@ -32,10 +24,23 @@ def guarded(own_apache_kafka, topic):
             confluent.AclOperation.ALL,
             confluent.AclPermissionType.DENY,
         )
-        for kind, name in ((confluent.ResourceType.TOPIC, topic), (confluent.ResourceType.GROUP, f"g-{topic}"))
+        for kind, name in denied
     ]
     for future in admin.create_acls(denials).values():
         future.result(TIMEOUT)
+
+
+@pytest.fixture
+def guarded(own_apache_kafka, topic):
+    """An Apache Kafka where nobody may touch one topic and one group; gives its address."""
+    kafka = own_apache_kafka(
+        authorizer_class_name="org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        allow_everyone_if_no_acl_found="true",
+    )
+    admin = confluent.AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    for name in (topic, f"{topic}-open"):
+        admin.create_topics([confluent.NewTopic(name, 1, 1)])[name].result(TIMEOUT)
+    deny(admin, (confluent.ResourceType.TOPIC, topic), (confluent.ResourceType.GROUP, f"g-{topic}"))
     return kafka.bootstrap_servers
 
 
@@ -77,3 +82,42 @@ def test_each_client_names_what_it_may_not_touch(guarded, topic):
         with pytest.raises(GroupAuthorizationFailedError, match=f"g-{topic}"):
             for _ in range(40):
                 consumer.poll(0.5)
+
+
+def told(share, kind, text):
+    """What polls raise at last, and then again."""
+    for _ in range(2):
+        with pytest.raises(kind, match=text) as caught:
+            for _ in range(40):
+                assert share.poll(0.5).num_rows == 0
+    return caught.value
+
+
+@pytest.mark.kafka
+def test_a_share_consumer_names_what_it_may_not_touch(guarded, topic):
+    free = f"{topic}-open"
+    with hr.Admin(guarded) as settings:
+        settings.alter_group_config(f"s-{topic}", {"share.auto.offset.reset": "earliest"})
+    with hr.ShareConsumer(guarded, group_id=f"g-{topic}") as share:
+        share.subscribe([free])
+        told(share, GroupAuthorizationFailedError, f"g-{topic}")
+        assert share.commit() == {}
+    options = {"group_id": f"s-{topic}", "share_acknowledgement_mode": "explicit"}
+    with hr.ShareConsumer(guarded, **options) as share, hr.Producer(guarded) as producer:
+        share.subscribe([topic])
+        told(share, TopicAuthorizationFailedError, "may not do this with the topic")
+        share.subscribe([free])
+        producer.send(free, b"x").result(TIMEOUT)
+        rows = None
+        for _ in range(40):
+            rows = share.poll(0.5)
+            if rows.num_rows:
+                break
+        assert rows["value"].to_pylist() == [b"x"]
+        # What it has of a topic that it may not read any more is not acknowledged.
+        share.acknowledge(rows)
+        deny(confluent.AdminClient({"bootstrap.servers": guarded}), (confluent.ResourceType.TOPIC, free))
+        results = share.commit()
+        assert isinstance(results[free, 0], TopicAuthorizationFailedError)
+        assert (results[free, 0].topic, results[free, 0].partition) == (free, 0)
+        assert told(share, TopicAuthorizationFailedError, free).code == results[free, 0].code

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import headrace as hr
-from headrace.errors import OffsetOutOfRangeError, SchemaError, UsageError
+from headrace.errors import ClosedError, InvalidRecordStateError, OffsetOutOfRangeError, SchemaError, UsageError
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
@@ -317,3 +317,121 @@ def test_an_error_in_a_with_block_is_the_one_that_comes_out(servers, ten):
         raise RuntimeError(message)
     with pytest.raises(hr.KafkaError, match="closed"):
         consumer.poll(0.1)
+
+
+ROW = {
+    "topic": ["t"],
+    "partition": pa.array([0], pa.int32()),
+    "offset": pa.array([5], pa.int64()),
+    "delivery_count": pa.array([1], pa.int16()),
+}
+ROWS = pa.table(ROW)
+
+
+@pytest.fixture
+def share(servers):
+    """A share consumer that nobody has given anything: our broker has no share groups."""
+    with hr.ShareConsumer(servers, group_id="g", share_acknowledgement_mode="explicit") as consumer:
+        yield consumer
+
+
+@pytest.mark.parametrize(
+    ("rows", "text"),
+    [
+        (pa.array([1]), "have columns; those of Int64Array"),
+        (Pair((1, 2)), "have columns; those of Pair"),
+        ({"offset": 1}, "not dict"),
+        (ROWS.to_pylist(), "not list"),
+        (pa.Table.from_arrays([*ROWS.columns, ROWS["topic"]], [*ROW, "topic"]), "several columns topic"),
+        (pa.table(ROW | {"partition": ["one"]}), "column partition: values of string"),
+        (pa.table(ROW | {"partition": [2**40]}), "column partition: .*not in range"),
+        (pa.table(ROW | {"partition": [0.5]}), "column partition: .*truncated"),
+        (pa.table(ROW | {"offset": pa.array([None], pa.int64())}), "column offset .* has nulls"),
+        (pa.table(ROW | {"topic": pa.array([None], pa.string())}), "column topic .* has nulls"),
+    ],
+    ids=lambda value: type(value).__name__ if not isinstance(value, str) else None,
+)
+def test_what_names_no_rows_is_not_acknowledged(share, rows, text):
+    with pytest.raises(UsageError, match=text):
+        share.acknowledge(rows)
+
+
+@pytest.mark.parametrize(
+    ("how", "text"),
+    [
+        (None, "not NoneType"),
+        (True, "not bool"),
+        (b"accept", "b'accept' is no type"),
+        ("ACCEPT", "'ACCEPT' is no type"),
+        (0, "0 is no type"),
+        (hr.AcknowledgeType, "not EnumType|not EnumMeta"),
+        ({}, "0 values for 1 rows"),
+        (pa.array([[1]]), "no string"),
+        (pa.array([2**40]), "not in range"),
+        ([0], "0 is no type"),
+    ],
+)
+def test_what_is_no_acknowledgement_is_refused(share, how, text):
+    with pytest.raises(UsageError, match=text):
+        share.acknowledge(ROWS, how)
+
+
+@pytest.mark.parametrize(
+    "how", [2, ["release"], [True], pa.array([b"accept"]), pa.array(["reject"]).dictionary_encode()]
+)
+@pytest.mark.parametrize("rows", [ROWS, ROWS.to_reader, pa.table(ROW | {"offset": [2**63 - 1]})], ids=["t", "r", "max"])
+def test_rows_that_nobody_holds_are_not_acknowledged(share, rows, how):
+    with pytest.raises(InvalidRecordStateError, match="1 of the rows are not held"):
+        share.acknowledge(rows() if callable(rows) else rows, how)
+
+
+def test_a_share_consumer_that_is_closed_or_has_no_topics(servers):
+    share = hr.ShareConsumer(servers, group_id="g", share_acknowledgement_mode="explicit")
+    assert share.poll(0.1).num_rows == 0
+    assert share.commit() == {}
+    share.subscribe(["a", "b", "a"])
+    assert share.subscription() == ["a", "b"]
+    share.unsubscribe()
+    for poll in (share.poll, share.poll_all):
+        with pytest.raises(ValueError, match="zero"):
+            poll(0, 0)
+        with pytest.raises(OverflowError, match="negative"):
+            poll(0, -1)
+    with pytest.raises(TypeError, match="int cannot be"):
+        share.commit_async(5)
+    share.close()
+    share.close()
+    calls = (share.poll, share.poll_all, share.commit, share.commit_async, share.unsubscribe)
+    for call in (*calls, lambda: share.subscribe(["t"]), lambda: share.acknowledge(ROWS)):
+        with pytest.raises(ClosedError):
+            call()
+    assert (share.assignment(), share.decisions()) == ([], [])
+
+
+class Hasty:
+    """In place of the native consumer: a commit has ended, and another thread tells so, before it has a number."""
+
+    troubled = False
+
+    def __init__(self, meanwhile):
+        self.meanwhile = meanwhile
+        self.ended = []
+
+    def commit_async(self):
+        self.ended.append((7, [(("t", 0), None)], None))
+        self.meanwhile()
+        return 7
+
+    def take_ended(self):
+        return self.ended.pop() if self.ended else None
+
+
+def test_a_commit_that_has_ended_before_its_caller_goes_on_is_told_all_the_same(share, monkeypatch):
+    told = []
+    with monkeypatch.context() as patch:
+        patch.setattr(share, "_commits", {3: None})
+        patch.setattr(share, "_native", Hasty(share._tell))
+        share.commit_async(lambda results, error: told.append((results, error)))
+        assert told == []
+        share._tell()
+    assert told == [({("t", 0): None}, None)]

@@ -11,7 +11,8 @@ import pytest
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_the_demo_checks_its_own_result(cluster, tmp_path):
+@pytest.mark.parametrize("broker", ["own", pytest.param("apache_kafka", marks=[pytest.mark.kafka, pytest.mark.soak])])
+def test_the_demo_checks_its_own_result(request, broker, tmp_path):
     report = tmp_path / "report.html"
     command = [
         sys.executable,
@@ -25,8 +26,8 @@ def test_the_demo_checks_its_own_result(cluster, tmp_path):
         "--report",
         str(report),
     ]
-    if cluster.kind == "apache":
-        command += ["--bootstrap", cluster.bootstrap_servers]
+    if broker != "own":
+        command += ["--bootstrap", request.getfixturevalue(broker).bootstrap_servers]
     done = subprocess.run(command, capture_output=True, text=True, timeout=380, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     assert "all 1,440 rows equal the table computed from the file" in done.stderr

@@ -54,6 +54,7 @@ transaction.state.log.min.isr=1
 share.coordinator.state.topic.num.partitions=4
 share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
+group.share.min.record.lock.duration.ms=1000
 group.initial.rebalance.delay.ms=0
 log.segment.delete.delay.ms=1000
 num.network.threads=3

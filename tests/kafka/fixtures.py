@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from xdist.remote import Producer
+
+    from tests.together import Together
+
 LOGS_OF_FAILURES = java.ROOT / ".pytest_cache" / "kafka-logs"
 numbers = itertools.count(1)
 Kafka = TypeVar("Kafka", bound=ApacheKafka)
@@ -29,13 +33,14 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         shutil.rmtree(LOGS_OF_FAILURES, ignore_errors=True)
 
 
-@pytest.hookimpl(tryfirst=True)  # the processes take the marks up in the same hook
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With several processes a file's tests stay together, and all of Spark's, so that they share one session."""
-    for item in items:
-        folder = item.path.parent
-        together = folder if folder.name == "spark" else item.path
-        item.add_marker(pytest.mark.xdist_group(str(together.relative_to(java.ROOT))))
+@pytest.hookimpl(optionalhook=True)  # pytest without xdist does not know it
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Together | None:
+    """With ``--dist loadfile`` files stay together. (xdist's groups do not: pytest 9.2 does not take its new names.)"""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from tests.together import Together  # noqa: PLC0415 -- xdist is there, or nobody would ask
+
+    return Together(config, log)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

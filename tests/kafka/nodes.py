@@ -32,6 +32,9 @@ replica.lag.time.max.ms=2000
 broker.session.timeout.ms=3000
 broker.heartbeat.interval.ms=500
 offsets.topic.replication.factor={count}
+share.coordinator.state.topic.replication.factor={count}
+group.share.min.session.timeout.ms=3000
+group.share.min.heartbeat.interval.ms=500
 """
 
 BROKER_ALONE = """
@@ -44,8 +47,10 @@ listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
 class Node(ApacheKafka):
     """One of the processes."""
 
-    def __init__(self, number: int, count: int, cluster: str, first: Node | None) -> None:
-        super().__init__(heap="256m")
+    def __init__(
+        self, number: int, count: int, cluster: str, first: Node | None, *, heap: str, quick: bool, **overrides: str
+    ) -> None:
+        super().__init__(heap=heap, quick=quick, **overrides)
         self.number = number
         self.count = count
         self.cluster = cluster
@@ -61,6 +66,7 @@ class Node(ApacheKafka):
         settings += SETTINGS.format(number=self.number, count=self.count)
         if self.first is not None:
             settings += BROKER_ALONE.format(port=self.port)
+        settings += "".join(f"{name.replace('_', '.')}={value}\n" for name, value in self.overrides.items())
         properties = self.directory / "server.properties"
         properties.write_text(settings, encoding="utf-8")
         alone = ["--standalone"] if self.first is None else []
@@ -69,12 +75,26 @@ class Node(ApacheKafka):
 
 
 class ApacheNodes:
-    """A running cluster of `count` nodes; a context manager that kills them and removes their data."""
+    """A running cluster of `count` nodes; a context manager that kills them and removes their data.
 
-    def __init__(self, count: int) -> None:
+    Args:
+        count: how many.
+        heap, quick: as of `ApacheKafka`.
+        advertised: ports of loopback where clients are to connect, one for each node; by default its own.
+    """
+
+    def __init__(
+        self, count: int, *, heap: str = "256m", quick: bool = True, advertised: Sequence[int] | None = None
+    ) -> None:
+        def node(number: int, first: Node | None) -> Node:
+            overrides = {}
+            if advertised is not None:
+                overrides["advertised_listeners"] = f"PLAINTEXT://127.0.0.1:{advertised[number - 1]}"
+            return Node(number, count, cluster, first, heap=heap, quick=quick, **overrides)
+
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode().replace("-", "A")
-        first = Node(1, count, cluster, None)
-        self.nodes = [first, *(Node(number, count, cluster, first) for number in range(2, count + 1))]
+        first = node(1, None)
+        self.nodes = [first, *(node(number, first) for number in range(2, count + 1))]
         self.started = contextlib.ExitStack()
 
     def __enter__(self) -> Self:

@@ -25,9 +25,9 @@ def lab(tmp_path, request):
     def start(text: str, *arguments: str, bootstrap: str = "") -> subprocess.Popen[str]:
         (tmp_path / "w.yaml").write_text(text)
         command = [sys.executable, "-m", "headrace.cli", "lab", "run", str(tmp_path / "w.yaml"), "--plain"]
-        if not bootstrap:
-            bootstrap = request.getfixturevalue("embedded_broker").bootstrap_servers
-        command += ["--out", str(tmp_path / "out"), "-b", bootstrap, *arguments]
+        if "--kafka" not in arguments:
+            command += ["-b", bootstrap or request.getfixturevalue("embedded_broker").bootstrap_servers]
+        command += ["--out", str(tmp_path / "out"), *arguments]
         environment = dict(os.environ)
         with contextlib.suppress(java.MissingError):
             environment["HEADRACE_LAB_CLASSPATH"] = java.classpath()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from headrace.lab.worker.drivers import Block, Outcome, Polled
+from headrace.lab.worker.drivers import Block, ConsumerDriver, Outcome, Polled, ProducerDriver
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,6 +21,7 @@ class FakeBroker:
     """Keeps blocks; a driver at the same time. `stall_s` is how long the first send after a while waits once."""
 
     name: str = "headrace"
+    version: str = "fake 1"
     stall_after_s: float | None = None
     stall_s: float = 0.0
     fails: str | None = None
@@ -29,9 +30,6 @@ class FakeBroker:
     options: list[Mapping[str, str]] = field(default_factory=list)
     closed: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def version(self) -> str:
-        return "fake 1"
 
     def producer(self, _bootstrap: str, options: Mapping[str, str], outcome: Outcome) -> Any:
         self.options.append(options)
@@ -45,7 +43,7 @@ class FakeBroker:
         return FakeConsumer(self)
 
 
-class FakeProducer:
+class FakeProducer(ProducerDriver):
     def __init__(self, broker: FakeBroker, outcome: Outcome) -> None:
         self.broker = broker
         self.outcome = outcome
@@ -64,17 +62,11 @@ class FakeProducer:
             broker.everything.append(block)
         self.outcome.acknowledged(block, np.arange(len(block.due)), sent_ns, time.time_ns())
 
-    def poll(self) -> None:
-        pass
-
-    def flush(self, _timeout_s: float) -> None:
-        pass
-
     def close(self) -> None:
         self.broker.closed += 1
 
 
-class FakeConsumer:
+class FakeConsumer(ConsumerDriver):
     def __init__(self, broker: FakeBroker) -> None:
         self.broker = broker
 
@@ -88,9 +80,6 @@ class FakeConsumer:
 
     def assigned(self) -> int | None:
         return 1
-
-    def done(self) -> None:
-        pass
 
     def close(self) -> None:
         self.broker.closed += 1

@@ -14,7 +14,8 @@ from headrace.cli import main
 from headrace.lab import campaign
 from headrace.lab.campaign import VARIATIONS_MAX
 from headrace.lab.distribution import Distribution
-from headrace.lab.fields import FIELDS, page
+from headrace.lab.faults import Fault
+from headrace.lab.fields import FIELDS, page, rewrite
 from headrace.lab.nodes import FILE_BYTES_MAX, WorkloadErrors
 from headrace.lab.schedule import Segment
 from headrace.lab.workload import Explore, Workload
@@ -48,7 +49,20 @@ def test_every_field_has_its_place_in_a_workload():
 
 def test_the_page_has_the_table_of_the_fields():
     text = (java.ROOT / "docs" / "lab.md").read_text()
-    assert text.split("<!-- fields -->\n")[1].split("<!-- /fields -->")[0] == page()
+    assert rewrite(text) == text, "make generate writes it"
+    assert rewrite(text.replace("partitions of each", "")) == text
+
+
+def test_faults(load):
+    text = "mode: correctness\nfaults:\n- {atSeconds: 3, kind: killConsumer, worker: 1, downSeconds: 0.5}\n"
+    text += "- {atSeconds: 1, kind: command, command: make tea}\n- {atSeconds: 4, kind: killBroker}\n"
+    workload = only(load(text))
+    assert workload.faults == (
+        Fault("killConsumer", 3, 0.5, worker=1),
+        Fault("command", 1, command="make tea"),
+        Fault("killBroker", 4, broker=1),
+    )
+    assert Workload.from_json(json.loads(json.dumps(workload.to_json()))) == workload
 
 
 def test_defaults(load):
@@ -59,6 +73,7 @@ def test_defaults(load):
     assert workload.explore == Explore()
     assert workload.schedule is None
     assert only(load("topics: 1", name="by-file.yaml")).name == "by-file"
+    assert only(load("topics: 1", name="büro 2.yaml")).name == "b-ro-2"
 
 
 def test_values_mean_what_was_written(load):
@@ -207,7 +222,25 @@ WRONG = [
     ("producerRate: inf", "1:15: producerRate: is a finite number, not 'inf'"),
     ("messageSize: 23", "1:14: messageSize: is at least 24, not 23"),
     ("name: a b", "1:7: name: is made of letters, digits"),
-    ("mode: ruin", "1:7: mode: unknown mode 'ruin': one of run, explore-limits, drain-backlog; did you mean run?"),
+    (
+        "mode: ruin",
+        "1:7: mode: unknown mode 'ruin': one of run, explore-limits, drain-backlog, correctness; did",
+    ),
+    ("faults: [{atSeconds: 1, kind: moveLeaders}]", "1:1: faults: are of mode correctness"),
+    ("mode: correctness\nfaults: {}", "2:9: faults: is a list"),
+    ("mode: correctness\nfaults: [{kind: moveLeaders}]", "2:10: faults[0]: lacks its atSeconds"),
+    ("mode: correctness\nfaults: [{atSeconds: 1}]", "2:10: faults[0]: lacks its kind"),
+    ("mode: correctness\nfaults: [{atSeconds: 1, kind: killer}]", "2:31: faults[0].kind: unknown fault 'killer'"),
+    ("mode: correctness\nfaults: [{atSeconds: 1, kind: command}]", "2:10: faults[0]: lacks its command"),
+    (
+        "mode: correctness\nfaults: [{atSeconds: 1, kind: moveLeaders, broker: 1}]",
+        "2:44: faults[0].broker: is not of moveLeaders",
+    ),
+    (
+        "mode: correctness\nfaults: [{atSeconds: 71, kind: moveLeaders}]",
+        "2:1: faults: moveLeaders comes after the end of the test",
+    ),
+    ("mode: correctness\nproducers: 0", "2:1: producersPerTopic: is at least 1 in correctness"),
     ("driver: []", "1:9: driver: is an empty list"),
     ("driver: [java, rabbit]", "1:16: driver: unknown driver 'rabbit'"),
     ("driverConfig: {rabbit: {a: 1}}", "1:16: driverConfig: unknown driver 'rabbit'"),
@@ -253,6 +286,10 @@ WRONG = [
     ("mode: explore-limits\nconsumers: 0", "2:1: consumerPerSubscription: is at least 1 in explore-limits"),
     ("dimensions: {consumer: [1]}", "1:14: dimensions.consumer: unknown field; did you mean consumers?"),
     ("dimensions: {consumers: []}", "1:25: dimensions.consumers: is an empty list"),
+    (
+        "dimensions:\n  consumers: [1]\n  consumerPerSubscription: [2]",
+        "3:3: dimensions.consumerPerSubscription: is the same field as that in line 2",
+    ),
     ("dimensions: {consumers: 3}", "1:25: dimensions.consumers: is a list, not '3'"),
     ("dimensions: {dimensions.consumers: [3]}", "1:14: dimensions.dimensions.consumers: a dimension is another field"),
     ("dimensions: {consumers: [1, two]}", "1:29: consumerPerSubscription: is a number, not 'two'"),

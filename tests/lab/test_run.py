@@ -14,8 +14,11 @@ import pytest
 from pyarrow import parquet
 
 import headrace as hr
+from headrace.cli import main
 from headrace.lab import bundle
+from headrace.lab import cluster as cluster_module
 from headrace.lab.histogram import merged
+from tests.kafka import java
 from tests.kafka.nodes import until
 
 if TYPE_CHECKING:
@@ -67,8 +70,15 @@ def running(process: subprocess.Popen[str]) -> list[psutil.Process]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("driver", [*DRIVERS, pytest.param("java", marks=pytest.mark.kafka)])
-def test_every_record_there_and_back(cluster, lab, tmp_path, topic, driver):
+@pytest.mark.parametrize(
+    ("broker", "driver"),
+    [
+        *(("embedded_broker", driver) for driver in DRIVERS),
+        pytest.param("apache_kafka", "headrace", marks=pytest.mark.kafka),
+    ],
+)
+def test_every_record_there_and_back(request, lab, tmp_path, topic, broker, driver):
+    cluster = request.getfixturevalue(broker)
     text = WORKLOAD.format(name=topic, seconds=3)
     out, _ = ended(lab(text, "--driver", driver, bootstrap=cluster.bootstrap_servers), 0)
     folder, found = result(tmp_path)
@@ -88,32 +98,43 @@ def test_every_record_there_and_back(cluster, lab, tmp_path, topic, driver):
     rows = (folder / "latency.hlog").read_text().splitlines()
     logged = merged(row.split(",")[-1] for row in rows if row.startswith("Tag=delivery"))
     assert logged.total == 5000
+    assert rows[1] == f"#[StartTime: {found['begun']:.3f} (seconds since epoch)]"
     resolved = json.loads((folder / "resolved.json").read_text())
     assert (resolved["messageSize"], resolved["driver"]) == (40, driver)
     assert json.loads((folder / "hardware.json").read_text())["cores"] >= 1
     versions = json.loads((folder / "versions.json").read_text())
     assert versions["workers"]["producers-0"]["version"].startswith(CLIENTS.get(driver, driver))
     assert (folder / "report.html").stat().st_size > 1 << 20
-    [layout] = json.loads((folder / "brokers.json").read_text())["topics"].values()
+    brokers = json.loads((folder / "brokers.json").read_text())
+    [layout] = brokers["topics"].values()
     assert len(layout) == 4
+    assert brokers["topicSettings"]["max.message.bytes"] == "1048588"
+    assert "advertised.listeners" in brokers["brokerSettings"]["1"]
     nothing_left(cluster.bootstrap_servers, topic)
 
 
 @pytest.mark.slow
 @pytest.mark.kafka
-@pytest.mark.parametrize("consumers", [1, 3])
-def test_java_in_a_share_group(apache_kafka, lab, tmp_path, topic, consumers):
-    text = WORKLOAD.format(name=topic, seconds=3) + "consumerType: share\ndriver: java\n"
-    options = "{share.acquire.mode: record_limit, max.poll.records: 100}"
-    arguments = ("--set", f"consumerConfig={options}", "--set", f"consumers={consumers}")
-    ended(lab(text, *arguments, bootstrap=apache_kafka.bootstrap_servers), 0)
+def test_two_of_the_cases_small(apache_kafka, lab, tmp_path, topic):
+    case2, case5 = ((java.ROOT / "examples" / "lab" / f"case{number}.yaml").read_text() for number in (2, 5))
+    bootstrap, arguments = apache_kafka.bootstrap_servers, ("--driver", "headrace", "--set", f"name={topic}")
+    small = ("--set", "backlogRecords=20000", "--set", "dimensions.consumers=[2]")
+    ended(lab(case2, *arguments, *small, "--out", str(tmp_path / "case2"), bootstrap=bootstrap), 0)
+    [folder] = (tmp_path / "case2").iterdir()
+    [found] = bundle.read(folder)
+    assert (found["verdict"]["drained"], found["verdict"]["records"], found["received"]) == (True, 20_000, 20_000)
+    assert "INFO headrace.lab.decisions: " in (folder / "logs" / "consumers-0-0.log").read_text()
+    times = ("--set", "warmupDurationSeconds=0", "--set", "testDurationSeconds=3")
+    ended(lab(case5, *arguments, *times, "--only", "*ZIPF*consumers=6", bootstrap=bootstrap), 0)
     _, found = result(tmp_path)
-    assert (found["sent"], found["received"], found["errors"]) == (5000, 5000, {})
-    assert found["deliveryMs"]["count"] == 5000
-    nothing_left(apache_kafka.bootstrap_servers, topic)
+    # One record at a time, and only what was sent when they were there.
+    assert found["received"] == found["sent"] >= 3 * 6 - 2
+    assert found["polls"] - found["emptyPolls"] == found["received"]
+    assert found["errors"] == {}
+    nothing_left(bootstrap, topic)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.kafka
 def test_java_drains_a_share_group(apache_kafka, lab, tmp_path, topic):
     text = f"name: {topic}\nmode: drain-backlog\ndriver: java\nbacklogRecords: 20_000\npartitions: 3\n"
@@ -132,7 +153,7 @@ def test_our_broker_has_no_share_groups_and_the_run_says_so(lab, tmp_path, topic
 @pytest.mark.slow
 def test_a_campaign_has_a_folder_for_each_run(lab, tmp_path, topic, embedded_broker):
     text = f"name: {topic}\nproducerRate: 100\nwarmupDurationSeconds: 0\ntestDurationSeconds: 1\n"
-    text += "dimensions: {consumers: [0, 1, 2], topics: [1, 2]}\n"
+    text += "partitions: 2\ndimensions: {consumers: [0, 1, 2], topics: [1, 2]}\n"
     arguments = ("--driver", "headrace,confluent-kafka", "--only", "consumers=[02],topics=2", "--set", "seed=7")
     ended(lab(text, *arguments), 0)
     [folder] = (tmp_path / "out").iterdir()
@@ -147,9 +168,11 @@ def test_a_campaign_has_a_folder_for_each_run(lab, tmp_path, topic, embedded_bro
     nothing_left(embedded_broker.bootstrap_servers, topic)
 
 
-@pytest.mark.slow
-def test_a_cluster_that_is_not_there(lab, tmp_path, topic):
-    _, err = ended(lab(WORKLOAD.format(name=topic, seconds=3), bootstrap="127.0.0.1:1"), 1)
+def test_a_cluster_that_is_not_there(tmp_path, topic, monkeypatch, capsys):
+    monkeypatch.setattr(cluster_module, "CALL_TIMEOUT_S", 1)
+    (tmp_path / "w.yaml").write_text(WORKLOAD.format(name=topic, seconds=3))
+    assert main(["lab", "run", str(tmp_path / "w.yaml"), "-b", "127.0.0.1:1", "--out", str(tmp_path / "out")]) == 1
+    err = capsys.readouterr().err
     assert err.startswith("headrace lab: ")
     assert "127.0.0.1:1" in err
     assert err.count("\n") == 1
@@ -169,7 +192,8 @@ def test_an_option_that_a_client_does_not_know(lab, tmp_path, topic, driver, emb
 @pytest.mark.slow
 def test_a_worker_that_is_killed(lab, tmp_path, topic, embedded_broker):
     process = lab(WORKLOAD.format(name=topic, seconds=60))
-    victim, other = running(process)
+    # The other one would be a member, and the lab would wait for its group to miss it.
+    other, victim = running(process)
     victim.kill()
     out, _ = ended(process, 1)
     assert "was ended by signal 9" in out
@@ -227,9 +251,19 @@ def test_no_worker_outlives_the_lab(lab, topic):
 def test_wrong_usage(lab, tmp_path, topic):
     assert "--set partition" in ended(lab("topics: 1", "--set", "partition=x"), 2)[1]
     assert "unknown driver 'rabbit'" in ended(lab("topics: 1", "--driver", "rabbit"), 2)[1]
+    assert "is not a number of brokers" in ended(lab("topics: 1", "--kafka", "0"), 2)[1]
     assert "unknown mode" in ended(lab("topics: 1", "--mode", "walk"), 2)[1]
     assert "no variation is called so" in ended(lab(f"name: {topic}", "--only", "x"), 1)[1]
     assert not (tmp_path / "out").exists()
+
+
+def test_brokers_that_cannot_be_started(tmp_path):
+    (tmp_path / "w.yaml").write_text("topics: 1")
+    environment = {**os.environ, "HEADRACE_KAFKA_CLASSPATH": "/none/kafka.jar"}
+    command = [sys.executable, "-m", "headrace.cli", "lab", "run", str(tmp_path / "w.yaml"), "--kafka", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
+    assert done.returncode == 1
+    assert done.stderr.startswith("headrace lab: --kafka 1: /none/kafka.jar is gone")
 
 
 def test_the_command_tells_its_drivers():

@@ -8,16 +8,19 @@ import sys
 import threading
 import time
 
+import kafka
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from headrace.lab import campaign, payload, protocol
 from headrace.lab.histogram import Histogram, merged
+from headrace.lab.marks import SEQUENCE_MAX
 from headrace.lab.payload import Payloads
 from headrace.lab.schedule import Schedule
+from headrace.lab.worker import confluent, kafka_python
 from headrace.lab.worker.__main__ import Worker
-from headrace.lab.worker.consume import SEQUENCE_MAX, Consuming, Seen
+from headrace.lab.worker.consume import Consuming, Seen
 from headrace.lab.worker.drivers import Polled
 from headrace.lab.worker.produce import Plan, Producing, _Share
 from tests.kafka.nodes import until
@@ -106,6 +109,27 @@ def test_so_many_records_and_no_more(workload):
     told = producing.take()
     assert (told["sent"], told["due"]) == (10_001, 10_001)
     assert "delay" not in told["hist"]
+
+
+def test_confluent_takes_kafkas_names():
+    options = {**dict.fromkeys(confluent.RENAMED, "2000000"), "fetch.max.wait.ms": "7", "max.poll.records": "9"}
+    member = confluent._Consumer("127.0.0.1:1", options, "g", ["t"])
+    assert member._most == 9
+    member.close()
+    assert confluent.own_options({"fetch.max.wait.ms": "7", "acks": "1"}) == {"fetch.wait.max.ms": "7", "acks": "1"}
+
+
+def test_kafka_python_takes_kafkas_names():
+    options = {"fetch.max.wait.ms": "7", "enable.auto.commit": "false", "group.instance.id": "12", "client.id": "3"}
+    assert kafka_python.own_options(kafka.KafkaConsumer, options | {"receive.buffer.bytes": "9"}) == {
+        "fetch_max_wait_ms": 7,
+        "enable_auto_commit": False,
+        "group_instance_id": "12",
+        "client_id": "3",
+        "receive_buffer_bytes": 9,
+    }
+    given = {"acks": "all", "retries": "5", "linger.ms": "2.5"}
+    assert kafka_python.own_options(kafka.KafkaProducer, given) == {"acks": "all", "retries": 5, "linger_ms": 2.5}
 
 
 def test_options_are_those_of_the_side_and_the_driver(workload):
@@ -220,6 +244,17 @@ def test_a_worker_from_its_first_message_to_its_last(workload):
         fresh += second.fresh
     assert received == fresh == total >= 90
     assert sender.end() == receiver.end() == 0
+
+
+def test_one_that_starts_late_tells_no_seconds_before_it(workload):
+    talk = Talk(FakeBroker())
+    talk.say(prepare(workload("{}"), "consume", group="g"))
+    talk.hear(protocol.Ready)
+    talk.say(protocol.Start(at_ns=time.time_ns() - 7_500_000_000))
+    assert talk.hear(protocol.Second).n >= 7
+    talk.say(protocol.Stop())
+    talk.hear(protocol.Done)
+    assert talk.end() == 0
 
 
 def test_a_client_that_fails_ends_the_worker_with_its_reason(workload):

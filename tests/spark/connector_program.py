@@ -5,22 +5,35 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyspark
 
 import headrace as hr
 from headrace.spark import session
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
-def main(bootstrap_servers: str, topic: str, folder: Path, jars: str) -> dict[str, Any]:
+
+def main(brokers: dict[str, str], topic: str, folder: Path, jars: str) -> dict[str, Any]:
+    """What was found with each of the brokers; a session of Spark serves all of them, for it takes long to start."""
     spark = session(
         "connector",
         master="local[2]",
         config={"spark.jars": jars, "spark.ui.enabled": False, "spark.sql.shuffle.partitions": 1},
     )
     spark.sparkContext.setLogLevel("ERROR")
-    found: dict[str, Any] = {"version": pyspark.__version__, "turns": []}
+    found: dict[str, Any] = {"version": pyspark.__version__}
+    for name, bootstrap_servers in brokers.items():
+        found[name] = beside(spark, bootstrap_servers, topic, folder / name)
+    spark.stop()
+    return found
+
+
+def beside(spark: SparkSession, bootstrap_servers: str, topic: str, folder: Path) -> dict[str, Any]:
+    """Whether the two do the same with a broker."""
+    found: dict[str, Any] = {"turns": []}
     client = {"kafka.bootstrap.servers": bootstrap_servers}
     out = f"{topic}-out"
     with hr.Admin(bootstrap_servers) as admin:
@@ -55,9 +68,8 @@ def main(bootstrap_servers: str, topic: str, folder: Path, jars: str) -> dict[st
         if number:
             send(range(10 + 10 * number, 20 + 10 * number))
         found["turns"].append(run(source, sink) == [str(i) for i in range(20 + 10 * number)])
-    spark.stop()
     return found
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(sys.argv[1], sys.argv[2], Path(sys.argv[3]), sys.argv[4])))
+    print(json.dumps(main(json.loads(sys.argv[1]), sys.argv[2], Path(sys.argv[3]), sys.argv[4])))

@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from headrace.spark import session
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-def main(bootstrap_servers: str, topic: str, folder: Path, trigger: str) -> None:
-    spark = session("killed", master="local[2]", config={"spark.ui.enabled": False})
 
-    def write(frame, batch_id: int) -> None:
+def query(spark: SparkSession, bootstrap_servers: str, topic: str, folder: Path, most: int) -> DataStreamWriter:
+    """The query; `most` is how many rows a batch has."""
+
+    def write(frame: DataFrame, batch_id: int) -> None:
         rows = [[row.partition, row.offset, int(row.value)] for row in frame.collect()]
         # One name a batch: a batch that is run again overwrites what its killed run wrote.
         file = folder / "out" / f"{batch_id}.json"
@@ -20,12 +25,14 @@ def main(bootstrap_servers: str, topic: str, folder: Path, trigger: str) -> None
         file.with_suffix(".part").rename(file)
 
     source = spark.readStream.format("headrace").option("kafka.bootstrap.servers", bootstrap_servers)
-    frame = source.options(subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger=50).load()
-    writer = frame.writeStream.foreachBatch(write).option("checkpointLocation", str(folder / "checkpoint"))
-    writer = writer.trigger(availableNow=True) if trigger == "now" else writer
-    writer.start().awaitTermination()
-    spark.stop()
+    frame = source.options(subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger=most).load()
+    return frame.writeStream.foreachBatch(write).option("checkpointLocation", str(folder / "checkpoint"))
+
+
+def main(bootstrap_servers: str, topic: str, folder: Path) -> None:
+    spark = session("killed", master="local[2]", config={"spark.ui.enabled": False})
+    query(spark, bootstrap_servers, topic, folder, 50).start().awaitTermination()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]), sys.argv[4])
+    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))

@@ -11,13 +11,13 @@ import pytest
 
 from tests.kafka.java import ROOT, MissingError
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.kafka]
 
 PYSPARK = ROOT / ".deps" / "pyspark-4.2"
 JARS = ROOT / ".deps" / "connector.cp"
 
 
-def test_sparks_own_connector_and_ours_take_turns_on_a_checkpoint(cluster, topic, tmp_path):
+def test_sparks_own_connector_and_ours_take_turns_on_a_checkpoint(embedded_broker, apache_kafka, topic, tmp_path):
     for needed in (PYSPARK / ".stamp", JARS):
         if not needed.exists():
             raise MissingError(f"make {needed.relative_to(ROOT)} fetches what this test needs")
@@ -25,8 +25,9 @@ def test_sparks_own_connector_and_ours_take_turns_on_a_checkpoint(cluster, topic
     env = {**os.environ, "PYTHONPATH": str(PYSPARK), "PYSPARK_PYTHON": sys.executable}
     env.pop("SPARK_HOME", None)
     program = str(ROOT / "tests" / "spark" / "connector_program.py")
+    brokers = {"embedded": embedded_broker.bootstrap_servers, "apache": apache_kafka.bootstrap_servers}
     done = subprocess.run(
-        [sys.executable, program, cluster.bootstrap_servers, topic, str(tmp_path), jars],
+        [sys.executable, program, json.dumps(brokers), topic, str(tmp_path), jars],
         env=env,
         cwd=tmp_path,
         capture_output=True,
@@ -36,4 +37,5 @@ def test_sparks_own_connector_and_ours_take_turns_on_a_checkpoint(cluster, topic
     )
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
-    assert found == {"version": "4.2.0", "batch": True, "schema": True, "turns": [True] * 4}
+    right = {"batch": True, "schema": True, "turns": [True] * 4}
+    assert found == {"version": "4.2.0", "embedded": right, "apache": right}
