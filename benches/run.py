@@ -28,6 +28,7 @@ from benches import (
     pause,
     pipelining,
     resume,
+    share,
     stalled,
     startup,
     streams,
@@ -245,6 +246,9 @@ GROUPS = {
     "stall": stalled.rows,
     "spark": spark,
     "streams": streams.rows,
+    "share": share.rows,
+    "share-trickle": share.trickle_rows,
+    "share-idle": share.idle_rows,
     "broker": broker,
 }
 
