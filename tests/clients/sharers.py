@@ -110,6 +110,11 @@ class Sharer:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
+    def __str__(self) -> str:
+        """What it did last."""
+        last = "\n  ".join(map(str, self._share.decisions()[-12:]))
+        return f"member of ours, {self.refused} refused, {self._share.metrics()}\n  {last}"
+
     def _run(self) -> None:
         try:
             with self._share:
@@ -174,6 +179,10 @@ class JavaSharer:
         )
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
+
+    def __str__(self) -> str:
+        """What it did."""
+        return f"member of Java, {self.accepted} accepted"
 
     def _read(self) -> None:
         assert self._process.stdout is not None

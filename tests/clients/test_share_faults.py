@@ -90,7 +90,10 @@ class Scene:
 
     def finish(self):
         """Waits until nothing is left to be done for the group, ends the members, and checks the book."""
-        self.wait_for(lambda: self.is_settled() and all(offset.lag == 0 for offset in self.offsets()))
+        try:
+            self.wait_for(lambda: self.is_settled() and all(offset.lag == 0 for offset in self.offsets()))
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}: {self.left()}") from None
         for member in self.members:
             member.end()
         self._stack.close()
@@ -100,6 +103,15 @@ class Scene:
         """Whether all has been accepted as far as the members know."""
         book = self.book
         return len(set(book.accepted) | book.unsure) == self.written
+
+    def left(self):
+        """What has not been done yet, in words."""
+        book = self.book
+        everything = {(partition, offset) for partition, end in self.ends.items() for offset in range(end)}
+        open_ = sorted(everything - set(book.accepted) - book.unsure)
+        some = [(record, book.counts.get(record)) for record in open_[:10]]
+        said = [f"{len(open_)} records are open, among them (with delivery counts) {some}", f"group: {self.offsets()}"]
+        return "\n".join(said + [str(member) for member in self.members])
 
     def offsets(self):
         """Where the group stands."""

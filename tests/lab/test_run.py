@@ -42,7 +42,8 @@ testDurationSeconds: {seconds}
 
 def ended(process: subprocess.Popen[str], status: int) -> tuple[str, str]:
     out, err = process.communicate(timeout=100)
-    assert process.returncode == status, (out, err)
+    if process.returncode != status:
+        pytest.fail(f"status {process.returncode} in place of {status}\n{out}\n{err}", pytrace=False)
     assert "Traceback" not in err, err
     return out, err
 
