@@ -143,8 +143,7 @@ class ShareConsumer:
         """Says what became of rows; the next `poll`, `commit` or `close` sends it, and until then it may be changed.
 
         Rows are known by their columns topic, partition, offset and delivery_count: batches of polls, slices of them,
-        filtered or joined tables, also those that went through polars or duckdb. A call marks all of its rows or none:
-        batches that are acknowledged one by one are refused one by one.
+        filtered or joined tables, also those that went through polars or duckdb.
 
         Args:
             rows: a RecordBatch, a Table, a list of batches, or any Arrow data with those columns.
@@ -157,7 +156,7 @@ class ShareConsumer:
         Raises:
             UsageError: acknowledgement is implicit, a column is missing, or ``how`` does not fit the rows.
             InvalidRecordStateError: rows are not held: acknowledged and sent before, their lock is over, of another
-                consumer, or of an earlier delivery. Nothing is marked.
+                consumer, or of an earlier delivery. All other rows of the call are marked.
             UnsupportedVersionError: locks are to be renewed by brokers that are older than Kafka 4.2.
         """
         self._native.acknowledge(marks(rows, how, otherwise))
@@ -169,8 +168,8 @@ class ShareConsumer:
             timeout: seconds; by default ``default.api.timeout.ms``.
 
         Returns:
-            By partition None, or why records of it were not acknowledged: `InvalidRecordStateError` where their lock
-            was over, `KafkaTimeoutError` where no answer came in time. Nothing is raised for those. Partitions of which
+            By partition None where all its records were acknowledged, or why some were not: `InvalidRecordStateError`
+            where their lock was over, `KafkaTimeoutError` where no answer came in time. Nothing is raised for those. Partitions of which
             nothing was to be said are left out: what an earlier poll has sent is no matter of this commit, and a
             warning of the logger ``headrace.share`` where it was refused.
         """

@@ -168,7 +168,7 @@ def test_what_a_killed_consumer_held_comes_to_others_and_nothing_that_it_had_acc
     finally:
         victim.kill()
         victim.wait()
-    here.book.settle(accepted, confirmed=True)
+    here.book.settle(dict.fromkeys(accepted, 1), confirmed=True)
     here.join(**NARROW)
     here.join()
     here.finish()

@@ -421,16 +421,10 @@ impl Sharer {
             };
             marks.push((row, ack));
         }
-        let mark = |row: &Given, ack: Ack| {
-            let mark = Mark { first: row.offset, last: row.offset, delivery_count: row.count, ack };
-            (named(row.place), vec![mark])
-        };
-        let all: Vec<_> = marks.iter().map(|(row, ack)| mark(row, *ack)).collect();
-        let whole = lock(&self.shelf).acknowledge(&all).is_ok();
         for (row, ack) in marks {
-            // For some it may be too late: then nothing was marked, and the others are marked by themselves.
-            let marked = if whole { Ok(()) } else { lock(&self.shelf).acknowledge(&[mark(&row, ack)]) };
-            match marked {
+            let mark = Mark { first: row.offset, last: row.offset, delivery_count: row.count, ack };
+            // For some it may be too late.
+            match lock(&self.shelf).acknowledge(&[(named(row.place), vec![mark])]) {
                 Ok(()) if renews => self.rows.push(row),
                 Ok(()) if ack == Ack::Accept => {
                     self.claims.push(Claim::Wanted(row.place, row.offset));

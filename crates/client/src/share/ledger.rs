@@ -19,6 +19,9 @@ use headrace_wire::errors::ErrorCode;
 /// Offsets of one acknowledgement with a type for each: not more, since a hostile range may be as wide as can be.
 const TYPES_MAX: i64 = 4096;
 
+/// What is told of records whose lock was over before they were acknowledged.
+const LAPSED: ErrorCode = ErrorCode::INVALID_RECORD_STATE;
+
 /// What a record is acknowledged as; the numbers are Kafka's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Ack {
@@ -42,11 +45,11 @@ pub(crate) type CommitId = u64;
 pub(crate) enum State {
     /// Acquired, in this item of the shelf, not handed out.
     Shelved(u64),
-    /// With the caller.
+    /// With the caller, who is to say what became of it. (Where that is taken for granted it is marked at once.)
     Handed,
     /// With the caller, and renewed: a poll does not ask what became of it.
     Kept,
-    /// What will be sent with the next poll or commit.
+    /// With the caller still: what will be sent with the next poll or commit.
     Marked(Ack),
     /// To be sent with the broker's next request.
     Due { ack: Ack, commit: Option<CommitId> },
@@ -195,7 +198,12 @@ fn is_due(state: State) -> bool {
     matches!(state, State::Due { ack, .. } if ack != Ack::Renew)
 }
 
-/// Why a mark was refused.
+/// Who has it is to say, or has said, what became of it.
+fn is_with_caller(state: State) -> bool {
+    matches!(state, State::Handed | State::Kept | State::Marked(_))
+}
+
+/// Rows that could not be marked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NotHeld {
     /// The first offset.
@@ -282,7 +290,7 @@ impl Ledger {
                 self.within(range.first..=range.last).map(|(first, span)| (first, *span)).collect();
             for (first, span) in before {
                 self.spans.remove(&first);
-                self.gone(len(first, span.last), &span, ErrorCode::INVALID_RECORD_STATE, effects);
+                self.lapse(len(first, span.last), &span, effects);
             }
             let span = Span {
                 last: range.last,
@@ -321,19 +329,29 @@ impl Ledger {
         effects.free(span.origin.node, span.state, records);
     }
 
+    /// A span is removed whose lock is over: where the caller has it, the log is told.
+    fn lapse(&mut self, records: u64, span: &Span, effects: &mut Effects) {
+        if is_with_caller(span.state) {
+            effects.expired += records;
+        }
+        self.gone(records, span, LAPSED, effects);
+    }
+
     fn owe(&mut self, code: ErrorCode, records: u64) {
-        let owed = self.owed.map_or(0, |(_, owed)| owed);
+        let (before, owed) = self.owed.unwrap_or((code, 0));
+        // The log has been told of locks, and of nothing else.
+        let code = if code == LAPSED { before } else { code };
         self.owed = Some((code, owed.saturating_add(records)));
     }
 
     // ---- the caller
 
-    /// Rows of an item go to the caller.
-    pub(crate) fn hand_out(&mut self, item: u64, first: i64, last: i64) {
+    /// Rows of an item go to the caller. With a `mark` that is what will be sent unless the caller says otherwise.
+    pub(crate) fn hand_out(&mut self, item: u64, first: i64, last: i64, mark: Option<Ack>) {
         self.cut(first, last);
         for span in self.spans.range_mut(first..=last).map(|(_, span)| span) {
             if span.state == State::Shelved(item) {
-                span.state = State::Handed;
+                span.state = mark.map_or(State::Handed, State::Marked);
             }
         }
     }
@@ -349,47 +367,30 @@ impl Ledger {
         }
     }
 
-    /// Whether all of these rows can be marked.
-    pub(crate) fn check(&self, marks: &[Mark]) -> Result<(), NotHeld> {
+    /// Marks the rows that are with the caller, and are of this delivery. Gives those that are not.
+    pub(crate) fn mark(&mut self, marks: &[Mark]) -> Option<NotHeld> {
         let mut refused: Option<NotHeld> = None;
         for mark in marks {
+            self.cut(mark.first, mark.last);
             let mut next = mark.first;
             let mut refuse = |first: i64, last: i64| {
-                let refused = refused.get_or_insert(NotHeld { first, records: 0 });
-                refused.records = refused.records.saturating_add(len(first, last));
+                if first <= last {
+                    let refused = refused.get_or_insert(NotHeld { first, records: 0 });
+                    refused.records = refused.records.saturating_add(len(first, last));
+                }
             };
-            let before = self.spans.range(..mark.first).next_back();
-            for (first, span) in before.into_iter().chain(self.spans.range(mark.first..=mark.last)) {
-                let (first, last) = ((*first).max(next), span.last.min(mark.last));
-                if last < first {
-                    continue;
-                }
-                if first > next {
-                    refuse(next, first - 1);
-                }
-                let markable = matches!(span.state, State::Handed | State::Kept | State::Marked(_));
-                if !markable || span.delivery_count != mark.delivery_count {
-                    refuse(first, last);
-                }
-                next = last.saturating_add(1);
-            }
-            if next <= mark.last {
-                refuse(next, mark.last);
-            }
-        }
-        refused.map_or(Ok(()), Err)
-    }
-
-    /// Marks rows that have been [checked](Self::check).
-    pub(crate) fn mark(&mut self, marks: &[Mark]) {
-        for mark in marks {
-            self.cut(mark.first, mark.last);
-            for span in self.spans.range_mut(mark.first..=mark.last).map(|(_, span)| span) {
-                if matches!(span.state, State::Handed | State::Kept | State::Marked(_)) {
+            for (first, span) in self.spans.range_mut(mark.first..=mark.last) {
+                refuse(next, first.saturating_sub(1));
+                if is_with_caller(span.state) && span.delivery_count == mark.delivery_count {
                     span.state = State::Marked(mark.ack);
+                } else {
+                    refuse(*first, span.last);
                 }
+                next = span.last.saturating_add(1);
             }
+            refuse(next, mark.last);
         }
+        refused
     }
 
     /// What was marked is to be sent. Gives the records that are, and what is owed to the commit.
@@ -404,21 +405,10 @@ impl Ledger {
             }
         }
         if let Some((code, owed)) = self.owed.take() {
-            effects.settle(commit, owed, Some(code));
-            records += owed;
-        }
-        records
-    }
-
-    /// All that is with the caller is to be sent as this. Gives the records that are.
-    pub(crate) fn handed_to_due(&mut self, ack: Ack, commit: Option<CommitId>, effects: &mut Effects) -> u64 {
-        let mut records = 0;
-        for (first, span) in &mut self.spans {
-            if span.state == State::Handed {
-                let count = len(*first, span.last);
-                records += count;
-                span.state = State::Due { ack, commit };
-                Self::due(span, count, commit, effects);
+            // Who waits for no commit has been told of locks.
+            if commit.is_some() || code != LAPSED {
+                effects.settle(commit, owed, Some(code));
+                records += owed;
             }
         }
         records
@@ -574,30 +564,29 @@ impl Ledger {
 
     /// Another broker than this one leads the partition, and knows of no locks.
     pub(crate) fn leader_moved(&mut self, node: i32, effects: &mut Effects) {
-        self.remove_where(ErrorCode::NOT_LEADER_OR_FOLLOWER, effects, |span| span.origin.node == node);
+        for (records, span) in self.remove_where(|span| span.origin.node == node) {
+            self.gone(records, &span, ErrorCode::NOT_LEADER_OR_FOLLOWER, effects);
+        }
     }
 
     /// Locks that are over.
     pub(crate) fn expire(&mut self, now_ms: u64, effects: &mut Effects) {
-        let over = |span: &Span| span.origin.ends_ms() <= now_ms;
-        let with_caller = |state| matches!(state, State::Handed | State::Kept | State::Marked(_));
-        let late = self.spans.iter().filter(|(_, span)| over(span) && with_caller(span.state));
-        effects.expired += late.map(|(first, span)| len(*first, span.last)).sum::<u64>();
-        self.remove_where(ErrorCode::INVALID_RECORD_STATE, effects, over);
+        for (records, span) in self.remove_where(|span| span.origin.ends_ms() <= now_ms) {
+            self.lapse(records, &span, effects);
+        }
     }
 
     /// Removes spans, but those in a request: they end with that.
-    fn remove_where(&mut self, code: ErrorCode, effects: &mut Effects, which: impl Fn(&Span) -> bool) {
-        let gone: Vec<_> = self
-            .spans
-            .iter()
-            .filter(|(_, span)| which(span) && !matches!(span.state, State::Sending { .. }))
-            .map(|(first, span)| (*first, *span))
-            .collect();
-        for (first, span) in gone {
-            self.spans.remove(&first);
-            self.gone(len(first, span.last), &span, code, effects);
-        }
+    fn remove_where(&mut self, which: impl Fn(&Span) -> bool) -> Vec<(u64, Span)> {
+        let mut gone = Vec::new();
+        self.retain(|records, span| {
+            let stays = !which(span) || matches!(span.state, State::Sending { .. });
+            if !stays {
+                gone.push((records, *span));
+            }
+            stays
+        });
+        gone
     }
 }
 

@@ -217,11 +217,7 @@ impl Shelf {
         for partition in std::mem::take(&mut self.touched) {
             let Some(part) = self.parts.get_mut(&partition) else { continue };
             let mut effects = Effects::default();
-            let records = if self.explicit {
-                part.ledger.marked_to_due(commit, &mut effects)
-            } else {
-                part.ledger.handed_to_due(Ack::Accept, commit, &mut effects)
-            };
+            let records = part.ledger.marked_to_due(commit, &mut effects);
             if part.ledger.has_handed() {
                 self.touched.insert(partition.clone());
             }
@@ -248,7 +244,8 @@ impl Shelf {
         if let (Some(part), Some(first), Some(last)) =
             (self.parts.get_mut(&rows.partition), rows.offsets.get(start), rows.offsets.get(start + len - 1))
         {
-            part.ledger.hand_out(rows.id, *first, *last);
+            let mark = (!self.explicit).then_some(Ack::Accept);
+            part.ledger.hand_out(rows.id, *first, *last, mark);
             self.touched.insert(rows.partition.clone());
         }
         let (partition, chunk, chunk_id) = (rows.partition.clone(), rows.chunk.clone(), rows.chunk_id);
@@ -297,10 +294,11 @@ impl Shelf {
         before != Demand::Waiting
     }
 
-    /// Marks rows, all or none of them. It is sent with the next poll or commit.
+    /// Marks rows. It is sent with the next poll or commit.
     ///
     /// # Errors
-    /// With implicit acknowledgement; where rows are not held (any more); for renewals that brokers do not know.
+    /// With implicit acknowledgement, and for renewals that brokers do not know: nothing is marked. Where rows are not held
+    /// (any more): all others are marked, so that who is late with some can go on.
     pub fn acknowledge(&mut self, marks: &[(TopicPartition, Vec<Mark>)]) -> Result<()> {
         if !self.explicit {
             let why = "rows are acknowledged by the next poll: share.acknowledgement.mode is implicit";
@@ -310,26 +308,29 @@ impl Shelf {
         if self.renews == Some(false) && marks.iter().any(renews) {
             return Err(Error::broker(ErrorCode::UNSUPPORTED_VERSION, "renewing locks needs Kafka 4.2"));
         }
+        let (mut first, mut records, mut partitions) = (None, 0_u64, 0);
         for (partition, marks) in marks {
-            let nothing = Ledger::default();
-            let ledger = self.parts.get(partition).map_or(&nothing, |part| &part.ledger);
-            ledger.check(marks).map_err(|refused| {
-                let detail = format!(
-                    "{} of the rows are not held (any more), the first of them at offset {}: they were acknowledged before, \
-                     their lock is over, or they are of another delivery; nothing was marked",
-                    refused.records, refused.first
-                );
-                let code = ErrorCode::INVALID_RECORD_STATE;
-                Error::partition(code, &*partition.topic, partition.partition, detail)
-            })?;
-        }
-        for (partition, marks) in marks {
-            if let Some(part) = self.parts.get_mut(partition) {
-                part.ledger.mark(marks);
-                self.touched.insert(partition.clone());
+            let refused = match self.parts.get_mut(partition) {
+                None => Ledger::default().mark(marks),
+                Some(part) => {
+                    self.touched.insert(partition.clone());
+                    part.ledger.mark(marks)
+                }
+            };
+            if let Some(refused) = refused {
+                first.get_or_insert((partition, refused.first));
+                records = records.saturating_add(refused.records);
+                partitions += 1;
             }
         }
-        Ok(())
+        let Some((partition, offset)) = first else { return Ok(()) };
+        let others = if partitions > 1 { format!(" ({partitions} partitions)") } else { String::new() };
+        let detail = format!(
+            "{records} of the rows are not held (any more){others}, the first of them at offset {offset}: they were \
+             acknowledged before, their lock is over, or they are of another delivery; all others were marked"
+        );
+        let code = ErrorCode::INVALID_RECORD_STATE;
+        Err(Error::partition(code, &*partition.topic, partition.partition, detail))
     }
 
     /// Begins a commit of what is marked, or with implicit acknowledgement of what is with the caller. Wake the engine; it

@@ -27,7 +27,7 @@ fn ten() -> Ledger {
 
 fn handed() -> Ledger {
     let mut ledger = ten();
-    ledger.hand_out(7, 10, 19);
+    ledger.hand_out(7, 10, 19, None);
     ledger
 }
 
@@ -73,9 +73,8 @@ fn gaps_and_what_cannot_be_read_are_due_at_once_and_rows_are_not() {
 fn neighbours_go_together_with_one_type_or_with_one_each() {
     let (mut ledger, mut effects) = (handed(), Effects::default());
     let marks = [mark(10, 11, 1, Ack::Accept), mark(12, 12, 1, Ack::Accept), mark(13, 13, 1, Ack::Reject)];
-    ledger.check(&marks).unwrap();
-    ledger.mark(&marks);
-    ledger.mark(&[mark(15, 16, 1, Ack::Release), mark(18, 19, 1, Ack::Renew)]);
+    assert_eq!(ledger.mark(&marks), None);
+    assert_eq!(ledger.mark(&[mark(15, 16, 1, Ack::Release), mark(18, 19, 1, Ack::Renew)]), None);
     assert_eq!(ledger.marked_to_due(None, &mut effects), 8);
     assert_eq!(node(&effects, 1), NodeEffects { give_back: 6, renew: true, ..NodeEffects::default() });
     assert_eq!((ledger.due_at(1), ledger.due_at(2)), ((true, true), (false, false)));
@@ -99,34 +98,80 @@ fn a_run_that_is_too_wide_for_a_type_each_is_two() {
 
 #[test]
 fn only_what_is_with_the_caller_and_of_this_delivery_can_be_marked() {
-    let mut ledger = ten();
-    ledger.hand_out(7, 12, 15);
-    let refused = |marks: &[Mark]| ledger.check(marks).unwrap_err();
+    let handed = || {
+        let mut ledger = ten();
+        ledger.hand_out(7, 12, 15, None);
+        ledger
+    };
+    let refused = |marks: &[Mark]| handed().mark(marks).unwrap();
     assert_eq!(refused(&[mark(10, 19, 1, Ack::Accept)]), NotHeld { first: 10, records: 6 });
     assert_eq!(refused(&[mark(14, 16, 1, Ack::Accept)]), NotHeld { first: 16, records: 1 });
     assert_eq!(refused(&[mark(12, 15, 2, Ack::Accept)]), NotHeld { first: 12, records: 4 });
     assert_eq!(refused(&[mark(13, 13, 1, Ack::Accept), mark(30, 39, 1, Ack::Accept)]).records, 10);
     assert_eq!(refused(&[mark(0, 3, 1, Ack::Accept)]), NotHeld { first: 0, records: 4 });
+    let mut ledger = handed();
     let marks = [mark(12, 13, 1, Ack::Accept), mark(13, 15, 1, Ack::Reject)];
-    ledger.check(&marks).unwrap();
-    ledger.mark(&marks);
+    assert_eq!(ledger.mark(&marks), None);
     assert_eq!(
         states(&ledger)[1..3],
         [(12, 12, State::Marked(Ack::Accept)), (13, 13, State::Marked(Ack::Reject))]
     );
     // Another word may be said until it is sent.
-    ledger.check(&[mark(12, 15, 1, Ack::Release)]).unwrap();
+    assert_eq!(ledger.mark(&[mark(12, 15, 1, Ack::Release)]), None);
     ledger.marked_to_due(None, &mut Effects::default());
-    assert_eq!(ledger.check(&[mark(12, 15, 1, Ack::Release)]), Err(NotHeld { first: 12, records: 4 }));
+    assert_eq!(ledger.mark(&[mark(12, 15, 1, Ack::Release)]), Some(NotHeld { first: 12, records: 4 }));
+}
+
+#[test]
+fn rows_beside_those_that_are_late_are_marked() {
+    let (mut ledger, mut effects) = (handed(), Effects::default());
+    ledger.acquire(&[range(13, 14, 2)], origin(1, 1, 200), 8, &[], &mut effects);
+    assert_eq!(ledger.mark(&[mark(10, 19, 1, Ack::Accept)]), Some(NotHeld { first: 13, records: 2 }));
+    assert!(!ledger.has_handed(), "a poll asks for nothing more");
+    assert_eq!(ledger.marked_to_due(None, &mut effects), 8);
 }
 
 #[test]
 fn implicitly_all_that_was_handed_out_is_accepted_and_what_is_shelved_is_not() {
     let (mut ledger, mut effects) = (ten(), Effects::default());
-    ledger.hand_out(7, 10, 12);
-    assert_eq!(ledger.handed_to_due(Ack::Accept, Some(3), &mut effects), 3);
+    ledger.hand_out(7, 10, 12, Some(Ack::Accept));
+    assert_eq!(ledger.marked_to_due(Some(3), &mut effects), 3);
     assert_eq!(node(&effects, 1), NodeEffects { give_back: 3, urgent: true, ..NodeEffects::default() });
     assert_eq!(ledger.begin(1, 5, false), [AckRun { first: 10, last: 12, types: vec![1] }]);
+}
+
+#[test]
+fn a_commit_is_told_of_what_it_would_have_sent_and_cannot_any_more() {
+    let with_the_caller = || {
+        let mut ledger = ten();
+        ledger.hand_out(7, 10, 12, Some(Ack::Accept));
+        ledger
+    };
+    // Its lock is over, it was given anew, its session is over, another broker leads.
+    let ways: [(fn(&mut Ledger, &mut Effects), ErrorCode); 4] = [
+        (|ledger, effects| ledger.expire(9999, effects), ErrorCode::INVALID_RECORD_STATE),
+        (
+            |ledger, effects| ledger.acquire(&[range(10, 12, 2)], origin(1, 1, 200), 8, &[], effects),
+            ErrorCode::INVALID_RECORD_STATE,
+        ),
+        (|ledger, effects| ledger.session_over(1, effects), ErrorCode::NETWORK_EXCEPTION),
+        (|ledger, effects| ledger.leader_moved(1, effects), ErrorCode::NOT_LEADER_OR_FOLLOWER),
+    ];
+    for (way, code) in ways {
+        let (mut ledger, mut effects) = (with_the_caller(), Effects::default());
+        way(&mut ledger, &mut effects);
+        assert_eq!(effects.settled, []);
+        let lapsed = code == ErrorCode::INVALID_RECORD_STATE;
+        assert_eq!(effects.expired, if lapsed { 3 } else { 0 });
+        assert_eq!(ledger.marked_to_due(Some(3), &mut effects), 3);
+        assert_eq!(effects.settled, [failed(3, code)]);
+        // Nobody waits: the log is told, once.
+        let (mut ledger, mut effects) = (with_the_caller(), Effects::default());
+        way(&mut ledger, &mut effects);
+        ledger.marked_to_due(None, &mut effects);
+        assert_eq!(effects.settled.len(), usize::from(!lapsed));
+        assert_eq!(ledger.marked_to_due(Some(3), &mut effects), 0, "once");
+    }
 }
 
 #[test]
@@ -142,10 +187,10 @@ fn what_was_applied_is_gone_and_what_was_renewed_is_kept_with_a_new_lock() {
     assert_eq!((states(&ledger), &effects.settled[..]), (vec![(10, 19, State::Kept)], &[done(10)][..]));
     ledger.expire(2904, &mut effects);
     assert!(!ledger.is_empty());
-    ledger.check(&[mark(10, 19, 1, Ack::Accept)]).unwrap();
-    assert_eq!(ledger.handed_to_due(Ack::Accept, None, &mut effects), 0, "a poll asks nothing of it");
+    assert!(!ledger.has_handed(), "a poll asks nothing of it");
+    assert_eq!(ledger.mark(&[mark(10, 19, 1, Ack::Accept)]), None);
     ledger.expire(2905, &mut effects);
-    assert!(ledger.is_empty());
+    assert!(states(&ledger).is_empty());
     assert_eq!((effects.expired, node(&effects, 1).freed), (10, 10));
 }
 
@@ -179,8 +224,9 @@ fn of_several_spans_those_that_are_late_are_to_blame() {
     let late = |now_ms| {
         let (mut ledger, mut effects) = (handed(), Effects::default());
         ledger.acquire(&[range(20, 29, 1)], origin(1, 1, 500), 8, &[], &mut effects);
-        ledger.hand_out(8, 20, 29);
-        ledger.handed_to_due(Ack::Accept, Some(3), &mut effects);
+        ledger.hand_out(8, 20, 29, None);
+        ledger.mark(&[mark(10, 29, 1, Ack::Accept)]);
+        ledger.marked_to_due(Some(3), &mut effects);
         ledger.begin(1, 5, false);
         let mut effects = Effects::default();
         ledger.end(now_ms, 5, Verdict::NotHeld, &mut effects);
@@ -218,7 +264,7 @@ fn a_lost_answer_leaves_what_was_given_back_to_the_quarantine() {
 #[test]
 fn a_session_that_is_over_dooms_what_it_gave() {
     let mut ledger = ten();
-    ledger.hand_out(7, 10, 15);
+    ledger.hand_out(7, 10, 15, None);
     ledger.mark(&[mark(12, 15, 1, Ack::Accept)]);
     ledger.marked_to_due(Some(3), &mut Effects::default());
     ledger.mark(&[mark(11, 11, 1, Ack::Accept)]);
@@ -234,7 +280,7 @@ fn a_session_that_is_over_dooms_what_it_gave() {
     let mut effects = Effects::default();
     assert_eq!(ledger.marked_to_due(Some(3), &mut effects), 1);
     assert_eq!(effects.settled, [failed(1, ErrorCode::NETWORK_EXCEPTION)]);
-    assert_eq!(ledger.check(&[mark(10, 10, 1, Ack::Accept)]), Err(NotHeld { first: 10, records: 1 }));
+    assert_eq!(ledger.mark(&[mark(10, 10, 1, Ack::Accept)]), Some(NotHeld { first: 10, records: 1 }));
 }
 
 #[test]
@@ -259,14 +305,14 @@ fn a_moved_leader_frees_what_the_old_one_gave() {
 #[test]
 fn what_is_acquired_anew_takes_the_place_of_what_was_held() {
     let mut ledger = ten();
-    ledger.hand_out(7, 10, 11);
+    ledger.hand_out(7, 10, 11, None);
     let mut effects = Effects::default();
     ledger.acquire(&[range(11, 13, 2)], origin(1, 1, 200), 8, &[], &mut effects);
-    assert_eq!(node(&effects, 1), NodeEffects { freed: 3, ..NodeEffects::default() });
+    assert_eq!((node(&effects, 1), effects.expired), (NodeEffects { freed: 3, ..NodeEffects::default() }, 1));
     assert_eq!(effects.items, BTreeSet::from([7]), "12 and 13 stood there");
     let expected = [(10, 10, State::Handed), (11, 13, State::Shelved(8)), (14, 19, State::Shelved(7))];
     assert_eq!(states(&ledger), expected);
-    assert_eq!(ledger.check(&[mark(11, 11, 1, Ack::Accept)]), Err(NotHeld { first: 11, records: 1 }));
+    assert_eq!(ledger.mark(&[mark(11, 11, 1, Ack::Accept)]), Some(NotHeld { first: 11, records: 1 }));
     // A leader that was away in between counts from what had been written down.
     ledger.acquire(&[range(19, 19, 1)], origin(1, 1, 300), 9, &[], &mut effects);
     assert_eq!(states(&ledger).last(), Some(&(19, 19, State::Shelved(9))));
@@ -275,7 +321,7 @@ fn what_is_acquired_anew_takes_the_place_of_what_was_held() {
 #[test]
 fn rows_that_are_put_back_are_released() {
     let (mut ledger, mut effects) = (ten(), Effects::default());
-    ledger.hand_out(7, 10, 12);
+    ledger.hand_out(7, 10, 12, None);
     ledger.put_back(8, 10, 19, &mut effects);
     assert_eq!(effects, Effects::default(), "another item");
     ledger.put_back(7, 10, 19, &mut effects);
@@ -346,10 +392,11 @@ impl Run {
                     Some((_, Entry { state: State::Shelved(item), .. })) => *item,
                     _ => self.next,
                 };
-                self.ledger.hand_out(item, first, last);
+                let mark = (self.below(2) == 0).then_some(Ack::Accept);
+                self.ledger.hand_out(item, first, last, mark);
                 for (_, entry) in self.model.range_mut(first..=last) {
                     if entry.state == State::Shelved(item) {
-                        entry.state = State::Handed;
+                        entry.state = mark.map_or(State::Handed, State::Marked);
                     }
                 }
             }
@@ -424,12 +471,9 @@ impl Run {
         };
         let refused: Vec<i64> = (first..=last).filter(|offset| !markable(*offset)).collect();
         let expected = refused.first().map(|first| NotHeld { first: *first, records: refused.len() as u64 });
-        assert_eq!(self.ledger.check(&marks).err(), expected);
-        if expected.is_none() {
-            self.ledger.mark(&marks);
-            for (_, entry) in self.model.range_mut(first..=last) {
-                entry.state = State::Marked(ack);
-            }
+        assert_eq!(self.ledger.mark(&marks), expected);
+        for (_, entry) in self.model.range_mut(first..=last).filter(|(offset, _)| !refused.contains(offset)) {
+            entry.state = State::Marked(ack);
         }
     }
 
