@@ -8,11 +8,12 @@ import re
 import sys
 import time
 import weakref
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
 from headrace import _native
+from headrace._commits import Commits
 from headrace._listener import Listener
 from headrace._options import OptionValue, pairs
 from headrace._types import GroupMetadata, TopicPartition
@@ -68,7 +69,7 @@ class Consumer:
         self._subscribed = False
         self._empty: pa.RecordBatch | None = None
         self._listener: Listener | None = None
-        self._commits: dict[int, _Commit] = {}
+        self._commits: Commits[Callable[[KafkaError | None], object] | None, tuple[int, KafkaError | None]] = Commits()
         self._telling = False
         _open.add(self)
 
@@ -240,8 +241,8 @@ class Consumer:
                 by the thread that polls, within `poll`, `poll_all`, `commit`, `unsubscribe` and `close`; what it raises
                 comes out of that call. Without it an error is a warning of the logger ``headrace.consumer``.
         """
-        number = self._native.commit_async(_given(offsets))
-        self._commits[number] = _Commit(callback)
+        given = _given(offsets)
+        self._commits.begin(lambda: self._native.commit_async(given), callback)
 
     def group_metadata(self) -> GroupMetadata:
         """As whom this consumer commits, for `Producer.send_offsets_to_transaction`; ask anew in each transaction.
@@ -377,7 +378,7 @@ class Consumer:
             return False
         kind, number, partitions, error = notice
         if kind == "committed":
-            self._tell_commit(number, error)
+            self._tell_commit(self._commits.pop(number), error)
             return True
         self._telling = True
         try:
@@ -391,19 +392,17 @@ class Consumer:
     def _tell_commits(self) -> None:
         """Calls back for the commits that have ended; rebalances wait for the next poll."""
         raised: BaseException | None = None
-        while self._commits and not self._telling:
-            ended = self._native.take_committed()
-            if ended is None:
-                break
+        while not self._telling and (ended := self._commits.ended(self._native.take_committed)) is not None:
+            callback, (_, error) = ended
             try:
-                self._tell_commit(*ended)
-            except BaseException as error:  # noqa: BLE001  (the first comes out below, when all have been called)
-                raised = raised or error
+                self._tell_commit(callback, error)
+            except BaseException as failure:  # noqa: BLE001  (the first comes out below, when all have been called)
+                raised = raised or failure
         if raised is not None:
             raise raised
 
-    def _tell_commit(self, number: int, error: KafkaError | None) -> None:
-        callback = self._commits.pop(number).callback
+    @staticmethod
+    def _tell_commit(callback: Callable[[KafkaError | None], object] | None, error: KafkaError | None) -> None:
         if callback is not None:
             callback(error)
         elif error is not None:
@@ -435,10 +434,6 @@ class Consumer:
         if self._empty is None:
             self._empty = pa.record_batch(self._native.empty())
         return self._empty
-
-
-class _Commit(NamedTuple):
-    callback: Callable[[KafkaError | None], object] | None
 
 
 def _given(offsets: Mapping[tuple[str, int], int] | None) -> list[tuple[tuple[str, int], int]] | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import collections
 import logging
 import sys
 import weakref
@@ -13,6 +12,7 @@ import pyarrow as pa
 
 from headrace import _native
 from headrace._acknowledgements import AcknowledgeType, How, marks
+from headrace._commits import Commits
 from headrace._options import OptionValue, pairs
 from headrace._types import TopicPartition
 from headrace.errors import KafkaError, UsageError
@@ -73,8 +73,7 @@ class ShareConsumer:
         self._native = _native.ShareConsumer(pairs(bootstrap_servers, config, options))
         self._topics: list[str] = []
         self._empty: pa.RecordBatch | None = None
-        self._commits: dict[int, Callable[[Results, KafkaError | None], object] | None] = {}
-        self._ended: collections.deque[Ended] = collections.deque()
+        self._commits: Commits[Callable[[Results, KafkaError | None], object] | None, Ended] = Commits()
         self._decided = 0
         _open.add(self)
 
@@ -169,9 +168,9 @@ class ShareConsumer:
 
         Returns:
             By partition None where all its records were acknowledged, or why some were not: `InvalidRecordStateError`
-            where their lock was over, `KafkaTimeoutError` where no answer came in time. Nothing is raised for those. Partitions of which
-            nothing was to be said are left out: what an earlier poll has sent is no matter of this commit, and a
-            warning of the logger ``headrace.share`` where it was refused.
+            where their lock was over, `KafkaTimeoutError` where no answer came in time. Nothing is raised for those.
+            Partitions of which nothing was to be said are left out: what an earlier poll has sent is no matter of this
+            commit, and a warning of the logger ``headrace.share`` where it was refused.
         """
         results = results_of(self._native.commit(timeout))
         self._tell()
@@ -189,7 +188,7 @@ class ShareConsumer:
         if given is not None and not callable(given):
             message = f"callback is called with the results: {type(given).__name__} cannot be"
             raise TypeError(message)
-        self._commits[self._native.commit_async()] = callback
+        self._commits.begin(self._native.commit_async, callback)
 
     @property
     def acquisition_lock_timeout_ms(self) -> int | None:
@@ -256,11 +255,9 @@ class ShareConsumer:
         self._tell_commits()
 
     def _tell_commits(self) -> None:
-        while self._commits and (ended := self._native.take_ended()) is not None:
-            self._ended.append(ended)
         raised: BaseException | None = None
-        for number, found, error in self._told():
-            callback = self._commits.pop(number)
+        while (told := self._commits.ended(self._native.take_ended)) is not None:
+            callback, (_, found, error) = told
             results = results_of(found or [])
             if callback is None:
                 _warn(results, error)
@@ -271,18 +268,6 @@ class ShareConsumer:
                 raised = raised or failure
         if raised is not None:
             raise raised
-
-    def _told(self) -> list[Ended]:
-        # A commit that another thread began may have ended before that thread could say who is to be called: a later
-        # call does that.
-        told: list[Ended] = []
-        for _ in range(len(self._ended)):
-            try:
-                ended = self._ended.popleft()
-            except IndexError:  # another thread tells of it
-                break
-            (told if ended[0] in self._commits else self._ended).append(ended)
-        return told
 
     def _no_rows(self) -> pa.RecordBatch:
         if self._empty is None:

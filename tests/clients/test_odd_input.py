@@ -6,12 +6,14 @@ import asyncio
 import gc
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import datetime, timedelta, timezone
 
 import pyarrow as pa
 import pytest
 
 import headrace as hr
+from headrace._commits import Commits
 from headrace.errors import ClosedError, InvalidRecordStateError, OffsetOutOfRangeError, SchemaError, UsageError
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -408,30 +410,19 @@ def test_a_share_consumer_that_is_closed_or_has_no_topics(servers):
     assert (share.assignment(), share.decisions()) == ([], [])
 
 
-class Hasty:
-    """In place of the native consumer: a commit has ended, and another thread tells so, before it has a number."""
+@pytest.mark.parametrize("tells", [lambda all_: all_.ended(lambda: (7, "done"))[0], lambda all_: all_.pop(7)])
+def test_a_commit_that_has_ended_before_its_number_is_known_is_told_all_the_same(tells):
+    commits = Commits()
+    commits.begin(lambda: 3, "of another")
+    with ThreadPoolExecutor(1) as pool:
+        told = []
 
-    troubled = False
+        def send():
+            told.append(pool.submit(tells, commits))
+            # It would have failed by now, or waits.
+            wait(told, timeout=0.1)
+            return 7
 
-    def __init__(self, meanwhile):
-        self.meanwhile = meanwhile
-        self.ended = []
-
-    def commit_async(self):
-        self.ended.append((7, [(("t", 0), None)], None))
-        self.meanwhile()
-        return 7
-
-    def take_ended(self):
-        return self.ended.pop() if self.ended else None
-
-
-def test_a_commit_that_has_ended_before_its_caller_goes_on_is_told_all_the_same(share, monkeypatch):
-    told = []
-    with monkeypatch.context() as patch:
-        patch.setattr(share, "_commits", {3: None})
-        patch.setattr(share, "_native", Hasty(share._tell))
-        share.commit_async(lambda results, error: told.append((results, error)))
-        assert told == []
-        share._tell()
-    assert told == [({("t", 0): None}, None)]
+        commits.begin(send, "mine")
+        assert told[0].result(30) == "mine"
+    assert commits.ended(lambda: None) is None
