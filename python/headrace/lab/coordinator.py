@@ -355,10 +355,12 @@ class Run:
             self.view.second(self.totals.snapshot(complete, *self.progress()))
 
     def _watch(self) -> None:
-        """A worker that tells nothing for long has failed."""
+        """A worker that tells nothing for long has failed; one that is not ready yet has its own limit."""
         if not self.began_ns or time.time_ns() < self.began_ns:
             return
         for name, worker in self._workers.items():
+            if name not in self._ready:
+                continue
             silent = time.monotonic() - self._heard.get(name, time.monotonic())
             if not worker.ended and silent > SILENT_S:
                 self._trouble = self._trouble or worker.failure(f"has told nothing for {silent:.0f} s")
