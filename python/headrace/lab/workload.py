@@ -29,6 +29,8 @@ SEGMENTS_MAX: Final = 1_000
 DURATION_MAX_S: Final = 864_000
 PARALLELISM_MAX: Final = 1_000_000
 FAULTS_MAX: Final = 100
+ACKNOWLEDGEMENT_MODE: Final = "share.acknowledgement.mode"
+"""The option that the field ``acknowledgement`` sets."""
 
 _READERS: Final = ("subscriptionsPerTopic", "consumerPerSubscription")
 _ALL: Final = ("producersPerTopic", *_READERS)
@@ -83,6 +85,7 @@ class Workload:
     consumer_type: str
     subscriptions_per_topic: int
     consumer_per_subscription: int
+    acknowledgement: str
     workers: int
     consumer_proc_ms_min: float
     consumer_proc_ms_max: float
@@ -110,7 +113,10 @@ class Workload:
     def options(self, driver: str, side: str) -> dict[str, str]:
         """Kafka's options of a driver's producers (`side` is ``producer``) or consumers."""
         own = self.producer_config if side == "producer" else self.consumer_config
-        return {**self.common_config, **own, **self.driver_config.get(driver, {})}
+        given = {**self.common_config, **own, **self.driver_config.get(driver, {})}
+        if side == "consumer" and self.acknowledgement == "record":
+            given[ACKNOWLEDGEMENT_MODE] = "explicit"
+        return given
 
     def to_json(self) -> dict[str, Any]:
         """With the names of the file, all defaults filled in."""
@@ -382,6 +388,10 @@ class _Resolving:
     def _texts(self, node: Node, path: str) -> dict[str, str]:
         found = {}
         for name, entry in self._mapping(node, path).items():
+            if name == ACKNOWLEDGEMENT_MODE:
+                sentence = f"is set by the field acknowledgement: {', '.join(BY_NAME['acknowledgement'].words)}"
+                self.errors.append(WorkloadError(entry.mark, f"{path}.{name}", sentence))
+                continue
             try:
                 # An empty value is one of Kafka's own.
                 empty = getattr(entry.node, "value", None) == ""
@@ -411,6 +421,8 @@ class _Resolving:
         for driver in values["driver"] if values["consumer_type"] == "share" else ():
             if driver not in SHARING:
                 self._fault("consumerType", f"share: the driver {driver} has no share groups")
+        if values["acknowledgement"] == "record" and values["consumer_type"] != "share":
+            self._fault("acknowledgement", "record is of share groups: consumerType is to be share")
         if "producerRate" in self.given and "producerRateSchedule" in self.given:
             self._fault("producerRateSchedule", "stands beside producerRate: one of them")
         if values["mode"] == "drain-backlog" and not values["backlog_records"]:

@@ -1,4 +1,4 @@
-// The lab's worker for Apache Kafka's own clients: headrace.lab.protocol on stdin and stdout. `java LabWorker.java`.
+// The lab's worker for Apache Kafka's own clients: headrace.lab.protocol on stdin and stdout.
 
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
@@ -681,6 +681,9 @@ public class LabWorker {
         /** Partitions that it holds; -1 where the client does not tell. */
         int assigned();
 
+        /** The work on what the last poll gave is done. */
+        default void done(ConsumerRecords<byte[], byte[]> records) {}
+
         void close();
     }
 
@@ -714,6 +717,8 @@ public class LabWorker {
             options.put("group.id", group);
             if (!share) {
                 options.putIfAbsent("auto.offset.reset", "earliest");
+            } else if (alone()) {
+                options.put("share.acknowledgement.mode", "explicit");
             }
             settings(options, group);
             List<String> names = new ArrayList<>();
@@ -732,6 +737,11 @@ public class LabWorker {
                 }));
             }
             threads.forEach(Thread::start);
+        }
+
+        /** Whether each record is acknowledged by itself. */
+        boolean alone() {
+            return workload.get("acknowledgement").asText().equals("record");
         }
 
         /** What the cluster keeps of the group. */
@@ -786,6 +796,14 @@ public class LabWorker {
 
                 public int assigned() {
                     return -1;
+                }
+
+                public void done(ConsumerRecords<byte[], byte[]> records) {
+                    if (alone()) {
+                        records.forEach(consumer::acknowledge);
+                        consumer.commitSync().values().forEach(error -> error.ifPresent(
+                            why -> System.err.println("consumer " + member + ": not acknowledged: " + why)));
+                    }
                 }
 
                 public void close() {
@@ -852,6 +870,7 @@ public class LabWorker {
                     if (journal != null) {
                         note(member, records);
                     }
+                    consumer.done(records);
                 }
             } finally {
                 consumer.close();
