@@ -99,16 +99,24 @@ SHORT = {
 @pytest.mark.slow
 @pytest.mark.kafka
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("acknowledgement", ["batch", "record"])
-def test_members_of_share_groups(own_apache_kafka, lab, tmp_path, topic, acknowledgement):
+@pytest.mark.parametrize(
+    ("acknowledgement", "drivers", "mode"),
+    [
+        ("batch", "headrace, java", "record_limit"),
+        ("record", "headrace, java", "record_limit"),
+        ("record", "confluent-kafka", "batch_optimized"),
+    ],
+)
+def test_members_of_share_groups(own_apache_kafka, lab, tmp_path, topic, acknowledgement, drivers, mode):
     """One member crashes, another stands still for longer than what it has is locked for."""
     kafka = own_apache_kafka(**SHORT)
     pause = "{atSeconds: 2, kind: pauseConsumer, worker: 1, downSeconds: 4}"
-    text = WORKLOAD.format(name=topic) + f"driver: [headrace, java]\nconsumerType: share\nfaults: [{CRASH}, {pause}]\n"
+    text = WORKLOAD.format(name=topic) + f"driver: [{drivers}]\nconsumerType: share\nfaults: [{CRASH}, {pause}]\n"
     # It is more work than two members can do at once: each has some of it when a fault comes.
-    text += "consumerProcMsMin: 4\nproducerRateSchedule: {segments: [{rate: 600, durationSeconds: 5}, {rate: 0, durationSeconds: 1}]}\n"
-    options = "{share.acquire.mode: record_limit, max.poll.records: 50}"
-    text = text.replace("producerRate: 600\n", "") + f"acknowledgement: {acknowledgement}\n"
+    text += f"acknowledgement: {acknowledgement}\nconsumerProcMsMin: 4\n"
+    text += "producerRateSchedule: {segments: [{rate: 600, durationSeconds: 5}, {rate: 0, durationSeconds: 1}]}\n"
+    options = f"{{share.acquire.mode: {mode}, max.poll.records: 50}}"
+    text = text.replace("producerRate: 600\n", "")
     ended(lab(text, "--set", f"consumerConfig={options}", bootstrap=kafka.bootstrap_servers), 0)
     [folder] = (tmp_path / "out").iterdir()
     for found in bundle.read(folder):

@@ -51,7 +51,7 @@ def test_other_classes_are_another_worker(cache, monkeypatch):
 
 def test_what_is_missing_is_named(cache, monkeypatch):
     monkeypatch.setenv(java_.CLASSPATH_VARIABLE, "no-such.jar")
-    with pytest.raises(DriverError, match="does not compile the worker: .*: error: "):
+    with pytest.raises(DriverError, match=r"does not compile the worker: .*: error: "):
         java_.command()
     assert list(cache.iterdir()) == []
     cache.rmdir()

@@ -49,14 +49,15 @@ class Consumer:
 
 def turn(monkeypatch, options, *, each: bool, **has):
     """What is said to the client after a poll, and what is told of it."""
-    monkeypatch.setattr(hr, "ShareConsumer", type("C", (Consumer,), has))
+    made = type("C", (Consumer,), has)("", {})
+    monkeypatch.setattr(hr, "ShareConsumer", lambda *_: made)
     member = headrace_.DRIVER.consumer("", options, "g", ["t"], share=True)
     member.each = each
     assert [polled.offsets.tolist() for polled in member.poll(0)] == [[3, 5], [8]]
     member.done()
     told = [(one.topic, one.partition, np.asarray(one.offsets).tolist()) for one in member.accepted()]
     assert member.accepted() == []
-    return member._consumer.said, told
+    return made.said, told
 
 
 RECORD = {"share.acknowledgement.mode": "explicit"}

@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import Any, Final
 
 DRIVERS: Final = ("headrace", "java", "confluent-kafka", "kafka-python")
-SHARING: Final = frozenset({"headrace", "java"})
+SHARING: Final = frozenset({"headrace", "java", "confluent-kafka"})
 """The drivers with share groups."""
+
+PREVIEW: Final = frozenset({"confluent-kafka"})
+"""Those whose share groups are a preview, by their makers' word; they have ``batch_optimized`` alone."""
 
 MODES: Final = ("run", "explore-limits", "drain-backlog", "correctness")
 HEAD_BYTES: Final = 24

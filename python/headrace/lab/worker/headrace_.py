@@ -14,6 +14,7 @@ import pyarrow as pa
 import headrace
 from headrace.errors import InvalidRecordStateError, KafkaError
 from headrace.lab.worker.drivers import Accepted, Block, ConsumerDriver, Driver, Outcome, Polled, ProducerDriver
+from headrace.lab.workload import ACKNOWLEDGEMENT_MODE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -98,7 +99,7 @@ class _Sharer(ConsumerDriver):
     def __init__(self, bootstrap: str, options: Mapping[str, str], group: str, topics: Sequence[str]) -> None:
         self._consumer = headrace.ShareConsumer(bootstrap, {**options, "group.id": group})
         self._consumer.subscribe(topics)
-        self._alone = options.get("share.acknowledgement.mode") == "explicit"
+        self._alone = options.get(ACKNOWLEDGEMENT_MODE) == "explicit"
         self._batches: list[pa.RecordBatch] = []
         self._accepted: list[Accepted] = []
 
