@@ -125,6 +125,43 @@ def test_members_of_share_groups(own_apache_kafka, lab, tmp_path, topic, acknowl
     nothing_left(kafka.bootstrap_servers, topic)
 
 
+GIVEN_UP = """
+name: {name}
+mode: correctness
+driver: {driver}
+consumerType: share
+consumerProcMsMin: 8000
+consumerProcParallelism: -1
+producerRateSchedule: {{segments: [{{rate: 1, durationSeconds: 2}}, {{rate: 0, durationSeconds: 1}}]}}
+groupConfig: {{share.auto.offset.reset: earliest, share.delivery.count.limit: 2}}
+warmupDurationSeconds: 0
+testDurationSeconds: 16
+drainTimeoutSeconds: 20
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.kafka
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("driver", ["headrace", "java"])
+def test_a_record_that_brokers_give_up_is_lost_and_the_reason_told(own_apache_kafka, lab, tmp_path, topic, driver):
+    """Its work takes so long that two lives of the member end in it; there is no third delivery."""
+    seconds = {name: value for name, value in SHORT.items() if "lock" not in name}
+    kafka = own_apache_kafka(**seconds, group_share_min_delivery_count_limit="2")
+    crashes = ", ".join(f"{{atSeconds: {at}, kind: killConsumer, downSeconds: 0}}" for at in (4, 12))
+    text = GIVEN_UP.format(name=topic, driver=driver) + f"faults: [{crashes}]\n"
+    ended(lab(text, bootstrap=kafka.bootstrap_servers), 1)
+    folder, found = result(tmp_path)
+    verdict = found["verdict"]
+    assert verdict["deliveriesLimit"] == verdict["deliveriesMax"] == 2
+    assert 1 <= verdict["givenUp"] == verdict["lost"]
+    assert "after 2 deliveries, the group's share.delivery.count.limit" in verdict["failed"]
+    assert any("share.delivery.count.limit (2) allows" in warning for warning in found["warnings"])
+    [group] = json.loads((folder / "findings.json").read_text())["groups"]
+    assert {event["deliveries"] for event in group["named"]["lost"]} == {2}
+    assert "the group&#x27;s share.delivery.count.limit" in (folder / "report.html").read_text()
+
+
 @pytest.mark.slow
 @pytest.mark.kafka
 @pytest.mark.timeout(240)

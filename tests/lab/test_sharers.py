@@ -10,12 +10,20 @@ import headrace as hr
 from headrace.errors import InvalidRecordStateError
 from headrace.lab.worker import headrace_
 
-SCHEMA = pa.schema([("value", pa.binary()), ("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())])
+SCHEMA = pa.schema(
+    [
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("delivery_count", pa.int16()),
+    ]
+)
 
 
 def batch(partition: int, offsets: list[int]) -> pa.RecordBatch:
     count = len(offsets)
-    columns = [[b"v"] * count, ["t"] * count, [partition] * count, offsets]
+    columns = [[b"v"] * count, ["t"] * count, [partition] * count, offsets, [2] * count]
     return pa.record_batch(columns, schema=SCHEMA)
 
 
@@ -53,7 +61,8 @@ def turn(monkeypatch, options, *, each: bool, **has):
     monkeypatch.setattr(hr, "ShareConsumer", lambda *_: made)
     member = headrace_.DRIVER.consumer("", options, "g", ["t"], share=True)
     member.each = each
-    assert [polled.offsets.tolist() for polled in member.poll(0)] == [[3, 5], [8]]
+    given = [(polled.offsets.tolist(), polled.deliveries.tolist()) for polled in member.poll(0)]
+    assert given == [([3, 5], [2, 2]), ([8], [2])]
     member.done()
     told = [(one.topic, one.partition, np.asarray(one.offsets).tolist()) for one in member.accepted()]
     assert member.accepted() == []

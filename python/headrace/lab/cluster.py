@@ -17,6 +17,7 @@ from headrace.errors import (
     UnsupportedVersionError,
     UsageError,
 )
+from headrace.lab.judge import LIMIT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -113,6 +114,14 @@ class Cluster:
         except (InvalidRequestError, UnsupportedVersionError) as error:
             message = f"groupConfig: the cluster does not take these settings of a group: {error}"
             raise UsageError(message) from error
+
+    def deliveries_limit(self, group: str) -> int | None:
+        """How often a share group's records are given out before brokers give them up; None if they do not tell."""
+        try:
+            told = self._admin.describe_group_config(group).get(LIMIT)
+        except KafkaError:
+            return None
+        return None if told is None else int(told)
 
     def move_leaders(self, topics: Sequence[str]) -> None:
         """Has another broker lead each partition: the next of its replicas, or the next of all if it has one.

@@ -372,7 +372,8 @@ public class LabWorker {
 
     /** A file that gets an event for every record; the same as headrace.lab.journal. */
     static class Journal {
-        static final int EVENT_BYTES = 32, SENT = 1, RECEIVED = 2, ACCEPTED = 3, CORRUPT = 1, FOREIGN = 2;
+        static final int EVENT_BYTES = 32, SENT = 1, RECEIVED = 2, ACCEPTED = 3, GIVEN = 4, CORRUPT = 1, FOREIGN = 2, DELIVERIES_SHIFT = 2,
+            DELIVERIES_MAX = 63;
         final FileChannel file;
         final ByteBuffer events = ByteBuffer.allocate(EVENT_BYTES * 2048).order(ByteOrder.LITTLE_ENDIAN);
 
@@ -856,6 +857,9 @@ public class LabWorker {
                         empty.incrementAndGet();
                         continue;
                     }
+                    if (journal != null) {
+                        given(member, records);
+                    }
                     long[] begins = new long[records.count()];
                     long took = plan(begins, random);
                     int row = 0;
@@ -911,6 +915,23 @@ public class LabWorker {
             counts.add(member, partition.topic(), partition.partition(), ours, bytes);
             foreign.addAndGet(records.size() - ours);
             return row;
+        }
+
+        /** Writes down how often brokers have given records out: a member that crashes does not come to tell. */
+        void given(int member, ConsumerRecords<byte[], byte[]> records) {
+            for (ConsumerRecord<byte[], byte[]> record : records) {
+                byte[] value = record.value();
+                if (record.deliveryCount().isEmpty() || value == null || value.length < HEAD) {
+                    continue;
+                }
+                ByteBuffer head = ByteBuffer.wrap(value).order(ByteOrder.LITTLE_ENDIAN);
+                if (head.getShort(10) == MAGIC) {
+                    int count = Math.min(record.deliveryCount().get(), Journal.DELIVERIES_MAX);
+                    journal.add(Journal.GIVEN, count << Journal.DELIVERIES_SHIFT, head.getShort(8), member,
+                        topics.get(record.topic()), record.partition(), head.getLong(16), record.offset());
+                }
+            }
+            journal.flush();
         }
 
         /** Writes down what has been worked on, before the next poll may commit it. */

@@ -57,6 +57,7 @@ class Sharer(ConsumerDriver):
                 partition,
                 pa.array([message.value() for message in some], pa.large_binary()),
                 np.array([message.offset() for message in some], np.int64),
+                np.array([message.delivery_count() or 0 for message in some], np.int64),
             )
             for (topic, partition), some in found.items()
         ]

@@ -58,6 +58,8 @@ class Polled:
     values: pa.Array
     offsets: NDArray[np.int64] | None = None
     """Where the client tells them."""
+    deliveries: NDArray[np.int64] | None = None
+    """Share groups: how often brokers have given each out, this time included; where the client tells."""
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -105,7 +106,9 @@ class _Sharer(ConsumerDriver):
 
     def poll(self, timeout_s: float) -> list[Polled]:
         self._batches = [batch for batch in self._consumer.poll_all(timeout_s) if batch.num_rows]
-        return [_polled(batch) for batch in self._batches]
+        return [
+            replace(_polled(batch), deliveries=np.asarray(batch.column("delivery_count"))) for batch in self._batches
+        ]
 
     def assigned(self) -> int | None:
         # Other members may have the same partitions: their sum says nothing.
