@@ -53,6 +53,7 @@ def test_a_consumer_that_crashes(lab, tmp_path, topic, embedded_broker):
         assert all(fault["endedSeconds"] >= fault["beganSeconds"] for fault in findings["faults"])
         assert not (folder / found["folder"] / "journals").exists()
         assert (folder / found["folder"] / "logs" / "consumers-0-0~1.log").exists()
+    assert "consumers 0 killed" in (folder / "report.html").read_text()
     assert told.read_text().split() == [embedded_broker.bootstrap_servers] * 2
     nothing_left(embedded_broker.bootstrap_servers, topic)
 
@@ -212,7 +213,11 @@ def test_every_fault_with_every_client(lab, tmp_path, topic, kind):
 @pytest.mark.slow
 def test_a_fault_that_cannot_be_done_ends_the_run(lab, tmp_path, topic, embedded_broker, fault, why):
     ended(lab(WORKLOAD.format(name=topic) + f"faults: [{{atSeconds: 0, {fault}}}]\n"), 1)
-    _, found = result(tmp_path)
+    folder, found = result(tmp_path)
     assert not found["complete"]
     assert why in found["stoppedBy"]
+    if "command" in fault:
+        findings = json.loads((folder / "findings.json").read_text())
+        assert [(one["kind"], one.get("endedSeconds")) for one in findings["faults"]] == [("command", None)]
+        assert "groups" not in findings
     nothing_left(embedded_broker.bootstrap_servers, topic)

@@ -111,6 +111,7 @@ def test_every_record_there_and_back(request, lab, tmp_path, topic, broker, driv
     assert len(layout) == 4
     assert brokers["topicSettings"]["max.message.bytes"] == "1048588"
     assert "advertised.listeners" in brokers["brokerSettings"]["1"]
+    assert brokers["finalizedFeatures"].get("share.version") == (1 if broker == "apache_kafka" else None)
     nothing_left(cluster.bootstrap_servers, topic)
 
 

@@ -34,18 +34,21 @@ async def correctness(run: Run) -> dict[str, Any]:
     run.progress = lambda: (min(run.t_s / whole_s, 1.0), max(whole_s - run.t_s, 0.0))
     await run.start()
     doing = asyncio.ensure_future(faults.run())
+    findings: dict[str, Any] = {"faults": faults.done}
     try:
         await run.until(lambda: doing.done() and (run.t_s >= whole_s or doing.exception() is not None))
         doing.result()
         await run.stop("produce")
         drained = await _drain(run, judge)
+        await run.stop("consume")
+        await asyncio.to_thread(judge.update)
+        findings["groups"] = judge.findings()
     finally:
         doing.cancel()
         await asyncio.gather(doing, return_exceptions=True)
-    await run.stop("consume")
-    await asyncio.to_thread(judge.update)
+        # Of a run that ends here as well: what was done to it may be why. What is missing then is not lost yet.
+        run.bundle.json("findings.json", findings)
     verdict = {"drained": drained, **judge.verdict()}
-    run.bundle.json("findings.json", {"groups": judge.findings(), "faults": faults.done})
     if verdict.get("atLimit"):
         sentence = (
             f"as often as the group's {LIMIT} ({judge.limit}) allows: one that is not accepted then comes no more"

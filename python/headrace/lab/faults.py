@@ -30,6 +30,16 @@ KINDS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Each kind and what it takes besides ``atSeconds`` and ``kind``."""
 
+WORDS: Final[Mapping[str, str]] = {
+    "killConsumer": "consumers {worker} killed",
+    "pauseConsumer": "consumers {worker} paused",
+    "killBroker": "broker {broker} killed",
+    "restartBroker": "broker {broker} restarted",
+    "moveLeaders": "leaders moved",
+    "command": "command: {command}",
+}
+"""Each kind as a page tells it."""
+
 OF_NODES: Final = frozenset({"killBroker", "restartBroker"})
 
 
@@ -48,6 +58,11 @@ class Fault:
         """As a workload file has it."""
         named = {"downSeconds": self.down_s, "worker": self.worker, "broker": self.broker, "command": self.command}
         return {"atSeconds": self.at_s, "kind": self.kind, **{name: named[name] for name in KINDS[self.kind]}}
+
+    @property
+    def words(self) -> str:
+        """What it is, for a reader."""
+        return WORDS[self.kind].format(worker=self.worker, broker=self.broker, command=self.command)
 
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> Fault:
