@@ -29,11 +29,11 @@ def test_it_is_compiled_once(cache):
         one, other = both.map(lambda _: java_.command(), range(2))
     assert one == other
     [folder] = cache.iterdir()
-    made = (folder / "LabWorker.class").stat()
+    made = (folder / "lab" / "LabWorker.class").stat()
     command = java_.command()
     assert command == one
     assert command[command.index("-cp") + 1].split(os.pathsep)[0] == str(folder)
-    assert (folder / "LabWorker.class").stat() == made
+    assert (folder / "lab" / "LabWorker.class").stat() == made
     # It runs, and says what is wrong with a line as any worker does.
     done = subprocess.run(command, input=b"nonsense\n", capture_output=True, timeout=60, check=False)
     assert isinstance(decode(done.stdout.splitlines()[0]), Failed)

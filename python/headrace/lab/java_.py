@@ -9,9 +9,12 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from headrace.lab.worker.drivers import DriverError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 HERE: Final = Path(__file__).resolve().parent / "java"
 CLASSPATH_VARIABLE: Final = "HEADRACE_LAB_CLASSPATH"
@@ -27,19 +30,20 @@ def command() -> list[str]:
         DriverError: there is no JDK or no class path, or the worker does not compile with them.
     """
     java, path = find(), classpath()
-    return [java, f"-Xmx{HEAP}", "-cp", os.pathsep.join([str(_classes(java, path)), path]), "LabWorker"]
+    return [java, f"-Xmx{HEAP}", "-cp", os.pathsep.join([str(_classes(java, path)), path]), "lab.LabWorker"]
 
 
 def _classes(java: str, path: str) -> Path:
     """The folder with the compiled worker; compiled once, since that takes longer than all else of its start."""
-    source = HERE / "LabWorker.java"
-    kept = _cache() / f"lab-{_mark(source.read_bytes(), path.encode(), os.path.realpath(java).encode())}"
+    sources = sorted(HERE.glob("*.java"))
+    given = (*(source.read_bytes() for source in sources), path.encode(), os.path.realpath(java).encode())
+    kept = _cache() / f"lab-{_mark(*given)}"
     if kept.is_dir():
         return kept
     try:
         kept.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=kept.parent, prefix="lab-") as made:
-            _compile(java, path, source, Path(made, "classes"))
+            _compile(java, path, sources, Path(made, "classes"))
             # Another process may have been quicker: what it has made is the same.
             if not kept.is_dir():
                 with contextlib.suppress(FileExistsError):
@@ -49,9 +53,9 @@ def _classes(java: str, path: str) -> Path:
     return kept
 
 
-def _compile(java: str, path: str, source: Path, classes: Path) -> None:
+def _compile(java: str, path: str, sources: Sequence[Path], classes: Path) -> None:
     compiler = [java, "-m", "jdk.compiler/com.sun.tools.javac.Main"]
-    arguments = ["-nowarn", "-proc:none", "-cp", path, "-d", str(classes), str(source)]
+    arguments = ["-nowarn", "-proc:none", "-cp", path, "-d", str(classes), *map(str, sources)]
     try:
         done = subprocess.run(
             [*compiler, *arguments], capture_output=True, text=True, timeout=COMPILE_TIMEOUT_S, check=False
