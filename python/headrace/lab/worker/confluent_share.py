@@ -51,6 +51,8 @@ class Sharer(ConsumerDriver):
                 found.setdefault((message.topic(), message.partition()), []).append(message)
             elif error.fatal() or not error.retriable():
                 raise DriverError(str(error))
+            else:
+                self.tell(str(error))
         return [
             Polled(
                 topic,
@@ -74,7 +76,9 @@ class Sharer(ConsumerDriver):
             self._consumer.commit_sync(COMMIT_TIMEOUT_S)
 
     def _told(self, offsets: Mapping[Any, set[int]], error: object | None) -> None:
-        if error is None and self.each:
+        if error is not None:
+            self.tell(f"not acknowledged: {error}")
+        elif self.each:
             self._accepted += [
                 Accepted(place.topic, place.partition, np.array(sorted(those), np.int64))
                 for place, those in offsets.items()

@@ -140,6 +140,7 @@ class Consuming:
         }
         for consumer in self._consumers.values():
             consumer.each = journal is not None
+            consumer.tell = self.intake.error  # type: ignore[method-assign]
         self._works = {
             member: Work(
                 workload.consumer_proc_ms_min,

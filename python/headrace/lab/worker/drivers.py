@@ -133,6 +133,9 @@ class ConsumerDriver:
     each = False
     """Whether offsets are told, and `accepted` of every record, at whatever cost."""
 
+    def tell(self, why: str) -> None:
+        """Something went wrong that the member goes on after; who has made it listens."""
+
     def poll(self, timeout_s: float) -> Sequence[Polled]:
         """The next records."""
         raise NotImplementedError

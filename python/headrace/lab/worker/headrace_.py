@@ -120,6 +120,9 @@ class _Sharer(ConsumerDriver):
         said = [(_polled(batch), self._acknowledged(batch)) for batch in self._batches]
         results = self._consumer.commit(COMMIT_TIMEOUT_S)
         taken = {place for place, error in results.items() if error is None}
+        for error in results.values():
+            if error is not None:
+                self.tell(f"not acknowledged: {error}")
         self._accepted += [
             Accepted(rows.topic, rows.partition, rows.offsets[held])
             for rows, held in said
@@ -133,8 +136,10 @@ class _Sharer(ConsumerDriver):
             try:
                 self._consumer.acknowledge(batch.slice(row, 1))
             except InvalidRecordStateError:
-                # Its lock was over before its work was done: it comes again.
+                # It comes again.
                 held[row] = False
+        if not held.all():
+            self.tell("not acknowledged: locks were over before the work on their records was done")
         return held
 
     def accepted(self) -> list[Accepted]:
