@@ -131,13 +131,13 @@ name: {name}
 mode: correctness
 driver: {driver}
 consumerType: share
-consumerProcMsMin: 8000
+consumerProcMsMin: 15000
 consumerProcParallelism: -1
 producerRateSchedule: {{segments: [{{rate: 1, durationSeconds: 2}}, {{rate: 0, durationSeconds: 1}}]}}
 groupConfig: {{share.auto.offset.reset: earliest, share.delivery.count.limit: 2}}
 warmupDurationSeconds: 0
-testDurationSeconds: 16
-drainTimeoutSeconds: 20
+testDurationSeconds: 18
+drainTimeoutSeconds: 40
 """
 
 
@@ -149,7 +149,7 @@ def test_a_record_that_brokers_give_up_is_lost_and_the_reason_told(own_apache_ka
     """Its work takes so long that two lives of the member end in it; there is no third delivery."""
     seconds = {name: value for name, value in SHORT.items() if "lock" not in name}
     kafka = own_apache_kafka(**seconds, group_share_min_delivery_count_limit="2")
-    crashes = ", ".join(f"{{atSeconds: {at}, kind: killConsumer, downSeconds: 0}}" for at in (4, 12))
+    crashes = ", ".join(f"{{atSeconds: {at}, kind: killConsumer, downSeconds: 0}}" for at in (4, 17))
     text = GIVEN_UP.format(name=topic, driver=driver) + f"faults: [{crashes}]\n"
     ended(lab(text, bootstrap=kafka.bootstrap_servers), 1)
     folder, found = result(tmp_path)
