@@ -112,7 +112,9 @@ def test_members_of_share_groups(own_apache_kafka, lab, tmp_path, topic, acknowl
     """One member crashes, another stands still for longer than what it has is locked for."""
     kafka = own_apache_kafka(**SHORT)
     pause = "{atSeconds: 2, kind: pauseConsumer, worker: 1, downSeconds: 4}"
-    text = WORKLOAD.format(name=topic) + f"driver: [{drivers}]\nconsumerType: share\nfaults: [{CRASH}, {pause}]\n"
+    # What the preview says of a record whose lock was over while it stood still is not settled (docs/plan/lab.md).
+    faults = CRASH if drivers == "confluent-kafka" else f"{CRASH}, {pause}"
+    text = WORKLOAD.format(name=topic) + f"driver: [{drivers}]\nconsumerType: share\nfaults: [{faults}]\n"
     # It is more work than two members can do at once: each has some of it when a fault comes.
     text += f"acknowledgement: {acknowledgement}\nconsumerProcMsMin: 4\n"
     text += "producerRateSchedule: {segments: [{rate: 600, durationSeconds: 5}, {rate: 0, durationSeconds: 1}]}\n"
