@@ -53,6 +53,7 @@ def test_a_consumer_that_crashes(lab, tmp_path, topic, embedded_broker):
         assert all(fault["endedSeconds"] >= fault["beganSeconds"] for fault in findings["faults"])
         assert not (folder / found["folder"] / "journals").exists()
         assert (folder / found["folder"] / "logs" / "consumers-0-0~1.log").exists()
+    assert "consumers 0 killed" in (folder / "report.html").read_text()
     assert told.read_text().split() == [embedded_broker.bootstrap_servers] * 2
     nothing_left(embedded_broker.bootstrap_servers, topic)
 
@@ -99,14 +100,25 @@ SHORT = {
 @pytest.mark.slow
 @pytest.mark.kafka
 @pytest.mark.timeout(240)
-def test_members_of_share_groups(own_apache_kafka, lab, tmp_path, topic):
+@pytest.mark.parametrize(
+    ("acknowledgement", "drivers", "mode"),
+    [
+        ("batch", "headrace, java", "record_limit"),
+        ("record", "headrace, java", "record_limit"),
+        ("record", "confluent-kafka", "batch_optimized"),
+    ],
+)
+def test_members_of_share_groups(own_apache_kafka, lab, tmp_path, topic, acknowledgement, drivers, mode):
     """One member crashes, another stands still for longer than what it has is locked for."""
     kafka = own_apache_kafka(**SHORT)
     pause = "{atSeconds: 2, kind: pauseConsumer, worker: 1, downSeconds: 4}"
-    text = WORKLOAD.format(name=topic) + f"driver: [headrace, java]\nconsumerType: share\nfaults: [{CRASH}, {pause}]\n"
+    # What the preview says of a record whose lock was over while it stood still is not settled (docs/plan/lab.md).
+    faults = CRASH if drivers == "confluent-kafka" else f"{CRASH}, {pause}"
+    text = WORKLOAD.format(name=topic) + f"driver: [{drivers}]\nconsumerType: share\nfaults: [{faults}]\n"
     # It is more work than two members can do at once: each has some of it when a fault comes.
-    text += "consumerProcMsMin: 4\nproducerRateSchedule: {segments: [{rate: 600, durationSeconds: 5}]}\n"
-    options = "{share.acquire.mode: record_limit, max.poll.records: 50}"
+    text += f"acknowledgement: {acknowledgement}\nconsumerProcMsMin: 4\n"
+    text += "producerRateSchedule: {segments: [{rate: 600, durationSeconds: 5}, {rate: 0, durationSeconds: 1}]}\n"
+    options = f"{{share.acquire.mode: {mode}, max.poll.records: 50}}"
     text = text.replace("producerRate: 600\n", "")
     ended(lab(text, "--set", f"consumerConfig={options}", bootstrap=kafka.bootstrap_servers), 0)
     [folder] = (tmp_path / "out").iterdir()
@@ -114,6 +126,43 @@ def test_members_of_share_groups(own_apache_kafka, lab, tmp_path, topic):
         right(found, share=True)
         assert found["verdict"]["deliveriesMax"] >= 2
     nothing_left(kafka.bootstrap_servers, topic)
+
+
+GIVEN_UP = """
+name: {name}
+mode: correctness
+driver: {driver}
+consumerType: share
+consumerProcMsMin: 15000
+consumerProcParallelism: -1
+producerRateSchedule: {{segments: [{{rate: 1, durationSeconds: 2}}, {{rate: 0, durationSeconds: 1}}]}}
+groupConfig: {{share.auto.offset.reset: earliest, share.delivery.count.limit: 2}}
+warmupDurationSeconds: 0
+testDurationSeconds: 18
+drainTimeoutSeconds: 40
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.kafka
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("driver", ["headrace", "java"])
+def test_a_record_that_brokers_give_up_is_lost_and_the_reason_told(own_apache_kafka, lab, tmp_path, topic, driver):
+    """Its work takes so long that two lives of the member end in it; there is no third delivery."""
+    seconds = {name: value for name, value in SHORT.items() if "lock" not in name}
+    kafka = own_apache_kafka(**seconds, group_share_min_delivery_count_limit="2")
+    crashes = ", ".join(f"{{atSeconds: {at}, kind: killConsumer, downSeconds: 0}}" for at in (4, 17))
+    text = GIVEN_UP.format(name=topic, driver=driver) + f"faults: [{crashes}]\n"
+    ended(lab(text, bootstrap=kafka.bootstrap_servers), 1)
+    folder, found = result(tmp_path)
+    verdict = found["verdict"]
+    assert verdict["deliveriesLimit"] == verdict["deliveriesMax"] == 2
+    assert 1 <= verdict["givenUp"] == verdict["lost"]
+    assert "after 2 deliveries, the group's share.delivery.count.limit" in verdict["failed"]
+    assert any("share.delivery.count.limit (2) allows" in warning for warning in found["warnings"])
+    [group] = json.loads((folder / "findings.json").read_text())["groups"]
+    assert {event["deliveries"] for event in group["named"]["lost"]} == {2}
+    assert "the group&#x27;s share.delivery.count.limit" in (folder / "report.html").read_text()
 
 
 @pytest.mark.slow
@@ -166,7 +215,11 @@ def test_every_fault_with_every_client(lab, tmp_path, topic, kind):
 @pytest.mark.slow
 def test_a_fault_that_cannot_be_done_ends_the_run(lab, tmp_path, topic, embedded_broker, fault, why):
     ended(lab(WORKLOAD.format(name=topic) + f"faults: [{{atSeconds: 0, {fault}}}]\n"), 1)
-    _, found = result(tmp_path)
+    folder, found = result(tmp_path)
     assert not found["complete"]
     assert why in found["stoppedBy"]
+    if "command" in fault:
+        findings = json.loads((folder / "findings.json").read_text())
+        assert [(one["kind"], one.get("endedSeconds")) for one in findings["faults"]] == [("command", None)]
+        assert "groups" not in findings
     nothing_left(embedded_broker.bootstrap_servers, topic)

@@ -65,6 +65,21 @@ def test_faults(load):
     assert Workload.from_json(json.loads(json.dumps(workload.to_json()))) == workload
 
 
+def test_acknowledgement_of_each_record_is_an_option_of_consumers(load):
+    workload = only(load("consumerType: share\nacknowledgement: record\nconsumerConfig: {a: 1}"))
+    assert workload.options("java", "consumer") == {"a": "1", "share.acknowledgement.mode": "explicit"}
+    assert workload.options("java", "producer") == {}
+    assert only(load("consumerType: share")).options("java", "consumer") == {}
+
+
+def test_how_a_preview_takes_records(load):
+    text = "consumerType: share\ndriver: [java, confluent-kafka]\nconsumerConfig: {share.acquire.mode: %s}\n"
+    assert only(load(text % "batch_optimized")).consumer_type == "share"
+    own = "driverConfig: {confluent-kafka: {share.acquire.mode: batch_optimized}}\n"
+    workload = only(load(text % "record_limit" + own))
+    assert workload.options("java", "consumer")["share.acquire.mode"] == "record_limit"
+
+
 def test_defaults(load):
     workload = only(load("name: quick\n"))
     assert workload.name == "quick"
@@ -282,6 +297,27 @@ WRONG = [
     ("explore: {targetLatency: 5}", "1:11: explore.targetLatency: unknown: one of targetLatencyMs"),
     ("consumerProcMsMin: 5\nconsumerProcMsMax: 4", "2:1: consumerProcMsMax: is less than consumerProcMsMin"),
     ("consumerType: share\ndriver: kafka-python", "1:1: consumerType: share: the driver kafka-python has no share"),
+    (
+        "consumerType: share\nacknowledgement: each",
+        "2:18: acknowledgement: unknown acknowledgement 'each': one of",
+    ),
+    ("acknowledgement: record\ndriver: java", "1:1: acknowledgement: record is of share groups: consumerType is to be"),
+    (
+        "consumerType: share\nacknowledgement: record\ndriver: [java, kafka-python]",
+        "1:1: consumerType: share: the driver kafka-python has no share groups",
+    ),
+    (
+        "consumerType: share\ndriverConfig:\n  java: {share.acknowledgement.mode: explicit}",
+        "3:10: driverConfig.java.share.acknowledgement.mode: is set by the field acknowledgement: batch, record",
+    ),
+    (
+        "consumerType: share\ndriver: [java, confluent-kafka]\nconsumerConfig: {share.acquire.mode: record_limit}",
+        "3:18: consumerConfig.share.acquire.mode: record_limit: the share groups of confluent-kafka are a preview",
+    ),
+    (
+        "consumerType: share\ndriver: confluent-kafka\ndimensions: {consumerConfig.share.acquire.mode: [record_limit]}",
+        "3:50: consumerConfig.share.acquire.mode: record_limit: the share groups of confluent-kafka",
+    ),
     ("mode: drain-backlog", "1:1: mode: drain-backlog wants backlogRecords"),
     ("mode: explore-limits\nconsumers: 0", "2:1: consumerPerSubscription: is at least 1 in explore-limits"),
     ("dimensions: {consumer: [1]}", "1:14: dimensions.consumer: unknown field; did you mean consumers?"),

@@ -9,9 +9,20 @@ import pyarrow as pa
 import pytest
 
 from headrace.lab import campaign
-from headrace.lab.journal import ACCEPTED, EVENT, RECEIVED, SENT, Journal, Tail
+from headrace.lab.journal import (
+    ACCEPTED,
+    DELIVERIES_MAX,
+    DELIVERIES_SHIFT,
+    EVENT,
+    GIVEN,
+    RECEIVED,
+    SENT,
+    Journal,
+    Tail,
+)
 from headrace.lab.judge import Judge
 from headrace.lab.marks import SEQUENCE_MAX, Marks
+from headrace.lab.payload import Payloads
 from headrace.lab.worker.consume import Consuming
 from headrace.lab.worker.drivers import Accepted, Polled
 from headrace.lab.worker.produce import Producing
@@ -125,6 +136,14 @@ def received(tmp_path, judge: Judge, name: str, sequence, *, group: str = "g", o
     judge.watch(tmp_path / name, group)
 
 
+def given(tmp_path, judge: Judge, name: str, sequence, count: int) -> None:
+    """As brokers give out; the sequence is the offset as well."""
+    flags = count << DELIVERIES_SHIFT
+    numbers = np.array(sequence)
+    Journal(tmp_path / f"{name}-given").add(GIVEN, len(numbers), flags=flags, sequence=numbers, offset=numbers)
+    judge.watch(tmp_path / f"{name}-given", "g")
+
+
 def test_what_comes_again_after_a_crash_is_neither_lost_nor_out_of_order(tmp_path):
     judge = Judge(["g"], share=False)
     sent(tmp_path, judge, 10)
@@ -168,17 +187,64 @@ def test_a_record_that_two_have_acknowledged(tmp_path):
     # Share groups keep no order.
     received(tmp_path, judge, "c0", [5, 4, 0, 1])
     received(tmp_path, judge, "c1", [3, 2, 1])
+    given(tmp_path, judge, "c0", [5, 4, 0, 1], 1)
+    given(tmp_path, judge, "c1", [3, 2, 1], 2)
     for name, offsets in (("a0", [5, 4, 0, 1]), ("a1", [3, 2])):
         Journal(tmp_path / name).add(ACCEPTED, len(offsets), offset=np.array(offsets))
         judge.watch(tmp_path / name, "g")
     judge.update()
     right = {"records": 6, "lost": 0, "corrupt": 0, "duplicates": 1, "writtenTwice": 0}
-    assert judge.verdict() == {**right, "acceptedTwice": 0, "deliveriesMax": 2}
+    share = {"acceptedTwice": 0, "givenUp": 0, "atLimit": 0, "deliveriesMax": 2, "deliveriesLimit": None}
+    assert judge.verdict() == {**right, **share}
     Journal(tmp_path / "a1").add(ACCEPTED, 1, member=1, offset=1)
     judge.update()
     assert judge.verdict()["failed"] == "1 accepted twice"
     [named] = judge.findings()[0]["named"]["acceptedTwice"]
     assert (named["member"], named["offset"]) == (1, 1)
+
+
+def test_a_record_that_brokers_gave_up(tmp_path):
+    judge = Judge(["g"], share=True)
+    judge.limit = 5
+    sent(tmp_path, judge, 6)
+    given(tmp_path, judge, "c0", [0, 1, 2, 3], 4)
+    # 1 was worked on after all; 3 was lost with the member, one delivery before the last.
+    given(tmp_path, judge, "c1", [0, 1], 5)
+    received(tmp_path, judge, "c1", [1, 2, 4, 5])
+    judge.update()
+    verdict = judge.verdict()
+    why = "brokers gave up 1 of them after 5 deliveries, the group's share.delivery.count.limit"
+    assert verdict["failed"] == f"2 lost ({why})"
+    told = [verdict[what] for what in ("lost", "givenUp", "atLimit", "deliveriesMax", "deliveriesLimit")]
+    assert told == [2, 1, 2, 5, 5]
+    assert judge.findings()[0]["named"]["lost"] == [
+        {"producer": 0, "sequence": 0, "deliveries": 5},
+        {"producer": 0, "sequence": 3, "deliveries": 4},
+    ]
+    judge.limit = None
+    assert judge.verdict()["failed"] == "2 lost"
+
+
+def test_deliveries_are_written_down_before_the_work(work, tmp_path, monkeypatch):
+    heads = Payloads(work, 0).make(np.zeros(2, np.int64), 7)
+    values = pa.concat_arrays([heads, pa.array([b"what?"], heads.type)])
+    polled = [[Polled("t", 1, values, np.array([11, 12, 13]), np.array([1, 300, 2]))]]
+
+    def poll(_member, timeout_s: float) -> list[Polled]:
+        time.sleep(0 if polled else timeout_s)
+        return polled.pop() if polled else []
+
+    def crash(*_):
+        raise RuntimeError("a crash")
+
+    monkeypatch.setattr(FakeConsumer, "poll", poll)
+    monkeypatch.setattr(Consuming, "_received", crash)
+    consuming = Consuming(FakeBroker(), "", work, ["t"], [0], group="g", journal=Journal(tmp_path / "c"))
+    until(lambda: consuming.trouble is not None)
+    consuming.stop()
+    events = Tail(tmp_path / "c").read()
+    assert events[["kind", "partition", "sequence", "offset"]].tolist() == [(GIVEN, 1, 7, 11), (GIVEN, 1, 8, 12)]
+    assert (events["flags"] >> DELIVERIES_SHIFT).tolist() == [1, DELIVERIES_MAX]
 
 
 def test_what_a_client_tells_as_accepted_is_written_down(work, tmp_path, monkeypatch):

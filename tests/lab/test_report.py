@@ -58,6 +58,16 @@ def charts(text: str) -> dict[str, list[dict]]:
     return found
 
 
+def layouts(text: str) -> dict[str, dict]:
+    """What is in each chart beside its traces, by its id."""
+    found = {}
+    text = text.replace(get_plotlyjs(), "")
+    for match in re.finditer(r'Plotly\.newPlot\(\s*"([^"]+)",\s*', text):
+        _, end = json.JSONDecoder().raw_decode(text, match.end())
+        found[match[1].removeprefix("chart-")], _ = json.JSONDecoder().raw_decode(text, text.index("{", end))
+    return found
+
+
 @pytest.mark.slow
 def test_charts_show_what_the_bundle_has(campaign):
     text = (campaign / "report.html").read_text()
@@ -118,6 +128,47 @@ def test_a_run_that_was_stopped_is_marked(campaign, tmp_path):
     text = (one / "report.html").read_text()
     assert '<p class="bad">headrace is not complete: stopped by the user</p>' in text
     assert "is not complete" not in (campaign / "report.html").read_text()
+
+
+FAULTS = [
+    {"kind": "killBroker", "broker": 2, "downSeconds": 1, "atSeconds": 1.4, "beganSeconds": 1.5, "endedSeconds": 2.25},
+    {"kind": "command", "command": "<b>" + "x" * 60, "atSeconds": 1, "beganSeconds": 1.0},
+]
+
+
+@pytest.mark.slow
+def test_faults_are_lines_in_the_charts_over_time(campaign, tmp_path):
+    one = tmp_path / "one"
+    shutil.copytree(bundle.read(campaign)[0]["folder"], one)
+    (one / "findings.json").write_text(json.dumps({"faults": FAULTS}))
+    assert main(["lab", "report", str(one)]) == 0
+    text = (one / "report.html").read_text()
+    shown = layouts(text)
+    over_time = {"rates", "backlog", "latency", "partition-headrace", "consumer-headrace"}
+    assert over_time < set(shown)
+    for name, layout in shown.items():
+        lines = [
+            (shape["x0"], shape["line"].get("dash")) for shape in layout.get("shapes", ()) if shape["type"] == "line"
+        ]
+        bands = [(shape["x0"], shape["x1"]) for shape in layout.get("shapes", ()) if shape["type"] == "rect"]
+        texts = [(note["x"], note["text"]) for note in layout.get("annotations", ())]
+        if name not in over_time:
+            assert (lines, bands, texts) == ([], [], [])
+            continue
+        assert lines == [(1.0, None), (1.5, None), (2.25, "dot")]
+        assert bands == [(1.5, 2.25)]
+        command = "command: <b>" + "x" * 60
+        assert texts == [(1.0, report.escape(command[:39] + "…")), (1.5, "broker 2 killed")]
+    page = Page()
+    page.feed(text.replace(get_plotlyjs(), ""))
+    [table] = [table for table in page.tables if table[0][0] == "fault"]
+    assert table[1:] == [[command, "1", "not ended"], ["broker 2 killed", "1.50", "2.25"]]
+
+
+@pytest.mark.slow
+def test_a_run_without_faults_has_no_lines(campaign):
+    text = (campaign / "report.html").read_text()
+    assert not any(layout.get("shapes") for layout in layouts(text).values())
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -15,6 +16,7 @@ from pyarrow import parquet
 
 import headrace as hr
 from headrace.cli import main
+from headrace.errors import KafkaTimeoutError
 from headrace.lab import bundle
 from headrace.lab import cluster as cluster_module
 from headrace.lab.histogram import merged
@@ -111,6 +113,7 @@ def test_every_record_there_and_back(request, lab, tmp_path, topic, broker, driv
     assert len(layout) == 4
     assert brokers["topicSettings"]["max.message.bytes"] == "1048588"
     assert "advertised.listeners" in brokers["brokerSettings"]["1"]
+    assert brokers["finalizedFeatures"].get("share.version") == (1 if broker == "apache_kafka" else None)
     nothing_left(cluster.bootstrap_servers, topic)
 
 
@@ -178,6 +181,35 @@ def test_a_cluster_that_is_not_there(tmp_path, topic, monkeypatch, capsys):
     assert "127.0.0.1:1" in err
     assert err.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+def refuse(_name: str) -> None:
+    raise KafkaTimeoutError("nobody answers")
+
+
+@pytest.mark.parametrize(
+    ("told", "limit"), [({"share.delivery.count.limit": "7"}.copy, 7), (dict, None), (lambda: refuse(""), None)]
+)
+def test_how_often_records_are_given_out_is_known_or_not(monkeypatch, told, limit):
+    with cluster_module.Cluster("127.0.0.1:1") as cluster:
+        admin = SimpleNamespace(describe_group_config=lambda _: told(), close=cluster._admin.close)
+        monkeypatch.setattr(cluster, "_admin", admin)
+        assert cluster.deliveries_limit("g") == limit
+
+
+def test_what_cannot_be_asked_is_a_sentence(monkeypatch):
+    def missing(name):
+        raise ModuleNotFoundError(name)
+
+    monkeypatch.setattr(cluster_module, "import_module", missing)
+    with cluster_module.Cluster("127.0.0.1:1") as cluster:
+        admin = SimpleNamespace(describe_topic_config=refuse, close=cluster._admin.close)
+        monkeypatch.setattr(cluster, "_admin", admin)
+        assert cluster.settings("t", [1]) == {
+            "topicSettings": "nobody answers",
+            "finalizedFeatures": "kafka-python is not installed, which asks for them",
+            "brokerSettings": "confluent-kafka is not installed, which asks for them",
+        }
 
 
 @pytest.mark.parametrize("driver", [*DRIVERS, pytest.param("java", marks=pytest.mark.kafka)])
@@ -275,3 +307,4 @@ def test_the_command_tells_its_drivers():
     assert [line.split()[0] for line in told] == ["headrace", "confluent-kafka", "kafka-python", "java"]
     assert told[3].split(maxsplit=1)[1] == "the driver java needs a JDK 17 or newer on PATH or in JAVA_HOME"
     assert told[0].split()[1:] == ["headrace", hr.__version__]
+    assert [line.endswith("(share groups: preview)") for line in told] == [False, True, False, False]

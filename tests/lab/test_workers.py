@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 from headrace.errors import KafkaError
 from headrace.lab import campaign
 from headrace.lab.bundle import Bundle, new_folder
-from headrace.lab.coordinator import Plan, Run, Stopping
+from headrace.lab.coordinator import SILENT_S, Plan, Run, Stopping
 from headrace.lab.histogram import Histogram
 from headrace.lab.lab import _surely
 from headrace.lab.protocol import Assigned, Failed, Ready, Second
@@ -184,6 +185,17 @@ def test_a_group_is_ready_when_all_have_their_part(run):
     assert not run._all_assigned()
     run._assigned_at -= 60
     assert run._all_assigned()
+
+
+def test_a_worker_that_is_silent_has_failed_once_it_was_ready(run, monkeypatch):
+    monkeypatch.setattr(WorkerProcess, "ended", False)
+    run.began_ns = 1
+    run._heard = dict.fromkeys(run._workers, time.monotonic() - 2 * SILENT_S)
+    run._watch()
+    assert run._trouble is None
+    run._ready.add("consumers-0-1")
+    run._watch()
+    assert "consumers-0-1 (headrace): has told nothing for 60 s" in str(run._trouble)
 
 
 def test_a_second_is_shown_when_all_have_told_it(run):

@@ -183,13 +183,13 @@ def _compare(options: argparse.Namespace) -> int:
 
 def _drivers(options: argparse.Namespace) -> int:
     del options
-    drivers, java = lab("worker.drivers"), lab("java_")
+    drivers, java, preview = lab("worker.drivers"), lab("java_"), lab("fields").PREVIEW
     for name in (*drivers.MODULES, "java"):
         try:
             told = " ".join(java.command()[:1]) if name == "java" else drivers.load(name).version
         except drivers.DriverError as error:
             told = str(error)
-        print(f"{name:<16} {told}")
+        print(f"{name:<16} {told}{' (share groups: preview)' if name in preview else ''}")
     return 0
 
 

@@ -17,6 +17,7 @@ from headrace.errors import (
     UnsupportedVersionError,
     UsageError,
 )
+from headrace.lab.judge import LIMIT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -81,7 +82,9 @@ class Cluster:
         }
 
     def settings(self, topic: str, brokers: Sequence[int]) -> dict[str, Any]:
-        """What a topic, and each broker, is set to; of brokers what is not a default, if confluent-kafka is installed.
+        """What a topic, and each broker, is set to, and the features of the cluster.
+
+        Of brokers what is not a default, if confluent-kafka is installed.
 
         It is for the reader: what cannot be asked is told as a sentence.
         """
@@ -90,6 +93,7 @@ class Cluster:
             told["topicSettings"] = self._admin.describe_topic_config(topic)
         except KafkaError as error:
             told["topicSettings"] = str(error)
+        told["finalizedFeatures"] = self._features()
         try:
             confluent = import_module("confluent_kafka.admin")
         except ModuleNotFoundError:
@@ -102,6 +106,20 @@ class Cluster:
         }
         return told
 
+    def _features(self) -> dict[str, int] | str:
+        """The features that the cluster has finalized, with their levels, if kafka-python is installed."""
+        try:
+            admins = import_module("kafka.admin")
+            errors = import_module("kafka.errors")
+        except ModuleNotFoundError:
+            return "kafka-python is not installed, which asks for them"
+        try:
+            with contextlib.closing(admins.KafkaAdminClient(bootstrap_servers=self.bootstrap.split(","))) as admin:
+                described = admin.describe_features()
+        except errors.KafkaError as error:
+            return str(error)
+        return {name: one["finalized"][1] for name, one in sorted(described.items()) if "finalized" in one}
+
     def set_group(self, group: str, config: dict[str, str]) -> None:
         """Sets a group's settings, before it has members.
 
@@ -113,6 +131,14 @@ class Cluster:
         except (InvalidRequestError, UnsupportedVersionError) as error:
             message = f"groupConfig: the cluster does not take these settings of a group: {error}"
             raise UsageError(message) from error
+
+    def deliveries_limit(self, group: str) -> int | None:
+        """How often a share group's records are given out before brokers give them up; None if they do not tell."""
+        try:
+            told = self._admin.describe_group_config(group).get(LIMIT)
+        except KafkaError:
+            return None
+        return None if told is None else int(told)
 
     def move_leaders(self, topics: Sequence[str]) -> None:
         """Has another broker lead each partition: the next of its replicas, or the next of all if it has one.

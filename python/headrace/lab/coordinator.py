@@ -187,15 +187,12 @@ class Run:
         """The name of the consumers' process with this number; one in the place of another has its number.
 
         Raises:
-            UsageError: there is none, or it is down.
+            UsageError: there is none.
         """
         if number >= len(self._places):
             raise UsageError(f"faults: worker {number}: the consumers have {len(self._places)} processes, from 0")
         base = self._places[number]
-        name = f"{base}~{self._lives[base]}" if base in self._lives else base
-        if name not in self._workers:
-            raise UsageError(f"faults: worker {number} is down already")
-        return name
+        return f"{base}~{self._lives[base]}" if base in self._lives else base
 
     @property
     def crashed(self) -> bool:
@@ -355,10 +352,12 @@ class Run:
             self.view.second(self.totals.snapshot(complete, *self.progress()))
 
     def _watch(self) -> None:
-        """A worker that tells nothing for long has failed."""
+        """A worker that tells nothing for long has failed; one that is not ready yet has its own limit."""
         if not self.began_ns or time.time_ns() < self.began_ns:
             return
         for name, worker in self._workers.items():
+            if name not in self._ready:
+                continue
             silent = time.monotonic() - self._heard.get(name, time.monotonic())
             if not worker.ended and silent > SILENT_S:
                 self._trouble = self._trouble or worker.failure(f"has told nothing for {silent:.0f} s")

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.lab.faults import Faults
-from headrace.lab.judge import Judge
+from headrace.lab.judge import LIMIT, Judge
 
 if TYPE_CHECKING:
     from headrace.lab.coordinator import Run
@@ -28,22 +28,32 @@ async def correctness(run: Run) -> dict[str, Any]:
     judge = run.judge = Judge(run.plan.groups, share=workload.consumer_type == "share")
     await run.backlog()
     await run.consumers()
+    if workload.consumer_type == "share":
+        judge.limit = await asyncio.to_thread(run.cluster.deliveries_limit, run.plan.groups[0])
     await run.producers()
     run.progress = lambda: (min(run.t_s / whole_s, 1.0), max(whole_s - run.t_s, 0.0))
     await run.start()
     doing = asyncio.ensure_future(faults.run())
+    findings: dict[str, Any] = {"faults": faults.done}
     try:
         await run.until(lambda: doing.done() and (run.t_s >= whole_s or doing.exception() is not None))
         doing.result()
         await run.stop("produce")
         drained = await _drain(run, judge)
+        await run.stop("consume")
+        await asyncio.to_thread(judge.update)
+        findings["groups"] = judge.findings()
     finally:
         doing.cancel()
         await asyncio.gather(doing, return_exceptions=True)
-    await run.stop("consume")
-    await asyncio.to_thread(judge.update)
+        # Of a run that ends here as well: what was done to it may be why. What is missing then is not lost yet.
+        run.bundle.json("findings.json", findings)
     verdict = {"drained": drained, **judge.verdict()}
-    run.bundle.json("findings.json", {"groups": judge.findings(), "faults": faults.done})
+    if verdict.get("atLimit"):
+        sentence = (
+            f"as often as the group's {LIMIT} ({judge.limit}) allows: one that is not accepted then comes no more"
+        )
+        run.warn(f"{verdict['atLimit']:,} records were given out {sentence}")
     if "failed" in verdict:
         run.warn(f"not correct: {verdict['failed']}")
     else:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 SETTLE_S: Final = 5
 SENT_MIN: Final = 0.98
+"""The least share of what was due that is to be sent, and received."""
+
 CONFIRM_LESS: Final = 0.95
 CONFIRM_ATTEMPTS: Final = 5
 TOLD_S: Final = 20.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -30,6 +31,16 @@ KINDS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Each kind and what it takes besides ``atSeconds`` and ``kind``."""
 
+WORDS: Final[Mapping[str, str]] = {
+    "killConsumer": "consumers {worker} killed",
+    "pauseConsumer": "consumers {worker} paused",
+    "killBroker": "broker {broker} killed",
+    "restartBroker": "broker {broker} restarted",
+    "moveLeaders": "leaders moved",
+    "command": "command: {command}",
+}
+"""Each kind as a page tells it."""
+
 OF_NODES: Final = frozenset({"killBroker", "restartBroker"})
 
 
@@ -48,6 +59,11 @@ class Fault:
         """As a workload file has it."""
         named = {"downSeconds": self.down_s, "worker": self.worker, "broker": self.broker, "command": self.command}
         return {"atSeconds": self.at_s, "kind": self.kind, **{name: named[name] for name in KINDS[self.kind]}}
+
+    @property
+    def words(self) -> str:
+        """What it is, for a reader."""
+        return WORDS[self.kind].format(worker=self.worker, broker=self.broker, command=self.command)
 
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> Fault:
@@ -97,6 +113,8 @@ class Faults:
         """Raises UsageError where the run's cluster is not one for its faults."""
         self._run = run
         self._nodes = run.nodes
+        self._standing: dict[tuple[str, int], asyncio.Lock] = defaultdict(asyncio.Lock)
+        """By process of consumers, and by broker: held while it is down, or is started again."""
         self.done: list[dict[str, Any]] = []
         for fault in run.workload.faults:
             if fault.kind in OF_NODES and (self._nodes is None or fault.broker > len(self._nodes.nodes)):
@@ -120,8 +138,18 @@ class Faults:
                 await asyncio.to_thread(self._nodes.revive)
 
     async def _one(self, fault: Fault) -> None:
+        await asyncio.sleep(max(fault.at_s - self._run.t_s, 0))
+        takes = KINDS[fault.kind]
+        if "worker" in takes or "broker" in takes:
+            process = ("worker", fault.worker) if "worker" in takes else ("broker", fault.broker)
+            # One that is being started again for another fault has to stand before it can fall.
+            async with self._standing[process]:
+                await self._do(fault)
+        else:
+            await self._do(fault)
+
+    async def _do(self, fault: Fault) -> None:
         run = self._run
-        await asyncio.sleep(max(fault.at_s - run.t_s, 0))
         told = {**fault.to_json(), "beganSeconds": round(run.t_s, 3)}
         self.done.append(told)
         run.view.note(f"fault: {fault.kind}")

@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import Any, Final
 
 DRIVERS: Final = ("headrace", "java", "confluent-kafka", "kafka-python")
-SHARING: Final = frozenset({"headrace", "java"})
+SHARING: Final = frozenset({"headrace", "java", "confluent-kafka"})
 """The drivers with share groups."""
+
+PREVIEW: Final = frozenset({"confluent-kafka"})
+"""Those whose share groups are a preview, by their makers' word; they have ``batch_optimized`` alone."""
 
 MODES: Final = ("run", "explore-limits", "drain-backlog", "correctness")
 HEAD_BYTES: Final = 24
@@ -58,6 +61,13 @@ FIELDS: Final = (
     Field("consumerType", "word", "group", "consumer groups or share groups", words=("group", "share")),
     Field("subscriptionsPerTopic", "whole", 1, "groups that read all topics", 0, 100),
     Field("consumerPerSubscription", "whole", 1, "members of each group", 0, 1_000, aliases=("consumers",)),
+    Field(
+        "acknowledgement",
+        "word",
+        "batch",
+        "share groups: a poll's records by the next poll, or each by itself and a commit a poll",
+        words=("batch", "record"),
+    ),
     Field("workers", "whole", 1, "processes that a group's members are spread over", 1, 100),
     Field("consumerProcMsMin", "number", 0.0, "work on a record in ms, uniformly between this", 0, 3_600_000),
     Field("consumerProcMsMax", "number", None, "… and this", 0, 3_600_000, default_text="`consumerProcMsMin`"),

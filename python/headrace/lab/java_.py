@@ -2,31 +2,81 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from headrace.lab.worker.drivers import DriverError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 HERE: Final = Path(__file__).resolve().parent / "java"
 CLASSPATH_VARIABLE: Final = "HEADRACE_LAB_CLASSPATH"
 MAVEN_TIMEOUT_S: Final = 600
+COMPILE_TIMEOUT_S: Final = 120
 HEAP: Final = "1g"
 
 
 def command() -> list[str]:
-    """How the worker is started: `java` compiles the one file on the way.
+    """How the worker is started.
 
     Raises:
-        DriverError: there is no Java, or no class path.
+        DriverError: there is no JDK or no class path, or the worker does not compile with them.
     """
-    return [_java(), f"-Xmx{HEAP}", "-cp", classpath(), str(HERE / "LabWorker.java")]
+    java, path = find(), classpath()
+    return [java, f"-Xmx{HEAP}", "-cp", os.pathsep.join([str(_classes(java, path)), path]), "lab.LabWorker"]
 
 
-def _java() -> str:
+def _classes(java: str, path: str) -> Path:
+    """The folder with the compiled worker; compiled once, since that takes longer than all else of its start."""
+    sources = sorted(HERE.glob("*.java"))
+    given = (*(source.read_bytes() for source in sources), path.encode(), os.path.realpath(java).encode())
+    kept = _cache() / f"lab-{_mark(*given)}"
+    if kept.is_dir():
+        return kept
+    try:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=kept.parent, prefix="lab-") as made:
+            _compile(java, path, sources, Path(made, "classes"))
+            # Another process may have been quicker: what it has made is the same.
+            if not kept.is_dir():
+                with contextlib.suppress(FileExistsError):
+                    Path(made, "classes").rename(kept)
+    except OSError as error:
+        raise DriverError(f"the compiled worker of the driver java is kept in {kept.parent}: {error}") from None
+    return kept
+
+
+def _compile(java: str, path: str, sources: Sequence[Path], classes: Path) -> None:
+    compiler = [java, "-m", "jdk.compiler/com.sun.tools.javac.Main"]
+    arguments = ["-nowarn", "-proc:none", "-cp", path, "-d", str(classes), *map(str, sources)]
+    try:
+        done = subprocess.run(
+            [*compiler, *arguments], capture_output=True, text=True, timeout=COMPILE_TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise DriverError(f"Java did not compile the worker within {COMPILE_TIMEOUT_S} s") from None
+    if done.returncode != 0:
+        raise DriverError(f"{java} does not compile the worker: {(done.stdout + done.stderr).strip()[:500]}")
+
+
+def _mark(*given: bytes) -> str:
+    """A name for what was made of these: made of others it has another one."""
+    return hashlib.sha256(b"\0".join(given)).hexdigest()[:12]
+
+
+def find() -> str:
+    """The Java to run.
+
+    Raises:
+        DriverError: there is none.
+    """
     home = os.environ.get("JAVA_HOME")
     found = shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
     if found is None:
@@ -43,9 +93,7 @@ def classpath() -> str:
     if given := os.environ.get(CLASSPATH_VARIABLE):
         return given
     pom = HERE / "pom.xml"
-    # Another version of what is needed is another file.
-    mark = hashlib.sha256(pom.read_bytes()).hexdigest()[:12]
-    kept = _cache() / f"lab-{mark}.cp"
+    kept = _cache() / f"lab-{_mark(pom.read_bytes())}.cp"
     if kept.is_file():
         path = kept.read_text(encoding="utf-8").strip()
         if path and Path(path.split(os.pathsep)[0]).exists():

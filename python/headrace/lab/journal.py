@@ -39,6 +39,12 @@ RECEIVED: Final = 2
 ACCEPTED: Final = 3
 """A broker has taken a member's acknowledgement of this offset (share groups)."""
 
+GIVEN: Final = 4
+"""A member was given it, and begins its work (share groups); how often brokers have given it out is in the flags."""
+
+DELIVERIES_SHIFT: Final = 2
+DELIVERIES_MAX: Final = 63
+
 CORRUPT: Final = 1
 """Flag: the bytes are not those that were sent."""
 

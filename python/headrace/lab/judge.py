@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from headrace.lab.journal import ACCEPTED, CORRUPT, FOREIGN, RECEIVED, SENT, Tail
+from headrace.lab.journal import ACCEPTED, CORRUPT, DELIVERIES_SHIFT, FOREIGN, GIVEN, RECEIVED, SENT, Tail
 from headrace.lab.marks import Marks
 
 if TYPE_CHECKING:
@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 
 NAMED_MAX: Final = 100
 """So many of each kind are named; all are counted."""
+
+NO_LIMIT: Final = 256
+"""More than `Marks` count."""
+
+LIMIT: Final = "share.delivery.count.limit"
+"""The group's setting after how many deliveries brokers give a record up."""
 
 
 @dataclass
@@ -35,7 +41,9 @@ class Group:
     taken: dict[tuple[int, int], Marks] = field(default_factory=lambda: defaultdict(Marks))
     """By topic and partition: how often the acknowledgement of each offset was taken."""
     given: dict[tuple[int, int], Marks] = field(default_factory=lambda: defaultdict(Marks))
-    """By topic and partition: how often each offset was given out."""
+    """By topic and partition: how often each offset was given out, as brokers tell members."""
+    deliveries: dict[int, Marks] = field(default_factory=lambda: defaultdict(Marks))
+    """By producer: the same of each sequence."""
     counts: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     named: dict[str, list[dict[str, int]]] = field(default_factory=lambda: defaultdict(list))
 
@@ -78,6 +86,8 @@ class Judge:
     def __init__(self, groups: Iterable[str], *, share: bool) -> None:
         """`share`: these are share groups, which keep no order and have acknowledgements of their own."""
         self._share = share
+        self.limit: int | None = None
+        """How often brokers give a record out; None if they do not tell."""
         self._groups = {name: Group(name) for name in groups}
         self._sent: dict[int, Marks] = defaultdict(Marks)
         self._tails: list[tuple[Tail, Group | None, dict[int, Order]]] = []
@@ -96,8 +106,18 @@ class Judge:
                 for producer, own in _by(events[events["kind"] == SENT], "producer"):
                     self._sent[producer].count(own["sequence"].astype(np.int64))
             else:
+                self._given(group, events[events["kind"] == GIVEN])
                 self._received(group, orders, events[events["kind"] == RECEIVED])
                 self._accepted(group, events[events["kind"] == ACCEPTED])
+
+    @staticmethod
+    def _given(group: Group, events: Events) -> None:
+        for place, own in _by_place(events):
+            count = own["flags"] >> DELIVERIES_SHIFT
+            np.maximum.at(group.given[place].at(own["offset"]), own["offset"], count)
+        for producer, own in _by(events, "producer"):
+            sequence = own["sequence"].astype(np.int64)
+            np.maximum.at(group.deliveries[producer].at(sequence), sequence, own["flags"] >> DELIVERIES_SHIFT)
 
     def _received(self, group: Group, orders: dict[int, Order], events: Events) -> None:
         bad = (events["flags"] & (CORRUPT | FOREIGN)) != 0
@@ -114,9 +134,7 @@ class Judge:
             known = (sequence >= 0) & (sequence < len(self._sent[producer].values))
             group.seen[producer].count(sequence[known])
         if self._share:
-            for place, own in _by_place(events[events["offset"] >= 0]):
-                group.given[place].count(own["offset"])
-            return
+            return  # they keep no order
         for member, of_member in _by(right, "member"):
             for producer, of_producer in _by(of_member, "producer"):
                 for place, own in _by_place(of_producer):
@@ -159,14 +177,24 @@ class Judge:
             have[: len(seen)] = seen[: len(have)] > 0
             yield producer, np.flatnonzero((sent.values > 0) & ~have)
 
+    @staticmethod
+    def _deliveries(group: Group, producer: int, sequence: NDArray[np.int64]) -> NDArray[np.integer[Any]]:
+        """How often members were given these records, as far as they came to tell."""
+        return group.deliveries[producer].at(sequence)[sequence]
+
     def verdict(self) -> dict[str, Any]:
         """The counts of all groups together; ``failed`` says what must not be."""
-        found = {"records": self.records, **dict.fromkeys(self._kinds, 0)}
+        found: dict[str, Any] = {"records": self.records, **dict.fromkeys(self._kinds, 0)}
         for group in self._groups.values():
             for what, count in self._counts(group).items():
                 found[what] = max(found[what], count) if what == "deliveriesMax" else found[what] + count
         wrong = {"lost": "lost", "corrupt": "corrupt", "outOfOrder": "out of order", "acceptedTwice": "accepted twice"}
         told = [f"{found[what]:,} {words}" for what, words in wrong.items() if found.get(what)]
+        if self._share:
+            found["deliveriesLimit"] = self.limit
+        if found.get("givenUp"):
+            why = f"brokers gave up {found['givenUp']:,} of them after {self.limit} deliveries, the group's {LIMIT}"
+            told[0] += f" ({why})"
         if not found["records"]:
             told.append("no record was acknowledged to a producer")
         return {**found, "failed": ", ".join(told)} if told else found
@@ -174,7 +202,8 @@ class Judge:
     @property
     def _kinds(self) -> tuple[str, ...]:
         kinds = ("lost", "corrupt", "duplicates", "writtenTwice")
-        return (*kinds, "acceptedTwice", "deliveriesMax") if self._share else (*kinds, "outOfOrder")
+        of_share = ("acceptedTwice", "givenUp", "atLimit", "deliveriesMax")
+        return (*kinds, *of_share) if self._share else (*kinds, "outOfOrder")
 
     def _counts(self, group: Group) -> dict[str, int]:
         counts = {what: group.counts[what] for what in self._kinds}
@@ -182,6 +211,11 @@ class Judge:
         counts["duplicates"] = sum(int((marks.values > 1).sum()) for marks in group.seen.values())
         if self._share:
             counts["deliveriesMax"] = max((int(m.values.max()) for m in group.given.values()), default=0)
+            limit = self.limit or NO_LIMIT
+            counts["atLimit"] = sum(int((m.values >= limit).sum()) for m in group.given.values())
+            counts["givenUp"] = sum(
+                int((self._deliveries(group, *some) >= limit).sum()) for some in self._missing(group)
+            )
         return counts
 
     def findings(self) -> list[dict[str, Any]]:
@@ -189,7 +223,11 @@ class Judge:
         found = []
         for group in self._groups.values():
             named: dict[str, list[dict[str, int]]] = {what: list(some) for what, some in group.named.items() if some}
-            lost = [{"producer": p, "sequence": int(s)} for p, missing in self._missing(group) for s in missing[:100]]
+            lost = [
+                {"producer": p, "sequence": int(s), **({"deliveries": int(count)} if self._share else {})}
+                for p, missing in self._missing(group)
+                for s, count in zip(missing[:NAMED_MAX], self._deliveries(group, p, missing), strict=False)
+            ]
             if lost:
                 named["lost"] = lost[:NAMED_MAX]
             found.append({"group": group.name, **self._counts(group), "named": named})

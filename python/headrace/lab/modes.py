@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.lab.correctness import correctness
 from headrace.lab.drain import drain
-from headrace.lab.explore import explore
+from headrace.lab.explore import SENT_MIN, explore
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -14,11 +14,10 @@ if TYPE_CHECKING:
     from headrace.lab.coordinator import Run
 
 DELAY_MAX_MS: Final = 100.0
+"""A run whose producers were later than this, or sent less than `SENT_MIN`, did not measure its rate."""
+
 SETTLE_S: Final = 10.0
 """How long consumers may take for what was sent last; it does not count."""
-
-SENT_MIN: Final = 0.98
-"""A run whose producers were later than this, or sent less of what was due, did not measure its rate."""
 
 
 async def steady(run: Run) -> dict[str, Any]:

@@ -128,7 +128,6 @@ class Done:
     """From a worker: all is closed; it ends."""
 
     tag: ClassVar = "done"
-    summary: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

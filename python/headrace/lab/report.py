@@ -16,6 +16,7 @@ from pyarrow import parquet
 
 from headrace import __version__
 from headrace.lab import bundle
+from headrace.lab.faults import Fault
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -42,6 +43,7 @@ DETAILED_MAX: Final = 6
 USER: Final = "the user"
 """Who has stopped a run that did not fail."""
 
+FAULT_TEXT_MAX: Final = 40
 STACKED_MAX: Final = 64
 QUANTILES: Final = ("p50", "p75", "p90", "p95", "p99", "p99.9", "p99.99", "max", "mean", "count")
 KINDS: Final = (
@@ -67,6 +69,12 @@ class Shown:
         path = self.folder / name
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
         return found
+
+    def faults(self) -> list[tuple[str, float, float | None]]:
+        """What was done to it, when that began, and when it ended, in seconds; None if it did not."""
+        told = self.other("findings.json").get("faults", [])
+        found = [(Fault.from_json(one).words, one["beganSeconds"], one.get("endedSeconds")) for one in told]
+        return sorted(found, key=lambda fault: fault[1])
 
 
 def load(folder: Path, mark: str = "") -> list[Shown]:
@@ -112,11 +120,7 @@ def page(title: str, runs: Sequence[Shown], head: str = "") -> str:
         head,
         "<h2>Results</h2>",
         _results(runs),
-        *(
-            f'<p class="bad">{escape(run.label)}: {escape(note)}</p>'
-            for run in runs
-            for note in run.summary["warnings"]
-        ),
+        *(_warning(run, note) for run in runs for note in run.summary["warnings"]),
         *_charts(runs),
         *(section for run in runs for section in _details(run, charts=len(runs) <= DETAILED_MAX)),
         "<h2>What it ran with</h2>",
@@ -200,10 +204,12 @@ def _charts(runs: Sequence[Shown]) -> list[str]:
         for name, kind, dash in (("sent", "publishRate", "dot"), ("received", "consumeRate", "solid")):
             if any(run.summary[kind]):
                 _line(rates, run, seconds, run.summary[kind], name, dash)
+    _faults(rates, runs)
     found += ["<h3>Rates</h3>", _plot(rates, "rates")]
     backlog = _figure("records", "seconds")
     for run in runs:
         _line(backlog, run, list(range(len(run.summary["backlog"]))), run.summary["backlog"])
+    _faults(backlog, runs)
     found += ["<h3>Backlog</h3>", _plot(backlog, "backlog")]
     latency = _figure("milliseconds", "seconds", log=True)
     for run in runs:
@@ -211,6 +217,7 @@ def _charts(runs: Sequence[Shown]) -> list[str]:
         rows = rows.sort_by("second")
         for column, name, dash in (("p50_ms", "p50", "solid"), ("p99_ms", "p99", "dash"), ("p99_9_ms", "p99.9", "dot")):
             _line(latency, run, rows["second"].to_pylist(), rows[column].to_pylist(), name, dash)
+    _faults(latency, runs)
     found += ["<h3>Delivery: from when a record was due to when its work begins</h3>", _plot(latency, "latency")]
     found += _quantiles(runs)
     return found
@@ -239,6 +246,9 @@ def _quantiles(runs: Sequence[Shown]) -> list[str]:
 
 def _details(run: Shown, *, charts: bool) -> list[str]:
     found = [f"<h2>{escape(run.label)}</h2>"]
+    if faults := run.faults():
+        told_faults = [[words, began, "not ended" if ended is None else ended] for words, began, ended in faults]
+        found.append(table(["fault", "began, s", "ended, s"], told_faults))
     received = run.series.filter(pc.equal(run.series["role"], "consume"))
     for title, keys in (("partition", ("topic", "partition")), ("consumer", ("member",))):
         if received.num_rows and charts:
@@ -308,6 +318,7 @@ def _stacked(run: Shown, received: pa.Table, keys: tuple[str, ...], title: str) 
             stackgroup="all",
             line={"width": 0.5, "color": COLOURS[number % len(COLOURS)]},
         )
+    _faults(figure, [run])
     return _plot(figure, f"{title}-{run.label}")
 
 
@@ -342,6 +353,20 @@ def _figure(y: str, x: str, *, log: bool = False) -> go.Figure:
 def _line(figure: go.Figure, run: Shown, x: list[Any], y: list[Any], name: str = "", dash: str = "solid") -> None:  # noqa: PLR0917  (a line of a table)
     label = " ".join(part for part in (run.label, name) if part)
     figure.add_scatter(x=x, y=y, name=label, mode="lines", line={"width": 1.8, "color": run.colour, "dash": dash})
+
+
+def _faults(figure: go.Figure, runs: Sequence[Shown]) -> None:
+    """Lines where a fault began and ended, in its run's colour; the first has its name."""
+    for run in runs if len(runs) <= DETAILED_MAX else ():
+        for words, began, ended in run.faults():
+            text = words if len(words) <= FAULT_TEXT_MAX else words[: FAULT_TEXT_MAX - 1] + "…"
+            line = {"width": 1, "color": run.colour}
+            # plotly reads texts as HTML.
+            label = {"text": escape(text), "textangle": -90, "font": {"size": 11, "color": run.colour}}
+            figure.add_vline(x=began, line=line, annotation=label, annotation_position="top right")
+            if ended is not None:
+                figure.add_vline(x=ended, line={**line, "dash": "dot"})
+                figure.add_vrect(x0=began, x1=ended, fillcolor=run.colour, opacity=0.06, line_width=0, layer="below")
 
 
 def _plot(figure: go.Figure, name: str) -> str:

@@ -12,7 +12,7 @@ from yaml.nodes import MappingNode, SequenceNode
 from headrace.lab import omb
 from headrace.lab.distribution import DISTRIBUTORS, Distribution
 from headrace.lab.faults import DOWN_S, KINDS, Fault
-from headrace.lab.fields import BY_NAME, DRIVERS, FIELDS, SHARING, Field
+from headrace.lab.fields import BY_NAME, DRIVERS, FIELDS, PREVIEW, SHARING, Field
 from headrace.lab.nodes import Entry, Mark, WorkloadError, nearest
 from headrace.lab.schedule import Schedule, Segment
 
@@ -29,6 +29,11 @@ SEGMENTS_MAX: Final = 1_000
 DURATION_MAX_S: Final = 864_000
 PARALLELISM_MAX: Final = 1_000_000
 FAULTS_MAX: Final = 100
+ACKNOWLEDGEMENT_MODE: Final = "share.acknowledgement.mode"
+"""The option that the field ``acknowledgement`` sets."""
+
+ACQUIRE_MODE: Final = "share.acquire.mode"
+BATCH_OPTIMIZED: Final = "batch_optimized"
 
 _READERS: Final = ("subscriptionsPerTopic", "consumerPerSubscription")
 _ALL: Final = ("producersPerTopic", *_READERS)
@@ -83,6 +88,7 @@ class Workload:
     consumer_type: str
     subscriptions_per_topic: int
     consumer_per_subscription: int
+    acknowledgement: str
     workers: int
     consumer_proc_ms_min: float
     consumer_proc_ms_max: float
@@ -110,7 +116,10 @@ class Workload:
     def options(self, driver: str, side: str) -> dict[str, str]:
         """Kafka's options of a driver's producers (`side` is ``producer``) or consumers."""
         own = self.producer_config if side == "producer" else self.consumer_config
-        return {**self.common_config, **own, **self.driver_config.get(driver, {})}
+        given = {**self.common_config, **own, **self.driver_config.get(driver, {})}
+        if side == "consumer" and self.acknowledgement == "record":
+            given[ACKNOWLEDGEMENT_MODE] = "explicit"
+        return given
 
     def to_json(self) -> dict[str, Any]:
         """With the names of the file, all defaults filled in."""
@@ -159,6 +168,8 @@ class _Resolving:
         self.errors: list[WorkloadError] = []
         self.values: dict[str, Any] = {f.attribute: f.default for f in FIELDS if f.kind != "dimensions"}
         self.given: dict[str, Mark] = {}
+        self.places: dict[str, Mark] = {}
+        """Of options."""
         self.backlog_bytes: float | None = None
 
     def run(self, entries: Entries, name: str) -> tuple[Workload | None, list[WorkloadError]]:
@@ -382,9 +393,14 @@ class _Resolving:
     def _texts(self, node: Node, path: str) -> dict[str, str]:
         found = {}
         for name, entry in self._mapping(node, path).items():
+            if name == ACKNOWLEDGEMENT_MODE:
+                sentence = f"is set by the field acknowledgement: {', '.join(BY_NAME['acknowledgement'].words)}"
+                self.errors.append(WorkloadError(entry.mark, f"{path}.{name}", sentence))
+                continue
             try:
                 # An empty value is one of Kafka's own.
                 empty = getattr(entry.node, "value", None) == ""
+                self.places[f"{path}.{name}"] = entry.mark
                 found[name] = "" if empty else self.reader.text(entry.node, f"{path}.{name}")
             except WorkloadError as error:
                 self.errors.append(error)
@@ -403,14 +419,40 @@ class _Resolving:
             if fault.at_s > values["warmup_duration_seconds"] + values["test_duration_seconds"]:
                 self._fault("faults", f"{fault.kind} comes after the end of the test")
 
+    def _groups_together(self) -> None:
+        values = self.values
+        if values["consumer_type"] != "share":
+            if values["acknowledgement"] == "record":
+                self._fault("acknowledgement", "record is of share groups: consumerType is to be share")
+            return
+        for driver in values["driver"]:
+            if driver not in SHARING:
+                self._fault("consumerType", f"share: the driver {driver} has no share groups")
+            elif driver in PREVIEW:
+                self._whole_batches(driver)
+
+    def _whole_batches(self, driver: str) -> None:
+        """A driver whose share consumers know no other way to take records."""
+        values = self.values
+        maps = {
+            "commonConfig": values["common_config"],
+            "consumerConfig": values["consumer_config"],
+            f"driverConfig.{driver}": values["driver_config"].get(driver, {}),
+        }
+        # The last of them that has it is the one that counts.
+        given = [(path, options[ACQUIRE_MODE]) for path, options in maps.items() if ACQUIRE_MODE in options]
+        if given and given[-1][1] != BATCH_OPTIMIZED:
+            path, mode = given[-1]
+            sentence = f"{mode}: the share groups of {driver} are a preview, which has {BATCH_OPTIMIZED} alone"
+            place = f"{path}.{ACQUIRE_MODE}"
+            self.errors.append(WorkloadError(self.places[place], place, sentence))
+
     def _together(self) -> None:
         """What fields mean beside each other."""
         values = self.values
         if values["consumer_proc_ms_min"] > values["consumer_proc_ms_max"]:
             self._fault("consumerProcMsMax", "is less than consumerProcMsMin")
-        for driver in values["driver"] if values["consumer_type"] == "share" else ():
-            if driver not in SHARING:
-                self._fault("consumerType", f"share: the driver {driver} has no share groups")
+        self._groups_together()
         if "producerRate" in self.given and "producerRateSchedule" in self.given:
             self._fault("producerRateSchedule", "stands beside producerRate: one of them")
         if values["mode"] == "drain-backlog" and not values["backlog_records"]:

@@ -11,6 +11,7 @@ import confluent_kafka
 import numpy as np
 import pyarrow as pa
 
+from headrace.lab.worker.confluent_share import Sharer
 from headrace.lab.worker.drivers import (
     Block,
     ConsumerDriver,
@@ -139,5 +140,9 @@ def _offsets(messages: Sequence[confluent_kafka.Message]) -> NDArray[np.int64]:
     return np.array([message.offset() for message in messages], np.int64)
 
 
+def _sharer(bootstrap: str, options: Mapping[str, str], group: str, topics: Sequence[str]) -> Sharer:
+    return Sharer({**own_options(options), "bootstrap.servers": bootstrap, "group.id": group}, topics)
+
+
 VERSION: Final = f"confluent-kafka {confluent_kafka.__version__}, librdkafka {confluent_kafka.libversion()[0]}"
-DRIVER: Final = Driver("confluent-kafka", VERSION, _Producer, _Consumer)
+DRIVER: Final = Driver("confluent-kafka", VERSION, _Producer, _Consumer, _sharer)

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.lab.histogram import Recorder
-from headrace.lab.journal import ACCEPTED, CORRUPT, FOREIGN, RECEIVED
+from headrace.lab.journal import ACCEPTED, CORRUPT, DELIVERIES_MAX, DELIVERIES_SHIFT, FOREIGN, GIVEN, RECEIVED
 from headrace.lab.marks import Marks
 from headrace.lab.payload import Heads, read, verify
 from headrace.lab.work import Work
@@ -140,6 +140,7 @@ class Consuming:
         }
         for consumer in self._consumers.values():
             consumer.each = journal is not None
+            consumer.tell = self.intake.error  # type: ignore[method-assign]
         self._works = {
             member: Work(
                 workload.consumer_proc_ms_min,
@@ -206,6 +207,8 @@ class Consuming:
             return
         heads = [read(polled.values) for polled in found]
         rows = [len(head.ours) for head in heads]
+        if self._journal is not None:
+            self._given(self._journal, member, found, heads)
         work = self._works[member]
         began = work.run(sum(rows), self._stopped) if work.needed else np.full(sum(rows), now)
         at = 0
@@ -215,6 +218,16 @@ class Consuming:
             if self._journal is not None:
                 self._received(self._journal, member, polled, head)
         consumer.done()
+
+    def _given(self, journal: Journal, member: int, found: Sequence[Polled], heads: Sequence[Heads]) -> None:
+        """Writes down how often brokers have given records out: a member that crashes does not come to tell."""
+        for polled, head in zip(found, heads, strict=True):
+            if polled.deliveries is None or polled.offsets is None:
+                continue
+            place = {"member": member, "topic": self._topics[polled.topic], "partition": polled.partition}
+            count, offset = np.minimum(polled.deliveries[head.ours], DELIVERIES_MAX), polled.offsets[head.ours]
+            names = {"producer": head.producer, "sequence": head.sequence, "offset": offset, **place}
+            journal.add(GIVEN, len(offset), flags=count << DELIVERIES_SHIFT, **names)
 
     def _received(self, journal: Journal, member: int, polled: Polled, heads: Heads) -> None:
         flags = np.full(len(heads.ours), FOREIGN, np.uint8)

@@ -58,6 +58,8 @@ class Polled:
     values: pa.Array
     offsets: NDArray[np.int64] | None = None
     """Where the client tells them."""
+    deliveries: NDArray[np.int64] | None = None
+    """Share groups: how often brokers have given each out, this time included; where the client tells."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +132,9 @@ class ConsumerDriver:
 
     each = False
     """Whether offsets are told, and `accepted` of every record, at whatever cost."""
+
+    def tell(self, why: str) -> None:
+        """Something went wrong that the member goes on after; who has made it listens."""
 
     def poll(self, timeout_s: float) -> Sequence[Polled]:
         """The next records."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -12,12 +13,15 @@ import numpy as np
 import pyarrow as pa
 
 import headrace
-from headrace.errors import KafkaError
+from headrace.errors import InvalidRecordStateError, KafkaError
 from headrace.lab.worker.drivers import Accepted, Block, ConsumerDriver, Driver, Outcome, Polled, ProducerDriver
+from headrace.lab.workload import ACKNOWLEDGEMENT_MODE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from concurrent.futures import Future
+
+    from numpy.typing import NDArray
 
 _log: Final = logging.getLogger("headrace.lab.decisions")
 CLOSE_TIMEOUT_S: Final = 5.0
@@ -88,31 +92,55 @@ class _Consumer(ConsumerDriver):
 
 
 class _Sharer(ConsumerDriver):
-    """What a poll gave is accepted by the next one; where each must be told, by a commit once the work is done."""
+    """What a poll gave is accepted by the next one, or with the work on it done by a commit.
+
+    By a commit where each is acknowledged by itself, or the acknowledgement of each must be told.
+    """
 
     def __init__(self, bootstrap: str, options: Mapping[str, str], group: str, topics: Sequence[str]) -> None:
         self._consumer = headrace.ShareConsumer(bootstrap, {**options, "group.id": group})
         self._consumer.subscribe(topics)
-        self._rows: list[Polled] = []
+        self._alone = options.get(ACKNOWLEDGEMENT_MODE) == "explicit"
+        self._batches: list[pa.RecordBatch] = []
         self._accepted: list[Accepted] = []
 
     def poll(self, timeout_s: float) -> list[Polled]:
-        self._rows = [_polled(batch) for batch in self._consumer.poll_all(timeout_s) if batch.num_rows]
-        return self._rows
+        self._batches = [batch for batch in self._consumer.poll_all(timeout_s) if batch.num_rows]
+        return [
+            replace(_polled(batch), deliveries=np.asarray(batch.column("delivery_count"))) for batch in self._batches
+        ]
 
     def assigned(self) -> int | None:
         # Other members may have the same partitions: their sum says nothing.
         return None
 
     def done(self) -> None:
-        if self.each:
-            results = self._consumer.commit(COMMIT_TIMEOUT_S)
-            taken = {place for place, error in results.items() if error is None}
-            self._accepted += [
-                Accepted(rows.topic, rows.partition, rows.offsets)
-                for rows in self._rows
-                if rows.offsets is not None and (rows.topic, rows.partition) in taken
-            ]
+        if not (self._alone or self.each):
+            return
+        said = [(_polled(batch), self._acknowledged(batch)) for batch in self._batches]
+        results = self._consumer.commit(COMMIT_TIMEOUT_S)
+        taken = {place for place, error in results.items() if error is None}
+        for error in results.values():
+            if error is not None:
+                self.tell(f"not acknowledged: {error}")
+        self._accepted += [
+            Accepted(rows.topic, rows.partition, rows.offsets[held])
+            for rows, held in said
+            if rows.offsets is not None and (rows.topic, rows.partition) in taken
+        ]
+
+    def _acknowledged(self, batch: pa.RecordBatch) -> NDArray[np.bool_]:
+        """Accepts each row by itself, if that is wanted; which of them the commit says something of."""
+        held = np.ones(batch.num_rows, np.bool_)
+        for row in range(batch.num_rows) if self._alone else ():
+            try:
+                self._consumer.acknowledge(batch.slice(row, 1))
+            except InvalidRecordStateError:
+                # It comes again.
+                held[row] = False
+        if not held.all():
+            self.tell("not acknowledged: locks were over before the work on their records was done")
+        return held
 
     def accepted(self) -> list[Accepted]:
         told, self._accepted = self._accepted, []
