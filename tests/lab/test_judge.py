@@ -194,13 +194,52 @@ def test_a_record_that_two_have_acknowledged(tmp_path):
         judge.watch(tmp_path / name, "g")
     judge.update()
     right = {"records": 6, "lost": 0, "corrupt": 0, "duplicates": 1, "writtenTwice": 0}
-    share = {"acceptedTwice": 0, "givenUp": 0, "atLimit": 0, "deliveriesMax": 2, "deliveriesLimit": None}
+    share = {
+        "acceptedTwice": 0,
+        "acceptedLate": 0,
+        "givenUp": 0,
+        "atLimit": 0,
+        "deliveriesMax": 2,
+        "deliveriesLimit": None,
+    }
     assert judge.verdict() == {**right, **share}
     Journal(tmp_path / "a1").add(ACCEPTED, 1, member=1, offset=1)
     judge.update()
     assert judge.verdict()["failed"] == "1 accepted twice"
     [named] = judge.findings()[0]["named"]["acceptedTwice"]
     assert (named["member"], named["offset"]) == (1, 1)
+
+
+def test_a_record_that_one_has_acknowledged_too_late(tmp_path):
+    judge = Judge(["g"], share=True)
+    sent(tmp_path, judge, 6)
+    # The members of one process.
+    judge.watch(tmp_path / "c", "g")
+    journal = Journal(tmp_path / "c")
+
+    def give(member: int, offsets, count: int) -> None:
+        numbers = np.array(offsets)
+        flags = count << DELIVERIES_SHIFT
+        journal.add(GIVEN, len(numbers), member=member, flags=flags, sequence=numbers, offset=numbers)
+
+    def accept(member: int, offsets) -> None:
+        journal.add(ACCEPTED, len(offsets), member=member, offset=np.array(offsets))
+
+    give(0, [0, 1, 2], 1)
+    give(1, [0, 1, 2], 2)
+    accept(1, [0, 1, 2])
+    accept(0, [0, 1])
+    # Two deliveries to one member.
+    give(0, [3], 1)
+    accept(0, [3])
+    give(0, [3], 2)
+    accept(0, [3])
+    judge.update()
+    assert [judge.verdict()[what] for what in ("acceptedTwice", "acceptedLate")] == [0, 3]
+    assert [named["offset"] for named in judge.findings()[0]["named"]["acceptedLate"]] == [0, 1, 3]
+    accept(0, [3])
+    judge.update()
+    assert [judge.verdict()[what] for what in ("acceptedTwice", "acceptedLate")] == [1, 3]
 
 
 def test_a_record_that_brokers_gave_up(tmp_path):

@@ -42,8 +42,11 @@ testDurationSeconds: {seconds}
 """
 
 
-def ended(process: subprocess.Popen[str], status: int) -> tuple[str, str]:
-    out, err = process.communicate(timeout=100)
+def ended(process: subprocess.Popen[str], status: int, timeout: float = 100) -> tuple[str, str]:
+    try:
+        out, err = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired as error:
+        pytest.fail(f"not within {timeout} s: {(error.stdout or b'').decode()}", pytrace=False)
     if process.returncode != status:
         pytest.fail(f"status {process.returncode} in place of {status}\n{out}\n{err}", pytrace=False)
     assert "Traceback" not in err, err

@@ -38,8 +38,8 @@ class Group:
     """By producer: how often each sequence came."""
     places: dict[int, Marks] = field(default_factory=lambda: defaultdict(lambda: Marks(np.int64)))
     """By producer: at which offset each sequence stands, and 1."""
-    taken: dict[tuple[int, int], Marks] = field(default_factory=lambda: defaultdict(Marks))
-    """By topic and partition: how often the acknowledgement of each offset was taken."""
+    taken: dict[tuple[int, int], Marks] = field(default_factory=lambda: defaultdict(lambda: Marks(np.uint64)))
+    """By topic and partition: a bit for each delivery of an offset whose acknowledgement was taken."""
     given: dict[tuple[int, int], Marks] = field(default_factory=lambda: defaultdict(Marks))
     """By topic and partition: how often each offset was given out, as brokers tell members."""
     deliveries: dict[int, Marks] = field(default_factory=lambda: defaultdict(Marks))
@@ -80,6 +80,18 @@ class Order:
         return fresh & (sequence < highest[:-1])
 
 
+@dataclass
+class Life:
+    """What one worker's process tells; without a group it is of producers."""
+
+    tail: Tail
+    group: Group | None
+    orders: dict[int, Order] = field(default_factory=lambda: defaultdict(Order))
+    """By member."""
+    deliveries: dict[tuple[int, tuple[int, int]], Marks] = field(default_factory=lambda: defaultdict(Marks))
+    """By member, topic and partition: as the how-manieth delivery it was given each offset last."""
+
+
 class Judge:
     """Reads the journals of a run as they grow."""
 
@@ -90,31 +102,38 @@ class Judge:
         """How often brokers give a record out; None if they do not tell."""
         self._groups = {name: Group(name) for name in groups}
         self._sent: dict[int, Marks] = defaultdict(Marks)
-        self._tails: list[tuple[Tail, Group | None, dict[int, Order]]] = []
+        self._lives: list[Life] = []
 
     def watch(self, path: Path, group: str = "") -> None:
         """Takes a worker's journal in; that of producers has no group."""
-        self._tails.append((Tail(path), self._groups.get(group), defaultdict(Order)))
+        self._lives.append(Life(Tail(path), self._groups.get(group)))
 
     def update(self) -> None:
         """Reads what is new."""
-        for tail, group, orders in self._tails:
-            events = tail.read()
-            if not len(events):
-                continue
+        for life in self._lives:
+            events = life.tail.read()
+            group = life.group
             if group is None:
                 for producer, own in _by(events[events["kind"] == SENT], "producer"):
                     self._sent[producer].count(own["sequence"].astype(np.int64))
-            else:
-                self._given(group, events[events["kind"] == GIVEN])
-                self._received(group, orders, events[events["kind"] == RECEIVED])
-                self._accepted(group, events[events["kind"] == ACCEPTED])
+                continue
+            self._received(group, life.orders, events[events["kind"] == RECEIVED])
+            # In turn: an acknowledgement is of the delivery before it.
+            steps = events[(events["kind"] == GIVEN) | (events["kind"] == ACCEPTED)]
+            for step in np.split(steps, np.flatnonzero(np.diff(steps["kind"])) + 1):
+                if len(step) and step["kind"][0] == GIVEN:
+                    self._given(group, life, step)
+                else:
+                    self._accepted(group, life, step)
 
     @staticmethod
-    def _given(group: Group, events: Events) -> None:
+    def _given(group: Group, life: Life, events: Events) -> None:
         for place, own in _by_place(events):
             count = own["flags"] >> DELIVERIES_SHIFT
             np.maximum.at(group.given[place].at(own["offset"]), own["offset"], count)
+            for member, of_member in _by(own, "member"):
+                offset = of_member["offset"]
+                life.deliveries[member, place].at(offset)[offset] = of_member["flags"] >> DELIVERIES_SHIFT
         for producer, own in _by(events, "producer"):
             sequence = own["sequence"].astype(np.int64)
             np.maximum.at(group.deliveries[producer].at(sequence), sequence, own["flags"] >> DELIVERIES_SHIFT)
@@ -153,12 +172,19 @@ class Judge:
         group.found("writtenTwice", map(_named, events[other]), int(other.sum()))
 
     @staticmethod
-    def _accepted(group: Group, events: Events) -> None:
-        for place, own in _by_place(events):
-            marks, (unique, first) = group.taken[place], np.unique(own["offset"], return_index=True)
-            marks.count(own["offset"])
-            twice = own[first[marks.values[unique] > 1]]
-            group.found("acceptedTwice", map(_named, twice), len(twice))
+    def _accepted(group: Group, life: Life, events: Events) -> None:
+        for member, of_member in _by(events, "member"):
+            for place, own in _by_place(of_member):
+                offset, first, times = np.unique(own["offset"], return_index=True, return_counts=True)
+                taken, own = group.taken[place].at(offset), own[first]  # noqa: PLW2901
+                count = life.deliveries[member, place].at(offset)[offset]
+                bit = np.uint64(1) << count.astype(np.uint64)
+                # Brokers take what comes late, from one that was given it before, once the group is past it.
+                twice = ((taken[offset] & bit) != 0) | (times > 1)
+                late = (taken[offset] != 0) & ~twice
+                taken[offset] |= bit
+                group.found("acceptedTwice", map(_named, own[twice]), int(twice.sum()))
+                group.found("acceptedLate", map(_named, own[late]), int(late.sum()))
 
     @property
     def records(self) -> int:
@@ -202,7 +228,7 @@ class Judge:
     @property
     def _kinds(self) -> tuple[str, ...]:
         kinds = ("lost", "corrupt", "duplicates", "writtenTwice")
-        of_share = ("acceptedTwice", "givenUp", "atLimit", "deliveriesMax")
+        of_share = ("acceptedTwice", "acceptedLate", "givenUp", "atLimit", "deliveriesMax")
         return (*kinds, *of_share) if self._share else (*kinds, "outOfOrder")
 
     def _counts(self, group: Group) -> dict[str, int]:
