@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from functools import partial
+import time
+from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 import confluent_kafka
 import numpy as np
 import pyarrow as pa
+from confluent_kafka import Message
 
+from headrace._native import Deliveries
+from headrace.lab.payload import read
 from headrace.lab.worker.drivers import (
     Block,
     ConsumerDriver,
     Driver,
     DriverError,
     Outcome,
-    Pending,
     Polled,
     ProducerDriver,
 )
@@ -60,13 +63,13 @@ class _Producer(ProducerDriver):
             self._producer.poll(POLL_S)
 
     def send(self, block: Block) -> None:
-        pending = Pending(block, self._outcome)
-        for row, value, key, chosen in block.rows():
-            partition = -1 if chosen is None else chosen
-            told = partial(_told, pending, row)
+        produce, sent = self._producer.produce, _Sent(block, self._outcome)
+        told = Deliveries(len(block.due), sent.failed, sent.ended).told
+        for _, value, key, chosen in block.rows():
             while True:
                 try:
-                    self._producer.produce(block.topic, value, key, partition, on_delivery=told)
+                    # Names would cost as much as the call.
+                    produce(block.topic, value, key, -1 if chosen is None else chosen, told)
                 except BufferError:
                     self._ended.wait(0.001)
                 else:
@@ -80,8 +83,24 @@ class _Producer(ProducerDriver):
         self._teller.join()
 
 
-def _told(pending: Pending, row: int, error: object | None, _message: object) -> None:
-    pending.ended(row, error)
+class _Sent:
+    """A block on its way. Its records' outcomes are heard in native code: one in Python for each halves the rate."""
+
+    def __init__(self, block: Block, outcome: Outcome) -> None:
+        self._block, self._outcome = block, outcome
+        self._sent_ns = time.time_ns()
+        self._lost: list[int] = []
+
+    def failed(self, error: object, message: Message) -> None:
+        """A record was not acknowledged; its own head says which."""
+        head = read(pa.array([message.value()], pa.binary()))
+        self._lost.append(int(head.sequence[0]) - self._block.first)
+        self._outcome.failed(1, str(error))
+
+    def ended(self, acked_ns: bytes) -> None:
+        """All were told of; the others were acknowledged at these times."""
+        rows = np.delete(np.arange(len(self._block.due)), self._lost) if self._lost else None
+        self._outcome.acknowledged(self._block, rows, self._sent_ns, np.frombuffer(acked_ns, "<i8"))
 
 
 class _Consumer(ConsumerDriver):
@@ -91,7 +110,7 @@ class _Consumer(ConsumerDriver):
         self._stores = not {"enable.auto.offset.store", "enable.auto.commit"} & own.keys()
         if self._stores:
             own["enable.auto.offset.store"] = "false"
-        self._last: list[confluent_kafka.Message] = []
+        self._last: dict[tuple[str | None, int | None], Message] = {}
         self._most = int(own.pop("max.poll.records", BATCH_RECORDS))
         self._consumer = confluent_kafka.Consumer(own)
         self._consumer.subscribe(list(topics))
@@ -104,25 +123,30 @@ class _Consumer(ConsumerDriver):
         messages = [first]
         if self._most > 1:
             messages += self._consumer.consume(self._most - 1, 0)
-        found: dict[tuple[str, int], list[confluent_kafka.Message]] = {}
-        for message in messages:
-            error = message.error()
-            if error is not None:
-                if error.fatal() or not error.retriable():
-                    raise DriverError(str(error))
-                continue
-            found.setdefault((str(message.topic()), int(message.partition() or 0)), []).append(message)
-        self._last = [of_partition[-1] for of_partition in found.values()]
+        # What is asked of each message is asked within `map` and `groupby`: that takes a third of a loop's time.
+        if list(map(Message.error, messages)).count(None) < len(messages):
+            messages = [message for message in messages if _is_record(message)]
+        runs = [
+            list(run)
+            for _, of_topic in groupby(messages, Message.topic)
+            for _, run in groupby(of_topic, Message.partition)
+        ]
+        self._last = {(run[-1].topic(), run[-1].partition()): run[-1] for run in runs}
         return [
-            Polled(topic, partition, _values(some), _offsets(some) if self.each else None)
-            for (topic, partition), some in found.items()
+            Polled(
+                str(run[0].topic()),
+                int(run[0].partition() or 0),
+                list(map(Message.value, run)),
+                _offsets(run) if self.each else None,
+            )
+            for run in runs
         ]
 
     def assigned(self) -> int:
         return len(self._consumer.assignment())
 
     def done(self) -> None:
-        for message in self._last if self._stores else ():
+        for message in self._last.values() if self._stores else ():
             # A partition may have gone to another member meanwhile.
             with contextlib.suppress(confluent_kafka.KafkaException):
                 self._consumer.store_offsets(message)
@@ -131,12 +155,20 @@ class _Consumer(ConsumerDriver):
         self._consumer.close()
 
 
-def _values(messages: Sequence[confluent_kafka.Message]) -> pa.Array:
-    return pa.array([message.value() for message in messages], pa.large_binary())
+def _is_record(message: Message) -> bool:
+    """Whether it is one, and no event that the client goes on after by itself.
+
+    Raises:
+        DriverError: it says that the client cannot go on.
+    """
+    error = message.error()
+    if error is not None and (error.fatal() or not error.retriable()):
+        raise DriverError(str(error))
+    return error is None
 
 
-def _offsets(messages: Sequence[confluent_kafka.Message]) -> NDArray[np.int64]:
-    return np.array([message.offset() for message in messages], np.int64)
+def _offsets(messages: Sequence[Message]) -> NDArray[np.int64]:
+    return np.array(list(map(Message.offset, messages)), np.int64)
 
 
 VERSION: Final = f"confluent-kafka {confluent_kafka.__version__}, librdkafka {confluent_kafka.libversion()[0]}"

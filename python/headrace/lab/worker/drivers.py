@@ -55,7 +55,8 @@ class Polled:
 
     topic: str
     partition: int
-    values: pa.Array
+    values: pa.Array | list[bytes | None]
+    """Bytes, in the form in which the client has them."""
     offsets: NDArray[np.int64] | None = None
     """Where the client tells them."""
 

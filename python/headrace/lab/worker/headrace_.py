@@ -13,6 +13,7 @@ import pyarrow as pa
 
 import headrace
 from headrace.errors import KafkaError
+from headrace.lab.columns import column
 from headrace.lab.worker.drivers import Accepted, Block, ConsumerDriver, Driver, Outcome, Polled, ProducerDriver
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class _Producer(ProducerDriver):
         if block.placement.keys is not None:
             columns["key"] = block.placement.keys
         if block.placement.partitions is not None:
-            columns["partition"] = pa.array(block.placement.partitions)
+            columns["partition"] = column(block.placement.partitions)
         rows, sent_ns = pa.record_batch(columns), time.time_ns()
         try:
             if self._outcome.each:
@@ -78,7 +79,7 @@ class _Consumer(ConsumerDriver):
         self._consumer.subscribe(topics)
 
     def poll(self, timeout_s: float) -> list[Polled]:
-        return [_polled(batch) for batch in self._consumer.poll_all(timeout_s) if batch.num_rows]
+        return [_polled(batch, each=self.each) for batch in self._consumer.poll_all(timeout_s) if batch.num_rows]
 
     def assigned(self) -> int:
         return len(self._consumer.assignment())
@@ -97,7 +98,7 @@ class _Sharer(ConsumerDriver):
         self._accepted: list[Accepted] = []
 
     def poll(self, timeout_s: float) -> list[Polled]:
-        self._rows = [_polled(batch) for batch in self._consumer.poll_all(timeout_s) if batch.num_rows]
+        self._rows = [_polled(batch, each=self.each) for batch in self._consumer.poll_all(timeout_s) if batch.num_rows]
         return self._rows
 
     def assigned(self) -> int | None:
@@ -124,10 +125,11 @@ class _Sharer(ConsumerDriver):
             _log.info("%s", decision)
 
 
-def _polled(batch: pa.RecordBatch) -> Polled:
+def _polled(batch: pa.RecordBatch, *, each: bool) -> Polled:
     """Rows of one partition."""
     topic, partition = batch.column("topic")[0].as_py(), batch.column("partition")[0].as_py()
-    return Polled(topic, partition, batch.column("value"), np.asarray(batch.column("offset")))
+    offsets = np.asarray(batch.column("offset")) if each else None
+    return Polled(topic, partition, batch.column("value"), offsets)
 
 
 DRIVER: Final = Driver("headrace", f"headrace {headrace.__version__}", _Producer, _Consumer, _Sharer)

@@ -50,9 +50,9 @@ class Tally:
         due = block.due if rows is None else block.due[rows]
         if not len(due):
             return
-        self._publish.add(np.broadcast_to(np.asarray(acked_ns - sent_ns) // 1000, due.shape))
+        self._publish.add(sent_ns, acked_ns, len(due) if isinstance(acked_ns, int) else 1)
         if self.scheduled:
-            self._delay.add((sent_ns - due) // 1000)
+            self._delay.add(due, sent_ns)
         size = block.values.buffers()[2].size // len(block.values)
         partitions = block.placement.partitions
         with self._lock:
@@ -60,8 +60,9 @@ class Tally:
                 self._count((member, block.topic, -1), len(due), size)
                 return
             chosen = partitions if rows is None else partitions[rows]
-            for partition, records in zip(*np.unique(chosen, return_counts=True), strict=True):
-                self._count((member, block.topic, int(partition)), int(records), size)
+            found = np.bincount(chosen)
+            for partition in np.flatnonzero(found).tolist():
+                self._count((member, block.topic, partition), int(found[partition]), size)
 
     def _count(self, place: tuple[int, str, int], records: int, size: int) -> None:
         self._counts[place][0] += records
