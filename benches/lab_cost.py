@@ -22,6 +22,7 @@ from benches.peers.meter import Meter, Sample, arguments
 from benches.peers.rdkafka import CONSUMER, PRODUCER
 from headrace.lab import campaign, protocol
 from headrace.lab.worker import drivers
+from headrace.lab.worker.__main__ import load
 from headrace.lab.worker.consume import Consuming
 from headrace.lab.worker.produce import Producing
 
@@ -175,7 +176,7 @@ def workload(driver: str, size: int, partitions: int, batch_bytes: int) -> Workl
 
 def consume(bootstrap: str, topic: str, name: str, work: Workload, records: int) -> Sample:
     """The lab consumes a topic of its own values."""
-    driver, run = drivers.load(name), Run()
+    driver, run = load(name), Run()
 
     def member(*given: Any) -> drivers.ConsumerDriver:
         return _Consumer(driver.member(*given), records, run)
@@ -187,7 +188,7 @@ def consume(bootstrap: str, topic: str, name: str, work: Workload, records: int)
 
 def produce(bootstrap: str, topic: str, name: str, work: Workload, records: int) -> Sample:
     """The lab produces as fast as the client takes records."""
-    driver, run = drivers.load(name), Run()
+    driver, run = load(name), Run()
 
     def producer(*given: Any) -> drivers.ProducerDriver:
         return _Producer(driver.producer(*given), run)

@@ -29,6 +29,7 @@ from headrace.lab.worker.__main__ import Worker
 from headrace.lab.worker.consume import Consuming
 from headrace.lab.worker.drivers import Block, Polled
 from headrace.lab.worker.produce import Plan, Producing, _Share
+from tests.kafka.cluster import Cluster
 from tests.kafka.nodes import until
 from tests.lab.fake import FakeBroker
 
@@ -333,6 +334,46 @@ def test_confluent_tells_what_nobody_takes(workload):
     assert outcome.acked == []
     assert len(outcome.lost) == 5
     assert "timed out" in outcome.lost[0]
+
+
+def test_confluent_sends_all_with_little_room_and_takes_all(workload, embedded_broker, topic):
+    bootstrap = embedded_broker.bootstrap_servers
+    Cluster("embedded", bootstrap).create_topic(topic, 3)
+    # Sending waits for room many times, and goes on where it was.
+    outcome = Told()
+    producer = confluent._Producer(bootstrap, {"queue.buffering.max.messages": "7", "linger.ms": "0"}, outcome)
+    values = Payloads(workload("{}"), 3).make(np.arange(200), 0)
+    partitions = (np.arange(200) % 3).astype(np.int32)
+    producer.send(Block(topic, values, Placement(partitions=partitions), np.arange(200)))
+    producer.send(Block(topic, values, Placement(keys=values), np.arange(200)))
+    producer.flush(60)
+    until(lambda: len(outcome.acked) == 400)
+    producer.close()
+    assert (outcome.acked, outcome.lost) == ([*range(200), *range(200)], [])
+
+    member = confluent._Consumer(bootstrap, {"auto.offset.reset": "earliest"}, topic, [topic])
+    member.each = True
+    assert member.assigned() == 0
+    found = {0: [], 1: [], 2: []}
+    offsets = {0: [], 1: [], 2: []}
+
+    def all_came():
+        for polled in member.poll(0.1):
+            found[polled.partition] += polled.values
+            offsets[polled.partition] += polled.offsets.tolist()
+        member.done()
+        return sum(map(len, found.values())) == 400
+
+    until(all_came)
+    assert member.assigned() == 3
+    member.close()
+    assert member.assigned() == 0
+    for partition, own in found.items():
+        assert offsets[partition] == list(range(len(own)))
+        # What was put there by number comes first, in its order; the rest went there by its key.
+        count = len(partitions[partitions == partition])
+        assert own[:count] == values.to_pylist()[partition::3]
+    assert sorted(value for own in found.values() for value in own) == sorted(values.to_pylist() * 2)
 
 
 class Talk:

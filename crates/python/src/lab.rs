@@ -221,25 +221,26 @@ pub(crate) fn count_records(
     };
     let fresh = fresh
         .map_err(|sequence| PyValueError::new_err(format!("a record of sequence {}", grouped(sequence))))?;
-    Ok((walk.buckets.len(), fresh, walk.bytes))
+    Ok((walk.ours, fresh, walk.bytes))
 }
 
 /// What one pass over some values finds. Histograms are locked for what follows it only.
 struct Walk<'a> {
     began: &'a Times,
     distinct: bool,
-    buckets: Vec<usize>,
+    ours: usize,
+    /// Buckets, and how often each comes in a row: what is due at about the same time comes together.
+    runs: Vec<(usize, u64)>,
     records: Vec<(u16, u64)>,
     bytes: usize,
 }
 
 impl<'a> Walk<'a> {
     fn new(began: &'a Times, distinct: bool) -> Self {
-        Self { began, distinct, buckets: Vec::new(), records: Vec::new(), bytes: 0 }
+        Self { began, distinct, ours: 0, runs: Vec::new(), records: Vec::new(), bytes: 0 }
     }
 
     fn through<O: OffsetSizeTrait>(&mut self, values: &GenericBinaryArray<O>) {
-        self.buckets.reserve(values.len());
         for (row, value) in values.iter().enumerate() {
             if let Some(value) = value {
                 self.take(row, value);
@@ -250,7 +251,12 @@ impl<'a> Walk<'a> {
     fn take(&mut self, row: usize, value: &[u8]) {
         self.bytes += value.len();
         let Some(head) = Head::of(value) else { return };
-        self.buckets.push(bucket(head.due_ns, self.began.at(row)));
+        self.ours += 1;
+        let bucket = bucket(head.due_ns, self.began.at(row));
+        match self.runs.last_mut() {
+            Some((last, times)) if *last == bucket => *times += 1,
+            _ => self.runs.push((bucket, 1)),
+        }
         if self.distinct {
             self.records.push((head.producer, head.sequence));
         }
@@ -260,8 +266,8 @@ impl<'a> Walk<'a> {
     fn count(&self, histograms: [Option<&TimeCounts>; 2], seen: Option<&SeenRecords>) -> Result<u64, u64> {
         for histogram in histograms.into_iter().flatten() {
             let mut counts = lock(&histogram.state);
-            for bucket in &self.buckets {
-                counts.add(*bucket, 1);
+            for (bucket, times) in &self.runs {
+                counts.add(*bucket, *times);
             }
         }
         seen.map_or(Ok(0), |seen| lock(&seen.state).fresh(&self.records))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from headrace.lab.worker.drivers import Driver, Rows, Times
     from headrace.lab.workload import Workload
 
-BLOCK_ROWS: Final = 4_000
+BLOCK_ROWS: Final = 10_000
 BLOCK_BYTES: Final = 1 << 20
 TICK_S: Final = 0.001
 FLUSH_TIMEOUT_S: Final = 30.0
