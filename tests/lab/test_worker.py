@@ -173,6 +173,34 @@ def test_bytes_of_others_are_counted_apart(workload):
     assert (told["foreign"], told["counts"]) == (3, [[0, "t", 3, 0, 31]])
 
 
+WITHOUT_PANDAS = """
+import sys, time
+from pathlib import Path
+from headrace.lab import campaign
+from headrace.lab.worker.consume import Consuming
+from headrace.lab.worker.produce import Producing
+from tests.kafka.nodes import until
+from tests.lab.fake import FakeBroker
+
+broker, work = FakeBroker(), campaign.load(Path(sys.argv[1])).variations[0].workload
+producing = Producing(broker, "", work, ["t"], [0], records=10)
+producing.start(time.time_ns())
+until(lambda: producing.ended)
+consuming = Consuming(broker, "", work, ["t"], [0], group="g", distinct=True)
+until(lambda: not broker.blocks)
+consuming.stop()
+assert producing.take()["counts"][0][3] == consuming.take()["fresh"] == 10
+assert "pandas" not in sys.modules
+"""
+
+
+def test_nothing_imports_pandas_while_it_is_measured(tmp_path):
+    """Arrow does, for which a worker would stand still for seconds."""
+    path = tmp_path / "w.yaml"
+    path.write_text("messageDistributor: PINNED_PARTITIONS\nconsumerProcMsMin: 1")
+    subprocess.run([sys.executable, "-c", WITHOUT_PANDAS, path], timeout=60, check=True)
+
+
 def counted(values, began_ns, *, partition=True, seen=None):
     """What native code finds, and its two histograms."""
     both = TimeCounts(), TimeCounts()

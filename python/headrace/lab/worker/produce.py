@@ -149,7 +149,6 @@ class Producing:
         self.tally = Tally(scheduled=workload.schedule is not None and records is None)
         self._members = list(members)
         self._records = records
-        self._journal = journal
         self._places = {member: first + i for i, member in enumerate(self._members)}
         self._of = of or len(self._members)
         self._changed = threading.Condition()
@@ -157,6 +156,14 @@ class Producing:
         self._stopped = False
         self._due: dict[int, int] = {}
         self._sent = dict.fromkeys(self._members, 0)
+        # Made here, not by the threads: this may take a second or two, in which records would be due already.
+        self._makers = {
+            member: (
+                Distributor(workload.message_distributor, workload.partitions_per_topic, member, workload.seed),
+                Payloads(workload, member, checked=journal is not None),
+            )
+            for member in self._members
+        }
         options = workload.options(driver.name, "producer")
         self._producers = {
             member: driver.producer(bootstrap, options, _Outcome(self.tally, member, journal))
@@ -211,8 +218,7 @@ class Producing:
 
     def _work(self, member: int, topic: str) -> None:
         workload, producer = self.workload, self._producers[member]
-        place = Distributor(workload.message_distributor, workload.partitions_per_topic, member, workload.seed)
-        payloads = Payloads(workload, member, checked=self._journal is not None)
+        place, payloads = self._makers[member]
         block_rows = max(min(BLOCK_ROWS, BLOCK_BYTES // workload.message_size), 1)
         share = _Share(self._places[member], self._of, self._records)
         sequence = 0
