@@ -164,6 +164,8 @@ class Driver:
     """Of a consumer group, from bootstrap, options, group and topics."""
     sharer: Callable[[str, Mapping[str, str], str, Sequence[str]], ConsumerDriver] | None = None
     """Of a share group, if the client has those."""
+    block_rows: int = 4_000
+    """How many records are handed over together at most: they are counted when the last of them is acknowledged."""
 
     def consumer(
         self, bootstrap: str, options: Mapping[str, str], group: str, topics: Sequence[str], *, share: bool

@@ -132,4 +132,4 @@ def _polled(batch: pa.RecordBatch, *, each: bool) -> Polled:
     return Polled(topic, partition, batch.column("value"), offsets)
 
 
-DRIVER: Final = Driver("headrace", f"headrace {headrace.__version__}", _Producer, _Consumer, _Sharer)
+DRIVER: Final = Driver("headrace", f"headrace {headrace.__version__}", _Producer, _Consumer, _Sharer, block_rows=20_000)

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from headrace.lab.worker.drivers import Driver, Rows, Times
     from headrace.lab.workload import Workload
 
-BLOCK_ROWS: Final = 10_000
-BLOCK_BYTES: Final = 1 << 20
+BLOCK_BYTES_MAX: Final = 2 << 20
 TICK_S: Final = 0.001
 FLUSH_TIMEOUT_S: Final = 30.0
 ERRORS_MAX: Final = 20
@@ -164,6 +163,7 @@ class Producing:
             )
             for member in self._members
         }
+        self._block_rows = driver.block_rows
         options = workload.options(driver.name, "producer")
         self._producers = {
             member: driver.producer(bootstrap, options, _Outcome(self.tally, member, journal))
@@ -219,7 +219,7 @@ class Producing:
     def _work(self, member: int, topic: str) -> None:
         workload, producer = self.workload, self._producers[member]
         place, payloads = self._makers[member]
-        block_rows = max(min(BLOCK_ROWS, BLOCK_BYTES // workload.message_size), 1)
+        block_rows = max(min(self._block_rows, BLOCK_BYTES_MAX // workload.message_size), 1)
         share = _Share(self._places[member], self._of, self._records)
         sequence = 0
         while (plan := self._current()) is not None:
