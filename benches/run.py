@@ -24,6 +24,7 @@ from benches import (
     flow,
     harness,
     idle_paused,
+    lab_cost,
     memory,
     pause,
     pipelining,
@@ -249,6 +250,7 @@ GROUPS = {
     "share": share.rows,
     "share-trickle": share.trickle_rows,
     "share-idle": share.idle_rows,
+    "lab": lab_cost.rows,
     "broker": broker,
 }
 

@@ -1,5 +1,5 @@
 # The native half; users meet it only through the package's own classes.
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol, TypeAlias, final
 
@@ -18,15 +18,20 @@ __all__ = [
     "Broker",
     "Chunks",
     "Consumer",
+    "Deliveries",
     "Empty",
     "Producer",
     "RangeReader",
     "Read",
     "Results",
+    "SeenRecords",
     "ShareConsumer",
     "Taken",
+    "TimeCounts",
     "TokenReply",
     "Upload",
+    "ValueMaker",
+    "count_records",
 ]
 
 _Partition: TypeAlias = tuple[str, int]
@@ -292,3 +297,33 @@ class RangeReader:
 class TokenReply:
     def give(self, token: str, expires: float, extensions: Sequence[tuple[str, str]]) -> None: ...
     def fail(self, why: str, exception: BaseException) -> None: ...
+
+@final
+class TimeCounts:
+    def __new__(cls) -> TimeCounts: ...
+    def add(self, begins_ns: int | pa.Int64Array, ends_ns: int | pa.Int64Array, times: int = 1) -> None: ...
+    def take(self) -> bytes | None: ...
+
+@final
+class SeenRecords:
+    def __new__(cls) -> SeenRecords: ...
+
+@final
+class ValueMaker:
+    def __new__(cls, producer: int, size: int, fillers: bytes, checked: bool) -> ValueMaker: ...
+    def make(self, due_ns: pa.Int64Array, first: int) -> pa.BinaryArray: ...
+
+@final
+class Deliveries:
+    def __new__(
+        cls, records: int, failed: Callable[[Any, Any], object], ended: Callable[[bytes], object]
+    ) -> Deliveries: ...
+    def told(self, error: object, message: object) -> None: ...
+
+def count_records(
+    values: pa.Array | list[bytes | None],
+    began_ns: int | pa.Int64Array,
+    of_member: TimeCounts,
+    of_partition: TimeCounts | None,
+    seen: SeenRecords | None,
+) -> tuple[int, int, int]: ...

@@ -22,6 +22,7 @@ class FakeBroker:
 
     name: str = "headrace"
     version: str = "fake 1"
+    block_rows: int = 4_000
     stall_after_s: float | None = None
     stall_s: float = 0.0
     fails: str | None = None

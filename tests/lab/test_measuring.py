@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace._native import ValueMaker
 from headrace.lab import campaign, payload
 from headrace.lab.histogram import HIGHEST, Histogram, HistogramError, Recorder, merged
 from headrace.lab.payload import HEAD, Payloads
@@ -45,7 +46,6 @@ def test_what_was_made_is_read(workload, size, kind):
     assert heads.sequence.tolist() == [41, 42]
     assert heads.producer.tolist() == [7, 7]
     assert heads.ours.tolist() == [True, True]
-    assert heads.size == 2 * size
     assert payload.verify(values).all()
 
 
@@ -74,6 +74,40 @@ def test_fillers(workload, tmp_path):
     (tmp_path / "p.bin").write_bytes(b"abc")
     [value] = Payloads(workload("messageSize: 29\npayloadFile: p.bin"), 0).make(np.arange(1), 0).to_pylist()
     assert value[HEAD.itemsize :] == b"abcab"
+
+
+def by_numpy(work, producer, due, first, *, checked):
+    """The bytes of values as docs/lab.md describes them."""
+    pool = payload._pool(work, producer)
+    for at, moment in enumerate(due.tolist()):
+        head = np.zeros(1, HEAD)
+        head["due"], head["producer"], head["magic"], head["sequence"] = moment, producer, payload.MAGIC, first + at
+        filler = pool[(first + at) % len(pool)].tobytes()
+        if checked:
+            raw = head.tobytes()
+            head["crc"] = zlib.crc32(raw[:12] + raw[16:] + filler)
+        yield head.tobytes() + filler
+
+
+@pytest.mark.parametrize("checked", [False, True])
+@pytest.mark.parametrize("text", ["messageSize: 24", "messageSize: 25", "{}", "useRandomizedPayloads: true"])
+def test_values_are_made_as_they_are_described(workload, text, checked):
+    work = workload(f"{text}\nrandomizedPayloadPoolSize: 7" if text != "{}" else text)
+    maker = Payloads(work, 65_535, checked=checked)
+    random = np.random.default_rng(1)
+    for first in (0, 6, 2**64 - 3_000):
+        due = random.integers(-(2**63), 2**63 - 1, 2_000)
+        assert maker.make(due, first).to_pylist() == list(by_numpy(work, 65_535, due, first, checked=checked))
+    assert len(maker.make(due[:0], 0)) == 0
+
+
+def test_values_that_cannot_be_made():
+    for size, fillers in ((23, b""), (24, b"x"), (26, b"xyz"), (26, b"")):
+        with pytest.raises(ValueError, match="bytes of filler for values of"):
+            ValueMaker(0, size, fillers, checked=False)
+    many = ValueMaker(0, 1 << 20, bytes((1 << 20) - 24), checked=False)
+    with pytest.raises(ValueError, match="2048 values are more than an array holds"):
+        many.make(pa.array(range(2048)), 0)
 
 
 VALUES = st.lists(st.integers(0, HIGHEST + 5), min_size=1, max_size=300)
@@ -149,7 +183,7 @@ def test_a_recorder_loses_nothing_to_the_one_that_takes():
 
     def write() -> None:
         for _ in range(300):
-            recorder.add(np.arange(10))
+            recorder.add(np.arange(10), 5_000_000)
 
     writers = [threading.Thread(target=write) for _ in range(3)]
     for thread in writers:

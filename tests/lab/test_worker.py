@@ -7,22 +7,29 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
+from types import SimpleNamespace
 
 import kafka
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from headrace._native import Deliveries, SeenRecords, TimeCounts, count_records
 from headrace.lab import campaign, payload, protocol
-from headrace.lab.histogram import Histogram, merged
+from headrace.lab.distribution import Placement
+from headrace.lab.histogram import HIGHEST, Histogram, Recorder, merged
 from headrace.lab.marks import SEQUENCE_MAX
 from headrace.lab.payload import Payloads
 from headrace.lab.schedule import Schedule
 from headrace.lab.worker import confluent, kafka_python
 from headrace.lab.worker.__main__ import Worker
-from headrace.lab.worker.consume import Consuming, Seen
-from headrace.lab.worker.drivers import Polled
+from headrace.lab.worker.consume import Consuming
+from headrace.lab.worker.drivers import Block, Polled
 from headrace.lab.worker.produce import Plan, Producing, _Share
+from tests.kafka.cluster import Cluster
 from tests.kafka.nodes import until
 from tests.lab.fake import FakeBroker
 
@@ -159,22 +166,242 @@ def test_work_delays_the_later_records_of_a_batch(workload):
 def test_bytes_of_others_are_counted_apart(workload):
     broker = FakeBroker()
     consuming = Consuming(broker, "", workload("{}"), ["t"], [0], group="g")
-    consuming.intake.received(0, Polled("t", 3, pa.array([b"x"])), payload.read(pa.array([b"x"])), np.array([5]))
+    consuming.intake.received(0, Polled("t", 3, pa.array([b"x"])), 5)
+    consuming.intake.received(0, Polled("t", 3, [b"x" * 30, None]), np.array([5, 6]))
     consuming.stop()
     told = consuming.take()
-    assert (told["foreign"], told["counts"][0][3]) == (1, 0)
+    assert (told["foreign"], told["counts"]) == (3, [[0, "t", 3, 0, 31]])
+
+
+WITHOUT_PANDAS = """
+import sys, time
+from pathlib import Path
+from headrace.lab import campaign
+from headrace.lab.worker.consume import Consuming
+from headrace.lab.worker.produce import Producing
+from tests.kafka.nodes import until
+from tests.lab.fake import FakeBroker
+
+broker, work = FakeBroker(), campaign.load(Path(sys.argv[1])).variations[0].workload
+producing = Producing(broker, "", work, ["t"], [0], records=10)
+producing.start(time.time_ns())
+until(lambda: producing.ended)
+consuming = Consuming(broker, "", work, ["t"], [0], group="g", distinct=True)
+until(lambda: not broker.blocks)
+consuming.stop()
+assert producing.take()["counts"][0][3] == consuming.take()["fresh"] == 10
+assert "pandas" not in sys.modules
+"""
+
+
+def test_nothing_imports_pandas_while_it_is_measured(tmp_path):
+    """Arrow does, for which a worker would stand still for seconds."""
+    path = tmp_path / "w.yaml"
+    path.write_text("messageDistributor: PINNED_PARTITIONS\nconsumerProcMsMin: 1")
+    subprocess.run([sys.executable, "-c", WITHOUT_PANDAS, path], timeout=60, check=True)
+
+
+def counted(values, began_ns, *, partition=True, seen=None):
+    """What native code finds, and its two histograms."""
+    both = TimeCounts(), TimeCounts()
+    found = count_records(values, began_ns, both[0], both[1] if partition else None, seen)
+    return found, [np.frombuffer(one.take() or bytes(8), "<i8") for one in both]
+
+
+def bucketed(times_ns):
+    """The counts that Python's histogram has of times in nanoseconds."""
+    expected = Histogram()
+    expected.add(np.array([min(max(one // 1000, 0), HIGHEST) for one in times_ns], np.int64))
+    return expected.counts
+
+
+TIMES = st.integers(-(2**63), 2**63 - 1) | st.integers(10**18, 10**18 + 10**13)
+HEADS = st.tuples(TIMES, st.integers(0, 3), st.integers(0, 200) | st.integers(0, SEQUENCE_MAX - 1))
+
+
+@st.composite
+def records(draw):
+    """Values, those of the lab and others, with the heads of the former and None for the latter."""
+    found = []
+    for head in draw(st.lists(HEADS | st.none(), max_size=40)):
+        if head is None:
+            found.append((draw(st.none() | st.binary(max_size=30)), None))
+        else:
+            due, producer, sequence = head
+            made = np.zeros(1, payload.HEAD)
+            made["due"], made["producer"], made["magic"], made["sequence"] = due, producer, payload.MAGIC, sequence
+            found.append((made.tobytes() + draw(st.binary(max_size=5)), head))
+    return found
+
+
+@given(records(), st.data())
+def test_native_code_counts_what_python_would(found, data):
+    values, heads = [value for value, _ in found], [head for _, head in found]
+    began = data.draw(st.lists(TIMES, min_size=len(found), max_size=len(found)))
+    skipped = data.draw(st.integers(0, len(found)))
+    forms = [pa.array(values, pa.binary()), pa.array(values, pa.large_binary()), values]
+    for form in forms:
+        ours = [(head, at) for head, at in zip(heads, began, strict=True) if head is not None]
+        (count, fresh, size), both = counted(form, pa.array(began, pa.int64()), seen=SeenRecords())
+        assert count == len(ours) == len(payload.read(forms[0]).due)
+        assert fresh == len({head[1:] for head, _ in ours})
+        assert size == sum(len(value) for value in values if value is not None)
+        for one in both:
+            assert one.sum() == count
+            assert (one == bucketed([at - head[0] for head, at in ours])).all()
+        # One time for all, and a part of an array.
+        (count, fresh, _), both = counted(form[skipped:], 10**18, partition=False)
+        rest = [head for head in heads[skipped:] if head is not None]
+        assert (count, fresh, both[1].sum()) == (len(rest), 0, 0)
+        assert (both[0] == bucketed([10**18 - head[0] for head in rest])).all()
+
+
+def test_histograms_have_their_edges_where_they_are_in_python():
+    edges = [step for power in range(34) for step in (2**power - 1, 2**power, 2**power + 1)]
+    edges += [HIGHEST - 1, HIGHEST, HIGHEST + 1]
+    ends = np.array(edges) * 1000
+    recorder = Recorder()
+    recorder.add(0, ends)
+    recorder.add(-ends, 0, 2)
+    recorder.add(5, 7_005, 3)
+    expected = Histogram()
+    expected.add(np.array(edges), weight=3)
+    expected.add(np.array([7]), weight=3)
+    assert recorder.take() == expected.encode()
+    assert recorder.take() is None
+    with pytest.raises(ValueError, match="3 begins and 2 ends"):
+        recorder.add(np.arange(3), np.arange(2))
+
+
+def test_columns_that_are_no_records_are_refused():
+    histogram = TimeCounts()
+    with pytest.raises(ValueError, match="1 times for 2 values"):
+        count_records([b"x", b"y"], pa.array([1]), histogram, None, None)
+    with pytest.raises(TypeError, match="values of"):
+        count_records(pa.array([1]), 1, histogram, None, None)
+    with pytest.raises(TypeError, match="times of Utf8; int64 is taken"):
+        histogram.add(pa.array(["a"]), 1)
+    with pytest.raises(ValueError, match="a time is null"):
+        histogram.add(pa.array([None], pa.int64()), 1)
+    for other in ("x", 5, ["x"], [5]):
+        with pytest.raises(TypeError):
+            count_records(other, 1, histogram, None, None)
+    assert histogram.take() is None
 
 
 def test_records_that_come_again_are_not_fresh(workload):
-    seen = Seen()
+    def fresh(seen, values):
+        return counted(values, 0, seen=seen)[0][1]
+
+    seen = SeenRecords()
     values = Payloads(workload("{}"), 3).make(np.zeros(100_000, np.int64), 0)
-    heads = payload.read(values)
-    assert seen.fresh(payload.read(values[:70_000])) == 70_000
-    assert seen.fresh(heads) == 30_000
-    assert seen.fresh(heads) == 0
-    far = Payloads(workload("{}"), 3).make(np.zeros(1, np.int64), SEQUENCE_MAX + 1)
-    with pytest.raises(ValueError, match="a record of sequence"):
-        seen.fresh(payload.read(far))
+    others = Payloads(workload("{}"), 4).make(np.zeros(10, np.int64), 0)
+    assert fresh(seen, values[:70_000]) == 70_000
+    assert fresh(seen, values) == 30_000
+    assert fresh(seen, values) == 0
+    assert fresh(seen, others) == 10
+    assert fresh(seen, pa.concat_arrays([others, others])) == 0
+
+
+@pytest.mark.parametrize("sequence", [SEQUENCE_MAX, 2**63, 2**64 - 1])
+def test_a_sequence_that_no_run_can_have_is_refused(workload, sequence):
+    maker = Payloads(workload("{}"), 3)
+    last = maker.make(np.zeros(1, np.int64), SEQUENCE_MAX - 1)
+    assert counted(last, 0, seen=SeenRecords())[0] == (1, 1, 100)
+    far = maker.make(np.zeros(1, np.int64), sequence)
+    with pytest.raises(ValueError, match=f"^a record of sequence {sequence:,}$"):
+        counted(far, 0, seen=SeenRecords())
+    # Where nobody asks which are new, it is a record like others.
+    assert counted(far, 0)[0] == (1, 0, 100)
+
+
+class Told:
+    """An outcome that remembers."""
+
+    each = False
+
+    def __init__(self):
+        self.acked, self.lost = [], []
+        self.ended = threading.Event()
+
+    def acknowledged(self, block, rows, sent_ns, acked_ns):
+        assert (np.asarray(acked_ns) >= sent_ns).all()
+        every = np.arange(len(block.due)) if rows is None else rows
+        assert len(every) == len(acked_ns)
+        self.acked += every.tolist()
+        self.ended.set()
+
+    def failed(self, count, why):
+        self.lost += [why] * count
+
+
+def test_confluent_tells_which_records_of_a_block_were_lost(workload):
+    block = Block("t", Payloads(workload("{}"), 3).make(np.zeros(5, np.int64), 70), Placement(), np.zeros(5), 70)
+    outcome = Told()
+    sent = confluent._Sent(block, outcome)
+    deliveries = Deliveries(5, sent.failed, sent.ended)
+    for row, value in enumerate(block.values.to_pylist()):
+        message = SimpleNamespace(value=lambda value=value: value)
+        assert not outcome.acked
+        deliveries.told("too bad" if row in {1, 4} else None, message)
+    assert (outcome.acked, outcome.lost) == ([0, 2, 3], ["too bad", "too bad"])
+    del deliveries
+    alive = weakref.ref(sent)
+    del sent
+    assert alive() is None, "a block must go with its last record"
+
+
+def test_confluent_tells_what_nobody_takes(workload):
+    outcome = Told()
+    # Nobody listens there.
+    producer = confluent._Producer("127.0.0.1:1", {"message.timeout.ms": "10", "linger.ms": "0"}, outcome)
+    values = Payloads(workload("{}"), 3).make(np.zeros(5, np.int64), 70)
+    producer.send(Block("t", values, Placement(), np.zeros(5), 70))
+    assert outcome.ended.wait(60)
+    producer.close()
+    assert outcome.acked == []
+    assert len(outcome.lost) == 5
+    assert "timed out" in outcome.lost[0]
+
+
+def test_confluent_sends_all_with_little_room_and_takes_all(workload, embedded_broker, topic):
+    bootstrap = embedded_broker.bootstrap_servers
+    Cluster("embedded", bootstrap).create_topic(topic, 3)
+    # Sending waits for room many times, and goes on where it was.
+    outcome = Told()
+    producer = confluent._Producer(bootstrap, {"queue.buffering.max.messages": "7", "linger.ms": "0"}, outcome)
+    values = Payloads(workload("{}"), 3).make(np.arange(200), 0)
+    partitions = (np.arange(200) % 3).astype(np.int32)
+    producer.send(Block(topic, values, Placement(partitions=partitions), np.arange(200)))
+    producer.send(Block(topic, values, Placement(keys=values), np.arange(200)))
+    producer.flush(60)
+    until(lambda: len(outcome.acked) == 400)
+    producer.close()
+    assert (outcome.acked, outcome.lost) == ([*range(200), *range(200)], [])
+
+    member = confluent._Consumer(bootstrap, {"auto.offset.reset": "earliest"}, topic, [topic])
+    member.each = True
+    assert member.assigned() == 0
+    found = {0: [], 1: [], 2: []}
+    offsets = {0: [], 1: [], 2: []}
+
+    def all_came():
+        for polled in member.poll(0.1):
+            found[polled.partition] += polled.values
+            offsets[polled.partition] += polled.offsets.tolist()
+        member.done()
+        return sum(map(len, found.values())) == 400
+
+    until(all_came)
+    assert member.assigned() == 3
+    member.close()
+    assert member.assigned() == 0
+    for partition, own in found.items():
+        assert offsets[partition] == list(range(len(own)))
+        # What was put there by number comes first, in its order; the rest went there by its key.
+        count = len(partitions[partitions == partition])
+        assert own[:count] == values.to_pylist()[partition::3]
+    assert sorted(value for own in found.values() for value in own) == sorted(values.to_pylist() * 2)
 
 
 class Talk:

@@ -6,10 +6,12 @@ use arrow_array::cast::AsArray;
 use arrow_array::ffi::{FFI_ArrowArray, FFI_ArrowSchema};
 use arrow_array::ffi_stream::{ArrayStreamReader, FFI_ArrowArrayStream};
 use arrow_array::{
-    Array, ArrayReader, RecordBatch, RecordBatchOptions, RecordBatchReader, StructArray, make_array,
+    Array, ArrayReader, ArrayRef, RecordBatch, RecordBatchOptions, RecordBatchReader, StructArray, make_array,
 };
+use arrow_data::ArrayData;
 use arrow_schema::{ArrowError, DataType, Schema, SchemaRef};
 use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyTuple};
 
@@ -63,7 +65,28 @@ pub(crate) fn import(data: &Bound<'_, PyAny>) -> PyResult<Imported> {
         let schema = Schema::new(columns.clone()).with_metadata(field.metadata().clone());
         return Ok(Imported::Stream { reader, schema: Arc::new(schema), chunks: 0 });
     }
-    let pair = data.call_method0("__arrow_c_array__")?;
+    let columns = import_pair(data)?;
+    // A single column speaks the same interface.
+    let DataType::Struct(fields) = columns.data_type() else {
+        let (name, kind) = (type_name(data), columns.data_type());
+        return Err(PyTypeError::new_err(format!(
+            "{name} is an array of {kind}; a batch is taken, or an array of structs"
+        )));
+    };
+    let schema = Arc::new(Schema::new(fields.clone()));
+    Ok(Imported::Batch(Some(batch_of(&make_array(columns), schema, 0))))
+}
+
+/// Takes a single array from any object that speaks the `PyCapsule` interface.
+pub(crate) fn import_column(data: &Bound<'_, PyAny>) -> PyResult<ArrayRef> {
+    if !data.hasattr(intern!(data.py(), "__arrow_c_array__"))? {
+        return Err(not_arrow(data));
+    }
+    import_pair(data).map(make_array)
+}
+
+fn import_pair(data: &Bound<'_, PyAny>) -> PyResult<ArrayData> {
+    let pair = data.call_method0(intern!(data.py(), "__arrow_c_array__"))?;
     let (schema, array): (Bound<'_, PyCapsule>, Bound<'_, PyCapsule>) =
         pair.extract().map_err(|_| not_arrow(data))?;
     let schema = schema.pointer_checked(Some(c"arrow_schema"))?.cast::<FFI_ArrowSchema>();
@@ -76,16 +99,7 @@ pub(crate) fn import(data: &Bound<'_, PyAny>) -> PyResult<Imported> {
         return Err(PyValueError::new_err("these Arrow capsules have been taken before"));
     }
     // SAFETY: schema and array come from one producer as a pair, as the C data interface demands.
-    let columns = unsafe { arrow_array::ffi::from_ffi(array, schema) }.map_err(arrow_error)?;
-    // A single column speaks the same interface.
-    let DataType::Struct(fields) = columns.data_type() else {
-        let (name, kind) = (type_name(data), columns.data_type());
-        return Err(PyTypeError::new_err(format!(
-            "{name} is an array of {kind}; a batch is taken, or an array of structs"
-        )));
-    };
-    let schema = Arc::new(Schema::new(fields.clone()));
-    Ok(Imported::Batch(Some(batch_of(&make_array(columns), schema, 0))))
+    unsafe { arrow_array::ffi::from_ffi(array, schema) }.map_err(arrow_error)
 }
 
 /// What [`import`] found.

@@ -11,6 +11,7 @@ mod broker;
 mod chunks;
 mod consumer;
 mod errors;
+mod lab;
 mod options;
 mod producer;
 mod read;
@@ -40,6 +41,11 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<read::RangeReader>()?;
     module.add_class::<read::Batches>()?;
     module.add_class::<options::TokenReply>()?;
+    module.add_class::<lab::TimeCounts>()?;
+    module.add_class::<lab::SeenRecords>()?;
+    module.add_class::<lab::ValueMaker>()?;
+    module.add_class::<lab::Deliveries>()?;
+    module.add_function(wrap_pyfunction!(lab::count_records, module)?)?;
     // Hooks run last in, first out: the package's own, which come later, still close their clients in peace.
     let stop_other_threads = wrap_pyfunction!(wait::stop_other_threads, module)?;
     module.py().import("atexit")?.call_method1("register", (stop_other_threads,))?;

@@ -68,6 +68,7 @@ class Distributor:
         self._partitions = partitions
         self._at = producer if self._kind == "PINNED_PARTITIONS" else 0
         self._random = np.random.default_rng([seed, producer])
+        self._cycle = np.empty(0, np.int32)
         if self._kind == "KEY_ROUND_ROBIN":
             self._keys = pa.array([f"key-{i:04d}".encode() for i in range(KEYS)], pa.binary())
         if self._kind == "PARTITION_ZIPF":
@@ -84,8 +85,12 @@ class Distributor:
         if self._kind == "PARTITION_ZIPF":
             drawn = np.searchsorted(self._bounds, self._random.random(count), side="right")
             return Placement(partitions=drawn.astype(np.int32))
-        numbers = self._at + np.arange(count)
-        self._at += count
         if self._kind == "KEY_ROUND_ROBIN":
+            numbers = self._at + np.arange(count)
+            self._at += count
             return Placement(keys=self._keys.take(pa.array(numbers % KEYS)))
-        return Placement(partitions=(numbers % self._partitions).astype(np.int32))
+        begin = self._at % self._partitions
+        self._at += count
+        if begin + count > len(self._cycle):
+            self._cycle = (np.arange(self._partitions + count) % self._partitions).astype(np.int32)
+        return Placement(partitions=self._cycle[begin : begin + count])

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import base64
 import struct
-import threading
 import zlib
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from headrace._native import TimeCounts
+from headrace.lab.columns import column
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    import pyarrow as pa
     from numpy.typing import NDArray
 
 LOWEST: Final = 1
@@ -140,26 +143,25 @@ class Recorder:
     """A histogram that several threads record in, and one takes away from time to time."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._now = Histogram()
-        self._spare = Histogram()
+        self.counts = TimeCounts()
+        """Where native code counts."""
 
-    def add(self, values_us: NDArray[Any], weight: int = 1) -> None:
-        """Records values."""
-        with self._lock:
-            self._now.add(values_us, weight)
+    def add(self, begins_ns: int | NDArray[np.int64], ends_ns: int | NDArray[np.int64], times: int = 1) -> None:
+        """Records the times between these moments, each so many times; either may be one for all."""
+        self.counts.add(_moments(begins_ns), _moments(ends_ns), times)
 
     def take(self) -> str | None:
         """What was recorded since the last time; None if nothing."""
-        with self._lock:
-            if not self._now.total:
-                return None
-            full, self._now = self._now, self._spare
-        text = full.encode()
-        full.counts[:] = 0
-        full.total = 0
-        self._spare = full
-        return text
+        counts = self.counts.take()
+        if counts is None:
+            return None
+        full = Histogram()
+        full.counts = np.frombuffer(counts, "<i8")
+        return full.encode()
+
+
+def _moments(given: int | NDArray[np.int64]) -> int | pa.Int64Array:
+    return given if isinstance(given, int) else column(given)
 
 
 def _index(values: NDArray[np.int64]) -> NDArray[np.int64]:

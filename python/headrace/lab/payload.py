@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
+from headrace._native import ValueMaker
+from headrace.lab.columns import column
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -35,33 +38,18 @@ class Heads:
     producer: NDArray[np.uint16]
     sequence: NDArray[np.uint64]
     ours: NDArray[np.bool_]
-    size: int
-    """Bytes of all values together."""
 
 
 class Payloads:
     """Makes one producer's values."""
 
     def __init__(self, workload: Workload, producer: int, *, checked: bool = False) -> None:
-        self._size = workload.message_size
-        self._producer = producer
-        self._checked = checked
-        self._pool = _pool(workload, producer)
+        fillers = _pool(workload, producer).tobytes()
+        self._maker = ValueMaker(producer, workload.message_size, fillers, checked)
 
     def make(self, due: NDArray[np.int64], first: int) -> pa.BinaryArray:
         """Values of records with these due times; `first` is the sequence of the first."""
-        count = len(due)
-        sequence = np.arange(first, first + count, dtype=np.uint64)
-        rows = np.empty((count, self._size), np.uint8)
-        rows[:, HEAD.itemsize :] = self._pool[sequence % len(self._pool)]
-        heads = np.zeros(count, HEAD)
-        heads["due"], heads["producer"], heads["magic"], heads["sequence"] = due, self._producer, MAGIC, sequence
-        rows[:, : HEAD.itemsize] = heads.view(np.uint8).reshape(count, HEAD.itemsize)
-        if self._checked:
-            for row in rows:
-                row[CRC_BEGIN:CRC_END].view("<u4")[0] = _crc(row)
-        offsets = np.arange(count + 1, dtype=np.int32) * self._size
-        return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(rows)])
+        return self._maker.make(column(due), first)
 
 
 def _pool(workload: Workload, producer: int) -> NDArray[np.uint8]:
@@ -94,7 +82,7 @@ def read(values: pa.Array) -> Heads:
     ours = long_enough.copy()
     ours[long_enough] = marked
     heads = heads[marked]
-    return Heads(heads["due"], heads["producer"], heads["sequence"], ours, int(lengths.sum()))
+    return Heads(heads["due"], heads["producer"], heads["sequence"], ours)
 
 
 def verify(values: pa.Array) -> NDArray[np.bool_]:

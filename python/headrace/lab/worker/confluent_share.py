@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import confluent_kafka
 import numpy as np
-import pyarrow as pa
 
 from headrace.lab.worker.drivers import Accepted, ConsumerDriver, DriverError, Polled
 from headrace.lab.workload import ACKNOWLEDGEMENT_MODE, ACQUIRE_MODE, BATCH_OPTIMIZED
@@ -57,7 +56,7 @@ class Sharer(ConsumerDriver):
             Polled(
                 topic,
                 partition,
-                pa.array([message.value() for message in some], pa.large_binary()),
+                [message.value() for message in some],
                 np.array([message.offset() for message in some], np.int64),
                 np.array([message.delivery_count() or 0 for message in some], np.int64),
             )

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
+from headrace._native import SeenRecords, count_records
+from headrace.lab.columns import column
 from headrace.lab.histogram import Recorder
 from headrace.lab.journal import ACCEPTED, CORRUPT, DELIVERIES_MAX, DELIVERIES_SHIFT, FOREIGN, GIVEN, RECEIVED
-from headrace.lab.marks import Marks
-from headrace.lab.payload import Heads, read, verify
+from headrace.lab.payload import read, verify
 from headrace.lab.work import Work
 from headrace.lab.worker.produce import ERRORS_MAX
 
@@ -31,25 +32,6 @@ MEASURED_PARTITIONS_MAX: Final = 256
 """So many partitions have histograms of their own."""
 
 
-class Seen:
-    """Which records have come, by producer and sequence: a byte each."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._by_producer: dict[int, Marks] = defaultdict(Marks)
-
-    def fresh(self, heads: Heads) -> int:
-        """Notes records; gives how many of them are here for the first time."""
-        count = 0
-        for producer in np.unique(heads.producer).tolist():
-            sequence = np.unique(heads.sequence[heads.producer == producer]).astype(np.int64)
-            with self._lock:
-                marks = self._by_producer[producer].at(sequence)
-                count += int((marks[sequence] == 0).sum())
-                marks[sequence] = 1
-        return count
-
-
 class Intake:
     """What one worker's members received; taken once a second."""
 
@@ -60,7 +42,7 @@ class Intake:
         self._errors: list[str] = []
         self._members: dict[int, Recorder] = defaultdict(Recorder)
         self._partitions: dict[str, Recorder] = {}
-        self._seen = Seen() if distinct else None
+        self._seen = SeenRecords() if distinct else None
 
     def polled(self, *, empty: bool) -> None:
         """Counts a poll."""
@@ -68,26 +50,23 @@ class Intake:
             self._numbers["polls"] += 1
             self._numbers["empty"] += empty
 
-    def received(self, member: int, polled: Polled, heads: Heads, began_ns: NDArray[np.int64]) -> None:
-        """Counts records whose work began at these times."""
-        delivery_us = (began_ns[heads.ours] - heads.due) // 1000
+    def received(self, member: int, polled: Polled, began_ns: int | NDArray[np.int64]) -> None:
+        """Counts records whose work began then, each at a time of its own or all at one."""
         name = f"{polled.topic}-{polled.partition}"
         with self._lock:
-            of_member = self._members[member]
-            of_partition = self._partitions.get(name)
-            if of_partition is None and len(self._partitions) < MEASURED_PARTITIONS_MAX:
-                of_partition = self._partitions[name] = Recorder()
+            of_member = self._members[member].counts
+            measured = self._partitions.get(name)
+            if measured is None and len(self._partitions) < MEASURED_PARTITIONS_MAX:
+                measured = self._partitions[name] = Recorder()
+        of_partition = None if measured is None else measured.counts
+        began = began_ns if isinstance(began_ns, int) else column(began_ns)
+        ours, fresh, size = count_records(polled.values, began, of_member, of_partition, self._seen)
+        with self._lock:
             counts = self._counts[member, polled.topic, polled.partition]
-            counts[0] += len(heads.due)
-            counts[1] += heads.size
-            self._numbers["foreign"] += len(heads.ours) - len(heads.due)
-        of_member.add(delivery_us)
-        if of_partition is not None:
-            of_partition.add(delivery_us)
-        if self._seen is not None:
-            fresh = self._seen.fresh(heads)
-            with self._lock:
-                self._numbers["fresh"] += fresh
+            counts[0] += ours
+            counts[1] += size
+            self._numbers["foreign"] += len(polled.values) - ours
+            self._numbers["fresh"] += fresh
 
     def error(self, why: str) -> None:
         """Something went wrong that the member goes on after."""
@@ -205,33 +184,35 @@ class Consuming:
             self._accepted(self._journal, member, consumer)
         if not found:
             return
-        heads = [read(polled.values) for polled in found]
-        rows = [len(head.ours) for head in heads]
         if self._journal is not None:
-            self._given(self._journal, member, found, heads)
+            self._given(self._journal, member, found)
         work = self._works[member]
-        began = work.run(sum(rows), self._stopped) if work.needed else np.full(sum(rows), now)
+        rows = [len(polled.values) for polled in found]
+        began = work.run(sum(rows), self._stopped) if work.needed else None
         at = 0
-        for polled, head, count in zip(found, heads, rows, strict=True):
-            self.intake.received(member, polled, head, began[at : at + count])
+        for polled, count in zip(found, rows, strict=True):
+            self.intake.received(member, polled, now if began is None else began[at : at + count])
             at += count
             if self._journal is not None:
-                self._received(self._journal, member, polled, head)
+                self._received(self._journal, member, polled)
         consumer.done()
 
-    def _given(self, journal: Journal, member: int, found: Sequence[Polled], heads: Sequence[Heads]) -> None:
+    def _given(self, journal: Journal, member: int, found: Sequence[Polled]) -> None:
         """Writes down how often brokers have given records out: a member that crashes does not come to tell."""
-        for polled, head in zip(found, heads, strict=True):
+        for polled in found:
             if polled.deliveries is None or polled.offsets is None:
                 continue
+            heads = read(_array(polled.values))
             place = {"member": member, "topic": self._topics[polled.topic], "partition": polled.partition}
-            count, offset = np.minimum(polled.deliveries[head.ours], DELIVERIES_MAX), polled.offsets[head.ours]
-            names = {"producer": head.producer, "sequence": head.sequence, "offset": offset, **place}
+            count, offset = np.minimum(polled.deliveries[heads.ours], DELIVERIES_MAX), polled.offsets[heads.ours]
+            names = {"producer": heads.producer, "sequence": heads.sequence, "offset": offset, **place}
             journal.add(GIVEN, len(offset), flags=count << DELIVERIES_SHIFT, **names)
 
-    def _received(self, journal: Journal, member: int, polled: Polled, heads: Heads) -> None:
+    def _received(self, journal: Journal, member: int, polled: Polled) -> None:
+        values = _array(polled.values)
+        heads = read(values)
         flags = np.full(len(heads.ours), FOREIGN, np.uint8)
-        flags[heads.ours] = np.where(verify(polled.values.filter(pa.array(heads.ours))), 0, CORRUPT)
+        flags[heads.ours] = np.where(verify(values.filter(pa.array(heads.ours))), 0, CORRUPT)
         producer, sequence = np.zeros(len(flags), np.uint16), np.zeros(len(flags), np.uint64)
         producer[heads.ours], sequence[heads.ours] = heads.producer, heads.sequence
         place = {"member": member, "topic": self._topics[polled.topic], "partition": polled.partition}
@@ -242,3 +223,7 @@ class Consuming:
         for one in consumer.accepted():
             place = {"member": member, "topic": self._topics[one.topic], "partition": one.partition}
             journal.add(ACCEPTED, len(one.offsets), offset=one.offsets, **place)
+
+
+def _array(values: pa.Array | list[bytes | None]) -> pa.Array:
+    return pa.array(values, pa.large_binary()) if isinstance(values, list) else values

@@ -55,7 +55,8 @@ class Polled:
 
     topic: str
     partition: int
-    values: pa.Array
+    values: pa.Array | list[bytes | None]
+    """Bytes, in the form in which the client has them."""
     offsets: NDArray[np.int64] | None = None
     """Where the client tells them."""
     deliveries: NDArray[np.int64] | None = None
@@ -168,6 +169,8 @@ class Driver:
     """Of a consumer group, from bootstrap, options, group and topics."""
     sharer: Callable[[str, Mapping[str, str], str, Sequence[str]], ConsumerDriver] | None = None
     """Of a share group, if the client has those."""
+    block_rows: int = 4_000
+    """How many records are handed over together at most: they are counted when the last of them is acknowledged."""
 
     def consumer(
         self, bootstrap: str, options: Mapping[str, str], group: str, topics: Sequence[str], *, share: bool

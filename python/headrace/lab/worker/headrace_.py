@@ -14,6 +14,7 @@ import pyarrow as pa
 
 import headrace
 from headrace.errors import InvalidRecordStateError, KafkaError
+from headrace.lab.columns import column
 from headrace.lab.worker.drivers import Accepted, Block, ConsumerDriver, Driver, Outcome, Polled, ProducerDriver
 from headrace.lab.workload import ACKNOWLEDGEMENT_MODE
 
@@ -38,7 +39,7 @@ class _Producer(ProducerDriver):
         if block.placement.keys is not None:
             columns["key"] = block.placement.keys
         if block.placement.partitions is not None:
-            columns["partition"] = pa.array(block.placement.partitions)
+            columns["partition"] = column(block.placement.partitions)
         rows, sent_ns = pa.record_batch(columns), time.time_ns()
         try:
             if self._outcome.each:
@@ -82,7 +83,7 @@ class _Consumer(ConsumerDriver):
         self._consumer.subscribe(topics)
 
     def poll(self, timeout_s: float) -> list[Polled]:
-        return [_polled(batch) for batch in self._consumer.poll_all(timeout_s) if batch.num_rows]
+        return [_polled(batch, each=self.each) for batch in self._consumer.poll_all(timeout_s) if batch.num_rows]
 
     def assigned(self) -> int:
         return len(self._consumer.assignment())
@@ -106,9 +107,11 @@ class _Sharer(ConsumerDriver):
 
     def poll(self, timeout_s: float) -> list[Polled]:
         self._batches = [batch for batch in self._consumer.poll_all(timeout_s) if batch.num_rows]
-        return [
-            replace(_polled(batch), deliveries=np.asarray(batch.column("delivery_count"))) for batch in self._batches
-        ]
+        found = [_polled(batch, each=self.each) for batch in self._batches]
+        if self.each:
+            counts = [np.asarray(batch.column("delivery_count")) for batch in self._batches]
+            found = [replace(polled, deliveries=count) for polled, count in zip(found, counts, strict=True)]
+        return found
 
     def assigned(self) -> int | None:
         # Other members may have the same partitions: their sum says nothing.
@@ -117,7 +120,7 @@ class _Sharer(ConsumerDriver):
     def done(self) -> None:
         if not (self._alone or self.each):
             return
-        said = [(_polled(batch), self._acknowledged(batch)) for batch in self._batches]
+        said = [(_polled(batch, each=True), self._acknowledged(batch)) for batch in self._batches]
         results = self._consumer.commit(COMMIT_TIMEOUT_S)
         taken = {place for place, error in results.items() if error is None}
         for error in results.values():
@@ -152,10 +155,11 @@ class _Sharer(ConsumerDriver):
             _log.info("%s", decision)
 
 
-def _polled(batch: pa.RecordBatch) -> Polled:
+def _polled(batch: pa.RecordBatch, *, each: bool) -> Polled:
     """Rows of one partition."""
     topic, partition = batch.column("topic")[0].as_py(), batch.column("partition")[0].as_py()
-    return Polled(topic, partition, batch.column("value"), np.asarray(batch.column("offset")))
+    offsets = np.asarray(batch.column("offset")) if each else None
+    return Polled(topic, partition, batch.column("value"), offsets)
 
 
-DRIVER: Final = Driver("headrace", f"headrace {headrace.__version__}", _Producer, _Consumer, _Sharer)
+DRIVER: Final = Driver("headrace", f"headrace {headrace.__version__}", _Producer, _Consumer, _Sharer, block_rows=20_000)

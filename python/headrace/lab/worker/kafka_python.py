@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import kafka
 import numpy as np
-import pyarrow as pa
 from kafka.errors import KafkaError
 
 from headrace.lab.worker.drivers import (
@@ -96,7 +95,7 @@ class _Consumer(ConsumerDriver):
 
 
 def _polled(place: Any, records: Sequence[Any], *, each: bool) -> Polled:
-    values = pa.array([record.value for record in records], pa.large_binary())
+    values = [record.value for record in records]
     offsets = np.array([record.offset for record in records], np.int64) if each else None
     return Polled(place.topic, place.partition, values, offsets)
 

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from headrace.lab.worker.drivers import Driver, Rows, Times
     from headrace.lab.workload import Workload
 
-BLOCK_ROWS: Final = 4_000
-BLOCK_BYTES: Final = 1 << 20
+BLOCK_BYTES_MAX: Final = 2 << 20
 TICK_S: Final = 0.001
 FLUSH_TIMEOUT_S: Final = 30.0
 ERRORS_MAX: Final = 20
@@ -50,9 +49,9 @@ class Tally:
         due = block.due if rows is None else block.due[rows]
         if not len(due):
             return
-        self._publish.add(np.broadcast_to(np.asarray(acked_ns - sent_ns) // 1000, due.shape))
+        self._publish.add(sent_ns, acked_ns, len(due) if isinstance(acked_ns, int) else 1)
         if self.scheduled:
-            self._delay.add((sent_ns - due) // 1000)
+            self._delay.add(due, sent_ns)
         size = block.values.buffers()[2].size // len(block.values)
         partitions = block.placement.partitions
         with self._lock:
@@ -60,8 +59,9 @@ class Tally:
                 self._count((member, block.topic, -1), len(due), size)
                 return
             chosen = partitions if rows is None else partitions[rows]
-            for partition, records in zip(*np.unique(chosen, return_counts=True), strict=True):
-                self._count((member, block.topic, int(partition)), int(records), size)
+            found = np.bincount(chosen)
+            for partition in np.flatnonzero(found).tolist():
+                self._count((member, block.topic, partition), int(found[partition]), size)
 
     def _count(self, place: tuple[int, str, int], records: int, size: int) -> None:
         self._counts[place][0] += records
@@ -148,7 +148,6 @@ class Producing:
         self.tally = Tally(scheduled=workload.schedule is not None and records is None)
         self._members = list(members)
         self._records = records
-        self._journal = journal
         self._places = {member: first + i for i, member in enumerate(self._members)}
         self._of = of or len(self._members)
         self._changed = threading.Condition()
@@ -156,6 +155,15 @@ class Producing:
         self._stopped = False
         self._due: dict[int, int] = {}
         self._sent = dict.fromkeys(self._members, 0)
+        # Made here, not by the threads: this may take a second or two, in which records would be due already.
+        self._makers = {
+            member: (
+                Distributor(workload.message_distributor, workload.partitions_per_topic, member, workload.seed),
+                Payloads(workload, member, checked=journal is not None),
+            )
+            for member in self._members
+        }
+        self._block_rows = driver.block_rows
         options = workload.options(driver.name, "producer")
         self._producers = {
             member: driver.producer(bootstrap, options, _Outcome(self.tally, member, journal))
@@ -210,9 +218,8 @@ class Producing:
 
     def _work(self, member: int, topic: str) -> None:
         workload, producer = self.workload, self._producers[member]
-        place = Distributor(workload.message_distributor, workload.partitions_per_topic, member, workload.seed)
-        payloads = Payloads(workload, member, checked=self._journal is not None)
-        block_rows = max(min(BLOCK_ROWS, BLOCK_BYTES // workload.message_size), 1)
+        place, payloads = self._makers[member]
+        block_rows = max(min(self._block_rows, BLOCK_BYTES_MAX // workload.message_size), 1)
         share = _Share(self._places[member], self._of, self._records)
         sequence = 0
         while (plan := self._current()) is not None:
