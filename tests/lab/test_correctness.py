@@ -147,11 +147,11 @@ producerRateSchedule: {{segments: [{{rate: 1, durationSeconds: 2}}, {{rate: 0, d
 groupConfig: {{share.auto.offset.reset: earliest, share.delivery.count.limit: 2}}
 warmupDurationSeconds: 0
 testDurationSeconds: 18
-drainTimeoutSeconds: 40
+drainTimeoutSeconds: 20
 """
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.kafka
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("driver", ["headrace", "java"])

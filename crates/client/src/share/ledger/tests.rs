@@ -140,6 +140,8 @@ fn implicitly_all_that_was_handed_out_is_accepted_and_what_is_shelved_is_not() {
     assert_eq!(ledger.begin(1, 5, false), [AckRun { first: 10, last: 12, types: vec![1] }]);
 }
 
+type Way = fn(&mut Ledger, &mut Effects);
+
 #[test]
 fn a_commit_is_told_of_what_it_would_have_sent_and_cannot_any_more() {
     let with_the_caller = || {
@@ -148,7 +150,7 @@ fn a_commit_is_told_of_what_it_would_have_sent_and_cannot_any_more() {
         ledger
     };
     // Its lock is over, it was given anew, its session is over, another broker leads.
-    let ways: [(fn(&mut Ledger, &mut Effects), ErrorCode); 4] = [
+    let ways: [(Way, ErrorCode); 4] = [
         (|ledger, effects| ledger.expire(9999, effects), ErrorCode::INVALID_RECORD_STATE),
         (
             |ledger, effects| ledger.acquire(&[range(10, 12, 2)], origin(1, 1, 200), 8, &[], effects),
