@@ -52,6 +52,8 @@ P50_BAR_MS = 20.0
 P99_BAR_MS = 100.0
 IDLE_BAR = 1.2
 IDLE_PARTITIONS = 12
+ONE_COPY = {"share_coordinator_state_topic_replication_factor": "1"}
+"""As on a cluster of one broker: what is compared is waits, and no replication of what is acknowledged."""
 IDLE_WARM_UP_SECONDS = 20.0
 IDLE_SECONDS = 60.0
 POLLS = {"ShareFetch", "ShareAcknowledge", "Fetch", "ListOffsets", "ShareGroupHeartbeat", "Metadata", "FindCoordinator"}
@@ -108,7 +110,10 @@ def judged(count: int) -> Iterator[tuple[str, Judge]]:
     if not JUDGE.exists():
         raise RuntimeError(f"{JUDGE} is not there: cargo build --release -p headrace-net --example sharetap")
     heap = "700m" if count <= 3 else "400m"  # six of them are small
-    with Judge(count) as judge, ApacheNodes(count, heap=heap, quick=False, advertised=judge.ports) as nodes:
+    with (
+        Judge(count) as judge,
+        ApacheNodes(count, heap=heap, quick=False, advertised=judge.ports, **ONE_COPY) as nodes,
+    ):
         judge.forward_to([node.port for node in nodes.nodes])
         address = f"127.0.0.1:{judge.ports[0]}"
         first_group(address)

@@ -81,16 +81,23 @@ class ApacheNodes:
         count: how many.
         heap, quick: as of `ApacheKafka`.
         advertised: ports of loopback where clients are to connect, one for each node; by default its own.
+        **overrides: brokers' settings, with underscores.
     """
 
     def __init__(
-        self, count: int, *, heap: str = "256m", quick: bool = True, advertised: Sequence[int] | None = None
+        self,
+        count: int,
+        *,
+        heap: str = "256m",
+        quick: bool = True,
+        advertised: Sequence[int] | None = None,
+        **overrides: str,
     ) -> None:
         def node(number: int, first: Node | None) -> Node:
-            overrides = {}
+            own = {}
             if advertised is not None:
-                overrides["advertised_listeners"] = f"PLAINTEXT://127.0.0.1:{advertised[number - 1]}"
-            return Node(number, count, cluster, first, heap=heap, quick=quick, **overrides)
+                own["advertised_listeners"] = f"PLAINTEXT://127.0.0.1:{advertised[number - 1]}"
+            return Node(number, count, cluster, first, heap=heap, quick=quick, **overrides, **own)
 
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode().replace("-", "A")
         first = node(1, None)
