@@ -95,13 +95,19 @@ impl Commits {
 impl Part {
     fn error(&self, partition: &TopicPartition, timeout_ms: u64) -> Option<Error> {
         if let Some(code) = self.code {
-            let detail = format!("{} records were not acknowledged", self.failed);
+            let detail = format!("{} not acknowledged", in_records(self.failed));
             return Some(Error::partition(code, &*partition.topic, partition.partition, detail));
         }
         (self.open > 0).then(|| {
-            Error::timeout(format!("acknowledging {} records of {partition}", self.open), timeout_ms)
+            let what = format!("acknowledging {} of {partition}", in_records(self.open));
+            Error::timeout(what, timeout_ms)
         })
     }
+}
+
+/// So many records, in words.
+pub(super) fn in_records(count: u64) -> String {
+    if count == 1 { "1 record".to_owned() } else { format!("{count} records") }
 }
 
 #[cfg(test)]
@@ -126,7 +132,7 @@ mod tests {
         let (id, results) = commits.ended(0).unwrap();
         assert_eq!((id, &results[0]), (1, &(tp(0), None)));
         let text = results[1].1.as_ref().unwrap().to_string();
-        assert!(text.contains("partition 1") && text.contains("2 records were not acknowledged"), "{text}");
+        assert!(text.contains("partition 1") && text.contains("2 records not acknowledged"), "{text}");
         assert!(!commits.settle(1, &tp(0), 1, None), "it is over");
     }
 

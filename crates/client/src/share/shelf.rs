@@ -15,7 +15,7 @@ use arrow_buffer::ScalarBuffer;
 use headrace_columns::decode::AcquiredRange;
 use headrace_wire::errors::ErrorCode;
 
-use super::commits::{CommitResults, Commits};
+use super::commits::{CommitResults, Commits, in_records};
 use super::ledger::{Ack, AckRun, CommitId, Effects, Ledger, Mark, NodeEffects, Origin, Verdict};
 use super::scheduler::{Decision, Demand, LOG_MAX};
 use crate::error::{Error, Result};
@@ -672,7 +672,7 @@ impl Shelf {
                 .commit
                 .is_some_and(|commit| self.commits.settle(commit, partition, settled.records, settled.code));
             if let Some(code) = settled.code.filter(|_| !waited) {
-                let detail = format!("{} records", settled.records);
+                let detail = in_records(settled.records);
                 let error = Error::partition(code, &*partition.topic, partition.partition, detail);
                 self.troubles.push(Trouble { what: NOT_ACKNOWLEDGED, error });
             }
@@ -681,8 +681,8 @@ impl Shelf {
             self.metrics.records_lock_expired += effects.expired;
             let lock_ms = self.lock_ms.unwrap_or(LOCK_MS_MAX);
             let detail = format!(
-                "{} records, whose lock is {lock_ms} ms: poll more often, take fewer rows, or renew",
-                effects.expired
+                "{}, whose lock is {lock_ms} ms: poll more often, take fewer rows, or renew",
+                in_records(effects.expired)
             );
             let code = ErrorCode::INVALID_RECORD_STATE;
             let error = Error::partition(code, &*partition.topic, partition.partition, detail);
