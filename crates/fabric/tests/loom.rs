@@ -1,5 +1,6 @@
 //! Every interleaving of the two sides of a ring of notes: nothing is lost, torn or doubled, and nobody sleeps while a note
-//! is there.
+//! is there. Loom never moves a read behind a later write, so that a slot is read before it is given back (the order of
+//! `TAKEN`) is shown by thought alone.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p headrace-fabric --test loom`.
 #![cfg(loom)]
