@@ -1,0 +1,261 @@
+//! Mapped files.
+
+#![expect(unsafe_code, reason = "mapping memory is what this module is for")]
+
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use rustix::fs::{FileType, MemfdFlags, Mode, OFlags, SealFlags};
+use rustix::mm::{MapFlags, ProtFlags};
+
+/// What may be done with memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rights {
+    /// It is only looked at.
+    Read,
+    /// It is written as well.
+    Write,
+}
+
+/// Why memory is not to be had.
+#[derive(Debug, thiserror::Error)]
+pub enum MemoryError {
+    /// The system refuses.
+    #[error("cannot {action}: {source}")]
+    System {
+        /// What was being done.
+        action: &'static str,
+        /// Why it failed.
+        source: io::Error,
+    },
+    /// A peer's descriptor is not of what it should be of.
+    #[error("a peer's memory {0}")]
+    Peer(&'static str),
+    /// No memory has this size.
+    #[error("{0} bytes are no size of memory")]
+    Size(usize),
+}
+
+fn failed(action: &'static str) -> impl FnOnce(rustix::io::Errno) -> MemoryError {
+    move |errno| MemoryError::System { action, source: errno.into() }
+}
+
+/// A mapped file, unmapped when the last user drops it. Its pages are the file's: who maps the same file sees every write.
+pub struct Memory {
+    base: NonNull<u8>,
+    len: usize,
+    rights: Rights,
+    file: OwnedFd,
+}
+
+// SAFETY: the mapping belongs to no thread, and its bytes are reached through atomics alone.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Memory").field("len", &self.len).field("rights", &self.rights).finish_non_exhaustive()
+    }
+}
+
+impl Memory {
+    /// Memory without a name, gone with its last user, of a size that nobody can change: a peer that cut it would have
+    /// whoever touches it killed.
+    ///
+    /// # Errors
+    /// [`MemoryError::System`] where the system has none; [`MemoryError::Size`] for no bytes.
+    pub fn sealed(name: &str, len: usize) -> Result<Arc<Memory>, MemoryError> {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = rustix::fs::memfd_create(name, flags).map_err(failed("make memory"))?;
+        Self::fill(&file, len)?;
+        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+        rustix::fs::fcntl_add_seals(&file, seals).map_err(failed("seal memory"))?;
+        Self::map(file, len, Rights::Write)
+    }
+
+    /// A new file of zeros, for this user alone, which outlives this process.
+    ///
+    /// # Errors
+    /// [`MemoryError::System`] also where the file exists.
+    pub fn create(path: &Path, len: usize) -> Result<Arc<Memory>, MemoryError> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let file = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR).map_err(failed("create memory"))?;
+        Self::fill(&file, len)?;
+        Self::map(file, len, Rights::Write)
+    }
+
+    /// All of a file that exists.
+    ///
+    /// # Errors
+    /// [`MemoryError::System`]; [`MemoryError::Size`] where it is empty.
+    pub fn open(path: &Path, rights: Rights) -> Result<Arc<Memory>, MemoryError> {
+        let access = if rights == Rights::Write { OFlags::RDWR } else { OFlags::RDONLY };
+        let file =
+            rustix::fs::open(path, access | OFlags::CLOEXEC, Mode::empty()).map_err(failed("open memory"))?;
+        let len = Self::file_len(&file)?;
+        Self::map(file, len, rights)
+    }
+
+    /// What a peer has sent the descriptor of. To be written by both it must be [sealed](Memory::sealed), so that no peer
+    /// can cut it.
+    ///
+    /// # Errors
+    /// [`MemoryError::Peer`] where it is not of that size, or not sealed though it is to be written.
+    pub fn from_peer(file: OwnedFd, len: usize, rights: Rights) -> Result<Arc<Memory>, MemoryError> {
+        let stat = rustix::fs::fstat(&file).map_err(failed("look at a peer's memory"))?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(MemoryError::Peer("is no file"));
+        }
+        if Self::file_len(&file)? != len {
+            return Err(MemoryError::Peer("is of another size than it says"));
+        }
+        if rights == Rights::Write {
+            let wanted = SealFlags::SHRINK | SealFlags::GROW;
+            let seals = rustix::fs::fcntl_get_seals(&file).unwrap_or(SealFlags::empty());
+            if !seals.contains(wanted) {
+                return Err(MemoryError::Peer("can be cut while it is used"));
+            }
+        }
+        Self::map(file, len, rights)
+    }
+
+    /// Bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Never: memory has a size.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// What may be done with it.
+    #[must_use]
+    pub fn rights(&self) -> Rights {
+        self.rights
+    }
+
+    /// The file, to be sent to a peer.
+    #[must_use]
+    pub fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// Another descriptor of the same file, opened to be read only.
+    ///
+    /// # Errors
+    /// [`MemoryError::System`].
+    pub fn readers_file(&self) -> Result<OwnedFd, MemoryError> {
+        use std::os::fd::AsRawFd;
+        let own = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+        let opened = File::open(own);
+        let opened =
+            opened.map_err(|source| MemoryError::System { action: "open memory for readers", source });
+        Ok(opened?.into())
+    }
+
+    /// Where it is mapped, aligned to a page.
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    fn file_len(file: &OwnedFd) -> Result<usize, MemoryError> {
+        let stat = rustix::fs::fstat(file).map_err(failed("look at memory"))?;
+        usize::try_from(stat.st_size).map_err(|_| MemoryError::Size(usize::MAX))
+    }
+
+    /// Has the pages there, so that a full tmpfs is an error here and no signal later.
+    fn fill(file: &OwnedFd, len: usize) -> Result<(), MemoryError> {
+        let bytes = u64::try_from(len).ok().filter(|bytes| *bytes > 0).ok_or(MemoryError::Size(len))?;
+        rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), 0, bytes)
+            .map_err(failed("fill memory"))
+    }
+
+    fn map(file: OwnedFd, len: usize, rights: Rights) -> Result<Arc<Memory>, MemoryError> {
+        if len == 0 || isize::try_from(len).is_err() {
+            return Err(MemoryError::Size(len));
+        }
+        let access = match rights {
+            Rights::Read => ProtFlags::READ,
+            Rights::Write => ProtFlags::READ | ProtFlags::WRITE,
+        };
+        // SAFETY: the address is the system's choice, so nothing that is mapped is replaced.
+        let mapped =
+            unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, access, MapFlags::SHARED, &file, 0) };
+        let base =
+            NonNull::new(mapped.map_err(failed("map memory"))?.cast()).ok_or(MemoryError::Size(len))?;
+        Ok(Arc::new(Memory { base, len, rights, file }))
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `map` with this length, and nobody has it any more. Failing would mean that it was not.
+        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Region;
+
+    #[test]
+    fn who_maps_the_same_file_sees_every_write() {
+        let ours = Memory::sealed("test", 5000).unwrap();
+        let theirs =
+            Memory::from_peer(ours.file().try_clone_to_owned().unwrap(), 5000, Rights::Write).unwrap();
+        let (ours, theirs) = (Region::whole(ours), Region::whole(theirs));
+        ours.write(4990, b"0123456789").unwrap();
+        let mut seen = [0; 10];
+        theirs.read(4990, &mut seen).unwrap();
+        assert_eq!(&seen, b"0123456789");
+    }
+
+    #[test]
+    fn a_file_is_found_again_and_made_once() {
+        let path = std::env::temp_dir().join(format!("headrace-memory-{}", std::process::id()));
+        let made = Memory::create(&path, 4096).unwrap();
+        let text = Memory::create(&path, 4096).unwrap_err().to_string();
+        assert!(text.contains("cannot create memory"), "{text}");
+        Region::whole(made).write(7, b"kept").unwrap();
+        let found = Memory::open(&path, Rights::Read).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!((found.len(), found.rights(), found.is_empty()), (4096, Rights::Read, false));
+        let mut seen = [0; 4];
+        Region::whole(found).read(7, &mut seen).unwrap();
+        assert_eq!(&seen, b"kept");
+    }
+
+    #[test]
+    fn a_peers_memory_is_looked_at_before_it_is_used() {
+        let told = |file: OwnedFd, len, rights| Memory::from_peer(file, len, rights).unwrap_err().to_string();
+        let sealed = Memory::sealed("test", 4096).unwrap();
+        let again = || sealed.file().try_clone_to_owned().unwrap();
+        assert!(told(again(), 4095, Rights::Read).contains("another size"));
+        assert!(told(File::open("/dev/null").unwrap().into(), 0, Rights::Read).contains("no file"));
+        let loose = rustix::fs::memfd_create("loose", MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&loose, 4096).unwrap();
+        assert!(told(loose, 4096, Rights::Write).contains("can be cut"));
+        // Nobody can.
+        rustix::fs::ftruncate(sealed.file(), 0).unwrap_err();
+        assert!(matches!(Memory::sealed("none", 0), Err(MemoryError::Size(0))));
+    }
+
+    #[test]
+    fn readers_cannot_write() {
+        let memory = Memory::sealed("test", 4096).unwrap();
+        let file = memory.readers_file().unwrap();
+        rustix::io::write(&file, b"no").unwrap_err();
+        let text = Memory::from_peer(file, 4096, Rights::Write).unwrap_err().to_string();
+        assert!(text.contains("cannot map memory"), "{text}");
+    }
+}

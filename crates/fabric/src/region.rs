@@ -1,0 +1,253 @@
+//! A part of memory that others may write at any moment.
+
+#![expect(unsafe_code, reason = "mapped memory is reached through pointers; bounds are checked here")]
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+use crate::memory::{Memory, Rights};
+
+const WORD: usize = size_of::<u64>();
+
+/// Bytes that a region does not have, or may not write, or a word that is not aligned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{len} bytes at {at} cannot be reached in a region of {size} bytes{why}")]
+pub struct OutOfBounds {
+    /// The first byte.
+    pub at: usize,
+    /// How many.
+    pub len: usize,
+    /// What the region has.
+    pub size: usize,
+    why: &'static str,
+}
+
+/// A part of [`Memory`]. Copies out and in, word by word: each word of eight bytes is whole, and nothing is promised of
+/// several, since a peer may write meanwhile. Nothing is ever lent.
+#[derive(Clone)]
+pub struct Region {
+    memory: Arc<Memory>,
+    start: usize,
+    len: usize,
+}
+
+impl fmt::Debug for Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Region").field("start", &self.start).field("len", &self.len).finish_non_exhaustive()
+    }
+}
+
+impl Region {
+    /// All of it.
+    #[must_use]
+    pub fn whole(memory: Arc<Memory>) -> Region {
+        let len = memory.len();
+        Region { memory, start: 0, len }
+    }
+
+    /// A part of this one.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`].
+    pub fn part(&self, at: usize, len: usize) -> Result<Region, OutOfBounds> {
+        self.check(at, len)?;
+        let start = self.start.saturating_add(at);
+        Ok(Region { memory: self.memory.clone(), start, len })
+    }
+
+    /// Bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Copies bytes out.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`].
+    pub fn read(&self, at: usize, into: &mut [u8]) -> Result<(), OutOfBounds> {
+        self.check(at, into.len())?;
+        let from = self.pointer(at);
+        let (head, words) = into.split_at_mut(to_alignment(from).min(into.len()));
+        let (words, tail) = words.as_chunks_mut::<WORD>();
+        let mut from = Cursor(from);
+        for byte in head {
+            *byte = from.byte().load(Ordering::Relaxed);
+        }
+        for word in words {
+            *word = from.word().load(Ordering::Relaxed).to_le_bytes();
+        }
+        for byte in tail {
+            *byte = from.byte().load(Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Copies bytes in.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`], also for memory that is only read.
+    pub fn write(&self, at: usize, bytes: &[u8]) -> Result<(), OutOfBounds> {
+        self.check_writable(at, bytes.len())?;
+        let to = self.pointer(at);
+        let (head, words) = bytes.split_at(to_alignment(to).min(bytes.len()));
+        let (words, tail) = words.as_chunks::<WORD>();
+        let mut to = Cursor(to);
+        for byte in head {
+            to.byte().store(*byte, Ordering::Relaxed);
+        }
+        for word in words {
+            to.word().store(u64::from_le_bytes(*word), Ordering::Relaxed);
+        }
+        for byte in tail {
+            to.byte().store(*byte, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// A word, with acquire order: what its writer wrote before it is seen after it.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`], also where it is not aligned to 8 bytes.
+    pub fn load(&self, at: usize) -> Result<u64, OutOfBounds> {
+        self.check(at, WORD)?;
+        self.check_aligned(at)?;
+        // SAFETY: in bounds and aligned, of memory that lives as long as `self`; reached through atomics alone.
+        let word = unsafe { AtomicU64::from_ptr(self.pointer(at).cast()) };
+        Ok(word.load(Ordering::Acquire))
+    }
+
+    /// A word that is written, by us and perhaps by others.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`], also where it is not aligned to 8 bytes, and for memory that is only read.
+    pub fn word(&self, at: usize) -> Result<&AtomicU64, OutOfBounds> {
+        self.check_writable(at, WORD)?;
+        self.check_aligned(at)?;
+        // SAFETY: in bounds and aligned, of memory that lives as long as `self`; reached through atomics alone.
+        Ok(unsafe { AtomicU64::from_ptr(self.pointer(at).cast()) })
+    }
+
+    fn refuse(&self, at: usize, len: usize, why: &'static str) -> OutOfBounds {
+        OutOfBounds { at, len, size: self.len, why }
+    }
+
+    fn check(&self, at: usize, len: usize) -> Result<(), OutOfBounds> {
+        let end = at.checked_add(len).filter(|end| *end <= self.len);
+        end.map(|_| ()).ok_or_else(|| self.refuse(at, len, ""))
+    }
+
+    fn check_writable(&self, at: usize, len: usize) -> Result<(), OutOfBounds> {
+        self.check(at, len)?;
+        if self.memory.rights() == Rights::Write {
+            Ok(())
+        } else {
+            Err(self.refuse(at, len, ": it is only read"))
+        }
+    }
+
+    fn check_aligned(&self, at: usize) -> Result<(), OutOfBounds> {
+        if self.start.wrapping_add(at).is_multiple_of(WORD) {
+            Ok(())
+        } else {
+            Err(self.refuse(at, WORD, ": it is not aligned"))
+        }
+    }
+
+    /// `at` was checked.
+    fn pointer(&self, at: usize) -> *mut u8 {
+        // Without `unsafe`: what is made of it is.
+        self.memory.base().as_ptr().wrapping_add(self.start).wrapping_add(at)
+    }
+}
+
+fn to_alignment(pointer: *mut u8) -> usize {
+    pointer.align_offset(WORD)
+}
+
+/// Goes through bytes that were checked to be there.
+struct Cursor(*mut u8);
+
+impl Cursor {
+    fn byte(&mut self) -> &AtomicU8 {
+        let here = self.0;
+        self.0 = here.wrapping_add(1);
+        // SAFETY: `Region::read` and `write` have checked all that they go through, and hold the memory.
+        unsafe { AtomicU8::from_ptr(here) }
+    }
+
+    fn word(&mut self) -> &AtomicU64 {
+        let here = self.0;
+        self.0 = here.wrapping_add(WORD);
+        // SAFETY: as above, and aligned: the bytes before it were gone through one by one.
+        unsafe { AtomicU64::from_ptr(here.cast()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn region(len: usize) -> Region {
+        Region::whole(Memory::sealed("test", len).unwrap())
+    }
+
+    #[test]
+    fn what_is_out_of_bounds_is_refused() {
+        let whole = region(100);
+        let part = whole.part(40, 20).unwrap();
+        let told = |error: OutOfBounds| error.to_string();
+        assert_eq!(
+            told(part.write(15, b"123456").unwrap_err()),
+            "6 bytes at 15 cannot be reached in a region of 20 bytes"
+        );
+        for (at, len) in [(21, 0), (0, 21), (usize::MAX, 2), (2, usize::MAX)] {
+            assert_eq!(part.part(at, len).unwrap_err(), OutOfBounds { at, len, size: 20, why: "" });
+        }
+        assert!(part.part(20, 0).unwrap().is_empty());
+        part.read(20, &mut []).unwrap();
+        part.read(20, &mut [0]).unwrap_err();
+        assert!(told(part.load(4).unwrap_err()).ends_with(": it is not aligned"));
+        assert!(told(part.word(1).unwrap_err()).ends_with(": it is not aligned"));
+        part.load(16).unwrap_err();
+        part.word(8).unwrap().store(5, Ordering::Release);
+        assert_eq!((whole.load(48), part.load(8)), (Ok(5), Ok(5)));
+    }
+
+    #[test]
+    fn memory_that_is_only_read_is_not_written() {
+        let memory = Memory::sealed("test", 64).unwrap();
+        let read = Memory::from_peer(memory.readers_file().unwrap(), 64, Rights::Read).unwrap();
+        let read = Region::whole(read);
+        assert!(read.write(0, b"x").unwrap_err().to_string().ends_with(": it is only read"));
+        assert!(read.word(0).unwrap_err().to_string().ends_with(": it is only read"));
+        Region::whole(memory).word(8).unwrap().store(9, Ordering::Release);
+        assert_eq!(read.load(8), Ok(9));
+    }
+
+    proptest! {
+        #[test]
+        fn bytes_come_back_from_wherever_they_were_written(
+            start in 0_usize..20, at in 0_usize..30, bytes in prop::collection::vec(any::<u8>(), 0..100),
+            from in 0_usize..140,
+        ) {
+            let whole = region(200);
+            let part = whole.part(start, 180).unwrap();
+            part.write(at, &bytes).unwrap();
+            let mut expected = [0; 200];
+            expected[start + at..start + at + bytes.len()].copy_from_slice(&bytes);
+            let mut seen = vec![1; 200 - from];
+            whole.read(from, &mut seen).unwrap();
+            prop_assert_eq!(&seen, &expected[from..]);
+        }
+    }
+}
