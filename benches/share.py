@@ -210,7 +210,7 @@ def drain(bench: Bench, bootstrap: str, alone: str, judge: Judge, consumers: int
     lab(bootstrap, "case2", "headrace", settings)
     lab(bootstrap, "case2", "java", soft)
     lab(alone, "case2", "java", soft)
-    ours, after, one_broker, whole = [], [], [], []
+    ours, after, one_broker, steady, whole = [], [], [], [], []
     held = 0
     for _ in range(rounds(bench)):
         judge.take()
@@ -220,12 +220,17 @@ def drain(bench: Bench, bootstrap: str, alone: str, judge: Judge, consumers: int
         assert excess == 0, f"brokers gave {excess} records beyond what they were asked for"
         held = max(held, most)
         after.append(tail(lab(bootstrap, "case2", "java", settings)))
-        one_broker.append(mean(lab(alone, "case2", "java", settings)))
+        unhindered = lab(alone, "case2", "java", settings)
+        one_broker.append(mean(unhindered))
+        steady.append(unhindered["verdict"])
         whole.append(mean(lab(bootstrap, "case2", "java", soft)))
     floors, peaks, means = ([one[what] for one in ours] for what in ("floorRate", "peakRate", "mean"))
     bar = AFTER_BAR[consumers]
     yield paired(f"{case}: slowest / Java after the first broker is drained", floors, after, "records/s", bar=bar)
     yield paired(f"{case}: slowest / our own peak", floors, peaks, "records/s", bar=FLOOR_BAR)
+    # How steady brokers are by themselves: nothing waits there.
+    floors, peaks = ([one[what] for one in steady] for what in ("floorRate", "peakRate"))
+    yield paired(f"{case}: Java, one broker: slowest / its own peak", floors, peaks, "records/s")
     yield paired(f"{case}: all of it / Java, one broker", means, one_broker, "records/s", bar=ONE_BROKER_BAR)
     yield paired(f"{case}: all of it / Java, batch_optimized", means, whole, "records/s")
     yield paired(f"{case}: held at most / max.poll.records", [held], [POLL_RECORDS], "records", bar_below=1.0)
