@@ -14,7 +14,7 @@ from headrace._native import SeenRecords, count_records
 from headrace.lab.columns import column
 from headrace.lab.histogram import Recorder
 from headrace.lab.journal import ACCEPTED, CORRUPT, DELIVERIES_MAX, DELIVERIES_SHIFT, FOREIGN, GIVEN, RECEIVED
-from headrace.lab.payload import read, verify
+from headrace.lab.payload import Heads, read, verify
 from headrace.lab.work import Work
 from headrace.lab.worker.produce import ERRORS_MAX
 
@@ -184,8 +184,12 @@ class Consuming:
             self._accepted(self._journal, member, consumer)
         if not found:
             return
+        written: list[tuple[pa.Array, Heads]] = []
         if self._journal is not None:
-            self._given(self._journal, member, found)
+            arrays = [_array(polled.values) for polled in found]
+            written = [(values, read(values)) for values in arrays]
+            for polled, (_, heads) in zip(found, written, strict=True):
+                self._given(self._journal, member, polled, heads)
         work = self._works[member]
         rows = [len(polled.values) for polled in found]
         began = work.run(sum(rows), self._stopped) if work.needed else None
@@ -193,24 +197,21 @@ class Consuming:
         for polled, count in zip(found, rows, strict=True):
             self.intake.received(member, polled, now if began is None else began[at : at + count])
             at += count
-            if self._journal is not None:
-                self._received(self._journal, member, polled)
+        if self._journal is not None:
+            for polled, (values, heads) in zip(found, written, strict=True):
+                self._received(self._journal, member, polled, values, heads)
         consumer.done()
 
-    def _given(self, journal: Journal, member: int, found: Sequence[Polled]) -> None:
+    def _given(self, journal: Journal, member: int, polled: Polled, heads: Heads) -> None:
         """Writes down how often brokers have given records out: a member that crashes does not come to tell."""
-        for polled in found:
-            if polled.deliveries is None or polled.offsets is None:
-                continue
-            heads = read(_array(polled.values))
-            place = {"member": member, "topic": self._topics[polled.topic], "partition": polled.partition}
-            count, offset = np.minimum(polled.deliveries[heads.ours], DELIVERIES_MAX), polled.offsets[heads.ours]
-            names = {"producer": heads.producer, "sequence": heads.sequence, "offset": offset, **place}
-            journal.add(GIVEN, len(offset), flags=count << DELIVERIES_SHIFT, **names)
+        if polled.deliveries is None or polled.offsets is None:
+            return
+        place = {"member": member, "topic": self._topics[polled.topic], "partition": polled.partition}
+        count, offset = np.minimum(polled.deliveries[heads.ours], DELIVERIES_MAX), polled.offsets[heads.ours]
+        names = {"producer": heads.producer, "sequence": heads.sequence, "offset": offset, **place}
+        journal.add(GIVEN, len(offset), flags=count << DELIVERIES_SHIFT, **names)
 
-    def _received(self, journal: Journal, member: int, polled: Polled) -> None:
-        values = _array(polled.values)
-        heads = read(values)
+    def _received(self, journal: Journal, member: int, polled: Polled, values: pa.Array, heads: Heads) -> None:
         flags = np.full(len(heads.ours), FOREIGN, np.uint8)
         flags[heads.ours] = np.where(verify(values.filter(pa.array(heads.ours))), 0, CORRUPT)
         producer, sequence = np.zeros(len(flags), np.uint16), np.zeros(len(flags), np.uint64)
