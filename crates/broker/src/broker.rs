@@ -10,6 +10,7 @@ use headrace_wire::time::Now;
 use crate::auth::{Authorizer, Operation, Resource};
 use crate::call::{Call, ConnId, Parked, Response, Wait};
 use crate::config::BrokerConfig;
+use crate::direct::Direct;
 use crate::error::BrokerError;
 use crate::fetch::FetchSessions;
 use crate::flush::{FlushWork, Flushes};
@@ -58,6 +59,7 @@ pub struct Broker<D: Disk> {
     responses: VecDeque<Response<D::File>>,
     closes: VecDeque<(ConnId, String)>,
     last_token: u64,
+    pub(crate) direct: Direct<D::File>,
     pub(crate) now: Now,
     pub(crate) retention_due: u64,
     pub(crate) offsets_check_due: u64,
@@ -112,6 +114,7 @@ impl<D: Disk> Broker<D> {
             responses: VecDeque::new(),
             closes: VecDeque::new(),
             last_token: 0,
+            direct: Direct::default(),
             now,
         };
         broker.load_groups(now)?;
@@ -175,6 +178,7 @@ impl<D: Disk> Broker<D> {
     pub fn handle_disconnect(&mut self, now: Now, conn: ConnId) {
         self.now = now;
         let Some(connection) = self.connections.remove(&conn) else { return };
+        self.end_links_of(conn);
         if let Some(parked) = connection.current.and_then(|token| self.parked.remove(&token)) {
             self.unwatch(&parked);
         }

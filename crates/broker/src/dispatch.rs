@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use headrace_log::Disk;
+use headrace_wire::direct::FIRST_PRIVATE_KEY;
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::frame;
 use headrace_wire::messages::api_versions_response::ApiVersion;
@@ -42,6 +43,10 @@ const SUPPORTED: &[(ApiKey, i16, i16)] = &[
     (ApiKey::OffsetDelete, 0, 0),
     (ApiKey::DescribeCluster, 0, 2),
     (ApiKey::DescribeTopicPartitions, 0, 0),
+    (ApiKey::DirectConnect, 0, 0),
+    (ApiKey::GrantProduce, 0, 0),
+    (ApiKey::GrantFetch, 0, 0),
+    (ApiKey::DirectRelease, 0, 0),
 ];
 
 fn supported(key: ApiKey) -> Option<VersionRange> {
@@ -49,10 +54,11 @@ fn supported(key: ApiKey) -> Option<VersionRange> {
 }
 
 /// The list for ApiVersions. Produce is listed from version 0: librdkafka takes a broker without it for one that
-/// knows no modern features (KAFKA-18659). Versions 0 to 2 are refused all the same.
-pub(crate) fn api_versions() -> Vec<ApiVersion> {
-    SUPPORTED
-        .iter()
+/// knows no modern features (KAFKA-18659). Versions 0 to 2 are refused all the same. What is headrace's own is told to
+/// its own clients.
+pub(crate) fn api_versions(ours: bool) -> Vec<ApiVersion> {
+    let listed = SUPPORTED.iter().filter(|(key, ..)| ours || key.code() < FIRST_PRIVATE_KEY);
+    listed
         .map(|(key, min, max)| ApiVersion {
             api_key: key.code(),
             min_version: if *key == ApiKey::Produce { 0 } else { *min },
@@ -89,7 +95,7 @@ impl<D: Disk> Broker<D> {
                 let error_code = ErrorCode::UNSUPPORTED_VERSION.code();
                 let response = ApiVersionsResponse {
                     error_code,
-                    api_keys: api_versions(),
+                    api_keys: api_versions(false),
                     ..ApiVersionsResponse::default()
                 };
                 return self.reply::<ApiVersionsRequest>(&call, &response);
@@ -136,6 +142,10 @@ impl<D: Disk> Broker<D> {
             ApiKey::OffsetDelete => self.run(call, reader, Self::offset_delete),
             ApiKey::DescribeCluster => self.run(call, reader, Self::describe_cluster),
             ApiKey::DescribeTopicPartitions => self.run(call, reader, Self::describe_topic_partitions),
+            ApiKey::DirectConnect => self.run(call, reader, Self::direct_connect),
+            ApiKey::GrantProduce => self.run(call, reader, Self::grant_produce),
+            ApiKey::GrantFetch => self.run(call, reader, Self::grant_fetch),
+            ApiKey::DirectRelease => self.run(call, reader, Self::direct_release),
             other => self.close_connection(call.conn, format!("{other:?} is not supported")),
         }
     }

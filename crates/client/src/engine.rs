@@ -5,10 +5,15 @@ use std::sync::Arc;
 use bytes::Bytes;
 use headrace_wire::primitive::Encoded;
 use headrace_wire::time::Now;
+use headrace_wire::uuid::Uuid;
 
 /// A connection that an engine has asked for. Never used twice by one engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnId(pub u32);
+
+/// A link over shared memory that an engine has asked for (docs/one-sided.md). Never used twice by one engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LinkId(pub u32);
 
 /// Bytes that have arrived. When they fill memory that can be given away, parts of it are kept without a copy.
 #[derive(Debug, Clone, Copy)]
@@ -117,6 +122,35 @@ pub enum Action {
         /// Which one.
         conn: ConnId,
     },
+    /// Make a link; answered by [`Engine::handle_linked`] or [`Engine::handle_unlinked`].
+    Link {
+        /// The link's name from now on.
+        link: LinkId,
+        /// What the broker calls its end.
+        address: String,
+        /// What the broker knows us by there.
+        token: Uuid,
+    },
+    /// Write into memory that the broker has lent, then tell it so.
+    WriteDirect(DirectWrite),
+    /// End a link at once. No [`Engine::handle_unlinked`] follows.
+    Unlink {
+        /// Which one.
+        link: LinkId,
+    },
+}
+
+/// A one-sided write.
+#[derive(Debug, Clone)]
+pub struct DirectWrite {
+    /// Over which link.
+    pub link: LinkId,
+    /// Which of the memory that came over it.
+    pub key: u64,
+    /// What is written where in it.
+    pub pieces: Vec<(u64, Bytes)>,
+    /// What the broker is told once all of it is there: [`Written`](headrace_wire::direct::Written), and how many bytes.
+    pub told: (u32, u32),
 }
 
 /// A client as a state machine.
@@ -145,6 +179,19 @@ pub trait Engine {
     fn handle_token(&mut self, now: Now, conn: ConnId);
     /// Bytes that have arrived and were not taken before. Says how many were taken, and how many it takes to go on.
     fn handle_bytes(&mut self, now: Now, conn: ConnId, bytes: Arrived<'_>) -> Consumed;
+    /// A link stands.
+    fn handle_linked(&mut self, _now: Now, _link: LinkId) {}
+    /// A link could not be made, or has ended. `lasting`: trying again would end alike.
+    fn handle_unlinked(&mut self, _now: Now, _link: LinkId, _reason: String, _lasting: bool) {}
+    /// Memory that the broker has lent over a link.
+    fn handle_lent(&mut self, _now: Now, _link: LinkId, _key: u64, _memory: Arc<headrace_fabric::Memory>) {}
+    /// What the broker has lent is void; no write goes there any more.
+    fn handle_ended(&mut self, _now: Now, _link: LinkId, _key: u64) {}
+    /// What the broker has told over a link.
+    fn handle_note(&mut self, _now: Now, _link: LinkId, _note: headrace_fabric::Note) {}
+    /// Somebody waits, or is about to: takes what others have left in shared memory. Called often, and cheap when there
+    /// is nothing.
+    fn handle_look(&mut self, _now: Now) {}
     /// The time of [`poll_timeout`](Self::poll_timeout) has come.
     fn handle_timeout(&mut self, now: Now);
     /// The next thing to do.

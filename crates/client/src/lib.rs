@@ -9,6 +9,7 @@ pub mod cluster;
 mod connection;
 pub mod consumer;
 pub mod core;
+mod direct;
 pub mod engine;
 pub mod error;
 mod group;

@@ -24,7 +24,7 @@ mod validate;
 pub use config::LogConfig;
 pub use disk::{DirEntry, Disk, DiskError, OpenMode};
 pub use error::{AppendError, LogError, ReadError};
-pub use log::{Appended, FlushWork, Log, Slice};
+pub use log::{Appended, Extent, FlushWork, Located, Log, Slice};
 pub use lookup::{EpochEnd, FoundRecord};
 pub use memory::{MemoryDisk, MemoryFile, MemoryLock};
 pub use recovery::{Cut, CutReason, Recovery, Start};

@@ -29,6 +29,28 @@ pub struct Slice<F> {
     pub len: u32,
 }
 
+/// Where an offset stands in a segment, and how far that is committed.
+#[derive(Debug, Clone)]
+pub struct Located<F> {
+    /// The segment's file.
+    pub file: F,
+    /// The segment's base offset.
+    pub base_offset: i64,
+    /// Where the batch with the offset begins, or will begin.
+    pub position: u64,
+    /// How far the segment is committed.
+    pub extent: Extent,
+}
+
+/// How far a segment is committed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    /// Bytes of whole batches; they never change.
+    pub committed: u64,
+    /// Nothing will be added.
+    pub sealed: bool,
+}
+
 /// Where appended records went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Appended {
@@ -332,6 +354,36 @@ impl<D: Disk> Log<D> {
             return Ok(slice_of(segment, position, until.saturating_sub(position)));
         }
         Ok(slice_of(&self.active, self.active.size, 0))
+    }
+
+    /// Where `offset` stands: in which segment, and where in that. The end offset stands at the end of the active one.
+    pub fn locate(&self, offset: i64) -> Result<Located<D::File>, ReadError> {
+        let (start, end) = (self.start_offset, self.end_offset());
+        if offset < start || offset > end {
+            return Err(ReadError::OutOfRange { offset, start, end });
+        }
+        for segment in self.segments_from(offset) {
+            let Some((position, _)) = segment.find(&self.disk, offset)? else { continue };
+            return Ok(self.located(segment, position));
+        }
+        Ok(self.located(&self.active, self.active.size))
+    }
+
+    fn located(&self, segment: &Segment<D>, position: u64) -> Located<D::File> {
+        let base_offset = segment.base_offset;
+        let sealed = base_offset != self.active.base_offset;
+        let extent = Extent { committed: segment.size, sealed };
+        Located { file: segment.log.file.clone(), base_offset, position, extent }
+    }
+
+    /// How far the segment that begins at `base_offset` is committed; `None` when there is none.
+    #[must_use]
+    pub fn extent(&self, base_offset: i64) -> Option<Extent> {
+        if base_offset == self.active.base_offset {
+            return Some(Extent { committed: self.active.size, sealed: false });
+        }
+        let at = self.closed.binary_search_by_key(&base_offset, |segment| segment.base_offset).ok()?;
+        self.closed.get(at).map(|segment| Extent { committed: segment.size, sealed: true })
     }
 
     /// When a flush is due by `flush.messages`, `flush.ms`, or because a closed segment is not durable yet:

@@ -3,6 +3,8 @@
 
 pub mod compression;
 #[deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
+pub mod direct;
+#[deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 pub mod errors;
 #[deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 pub mod frame;

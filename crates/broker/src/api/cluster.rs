@@ -22,6 +22,9 @@ use crate::call::{Call, Outcome};
 use crate::dispatch;
 use crate::store::{Topic, is_valid_name};
 
+/// What headrace's own clients call themselves (KIP-511).
+const OUR_NAME: &str = "headrace";
+
 /// Partitions in one `DescribeTopicPartitions` response, as Kafka's `max.request.partition.size.limit`.
 const DESCRIBED_PARTITIONS_MAX: usize = 2000;
 
@@ -44,8 +47,9 @@ impl<D: Disk> Broker<D> {
             let error_code = ErrorCode::INVALID_REQUEST.code();
             return Outcome::Reply(ApiVersionsResponse { error_code, ..ApiVersionsResponse::default() });
         }
+        let ours = request.client_software_name == OUR_NAME;
         Outcome::Reply(ApiVersionsResponse {
-            api_keys: dispatch::api_versions(),
+            api_keys: dispatch::api_versions(ours),
             ..ApiVersionsResponse::default()
         })
     }

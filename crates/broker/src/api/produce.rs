@@ -72,7 +72,7 @@ impl<D: Disk> Broker<D> {
         Outcome::Parked
     }
 
-    fn check_produce(&self, call: &Call, key: &TopicKey) -> Result<(), (ErrorCode, String)> {
+    pub(crate) fn check_produce(&self, call: &Call, key: &TopicKey) -> Result<(), (ErrorCode, String)> {
         let topic = self.store.find(key);
         let name = match (topic, key) {
             (Some(topic), _) => &topic.name,
@@ -122,6 +122,7 @@ impl<D: Disk> Broker<D> {
         self.flushes.note(topic_id, index, due);
         if !appended.duplicate {
             Self::wake(&mut self.parked, &mut self.woken, &partition.watchers, records.len() as u64);
+            self.publish((topic_id, index));
         }
         Ok(PartitionProduceResponse {
             index,

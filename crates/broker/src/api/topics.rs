@@ -308,6 +308,7 @@ impl<D: Disk> Broker<D> {
         answer.topic_id = id;
         self.wake_now(&watchers);
         self.forget_flushes(id);
+        self.direct.end_topic(id);
         self.forget_topic(&name);
         Ok(())
     }

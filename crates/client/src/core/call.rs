@@ -21,6 +21,8 @@ pub enum Lane {
     Fetch,
     /// Group requests, which wait for other members.
     Coordinator,
+    /// Requests about links, and the connection that a link ends with: kept however little is asked there.
+    Direct,
     /// The requests of a share session: one at a time, some of which wait for records.
     Share,
 }

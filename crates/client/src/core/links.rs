@@ -271,6 +271,9 @@ impl<T> Core<T> {
     }
 
     fn idle_deadline(&self, key: LinkKey) -> Option<u64> {
+        if key.lane == Lane::Direct {
+            return None;
+        }
         let link = self.links.get(&key)?;
         let connection = link.connection.as_ref().filter(|c| c.is_ready())?;
         (link.pending() == 0).then(|| connection.last_used.saturating_add(self.settings.idle_ms))

@@ -15,7 +15,8 @@ pub use self::security::{Mechanism, Secret, SecurityProtocol};
 pub use self::table::{AdminConfig, CommonConfig, ConsumerConfig, ProducerConfig, ShareConfig, rows};
 pub use self::value::{
     AcknowledgementMode, Acks, AcquireMode, Assignor, AutoOffsetReset, BrokerShare, CompressionType,
-    Endpoint, GroupProtocol, IsolationLevel, OnBadRecords, Partitioner, RecoveryStrategy, ValueType,
+    Datapath, Endpoint, GroupProtocol, IsolationLevel, OnBadRecords, Partitioner, RecoveryStrategy,
+    ValueType,
 };
 use crate::error::{Error, Result};
 

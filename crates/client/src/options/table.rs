@@ -4,7 +4,8 @@ use headrace_pool::AllocationStrategy;
 
 use super::value::{
     AcknowledgementMode, Acks, AcquireMode, Assignor, AutoOffsetReset, BrokerShare, CompressionType,
-    Endpoint, GroupProtocol, IsolationLevel, OnBadRecords, Partitioner, RecoveryStrategy, ValueType,
+    Datapath, Endpoint, GroupProtocol, IsolationLevel, OnBadRecords, Partitioner, RecoveryStrategy,
+    ValueType,
 };
 use super::{Kind, Mechanism, Role, Row, Secret, SecurityProtocol, Values};
 use crate::error::{Error, Result};
@@ -172,6 +173,10 @@ options! {
         "Whether records that may go anywhere go less often to partitions with a longer queue of batches, so that a slow broker gets less (KIP-794); else all are taken equally often.";
     partitioner_availability_timeout_ms: u64 = "partitioner.availability.timeout.ms", ms(0), Some("0"), false,
         "How long a broker may take none of the batches that are ready for it before its partitions are left out for records that may go anywhere, while others are left; 0 never does so. Without partitioner.adaptive.partitioning.enable it has no effect.";
+    datapath: Datapath = "headrace.datapath", Kind::Choice(&["tcp", "auto", "shm"]), Some("tcp"), true,
+        "How record batches travel to and from a headrace broker: over TCP (tcp), or through memory that this process shares with a broker of the same user on the same host (shm), which is an error where it cannot be had; auto takes what there is, and TCP else. See one-sided.md.";
+    poll_spin_us: u32 = "headrace.poll.spin.us", Kind::Int { min: 0, max: 1_000_000, unit: "us" }, Some("50"), true,
+        "How long who waits looks again and again at shared memory, giving others the processor each time, before it sleeps until it is woken.";
 }
 
 options! {
@@ -234,6 +239,10 @@ options! {
          group.protocol=consumer the coordinator leaves them out, whatever this says.";
     client_rack: String = "client.rack", Kind::Text, Some(""), false,
         "The rack this client stands in, for fetching from a near replica (KIP-392).";
+    datapath: Datapath = "headrace.datapath", Kind::Choice(&["tcp", "auto", "shm"]), Some("tcp"), true,
+        "How record batches travel to and from a headrace broker: over TCP (tcp), or through memory that this process shares with a broker of the same user on the same host (shm), which is an error where it cannot be had; auto takes what there is, and TCP else. See one-sided.md.";
+    poll_spin_us: u32 = "headrace.poll.spin.us", Kind::Int { min: 0, max: 1_000_000, unit: "us" }, Some("50"), true,
+        "How long who waits looks again and again at shared memory, giving others the processor each time, before it sleeps until it is woken.";
 }
 
 options! {

@@ -328,6 +328,18 @@ choice! {
 }
 
 choice! {
+    /// `headrace.datapath`.
+    Datapath {
+        /// The broker's connections carry everything.
+        Tcp = "tcp",
+        /// Memory that is shared with the broker, where it can be had; else TCP.
+        Auto = "auto",
+        /// Memory that is shared with the broker; it is an error where it cannot be had.
+        Shm = "shm",
+    }
+}
+
+choice! {
     /// `group.protocol`.
     GroupProtocol {
         /// The members divide the partitions among themselves.

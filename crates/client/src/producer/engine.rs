@@ -1,5 +1,6 @@
 //! The engine that sends batches.
 
+mod direct;
 mod ends;
 mod identity;
 mod splitting;
@@ -8,11 +9,14 @@ mod transacting;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
+use headrace_fabric::{Memory, Note};
 use headrace_wire::compression::check_level;
 use headrace_wire::errors::{ErrorCode, Remedy};
-use headrace_wire::messages::{ProduceRequest, ProduceResponse};
+use headrace_wire::messages::{DirectConnectRequest, GrantProduceRequest, ProduceRequest, ProduceResponse};
+use headrace_wire::records::FinishedBatch;
 use headrace_wire::time::Now;
 
+use self::direct::Direct;
 use self::ends::Fate;
 use self::identity::Asked;
 use self::splitting::TooLarge;
@@ -24,9 +28,9 @@ use super::sequence::{Identity, Sending, says_early};
 use super::transaction::{Step, Transactions};
 use super::{BatchAck, ProducerCommand, ProducerEvent};
 use crate::core::{Backoff, CallSpec, Core, Expect, Lane, NoStream, Reply, Target};
-use crate::engine::{Action, Arrived, ConnId, Consumed, Engine};
+use crate::engine::{Action, Arrived, ConnId, Consumed, Engine, LinkId};
 use crate::error::Error;
-use crate::options::ProducerConfig;
+use crate::options::{Datapath, ProducerConfig};
 
 /// Most rounds of sending in one turn: those that cannot go out may be tried again at once.
 const SENDS_MAX: usize = 100;
@@ -55,6 +59,16 @@ pub struct ProducerEngine {
     closing: Option<Closing>,
     wake_at: Option<u64>,
     events: VecDeque<ProducerEvent>,
+    direct: Direct,
+}
+
+/// A batch that may go out.
+#[derive(Debug, Clone, Copy)]
+struct Next {
+    /// Bytes.
+    size: usize,
+    /// It was sent before.
+    again: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -93,6 +107,8 @@ enum Tag {
     ProducerId,
     Transaction(Step),
     Produce { node: i32, entries: Vec<Entry> },
+    Link { node: i32 },
+    Grant { node: i32, key: PartitionKey },
 }
 
 impl ProducerEngine {
@@ -120,6 +136,8 @@ impl ProducerEngine {
             },
         };
         let transactional = config.transactional_id.is_some();
+        // A transaction's partitions are to be told to its coordinator first, in the broker's own order.
+        let direct = Direct::new(if transactional { Datapath::Tcp } else { config.datapath });
         if transactional {
             lock(&accumulator).shut(Error::Usage("call init_transactions first".to_owned()));
         }
@@ -151,6 +169,7 @@ impl ProducerEngine {
             closing: None,
             wake_at: None,
             events: VecDeque::new(),
+            direct,
         };
         Ok((engine, accumulator))
     }
@@ -194,6 +213,7 @@ impl ProducerEngine {
                 accumulator.sealed(sealed);
             }
         }
+        self.write_direct(now, &mut accumulator);
         self.send_all(now, &mut accumulator);
         self.drive_transaction(now, &mut accumulator, told);
         self.tell_stalled(now, &mut accumulator);
@@ -207,6 +227,10 @@ impl ProducerEngine {
         let version = reply.result.as_ref().ok().map(|(version, _)| *version);
         match reply.tag {
             Tag::Transaction(_) => self.on_transaction_reply(now, reply),
+            Tag::Link { node } => self.on_link_answered(now, node, reply.decode::<DirectConnectRequest>()),
+            Tag::Grant { node, key } => {
+                self.on_granted(now, accumulator, (node, key), reply.decode::<GrantProduceRequest>());
+            }
             Tag::ProducerId => self.on_producer_id(now, accumulator, reply),
             Tag::Produce { .. } if self.settings.acks == 0 => {
                 let Reply { tag, result, .. } = reply;
@@ -442,45 +466,73 @@ impl ProducerEngine {
 
     /// Puts together what can go to one broker in one request.
     fn draft(&mut self, now: Now, accumulator: &mut Accumulator, node: i32, keys: &[PartitionKey]) -> Draft {
-        let identity = self.identity.known();
         let limit = self.settings.request_bytes_max;
-        let transactional = self.transaction.is_some();
-        let idempotent = self.settings.idempotent;
-        let alone = !idempotent && self.settings.in_flight_max == 1;
         let mut draft = Draft::default();
         for &key in keys {
-            let sending =
-                self.partitions.entry(key).or_insert_with(|| Sending::new(idempotent, transactional, alone));
-            let again = sending.resend_size(now.mono_ms, node);
-            let fresh = || accumulator.front_size(key).filter(|_| sending.can_take());
-            let Some(size) = again.or_else(fresh) else { continue };
-            if !draft.entries.is_empty() && draft.bytes.saturating_add(size) > limit {
+            let Some(next) = self.next_size(now, accumulator, node, key) else { continue };
+            if !draft.entries.is_empty() && draft.bytes.saturating_add(next.size) > limit {
                 self.rotation = self.rotation.wrapping_add(draft.entries.len());
                 break;
             }
-            let (id, batch) = if again.is_some() {
-                let Some((id, stamp, batch)) = sending.resend(node) else { continue };
-                (id, batch.stamp(stamp))
-            } else {
-                if idempotent && identity.is_none() {
-                    continue;
-                }
-                if let Some(transaction) = &mut self.transaction
-                    && !transaction.may_send(key, &accumulator.topic_name(key))
-                {
-                    continue;
-                }
-                let Some(taken) = accumulator.take_front(key) else { continue };
-                draft.fresh = true;
-                let stamp = sending.send((taken.id, taken.created_ms), taken.batch.clone(), node, identity);
-                (taken.id, taken.batch.stamp(stamp))
-            };
-            self.busy.insert(key);
+            if self.goes_direct(key, node, next.size) {
+                continue;
+            }
+            let Some((id, batch)) = self.take_next(accumulator, node, key, next) else { continue };
+            draft.fresh |= !next.again;
             let name = accumulator.topic_name(key);
             let topic_id = self.core.cluster().topic_id(&name);
             draft.push(key, id, (&name, topic_id), batch);
         }
         draft
+    }
+
+    /// The partition's batch that goes to `node` next, if one may go now.
+    fn next_size(
+        &mut self,
+        now: Now,
+        accumulator: &Accumulator,
+        node: i32,
+        key: PartitionKey,
+    ) -> Option<Next> {
+        let (idempotent, transactional) = (self.settings.idempotent, self.transaction.is_some());
+        let alone = !idempotent && self.settings.in_flight_max == 1;
+        let sending =
+            self.partitions.entry(key).or_insert_with(|| Sending::new(idempotent, transactional, alone));
+        if let Some(size) = sending.resend_size(now.mono_ms, node) {
+            return Some(Next { size, again: true });
+        }
+        let size = accumulator.front_size(key).filter(|_| sending.can_take())?;
+        Some(Next { size, again: false })
+    }
+
+    /// Takes that batch.
+    fn take_next(
+        &mut self,
+        accumulator: &mut Accumulator,
+        node: i32,
+        key: PartitionKey,
+        next: Next,
+    ) -> Option<(BatchId, FinishedBatch)> {
+        let identity = self.identity.known();
+        let sending = self.partitions.get_mut(&key)?;
+        let taken = if next.again {
+            let (id, stamp, batch) = sending.resend(node)?;
+            (id, batch.stamp(stamp))
+        } else {
+            if self.settings.idempotent && identity.is_none() {
+                return None;
+            }
+            if let Some(transaction) = &mut self.transaction
+                && !transaction.may_send(key, &accumulator.topic_name(key))
+            {
+                return None;
+            }
+            let taken = accumulator.take_front(key)?;
+            let stamp = sending.send((taken.id, taken.created_ms), taken.batch.clone(), node, identity);
+            (taken.id, taken.batch.stamp(stamp))
+        };
+        self.busy.insert(key);
+        Some(taken)
     }
 
     fn post(&mut self, now: Now, node: i32, draft: Draft) {
@@ -612,7 +664,8 @@ impl ProducerEngine {
         let close = self.closing.as_ref().map(|closing| closing.deadline_ms);
         let transaction = self.transaction.as_ref().and_then(|transaction| transaction.poll_timeout(now));
         let batches = retries.chain(throttles).chain(stalls).chain(sends);
-        batches.chain(identity).chain(close).chain(transaction).min()
+        let direct = self.direct.poll_timeout(now);
+        batches.chain(identity).chain(close).chain(transaction).chain(direct).min()
     }
 }
 
@@ -667,8 +720,38 @@ impl Engine for ProducerEngine {
         self.pump(now);
     }
 
+    fn handle_linked(&mut self, now: Now, link: LinkId) {
+        self.direct.links.linked(link);
+        self.pump(now);
+    }
+
+    fn handle_unlinked(&mut self, now: Now, link: LinkId, reason: String, lasting: bool) {
+        self.on_unlinked(now, link, reason, lasting);
+        self.pump(now);
+    }
+
+    fn handle_lent(&mut self, now: Now, link: LinkId, key: u64, _memory: Arc<Memory>) {
+        self.direct.lent(link, key);
+        self.pump(now);
+    }
+
+    fn handle_ended(&mut self, now: Now, link: LinkId, key: u64) {
+        self.on_ended(now, link, key);
+        self.pump(now);
+    }
+
+    fn handle_note(&mut self, now: Now, link: LinkId, note: Note) {
+        self.on_note(now, link, note);
+    }
+
+    fn handle_look(&mut self, now: Now) {
+        if self.direct.take_noted() {
+            self.pump(now);
+        }
+    }
+
     fn poll_action(&mut self) -> Option<Action> {
-        self.core.poll_action()
+        self.direct.links.poll_action().or_else(|| self.core.poll_action())
     }
 
     fn poll_event(&mut self) -> Option<ProducerEvent> {

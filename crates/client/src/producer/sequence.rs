@@ -148,7 +148,7 @@ impl Sending {
         self.pending.is_empty()
     }
 
-    fn in_flight(&self) -> bool {
+    pub(super) fn in_flight(&self) -> bool {
         self.pending.iter().any(|out| out.state == State::InFlight)
     }
 

@@ -8,14 +8,18 @@ use std::sync::mpsc::Sender;
 use std::thread::Builder;
 use std::time::Duration;
 
-use headrace_client::engine::ConnId;
+use headrace_client::engine::{ConnId, LinkId};
 use headrace_client::sasl::TokenSource;
+use headrace_fabric::shm::{self, Link, LinkError};
+use headrace_wire::uuid::Uuid;
 use mio::Waker;
 
 use crate::tls::Fault;
 
 /// How long a peer may take to connect, and again to answer, when it is asked what it is.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a broker may take to answer over the socket of a link.
+const LINK_TIMEOUT: Duration = Duration::from_secs(5);
 /// `ApiVersions` in version 0, which every broker answers before any login: size, key 18, version, correlation id, no
 /// client id.
 const PROBE: [u8; 14] = [0, 0, 0, 10, 0, 18, 0, 0, 0x68, 0x72, 0x70, 0x72, 0xFF, 0xFF];
@@ -30,6 +34,8 @@ pub(super) enum Report {
     Token,
     /// Why a connection ended.
     Probed { conn: ConnId, fault: Fault },
+    /// A link, or why there is none.
+    Linked { link: LinkId, made: Result<Link, LinkError> },
 }
 
 /// The way back to the loop.
@@ -67,6 +73,14 @@ pub(super) fn renew(back: Back, tokens: TokenSource, wall_ms: i64) -> io::Result
     back.spawn("headrace-token", move || {
         tokens.renew(wall_ms);
         Report::Token
+    })
+}
+
+/// Makes a link, which waits for the broker's answer.
+pub(super) fn link(back: Back, link: LinkId, address: String, token: Uuid) -> io::Result<()> {
+    back.spawn("headrace-link", move || Report::Linked {
+        link,
+        made: shm::connect(&address, token.0, LINK_TIMEOUT),
     })
 }
 

@@ -3,17 +3,21 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
 
-use headrace_client::engine::{Action, ConnId, Engine};
+use headrace_client::engine::{Action, ConnId, Engine, LinkId};
 use headrace_client::error::Error;
 use headrace_client::options::CommonConfig;
 use headrace_client::sasl::TokenSource;
+use headrace_fabric::shm::Link;
 use headrace_wire::primitive::Segment;
 use mio::net::TcpStream;
+use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
 use rustix::buffer::spare_capacity;
 use rustix::net::RecvFlags;
@@ -22,12 +26,15 @@ use rustls::ClientConfig;
 use super::aside::{self, Report};
 use super::inbox::Inbox;
 use super::low_water::LowWater;
+use super::work::{self, Driven, Shared, Work};
 use crate::clock::Clock;
 use crate::fork::Home;
 use crate::outbox::{Flushed, Outbox};
 use crate::tls::{self, Fault, Session};
 
 const WAKER: Token = Token(usize::MAX);
+/// Tokens from here on are links', below are connections'.
+const FIRST_LINK: usize = 1 << 32;
 /// Bytes read from one connection before the others get their turn.
 const READ_BYTES_PER_TURN: usize = 4 << 20;
 /// Bytes written to one connection before the others get their turn.
@@ -46,6 +53,8 @@ pub(crate) struct SocketOptions {
     pub(crate) tokens: TokenSource,
     /// `None` without TLS.
     pub(crate) tls: Option<Arc<ClientConfig>>,
+    /// `headrace.poll.spin.us`.
+    pub(crate) spin: Duration,
 }
 
 impl SocketOptions {
@@ -57,7 +66,14 @@ impl SocketOptions {
             send_buffer_bytes: config.send_buffer_bytes,
             tokens: config.sasl_oauthbearer_token.clone(),
             tls: tls::settings(config)?,
+            spin: Duration::ZERO,
         })
+    }
+
+    /// The same, for a client that may have links.
+    pub(crate) fn spinning(mut self, spin_us: u32) -> Self {
+        self.spin = Duration::from_micros(spin_us.into());
+        self
     }
 }
 
@@ -86,6 +102,8 @@ pub(crate) struct Handle<C> {
     commands: Arc<Mutex<Vec<C>>>,
     waker: Arc<Waker>,
     stop: Arc<AtomicBool>,
+    driven: Arc<dyn Driven<C>>,
+    spin: Duration,
     thread: Mutex<Option<JoinHandle<()>>>,
     home: Home,
 }
@@ -102,14 +120,18 @@ impl<C: Send + 'static> Handle<C> {
     ) -> io::Result<Self>
     where
         E: Engine<Command = C> + Send + 'static,
+        E::Event: 'static,
     {
         let poll = Poll::new()?;
         let waker = Arc::new(Waker::new(poll.registry(), WAKER)?);
         let commands = Arc::new(Mutex::new(Vec::new()));
         let stop = Arc::new(AtomicBool::new(false));
         let (report_to, reports) = channel();
+        let shared = Arc::new(Shared::new(Work::new(engine, on_event, clock), waker.clone()));
+        let driven: Arc<dyn Driven<C>> = shared.clone();
+        let spin = sockets.spin;
         let driver = Driver {
-            engine,
+            shared,
             poll,
             connections: HashMap::new(),
             pending: Vec::new(),
@@ -122,7 +144,8 @@ impl<C: Send + 'static> Handle<C> {
             renewing: false,
             clock,
             sockets,
-            on_event,
+            spin,
+            stirred: Instant::now(),
         };
         let ended = stop.clone();
         let thread = Builder::new().name(name.to_owned()).spawn(move || {
@@ -133,7 +156,7 @@ impl<C: Send + 'static> Handle<C> {
             }));
             driver.run();
         })?;
-        Ok(Self { commands, waker, stop, thread: Mutex::new(Some(thread)), home: Home::here() })
+        Ok(Self { commands, waker, stop, driven, spin, thread: Mutex::new(Some(thread)), home: Home::here() })
     }
 
     /// Whether this process is a fork of the one that started the engine: then its thread is not here.
@@ -145,6 +168,29 @@ impl<C: Send + 'static> Handle<C> {
     pub(crate) fn send(&self, command: C) {
         self.commands.lock().unwrap_or_else(PoisonError::into_inner).push(command);
         let _ = self.waker.wake();
+    }
+
+    /// Has the engine carry out a command on this thread, where it has links; else as [`Self::send`]. Not with a lock that
+    /// the engine takes, and not in what the engine itself calls.
+    pub(crate) fn drive(&self, command: C) {
+        if !self.is_stopped()
+            && !self.is_forked()
+            && let Err(command) = self.driven.drive(command)
+        {
+            self.send(command);
+        }
+    }
+
+    /// Has the engine look at what has come over links, once; whether it has any.
+    pub(crate) fn look(&self) -> bool {
+        !self.is_stopped() && !self.is_forked() && self.driven.look().is_some()
+    }
+
+    /// Looks at links again and again while `waits` says so, for at most `headrace.poll.spin.us` since something came.
+    pub(crate) fn spin(&self, waits: impl Fn() -> bool) {
+        if !self.is_stopped() && !self.is_forked() {
+            work::spin(&*self.driven, self.spin, || waits() && !self.is_stopped());
+        }
     }
 
     /// An error when the engine's thread has ended, or is not in this process.
@@ -186,6 +232,16 @@ impl<C> Drop for Handle<C> {
     }
 }
 
+fn link_token(link: LinkId, bell: bool) -> Token {
+    Token(FIRST_LINK + 2 * link.0 as usize + usize::from(bell))
+}
+
+/// The link that a token is of, and whether it is its bell's.
+fn link_of(token: Token) -> Option<(LinkId, bool)> {
+    let number = token.0.checked_sub(FIRST_LINK)?;
+    Some((LinkId(u32::try_from(number / 2).ok()?), number % 2 == 1))
+}
+
 struct OnDrop<F: FnOnce()>(Option<F>);
 
 impl<F: FnOnce()> Drop for OnDrop<F> {
@@ -197,7 +253,7 @@ impl<F: FnOnce()> Drop for OnDrop<F> {
 }
 
 struct Driver<E: Engine, F> {
-    engine: E,
+    shared: Arc<Shared<E, F>>,
     poll: Poll,
     connections: HashMap<ConnId, Connection>,
     /// Connections with work that no readiness event will announce again.
@@ -213,26 +269,36 @@ struct Driver<E: Engine, F> {
     renewing: bool,
     clock: Clock,
     sockets: SocketOptions,
-    on_event: F,
+    /// How long links are looked at after something came over one, before this thread sleeps.
+    spin: Duration,
+    /// When something last did.
+    stirred: Instant,
 }
 
 impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
     fn run(mut self) {
         let mut events = Events::with_capacity(256);
+        let shared = self.shared.clone();
         while !self.stop.load(Ordering::Acquire) {
-            self.turn_outputs();
-            let timeout = if self.pending.is_empty() {
-                self.clock.until(self.engine.poll_timeout())
-            } else {
-                Some(std::time::Duration::ZERO)
-            };
+            let timeout = self.until_next(&mut shared.lock());
             if let Err(e) = self.poll.poll(&mut events, timeout)
                 && e.kind() != io::ErrorKind::Interrupted
             {
                 return;
             }
+            let work = &mut *shared.lock();
+            work.wake();
             for event in &events {
                 if event.token() == WAKER {
+                    continue;
+                }
+                if let Some((link, bell)) = link_of(event.token()) {
+                    self.stirred = Instant::now();
+                    if bell {
+                        work.rung(link)
+                    } else {
+                        work.control(link)
+                    }
                     continue;
                 }
                 let Ok(id) = u32::try_from(event.token().0) else { continue };
@@ -243,36 +309,61 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
                     self.pending.push(id);
                 }
             }
+            if work.has_links() && work.look() {
+                self.stirred = Instant::now();
+            }
             let commands = std::mem::take(&mut *self.commands.lock().unwrap_or_else(PoisonError::into_inner));
             let now = self.clock.now();
             for command in commands {
-                self.engine.handle_command(now, command);
+                work.engine.handle_command(now, command);
             }
             while let Ok(report) = self.reports.try_recv() {
-                self.take_report(report);
+                self.take_report(work, report);
             }
-            self.turn_outputs();
+            self.turn_outputs(work);
             let mut pending = std::mem::take(&mut self.pending);
             pending.sort_unstable_by_key(|id| id.0);
             pending.dedup();
             for id in pending {
-                if let Err(why) = self.turn(id) {
-                    self.failed(id, why);
+                if let Err(why) = self.turn(work, id) {
+                    self.failed(work, id, why);
                 }
-                self.turn_outputs();
+                self.turn_outputs(work);
             }
             let now = self.clock.now();
-            if self.engine.poll_timeout().is_some_and(|at| at <= now.mono_ms) {
-                self.engine.handle_timeout(now);
+            if work.engine.poll_timeout().is_some_and(|at| at <= now.mono_ms) {
+                work.engine.handle_timeout(now);
             }
         }
     }
 
+    /// Does what there is to do, and says how long there will be nothing unless a socket says so; `None` for ever.
+    fn until_next(&mut self, work: &mut Work<E, F>) -> Option<Duration> {
+        self.turn_outputs(work);
+        if !self.pending.is_empty() {
+            return Some(Duration::ZERO);
+        }
+        if work.has_links() {
+            if self.stirred.elapsed() < self.spin {
+                std::thread::yield_now();
+                return Some(Duration::ZERO);
+            }
+            let sleeps = work.doze();
+            self.turn_outputs(work);
+            if !sleeps || !self.pending.is_empty() {
+                self.stirred = Instant::now();
+                return Some(Duration::ZERO);
+            }
+        }
+        work.sleeps_until = work.engine.poll_timeout();
+        self.clock.until(work.sleeps_until)
+    }
+
     /// Carries out what the engine wants done, and hands up its events, until it is quiet.
-    fn turn_outputs(&mut self) {
-        while let Some(action) = self.engine.poll_action() {
+    fn turn_outputs(&mut self, work: &mut Work<E, F>) {
+        while let Some(action) = work.poll_action() {
             match action {
-                Action::Connect { conn, host, port } => self.resolve(conn, &host, port),
+                Action::Connect { conn, host, port } => self.resolve(work, conn, &host, port),
                 Action::Write { conn, data } => {
                     if let Some(connection) = self.connections.get_mut(&conn) {
                         for segment in data.segments {
@@ -284,20 +375,34 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
                             && let Err(why) = self.write(conn)
                         {
                             self.drop_connection(conn);
-                            self.closed(conn, why);
+                            self.closed(work, conn, why);
                         }
                     }
                 }
-                Action::Token { conn } => self.renew_token(conn),
+                Action::Token { conn } => self.renew_token(work, conn),
                 Action::Close { conn } => self.drop_connection(conn),
+                Action::Link { link, address, token } => {
+                    if let Err(e) = aside::link(self.back(), link, address, token) {
+                        work.linked(link, Err(e.into()));
+                    }
+                }
+                Action::WriteDirect(write) => work.write(&write),
+                Action::Unlink { link } => work.unlink(link),
             }
         }
-        while let Some(event) = self.engine.poll_event() {
-            (self.on_event)(event);
-        }
+        work.tell();
     }
 
-    fn turn(&mut self, id: ConnId) -> Result<(), Fault> {
+    /// A link is made: its descriptors are watched from now on.
+    fn watch(&self, id: LinkId, link: &Link) -> io::Result<()> {
+        for (bell, fd) in [(false, link.socket()), (true, link.bell())] {
+            let raw = fd.as_raw_fd();
+            self.poll.registry().register(&mut SourceFd(&raw), link_token(id, bell), Interest::READABLE)?;
+        }
+        Ok(())
+    }
+
+    fn turn(&mut self, work: &mut Work<E, F>, id: ConnId) -> Result<(), Fault> {
         let Some(connection) = self.connections.get_mut(&id) else { return Ok(()) };
         if !connection.connected {
             if let Some(e) = connection.socket.take_error()? {
@@ -321,12 +426,12 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
                 return Ok(());
             }
             connection.established = true;
-            self.engine.handle_connected(self.clock.now(), id);
-            self.turn_outputs();
+            work.engine.handle_connected(self.clock.now(), id);
+            self.turn_outputs(work);
         }
         let written = self.write(id);
         // A peer that has refused a certificate tells it in bytes that are there although writing fails.
-        let read = if written.is_ok() || self.uses_tls(id) { self.read(id) } else { Ok(()) };
+        let read = if written.is_ok() || self.uses_tls(id) { self.read(work, id) } else { Ok(()) };
         match (written, read) {
             (Err(fault), Ok(())) => Err(fault),
             (Err(fault), Err(told)) => Err(if told.lasting { told } else { fault }),
@@ -362,7 +467,7 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
         }
     }
 
-    fn read(&mut self, id: ConnId) -> Result<(), Fault> {
+    fn read(&mut self, work: &mut Work<E, F>, id: ConnId) -> Result<(), Fault> {
         let mut taken = 0;
         loop {
             let Some(connection) = self.connections.get_mut(&id) else { return Ok(()) };
@@ -383,7 +488,7 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
             taken += read;
             connection.inbox.filled();
             let answers = connection.tls.as_ref().is_some_and(Session::wants_write);
-            self.deliver(id)?;
+            self.deliver(work, id)?;
             if answers {
                 // TLS has something of its own to say, such as a new key.
                 self.write(id)?;
@@ -392,18 +497,18 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
     }
 
     /// Gives the engine what has arrived, until it wants more than there is.
-    fn deliver(&mut self, id: ConnId) -> Result<(), Fault> {
+    fn deliver(&mut self, work: &mut Work<E, F>, id: ConnId) -> Result<(), Fault> {
         let now = self.clock.now();
         loop {
             let Some(connection) = self.connections.get_mut(&id) else { return Ok(()) };
             let Some(waiting) = connection.inbox.waiting() else { return Ok(()) };
-            let consumed = self.engine.handle_bytes(now, id, waiting);
+            let consumed = work.engine.handle_bytes(now, id, waiting);
             if consumed.want > WANT_BYTES_MAX {
                 return Err(format!("a response asks for {} bytes in one piece", consumed.want).into());
             }
             connection.inbox.took(consumed);
             // Requests that the engine makes of what it has just read should not wait for the next piece.
-            self.turn_outputs();
+            self.turn_outputs(work);
             if consumed.bytes == 0 {
                 return Ok(());
             }
@@ -411,36 +516,42 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
     }
 
     /// Takes what another thread has found out.
-    fn take_report(&mut self, report: Report) {
+    fn take_report(&mut self, work: &mut Work<E, F>, report: Report) {
         match report {
             Report::Resolved { conn, host, addresses: Ok(addresses) } => {
-                self.connect(conn, &host, &addresses);
+                self.connect(work, conn, &host, &addresses);
             }
-            Report::Resolved { conn, addresses: Err(e), .. } => self.closed(conn, e.into()),
-            Report::Probed { conn, fault } => self.closed(conn, fault),
+            Report::Resolved { conn, addresses: Err(e), .. } => self.closed(work, conn, e.into()),
+            Report::Probed { conn, fault } => self.closed(work, conn, fault),
+            Report::Linked { link, made } => {
+                let made = made.and_then(|made| Ok(self.watch(link, &made).map(|()| made)?));
+                work.linked(link, made);
+                // What came before it was watched.
+                work.control(link);
+            }
             Report::Token => {
                 self.renewing = false;
                 for conn in std::mem::take(&mut self.awaiting_token) {
-                    self.engine.handle_token(self.clock.now(), conn);
+                    work.engine.handle_token(self.clock.now(), conn);
                 }
             }
         }
     }
 
-    fn resolve(&mut self, conn: ConnId, host: &str, port: u16) {
+    fn resolve(&mut self, work: &mut Work<E, F>, conn: ConnId, host: &str, port: u16) {
         if let Ok(ip) = host.parse::<IpAddr>() {
-            self.connect(conn, &host.into(), &[SocketAddr::new(ip, port)]);
+            self.connect(work, conn, &host.into(), &[SocketAddr::new(ip, port)]);
         } else if let Err(e) = aside::resolve(self.back(), conn, host, port) {
-            self.closed(conn, e.into());
+            self.closed(work, conn, e.into());
         }
     }
 
     /// Whoever gives tokens may take long, or for ever: the loop serves the other connections meanwhile, and the engine
     /// keeps the time.
-    fn renew_token(&mut self, conn: ConnId) {
+    fn renew_token(&mut self, work: &mut Work<E, F>, conn: ConnId) {
         let now = self.clock.now();
         if !self.sockets.tokens.is_stale(now.wall_ms) {
-            self.engine.handle_token(now, conn);
+            work.engine.handle_token(now, conn);
             return;
         }
         self.awaiting_token.push(conn);
@@ -450,7 +561,7 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
         self.renewing = true;
         if aside::renew(self.back(), self.sockets.tokens.clone(), now.wall_ms).is_err() {
             // The logins find no token, and are tried again.
-            self.take_report(Report::Token);
+            self.take_report(work, Report::Token);
         }
     }
 
@@ -459,17 +570,17 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
         aside::Back::new(self.report_to.clone(), self.waker.clone())
     }
 
-    fn connect(&mut self, conn: ConnId, host: &Arc<str>, addresses: &[SocketAddr]) {
+    fn connect(&mut self, work: &mut Work<E, F>, conn: ConnId, host: &Arc<str>, addresses: &[SocketAddr]) {
         let session = self.sockets.tls.as_ref().map(|settings| Session::new(settings, host)).transpose();
         let tls = match session {
             Ok(tls) => tls,
-            Err(fault) => return self.closed(conn, fault),
+            Err(fault) => return self.closed(work, conn, fault),
         };
         // IPv4 first: brokers in tests and containers listen there more often than not.
         let mut others = addresses.to_vec();
         others.sort_by_key(|address| !address.is_ipv4());
         if others.is_empty() {
-            self.closed(conn, "the host name has no address".to_owned().into());
+            self.closed(work, conn, "the host name has no address".to_owned().into());
             return;
         }
         let address = others.remove(0);
@@ -505,13 +616,13 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
                     },
                 );
             }
-            Err(e) if others.is_empty() => self.closed(conn, e.into()),
-            Err(_) => self.connect(conn, host, &others),
+            Err(e) if others.is_empty() => self.closed(work, conn, e.into()),
+            Err(_) => self.connect(work, conn, host, &others),
         }
     }
 
     /// A connection failed: one that never stood is tried at the host's next address.
-    fn failed(&mut self, id: ConnId, fault: Fault) {
+    fn failed(&mut self, work: &mut Work<E, F>, id: ConnId, fault: Fault) {
         let next = match self.connections.get_mut(&id) {
             Some(connection) if !connection.connected && !connection.others.is_empty() => {
                 Some((connection.host.clone(), std::mem::take(&mut connection.others)))
@@ -521,22 +632,22 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
         let peer = self.connections.get(&id).map(|c| c.address);
         self.drop_connection(id);
         match (next, peer) {
-            (Some((host, others)), _) => self.connect(id, &host, &others),
+            (Some((host, others)), _) => self.connect(work, id, &host, &others),
             (None, Some(address)) if fault.unanswered => {
                 if let Err(e) = aside::probe(self.back(), id, address, fault) {
-                    self.closed(id, e.into());
+                    self.closed(work, id, e.into());
                 }
             }
-            (None, _) => self.closed(id, fault),
+            (None, _) => self.closed(work, id, fault),
         }
     }
 
-    fn closed(&mut self, conn: ConnId, fault: Fault) {
+    fn closed(&mut self, work: &mut Work<E, F>, conn: ConnId, fault: Fault) {
         let now = self.clock.now();
         if fault.lasting {
-            self.engine.handle_rejected(now, conn, fault.why);
+            work.engine.handle_rejected(now, conn, fault.why);
         } else {
-            self.engine.handle_closed(now, conn, fault.why);
+            work.engine.handle_closed(now, conn, fault.why);
         }
     }
 

@@ -14,6 +14,7 @@ mod polling;
 mod producer;
 mod results;
 mod share;
+mod work;
 
 pub use admin::{AdminClient, mismatch};
 pub use attempt::Attempt;

@@ -1,0 +1,183 @@
+//! Readers: clients that look at segments themselves, and at slots that tell them how far those are committed.
+
+use std::sync::atomic::Ordering;
+
+use headrace_log::{Disk, Extent, Located, ReadError};
+use headrace_wire::direct::{SLOT_BYTES, Slot};
+use headrace_wire::errors::ErrorCode;
+use headrace_wire::messages::{GrantFetchRequest, GrantFetchResponse};
+
+use super::{Grant, Granted, Link, LinkAction, Place, SLOTS_KEY, Slots, link_of};
+use crate::auth::{Operation, Resource};
+use crate::broker::Broker;
+use crate::call::{Call, Outcome};
+use crate::fetch::TopicKey;
+
+/// One client's reading of one segment.
+pub(crate) struct Reader {
+    pub(super) key: u64,
+    base_offset: i64,
+    /// `None` for a segment that was sealed when it was granted.
+    slot: Option<u32>,
+}
+
+impl Reader {
+    /// The slot is free again; it says that it is nobody's.
+    pub(super) fn give_back(&self, link: &mut Link) {
+        if let Some((slot, slots)) = self.slot.zip(link.slots.as_mut()) {
+            write(slots, slot, Slot { sealed: true, ..Slot::default() });
+            slots.free.push(slot);
+        }
+    }
+}
+
+/// Publishes: what a slot says first is written last.
+fn write(slots: &Slots, slot: u32, said: Slot) {
+    let at = slot as usize * SLOT_BYTES;
+    for (word, value) in said.to_words().into_iter().enumerate().rev() {
+        // The memory is the broker's own, and has as many slots as were given out.
+        if let Ok(word) = slots.region.word(at + word * 8) {
+            word.store(value, Ordering::Release);
+        }
+    }
+}
+
+impl<D: Disk> Broker<D> {
+    /// Shows a client the segment that holds an offset.
+    pub(crate) fn grant_fetch(
+        &mut self,
+        call: &Call,
+        request: GrantFetchRequest,
+    ) -> Outcome<GrantFetchResponse> {
+        Outcome::Reply(self.try_grant_fetch(call, &request).unwrap_or_else(|(code, why)| {
+            GrantFetchResponse {
+                error_code: code.code(),
+                error_message: Some(why),
+                ..GrantFetchResponse::default()
+            }
+        }))
+    }
+
+    fn try_grant_fetch(
+        &mut self,
+        call: &Call,
+        request: &GrantFetchRequest,
+    ) -> Result<GrantFetchResponse, (ErrorCode, String)> {
+        let (topic, index) = (request.topic_id, request.partition);
+        let place = (topic, index);
+        let key = TopicKey::Id(topic);
+        let Some(name) = self.store.find(&key).map(|topic| topic.name.clone()) else {
+            return Err((ErrorCode::UNKNOWN_TOPIC_ID, format!("there is no topic with id {topic}")));
+        };
+        if !self.allows(call, Operation::Read, Resource::Topic(&name)) {
+            let why = format!("not authorized to read topic {name}");
+            return Err((ErrorCode::TOPIC_AUTHORIZATION_FAILED, why));
+        }
+        let link = link_of(&self.direct, call)?;
+        self.store
+            .check_leader_epoch(request.current_leader_epoch)
+            .map_err(|code| (code, "the leader's epoch is another".to_owned()))?;
+        let Some(partition) = self.store.find_partition_mut(&key, index) else {
+            let why = format!("the topic has no partition {index}");
+            return Err((ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, why));
+        };
+        let located = partition.log.locate(request.offset).map_err(|error| match error {
+            ReadError::OutOfRange { .. } => (ErrorCode::OFFSET_OUT_OF_RANGE, error.to_string()),
+            _ => (ErrorCode::KAFKA_STORAGE_ERROR, error.to_string()),
+        })?;
+        let (end, start) = (partition.log.end_offset(), partition.log.start_offset());
+        let bytes = partition.log.config().segment_bytes.into();
+        self.end_reader(link, place);
+        let limit = usize::try_from(self.config.headrace_direct_grants_max).unwrap_or(0);
+        let Some(id) = self.direct.new_id(limit) else {
+            let why = format!("there are {limit} grants already (headrace.direct.grants.max)");
+            return Err((ErrorCode::THROTTLING_QUOTA_EXCEEDED, why));
+        };
+        let Located { file, base_offset, position, extent } = located;
+        let slot = if extent.sealed { None } else { Some(self.new_slot(link)?) };
+        let Some(owner) = self.direct.links.get_mut(&link) else {
+            return Err((ErrorCode::INVALID_REQUEST, "the link has ended".to_owned()));
+        };
+        let key = owner.key();
+        let bytes = extent.committed.max(if extent.sealed { 0 } else { bytes });
+        self.direct.actions.push_back(LinkAction::ShowFile { link, key, file, bytes });
+        let granted = Granted::Fetch(Reader { key, base_offset, slot });
+        self.direct.grants.insert(id, Grant { link, place, granted });
+        self.direct.readers.entry(place).or_default().push(id);
+        self.publish(place);
+        Ok(GrantFetchResponse {
+            id,
+            key: key.cast_signed(),
+            memory_bytes: bytes.cast_signed(),
+            base_offset,
+            position: position.cast_signed(),
+            committed: extent.committed.cast_signed(),
+            sealed: extent.sealed,
+            slots_key: SLOTS_KEY.cast_signed(),
+            slot: slot.map_or(-1, u32::cast_signed),
+            high_watermark: end,
+            last_stable_offset: end,
+            log_start_offset: start,
+            ..GrantFetchResponse::default()
+        })
+    }
+
+    /// A link reads a partition at one place at a time.
+    fn end_reader(&mut self, link: super::LinkId, place: Place) {
+        let readers = self.direct.readers.get(&place).into_iter().flatten();
+        let own = |id: &&u16| self.direct.grants.get(*id).is_some_and(|grant| grant.link == link);
+        if let Some(id) = readers.copied().collect::<Vec<_>>().iter().find(own).copied() {
+            self.direct.end_grant(id);
+        }
+    }
+
+    fn new_slot(&mut self, link: super::LinkId) -> Result<u32, (ErrorCode, String)> {
+        let Some(owner) = self.direct.links.get_mut(&link) else {
+            return Err((ErrorCode::INVALID_REQUEST, "the link has ended".to_owned()));
+        };
+        if owner.slots.is_none() {
+            let Some(slots) = Slots::new() else {
+                let why = "the broker's machine has no memory for slots".to_owned();
+                return Err((ErrorCode::THROTTLING_QUOTA_EXCEEDED, why));
+            };
+            let memory = slots.memory.clone();
+            self.direct.actions.push_back(LinkAction::Show { link, key: SLOTS_KEY, memory });
+            owner.slots = Some(slots);
+        }
+        let free = owner.slots.as_mut().and_then(|slots| slots.free.pop());
+        free.ok_or_else(|| {
+            let why = format!("one client reads {} partitions at most through memory", super::SLOTS_MAX);
+            (ErrorCode::THROTTLING_QUOTA_EXCEEDED, why)
+        })
+    }
+
+    /// Tells a partition's readers how far its log has come. To be called after every change of it.
+    pub(crate) fn publish(&mut self, place: Place) {
+        let Some(ids) = self.direct.readers.get(&place) else { return };
+        let Some(partition) = self.store.find_partition_mut(&TopicKey::Id(place.0), place.1) else { return };
+        let end = partition.log.end_offset();
+        for id in ids {
+            let Some(Grant { link, granted: Granted::Fetch(reader), .. }) = self.direct.grants.get(id) else {
+                continue;
+            };
+            let Some(slot) = reader.slot else { continue };
+            let Some(owner) = self.direct.links.get_mut(link) else { continue };
+            let Some(slots) = &owner.slots else { continue };
+            // One that is gone was sealed, and its reader has what it had to say.
+            let gone = Extent { committed: 0, sealed: true };
+            let Extent { committed, sealed } = partition.log.extent(reader.base_offset).unwrap_or(gone);
+            let said = Slot { committed, sealed, high_watermark: end, last_stable_offset: end, id: *id };
+            write(slots, slot, said);
+            if !std::mem::replace(&mut owner.nudged, true) {
+                self.direct.actions.push_back(LinkAction::Nudge { link: *link });
+            }
+        }
+    }
+
+    /// Clients that were to be woken have been.
+    pub fn handle_nudged(&mut self, link: super::LinkId) {
+        if let Some(link) = self.direct.links.get_mut(&link) {
+            link.nudged = false;
+        }
+    }
+}

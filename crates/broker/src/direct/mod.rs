@@ -1,0 +1,374 @@
+//! Links: produce and fetch through memory that the broker lends to clients of its own user (docs/one-sided.md).
+//!
+//! A link belongs to the connection on which its client asked for it, and ends with it. Grants are asked for over the
+//! connection, so that they are authorized as Produce and Fetch are; what a client writes is told over the link. Memory that
+//! a client may write is read once, into memory of the broker's own, and checked there.
+
+mod fetch;
+mod produce;
+
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::fmt;
+use std::sync::Arc;
+
+use headrace_fabric::{Memory, Note, Region};
+use headrace_log::Disk;
+use headrace_wire::direct::{SLOT_BYTES, Written};
+use headrace_wire::errors::ErrorCode;
+use headrace_wire::messages::{
+    DirectConnectRequest, DirectConnectResponse, DirectReleaseRequest, DirectReleaseResponse,
+};
+use headrace_wire::uuid::Uuid;
+
+use crate::broker::Broker;
+use crate::call::{Call, ConnId, Outcome};
+
+pub(crate) use fetch::Reader;
+pub(crate) use produce::Landing;
+
+/// Names a link; the driver chooses it and never uses it twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LinkId(pub u64);
+
+/// Slots that one link may have: as many partitions can its client read at a time.
+const SLOTS_MAX: usize = 4096;
+/// The key of the memory of slots.
+const SLOTS_KEY: u64 = 1;
+
+/// What the driver is to do with a link.
+#[derive(Debug)]
+pub enum LinkAction<F> {
+    /// Give the client memory that it may write.
+    Lend {
+        /// Over which link.
+        link: LinkId,
+        /// What the memory is called from now on.
+        key: u64,
+        /// The memory.
+        memory: Arc<Memory>,
+    },
+    /// Give the client memory that it may read.
+    Show {
+        /// Over which link.
+        link: LinkId,
+        /// What the memory is called from now on.
+        key: u64,
+        /// The memory.
+        memory: Arc<Memory>,
+    },
+    /// Give the client a file that it may read.
+    ShowFile {
+        /// Over which link.
+        link: LinkId,
+        /// What its memory is called from now on.
+        key: u64,
+        /// The file, which grows.
+        file: F,
+        /// How much of it is to be mapped, although there may be less yet.
+        bytes: u64,
+    },
+    /// What was lent under this key is void.
+    End {
+        /// Over which link.
+        link: LinkId,
+        /// What it was called.
+        key: u64,
+    },
+    /// Tell the client something.
+    Tell {
+        /// Over which link.
+        link: LinkId,
+        /// What.
+        note: Note,
+    },
+    /// Slots have changed: wake the client if it sleeps.
+    Nudge {
+        /// Over which link.
+        link: LinkId,
+    },
+    /// End a link.
+    Close {
+        /// Which one.
+        link: LinkId,
+        /// Why; for the log.
+        why: String,
+    },
+}
+
+/// A partition of a topic.
+pub(crate) type Place = (Uuid, i32);
+
+/// What is known of one link.
+struct Link {
+    conn: ConnId,
+    next_key: u64,
+    /// Grants that were ended, and may still be named by writes that were on their way.
+    lapsed: HashSet<u16>,
+    /// Where readers look; made with the first.
+    slots: Option<Slots>,
+    nudged: bool,
+}
+
+struct Slots {
+    memory: Arc<Memory>,
+    region: Region,
+    free: Vec<u32>,
+}
+
+impl Link {
+    fn key(&mut self) -> u64 {
+        self.next_key += 1;
+        self.next_key
+    }
+}
+
+/// What a grant is for.
+enum Granted {
+    Produce(Landing),
+    Fetch(Reader),
+}
+
+/// A right of one link to one partition.
+struct Grant {
+    link: LinkId,
+    place: Place,
+    granted: Granted,
+}
+
+/// All links with their grants.
+pub(crate) struct Direct<F> {
+    /// Where links are made; `None` where there are to be none.
+    address: Option<String>,
+    /// Connections that may make a link, by what they are known by there.
+    tokens: HashMap<[u8; 16], ConnId>,
+    links: HashMap<LinkId, Link>,
+    of_conn: HashMap<ConnId, LinkId>,
+    grants: BTreeMap<u16, Grant>,
+    last_id: u16,
+    /// The grant to whose link alone a partition may be written one-sidedly.
+    exclusive: HashMap<Place, u16>,
+    epochs: HashMap<Place, i32>,
+    readers: HashMap<Place, Vec<u16>>,
+    /// Bytes that are lent to be written.
+    lent_bytes: u64,
+    actions: VecDeque<LinkAction<F>>,
+    /// A batch on its way from a ring to the log.
+    landed: Vec<u8>,
+}
+
+impl<F> fmt::Debug for Direct<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Direct")
+            .field("links", &self.links.len())
+            .field("grants", &self.grants.len())
+            .finish()
+    }
+}
+
+impl<F> Default for Direct<F> {
+    fn default() -> Self {
+        Self {
+            address: None,
+            tokens: HashMap::new(),
+            links: HashMap::new(),
+            of_conn: HashMap::new(),
+            grants: BTreeMap::new(),
+            last_id: 0,
+            exclusive: HashMap::new(),
+            epochs: HashMap::new(),
+            readers: HashMap::new(),
+            lent_bytes: 0,
+            actions: VecDeque::new(),
+            landed: Vec::new(),
+        }
+    }
+}
+
+impl<F> Direct<F> {
+    /// A number that no grant has, nor had one that a client may still believe in.
+    fn new_id(&mut self, limit: usize) -> Option<u16> {
+        if self.grants.len() >= limit {
+            return None;
+        }
+        for _ in 0..=u16::MAX {
+            self.last_id = self.last_id.wrapping_add(1);
+            let id = self.last_id;
+            // 0 is that of no grant.
+            let taken = id == 0
+                || self.grants.contains_key(&id)
+                || self.links.values().any(|link| link.lapsed.contains(&id));
+            if !taken {
+                return Some(id);
+            }
+        }
+        None
+    }
+
+    /// Takes a grant away. Its memory is no longer looked at, whoever still writes there.
+    fn end_grant(&mut self, id: u16) {
+        let Some(grant) = self.grants.remove(&id) else { return };
+        let key = match grant.granted {
+            Granted::Produce(landing) => {
+                self.lent_bytes = self.lent_bytes.saturating_sub(landing.bytes());
+                if self.exclusive.get(&grant.place) == Some(&id) {
+                    self.exclusive.remove(&grant.place);
+                }
+                landing.key
+            }
+            Granted::Fetch(reader) => {
+                if let Some(readers) = self.readers.get_mut(&grant.place) {
+                    readers.retain(|reader| *reader != id);
+                    if readers.is_empty() {
+                        self.readers.remove(&grant.place);
+                    }
+                }
+                if let Some(link) = self.links.get_mut(&grant.link) {
+                    reader.give_back(link);
+                }
+                reader.key
+            }
+        };
+        if let Some(link) = self.links.get_mut(&grant.link) {
+            link.lapsed.insert(id);
+            self.actions.push_back(LinkAction::End { link: grant.link, key });
+        }
+    }
+
+    fn end_link(&mut self, id: LinkId) {
+        let ids: Vec<u16> = self.grants.iter().filter(|(_, g)| g.link == id).map(|(id, _)| *id).collect();
+        let Some(link) = self.links.remove(&id) else { return };
+        self.of_conn.remove(&link.conn);
+        for id in ids {
+            self.end_grant(id);
+        }
+    }
+
+    /// A client says what cannot be.
+    fn close(&mut self, link: LinkId, why: String) {
+        self.end_link(link);
+        self.actions.push_back(LinkAction::Close { link, why });
+    }
+
+    /// Ends what clients have of a topic that goes.
+    pub(crate) fn end_topic(&mut self, topic: Uuid) {
+        let of_topic = self.grants.iter().filter(|(_, grant)| grant.place.0 == topic);
+        let ids: Vec<u16> = of_topic.map(|(id, _)| *id).collect();
+        for id in ids {
+            self.end_grant(id);
+        }
+        self.epochs.retain(|place, _| place.0 != topic);
+    }
+}
+
+impl<D: Disk> Broker<D> {
+    /// Where clients can make links, once the driver listens there.
+    pub fn set_link_address(&mut self, address: String) {
+        self.direct.address = Some(address);
+    }
+
+    /// Whether a link belongs to a connection, which is then not idle however little comes over it.
+    #[must_use]
+    pub fn has_link(&self, conn: ConnId) -> bool {
+        self.direct.of_conn.contains_key(&conn)
+    }
+
+    /// A client has made a link and said what it is known by: whether it may.
+    pub fn handle_link(&mut self, link: LinkId, token: [u8; 16]) -> bool {
+        let Some(conn) = self.direct.tokens.remove(&token) else { return false };
+        if !self.connections.contains_key(&conn) || self.direct.of_conn.contains_key(&conn) {
+            return false;
+        }
+        let made = Link { conn, next_key: SLOTS_KEY, lapsed: HashSet::new(), slots: None, nudged: false };
+        self.direct.links.insert(link, made);
+        self.direct.of_conn.insert(conn, link);
+        true
+    }
+
+    /// A link has ended.
+    pub fn handle_unlinked(&mut self, link: LinkId) {
+        self.direct.end_link(link);
+    }
+
+    /// The next thing to do with a link.
+    pub fn poll_link_action(&mut self) -> Option<LinkAction<D::File>> {
+        self.direct.actions.pop_front()
+    }
+
+    /// A client's connection is gone, and with it its link.
+    pub(crate) fn end_links_of(&mut self, conn: ConnId) {
+        self.direct.tokens.retain(|_, of| *of != conn);
+        if let Some(link) = self.direct.of_conn.get(&conn).copied() {
+            self.direct.close(link, "its connection has ended".to_owned());
+        }
+    }
+
+    /// Answers where a link can be made.
+    pub(crate) fn direct_connect(
+        &mut self,
+        call: &Call,
+        request: DirectConnectRequest,
+    ) -> Outcome<DirectConnectResponse> {
+        let refuse = |code: ErrorCode, why: String| {
+            Outcome::Reply(DirectConnectResponse {
+                error_code: code.code(),
+                error_message: Some(why),
+                ..DirectConnectResponse::default()
+            })
+        };
+        if request.fabric != "shm" {
+            return refuse(ErrorCode::INVALID_REQUEST, format!("there is no fabric {:?}", request.fabric));
+        }
+        let limit = usize::try_from(self.config.headrace_direct_links_max).unwrap_or(0);
+        let Some(address) = self.direct.address.clone().filter(|_| self.config.headrace_direct) else {
+            let why = "the broker shares no memory: its headrace.direct is false";
+            return refuse(ErrorCode::INVALID_CONFIG, why.to_owned());
+        };
+        if self.direct.of_conn.contains_key(&call.conn) {
+            return refuse(ErrorCode::INVALID_REQUEST, "the connection has a link already".to_owned());
+        }
+        self.direct.tokens.retain(|_, of| *of != call.conn);
+        if self.direct.links.len() + self.direct.tokens.len() >= limit {
+            let why =
+                format!("{limit} clients share the broker's memory already (headrace.direct.links.max)");
+            return refuse(ErrorCode::THROTTLING_QUOTA_EXCEEDED, why);
+        }
+        let token = self.random.uuid();
+        self.direct.tokens.insert(token.0, call.conn);
+        Outcome::Reply(DirectConnectResponse { address, token, ..DirectConnectResponse::default() })
+    }
+
+    /// Takes grants back.
+    pub(crate) fn direct_release(
+        &mut self,
+        call: &Call,
+        request: DirectReleaseRequest,
+    ) -> Outcome<DirectReleaseResponse> {
+        let link = self.direct.of_conn.get(&call.conn).copied();
+        for id in request.ids.into_iter().filter_map(|id| u16::try_from(id).ok()) {
+            if self.direct.grants.get(&id).is_some_and(|grant| Some(grant.link) == link) {
+                self.direct.end_grant(id);
+            }
+        }
+        Outcome::Reply(DirectReleaseResponse::default())
+    }
+}
+
+/// The link of the connection that asks, or what it is told without one.
+fn link_of<F>(direct: &Direct<F>, call: &Call) -> Result<LinkId, (ErrorCode, String)> {
+    direct.of_conn.get(&call.conn).copied().ok_or_else(|| {
+        (ErrorCode::INVALID_REQUEST, "the connection has no link: DirectConnect makes one".to_owned())
+    })
+}
+
+/// What a write says of itself, and of how many bytes.
+pub(crate) fn parse_note([immediate, bytes, ..]: Note) -> Option<(Written, u32)> {
+    Some((Written::from_immediate(u32::try_from(immediate).ok()?), u32::try_from(bytes).ok()?))
+}
+
+impl Slots {
+    fn new() -> Option<Slots> {
+        let memory = Memory::sealed("headrace-slots", SLOTS_MAX * SLOT_BYTES).ok()?;
+        let free = (0..u32::try_from(SLOTS_MAX).unwrap_or(0)).rev().collect();
+        Some(Slots { region: Region::whole(memory.clone()), memory, free })
+    }
+}

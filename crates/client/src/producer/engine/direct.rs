@@ -1,0 +1,290 @@
+//! Batches that go through memory which a broker has lent (docs/one-sided.md). What is written there is kept, tried again
+//! and ended as what is sent in a request.
+//!
+//! A partition's batches are on one way at a time: they change it only while none is on its way, so that the broker sees
+//! them in order.
+
+use std::collections::{HashMap, HashSet};
+
+use headrace_fabric::Note;
+use headrace_wire::direct::WriteAck;
+use headrace_wire::errors::ErrorCode;
+use headrace_wire::messages::{DirectConnectResponse, GrantProduceRequest, GrantProduceResponse};
+use headrace_wire::time::Now;
+
+use super::{Accumulator, Entry, PartitionKey, ProducerEngine, Tag, lock};
+use crate::core::{CallSpec, Lane, Target};
+use crate::direct::{Links, Writer, Writing};
+use crate::engine::{Action, LinkId};
+use crate::error::{Error, Result};
+use crate::options::Datapath;
+
+/// Memory that is wished for, for one partition: some batches of the largest size.
+const RING_BYTES: i64 = 4 << 20;
+/// How long a partition goes without memory that its leader has refused for now, and for a reason that lasts.
+const RETRY_MS: u64 = 1000;
+const RETRY_REFUSED_MS: u64 = 60_000;
+/// The mode of a grant in which nobody else writes.
+const EXCLUSIVE: i8 = 0;
+
+/// What of all that is the producer's.
+#[derive(Debug)]
+pub(super) struct Direct {
+    pub(super) links: Links,
+    writings: HashMap<PartitionKey, Writing<Entry>>,
+    /// Which partition a grant is for.
+    grants: HashMap<(LinkId, u16), PartitionKey>,
+    /// Memory that came before the word that it was granted.
+    early: HashSet<(LinkId, u64)>,
+    /// Answers have come that nothing was made of yet.
+    noted: bool,
+}
+
+impl Direct {
+    pub(super) fn new(datapath: Datapath) -> Self {
+        Self {
+            links: Links::new(datapath),
+            writings: HashMap::new(),
+            grants: HashMap::new(),
+            early: HashSet::new(),
+            noted: false,
+        }
+    }
+
+    pub(super) fn take_noted(&mut self) -> bool {
+        std::mem::take(&mut self.noted)
+    }
+
+    /// Memory has come.
+    pub(super) fn lent(&mut self, link: LinkId, key: u64) {
+        for writing in self.writings.values_mut() {
+            if let Writing::Granted(writer) = writing
+                && (writer.link, writer.key) == (link, key)
+            {
+                writer.lent = true;
+                return;
+            }
+        }
+        self.early.insert((link, key));
+    }
+
+    /// The memory of a leader that a batch of this size goes into.
+    fn writer(&self, key: PartitionKey, node: i32, size: usize) -> Option<&Writer<Entry>> {
+        match self.writings.get(&key) {
+            Some(Writing::Granted(writer)) => {
+                (writer.lent && writer.node == node && writer.takes(size)).then_some(writer)
+            }
+            _ => None,
+        }
+    }
+
+    /// Takes a grant away.
+    fn remove(&mut self, key: PartitionKey) -> Option<Writer<Entry>> {
+        match self.writings.remove(&key)? {
+            Writing::Granted(writer) => {
+                self.grants.remove(&(writer.link, writer.id()));
+                Some(writer)
+            }
+            _ => None,
+        }
+    }
+
+    /// When a refusal is over.
+    pub(super) fn poll_timeout(&self, now: Now) -> Option<u64> {
+        let refused = self.writings.values().filter_map(|writing| match writing {
+            Writing::Refused { until } if *until > now.mono_ms => Some(*until),
+            _ => None,
+        });
+        refused.chain(self.links.poll_timeout(now)).min()
+    }
+}
+
+impl ProducerEngine {
+    /// Whether a batch of this size does not go in a request.
+    pub(super) fn goes_direct(&self, key: PartitionKey, node: i32, size: usize) -> bool {
+        self.direct.writer(key, node, size).is_some() || self.has_writes(key)
+    }
+
+    /// Whether batches of the partition are on their way through memory.
+    fn has_writes(&self, key: PartitionKey) -> bool {
+        matches!(self.direct.writings.get(&key), Some(Writing::Granted(writer)) if !writer.is_idle())
+    }
+
+    /// Writes what can be written, and asks for the memory that is missing.
+    pub(super) fn write_direct(&mut self, now: Now, accumulator: &mut Accumulator) {
+        if !self.direct.links.are_wanted() {
+            return;
+        }
+        if let Some(error) = self.direct.links.take_refusal()
+            && self.direct.links.are_required()
+        {
+            accumulator.fail(error);
+        }
+        let waiting =
+            self.busy.iter().filter(|key| self.partitions.get(*key).is_some_and(|s| s.has_waiting()));
+        let mut keys: Vec<PartitionKey> = waiting.copied().chain(accumulator.ended()).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        for key in keys {
+            let Some(node) = accumulator.leader(key) else { continue };
+            self.ask_memory(now, accumulator, node, key);
+            while self.write_next(now, accumulator, node, key).is_some() {}
+        }
+    }
+
+    fn write_next(
+        &mut self,
+        now: Now,
+        accumulator: &mut Accumulator,
+        node: i32,
+        key: PartitionKey,
+    ) -> Option<()> {
+        let next = self.next_size(now, accumulator, node, key)?;
+        let writer = self.direct.writer(key, node, next.size)?;
+        let requests = writer.is_idle() && self.partitions.get(&key)?.in_flight();
+        if requests || !writer.has_room(next.size) {
+            return None;
+        }
+        let (id, batch) = self.take_next(accumulator, node, key, next)?;
+        let topic_id = self.core.cluster().topic_id(&accumulator.topic_name(key)).unwrap_or_default();
+        let Some(Writing::Granted(writer)) = self.direct.writings.get_mut(&key) else { return None };
+        let write = writer.write(&batch, Entry { key, id, topic_id });
+        self.direct.links.act(Action::WriteDirect(write));
+        Some(())
+    }
+
+    fn ask_memory(&mut self, now: Now, accumulator: &Accumulator, node: i32, key: PartitionKey) {
+        match self.direct.writings.get(&key) {
+            Some(Writing::Granted(writer)) if writer.node == node || !writer.is_idle() => return,
+            Some(Writing::Asking { node: asked }) if *asked == node => return,
+            Some(Writing::Refused { until }) if *until > now.mono_ms => return,
+            _ => {}
+        }
+        self.direct.remove(key);
+        let timeout_ms = self.settings.request_timeout_ms;
+        if self.direct.links.to(node).is_none() {
+            if let Some((spec, request)) = self.direct.links.ask(now, node, timeout_ms) {
+                self.core.call_with(now, spec, request, Tag::Link { node });
+            }
+            return;
+        }
+        // Without an id the topic may be another one by the time that the broker looks.
+        let Some(topic_id) = self.core.cluster().topic_id(&accumulator.topic_name(key)) else { return };
+        let request = GrantProduceRequest {
+            topic_id,
+            partition: key.number(),
+            mode: EXCLUSIVE,
+            ring_bytes: RING_BYTES,
+        };
+        self.direct.writings.insert(key, Writing::Asking { node });
+        let spec = CallSpec::new(Target::Node(node), Lane::Direct, timeout_ms);
+        self.core.call_with(now, spec, request, Tag::Grant { node, key });
+    }
+
+    pub(super) fn on_link_answered(&mut self, now: Now, node: i32, result: Result<DirectConnectResponse>) {
+        self.direct.links.answered(now, node, result);
+    }
+
+    pub(super) fn on_granted(
+        &mut self,
+        now: Now,
+        accumulator: &mut Accumulator,
+        (node, key): (i32, PartitionKey),
+        result: Result<GrantProduceResponse>,
+    ) {
+        let asked =
+            matches!(self.direct.writings.get(&key), Some(Writing::Asking { node: at }) if *at == node);
+        let name = accumulator.topic_name(key);
+        let granted = result.and_then(|response| {
+            let code = ErrorCode::from(response.error_code);
+            if code.is_none() {
+                return Ok(response);
+            }
+            let why = response.error_message.clone().unwrap_or_default();
+            Err(Error::partition(code, name.as_ref(), key.number(), why))
+        });
+        let Some(link) = self.direct.links.to(node).filter(|_| asked) else { return };
+        let error = match granted.map(|response| Writer::new(node, link, &response)) {
+            Ok(Ok(mut writer)) => {
+                writer.lent = self.direct.early.remove(&(link, writer.key));
+                self.direct.grants.insert((link, writer.id()), key);
+                self.direct.writings.insert(key, Writing::Granted(writer));
+                return;
+            }
+            Ok(Err(why)) => return self.on_unlinked_by_us(now, accumulator, link, why),
+            Err(error) => error,
+        };
+        let wait = if error.retriable() { RETRY_MS } else { RETRY_REFUSED_MS };
+        self.direct.writings.insert(key, Writing::Refused { until: now.mono_ms.saturating_add(wait) });
+        if self.direct.links.are_required() && !error.retriable() {
+            accumulator.set_topic_error(key.topic, &Error::config("headrace.datapath", error.to_string()));
+        }
+    }
+
+    pub(super) fn on_note(&mut self, now: Now, link: LinkId, note: Note) {
+        let ack = WriteAck::from_note(note);
+        // A grant that is gone has had its writes ended.
+        let Some(&key) = self.direct.grants.get(&(link, ack.written.id)) else { return };
+        let Some(Writing::Granted(writer)) = self.direct.writings.get_mut(&key) else { return };
+        self.direct.noted = true;
+        let shared = self.accumulator.clone();
+        let mut accumulator = lock(&shared);
+        let entry = match writer.acked(ack) {
+            Ok(entry) => entry,
+            Err(why) => return self.on_unlinked_by_us(now, &mut accumulator, link, why),
+        };
+        let code = ErrorCode::from(ack.error_code);
+        if code.is_none() || code == ErrorCode::DUPLICATE_SEQUENCE_NUMBER {
+            self.on_ack(&mut accumulator, &entry, ack.base_offset, ack.log_append_time);
+        } else {
+            let error = Error::partition(code, accumulator.topic_name(key).as_ref(), key.number(), "");
+            self.on_error(now, &mut accumulator, &entry, error);
+        }
+    }
+
+    /// The broker has taken memory back: what was on its way there goes another way.
+    pub(super) fn on_ended(&mut self, now: Now, link: LinkId, memory: u64) {
+        self.direct.early.remove(&(link, memory));
+        let is = |writing: &Writing<Entry>| matches!(writing, Writing::Granted(w) if w.link == link && w.key == memory);
+        let key = self.direct.writings.iter().find(|(_, writing)| is(writing)).map(|(key, _)| *key);
+        if let Some(key) = key {
+            let shared = self.accumulator.clone();
+            self.withdraw(now, &mut lock(&shared), key, "the broker took its memory back");
+        }
+    }
+
+    pub(super) fn on_unlinked(&mut self, now: Now, link: LinkId, reason: String, lasting: bool) {
+        let shared = self.accumulator.clone();
+        let mut accumulator = lock(&shared);
+        self.withdraw_all(now, &mut accumulator, link, &reason);
+        self.direct.links.unlinked(now, link, reason, lasting);
+    }
+
+    /// A broker says over a link what cannot be.
+    fn on_unlinked_by_us(&mut self, now: Now, accumulator: &mut Accumulator, link: LinkId, why: String) {
+        self.withdraw_all(now, accumulator, link, &why);
+        self.direct.links.give_up(now, link, why);
+    }
+
+    fn withdraw_all(&mut self, now: Now, accumulator: &mut Accumulator, link: LinkId, why: &str) {
+        self.direct.early.retain(|(of, _)| *of != link);
+        let is = |writing: &Writing<Entry>| matches!(writing, Writing::Granted(w) if w.link == link);
+        let of_link = self.direct.writings.iter().filter(|(_, writing)| is(writing));
+        let mut keys: Vec<PartitionKey> = of_link.map(|(key, _)| *key).collect();
+        keys.sort_unstable();
+        for key in keys {
+            self.withdraw(now, accumulator, key, why);
+        }
+        self.direct.writings.retain(|_, writing| !matches!(writing, Writing::Asking { .. }));
+    }
+
+    /// What was written and not answered may or may not have been taken.
+    fn withdraw(&mut self, now: Now, accumulator: &mut Accumulator, key: PartitionKey, why: &str) {
+        let Some(writer) = self.direct.remove(key) else { return };
+        let peer = format!("shared memory of node {}", writer.node);
+        for entry in writer.abandon() {
+            let error = Error::Disconnected { peer: peer.clone(), why: why.to_owned() };
+            self.on_error(now, accumulator, &entry, error);
+        }
+    }
+}

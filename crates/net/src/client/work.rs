@@ -1,0 +1,321 @@
+//! An engine, its links and what is told of it: what the engine's own thread and a caller that waits take turns at.
+//!
+//! A hand-over from one thread to another costs more than a record on its way through shared memory. So a caller that has
+//! sent something, or waits for something, drives the engine itself while a link stands: it takes what the broker has
+//! told, has the engine look, carries out the writes, and leaves what concerns sockets to the engine's thread.
+
+use std::collections::HashMap;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
+
+use headrace_client::engine::{Action, DirectWrite, Engine, LinkId};
+use headrace_fabric::shm::{Control, Link, LinkError};
+use headrace_fabric::{Memory, Region};
+use mio::Waker;
+
+use crate::clock::Clock;
+
+/// Notes taken from one link before the others get their turn.
+const NOTES_PER_TURN: usize = 256;
+
+/// A link that stands.
+struct Linked {
+    link: Link,
+    lent: HashMap<u64, Region>,
+}
+
+/// See the module's documentation.
+pub(super) struct Work<E: Engine, F> {
+    pub(super) engine: E,
+    pub(super) on_event: F,
+    pub(super) clock: Clock,
+    links: HashMap<LinkId, Linked>,
+    /// What a caller has left to the engine's thread.
+    left: VecDeque<Action>,
+    /// Callers that look again and again: while there are some, nobody needs to be woken.
+    looking: usize,
+    /// Until when the engine's thread sleeps, by `mono_ms`.
+    pub(super) sleeps_until: Option<u64>,
+}
+
+impl<E: Engine, F: FnMut(E::Event)> Work<E, F> {
+    pub(super) fn new(engine: E, on_event: F, clock: Clock) -> Self {
+        let (links, left) = (HashMap::new(), VecDeque::new());
+        Self { engine, on_event, clock, links, left, looking: 0, sleeps_until: None }
+    }
+
+    pub(super) fn has_links(&self) -> bool {
+        !self.links.is_empty()
+    }
+
+    /// The next thing for the engine's thread to do.
+    pub(super) fn poll_action(&mut self) -> Option<Action> {
+        self.left.pop_front().or_else(|| self.engine.poll_action())
+    }
+
+    /// Hands up what the engine tells.
+    pub(super) fn tell(&mut self) {
+        while let Some(event) = self.engine.poll_event() {
+            (self.on_event)(event);
+        }
+    }
+
+    // ---- links
+
+    /// A link stands, or cannot be made.
+    pub(super) fn linked(&mut self, id: LinkId, made: Result<Link, LinkError>) {
+        let now = self.clock.now();
+        match made {
+            Ok(mut link) => {
+                if self.looking > 0 {
+                    link.wake();
+                }
+                self.links.insert(id, Linked { link, lent: HashMap::new() });
+                self.engine.handle_linked(now, id);
+            }
+            Err(error) => self.engine.handle_unlinked(now, id, error.to_string(), error.is_lasting()),
+        }
+    }
+
+    pub(super) fn link(&self, id: LinkId) -> Option<&Link> {
+        self.links.get(&id).map(|linked| &linked.link)
+    }
+
+    /// Ends a link that the engine wants no more.
+    pub(super) fn unlink(&mut self, id: LinkId) {
+        self.links.remove(&id);
+    }
+
+    fn lost(&mut self, id: LinkId, error: &LinkError) {
+        if self.links.remove(&id).is_some() {
+            self.engine.handle_unlinked(self.clock.now(), id, error.to_string(), error.is_lasting());
+        }
+    }
+
+    /// Takes what has come over a link's socket: memory, or its end.
+    pub(super) fn control(&mut self, id: LinkId) {
+        while let Some(Linked { link, lent }) = self.links.get_mut(&id) {
+            let now = self.clock.now();
+            match link.control() {
+                Ok(None) => return,
+                Ok(Some(Control::Lent { key, memory } | Control::File { key, memory })) => {
+                    lent.insert(key, Region::whole(memory.clone()));
+                    let memory: Arc<Memory> = memory;
+                    self.engine.handle_lent(now, id, key, memory);
+                }
+                Ok(Some(Control::Ended { key })) => {
+                    lent.remove(&key);
+                    self.engine.handle_ended(now, id, key);
+                }
+                Err(error) => self.lost(id, &error),
+            }
+        }
+    }
+
+    /// The broker has rung.
+    pub(super) fn rung(&mut self, id: LinkId) {
+        if let Some(linked) = self.links.get_mut(&id) {
+            linked.link.drain_bell();
+        }
+    }
+
+    /// Takes the notes that are there, and has the engine look; whether there were any.
+    pub(super) fn look(&mut self) -> bool {
+        let now = self.clock.now();
+        let noted = self.take_notes();
+        self.engine.handle_look(now);
+        noted
+    }
+
+    fn take_notes(&mut self) -> bool {
+        let now = self.clock.now();
+        let mut noted = false;
+        let mut lost = None;
+        for (id, linked) in &mut self.links {
+            for _ in 0..NOTES_PER_TURN {
+                match linked.link.take() {
+                    Ok(Some(note)) => {
+                        noted = true;
+                        self.engine.handle_note(now, *id, note);
+                    }
+                    Ok(None) => break,
+                    Err(error) => {
+                        lost = Some((*id, error));
+                        break;
+                    }
+                }
+            }
+        }
+        if let Some((id, error)) = lost {
+            self.lost(id, &error);
+        }
+        noted
+    }
+
+    /// Before the engine's thread sleeps: has brokers ring from now on, and looks once more. Whether it may sleep.
+    pub(super) fn doze(&mut self) -> bool {
+        if self.links.is_empty() || self.looking > 0 {
+            return true;
+        }
+        let mut lost = None;
+        let mut sleeps = true;
+        for (id, linked) in &mut self.links {
+            match linked.link.doze() {
+                Ok(may) => sleeps &= may,
+                Err(error) => lost = Some((*id, error)),
+            }
+        }
+        if let Some((id, error)) = lost {
+            self.lost(id, &error);
+            return false;
+        }
+        // What lies elsewhere than in notes was perhaps published before the broker saw that we sleep.
+        self.engine.handle_look(self.clock.now());
+        sleeps
+    }
+
+    /// The engine's thread is awake: nobody need ring.
+    pub(super) fn wake(&mut self) {
+        for linked in self.links.values_mut() {
+            linked.link.wake();
+        }
+    }
+
+    pub(super) fn write(&mut self, write: &DirectWrite) {
+        let Some(Linked { link, lent }) = self.links.get_mut(&write.link) else { return };
+        let Some(region) = lent.get(&write.key) else { return };
+        let (immediate, bytes) = write.told;
+        let written = write.pieces.iter().try_for_each(|(at, piece)| {
+            let at = usize::try_from(*at).unwrap_or(usize::MAX);
+            region.write(at, piece)
+        });
+        let told = match written {
+            Ok(()) => link.send([u64::from(immediate), u64::from(bytes), 0, 0]),
+            // The broker has lent less than it has granted.
+            Err(error) => Err(error.into()),
+        };
+        if let Err(error) = told {
+            self.lost(write.link, &error);
+        }
+    }
+}
+
+/// An engine that callers may drive, whatever its type.
+pub(super) trait Driven<C>: Send + Sync {
+    /// Carries out the command, and all that follows from it but what concerns sockets. The command comes back where the
+    /// engine has no links, or its thread is at work: then it is for that.
+    fn drive(&self, command: C) -> Result<(), C>;
+    /// As [`Self::drive`] with what has come over links; `None` where there are none.
+    fn look(&self) -> Option<bool>;
+    /// A caller begins to look again and again, or ends it. `false`: there is nothing to look at.
+    fn looking(&self, begins: bool) -> bool;
+}
+
+/// The work of one client.
+pub(super) struct Shared<E: Engine, F> {
+    work: Mutex<Work<E, F>>,
+    waker: Arc<Waker>,
+}
+
+impl<E: Engine, F: FnMut(E::Event)> Shared<E, F> {
+    pub(super) fn new(work: Work<E, F>, waker: Arc<Waker>) -> Self {
+        Self { work: Mutex::new(work), waker }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Work<E, F>> {
+        // A panic in the engine ends its thread, which ends all waits.
+        self.work.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn try_lock(&self) -> Option<MutexGuard<'_, Work<E, F>>> {
+        match self.work.try_lock() {
+            Ok(work) => Some(work).filter(|work| work.has_links()),
+            // The engine's thread has panicked, or is about to see to what there is.
+            Err(TryLockError::Poisoned(_) | TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Carries out what a caller can, and leaves the rest to the engine's thread.
+    fn settle(&self, mut work: MutexGuard<'_, Work<E, F>>) {
+        while let Some(action) = work.engine.poll_action() {
+            match action {
+                Action::WriteDirect(write) => work.write(&write),
+                other => work.left.push_back(other),
+            }
+        }
+        work.tell();
+        let due = work.engine.poll_timeout();
+        let earlier = due.is_some_and(|due| work.sleeps_until.is_none_or(|until| due < until));
+        let wakes = !work.left.is_empty() || earlier;
+        if earlier {
+            work.sleeps_until = due;
+        }
+        drop(work);
+        if wakes {
+            let _ = self.waker.wake();
+        }
+    }
+}
+
+impl<E, F> Driven<E::Command> for Shared<E, F>
+where
+    E: Engine + Send,
+    F: FnMut(E::Event) + Send,
+{
+    fn drive(&self, command: E::Command) -> Result<(), E::Command> {
+        let Some(mut work) = self.try_lock() else { return Err(command) };
+        work.take_notes();
+        let now = work.clock.now();
+        work.engine.handle_command(now, command);
+        self.settle(work);
+        Ok(())
+    }
+
+    fn look(&self) -> Option<bool> {
+        let mut work = self.try_lock()?;
+        let noted = work.look();
+        self.settle(work);
+        Some(noted)
+    }
+
+    fn looking(&self, begins: bool) -> bool {
+        let mut work = self.lock();
+        if begins {
+            if !work.has_links() {
+                return false;
+            }
+            work.looking += 1;
+            if work.looking == 1 {
+                work.wake();
+            }
+            return true;
+        }
+        work.looking = work.looking.saturating_sub(1);
+        // Whoever does not look any more has the broker ring; what came in between is seen to here.
+        while work.looking == 0 && !work.doze() {
+            work.take_notes();
+            let now = work.clock.now();
+            work.engine.handle_look(now);
+        }
+        self.settle(work);
+        true
+    }
+}
+
+/// Looks again and again while `waits` says so, for at most `headrace.poll.spin.us` since something came. Gives others the
+/// processor in between: with fewer processors than who spin, a turn would else last for milliseconds.
+pub(super) fn spin<C>(driven: &dyn Driven<C>, spin: Duration, waits: impl Fn() -> bool) {
+    if spin.is_zero() || !driven.looking(true) {
+        return;
+    }
+    let mut since = Instant::now();
+    while waits() {
+        match driven.look() {
+            Some(true) => since = Instant::now(),
+            Some(false) | None if since.elapsed() >= spin => break,
+            Some(false) | None => std::thread::yield_now(),
+        }
+    }
+    driven.looking(false);
+}

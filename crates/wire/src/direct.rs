@@ -1,0 +1,143 @@
+//! What is said over a link: the numbers that go along with one-sided writes, the broker's answers to them, and the slots
+//! that readers look at (docs/one-sided.md).
+
+/// Keys of requests from here on are headrace's own.
+pub const FIRST_PRIVATE_KEY: i16 = 16384;
+
+/// Words of a slot: [`Slot`].
+pub const SLOT_WORDS: usize = 4;
+/// Bytes of a slot.
+pub const SLOT_BYTES: usize = SLOT_WORDS * 8;
+
+/// What a write says of itself, in 32 bits: which grant, and which of its writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Written {
+    /// [`GrantProduceResponse::id`](crate::messages::GrantProduceResponse).
+    pub id: u16,
+    /// Exclusive grants: counts the writes, modulo 65,536. Shared ones: the order that was drawn.
+    pub order: u16,
+}
+
+impl Written {
+    /// As it travels.
+    #[must_use]
+    pub fn to_immediate(self) -> u32 {
+        u32::from(self.id) << 16 | u32::from(self.order)
+    }
+
+    /// What came.
+    #[must_use]
+    pub fn from_immediate(said: u32) -> Self {
+        let [a, b, c, d] = said.to_be_bytes();
+        Self { id: u16::from_be_bytes([a, b]), order: u16::from_be_bytes([c, d]) }
+    }
+}
+
+/// The broker's answer to a write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WriteAck {
+    /// What it answers.
+    pub written: Written,
+    /// Kafka's code; 0: the batch is in the log.
+    pub error_code: i16,
+    /// The offset of the batch's first record; -1 with an error.
+    pub base_offset: i64,
+    /// The broker's time, where the topic stamps records; -1 else.
+    pub log_append_time: i64,
+    /// First offset of the log.
+    pub log_start_offset: i64,
+}
+
+impl WriteAck {
+    /// As it travels.
+    #[must_use]
+    pub fn to_note(self) -> [u64; 4] {
+        let head = u64::from(self.written.to_immediate()) << 32 | u64::from(self.error_code.cast_unsigned());
+        [
+            head,
+            self.base_offset.cast_unsigned(),
+            self.log_append_time.cast_unsigned(),
+            self.log_start_offset.cast_unsigned(),
+        ]
+    }
+
+    /// What came.
+    #[must_use]
+    pub fn from_note([head, base_offset, log_append_time, log_start_offset]: [u64; 4]) -> Self {
+        let [a, b, c, d, _, _, g, h] = head.to_be_bytes();
+        Self {
+            written: Written::from_immediate(u32::from_be_bytes([a, b, c, d])),
+            error_code: i16::from_be_bytes([g, h]),
+            base_offset: base_offset.cast_signed(),
+            log_append_time: log_append_time.cast_signed(),
+            log_start_offset: log_start_offset.cast_signed(),
+        }
+    }
+}
+
+/// What a reader's slot says of its segment. The first word is written last and read first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Slot {
+    /// Bytes of the segment that are committed.
+    pub committed: u64,
+    /// Nothing will be added to the segment: what comes next is in another one.
+    pub sealed: bool,
+    /// The partition's high watermark: the offset after the last committed record.
+    pub high_watermark: i64,
+    /// The partition's last stable offset.
+    pub last_stable_offset: i64,
+    /// The grant that the slot is of; 0: of none.
+    pub id: u16,
+}
+
+impl Slot {
+    /// As it lies in memory.
+    #[must_use]
+    pub fn to_words(self) -> [u64; SLOT_WORDS] {
+        [
+            self.committed << 1 | u64::from(self.sealed),
+            self.high_watermark.cast_unsigned(),
+            self.last_stable_offset.cast_unsigned(),
+            u64::from(self.id),
+        ]
+    }
+
+    /// What lies in memory.
+    #[must_use]
+    pub fn from_words([first, high_watermark, last_stable_offset, id]: [u64; SLOT_WORDS]) -> Self {
+        Self {
+            committed: first >> 1,
+            sealed: first & 1 == 1,
+            high_watermark: high_watermark.cast_signed(),
+            last_stable_offset: last_stable_offset.cast_signed(),
+            id: u16::try_from(id & 0xFFFF).unwrap_or_default(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_comes_back() {
+        let written = Written { id: 0xABCD, order: 0x1234 };
+        assert_eq!(written.to_immediate(), 0xABCD_1234);
+        assert_eq!(Written::from_immediate(0xABCD_1234), written);
+        for error_code in [0, -1, 45] {
+            let ack = WriteAck {
+                written,
+                error_code,
+                base_offset: -1,
+                log_append_time: 7,
+                log_start_offset: 1 << 40,
+            };
+            assert_eq!(WriteAck::from_note(ack.to_note()), ack);
+        }
+        for sealed in [false, true] {
+            let slot =
+                Slot { committed: (1 << 31) + 5, sealed, high_watermark: 9, last_stable_offset: -1, id: 3 };
+            assert_eq!(Slot::from_words(slot.to_words()), slot);
+        }
+    }
+}
