@@ -2,6 +2,7 @@
 
 mod flusher;
 mod frames;
+mod links;
 mod shard;
 
 use std::net::{SocketAddr, ToSocketAddrs};

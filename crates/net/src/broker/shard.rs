@@ -20,6 +20,7 @@ use crate::disk::{FileDisk, FileHandle};
 use crate::outbox::{FileRange, Flushed, Outbox};
 
 use super::flusher::{FlushDone, FlushWork};
+use super::links::Links;
 use super::frames::{FrameError, FrameReader, ReadTurn};
 
 const LISTENER: Token = Token(usize::MAX);
@@ -69,6 +70,7 @@ pub(super) struct Shard {
     connections: Slab<Connection>,
     /// Connections with work that no readiness event will announce again.
     pending: VecDeque<usize>,
+    links: Links,
     clock: Clock,
     stop: Arc<AtomicBool>,
     flush_to: Sender<FlushWork>,
@@ -89,7 +91,7 @@ pub(super) struct Shard {
 impl Shard {
     #[expect(clippy::too_many_arguments, reason = "called once, by the server that has just made each part")]
     pub(super) fn new(
-        broker: Broker<FileDisk>,
+        mut broker: Broker<FileDisk>,
         poll: Poll,
         mut listener: TcpListener,
         clock: Clock,
@@ -99,6 +101,7 @@ impl Shard {
         troubles: Troubles,
     ) -> io::Result<Self> {
         poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
+        let links = Links::new(&mut broker, poll.registry())?;
         let config = broker.config();
         Ok(Self {
             request_max_bytes: usize::try_from(config.socket_request_max_bytes).unwrap_or(0),
@@ -111,6 +114,7 @@ impl Shard {
             acceptable: false,
             connections: Slab::new(),
             pending: VecDeque::new(),
+            links,
             clock,
             stop,
             flush_to,
@@ -124,7 +128,10 @@ impl Shard {
     pub(super) fn run(mut self) -> Result<(), BrokerError> {
         let mut events = Events::with_capacity(1024);
         while !self.stop.load(Ordering::Acquire) {
-            let timeout = self.timeout();
+            let mut timeout = self.timeout();
+            if timeout != Some(Duration::ZERO) && !self.links.doze(self.clock.now()) {
+                timeout = Some(Duration::ZERO);
+            }
             match self.poll.poll(&mut events, timeout) {
                 Ok(()) => {}
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
@@ -133,10 +140,15 @@ impl Shard {
                     return Err(BrokerError::from(e));
                 }
             }
+            self.links.wake();
+            let now = self.clock.now();
             for event in &events {
                 match event.token() {
                     LISTENER => self.acceptable = true,
                     WAKER => {}
+                    token if Links::has(token) => {
+                        self.links.ready(&mut self.broker, self.poll.registry(), token, now);
+                    }
                     Token(key) => {
                         if let Some(connection) = self.connections.get_mut(key) {
                             connection.readable |=
@@ -155,6 +167,7 @@ impl Shard {
                     self.turn(key);
                 }
             }
+            self.links.turns(&mut self.broker, self.clock);
             self.timers();
             self.dispatch();
             self.note_troubles();
@@ -197,9 +210,10 @@ impl Shard {
             self.idle.pop_first();
             let Some(connection) = self.connections.get_mut(key) else { continue };
             connection.check_ms = connection.active_ms.saturating_add(self.idle_max_ms);
-            if connection.check_ms <= now_ms {
+            if connection.check_ms <= now_ms && !self.broker.has_link(connection.id) {
                 self.drop_connection(key, Some("idle for connections.max.idle.ms"));
             } else {
+                connection.check_ms = connection.check_ms.max(now_ms.saturating_add(1));
                 self.idle.insert((connection.check_ms, key));
             }
         }
@@ -330,6 +344,8 @@ impl Shard {
 
     /// Hands the broker's answers to their connections.
     fn dispatch(&mut self) {
+        // What is lent goes ahead of the answer that names it.
+        self.links.act(&mut self.broker);
         while let Some(response) = self.broker.poll_response() {
             let key = key_of(response.conn);
             if let Some(connection) = self.connections.get_mut(key)

@@ -14,7 +14,7 @@ use headrace_client::engine::{Action, ConnId, Engine, LinkId};
 use headrace_client::error::Error;
 use headrace_client::options::CommonConfig;
 use headrace_client::sasl::TokenSource;
-use headrace_fabric::shm::Link;
+use headrace_fabric::shm::{Link, LinkError};
 use headrace_wire::primitive::Segment;
 use mio::net::TcpStream;
 use mio::unix::SourceFd;
@@ -382,8 +382,9 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
                 Action::Token { conn } => self.renew_token(work, conn),
                 Action::Close { conn } => self.drop_connection(conn),
                 Action::Link { link, address, token } => {
-                    if let Err(e) = aside::link(self.back(), link, address, token) {
-                        work.linked(link, Err(e.into()));
+                    if let Err(source) = aside::link(self.back(), link, address, token) {
+                        let action = "start a thread";
+                        work.linked(link, Err(LinkError::System { action, source }));
                     }
                 }
                 Action::WriteDirect(write) => work.write(&write),
@@ -524,7 +525,11 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
             Report::Resolved { conn, addresses: Err(e), .. } => self.closed(work, conn, e.into()),
             Report::Probed { conn, fault } => self.closed(work, conn, fault),
             Report::Linked { link, made } => {
-                let made = made.and_then(|made| Ok(self.watch(link, &made).map(|()| made)?));
+                let made = made.and_then(|made| {
+                    let watched = self.watch(link, &made);
+                    watched.map_err(|source| LinkError::System { action: "watch a link", source })?;
+                    Ok(made)
+                });
                 work.linked(link, made);
                 // What came before it was watched.
                 work.control(link);

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use headrace_client::engine::{Action, DirectWrite, Engine, LinkId};
 use headrace_fabric::shm::{Control, Link, LinkError};
-use headrace_fabric::{Memory, Region};
+use headrace_fabric::{Memory, Note, NotesError, Region};
 use mio::Waker;
 
 use crate::clock::Clock;
@@ -23,6 +23,22 @@ const NOTES_PER_TURN: usize = 256;
 struct Linked {
     link: Link,
     lent: HashMap<u64, Region>,
+    /// What the broker is to be told once there is room in its ring.
+    unsent: VecDeque<Note>,
+}
+
+/// Tells the broker what there is room for.
+fn send(link: &mut Link, unsent: &mut VecDeque<Note>) -> Result<(), LinkError> {
+    while let Some(note) = unsent.front() {
+        match link.send(*note) {
+            Ok(()) => {
+                unsent.pop_front();
+            }
+            Err(NotesError::Full) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
 }
 
 /// See the module's documentation.
@@ -71,10 +87,10 @@ impl<E: Engine, F: FnMut(E::Event)> Work<E, F> {
                 if self.looking > 0 {
                     link.wake();
                 }
-                self.links.insert(id, Linked { link, lent: HashMap::new() });
+                self.links.insert(id, Linked { link, lent: HashMap::new(), unsent: VecDeque::new() });
                 self.engine.handle_linked(now, id);
             }
-            Err(error) => self.engine.handle_unlinked(now, id, error.to_string(), error.is_lasting()),
+            Err(error) => self.engine.handle_unlinked(now, id, error.to_string(), is_lasting(&error)),
         }
     }
 
@@ -89,13 +105,13 @@ impl<E: Engine, F: FnMut(E::Event)> Work<E, F> {
 
     fn lost(&mut self, id: LinkId, error: &LinkError) {
         if self.links.remove(&id).is_some() {
-            self.engine.handle_unlinked(self.clock.now(), id, error.to_string(), error.is_lasting());
+            self.engine.handle_unlinked(self.clock.now(), id, error.to_string(), is_lasting(error));
         }
     }
 
     /// Takes what has come over a link's socket: memory, or its end.
     pub(super) fn control(&mut self, id: LinkId) {
-        while let Some(Linked { link, lent }) = self.links.get_mut(&id) {
+        while let Some(Linked { link, lent, .. }) = self.links.get_mut(&id) {
             let now = self.clock.now();
             match link.control() {
                 Ok(None) => return,
@@ -146,6 +162,11 @@ impl<E: Engine, F: FnMut(E::Event)> Work<E, F> {
                     }
                 }
             }
+            if !linked.unsent.is_empty()
+                && let Err(error) = send(&mut linked.link, &mut linked.unsent)
+            {
+                lost = Some((*id, error));
+            }
         }
         if let Some((id, error)) = lost {
             self.lost(id, &error);
@@ -183,7 +204,7 @@ impl<E: Engine, F: FnMut(E::Event)> Work<E, F> {
     }
 
     pub(super) fn write(&mut self, write: &DirectWrite) {
-        let Some(Linked { link, lent }) = self.links.get_mut(&write.link) else { return };
+        let Some(Linked { link, lent, unsent }) = self.links.get_mut(&write.link) else { return };
         let Some(region) = lent.get(&write.key) else { return };
         let (immediate, bytes) = write.told;
         let written = write.pieces.iter().try_for_each(|(at, piece)| {
@@ -191,7 +212,10 @@ impl<E: Engine, F: FnMut(E::Event)> Work<E, F> {
             region.write(at, piece)
         });
         let told = match written {
-            Ok(()) => link.send([u64::from(immediate), u64::from(bytes), 0, 0]),
+            Ok(()) => {
+                unsent.push_back([u64::from(immediate), u64::from(bytes), 0, 0]);
+                send(link, unsent)
+            }
             // The broker has lent less than it has granted.
             Err(error) => Err(error.into()),
         };
@@ -199,6 +223,11 @@ impl<E: Engine, F: FnMut(E::Event)> Work<E, F> {
             self.lost(write.link, &error);
         }
     }
+}
+
+/// Whether trying again would end alike.
+fn is_lasting(error: &LinkError) -> bool {
+    matches!(error, LinkError::OtherUser { .. })
 }
 
 /// An engine that callers may drive, whatever its type.

@@ -1,0 +1,317 @@
+//! The broker's end of links: who comes, what was written, what is lent.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use headrace_broker::{Broker, LinkAction, LinkId};
+use headrace_fabric::shm::{Arrival, Link, LinkError, Listener};
+use headrace_fabric::{Note, NotesError, Rights};
+use headrace_wire::time::Now;
+use mio::unix::SourceFd;
+use mio::{Interest, Registry, Token};
+use slab::Slab;
+
+use crate::disk::{FileDisk, FileHandle};
+
+/// Tokens of links begin here; those below are connections'.
+const FIRST: usize = 1 << 40;
+const LISTENER: usize = FIRST;
+const ARRIVALS: usize = FIRST + (1 << 32);
+const LINKS: usize = FIRST + (1 << 33);
+/// Notes that a ring has room for.
+const RING_NOTES: u32 = 2048;
+/// Notes that wait for room in a client's ring, before it counts as dead.
+const WAITING_NOTES_MAX: usize = 1 << 16;
+/// Notes taken from one link before the others get their turn.
+const NOTES_PER_TURN: usize = 64;
+/// How long who has connected may take to say who it is.
+const HELLO_MS: u64 = 5000;
+/// Who has connected and not said yet who it is.
+const ARRIVALS_MAX: usize = 64;
+/// Turns without sockets getting theirs, while there is something in each.
+const TURNS: usize = 64;
+/// Turns in which nothing came, before sockets get theirs.
+const IDLE_TURNS: usize = 8;
+
+struct End {
+    id: LinkId,
+    link: Link,
+    /// Notes that the client's ring had no room for.
+    waiting: VecDeque<Note>,
+}
+
+/// All links of one shard.
+pub(super) struct Links {
+    /// `None` where links cannot be had.
+    listener: Option<Listener>,
+    arrivals: Slab<(Arrival, u64)>,
+    ends: Slab<End>,
+    made: u64,
+    /// How long links are looked at after something came, before the thread sleeps.
+    spin: Duration,
+    stirred: Instant,
+}
+
+impl Links {
+    /// Listens for clients, if the broker is to share memory and the system lets it.
+    pub(super) fn new(broker: &mut Broker<FileDisk>, registry: &Registry) -> io::Result<Self> {
+        let spin = Duration::from_micros(broker.config().headrace_poll_spin_us.unsigned_abs().into());
+        let mut links = Self {
+            listener: None,
+            arrivals: Slab::new(),
+            ends: Slab::new(),
+            made: 0,
+            spin,
+            stirred: Instant::now(),
+        };
+        if !broker.config().headrace_direct {
+            return Ok(links);
+        }
+        let mut random = [0; 16];
+        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
+        let listener = Listener::bind(random).map_err(io::Error::other)?;
+        let raw = listener.as_raw_fd();
+        registry.register(&mut SourceFd(&raw), Token(LISTENER), Interest::READABLE)?;
+        broker.set_link_address(listener.name());
+        links.listener = Some(listener);
+        Ok(links)
+    }
+
+    /// Whether a token is of a link.
+    pub(super) fn has(token: Token) -> bool {
+        (FIRST..usize::MAX - 16).contains(&token.0)
+    }
+
+    pub(super) fn ready(&mut self, broker: &mut Broker<FileDisk>, registry: &Registry, token: Token, now: Now) {
+        self.stirred = Instant::now();
+        if let Some(number) = token.0.checked_sub(LINKS) {
+            let key = number / 2;
+            if number % 2 == 1 {
+                if let Some(end) = self.ends.get(key) {
+                    end.link.drain_bell();
+                }
+            } else {
+                self.control(broker, key);
+            }
+        } else if let Some(key) = token.0.checked_sub(ARRIVALS) {
+            self.hello(broker, registry, key);
+        } else {
+            self.accept(broker, registry, now);
+        }
+    }
+
+    fn accept(&mut self, broker: &mut Broker<FileDisk>, registry: &Registry, now: Now) {
+        while let Some(listener) = &self.listener {
+            match listener.accept() {
+                Ok(Some(arrival)) if self.arrivals.len() < ARRIVALS_MAX => {
+                    let key = self.arrivals.insert((arrival, now.mono_ms.saturating_add(HELLO_MS)));
+                    let raw = self.arrivals[key].0.as_raw_fd();
+                    let token = Token(ARRIVALS + key);
+                    if registry.register(&mut SourceFd(&raw), token, Interest::READABLE).is_err() {
+                        self.arrivals.remove(key);
+                        continue;
+                    }
+                    self.hello(broker, registry, key);
+                }
+                // Another user's, one too many, or one that has gone.
+                Ok(Some(_)) | Err(LinkError::OtherUser { .. } | LinkError::Gone) => {}
+                Ok(None) | Err(_) => return,
+            }
+        }
+    }
+
+    /// Takes the first message of one that has connected.
+    fn hello(&mut self, broker: &mut Broker<FileDisk>, registry: &Registry, key: usize) {
+        let Some((arrival, _)) = self.arrivals.get_mut(key) else { return };
+        let said = arrival.hello();
+        if matches!(said, Ok(None)) {
+            return;
+        }
+        let (arrival, _) = self.arrivals.remove(key);
+        let raw = arrival.as_raw_fd();
+        let _ = registry.deregister(&mut SourceFd(&raw));
+        let Ok(Some(token)) = said else { return };
+        self.made += 1;
+        let entry = self.ends.vacant_entry();
+        let key = entry.key();
+        let id = LinkId((self.made << 20) | key as u64);
+        if !broker.handle_link(id, token) {
+            return;
+        }
+        let watched = arrival.welcome(RING_NOTES).map_err(io::Error::other).and_then(|link| {
+            for (bell, fd) in [(0, link.socket()), (1, link.bell())] {
+                let token = Token(LINKS + 2 * key + bell);
+                registry.register(&mut SourceFd(&fd.as_raw_fd()), token, Interest::READABLE)?;
+            }
+            Ok(link)
+        });
+        match watched {
+            Ok(link) => {
+                entry.insert(End { id, link, waiting: VecDeque::new() });
+            }
+            Err(_) => broker.handle_unlinked(id),
+        }
+    }
+
+    /// What a client says over its socket; but for its end there is nothing that it could say.
+    fn control(&mut self, broker: &mut Broker<FileDisk>, key: usize) {
+        while let Some(end) = self.ends.get_mut(key) {
+            match end.link.control() {
+                Ok(None) => {
+                    if end.link.flush().is_ok() {
+                        return;
+                    }
+                    self.drop_end(broker, key);
+                }
+                Ok(Some(_)) => {}
+                Err(_) => self.drop_end(broker, key),
+            }
+        }
+    }
+
+    fn drop_end(&mut self, broker: &mut Broker<FileDisk>, key: usize) {
+        if let Some(end) = self.ends.try_remove(key) {
+            broker.handle_unlinked(end.id);
+        }
+    }
+
+    /// Takes what clients have written, a bounded number of times; whether there was anything.
+    pub(super) fn turns(&mut self, broker: &mut Broker<FileDisk>, clock: crate::clock::Clock) -> bool {
+        if self.ends.is_empty() {
+            return false;
+        }
+        let (mut any, mut idle) = (false, 0);
+        for _ in 0..TURNS {
+            let came = self.turn(broker, clock.now());
+            self.act(broker);
+            any |= came;
+            idle = if came { 0 } else { idle + 1 };
+            if idle >= IDLE_TURNS || self.stirred.elapsed() > self.spin && !any {
+                break;
+            }
+            if !came {
+                std::thread::yield_now();
+            }
+        }
+        if any {
+            self.stirred = Instant::now();
+        }
+        any
+    }
+
+    fn turn(&mut self, broker: &mut Broker<FileDisk>, now: Now) -> bool {
+        let mut came = false;
+        let mut lost = None;
+        for (key, end) in &mut self.ends {
+            for _ in 0..NOTES_PER_TURN {
+                match end.link.take() {
+                    Ok(Some(note)) => {
+                        came = true;
+                        broker.handle_note(now, end.id, note);
+                    }
+                    Ok(None) => break,
+                    Err(_) => {
+                        lost = Some(key);
+                        break;
+                    }
+                }
+            }
+            if !end.waiting.is_empty() && send_waiting(end).is_err() {
+                lost = Some(key);
+            }
+        }
+        if let Some(key) = lost {
+            self.drop_end(broker, key);
+        }
+        came
+    }
+
+    /// Does what the broker wants done with links.
+    pub(super) fn act(&mut self, broker: &mut Broker<FileDisk>) {
+        while let Some(action) = broker.poll_link_action() {
+            let id = match &action {
+                LinkAction::Lend { link, .. }
+                | LinkAction::Show { link, .. }
+                | LinkAction::ShowFile { link, .. }
+                | LinkAction::End { link, .. }
+                | LinkAction::Tell { link, .. }
+                | LinkAction::Nudge { link }
+                | LinkAction::Close { link, .. } => *link,
+            };
+            let key = key_of(id);
+            let Some(end) = self.ends.get_mut(key).filter(|end| end.id == id) else { continue };
+            let done = match action {
+                LinkAction::Lend { key, memory, .. } => end.link.lend(key, &memory, Rights::Write),
+                LinkAction::Show { key, memory, .. } => end.link.lend(key, &memory, Rights::Read),
+                LinkAction::ShowFile { key, file, bytes, .. } => show(&mut end.link, key, &file, bytes),
+                LinkAction::End { key, .. } => end.link.end(key),
+                LinkAction::Tell { note, .. } => {
+                    end.waiting.push_back(note);
+                    send_waiting(end)
+                }
+                LinkAction::Nudge { .. } => {
+                    broker.handle_nudged(id);
+                    end.link.ring_if_asleep();
+                    Ok(())
+                }
+                LinkAction::Close { .. } => Err(LinkError::Gone),
+            };
+            if done.is_err() {
+                self.drop_end(broker, key);
+            }
+        }
+    }
+
+    /// Before the thread sleeps: whether it may. Clients ring from now on.
+    pub(super) fn doze(&mut self, now: Now) -> bool {
+        self.arrivals.retain(|_, (_, until)| *until > now.mono_ms);
+        if self.ends.is_empty() {
+            return true;
+        }
+        if self.stirred.elapsed() < self.spin {
+            std::thread::yield_now();
+            return false;
+        }
+        // One whose ring lies is dropped at the next turn.
+        let mut sleeps = true;
+        for (_, end) in &mut self.ends {
+            sleeps &= end.link.doze().unwrap_or(false);
+        }
+        sleeps
+    }
+
+    /// The thread is awake: nobody need ring.
+    pub(super) fn wake(&mut self) {
+        for (_, end) in &mut self.ends {
+            end.link.wake();
+        }
+    }
+}
+
+fn key_of(id: LinkId) -> usize {
+    usize::try_from(id.0 & 0xF_FFFF).unwrap_or(usize::MAX)
+}
+
+fn send_waiting(end: &mut End) -> Result<(), LinkError> {
+    while let Some(note) = end.waiting.front() {
+        match end.link.send(*note) {
+            Ok(()) => {
+                end.waiting.pop_front();
+            }
+            Err(NotesError::Full) if end.waiting.len() < WAITING_NOTES_MAX => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Shows a client a file, opened anew so that it cannot be written.
+fn show(link: &mut Link, key: u64, file: &FileHandle, bytes: u64) -> Result<(), LinkError> {
+    let again = |source| LinkError::System { action: "open a segment for readers", source };
+    let path = format!("/proc/self/fd/{}", file.shared().as_raw_fd());
+    let opened: OwnedFd = std::fs::File::open(path).map_err(again)?.into();
+    let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+    link.lend_file(key, std::os::fd::AsFd::as_fd(&opened), bytes)
+}
