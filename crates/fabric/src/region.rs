@@ -23,6 +23,12 @@ pub struct OutOfBounds {
     why: &'static str,
 }
 
+impl OutOfBounds {
+    pub(crate) fn new(at: usize, len: usize, size: usize) -> OutOfBounds {
+        OutOfBounds { at, len, size, why: "" }
+    }
+}
+
 /// A part of [`Memory`]. Copies out and in, word by word: each word of eight bytes is whole, and nothing is promised of
 /// several, since a peer may write meanwhile. Nothing is ever lent.
 #[derive(Clone)]
