@@ -185,6 +185,8 @@ pub trait Engine {
     fn handle_unlinked(&mut self, _now: Now, _link: LinkId, _reason: String, _lasting: bool) {}
     /// Memory that the broker has lent over a link.
     fn handle_lent(&mut self, _now: Now, _link: LinkId, _key: u64, _memory: Arc<headrace_fabric::Memory>) {}
+    /// A file that the broker appends to, lent over a link to be read.
+    fn handle_file(&mut self, _now: Now, _link: LinkId, _key: u64, _file: headrace_fabric::Committed) {}
     /// What the broker has lent is void; no write goes there any more.
     fn handle_ended(&mut self, _now: Now, _link: LinkId, _key: u64) {}
     /// What the broker has told over a link.
