@@ -5,6 +5,7 @@
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
 mod committed;
+mod copy;
 mod memory;
 mod region;
 mod ring;
