@@ -119,7 +119,7 @@ impl<C: Send + 'static> Handle<C> {
         clock: Clock,
         sockets: SocketOptions,
         on_event: impl FnMut(E::Event) + Send + 'static,
-        told: impl Fn() + Send + Sync + 'static,
+        told: impl Fn(bool) + Send + Sync + 'static,
         on_exit: impl FnOnce() + Send + 'static,
     ) -> io::Result<Self>
     where
@@ -285,7 +285,7 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
         let shared = self.shared.clone();
         while !self.stop.load(Ordering::Acquire) {
             let timeout = self.until_next(&mut shared.lock());
-            shared.told();
+            shared.told(false);
             if let Err(e) = self.poll.poll(&mut events, timeout)
                 && e.kind() != io::ErrorKind::Interrupted
             {
@@ -365,7 +365,8 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
             // A caller that drives the engine wakes this thread for what is due sooner: not for each record that may be
             // late in two minutes.
             let soon = self.clock.mono_ms().saturating_add(LINKED_SLEEP_MS);
-            work.sleeps_until = Some(work.sleeps_until.map_or(soon, |until| until.min(soon)));
+            let due = work.sleeps_until.into_iter().chain(work.linger_until());
+            work.sleeps_until = Some(due.fold(soon, u64::min));
         }
         self.clock.until(work.sleeps_until)
     }

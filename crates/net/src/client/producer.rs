@@ -89,7 +89,7 @@ struct Dispatch<R> {
 /// Longest wait of a call for the brokers to catch up, before each mebibyte: one that has no room waits for that.
 const PACE_MAX: Duration = Duration::from_millis(100);
 
-/// What is to be delivered, and the way there.
+/// What is to be delivered, in order, and the way to the delivery thread.
 struct Held<R> {
     deliveries: Vec<Delivery<R>>,
     /// `None` once the engine has ended: the delivery thread ends when nobody has a way to it.
@@ -97,10 +97,10 @@ struct Held<R> {
 }
 
 impl<R> Held<R> {
-    fn let_go(&mut self) {
-        if let Some(way) = self.way.as_ref().filter(|_| !self.deliveries.is_empty()) {
-            // The lock is held, so that nobody's later ones overtake.
-            let _ = way.send(std::mem::take(&mut self.deliveries));
+    /// Wakes the delivery thread, which takes what is held.
+    fn ring(&self) {
+        if let Some(way) = &self.way {
+            let _ = way.send(Vec::new());
         }
     }
 }
@@ -128,7 +128,7 @@ impl<R: Send + 'static> ProducerClient<R> {
     /// Starts the producer's threads. `deliver` runs on one of them and may block without holding up the network.
     pub fn start(
         config: ProducerConfig,
-        mut deliver: impl FnMut(Vec<Delivery<R>>) + Send + 'static,
+        deliver: impl FnMut(Vec<Delivery<R>>) + Send + 'static,
     ) -> Result<Self> {
         let failed = |e: io::Error| Error::Usage(format!("cannot start the producer's thread: {e}"));
         let clock = Clock::start();
@@ -141,16 +141,38 @@ impl<R: Send + 'static> ProducerClient<R> {
         let dispatch = Arc::new(Mutex::new(Dispatch { batches: HashMap::new(), failed: None }));
         let (to_deliver, inbox) = channel::<Vec<Delivery<R>>>();
         let parked = Arc::new(Parked::new(to_deliver.clone()));
-        let thread = Builder::new()
-            .name("headrace-deliver".into())
-            .spawn(move || inbox.into_iter().for_each(&mut deliver))
-            .map_err(failed)?;
-
-        // Waking the delivery thread costs more than a record's way: a caller that waits for its record does so first.
         let held = Arc::new(Mutex::new(Held { deliveries: Vec::new(), way: Some(to_deliver.clone()) }));
+        let deliver = Arc::new(Mutex::new(deliver));
+        let thread = {
+            let (held, deliver) = (held.clone(), deliver.clone());
+            Builder::new().name("headrace-deliver".into()).spawn(move || {
+                for others in inbox {
+                    let mut deliver = lock(&deliver);
+                    let mut delivered = std::mem::take(&mut lock(&held).deliveries);
+                    delivered.extend(others);
+                    deliver(delivered);
+                }
+            })
+        };
+        let thread = thread.map_err(failed)?;
         let told = {
             let held = held.clone();
-            move || lock(&held).let_go()
+            move |by_caller: bool| {
+                let mut held = lock(&held);
+                if held.deliveries.is_empty() {
+                    return;
+                }
+                // Waking the delivery thread costs more than a record's way through shared memory: a caller that waits for
+                // its record delivers itself, unless that thread is at it. Whoever has that lock takes what there is.
+                match deliver.try_lock() {
+                    Ok(mut deliver) if by_caller => {
+                        let delivered = std::mem::take(&mut held.deliveries);
+                        drop(held);
+                        deliver(delivered);
+                    }
+                    _ => held.ring(),
+                }
+            }
         };
         let held_at_exit = held.clone();
         let on_event = {
@@ -187,7 +209,7 @@ impl<R: Send + 'static> ProducerClient<R> {
                 // Whatever is still undelivered can no longer be: say so instead of leaving futures open for ever.
                 lock(&accumulator).abandon();
                 let mut held = lock(&held);
-                held.let_go();
+                held.ring();
                 held.way = None;
                 drop(held);
                 let lost = lock(&dispatch).fail_all(&Error::Closed);

@@ -16,6 +16,8 @@ use mio::Waker;
 
 use crate::clock::Clock;
 
+/// How long brokers go on not to ring after a caller has ended to look.
+const LINGER_MS: u64 = 2;
 /// Notes taken from one link before the others get their turn.
 const NOTES_PER_TURN: usize = 256;
 
@@ -51,6 +53,9 @@ pub(super) struct Work<E: Engine, F> {
     left: VecDeque<Action>,
     /// Callers that look again and again: while there are some, nobody needs to be woken.
     looking: usize,
+    /// One has just ended to look, and is likely to come again, as one that waits for each of its records: brokers still do
+    /// not ring, and the engine's thread looks after [`LINGER_MS`] at the latest: when, and commands since.
+    lingers: Option<(u64, u32)>,
     /// Until when the engine's thread sleeps, by `mono_ms`.
     pub(super) sleeps_until: Option<u64>,
 }
@@ -58,7 +63,7 @@ pub(super) struct Work<E: Engine, F> {
 impl<E: Engine, F: FnMut(E::Event)> Work<E, F> {
     pub(super) fn new(engine: E, on_event: F, clock: Clock) -> Self {
         let (links, left) = (HashMap::new(), VecDeque::new());
-        Self { engine, on_event, clock, links, left, looking: 0, sleeps_until: None }
+        Self { engine, on_event, clock, links, left, looking: 0, lingers: None, sleeps_until: None }
     }
 
     pub(super) fn has_links(&self) -> bool {
@@ -172,6 +177,10 @@ impl<E: Engine, F: FnMut(E::Event)> Work<E, F> {
 
     /// Before the engine's thread sleeps: has brokers ring from now on, and looks once more. Whether it may sleep.
     pub(super) fn doze(&mut self) -> bool {
+        if self.lingers.is_some_and(|(until, _)| until > self.clock.mono_ms()) {
+            return true;
+        }
+        self.lingers = None;
         if self.links.is_empty() || self.looking > 0 {
             return true;
         }
@@ -190,6 +199,32 @@ impl<E: Engine, F: FnMut(E::Event)> Work<E, F> {
         // What lies elsewhere than in notes was perhaps published before the broker saw that we sleep.
         self.engine.handle_look(self.clock.now());
         sleeps
+    }
+
+    /// When the engine's thread looks, if brokers do not ring meanwhile.
+    pub(super) fn linger_until(&self) -> Option<u64> {
+        self.lingers.map(|(until, _)| until)
+    }
+
+    /// Counts a command; whether there were several since somebody looked.
+    fn commands_without_look(&mut self) -> bool {
+        match &mut self.lingers {
+            Some((_, commands)) => {
+                *commands += 1;
+                *commands > 2
+            }
+            None => false,
+        }
+    }
+
+    /// Nobody is going to look: has brokers ring, and sees to what came in between.
+    fn end_looking(&mut self) {
+        self.lingers = None;
+        while self.looking == 0 && !self.doze() {
+            self.take_notes();
+            let now = self.clock.now();
+            self.engine.handle_look(now);
+        }
     }
 
     /// The engine's thread is awake: nobody need ring.
@@ -241,17 +276,20 @@ pub(super) trait Driven<C>: Send + Sync {
 pub(super) struct Shared<E: Engine, F> {
     work: Mutex<Work<E, F>>,
     waker: Arc<Waker>,
-    told: Box<dyn Fn() + Send + Sync>,
+    told: Told,
 }
 
+/// Runs after events were handed up, with nothing held; whether it is a caller's thread, which may be kept.
+pub(super) type Told = Box<dyn Fn(bool) + Send + Sync>;
+
 impl<E: Engine, F: FnMut(E::Event)> Shared<E, F> {
-    pub(super) fn new(work: Work<E, F>, waker: Arc<Waker>, told: Box<dyn Fn() + Send + Sync>) -> Self {
+    pub(super) fn new(work: Work<E, F>, waker: Arc<Waker>, told: Told) -> Self {
         Self { work: Mutex::new(work), waker, told }
     }
 
     /// Events have been handed up.
-    pub(super) fn told(&self) {
-        (self.told)();
+    pub(super) fn told(&self, by_caller: bool) {
+        (self.told)(by_caller);
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Work<E, F>> {
@@ -276,7 +314,7 @@ impl<E: Engine, F: FnMut(E::Event)> Shared<E, F> {
             }
         }
         work.tell();
-        let due = work.engine.poll_timeout();
+        let due = work.engine.poll_timeout().into_iter().chain(work.linger_until()).min();
         let earlier = due.is_some_and(|due| work.sleeps_until.is_none_or(|until| due < until));
         let wakes = !work.left.is_empty() || earlier;
         if earlier {
@@ -300,9 +338,13 @@ where
         let now = work.clock.now();
         work.engine.handle_command(now, command);
         let looked = work.looking > 0;
+        if work.commands_without_look() {
+            // This caller does not wait for what it sends.
+            work.end_looking();
+        }
         self.settle(work);
         if !looked {
-            self.told();
+            self.told(true);
         }
         Ok(())
     }
@@ -321,20 +363,17 @@ where
                 return false;
             }
             work.looking += 1;
-            if work.looking == 1 {
+            if work.looking == 1 && work.lingers.take().is_none() {
                 work.wake();
             }
             return true;
         }
         work.looking = work.looking.saturating_sub(1);
-        // Whoever does not look any more has the broker ring; what came in between is seen to here.
-        while work.looking == 0 && !work.doze() {
-            work.take_notes();
-            let now = work.clock.now();
-            work.engine.handle_look(now);
+        if work.looking == 0 {
+            work.lingers = Some((work.clock.mono_ms().saturating_add(LINGER_MS), 0));
         }
         self.settle(work);
-        self.told();
+        self.told(true);
         true
     }
 }
