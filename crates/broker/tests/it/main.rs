@@ -10,6 +10,7 @@
 mod admin;
 mod authorization;
 mod connections;
+mod direct;
 mod fetching;
 mod groups;
 mod offsets;
