@@ -7,6 +7,7 @@
 mod memory;
 mod region;
 mod ring;
+pub mod verbs;
 
 pub use self::memory::{Memory, MemoryError, Rights};
 pub use self::region::{OutOfBounds, Region};
