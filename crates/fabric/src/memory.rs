@@ -5,7 +5,7 @@
 use std::fmt;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -50,10 +50,11 @@ pub struct Memory {
     base: NonNull<u8>,
     len: usize,
     rights: Rights,
-    file: OwnedFd,
+    /// None: a peer's. What is mapped needs it no longer, and descriptors are few.
+    file: Option<OwnedFd>,
 }
 
-// SAFETY: the mapping belongs to no thread, and its bytes are reached through atomics alone.
+// SAFETY: the mapping belongs to no thread, and its bytes are reached through atomics alone, or never change again.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
@@ -76,7 +77,7 @@ impl Memory {
         Self::fill(&file, len)?;
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         rustix::fs::fcntl_add_seals(&file, seals).map_err(failed("seal memory"))?;
-        Self::map(file, len, Rights::Write)
+        Self::ours(file, len, Rights::Write)
     }
 
     /// A new file of zeros, for this user alone, which outlives this process.
@@ -87,7 +88,7 @@ impl Memory {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let file = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR).map_err(failed("create memory"))?;
         Self::fill(&file, len)?;
-        Self::map(file, len, Rights::Write)
+        Self::ours(file, len, Rights::Write)
     }
 
     /// All of a file that exists.
@@ -99,7 +100,7 @@ impl Memory {
         let file =
             rustix::fs::open(path, access | OFlags::CLOEXEC, Mode::empty()).map_err(failed("open memory"))?;
         let len = Self::file_len(&file)?;
-        Self::map(file, len, rights)
+        Self::ours(file, len, rights)
     }
 
     /// What a peer has sent the descriptor of. To be written by both it must be [sealed](Memory::sealed), so that no peer
@@ -108,21 +109,15 @@ impl Memory {
     /// # Errors
     /// [`MemoryError::Peer`] where it is not of that size, or not sealed though it is to be written.
     pub fn from_peer(file: OwnedFd, len: usize, rights: Rights) -> Result<Arc<Memory>, MemoryError> {
-        let stat = rustix::fs::fstat(&file).map_err(failed("look at a peer's memory"))?;
-        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Err(MemoryError::Peer("is no file"));
-        }
-        if Self::file_len(&file)? != len {
+        if peer_file_len(&file)? != len {
             return Err(MemoryError::Peer("is of another size than it says"));
         }
-        if rights == Rights::Write {
-            let wanted = SealFlags::SHRINK | SealFlags::GROW;
-            let seals = rustix::fs::fcntl_get_seals(&file).unwrap_or(SealFlags::empty());
-            if !seals.contains(wanted) {
-                return Err(MemoryError::Peer("can be cut while it is used"));
-            }
+        if rights == Rights::Write && !is_sealed(file.as_fd()) {
+            return Err(MemoryError::Peer("can be cut while it is used"));
         }
-        Self::map(file, len, rights)
+        let memory = Self::map(&file, len, rights)?;
+        drop(file);
+        Ok(Arc::new(memory))
     }
 
     /// Bytes.
@@ -143,19 +138,25 @@ impl Memory {
         self.rights
     }
 
-    /// The file, to be sent to a peer.
+    /// The file, to be sent to a peer; none of memory that a peer has sent.
     #[must_use]
-    pub fn file(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
+    pub fn file(&self) -> Option<BorrowedFd<'_>> {
+        self.file.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Whether it is ours, and nobody can change its size.
+    #[must_use]
+    pub fn is_sealed(&self) -> bool {
+        self.file().is_some_and(is_sealed)
     }
 
     /// Another descriptor of the same file, opened to be read only.
     ///
     /// # Errors
-    /// [`MemoryError::System`].
+    /// [`MemoryError::System`]; [`MemoryError::Peer`] where a peer has sent it.
     pub fn readers_file(&self) -> Result<OwnedFd, MemoryError> {
-        use std::os::fd::AsRawFd;
-        let own = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+        let file = self.file().ok_or(MemoryError::Peer("is not ours to lend"))?;
+        let own = format!("/proc/self/fd/{}", file.as_raw_fd());
         let opened = File::open(own);
         let opened =
             opened.map_err(|source| MemoryError::System { action: "open memory for readers", source });
@@ -179,7 +180,14 @@ impl Memory {
             .map_err(failed("fill memory"))
     }
 
-    fn map(file: OwnedFd, len: usize, rights: Rights) -> Result<Arc<Memory>, MemoryError> {
+    fn ours(file: OwnedFd, len: usize, rights: Rights) -> Result<Arc<Memory>, MemoryError> {
+        let mut memory = Self::map(&file, len, rights)?;
+        memory.file = Some(file);
+        Ok(Arc::new(memory))
+    }
+
+    /// Also beyond the end of the file, where nothing may be touched.
+    pub(crate) fn map(file: &OwnedFd, len: usize, rights: Rights) -> Result<Memory, MemoryError> {
         if len == 0 || isize::try_from(len).is_err() {
             return Err(MemoryError::Size(len));
         }
@@ -189,11 +197,26 @@ impl Memory {
         };
         // SAFETY: the address is the system's choice, so nothing that is mapped is replaced.
         let mapped =
-            unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, access, MapFlags::SHARED, &file, 0) };
+            unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, access, MapFlags::SHARED, file, 0) };
         let base =
             NonNull::new(mapped.map_err(failed("map memory"))?.cast()).ok_or(MemoryError::Size(len))?;
-        Ok(Arc::new(Memory { base, len, rights, file }))
+        Ok(Memory { base, len, rights, file: None })
     }
+}
+
+/// Bytes of what a peer has sent the descriptor of.
+pub(crate) fn peer_file_len(file: &OwnedFd) -> Result<usize, MemoryError> {
+    let stat = rustix::fs::fstat(file).map_err(failed("look at a peer's memory"))?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(MemoryError::Peer("is no file"));
+    }
+    usize::try_from(stat.st_size).map_err(|_| MemoryError::Size(usize::MAX))
+}
+
+/// Whether nobody can change the size of a file.
+pub(crate) fn is_sealed(file: BorrowedFd<'_>) -> bool {
+    let wanted = SealFlags::SHRINK | SealFlags::GROW;
+    rustix::fs::fcntl_get_seals(file).is_ok_and(|seals| seals.contains(wanted))
 }
 
 impl Drop for Memory {
@@ -208,11 +231,14 @@ mod tests {
     use super::*;
     use crate::Region;
 
+    fn copy_of(memory: &Memory) -> OwnedFd {
+        memory.file().unwrap().try_clone_to_owned().unwrap()
+    }
+
     #[test]
     fn who_maps_the_same_file_sees_every_write() {
         let ours = Memory::sealed("test", 5000).unwrap();
-        let theirs =
-            Memory::from_peer(ours.file().try_clone_to_owned().unwrap(), 5000, Rights::Write).unwrap();
+        let theirs = Memory::from_peer(copy_of(&ours), 5000, Rights::Write).unwrap();
         let (ours, theirs) = (Region::whole(ours), Region::whole(theirs));
         ours.write(4990, b"0123456789").unwrap();
         let mut seen = [0; 10];
@@ -239,14 +265,16 @@ mod tests {
     fn a_peers_memory_is_looked_at_before_it_is_used() {
         let told = |file: OwnedFd, len, rights| Memory::from_peer(file, len, rights).unwrap_err().to_string();
         let sealed = Memory::sealed("test", 4096).unwrap();
-        let again = || sealed.file().try_clone_to_owned().unwrap();
+        let again = || copy_of(&sealed);
         assert!(told(again(), 4095, Rights::Read).contains("another size"));
         assert!(told(File::open("/dev/null").unwrap().into(), 0, Rights::Read).contains("no file"));
         let loose = rustix::fs::memfd_create("loose", MemfdFlags::CLOEXEC).unwrap();
         rustix::fs::ftruncate(&loose, 4096).unwrap();
         assert!(told(loose, 4096, Rights::Write).contains("can be cut"));
         // Nobody can.
-        rustix::fs::ftruncate(sealed.file(), 0).unwrap_err();
+        rustix::fs::ftruncate(sealed.file().unwrap(), 0).unwrap_err();
+        let theirs = Memory::from_peer(again(), 4096, Rights::Write).unwrap();
+        assert!(theirs.readers_file().unwrap_err().to_string().contains("not ours to lend"));
         assert!(matches!(Memory::sealed("none", 0), Err(MemoryError::Size(0))));
     }
 

@@ -146,9 +146,14 @@ impl<W: RingWords> Sender<W> {
         }
         self.sent = self.sent.wrapping_add(1);
         self.words.store(SENT, self.sent, Ordering::Release);
-        // With the fence of `Receiver::doze`: either we see that it sleeps, or it sees the note.
+        Ok(self.receiver_sleeps())
+    }
+
+    /// Whether the receiver is to be woken for what was published before this, here or elsewhere.
+    pub fn receiver_sleeps(&self) -> bool {
+        // With the fence of `Receiver::doze`: either we see that it sleeps, or it sees what was published.
         self.words.fence();
-        Ok(self.words.load(ASLEEP, Ordering::Relaxed) != 0)
+        self.words.load(ASLEEP, Ordering::Relaxed) != 0
     }
 }
 
@@ -207,7 +212,8 @@ impl<W: RingWords> Receiver<W> {
         Ok(between > 0)
     }
 
-    /// Says that it goes to sleep. False: there are notes, and it does not.
+    /// Says that it goes to sleep. False: there are notes, and it does not. Who waits for words elsewhere as well looks at
+    /// them after this, before it sleeps.
     ///
     /// # Errors
     /// [`NotesError::Peer`].

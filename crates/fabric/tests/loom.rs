@@ -85,3 +85,22 @@ fn who_goes_to_sleep_is_woken_or_sees_the_note() {
         assert_eq!(receiver.take().unwrap(), Some([7; 4]));
     });
 }
+
+#[test]
+fn who_goes_to_sleep_is_woken_for_a_word_that_lies_elsewhere() {
+    explore(|| {
+        let (sender, mut receiver) = ring(1);
+        let slot = Arc::new(AtomicU64::new(0));
+        let woken = Arc::new(AtomicBool::new(false));
+        let (slots, rings) = (slot.clone(), woken.clone());
+        let publishing = thread::spawn(move || {
+            slots.store(1, Ordering::Release);
+            if sender.receiver_sleeps() {
+                rings.store(true, Ordering::Release);
+            }
+        });
+        let sleeps = receiver.doze().unwrap() && slot.load(Ordering::Acquire) == 0;
+        publishing.join().unwrap();
+        assert!(!sleeps || woken.load(Ordering::Acquire), "it sleeps, and nobody wakes it");
+    });
+}

@@ -1,0 +1,293 @@
+//! A link, as each of its sides has it.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use super::message::{MESSAGE_BYTES, Message};
+use super::{KEYS_MAX, LENT_BYTES_MAX, LinkError, QUEUE_MAX, failed, socket};
+use crate::committed::Committed;
+use crate::memory::{Memory, Rights};
+use crate::ring::{Note, NotesError, Receiver, Sender, SharedWords};
+
+/// Which side of a link this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    Broker,
+    Client,
+}
+
+/// What the other side tells over the socket.
+#[derive(Debug)]
+pub enum Control {
+    /// It lends memory.
+    Lent {
+        /// What it calls it.
+        key: u64,
+        /// The memory, with the rights that it was lent with.
+        memory: Arc<Memory>,
+    },
+    /// The broker lends a file that it appends to.
+    File {
+        /// What it calls it.
+        key: u64,
+        /// The file, at position 0.
+        file: Committed,
+    },
+    /// What it has lent by this key is not to be used any more.
+    Ended {
+        /// What it has called it.
+        key: u64,
+    },
+}
+
+/// One side of a link. Both are alike, except that the broker lends files, and takes only memory whose size nobody can
+/// change.
+///
+/// After an error that is neither [`LinkError::Full`], [`LinkError::Misuse`] nor [`NotesError::Full`] it is to be dropped.
+#[derive(Debug)]
+pub struct Link {
+    socket: OwnedFd,
+    sender: Sender<SharedWords>,
+    receiver: Receiver<SharedWords>,
+    our_bell: OwnedFd,
+    their_bell: OwnedFd,
+    side: Side,
+    /// Keys of what we have lent.
+    ours: BTreeSet<u64>,
+    /// Keys of what the other side has lent.
+    theirs: BTreeSet<u64>,
+    /// What the socket did not take yet.
+    queue: VecDeque<(Message, Option<OwnedFd>)>,
+}
+
+impl Link {
+    pub(super) fn new(
+        socket: OwnedFd,
+        sender: Sender<SharedWords>,
+        receiver: Receiver<SharedWords>,
+        [our_bell, their_bell]: [OwnedFd; 2],
+        side: Side,
+    ) -> Link {
+        let (ours, theirs, queue) = (BTreeSet::new(), BTreeSet::new(), VecDeque::new());
+        Link { socket, sender, receiver, our_bell, their_bell, side, ours, theirs, queue }
+    }
+
+    /// Readable when there may be something to take from [`Link::control`], also when the other side has gone.
+    #[must_use]
+    pub fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Readable when the other side has rung, until [`Link::drain_bell`].
+    #[must_use]
+    pub fn bell(&self) -> BorrowedFd<'_> {
+        self.our_bell.as_fd()
+    }
+
+    /// Forgets that the other side has rung. What it rang for is looked for after this.
+    pub fn drain_bell(&self) {
+        // One read takes all; that there is nothing is no error.
+        let _ = rustix::io::read(&self.our_bell, &mut [0; 8]);
+    }
+
+    /// Lends memory by a key of our choice.
+    ///
+    /// # Errors
+    /// [`LinkError::Misuse`] for a key that is in use, and memory that may not be lent so: to be written it must be ours and
+    /// [sealed](Memory::sealed); [`LinkError::Full`]; [`LinkError::Gone`].
+    pub fn lend(&mut self, key: u64, memory: &Memory, rights: Rights) -> Result<(), LinkError> {
+        if rights == Rights::Write && !(memory.rights() == Rights::Write && memory.is_sealed()) {
+            return Err(LinkError::Misuse("lends to be written what is sealed"));
+        }
+        if self.side == Side::Client && !memory.is_sealed() {
+            return Err(LinkError::Misuse("lends to a broker what is sealed"));
+        }
+        let len = self.check_new_key(key, memory.len())?;
+        let message = Message::Lend { key, len, rights };
+        match memory.file() {
+            Some(file) if rights == Rights::Write => self.tell(message, Some(file))?,
+            _ => self.tell(message, Some(memory.readers_file()?.as_fd()))?,
+        }
+        self.ours.insert(key);
+        Ok(())
+    }
+
+    /// Lends a file that we append to, opened to be read only, to be mapped for `len` bytes, also those that it does not
+    /// have yet. See [`Committed`] for what is promised by this.
+    ///
+    /// # Errors
+    /// As [`Link::lend`]; a client lends none.
+    pub fn lend_file(&mut self, key: u64, file: BorrowedFd<'_>, len: usize) -> Result<(), LinkError> {
+        if self.side == Side::Client {
+            return Err(LinkError::Misuse("lends files to clients alone"));
+        }
+        let len = self.check_new_key(key, len)?;
+        self.tell(Message::LendFile { key, len }, Some(file))?;
+        self.ours.insert(key);
+        Ok(())
+    }
+
+    /// Tells that what was lent by this key is not to be used any more. The other side may have it mapped all the same: what
+    /// it may write is abandoned, not used again.
+    ///
+    /// # Errors
+    /// [`LinkError::Misuse`] for a key of nothing; [`LinkError::Full`]; [`LinkError::Gone`].
+    pub fn end(&mut self, key: u64) -> Result<(), LinkError> {
+        if !self.ours.contains(&key) {
+            return Err(LinkError::Misuse("ends what it has lent"));
+        }
+        self.tell(Message::End { key }, None)?;
+        self.ours.remove(&key);
+        Ok(())
+    }
+
+    /// Whether something waits for the socket to take it: then [`Link::flush`] when it is writable.
+    #[must_use]
+    pub fn wants_write(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
+    /// Sends what waits, as far as the socket takes it.
+    ///
+    /// # Errors
+    /// [`LinkError::Gone`], [`LinkError::System`].
+    pub fn flush(&mut self) -> Result<(), LinkError> {
+        while let Some((message, file)) = self.queue.front() {
+            let file = file.as_ref().map(AsFd::as_fd);
+            if !socket::send(self.socket.as_fd(), &message.encode(), file.as_slice())? {
+                break;
+            }
+            self.queue.pop_front();
+        }
+        Ok(())
+    }
+
+    /// The next thing that the other side tells; none: not now.
+    ///
+    /// # Errors
+    /// [`LinkError::Gone`] where it has ended; [`LinkError::Peer`] and [`LinkError::Memory`] where it lies.
+    pub fn control(&mut self) -> Result<Option<Control>, LinkError> {
+        let mut packet = [0; MESSAGE_BYTES];
+        let Some((packet, files)) = socket::receive(self.socket.as_fd(), &mut packet)? else {
+            return Ok(None);
+        };
+        let message = Message::decode(packet).ok_or(LinkError::Peer("sends what is no message of a link"))?;
+        let file = one_at_most(files)?;
+        let told = match (message, file) {
+            (Message::Lend { key, len, rights }, Some(file)) => {
+                let len = self.check_their_key(key, len)?;
+                if self.side == Side::Broker && !crate::memory::is_sealed(file.as_fd()) {
+                    return Err(LinkError::Peer("lends memory that it could cut"));
+                }
+                Control::Lent { key, memory: Memory::from_peer(file, len, rights)? }
+            }
+            (Message::LendFile { key, len }, Some(file)) if self.side == Side::Client => {
+                let len = self.check_their_key(key, len)?;
+                Control::File { key, file: Committed::map(file, len)? }
+            }
+            (Message::End { key }, None) => {
+                if !self.theirs.remove(&key) {
+                    return Err(LinkError::Peer("ends what it has not lent"));
+                }
+                return Ok(Some(Control::Ended { key }));
+            }
+            _ => return Err(LinkError::Peer("sends what it should not")),
+        };
+        let (Control::Lent { key, .. } | Control::File { key, .. } | Control::Ended { key }) = &told;
+        self.theirs.insert(*key);
+        Ok(Some(told))
+    }
+
+    /// Sends a note, and wakes the other side if it sleeps.
+    ///
+    /// # Errors
+    /// [`NotesError`]: full, or the other side lies.
+    pub fn send(&mut self, note: Note) -> Result<(), NotesError> {
+        if self.sender.send(note)? {
+            self.ring();
+        }
+        Ok(())
+    }
+
+    /// The next note; none: not now. Notes that were sent before the other side went are still there.
+    ///
+    /// # Errors
+    /// [`LinkError::Notes`] where the other side lies.
+    pub fn take(&mut self) -> Result<Option<Note>, LinkError> {
+        Ok(self.receiver.take()?)
+    }
+
+    /// Says that we go to sleep: to wait for [`Link::bell`] and [`Link::socket`]. False: there are notes. What else the other
+    /// side may have published is looked at after this, before the wait.
+    ///
+    /// # Errors
+    /// [`LinkError::Notes`] where the other side lies.
+    pub fn doze(&mut self) -> Result<bool, LinkError> {
+        Ok(self.receiver.doze()?)
+    }
+
+    /// Says that we are awake, and need not be rung for.
+    pub fn wake(&mut self) {
+        self.receiver.wake();
+    }
+
+    /// Wakes the other side if it sleeps, after something was published to it elsewhere than in a note.
+    pub fn ring_if_asleep(&self) {
+        if self.sender.receiver_sleeps() {
+            self.ring();
+        }
+    }
+
+    fn ring(&self) {
+        // Any number wakes, of either byte order. It fails where the other side has been rung for without end, and not
+        // looked: it has not forgotten that.
+        let _ = rustix::io::write(&self.their_bell, &1_u64.to_le_bytes());
+    }
+
+    fn check_new_key(&self, key: u64, len: usize) -> Result<u64, LinkError> {
+        if self.ours.contains(&key) {
+            return Err(LinkError::Misuse("lends by a key once"));
+        }
+        if self.ours.len() >= KEYS_MAX {
+            return Err(LinkError::Full("so many keys (KEYS_MAX)"));
+        }
+        if len == 0 || len > LENT_BYTES_MAX {
+            return Err(LinkError::Misuse("lends some bytes, up to a limit (LENT_BYTES_MAX)"));
+        }
+        u64::try_from(len).map_err(|_| LinkError::Misuse("lends what has a length"))
+    }
+
+    fn check_their_key(&self, key: u64, len: u64) -> Result<usize, LinkError> {
+        if self.theirs.contains(&key) {
+            return Err(LinkError::Peer("lends twice by one key"));
+        }
+        if self.theirs.len() >= KEYS_MAX {
+            return Err(LinkError::Peer("lends more at once than it may"));
+        }
+        let len = usize::try_from(len).ok().filter(|len| (1..=LENT_BYTES_MAX).contains(len));
+        len.ok_or(LinkError::Peer("lends what is too long"))
+    }
+
+    /// In order: what waits goes first.
+    fn tell(&mut self, message: Message, file: Option<BorrowedFd<'_>>) -> Result<(), LinkError> {
+        self.flush()?;
+        if self.queue.is_empty() && socket::send(self.socket.as_fd(), &message.encode(), file.as_slice())? {
+            return Ok(());
+        }
+        if self.queue.len() >= QUEUE_MAX {
+            return Err(LinkError::Full("so many messages (QUEUE_MAX)"));
+        }
+        let file = file.map(|file| rustix::io::fcntl_dupfd_cloexec(file, 0)).transpose();
+        self.queue.push_back((message, file.map_err(failed("keep what is lent"))?));
+        Ok(())
+    }
+}
+
+fn one_at_most(files: Vec<OwnedFd>) -> Result<Option<OwnedFd>, LinkError> {
+    let mut files = files.into_iter();
+    match (files.next(), files.next()) {
+        (file, None) => Ok(file),
+        _ => Err(LinkError::Peer("sends more descriptors than it should")),
+    }
+}
