@@ -99,15 +99,16 @@ impl Region {
         Ok(())
     }
 
-    /// Copies from one region to another. Where they overlap, what comes of it is unsaid.
+    /// Copies `len` bytes from another region. Where they overlap, what comes of it is unsaid.
     ///
     /// # Errors
     /// [`OutOfBounds`] of either, also for memory that is only read.
-    pub fn copy_from(&self, at: usize, from: &Region) -> Result<(), OutOfBounds> {
-        self.check_writable(at, from.len)?;
+    pub fn copy_from(&self, at: usize, from: &Region, from_at: usize, len: usize) -> Result<(), OutOfBounds> {
+        self.check_writable(at, len)?;
+        from.check(from_at, len)?;
         // SAFETY: the bytes were checked to be there, and may be written, of memories that both hold, and that are reached
         // through this and atomics alone.
-        unsafe { copy(from.pointer(0), self.pointer(at), from.len) };
+        unsafe { copy(from.pointer(from_at), self.pointer(at), len) };
         Ok(())
     }
 
@@ -134,6 +135,11 @@ impl Region {
         Ok(unsafe { AtomicU64::from_ptr(self.pointer(at).cast()) })
     }
 
+    /// What it is a part of, and where it starts there.
+    pub(crate) fn memory(&self) -> (&Arc<Memory>, usize) {
+        (&self.memory, self.start)
+    }
+
     /// Where it begins, for those that a card is told: whoever uses it keeps the region.
     pub(crate) fn start(&self) -> *mut u8 {
         self.pointer(0)
@@ -143,7 +149,7 @@ impl Region {
         OutOfBounds { at, len, size: self.len, why }
     }
 
-    fn check(&self, at: usize, len: usize) -> Result<(), OutOfBounds> {
+    pub(crate) fn check(&self, at: usize, len: usize) -> Result<(), OutOfBounds> {
         let end = at.checked_add(len).filter(|end| *end <= self.len);
         end.map(|_| ()).ok_or_else(|| self.refuse(at, len, ""))
     }
@@ -219,15 +225,16 @@ mod tests {
     fn regions_are_copied_to_regions() {
         let (from, to) = (region(100), region(5000));
         from.write(10, b"pieces").unwrap();
-        to.copy_from(4993, &from.part(10, 6).unwrap()).unwrap();
-        to.copy_from(0, &from.part(12, 4).unwrap()).unwrap();
-        to.copy_from(5000, &from.part(100, 0).unwrap()).unwrap();
+        to.copy_from(4993, &from, 10, 6).unwrap();
+        to.copy_from(0, &from, 12, 4).unwrap();
+        to.copy_from(5000, &from, 100, 0).unwrap();
         let mut seen = [0; 7];
         to.read(4993, &mut seen).unwrap();
         assert_eq!(&seen, b"pieces\0");
         to.read(0, &mut seen).unwrap();
         assert_eq!(&seen, b"eces\0\0\0");
-        to.copy_from(4995, &from.part(0, 6).unwrap()).unwrap_err();
+        to.copy_from(4995, &from, 0, 6).unwrap_err();
+        to.copy_from(0, &from, 95, 6).unwrap_err();
     }
 
     proptest! {
