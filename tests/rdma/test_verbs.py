@@ -15,6 +15,7 @@ from tests.rdma.guest import LOAD
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 SPECIAL = {
+    "conforming_peer",
     "echo",
     "more_than_may_be_locked_is_explained",
     "a_device_that_may_not_be_opened_is_explained",

@@ -12,15 +12,18 @@
 
 use std::io::{BufRead, BufReader};
 use std::os::fd::AsFd;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use headrace_fabric::conformance::{self, Channel, Connector, Outcome, Role};
 use headrace_fabric::verbs::{
-    Address, Completion, Completions, Device, Domain, Done, Failure, Grants, Opening, Patience, Place,
-    QueuePair, Registration, Remote, Shape, VerbsError, Want, Work, devices,
+    Address, Completion, Completions, Device, Domain, Done, Failure, Grants, Joining, Opening, Options,
+    Patience, Place, QueuePair, Registration, Remote, Shape, VerbsEndpoint, VerbsError, Want, Work, devices,
 };
+use headrace_fabric::{Access, Descriptor, Endpoint, Event, FabricError};
 use headrace_fabric::{Memory, Region, Rights};
 
 const ALL: Grants = Grants { reads: true, writes: true, adds: true };
@@ -50,6 +53,10 @@ fn memory(len: usize) -> Arc<Memory> {
     Memory::sealed("verbs", len).unwrap()
 }
 
+fn region(len: usize) -> Region {
+    Region::whole(memory(len))
+}
+
 fn opening(device: &Arc<Device>, shape: Shape) -> (Opening, Arc<Completions>, Arc<Domain>) {
     let domain = device.domain().unwrap();
     let completions = Completions::new(device, shape.work + shape.receives).unwrap();
@@ -62,7 +69,7 @@ fn ends_with(device: &Arc<Device>, shape: Shape, patience: Patience) -> (End, En
     let end = |(opening, completions, domain): (Opening, _, Arc<Domain>), peer: &Address| End {
         pair: opening.connect(peer, patience).unwrap(),
         completions,
-        own: domain.register(&memory(LEN), 0, LEN, NONE).unwrap(),
+        own: domain.register(&region(LEN), NONE).unwrap(),
         domain,
     };
     // As it travels.
@@ -99,7 +106,7 @@ impl End {
     }
 
     fn grant(&self, grants: Grants) -> (Registration, Remote) {
-        let registration = self.domain.register(&memory(LEN), 0, LEN, grants).unwrap();
+        let registration = self.domain.register(&region(LEN), grants).unwrap();
         let remote = registration.remote();
         (registration, remote)
     }
@@ -183,15 +190,10 @@ fn words_are_added_to_by_both_sides() {
     let to_itself = End {
         pair: own.connect(&address, SOON).unwrap(),
         completions: own_completions,
-        own: domain.register(&memory(LEN), 0, LEN, NONE).unwrap(),
+        own: domain.register(&region(LEN), NONE).unwrap(),
         domain,
     };
-    let (words_again, remote_again) = {
-        let memory = memory(LEN);
-        let registration = to_itself.domain.register(&memory, 0, LEN, ALL).unwrap();
-        let remote = registration.remote();
-        (registration, remote)
-    };
+    let (words_again, remote_again) = to_itself.grant(ALL);
     for round in 0..100_u64 {
         let into = [ours.own.piece(0, 8)];
         ours.pair.post(round, Work::FetchAdd { at, add: (1 << 48) + 10 }, &into).unwrap();
@@ -237,8 +239,8 @@ fn messages_come_in_order() {
 fn a_million_bytes_go_in_one_piece() {
     let (ours, theirs) = ends(&device());
     let len = 1 << 20;
-    let landing = theirs.domain.register(&memory(len), 0, len, ALL).unwrap();
-    let source = ours.domain.register(&memory(len), 0, len, NONE).unwrap();
+    let landing = theirs.domain.register(&region(len), ALL).unwrap();
+    let source = ours.domain.register(&region(len), NONE).unwrap();
     let pattern: Vec<u8> = (0..len).map(|at| (at % 251) as u8).collect();
     source.region().write(0, &pattern).unwrap();
     theirs.pair.receive(0, None).unwrap();
@@ -278,7 +280,7 @@ fn a_sleeper_is_woken() {
 fn after_a_revocation_nothing_lands() {
     let (ours, theirs) = ends(&device());
     let memory = memory(LEN);
-    let landing = theirs.domain.register(&memory, 0, LEN, ALL).unwrap();
+    let landing = theirs.domain.register(&Region::whole(memory.clone()), ALL).unwrap();
     let to = place(&landing.remote(), 0);
     ours.own.region().write(0, b"in time").unwrap();
     ours.write(1, to, 7);
@@ -381,7 +383,7 @@ fn echo() {
     let Some(told) = std::env::var_os(PEER) else { return };
     let (peer, theirs) = parse(told.to_str().unwrap());
     let (opening, completions, domain) = opening(&device(), SHAPE);
-    let landing = domain.register(&memory(LEN), 0, LEN, ALL).unwrap();
+    let landing = domain.register(&region(LEN), ALL).unwrap();
     for _ in 0..SHAPE.receives {
         opening.receive(0, None).unwrap();
     }
@@ -420,7 +422,8 @@ struct Child(std::process::Child);
 
 impl Drop for Child {
     fn drop(&mut self) {
-        self.0.kill().unwrap();
+        // It may have ended already.
+        let _ = self.0.kill();
         self.0.wait().unwrap();
     }
 }
@@ -429,7 +432,7 @@ impl Drop for Child {
 #[ignore = "needs an RDMA device"]
 fn two_processes_and_one_is_killed() {
     let (opening, completions, domain) = opening(&device(), SHAPE);
-    let landing = domain.register(&memory(LEN), 0, LEN, ALL).unwrap();
+    let landing = domain.register(&region(LEN), ALL).unwrap();
     let told = text(&opening.address(), &landing.remote());
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "--ignored", "--nocapture", "echo"]).env(PEER, told);
@@ -441,7 +444,7 @@ fn two_processes_and_one_is_killed() {
     let ours = End {
         pair: opening.connect(&peer, SOON).unwrap(),
         completions,
-        own: domain.register(&memory(LEN), 0, LEN, NONE).unwrap(),
+        own: domain.register(&region(LEN), NONE).unwrap(),
         domain,
     };
     let to = theirs.place(0, LEN as u64).unwrap();
@@ -517,9 +520,9 @@ fn memory_that_is_only_read_is_lent_to_readers_alone() {
     let made = memory(LEN);
     Region::whole(made.clone()).write(0, b"sealed").unwrap();
     let read = Memory::from_peer(made.readers_file().unwrap(), LEN, Rights::Read).unwrap();
-    let told = theirs.domain.register(&read, 0, LEN, ALL).unwrap_err().to_string();
+    let told = theirs.domain.register(&Region::whole(read.clone()), ALL).unwrap_err().to_string();
     assert!(told.contains("it is only read"), "{told}");
-    match theirs.domain.register(&read, 0, LEN, READS) {
+    match theirs.domain.register(&Region::whole(read.clone()), READS) {
         Ok(lent) => {
             ours.pair
                 .post(1, Work::Read { from: place(&lent.remote(), 0) }, &[ours.own.piece(0, 6)])
@@ -543,7 +546,7 @@ fn memory_that_is_only_read_is_lent_to_readers_alone() {
 fn more_than_may_be_locked_is_explained() {
     let domain = device().domain().unwrap();
     let len = 4 << 20;
-    let told = domain.register(&memory(len), 0, len, ALL).unwrap_err();
+    let told = domain.register(&region(len), ALL).unwrap_err();
     assert!(matches!(told, VerbsError::Locked { bytes } if bytes == len), "{told}");
     assert!(told.to_string().contains("ulimit -l"), "{told}");
 }
@@ -571,7 +574,7 @@ fn files_of_a_disk_are_registered_where_the_kernel_does() {
     let memory = Memory::create(&path, LEN).unwrap();
     std::fs::remove_file(&path).unwrap();
     let (ours, theirs) = ends(&device());
-    match theirs.domain.register(&memory, 0, LEN, ALL) {
+    match theirs.domain.register(&Region::whole(memory.clone()), ALL) {
         Ok(landing) => {
             ours.write(1, place(&landing.remote(), 0), 8);
             ours.done(1);
@@ -585,8 +588,193 @@ fn files_of_a_disk_are_registered_where_the_kernel_does() {
     // Reading is allowed by all of them.
     Region::whole(memory.clone()).write(0, b"segment!").unwrap();
     let (ours, theirs) = ends(&device());
-    let lent = theirs.domain.register(&memory, 0, LEN, READS).unwrap();
+    let lent = theirs.domain.register(&Region::whole(memory.clone()), READS).unwrap();
     ours.pair.post(1, Work::Read { from: place(&lent.remote(), 0) }, &[ours.own.piece(0, 8)]).unwrap();
     ours.done(1);
     assert_eq!(bytes(ours.own.region(), 0, 8), b"segment!");
+}
+
+/// Connections of little room, so that it is missing at times.
+struct Joins(Arc<Device>);
+
+impl Connector for Joins {
+    fn connect(
+        &mut self,
+        _: Role,
+        channel: &mut Channel<'_>,
+    ) -> Result<Box<dyn Endpoint>, conformance::Failure> {
+        let options = Options {
+            outstanding: 32,
+            receives: 16,
+            message_bytes: 4096,
+            patience: Patience { timeout: 12, ..SOON },
+        };
+        let joining = Joining::new(&self.0, options, 123).unwrap();
+        channel.put(&joining.hello())?;
+        Ok(Box::new(joining.join(&channel.get()?).unwrap()))
+    }
+}
+
+fn conforms(role: Role, mut stream: UnixStream) {
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let outcomes = conformance::run(role, &mut Joins(device()), &mut stream).unwrap();
+    let failed: Vec<&Outcome> = outcomes.iter().filter(|outcome| outcome.result.is_err()).collect();
+    assert!(!outcomes.is_empty() && failed.is_empty(), "{failed:#?}");
+    println!("{} cases of the suite of all fabrics", outcomes.len());
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn it_does_what_every_fabric_does() {
+    let path = std::env::temp_dir().join(format!("headrace-verbs-{}", std::process::id()));
+    let meeting = UnixListener::bind(&path).unwrap();
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "--ignored", "--nocapture", "conforming_peer"]).env(PEER, &path);
+    let mut child = Child(command.stdout(Stdio::null()).spawn().unwrap());
+    let (stream, _) = meeting.accept().unwrap();
+    std::fs::remove_file(&path).unwrap();
+    conforms(Role::Second, stream);
+    assert!(child.0.wait().unwrap().success());
+}
+
+#[test]
+#[ignore = "started by it_does_what_every_fabric_does"]
+fn conforming_peer() {
+    let path = std::env::var_os(PEER).unwrap();
+    conforms(Role::First, UnixStream::connect(path).unwrap());
+}
+
+const OPTIONS: Options = Options { outstanding: 8, receives: 8, message_bytes: 256, patience: SOON };
+
+/// An endpoint, and a peer of it that can send whatever it likes.
+fn against(device: &Arc<Device>) -> (VerbsEndpoint, End) {
+    let joining = Joining::new(device, OPTIONS, 5).unwrap();
+    let hello = joining.hello();
+    let (opening, completions, domain) = opening(device, SHAPE);
+    let own = domain.register(&region(LEN), NONE).unwrap();
+    for number in 0..8 {
+        opening.receive(number, Some(own.piece(LEN - 256, 256))).unwrap();
+    }
+    let mut theirs = opening.address().to_bytes().to_vec();
+    theirs.extend(8_u32.to_le_bytes());
+    theirs.extend(256_u32.to_le_bytes());
+    let end = End {
+        pair: opening.connect(&Address::from_bytes(&hello[..Address::LEN]).unwrap(), SOON).unwrap(),
+        completions,
+        own,
+        domain,
+    };
+    (joining.join(&theirs).unwrap(), end)
+}
+
+impl End {
+    fn sends(&self, bytes: &[u8]) {
+        self.own.region().write(0, bytes).unwrap();
+        self.pair.post(1, Work::Send, &[self.own.piece(0, bytes.len())]).unwrap();
+    }
+}
+
+/// Polls until there is an event, or an end.
+fn polled(endpoint: &mut VerbsEndpoint) -> Result<Event, FabricError> {
+    let deadline = Instant::now() + LIMIT;
+    let mut events = Vec::new();
+    while events.is_empty() {
+        assert!(Instant::now() < deadline, "nothing has come");
+        endpoint.poll(&mut events, 1)?;
+        std::thread::yield_now();
+    }
+    Ok(events.remove(0))
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_peer_that_lies_is_found_out() {
+    let device = device();
+    let head = |kind: u8, taken: u32| [&[kind, 0, 0, 0][..], &taken.to_le_bytes(), b"hello"].concat();
+    for (bytes, expected) in [
+        (b"short".to_vec(), "too short"),
+        (head(9, 0), "means nothing"),
+        (head(1, 1), "taken what was not sent"),
+        (head(2, u32::MAX), "taken what was not sent"),
+        (vec![1; 400], "the peer has gone"),
+    ] {
+        let (mut ours, theirs) = against(&device);
+        theirs.sends(&head(1, 0));
+        let event = polled(&mut ours).unwrap();
+        assert!(matches!(&event, Event::Message(message) if **message == *b"hello"), "{event:?}");
+        theirs.sends(&bytes);
+        let told = polled(&mut ours).unwrap_err();
+        assert!(told.to_string().contains(expected), "{told} for {expected}");
+        let refused = ours.tell(b"any more?").unwrap_err();
+        assert_eq!(refused.to_string(), told.to_string());
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn who_sends_more_than_there_is_room_for_loses_the_connection() {
+    let (mut ours, theirs) = against(&device());
+    for number in 0..9 {
+        theirs.sends(&[1, 0, 0, 0, 0, 0, 0, 0, number]);
+        if number < 8 {
+            theirs.done(1);
+        }
+    }
+    assert_eq!(theirs.fails(1), Failure::NotReceiving);
+    for number in 0..8 {
+        let event = polled(&mut ours).unwrap();
+        assert!(matches!(&event, Event::Message(message) if **message == [number]), "{event:?}");
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn an_endpoint_sends_no_more_than_its_peer_has_said() {
+    let (mut ours, theirs) = against(&device());
+    // Four of its eight receives are kept back.
+    for _ in 0..4 {
+        ours.tell(b"one").unwrap();
+    }
+    for _ in 0..3 {
+        assert!(matches!(ours.tell(b"more"), Err(FabricError::Full(_))));
+    }
+    assert!(ours.doze().unwrap());
+    for number in 0..4 {
+        assert_eq!(theirs.done(number), Done::Received { bytes: 11 });
+    }
+    theirs.sends(&[2, 0, 0, 0, 1, 0, 0, 0]);
+    theirs.done(1);
+    let deadline = Instant::now() + LIMIT;
+    while ours.doze().unwrap() {
+        assert!(Instant::now() < deadline, "nobody was woken");
+        std::thread::yield_now();
+    }
+    ours.tell(b"two").unwrap();
+    assert!(matches!(ours.tell(b"more"), Err(FabricError::Full(_))));
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn what_a_peer_says_of_itself_is_checked() {
+    let device = device();
+    let hello = Joining::new(&device, OPTIONS, 5).unwrap().hello();
+    let told = |hello: &[u8]| Joining::new(&device, OPTIONS, 5).unwrap().join(hello).unwrap_err().to_string();
+    assert!(told(&hello[1..]).contains("another length"));
+    assert!(told(&hello[..20]).contains("another length"));
+    assert!(told(&[&hello[..], b"x"].concat()).contains("another length"));
+    for receives in [0, 4, u32::MAX] {
+        let mut bad = hello;
+        bad[Address::LEN..Address::LEN + 4].copy_from_slice(&u32::to_le_bytes(receives));
+        assert!(told(&bad).contains("receives none, or too many"), "{receives}");
+    }
+    let (mut ours, _theirs) = against(&device);
+    let good = ours.register(&region(64), Access::READ).unwrap().descriptor;
+    ours.reach(&good).unwrap().unwrap();
+    let good = good.as_bytes();
+    let beyond = [&[0xff; 16][..], &good[16..]].concat();
+    let rights = [&good[..good.len() - 1], &[8]].concat();
+    for bad in [&good[1..], &[good, b"x"].concat(), &beyond, &rights, b""] {
+        let told = ours.reach(&Descriptor::new(bad).unwrap()).unwrap_err();
+        assert!(matches!(told, FabricError::Peer(_)), "{told}");
+    }
 }

@@ -40,7 +40,7 @@ pub enum Atomics {
 /// What a device has room for.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Pieces of one operation.
+    /// Pieces of one operation; of a read some devices take fewer.
     pub pieces: u32,
     /// Operations of a queue pair at once.
     pub work: u32,
@@ -303,7 +303,7 @@ impl Limits {
         // As many as the protocol's field holds.
         let few = |number: c_int| u8::try_from(count(number)).unwrap_or(u8::MAX);
         Limits {
-            pieces: count(device.max_sge).min(count(device.max_sge_rd)),
+            pieces: count(device.max_sge),
             work: count(device.max_qp_wr),
             completions: count(device.max_cqe),
             answers: few(device.max_qp_rd_atom),

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::device::Domain;
 use super::sys::{self, Sge};
 use super::{Result, VerbsError, check};
-use crate::{Memory, OutOfBounds, Region, Rights};
+use crate::{OutOfBounds, Region, Rights};
 
 /// What a peer may do to registered memory. Nothing: it is registered for ourselves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -85,20 +85,13 @@ impl std::fmt::Debug for Registration {
 }
 
 impl Domain {
-    /// Has the card use `len` bytes of `memory` from `at`. Its pages stay in memory as long as this, and count against what
-    /// the user may lock.
+    /// Has the card use a region. Its pages stay in memory as long as this, and count against what the user may lock.
     ///
     /// # Errors
-    /// [`VerbsError::Bounds`], also to grant writing to memory that is only read; [`VerbsError::NoAtomics`],
+    /// [`VerbsError::Bounds`] to grant writing to memory that is only read; [`VerbsError::NoAtomics`],
     /// [`VerbsError::Locked`], [`VerbsError::File`], [`VerbsError::System`].
-    pub fn register(
-        self: &Arc<Self>,
-        memory: &Arc<Memory>,
-        at: usize,
-        len: usize,
-        grants: Grants,
-    ) -> Result<Registration> {
-        let region = Region::whole(memory.clone()).part(at, len)?;
+    pub fn register(self: &Arc<Self>, region: &Region, grants: Grants) -> Result<Registration> {
+        let (memory, _) = region.memory();
         let writable = memory.rights() == Rights::Write;
         if grants.adds {
             self.device.atomics().needed(self.device.name())?;
@@ -107,6 +100,7 @@ impl Domain {
             // The very check, with its words.
             region.write(0, &[])?;
         }
+        let (region, len) = (region.clone(), region.len());
         let start = region.start();
         // SAFETY: the range is of the memory, which is mapped as long as `region` is, and so longer than the registration:
         // `drop` ends that first. What a card writes there is seen through atomics alone, as of any other writer.
@@ -196,6 +190,11 @@ pub struct Piece<'a> {
 }
 
 impl Piece<'_> {
+    /// Where it starts in its registration.
+    pub(super) fn start(self) -> usize {
+        self.at
+    }
+
     /// As the card is told; `written` by it.
     pub(super) fn to_sge(self, written: bool) -> Result<Sge, OutOfBounds> {
         let part = self.of.region.part(self.at, self.len)?;

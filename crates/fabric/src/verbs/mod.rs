@@ -7,6 +7,7 @@
 //!     QueuePair ── reliable, connected by exchanging Addresses; its completions come to a Completions
 //!   Completions ── a completion queue, and a descriptor to sleep on
 //! ```
+//! A [`VerbsEndpoint`] has one of each, and is what others use.
 //! Each holds what it is made of, so that nothing is closed before its last user. The library is opened when it is wanted:
 //! its absence, no device, no rights are answers, which say what to do.
 //!
@@ -15,6 +16,7 @@
 //! Cards and CPUs are not atomic to each other: a word that peers add to is added to through a card by its owner as well.
 
 mod device;
+mod endpoint;
 mod library;
 mod memory;
 mod queue;
@@ -23,6 +25,7 @@ mod sys;
 use std::io;
 
 pub use self::device::{Atomics, Device, Domain, Limits, Want, devices};
+pub use self::endpoint::{Joining, Options, VerbsEndpoint};
 pub use self::memory::{Grants, Piece, Place, Registration, Remote};
 pub use self::queue::{
     Address, Completion, Completions, Done, Failure, Opening, Patience, QueuePair, Shape, Work,
@@ -135,6 +138,9 @@ pub enum VerbsError {
     /// Local memory that a piece does not have, or which is only read.
     #[error(transparent)]
     Bounds(#[from] crate::OutOfBounds),
+    /// No memory to receive into.
+    #[error(transparent)]
+    Memory(#[from] crate::MemoryError),
     /// What a word was before goes into a word.
     #[error("a fetch-and-add fills one piece of 8 bytes")]
     NoWord,

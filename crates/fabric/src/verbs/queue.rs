@@ -14,8 +14,8 @@ use super::memory::{Grants, Piece, Place};
 use super::sys::{self, QpAttr, RecvWr, SendWr, Sge, Wc};
 use super::{Result, VerbsError, check, last};
 
-/// Pieces of one operation; a device may have room for fewer.
-const PIECES_MAX: usize = 16;
+/// Pieces of one operation, with the head of a message; a device may have room for fewer.
+pub(super) const PIECES_MAX: usize = crate::PIECES_MAX + 1;
 /// Completions that are taken in one call.
 const TAKEN_AT_ONCE: usize = 16;
 /// Numbers of queue pairs and packets have 24 bits.
@@ -325,19 +325,21 @@ pub struct Address {
     lid: u16,
     mtu: u8,
     answers: u8,
+    /// Whether its device adds to words.
+    pub(super) adds: bool,
 }
 
 impl Address {
     /// Bytes of one.
-    pub const LEN: usize = 28;
+    pub const LEN: usize = 29;
 
-    /// For a message: gid, number of the queue pair, of its first packet, lid, MTU, reads that it may answer at once; all in
-    /// the order of the network.
+    /// For a message: gid, number of the queue pair, of its first packet, lid, MTU, reads that it may answer at once,
+    /// whether it adds; all in the order of the network.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let numbers = [self.number.to_be_bytes(), self.packet.to_be_bytes()];
         let [a, b] = self.lid.to_be_bytes();
-        let rest = [a, b, self.mtu, self.answers];
+        let rest = [a, b, self.mtu, self.answers, self.adds.into()];
         let all = self.gid.iter().chain(numbers.iter().flatten()).chain(&rest);
         let mut bytes = [0; Self::LEN];
         for (byte, value) in bytes.iter_mut().zip(all) {
@@ -356,7 +358,7 @@ impl Address {
         let number = u32::from_be_bytes(*chunk(&mut rest)?);
         let packet = u32::from_be_bytes(*chunk(&mut rest)?);
         let lid = u16::from_be_bytes(*chunk(&mut rest)?);
-        let [mtu, answers] = *chunk(&mut rest)?;
+        let [mtu, answers, adds] = *chunk(&mut rest)?;
         if !rest.is_empty() {
             return Err(VerbsError::Peer("is of another length"));
         }
@@ -366,7 +368,7 @@ impl Address {
         if !(sys::MTU_256..=sys::MTU_4096).contains(&mtu.into()) {
             return Err(VerbsError::Peer("has no MTU"));
         }
-        Ok(Address { gid, number, packet, lid, mtu, answers })
+        Ok(Address { gid, number, packet, lid, mtu, answers, adds: adds != 0 })
     }
 }
 
@@ -432,6 +434,7 @@ impl Opening {
             lid: device.lid,
             mtu: device.mtu,
             answers: device.limits().answers,
+            adds: device.atomics() != Atomics::None,
         }
     }
 
@@ -722,12 +725,13 @@ mod tests {
         lid: 7,
         mtu: 3,
         answers: 16,
+        adds: true,
     };
 
     #[test]
     fn an_address_comes_back() {
         let bytes = ADDRESS.to_bytes();
-        assert_eq!(&bytes[16..], [0, 0x12, 0x34, 0x56, 0, 0x65, 0x43, 0x21, 0, 7, 3, 16]);
+        assert_eq!(&bytes[16..], [0, 0x12, 0x34, 0x56, 0, 0x65, 0x43, 0x21, 0, 7, 3, 16, 1]);
         assert_eq!(Address::from_bytes(&bytes).unwrap(), ADDRESS);
     }
 
