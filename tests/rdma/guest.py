@@ -1,4 +1,7 @@
-"""A guest with a Soft-RoCE device under an emulator: started once, then one job after another."""
+"""A guest with a Soft-RoCE device under an emulator: started once, then one job after another.
+
+By hand: `python -m tests.rdma.guest COMMAND...` runs a command in a guest of its own.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,14 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tests.kafka.apache import scratch_folder
+from tests.rdma.image import ensure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -163,3 +168,19 @@ def die_with_parent() -> None:
     """Has the system end this process when its parent's thread ends."""
     pr_set_pdeathsig = 1
     ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+
+
+def main() -> int:
+    """Runs a command of this machine's, whose files have the same names there."""
+    if len(sys.argv) == 1:
+        print(__doc__, file=sys.stderr)
+        return 2
+    program, *words = sys.argv[1:]
+    with Guest(ensure()) as guest:
+        done = guest.run([shutil.which(program) or str(Path(program).resolve()), *words], timeout=600)
+    print(done.output, end="")
+    return done.status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -36,8 +36,8 @@ PACKAGES: Final = (
     "libibverbs-dev",
 )
 """Beside the kernel. With the last one come the headers that our own layouts are compared with."""
-KERNEL: Final = "linux-image-amd64"
-"""The plain flavour: those for clouds have no rdma_rxe."""
+KERNEL: Final = os.environ.get("HEADRACE_GUEST_KERNEL", "linux-image-amd64")
+"""The plain flavour: those for clouds have no rdma_rxe. Debian 12 has linux-image-6.12-amd64 as well."""
 MODULES: Final = {
     "root": ("virtio_pci", "9pnet_virtio", "9p", "overlay"),
     # rxe asks for its checksum by name, and nobody is there who would load it then.
@@ -101,7 +101,7 @@ class Image:
 
 def cache() -> Path:
     """Where it is kept: one for each version of what is in this folder."""
-    recipe = b"".join((HERE / name).read_bytes() for name in ("image.py", "init.sh"))
+    recipe = b"".join((HERE / name).read_bytes() for name in ("image.py", "init.sh")) + KERNEL.encode()
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(base).expanduser() / "headrace" / f"guest-{hashlib.sha256(recipe).hexdigest()[:12]}"
 

@@ -67,7 +67,7 @@ def test_it_ends_with_the_process_that_started_it(guest_image):
 def test_a_machine_that_cannot_have_one_is_told_what_it_lacks(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(image.NoGuestError, match=r"no apt-get.*qemu-system-x86.*linux-image-amd64"):
+    with pytest.raises(image.NoGuestError, match=r"no apt-get.*qemu-system-x86.*linux-image"):
         image.ensure()
     (tmp_path / "apt-get").write_text("#!/bin/sh\necho 'E: Unable to locate package qemu-system-x86'\nexit 100\n")
     for name in ("apt-cache", "dpkg-deb", "tar"):

@@ -23,7 +23,7 @@ use headrace_fabric::verbs::{
     Address, Completion, Completions, Device, Domain, Done, Failure, Grants, Joining, Opening, Options,
     Patience, Place, QueuePair, Registration, Remote, Shape, VerbsEndpoint, VerbsError, Want, Work, devices,
 };
-use headrace_fabric::{Access, Descriptor, Endpoint, Event, FabricError};
+use headrace_fabric::{Access, Descriptor, Endpoint, Event, FabricError, Piece};
 use headrace_fabric::{Memory, Region, Rights};
 
 const ALL: Grants = Grants { reads: true, writes: true, adds: true };
@@ -578,7 +578,7 @@ fn files_of_a_disk_are_registered_where_the_kernel_does() {
         Ok(landing) => {
             ours.write(1, place(&landing.remote(), 0), 8);
             ours.done(1);
-            println!("written: a kernel before 6.5");
+            println!("written, as kernels do that register such pages");
         }
         Err(told) => {
             assert!(matches!(told, VerbsError::File { .. }), "{told}");
@@ -777,4 +777,27 @@ fn what_a_peer_says_of_itself_is_checked() {
         let told = ours.reach(&Descriptor::new(bad).unwrap()).unwrap_err();
         assert!(matches!(told, FabricError::Peer(_)), "{told}");
     }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn what_is_refused_here_does_not_end_the_connection() {
+    let device = device();
+    let joining = || Joining::new(&device, OPTIONS, 5).unwrap();
+    let (ours, theirs) = (joining(), joining());
+    let (our_hello, their_hello) = (ours.hello(), theirs.hello());
+    let (mut ours, mut theirs) = (ours.join(&their_hello).unwrap(), theirs.join(&our_hello).unwrap());
+    let lent = region(64);
+    lent.write(0, b"still here").unwrap();
+    let descriptor = theirs.register(&lent, Access::READ).unwrap().descriptor;
+    let remote = ours.reach(&descriptor).unwrap().unwrap();
+    let own = region(64);
+    let local = ours.register(&own, Access::NONE).unwrap().local;
+    let piece = |len| Piece { local, at: 0, len };
+    assert!(matches!(ours.write(1, &[piece(8)], remote, 0, None), Err(FabricError::Refused(_))));
+    assert!(matches!(ours.fetch_add(2, remote, 0, 1), Err(FabricError::Refused(_))));
+    assert!(matches!(ours.read(3, remote, 60, piece(8)), Err(FabricError::Refused(_))));
+    ours.read(4, remote, 0, piece(10)).unwrap();
+    assert!(matches!(polled(&mut ours).unwrap(), Event::Done { op: 4, result: Ok(0) }));
+    assert_eq!(bytes(&own, 0, 10), b"still here");
 }

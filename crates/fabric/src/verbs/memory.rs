@@ -85,7 +85,8 @@ impl std::fmt::Debug for Registration {
 }
 
 impl Domain {
-    /// Has the card use a region. Its pages stay in memory as long as this, and count against what the user may lock.
+    /// Has the card use a region; a file that the kernel lets nobody write so is registered to be read alone, if nothing else is
+    /// granted. Its pages stay in memory as long as this, and count against what the user may lock.
     ///
     /// # Errors
     /// [`VerbsError::Bounds`] to grant writing to memory that is only read; [`VerbsError::NoAtomics`],
@@ -100,8 +101,22 @@ impl Domain {
             // The very check, with its words.
             region.write(0, &[])?;
         }
-        let (region, len) = (region.clone(), region.len());
-        let start = region.start();
+        match self.register_as(region, writable, grants) {
+            // What a disk's file system has to know of is not registered to be written, but may still be to be read.
+            Err(VerbsError::File { .. }) if writable && !grants.writes && !grants.adds => {
+                self.register_as(region, false, grants)
+            }
+            other => other,
+        }
+    }
+
+    fn register_as(
+        self: &Arc<Self>,
+        region: &Region,
+        writable: bool,
+        grants: Grants,
+    ) -> Result<Registration> {
+        let (region, start, len) = (region.clone(), region.start(), region.len());
         // SAFETY: the range is of the memory, which is mapped as long as `region` is, and so longer than the registration:
         // `drop` ends that first. What a card writes there is seen through atomics alone, as of any other writer.
         let made = unsafe {
@@ -199,7 +214,7 @@ impl Piece<'_> {
     pub(super) fn to_sge(self, written: bool) -> Result<Sge, OutOfBounds> {
         let part = self.of.region.part(self.at, self.len)?;
         if written && !self.of.writable {
-            self.of.region.write(self.at, &[])?;
+            return Err(self.of.region.refuse(self.at, self.len, ": it is registered to be read only"));
         }
         let length =
             u32::try_from(part.len()).map_err(|_| self.of.region.refuse(self.at, self.len, ": too many"))?;
