@@ -29,6 +29,7 @@ help: ## explain the targets
 	@echo
 	@echo "Needed beforehand: Rust and Python 3.10+. For tests and benches also openssl, a JDK 17+ and Maven; the demo"
 	@echo "takes a Java from PyPI when the machine has none. What is missing is named before anything starts."
+	@echo "RDMA is tested in a guest made of Debian's packages: without apt these tests are skipped, and say so."
 	@echo
 	@echo "  make demo ARGS='--speed 60'                       demo options, see make demo ARGS=--help"
 	@echo "  make demo ARGS='--bootstrap 127.0.0.1:9092'       the same against any Kafka"
@@ -40,7 +41,7 @@ demo: need-demo $(STAMPS)/demo $(STAMPS)/native ## real traffic: producer, broke
 	@$(SPARK_ENV) $(BIN)/headrace demo $(ARGS)
 
 .PHONY: test
-test: need-test $(STAMPS)/test $(STAMPS)/native $(DEPS)/kafka.cp $(DEPS)/connector.cp $(DEPS)/pyspark-4.2/.stamp ## every lint and every test; what CI runs
+test: need-test $(STAMPS)/test $(STAMPS)/native $(DEPS)/kafka.cp $(DEPS)/connector.cp $(DEPS)/pyspark-4.2/.stamp guest ## every lint and every test; what CI runs
 	@$(SPARK_ENV) $(KAFKA_ENV) scripts/test.sh
 
 .PHONY: check
@@ -128,6 +129,12 @@ $(DEPS)/pyspark-4.2/.stamp: $(STAMPS)/venv
 	$(call say,pyspark 4.2.0 beside the newer one)
 	@rm -rf $(@D) && $(PIP) --no-deps --target $(@D) pyspark==4.2.0
 	@touch $@
+
+# Kept in the user's cache, for all checkouts; a machine that cannot have it is told why, and goes on.
+.PHONY: guest
+guest: $(STAMPS)/venv
+	$(call say,guest with Soft-RoCE)
+	@$(BIN)/python -m tests.rdma.image
 
 $(DEPS)/librdkafka/rdkafka_performance: benches/peers/librdkafka/Cargo.toml benches/peers/librdkafka/build.sh
 	$(call say,librdkafka's performance tool from source)

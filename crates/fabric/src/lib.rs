@@ -21,6 +21,7 @@ mod memory;
 mod region;
 mod ring;
 pub mod shm;
+pub mod verbs;
 
 pub use self::committed::Committed;
 pub use self::endpoint::{

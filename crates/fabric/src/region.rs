@@ -140,7 +140,12 @@ impl Region {
         (&self.memory, self.start)
     }
 
-    fn refuse(&self, at: usize, len: usize, why: &'static str) -> OutOfBounds {
+    /// Where it begins, for those that a card is told: whoever uses it keeps the region.
+    pub(crate) fn start(&self) -> *mut u8 {
+        self.pointer(0)
+    }
+
+    pub(crate) fn refuse(&self, at: usize, len: usize, why: &'static str) -> OutOfBounds {
         OutOfBounds { at, len, size: self.len, why }
     }
 
