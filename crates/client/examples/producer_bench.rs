@@ -57,7 +57,7 @@ impl Bench {
         let pairs = all.iter().chain(options).map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
         let (engine, accumulator) =
             ProducerEngine::new(ProducerConfig::from_pairs(pairs).unwrap(), 1).unwrap();
-        let appender = Appender::new(accumulator, Arc::new(|| ()));
+        let appender = Appender::new(accumulator, Arc::new(|| ()), Arc::new(|| ()));
         let (requests, buffers) = (VecDeque::new(), HashMap::new());
         let mut bench = Self {
             engine,

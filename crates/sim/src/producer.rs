@@ -172,7 +172,7 @@ impl Producer {
             closed: false,
             rows_taken: 0,
             number,
-            appender: Appender::new(accumulator, wake),
+            appender: Appender::new(accumulator, wake.clone(), wake),
             commands,
             woken: Arc::new(Mutex::new(Vec::new())),
             callers: callers.collect(),

@@ -27,12 +27,17 @@ impl fmt::Debug for Appender {
 }
 
 impl Appender {
-    /// A caller's side of `shared`. `wake` is called, without the lock, when the engine has to look: it sends
-    /// [`super::ProducerCommand::Wake`]. It is not called again until the engine has looked, but for memory that parked
-    /// records were waiting for: then whoever gave it back calls, perhaps with the lock.
+    /// A caller's side of `shared`. Both are called when the engine has to look at [`super::ProducerCommand::Wake`]:
+    /// `wake` without the lock, so that it may run the engine, and not again until the engine has looked; `ring` by
+    /// whoever gives memory back that parked records were waiting for, perhaps with the lock: it only tells the engine's
+    /// thread.
     #[must_use]
-    pub fn new(shared: Arc<Mutex<Accumulator>>, wake: Arc<dyn Fn() + Send + Sync>) -> Self {
-        lock(&shared).set_waker(Waker::from(Arc::new(Bell(wake.clone()))));
+    pub fn new(
+        shared: Arc<Mutex<Accumulator>>,
+        wake: Arc<dyn Fn() + Send + Sync>,
+        ring: Arc<dyn Fn() + Send + Sync>,
+    ) -> Self {
+        lock(&shared).set_waker(Waker::from(Arc::new(Bell(ring))));
         Self { shared, wake }
     }
 

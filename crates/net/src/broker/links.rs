@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use headrace_broker::{Broker, LinkAction, LinkId};
@@ -72,7 +72,7 @@ impl Links {
         let mut random = [0; 16];
         rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
         let listener = Listener::bind(random).map_err(io::Error::other)?;
-        let raw = listener.as_raw_fd();
+        let raw = listener.as_fd().as_raw_fd();
         registry.register(&mut SourceFd(&raw), Token(LISTENER), Interest::READABLE)?;
         broker.set_link_address(listener.name());
         links.listener = Some(listener);
@@ -107,7 +107,7 @@ impl Links {
             match listener.accept() {
                 Ok(Some(arrival)) if self.arrivals.len() < ARRIVALS_MAX => {
                     let key = self.arrivals.insert((arrival, now.mono_ms.saturating_add(HELLO_MS)));
-                    let raw = self.arrivals[key].0.as_raw_fd();
+                    let raw = self.arrivals[key].0.as_fd().as_raw_fd();
                     let token = Token(ARRIVALS + key);
                     if registry.register(&mut SourceFd(&raw), token, Interest::READABLE).is_err() {
                         self.arrivals.remove(key);
@@ -130,7 +130,7 @@ impl Links {
             return;
         }
         let (arrival, _) = self.arrivals.remove(key);
-        let raw = arrival.as_raw_fd();
+        let raw = arrival.as_fd().as_raw_fd();
         let _ = registry.deregister(&mut SourceFd(&raw));
         let Ok(Some(token)) = said else { return };
         self.made += 1;
@@ -313,5 +313,5 @@ fn show(link: &mut Link, key: u64, file: &FileHandle, bytes: u64) -> Result<(), 
     let path = format!("/proc/self/fd/{}", file.shared().as_raw_fd());
     let opened: OwnedFd = std::fs::File::open(path).map_err(again)?.into();
     let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-    link.lend_file(key, std::os::fd::AsFd::as_fd(&opened), bytes)
+    link.lend_file(key, opened.as_fd(), bytes)
 }

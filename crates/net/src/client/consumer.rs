@@ -4,7 +4,7 @@ mod awaiting;
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, MutexGuard, TryLockError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arrow_array::RecordBatch;
 use headrace_client::consumer::{
@@ -44,7 +44,7 @@ impl ConsumerClient {
         let clock = Clock::start();
         let api_timeout = Duration::from_millis(config.common.default_api_timeout_ms);
         let max_poll_records = usize::try_from(config.max_poll_records).unwrap_or(usize::MAX);
-        let sockets = SocketOptions::of(&config.common)?;
+        let sockets = SocketOptions::of(&config.common)?.spinning(config.poll_spin_us);
         let engine = ConsumerEngine::new(config, super::seed(clock));
         let (cache, empty) = (engine.cache(), engine.empty_batch());
         let ops = Arc::new(Ops::default());
@@ -183,6 +183,13 @@ impl ConsumerClient {
             if let Some(rows) = self.take(|cache| cache.take(self.rows_max(max_records)))? {
                 return Ok(Some(rows));
             }
+            if self.handle.look() {
+                let late = || deadline.is_some_and(|at| at <= Instant::now());
+                self.handle.spin(|| self.ready.seen() == seen && !late());
+                if let Some(rows) = self.take(|cache| cache.take(self.rows_max(max_records)))? {
+                    return Ok(Some(rows));
+                }
+            }
             if self.is_finished() || !self.ready.wait(seen, deadline, check)? {
                 return Ok(None);
             }
@@ -220,7 +227,7 @@ impl ConsumerClient {
     fn begin_poll(&self) -> Result<()> {
         self.alive()?;
         if lock(&self.cache).begin_poll(self.clock.mono_ms()) {
-            self.handle.send(ConsumerCommand::Wake);
+            self.handle.drive(ConsumerCommand::Wake);
         }
         Ok(())
     }
@@ -239,14 +246,14 @@ impl ConsumerClient {
                 Some(Taken::Failed(error)) => return Err(error),
                 Some(Taken::Rows(rows)) => {
                     if rows.wake {
-                        self.handle.send(ConsumerCommand::Wake);
+                        self.handle.drive(ConsumerCommand::Wake);
                     }
                     return Ok(Some(rows));
                 }
                 Some(Taken::Decode(job)) => {
                     let decoded = job.run();
                     if lock(&self.cache).put_back(decoded) {
-                        self.handle.send(ConsumerCommand::Wake);
+                        self.handle.drive(ConsumerCommand::Wake);
                     }
                     self.look_again();
                 }

@@ -138,6 +138,11 @@ impl<T> Ops<T> {
         self.answered.notify();
     }
 
+    /// Whether the engine has not answered yet.
+    pub(crate) fn is_open(&self, op: u64) -> bool {
+        matches!(self.lock().waiting.get(&op), Some(None))
+    }
+
     /// The engine is gone: every wait, also a later one, ends with [`Error::Closed`].
     pub(crate) fn end(&self) {
         self.lock().ended = true;

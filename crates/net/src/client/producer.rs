@@ -117,7 +117,7 @@ impl<R: Send + 'static> ProducerClient<R> {
         let failed = |e: io::Error| Error::Usage(format!("cannot start the producer's thread: {e}"));
         let clock = Clock::start();
         let max_block = Duration::from_millis(config.max_block_ms);
-        let sockets = SocketOptions::of(&config.common)?;
+        let sockets = SocketOptions::of(&config.common)?.spinning(config.poll_spin_us);
         let (engine, accumulator) = ProducerEngine::new(config, super::seed(clock))?;
         let ops = Arc::new(Ops::default());
         let decided = Arc::new(Signal::default());
@@ -180,11 +180,19 @@ impl<R: Send + 'static> ProducerClient<R> {
             let handle = Arc::downgrade(&handle);
             Arc::new(move || {
                 if let Some(handle) = handle.upgrade() {
+                    handle.drive(ProducerCommand::Wake);
+                }
+            })
+        };
+        let ring = {
+            let handle = Arc::downgrade(&handle);
+            Arc::new(move || {
+                if let Some(handle) = handle.upgrade() {
                     handle.send(ProducerCommand::Wake);
                 }
             })
         };
-        let appender = Appender::new(accumulator, wake);
+        let appender = Appender::new(accumulator, wake, ring);
         let deliveries = Mutex::new(Some((to_deliver, thread)));
         Ok(Self { appender, handle, ops, decided, caught_up, parked, dispatch, deliveries, clock, max_block })
     }
@@ -302,7 +310,8 @@ impl<R: Send + 'static> ProducerClient<R> {
         self.handle.alive()?;
         let op = self.ops.begin();
         self.appender.seal_all();
-        self.handle.send(ProducerCommand::Flush { op });
+        self.handle.drive(ProducerCommand::Flush { op });
+        self.handle.spin(|| self.ops.is_open(op));
         self.ops.wait(op, "flushing the producer", deadline_in(timeout), check)?;
         match lock(&self.dispatch).failed.take() {
             Some(error) => Err(CallError::Failed(error)),

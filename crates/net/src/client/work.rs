@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use headrace_client::engine::{Action, DirectWrite, Engine, LinkId};
 use headrace_fabric::shm::{Control, Link, LinkError};
-use headrace_fabric::{Memory, Note, NotesError, Region};
+use headrace_fabric::{Note, NotesError, Region};
 use mio::Waker;
 
 use crate::clock::Clock;
@@ -94,10 +94,6 @@ impl<E: Engine, F: FnMut(E::Event)> Work<E, F> {
         }
     }
 
-    pub(super) fn link(&self, id: LinkId) -> Option<&Link> {
-        self.links.get(&id).map(|linked| &linked.link)
-    }
-
     /// Ends a link that the engine wants no more.
     pub(super) fn unlink(&mut self, id: LinkId) {
         self.links.remove(&id);
@@ -115,11 +111,11 @@ impl<E: Engine, F: FnMut(E::Event)> Work<E, F> {
             let now = self.clock.now();
             match link.control() {
                 Ok(None) => return,
-                Ok(Some(Control::Lent { key, memory } | Control::File { key, memory })) => {
+                Ok(Some(Control::Lent { key, memory })) => {
                     lent.insert(key, Region::whole(memory.clone()));
-                    let memory: Arc<Memory> = memory;
                     self.engine.handle_lent(now, id, key, memory);
                 }
+                Ok(Some(Control::File { key, file })) => self.engine.handle_file(now, id, key, file),
                 Ok(Some(Control::Ended { key })) => {
                     lent.remove(&key);
                     self.engine.handle_ended(now, id, key);

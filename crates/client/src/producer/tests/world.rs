@@ -139,7 +139,7 @@ impl World {
         };
         Self {
             engine,
-            appender: Appender::new(accumulator, wake),
+            appender: Appender::new(accumulator, wake.clone(), wake),
             now: Now { mono_ms: 1000, wall_ms: 1_700_000_000_000 },
             leaders: leaders.iter().map(|node| Some(*node)).collect(),
             logs: leaders.iter().map(|_| Log::default()).collect(),
