@@ -209,6 +209,9 @@ impl<F> Direct<F> {
         let Some(grant) = self.grants.remove(&id) else { return };
         let key = match grant.granted {
             Granted::Produce(landing) => {
+                if let Some(link) = self.links.get_mut(&grant.link) {
+                    link.lapsed.insert(id);
+                }
                 self.lent_bytes = self.lent_bytes.saturating_sub(landing.bytes());
                 if self.exclusive.get(&grant.place) == Some(&id) {
                     self.exclusive.remove(&grant.place);
@@ -228,8 +231,7 @@ impl<F> Direct<F> {
                 reader.key
             }
         };
-        if let Some(link) = self.links.get_mut(&grant.link) {
-            link.lapsed.insert(id);
+        if self.links.contains_key(&grant.link) {
             self.actions.push_back(LinkAction::End { link: grant.link, key });
         }
     }

@@ -353,10 +353,8 @@ impl ConsumerEngine {
     /// Gives a reader what has come of its memory. With all of it, the partition is read there.
     fn show(&mut self, now: Now, partition: &TopicPartition) {
         let direct = &mut self.direct;
-        let Some(Reading::Granted(Granted { ticket, reader, due, .. })) = direct.readings.get_mut(partition)
-        else {
-            return;
-        };
+        let Some(Reading::Granted(granted)) = direct.readings.get_mut(partition) else { return };
+        let Granted { ticket, leader_epoch, reader, due } = granted;
         if reader.is_shown() {
             return;
         }
@@ -379,10 +377,12 @@ impl ConsumerEngine {
         if !std::mem::replace(due, true) {
             direct.due.push_back(partition.clone());
         }
-        let ticket = *ticket;
+        let (ticket, epoch) = (*ticket, *leader_epoch);
         direct.dirty = true;
         if let Some(part) = self.fetcher.part(ticket) {
             part.direct = true;
+            // What was read before is known to be in this leader's log, or nothing was.
+            part.checked_epoch = part.checked_epoch.max(epoch);
         }
     }
 
@@ -617,5 +617,13 @@ impl Fetcher {
         lock(&self.cache).count_direct(read);
         self.end(current);
         Turn::Read(read, reader.has_unread())
+    }
+}
+
+#[cfg(test)]
+impl ConsumerEngine {
+    /// Whether there is more to be read at once.
+    pub(super) fn direct_is_busy(&self) -> bool {
+        self.direct.more
     }
 }

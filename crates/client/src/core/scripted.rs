@@ -16,7 +16,7 @@ use headrace_wire::primitive::{Reader, Segment};
 use headrace_wire::time::Now;
 use headrace_wire::uuid::Uuid;
 
-use crate::engine::{Action, Arrived, ConnId, Engine};
+use crate::engine::{Action, Arrived, ConnId, Engine, LinkId};
 use crate::sasl::TokenSource;
 
 /// A request that a peer has received.
@@ -74,6 +74,8 @@ pub(crate) struct World<E: Engine> {
     /// Bytes handed over at once.
     pub(crate) piece: usize,
     pub(crate) events: Vec<E::Event>,
+    /// Links that were asked for, and not ended by the engine. A test makes them, and says so.
+    pub(crate) links: Vec<LinkId>,
     /// Every request received, in order.
     pub(crate) log: Vec<(u16, ApiKey, i16)>,
     /// Every connection attempt: time and port.
@@ -94,6 +96,7 @@ impl<E: Engine> World<E> {
             silent: Vec::new(),
             piece: usize::MAX,
             events: Vec::new(),
+            links: Vec::new(),
             log: Vec::new(),
             attempts: Vec::new(),
             tokens: TokenSource::default(),
@@ -202,6 +205,9 @@ impl<E: Engine> World<E> {
                 }
             }
             Action::Close { conn } => drop(self.peers.remove(&conn)),
+            Action::Link { link, .. } => self.links.push(link),
+            Action::Unlink { link } => self.links.retain(|at| *at != link),
+            Action::WriteDirect(write) => panic!("nobody takes {write:?}"),
             Action::Token { .. } if self.silent_tokens => {}
             Action::Token { conn } => {
                 if self.tokens.is_stale(self.now.wall_ms) {

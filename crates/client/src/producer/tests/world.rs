@@ -290,6 +290,9 @@ impl World {
                 }
             }
             Action::Token { conn } => self.engine.handle_token(self.now, conn),
+            Action::Link { .. } | Action::WriteDirect(_) | Action::Unlink { .. } => {
+                panic!("the datapath is tcp")
+            }
             Action::Close { conn } => {
                 self.connections.remove(&conn);
             }
