@@ -2,15 +2,31 @@
 //!
 //! What a peer may write is reached through [`Region`] alone, which copies and never lends: a peer can change it at any
 //! moment. What a peer says, in words of shared memory as in messages, is checked before it is used.
+//!
+//! | module | what is there |
+//! |---|---|
+//! | `memory`, `region`, `copy` | mapped files, bounded parts of them, and how they are copied |
+//! | `committed` | files that a broker appends to, as its readers have them: the one thing that is lent as bytes |
+//! | `ring` | notes from one process to another |
+//! | `endpoint` | [`Endpoint`]: what every fabric does |
+//! | [`shm`] | links between processes of one host |
+//! | [`conformance`] | the suite of all providers |
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
 mod committed;
+pub mod conformance;
+mod copy;
+mod endpoint;
 mod memory;
 mod region;
 mod ring;
 pub mod shm;
 
 pub use self::committed::Committed;
+pub use self::endpoint::{
+    Access, DESCRIPTOR_BYTES_MAX, Descriptor, Endpoint, Event, FabricError, Limits, Local, Message,
+    PIECES_MAX, Piece, Registration, Remote, SHORT_BYTES_MAX,
+};
 pub use self::memory::{Memory, MemoryError, Rights};
 pub use self::region::{OutOfBounds, Region};
 pub use self::ring::{Note, NotesError, Receiver, RingWords, Sender, SharedWords, ring_bytes};

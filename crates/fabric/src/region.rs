@@ -4,8 +4,9 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::copy::copy;
 use crate::memory::{Memory, Rights};
 
 const WORD: usize = size_of::<u64>();
@@ -29,8 +30,8 @@ impl OutOfBounds {
     }
 }
 
-/// A part of [`Memory`]. Copies out and in, word by word: each word of eight bytes is whole, and nothing is promised of
-/// several, since a peer may write meanwhile. Nothing is ever lent.
+/// A part of [`Memory`]. Copies out and in, as fast as plain memory, with nothing promised of bytes that a peer writes
+/// meanwhile; words are whole, and have an order. Nothing is ever lent.
 #[derive(Clone)]
 pub struct Region {
     memory: Arc<Memory>,
@@ -80,19 +81,9 @@ impl Region {
     /// [`OutOfBounds`].
     pub fn read(&self, at: usize, into: &mut [u8]) -> Result<(), OutOfBounds> {
         self.check(at, into.len())?;
-        let from = self.pointer(at);
-        let (head, words) = into.split_at_mut(to_alignment(from).min(into.len()));
-        let (words, tail) = words.as_chunks_mut::<WORD>();
-        let mut from = Cursor(from);
-        for byte in head {
-            *byte = from.byte().load(Ordering::Relaxed);
-        }
-        for word in words {
-            *word = from.word().load(Ordering::Relaxed).to_le_bytes();
-        }
-        for byte in tail {
-            *byte = from.byte().load(Ordering::Relaxed);
-        }
+        // SAFETY: the bytes were checked to be there, of memory that `self` holds and that is reached through this and atomics
+        // alone; `into` is the caller's alone.
+        unsafe { copy(self.pointer(at), into.as_mut_ptr(), into.len()) };
         Ok(())
     }
 
@@ -102,19 +93,22 @@ impl Region {
     /// [`OutOfBounds`], also for memory that is only read.
     pub fn write(&self, at: usize, bytes: &[u8]) -> Result<(), OutOfBounds> {
         self.check_writable(at, bytes.len())?;
-        let to = self.pointer(at);
-        let (head, words) = bytes.split_at(to_alignment(to).min(bytes.len()));
-        let (words, tail) = words.as_chunks::<WORD>();
-        let mut to = Cursor(to);
-        for byte in head {
-            to.byte().store(*byte, Ordering::Relaxed);
-        }
-        for word in words {
-            to.word().store(u64::from_le_bytes(*word), Ordering::Relaxed);
-        }
-        for byte in tail {
-            to.byte().store(*byte, Ordering::Relaxed);
-        }
+        // SAFETY: the bytes were checked to be there and may be written, of memory that `self` holds and that is reached
+        // through this and atomics alone; nobody writes `bytes` meanwhile.
+        unsafe { copy(bytes.as_ptr(), self.pointer(at), bytes.len()) };
+        Ok(())
+    }
+
+    /// Copies `len` bytes from another region. Where they overlap, what comes of it is unsaid.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`] of either, also for memory that is only read.
+    pub fn copy_from(&self, at: usize, from: &Region, from_at: usize, len: usize) -> Result<(), OutOfBounds> {
+        self.check_writable(at, len)?;
+        from.check(from_at, len)?;
+        // SAFETY: the bytes were checked to be there, and may be written, of memories that both hold, and that are reached
+        // through this and atomics alone.
+        unsafe { copy(from.pointer(from_at), self.pointer(at), len) };
         Ok(())
     }
 
@@ -141,11 +135,16 @@ impl Region {
         Ok(unsafe { AtomicU64::from_ptr(self.pointer(at).cast()) })
     }
 
+    /// What it is a part of, and where it starts there.
+    pub(crate) fn memory(&self) -> (&Arc<Memory>, usize) {
+        (&self.memory, self.start)
+    }
+
     fn refuse(&self, at: usize, len: usize, why: &'static str) -> OutOfBounds {
         OutOfBounds { at, len, size: self.len, why }
     }
 
-    fn check(&self, at: usize, len: usize) -> Result<(), OutOfBounds> {
+    pub(crate) fn check(&self, at: usize, len: usize) -> Result<(), OutOfBounds> {
         let end = at.checked_add(len).filter(|end| *end <= self.len);
         end.map(|_| ()).ok_or_else(|| self.refuse(at, len, ""))
     }
@@ -171,29 +170,6 @@ impl Region {
     fn pointer(&self, at: usize) -> *mut u8 {
         // Without `unsafe`: what is made of it is.
         self.memory.base().as_ptr().wrapping_add(self.start).wrapping_add(at)
-    }
-}
-
-fn to_alignment(pointer: *mut u8) -> usize {
-    pointer.align_offset(WORD)
-}
-
-/// Goes through bytes that were checked to be there.
-struct Cursor(*mut u8);
-
-impl Cursor {
-    fn byte(&mut self) -> &AtomicU8 {
-        let here = self.0;
-        self.0 = here.wrapping_add(1);
-        // SAFETY: `Region::read` and `write` have checked all that they go through, and hold the memory.
-        unsafe { AtomicU8::from_ptr(here) }
-    }
-
-    fn word(&mut self) -> &AtomicU64 {
-        let here = self.0;
-        self.0 = here.wrapping_add(WORD);
-        // SAFETY: as above, and aligned: the bytes before it were gone through one by one.
-        unsafe { AtomicU64::from_ptr(here.cast()) }
     }
 }
 
@@ -238,6 +214,22 @@ mod tests {
         assert!(read.word(0).unwrap_err().to_string().ends_with(": it is only read"));
         Region::whole(memory).word(8).unwrap().store(9, Ordering::Release);
         assert_eq!(read.load(8), Ok(9));
+    }
+
+    #[test]
+    fn regions_are_copied_to_regions() {
+        let (from, to) = (region(100), region(5000));
+        from.write(10, b"pieces").unwrap();
+        to.copy_from(4993, &from, 10, 6).unwrap();
+        to.copy_from(0, &from, 12, 4).unwrap();
+        to.copy_from(5000, &from, 100, 0).unwrap();
+        let mut seen = [0; 7];
+        to.read(4993, &mut seen).unwrap();
+        assert_eq!(&seen, b"pieces\0");
+        to.read(0, &mut seen).unwrap();
+        assert_eq!(&seen, b"eces\0\0\0");
+        to.copy_from(4995, &from, 0, 6).unwrap_err();
+        to.copy_from(0, &from, 95, 6).unwrap_err();
     }
 
     proptest! {

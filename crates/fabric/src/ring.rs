@@ -1,9 +1,10 @@
 //! Notes from one process to another, in order: a ring in shared memory with one sender and one receiver.
 //!
 //! ```text
-//! words  0       notes sent so far           written by the sender
-//!        8       notes taken so far          written by the receiver
-//!        16      1: the receiver sleeps      written by the receiver
+//! words  0       notes sent so far                        written by the sender
+//!        1       how often the sender waited for room     written by the sender
+//!        8       notes taken so far                       written by the receiver
+//!        16      1: the receiver sleeps                   written by the receiver
 //!        24 ...  the notes, four words each
 //! ```
 //! Each side keeps its own count for itself: what the other could write over is never believed of oneself. The counts of the
@@ -17,6 +18,7 @@ use crate::region::{OutOfBounds, Region};
 pub type Note = [u64; 4];
 
 const SENT: usize = 0;
+const WAITS: usize = 1;
 const TAKEN: usize = 8;
 const ASLEEP: usize = 16;
 const FIRST_NOTE: usize = 24;
@@ -105,6 +107,7 @@ pub struct Sender<W> {
     sent: u64,
     /// Taken, when it was last looked at.
     taken: u64,
+    waits: u64,
 }
 
 impl Sender<SharedWords> {
@@ -121,7 +124,7 @@ impl Sender<SharedWords> {
 impl<W: RingWords> Sender<W> {
     /// Of a ring of zeros; `capacity` is a power of two.
     pub fn new(words: W, capacity: u32) -> Self {
-        Sender { words, capacity: u64::from(capacity), sent: 0, taken: 0 }
+        Sender { words, capacity: u64::from(capacity), sent: 0, taken: 0, waits: 0 }
     }
 
     /// Sends a note. True: the receiver sleeps, or is about to, and is to be woken.
@@ -129,16 +132,8 @@ impl<W: RingWords> Sender<W> {
     /// # Errors
     /// [`NotesError`].
     pub fn send(&mut self, note: Note) -> Result<bool, NotesError> {
-        if self.sent.wrapping_sub(self.taken) >= self.capacity {
-            let taken = self.words.load(TAKEN, Ordering::Acquire);
-            let between = self.sent.wrapping_sub(taken);
-            if between > self.capacity {
-                return Err(NotesError::Peer { capacity: self.capacity, between });
-            }
-            self.taken = taken;
-            if between == self.capacity {
-                return Err(NotesError::Full);
-            }
+        if !self.has_room(1)? {
+            return Err(NotesError::Full);
         }
         let at = place(self.sent, self.capacity);
         for (offset, word) in note.into_iter().enumerate() {
@@ -147,6 +142,32 @@ impl<W: RingWords> Sender<W> {
         self.sent = self.sent.wrapping_add(1);
         self.words.store(SENT, self.sent, Ordering::Release);
         Ok(self.receiver_sleeps())
+    }
+
+    /// Whether so many notes can be sent now.
+    ///
+    /// # Errors
+    /// [`NotesError::Peer`].
+    pub fn has_room(&mut self, notes: u64) -> Result<bool, NotesError> {
+        let room = |taken| self.capacity.wrapping_sub(self.sent.wrapping_sub(taken));
+        if room(self.taken) < notes {
+            let taken = self.words.load(TAKEN, Ordering::Acquire);
+            let between = self.sent.wrapping_sub(taken);
+            if between > self.capacity {
+                return Err(NotesError::Peer { capacity: self.capacity, between });
+            }
+            self.taken = taken;
+        }
+        Ok(room(self.taken) >= notes)
+    }
+
+    /// Says that it waits for room: the receiver wakes it once it has taken all. What there is room for is looked at after
+    /// this, before the wait.
+    pub fn wait_for_room(&mut self) {
+        self.waits = self.waits.wrapping_add(1);
+        self.words.store(WAITS, self.waits, Ordering::Relaxed);
+        // With the fence of `Receiver::doze`: either we see what was taken before it, or it sees that we wait.
+        self.words.fence();
     }
 
     /// Whether the receiver is to be woken for what was published before this, here or elsewhere.
@@ -165,6 +186,8 @@ pub struct Receiver<W> {
     taken: u64,
     /// Sent, when it was last looked at.
     sent: u64,
+    /// Waits of the sender that it was woken from.
+    waits: u64,
 }
 
 impl Receiver<SharedWords> {
@@ -181,7 +204,7 @@ impl Receiver<SharedWords> {
 impl<W: RingWords> Receiver<W> {
     /// Of a ring of zeros; `capacity` is a power of two.
     pub fn new(words: W, capacity: u32) -> Self {
-        Receiver { words, capacity: u64::from(capacity), taken: 0, sent: 0 }
+        Receiver { words, capacity: u64::from(capacity), taken: 0, sent: 0, waits: 0 }
     }
 
     /// The next note.
@@ -225,6 +248,13 @@ impl<W: RingWords> Receiver<W> {
             self.wake();
         }
         Ok(sleeps)
+    }
+
+    /// Whether the sender waits for room, and is to be woken; said once for each wait. Asked when there are no notes: that
+    /// there is room is certain then. One who goes on asking misses nothing, nor does one who asks after [`Receiver::doze`].
+    pub fn sender_waits(&mut self) -> bool {
+        let waits = self.words.load(WAITS, Ordering::Relaxed);
+        waits != std::mem::replace(&mut self.waits, waits)
     }
 
     /// Says that it is awake.

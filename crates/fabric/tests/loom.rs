@@ -104,3 +104,23 @@ fn who_goes_to_sleep_is_woken_for_a_word_that_lies_elsewhere() {
         assert!(!sleeps || woken.load(Ordering::Acquire), "it sleeps, and nobody wakes it");
     });
 }
+
+#[test]
+fn who_waits_for_room_is_woken_or_sees_the_room() {
+    explore(|| {
+        let (mut sender, mut receiver) = ring(1);
+        sender.send([1; 4]).unwrap();
+        let woken = Arc::new(AtomicBool::new(false));
+        let rings = woken.clone();
+        let taking = thread::spawn(move || {
+            assert_eq!(receiver.take().unwrap(), Some([1; 4]));
+            if receiver.doze().unwrap() && receiver.sender_waits() {
+                rings.store(true, Ordering::Release);
+            }
+        });
+        sender.wait_for_room();
+        let sleeps = !sender.has_room(1).unwrap();
+        taking.join().unwrap();
+        assert!(!sleeps || woken.load(Ordering::Acquire), "it waits for room, and nobody wakes it");
+    });
+}

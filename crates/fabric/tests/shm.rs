@@ -367,6 +367,16 @@ fn notes_go_both_ways_and_a_bell_rings_for_who_sleeps() {
         broker.send([number; 4]).unwrap();
     }
     assert_eq!(broker.send([4; 4]), Err(NotesError::Full));
+    assert!(broker.doze().unwrap(), "there is no room");
+    while client.take().unwrap().is_some() {}
+    assert!(rings(&broker), "there is room");
+    broker.drain_bell();
+    assert!(client.take().unwrap().is_none());
+    assert!(!rings(&broker), "it was told");
+    assert!(!broker.doze().unwrap(), "there is room");
+    broker.send([5; 4]).unwrap();
+    assert!(broker.has_room(3).unwrap() && !broker.has_room(4).unwrap());
+    assert!(broker.doze().unwrap(), "there is less than it wants");
 }
 
 #[test]
@@ -470,7 +480,7 @@ fn echo(name: &str) {
     loop {
         while let Some([number, not, more, last]) = link.take().unwrap() {
             while link.send([number, not, more, last + 1]) == Err(NotesError::Full) {
-                std::thread::yield_now();
+                sleep(&mut link);
             }
         }
         match link.control() {

@@ -77,7 +77,8 @@ impl AsFd for Listener {
     }
 }
 
-/// A client that has not said yet, or has just said, whose link it is.
+/// A client that has not said yet, or has just said, whose link it is. How many of them there may be, and for how long, is
+/// the caller's to bound: dropped, they are gone.
 #[derive(Debug)]
 pub struct Arrival {
     socket: OwnedFd,

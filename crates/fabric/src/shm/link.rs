@@ -1,6 +1,6 @@
 //! A link, as each of its sides has it.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -53,12 +53,14 @@ pub struct Link {
     our_bell: OwnedFd,
     their_bell: OwnedFd,
     side: Side,
-    /// Keys of what we have lent.
-    ours: BTreeSet<u64>,
+    /// What we have lent.
+    ours: BTreeMap<u64, Rights>,
     /// Keys of what the other side has lent.
     theirs: BTreeSet<u64>,
     /// What the socket did not take yet.
     queue: VecDeque<(Message, Option<OwnedFd>)>,
+    /// Notes that there was no room for.
+    wants_room: u64,
 }
 
 impl Link {
@@ -69,8 +71,8 @@ impl Link {
         [our_bell, their_bell]: [OwnedFd; 2],
         side: Side,
     ) -> Link {
-        let (ours, theirs, queue) = (BTreeSet::new(), BTreeSet::new(), VecDeque::new());
-        Link { socket, sender, receiver, our_bell, their_bell, side, ours, theirs, queue }
+        let (ours, theirs, queue) = (BTreeMap::new(), BTreeSet::new(), VecDeque::new());
+        Link { socket, sender, receiver, our_bell, their_bell, side, ours, theirs, queue, wants_room: 0 }
     }
 
     /// Readable when there may be something to take from [`Link::control`], also when the other side has gone.
@@ -109,7 +111,7 @@ impl Link {
             Some(file) if rights == Rights::Write => self.tell(message, Some(file))?,
             _ => self.tell(message, Some(memory.readers_file()?.as_fd()))?,
         }
-        self.ours.insert(key);
+        self.ours.insert(key, rights);
         Ok(())
     }
 
@@ -124,7 +126,7 @@ impl Link {
         }
         let len = self.check_new_key(key, len)?;
         self.tell(Message::LendFile { key, len }, Some(file))?;
-        self.ours.insert(key);
+        self.ours.insert(key, Rights::Read);
         Ok(())
     }
 
@@ -134,12 +136,23 @@ impl Link {
     /// # Errors
     /// [`LinkError::Misuse`] for a key of nothing; [`LinkError::Full`]; [`LinkError::Gone`].
     pub fn end(&mut self, key: u64) -> Result<(), LinkError> {
-        if !self.ours.contains(&key) {
+        if !self.ours.contains_key(&key) {
             return Err(LinkError::Misuse("ends what it has lent"));
         }
         self.tell(Message::End { key }, None)?;
         self.ours.remove(&key);
         Ok(())
+    }
+
+    /// What the other side may do with what was lent by this key.
+    pub(super) fn lends(&self, key: u64) -> Option<Rights> {
+        self.ours.get(&key).copied()
+    }
+
+    /// Says that we wait for the other side to take what was sent. It rings when it has; what it has taken until now is
+    /// looked at after this.
+    pub(super) fn wait_for_room(&mut self) {
+        self.sender.wait_for_room();
     }
 
     /// Whether something waits for the socket to take it: then [`Link::flush`] when it is writable.
@@ -202,12 +215,24 @@ impl Link {
     /// Sends a note, and wakes the other side if it sleeps.
     ///
     /// # Errors
-    /// [`NotesError`]: full, or the other side lies.
+    /// [`NotesError`]: full, or the other side lies. After full, a sleep ends also when there is room.
     pub fn send(&mut self, note: Note) -> Result<(), NotesError> {
-        if self.sender.send(note)? {
+        let sent = self.sender.send(note);
+        self.wants_room = u64::from(sent == Err(NotesError::Full));
+        if sent? {
             self.ring();
         }
         Ok(())
+    }
+
+    /// Whether so many notes, of a ring's capacity, can be sent now. Where not, a sleep ends also when there is room.
+    ///
+    /// # Errors
+    /// [`NotesError::Peer`].
+    pub fn has_room(&mut self, notes: u64) -> Result<bool, NotesError> {
+        let has = self.sender.has_room(notes)?;
+        self.wants_room = if has { 0 } else { notes };
+        Ok(has)
     }
 
     /// The next note; none: not now. Notes that were sent before the other side went are still there.
@@ -215,16 +240,34 @@ impl Link {
     /// # Errors
     /// [`LinkError::Notes`] where the other side lies.
     pub fn take(&mut self) -> Result<Option<Note>, LinkError> {
-        Ok(self.receiver.take()?)
+        let note = self.receiver.take()?;
+        if note.is_none() && self.receiver.sender_waits() {
+            self.ring();
+        }
+        Ok(note)
     }
 
-    /// Says that we go to sleep: to wait for [`Link::bell`] and [`Link::socket`]. False: there are notes. What else the other
-    /// side may have published is looked at after this, before the wait.
+    /// Says that we go to sleep: to wait for [`Link::bell`] and [`Link::socket`]. False: there are notes, or there is room that
+    /// was missing. What else the other side may have published is looked at after this, before the wait.
     ///
     /// # Errors
     /// [`LinkError::Notes`] where the other side lies.
     pub fn doze(&mut self) -> Result<bool, LinkError> {
-        Ok(self.receiver.doze()?)
+        if !self.receiver.doze()? {
+            return Ok(false);
+        }
+        if self.receiver.sender_waits() {
+            self.ring();
+        }
+        if self.wants_room > 0 {
+            self.sender.wait_for_room();
+            if self.sender.has_room(self.wants_room)? {
+                self.wants_room = 0;
+                self.receiver.wake();
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Says that we are awake, and need not be rung for.
@@ -246,7 +289,7 @@ impl Link {
     }
 
     fn check_new_key(&self, key: u64, len: usize) -> Result<u64, LinkError> {
-        if self.ours.contains(&key) {
+        if self.ours.contains_key(&key) {
             return Err(LinkError::Misuse("lends by a key once"));
         }
         if self.ours.len() >= KEYS_MAX {

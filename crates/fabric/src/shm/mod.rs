@@ -15,6 +15,7 @@
 //! Nothing waits, except [`connect`]. What the other side says is checked: sizes, seals, keys, counts. It is believed not to
 //! harm its own user's processes in ways that any of them could anyway: it can stop reading, and has our eventfd.
 
+mod endpoint;
 mod hello;
 mod link;
 mod message;
@@ -22,6 +23,7 @@ mod socket;
 
 use std::io;
 
+pub use self::endpoint::LinkEndpoint;
 pub use self::hello::{Arrival, Listener, TOKEN_BYTES, connect};
 pub use self::link::{Control, Link};
 use crate::memory::MemoryError;

@@ -81,7 +81,7 @@ impl ConsumerClient {
             exit_ready.notify();
             exit_parked.end();
         };
-        let handle = Handle::start("headrace-consume", engine, clock, sockets, on_event, on_exit)
+        let handle = Handle::start("headrace-consume", engine, clock, sockets, on_event, || (), on_exit)
             .map_err(|e| Error::Usage(format!("cannot start the consumer's thread: {e}")))?;
         let polling = AtomicBool::new(false);
         Ok(Self {

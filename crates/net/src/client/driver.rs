@@ -33,6 +33,8 @@ use crate::outbox::{Flushed, Outbox};
 use crate::tls::{self, Fault, Session};
 
 const WAKER: Token = Token(usize::MAX);
+/// Longest sleep of a thread with links.
+const LINKED_SLEEP_MS: u64 = 1000;
 /// Tokens from here on are links', below are connections'.
 const FIRST_LINK: usize = 1 << 32;
 /// Bytes read from one connection before the others get their turn.
@@ -109,13 +111,15 @@ pub(crate) struct Handle<C> {
 }
 
 impl<C: Send + 'static> Handle<C> {
-    /// Starts the engine's thread. `on_event` runs on it and must not block.
+    /// Starts the engine's thread. `on_event` runs on it, or on that of a caller who drives the engine, and must not block;
+    /// `told` runs after some events, with nothing held.
     pub(crate) fn start<E>(
         name: &str,
         engine: E,
         clock: Clock,
         sockets: SocketOptions,
         on_event: impl FnMut(E::Event) + Send + 'static,
+        told: impl Fn() + Send + Sync + 'static,
         on_exit: impl FnOnce() + Send + 'static,
     ) -> io::Result<Self>
     where
@@ -127,7 +131,7 @@ impl<C: Send + 'static> Handle<C> {
         let commands = Arc::new(Mutex::new(Vec::new()));
         let stop = Arc::new(AtomicBool::new(false));
         let (report_to, reports) = channel();
-        let shared = Arc::new(Shared::new(Work::new(engine, on_event, clock), waker.clone()));
+        let shared = Arc::new(Shared::new(Work::new(engine, on_event, clock), waker.clone(), Box::new(told)));
         let driven: Arc<dyn Driven<C>> = shared.clone();
         let spin = sockets.spin;
         let driver = Driver {
@@ -281,6 +285,7 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
         let shared = self.shared.clone();
         while !self.stop.load(Ordering::Acquire) {
             let timeout = self.until_next(&mut shared.lock());
+            shared.told();
             if let Err(e) = self.poll.poll(&mut events, timeout)
                 && e.kind() != io::ErrorKind::Interrupted
             {
@@ -356,6 +361,12 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
             }
         }
         work.sleeps_until = work.engine.poll_timeout();
+        if work.has_links() {
+            // A caller that drives the engine wakes this thread for what is due sooner: not for each record that may be
+            // late in two minutes.
+            let soon = self.clock.mono_ms().saturating_add(LINKED_SLEEP_MS);
+            work.sleeps_until = Some(work.sleeps_until.map_or(soon, |until| until.min(soon)));
+        }
         self.clock.until(work.sleeps_until)
     }
 

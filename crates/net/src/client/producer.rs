@@ -89,6 +89,22 @@ struct Dispatch<R> {
 /// Longest wait of a call for the brokers to catch up, before each mebibyte: one that has no room waits for that.
 const PACE_MAX: Duration = Duration::from_millis(100);
 
+/// What is to be delivered, and the way there.
+struct Held<R> {
+    deliveries: Vec<Delivery<R>>,
+    /// `None` once the engine has ended: the delivery thread ends when nobody has a way to it.
+    way: Option<Sender<Vec<Delivery<R>>>>,
+}
+
+impl<R> Held<R> {
+    fn let_go(&mut self) {
+        if let Some(way) = self.way.as_ref().filter(|_| !self.deliveries.is_empty()) {
+            // The lock is held, so that nobody's later ones overtake.
+            let _ = way.send(std::mem::take(&mut self.deliveries));
+        }
+    }
+}
+
 /// The way to the delivery thread, and the thread; it ends when the last sender is gone.
 type Deliveries<R> = (Sender<Vec<Delivery<R>>>, JoinHandle<()>);
 
@@ -130,17 +146,22 @@ impl<R: Send + 'static> ProducerClient<R> {
             .spawn(move || inbox.into_iter().for_each(&mut deliver))
             .map_err(failed)?;
 
+        // Waking the delivery thread costs more than a record's way: a caller that waits for its record does so first.
+        let held = Arc::new(Mutex::new(Held { deliveries: Vec::new(), way: Some(to_deliver.clone()) }));
+        let told = {
+            let held = held.clone();
+            move || lock(&held).let_go()
+        };
+        let held_at_exit = held.clone();
         let on_event = {
-            let (ops, decided, dispatch, to_deliver, parked) =
-                (ops.clone(), decided.clone(), dispatch.clone(), to_deliver.clone(), parked.clone());
+            let (ops, decided, dispatch, parked) =
+                (ops.clone(), decided.clone(), dispatch.clone(), parked.clone());
             let caught_up = caught_up.clone();
             move |event| match event {
                 ProducerEvent::CaughtUp => caught_up.notify(),
                 ProducerEvent::BatchDone { batch, result, .. } => {
                     let delivered = lock(&dispatch).batch_done(batch, &result);
-                    if !delivered.is_empty() {
-                        let _ = to_deliver.send(delivered);
-                    }
+                    lock(&held).deliveries.extend(delivered);
                 }
                 ProducerEvent::BatchSplit { batch, kept, rest } => {
                     lock(&dispatch).batch_split(batch, kept, rest);
@@ -159,11 +180,16 @@ impl<R: Send + 'static> ProducerClient<R> {
         };
         let on_exit = {
             let accumulator = accumulator.clone();
+            let held = held_at_exit;
             let (ops, decided, dispatch, to_deliver, parked) =
                 (ops.clone(), decided.clone(), dispatch.clone(), to_deliver.clone(), parked.clone());
             move || {
                 // Whatever is still undelivered can no longer be: say so instead of leaving futures open for ever.
                 lock(&accumulator).abandon();
+                let mut held = lock(&held);
+                held.let_go();
+                held.way = None;
+                drop(held);
                 let lost = lock(&dispatch).fail_all(&Error::Closed);
                 if !lost.is_empty() {
                     let _ = to_deliver.send(lost);
@@ -174,7 +200,7 @@ impl<R: Send + 'static> ProducerClient<R> {
             }
         };
         let handle =
-            Handle::start("headrace-produce", engine, clock, sockets, on_event, on_exit).map_err(failed)?;
+            Handle::start("headrace-produce", engine, clock, sockets, on_event, told, on_exit).map_err(failed)?;
         let handle = Arc::new(handle);
         let wake = {
             let handle = Arc::downgrade(&handle);

@@ -75,7 +75,7 @@ impl ShareClient {
             exit_parked.end();
             exit_ready.notify();
         };
-        let handle = Handle::start("headrace-share", engine, clock, sockets, on_event, on_exit)
+        let handle = Handle::start("headrace-share", engine, clock, sockets, on_event, || (), on_exit)
             .map_err(|e| Error::Usage(format!("cannot start the share consumer's thread: {e}")))?;
         let polling = AtomicBool::new(false);
         Ok(Self {

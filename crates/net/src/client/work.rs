@@ -241,11 +241,17 @@ pub(super) trait Driven<C>: Send + Sync {
 pub(super) struct Shared<E: Engine, F> {
     work: Mutex<Work<E, F>>,
     waker: Arc<Waker>,
+    told: Box<dyn Fn() + Send + Sync>,
 }
 
 impl<E: Engine, F: FnMut(E::Event)> Shared<E, F> {
-    pub(super) fn new(work: Work<E, F>, waker: Arc<Waker>) -> Self {
-        Self { work: Mutex::new(work), waker }
+    pub(super) fn new(work: Work<E, F>, waker: Arc<Waker>, told: Box<dyn Fn() + Send + Sync>) -> Self {
+        Self { work: Mutex::new(work), waker, told }
+    }
+
+    /// Events have been handed up.
+    pub(super) fn told(&self) {
+        (self.told)();
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Work<E, F>> {
@@ -293,7 +299,11 @@ where
         work.take_notes();
         let now = work.clock.now();
         work.engine.handle_command(now, command);
+        let looked = work.looking > 0;
         self.settle(work);
+        if !looked {
+            self.told();
+        }
         Ok(())
     }
 
@@ -324,6 +334,7 @@ where
             work.engine.handle_look(now);
         }
         self.settle(work);
+        self.told();
         true
     }
 }

@@ -164,6 +164,9 @@ impl World {
                     self.send(conn, Way::ToServer, bytes);
                 }
             }
+            Action::Link { .. } | Action::WriteDirect(_) | Action::Unlink { .. } => {
+                return Err("a client wants memory where headrace.datapath is tcp".to_owned());
+            }
             Action::Token { conn } => {
                 let now = self.now;
                 self.runs(who).token(now, conn);
