@@ -19,14 +19,31 @@ pub struct LinkId(pub u32);
 #[derive(Debug, Clone, Copy)]
 pub struct Arrived<'a> {
     bytes: &'a [u8],
-    memory: Option<&'a Arc<Vec<u8>>>,
+    memory: Owner<'a>,
+}
+
+/// Whose memory it is.
+#[derive(Debug, Clone, Copy)]
+enum Owner<'a> {
+    /// Somebody's who needs it back.
+    Other,
+    /// A piece that bytes of a connection come in.
+    Piece(&'a Arc<Vec<u8>>),
+    /// A broker's, lent for good.
+    Broker(&'a Bytes),
 }
 
 impl<'a> Arrived<'a> {
     /// What stands in `memory` from `start` on. Whoever keeps a part keeps all of it alive.
     #[must_use]
     pub fn shared(memory: &'a Arc<Vec<u8>>, start: usize) -> Arrived<'a> {
-        Arrived { bytes: memory.get(start..).unwrap_or_default(), memory: Some(memory) }
+        Arrived { bytes: memory.get(start..).unwrap_or_default(), memory: Owner::Piece(memory) }
+    }
+
+    /// What a broker has lent to be read where it stands.
+    #[must_use]
+    pub fn lent(bytes: &'a Bytes) -> Arrived<'a> {
+        Arrived { bytes, memory: Owner::Broker(bytes) }
     }
 
     /// The bytes.
@@ -50,30 +67,43 @@ impl<'a> Arrived<'a> {
     /// Whether so many bytes are worth keeping the memory that they stand in, if that can be kept at all.
     #[must_use]
     pub fn is_worth_keeping(&self, len: usize) -> bool {
-        self.memory.is_some_and(|memory| len.saturating_mul(KEPT_PART) >= memory.capacity())
+        match self.memory {
+            Owner::Other => false,
+            Owner::Piece(memory) => len.saturating_mul(KEPT_PART) >= memory.capacity(),
+            Owner::Broker(_) => len >= LENT_MIN,
+        }
     }
 
     /// `part`, which stands in these bytes, for as long as anyone wants it; a copy where the memory cannot be kept.
     #[must_use]
     pub fn keep(&self, part: &[u8]) -> Bytes {
-        let at = |memory: &Vec<u8>| (part.as_ptr() as usize).checked_sub(memory.as_ptr() as usize);
-        match self.memory.and_then(|memory| Some((memory, at(memory)?))) {
-            Some((memory, at)) if at.saturating_add(part.len()) <= memory.len() => {
-                Bytes::from_owner(Memory(memory.clone())).slice(at..at + part.len())
+        let range = |all: &[u8]| {
+            let at = (part.as_ptr() as usize).checked_sub(all.as_ptr() as usize)?;
+            let end = at.checked_add(part.len())?;
+            (end <= all.len()).then_some(at..end)
+        };
+        let kept = match self.memory {
+            Owner::Other => None,
+            Owner::Piece(memory) => {
+                range(memory).map(|range| Bytes::from_owner(Memory(memory.clone())).slice(range))
             }
-            _ => Bytes::copy_from_slice(part),
-        }
+            Owner::Broker(bytes) => range(bytes).map(|range| bytes.slice(range)),
+        };
+        kept.unwrap_or_else(|| Bytes::copy_from_slice(part))
     }
 }
 
 impl<'a> From<&'a [u8]> for Arrived<'a> {
     fn from(bytes: &'a [u8]) -> Arrived<'a> {
-        Arrived { bytes, memory: None }
+        Arrived { bytes, memory: Owner::Other }
     }
 }
 
 /// The least part of its memory that may be kept, as a divisor: no more than so many times the bytes kept are held.
 const KEPT_PART: usize = 8;
+/// The least that is left where a broker has lent it. It takes no memory of ours, but a look of its own: less than this is
+/// decoded sooner than it is handed on.
+const LENT_MIN: usize = 4 << 10;
 
 struct Memory(Arc<Vec<u8>>);
 

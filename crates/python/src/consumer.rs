@@ -164,6 +164,7 @@ impl Consumer {
         let metrics = PyDict::new(py);
         metrics.set_item("records-consumed-total", now.records_consumed_total)?;
         metrics.set_item("bytes-consumed-total", now.bytes_consumed_total)?;
+        metrics.set_item("direct-bytes-consumed-total", now.direct_bytes_consumed_total)?;
         metrics.set_item("fetch-total", now.fetch_total)?;
         metrics.set_item("assigned-partitions", now.assigned_partitions)?;
         if let Some(seconds) = now.last_poll_seconds_ago {

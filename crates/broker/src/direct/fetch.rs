@@ -13,12 +13,17 @@ use crate::broker::Broker;
 use crate::call::{Call, Outcome};
 use crate::fetch::TopicKey;
 
+/// Of a segment that is not there any more: its reader was told of all that it had.
+const GONE: Extent = Extent { committed: 0, sealed: true };
+
 /// One client's reading of one segment.
 pub(crate) struct Reader {
     pub(super) key: u64,
     base_offset: i64,
     /// `None` for a segment that was sealed when it was granted.
     slot: Option<u32>,
+    /// What its client was told.
+    told: Extent,
 }
 
 impl Reader {
@@ -40,6 +45,10 @@ fn write(slots: &Slots, slot: u32, said: Slot) {
             word.store(value, Ordering::Release);
         }
     }
+}
+
+fn too_many() -> String {
+    format!("one client reads {} partitions at most through memory", super::SLOTS_MAX)
 }
 
 impl<D: Disk> Broker<D> {
@@ -93,15 +102,19 @@ impl<D: Disk> Broker<D> {
             let why = format!("there are {limit} grants already (headrace.direct.grants.max)");
             return Err((ErrorCode::THROTTLING_QUOTA_EXCEEDED, why));
         };
+        if self.direct.links.get(&link).is_some_and(|owner| owner.shown >= super::SLOTS_MAX) {
+            return Err((ErrorCode::THROTTLING_QUOTA_EXCEEDED, too_many()));
+        }
         let Located { file, base_offset, position, extent } = located;
         let slot = if extent.sealed { None } else { Some(self.new_slot(link)?) };
         let Some(owner) = self.direct.links.get_mut(&link) else {
             return Err((ErrorCode::INVALID_REQUEST, "the link has ended".to_owned()));
         };
+        owner.shown += 1;
         let key = owner.key();
         let bytes = extent.committed.max(if extent.sealed { 0 } else { bytes });
         self.direct.actions.push_back(LinkAction::ShowFile { link, key, file, bytes });
-        let granted = Granted::Fetch(Reader { key, base_offset, slot });
+        let granted = Granted::Fetch(Reader { key, base_offset, slot, told: extent });
         self.direct.grants.insert(id, Grant { link, place, granted });
         self.direct.readers.entry(place).or_default().push(id);
         self.publish(place);
@@ -145,10 +158,7 @@ impl<D: Disk> Broker<D> {
             owner.slots = Some(slots);
         }
         let free = owner.slots.as_mut().and_then(|slots| slots.free.pop());
-        free.ok_or_else(|| {
-            let why = format!("one client reads {} partitions at most through memory", super::SLOTS_MAX);
-            (ErrorCode::THROTTLING_QUOTA_EXCEEDED, why)
-        })
+        free.ok_or_else(|| (ErrorCode::THROTTLING_QUOTA_EXCEEDED, too_many()))
     }
 
     /// Tells a partition's readers how far its log has come. To be called after every change of it.
@@ -157,15 +167,17 @@ impl<D: Disk> Broker<D> {
         let Some(partition) = self.store.find_partition_mut(&TopicKey::Id(place.0), place.1) else { return };
         let end = partition.log.end_offset();
         for id in ids {
-            let Some(Grant { link, granted: Granted::Fetch(reader), .. }) = self.direct.grants.get(id) else {
+            let Some(Grant { link, granted: Granted::Fetch(reader), .. }) = self.direct.grants.get_mut(id)
+            else {
                 continue;
             };
-            let Some(slot) = reader.slot else { continue };
+            let Some(slot) = reader.slot.filter(|_| !reader.told.sealed) else { continue };
             let Some(owner) = self.direct.links.get_mut(link) else { continue };
             let Some(slots) = &owner.slots else { continue };
-            // One that is gone was sealed, and its reader has what it had to say.
-            let gone = Extent { committed: 0, sealed: true };
-            let Extent { committed, sealed } = partition.log.extent(reader.base_offset).unwrap_or(gone);
+            let Extent { committed, sealed } = partition.log.extent(reader.base_offset).unwrap_or(GONE);
+            // A segment that has become smaller was compacted, into another file: what was told is true of this one.
+            let committed = committed.max(reader.told.committed);
+            reader.told = Extent { committed, sealed };
             let said = Slot { committed, sealed, high_watermark: end, last_stable_offset: end, id: *id };
             write(slots, slot, said);
             if !std::mem::replace(&mut owner.nudged, true) {

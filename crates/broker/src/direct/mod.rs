@@ -30,8 +30,9 @@ pub(crate) use produce::Landing;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LinkId(pub u64);
 
-/// Slots that one link may have: as many partitions can its client read at a time.
-const SLOTS_MAX: usize = 4096;
+/// Slots that one link may have: as many partitions can its client read at a time. A link can have no more keys than
+/// [`KEYS_MAX`](headrace_fabric::shm::KEYS_MAX), and those of slots and of landing rings are among them.
+const SLOTS_MAX: usize = 4000;
 /// The key of the memory of slots.
 const SLOTS_KEY: u64 = 1;
 
@@ -102,6 +103,8 @@ pub(crate) type Place = (Uuid, i32);
 struct Link {
     conn: ConnId,
     next_key: u64,
+    /// Segments that are shown to it.
+    shown: usize,
     /// Grants that were ended, and may still be named by writes that were on their way.
     lapsed: HashSet<u16>,
     /// Where readers look; made with the first.
@@ -209,6 +212,9 @@ impl<F> Direct<F> {
         let Some(grant) = self.grants.remove(&id) else { return };
         let key = match grant.granted {
             Granted::Produce(landing) => {
+                if let Some(link) = self.links.get_mut(&grant.link) {
+                    link.lapsed.insert(id);
+                }
                 self.lent_bytes = self.lent_bytes.saturating_sub(landing.bytes());
                 if self.exclusive.get(&grant.place) == Some(&id) {
                     self.exclusive.remove(&grant.place);
@@ -223,13 +229,13 @@ impl<F> Direct<F> {
                     }
                 }
                 if let Some(link) = self.links.get_mut(&grant.link) {
+                    link.shown = link.shown.saturating_sub(1);
                     reader.give_back(link);
                 }
                 reader.key
             }
         };
-        if let Some(link) = self.links.get_mut(&grant.link) {
-            link.lapsed.insert(id);
+        if self.links.contains_key(&grant.link) {
             self.actions.push_back(LinkAction::End { link: grant.link, key });
         }
     }
@@ -278,7 +284,14 @@ impl<D: Disk> Broker<D> {
         if !self.connections.contains_key(&conn) || self.direct.of_conn.contains_key(&conn) {
             return false;
         }
-        let made = Link { conn, next_key: SLOTS_KEY, lapsed: HashSet::new(), slots: None, nudged: false };
+        let made = Link {
+            conn,
+            next_key: SLOTS_KEY,
+            shown: 0,
+            lapsed: HashSet::new(),
+            slots: None,
+            nudged: false,
+        };
         self.direct.links.insert(link, made);
         self.direct.of_conn.insert(conn, link);
         true

@@ -11,11 +11,13 @@ mod tests;
 mod watch;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
 
 use arrow_array::RecordBatch;
+use headrace_fabric::{Committed, Memory};
 use headrace_wire::messages::{
-    FindCoordinatorRequest, ListOffsetsRequest, OffsetCommitRequest, OffsetFetchRequest,
-    OffsetForLeaderEpochRequest,
+    DirectConnectRequest, FindCoordinatorRequest, GrantFetchRequest, ListOffsetsRequest, OffsetCommitRequest,
+    OffsetFetchRequest, OffsetForLeaderEpochRequest,
 };
 use headrace_wire::time::Now;
 
@@ -23,6 +25,7 @@ use self::commands::PositionWait;
 use super::attempt::Manner;
 use super::cache::{FetchCache, SharedCache, lock};
 use super::commits::{self, Commits, Ended};
+use super::direct::{Direct, Granting};
 use super::fetcher::{Fetcher, later};
 use super::membership::Membership;
 use super::offsets::{Found, Lookups, UNKNOWN_TOPIC_GRACE_MS};
@@ -33,7 +36,7 @@ use super::sink::{FetchCall, SKIPPED};
 use super::truncation::Asked;
 use super::types::{ConsumerCommand, ConsumerEvent, ConsumerOutcome};
 use crate::core::{Core, Reply};
-use crate::engine::{Action, Arrived, ConnId, Consumed, Engine};
+use crate::engine::{Action, Arrived, ConnId, Consumed, Engine, LinkId};
 use crate::error::{Error, Result};
 use crate::group::{GroupTag, MemberTag, Way};
 use crate::options::ConsumerConfig;
@@ -52,6 +55,10 @@ pub(crate) enum Tag {
     OffsetCommit(u64),
     OffsetFetch(u64),
     Member(MemberTag),
+    /// A link to this node.
+    Link { node: i32 },
+    Grant(Box<Granting>),
+    Released,
 }
 
 impl GroupTag for Tag {
@@ -70,6 +77,7 @@ pub struct ConsumerEngine {
     pub(super) config: ConsumerConfig,
     pub(super) cache: SharedCache,
     pub(super) fetcher: Fetcher,
+    pub(super) direct: Direct,
     pub(super) lookups: Lookups,
     pub(super) commits: Commits,
     pub(super) queries: Queries,
@@ -116,6 +124,7 @@ impl ConsumerEngine {
             queries: Queries::new(manner),
             membership: Membership::of(&config),
             fetcher: Fetcher::new(cache.clone(), settings, schema),
+            direct: Direct::new(&config),
             cache,
             config,
             waits: Vec::new(),
@@ -148,7 +157,7 @@ impl ConsumerEngine {
         self.events.push_back(ConsumerEvent::Done { op, result });
     }
 
-    fn drive(&mut self, now: Now) {
+    pub(super) fn drive(&mut self, now: Now) {
         self.driven_at = now.mono_ms;
         for _ in 0..ROUNDS_MAX {
             let mut quiet = true;
@@ -173,6 +182,7 @@ impl ConsumerEngine {
             self.watch_brokers(now);
             self.lookups.drive(now, &mut self.core);
             self.drive_commits(now);
+            self.drive_direct(now);
             self.fetcher.drive(now, &mut self.core);
             let settled = self.lookups.found.is_empty() && self.commits.ended.is_empty();
             if quiet && settled && self.queries.ended.is_empty() {
@@ -180,6 +190,11 @@ impl ConsumerEngine {
             }
         }
         self.answer_waits(now);
+        self.tell_ready();
+    }
+
+    /// Tells who waits that there is something.
+    pub(super) fn tell_ready(&mut self) {
         let fills = lock(&self.cache).fills();
         if fills != self.seen_fills && lock(&self.cache).is_ready() {
             self.seen_fills = fills;
@@ -223,6 +238,17 @@ impl ConsumerEngine {
                 }
             }
             Tag::Member(tag) => self.member_reply(now, tag, reply),
+            Tag::Link { node } => {
+                let result = reply.decode::<DirectConnectRequest>();
+                self.on_link_answered(now, node, result);
+            }
+            Tag::Grant(_) => {
+                let (tag, _, result) = reply.split::<GrantFetchRequest>();
+                if let Tag::Grant(asked) = tag {
+                    self.on_granted(now, *asked, result);
+                }
+            }
+            Tag::Released => {}
         }
     }
 
@@ -373,13 +399,42 @@ impl Engine for ConsumerEngine {
         consumed
     }
 
+    fn handle_linked(&mut self, now: Now, link: LinkId) {
+        self.on_linked(link);
+        self.drive(now);
+    }
+
+    fn handle_unlinked(&mut self, now: Now, link: LinkId, reason: String, lasting: bool) {
+        self.on_unlinked(now, link, reason, lasting);
+        self.drive(now);
+    }
+
+    fn handle_lent(&mut self, now: Now, link: LinkId, key: u64, memory: Arc<Memory>) {
+        self.on_slots(now, link, key, memory);
+        self.drive(now);
+    }
+
+    fn handle_file(&mut self, now: Now, link: LinkId, key: u64, file: Committed) {
+        self.on_file(now, link, key, file);
+        self.drive(now);
+    }
+
+    fn handle_ended(&mut self, now: Now, link: LinkId, key: u64) {
+        self.on_ended(now, link, key);
+        self.drive(now);
+    }
+
+    fn handle_look(&mut self, now: Now) {
+        self.look(now);
+    }
+
     fn handle_timeout(&mut self, now: Now) {
         self.core.handle_timeout(now);
         self.drive(now);
     }
 
     fn poll_action(&mut self) -> Option<Action> {
-        self.core.poll_action()
+        self.direct.links.poll_action().or_else(|| self.core.poll_action())
     }
 
     fn poll_event(&mut self) -> Option<ConsumerEvent> {
@@ -411,6 +466,6 @@ impl Engine for ConsumerEngine {
             .chain(self.membership_timeouts());
         // A time that has passed was looked at by the last drive: what could be done was done.
         let own = own.filter(|at| *at > self.driven_at).min();
-        [own, self.core.poll_timeout()].into_iter().flatten().min()
+        [own, self.core.poll_timeout(), self.direct.poll_timeout(self.driven_at)].into_iter().flatten().min()
     }
 }

@@ -77,6 +77,8 @@ pub(super) struct Part {
     /// A follower to read from, and until when.
     pub(super) replica: Option<(i32, u64)>,
     pub(super) open: Option<OpenChunk>,
+    /// It is read from its leader's memory, and no Fetch asks for it.
+    pub(super) direct: bool,
     /// Where the last batch that was left out claims to begin: it may come again, and was told of.
     pub(super) left_out: Option<i64>,
 }
@@ -103,6 +105,7 @@ impl Part {
             caught_up: None,
             replica: None,
             open: None,
+            direct: false,
             left_out: None,
         }
     }
@@ -115,11 +118,18 @@ impl Part {
         }
     }
 
+    /// Whether it is to be read from memory, if that is to be had: a pause keeps what is there, and asks for nothing.
+    pub(super) fn may_be_direct(&self) -> bool {
+        let done = self.stop.zip(self.offset).is_some_and(|(stop, offset)| offset >= stop);
+        let idle = !self.paused && !self.failed && !self.checking && !self.resolving && !done;
+        idle && self.offset.is_some() && self.replica.is_none()
+    }
+
     /// Whether there is anything to ask for now. `None` when not, else the offset.
     fn wanted(&self, now: Now) -> Option<i64> {
         let offset = self.offset?;
         let done = self.stop.is_some_and(|stop| offset >= stop);
-        let idle = !self.paused && !self.failed && !self.arriving && !done;
+        let idle = !self.paused && !self.failed && !self.arriving && !self.direct && !done;
         (idle && self.retry_at <= now.mono_ms).then_some(offset)
     }
 }

@@ -4,6 +4,7 @@ mod attempt;
 mod cache;
 mod commits;
 mod decode;
+mod direct;
 mod engine;
 mod fetch_stream;
 mod fetcher;

@@ -61,7 +61,7 @@ pub(crate) struct FetchCall {
 
 /// The partition whose records are arriving.
 #[derive(Debug)]
-struct Current {
+pub(super) struct Current {
     ticket: Ticket,
     open: OpenChunk,
     aborted: Option<AbortedFilter>,
@@ -230,30 +230,50 @@ impl Fetcher {
         if part.replica.is_none_or(|(replica, _)| replica != source.node) {
             part.checked_epoch = part.checked_epoch.max(checked);
         }
-        let (partition, stop, last_epoch) = (part.partition.clone(), part.stop, part.leader_epoch);
-        let open = part.open.take();
         if head.preferred_read_replica >= 0 {
             self.issues.push(Issue::Replica { ticket, node: head.preferred_read_replica });
         }
-        lock(&self.cache).answered(ticket, head.high_watermark, head.records_bytes);
-        let mut open = open.unwrap_or_else(|| OpenChunk::new(&self.schema, &partition));
-        open.restart(asked, last_epoch, stop);
-        if head.records_bytes > 0 {
+        let mut current = self.open(ticket, asked, head.high_watermark, head.records_bytes)?;
+        current.aborted = self.settings.is_read_committed().then(|| AbortedFilter::new(head.aborted));
+        Some(current)
+    }
+
+    /// Rows of a partition come, from `asked` on.
+    pub(super) fn open(
+        &mut self,
+        ticket: Ticket,
+        asked: i64,
+        high_watermark: i64,
+        records_bytes: usize,
+    ) -> Option<Current> {
+        if records_bytes > 0 {
             self.served += 1;
-            let served = self.served;
-            if let Some(part) = self.part(ticket) {
-                part.served = served;
-            }
         }
-        let aborted = self.settings.is_read_committed().then(|| AbortedFilter::new(head.aborted));
-        let (records_bytes, chunks, raws) = (head.records_bytes, Vec::new(), Vec::new());
-        let (pushed, end) = (asked, head.high_watermark);
-        let (kept, claimed) = (None, None);
-        Some(Current { ticket, open, aborted, pushed, end, claimed, records_bytes, kept, chunks, raws })
+        let served = self.served;
+        let part = self.parts.get_mut(&ticket.part).filter(|part| part.ticket == ticket)?;
+        if records_bytes > 0 {
+            part.served = served;
+        }
+        let mut open =
+            part.open.take().unwrap_or_else(|| OpenChunk::new(&self.schema, &part.partition));
+        open.restart(asked, part.leader_epoch, part.stop);
+        lock(&self.cache).answered(ticket, high_watermark, records_bytes);
+        Some(Current {
+            ticket,
+            open,
+            aborted: None,
+            pushed: asked,
+            end: high_watermark,
+            claimed: None,
+            records_bytes,
+            kept: None,
+            chunks: Vec::new(),
+            raws: Vec::new(),
+        })
     }
 
     /// A whole batch. False when the partition's further data is not wanted.
-    fn batch(
+    pub(super) fn batch(
         &mut self,
         current: &mut Current,
         header: &BatchHeader,
@@ -359,7 +379,7 @@ impl Fetcher {
     }
 
     /// What comes next is no batch.
-    fn spoil(&mut self, current: &mut Current, why: String) {
+    pub(super) fn spoil(&mut self, current: &mut Current, why: String) {
         self.close(current);
         let offset = current.open.next_offset();
         if let Some(part) = self.part(current.ticket) {
@@ -379,6 +399,23 @@ impl Fetcher {
             self.spoil(&mut current, format!("its record batch is cut off after {} bytes", tail.cut_bytes));
             return;
         }
+        let ticket = current.ticket;
+        self.end(current);
+        if let Some(part) = self.part(ticket) {
+            (part.busy, part.arriving) = (None, false);
+            let partition = part.partition.clone();
+            if let Some(end) = tail.diverging {
+                self.issues.push(Issue::Diverging { ticket, node: call.source.node, end });
+            }
+            if let Some(hint) = tail.leader {
+                self.issues.push(Issue::Leader { ticket, partition, hint });
+            }
+        }
+        self.dirty |= std::mem::take(&mut self.held_up);
+    }
+
+    /// No more rows come for now.
+    pub(super) fn end(&mut self, mut current: Current) {
         if let Some(end) = current.claimed {
             current.open.pass_to(end);
         }
@@ -387,19 +424,9 @@ impl Fetcher {
         let keep = self.parts.len() * CHUNK_BYTES <= self.settings.spare_bytes;
         if let Some(part) = self.part(current.ticket) {
             part.move_to(next, leader_epoch);
-            (part.busy, part.arriving) = (None, false);
-            let partition = part.partition.clone();
             // A builder keeps memory for its next chunk: worth it for few partitions, too much for many.
             part.open = keep.then_some(current.open);
-            if let Some(end) = tail.diverging {
-                let node = call.source.node;
-                self.issues.push(Issue::Diverging { ticket: current.ticket, node, end });
-            }
-            if let Some(hint) = tail.leader {
-                self.issues.push(Issue::Leader { ticket: current.ticket, partition, hint });
-            }
         }
-        self.dirty |= std::mem::take(&mut self.held_up);
     }
 
     /// Brings everything decoded so far into the cache, and its position up to date.

@@ -373,6 +373,10 @@ impl ConsumerConfig {
             }
             config.enable_auto_commit = false;
         }
+        if config.datapath == Datapath::Shm && config.isolation_level == IsolationLevel::ReadCommitted {
+            let why = "with isolation.level=read_committed records go over TCP: it takes auto or tcp then";
+            return Err(Error::config("headrace.datapath", why));
+        }
         Ok(config)
     }
 }

@@ -193,6 +193,11 @@ impl FetchCache {
         wants
     }
 
+    /// Whether more of this partition is to be read now, from memory that lies ready: a pause counts at once.
+    pub(in crate::consumer) fn takes_more(&mut self, ticket: Ticket) -> bool {
+        self.current(ticket).is_some_and(|slot| !slot.paused) && self.wants_data(ticket)
+    }
+
     /// Whether the engine should look again, now that this partition holds less.
     pub(super) fn has_room_again(&mut self, part: PartId) -> bool {
         let (common, share, held) = self.limits();

@@ -53,6 +53,7 @@ impl Discarded {
 pub(super) struct Counters {
     pub(super) fetches: u64,
     pub(super) fetched_bytes: u64,
+    pub(super) direct_bytes: u64,
     pub(super) records: u64,
     pub(super) discarded: Discarded,
 }
@@ -62,8 +63,10 @@ pub(super) struct Counters {
 pub struct ConsumerMetrics {
     /// `records-consumed-total`: rows handed out.
     pub records_consumed_total: u64,
-    /// `bytes-consumed-total`: bytes of records in Fetch answers, as they were sent.
+    /// `bytes-consumed-total`: bytes of records in Fetch answers, as they were sent, and of those read from memory.
     pub bytes_consumed_total: u64,
+    /// `direct-bytes-consumed-total`: those of them that were read from a broker's memory.
+    pub direct_bytes_consumed_total: u64,
     /// `fetch-total`: Fetch answers.
     pub fetch_total: u64,
     /// `records-lag` of each partition: records behind the end that the last answer told. Those not known are left out.
@@ -86,10 +89,15 @@ impl FetchCache {
         self.counters.fetches += 1;
     }
 
+    /// So many bytes of records were read from a broker's memory.
+    pub(in crate::consumer) fn count_direct(&mut self, bytes: usize) {
+        self.counters.direct_bytes += bytes as u64;
+    }
+
     /// What has been counted, and how things stand.
     #[must_use]
     pub fn metrics(&self, now_ms: u64) -> ConsumerMetrics {
-        let Counters { fetches, fetched_bytes, records, discarded } = self.counters;
+        let Counters { fetches, fetched_bytes, direct_bytes, records, discarded } = self.counters;
         let mut records_lag: Vec<_> =
             self.slots.values().filter_map(|slot| Some((slot.id.clone(), slot.lag()?))).collect();
         records_lag.sort();
@@ -97,6 +105,7 @@ impl FetchCache {
         ConsumerMetrics {
             records_consumed_total: records,
             bytes_consumed_total: fetched_bytes,
+            direct_bytes_consumed_total: direct_bytes,
             fetch_total: fetches,
             records_lag,
             assigned_partitions: self.slots.len(),

@@ -3,6 +3,7 @@ mod bad;
 mod clock;
 mod consumer_protocol;
 mod cooperative;
+mod direct;
 mod fetching;
 mod groups;
 mod kafka;

@@ -1,0 +1,629 @@
+//! Partitions that are read where their leader has them in memory (docs/one-sided.md), instead of by Fetch.
+//!
+//! A partition's rows come one way at a time, and both ways go on from the same place: a Fetch that is on its way when
+//! memory comes is answered for an offset that has passed, and dropped; one whose answer is arriving is waited for. What
+//! memory brings is decoded, or kept for a caller to decode, as what Fetch brings is (`sink`).
+//!
+//! [`ConsumerEngine::look`] is what a caller that waits does again and again. It compares one word for each partition, and
+//! does nothing else until one has changed.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+
+use headrace_fabric::{Committed, Memory, Region};
+use headrace_wire::errors::ErrorCode;
+use headrace_wire::messages::{
+    DirectConnectResponse, DirectReleaseRequest, GrantFetchRequest, GrantFetchResponse,
+};
+use headrace_wire::records::{BatchHeader, RecordError};
+use headrace_wire::time::Now;
+
+use super::cache::{Ticket, lock};
+use super::engine::{ConsumerEngine, Tag};
+use super::fetch_stream::BATCH_BYTES_MAX;
+use super::fetcher::Fetcher;
+use super::types::TopicPartition;
+use crate::core::{CallSpec, Lane, Target};
+use crate::direct::{Links, Lost, Reader};
+use crate::engine::{Arrived, LinkId};
+use crate::error::{Error, Result};
+use crate::options::{ConsumerConfig, Datapath, IsolationLevel};
+
+/// What is read in one go, of all partitions; then timers, connections and callers get their turn.
+const TURN_BYTES: usize = 1 << 20;
+/// The least that is read of one partition while others have something too.
+const SHARE_BYTES: usize = 64 << 10;
+/// Grants that are asked for at once: each comes with a descriptor, and those that wait in a socket are few.
+const ASKED_MAX: usize = 64;
+/// How long a partition goes without memory that its leader has refused for now, and for a reason that lasts.
+const RETRY_MS: u64 = 1000;
+const RETRY_REFUSED_MS: u64 = 60_000;
+/// What a caller is told where memory was to be taken as it comes, and does not.
+const OVER_TCP: &str = "records are fetched over TCP (headrace.datapath is auto)";
+
+/// Where a partition stands.
+#[derive(Debug)]
+enum Reading {
+    /// Its leader is asked.
+    Asking { ticket: Ticket, link: LinkId },
+    /// Granted; the memory may still be on its way.
+    Granted(Granted),
+    /// A segment is read out: what comes next is in another.
+    Over { ticket: Ticket, node: i32, link: LinkId, id: u16 },
+    /// Not before this time.
+    Refused { until: u64 },
+}
+
+#[derive(Debug)]
+struct Granted {
+    ticket: Ticket,
+    leader_epoch: i32,
+    reader: Reader,
+    /// It is among those that have something to be read.
+    due: bool,
+}
+
+/// What a request for a grant was about.
+#[derive(Debug)]
+pub(crate) struct Granting {
+    partition: TopicPartition,
+    ticket: Ticket,
+    node: i32,
+    link: LinkId,
+    leader_epoch: i32,
+}
+
+/// The word that changes when a partition has something new.
+#[derive(Debug)]
+struct Watch {
+    slots: Region,
+    at: usize,
+    seen: u64,
+    id: u16,
+    partition: TopicPartition,
+}
+
+/// What of all that is the consumer's.
+#[derive(Debug)]
+pub(super) struct Direct {
+    pub(super) links: Links,
+    readings: HashMap<TopicPartition, Reading>,
+    watches: Vec<Watch>,
+    /// The memory of slots of each link, and segments that came before the word that they were granted.
+    slots: HashMap<(LinkId, u64), Region>,
+    files: HashMap<(LinkId, u64), Committed>,
+    /// Partitions with something to be read, each once.
+    due: VecDeque<TopicPartition>,
+    /// Some of them are only to wait until others had their turn.
+    more: bool,
+    /// Grants that are asked for.
+    asked: usize,
+    /// Something has changed that may allow or end a grant.
+    dirty: bool,
+    seen_cluster: u64,
+    wake_at: Option<u64>,
+    /// The caller was told that TCP it is.
+    told: bool,
+}
+
+/// What came of a partition's turn.
+enum Turn {
+    /// So many bytes were read; and whether there are more.
+    Read(usize, bool),
+    /// It is not its time.
+    Later,
+    /// There is nothing.
+    Nothing,
+}
+
+impl Direct {
+    pub(super) fn new(config: &ConsumerConfig) -> Direct {
+        let committed = config.isolation_level == IsolationLevel::ReadCommitted;
+        Direct {
+            // Which transactions were aborted is told by Fetch alone.
+            links: Links::new(if committed { Datapath::Tcp } else { config.datapath }),
+            readings: HashMap::new(),
+            watches: Vec::new(),
+            slots: HashMap::new(),
+            files: HashMap::new(),
+            due: VecDeque::new(),
+            more: false,
+            asked: 0,
+            dirty: false,
+            seen_cluster: 0,
+            wake_at: None,
+            told: false,
+        }
+    }
+
+    /// When to look again: at once while something lies there that is to be read, else when a refusal is over.
+    pub(super) fn poll_timeout(&self, now_ms: u64) -> Option<u64> {
+        if self.more { Some(now_ms) } else { self.wake_at.filter(|at| *at > now_ms) }
+    }
+
+    /// Whether words have changed. Those partitions are due.
+    fn find_changed(&mut self) -> bool {
+        let mut any = false;
+        for watch in &mut self.watches {
+            // It was read before, and memory does not shrink.
+            let word = watch.slots.load(watch.at).unwrap_or(watch.seen);
+            if word != watch.seen {
+                watch.seen = word;
+                any = true;
+                if let Some(Reading::Granted(granted)) = self.readings.get_mut(&watch.partition)
+                    && !std::mem::replace(&mut granted.due, true)
+                {
+                    self.due.push_back(watch.partition.clone());
+                }
+            }
+        }
+        any
+    }
+
+    fn find_times(&mut self, now: Now) {
+        let refused = self.readings.values().filter_map(|reading| match reading {
+            Reading::Refused { until } if *until > now.mono_ms => Some(*until),
+            _ => None,
+        });
+        self.wake_at = refused.chain(self.links.poll_timeout(now)).min();
+    }
+}
+
+impl ConsumerEngine {
+    /// Takes what has come in memory.
+    pub(super) fn look(&mut self, now: Now) {
+        if !self.direct.find_changed() && !self.direct.more {
+            return;
+        }
+        self.read_due(now);
+        if self.direct.dirty || !self.fetcher.issues.is_empty() || !self.fetcher.troubles.is_empty() {
+            self.drive(now);
+        } else {
+            self.tell_ready();
+        }
+    }
+
+    /// Reads what lies there, and asks for the memory that is missing.
+    pub(super) fn drive_direct(&mut self, now: Now) {
+        if !self.direct.links.are_wanted() {
+            return;
+        }
+        self.tell_refusal();
+        let cluster = self.core.cluster().generation();
+        let moved = std::mem::replace(&mut self.direct.seen_cluster, cluster) != cluster;
+        let late = self.direct.wake_at.is_some_and(|at| at <= now.mono_ms);
+        if !(self.fetcher.dirty || self.direct.dirty || self.direct.more || moved || late) {
+            return;
+        }
+        self.end_stale(now);
+        self.read_due(now);
+        self.direct.dirty = false;
+        self.ask(now);
+        self.direct.find_times(now);
+    }
+
+    fn tell_refusal(&mut self) {
+        let Some(error) = self.direct.links.take_refusal() else { return };
+        self.without_memory(error, None);
+    }
+
+    /// There is no memory to read from, for a reason that lasts; of one partition or of any.
+    fn without_memory(&mut self, error: Error, ticket: Option<Ticket>) {
+        if !self.direct.links.are_required() {
+            if !std::mem::replace(&mut self.direct.told, true) {
+                self.fetcher.troubles.push((OVER_TCP, error));
+            }
+            return;
+        }
+        match ticket {
+            Some(ticket) => drop(lock(&self.fetcher.cache).fail(ticket, error, false)),
+            None => lock(&self.fetcher.cache).fail_for_good(error),
+        }
+    }
+
+    // ---- reading
+
+    fn read_due(&mut self, now: Now) {
+        self.direct.more = false;
+        let mut left = TURN_BYTES;
+        let share = (TURN_BYTES / self.direct.due.len().max(1)).max(SHARE_BYTES);
+        for _ in 0..self.direct.due.len() {
+            if left == 0 {
+                self.direct.more = true;
+                break;
+            }
+            let Some(partition) = self.direct.due.pop_front() else { break };
+            let again = match self.read(now, &partition, share.min(left)) {
+                Turn::Read(bytes, more) => {
+                    left = left.saturating_sub(bytes);
+                    self.direct.more |= more;
+                    more
+                }
+                Turn::Later => true,
+                Turn::Nothing => false,
+            };
+            if again {
+                self.direct.due.push_back(partition);
+            } else if let Some(Reading::Granted(granted)) = self.direct.readings.get_mut(&partition) {
+                granted.due = false;
+            }
+        }
+    }
+
+    fn read(&mut self, now: Now, partition: &TopicPartition, limit: usize) -> Turn {
+        let Some(Reading::Granted(granted)) = self.direct.readings.get_mut(partition) else {
+            return Turn::Nothing;
+        };
+        let reader = &mut granted.reader;
+        match reader.look() {
+            Ok(()) => {}
+            Err(Lost::Ended) => {
+                self.end_reading(now, partition, RETRY_MS);
+                return Turn::Nothing;
+            }
+            Err(Lost::Lie(why)) => {
+                let link = reader.link;
+                self.give_up(now, link, why);
+                return Turn::Nothing;
+            }
+        }
+        let turn = self.fetcher.read_in_place(granted.ticket, reader, limit);
+        if reader.is_read_out() {
+            let (node, link, id) = (reader.node, reader.link, reader.id());
+            let over = Reading::Over { ticket: granted.ticket, node, link, id };
+            self.direct.readings.insert(partition.clone(), over);
+            self.direct.watches.retain(|watch| watch.partition != *partition);
+            self.direct.dirty = true;
+            if let Turn::Read(bytes, _) = turn {
+                return Turn::Read(bytes, false);
+            }
+            return Turn::Nothing;
+        }
+        turn
+    }
+
+    // ---- memory comes and goes
+
+    pub(super) fn on_link_answered(&mut self, now: Now, node: i32, result: Result<DirectConnectResponse>) {
+        self.direct.links.answered(now, node, result);
+        self.direct.dirty = true;
+    }
+
+    pub(super) fn on_linked(&mut self, link: LinkId) {
+        self.direct.dirty |= self.direct.links.linked(link).is_some();
+    }
+
+    pub(super) fn on_unlinked(&mut self, now: Now, link: LinkId, reason: String, lasting: bool) {
+        self.withdraw(link);
+        self.direct.links.unlinked(now, link, reason, lasting);
+    }
+
+    /// A broker says what cannot be.
+    fn give_up(&mut self, now: Now, link: LinkId, why: String) {
+        self.withdraw(link);
+        self.direct.links.give_up(now, link, why);
+    }
+
+    /// Nothing that came over a link is read any more.
+    fn withdraw(&mut self, link: LinkId) {
+        let of_link = |reading: &Reading| match reading {
+            Reading::Asking { link: at, .. } | Reading::Over { link: at, .. } => *at == link,
+            Reading::Granted(granted) => granted.reader.link == link,
+            Reading::Refused { .. } => false,
+        };
+        let (fetcher, direct) = (&mut self.fetcher, &mut self.direct);
+        direct.readings.retain(|_, reading| {
+            let ends = of_link(reading);
+            if ends && let Some(part) = ticket_of(reading).and_then(|ticket| fetcher.part(ticket)) {
+                part.direct = false;
+            }
+            !ends
+        });
+        direct.slots.retain(|(of, _), _| *of != link);
+        direct.files.retain(|(of, _), _| *of != link);
+        direct.keep_watches();
+        (direct.dirty, fetcher.dirty) = (true, true);
+    }
+
+    pub(super) fn on_slots(&mut self, now: Now, link: LinkId, key: u64, memory: Arc<Memory>) {
+        self.direct.slots.insert((link, key), Region::whole(memory));
+        let waits = |reader: &Reader| reader.link == link && reader.slots_key == Some(key);
+        let found = self.direct.granted().filter(|(_, granted)| waits(&granted.reader));
+        let partitions: Vec<_> = found.map(|(partition, _)| partition.clone()).collect();
+        for partition in partitions {
+            self.show(now, &partition);
+        }
+    }
+
+    pub(super) fn on_file(&mut self, now: Now, link: LinkId, key: u64, file: Committed) {
+        self.direct.files.insert((link, key), file);
+        if let Some(partition) = self.direct.of_key(link, key) {
+            self.show(now, &partition);
+        }
+    }
+
+    /// The broker has ended a grant: its topic is gone, or going.
+    pub(super) fn on_ended(&mut self, now: Now, link: LinkId, key: u64) {
+        self.direct.files.remove(&(link, key));
+        if let Some(partition) = self.direct.of_key(link, key) {
+            self.end_reading(now, &partition, RETRY_MS);
+        }
+    }
+
+    /// Gives a reader what has come of its memory. With all of it, the partition is read there.
+    fn show(&mut self, now: Now, partition: &TopicPartition) {
+        let direct = &mut self.direct;
+        let Some(Reading::Granted(granted)) = direct.readings.get_mut(partition) else { return };
+        let Granted { ticket, leader_epoch, reader, due } = granted;
+        if reader.is_shown() {
+            return;
+        }
+        let (link, key) = (reader.link, reader.key);
+        let file = direct.files.remove(&(link, key));
+        let slots = reader.slots_key.and_then(|key| direct.slots.get(&(link, key)));
+        let shown = file.map_or(Ok(()), |file| reader.show_file(file));
+        let shown = shown.and_then(|()| slots.map_or(Ok(()), |slots| reader.show_slots(slots.clone())));
+        if let Err(Lost::Lie(why)) = shown {
+            return self.give_up(now, link, why);
+        }
+        if !reader.is_shown() {
+            return;
+        }
+        if let Some((slots, at)) = reader.word() {
+            // It is looked at at once: from here on only what changes is told.
+            let seen = slots.load(at).unwrap_or(0);
+            direct.watches.push(Watch { slots, at, seen, id: reader.id(), partition: partition.clone() });
+        }
+        if !std::mem::replace(due, true) {
+            direct.due.push_back(partition.clone());
+        }
+        let (ticket, epoch) = (*ticket, *leader_epoch);
+        direct.dirty = true;
+        if let Some(part) = self.fetcher.part(ticket) {
+            part.direct = true;
+            // What was read before is known to be in this leader's log, or nothing was.
+            part.checked_epoch = part.checked_epoch.max(epoch);
+        }
+    }
+
+    /// A partition goes back to Fetch, and to memory no sooner than after a while.
+    fn end_reading(&mut self, now: Now, partition: &TopicPartition, wait_ms: u64) {
+        let until = now.mono_ms.saturating_add(wait_ms);
+        let ended = self.direct.readings.insert(partition.clone(), Reading::Refused { until });
+        if let Some(part) = ended.as_ref().and_then(ticket_of).and_then(|ticket| self.fetcher.part(ticket)) {
+            part.direct = false;
+        }
+        self.direct.watches.retain(|watch| watch.partition != *partition);
+        (self.direct.dirty, self.fetcher.dirty) = (true, true);
+    }
+
+    /// Gives back what is not read any more: after a seek, of partitions that went or have another leader.
+    fn end_stale(&mut self, now: Now) {
+        let mut ids: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
+        let (fetcher, core) = (&mut self.fetcher, &self.core);
+        let before = self.direct.readings.len();
+        self.direct.readings.retain(|partition, reading| {
+            let (ticket, node, epoch, id) = match reading {
+                Reading::Granted(Granted { ticket, reader, leader_epoch, .. }) => {
+                    (*ticket, reader.node, Some(*leader_epoch), reader.id())
+                }
+                Reading::Over { ticket, node, id, .. } => (*ticket, *node, None, *id),
+                // The answer says what is to be given back.
+                Reading::Asking { .. } => return true,
+                Reading::Refused { until } => return *until > now.mono_ms,
+            };
+            let leader = core.cluster().leader(&partition.topic, partition.partition);
+            let leads = leader.is_none_or(|(at, of)| at == node && epoch.is_none_or(|epoch| epoch == of));
+            match fetcher.part(ticket) {
+                Some(_) if leads => return true,
+                Some(part) => part.direct = false,
+                None => {}
+            }
+            ids.entry(node).or_default().push(id.into());
+            false
+        });
+        if self.direct.readings.len() < before {
+            self.direct.keep_watches();
+            self.fetcher.dirty = true;
+        }
+        for (node, mut ids) in ids {
+            ids.sort_unstable();
+            self.release(now, node, ids);
+        }
+    }
+
+    fn release(&mut self, now: Now, node: i32, ids: Vec<i32>) {
+        let spec = CallSpec::new(Target::Node(node), Lane::Direct, self.fetcher.settings.request_timeout_ms);
+        self.core.call_with(now, spec, DirectReleaseRequest { ids }, Tag::Released);
+    }
+
+    // ---- asking
+
+    /// Asks for the memory of partitions that have none.
+    fn ask(&mut self, now: Now) {
+        let mut wanted: Vec<_> = self.fetcher.parts.values().filter(|part| part.may_be_direct()).collect();
+        wanted.retain(|part| match self.direct.readings.get(&part.partition) {
+            None | Some(Reading::Over { .. }) => true,
+            Some(Reading::Refused { until }) => *until <= now.mono_ms,
+            Some(_) => false,
+        });
+        // The same seed is to do the same.
+        wanted.sort_by(|a, b| a.partition.cmp(&b.partition));
+        let timeout_ms = self.fetcher.settings.request_timeout_ms;
+        for part in wanted {
+            let TopicPartition { topic, partition } = &part.partition;
+            let Some((node, leader_epoch)) = self.core.cluster().leader(topic, *partition) else { continue };
+            // Fetch alone finds out that a log was cut below what was read.
+            let checked = part.leader_epoch < 0 || part.checked_epoch >= leader_epoch;
+            let Some(offset) = part.offset.filter(|_| checked) else { continue };
+            let Some(link) = self.direct.links.to(node) else {
+                if let Some((spec, request)) = self.direct.links.ask(now, node, timeout_ms) {
+                    self.core.call_with(now, spec, request, Tag::Link { node });
+                }
+                continue;
+            };
+            let Some(topic_id) = self.core.cluster().topic_id(topic) else { continue };
+            if self.direct.asked >= ASKED_MAX {
+                break;
+            }
+            self.direct.asked += 1;
+            let partition = *partition;
+            let request =
+                GrantFetchRequest { topic_id, partition, current_leader_epoch: leader_epoch, offset };
+            let (ticket, partition) = (part.ticket, part.partition.clone());
+            self.direct.readings.insert(partition.clone(), Reading::Asking { ticket, link });
+            let spec = CallSpec::new(Target::Node(node), Lane::Direct, timeout_ms);
+            let tag = Granting { partition, ticket, node, link, leader_epoch };
+            self.core.call_with(now, spec, request, Tag::Grant(Box::new(tag)));
+        }
+    }
+
+    pub(super) fn on_granted(&mut self, now: Now, asked: Granting, result: Result<GrantFetchResponse>) {
+        let Granting { partition, ticket, node, link, leader_epoch } = asked;
+        self.direct.asked = self.direct.asked.saturating_sub(1);
+        self.direct.dirty = true;
+        let reading = self.direct.readings.get(&partition);
+        if !matches!(reading, Some(Reading::Asking { link: at, ticket: of }) if (*at, *of) == (link, ticket)) {
+            // The link has ended, and the grant with it.
+            return;
+        }
+        self.direct.readings.remove(&partition);
+        let granted = result.and_then(|response| {
+            let code = ErrorCode::from(response.error_code);
+            if code.is_none() {
+                return Ok(response);
+            }
+            let why = response.error_message.clone().unwrap_or_default();
+            Err(Error::partition(code, &*partition.topic, partition.partition, why))
+        });
+        if self.fetcher.part(ticket).is_none() {
+            if let Ok(response) = granted {
+                self.release(now, node, vec![response.id.into()]);
+            }
+            return;
+        }
+        match granted.map(|response| Reader::new(node, link, &response)) {
+            Ok(Ok(reader)) => {
+                let granted = Granted { ticket, leader_epoch, reader, due: false };
+                self.direct.readings.insert(partition.clone(), Reading::Granted(granted));
+                self.show(now, &partition);
+            }
+            Ok(Err(why)) => self.give_up(now, link, why),
+            Err(error) => self.not_granted(now, &partition, ticket, &error),
+        }
+    }
+
+    fn not_granted(&mut self, now: Now, partition: &TopicPartition, ticket: Ticket, error: &Error) {
+        if let Some(part) = self.fetcher.part(ticket) {
+            part.direct = false;
+        }
+        let full = error.code() == Some(ErrorCode::THROTTLING_QUOTA_EXCEEDED);
+        if error.retriable() && !full {
+            self.core.refresh(now);
+            return self.end_reading(now, partition, RETRY_MS);
+        }
+        // Where Fetch is refused as well, it says so.
+        if full {
+            self.without_memory(Error::config("headrace.datapath", error.to_string()), Some(ticket));
+        }
+        let gone = error.code() == Some(ErrorCode::OFFSET_OUT_OF_RANGE);
+        self.end_reading(now, partition, if gone { RETRY_MS } else { RETRY_REFUSED_MS });
+    }
+}
+
+impl Direct {
+    fn granted(&self) -> impl Iterator<Item = (&TopicPartition, &Granted)> {
+        self.readings.iter().filter_map(|(partition, reading)| match reading {
+            Reading::Granted(granted) => Some((partition, granted)),
+            _ => None,
+        })
+    }
+
+    /// Whose segment a key names.
+    fn of_key(&self, link: LinkId, key: u64) -> Option<TopicPartition> {
+        let is = |granted: &Granted| (granted.reader.link, granted.reader.key) == (link, key);
+        self.granted().find(|(_, granted)| is(granted)).map(|(partition, _)| partition.clone())
+    }
+
+    /// Only what is read is watched.
+    fn keep_watches(&mut self) {
+        let readings = &self.readings;
+        let is_read = |watch: &Watch| match readings.get(&watch.partition) {
+            Some(Reading::Granted(granted)) => granted.reader.id() == watch.id,
+            _ => false,
+        };
+        self.watches.retain(is_read);
+    }
+}
+
+fn ticket_of(reading: &Reading) -> Option<Ticket> {
+    match reading {
+        Reading::Asking { ticket, .. } | Reading::Over { ticket, .. } => Some(*ticket),
+        Reading::Granted(granted) => Some(granted.ticket),
+        Reading::Refused { .. } => None,
+    }
+}
+
+impl Fetcher {
+    /// Reads about `limit` bytes of a segment, one batch at least.
+    fn read_in_place(&mut self, ticket: Ticket, reader: &mut Reader, limit: usize) -> Turn {
+        if !reader.has_unread() {
+            return Turn::Nothing;
+        }
+        let Some(part) = self.part(ticket) else { return Turn::Nothing };
+        let done = part.failed || part.stop.zip(part.offset).is_some_and(|(stop, offset)| offset >= stop);
+        let Some(asked) = part.offset.filter(|_| !done) else { return Turn::Nothing };
+        if part.busy.is_some() || part.arriving {
+            self.held_up = true;
+            return Turn::Later;
+        }
+        if !lock(&self.cache).takes_more(ticket) {
+            return Turn::Later;
+        }
+        let (bytes, all) = reader.unread(limit);
+        let Some(mut current) = self.open(ticket, asked, reader.high_watermark(), bytes.len()) else {
+            return Turn::Nothing;
+        };
+        let arrived = Arrived::lent(&bytes);
+        let mut read = 0;
+        while let Some(rest) = bytes.get(read..).filter(|rest| !rest.is_empty()) {
+            let header = match BatchHeader::parse(rest) {
+                Ok(header) if header.size() > BATCH_BYTES_MAX => {
+                    Err(RecordError::TooLarge(header.size()).to_string())
+                }
+                Ok(header) if header.size() <= rest.len() => Ok(header),
+                Ok(_) | Err(RecordError::Truncated { .. }) if !all => break,
+                Ok(header) => {
+                    let (size, left) = (header.size(), rest.len());
+                    Err(format!("its record batch of {size} bytes goes beyond the {left} that are committed"))
+                }
+                Err(error) => Err(error.to_string()),
+            };
+            let header = match header {
+                Ok(header) => header,
+                Err(why) => {
+                    self.spoil(&mut current, why);
+                    return Turn::Nothing;
+                }
+            };
+            let (batch, size) = (rest.get(..header.size()).unwrap_or_default(), header.size());
+            if !self.batch(&mut current, &header, arrived, batch) {
+                // It has failed, or was moved by a caller.
+                return Turn::Nothing;
+            }
+            read += size;
+        }
+        reader.pass(read);
+        lock(&self.cache).count_direct(read);
+        self.end(current);
+        Turn::Read(read, reader.has_unread())
+    }
+}
+
+#[cfg(test)]
+impl ConsumerEngine {
+    /// Whether there is more to be read at once.
+    pub(super) fn direct_is_busy(&self) -> bool {
+        self.direct.more
+    }
+}
