@@ -483,7 +483,8 @@ impl ConsumerEngine {
         self.direct.asked = self.direct.asked.saturating_sub(1);
         self.direct.dirty = true;
         let reading = self.direct.readings.get(&partition);
-        if !matches!(reading, Some(Reading::Asking { link: at, ticket: of }) if (*at, *of) == (link, ticket)) {
+        if !matches!(reading, Some(Reading::Asking { link: at, ticket: of }) if (*at, *of) == (link, ticket))
+        {
             // The link has ended, and the grant with it.
             return;
         }

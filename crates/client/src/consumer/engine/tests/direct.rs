@@ -136,7 +136,8 @@ impl Host {
 
     fn grant(&mut self, request: &GrantFetchRequest) -> GrantFetchResponse {
         let place = request.partition;
-        let before: Vec<u16> = self.grants.iter().filter(|(_, g)| g.place == place).map(|(id, _)| *id).collect();
+        let before: Vec<u16> =
+            self.grants.iter().filter(|(_, g)| g.place == place).map(|(id, _)| *id).collect();
         for id in before {
             self.end(id);
         }
@@ -743,10 +744,7 @@ fn a_broker_that_says_what_cannot_be_loses_its_link() {
 
 #[test]
 fn what_is_no_batch_is_an_error_of_its_partition() {
-    for (garbage, why) in [
-        (vec![9_u8; 200], "magic"),
-        (vec![0; 20], "20"),
-    ] {
+    for (garbage, why) in [(vec![9_u8; 200], "magic"), (vec![0; 20], "20")] {
         let mut shared = Shared::reading(2, &[]);
         shared.append(0, 10);
         shared.host.borrow_mut().logs.get_mut(&0).unwrap()[0].append(&garbage, 10);
@@ -903,7 +901,8 @@ fn compressed_batches_and_parts_of_batches() {
         for at in 0..6 {
             shared.append_as(0, 100, if at % 2 == 0 { codec } else { Codec::None });
         }
-        let assignment = Assignment { partition: tp("t", 0), start: Some(StartAt::Offset(50)), stop: Some(450) };
+        let assignment =
+            Assignment { partition: tp("t", 0), start: Some(StartAt::Offset(50)), stop: Some(450) };
         shared.bench.command(|op| ConsumerCommand::Assign { op, partitions: vec![assignment] });
         shared.settle();
         shared.bench.unpark();
