@@ -6,10 +6,11 @@ import asyncio
 import threading
 import time
 
-import headrace as hr
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+
+import headrace as hr
 from headrace.errors import ConfigError
 from tests.broker.process import BrokerProcess
 
@@ -161,7 +162,7 @@ def test_a_broker_that_shares_no_memory(tmp_path):
 def refused(servers, topic, why):
     """A producer that is to write through memory says why it cannot."""
     with hr.Producer(servers, headrace_datapath="shm") as producer:
-        with pytest.raises(ConfigError, match="headrace.datapath") as error:
+        with pytest.raises(ConfigError, match=r"headrace\.datapath") as error:
             until = time.monotonic() + 20
             while time.monotonic() < until:
                 producer.send(topic, b"x").result(10)

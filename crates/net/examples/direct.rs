@@ -1,73 +1,186 @@
-//! Records through shared memory beside TCP, within one process: a broker on a thread, a producer and a consumer.
-//! Prints one JSON line a figure. `direct DATAPATH RECORDS`.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "a program that measures")]
+//! The Rust side of benches/direct.py: single records and streams of them, through shared memory or over TCP.
+//!
+//! `direct DATAPATH SPIN_US RECORDS MEBIBYTES [BOOTSTRAP]` prints a JSON line a figure. Without BOOTSTRAP the broker is a
+//! thread of this process. Topics `one-N` and `many-N` are made, N being the process.
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a program that measures")]
+#![allow(clippy::disallowed_methods, reason = "a bench reads the clock and its arguments")]
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "figures are small"
+)]
 
 use std::time::{Duration, Instant};
 
 use headrace_broker::BrokerConfig;
-use headrace_client::options::ProducerConfig;
+use headrace_client::consumer::{Assignment, StartAt, TopicPartition};
+use headrace_client::options::{ConsumerConfig, ProducerConfig};
 use headrace_client::producer::RecordRef;
 use headrace_net::broker::{BrokerServer, ServerOptions};
-use headrace_net::client::ProducerClient;
+use headrace_net::client::{ConsumerClient, ProducerClient};
 
-fn percentile(sorted: &[f64], part: f64) -> f64 {
-    let at = (sorted.len() as f64 * part) as usize;
-    sorted[at.min(sorted.len() - 1)]
+const PATIENCE: Duration = Duration::from_secs(30);
+const WARM_UP: Duration = Duration::from_secs(2);
+const VALUE: [u8; 100] = [b'x'; 100];
+
+struct Bench {
+    servers: String,
+    datapath: String,
+    spin_us: String,
 }
 
-fn tell(name: &str, datapath: &str, mut us: Vec<f64>) {
+fn tell(name: &str, mut us: Vec<f64>) {
     us.sort_by(f64::total_cmp);
+    let at = |part: f64| us[((us.len() as f64 * part) as usize).min(us.len() - 1)];
     println!(
-        "{{\"name\": \"{name}\", \"datapath\": \"{datapath}\", \"p50_us\": {:.2}, \"p99_us\": {:.2}, \"p999_us\": {:.2}}}",
-        percentile(&us, 0.5),
-        percentile(&us, 0.99),
-        percentile(&us, 0.999)
+        "{{\"name\": \"{name}\", \"p50_us\": {:.3}, \"p99_us\": {:.3}, \"p999_us\": {:.3}}}",
+        at(0.5),
+        at(0.99),
+        at(0.999)
     );
 }
 
-fn main() {
-    let mut args = std::env::args().skip(1);
-    let datapath = args.next().unwrap_or_else(|| "shm".to_owned());
-    let records: usize = args.next().map_or(20_000, |n| n.parse().unwrap());
-    let dir = std::env::temp_dir().join(format!("headrace-direct-{}", std::process::id()));
-    let pairs = [("log.dir", dir.to_str().unwrap())];
-    let broker = BrokerConfig::from_pairs(pairs).unwrap();
-    let mut server =
-        BrokerServer::start(ServerOptions { host: "127.0.0.1".into(), port: 0, broker }).unwrap();
-    let servers = server.bootstrap_servers().to_owned();
+fn record(topic: &str) -> RecordRef<'_> {
+    RecordRef { topic, partition: Some(0), key: None, value: Some(&VALUE), headers: &[], timestamp_ms: None }
+}
 
-    let config = ProducerConfig::from_pairs([
-        ("bootstrap.servers".to_owned(), servers.clone()),
-        ("headrace.datapath".to_owned(), datapath.clone()),
-        ("linger.ms".to_owned(), "0".to_owned()),
-    ])
-    .unwrap();
-    let producer = ProducerClient::<()>::start(config, |_| ()).unwrap();
-    let value = [b'x'; 100];
-    let record = RecordRef {
-        topic: "t",
-        partition: Some(0),
-        key: None,
-        value: Some(&value),
-        headers: &[],
-        timestamp_ms: None,
-    };
-    let send = || {
-        producer.send(&record, (), &mut || false).unwrap();
-        producer.flush(Some(Duration::from_secs(10)), &mut || false).unwrap();
-    };
-    let warm = Instant::now();
-    while warm.elapsed() < Duration::from_millis(500) {
-        send();
+fn micros(since: Instant) -> f64 {
+    since.elapsed().as_secs_f64() * 1e6
+}
+
+impl Bench {
+    fn pairs(&self, more: &[(&str, &str)]) -> Vec<(String, String)> {
+        let own = [
+            ("bootstrap.servers", self.servers.as_str()),
+            ("headrace.datapath", &self.datapath),
+            ("headrace.poll.spin.us", &self.spin_us),
+        ];
+        own.iter().chain(more).map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
     }
-    let mut us = Vec::with_capacity(records);
-    for _ in 0..records {
-        let since = Instant::now();
-        send();
-        us.push(since.elapsed().as_secs_f64() * 1e6);
+
+    fn producer(&self, linger_ms: &str) -> ProducerClient<()> {
+        let pairs = self.pairs(&[("linger.ms", linger_ms), ("batch.size", "65536")]);
+        ProducerClient::start(ProducerConfig::from_pairs(pairs).unwrap(), |_| ()).unwrap()
     }
-    tell("produce one record, acknowledged", &datapath, us);
-    producer.close(Duration::from_secs(5), &mut || false).unwrap();
-    server.stop().unwrap();
-    std::fs::remove_dir_all(dir).unwrap();
+
+    fn consumer(&self, topic: &str, more: &[(&str, &str)]) -> ConsumerClient {
+        let config = ConsumerConfig::from_pairs(self.pairs(more)).unwrap();
+        let consumer = ConsumerClient::start(config).unwrap();
+        let (partition, start) = (TopicPartition::new(topic, 0), Some(StartAt::Earliest));
+        consumer.assign(vec![Assignment { partition, start, stop: None }], &mut || false).unwrap();
+        consumer
+    }
+
+    fn one_by_one(&self, records: usize) {
+        let topic = format!("one-{}", std::process::id());
+        let producer = self.producer("0");
+        let send = || {
+            producer.send(&record(&topic), (), &mut || false).unwrap();
+            producer.flush(Some(PATIENCE), &mut || false).unwrap();
+        };
+        send();
+        let consumer = self.consumer(&topic, &[]);
+        let poll = || {
+            let rows = consumer.poll(500, Some(Instant::now() + PATIENCE), &mut || false).unwrap();
+            rows.map_or(0, |rows| rows.len)
+        };
+        let warm = Instant::now();
+        assert_eq!(poll(), 1);
+        while warm.elapsed() < WARM_UP {
+            send();
+            assert_eq!(poll(), 1);
+        }
+        let direct = consumer.metrics().unwrap().direct_bytes_consumed_total;
+        assert_eq!(direct > 0, self.datapath == "shm", "it went another way");
+        let figure = |act: &dyn Fn()| -> Vec<f64> {
+            let timed = |_| {
+                let since = Instant::now();
+                act();
+                micros(since)
+            };
+            (0..records).map(timed).collect()
+        };
+        let empty = || assert!(consumer.poll(500, Some(Instant::now()), &mut || false).unwrap().is_none());
+        tell("empty poll", figure(&empty));
+        tell("produce, acknowledged", figure(&send));
+        let mut left = records;
+        while left > 0 {
+            left -= poll();
+        }
+        let both = || {
+            producer.send(&record(&topic), (), &mut || false).unwrap();
+            assert_eq!(poll(), 1);
+        };
+        tell("from send to batch", figure(&both));
+        producer.flush(Some(PATIENCE), &mut || false).unwrap();
+        consumer.close(PATIENCE, true, &mut || false).unwrap();
+        producer.close(PATIENCE, &mut || false).unwrap();
+    }
+
+    fn stream(&self, mebibytes: usize) {
+        let topic = format!("many-{}", std::process::id());
+        let producer = self.producer("5");
+        producer.send(&record(&topic), (), &mut || false).unwrap();
+        producer.flush(Some(PATIENCE), &mut || false).unwrap();
+        let records = (mebibytes << 20) / VALUE.len();
+        // The second has memory from its start on.
+        for round in 0..2 {
+            let since = Instant::now();
+            for _ in 0..records {
+                producer.send(&record(&topic), (), &mut || false).unwrap();
+            }
+            producer.flush(Some(PATIENCE), &mut || false).unwrap();
+            let seconds = since.elapsed().as_secs_f64();
+            if round == 1 {
+                println!("{{\"name\": \"produce\", \"records_s\": {:.0}}}", records as f64 / seconds);
+            }
+        }
+        producer.close(PATIENCE, &mut || false).unwrap();
+        let copied = [("value.type", "binary")];
+        let unchecked = [("value.type", "binary"), ("check.crcs", "false")];
+        let views = [("value.type", "binary_view"), ("check.crcs", "false")];
+        let cases = [
+            ("consume, copied", &copied[..]),
+            ("consume, copied, without CRC", &unchecked),
+            ("consume, views", &views),
+        ];
+        for (name, options) in cases {
+            let consumer = self.consumer(&topic, options);
+            let (mut rows, mut since, mut before) = (0, Instant::now(), 0);
+            while rows <= 2 * records {
+                let taken = consumer.poll(1 << 20, Some(Instant::now() + PATIENCE), &mut || false).unwrap();
+                rows += taken.unwrap().len;
+                // By then what is read comes the way that is asked for.
+                if before == 0 && rows > records {
+                    (since, before) = (Instant::now(), rows);
+                }
+            }
+            let rate = (rows - before) as f64 / since.elapsed().as_secs_f64();
+            println!("{{\"name\": \"{name}\", \"records_s\": {rate:.0}}}");
+            consumer.close(PATIENCE, true, &mut || false).unwrap();
+        }
+    }
+}
+
+fn main() {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let [datapath, spin_us, records, mebibytes, servers @ ..] = words.as_slice() else {
+        eprintln!("direct DATAPATH SPIN_US RECORDS MEBIBYTES [BOOTSTRAP]");
+        std::process::exit(2);
+    };
+    let own = servers.is_empty().then(|| {
+        let dir = std::env::temp_dir().join(format!("headrace-direct-{}", std::process::id()));
+        let pairs = [("log.dir", dir.to_str().unwrap()), ("headrace.poll.spin.us", spin_us)];
+        let broker = BrokerConfig::from_pairs(pairs).unwrap();
+        (BrokerServer::start(ServerOptions { host: "127.0.0.1".into(), port: 0, broker }).unwrap(), dir)
+    });
+    let servers = servers.first().cloned().or_else(|| Some(own.as_ref()?.0.bootstrap_servers().to_owned()));
+    let bench = Bench { servers: servers.unwrap(), datapath: datapath.clone(), spin_us: spin_us.clone() };
+    bench.one_by_one(records.parse().unwrap());
+    bench.stream(mebibytes.parse().unwrap());
+    if let Some((mut server, dir)) = own {
+        server.stop().unwrap();
+        std::fs::remove_dir_all(dir).unwrap();
+    }
 }

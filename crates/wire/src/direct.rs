@@ -64,10 +64,11 @@ impl WriteAck {
     /// What came.
     #[must_use]
     pub fn from_note([head, base_offset, log_append_time, log_start_offset]: [u64; 4]) -> Self {
-        let [a, b, c, d, _, _, g, h] = head.to_be_bytes();
+        let low = |bits: u64| u32::try_from(bits & u64::from(u32::MAX)).unwrap_or_default();
+        let [.., high_byte, low_byte] = head.to_be_bytes();
         Self {
-            written: Written::from_immediate(u32::from_be_bytes([a, b, c, d])),
-            error_code: i16::from_be_bytes([g, h]),
+            written: Written::from_immediate(low(head >> 32)),
+            error_code: i16::from_be_bytes([high_byte, low_byte]),
             base_offset: base_offset.cast_signed(),
             log_append_time: log_append_time.cast_signed(),
             log_start_offset: log_start_offset.cast_signed(),

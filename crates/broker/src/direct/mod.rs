@@ -8,7 +8,6 @@ mod fetch;
 mod produce;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
-use std::fmt;
 use std::sync::Arc;
 
 use headrace_fabric::{Memory, Note, Region};
@@ -157,15 +156,6 @@ pub(crate) struct Direct<F> {
     actions: VecDeque<LinkAction<F>>,
     /// A batch on its way from a ring to the log.
     landed: Vec<u8>,
-}
-
-impl<F> fmt::Debug for Direct<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Direct")
-            .field("links", &self.links.len())
-            .field("grants", &self.grants.len())
-            .finish()
-    }
 }
 
 impl<F> Default for Direct<F> {

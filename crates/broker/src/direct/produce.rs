@@ -118,7 +118,7 @@ impl<D: Disk> Broker<D> {
     /// Whether batches of a partition may come through memory, and how large they may be.
     fn check_lands(&mut self, key: &TopicKey, (_, index): Place) -> Result<u64, (ErrorCode, String)> {
         let refuse = |why: &str| Err((ErrorCode::INVALID_CONFIG, why.to_owned()));
-        if self.store.find(key).is_some_and(|topic| topic.is_compact_only()) {
+        if self.store.find(key).is_some_and(crate::store::Topic::is_compact_only) {
             return refuse("a compacted topic is not written through shared memory");
         }
         let Some((_, partition)) = self.store.partition_for_append(key, index) else {

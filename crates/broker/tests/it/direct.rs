@@ -204,10 +204,11 @@ fn a_damaged_batch_is_refused_and_the_next_one_taken() {
     assert_eq!(client.write(&mut world, &batch(WALL, &["b"])).base_offset, 0);
 }
 
+type Lie = fn(Note, &GrantProduceResponse) -> Note;
+
 #[test]
 fn who_tells_what_cannot_be_loses_its_link_and_nobody_else_does() {
     let good = batch(WALL, &["a"]);
-    type Lie = fn(Note, &GrantProduceResponse) -> Note;
     let lies: [(&str, Lie); 6] = [
         ("another's grant", |[_, len, ..], granted| {
             [u64::from(Written { id: granted.id.wrapping_add(1), order: 0 }.to_immediate()), len, 0, 0]
@@ -424,7 +425,7 @@ fn a_reader_sees_what_is_committed_whoever_wrote_it() {
     let after = slot(slots, granted.slot);
     assert_eq!((after.high_watermark, after.last_stable_offset, after.sealed), (3, 3, false));
     let read = file.bytes(before.committed, (after.committed - before.committed) as usize);
-    let found = decode(Some(&headrace_wire::primitive::Records::from(Bytes::from(read.to_vec()))));
+    let found = decode(Some(&headrace_wire::primitive::Records::from(Bytes::from(read))));
     assert_eq!(found, [(1, "b".to_owned()), (2, "c".to_owned())]);
 }
 

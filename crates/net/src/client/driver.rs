@@ -300,9 +300,9 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
                 if let Some((link, bell)) = link_of(event.token()) {
                     self.stirred = Instant::now();
                     if bell {
-                        work.rung(link)
+                        work.rung(link);
                     } else {
-                        work.control(link)
+                        work.control(link);
                     }
                     continue;
                 }

@@ -12,7 +12,7 @@ use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::{DirectConnectResponse, GrantProduceRequest, GrantProduceResponse};
 use headrace_wire::time::Now;
 
-use super::{Accumulator, Entry, PartitionKey, ProducerEngine, Tag, lock};
+use super::{Accumulator, Entry, PartitionKey, ProducerEngine, Sending, Tag, lock};
 use crate::core::{CallSpec, Lane, Target};
 use crate::direct::{Links, Writer, Writing};
 use crate::engine::{Action, LinkId};
@@ -121,7 +121,7 @@ impl ProducerEngine {
             accumulator.fail(error);
         }
         let waiting =
-            self.busy.iter().filter(|key| self.partitions.get(*key).is_some_and(|s| s.has_waiting()));
+            self.busy.iter().filter(|key| self.partitions.get(*key).is_some_and(Sending::has_waiting));
         let mut keys: Vec<PartitionKey> = waiting.copied().chain(accumulator.ended()).collect();
         keys.sort_unstable();
         keys.dedup();
