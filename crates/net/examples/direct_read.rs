@@ -28,12 +28,8 @@ fn tell(name: &str, datapath: &str, mut us: Vec<f64>) {
 
 fn consumer(servers: &str, datapath: &str, value_type: &str, topic: &str) -> ConsumerClient {
     let config = ConsumerConfig::from_pairs(
-        [
-            ("bootstrap.servers", servers),
-            ("headrace.datapath", datapath),
-            ("value.type", value_type),
-        ]
-        .map(|(name, value)| (name.to_owned(), value.to_owned())),
+        [("bootstrap.servers", servers), ("headrace.datapath", datapath), ("value.type", value_type)]
+            .map(|(name, value)| (name.to_owned(), value.to_owned())),
     );
     let consumer = ConsumerClient::start(config.unwrap()).unwrap();
     let partition = TopicPartition::new(topic, 0);

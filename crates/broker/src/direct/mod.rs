@@ -284,14 +284,8 @@ impl<D: Disk> Broker<D> {
         if !self.connections.contains_key(&conn) || self.direct.of_conn.contains_key(&conn) {
             return false;
         }
-        let made = Link {
-            conn,
-            next_key: SLOTS_KEY,
-            shown: 0,
-            lapsed: HashSet::new(),
-            slots: None,
-            nudged: false,
-        };
+        let made =
+            Link { conn, next_key: SLOTS_KEY, shown: 0, lapsed: HashSet::new(), slots: None, nudged: false };
         self.direct.links.insert(link, made);
         self.direct.of_conn.insert(conn, link);
         true

@@ -56,7 +56,9 @@ pub(crate) enum Tag {
     OffsetFetch(u64),
     Member(MemberTag),
     /// A link to this node.
-    Link { node: i32 },
+    Link {
+        node: i32,
+    },
     Grant(Box<Granting>),
     Released,
 }

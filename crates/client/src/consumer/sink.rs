@@ -254,8 +254,7 @@ impl Fetcher {
         if records_bytes > 0 {
             part.served = served;
         }
-        let mut open =
-            part.open.take().unwrap_or_else(|| OpenChunk::new(&self.schema, &part.partition));
+        let mut open = part.open.take().unwrap_or_else(|| OpenChunk::new(&self.schema, &part.partition));
         open.restart(asked, part.leader_epoch, part.stop);
         lock(&self.cache).answered(ticket, high_watermark, records_bytes);
         Some(Current {
