@@ -275,7 +275,8 @@ class Producer:
             ``bufferpool-wait-ratio`` (time waited per time), ``bufferpool-wait-time-ns-total`` (ns),
             ``buffer-exhausted-rate`` (per second), ``buffer-exhausted-total``, ``waiting-threads`` (calls that wait,
             those of asyncio among them), ``buffer-total-bytes``, ``buffer-available-bytes``, and for each broker whose
-            batches hold memory ``buffer-node-<id>-bytes``. Rates are over the last 30 to 60 seconds.
+            batches hold memory ``buffer-node-<id>-bytes``; ``direct-bytes-produced-total``: bytes of batches that were
+            written into shared memory (``headrace.datapath``). Rates are over the last 30 to 60 seconds.
         """
         return self._native.metrics()
 

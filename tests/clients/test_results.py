@@ -160,6 +160,7 @@ def test_the_buffer_can_be_watched(cluster, topic):
             "waiting-threads": 0,
             "buffer-total-bytes": 200_000,
             "buffer-available-bytes": 200_000,
+            "direct-bytes-produced-total": 0,
         }
         producer.send_arrow(topic, pa.table({"value": pa.array([b"x" * 1000] * 5000)})).result(30)
         after = producer.metrics()

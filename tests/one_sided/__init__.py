@@ -1,0 +1,1 @@
+"""Produce and fetch through memory that is shared with the broker."""

@@ -221,6 +221,8 @@ impl Producer {
         metrics.set_item("waiting-threads", now.waiting_threads)?;
         metrics.set_item("buffer-total-bytes", now.buffer_total_bytes)?;
         metrics.set_item("buffer-available-bytes", now.buffer_available_bytes)?;
+        let direct = self.client.direct_bytes().map_err(|error| errors::to_py(py, &error))?;
+        metrics.set_item("direct-bytes-produced-total", direct)?;
         for (node, bytes) in self.client.broker_bytes().map_err(|error| errors::to_py(py, &error))? {
             let node = node.map_or("none".to_owned(), |node| node.to_string());
             metrics.set_item(format!("buffer-node-{node}-bytes"), bytes)?;

@@ -414,7 +414,10 @@ fn a_reader_sees_what_is_committed_whoever_wrote_it() {
     assert_eq!((granted.base_offset, granted.high_watermark, granted.sealed), (0, 1, false));
     assert_eq!(granted.position, granted.committed, "the end of the log is where the next batch goes");
     let before = slot(slots, granted.slot);
-    assert_eq!((before.committed, before.high_watermark, before.id), (granted.committed as u64, 1, granted.id));
+    assert_eq!(
+        (before.committed, before.high_watermark, before.id),
+        (granted.committed as u64, 1, granted.id)
+    );
     let one = batch(WALL, &["b"]);
     Client::new(&mut world, A, id, 0).write(&mut world, &one);
     world.append("t", 0, &["c"]);

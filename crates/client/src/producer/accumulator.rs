@@ -140,6 +140,8 @@ pub struct Accumulator {
     hurry_below: BatchId,
     signals: Signals,
     jobs: Vec<SealJob>,
+    /// Bytes of batches that were written into brokers' memory.
+    direct_bytes: u64,
 }
 
 impl Accumulator {
@@ -161,6 +163,7 @@ impl Accumulator {
             parked: Parked::new(),
             outstanding: BTreeMap::new(),
             pressure: Pressure::default(),
+            direct_bytes: 0,
             next_id: 0,
             opened_ms: 0,
             now_ms: 0,

@@ -84,7 +84,13 @@ impl Links {
         (FIRST..usize::MAX - 16).contains(&token.0)
     }
 
-    pub(super) fn ready(&mut self, broker: &mut Broker<FileDisk>, registry: &Registry, token: Token, now: Now) {
+    pub(super) fn ready(
+        &mut self,
+        broker: &mut Broker<FileDisk>,
+        registry: &Registry,
+        token: Token,
+        now: Now,
+    ) {
         self.stirred = Instant::now();
         if let Some(number) = token.0.checked_sub(LINKS) {
             let key = number / 2;

@@ -20,8 +20,8 @@ use crate::disk::{FileDisk, FileHandle};
 use crate::outbox::{FileRange, Flushed, Outbox};
 
 use super::flusher::{FlushDone, FlushWork};
-use super::links::Links;
 use super::frames::{FrameError, FrameReader, ReadTurn};
+use super::links::Links;
 
 const LISTENER: Token = Token(usize::MAX);
 pub(super) const WAKER: Token = Token(usize::MAX - 1);

@@ -221,8 +221,8 @@ impl<R: Send + 'static> ProducerClient<R> {
                 parked.end();
             }
         };
-        let handle =
-            Handle::start("headrace-produce", engine, clock, sockets, on_event, told, on_exit).map_err(failed)?;
+        let handle = Handle::start("headrace-produce", engine, clock, sockets, on_event, told, on_exit)
+            .map_err(failed)?;
         let handle = Arc::new(handle);
         let wake = {
             let handle = Arc::downgrade(&handle);
@@ -502,6 +502,11 @@ impl<R: Send + 'static> ProducerClient<R> {
     /// Bytes of memory that batches for each broker hold, by its node id; `None`: for partitions without a leader.
     pub fn broker_bytes(&self) -> Result<BTreeMap<Option<i32>, u64>> {
         Ok(self.accumulator()?.broker_bytes())
+    }
+
+    /// Bytes of batches that were written into brokers' memory instead of being sent.
+    pub fn direct_bytes(&self) -> Result<u64> {
+        Ok(self.accumulator()?.direct_bytes())
     }
 
     /// In a forked child its lock may be held for ever, by a thread that is the parent's.

@@ -18,6 +18,17 @@ impl Accumulator {
         self.looks_at = None;
     }
 
+    /// Counts a batch that was written into a broker's memory.
+    pub(in crate::producer) fn count_direct(&mut self, bytes: usize) {
+        self.direct_bytes = self.direct_bytes.saturating_add(bytes as u64);
+    }
+
+    /// Bytes of batches that were written into brokers' memory (`headrace.datapath`), tries counted each.
+    #[must_use]
+    pub fn direct_bytes(&self) -> u64 {
+        self.direct_bytes
+    }
+
     /// Topics asked for since the last call.
     pub(in crate::producer) fn take_wanted(&mut self) -> Vec<Arc<str>> {
         self.topics.take_wanted()

@@ -148,6 +148,7 @@ impl ProducerEngine {
         let (id, batch) = self.take_next(accumulator, node, key, next)?;
         let topic_id = self.core.cluster().topic_id(&accumulator.topic_name(key)).unwrap_or_default();
         let Some(Writing::Granted(writer)) = self.direct.writings.get_mut(&key) else { return None };
+        accumulator.count_direct(batch.len);
         let write = writer.write(&batch, Entry { key, id, topic_id });
         self.direct.links.act(Action::WriteDirect(write));
         Some(())

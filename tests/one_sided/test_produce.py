@@ -1,0 +1,193 @@
+"""A producer that writes into the broker's memory: what it wrote is in the log, in order and once, whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import headrace as hr
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from headrace.errors import ConfigError
+from tests.broker.process import BrokerProcess
+
+ROWS = 50_000
+
+
+@pytest.fixture(scope="module")
+def broker():
+    with hr.Broker.start() as broker:
+        yield broker
+
+
+@pytest.fixture
+def topic(broker, request):
+    name = f"{request.node.name[:60]}".replace("[", "-").replace("]", "")
+    with hr.Admin(broker.bootstrap_servers) as admin:
+        admin.create_topics([hr.NewTopic(name, 2)])
+    return name
+
+
+def numbered(rows=ROWS, start=0, partition=0):
+    values = pc.cast(pa.array(range(start, start + rows)), pa.string()).cast(pa.binary())
+    return pa.table({"value": values, "partition": pa.array([partition] * rows, pa.int32())})
+
+
+def linked(producer, topic, partition=0):
+    """Sends single records until one has gone through memory; how many were sent."""
+    before = producer.metrics()["direct-bytes-produced-total"]
+    until = time.monotonic() + 20
+    sent = 0
+    while time.monotonic() < until:
+        producer.send(topic, b"first", partition=partition).result(10)
+        sent += 1
+        if producer.metrics()["direct-bytes-produced-total"] > before:
+            return sent
+    pytest.fail("no record has gone through memory")
+
+
+def values_of(servers, topic, partition=None):
+    table = hr.read(servers, topic, start="earliest", end="latest").read_all()
+    if partition is not None:
+        table = table.filter(pc.equal(table["partition"], partition))
+    return table.sort_by("offset")["value"].to_pylist()
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+@pytest.mark.parametrize("idempotence", [True, False])
+def test_rows_come_through_memory_in_order_and_once(broker, topic, compression, idempotence):
+    options = {"compression_type": compression, "enable_idempotence": idempotence}
+    if not idempotence:
+        options |= {"acks": "1", "max_in_flight_requests_per_connection": 1}
+    with hr.Producer(broker.bootstrap_servers, headrace_datapath="shm", linger_ms=1, **options) as producer:
+        first = linked(producer, topic)
+        before = producer.metrics()["direct-bytes-produced-total"]
+        assert producer.send_arrow(topic, numbered()).result(60) == ROWS
+        written = producer.metrics()["direct-bytes-produced-total"] - before
+    payload = sum(len(str(number)) for number in range(ROWS))
+    # Compressed ones are smaller, and nothing went another way: else some of it would be missing here.
+    assert written > (payload if compression == "none" else payload // 20)
+    found = values_of(broker.bootstrap_servers, topic)
+    assert found == [b"first"] * first + [str(number).encode() for number in range(ROWS)]
+
+
+def test_each_row_is_told_where_it_went(broker, topic):
+    with hr.Producer(broker.bootstrap_servers, headrace_datapath="shm") as producer:
+        first = linked(producer, topic)
+        results = producer.send_arrow(topic, numbered(1000), results=True).result(30)
+    assert results["offset"].to_pylist() == list(range(first, first + 1000))
+    assert results["error"].null_count == 1000
+
+
+def test_who_comes_second_to_a_partition_writes_beside_the_first(broker, topic):
+    servers = broker.bootstrap_servers
+    with (
+        hr.Producer(servers, headrace_datapath="shm") as one,
+        hr.Producer(servers, headrace_datapath="shm") as two,
+        hr.Producer(servers) as over_tcp,
+    ):
+        first = linked(one, topic)
+        parts = [(one, 0), (two, ROWS), (over_tcp, 2 * ROWS)]
+        futures = [producer.send_arrow(topic, numbered(start=start)) for producer, start in parts]
+        assert [future.result(60) for future in futures] == [ROWS] * 3
+        # The other partition is free.
+        linked(two, topic, partition=1)
+    found = [int(value) for value in values_of(servers, topic, 0)[first:]]
+    assert sorted(found) == list(range(3 * ROWS))
+    for start in (0, ROWS, 2 * ROWS):
+        own = [number for number in found if start <= number < start + ROWS]
+        assert own == list(range(start, start + ROWS))
+
+
+def test_batches_that_no_ring_takes_go_over_tcp_in_their_place(tmp_path):
+    settings = ["headrace.direct.ring.bytes.max=65536"]
+    with BrokerProcess(tmp_path / "data", *settings) as broker:
+        with hr.Producer(broker.bootstrap_servers, headrace_datapath="shm", linger_ms=0) as producer:
+            first = linked(producer, "t")
+            large = b"x" * 100_000
+            futures = [producer.send("t", value, partition=0) for value in [b"a", large, b"b", large, b"c"] * 20]
+            offsets = [future.result(30).offset for future in futures]
+        assert offsets == list(range(first, first + 100))
+        assert values_of(broker.bootstrap_servers, "t")[first:] == [b"a", large, b"b", large, b"c"] * 20
+
+
+def test_a_killed_broker_loses_nothing_that_it_acknowledged(tmp_path):
+    with BrokerProcess(tmp_path / "data") as broker:
+        servers = broker.bootstrap_servers
+        producer = hr.Producer(servers, headrace_datapath="shm", linger_ms=0, reconnect_backoff_ms=20)
+        with producer:
+            first = linked(producer, "t")
+            for life in range(3):
+                done = threading.Event()
+                futures = []
+
+                def send(life=life, done=done, futures=futures):
+                    number = 0
+                    while not done.is_set() or number < 3000:
+                        futures.append((number, producer.send("t", f"{life} {number}".encode(), partition=0)))
+                        number += 1
+                        if number >= 20_000:
+                            break
+
+                sender = threading.Thread(target=send)
+                sender.start()
+                while len(futures) < 1000:
+                    done.wait(0.001)
+                broker.kill()
+                broker.start()
+                done.set()
+                sender.join(60)
+                producer.flush(60)
+                assert all(future.exception(1) is None for _, future in futures)
+                # The new broker lends anew.
+                linked(producer, "t")
+        found = values_of(servers, "t")[first:]
+        for life in range(3):
+            own = [int(value.split()[1]) for value in found if value.startswith(b"%d " % life)]
+            assert own == list(range(len(own))), "in order, none lost, none twice"
+            assert len(own) >= 1000
+
+
+def test_a_broker_that_shares_no_memory(tmp_path):
+    with BrokerProcess(tmp_path / "data", "headrace.direct=false") as broker:
+        with hr.Producer(broker.bootstrap_servers, headrace_datapath="auto") as producer:
+            assert producer.send_arrow("t", numbered(1000)).result(30) == 1000
+            assert producer.metrics()["direct-bytes-produced-total"] == 0
+        refused(broker.bootstrap_servers, "t", "headrace.direct is false")
+
+
+def refused(servers, topic, why):
+    """A producer that is to write through memory says why it cannot."""
+    with hr.Producer(servers, headrace_datapath="shm") as producer:
+        with pytest.raises(ConfigError, match="headrace.datapath") as error:
+            until = time.monotonic() + 20
+            while time.monotonic() < until:
+                producer.send(topic, b"x").result(10)
+        assert why in str(error.value)
+
+
+def test_apache_kafka_shares_no_memory(apache_kafka, request):
+    servers, topic = apache_kafka.bootstrap_servers, request.node.name
+    with hr.Producer(servers, headrace_datapath="auto") as producer:
+        assert producer.send(topic, b"x").result(30).offset >= 0
+    refused(servers, topic, "no broker of headrace's")
+
+
+def test_asyncio_writes_through_memory_too(broker, topic):
+    async def main():
+        async with hr.aio.Producer(broker.bootstrap_servers, headrace_datapath="shm", linger_ms=0) as producer:
+            offsets = []
+            for number in range(1000):
+                sent = await producer.send(topic, str(number).encode(), partition=0)
+                offsets.append((await sent).offset if asyncio.isfuture(sent) else sent.offset)
+            return offsets
+
+    assert asyncio.run(main()) == list(range(1000))
+    assert values_of(broker.bootstrap_servers, topic) == [str(number).encode() for number in range(1000)]
+
+
+def test_an_unknown_datapath_is_an_error_that_names_the_others(broker):
+    with pytest.raises(ConfigError, match="one of tcp, auto, shm"):
+        hr.Producer(broker.bootstrap_servers, headrace_datapath="pigeon")
