@@ -205,8 +205,10 @@ class Consumer:
 
         Returns:
             ``records-consumed-total`` (rows handed out), ``bytes-consumed-total`` (bytes of records in Fetch answers,
-            as they were sent), ``fetch-total`` (answers), ``assigned-partitions``, ``last-poll-seconds-ago`` (not
-            before the first poll), ``records-lag-max`` and ``records-lag-<topic>-<partition>`` (records between the
+            as they were sent, and of those read from memory), ``direct-bytes-consumed-total`` (of these, those read
+            from memory that the broker shares, ``headrace.datapath``), ``fetch-total`` (answers),
+            ``assigned-partitions``, ``last-poll-seconds-ago`` (not before the first poll), ``records-lag-max`` and
+            ``records-lag-<topic>-<partition>`` (records between the
             position and the end that the last answer told; partitions of which either is not known are left out),
             ``fetch-cache-bytes``, ``fetch-cache-total-bytes`` (``fetch.buffer.bytes``), and
             ``fetch-cache-bytes-discarded-total``: bytes that were fetched and dropped before anyone took them, also by

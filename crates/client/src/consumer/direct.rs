@@ -1,7 +1,8 @@
 //! Partitions that are read where their leader has them in memory (docs/one-sided.md), instead of by Fetch.
 //!
 //! A partition's rows come one way at a time, and both ways go on from the same place: a Fetch that is on its way when
-//! memory comes is answered for an offset that has passed, and dropped; one whose answer is arriving is waited for. What
+//! memory comes is answered for an offset that has passed, and dropped; one whose answer is arriving is waited for. Once a
+//! grant is asked for over a link, no other Fetch is sent: its answer would be as long on its way, and bring the same. What
 //! memory brings is decoded, or kept for a caller to decode, as what Fetch brings is (`sink`).
 //!
 //! [`ConsumerEngine::look`] is what a caller that waits does again and again. It compares one word for each partition, and
@@ -314,8 +315,8 @@ impl ConsumerEngine {
         let (fetcher, direct) = (&mut self.fetcher, &mut self.direct);
         direct.readings.retain(|_, reading| {
             let ends = of_link(reading);
-            if ends && let Some(part) = ticket_of(reading).and_then(|ticket| fetcher.part(ticket)) {
-                part.direct = false;
+            if ends && let Some(ticket) = ticket_of(reading) {
+                fetcher.set_direct(ticket, false);
             }
             !ends
         });
@@ -350,7 +351,7 @@ impl ConsumerEngine {
         }
     }
 
-    /// Gives a reader what has come of its memory. With all of it, the partition is read there.
+    /// Gives a reader what has come of its memory.
     fn show(&mut self, now: Now, partition: &TopicPartition) {
         let direct = &mut self.direct;
         let Some(Reading::Granted(granted)) = direct.readings.get_mut(partition) else { return };
@@ -380,7 +381,6 @@ impl ConsumerEngine {
         let (ticket, epoch) = (*ticket, *leader_epoch);
         direct.dirty = true;
         if let Some(part) = self.fetcher.part(ticket) {
-            part.direct = true;
             // What was read before is known to be in this leader's log, or nothing was.
             part.checked_epoch = part.checked_epoch.max(epoch);
         }
@@ -390,8 +390,8 @@ impl ConsumerEngine {
     fn end_reading(&mut self, now: Now, partition: &TopicPartition, wait_ms: u64) {
         let until = now.mono_ms.saturating_add(wait_ms);
         let ended = self.direct.readings.insert(partition.clone(), Reading::Refused { until });
-        if let Some(part) = ended.as_ref().and_then(ticket_of).and_then(|ticket| self.fetcher.part(ticket)) {
-            part.direct = false;
+        if let Some(ticket) = ended.as_ref().and_then(ticket_of) {
+            self.fetcher.set_direct(ticket, false);
         }
         self.direct.watches.retain(|watch| watch.partition != *partition);
         (self.direct.dirty, self.fetcher.dirty) = (true, true);
@@ -450,6 +450,7 @@ impl ConsumerEngine {
         // The same seed is to do the same.
         wanted.sort_by(|a, b| a.partition.cmp(&b.partition));
         let timeout_ms = self.fetcher.settings.request_timeout_ms;
+        let mut asked = Vec::new();
         for part in wanted {
             let TopicPartition { topic, partition } = &part.partition;
             let Some((node, leader_epoch)) = self.core.cluster().leader(topic, *partition) else { continue };
@@ -475,6 +476,10 @@ impl ConsumerEngine {
             let spec = CallSpec::new(Target::Node(node), Lane::Direct, timeout_ms);
             let tag = Granting { partition, ticket, node, link, leader_epoch };
             self.core.call_with(now, spec, request, Tag::Grant(Box::new(tag)));
+            asked.push(ticket);
+        }
+        for ticket in asked {
+            self.fetcher.set_direct(ticket, true);
         }
     }
 
@@ -509,15 +514,16 @@ impl ConsumerEngine {
                 self.direct.readings.insert(partition.clone(), Reading::Granted(granted));
                 self.show(now, &partition);
             }
-            Ok(Err(why)) => self.give_up(now, link, why),
+            Ok(Err(why)) => {
+                self.fetcher.set_direct(ticket, false);
+                self.give_up(now, link, why);
+            }
             Err(error) => self.not_granted(now, &partition, ticket, &error),
         }
     }
 
     fn not_granted(&mut self, now: Now, partition: &TopicPartition, ticket: Ticket, error: &Error) {
-        if let Some(part) = self.fetcher.part(ticket) {
-            part.direct = false;
-        }
+        self.fetcher.set_direct(ticket, false);
         let full = error.code() == Some(ErrorCode::THROTTLING_QUOTA_EXCEEDED);
         if error.retriable() && !full {
             self.core.refresh(now);
@@ -566,6 +572,13 @@ fn ticket_of(reading: &Reading) -> Option<Ticket> {
 }
 
 impl Fetcher {
+    /// Whether Fetch leaves the partition alone.
+    fn set_direct(&mut self, ticket: Ticket, direct: bool) {
+        if let Some(part) = self.part(ticket) {
+            part.direct = direct;
+        }
+    }
+
     /// Reads about `limit` bytes of a segment, one batch at least.
     fn read_in_place(&mut self, ticket: Ticket, reader: &mut Reader, limit: usize) -> Turn {
         if !reader.has_unread() {

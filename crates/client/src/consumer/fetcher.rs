@@ -77,7 +77,7 @@ pub(super) struct Part {
     /// A follower to read from, and until when.
     pub(super) replica: Option<(i32, u64)>,
     pub(super) open: Option<OpenChunk>,
-    /// It is read from its leader's memory, and no Fetch asks for it.
+    /// It is read from its leader's memory, or about to be, and no Fetch asks for it.
     pub(super) direct: bool,
     /// Where the last batch that was left out claims to begin: it may come again, and was told of.
     pub(super) left_out: Option<i64>,

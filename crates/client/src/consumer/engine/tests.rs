@@ -8,6 +8,7 @@ mod fetching;
 mod groups;
 mod kafka;
 mod leaders;
+mod lender;
 mod listening;
 mod patterns;
 mod positions;
