@@ -95,9 +95,9 @@ def test_rows_are_those_of_tcp_across_segments(broker, name, compression, value_
         one.assign([(name, 0)])
         wait_for_memory(one, broker, name)
         first = one.position((name, 0))
+        before = one.metrics()[READ]
         with hr.Producer(broker.bootstrap_servers, compression_type=compression, batch_size=50_000) as producer:
             producer.send_arrow(name, table)
-        before = one.metrics()[READ]
         tables["shm"] = read_to(one, name, first + count)
         assert one.metrics()[READ] > before
     with consumer(broker, "tcp", value_type=value_type, include_headers=True) as one:
