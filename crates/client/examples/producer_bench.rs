@@ -121,8 +121,7 @@ impl Bench {
                 let now = self.now();
                 self.engine.handle_token(now, conn);
             }
-            Action::Link { .. } | Action::WriteDirect(_) | Action::Unlink { .. } => {}
-            Action::Close { .. } => {}
+            Action::Close { .. } | Action::Link { .. } | Action::WriteDirect(_) | Action::Unlink { .. } => {}
         }
     }
 

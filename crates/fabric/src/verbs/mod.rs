@@ -60,7 +60,7 @@ pub enum VerbsError {
     )]
     NoDevice,
     /// Not the one that was asked for.
-    #[error("this machine has no RDMA device {name}; it has {known}: change headrace.datapath.device")]
+    #[error("this machine has no RDMA device {name}; it has {known}")]
     UnknownDevice {
         /// Asked for.
         name: String,
@@ -80,7 +80,7 @@ pub enum VerbsError {
     },
     /// No cable, no link, or not the one that was asked for.
     #[error(
-        "RDMA device {device} has no active port that fits: bring its network up, or change headrace.datapath.port, or \
+        "RDMA device {device} has no active port that fits: bring its network up, or \
          set headrace.datapath to auto, shm or tcp"
     )]
     NoPort {
@@ -89,8 +89,8 @@ pub enum VerbsError {
     },
     /// The port has no address, or not the one that was asked for.
     #[error(
-        "port {port} of RDMA device {device} has no address (gid) that fits: give its network an IP address, or change \
-         headrace.datapath.gid.index"
+        "port {port} of RDMA device {device} has no address (gid) that fits: give its network an IP address, or set \
+         headrace.datapath to auto, shm or tcp"
     )]
     NoAddress {
         /// Which one.
@@ -119,7 +119,7 @@ pub enum VerbsError {
     /// The kernel registers no pages of such a file to be written by a peer.
     #[error(
         "{bytes} bytes cannot be registered for RDMA: memory that peers write must be on tmpfs or hugetlbfs, not on a \
-         disk's file system, and older kernels register none that is mapped to be read only; set headrace.datapath.memory.dir to such a folder"
+         disk's file system, and older kernels register none that is mapped to be read only"
     )]
     File {
         /// What was to be registered.

@@ -13,6 +13,8 @@ use crate::engine::Engine;
 use crate::error::Error;
 use crate::options::ConsumerConfig;
 
+type Lie = fn(&mut GrantFetchResponse);
+
 fn wake(shared: &mut Shared) {
     shared.bench.command(|_| ConsumerCommand::Wake);
     shared.settle();
@@ -349,7 +351,6 @@ fn a_broker_that_says_what_cannot_be_loses_its_link() {
         shared.bench.unpark();
         assert_eq!(shared.bench.drain(), named("t", 0, 0..15));
     }
-    type Lie = fn(&mut GrantFetchResponse);
     let lies: [Lie; 5] = [
         |response| response.position = response.committed + 1,
         |response| response.committed = -1,

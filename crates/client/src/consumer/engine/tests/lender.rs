@@ -26,6 +26,9 @@ const SLOTS_KEY: u64 = 1;
 pub(super) const SEGMENT_BYTES: usize = 8 << 20;
 const AT_0: StartAt = StartAt::Offset(0);
 
+/// What a test makes of a grant.
+type Lie = Box<dyn Fn(&mut GrantFetchResponse)>;
+
 /// A segment, as the broker has it.
 pub(super) struct Segment {
     pub(super) base: i64,
@@ -77,7 +80,7 @@ pub(super) struct Host {
     pub(super) refuse_grant: Option<i16>,
     pub(super) slots_sent: bool,
     pub(super) files: VecDeque<(u64, File, usize)>,
-    pub(super) lie: Option<Box<dyn Fn(&mut GrantFetchResponse)>>,
+    pub(super) lie: Option<Lie>,
 }
 
 impl Host {
