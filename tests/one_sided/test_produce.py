@@ -181,8 +181,8 @@ def test_asyncio_writes_through_memory_too(broker, topic):
         async with hr.aio.Producer(broker.bootstrap_servers, headrace_datapath="shm", linger_ms=0) as producer:
             offsets = []
             for number in range(1000):
-                sent = await producer.send(topic, str(number).encode(), partition=0)
-                offsets.append((await sent).offset if asyncio.isfuture(sent) else sent.offset)
+                future = await producer.send(topic, str(number).encode(), partition=0)
+                offsets.append((await future).offset)
             return offsets
 
     assert asyncio.run(main()) == list(range(1000))

@@ -2,13 +2,14 @@
 //! their own.
 
 mod parking;
+mod post;
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
-use std::thread::{Builder, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use headrace_client::error::{Error, Result};
@@ -21,6 +22,7 @@ use headrace_client::producer::{
 use headrace_columns::encode::Rows;
 use headrace_pool::{BlockingWait, PoolError, PoolMetrics};
 
+use self::post::Post;
 use super::attempt::{Attempt, Hold, Parked};
 use super::driver::{Handle, SocketOptions};
 use super::ops::{CallError, Check, Ops, Signal, deadline_in};
@@ -89,22 +91,6 @@ struct Dispatch<R> {
 /// Longest wait of a call for the brokers to catch up, before each mebibyte: one that has no room waits for that.
 const PACE_MAX: Duration = Duration::from_millis(100);
 
-/// What is to be delivered, in order, and the way to the delivery thread.
-struct Held<R> {
-    deliveries: Vec<Delivery<R>>,
-    /// `None` once the engine has ended: the delivery thread ends when nobody has a way to it.
-    way: Option<Sender<Vec<Delivery<R>>>>,
-}
-
-impl<R> Held<R> {
-    /// Wakes the delivery thread, which takes what is held.
-    fn ring(&self) {
-        if let Some(way) = &self.way {
-            let _ = way.send(Vec::new());
-        }
-    }
-}
-
 /// The way to the delivery thread, and the thread; it ends when the last sender is gone.
 type Deliveries<R> = (Sender<Vec<Delivery<R>>>, JoinHandle<()>);
 
@@ -124,6 +110,19 @@ pub struct ProducerClient<R: Send + 'static> {
     max_block: Duration,
 }
 
+/// The callers' side of the accumulator, which knows how to have the engine look.
+fn appender(handle: &Arc<Handle<ProducerCommand>>, accumulator: Arc<Mutex<Accumulator>>) -> Appender {
+    let to_engine = |tell: fn(&Handle<ProducerCommand>, ProducerCommand)| {
+        let handle = Arc::downgrade(handle);
+        Arc::new(move || {
+            if let Some(handle) = handle.upgrade() {
+                tell(&handle, ProducerCommand::Wake);
+            }
+        })
+    };
+    Appender::new(accumulator, to_engine(Handle::drive), to_engine(Handle::send))
+}
+
 impl<R: Send + 'static> ProducerClient<R> {
     /// Starts the producer's threads. `deliver` runs on one of them and may block without holding up the network.
     pub fn start(
@@ -141,40 +140,9 @@ impl<R: Send + 'static> ProducerClient<R> {
         let dispatch = Arc::new(Mutex::new(Dispatch { batches: HashMap::new(), failed: None }));
         let (to_deliver, inbox) = channel::<Vec<Delivery<R>>>();
         let parked = Arc::new(Parked::new(to_deliver.clone()));
-        let held = Arc::new(Mutex::new(Held { deliveries: Vec::new(), way: Some(to_deliver.clone()) }));
-        let deliver = Arc::new(Mutex::new(deliver));
-        let thread = {
-            let (held, deliver) = (held.clone(), deliver.clone());
-            Builder::new().name("headrace-deliver".into()).spawn(move || {
-                for others in inbox {
-                    let mut deliver = lock(&deliver);
-                    let mut delivered = std::mem::take(&mut lock(&held).deliveries);
-                    delivered.extend(others);
-                    deliver(delivered);
-                }
-            })
-        };
-        let thread = thread.map_err(failed)?;
-        let told = {
-            let held = held.clone();
-            move |by_caller: bool| {
-                let mut held = lock(&held);
-                if held.deliveries.is_empty() {
-                    return;
-                }
-                // Waking the delivery thread costs more than a record's way through shared memory: a caller that waits for
-                // its record delivers itself, unless that thread is at it. Whoever has that lock takes what there is.
-                match deliver.try_lock() {
-                    Ok(mut deliver) if by_caller => {
-                        let delivered = std::mem::take(&mut held.deliveries);
-                        drop(held);
-                        deliver(delivered);
-                    }
-                    _ => held.ring(),
-                }
-            }
-        };
-        let held_at_exit = held.clone();
+        let (post, thread) = Post::start(to_deliver.clone(), inbox, deliver).map_err(failed)?;
+        let (to_post, exit_post) = (post.clone(), post.clone());
+        let told = move |by_caller| post.let_go(by_caller);
         let on_event = {
             let (ops, decided, dispatch, parked) =
                 (ops.clone(), decided.clone(), dispatch.clone(), parked.clone());
@@ -182,8 +150,7 @@ impl<R: Send + 'static> ProducerClient<R> {
             move |event| match event {
                 ProducerEvent::CaughtUp => caught_up.notify(),
                 ProducerEvent::BatchDone { batch, result, .. } => {
-                    let delivered = lock(&dispatch).batch_done(batch, &result);
-                    lock(&held).deliveries.extend(delivered);
+                    to_post.hold(lock(&dispatch).batch_done(batch, &result));
                 }
                 ProducerEvent::BatchSplit { batch, kept, rest } => {
                     lock(&dispatch).batch_split(batch, kept, rest);
@@ -202,16 +169,12 @@ impl<R: Send + 'static> ProducerClient<R> {
         };
         let on_exit = {
             let accumulator = accumulator.clone();
-            let held = held_at_exit;
             let (ops, decided, dispatch, to_deliver, parked) =
                 (ops.clone(), decided.clone(), dispatch.clone(), to_deliver.clone(), parked.clone());
             move || {
                 // Whatever is still undelivered can no longer be: say so instead of leaving futures open for ever.
                 lock(&accumulator).abandon();
-                let mut held = lock(&held);
-                held.ring();
-                held.way = None;
-                drop(held);
+                exit_post.end();
                 let lost = lock(&dispatch).fail_all(&Error::Closed);
                 if !lost.is_empty() {
                     let _ = to_deliver.send(lost);
@@ -224,23 +187,7 @@ impl<R: Send + 'static> ProducerClient<R> {
         let handle = Handle::start("headrace-produce", engine, clock, sockets, on_event, told, on_exit)
             .map_err(failed)?;
         let handle = Arc::new(handle);
-        let wake = {
-            let handle = Arc::downgrade(&handle);
-            Arc::new(move || {
-                if let Some(handle) = handle.upgrade() {
-                    handle.drive(ProducerCommand::Wake);
-                }
-            })
-        };
-        let ring = {
-            let handle = Arc::downgrade(&handle);
-            Arc::new(move || {
-                if let Some(handle) = handle.upgrade() {
-                    handle.send(ProducerCommand::Wake);
-                }
-            })
-        };
-        let appender = Appender::new(accumulator, wake, ring);
+        let appender = appender(&handle, accumulator);
         let deliveries = Mutex::new(Some((to_deliver, thread)));
         Ok(Self { appender, handle, ops, decided, caught_up, parked, dispatch, deliveries, clock, max_block })
     }
