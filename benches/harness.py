@@ -73,6 +73,8 @@ class Row:
     """What `ours` must not pass, where less is better."""
     bar_below: float | None = None
     """What `ratio` must not pass, where less is better."""
+    bar_least: float | None = None
+    """What `ours` must reach."""
 
     @property
     def met(self) -> bool | None:
@@ -81,6 +83,8 @@ class Row:
             return self.ours <= self.bar_on_ours
         if self.bar_below is not None:
             return self.ratio <= self.bar_below
+        if self.bar_least is not None:
+            return self.ours >= self.bar_least
         return self.ratio >= self.bar if self.bar is not None else None
 
     @property
@@ -96,6 +100,8 @@ class Row:
             return f"<= {number(self.bar_on_ours)} {self.unit} {verdict}"
         if self.bar_below is not None:
             return f"<= {number(self.bar_below)}x {verdict}"
+        if self.bar_least is not None:
+            return f">= {number(self.bar_least)} {self.unit} {verdict}"
         return f">= {number(self.bar)}x {verdict}" if self.bar is not None else ""
 
 

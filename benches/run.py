@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from benches import (
     append_cost,
     consume,
+    direct,
     flow,
     harness,
     idle_paused,
@@ -251,6 +252,7 @@ GROUPS = {
     "share-trickle": share.trickle_rows,
     "share-idle": share.idle_rows,
     "lab": lab_cost.rows,
+    "direct": direct.rows,
     "broker": broker,
 }
 

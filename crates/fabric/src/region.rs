@@ -116,6 +116,7 @@ impl Region {
     ///
     /// # Errors
     /// [`OutOfBounds`], also where it is not aligned to 8 bytes.
+    #[inline]
     pub fn load(&self, at: usize) -> Result<u64, OutOfBounds> {
         self.check(at, WORD)?;
         self.check_aligned(at)?;
@@ -128,6 +129,7 @@ impl Region {
     ///
     /// # Errors
     /// [`OutOfBounds`], also where it is not aligned to 8 bytes, and for memory that is only read.
+    #[inline]
     pub fn word(&self, at: usize) -> Result<&AtomicU64, OutOfBounds> {
         self.check_writable(at, WORD)?;
         self.check_aligned(at)?;

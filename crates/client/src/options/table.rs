@@ -322,6 +322,10 @@ impl ProducerConfig {
             if !config.enable_idempotence {
                 return Err(Error::config("enable.idempotence", "it must be true with a transactional.id"));
             }
+            if config.datapath == Datapath::Shm {
+                let why = "with a transactional.id records go over TCP: it takes auto or tcp then";
+                return Err(Error::config("headrace.datapath", why));
+            }
         }
         if let (true, Some((option, must))) = (config.enable_idempotence, conflict) {
             if values.given("enable.idempotence") {

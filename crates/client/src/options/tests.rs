@@ -144,6 +144,18 @@ fn a_share_consumer_says_why_it_does_not_take_what_a_consumer_does() {
 }
 
 #[test]
+fn what_goes_over_tcp_alone_is_no_shared_memory() {
+    let transactional = |datapath| producer(&[("transactional.id", "t"), ("headrace.datapath", datapath)]);
+    let committed = |datapath| consumer(&[("isolation.level", "read_committed"), ("headrace.datapath", datapath)]);
+    for (option, why) in [refused(transactional("shm")), refused(committed("shm"))] {
+        assert!(option == "headrace.datapath" && why.contains("auto or tcp"), "{why}");
+    }
+    for datapath in ["auto", "tcp"] {
+        assert_eq!((transactional(datapath).err(), committed(datapath).err()), (None, None));
+    }
+}
+
+#[test]
 fn settings_of_a_share_group_are_no_options() {
     for name in ["share.auto.offset.reset", "share_record_lock_duration_ms", "share.session.timeout.ms"] {
         for result in [share(&[("group.id", "g"), (name, "1")]).err(), consumer(&[(name, "1")]).err()] {

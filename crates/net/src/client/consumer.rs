@@ -184,10 +184,16 @@ impl ConsumerClient {
                 return Ok(Some(rows));
             }
             if self.handle.look() {
-                let late = || deadline.is_some_and(|at| at <= Instant::now());
-                self.handle.spin(|| self.ready.seen() == seen && !late());
                 if let Some(rows) = self.take(|cache| cache.take(self.rows_max(max_records)))? {
                     return Ok(Some(rows));
+                }
+                let late = || deadline.is_some_and(|at| at <= Instant::now());
+                if !late() {
+                    self.handle.spin(|| self.ready.seen() == seen && !late());
+                    // What came while it looked is there; else it sleeps.
+                    if self.ready.seen() != seen {
+                        continue;
+                    }
                 }
             }
             if self.is_finished() || !self.ready.wait(seen, deadline, check)? {

@@ -151,11 +151,12 @@ impl<C: Send + 'static> Handle<C> {
             spin,
             stirred: Instant::now(),
         };
-        let ended = stop.clone();
+        let (ended, shared) = (stop.clone(), driver.shared.clone());
         let thread = Builder::new().name(name.to_owned()).spawn(move || {
             // Runs also when the engine panics, so that no caller waits for ever.
             let _guard = OnDrop(Some(move || {
                 ended.store(true, Ordering::Release);
+                shared.end();
                 on_exit();
             }));
             driver.run();
@@ -284,14 +285,17 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
         let mut events = Events::with_capacity(256);
         let shared = self.shared.clone();
         while !self.stop.load(Ordering::Acquire) {
-            let timeout = self.until_next(&mut shared.lock());
+            let Some(mut work) = shared.lock() else { return };
+            let timeout = self.until_next(&mut work);
+            drop(work);
             shared.told(false);
             if let Err(e) = self.poll.poll(&mut events, timeout)
                 && e.kind() != io::ErrorKind::Interrupted
             {
                 return;
             }
-            let work = &mut *shared.lock();
+            let Some(mut guard) = shared.lock() else { return };
+            let work = &mut *guard;
             work.wake();
             for event in &events {
                 if event.token() == WAKER {

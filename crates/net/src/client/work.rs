@@ -292,9 +292,15 @@ impl<E: Engine, F: FnMut(E::Event)> Shared<E, F> {
         (self.told)(by_caller);
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, Work<E, F>> {
-        // A panic in the engine ends its thread, which ends all waits.
-        self.work.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The work; `None` when the engine has panicked, perhaps on a caller's thread: then its own is to end, and all waits
+    /// with it.
+    pub(super) fn lock(&self) -> Option<MutexGuard<'_, Work<E, F>>> {
+        self.work.lock().ok()
+    }
+
+    /// The engine's thread ends: nobody drives it any more.
+    pub(super) fn end(&self) {
+        self.work.lock().unwrap_or_else(PoisonError::into_inner).links.clear();
     }
 
     fn try_lock(&self) -> Option<MutexGuard<'_, Work<E, F>>> {
@@ -357,7 +363,7 @@ where
     }
 
     fn looking(&self, begins: bool) -> bool {
-        let mut work = self.lock();
+        let Some(mut work) = self.lock() else { return false };
         if begins {
             if !work.has_links() {
                 return false;

@@ -1,0 +1,224 @@
+"""Records through memory shared with our broker, beside Apache Kafka over TCP, each round in turns.
+
+The Rust core is measured by crates/net/examples/direct.rs: one record of 100 bytes at a time, then streams of them in
+batches of 64 KiB. There producer, consumer and broker are three threads, spinning (`headrace.poll.spin.us` 50) or
+sleeping (0). From Python, producer and consumer are in one process and the broker in another.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import confluent_kafka
+
+import headrace as hr
+from benches import startup
+from benches.harness import ROOT, Row, last_line, paired, say
+from benches.peers import raw_fetch, wire
+from tests.kafka.cluster import Cluster
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from benches.run import Bench
+
+PROGRAM = ROOT / "target" / "release" / "examples" / "direct"
+TIMEOUT_SECONDS = 180
+RECORDS = 20_000
+MEBIBYTES = 100
+END_TO_END = 3000
+WARM_UP = 500
+EMPTY_FETCHES = 3000
+VALUE = b"x" * 100
+SPIN_US = 50
+# Bars are of the spinning mode: least rate in millions a second, most microseconds.
+RATES = {
+    "produce": 8.0,
+    "consume, copied": 25.0,
+    "consume, copied, without CRC": 35.0,
+    "consume, views": 50.0,
+}
+LATENCIES = {"empty poll": 0.5, "produce, acknowledged": 6.0, "from send to batch": 20.0}
+
+Figures = dict[str, dict[str, float]]
+
+
+def core(datapath: str, spin_us: int, records: int, mebibytes: int, *bootstrap: str) -> Figures:
+    """One run of the Rust program."""
+    command = [PROGRAM, datapath, str(spin_us), str(records), str(mebibytes), *bootstrap]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=TIMEOUT_SECONDS, check=True)
+    return {line["name"]: line for line in map(json.loads, done.stdout.splitlines())}
+
+
+def rounds(runners: Sequence[Callable[[], Any]], pairs: int) -> list[list[Any]]:
+    """All of them in turns, every second round backwards."""
+    found: list[list[Any]] = [[] for _ in runners]
+    for number in range(pairs):
+        order = list(enumerate(runners))
+        for index, runner in order if number % 2 == 0 else reversed(order):
+            found[index].append(runner())
+    return found
+
+
+def rows(bench: Bench) -> Iterator[Row]:
+    """The Rust core, then from Python."""
+    records, mebibytes = max(500, int(RECORDS * bench.scale)), max(4, int(MEBIBYTES * bench.scale))
+    bootstrap = bench.apache.bootstrap_servers
+    say(f"direct: {records} records one by one, {mebibytes} MiB in streams, {bench.pairs} rounds")
+    spinning, sleeping, apache, fetches = rounds(
+        [
+            partial(core, "shm", SPIN_US, records, mebibytes),
+            partial(core, "shm", 0, records, mebibytes),
+            partial(core, "tcp", 0, records, mebibytes, bootstrap),
+            partial(empty_fetches, bench),
+        ],
+        bench.pairs,
+    )
+    for mode, samples in (("spinning", spinning), ("sleeping", sleeping)):
+        yield from core_rows(mode, samples, apache)
+    polls = [1 / run["empty poll"]["p50_us"] for run in spinning]
+    rates = [1 / us for us in fetches]
+    yield paired("direct[spinning]: empty polls / empty Fetches of Apache Kafka", polls, rates, "M/s", bar=500)
+    yield from python_rows(bench)
+
+
+def core_rows(mode: str, ours: Sequence[Figures], apache: Sequence[Figures]) -> Iterator[Row]:
+    """Latencies, tails, and rates of one mode beside our client on Apache Kafka over TCP."""
+    bars = mode == "spinning"
+    for name, most in LATENCIES.items():
+        for part in ("p50_us", "p99_us", "p999_us"):
+            mine, theirs = ([run[name][part] for run in runs] for runs in (ours, apache))
+            bar = {"bar_on_ours": most} if bars and part == "p50_us" else {}
+            case = f"direct[{mode}]: {name}, {part.removesuffix('_us')}"
+            # What an empty poll costs over TCP is no Fetch: the broker is not asked.
+            yield paired(f"{case} / the same over TCP to Apache Kafka", mine, theirs, "us", **bar)
+    acknowledged = [run["produce, acknowledged"] for run in ours]
+    tail, middle = ([run[part] for run in acknowledged] for part in ("p999_us", "p50_us"))
+    yield paired(f"direct[{mode}]: p99.9 / p50 of an acknowledged record", tail, middle, "us", bar_below=20)
+    for name, least in RATES.items():
+        mine, theirs = ([run[name]["records_s"] / 1e6 for run in runs] for runs in (ours, apache))
+        case = f"direct[{mode}]: {name} / the same over TCP to Apache Kafka"
+        yield paired(case, mine, theirs, "M records/s", **({"bar_least": least} if bars else {}))
+
+
+def empty_fetches(bench: Bench) -> float:
+    """Median microseconds of a Fetch that waits for nothing and finds nothing, on one connection."""
+    with bench.empty_topic(bench.apache) as topic:
+        connection = wire.Connection(bench.apache.bootstrap_servers)
+        request = bytearray(raw_fetch.request(topic, 0, 0))
+        # max_wait_ms follows the replica's id.
+        request[4:8] = bytes(4)
+        taken = []
+        for _ in range(EMPTY_FETCHES):
+            since = time.perf_counter()
+            connection.send(wire.FETCH, 1, bytes(request))
+            connection.receive()
+            taken.append(time.perf_counter() - since)
+        connection.close()
+    return statistics.median(taken) * 1e6
+
+
+def python_rows(bench: Bench) -> Iterator[Row]:
+    """One record at a time from a Python producer to a Python consumer."""
+    records = max(200, int(END_TO_END * bench.scale))
+    say(f"direct: {records} records from Python to Python, {bench.pairs} rounds")
+    with startup.broker_process() as process:
+        own = Cluster("headrace", process.bootstrap_servers)
+
+        def run(what: str, cluster: Cluster) -> dict[str, float]:
+            with bench.empty_topic(cluster) as topic:
+                where = (cluster.bootstrap_servers, topic, records)
+                return dict(json.loads(last_line("benches.direct", what, *where)))
+
+        mine, tcp, peer = rounds(
+            [partial(run, "ours", own), partial(run, "tcp", own), partial(run, "confluent", bench.apache)],
+            bench.pairs,
+        )
+    for part in ("p50_us", "p99_us", "p999_us"):
+        us = [[sample[part] for sample in samples] for samples in (mine, tcp, peer)]
+        case = f"direct: Python to Python, {part.removesuffix('_us')}"
+        bar = {"bar_below": 0.1} if part == "p50_us" else {}
+        yield paired(f"{case} / confluent-kafka on Apache Kafka", us[0], us[2], "us", **bar)
+        yield paired(f"{case} / our broker over TCP", us[0], us[1], "us")
+
+
+def end_to_end(send: Callable[[], None], take: Callable[[], int], records: int) -> dict[str, float]:
+    """Microseconds from before a send until its record is there."""
+    taken = []
+    for number in range(records + WARM_UP):
+        since = time.perf_counter()
+        send()
+        while take() == 0:
+            pass
+        if number >= WARM_UP:
+            taken.append((time.perf_counter() - since) * 1e6)
+    taken.sort()
+    return {f"p{name}_us": taken[int(len(taken) * part)] for name, part in (("50", 0.5), ("99", 0.99), ("999", 0.999))}
+
+
+def ours(bootstrap: str, topic: str, records: int, datapath: str) -> dict[str, float]:
+    """Our client at both ends."""
+    with (
+        hr.Producer(bootstrap, headrace_datapath=datapath, linger_ms=0) as producer,
+        hr.Consumer(bootstrap, headrace_datapath=datapath, auto_offset_reset="earliest") as consumer,
+    ):
+        consumer.assign([(topic, 0)])
+        found = end_to_end(
+            lambda: producer.send(topic, VALUE, partition=0) and None, lambda: consumer.poll(1.0).num_rows, records
+        )
+        went = producer.metrics()["direct-bytes-produced-total"], consumer.metrics()["direct-bytes-consumed-total"]
+    assert all(went) == (datapath == "shm"), "it went another way"
+    return found
+
+
+def confluent(bootstrap: str, topic: str, records: int) -> dict[str, float]:
+    """confluent-kafka at both ends, set to send and answer at once."""
+    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "direct",
+            "enable.auto.commit": False,
+            "fetch.min.bytes": 1,
+            "auto.offset.reset": "earliest",
+        }
+    )
+    consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
+
+    def send() -> None:
+        producer.produce(topic, VALUE, partition=0)
+        producer.poll(0)
+
+    def take() -> int:
+        message = consumer.poll(1.0)
+        return int(message is not None and message.error() is None)
+
+    found = end_to_end(send, take, records)
+    producer.flush(TIMEOUT_SECONDS)
+    consumer.close()
+    return found
+
+
+def main() -> None:
+    """Entry point of one side in a process of its own."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=["ours", "tcp", "confluent"])
+    parser.add_argument("bootstrap")
+    parser.add_argument("topic")
+    parser.add_argument("records", type=int)
+    o = parser.parse_args()
+    if o.what == "confluent":
+        found = confluent(o.bootstrap, o.topic, o.records)
+    else:
+        found = ours(o.bootstrap, o.topic, o.records, "shm" if o.what == "ours" else "tcp")
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
