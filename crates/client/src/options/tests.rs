@@ -146,7 +146,8 @@ fn a_share_consumer_says_why_it_does_not_take_what_a_consumer_does() {
 #[test]
 fn what_goes_over_tcp_alone_is_no_shared_memory() {
     let transactional = |datapath| producer(&[("transactional.id", "t"), ("headrace.datapath", datapath)]);
-    let committed = |datapath| consumer(&[("isolation.level", "read_committed"), ("headrace.datapath", datapath)]);
+    let committed =
+        |datapath| consumer(&[("isolation.level", "read_committed"), ("headrace.datapath", datapath)]);
     for (option, why) in [refused(transactional("shm")), refused(committed("shm"))] {
         assert!(option == "headrace.datapath" && why.contains("auto or tcp"), "{why}");
     }
