@@ -268,8 +268,10 @@ pub(super) trait Driven<C>: Send + Sync {
     fn drive(&self, command: C) -> Result<(), C>;
     /// As [`Self::drive`] with what has come over links; `None` where there are none.
     fn look(&self) -> Option<bool>;
-    /// A caller begins to look again and again, or ends it. `false`: there is nothing to look at.
-    fn looking(&self, begins: bool) -> bool;
+    /// A caller begins to look again and again. `false`: there is nothing to look at.
+    fn begin_looking(&self) -> bool;
+    /// It does not look any more: what it looked for is there, or it goes to sleep until it is told.
+    fn end_looking(&self, found: bool);
 }
 
 /// The work of one client.
@@ -362,41 +364,47 @@ where
         Some(noted)
     }
 
-    fn looking(&self, begins: bool) -> bool {
-        let Some(mut work) = self.lock() else { return false };
-        if begins {
-            if !work.has_links() {
-                return false;
-            }
-            work.looking += 1;
-            if work.looking == 1 && work.lingers.take().is_none() {
-                work.wake();
-            }
-            return true;
+    fn begin_looking(&self) -> bool {
+        let Some(mut work) = self.lock().filter(|work| work.has_links()) else { return false };
+        work.looking += 1;
+        if work.looking == 1 && work.lingers.take().is_none() {
+            work.wake();
         }
+        true
+    }
+
+    fn end_looking(&self, found: bool) {
+        let Some(mut work) = self.lock() else { return };
         work.looking = work.looking.saturating_sub(1);
         if work.looking == 0 {
-            work.lingers = Some((work.clock.mono_ms().saturating_add(LINGER_MS), 0));
+            if found {
+                work.lingers = Some((work.clock.mono_ms().saturating_add(LINGER_MS), 0));
+            } else {
+                work.end_looking();
+            }
         }
         self.settle(work);
         self.told(true);
-        true
     }
 }
 
 /// Looks again and again while `waits` says so, for at most `headrace.poll.spin.us` since something came. Gives others the
 /// processor in between: with fewer processors than who spin, a turn would else last for milliseconds.
 pub(super) fn spin<C>(driven: &dyn Driven<C>, spin: Duration, waits: impl Fn() -> bool) {
-    if spin.is_zero() || !driven.looking(true) {
+    if spin.is_zero() || !driven.begin_looking() {
         return;
     }
     let mut since = Instant::now();
+    let mut found = true;
     while waits() {
         match driven.look() {
             Some(true) => since = Instant::now(),
-            Some(false) | None if since.elapsed() >= spin => break,
+            Some(false) | None if since.elapsed() >= spin => {
+                found = false;
+                break;
+            }
             Some(false) | None => std::thread::yield_now(),
         }
     }
-    driven.looking(false);
+    driven.end_looking(found);
 }
