@@ -51,7 +51,7 @@ Figures = dict[str, dict[str, float]]
 
 def core(datapath: str, spin_us: int, records: int, mebibytes: int, *bootstrap: str) -> Figures:
     """One run of the Rust program."""
-    command = [PROGRAM, datapath, str(spin_us), str(records), str(mebibytes), *bootstrap]
+    command = [str(PROGRAM), datapath, str(spin_us), str(records), str(mebibytes), *bootstrap]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=TIMEOUT_SECONDS, check=True)
     return {line["name"]: line for line in map(json.loads, done.stdout.splitlines())}
 
@@ -169,9 +169,11 @@ def ours(bootstrap: str, topic: str, records: int, datapath: str) -> dict[str, f
         hr.Consumer(bootstrap, headrace_datapath=datapath, auto_offset_reset="earliest") as consumer,
     ):
         consumer.assign([(topic, 0)])
-        found = end_to_end(
-            lambda: producer.send(topic, VALUE, partition=0) and None, lambda: consumer.poll(1.0).num_rows, records
-        )
+
+        def send() -> None:
+            producer.send(topic, VALUE, partition=0)
+
+        found = end_to_end(send, lambda: consumer.poll(1.0).num_rows, records)
         went = producer.metrics()["direct-bytes-produced-total"], consumer.metrics()["direct-bytes-consumed-total"]
     assert all(went) == (datapath == "shm"), "it went another way"
     return found
