@@ -176,6 +176,20 @@ def test_apache_kafka_shares_no_memory(apache_kafka, request):
     refused(servers, topic, "no broker of headrace's")
 
 
+@pytest.mark.parametrize(
+    ("setting", "why"),
+    [({"message.timestamp.type": "LogAppendTime"}, "LogAppendTime"), ({"cleanup.policy": "compact"}, "compacted")],
+)
+def test_a_topic_that_takes_nothing_through_memory(broker, setting, why, request):
+    topic = request.node.name.replace("[", "-").replace("]", "")[:60]
+    with hr.Admin(broker.bootstrap_servers) as admin:
+        admin.create_topics([hr.NewTopic(topic, 1, config=setting)])
+    with hr.Producer(broker.bootstrap_servers, headrace_datapath="auto") as producer:
+        assert producer.send_arrow(topic, pa.table({"value": [b"x"] * 1000})).result(30) == 1000
+        assert producer.metrics()["direct-bytes-produced-total"] == 0
+    refused(broker.bootstrap_servers, topic, why)
+
+
 def test_asyncio_writes_through_memory_too(broker, topic):
     async def main():
         async with hr.aio.Producer(broker.bootstrap_servers, headrace_datapath="shm", linger_ms=0) as producer:

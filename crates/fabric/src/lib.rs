@@ -1,4 +1,4 @@
-//! Memory that processes share, and one-sided reads and writes of it: the ground of docs/plan/one-sided.md.
+//! Memory that processes share, and one-sided reads and writes of it: the ground of docs/one-sided.md.
 //!
 //! What a peer may write is reached through [`Region`] alone, which copies and never lends: a peer can change it at any
 //! moment. What a peer says, in words of shared memory as in messages, is checked before it is used.
@@ -10,6 +10,7 @@
 //! | `ring` | notes from one process to another |
 //! | `endpoint` | [`Endpoint`]: what every fabric does |
 //! | [`shm`] | links between processes of one host |
+//! | [`verbs`] | RDMA, through libibverbs where there is one |
 //! | [`conformance`] | the suite of all providers |
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 

@@ -22,8 +22,8 @@ use headrace_wire::uuid::Uuid;
 use crate::broker::Broker;
 use crate::call::{Call, ConnId, Outcome};
 
-pub(crate) use fetch::Reader;
-pub(crate) use produce::Landing;
+use fetch::Reader;
+use produce::Landing;
 
 /// Names a link; the driver chooses it and never uses it twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -358,7 +358,7 @@ fn link_of<F>(direct: &Direct<F>, call: &Call) -> Result<LinkId, (ErrorCode, Str
 }
 
 /// What a write says of itself, and of how many bytes.
-pub(crate) fn parse_note([immediate, bytes, ..]: Note) -> Option<(Written, u32)> {
+fn parse_note([immediate, bytes, ..]: Note) -> Option<(Written, u32)> {
     Some((Written::from_immediate(u32::try_from(immediate).ok()?), u32::try_from(bytes).ok()?))
 }
 

@@ -25,7 +25,7 @@ use super::fetch_stream::BATCH_BYTES_MAX;
 use super::fetcher::Fetcher;
 use super::types::TopicPartition;
 use crate::core::{CallSpec, Lane, Target};
-use crate::direct::{Links, Lost, Reader};
+use crate::direct::{self, Links, Lost, RETRY_MS, RETRY_REFUSED_MS, Reader};
 use crate::engine::{Arrived, LinkId};
 use crate::error::{Error, Result};
 use crate::options::{ConsumerConfig, Datapath, IsolationLevel};
@@ -36,9 +36,6 @@ const TURN_BYTES: usize = 1 << 20;
 const SHARE_BYTES: usize = 64 << 10;
 /// Grants that are asked for at once: each comes with a descriptor, and those that wait in a socket are few.
 const ASKED_MAX: usize = 64;
-/// How long a partition goes without memory that its leader has refused for now, and for a reason that lasts.
-const RETRY_MS: u64 = 1000;
-const RETRY_REFUSED_MS: u64 = 60_000;
 /// What a caller is told where memory was to be taken as it comes, and does not.
 const OVER_TCP: &str = "records are fetched over TCP (headrace.datapath is auto)";
 
@@ -495,12 +492,8 @@ impl ConsumerEngine {
         }
         self.direct.readings.remove(&partition);
         let granted = result.and_then(|response| {
-            let code = ErrorCode::from(response.error_code);
-            if code.is_none() {
-                return Ok(response);
-            }
-            let why = response.error_message.clone().unwrap_or_default();
-            Err(Error::partition(code, &*partition.topic, partition.partition, why))
+            let said = (response.error_code, response.error_message.clone());
+            direct::granted(response, said, (&partition.topic, partition.partition))
         });
         if self.fetcher.part(ticket).is_none() {
             if let Ok(response) = granted {

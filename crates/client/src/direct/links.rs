@@ -6,13 +6,11 @@ use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::{DirectConnectRequest, DirectConnectResponse};
 use headrace_wire::time::Now;
 
+use super::RETRY_MS;
 use crate::core::{CallSpec, Lane, Target};
 use crate::engine::{Action, LinkId};
 use crate::error::{Error, Result};
 use crate::options::Datapath;
-
-/// How long a broker is left alone after a link to it could not be made, or has ended.
-const RETRY_MS: u64 = 1000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {

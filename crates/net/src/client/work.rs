@@ -4,8 +4,7 @@
 //! sent something, or waits for something, drives the engine itself while a link stands: it takes what the broker has
 //! told, has the engine look, carries out the writes, and leaves what concerns sockets to the engine's thread.
 
-use std::collections::HashMap;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -88,10 +87,7 @@ impl<E: Engine, F: FnMut(E::Event)> Work<E, F> {
     pub(super) fn linked(&mut self, id: LinkId, made: Result<Link, LinkError>) {
         let now = self.clock.now();
         match made {
-            Ok(mut link) => {
-                if self.looking > 0 {
-                    link.wake();
-                }
+            Ok(link) => {
                 self.links.insert(id, Linked { link, lent: HashMap::new(), unsent: VecDeque::new() });
                 self.engine.handle_linked(now, id);
             }

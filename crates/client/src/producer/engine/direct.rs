@@ -14,16 +14,13 @@ use headrace_wire::time::Now;
 
 use super::{Accumulator, Entry, PartitionKey, ProducerEngine, Sending, Tag, lock};
 use crate::core::{CallSpec, Lane, Target};
-use crate::direct::{Links, Writer, Writing};
+use crate::direct::{self, Links, RETRY_MS, RETRY_REFUSED_MS, Writer, Writing};
 use crate::engine::{Action, LinkId};
 use crate::error::{Error, Result};
 use crate::options::Datapath;
 
 /// Memory that is wished for, for one partition: some batches of the largest size.
 const RING_BYTES: i64 = 4 << 20;
-/// How long a partition goes without memory that its leader has refused for now, and for a reason that lasts.
-const RETRY_MS: u64 = 1000;
-const RETRY_REFUSED_MS: u64 = 60_000;
 /// The mode of a grant in which nobody else writes.
 const EXCLUSIVE: i8 = 0;
 
@@ -197,12 +194,8 @@ impl ProducerEngine {
             matches!(self.direct.writings.get(&key), Some(Writing::Asking { node: at }) if *at == node);
         let name = accumulator.topic_name(key);
         let granted = result.and_then(|response| {
-            let code = ErrorCode::from(response.error_code);
-            if code.is_none() {
-                return Ok(response);
-            }
-            let why = response.error_message.clone().unwrap_or_default();
-            Err(Error::partition(code, name.as_ref(), key.number(), why))
+            let said = (response.error_code, response.error_message.clone());
+            direct::granted(response, said, (&name, key.number()))
         });
         let Some(link) = self.direct.links.to(node).filter(|_| asked) else { return };
         let error = match granted.map(|response| Writer::new(node, link, &response)) {
