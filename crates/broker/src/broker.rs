@@ -201,6 +201,7 @@ impl<D: Disk> Broker<D> {
             self.retention_due = due(now, self.config.log_retention_check_interval_ms);
             self.store.apply_retention(now);
         }
+        self.end_holes(now);
         if self.offsets_check_due <= now.mono_ms {
             self.offsets_check_due = due(now, self.config.offsets_retention_check_interval_ms);
             self.expire_offsets(now);
@@ -228,7 +229,8 @@ impl<D: Disk> Broker<D> {
         let fetch = self.deadlines.first().map(|(at, _)| *at);
         let housekeeping = self.retention_due.min(self.offsets_check_due);
         let flush = self.flushes.due();
-        [fetch, self.groups.deadline(), flush, Some(housekeeping)].into_iter().flatten().min()
+        let holes = self.direct.holes_due();
+        [fetch, self.groups.deadline(), flush, holes, Some(housekeeping)].into_iter().flatten().min()
     }
 
     /// Whether more requests of this connection should be read now.

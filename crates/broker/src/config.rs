@@ -227,6 +227,7 @@ options! {
     headrace_direct_links_max: i32 = "1000", "headrace.direct.links.max", 0..=100_000, "clients that may share memory with the broker at once.";
     headrace_direct_grants_max: i32 = "10000", "headrace.direct.grants.max", 0..=60_000, "rights to write or read one partition through shared memory that may be given at once, to all clients together.";
     headrace_direct_ring_bytes_max: i64 = "16777216", "headrace.direct.ring.bytes.max", 65_536..=1_073_741_824, "most bytes of memory that one producer gets to write one partition's batches into; a batch that is larger goes over TCP.";
+    headrace_direct_hole_timeout_ms: i64 = "1000", "headrace.direct.hole.timeout.ms", 10..=3_600_000, "ms after which producers that write one partition through shared memory together get new memory, because one of them has drawn its turn there and not written.";
     headrace_direct_memory_bytes: i64 = "268435456", "headrace.direct.memory.bytes", 0..=i64::MAX, "bytes of memory that all producers together get to write batches into.";
 }
 

@@ -9,6 +9,44 @@ pub const SLOT_WORDS: usize = 4;
 /// Bytes of a slot.
 pub const SLOT_BYTES: usize = SLOT_WORDS * 8;
 
+/// The mode of a grant in which nobody else writes over a link.
+pub const EXCLUSIVE: i8 = 0;
+/// The mode of a grant in which each write draws its order and its place from the order word.
+pub const SHARED: i8 = 1;
+
+/// The order word of a shared landing ring: how many writes have drawn, modulo 65,536, and how many bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Drawn {
+    /// Which write is next.
+    pub order: u16,
+    /// Bytes of all writes before it, since the ring was new.
+    pub position: u64,
+}
+
+impl Drawn {
+    /// Positions end here; a ring is given up long before.
+    pub const POSITIONS: u64 = 1 << 48;
+
+    /// From the word.
+    #[must_use]
+    pub fn from_word(word: u64) -> Self {
+        let [a, b, ..] = word.to_be_bytes();
+        Self { order: u16::from_be_bytes([a, b]), position: word % Self::POSITIONS }
+    }
+
+    /// The word.
+    #[must_use]
+    pub fn to_word(self) -> u64 {
+        u64::from(self.order) << 48 | self.position % Self::POSITIONS
+    }
+
+    /// What a write of so many bytes adds to the word.
+    #[must_use]
+    pub fn add(bytes: usize) -> u64 {
+        1 << 48 | bytes as u64 % Self::POSITIONS
+    }
+}
+
 /// What a write says of itself, in 32 bits: which grant, and which of its writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Written {
@@ -125,6 +163,10 @@ mod tests {
         let written = Written { id: 0xABCD, order: 0x1234 };
         assert_eq!(written.to_immediate(), 0xABCD_1234);
         assert_eq!(Written::from_immediate(0xABCD_1234), written);
+        let drawn = Drawn { order: u16::MAX, position: (1 << 47) + 3 };
+        assert_eq!(Drawn::from_word(drawn.to_word()), drawn);
+        let next = drawn.to_word().wrapping_add(Drawn::add(70));
+        assert_eq!(Drawn::from_word(next), Drawn { order: 0, position: (1 << 47) + 73 });
         for error_code in [0, -1, 45] {
             let ack = WriteAck {
                 written,

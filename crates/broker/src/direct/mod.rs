@@ -6,8 +6,9 @@
 
 mod fetch;
 mod produce;
+mod shared;
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use headrace_fabric::{Memory, Note, Region};
@@ -23,7 +24,7 @@ use crate::broker::Broker;
 use crate::call::{Call, ConnId, Outcome};
 
 use fetch::Reader;
-use produce::Landing;
+use produce::{Ring, Sides};
 
 /// Names a link; the driver chooses it and never uses it twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -32,6 +33,9 @@ pub struct LinkId(pub u64);
 /// Slots that one link may have: as many partitions can its client read at a time. A link can have no more keys than
 /// [`KEYS_MAX`](headrace_fabric::shm::KEYS_MAX), and those of slots and of landing rings are among them.
 const SLOTS_MAX: usize = 4000;
+/// Grants to write that have ended, and whose late writes are forgiven to one link. More of them than a ring of notes has
+/// room for are not on their way.
+const LAPSED_MAX: usize = 4096;
 /// The key of the memory of slots.
 const SLOTS_KEY: u64 = 1;
 
@@ -105,7 +109,7 @@ struct Link {
     /// Segments that are shown to it.
     shown: usize,
     /// Grants that were ended, and may still be named by writes that were on their way.
-    lapsed: HashSet<u16>,
+    lapsed: VecDeque<u16>,
     /// Where readers look; made with the first.
     slots: Option<Slots>,
     nudged: bool,
@@ -126,7 +130,16 @@ impl Link {
 
 /// What a grant is for.
 enum Granted {
-    Produce(Landing),
+    /// To write into a ring of its own.
+    Own {
+        key: u64,
+        ring: Ring,
+    },
+    /// To write into the partition's shared ring.
+    Member {
+        key: u64,
+        freed_key: u64,
+    },
     Fetch(Reader),
 }
 
@@ -147,8 +160,10 @@ pub(crate) struct Direct<F> {
     of_conn: HashMap<ConnId, LinkId>,
     grants: BTreeMap<u16, Grant>,
     last_id: u16,
-    /// The grant to whose link alone a partition may be written one-sidedly.
-    exclusive: HashMap<Place, u16>,
+    /// Who writes where.
+    sides: Sides,
+    /// When shared rings are looked at for writes that do not come.
+    holes_due: Option<u64>,
     epochs: HashMap<Place, i32>,
     readers: HashMap<Place, Vec<u16>>,
     /// Bytes that are lent to be written.
@@ -167,7 +182,8 @@ impl<F> Default for Direct<F> {
             of_conn: HashMap::new(),
             grants: BTreeMap::new(),
             last_id: 0,
-            exclusive: HashMap::new(),
+            sides: Sides::new(),
+            holes_due: None,
             epochs: HashMap::new(),
             readers: HashMap::new(),
             lent_bytes: 0,
@@ -178,6 +194,11 @@ impl<F> Default for Direct<F> {
 }
 
 impl<F> Direct<F> {
+    /// When to look for writes that do not come.
+    pub(crate) fn holes_due(&self) -> Option<u64> {
+        self.holes_due
+    }
+
     /// A number that no grant has, nor had one that a client may still believe in.
     fn new_id(&mut self, limit: usize) -> Option<u16> {
         if self.grants.len() >= limit {
@@ -200,16 +221,15 @@ impl<F> Direct<F> {
     /// Takes a grant away. Its memory is no longer looked at, whoever still writes there.
     fn end_grant(&mut self, id: u16) {
         let Some(grant) = self.grants.remove(&id) else { return };
-        let key = match grant.granted {
-            Granted::Produce(landing) => {
-                if let Some(link) = self.links.get_mut(&grant.link) {
-                    link.lapsed.insert(id);
-                }
-                self.lent_bytes = self.lent_bytes.saturating_sub(landing.bytes());
-                if self.exclusive.get(&grant.place) == Some(&id) {
-                    self.exclusive.remove(&grant.place);
-                }
-                landing.key
+        let keys = match grant.granted {
+            Granted::Own { key, ring } => {
+                self.end_writing(id, grant.link, grant.place);
+                self.lent_bytes = self.lent_bytes.saturating_sub(ring.bytes());
+                [Some(key), None]
+            }
+            Granted::Member { key, freed_key } => {
+                self.end_writing(id, grant.link, grant.place);
+                [Some(key), Some(freed_key)]
             }
             Granted::Fetch(reader) => {
                 if let Some(readers) = self.readers.get_mut(&grant.place) {
@@ -222,12 +242,25 @@ impl<F> Direct<F> {
                     link.shown = link.shown.saturating_sub(1);
                     reader.give_back(link);
                 }
-                reader.key
+                [Some(reader.key), None]
             }
         };
         if self.links.contains_key(&grant.link) {
-            self.actions.push_back(LinkAction::End { link: grant.link, key });
+            for key in keys.into_iter().flatten() {
+                self.actions.push_back(LinkAction::End { link: grant.link, key });
+            }
         }
+    }
+
+    /// Of a grant to write: its number may still be named by writes that are on their way.
+    fn end_writing(&mut self, id: u16, link: LinkId, place: Place) {
+        if let Some(link) = self.links.get_mut(&link) {
+            if link.lapsed.len() >= LAPSED_MAX {
+                link.lapsed.pop_front();
+            }
+            link.lapsed.push_back(id);
+        }
+        self.leave_side(id, place);
     }
 
     fn end_link(&mut self, id: LinkId) {
@@ -275,7 +308,7 @@ impl<D: Disk> Broker<D> {
             return false;
         }
         let made =
-            Link { conn, next_key: SLOTS_KEY, shown: 0, lapsed: HashSet::new(), slots: None, nudged: false };
+            Link { conn, next_key: SLOTS_KEY, shown: 0, lapsed: VecDeque::new(), slots: None, nudged: false };
         self.direct.links.insert(link, made);
         self.direct.of_conn.insert(conn, link);
         true

@@ -1,41 +1,51 @@
 //! Landing rings: batches that clients write into memory of the broker's, on their way into the log.
 
+use std::collections::HashMap;
+use std::sync::Arc;
+
 use headrace_fabric::{Memory, Region};
 use headrace_log::{AppendOrigin, Disk};
-use headrace_wire::direct::{WriteAck, Written};
+use headrace_wire::direct::{EXCLUSIVE, SHARED, WriteAck, Written};
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::{GrantProduceRequest, GrantProduceResponse};
 use headrace_wire::records::BatchHeader;
 use headrace_wire::time::Now;
 
-use super::{Grant, Granted, LinkAction, LinkId, Place, link_of, parse_note};
+use super::shared::{self, MEMBERS_MAX, Next, Shared};
+use super::{Direct, Grant, Granted, LinkAction, LinkId, Place, link_of, parse_note};
 use crate::broker::Broker;
 use crate::call::{Call, Outcome};
 use crate::fetch::TopicKey;
 
 /// The least that a ring has, whatever is asked for.
 const RING_BYTES_MIN: u64 = 64 << 10;
-/// Writes under way that one grant may have.
+/// Writes under way that a grant may have whose ring is its own.
 const QUOTA: i32 = 1024;
-/// The mode of a grant in which nobody else writes over a link.
-const EXCLUSIVE: i8 = 0;
 
-/// A landing ring and how far the broker has read it.
-pub(crate) struct Landing {
-    pub(super) key: u64,
+/// A ring and how far the broker has read it.
+pub(super) struct Ring {
     region: Region,
-    /// Bytes taken since the grant began.
-    position: u64,
-    next_order: u16,
+    /// Bytes taken since the ring was new.
+    pub(super) position: u64,
+    pub(super) next_order: u16,
 }
 
-impl Landing {
+impl Ring {
+    pub(super) fn new(region: Region) -> Ring {
+        Ring { region, position: 0, next_order: 0 }
+    }
+
     pub(super) fn bytes(&self) -> u64 {
         self.region.len() as u64
     }
 
+    /// Whether there can be a batch of so many bytes.
+    pub(super) fn fits(&self, bytes: u32) -> bool {
+        u64::from(bytes) <= self.bytes() && bytes as usize >= BatchHeader::LEN
+    }
+
     /// Copies what lies next in the ring out of it.
-    fn take(&mut self, bytes: u32, into: &mut Vec<u8>) -> bool {
+    pub(super) fn take(&mut self, bytes: u32, into: &mut Vec<u8>) -> bool {
         let ring = self.bytes();
         into.resize(bytes as usize, 0);
         let at = usize::try_from(self.position % ring).unwrap_or(0);
@@ -45,6 +55,30 @@ impl Landing {
         self.next_order = self.next_order.wrapping_add(1);
         read.is_ok()
     }
+}
+
+/// Who writes a partition through memory.
+pub(super) enum Side {
+    /// One grant, with a ring of its own.
+    Own {
+        id: u16,
+        /// Its producer has asked for nobody to write beside it.
+        alone: bool,
+    },
+    /// All those that draw from one order word.
+    Shared(Box<Shared>),
+}
+
+/// Who writes which partitions.
+pub(super) type Sides = HashMap<Place, Side>;
+
+/// What a producer is given, before it has a name.
+struct Lent {
+    mode: i8,
+    ring: u64,
+    memory: Arc<Memory>,
+    /// Of a shared ring.
+    freed: Option<Arc<Memory>>,
 }
 
 impl<D: Disk> Broker<D> {
@@ -71,48 +105,96 @@ impl<D: Disk> Broker<D> {
         let key = TopicKey::Id(request.topic_id);
         self.check_produce(call, &key)?;
         let link = link_of(&self.direct, call)?;
-        if request.mode != EXCLUSIVE {
+        if request.mode != EXCLUSIVE && request.mode != SHARED {
             return Err((ErrorCode::INVALID_REQUEST, format!("there is no mode {}", request.mode)));
         }
         let place = (request.topic_id, request.partition);
         let batch_max = self.check_lands(&key, place)?;
-        if self.direct.exclusive.contains_key(&place) {
-            let why = "another producer writes to it through shared memory".to_owned();
-            return Err((ErrorCode::THROTTLING_QUOTA_EXCEEDED, why));
-        }
-        let ring = self.ring_bytes(request.ring_bytes, batch_max)?;
+        self.direct.end_own(link, place);
         let limit = usize::try_from(self.config.headrace_direct_grants_max).unwrap_or(0);
         let Some(id) = self.direct.new_id(limit) else {
             let why = format!("there are {limit} grants already (headrace.direct.grants.max)");
             return Err((ErrorCode::THROTTLING_QUOTA_EXCEEDED, why));
         };
-        let memory =
-            usize::try_from(ring).ok().and_then(|ring| Memory::sealed("headrace-landing", ring).ok());
-        let Some(memory) = memory else {
-            let why = format!("the broker's machine has no {ring} bytes of memory to lend");
-            return Err((ErrorCode::THROTTLING_QUOTA_EXCEEDED, why));
-        };
+        let lent = self.make_side(id, place, request, batch_max)?;
         let Some(owner) = self.direct.links.get_mut(&link) else {
             return Err((ErrorCode::INVALID_REQUEST, "the link has ended".to_owned()));
         };
         let key = owner.key();
-        let region = Region::whole(memory.clone());
-        self.direct.actions.push_back(LinkAction::Lend { link, key, memory });
-        let granted = Granted::Produce(Landing { key, region, position: 0, next_order: 0 });
+        let freed_key = lent.freed.as_ref().map(|_| owner.key());
+        self.direct.actions.push_back(LinkAction::Lend { link, key, memory: lent.memory.clone() });
+        if let Some((key, memory)) = freed_key.zip(lent.freed) {
+            self.direct.actions.push_back(LinkAction::Show { link, key, memory });
+        }
+        let granted = match freed_key {
+            Some(freed_key) => Granted::Member { key, freed_key },
+            None => Granted::Own { key, ring: Ring::new(Region::whole(lent.memory)) },
+        };
         self.direct.grants.insert(id, Grant { link, place, granted });
-        self.direct.exclusive.insert(place, id);
-        self.direct.lent_bytes += ring;
         let epoch = self.direct.epochs.entry(place).or_default();
         *epoch = epoch.wrapping_add(1);
+        let quota = if freed_key.is_some() { i32::try_from(shared::QUOTA).unwrap_or(QUOTA) } else { QUOTA };
         Ok(GrantProduceResponse {
+            mode: lent.mode,
             id,
             epoch: *epoch,
             key: key.cast_signed(),
-            ring_bytes: i64::try_from(ring).unwrap_or(0),
-            batch_bytes_max: i32::try_from(batch_max.min(ring)).unwrap_or(i32::MAX),
-            quota: QUOTA,
+            ring_bytes: lent.ring.cast_signed(),
+            batch_bytes_max: i32::try_from(batch_max.min(lent.ring)).unwrap_or(i32::MAX),
+            quota,
+            order_at: freed_key.map_or(-1, |_| lent.ring.cast_signed()),
+            freed_key: freed_key.unwrap_or(0).cast_signed(),
             ..GrantProduceResponse::default()
         })
+    }
+
+    /// Finds or makes the ring that a grant is to write into, and notes the grant there.
+    fn make_side(
+        &mut self,
+        id: u16,
+        place: Place,
+        request: &GrantProduceRequest,
+        batch_max: u64,
+    ) -> Result<Lent, (ErrorCode, String)> {
+        let full = |why: String| Err((ErrorCode::THROTTLING_QUOTA_EXCEEDED, why));
+        let other = match self.direct.sides.get_mut(&place) {
+            Some(Side::Shared(shared)) if request.mode == SHARED => {
+                if shared.members.len() >= MEMBERS_MAX {
+                    return full(format!(
+                        "{MEMBERS_MAX} producers write to it through shared memory already"
+                    ));
+                }
+                shared.members.insert(id);
+                return Ok(Lent::of(shared));
+            }
+            Some(Side::Own { id, alone: false }) if request.mode == SHARED => Some(*id),
+            Some(_) => return full("another producer writes to it through shared memory".to_owned()),
+            None => None,
+        };
+        // What the other has is given back first: its ring is to be had again.
+        if let Some(other) = other {
+            self.direct.end_grant(other);
+        }
+        let bytes = self.ring_bytes(request.ring_bytes, batch_max)?;
+        let none = || {
+            let why = format!("the broker's machine has no {bytes} bytes of memory to lend");
+            (ErrorCode::THROTTLING_QUOTA_EXCEEDED, why)
+        };
+        let (lent, side) = if other.is_some() {
+            let mut shared = Shared::new(bytes).ok_or_else(none)?;
+            self.look_for_holes(self.now);
+            shared.members.insert(id);
+            (Lent::of(&shared), Side::Shared(Box::new(shared)))
+        } else {
+            let memory = usize::try_from(bytes).ok();
+            let memory = memory.and_then(|bytes| Memory::sealed("headrace-landing", bytes).ok());
+            let memory = memory.ok_or_else(none)?;
+            let side = Side::Own { id, alone: request.mode == EXCLUSIVE };
+            (Lent { mode: EXCLUSIVE, ring: bytes, memory, freed: None }, side)
+        };
+        self.direct.sides.insert(place, side);
+        self.direct.lent_bytes += lent.ring;
+        Ok(lent)
     }
 
     /// Whether batches of a partition may come through memory, and how large they may be.
@@ -163,21 +245,24 @@ impl<D: Disk> Broker<D> {
         let lapsed = owner.lapsed.contains(&written.id);
         let mut landed = std::mem::take(&mut self.direct.landed);
         match self.direct.grants.get_mut(&written.id) {
-            Some(Grant { link: of, place, granted: Granted::Produce(landing) }) if *of == link => {
+            Some(Grant { link: of, place, granted: Granted::Own { ring, .. } }) if *of == link => {
                 let place = *place;
-                let fits = u64::from(bytes) <= landing.bytes() && bytes as usize >= BatchHeader::LEN;
-                if !fits || written.order != landing.next_order || !landing.take(bytes, &mut landed) {
+                if !ring.fits(bytes) || written.order != ring.next_order || !ring.take(bytes, &mut landed) {
                     let why = format!(
                         "it tells of a write of {bytes} bytes, number {}, in a ring of {} where {} is next",
                         written.order,
-                        landing.bytes(),
-                        landing.next_order
+                        ring.bytes(),
+                        ring.next_order
                     );
                     self.direct.close(link, why);
                 } else {
                     let ack = self.land(now, place, written, &landed);
                     self.direct.actions.push_back(LinkAction::Tell { link, note: ack.to_note() });
                 }
+            }
+            Some(Grant { link: of, place, granted: Granted::Member { .. } }) if *of == link => {
+                let place = *place;
+                self.handle_shared(now, link, place, (written, bytes), &mut landed);
             }
             // On its way when the grant was ended; its writer tries again.
             _ if lapsed => {}
@@ -186,6 +271,65 @@ impl<D: Disk> Broker<D> {
                 .close(link, format!("it tells of a write of grant {}, which it has not", written.id)),
         }
         self.direct.landed = landed;
+    }
+
+    /// A write into a shared ring: takes all those whose turn has come.
+    fn handle_shared(
+        &mut self,
+        now: Now,
+        link: LinkId,
+        place: Place,
+        (written, bytes): (Written, u32),
+        landed: &mut Vec<u8>,
+    ) {
+        let Some(Side::Shared(shared)) = self.direct.sides.get_mut(&place) else { return };
+        if let Err(why) = shared.told(written, bytes) {
+            self.direct.close(link, why);
+            // Where it has written is not known any more.
+            return self.direct.revoke(place);
+        }
+        loop {
+            let Some(Side::Shared(shared)) = self.direct.sides.get_mut(&place) else { return };
+            let written = match shared.next(landed) {
+                Next::None => return,
+                Next::Batch(written) => written,
+                Next::Nonsense => return self.direct.revoke(place),
+            };
+            let ack = self.land(now, place, written, landed);
+            // Of a member that has gone: its records are in, and nobody is told.
+            if let Some(grant) = self.direct.grants.get(&written.id) {
+                self.direct.actions.push_back(LinkAction::Tell { link: grant.link, note: ack.to_note() });
+            }
+        }
+    }
+
+    /// Gives up shared rings in which nothing moves, because somebody has drawn a turn and not written.
+    pub(crate) fn end_holes(&mut self, now: Now) {
+        if self.direct.holes_due.is_none_or(|due| due > now.mono_ms) {
+            return;
+        }
+        let mut stuck = Vec::new();
+        let mut any = false;
+        for (place, side) in &mut self.direct.sides {
+            if let Side::Shared(shared) = side {
+                any = true;
+                if shared.has_hole() {
+                    stuck.push(*place);
+                }
+            }
+        }
+        for place in stuck {
+            self.direct.revoke(place);
+        }
+        self.direct.holes_due = None;
+        if any {
+            self.look_for_holes(now);
+        }
+    }
+
+    fn look_for_holes(&mut self, now: Now) {
+        let timeout = self.config.headrace_direct_hole_timeout_ms.unsigned_abs();
+        self.direct.holes_due.get_or_insert(now.mono_ms.saturating_add(timeout));
     }
 
     /// Appends a batch that is in memory of the broker's own.
@@ -219,6 +363,55 @@ impl<D: Disk> Broker<D> {
             base_offset: appended.base_offset,
             log_append_time: appended.log_append_time,
             log_start_offset: appended.log_start_offset,
+        }
+    }
+}
+
+impl Lent {
+    fn of(shared: &Shared) -> Lent {
+        let (memory, freed) = (shared.memory.clone(), Some(shared.freed_memory.clone()));
+        Lent { mode: SHARED, ring: shared.bytes(), memory, freed }
+    }
+}
+
+impl<F> Direct<F> {
+    /// A link asks again for what it has: it has not heard of it.
+    fn end_own(&mut self, link: LinkId, place: Place) {
+        let own = |id: &u16| self.grants.get(id).is_some_and(|grant| grant.link == link);
+        let id = match self.sides.get(&place) {
+            Some(Side::Own { id, .. }) => Some(*id).filter(own),
+            Some(Side::Shared(shared)) => shared.members.iter().copied().find(own),
+            None => None,
+        };
+        if let Some(id) = id {
+            self.end_grant(id);
+        }
+    }
+
+    /// A grant to write is gone: so is its ring, when it was the last in it.
+    pub(super) fn leave_side(&mut self, id: u16, place: Place) {
+        let ring = match self.sides.get_mut(&place) {
+            Some(Side::Own { id: own, .. }) if *own == id => None,
+            Some(Side::Shared(shared)) => {
+                shared.members.remove(&id);
+                if !shared.members.is_empty() {
+                    return;
+                }
+                Some(shared.bytes())
+            }
+            _ => return,
+        };
+        self.sides.remove(&place);
+        // That of a grant of its own is told by the grant.
+        self.lent_bytes = self.lent_bytes.saturating_sub(ring.unwrap_or(0));
+    }
+
+    /// Takes a shared ring from all its members: what they have written there and not heard of, they write again.
+    pub(super) fn revoke(&mut self, place: Place) {
+        if let Some(Side::Shared(shared)) = self.sides.get(&place) {
+            for id in shared.members.clone() {
+                self.end_grant(id);
+            }
         }
     }
 }

@@ -18,14 +18,14 @@ use std::sync::Arc;
 
 use crate::world::*;
 
-const RING: usize = 65_536;
+pub(crate) const RING: usize = 65_536;
 
 /// Links are named as the connections that they belong to.
-fn link(conn: ConnId) -> LinkId {
+pub(crate) fn link(conn: ConnId) -> LinkId {
     LinkId(conn.0)
 }
 
-fn topic_id(world: &mut World, name: &str) -> Uuid {
+pub(crate) fn topic_id(world: &mut World, name: &str) -> Uuid {
     let response = world.call(12, &MetadataRequest { topics: None, ..MetadataRequest::default() });
     response.topics.iter().find(|t| t.name.as_deref() == Some(name)).unwrap().topic_id
 }
@@ -34,7 +34,7 @@ fn ask(world: &mut World, conn: ConnId) -> DirectConnectResponse {
     world.call_on(conn, 0, &DirectConnectRequest { fabric: "shm".into() })
 }
 
-fn connect(world: &mut World, conn: ConnId) {
+pub(crate) fn connect(world: &mut World, conn: ConnId) {
     let answer = ask(world, conn);
     assert_eq!((answer.error_code, answer.address.as_str()), (0, "here"), "{:?}", answer.error_message);
     assert!(world.broker.handle_link(link(conn), answer.token.0));
@@ -42,7 +42,7 @@ fn connect(world: &mut World, conn: ConnId) {
 }
 
 /// A world with a topic, and links of both connections.
-fn linked(pairs: &[(&str, &str)]) -> (World, Uuid) {
+pub(crate) fn linked(pairs: &[(&str, &str)]) -> (World, Uuid) {
     // A ring takes the largest batch at least.
     let pairs: Vec<_> = [("message.max.bytes", "65536")].into_iter().chain(pairs.iter().copied()).collect();
     let mut world = World::with(&pairs);
@@ -54,11 +54,11 @@ fn linked(pairs: &[(&str, &str)]) -> (World, Uuid) {
     (world, id)
 }
 
-fn actions(world: &mut World) -> Vec<LinkAction<MemoryFile>> {
+pub(crate) fn actions(world: &mut World) -> Vec<LinkAction<MemoryFile>> {
     std::iter::from_fn(|| world.broker.poll_link_action()).collect()
 }
 
-fn produce_grant(topic_id: Uuid, partition: i32) -> GrantProduceRequest {
+pub(crate) fn produce_grant(topic_id: Uuid, partition: i32) -> GrantProduceRequest {
     GrantProduceRequest { topic_id, partition, mode: 0, ring_bytes: RING as i64 }
 }
 
@@ -117,7 +117,7 @@ impl Client {
     }
 }
 
-fn closed(world: &mut World) -> Option<String> {
+pub(crate) fn closed(world: &mut World) -> Option<String> {
     actions(world).into_iter().find_map(|action| match action {
         LinkAction::Close { why, .. } => Some(why),
         _ => None,
@@ -395,7 +395,7 @@ enum Shown {
     File(u64, MemoryFile, u64),
 }
 
-fn slot(slots: &Region, slot: i32) -> Slot {
+pub(crate) fn slot(slots: &Region, slot: i32) -> Slot {
     let at = usize::try_from(slot).unwrap() * SLOT_BYTES;
     let words: Vec<u64> = (0..SLOT_WORDS).map(|word| slots.load(at + word * 8).unwrap()).collect();
     Slot::from_words(words.try_into().unwrap())

@@ -16,4 +16,5 @@ mod groups;
 mod offsets;
 mod producing;
 mod restart;
+mod shared;
 mod world;

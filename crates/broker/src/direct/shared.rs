@@ -1,0 +1,127 @@
+//! Landing rings that several clients write into. Each write draws its order and its place by fetch-and-add on the order
+//! word, which lies behind the ring; the broker takes writes in that order, whoever tells of them first.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use headrace_fabric::{Memory, OutOfBounds, Region};
+use headrace_wire::direct::{Drawn, Written};
+use headrace_wire::records::batch_size;
+
+use super::produce::Ring;
+
+/// Writes under way that each member may have.
+pub(super) const QUOTA: usize = 64;
+/// Who may write one partition: orders that are open at once stay far from meaning two writes.
+pub(super) const MEMBERS_MAX: usize = 8192 / QUOTA;
+/// Bytes behind the ring: the order word, on a line of its own.
+const TAIL: usize = 64;
+/// Bytes of all writes after which a ring is given up: the order word has twice as many.
+const POSITION_MAX: u64 = Drawn::POSITIONS / 2;
+
+/// What is found where the next write should lie.
+pub(super) enum Next {
+    /// It has not been told of.
+    None,
+    /// A batch, copied out.
+    Batch(Written),
+    /// Something else: who writes here has not kept to the order word. The ring can be believed no more.
+    Nonsense,
+}
+
+/// One ring and its members.
+pub(super) struct Shared {
+    ring: Ring,
+    /// The ring and the order word, for those that join.
+    pub(super) memory: Arc<Memory>,
+    tail: Region,
+    /// How far the ring was read, where members cannot write it.
+    pub(super) freed_memory: Arc<Memory>,
+    freed: Region,
+    pub(super) members: BTreeSet<u16>,
+    /// What was told of before its turn, by order.
+    waiting: HashMap<u16, (Written, u32)>,
+    /// How far the ring had been read when something was open at the last look for holes.
+    open_at: Option<u64>,
+}
+
+impl Shared {
+    /// A ring of so many bytes, or somewhat less; `None` where the machine has no memory.
+    pub(super) fn new(bytes: u64) -> Option<Shared> {
+        let bytes = usize::try_from(bytes).ok()? / TAIL * TAIL;
+        let memory = Memory::sealed("headrace-landing", bytes.checked_add(TAIL)?).ok()?;
+        let whole = Region::whole(memory.clone());
+        let (ring, tail) = (whole.part(0, bytes).ok()?, whole.part(bytes, TAIL).ok()?);
+        let freed_memory = Memory::sealed("headrace-freed", TAIL).ok()?;
+        let freed = Region::whole(freed_memory.clone());
+        let (members, waiting) = (BTreeSet::new(), HashMap::new());
+        Some(Shared {
+            ring: Ring::new(ring),
+            memory,
+            tail,
+            freed_memory,
+            freed,
+            members,
+            waiting,
+            open_at: None,
+        })
+    }
+
+    /// Bytes of the ring; the order word lies behind them.
+    pub(super) fn bytes(&self) -> u64 {
+        self.ring.bytes()
+    }
+
+    /// A member tells that it has written; an error says what cannot be of it.
+    pub(super) fn told(&mut self, written: Written, bytes: u32) -> Result<(), String> {
+        let ahead = usize::from(written.order.wrapping_sub(self.ring.next_order));
+        if !self.ring.fits(bytes) || ahead >= MEMBERS_MAX * QUOTA || self.waiting.contains_key(&written.order)
+        {
+            return Err(format!(
+                "it tells of a write of {bytes} bytes, number {}, in a shared ring of {} where {} is next",
+                written.order,
+                self.ring.bytes(),
+                self.ring.next_order
+            ));
+        }
+        self.waiting.insert(written.order, (written, bytes));
+        Ok(())
+    }
+
+    /// Copies out the write whose turn it is.
+    pub(super) fn next(&mut self, into: &mut Vec<u8>) -> Next {
+        let Some((written, bytes)) = self.waiting.remove(&self.ring.next_order) else { return Next::None };
+        let taken = self.ring.take(bytes, into) && self.publish_freed().is_ok();
+        let is_batch = matches!(batch_size(into), Some(Ok(size)) if size == bytes as usize);
+        if taken && is_batch && self.ring.position < POSITION_MAX && self.agrees() {
+            Next::Batch(written)
+        } else {
+            Next::Nonsense
+        }
+    }
+
+    fn publish_freed(&self) -> Result<(), OutOfBounds> {
+        self.freed.word(0)?.store(self.ring.position, Ordering::Release);
+        Ok(())
+    }
+
+    fn drawn(&self) -> Drawn {
+        Drawn::from_word(self.tail.load(0).unwrap_or_default())
+    }
+
+    /// Whether writes were as long as what was drawn for them, as far as that can be seen: once none is open.
+    fn agrees(&self) -> bool {
+        let drawn = self.drawn();
+        drawn.order != self.ring.next_order || drawn.position == self.ring.position
+    }
+
+    /// Whether a write was open at the last look and still is, with nothing taken since.
+    pub(super) fn has_hole(&mut self) -> bool {
+        let open = self.drawn().order != self.ring.next_order || !self.waiting.is_empty();
+        let at = open.then_some(self.ring.position);
+        let stuck = at.is_some() && self.open_at == at;
+        self.open_at = at;
+        stuck
+    }
+}
