@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import time
 
 import headrace as hr
+from tests.broker.process import BrokerProcess
 from tests.kafka.apache import die_with_parent
 from tests.one_sided.test_produce import linked, values_of
 
@@ -27,31 +29,62 @@ with hr.Producer(servers, headrace_datapath="shm", linger_ms=0) as producer:
 """
 
 
+@contextlib.contextmanager
+def writing(servers, name):
+    """A process that writes through memory; it is killed in the end."""
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITER, servers, name],
+        stdout=subprocess.PIPE,
+        preexec_fn=die_with_parent,  # noqa: PLW1509 -- the few calls in it are safe after fork
+    ) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == b"writes\n"
+        yield
+        writer.kill()
+        writer.wait(SECONDS)
+
+
+def check_own(found, name):
+    own = [int(value.split()[1]) for value in found if value.startswith(name.encode() + b" ")]
+    assert own == list(range(len(own))), "in order, none twice, none left out in between"
+    assert own
+    return len(own)
+
+
 def test_a_writer_that_is_killed_leaves_whole_batches_and_its_place():
     with hr.Broker.start() as broker:
         servers = broker.bootstrap_servers
         with hr.Admin(servers) as admin:
             admin.create_topics([hr.NewTopic("t", 1)])
         for life in range(LIVES):
-            command = [sys.executable, "-c", WRITER, servers, str(life)]
-            with subprocess.Popen(
-                command,
-                stdout=subprocess.PIPE,
-                preexec_fn=die_with_parent,  # noqa: PLW1509 -- the few calls in it are safe after fork
-            ) as writer:
-                assert writer.stdout is not None
-                assert writer.stdout.readline() == b"writes\n"
+            with writing(servers, str(life)):
                 # Somewhere in the midst of it, and never at the same place.
                 time.sleep(0.01 * life)
-                writer.kill()
-                writer.wait(SECONDS)
         with hr.Producer(servers, headrace_datapath="shm") as producer:
             linked(producer, "t")
         found = [value for value in values_of(servers, "t") if value != b"first"]
         for life in range(LIVES):
-            own = [int(value.split()[1]) for value in found if value.startswith(b"%d " % life)]
-            assert own == list(range(len(own))), "in order, none twice, none left out in between"
-            assert own
+            check_own(found, str(life))
+
+
+def test_a_writer_that_is_killed_costs_those_that_share_its_ring_nothing_but_time(tmp_path):
+    with BrokerProcess(tmp_path / "data", "headrace.direct.hole.timeout.ms=100") as broker:
+        servers = broker.bootstrap_servers
+        with hr.Producer(servers, headrace_datapath="shm", linger_ms=0) as producer:
+            linked(producer, "t")
+            futures = []
+            for life in range(LIVES):
+                with writing(servers, str(life)):
+                    until = time.monotonic() + 0.05 + 0.01 * life
+                    while time.monotonic() < until:
+                        futures.append(producer.send("t", b"steady %d" % len(futures), partition=0))
+                producer.flush(SECONDS)
+                linked(producer, "t")
+            assert all(future.exception(1) is None for future in futures)
+        found = [value for value in values_of(servers, "t") if value != b"first"]
+        assert check_own(found, "steady") == len(futures)
+        for life in range(LIVES):
+            check_own(found, str(life))
 
 
 def test_readers_that_come_and_go_cost_the_broker_nothing_that_stays():

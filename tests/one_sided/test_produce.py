@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 
@@ -82,24 +83,55 @@ def test_each_row_is_told_where_it_went(broker, topic):
     assert results["error"].null_count == 1000
 
 
-def test_who_comes_second_to_a_partition_writes_beside_the_first(broker, topic):
+def test_producers_share_a_partitions_memory_beside_tcp(broker, topic):
     servers = broker.bootstrap_servers
     with (
         hr.Producer(servers, headrace_datapath="shm") as one,
         hr.Producer(servers, headrace_datapath="shm") as two,
         hr.Producer(servers) as over_tcp,
     ):
-        first = linked(one, topic)
+        # The first is alone until the second comes.
+        first = linked(one, topic) + linked(two, topic) + linked(one, topic)
+        before = [producer.metrics()["direct-bytes-produced-total"] for producer in (one, two)]
         parts = [(one, 0), (two, ROWS), (over_tcp, 2 * ROWS)]
         futures = [producer.send_arrow(topic, numbered(start=start)) for producer, start in parts]
         assert [future.result(60) for future in futures] == [ROWS] * 3
-        # The other partition is free.
-        linked(two, topic, partition=1)
-    found = [int(value) for value in values_of(servers, topic, 0)[first:]]
-    assert sorted(found) == list(range(3 * ROWS))
-    for start in (0, ROWS, 2 * ROWS):
-        own = [number for number in found if start <= number < start + ROWS]
-        assert own == list(range(start, start + ROWS))
+        after = [producer.metrics()["direct-bytes-produced-total"] for producer in (one, two)]
+    for less, more, start in zip(before, after, (0, ROWS), strict=True):
+        assert more - less > sum(len(str(number)) for number in range(start, start + ROWS)), "all of it went so"
+    check_parts(values_of(servers, topic, 0)[first:], 3)
+
+
+def check_parts(values, parts, rows=ROWS):
+    """Each part is there whole, once and in its order."""
+    found = [int(value) for value in values]
+    assert len(found) == parts * rows
+    for start in range(0, parts * rows, rows):
+        assert [number for number in found if start <= number < start + rows] == list(range(start, start + rows))
+
+
+def test_sixty_four_producers_share_a_partition_beside_tcp(broker, topic):
+    servers, rows = broker.bootstrap_servers, 400
+    with contextlib.ExitStack() as stack:
+        producers = [stack.enter_context(hr.Producer(servers, headrace_datapath="shm", linger_ms=0)) for _ in range(64)]
+        for producer in producers:
+            linked(producer, topic)
+        # Those that came first have had their memory changed since.
+        first = sum(linked(producer, topic) for producer in producers)
+        producers += [stack.enter_context(hr.Producer(servers, linger_ms=0)) for _ in range(2)]
+        before = [producer.metrics()["direct-bytes-produced-total"] for producer in producers]
+        futures = []
+        for block in range(0, rows, 50):
+            for number, producer in enumerate(producers):
+                table = numbered(50, number * rows + block)
+                futures.append(producer.send_arrow(topic, table))
+        assert sum(future.result(60) for future in futures) == 66 * rows
+        after = [producer.metrics()["direct-bytes-produced-total"] for producer in producers]
+    assert all(more > less for less, more in zip(before[:64], after[:64], strict=True))
+    assert after[64:] == [0, 0]
+    values = [value for value in values_of(servers, topic, 0) if value != b"first"]
+    assert first >= 64
+    check_parts(values, 66, rows)
 
 
 def test_batches_that_no_ring_takes_go_over_tcp_in_their_place(tmp_path):
@@ -114,41 +146,50 @@ def test_batches_that_no_ring_takes_go_over_tcp_in_their_place(tmp_path):
         assert values_of(broker.bootstrap_servers, "t")[first:] == [b"a", large, b"b", large, b"c"] * 20
 
 
-def test_a_killed_broker_loses_nothing_that_it_acknowledged(tmp_path):
-    with BrokerProcess(tmp_path / "data") as broker:
+def send_until(done, producer, name, futures):
+    """Sends numbered values until `done`, 3,000 at least and 20,000 at most."""
+    for number in range(20_000):
+        if done.is_set() and number >= 3000:
+            return
+        futures.append(producer.send("t", f"{name} {number}".encode(), partition=0))
+
+
+@pytest.mark.parametrize("writers", [1, 3])
+def test_a_killed_broker_loses_nothing_that_it_acknowledged(tmp_path, writers):
+    with BrokerProcess(tmp_path / "data") as broker, contextlib.ExitStack() as stack:
         servers = broker.bootstrap_servers
-        producer = hr.Producer(servers, headrace_datapath="shm", linger_ms=0, reconnect_backoff_ms=20)
-        with producer:
-            first = linked(producer, "t")
-            for life in range(3):
-                done = threading.Event()
-                futures = []
-
-                def send(life=life, done=done, futures=futures):
-                    number = 0
-                    while not done.is_set() or number < 3000:
-                        futures.append((number, producer.send("t", f"{life} {number}".encode(), partition=0)))
-                        number += 1
-                        if number >= 20_000:
-                            break
-
-                sender = threading.Thread(target=send)
-                sender.start()
-                while len(futures) < 1000:
-                    done.wait(0.001)
-                broker.kill()
-                broker.start()
-                done.set()
-                sender.join(60)
-                producer.flush(60)
-                assert all(future.exception(1) is None for _, future in futures)
-                # The new broker lends anew.
-                linked(producer, "t")
-        found = values_of(servers, "t")[first:]
+        options = {"headrace_datapath": "shm", "linger_ms": 0, "reconnect_backoff_ms": 20}
+        producers = [stack.enter_context(hr.Producer(servers, **options)) for _ in range(writers)]
+        for producer in producers:
+            linked(producer, "t")
         for life in range(3):
-            own = [int(value.split()[1]) for value in found if value.startswith(b"%d " % life)]
+            done = threading.Event()
+            futures = []
+
+            senders = [
+                threading.Thread(target=send_until, args=(done, producer, f"{life}-{who}", futures))
+                for who, producer in enumerate(producers)
+            ]
+            for sender in senders:
+                sender.start()
+            while len(futures) < 1000:
+                done.wait(0.001)
+            broker.kill()
+            broker.start()
+            done.set()
+            for sender in senders:
+                sender.join(60)
+            for producer in producers:
+                producer.flush(60)
+            assert all(future.exception(1) is None for future in futures)
+            # The new broker lends anew.
+            for producer in producers:
+                linked(producer, "t")
+        found = [value for value in values_of(servers, "t") if value != b"first"]
+        for name in (f"{life}-{who}" for life in range(3) for who in range(writers)):
+            own = [int(value.split()[1]) for value in found if value.startswith(name.encode() + b" ")]
+            assert len(own) >= 3000
             assert own == list(range(len(own))), "in order, none lost, none twice"
-            assert len(own) >= 1000
 
 
 def test_a_broker_that_shares_no_memory(tmp_path):

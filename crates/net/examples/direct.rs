@@ -118,25 +118,44 @@ impl Bench {
         producer.close(PATIENCE, &mut || false).unwrap();
     }
 
-    fn stream(&self, mebibytes: usize) {
-        let topic = format!("many-{}", std::process::id());
-        let producer = self.producer("5");
-        producer.send(&record(&topic), (), &mut || false).unwrap();
-        producer.flush(Some(PATIENCE), &mut || false).unwrap();
-        let records = (mebibytes << 20) / VALUE.len();
-        // The second has memory from its start on.
+    /// So many producers write one partition, all together so many records.
+    fn produce(&self, name: &str, topic: &str, producers: usize, records: usize) {
+        let clients: Vec<_> = (0..producers).map(|_| self.producer("5")).collect();
+        let flush = |producer: &ProducerClient<()>| producer.flush(Some(PATIENCE), &mut || false).unwrap();
+        // Twice: with the second's coming the first one's memory is another.
+        for producer in clients.iter().chain(&clients) {
+            producer.send(&record(topic), (), &mut || false).unwrap();
+            flush(producer);
+        }
+        let send = |producer: &ProducerClient<()>| {
+            for _ in 0..records / producers {
+                producer.send(&record(topic), (), &mut || false).unwrap();
+            }
+            flush(producer);
+        };
+        // The second round has memory from its start on.
         for round in 0..2 {
             let since = Instant::now();
-            for _ in 0..records {
-                producer.send(&record(&topic), (), &mut || false).unwrap();
-            }
-            producer.flush(Some(PATIENCE), &mut || false).unwrap();
+            std::thread::scope(|scope| {
+                for producer in &clients {
+                    scope.spawn(|| send(producer));
+                }
+            });
             let seconds = since.elapsed().as_secs_f64();
             if round == 1 {
-                println!("{{\"name\": \"produce\", \"records_s\": {:.0}}}", records as f64 / seconds);
+                println!("{{\"name\": \"{name}\", \"records_s\": {:.0}}}", records as f64 / seconds);
             }
         }
-        producer.close(PATIENCE, &mut || false).unwrap();
+        for producer in clients {
+            producer.close(PATIENCE, &mut || false).unwrap();
+        }
+    }
+
+    fn stream(&self, mebibytes: usize) {
+        let records = (mebibytes << 20) / VALUE.len();
+        let topic = format!("many-{}", std::process::id());
+        self.produce("produce", &topic, 1, records);
+        self.produce("produce, 4 producers", &format!("shared-{}", std::process::id()), 4, records);
         let copied = [("value.type", "binary")];
         let unchecked = [("value.type", "binary"), ("check.crcs", "false")];
         let views = [("value.type", "binary_view"), ("check.crcs", "false")];

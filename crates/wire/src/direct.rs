@@ -37,13 +37,13 @@ impl Drawn {
     /// The word.
     #[must_use]
     pub fn to_word(self) -> u64 {
-        u64::from(self.order) << 48 | self.position % Self::POSITIONS
+        (u64::from(self.order) << 48) | (self.position % Self::POSITIONS)
     }
 
     /// What a write of so many bytes adds to the word.
     #[must_use]
     pub fn add(bytes: usize) -> u64 {
-        1 << 48 | bytes as u64 % Self::POSITIONS
+        (1 << 48) | (bytes as u64 % Self::POSITIONS)
     }
 }
 

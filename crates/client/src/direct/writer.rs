@@ -1,9 +1,12 @@
 //! One partition's landing ring, as the producer that writes into it sees it.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use headrace_wire::direct::{WriteAck, Written};
+use headrace_fabric::{Memory, Region};
+use headrace_wire::direct::{Drawn, EXCLUSIVE, SHARED, WriteAck, Written};
 use headrace_wire::messages::GrantProduceResponse;
 use headrace_wire::records::FinishedBatch;
 
@@ -20,7 +23,7 @@ pub(crate) enum Writing<T> {
     Refused { until: u64 },
 }
 
-/// An exclusive grant: this producer alone writes into the ring, from its start on and around.
+/// A grant to write batches of one partition into a landing ring, from its start on and around.
 #[derive(Debug)]
 pub(crate) struct Writer<T> {
     pub(crate) node: i32,
@@ -30,17 +33,34 @@ pub(crate) struct Writer<T> {
     ring: u64,
     batch_max: usize,
     quota: usize,
-    /// The memory has come.
-    pub(crate) lent: bool,
-    /// Bytes written since the grant began.
-    position: u64,
-    next_order: u16,
+    turns: Turns,
     pending: VecDeque<Pending<T>>,
     pending_bytes: u64,
 }
 
+/// Where the next write goes.
+#[derive(Debug)]
+enum Turns {
+    /// The ring is this producer's own: the next write is next to the last.
+    Own {
+        /// The memory has come.
+        lent: bool,
+        next: Drawn,
+    },
+    /// Others write there as well: each write draws its turn from the order word.
+    Drawn {
+        order_at: usize,
+        freed_key: u64,
+        ring: Option<Region>,
+        freed: Option<Region>,
+        /// Has drawn its turn, and waits for the ring to be read so far: where it ends.
+        held: Option<(u64, DirectWrite)>,
+    },
+}
+
 #[derive(Debug)]
 struct Pending<T> {
+    order: u16,
     bytes: u64,
     what: T,
 }
@@ -57,6 +77,17 @@ impl<T> Writer<T> {
                 granted.ring_bytes, granted.quota, granted.batch_bytes_max
             ));
         }
+        let turns = match granted.mode {
+            EXCLUSIVE => Turns::Own { lent: false, next: Drawn { order: 0, position: 0 } },
+            SHARED => Turns::Drawn {
+                order_at: usize::try_from(granted.order_at).unwrap_or(usize::MAX),
+                freed_key: granted.freed_key.cast_unsigned(),
+                ring: None,
+                freed: None,
+                held: None,
+            },
+            other => return Err(format!("granted a ring in mode {other}")),
+        };
         Ok(Self {
             node,
             link,
@@ -65,12 +96,43 @@ impl<T> Writer<T> {
             ring,
             batch_max,
             quota,
-            lent: false,
-            position: 0,
-            next_order: 0,
+            turns,
             pending: VecDeque::new(),
             pending_bytes: 0,
         })
+    }
+
+    /// What the memory is called that it needs: the ring's, and of a shared one what tells how far it was read.
+    pub(crate) fn keys(&self) -> (u64, Option<u64>) {
+        match self.turns {
+            Turns::Own { .. } => (self.key, None),
+            Turns::Drawn { freed_key, .. } => (self.key, Some(freed_key)),
+        }
+    }
+
+    /// Memory has come under one of its [keys](Self::keys). An error says what cannot be of it.
+    pub(crate) fn show(&mut self, key: u64, memory: &Arc<Memory>) -> Result<(), String> {
+        let region = Region::whole(memory.clone());
+        match &mut self.turns {
+            Turns::Own { lent, .. } => *lent = true,
+            Turns::Drawn { order_at, ring, .. } if key == self.key => {
+                region.word(*order_at).map_err(|error| error.to_string())?;
+                *ring = Some(region);
+            }
+            Turns::Drawn { freed, .. } => {
+                region.load(0).map_err(|error| error.to_string())?;
+                *freed = Some(region);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether its memory has come.
+    pub(crate) fn is_lent(&self) -> bool {
+        match &self.turns {
+            Turns::Own { lent, .. } => *lent,
+            Turns::Drawn { ring, freed, .. } => ring.is_some() && freed.is_some(),
+        }
     }
 
     pub(crate) fn id(&self) -> u16 {
@@ -84,8 +146,48 @@ impl<T> Writer<T> {
 
     /// Whether one goes in now.
     pub(crate) fn has_room(&self, bytes: usize) -> bool {
-        let used = self.pending_bytes.saturating_add(bytes as u64);
-        self.lent && used <= self.ring && self.pending.len() < self.quota
+        let room = match &self.turns {
+            Turns::Own { .. } => self.pending_bytes.saturating_add(bytes as u64) <= self.ring,
+            // Others may draw in between: it is looked at again then.
+            Turns::Drawn { held: Some(_), .. } => false,
+            Turns::Drawn { order_at, ring: Some(ring), .. } => {
+                let word = ring.load(*order_at).unwrap_or(u64::MAX);
+                self.is_read_to(Drawn::from_word(word).position.saturating_add(bytes as u64))
+            }
+            Turns::Drawn { .. } => false,
+        };
+        room && self.is_lent() && self.pending.len() < self.quota
+    }
+
+    /// Whether the broker has read as far as it must have for a write to end here.
+    fn is_read_to(&self, end: u64) -> bool {
+        match &self.turns {
+            Turns::Own { .. } => true,
+            Turns::Drawn { freed, .. } => {
+                let read = freed.as_ref().and_then(|freed| freed.load(0).ok()).unwrap_or(0);
+                read.saturating_add(self.ring) >= end
+            }
+        }
+    }
+
+    /// Whether others may take the room that this one waits for, and give it: nobody tells of either.
+    pub(crate) fn is_shared(&self) -> bool {
+        matches!(self.turns, Turns::Drawn { .. })
+    }
+
+    /// Whether a write waits for room.
+    pub(crate) fn is_held(&self) -> bool {
+        matches!(self.turns, Turns::Drawn { held: Some(_), .. })
+    }
+
+    /// The write that has waited, once there is room.
+    pub(crate) fn release(&mut self) -> Option<DirectWrite> {
+        let Turns::Drawn { held: Some((end, _)), .. } = &self.turns else { return None };
+        if !self.is_read_to(*end) {
+            return None;
+        }
+        let Turns::Drawn { held, .. } = &mut self.turns else { return None };
+        held.take().map(|(_, write)| write)
     }
 
     /// Nothing is on its way.
@@ -93,37 +195,64 @@ impl<T> Writer<T> {
         self.pending.is_empty()
     }
 
-    /// The write of a batch for which there is room.
-    pub(crate) fn write(&mut self, batch: &FinishedBatch, what: T) -> DirectWrite {
+    /// Takes a batch for which there was room. `None`: others were faster, and it is [released](Self::release) later.
+    pub(crate) fn write(&mut self, batch: &FinishedBatch, what: T) -> Option<DirectWrite> {
+        let turn = match &mut self.turns {
+            Turns::Own { next, .. } => {
+                let turn = *next;
+                let (order, position) = (turn.order.wrapping_add(1), turn.position + batch.len as u64);
+                *next = Drawn { order, position };
+                turn
+            }
+            Turns::Drawn { order_at, ring, .. } => {
+                let word = ring.as_ref().and_then(|ring| ring.word(*order_at).ok());
+                let word = word.map_or(0, |word| word.fetch_add(Drawn::add(batch.len), Ordering::AcqRel));
+                Drawn::from_word(word)
+            }
+        };
+        let bytes = batch.len as u64;
+        self.pending.push_back(Pending { order: turn.order, bytes, what });
+        self.pending_bytes += bytes;
+        let write = self.write_at(turn, batch);
+        let end = turn.position.saturating_add(bytes);
+        if self.is_read_to(end) {
+            return Some(write);
+        }
+        if let Turns::Drawn { held, .. } = &mut self.turns {
+            *held = Some((end, write));
+        }
+        None
+    }
+
+    fn write_at(&self, turn: Drawn, batch: &FinishedBatch) -> DirectWrite {
+        let mut position = turn.position;
         let mut pieces = Vec::with_capacity(batch.chunks.len() + 1);
         for chunk in &batch.chunks {
             let mut chunk = chunk.clone();
             while !chunk.is_empty() {
-                let at = self.position % self.ring;
+                let at = position % self.ring;
                 let room = usize::try_from(self.ring - at).unwrap_or(usize::MAX);
                 let piece: Bytes = chunk.split_to(room.min(chunk.len()));
-                self.position += piece.len() as u64;
+                position = position.wrapping_add(piece.len() as u64);
                 pieces.push((at, piece));
             }
         }
-        let bytes = batch.len as u64;
-        let written = Written { id: self.id, order: self.next_order };
-        self.next_order = self.next_order.wrapping_add(1);
-        self.pending.push_back(Pending { bytes, what });
-        self.pending_bytes += bytes;
+        let written = Written { id: self.id, order: turn.order };
         let told = (written.to_immediate(), u32::try_from(batch.len).unwrap_or(u32::MAX));
         DirectWrite { link: self.link, key: self.key, pieces, told }
     }
 
     /// Which write an answer is of. Answers come in the order of the writes; any other is an error.
     pub(crate) fn acked(&mut self, ack: WriteAck) -> Result<T, String> {
-        let expected = self.next_order.wrapping_sub(u16::try_from(self.pending.len()).unwrap_or(0));
-        match self.pending.front() {
-            Some(_) if ack.written.order == expected => {}
-            _ => return Err(format!("answered write {}, when {expected} was next", ack.written.order)),
-        }
-        let Some(Pending { bytes, what }) = self.pending.pop_front() else {
-            return Err("answered a write that was not made".to_owned());
+        let told = self.pending.len() - usize::from(self.is_held());
+        let expected = self.pending.front().filter(|_| told > 0).map(|pending| pending.order);
+        let pending = match expected {
+            Some(order) if order == ack.written.order => self.pending.pop_front(),
+            _ => None,
+        };
+        let Some(Pending { bytes, what, .. }) = pending else {
+            let next = expected.map_or("none".to_owned(), |order| order.to_string());
+            return Err(format!("answered write {}, when {next} was next", ack.written.order));
         };
         self.pending_bytes = self.pending_bytes.saturating_sub(bytes);
         Ok(what)
@@ -149,8 +278,36 @@ mod tests {
             ..GrantProduceResponse::default()
         };
         let mut writer = Writer::new(1, LinkId(2), &granted).unwrap();
-        writer.lent = true;
+        assert!(!writer.is_lent());
+        writer.show(3, &Memory::sealed("test", usize::try_from(ring).unwrap()).unwrap()).unwrap();
         writer
+    }
+
+    /// Two members of one ring, and what the broker has of it.
+    fn pair(ring: i64, quota: i32) -> (Writer<u32>, Writer<u32>, Region) {
+        let memory = Memory::sealed("test", usize::try_from(ring).unwrap() + 64).unwrap();
+        let freed = Memory::sealed("test", 64).unwrap();
+        let member = |id| {
+            let granted = GrantProduceResponse {
+                mode: SHARED,
+                id,
+                key: 3,
+                ring_bytes: ring,
+                batch_bytes_max: 80,
+                quota,
+                order_at: ring,
+                freed_key: 4,
+                ..GrantProduceResponse::default()
+            };
+            let mut writer = Writer::new(1, LinkId(2), &granted).unwrap();
+            assert_eq!(writer.keys(), (3, Some(4)));
+            writer.show(4, &freed).unwrap();
+            assert!(!writer.is_lent() && !writer.has_room(1));
+            writer.show(3, &memory).unwrap();
+            assert!(writer.is_lent());
+            writer
+        };
+        (member(7), member(8), Region::whole(freed.clone()))
     }
 
     fn batch(pieces: &[&'static [u8]]) -> FinishedBatch {
@@ -173,7 +330,7 @@ mod tests {
     fn batches_go_around_the_ring_and_wait_for_room() {
         let mut writer = writer(100, 8);
         assert!(writer.takes(80) && !writer.takes(81));
-        let first = writer.write(&batch(&[&[1; 60], &[2; 10]]), 1);
+        let first = writer.write(&batch(&[&[1; 60], &[2; 10]]), 1).unwrap();
         assert_eq!((first.key, first.told), (3, (0x0007_0000, 70)));
         assert_eq!(
             first.pieces.iter().map(|(at, piece)| (*at, piece.len())).collect::<Vec<_>>(),
@@ -181,7 +338,7 @@ mod tests {
         );
         assert!(writer.has_room(30) && !writer.has_room(31));
         assert_eq!(writer.acked(ack(0)), Ok(1));
-        let second = writer.write(&batch(&[&[3; 20], &[4; 40]]), 2);
+        let second = writer.write(&batch(&[&[3; 20], &[4; 40]]), 2).unwrap();
         assert_eq!(
             second.pieces.iter().map(|(at, piece)| (*at, piece.len())).collect::<Vec<_>>(),
             [(70, 20), (90, 10), (0, 30)]
@@ -194,7 +351,7 @@ mod tests {
         let mut writer = writer(1000, 2);
         for what in 0..2 {
             assert!(writer.has_room(10));
-            writer.write(&batch(&[&[0; 10]]), what);
+            writer.write(&batch(&[&[0; 10]]), what).unwrap();
         }
         assert!(!writer.has_room(10), "a quota of two");
         assert!(writer.acked(ack(1)).unwrap_err().contains("when 0 was next"));
@@ -202,8 +359,70 @@ mod tests {
         assert_eq!(writer.acked(ack(1)), Ok(1));
         assert!(writer.is_idle());
         assert!(writer.acked(ack(2)).is_err());
-        writer.write(&batch(&[&[0; 10]]), 9);
+        writer.write(&batch(&[&[0; 10]]), 9).unwrap();
         assert_eq!(writer.abandon().collect::<Vec<_>>(), [9]);
+    }
+
+    #[test]
+    fn members_of_a_ring_draw_turns_and_wait_for_it_to_be_read() {
+        let (mut one, mut two, freed) = pair(128, 8);
+        let drawn = |write: DirectWrite| (write.told, write.pieces[0].0);
+        assert_eq!(drawn(one.write(&batch(&[&[1; 40]]), 1).unwrap()), ((0x0007_0000, 40), 0));
+        assert_eq!(drawn(two.write(&batch(&[&[2; 60]]), 2).unwrap()), ((0x0008_0001, 60), 40));
+        assert!(one.has_room(28) && !one.has_room(29), "what others have drawn counts");
+        // Both have seen that there is room; one is faster.
+        assert_eq!(drawn(one.write(&batch(&[&[3; 28]]), 3).unwrap()), ((0x0007_0002, 28), 100));
+        assert!(two.write(&batch(&[&[4; 28]]), 4).is_none());
+        assert!(two.is_held() && !two.has_room(1), "its next writes keep their order");
+        assert!(two.release().is_none());
+        freed.word(0).unwrap().store(27, Ordering::Release);
+        assert!(two.release().is_none());
+        freed.word(0).unwrap().store(40, Ordering::Release);
+        assert_eq!(drawn(two.release().unwrap()), ((0x0008_0003, 28), 0));
+        assert!(!two.is_held() && two.release().is_none());
+        let of = |id, order| WriteAck { written: Written { id, order }, ..ack(0) };
+        assert_eq!((two.acked(of(8, 1)), two.acked(of(8, 3))), (Ok(2), Ok(4)));
+        assert_eq!((one.acked(of(7, 0)), one.acked(of(7, 2))), (Ok(1), Ok(3)));
+    }
+
+    #[test]
+    fn an_answer_to_what_is_held_is_a_lie() {
+        let (mut one, mut two, _) = pair(64, 8);
+        one.write(&batch(&[&[1; 60]]), 1).unwrap();
+        assert!(two.write(&batch(&[&[2; 60]]), 2).is_none());
+        let held = WriteAck { written: Written { id: 8, order: 1 }, ..ack(0) };
+        assert!(two.acked(held).unwrap_err().contains("when none was next"));
+        assert_eq!(two.abandon().collect::<Vec<_>>(), [2]);
+    }
+
+    #[test]
+    fn an_order_word_that_says_what_cannot_be_reaches_nothing_else() {
+        let (mut one, _, _) = pair(64, 8);
+        let Turns::Drawn { ring: Some(ring), .. } = &one.turns else { panic!() };
+        ring.word(64).unwrap().store(u64::MAX, Ordering::Release);
+        assert!(!one.has_room(1));
+        assert!(one.write(&batch(&[&[1; 60]]), 1).is_none());
+        let Turns::Drawn { held: Some((_, write)), .. } = &one.turns else { panic!() };
+        assert!(write.pieces.iter().all(|(at, piece)| *at + piece.len() as u64 <= 64));
+    }
+
+    #[test]
+    fn a_ring_without_its_words_is_refused() {
+        let granted = |mode, order_at| GrantProduceResponse {
+            mode,
+            order_at,
+            key: 3,
+            ring_bytes: 64,
+            batch_bytes_max: 64,
+            quota: 1,
+            ..GrantProduceResponse::default()
+        };
+        assert!(Writer::<u32>::new(1, LinkId(0), &granted(9, 0)).unwrap_err().contains("mode 9"));
+        let memory = Memory::sealed("test", 64).unwrap();
+        for order_at in [-1, 60, 64] {
+            let mut writer = Writer::<u32>::new(1, LinkId(0), &granted(SHARED, order_at)).unwrap();
+            assert!(writer.show(3, &memory).is_err(), "{order_at}");
+        }
     }
 
     #[test]

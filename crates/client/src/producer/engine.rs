@@ -730,8 +730,8 @@ impl Engine for ProducerEngine {
         self.pump(now);
     }
 
-    fn handle_lent(&mut self, now: Now, link: LinkId, key: u64, _memory: Arc<Memory>) {
-        self.direct.lent(link, key);
+    fn handle_lent(&mut self, now: Now, link: LinkId, key: u64, memory: Arc<Memory>) {
+        self.on_lent(now, link, key, memory);
         self.pump(now);
     }
 
@@ -745,7 +745,7 @@ impl Engine for ProducerEngine {
     }
 
     fn handle_look(&mut self, now: Now) {
-        if self.direct.take_noted() {
+        if self.direct.take_noted() || self.direct.is_crowded() {
             self.pump(now);
         }
     }

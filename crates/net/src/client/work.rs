@@ -119,6 +119,8 @@ impl<E: Engine, F: FnMut(E::Event)> Work<E, F> {
                 Ok(Some(Control::File { key, file })) => self.engine.handle_file(now, id, key, file),
                 Ok(Some(Control::Ended { key })) => {
                     lent.remove(&key);
+                    // Answers that the broker gave before it took the memory back count.
+                    self.take_notes();
                     self.engine.handle_ended(now, id, key);
                 }
                 Err(error) => self.lost(id, &error),

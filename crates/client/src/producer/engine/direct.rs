@@ -4,10 +4,11 @@
 //! A partition's batches are on one way at a time: they change it only while none is on its way, so that the broker sees
 //! them in order.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 
-use headrace_fabric::Note;
-use headrace_wire::direct::WriteAck;
+use headrace_fabric::{Memory, Note};
+use headrace_wire::direct::{SHARED, WriteAck};
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::{DirectConnectResponse, GrantProduceRequest, GrantProduceResponse};
 use headrace_wire::time::Now;
@@ -21,8 +22,8 @@ use crate::options::Datapath;
 
 /// Memory that is wished for, for one partition: some batches of the largest size.
 const RING_BYTES: i64 = 4 << 20;
-/// The mode of a grant in which nobody else writes.
-const EXCLUSIVE: i8 = 0;
+/// How long who finds a shared ring full waits before it looks again.
+const CROWDED_MS: u64 = 1;
 
 /// What of all that is the producer's.
 #[derive(Debug)]
@@ -32,7 +33,9 @@ pub(super) struct Direct {
     /// Which partition a grant is for.
     grants: HashMap<(LinkId, u16), PartitionKey>,
     /// Memory that came before the word that it was granted.
-    early: HashSet<(LinkId, u64)>,
+    early: HashMap<(LinkId, u64), Arc<Memory>>,
+    /// Partitions whose shared rings were full when something was to be written: that there is room again, nobody tells.
+    crowded: BTreeSet<PartitionKey>,
     /// Answers have come that nothing was made of yet.
     noted: bool,
 }
@@ -43,7 +46,8 @@ impl Direct {
             links: Links::new(datapath),
             writings: HashMap::new(),
             grants: HashMap::new(),
-            early: HashSet::new(),
+            early: HashMap::new(),
+            crowded: BTreeSet::new(),
             noted: false,
         }
     }
@@ -52,24 +56,30 @@ impl Direct {
         std::mem::take(&mut self.noted)
     }
 
-    /// Memory has come.
-    pub(super) fn lent(&mut self, link: LinkId, key: u64) {
+    /// Whether somebody waits for room of which nobody tells.
+    pub(super) fn is_crowded(&self) -> bool {
+        !self.crowded.is_empty()
+    }
+
+    /// Memory has come. An error says what cannot be of it.
+    pub(super) fn lent(&mut self, link: LinkId, key: u64, memory: Arc<Memory>) -> Result<(), String> {
         for writing in self.writings.values_mut() {
             if let Writing::Granted(writer) = writing
-                && (writer.link, writer.key) == (link, key)
+                && writer.link == link
+                && (writer.keys().0 == key || writer.keys().1 == Some(key))
             {
-                writer.lent = true;
-                return;
+                return writer.show(key, &memory);
             }
         }
-        self.early.insert((link, key));
+        self.early.insert((link, key), memory);
+        Ok(())
     }
 
     /// The memory of a leader that a batch of this size goes into.
     fn writer(&self, key: PartitionKey, node: i32, size: usize) -> Option<&Writer<Entry>> {
         match self.writings.get(&key) {
             Some(Writing::Granted(writer)) => {
-                (writer.lent && writer.node == node && writer.takes(size)).then_some(writer)
+                (writer.is_lent() && writer.node == node && writer.takes(size)).then_some(writer)
             }
             _ => None,
         }
@@ -92,7 +102,8 @@ impl Direct {
             Writing::Refused { until } if *until > now.mono_ms => Some(*until),
             _ => None,
         });
-        refused.chain(self.links.poll_timeout(now)).min()
+        let crowded = self.crowded.first().map(|_| now.mono_ms.saturating_add(CROWDED_MS));
+        refused.chain(self.links.poll_timeout(now)).chain(crowded).min()
     }
 }
 
@@ -117,6 +128,7 @@ impl ProducerEngine {
         {
             accumulator.fail(error);
         }
+        self.release_held();
         let waiting =
             self.busy.iter().filter(|key| self.partitions.get(*key).is_some_and(Sending::has_waiting));
         let mut keys: Vec<PartitionKey> = waiting.copied().chain(accumulator.ended()).collect();
@@ -126,6 +138,18 @@ impl ProducerEngine {
             let Some(node) = accumulator.leader(key) else { continue };
             self.ask_memory(now, accumulator, node, key);
             while self.write_next(now, accumulator, node, key).is_some() {}
+        }
+    }
+
+    /// Writes what had to wait for room in a shared ring.
+    fn release_held(&mut self) {
+        for key in std::mem::take(&mut self.direct.crowded) {
+            let Some(Writing::Granted(writer)) = self.direct.writings.get_mut(&key) else { continue };
+            if let Some(write) = writer.release() {
+                self.direct.links.act(Action::WriteDirect(write));
+            } else if writer.is_held() {
+                self.direct.crowded.insert(key);
+            }
         }
     }
 
@@ -139,15 +163,25 @@ impl ProducerEngine {
         let next = self.next_size(now, accumulator, node, key)?;
         let writer = self.direct.writer(key, node, next.size)?;
         let requests = writer.is_idle() && self.partitions.get(&key)?.in_flight();
-        if requests || !writer.has_room(next.size) {
+        if requests {
+            return None;
+        }
+        if !writer.has_room(next.size) {
+            if writer.is_shared() {
+                self.direct.crowded.insert(key);
+            }
             return None;
         }
         let (id, batch) = self.take_next(accumulator, node, key, next)?;
         let topic_id = self.core.cluster().topic_id(&accumulator.topic_name(key)).unwrap_or_default();
         let Some(Writing::Granted(writer)) = self.direct.writings.get_mut(&key) else { return None };
         accumulator.count_direct(batch.len);
-        let write = writer.write(&batch, Entry { key, id, topic_id });
-        self.direct.links.act(Action::WriteDirect(write));
+        match writer.write(&batch, Entry { key, id, topic_id }) {
+            Some(write) => self.direct.links.act(Action::WriteDirect(write)),
+            None => {
+                self.direct.crowded.insert(key);
+            }
+        }
         Some(())
     }
 
@@ -168,12 +202,8 @@ impl ProducerEngine {
         }
         // Without an id the topic may be another one by the time that the broker looks.
         let Some(topic_id) = self.core.cluster().topic_id(&accumulator.topic_name(key)) else { return };
-        let request = GrantProduceRequest {
-            topic_id,
-            partition: key.number(),
-            mode: EXCLUSIVE,
-            ring_bytes: RING_BYTES,
-        };
+        let request =
+            GrantProduceRequest { topic_id, partition: key.number(), mode: SHARED, ring_bytes: RING_BYTES };
         self.direct.writings.insert(key, Writing::Asking { node });
         let spec = CallSpec::new(Target::Node(node), Lane::Direct, timeout_ms);
         self.core.call_with(now, spec, request, Tag::Grant { node, key });
@@ -200,7 +230,14 @@ impl ProducerEngine {
         let Some(link) = self.direct.links.to(node).filter(|_| asked) else { return };
         let error = match granted.map(|response| Writer::new(node, link, &response)) {
             Ok(Ok(mut writer)) => {
-                writer.lent = self.direct.early.remove(&(link, writer.key));
+                let keys = writer.keys();
+                for key in [Some(keys.0), keys.1].into_iter().flatten() {
+                    if let Some(memory) = self.direct.early.remove(&(link, key))
+                        && let Err(why) = writer.show(key, &memory)
+                    {
+                        return self.on_unlinked_by_us(now, accumulator, link, why);
+                    }
+                }
                 self.direct.grants.insert((link, writer.id()), key);
                 self.direct.writings.insert(key, Writing::Granted(writer));
                 return;
@@ -212,6 +249,13 @@ impl ProducerEngine {
         self.direct.writings.insert(key, Writing::Refused { until: now.mono_ms.saturating_add(wait) });
         if self.direct.links.are_required() && !error.retriable() {
             accumulator.set_topic_error(key.topic, &Error::config("headrace.datapath", error.to_string()));
+        }
+    }
+
+    pub(super) fn on_lent(&mut self, now: Now, link: LinkId, key: u64, memory: Arc<Memory>) {
+        if let Err(why) = self.direct.lent(link, key, memory) {
+            let shared = self.accumulator.clone();
+            self.on_unlinked_by_us(now, &mut lock(&shared), link, why);
         }
     }
 
@@ -261,7 +305,7 @@ impl ProducerEngine {
     }
 
     fn withdraw_all(&mut self, now: Now, accumulator: &mut Accumulator, link: LinkId, why: &str) {
-        self.direct.early.retain(|(of, _)| *of != link);
+        self.direct.early.retain(|(of, _), _| *of != link);
         let is = |writing: &Writing<Entry>| matches!(writing, Writing::Granted(w) if w.link == link);
         let of_link = self.direct.writings.iter().filter(|(_, writing)| is(writing));
         let mut keys: Vec<PartitionKey> = of_link.map(|(key, _)| *key).collect();
