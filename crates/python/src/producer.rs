@@ -37,14 +37,41 @@ pub(crate) struct Producer {
 #[pymethods]
 impl Producer {
     #[new]
-    fn start(py: Python<'_>, options: Given<'_>) -> PyResult<Self> {
+    #[pyo3(signature = (options, patient=false))]
+    fn start(py: Python<'_>, options: Given<'_>, patient: bool) -> PyResult<Self> {
         let mut options = Options::of(options)?;
         let pairs = std::mem::take(&mut options.pairs);
         let mut config = ProducerConfig::from_pairs(pairs).map_err(|e| errors::to_py(py, &e))?;
         options.complete(py, &mut config.common)?;
         let client =
             py.detach(|| ProducerClient::start(config, deliver)).map_err(|e| errors::to_py(py, &e))?;
+        client.be_patient(patient);
         Ok(Self { client })
+    }
+
+    /// Whether futures of `send` that nobody waits for may be set a millisecond late.
+    fn be_patient(&self, py: Python<'_>, patient: bool) {
+        py.detach(|| self.client.be_patient(patient));
+    }
+
+    /// Sets the futures of what has ended.
+    fn deliver_now(&self, py: Python<'_>) -> PyResult<()> {
+        detached(py, |_| {
+            self.client.deliver_now();
+            Ok(())
+        })
+    }
+
+    /// Before a wait for a future, which ends with `end_wait`.
+    fn begin_wait(&self, py: Python<'_>) -> PyResult<()> {
+        detached(py, |_| {
+            self.client.begin_wait();
+            Ok(())
+        })
+    }
+
+    fn end_wait(&self, py: Python<'_>) {
+        py.detach(|| self.client.end_wait());
     }
 
     #[expect(clippy::too_many_arguments, reason = "the parts of a record")]

@@ -31,6 +31,9 @@ _REFUSED: Final = {
     "kafka.enable.auto.commit": "offsets live in the checkpoint",
     "kafka.interceptor.classes": "interceptors are Java classes",
 }
+OURS: Final = "headrace."
+"""Client options that Kafka does not have begin so. They are taken without the prefix ``kafka.`` as well."""
+
 SOURCE: Final = (
     "assign",
     "subscribe",
@@ -55,7 +58,7 @@ SOURCE: Final = (
     "includeHeaders",
     "columns",
 )
-"""The source's options, but for those of clients, which begin with ``kafka.``."""
+"""The source's options, but for those of clients, which begin with ``kafka.`` or `OURS`."""
 
 SINK: Final = ("topic", "includeHeaders")
 """The sink's options, but for those of clients."""
@@ -227,7 +230,7 @@ def _check_names(options: Mapping[str, str], known: tuple[str, ...], what: str) 
         if name == "kafka.isolation.level" and options[key].strip().lower() == "read_committed":
             # A task would wait for rows behind an open transaction: where a query ends is asked without regard to it.
             raise ConfigError(f"{key} cannot be read_committed yet: queries read up to the end of the log")
-        if name.startswith("kafka.") or name in by_name or name in _SPARKS_OWN:
+        if name.startswith(("kafka.", OURS)) or name in by_name or name in _SPARKS_OWN:
             continue
         if name == "path":
             raise ConfigError(f"the headrace {what} has no path: {_INSTEAD_OF_PATH[what]}")
@@ -238,6 +241,10 @@ def _check_names(options: Mapping[str, str], known: tuple[str, ...], what: str) 
 
 def _client(given: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     client = {key.removeprefix("kafka."): value for key, value in given.items() if key.startswith("kafka.")}
+    for key, value in given.items():
+        if key.startswith(OURS):
+            if client.setdefault(key, value) != value:
+                raise ConfigError(f"{key} and kafka.{key} are one option, and differ")
     if not client.get("bootstrap.servers"):
         raise ConfigError("option kafka.bootstrap.servers must be set, such as 'host1:9092,host2:9092'")
     return tuple(sorted(client.items()))

@@ -13,7 +13,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use headrace_client::error::{Error, Result};
-use headrace_client::options::ProducerConfig;
+use headrace_client::options::{Datapath, ProducerConfig};
 use headrace_client::partition::CommitOffset;
 use headrace_client::producer::{
     Accumulator, AppendError, Appender, BatchAck, BatchId, Grant, GroupMetadata, ProducerCommand,
@@ -105,7 +105,10 @@ pub struct ProducerClient<R: Send + 'static> {
     caught_up: Arc<Signal>,
     parked: Arc<Parked<R>>,
     dispatch: Arc<Mutex<Dispatch<R>>>,
+    post: Arc<Post<R>>,
     deliveries: Mutex<Option<Deliveries<R>>>,
+    /// Batches may go through memory.
+    direct: bool,
     clock: Clock,
     max_block: Duration,
 }
@@ -132,6 +135,7 @@ impl<R: Send + 'static> ProducerClient<R> {
         let failed = |e: io::Error| Error::Usage(format!("cannot start the producer's thread: {e}"));
         let clock = Clock::start();
         let max_block = Duration::from_millis(config.max_block_ms);
+        let direct = config.datapath != Datapath::Tcp;
         let sockets = SocketOptions::of(&config.common)?.spinning(config.poll_spin_us);
         let (engine, accumulator) = ProducerEngine::new(config, super::seed(clock))?;
         let ops = Arc::new(Ops::default());
@@ -141,8 +145,8 @@ impl<R: Send + 'static> ProducerClient<R> {
         let (to_deliver, inbox) = channel::<Vec<Delivery<R>>>();
         let parked = Arc::new(Parked::new(to_deliver.clone()));
         let (post, thread) = Post::start(to_deliver.clone(), inbox, deliver).map_err(failed)?;
-        let (to_post, exit_post) = (post.clone(), post.clone());
-        let told = move |by_caller| post.let_go(by_caller);
+        let (to_post, exit_post, told_post) = (post.clone(), post.clone(), post.clone());
+        let told = move |by_caller| told_post.let_go(by_caller);
         let on_event = {
             let (ops, decided, dispatch, parked) =
                 (ops.clone(), decided.clone(), dispatch.clone(), parked.clone());
@@ -189,7 +193,53 @@ impl<R: Send + 'static> ProducerClient<R> {
         let handle = Arc::new(handle);
         let appender = appender(&handle, accumulator);
         let deliveries = Mutex::new(Some((to_deliver, thread)));
-        Ok(Self { appender, handle, ops, decided, caught_up, parked, dispatch, deliveries, clock, max_block })
+        Ok(Self {
+            appender,
+            handle,
+            ops,
+            decided,
+            caught_up,
+            parked,
+            dispatch,
+            post,
+            deliveries,
+            direct,
+            clock,
+            max_block,
+        })
+    }
+
+    /// Whether records that nobody waits for ([`Self::begin_wait`]) may be told of a millisecond late, or by a caller's thread
+    /// that comes by: where `deliver` needs a lock that callers need as well. Has an effect where batches may go through
+    /// memory, where waking a thread takes longer than a record.
+    pub fn be_patient(&self, patient: bool) {
+        if self.direct && !self.handle.is_forked() {
+            self.post.be_patient(patient);
+        }
+    }
+
+    /// Tells of what has ended, on this thread unless another is at it.
+    pub fn deliver_now(&self) {
+        if !self.handle.is_forked() {
+            self.post.let_go(true);
+        }
+    }
+
+    /// Before a caller sleeps until its recipient is told, and then [`Self::end_wait`]: looks for a while at what has come,
+    /// and tells of it on this thread.
+    pub fn begin_wait(&self) {
+        if !self.handle.is_forked() {
+            self.post.count_waiting(true);
+            self.post.let_go(true);
+            self.handle.spin(|| self.post.is_empty());
+        }
+    }
+
+    /// The caller's recipient was told, or it waits no more.
+    pub fn end_wait(&self) {
+        if !self.handle.is_forked() {
+            self.post.count_waiting(false);
+        }
     }
 
     /// Queues one record; waits up to `max.block.ms` for memory. One of a topic that is not known yet is parked, and its
@@ -308,6 +358,8 @@ impl<R: Send + 'static> ProducerClient<R> {
         self.handle.drive(ProducerCommand::Flush { op });
         self.handle.spin(|| self.ops.is_open(op));
         self.ops.wait(op, "flushing the producer", deadline_in(timeout), check)?;
+        // What a patient post holds still.
+        self.post.let_go(true);
         match lock(&self.dispatch).failed.take() {
             Some(error) => Err(CallError::Failed(error)),
             None => Ok(()),

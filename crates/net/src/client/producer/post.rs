@@ -3,15 +3,23 @@
 //! A thread of its own delivers, since whoever is told may block it. Waking that thread costs more than a record's way
 //! through shared memory, so a caller that waits for its record delivers itself, unless the thread is at it. Whoever has the
 //! lock of `deliver` takes all that is held: so nobody's later deliveries overtake.
+//!
+//! Where `deliver` needs what callers need too, such as Python's one lock, the thread holds up a caller who has sent a record
+//! and is at something else already. A post that is patient ([`Post::be_patient`]) leaves records that nobody waits for to
+//! the next caller who comes by, and to the thread after [`PATIENCE`].
 
 use std::io;
-use std::sync::mpsc::{Receiver, Sender};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex};
 use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
 
 use super::{Delivery, lock};
 
 type Deliver<R> = Box<dyn FnMut(Vec<Delivery<R>>) + Send>;
+
+/// How long records that nobody waits for are held.
+const PATIENCE: Duration = Duration::from_millis(1);
 
 /// See the module's documentation.
 pub(super) struct Post<R> {
@@ -21,6 +29,11 @@ pub(super) struct Post<R> {
 
 struct Held<R> {
     deliveries: Vec<Delivery<R>>,
+    patient: bool,
+    /// Callers that sleep until something is delivered.
+    waiting: usize,
+    /// The thread comes by itself within [`PATIENCE`].
+    comes: bool,
     /// `None` once the engine has ended: the delivery thread ends when nobody has a way to it.
     way: Option<Sender<Vec<Delivery<R>>>>,
 }
@@ -32,6 +45,12 @@ impl<R> Held<R> {
             let _ = way.send(Vec::new());
         }
     }
+
+    /// Whether all that is held can wait.
+    fn can_wait(&self) -> bool {
+        let is_record = |delivery: &Delivery<R>| matches!(delivery, Delivery::Record(..));
+        self.patient && self.waiting == 0 && self.deliveries.iter().all(is_record)
+    }
 }
 
 impl<R: Send + 'static> Post<R> {
@@ -41,11 +60,13 @@ impl<R: Send + 'static> Post<R> {
         inbox: Receiver<Vec<Delivery<R>>>,
         deliver: impl FnMut(Vec<Delivery<R>>) + Send + 'static,
     ) -> io::Result<(Arc<Self>, JoinHandle<()>)> {
-        let held = Mutex::new(Held { deliveries: Vec::new(), way: Some(way) });
+        let held =
+            Held { deliveries: Vec::new(), patient: false, waiting: 0, comes: false, way: Some(way) };
+        let held = Mutex::new(held);
         let post = Arc::new(Self { held, deliver: Mutex::new(Box::new(deliver)) });
         let theirs = post.clone();
         let thread = Builder::new().name("headrace-deliver".into()).spawn(move || {
-            for others in inbox {
+            while let Some(others) = theirs.next(&inbox) {
                 let mut deliver = lock(&theirs.deliver);
                 let mut delivered = std::mem::take(&mut lock(&theirs.held).deliveries);
                 delivered.extend(others);
@@ -53,6 +74,51 @@ impl<R: Send + 'static> Post<R> {
             }
         })?;
         Ok((post, thread))
+    }
+
+    /// Waits until it is time to deliver what is held, and what comes besides; `None` at the end.
+    fn next(&self, inbox: &Receiver<Vec<Delivery<R>>>) -> Option<Vec<Delivery<R>>> {
+        loop {
+            let comes = lock(&self.held).comes;
+            let others = match if comes { inbox.recv_timeout(PATIENCE) } else { inbox.recv().map_err(Into::into) } {
+                Ok(others) => others,
+                Err(RecvTimeoutError::Disconnected) => return None,
+                Err(RecvTimeoutError::Timeout) => {
+                    let mut held = lock(&self.held);
+                    // While there is something each time, it is likely to go on so.
+                    held.comes = !held.deliveries.is_empty();
+                    if held.comes {
+                        return Some(Vec::new());
+                    }
+                    continue;
+                }
+            };
+            let mut held = lock(&self.held);
+            let ends = held.way.is_none();
+            if !others.is_empty() || ends || !held.can_wait() {
+                return Some(others);
+            }
+            held.comes = true;
+        }
+    }
+
+    /// From now on, or no more, records that nobody waits for may be held.
+    pub(super) fn be_patient(&self, patient: bool) {
+        let mut held = lock(&self.held);
+        held.patient = patient;
+        if !held.deliveries.is_empty() {
+            held.ring();
+        }
+    }
+
+    /// A caller is going to sleep until something is delivered, or has ended to.
+    pub(super) fn count_waiting(&self, waits: bool) {
+        let mut held = lock(&self.held);
+        held.waiting = if waits { held.waiting + 1 } else { held.waiting.saturating_sub(1) };
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        lock(&self.held).deliveries.is_empty()
     }
 
     /// Holds these until [`Self::let_go`].
@@ -66,13 +132,12 @@ impl<R: Send + 'static> Post<R> {
         if held.deliveries.is_empty() {
             return;
         }
-        match self.deliver.try_lock() {
-            Ok(mut deliver) if by_caller => {
-                let delivered = std::mem::take(&mut held.deliveries);
-                drop(held);
-                deliver(delivered);
-            }
-            _ => held.ring(),
+        if by_caller && let Ok(mut deliver) = self.deliver.try_lock() {
+            let delivered = std::mem::take(&mut held.deliveries);
+            drop(held);
+            deliver(delivered);
+        } else if by_caller || !held.comes || !held.can_wait() {
+            held.ring();
         }
     }
 
