@@ -7,7 +7,7 @@ import weakref
 from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from headrace import _native
 from headrace._options import OptionValue, pairs
@@ -28,16 +28,19 @@ CLOSE_TIMEOUT_S = 30.0
 """How long the end of a ``with`` block, or of the process, waits for records that are still on their way."""
 
 
-class _Sent(Future["RecordMetadata"]):
-    """A record's future: who waits for it looks for the answer itself, which is faster than to be woken.
+_T = TypeVar("_T")
 
-    Futures of records through memory (``headrace.datapath``) that nobody looks at are set up to a millisecond late, so that
-    the thread that sets them does not hold up who sends: it needs the GIL.
+
+class _Sent(Future[_T]):
+    """A future of what was sent: who waits for it looks for the answer itself, which is faster than to be woken.
+
+    Futures of records through memory (``headrace.datapath``) that nobody looks at are set some milliseconds late, so
+    that no thread is woken for each, and the one that sets them does not hold up who sends: it needs the GIL.
     """
 
     _native: _native.Producer
 
-    def result(self, timeout: float | None = None) -> RecordMetadata:
+    def result(self, timeout: float | None = None) -> _T:
         """As of any future."""
         if not self._is_to_come(timeout):
             return super().result(timeout)
@@ -63,9 +66,9 @@ class _Sent(Future["RecordMetadata"]):
             self._native.deliver_now()
         return super().done()
 
-    def add_done_callback(self, fn: Callable[[Future[RecordMetadata]], object]) -> None:
+    def add_done_callback(self, fn: Callable[[Future[_T]], object]) -> None:
         """As of any future; from then on no future of this producer is set late."""
-        self._native.be_patient(False)
+        self._native.be_patient(patient=False)
         super().add_done_callback(fn)
 
     def _is_to_come(self, timeout: float | None) -> bool:
@@ -131,7 +134,7 @@ class Producer:
             KafkaTimeoutError: the buffer stayed full for ``max.block.ms``.
             MessageTooLargeError: the record is larger than ``max.request.size``.
         """
-        future = _Sent()
+        future: _Sent[RecordMetadata] = _Sent()
         future._native = self._native  # noqa: SLF001  (its own)
         future.set_running_or_notify_cancel()
         self._native.send(topic, partition, key, value, headers_of(headers), timestamp_of(timestamp), future)
@@ -180,7 +183,8 @@ class Producer:
                 ``results``.
         """
         arrow_checked(data)
-        future: Future[Any] = Future()
+        future: _Sent[Any] = _Sent()
+        future._native = self._native  # noqa: SLF001  (its own)
         future.set_running_or_notify_cancel()
         self._native.send_arrow(topic, data, future, results)
         return future

@@ -221,6 +221,10 @@ pub trait Engine {
     fn handle_ended(&mut self, _now: Now, _link: LinkId, _key: u64) {}
     /// What the broker has told over a link.
     fn handle_note(&mut self, _now: Now, _link: LinkId, _note: headrace_fabric::Note) {}
+    /// Whether [`handle_look`](Self::handle_look) would find something. Called even more often.
+    fn has_news(&mut self) -> bool {
+        true
+    }
     /// Somebody waits, or is about to: takes what others have left in shared memory. Called often, and cheap when there
     /// is nothing.
     fn handle_look(&mut self, _now: Now) {}

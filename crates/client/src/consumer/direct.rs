@@ -94,6 +94,8 @@ pub(super) struct Direct {
     due: VecDeque<TopicPartition>,
     /// Some of them are only to wait until others had their turn.
     more: bool,
+    /// Words have changed since somebody looked.
+    changed: bool,
     /// Grants that are asked for.
     asked: usize,
     /// Something has changed that may allow or end a grant.
@@ -126,6 +128,7 @@ impl Direct {
             files: HashMap::new(),
             due: VecDeque::new(),
             more: false,
+            changed: false,
             asked: 0,
             dirty: false,
             seen_cluster: 0,
@@ -137,6 +140,12 @@ impl Direct {
     /// When to look again: at once while something lies there that is to be read, else when a refusal is over.
     pub(super) fn poll_timeout(&self, now_ms: u64) -> Option<u64> {
         if self.more { Some(now_ms) } else { self.wake_at.filter(|at| *at > now_ms) }
+    }
+
+    /// Whether a look finds something.
+    pub(super) fn has_news(&mut self) -> bool {
+        self.changed |= self.find_changed();
+        self.changed || self.more
     }
 
     /// Whether words have changed. Those partitions are due.
@@ -170,9 +179,10 @@ impl Direct {
 impl ConsumerEngine {
     /// Takes what has come in memory.
     pub(super) fn look(&mut self, now: Now) {
-        if !self.direct.find_changed() && !self.direct.more {
+        if !self.direct.has_news() {
             return;
         }
+        self.direct.changed = false;
         self.read_due(now);
         if self.direct.dirty || !self.fetcher.issues.is_empty() || !self.fetcher.troubles.is_empty() {
             self.drive(now);

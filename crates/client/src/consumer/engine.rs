@@ -426,6 +426,10 @@ impl Engine for ConsumerEngine {
         self.drive(now);
     }
 
+    fn has_news(&mut self) -> bool {
+        self.direct.has_news()
+    }
+
     fn handle_look(&mut self, now: Now) {
         self.look(now);
     }

@@ -744,8 +744,12 @@ impl Engine for ProducerEngine {
         self.on_note(now, link, note);
     }
 
+    fn has_news(&mut self) -> bool {
+        self.direct.has_news()
+    }
+
     fn handle_look(&mut self, now: Now) {
-        if self.direct.take_noted() || self.direct.is_crowded() {
+        if self.direct.take_news() {
             self.pump(now);
         }
     }

@@ -29,9 +29,17 @@ impl AdminClient {
         let ops = Arc::new(Ops::default());
         let (to_ops, exit_ops) = (ops.clone(), ops.clone());
         let on_event = move |AdminEvent::Done { op, result }| to_ops.complete(op, result);
-        let handle =
-            Handle::start("headrace-admin", engine, clock, sockets, on_event, |_| (), move || exit_ops.end())
-                .map_err(|e| Error::Usage(format!("cannot start the admin client's thread: {e}")))?;
+        let handle = Handle::start(
+            "headrace-admin",
+            engine,
+            clock,
+            sockets,
+            on_event,
+            |_| (),
+            || false,
+            move || exit_ops.end(),
+        )
+        .map_err(|e| Error::Usage(format!("cannot start the admin client's thread: {e}")))?;
         Ok(Self { handle, ops, api_timeout })
     }
 

@@ -105,6 +105,11 @@ impl<R> Parked<R> {
         true
     }
 
+    /// Whether anybody waits.
+    pub(super) fn any(&self) -> bool {
+        !self.lock().waiting.is_empty()
+    }
+
     /// Forgets somebody. Whoever is returned must not be dropped under a lock.
     pub(super) fn take(&self, number: u64) -> Option<R> {
         self.lock().waiting.remove(&number).map(|guest| guest.recipient)

@@ -2,7 +2,7 @@
 
 mod awaiting;
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -32,6 +32,8 @@ pub struct ConsumerClient {
     parked: Arc<Parked<ConsumerOutcome>>,
     notices: Arc<Notices>,
     polling: AtomicBool,
+    /// Somebody sleeps until something comes, or is about to.
+    expecting: Arc<AtomicBool>,
     troubles: Troubles,
     clock: Clock,
     api_timeout: Duration,
@@ -56,6 +58,9 @@ impl ConsumerClient {
         let (to_notices, exit_notices) = (notices.clone(), notices.clone());
         let troubles = Troubles::default();
         let to_troubles = troubles.clone();
+        let expecting = Arc::new(AtomicBool::new(false));
+        let (told_expecting, still_expecting) = (expecting.clone(), expecting.clone());
+        let patient = move || !still_expecting.load(Ordering::SeqCst);
         let on_event = move |event| match event {
             ConsumerEvent::Done { op, result } => {
                 if to_notices.commit_ended(op, result.as_ref().map(|_| ()).map_err(Clone::clone)) {
@@ -66,11 +71,13 @@ impl ConsumerClient {
             }
             ConsumerEvent::Tell { notice, news, partitions } => {
                 to_notices.rebalance(notice, news, partitions);
+                told_expecting.store(false, Ordering::SeqCst);
                 to_ready.notify();
                 to_parked.ring();
             }
             ConsumerEvent::Trouble { what, error } => to_troubles.push(what, &error),
             _ => {
+                told_expecting.store(false, Ordering::SeqCst);
                 to_ready.notify();
                 to_parked.ring();
             }
@@ -81,8 +88,9 @@ impl ConsumerClient {
             exit_ready.notify();
             exit_parked.end();
         };
-        let handle = Handle::start("headrace-consume", engine, clock, sockets, on_event, |_| (), on_exit)
-            .map_err(|e| Error::Usage(format!("cannot start the consumer's thread: {e}")))?;
+        let handle =
+            Handle::start("headrace-consume", engine, clock, sockets, on_event, |_| (), patient, on_exit)
+                .map_err(|e| Error::Usage(format!("cannot start the consumer's thread: {e}")))?;
         let polling = AtomicBool::new(false);
         Ok(Self {
             cache,
@@ -93,6 +101,7 @@ impl ConsumerClient {
             parked,
             notices,
             polling,
+            expecting,
             troubles,
             clock,
             api_timeout,
@@ -183,12 +192,13 @@ impl ConsumerClient {
             if let Some(rows) = self.take(|cache| cache.take(self.rows_max(max_records)))? {
                 return Ok(Some(rows));
             }
-            if self.handle.look() {
-                if let Some(rows) = self.take(|cache| cache.take(self.rows_max(max_records)))? {
+            if let Some(found) = self.handle.look() {
+                if found && let Some(rows) = self.take(|cache| cache.take(self.rows_max(max_records)))? {
                     return Ok(Some(rows));
                 }
                 let late = || deadline.is_some_and(|at| at <= Instant::now());
                 if !late() {
+                    self.expecting.store(true, Ordering::SeqCst);
                     self.handle.spin(|| self.ready.seen() == seen && !late());
                     // What came while it looked is there; else it sleeps.
                     if self.ready.seen() != seen {

@@ -120,6 +120,7 @@ impl<C: Send + 'static> Handle<C> {
         sockets: SocketOptions,
         on_event: impl FnMut(E::Event) + Send + 'static,
         told: impl Fn(bool) + Send + Sync + 'static,
+        patient: impl Fn() -> bool + Send + 'static,
         on_exit: impl FnOnce() + Send + 'static,
     ) -> io::Result<Self>
     where
@@ -131,7 +132,8 @@ impl<C: Send + 'static> Handle<C> {
         let commands = Arc::new(Mutex::new(Vec::new()));
         let stop = Arc::new(AtomicBool::new(false));
         let (report_to, reports) = channel();
-        let shared = Arc::new(Shared::new(Work::new(engine, on_event, clock), waker.clone(), Box::new(told)));
+        let work = Work::new(engine, on_event, Box::new(patient), clock);
+        let shared = Arc::new(Shared::new(work, waker.clone(), Box::new(told)));
         let driven: Arc<dyn Driven<C>> = shared.clone();
         let spin = sockets.spin;
         let driver = Driver {
@@ -186,9 +188,16 @@ impl<C: Send + 'static> Handle<C> {
         }
     }
 
-    /// Has the engine look at what has come over links, once; whether it has any.
-    pub(crate) fn look(&self) -> bool {
-        !self.is_stopped() && !self.is_forked() && self.driven.look().is_some()
+    /// Has the engine look at what has come over links, once; whether there was anything, `None` where there are none.
+    pub(crate) fn look(&self) -> Option<bool> {
+        if self.is_stopped() || self.is_forked() { None } else { self.driven.look() }
+    }
+
+    /// Somebody sleeps from now on until something comes.
+    pub(crate) fn expect(&self) {
+        if !self.is_stopped() && !self.is_forked() {
+            self.driven.expect();
+        }
     }
 
     /// Looks at links again and again while `waits` says so, for at most `headrace.poll.spin.us` since something came.
@@ -353,7 +362,7 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
             return Some(Duration::ZERO);
         }
         if work.has_links() {
-            if self.stirred.elapsed() < self.spin {
+            if self.stirred.elapsed() < self.spin && !work.is_patient() {
                 std::thread::yield_now();
                 return Some(Duration::ZERO);
             }

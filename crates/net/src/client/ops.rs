@@ -139,6 +139,11 @@ impl<T> Ops<T> {
     }
 
     /// Whether the engine has not answered yet.
+    /// Whether any operation is to end still.
+    pub(crate) fn any_open(&self) -> bool {
+        self.lock().waiting.values().any(Option::is_none)
+    }
+
     pub(crate) fn is_open(&self, op: u64) -> bool {
         matches!(self.lock().waiting.get(&op), Some(None))
     }

@@ -171,6 +171,8 @@ impl<R: Send + 'static> ProducerClient<R> {
                 }
             }
         };
+        let (patient_post, open_ops, guests) = (post.clone(), ops.clone(), parked.clone());
+        let patient = move || patient_post.is_patient() && !open_ops.any_open() && !guests.any();
         let on_exit = {
             let accumulator = accumulator.clone();
             let (ops, decided, dispatch, to_deliver, parked) =
@@ -188,8 +190,9 @@ impl<R: Send + 'static> ProducerClient<R> {
                 parked.end();
             }
         };
-        let handle = Handle::start("headrace-produce", engine, clock, sockets, on_event, told, on_exit)
-            .map_err(failed)?;
+        let handle =
+            Handle::start("headrace-produce", engine, clock, sockets, on_event, told, patient, on_exit)
+                .map_err(failed)?;
         let handle = Arc::new(handle);
         let appender = appender(&handle, accumulator);
         let deliveries = Mutex::new(Some((to_deliver, thread)));
@@ -221,6 +224,7 @@ impl<R: Send + 'static> ProducerClient<R> {
     /// Tells of what has ended, on this thread unless another is at it.
     pub fn deliver_now(&self) {
         if !self.handle.is_forked() {
+            self.handle.look();
             self.post.let_go(true);
         }
     }

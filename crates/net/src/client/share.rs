@@ -75,8 +75,9 @@ impl ShareClient {
             exit_parked.end();
             exit_ready.notify();
         };
-        let handle = Handle::start("headrace-share", engine, clock, sockets, on_event, |_| (), on_exit)
-            .map_err(|e| Error::Usage(format!("cannot start the share consumer's thread: {e}")))?;
+        let handle =
+            Handle::start("headrace-share", engine, clock, sockets, on_event, |_| (), || false, on_exit)
+                .map_err(|e| Error::Usage(format!("cannot start the share consumer's thread: {e}")))?;
         let polling = AtomicBool::new(false);
         Ok(Self {
             shelf,

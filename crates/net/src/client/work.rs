@@ -15,7 +15,7 @@ use mio::Waker;
 
 use crate::clock::Clock;
 
-/// How long brokers go on not to ring after a caller has ended to look.
+/// How long brokers go on not to ring after a caller has ended to look, or while nobody waits for what comes.
 const LINGER_MS: u64 = 2;
 /// Notes taken from one link before the others get their turn.
 const NOTES_PER_TURN: usize = 256;
@@ -55,14 +55,37 @@ pub(super) struct Work<E: Engine, F> {
     /// One has just ended to look, and is likely to come again, as one that waits for each of its records: brokers still do
     /// not ring, and the engine's thread looks after [`LINGER_MS`] at the latest: when, and commands since.
     lingers: Option<(u64, u32)>,
+    /// Something has come since the engine's thread slept last.
+    stirred: bool,
+    /// Whether nobody waits for what comes over links: then it may come [`LINGER_MS`] late, and no thread is woken for each
+    /// record.
+    patient: Patient,
     /// Until when the engine's thread sleeps, by `mono_ms`.
     pub(super) sleeps_until: Option<u64>,
 }
 
+/// Whether nobody waits. Called with the work's lock held.
+pub(super) type Patient = Box<dyn Fn() -> bool + Send>;
+
 impl<E: Engine, F: FnMut(E::Event)> Work<E, F> {
-    pub(super) fn new(engine: E, on_event: F, clock: Clock) -> Self {
-        let (links, left) = (HashMap::new(), VecDeque::new());
-        Self { engine, on_event, clock, links, left, looking: 0, lingers: None, sleeps_until: None }
+    pub(super) fn new(engine: E, on_event: F, patient: Patient, clock: Clock) -> Self {
+        Self {
+            engine,
+            on_event,
+            clock,
+            links: HashMap::new(),
+            left: VecDeque::new(),
+            looking: 0,
+            lingers: None,
+            stirred: false,
+            patient,
+            sleeps_until: None,
+        }
+    }
+
+    /// Whether nobody waits for what comes over links.
+    pub(super) fn is_patient(&self) -> bool {
+        (self.patient)()
     }
 
     pub(super) fn has_links(&self) -> bool {
@@ -135,23 +158,26 @@ impl<E: Engine, F: FnMut(E::Event)> Work<E, F> {
         }
     }
 
-    /// Takes the notes that are there, and has the engine look; whether there were any.
+    /// Takes the notes that are there, and has the engine look; whether there was anything.
     pub(super) fn look(&mut self) -> bool {
-        let now = self.clock.now();
         let noted = self.take_notes();
-        self.engine.handle_look(now);
-        noted
+        // A look that finds nothing reads no clock.
+        let news = self.engine.has_news();
+        if news {
+            self.engine.handle_look(self.clock.now());
+        }
+        self.stirred |= noted || news;
+        noted || news
     }
 
     fn take_notes(&mut self) -> bool {
-        let now = self.clock.now();
-        let mut noted = false;
+        let mut now = None;
         let mut lost = None;
         for (id, linked) in &mut self.links {
             for _ in 0..NOTES_PER_TURN {
                 match linked.link.take() {
                     Ok(Some(note)) => {
-                        noted = true;
+                        let now = *now.get_or_insert_with(|| self.clock.now());
                         self.engine.handle_note(now, *id, note);
                     }
                     Ok(None) => break,
@@ -170,7 +196,7 @@ impl<E: Engine, F: FnMut(E::Event)> Work<E, F> {
         if let Some((id, error)) = lost {
             self.lost(id, &error);
         }
-        noted
+        now.is_some()
     }
 
     /// Before the engine's thread sleeps: has brokers ring from now on, and looks once more. Whether it may sleep.
@@ -180,6 +206,10 @@ impl<E: Engine, F: FnMut(E::Event)> Work<E, F> {
         }
         self.lingers = None;
         if self.links.is_empty() || self.looking > 0 {
+            return true;
+        }
+        if std::mem::take(&mut self.stirred) && self.is_patient() {
+            self.linger();
             return true;
         }
         let mut lost = None;
@@ -199,6 +229,11 @@ impl<E: Engine, F: FnMut(E::Event)> Work<E, F> {
         sleeps
     }
 
+    /// Brokers do not ring for a while.
+    fn linger(&mut self) {
+        self.lingers = Some((self.clock.mono_ms().saturating_add(LINGER_MS), 0));
+    }
+
     /// When the engine's thread looks, if brokers do not ring meanwhile.
     pub(super) fn linger_until(&self) -> Option<u64> {
         self.lingers.map(|(until, _)| until)
@@ -207,6 +242,7 @@ impl<E: Engine, F: FnMut(E::Event)> Work<E, F> {
     /// Counts a command; whether there were several since somebody looked.
     fn commands_without_look(&mut self) -> bool {
         match &mut self.lingers {
+            Some(_) if (self.patient)() => false,
             Some((_, commands)) => {
                 *commands += 1;
                 *commands > 2
@@ -219,9 +255,7 @@ impl<E: Engine, F: FnMut(E::Event)> Work<E, F> {
     fn end_looking(&mut self) {
         self.lingers = None;
         while self.looking == 0 && !self.doze() {
-            self.take_notes();
-            let now = self.clock.now();
-            self.engine.handle_look(now);
+            self.look();
         }
     }
 
@@ -268,6 +302,8 @@ pub(super) trait Driven<C>: Send + Sync {
     fn look(&self) -> Option<bool>;
     /// A caller begins to look again and again. `false`: there is nothing to look at.
     fn begin_looking(&self) -> bool;
+    /// A caller sleeps from now on, and is not patient any more: brokers are to ring.
+    fn expect(&self);
     /// It does not look any more: what it looked for is there, or it goes to sleep until it is told.
     fn end_looking(&self, found: bool);
 }
@@ -357,9 +393,11 @@ where
 
     fn look(&self) -> Option<bool> {
         let mut work = self.try_lock()?;
-        let noted = work.look();
-        self.settle(work);
-        Some(noted)
+        let found = work.look();
+        if found {
+            self.settle(work);
+        }
+        Some(found)
     }
 
     fn begin_looking(&self) -> bool {
@@ -371,12 +409,22 @@ where
         true
     }
 
+    fn expect(&self) {
+        // Where it is at work, its thread sees by itself that somebody waits.
+        let Some(mut work) = self.try_lock() else { return };
+        if work.lingers.is_some() && work.looking == 0 {
+            work.end_looking();
+            self.settle(work);
+            self.told(true);
+        }
+    }
+
     fn end_looking(&self, found: bool) {
         let Some(mut work) = self.lock() else { return };
         work.looking = work.looking.saturating_sub(1);
         if work.looking == 0 {
             if found {
-                work.lingers = Some((work.clock.mono_ms().saturating_add(LINGER_MS), 0));
+                work.linger();
             } else {
                 work.end_looking();
             }
@@ -389,7 +437,10 @@ where
 /// Looks again and again while `waits` says so, for at most `headrace.poll.spin.us` since something came. Gives others the
 /// processor in between: with fewer processors than who spin, a turn would else last for milliseconds.
 pub(super) fn spin<C>(driven: &dyn Driven<C>, spin: Duration, waits: impl Fn() -> bool) {
-    if spin.is_zero() || !driven.begin_looking() {
+    if spin.is_zero() {
+        return driven.expect();
+    }
+    if !driven.begin_looking() {
         return;
     }
     let mut since = Instant::now();

@@ -52,13 +52,15 @@ impl Direct {
         }
     }
 
-    pub(super) fn take_noted(&mut self) -> bool {
-        std::mem::take(&mut self.noted)
+    /// Whether a look finds something: answers, or room of which nobody tells.
+    pub(super) fn has_news(&self) -> bool {
+        self.noted || !self.crowded.is_empty()
     }
 
-    /// Whether somebody waits for room of which nobody tells.
-    pub(super) fn is_crowded(&self) -> bool {
-        !self.crowded.is_empty()
+    pub(super) fn take_news(&mut self) -> bool {
+        let news = self.has_news();
+        self.noted = false;
+        news
     }
 
     /// Memory has come. An error says what cannot be of it.

@@ -1,5 +1,6 @@
 //! The consumer for callers that do not block: what would wait is told later, and rows are taken as far as they are there.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use headrace_client::consumer::{
@@ -43,6 +44,8 @@ impl ConsumerClient {
     /// came before it does not ring.
     pub fn arm(&self) {
         self.parked.arm();
+        self.expecting.store(true, Ordering::SeqCst);
+        self.handle.expect();
     }
 
     /// What [`ConsumerClient::poll`] takes without a wait: nothing while there is a notice to take first.
