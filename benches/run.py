@@ -22,6 +22,7 @@ from benches import (
     append_cost,
     consume,
     direct,
+    direct_spark,
     flow,
     harness,
     idle_paused,
@@ -253,6 +254,7 @@ GROUPS = {
     "share-idle": share.idle_rows,
     "lab": lab_cost.rows,
     "direct": direct.rows,
+    "direct-spark": direct_spark.rows,
     "broker": broker,
 }
 

@@ -1,4 +1,4 @@
-"""Batch reads in one Spark session, one after another in turns: our source and Spark's own connector.
+"""Batch reads in one Spark session, one after another in turns: our source, over TCP or through memory, and Spark's own.
 
 Runs on the pyspark that PYTHONPATH names first. Prints one line of JSON a read: format, topic, action and sample.
 """
@@ -25,6 +25,7 @@ TUNED = {
         "kafka.max.poll.records": "20000",
     },
     "headrace": {},
+    "headrace-shm": {"headrace.datapath": "shm"},
 }
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -72,7 +73,7 @@ def session(jars: str) -> SparkSession:
 
 def read(spark: SparkSession, form: str, bootstrap: str, topic: str) -> DataFrame:
     """The whole topic."""
-    reader = spark.read.format(form).option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic)
+    reader = spark.read.format(form.partition("-")[0]).option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic)
     return reader.option("startingOffsets", "earliest").options(**TUNED[form]).load()
 
 
@@ -94,11 +95,11 @@ def main() -> None:
     parser.add_argument("topic")
     parser.add_argument("--records", type=int, required=True)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--formats", nargs="+", default=["headrace", "kafka"])
-    parser.add_argument("--jars", required=True, help="the connector's jars, comma separated")
+    parser.add_argument("--formats", nargs="+", choices=list(TUNED), default=["headrace", "kafka"])
+    parser.add_argument("--jars", default="", help="the connector's jars, comma separated")
     options = parser.parse_args()
     spark = session(options.jars)
-    if "headrace" in options.formats:
+    if set(options.formats) != {"kafka"}:
         from headrace.spark import HeadraceDataSource  # noqa: PLC0415 -- as above
 
         spark.dataSource.register(HeadraceDataSource)

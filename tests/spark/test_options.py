@@ -237,3 +237,13 @@ def test_the_page_on_spark_has_every_option():
     page = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8")
     assert rows_of(page, "Source options") == {*SOURCE, "kafka.bootstrap.servers", "kafka.*"}
     assert rows_of(page, "Sink options") == {*SINK, "kafka.bootstrap.servers", "kafka.*"}
+
+
+def test_our_own_client_options_need_no_prefix():
+    for given in ({"headrace.datapath": "shm"}, {"kafka.headrace.datapath": "shm"}, {"Headrace.Datapath": "shm"}):
+        assert dict(source(**given).client)["headrace.datapath"] == "shm"
+        sink = sink_options({"kafka.bootstrap.servers": "h:1", "topic": "t", **given})
+        assert dict(sink.client)["headrace.datapath"] == "shm"
+    twice = {"headrace.datapath": "shm", "kafka.headrace.datapath": "tcp"}
+    with pytest.raises(ConfigError, match=r"headrace\.datapath and kafka\.headrace\.datapath are one option"):
+        source(**twice)

@@ -1,7 +1,7 @@
 //! The Rust side of benches/direct.py: single records and streams of them, through shared memory or over TCP.
 //!
 //! `direct DATAPATH SPIN_US RECORDS MEBIBYTES [BOOTSTRAP]` prints a JSON line a figure. Without BOOTSTRAP the broker is a
-//! thread of this process. Topics `one-N` and `many-N` are made, N being the process.
+//! thread of this process. Topics `one-N`, `many-N`, `rows-N` and `large-N` are made, N being the process.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a program that measures")]
 #![allow(clippy::disallowed_methods, reason = "a bench reads the clock and its arguments")]
 #![allow(
@@ -11,12 +11,15 @@
     reason = "figures are small"
 )]
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use arrow_array::{ArrayRef, BinaryArray, RecordBatch};
 use headrace_broker::BrokerConfig;
 use headrace_client::consumer::{Assignment, StartAt, TopicPartition};
 use headrace_client::options::{ConsumerConfig, ProducerConfig};
 use headrace_client::producer::RecordRef;
+use headrace_columns::encode::Rows;
 use headrace_net::broker::{BrokerServer, ServerOptions};
 use headrace_net::client::{ConsumerClient, ProducerClient};
 
@@ -25,6 +28,10 @@ const WARM_UP: Duration = Duration::from_secs(2);
 /// Empty polls that are timed at once.
 const EMPTY: u32 = 100;
 const VALUE: [u8; 100] = [b'x'; 100];
+const LARGE: usize = 1024;
+/// Of a batch from Arrow.
+const ROWS: usize = 10_000;
+const COPIED: usize = 256 << 20;
 
 struct Bench {
     servers: String,
@@ -125,8 +132,15 @@ impl Bench {
         producer.close(PATIENCE, &mut || false).unwrap();
     }
 
-    /// So many producers write one partition, all together so many records.
-    fn produce(&self, name: &str, topic: &str, producers: usize, records: usize) {
+    /// So many producers write one partition, all together so many records. The second of two rounds, which has memory from its
+    /// start on.
+    fn produce(
+        &self,
+        name: &str,
+        topic: &str,
+        (producers, records): (usize, usize),
+        send: &(dyn Fn(&ProducerClient<()>) + Sync),
+    ) {
         let clients: Vec<_> = (0..producers).map(|_| self.producer("5")).collect();
         let flush = |producer: &ProducerClient<()>| producer.flush(Some(PATIENCE), &mut || false).unwrap();
         // Twice: with the second's coming the first one's memory is another.
@@ -134,18 +148,14 @@ impl Bench {
             producer.send(&record(topic), (), &mut || false).unwrap();
             flush(producer);
         }
-        let send = |producer: &ProducerClient<()>| {
-            for _ in 0..records / producers {
-                producer.send(&record(topic), (), &mut || false).unwrap();
-            }
-            flush(producer);
-        };
-        // The second round has memory from its start on.
         for round in 0..2 {
             let since = Instant::now();
             std::thread::scope(|scope| {
                 for producer in &clients {
-                    scope.spawn(|| send(producer));
+                    scope.spawn(move || {
+                        send(producer);
+                        flush(producer);
+                    });
                 }
             });
             let seconds = since.elapsed().as_secs_f64();
@@ -158,35 +168,79 @@ impl Bench {
         }
     }
 
-    fn stream(&self, mebibytes: usize) {
-        let records = (mebibytes << 20) / VALUE.len();
-        let topic = format!("many-{}", std::process::id());
-        self.produce("produce", &topic, 1, records);
-        self.produce("produce, 4 producers", &format!("shared-{}", std::process::id()), 4, records);
+    /// As `send_arrow` of Python does it.
+    fn produce_rows(&self, name: &str, size: usize, (producers, records): (usize, usize)) -> String {
+        let topic = format!("{}-{}", name.replace([' ', ','], "-"), std::process::id());
+        let value = vec![b'x'; size];
+        let column = BinaryArray::from_iter_values((0..ROWS).map(|_| &value));
+        let batch = RecordBatch::try_from_iter([("value", Arc::new(column) as ArrayRef)]).unwrap();
+        let rows = Rows::new(&batch).unwrap();
+        let batches = records / ROWS / producers;
+        self.produce(name, &topic, (producers, batches * ROWS * producers), &|producer| {
+            for _ in 0..batches {
+                let ticket = producer.begin_rows((), false);
+                producer.send_rows(Some(&topic), &rows, &ticket, &mut || false).unwrap();
+                producer.finish_rows(&ticket).unwrap();
+            }
+        });
+        topic
+    }
+
+    fn consume(&self, name: &str, topic: &str, size: usize, records: usize, options: &[(&str, &str)]) {
+        let consumer = self.consumer(topic, options);
+        let (mut rows, mut since, mut before) = (0, Instant::now(), 0);
+        while rows < 2 * records {
+            let taken = consumer.poll(1 << 20, Some(Instant::now() + PATIENCE), &mut || false).unwrap();
+            rows += taken.unwrap().len;
+            // By then what is read comes the way that is asked for.
+            if before == 0 && rows > records {
+                (since, before) = (Instant::now(), rows);
+            }
+        }
+        let rate = (rows - before) as f64 / since.elapsed().as_secs_f64();
+        let bytes = rate * size as f64;
+        println!("{{\"name\": \"{name}\", \"records_s\": {rate:.0}, \"bytes_s\": {bytes:.0}}}");
+        consumer.close(PATIENCE, true, &mut || false).unwrap();
+    }
+
+    fn streams(&self, mebibytes: usize) {
+        let process = std::process::id();
         let copied = [("value.type", "binary")];
         let unchecked = [("value.type", "binary"), ("check.crcs", "false")];
         let views = [("value.type", "binary_view"), ("check.crcs", "false")];
-        let cases = [
-            ("consume, copied", &copied[..]),
-            ("consume, copied, without CRC", &unchecked),
-            ("consume, views", &views),
-        ];
-        for (name, options) in cases {
-            let consumer = self.consumer(&topic, options);
-            let (mut rows, mut since, mut before) = (0, Instant::now(), 0);
-            while rows <= 2 * records {
-                let taken = consumer.poll(1 << 20, Some(Instant::now() + PATIENCE), &mut || false).unwrap();
-                rows += taken.unwrap().len;
-                // By then what is read comes the way that is asked for.
-                if before == 0 && rows > records {
-                    (since, before) = (Instant::now(), rows);
-                }
+        let many = format!("many-{process}");
+        let records = (mebibytes << 20) / VALUE.len() / ROWS * ROWS;
+        self.produce("produce", &many, (1, records), &|producer| {
+            for _ in 0..records {
+                producer.send(&record(&many), (), &mut || false).unwrap();
             }
-            let rate = (rows - before) as f64 / since.elapsed().as_secs_f64();
-            println!("{{\"name\": \"{name}\", \"records_s\": {rate:.0}}}");
-            consumer.close(PATIENCE, true, &mut || false).unwrap();
-        }
+        });
+        self.produce_rows("produce from Arrow", VALUE.len(), (1, records));
+        self.produce_rows("produce from Arrow, 4 producers", VALUE.len(), (4, records));
+        self.consume("consume, copied", &many, VALUE.len(), records, &copied);
+        self.consume("consume, copied, without CRC", &many, VALUE.len(), records, &unchecked);
+        self.consume("consume, views", &many, VALUE.len(), records, &views);
+        let records = ((mebibytes << 20) / LARGE).next_multiple_of(ROWS);
+        let large = self.produce_rows("produce from Arrow, 1 KiB", LARGE, (1, records));
+        self.consume("consume, 1 KiB, copied", &large, LARGE, records, &copied);
+        self.consume("consume, 1 KiB, copied, without CRC", &large, LARGE, records, &unchecked);
+        self.consume("consume, 1 KiB, views", &large, LARGE, records, &views);
     }
+}
+
+/// Bytes a second from memory to memory that no cache holds, of one thread.
+fn copy_memory() {
+    let from = vec![1_u8; COPIED];
+    let mut to = vec![0_u8; COPIED];
+    let copy = |to: &mut [u8]| {
+        let since = Instant::now();
+        to.copy_from_slice(std::hint::black_box(&from));
+        std::hint::black_box(to);
+        COPIED as f64 / since.elapsed().as_secs_f64()
+    };
+    copy(&mut to);
+    let best = (0..8).map(|_| copy(&mut to)).fold(0.0, f64::max);
+    println!("{{\"name\": \"copy of memory\", \"bytes_s\": {best:.0}}}");
 }
 
 fn main() {
@@ -204,7 +258,8 @@ fn main() {
     let servers = servers.first().cloned().or_else(|| Some(own.as_ref()?.0.bootstrap_servers().to_owned()));
     let bench = Bench { servers: servers.unwrap(), datapath: datapath.clone(), spin_us: spin_us.clone() };
     bench.one_by_one(records.parse().unwrap());
-    bench.stream(mebibytes.parse().unwrap());
+    copy_memory();
+    bench.streams(mebibytes.parse().unwrap());
     if let Some((mut server, dir)) = own {
         server.stop().unwrap();
         std::fs::remove_dir_all(dir).unwrap();

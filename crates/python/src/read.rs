@@ -44,6 +44,12 @@ impl RangeReader {
         Ok(Batches { client: self.client.clone(), patience: self.patience, chunks: Chunks::default() })
     }
 
+    /// Bytes of batches that were read where the broker has them, instead of being fetched.
+    fn direct_bytes(&self, py: Python<'_>) -> PyResult<u64> {
+        let now = self.client.metrics().map_err(|error| errors::to_py(py, &error))?;
+        Ok(now.direct_bytes_consumed_total)
+    }
+
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         detached(py, |check| self.client.close(Duration::from_secs(1), true, check))
     }

@@ -154,3 +154,88 @@ impl<R: Send + 'static> Post<R> {
         held.way = None;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::thread;
+
+    use super::*;
+    use crate::client::RecordMetadata;
+
+    const LONG: Duration = Duration::from_secs(20);
+
+    type Told = Receiver<(u32, thread::ThreadId)>;
+
+    /// A post whose deliveries are told with the thread that makes them.
+    fn post() -> (Arc<Post<u32>>, JoinHandle<()>, Told) {
+        let (way, inbox) = channel();
+        let (tell, told) = channel();
+        let deliver = move |deliveries: Vec<Delivery<u32>>| {
+            for delivery in deliveries {
+                if let Delivery::Record(number, _) | Delivery::Done(number, _) = delivery {
+                    tell.send((number, thread::current().id())).unwrap();
+                }
+            }
+        };
+        let (post, thread) = Post::start(way, inbox, deliver).unwrap();
+        (post, thread, told)
+    }
+
+    fn record(number: u32) -> Vec<Delivery<u32>> {
+        let metadata = RecordMetadata { topic: "t".into(), partition: 0, offset: 0, timestamp: 0 };
+        vec![Delivery::Record(number, Ok(metadata))]
+    }
+
+    fn end(post: Arc<Post<u32>>, thread: JoinHandle<()>) {
+        post.end();
+        drop(post);
+        thread.join().unwrap();
+    }
+
+    #[test]
+    fn a_patient_post_delivers_in_the_end() {
+        let (post, thread, told) = post();
+        post.be_patient(true);
+        for number in 0..3 {
+            post.hold(record(number));
+            post.let_go(false);
+        }
+        let by: Vec<_> = (0..3).map(|_| told.recv_timeout(LONG).unwrap()).collect();
+        assert_eq!(by.iter().map(|(number, _)| *number).collect::<Vec<_>>(), [0, 1, 2]);
+        assert!(by.iter().all(|(_, by)| *by == thread.thread().id()));
+        end(post, thread);
+    }
+
+    #[test]
+    fn who_comes_by_delivers_what_is_held_in_order() {
+        let (post, thread, told) = post();
+        post.be_patient(true);
+        for number in 0..3 {
+            post.hold(record(number));
+        }
+        post.let_go(true);
+        for number in 0..3 {
+            assert_eq!(told.recv_timeout(LONG).unwrap(), (number, thread::current().id()));
+        }
+        assert!(post.is_empty());
+        end(post, thread);
+    }
+
+    #[test]
+    fn only_records_that_nobody_waits_for_can_wait() {
+        let (post, thread, _told) = post();
+        let can_wait = || lock(&post.held).can_wait();
+        assert!(!can_wait(), "a post is not patient by itself");
+        post.be_patient(true);
+        lock(&post.held).deliveries = record(0);
+        assert!(can_wait());
+        post.count_waiting(true);
+        assert!(!can_wait());
+        post.count_waiting(false);
+        assert!(can_wait());
+        lock(&post.held).deliveries.push(Delivery::Done(1, Ok(())));
+        assert!(!can_wait());
+        end(post, thread);
+    }
+}
