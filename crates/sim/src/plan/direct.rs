@@ -1,6 +1,6 @@
 //! Who goes through memory that the broker lends, and what befalls that.
 
-use super::{Birth, Down, Place, Plan, START_MS, Trouble, some};
+use super::{Birth, Down, Place, Plan, ProducerPlan, START_MS, Step, Trouble, some};
 use crate::rng::Rng;
 
 /// Links, and what lies in the memory that came over them. Rates are in percent.
@@ -72,6 +72,9 @@ impl Plan {
             .then(|| (self.topics.len() - 1, rng.between(START_MS + 50, self.heal_ms)));
         if let Some((doomed, _)) = doomed {
             self.topics[doomed] = Birth::AtStart;
+            for producer in &mut self.producers {
+                producer.outlive_topic();
+            }
         }
         let deaths = if self.producers.len() > 1 && rng.chance(40) { self.producers.len() - 1 } else { 0 };
         let heal_ms = self.heal_ms;
@@ -127,6 +130,22 @@ impl Plan {
     /// The partitions whose records count.
     pub(crate) fn lasting(&self) -> impl Iterator<Item = Place> + '_ {
         self.places().filter(|place| !self.is_doomed(place.topic))
+    }
+}
+
+impl ProducerPlan {
+    /// Records that go with their topic hold its memory to the end of their time, so others need not come through.
+    fn outlive_topic(&mut self) {
+        for step in self.callers.iter_mut().flatten() {
+            match step {
+                Step::Send { must_arrive, .. } => *must_arrive = false,
+                Step::SendRows(rows) => rows.must_arrive = false,
+                _ => {}
+            }
+        }
+        // The broker's own refusals take no time, and are tried again only after some.
+        self.options.retain(|(name, _)| *name != "retry.backoff.ms");
+        self.options.push(("retry.backoff.ms", "5".to_owned()));
     }
 }
 

@@ -399,8 +399,9 @@ impl World {
                 }
                 let Some(owner) = self.links.get_mut(&link.0) else { return Ok(()) };
                 owner.broker = false;
+                let left = !owner.client;
                 self.tell(|| format!("the broker closes link {}: {why}", link.0));
-                if why != "its connection has ended" {
+                if !left && why != "its connection has ended" {
                     return Err(format!("the broker ends the link of an honest client: {why}"));
                 }
                 self.tell_link(link.0, Control::Gone("the broker has ended it"));
