@@ -32,6 +32,8 @@ pub struct LinkId(pub u64);
 /// Slots that one link may have: as many partitions can its client read at a time. A link can have no more keys than
 /// [`KEYS_MAX`](headrace_fabric::shm::KEYS_MAX), and those of slots and of landing rings are among them.
 const SLOTS_MAX: usize = 4000;
+/// Grants to write that may have ended on one link: their numbers are nobody's as long as it stands.
+const LAPSED_MAX: usize = 1000;
 /// The key of the memory of slots.
 const SLOTS_KEY: u64 = 1;
 
@@ -225,8 +227,11 @@ impl<F> Direct<F> {
                 reader.key
             }
         };
-        if self.links.contains_key(&grant.link) {
-            self.actions.push_back(LinkAction::End { link: grant.link, key });
+        let Some(link) = self.links.get(&grant.link) else { return };
+        self.actions.push_back(LinkAction::End { link: grant.link, key });
+        if link.lapsed.len() > LAPSED_MAX {
+            // Another link has none.
+            self.close(grant.link, format!("{LAPSED_MAX} of its grants have ended"));
         }
     }
 

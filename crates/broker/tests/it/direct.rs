@@ -283,6 +283,25 @@ fn the_end_of_a_connection_ends_its_link_and_grants() {
 }
 
 #[test]
+fn a_link_has_had_so_many_grants_and_then_makes_room_for_the_numbers_of_others() {
+    let (mut world, id) = linked(&[]);
+    let ends = |world: &mut World| {
+        let granted = world.call_on(A, 0, &produce_grant(id, 0));
+        assert_eq!(granted.error_code, 0, "{granted:?}");
+        world.call_on(A, 0, &DirectReleaseRequest { ids: vec![i32::from(granted.id)] });
+    };
+    for _ in 0..1000 {
+        ends(&mut world);
+    }
+    assert!(world.broker.has_link(A));
+    ends(&mut world);
+    assert!(closed(&mut world).unwrap().contains("1000 of its grants"));
+    connect(&mut world, A);
+    ends(&mut world);
+    assert!(world.broker.has_link(A) && world.broker.has_link(B));
+}
+
+#[test]
 fn tokens_are_good_once_and_for_their_connection() {
     let mut world = World::new();
     assert_eq!(ErrorCode::new(ask(&mut world, A).error_code), ErrorCode::INVALID_CONFIG, "nobody listens");
