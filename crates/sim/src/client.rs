@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use headrace_client::engine::{Action, Arrived, ConnId, Consumed, Engine};
+use headrace_client::engine::{Action, Arrived, ConnId, Consumed, Engine, LinkId};
+use headrace_fabric::{Committed, Memory, Note};
 use headrace_wire::time::Now;
 
 /// A client of a [`crate::world::World`], by its number among its kind.
@@ -22,6 +23,7 @@ pub(crate) struct Wires {
     /// The timer that is set.
     pub(crate) armed: Option<u64>,
     pub(crate) conns: BTreeMap<ConnId, u64>,
+    pub(crate) links: BTreeMap<LinkId, u64>,
 }
 
 /// An engine, whatever its commands and events.
@@ -31,6 +33,13 @@ pub(crate) trait Runs {
     fn bytes(&mut self, now: Now, conn: ConnId, bytes: &[u8]) -> Consumed;
     fn timeout(&mut self, now: Now);
     fn token(&mut self, now: Now, conn: ConnId);
+    fn linked(&mut self, now: Now, link: LinkId);
+    fn unlinked(&mut self, now: Now, link: LinkId, why: String);
+    fn lent(&mut self, now: Now, link: LinkId, key: u64, memory: Arc<Memory>);
+    fn file(&mut self, now: Now, link: LinkId, key: u64, file: Committed);
+    fn ended(&mut self, now: Now, link: LinkId, key: u64);
+    fn note(&mut self, now: Now, link: LinkId, note: Note);
+    fn look(&mut self, now: Now);
     fn action(&mut self) -> Option<Action>;
     fn wants_timeout(&self) -> Option<u64>;
 }
@@ -54,6 +63,34 @@ impl<E: Engine> Runs for E {
 
     fn token(&mut self, now: Now, conn: ConnId) {
         self.handle_token(now, conn);
+    }
+
+    fn linked(&mut self, now: Now, link: LinkId) {
+        self.handle_linked(now, link);
+    }
+
+    fn unlinked(&mut self, now: Now, link: LinkId, why: String) {
+        self.handle_unlinked(now, link, why, false);
+    }
+
+    fn lent(&mut self, now: Now, link: LinkId, key: u64, memory: Arc<Memory>) {
+        self.handle_lent(now, link, key, memory);
+    }
+
+    fn file(&mut self, now: Now, link: LinkId, key: u64, file: Committed) {
+        self.handle_file(now, link, key, file);
+    }
+
+    fn ended(&mut self, now: Now, link: LinkId, key: u64) {
+        self.handle_ended(now, link, key);
+    }
+
+    fn note(&mut self, now: Now, link: LinkId, note: Note) {
+        self.handle_note(now, link, note);
+    }
+
+    fn look(&mut self, now: Now) {
+        self.handle_look(now);
     }
 
     fn action(&mut self) -> Option<Action> {

@@ -70,8 +70,9 @@ pub(crate) struct Cluster {
 impl Cluster {
     pub(crate) fn new(plan: &Plan, rng: &mut Rng) -> Self {
         let count = plan.cluster.nodes;
-        let leads =
-            plan.places().map(|place| (place, Lead { leader: Some(rng.index(count)), epoch: FIRST_EPOCH }));
+        // Over links the broker speaks for itself.
+        let epoch = if plan.direct.is_some() { 0 } else { FIRST_EPOCH };
+        let leads = plan.places().map(|place| (place, Lead { leader: Some(rng.index(count)), epoch }));
         let truth = View {
             leads: leads.collect(),
             coordinator: 0,
@@ -84,7 +85,7 @@ impl Cluster {
             nodes,
             ids: HashMap::new(),
             lists_the_dead: plan.cluster.lists_the_dead,
-            logs: plan.places().map(|place| (place, History::new(FIRST_EPOCH))).collect(),
+            logs: plan.places().map(|place| (place, History::new(epoch))).collect(),
             unsettled: BTreeSet::new(),
         }
     }

@@ -191,6 +191,11 @@ impl Consumer {
         self.steady = true;
     }
 
+    /// Bytes that its engine has read in memory.
+    pub(crate) fn read_in_memory(&self) -> usize {
+        usize::try_from(lock(&self.cache).metrics(0).direct_bytes_consumed_total).unwrap_or(usize::MAX)
+    }
+
     /// How far a reader of its own has come, and the leader epoch of the last record; the group's affair for a member.
     pub(crate) fn next_of(&self, place: Place) -> Option<(i64, i32)> {
         self.parts.get(&place).and_then(|part| Some((part.next?, part.epoch)))

@@ -72,6 +72,7 @@ mod consumer;
 mod frames;
 mod history;
 mod liar;
+mod links;
 mod net;
 mod plan;
 mod producer;
@@ -82,7 +83,7 @@ mod world;
 
 pub use crate::consumer::Tally;
 use crate::world::World;
-pub use crate::world::{Outcome, Shared};
+pub use crate::world::{Lent, Outcome, Shared};
 
 /// Who is in a simulation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,6 +94,8 @@ pub enum Cast {
     Consumers,
     /// Producers, and share consumers of one group.
     Sharers,
+    /// Producers, and mostly consumers, through memory that the broker lends.
+    Direct,
 }
 
 /// Simulates what `seed` stands for.

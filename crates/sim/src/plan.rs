@@ -1,8 +1,10 @@
 //! What a seed stands for: who produces what, and which faults there are how often.
 
+mod direct;
 mod readers;
 mod sharers;
 
+pub(crate) use self::direct::DirectPlan;
 pub(crate) use self::readers::{Departure, ReaderPlan};
 pub(crate) use self::sharers::{SharePlan, SharerPlan};
 use crate::rng::Rng;
@@ -120,6 +122,8 @@ pub(crate) struct Plan {
     pub(crate) readers: Vec<ReaderPlan>,
     /// Only in seeds that are about a share group.
     pub(crate) share: Option<SharePlan>,
+    /// Only in seeds that are about memory that the broker lends.
+    pub(crate) direct: Option<DirectPlan>,
 }
 
 #[derive(Debug, Clone)]
@@ -250,6 +254,7 @@ impl Plan {
             producers: (0..rng.between(1, 3)).map(|_| ProducerPlan::draw(rng, shape)).collect(),
             readers: Vec::new(),
             share: None,
+            direct: None,
         }
     }
 

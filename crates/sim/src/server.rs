@@ -1,6 +1,7 @@
 //! The real broker with its disk in memory, behind the nodes of the cluster: frames, responses, syncs, and what a restart
 //! leaves of it.
 
+mod lending;
 mod reading;
 mod sharing;
 
@@ -104,6 +105,10 @@ pub(crate) struct Server {
     unread: VecDeque<Response<MemoryFile>>,
     pub(crate) share: Option<Sharing>,
     starts: u64,
+    /// Clients may have memory of the broker's.
+    lends: bool,
+    /// The broker was not stopped, and begins a time of its own when it starts.
+    unclean: bool,
     seed: u64,
 }
 
@@ -122,6 +127,8 @@ impl Server {
         if plan.durable {
             options.push(("log.flush.interval.messages", "1"));
         }
+        let lending = plan.direct.as_ref().map(|direct| direct.settings.clone()).unwrap_or_default();
+        options.extend(lending.iter().map(|(name, value)| (*name, value.as_str())));
         let config = BrokerConfig::from_pairs(options).map_err(|why| why.to_string())?;
         let mut server = Self {
             cluster: Cluster::new(plan, rng),
@@ -136,6 +143,8 @@ impl Server {
             unread: VecDeque::new(),
             share: plan.share.as_ref().map(|share| Sharing::new(plan, share, rng)),
             starts: 0,
+            lends: plan.direct.is_some(),
+            unclean: false,
             seed: rng.next(),
         };
         server.start(now)?;
@@ -157,6 +166,9 @@ impl Server {
         let opened = Broker::open(self.disk.clone(), self.config.clone(), Box::new(AllowAll), seed, now);
         let (broker, _) = opened.map_err(|why| format!("the broker does not start: {why}"))?;
         self.broker = Some(broker);
+        if self.lends {
+            self.begin_links();
+        }
         self.may_have_more();
         self.settle(now)
     }
@@ -197,6 +209,7 @@ impl Server {
             broker.close(now).map_err(|why| format!("the broker does not stop cleanly: {why}"))?;
         }
         drop(broker);
+        self.unclean = down != Down::Stop;
         self.disk = match down {
             Down::Stop | Down::Kill => self.disk.after_kill(),
             Down::PowerLoss => self.disk.after_power_loss(|_, synced, written| {
@@ -321,7 +334,13 @@ impl Server {
                     }
                     frame
                 }
-                Some(ApiKey::InitProducerId) => frame,
+                Some(
+                    ApiKey::InitProducerId
+                    | ApiKey::DirectConnect
+                    | ApiKey::DirectRelease
+                    | ApiKey::GrantProduce
+                    | ApiKey::GrantFetch,
+                ) => frame,
                 Some(ApiKey::ShareGroupHeartbeat | ApiKey::ShareFetch | ApiKey::ShareAcknowledge) => {
                     let share = self.share.as_mut().ok_or("a share consumer among others")?;
                     let asker = (client.node, conn, client.given_up);
@@ -489,15 +508,40 @@ impl Server {
     }
 
     fn call<R: Request>(&mut self, version: i16, request: &R, now: Now) -> Result<R::Response, String> {
+        self.connect_own(OWN.0, now);
+        let response = self.ask(OWN.0, version, request, now);
+        self.hang_up_own(OWN.0, now);
+        response
+    }
+
+    /// A connection of the simulation's own, which no node stands before.
+    pub(crate) fn connect_own(&mut self, conn: u64, now: Now) {
+        if let Some(broker) = &mut self.broker {
+            broker.handle_connect(now, ConnId(conn), "10.0.0.2:5000");
+        }
+    }
+
+    pub(crate) fn hang_up_own(&mut self, conn: u64, now: Now) {
+        if let Some(broker) = &mut self.broker {
+            broker.handle_disconnect(now, ConnId(conn));
+        }
+    }
+
+    /// Asks over such a connection what is answered at once.
+    pub(crate) fn ask<R: Request>(
+        &mut self,
+        conn: u64,
+        version: i16,
+        request: &R,
+        now: Now,
+    ) -> Result<R::Response, String> {
         let broker = self.broker.as_mut().ok_or("the broker is down")?;
         let frame = encode_request(version, 0, Some("simulation"), request).map_err(|why| why.to_string())?;
         let frame = frame.to_bytes().ok_or("a request has no bytes")?;
-        broker.handle_connect(now, OWN, "10.0.0.2:5000");
-        broker.handle_frame(now, OWN, frame.slice(4..));
+        broker.handle_frame(now, ConnId(conn), frame.slice(4..));
         let (own, others): (Vec<_>, Vec<_>) =
-            std::iter::from_fn(|| broker.poll_response()).partition(|response| response.conn == OWN);
+            std::iter::from_fn(|| broker.poll_response()).partition(|response| response.conn == ConnId(conn));
         self.unread.extend(others);
-        broker.handle_disconnect(now, OWN);
         let response = own.into_iter().next();
         let bytes = flatten(&response.ok_or_else(|| format!("{} is not answered", R::NAME))?)?;
         let (_, response) = decode_response::<R>(version, bytes.slice(4..)).map_err(|why| why.to_string())?;

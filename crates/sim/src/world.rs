@@ -2,8 +2,10 @@
 
 mod clients;
 mod conns;
+mod links;
 mod nodes;
 mod readers;
+mod rogues;
 mod sharers;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,6 +15,7 @@ use headrace_wire::time::Now;
 use crate::Cast;
 use crate::client::Who;
 use crate::consumer::{Consumer, Ledger, Tally};
+use crate::links::Link;
 use crate::net::{Conn, Way, Weather};
 use crate::plan::{Birth, Down, GRACE_MS, Place, Plan, START_MS, Trouble};
 use crate::producer::Producer;
@@ -20,6 +23,8 @@ use crate::rng::Rng;
 use crate::server::{Extra, Said, Server};
 use crate::sharer::Sharer;
 
+use self::rogues::Rogue;
+pub use self::links::Lent;
 pub use self::sharers::Shared;
 
 /// Where the wall clocks begin.
@@ -78,6 +83,24 @@ enum Event {
     Learn(usize),
     /// Somebody makes a topic.
     Create(usize),
+    /// A client that makes a link has come to the broker.
+    Linking(u64),
+    /// Something has come over a link's socket.
+    LinkControl(u64),
+    /// Notes have come.
+    ToClient(u64),
+    ToBroker(u64),
+    /// The broker learns that a link has ended.
+    LinkEnd(u64),
+    /// A link ends by itself.
+    LinkFault(u64),
+    /// A client looks at its memory.
+    Look(Who),
+    Rogue(usize),
+    /// A producer is gone at one blow; its connections end, or nobody is told.
+    ProducerGoes(usize, bool),
+    /// Somebody deletes a topic.
+    Delete(usize),
     Heal,
 }
 
@@ -98,6 +121,8 @@ pub struct Outcome {
     pub read: Tally,
     /// What became of the records of share groups.
     pub shared: Shared,
+    /// What came of memory that the broker lent.
+    pub lent: Lent,
     /// Events that were simulated.
     pub events: u64,
     /// Stands for all that happened: two runs of a seed have the same.
@@ -129,6 +154,12 @@ pub(crate) struct World {
     queue: BTreeMap<(u64, u64), Event>,
     conns: BTreeMap<u64, Conn>,
     last_conn: u64,
+    links: BTreeMap<u64, Link>,
+    last_link: u64,
+    /// What the broker has lent: link and key, and bytes to be written.
+    lends: BTreeMap<(u64, u64), u64>,
+    rogues: Vec<Rogue>,
+    last_rogue_conn: u64,
     broker_armed: Option<u64>,
     /// The syncs that were asked for last until then.
     sync_until: u64,
@@ -146,6 +177,7 @@ impl World {
             Cast::Producers => plan,
             Cast::Consumers => plan.with_readers(&mut rng),
             Cast::Sharers => plan.with_sharers(&mut rng),
+            Cast::Direct => plan.with_direct(&mut rng),
         };
         let now = Now { mono_ms: START_MS, wall_ms: WALL_MS };
         let server = Server::new(&plan, &mut rng, now)?;
@@ -171,6 +203,11 @@ impl World {
             queue: BTreeMap::new(),
             conns: BTreeMap::new(),
             last_conn: 0,
+            links: BTreeMap::new(),
+            last_link: 0,
+            lends: BTreeMap::new(),
+            rogues: Vec::new(),
+            last_rogue_conn: 0,
             broker_armed: None,
             sync_until: 0,
             healed: false,
@@ -199,6 +236,7 @@ impl World {
         world.ledger.follow(world.server.cluster.logs());
         world.plan_readers();
         world.plan_sharers();
+        world.plan_direct();
         world.after_broker()?;
         Ok(world)
     }
@@ -345,6 +383,19 @@ impl World {
                 Ok(())
             }
             Event::Create(topic) => self.create(topic),
+            Event::Linking(link) => self.linking(link),
+            Event::LinkControl(link) => self.link_control(link),
+            Event::ToClient(link) => self.notes_to_client(link),
+            Event::ToBroker(link) => self.notes_to_broker(link),
+            Event::LinkEnd(link) => self.link_end(link),
+            Event::LinkFault(link) => self.link_fault(link),
+            Event::Look(who) => self.look(who),
+            Event::Rogue(number) => self.rogue_acts(number),
+            Event::ProducerGoes(number, told) => {
+                self.producer_goes(number, told);
+                Ok(())
+            }
+            Event::Delete(topic) => self.delete(topic),
             Event::Heal => {
                 self.heal();
                 self.heal_nodes()?;
@@ -358,6 +409,9 @@ impl World {
     // ---- producers
 
     fn step(&mut self, number: usize, caller: usize) -> Result<(), String> {
+        if self.producers[number].gone {
+            return Ok(());
+        }
         let again = self.producers[number].step(caller, self.now);
         let again = again.map_err(|why| format!("producer {number}: {why}"))?;
         if let Some(at) = again {
@@ -394,6 +448,7 @@ impl World {
                 }
             }
         }
+        self.lend()?;
         let sync_ms_max = if self.healed { CALM_SYNC_MS } else { self.plan.sync_ms_max };
         for _ in 0..self.server.poll_syncs() {
             // One thread does them, one after the other.
@@ -422,6 +477,8 @@ impl World {
         self.at(self.now.mono_ms + down_ms, Event::Up);
         let silent = down == Down::PowerLoss && self.rng.chance(50);
         self.hang_up(|_| true, silent);
+        self.end_links();
+        self.forget_rogues();
         Ok(())
     }
 

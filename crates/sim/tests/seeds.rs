@@ -16,6 +16,7 @@ fn seeds_by_default(cast: Cast) -> u64 {
         Cast::Producers => 10_000,
         Cast::Consumers => 6000,
         Cast::Sharers => 3000,
+        Cast::Direct => 4000,
     }
 }
 
@@ -158,8 +159,34 @@ fn sharers_hold() {
 }
 
 #[test]
+fn memory_holds() {
+    hold(Cast::Direct, "memory_holds", |outcome| {
+        let lent = &outcome.lent;
+        vec![
+            ("confirmed records", outcome.acked),
+            ("rows that consumers were given", outcome.read.given),
+            ("links that stood", lent.links),
+            ("links that ended", lent.ended),
+            ("rings that were lent", lent.rings),
+            ("segments that were shown", lent.files),
+            ("memory that never came", lent.withheld),
+            ("batches that were written in memory", lent.writes),
+            ("batches that were never told", lent.broken),
+            ("batches that the broker took", lent.taken),
+            ("slots that changed", lent.slots),
+            ("bytes that were read in memory", lent.read),
+            ("lies of brokers", lent.lies),
+            ("links that clients ended over lies", lent.given_up),
+            ("links that the broker ended over lies", lent.closed),
+            ("producers gone at one blow", lent.deaths),
+            ("topics that were deleted", lent.deleted),
+        ]
+    });
+}
+
+#[test]
 fn a_seed_does_the_same_again() {
-    for cast in [Cast::Producers, Cast::Consumers, Cast::Sharers] {
+    for cast in [Cast::Producers, Cast::Consumers, Cast::Sharers, Cast::Direct] {
         for seed in 1..20 {
             assert_eq!(failure(cast, seed), failure(cast, seed), "{cast:?}, seed {seed}");
         }

@@ -353,8 +353,9 @@ impl<D: Disk> Broker<D> {
             let why = "the broker shares no memory: its headrace.direct is false";
             return refuse(ErrorCode::INVALID_CONFIG, why.to_owned());
         };
-        if self.direct.of_conn.contains_key(&call.conn) {
-            return refuse(ErrorCode::INVALID_REQUEST, "the connection has a link already".to_owned());
+        // Whoever asks again has lost the one it had, of which we may learn only later.
+        if let Some(link) = self.direct.of_conn.get(&call.conn).copied() {
+            self.direct.close(link, "its client makes another".to_owned());
         }
         self.direct.tokens.retain(|_, of| *of != call.conn);
         if self.direct.links.len() + self.direct.tokens.len() >= limit {
@@ -383,10 +384,11 @@ impl<D: Disk> Broker<D> {
     }
 }
 
-/// The link of the connection that asks, or what it is told without one.
+/// The link of the connection that asks, or what it is told without one: its client may not have learnt yet that it has
+/// ended, and is to try again.
 fn link_of<F>(direct: &Direct<F>, call: &Call) -> Result<LinkId, (ErrorCode, String)> {
     direct.of_conn.get(&call.conn).copied().ok_or_else(|| {
-        (ErrorCode::INVALID_REQUEST, "the connection has no link: DirectConnect makes one".to_owned())
+        (ErrorCode::NETWORK_EXCEPTION, "the connection has no link: DirectConnect makes one".to_owned())
     })
 }
 

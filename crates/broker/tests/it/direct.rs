@@ -275,8 +275,22 @@ fn the_end_of_a_connection_ends_its_link_and_grants() {
     // So does the end of the link itself.
     world.broker.handle_unlinked(link(B));
     assert!(!world.broker.has_link(B));
+    // Whoever does not know that yet tries again, and is not refused for good.
+    let refused = ErrorCode::new(world.call_on(B, 0, &produce_grant(id, 0)).error_code);
+    assert!(refused.retriable(), "{refused}");
     connect(&mut world, B);
     Client::new(&mut world, B, id, 0);
+}
+
+#[test]
+fn one_link_may_have_had_more_grants_than_there_are_numbers() {
+    let (mut world, id) = linked(&[]);
+    for _ in 0..66_000 {
+        let granted = world.call_on(A, 0, &produce_grant(id, 0));
+        assert_eq!(granted.error_code, 0, "{granted:?}");
+        world.call_on(A, 0, &DirectReleaseRequest { ids: vec![i32::from(granted.id)] });
+        actions(&mut world);
+    }
 }
 
 #[test]
@@ -289,8 +303,10 @@ fn tokens_are_good_once_and_for_their_connection() {
     assert!(world.broker.handle_link(LinkId(1), second.token.0));
     assert!(!world.broker.handle_link(LinkId(2), second.token.0), "used");
     assert!(!world.broker.handle_link(LinkId(2), [7; 16]));
+    // Its client has lost it, and is the first to know.
     let again = ask(&mut world, A);
-    assert!(again.error_message.unwrap().contains("has a link already"));
+    assert!(closed(&mut world).unwrap().contains("another"));
+    assert!(world.broker.handle_link(LinkId(2), again.token.0));
     let other = world.call_on(B, 0, &DirectConnectRequest { fabric: "pigeons".into() });
     assert!(other.error_message.unwrap().contains("pigeons"));
     let gone = ask(&mut world, B);

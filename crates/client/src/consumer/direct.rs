@@ -36,6 +36,8 @@ const TURN_BYTES: usize = 1 << 20;
 const SHARE_BYTES: usize = 64 << 10;
 /// Grants that are asked for at once: each comes with a descriptor, and those that wait in a socket are few.
 const ASKED_MAX: usize = 64;
+/// How long granted memory may take to come, before its partition goes back to Fetch.
+const COMES_MS: u64 = 1000;
 /// What a caller is told where memory was to be taken as it comes, and does not.
 const OVER_TCP: &str = "records are fetched over TCP (headrace.datapath is auto)";
 
@@ -59,6 +61,8 @@ struct Granted {
     reader: Reader,
     /// It is among those that have something to be read.
     due: bool,
+    /// By then its memory has come, or it is not waited for.
+    comes_by: u64,
 }
 
 /// What a request for a grant was about.
@@ -170,6 +174,7 @@ impl Direct {
     fn find_times(&mut self, now: Now) {
         let refused = self.readings.values().filter_map(|reading| match reading {
             Reading::Refused { until } if *until > now.mono_ms => Some(*until),
+            Reading::Granted(granted) if !granted.reader.is_shown() => Some(granted.comes_by),
             _ => None,
         });
         self.wake_at = refused.chain(self.links.poll_timeout(now)).min();
@@ -204,6 +209,7 @@ impl ConsumerEngine {
             return;
         }
         self.end_stale(now);
+        self.end_withheld(now);
         self.read_due(now);
         self.direct.dirty = false;
         self.ask(now);
@@ -337,7 +343,9 @@ impl ConsumerEngine {
         self.direct.slots.insert((link, key), Region::whole(memory));
         let waits = |reader: &Reader| reader.link == link && reader.slots_key == Some(key);
         let found = self.direct.granted().filter(|(_, granted)| waits(&granted.reader));
-        let partitions: Vec<_> = found.map(|(partition, _)| partition.clone()).collect();
+        let mut partitions: Vec<_> = found.map(|(partition, _)| partition.clone()).collect();
+        // The same seed is to do the same.
+        partitions.sort();
         for partition in partitions {
             self.show(now, &partition);
         }
@@ -362,7 +370,7 @@ impl ConsumerEngine {
     fn show(&mut self, now: Now, partition: &TopicPartition) {
         let direct = &mut self.direct;
         let Some(Reading::Granted(granted)) = direct.readings.get_mut(partition) else { return };
-        let Granted { ticket, leader_epoch, reader, due } = granted;
+        let Granted { ticket, leader_epoch, reader, due, .. } = granted;
         if reader.is_shown() {
             return;
         }
@@ -436,6 +444,20 @@ impl ConsumerEngine {
         for (node, mut ids) in ids {
             ids.sort_unstable();
             self.release(now, node, ids);
+        }
+    }
+
+    /// Gives back what was granted and has not come. What still comes of it is dropped with the word that it is void.
+    fn end_withheld(&mut self, now: Now) {
+        let late = |granted: &Granted| !granted.reader.is_shown() && granted.comes_by <= now.mono_ms;
+        let found = self.direct.granted().filter(|(_, granted)| late(granted));
+        let told = |granted: &Granted| (granted.reader.node, granted.reader.id());
+        let mut withheld: Vec<_> = found.map(|(partition, g)| (partition.clone(), told(g))).collect();
+        // The same seed is to do the same.
+        withheld.sort();
+        for (partition, (node, id)) in withheld {
+            self.end_reading(now, &partition, RETRY_REFUSED_MS);
+            self.release(now, node, vec![id.into()]);
         }
     }
 
@@ -513,7 +535,8 @@ impl ConsumerEngine {
         }
         match granted.map(|response| Reader::new(node, link, &response)) {
             Ok(Ok(reader)) => {
-                let granted = Granted { ticket, leader_epoch, reader, due: false };
+                let comes_by = now.mono_ms.saturating_add(COMES_MS);
+                let granted = Granted { ticket, leader_epoch, reader, due: false, comes_by };
                 self.direct.readings.insert(partition.clone(), Reading::Granted(granted));
                 self.show(now, &partition);
             }

@@ -109,7 +109,8 @@ impl Plan {
 
     /// Leaders that were behind, in some seeds.
     fn cut_logs(&mut self, rng: &mut Rng) {
-        if self.calm || !rng.chance(35) {
+        // What is cut off would still lie in the memory that readers have.
+        if self.calm || self.direct.is_some() || !rng.chance(35) {
             return;
         }
         let places: Vec<Place> = self.places().collect();
@@ -170,7 +171,7 @@ impl ReaderPlan {
                 options.push(("group.instance.id", format!("reader-{number}")));
             }
         }
-        let all: Vec<Place> = plan.places().collect();
+        let all: Vec<Place> = plan.lasting().collect();
         let some: Vec<Place> = all.iter().copied().filter(|_| rng.chance(60)).collect();
         let start_ms = START_MS + if rng.chance(50) { 0 } else { rng.between(0, plan.heal_ms - START_MS) };
         Self {
@@ -180,7 +181,7 @@ impl ReaderPlan {
             resets_itself,
             logs_are_cut,
             places: if some.is_empty() { all } else { some },
-            topics: (0..plan.topics.len()).collect(),
+            topics: (0..plan.topics.len()).filter(|topic| !plan.is_doomed(*topic)).collect(),
             start_ms,
             departure: rng.chance(40).then(|| Departure::draw(rng, start_ms, plan.heal_ms)),
             habits: Habits::draw(rng, poll_interval, member.is_some(), is_static),

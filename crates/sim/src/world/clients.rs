@@ -34,7 +34,7 @@ impl World {
 
     pub(super) fn lives(&self, who: Who) -> bool {
         match who {
-            Who::Producer(_) => true,
+            Who::Producer(number) => !self.producers[number].gone,
             Who::Consumer(number) => !self.consumers[number].gone,
             Who::Sharer(number) => !self.sharers[number].gone,
         }
@@ -50,6 +50,9 @@ impl World {
         self.wires(who).turn_scheduled = false;
         match who {
             Who::Producer(number) => {
+                if self.producers[number].gone {
+                    return Ok(());
+                }
                 for command in self.producers[number].take_commands() {
                     self.producers[number].engine.handle_command(self.now, command);
                 }
@@ -164,9 +167,9 @@ impl World {
                     self.send(conn, Way::ToServer, bytes);
                 }
             }
-            Action::Link { .. } | Action::WriteDirect(_) | Action::Unlink { .. } => {
-                return Err("a client wants memory where headrace.datapath is tcp".to_owned());
-            }
+            Action::Link { link, address, token } => self.begin_link(who, link, address, token.0)?,
+            Action::WriteDirect(write) => self.write_direct(who, &write)?,
+            Action::Unlink { link } => self.unlink(who, link)?,
             Action::Token { conn } => {
                 let now = self.now;
                 self.runs(who).token(now, conn);

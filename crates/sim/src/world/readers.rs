@@ -83,6 +83,10 @@ impl World {
                 self.end(key, Way::ToServer);
             }
         }
+        // The system ends what a process had of another one's memory.
+        for key in std::mem::take(&mut self.wires(who).links).into_values() {
+            self.end_link_at_client(key);
+        }
     }
 
     pub(super) fn read(&mut self, number: usize) -> Result<(), String> {
@@ -127,7 +131,7 @@ impl World {
     pub(super) fn finish(&mut self) -> Result<(), String> {
         let missing = self.missing()?;
         let late = self.now.mono_ms > self.plan.heal_ms + GRACE_MS + FINISH_MS;
-        let sent = self.producers.iter().all(|producer| producer.closed);
+        let sent = self.producers.iter().all(|producer| producer.closed || producer.gone);
         match missing {
             Some(why) if late => return Err(format!("not everything is read: {why}")),
             None if sent => {
@@ -143,7 +147,7 @@ impl World {
 
     fn missing(&mut self) -> Result<Option<String>, String> {
         let grouped = self.plan.readers.iter().any(|reader| reader.in_group);
-        for place in self.plan.places().collect::<Vec<Place>>() {
+        for place in self.plan.lasting().collect::<Vec<Place>>() {
             let end = self.server.end_of(place, self.now)?;
             let Some(log) = self.server.cluster.log(place) else { continue };
             let end = log.shown(end).unwrap_or_else(|next| next);

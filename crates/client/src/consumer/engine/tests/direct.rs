@@ -464,6 +464,35 @@ fn memory_may_come_late_and_in_any_order() {
 }
 
 #[test]
+fn memory_that_does_not_come_is_given_back_and_its_partition_fetched() {
+    for (holds_slots, holds_files) in [(true, false), (false, true)] {
+        let mut shared = Shared::new(1, &[]);
+        (shared.holds_slots, shared.holds_files) = (holds_slots, holds_files);
+        shared.assign(1);
+        shared.bench.unpark();
+        shared.append(0, 10);
+        assert_eq!(shared.drain(), Vec::<String>::new(), "the memory is on its way");
+        shared.run(1_001);
+        shared.bench.unpark();
+        assert_eq!(shared.drain(), named("t", 0, 0..10));
+        assert_eq!((shared.host.borrow().released.as_slice(), shared.direct_bytes()), (&[1][..], 0));
+        // It is not believed any more, and asked for again only after a while.
+        (shared.holds_slots, shared.holds_files) = (false, false);
+        shared.append(0, 5);
+        shared.look();
+        shared.bench.unpark();
+        assert_eq!(shared.drain(), named("t", 0, 10..15));
+        assert_eq!((shared.asked(), shared.direct_bytes()), (vec![(0, 0)], 0));
+        shared.run(60_001);
+        assert_eq!(shared.asked(), [(0, 0), (0, 15)]);
+        shared.append(0, 5);
+        shared.look();
+        assert_eq!(shared.drain(), named("t", 0, 15..20));
+        assert!(shared.direct_bytes() > 0);
+    }
+}
+
+#[test]
 fn memory_may_come_before_the_word_that_it_is_granted() {
     let mut shared = Shared::reading(1, &[]);
     // The next grant has this key.

@@ -1,0 +1,170 @@
+//! Who goes through memory that the broker lends, and what befalls that.
+
+use super::{Birth, Down, Place, Plan, ProducerPlan, START_MS, Step, Trouble, some};
+use crate::rng::Rng;
+
+/// Links, and what lies in the memory that came over them. Rates are in percent.
+#[derive(Debug, Clone)]
+pub(crate) struct DirectPlan {
+    /// Settings of the broker.
+    pub(crate) settings: Vec<(&'static str, String)>,
+    /// A note, or a word of a slot, takes at most so long to be seen.
+    pub(crate) note_ms_max: u64,
+    /// Notes are taken only at multiples of this.
+    pub(crate) burst_ms: u64,
+    /// Memory that is lent takes at most so long to come.
+    pub(crate) control_ms_max: u64,
+    /// Of memory that is lent: how much never comes, though the link lives; also when all is well.
+    pub(crate) withheld: u64,
+    /// Of links: how many end by themselves, after up to `link_ms_max`.
+    pub(crate) ends: u64,
+    pub(crate) link_ms_max: u64,
+    /// Of writes: how many are the last of their link, before, in the middle of, or after writing, or told as well.
+    pub(crate) breaks: u64,
+    /// Of links that are asked for: how many cannot be made.
+    pub(crate) unmade: u64,
+    /// Of the times that a file has grown: how often there is more in it than is committed.
+    pub(crate) torn: u64,
+    /// Of the times that a client hears something: how often something else comes as well.
+    pub(crate) lies: u64,
+    /// Clients that lie to the broker: when they come.
+    pub(crate) rogues: Vec<RoguePlan>,
+    /// Producers that are gone at one blow: which, and when; and whether their connections end with them.
+    pub(crate) deaths: Vec<(usize, u64, bool)>,
+    /// A topic that is deleted while it is written: nobody else reads it, and nothing is said of its records.
+    pub(crate) doomed: Option<(usize, u64)>,
+}
+
+/// A client that asks for memory and tells of what it has not written there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RoguePlan {
+    pub(crate) at_ms: u64,
+    /// What it does, one after the other.
+    pub(crate) acts: u64,
+    pub(crate) every_ms: u64,
+}
+
+impl Plan {
+    /// The same with links. There is one node, whose epochs are the broker's: the broker lends memory, and it alone knows
+    /// who has it.
+    pub(crate) fn with_direct(mut self, rng: &mut Rng) -> Self {
+        self.calm = false;
+        self.cluster.nodes = 1;
+        self.cluster.troubles.retain(|(_, trouble)| !matches!(trouble, Trouble::Move { .. }));
+        for (_, trouble) in &mut self.cluster.troubles {
+            if let Trouble::Down { node, .. } | Trouble::Stall { node, .. } = trouble {
+                *node = 0;
+            }
+        }
+        // Whoever shares a broker's memory is on its machine.
+        for restart in &mut self.restarts {
+            if restart.down == Down::PowerLoss {
+                restart.down = Down::Kill;
+            }
+        }
+        // Partitions that sync before they confirm are not lent memory.
+        self.durable &= rng.chance(15);
+        let rogues = if rng.chance(25) { rng.between(1, 3) } else { 0 };
+        let scarce = rng.chance(30);
+        let lies = some(rng, 20, 10);
+        let withheld = if rng.chance(15) { rng.pick(&[10, 50, 100]) } else { 0 };
+        let doomed = (self.topics.len() > 1 && !self.auto_create() && rng.chance(40))
+            .then(|| (self.topics.len() - 1, rng.between(START_MS + 50, self.heal_ms)));
+        if let Some((doomed, _)) = doomed {
+            self.topics[doomed] = Birth::AtStart;
+            for producer in &mut self.producers {
+                producer.outlive_topic();
+            }
+        }
+        let deaths = if self.producers.len() > 1 && rng.chance(40) { self.producers.len() - 1 } else { 0 };
+        let heal_ms = self.heal_ms;
+        self.direct = Some(DirectPlan {
+            settings: settings(rng, scarce),
+            note_ms_max: rng.pick(&[0, 0, 1, 20, 300]),
+            burst_ms: rng.pick(&[1, 1, 1, 50, 400]),
+            control_ms_max: rng.pick(&[0, 0, 5, 100, 3000]),
+            withheld,
+            ends: some(rng, 40, 80),
+            link_ms_max: rng.pick(&[10, 300, 2000]),
+            breaks: some(rng, 40, 20),
+            unmade: some(rng, 20, 60),
+            torn: rng.pick(&[0, 30, 100]),
+            lies,
+            rogues: (0..rogues)
+                .map(|_| RoguePlan {
+                    at_ms: rng.between(START_MS, heal_ms),
+                    acts: rng.between(1, 30),
+                    every_ms: rng.pick(&[0, 1, 30]),
+                })
+                .collect(),
+            deaths: (0..deaths)
+                .map(|at| {
+                    let within_ms = rng.pick(&[50, 500, 3000]);
+                    (at, START_MS + rng.between(0, within_ms), rng.chance(70))
+                })
+                .collect(),
+            doomed,
+        });
+        // Whoever wants memory and nothing else is told where there can be none for good.
+        let sure = !self.durable && rogues == 0 && !scarce && lies == 0;
+        let sure = sure && self.direct.as_ref().is_some_and(|direct| direct.unmade == 0);
+        for producer in &mut self.producers {
+            let of: &[_] = if sure { &["shm", "shm", "auto", "tcp"] } else { &["auto", "auto", "auto", "tcp"] };
+            producer.options.push(("headrace.datapath", rng.pick(of).to_owned()));
+        }
+        if rng.chance(75) {
+            self = self.with_readers(rng);
+            for reader in &mut self.readers {
+                let of: &[_] = if sure { &["shm", "shm", "auto", "tcp"] } else { &["auto", "auto", "auto", "tcp"] };
+                reader.options.push(("headrace.datapath", rng.pick(of).to_owned()));
+            }
+        }
+        self
+    }
+
+    /// Whether a topic goes while it is used.
+    pub(crate) fn is_doomed(&self, topic: usize) -> bool {
+        self.direct.as_ref().and_then(|direct| direct.doomed).is_some_and(|(doomed, _)| doomed == topic)
+    }
+
+    /// The partitions whose records count.
+    pub(crate) fn lasting(&self) -> impl Iterator<Item = Place> + '_ {
+        self.places().filter(|place| !self.is_doomed(place.topic))
+    }
+}
+
+impl ProducerPlan {
+    /// Records that go with their topic hold its memory to the end of their time, so others need not come through.
+    fn outlive_topic(&mut self) {
+        for step in self.callers.iter_mut().flatten() {
+            match step {
+                Step::Send { must_arrive, .. } => *must_arrive = false,
+                Step::SendRows(rows) => rows.must_arrive = false,
+                _ => {}
+            }
+        }
+        // The broker's own refusals take no time, and are tried again only after some.
+        self.options.retain(|(name, _)| *name != "retry.backoff.ms");
+        self.options.push(("retry.backoff.ms", "5".to_owned()));
+    }
+}
+
+fn settings(rng: &mut Rng, scarce: bool) -> Vec<(&'static str, String)> {
+    let mut settings = vec![
+        ("headrace.direct.ring.bytes.max", rng.pick(&["65536", "65536", "100000", "1048576"]).to_owned()),
+        ("log.segment.bytes", "1048576".to_owned()),
+        ("log.roll.ms", rng.pick(&["1", "20", "300", "604800000"]).to_owned()),
+    ];
+    if scarce {
+        settings.push((
+            rng.pick(&[
+                "headrace.direct.links.max",
+                "headrace.direct.grants.max",
+                "headrace.direct.grants.max",
+            ]),
+            rng.pick(&["0", "1", "2", "3"]).to_owned(),
+        ));
+        settings.push(("headrace.direct.memory.bytes", rng.pick(&["0", "65536", "200000"]).to_owned()));
+    }
+    settings
+}

@@ -1,0 +1,88 @@
+//! The broker's side of links, and clients that lie over them.
+
+use headrace_broker::{LinkAction, LinkId};
+use headrace_fabric::Note;
+use headrace_log::MemoryFile;
+use headrace_wire::messages::delete_topics_request::DeleteTopicState;
+use headrace_wire::messages::metadata_request::MetadataRequestTopic;
+use headrace_wire::messages::{DeleteTopicsRequest, MetadataRequest};
+use headrace_wire::time::Now;
+use headrace_wire::uuid::Uuid;
+
+use super::{METADATA_VERSION, Server};
+use crate::plan::TOPICS;
+
+const DELETE_VERSION: i16 = 6;
+
+impl Server {
+    /// Where links are made, of this start of the broker.
+    fn address(&self) -> String {
+        format!("start {}", self.starts)
+    }
+
+    /// The broker has started: it can be linked to, and its epoch is the cluster's.
+    pub(super) fn begin_links(&mut self) {
+        let address = self.address();
+        if let Some(broker) = &mut self.broker {
+            broker.set_link_address(address);
+        }
+        if std::mem::take(&mut self.unclean) {
+            for place in self.cluster.led_by(Some(0)) {
+                self.cluster.elect(place, Some(0));
+            }
+            self.cluster.learn(0);
+        }
+    }
+
+    pub(crate) fn setting(&self, name: &str) -> Option<String> {
+        self.config.get(name)
+    }
+
+    /// A topic's id; zero when there is no such topic.
+    pub(crate) fn topic_id(&mut self, topic: usize, now: Now) -> Result<Uuid, String> {
+        let name = Some(TOPICS[topic].to_owned());
+        let topics = Some(vec![MetadataRequestTopic { name, ..MetadataRequestTopic::default() }]);
+        let request = MetadataRequest { topics, allow_auto_topic_creation: false, ..Default::default() };
+        let response = self.call(METADATA_VERSION, &request, now)?;
+        Ok(response.topics.first().map_or(Uuid::ZERO, |topic| topic.topic_id))
+    }
+
+    /// A client comes to make a link; whether it may.
+    pub(crate) fn link(&mut self, link: u64, address: &str, token: [u8; 16]) -> bool {
+        let here = self.address() == address;
+        self.broker.as_mut().is_some_and(|broker| here && broker.handle_link(LinkId(link), token))
+    }
+
+    pub(crate) fn unlink(&mut self, link: u64) {
+        if let Some(broker) = &mut self.broker {
+            broker.handle_unlinked(LinkId(link));
+        }
+    }
+
+    pub(crate) fn note(&mut self, now: Now, link: u64, note: Note) {
+        if let Some(broker) = &mut self.broker {
+            broker.handle_note(now, LinkId(link), note);
+        }
+    }
+
+    pub(crate) fn nudged(&mut self, link: LinkId) {
+        if let Some(broker) = &mut self.broker {
+            broker.handle_nudged(link);
+        }
+    }
+
+    pub(crate) fn poll_link_action(&mut self) -> Option<LinkAction<MemoryFile>> {
+        self.broker.as_mut()?.poll_link_action()
+    }
+
+    pub(crate) fn delete_topic(&mut self, topic: usize, now: Now) -> Result<(), String> {
+        let name = Some(TOPICS[topic].to_owned());
+        let topics = vec![DeleteTopicState { name, ..DeleteTopicState::default() }];
+        let request = DeleteTopicsRequest { topics, ..DeleteTopicsRequest::default() };
+        let response = self.call(DELETE_VERSION, &request, now)?;
+        match response.responses.first() {
+            Some(answer) if answer.error_code == 0 => Ok(()),
+            other => Err(format!("the topic cannot be deleted: {other:?}")),
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! Clients that ask for memory as others do, and lie over their links.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use headrace_fabric::{Memory, Region};
+use headrace_wire::direct::Written;
+use headrace_wire::messages::{
+    DirectConnectRequest, DirectReleaseRequest, GrantFetchRequest, GrantProduceRequest,
+};
+
+use super::{Event, World};
+use crate::rng::Rng;
+
+/// Their connections are counted from here.
+const FIRST_CONN: u64 = 1 << 59;
+const VERSION: i16 = 0;
+/// Bytes of a batch's header: less is never read.
+const HEADER_BYTES: u64 = 61;
+
+/// A ring that it was lent.
+#[derive(Debug)]
+struct Ring {
+    id: u16,
+    bytes: u64,
+    /// How many writes it has told of that may have been.
+    next: u16,
+}
+
+/// One of them.
+#[derive(Debug, Default)]
+pub(super) struct Rogue {
+    conn: Option<u64>,
+    link: Option<u64>,
+    lent: BTreeMap<u64, Region>,
+    rings: Vec<Ring>,
+    acts: u64,
+}
+
+impl World {
+    pub(super) fn plan_rogues(&mut self) {
+        let plans = self.plan.direct.as_ref().map(|plan| plan.rogues.clone()).unwrap_or_default();
+        for (number, plan) in plans.into_iter().enumerate() {
+            self.rogues.push(Rogue { acts: plan.acts, ..Rogue::default() });
+            self.at(plan.at_ms, Event::Rogue(number));
+        }
+    }
+
+    fn rogue_of(&mut self, link: u64) -> Option<&mut Rogue> {
+        self.rogues.iter_mut().find(|rogue| rogue.link == Some(link))
+    }
+
+    pub(super) fn rogue_is_lent(&mut self, link: u64, key: u64, memory: &Arc<Memory>) -> bool {
+        let rogue = self.rogue_of(link);
+        rogue.map(|rogue| rogue.lent.insert(key, Region::whole(memory.clone()))).is_some()
+    }
+
+    /// What it had of the broker's memory it still has, as a process would.
+    pub(super) fn rogue_is_closed(&mut self, link: u64) -> bool {
+        let rogue = self.rogue_of(link);
+        rogue.map(|rogue| (rogue.link, rogue.rings) = (None, Vec::new())).is_some()
+    }
+
+    /// The broker is gone.
+    pub(super) fn forget_rogues(&mut self) {
+        for rogue in &mut self.rogues {
+            (rogue.conn, rogue.link, rogue.rings) = (None, None, Vec::new());
+        }
+    }
+
+    pub(super) fn rogue_acts(&mut self, number: usize) -> Result<(), String> {
+        let plan = self.plan.direct.as_ref().map(|plan| plan.rogues[number]);
+        let Some(plan) = plan else { return Ok(()) };
+        self.rogues[number].acts = self.rogues[number].acts.saturating_sub(1);
+        let leaves = self.healed || self.rogues[number].acts == 0;
+        if leaves {
+            if let Some(link) = self.rogues[number].link.take() {
+                self.lends.retain(|(of, _), _| *of != link);
+                self.server.unlink(link);
+            }
+            if let Some(conn) = self.rogues[number].conn.take() {
+                self.server.hang_up_own(conn, self.now);
+            }
+            return self.after_broker();
+        }
+        if self.server.is_up() {
+            self.rogue_act(number)?;
+        }
+        let again = self.now.mono_ms + self.rng.between(0, plan.every_ms);
+        self.at(again.min(self.plan.heal_ms), Event::Rogue(number));
+        self.after_broker()
+    }
+
+    fn rogue_act(&mut self, number: usize) -> Result<(), String> {
+        let now = self.now;
+        let Some(conn) = self.rogues[number].conn else {
+            self.last_rogue_conn += 1;
+            let conn = FIRST_CONN + self.last_rogue_conn;
+            self.server.connect_own(conn, now);
+            self.rogues[number].conn = Some(conn);
+            return Ok(());
+        };
+        let Some(link) = self.rogues[number].link else {
+            let request = DirectConnectRequest { fabric: "shm".to_owned() };
+            let answer = self.server.ask(conn, VERSION, &request, now)?;
+            self.last_link += 1;
+            let key = self.last_link;
+            if answer.error_code == 0 && self.server.link(key, &answer.address, answer.token.0) {
+                self.rogues[number].link = Some(key);
+            } else {
+                self.server.hang_up_own(conn, now);
+                self.rogues[number].conn = None;
+            }
+            return Ok(());
+        };
+        let places: Vec<_> = self.plan.places().collect();
+        let place = self.rng.pick(&places);
+        let what = self.rng.between(0, 9);
+        self.tell(|| format!("rogue {number} does {what} over link {link}, {place:?}"));
+        match what {
+            0..3 => {
+                let topic_id = self.server.topic_id(place.topic, now)?;
+                let request = GrantProduceRequest {
+                    topic_id,
+                    partition: place.partition,
+                    mode: self.rng.pick(&[0, 0, 0, 0, 7]),
+                    ring_bytes: self.rng.pick(&[i64::MIN, 0, 70_000, 1 << 20, i64::MAX]),
+                };
+                let answer = self.server.ask(conn, VERSION, &request, now)?;
+                if answer.error_code == 0 {
+                    let bytes = u64::try_from(answer.ring_bytes).unwrap_or(0);
+                    self.rogues[number].rings.push(Ring { id: answer.id, bytes, next: 0 });
+                }
+            }
+            3 => {
+                let request = GrantFetchRequest {
+                    topic_id: self.server.topic_id(place.topic, now)?,
+                    partition: place.partition,
+                    current_leader_epoch: self.rng.pick(&[-1, -1, 0, 5]),
+                    offset: self.rng.pick(&[0, 0, -1, i64::MAX, i64::MIN, 3]),
+                };
+                self.server.ask(conn, VERSION, &request, now)?;
+            }
+            4 => {
+                let ids = (0..3).map(|_| i32::try_from(self.rng.skewed(1 << 17)).unwrap_or(0)).collect();
+                self.server.ask(conn, VERSION, &DirectReleaseRequest { ids }, now)?;
+            }
+            5 if self.rng.chance(20) => {
+                self.server.hang_up_own(conn, now);
+                (self.rogues[number].conn, self.rogues[number].rings) = (None, Vec::new());
+            }
+            5 | 6 => self.scribble(number)?,
+            _ => {
+                let note = self.rogues[number].note(&mut self.rng);
+                self.server.note(now, link, note);
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes anything anywhere into memory that it has, or had.
+    fn scribble(&mut self, number: usize) -> Result<(), String> {
+        let bytes = usize::try_from(self.rng.skewed(4000)).unwrap_or(0);
+        let junk = self.rng.bytes(bytes);
+        for region in self.rogues[number].lent.values() {
+            let at = if self.rng.chance(50) { 0 } else { self.rng.index(region.len() - bytes) };
+            region.write(at, &junk).map_err(|why| why.to_string())?;
+        }
+        Ok(())
+    }
+}
+
+impl Rogue {
+    /// Something about a write: mostly what cannot be.
+    fn note(&mut self, rng: &mut Rng) -> [u64; 4] {
+        let say = |id, order, bytes| [u64::from(Written { id, order }.to_immediate()), bytes, 0, 0];
+        let others = u16::try_from(rng.skewed(40)).unwrap_or(0);
+        let count = self.rings.len();
+        let Some(ring) = self.rings.get_mut(rng.index(count)) else { return say(others, 0, 100) };
+        match rng.between(0, 9) {
+            0 => say(others, ring.next, 100),
+            1 => say(ring.id, ring.next.wrapping_add(1), 100),
+            2 => say(ring.id, ring.next, ring.bytes + 1),
+            3 => say(ring.id, ring.next, rng.index(61) as u64),
+            4 => [rng.next(), rng.next(), 0, 0],
+            _ => {
+                let order = ring.next;
+                ring.next = order.wrapping_add(1);
+                say(ring.id, order, rng.between(HEADER_BYTES, ring.bytes.min(3000)))
+            }
+        }
+    }
+}
