@@ -164,7 +164,7 @@ impl World {
                     self.send(conn, Way::ToServer, bytes);
                 }
             }
-            Action::Link { .. } | Action::WriteDirect(_) | Action::Unlink { .. } => {
+            Action::Link { .. } | Action::Verbs(_) | Action::WriteDirect(_) | Action::Unlink { .. } => {
                 return Err("a client wants memory where headrace.datapath is tcp".to_owned());
             }
             Action::Token { conn } => {
