@@ -223,12 +223,14 @@ options! {
     socket_send_buffer_bytes: i32 = "131072", "socket.send.buffer.bytes", -1..=i32::MAX, "bytes of each connection's send buffer (`SO_SNDBUF`; Kafka: 102400). -1 leaves it to the system: better for readers far away, while near ones cost more CPU.";
     connections_max_idle_ms: i64 = "600000", "connections.max.idle.ms", 1..=i64::MAX, "ms after which an idle connection is closed.";
     headrace_direct: bool = "true", "headrace.direct", (), "whether headrace's clients of the broker's own user on the same host may write and read records through shared memory (docs/one-sided.md).";
+    headrace_direct_verbs: bool = "false", "headrace.direct.verbs", (), "whether headrace's clients may write and read records over RDMA (docs/one-sided.md); what goes that way is not encrypted.";
+    headrace_verbs_device: String = "", "headrace.verbs.device", ANY, "the RDMA device, as `rdma link` shows it; nothing: the first one with an active port.";
     headrace_poll_spin_us: i32 = "50", "headrace.poll.spin.us", 0..=1_000_000, "how long in us the broker looks again and again at shared memory after something came that way, giving others the processor each time, before it sleeps until it is woken.";
     headrace_direct_links_max: i32 = "1000", "headrace.direct.links.max", 0..=100_000, "clients that may share memory with the broker at once.";
     headrace_direct_grants_max: i32 = "10000", "headrace.direct.grants.max", 0..=60_000, "rights to write or read one partition through shared memory that may be given at once, to all clients together.";
     headrace_direct_ring_bytes_max: i64 = "16777216", "headrace.direct.ring.bytes.max", 65_536..=1_073_741_824, "most bytes of memory that one producer gets to write one partition's batches into; a batch that is larger goes over TCP.";
     headrace_direct_hole_timeout_ms: i64 = "1000", "headrace.direct.hole.timeout.ms", 10..=3_600_000, "ms after which producers that write one partition through shared memory together get new memory, because one of them has drawn its turn there and not written.";
-    headrace_direct_memory_bytes: i64 = "268435456", "headrace.direct.memory.bytes", 0..=i64::MAX, "bytes of memory that all producers together get to write batches into.";
+    headrace_direct_memory_bytes: i64 = "268435456", "headrace.direct.memory.bytes", 0..=i64::MAX, "bytes of memory that all producers together get to write batches into, and of log files that are kept in memory for readers over RDMA.";
 }
 
 /// Options that Kafka's broker has and this one does not, with the reason.

@@ -161,12 +161,52 @@ pub enum Action {
         /// What the broker knows us by there.
         token: Uuid,
     },
+    /// Something that only links over verbs need.
+    Verbs(OverVerbs),
     /// Write into memory that the broker has lent, then tell it so.
     WriteDirect(DirectWrite),
     /// End a link at once. No [`Engine::handle_unlinked`] follows.
     Unlink {
         /// Which one.
         link: LinkId,
+    },
+}
+
+/// What links over verbs need beside what all do.
+#[derive(Debug, Clone)]
+pub enum OverVerbs {
+    /// Make an end of a link; answered by [`Engine::handle_begun`].
+    Begin {
+        /// The link's name from now on.
+        link: LinkId,
+    },
+    /// Connect it to the broker's end; answered by [`Engine::handle_linked`] or [`Engine::handle_unlinked`].
+    Connect {
+        /// Which one.
+        link: LinkId,
+        /// What the broker's end says of itself.
+        hello: Bytes,
+    },
+    /// Keep the first bytes of memory that the broker has lent up to date, while somebody looks and when it says that they have
+    /// changed.
+    Watch {
+        /// Over which link.
+        link: LinkId,
+        /// Which memory.
+        key: u64,
+        /// How many bytes; all that were said before are as well.
+        bytes: usize,
+    },
+    /// Read bytes of a file that the broker has shown; answered by [`Engine::handle_read`] or [`Engine::handle_refused`].
+    Read {
+        /// Over which link.
+        link: LinkId,
+        /// Which file.
+        key: u64,
+        /// The first byte.
+        at: u64,
+        /// How many.
+        len: usize,
     },
 }
 
@@ -217,6 +257,14 @@ pub trait Engine {
     fn handle_lent(&mut self, _now: Now, _link: LinkId, _key: u64, _memory: Arc<headrace_fabric::Memory>) {}
     /// A file that the broker appends to, lent over a link to be read.
     fn handle_file(&mut self, _now: Now, _link: LinkId, _key: u64, _file: headrace_fabric::Committed) {}
+    /// An end of a link over verbs is made: what the broker is told of it. Or why there is none, and will be none.
+    fn handle_begun(&mut self, _now: Now, _link: LinkId, _made: Result<Vec<u8>, String>) {}
+    /// What was granted by a key cannot be reached, and why.
+    fn handle_refused(&mut self, now: Now, link: LinkId, key: u64, _why: String) {
+        self.handle_ended(now, link, key);
+    }
+    /// Bytes of a file that were to be read over a link.
+    fn handle_read(&mut self, _now: Now, _link: LinkId, _key: u64, _at: u64, _bytes: Bytes) {}
     /// What the broker has lent is void; no write goes there any more.
     fn handle_ended(&mut self, _now: Now, _link: LinkId, _key: u64) {}
     /// What the broker has told over a link.

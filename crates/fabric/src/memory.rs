@@ -103,6 +103,15 @@ impl Memory {
         Self::ours(file, len, rights)
     }
 
+    /// The first `len` bytes of a file that is ours, also those that it does not have yet: whoever touches them before is
+    /// killed, but a card that they are registered for refuses them.
+    ///
+    /// # Errors
+    /// [`MemoryError`].
+    pub fn ahead(file: &OwnedFd, len: usize, rights: Rights) -> Result<Arc<Memory>, MemoryError> {
+        Ok(Arc::new(Self::map(file, len, rights)?))
+    }
+
     /// What a peer has sent the descriptor of. To be written by both it must be [sealed](Memory::sealed), so that no peer
     /// can cut it.
     ///

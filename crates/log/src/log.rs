@@ -269,7 +269,10 @@ impl<D: Disk> Log<D> {
     /// Cuts what a failed write left behind, so that no start can take it for records.
     fn mend(&mut self) -> Result<(), DiskError> {
         if self.torn {
-            self.active.log.truncate(&self.disk, self.active.size)?;
+            // Pages that readers may have been lent stay where they are; what is wrong in them is written over.
+            if self.active.lengthened <= self.active.size {
+                self.active.log.truncate(&self.disk, self.active.size)?;
+            }
             self.active.dirty = true;
             self.torn = false;
         }
@@ -278,6 +281,7 @@ impl<D: Disk> Log<D> {
 
     /// Closes the active segment and begins a new one at the end offset.
     pub(crate) fn roll(&mut self, now: Now) -> Result<(), DiskError> {
+        self.active.shorten(&self.disk)?;
         self.active.persist_indexes(&self.disk)?;
         // Without the snapshot the next recovery reads more; without the epochs it reads them from the batches.
         let _ = self.take_snapshot();
@@ -386,6 +390,16 @@ impl<D: Disk> Log<D> {
         self.closed.get(at).map(|segment| Extent { committed: segment.size, sealed: true })
     }
 
+    /// Has the file of a segment that grows reach to `len` at least, so that its pages are there before its batches are: a
+    /// card that lends them to readers knows pages alone. What is too long is cut when the segment is sealed or the log
+    /// closed, and recovery takes zeros behind the last batch for nothing.
+    pub fn lengthen(&mut self, base_offset: i64, len: u64) -> Result<(), LogError> {
+        if base_offset == self.active.base_offset {
+            self.active.lengthen(&self.disk, len)?;
+        }
+        Ok(())
+    }
+
     /// When a flush is due by `flush.messages`, `flush.ms`, or because a closed segment is not durable yet:
     /// `mono_ms` of that moment, in the past or 0 when it is due now; `None` when none is.
     #[must_use]
@@ -461,6 +475,7 @@ impl<D: Disk> Log<D> {
     /// shutdown was clean ([`LogDir::close`](crate::LogDir::close)). The log can go on being used.
     pub fn close(&mut self, now: Now) -> Result<(), LogError> {
         self.mend()?;
+        self.active.shorten(&self.disk)?;
         self.active.persist_indexes(&self.disk)?;
         self.epochs.persist(&self.disk)?;
         if self.active.size > 0 || self.producers.len() > 0 {

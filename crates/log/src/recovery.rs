@@ -337,6 +337,15 @@ impl<D: Disk> Opening<'_, D> {
                     let (base, delta) = (header.base_offset, header.last_offset_delta);
                     break Some(RecordError::Offsets { base, delta });
                 }
+                // What was made ahead of batches that did not come.
+                Some(Err(error))
+                    if !matches!(error, RecordError::Crc { .. })
+                        && scan.is_blank(self.disk, &segment.log)? =>
+                {
+                    segment.log.truncate(self.disk, segment.size)?;
+                    segment.log.sync(self.disk)?;
+                    break None;
+                }
                 Some(Err(error)) => break Some(error),
                 None => break None,
             }
@@ -399,6 +408,19 @@ impl Scan {
         self.buffer.truncate(kept + read);
         self.read_to += read as u64;
         Ok(read > 0)
+    }
+
+    /// Whether nothing but zeros is left.
+    fn is_blank<D: Disk>(&mut self, disk: &D, file: &NamedFile<D>) -> Result<bool, DiskError> {
+        loop {
+            if self.rest().iter().any(|byte| *byte != 0) {
+                return Ok(false);
+            }
+            self.at = self.buffer.len();
+            if !self.fill(disk, file)? {
+                return Ok(true);
+            }
+        }
     }
 
     /// The next batch's header; `None` at the end of the file.

@@ -54,6 +54,8 @@ pub(crate) struct Segment<D: Disk> {
     pub(crate) first_timestamp: i64,
     /// The broker's time when the segment was made or opened.
     pub(crate) created_ms: i64,
+    /// Bytes that the file was made to have ahead of its batches; 0 where it was not.
+    pub(crate) lengthened: u64,
     /// Whether it has bytes that were not synced.
     pub(crate) dirty: bool,
 }
@@ -86,6 +88,7 @@ impl<D: Disk> Segment<D> {
             max_timestamp_offset: base_offset,
             first_timestamp: NO_TIMESTAMP,
             created_ms: wall_ms,
+            lengthened: 0,
             dirty: false,
         }
     }
@@ -180,6 +183,24 @@ impl<D: Disk> Segment<D> {
     pub(crate) fn write(&mut self, disk: &D, buffers: &mut [IoSlice<'_>]) -> Result<(), DiskError> {
         self.log.write_all(disk, buffers, self.size)?;
         self.dirty = true;
+        Ok(())
+    }
+
+    /// Makes the file as long as `len`, with zeros behind the batches.
+    pub(crate) fn lengthen(&mut self, disk: &D, len: u64) -> Result<(), DiskError> {
+        if len > self.lengthened.max(self.size) {
+            self.log.truncate(disk, len)?;
+            self.lengthened = len;
+        }
+        Ok(())
+    }
+
+    /// Cuts the file behind the batches, where it was made longer.
+    pub(crate) fn shorten(&mut self, disk: &D) -> Result<(), DiskError> {
+        if std::mem::take(&mut self.lengthened) > self.size {
+            self.log.truncate(disk, self.size)?;
+            self.dirty = true;
+        }
         Ok(())
     }
 

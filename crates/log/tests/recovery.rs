@@ -39,7 +39,7 @@ fn a_killed_process_loses_nothing() {
     assert!(!append(&mut again, &sequenced(3, 1, 0, 50 * 3)).duplicate);
 }
 
-/// A crash may leave any prefix of the last batch, zeros, or garbage: the log ends with the last whole batch.
+/// A crash may leave any prefix of the last batch, or garbage: the log ends with the last whole batch.
 #[test]
 fn a_torn_tail_is_cut_wherever_it_is_torn() {
     let (disk, log) = producing(30);
@@ -51,16 +51,25 @@ fn a_torn_tail_is_cut_wherever_it_is_torn() {
         let disk = disk.after_kill();
         disk.put(&last, &whole[..whole.len() - torn]);
         let (mut log, recovery) = open(&disk, &small(), KILLED);
-        let cut = recovery.cut.unwrap();
-        assert_eq!((cut.path.clone(), cut.bytes), (last.clone(), (size - torn) as u64));
-        assert_eq!((cut.end_offset, log.end_offset()), (87, 87));
+        if whole[whole.len() - size..whole.len() - torn].iter().all(|byte| *byte == 0) {
+            assert_eq!(recovery.cut, None, "zeros are no batch");
+        } else {
+            let cut = recovery.cut.unwrap();
+            assert_eq!((cut.path.clone(), cut.bytes), (last.clone(), (size - torn) as u64));
+            assert_eq!(cut.end_offset, 87);
+        }
+        assert_eq!(log.end_offset(), 87);
         assert_eq!(read_all(&log, 1000), rows[..87]);
         assert!(!append(&mut log, &sequenced(3, 1, 0, 42)).duplicate, "the lost batch can be sent again");
         assert_eq!(read_all(&log, 1000), rows);
     }
-    for tail in
-        [vec![0; 1], vec![0; 61], vec![0; 5000], vec![0xff; 300], whole[..100].to_vec(), whole.clone()]
-    {
+    let damaged = {
+        let mut batch = whole[..size].to_vec();
+        batch[size - 1] ^= 1;
+        [batch, vec![0; 5000]].concat()
+    };
+    let late = [vec![0; 5000], vec![1]].concat();
+    for tail in [vec![0xff; 300], whole[..100].to_vec(), whole.clone(), damaged, late] {
         let disk = disk.after_kill();
         disk.put(&last, &[whole.as_slice(), &tail].concat());
         let (log, recovery) = open(&disk, &small(), KILLED);
@@ -68,6 +77,41 @@ fn a_torn_tail_is_cut_wherever_it_is_torn() {
         assert_eq!(read_all(&log, 1000), rows);
         assert_eq!(disk.contents(&last).unwrap(), whole);
     }
+}
+
+#[test]
+fn what_a_file_was_made_longer_by_is_no_damage() {
+    let (disk, mut log) = producing(30);
+    let (rows, size, last) = (read_all(&log, 1000), log.size_bytes(), last_segment(&disk));
+    let whole = disk.contents(&last).unwrap();
+    let base = log.locate(log.end_offset()).unwrap().base_offset;
+    log.lengthen(0, 1 << 20).unwrap();
+    assert_eq!(
+        disk.contents(&path(0, "log")).map(|c| c.len() < 1 << 20),
+        Some(true),
+        "a sealed segment keeps its size"
+    );
+    for len in [2500, 100, 1 << 21] {
+        log.lengthen(base, len).unwrap();
+        assert_eq!(log.size_bytes(), size);
+    }
+    assert_eq!(disk.contents(&last).unwrap().len(), 1 << 21);
+    let killed = disk.after_kill();
+    let (mut again, recovery) = open(&killed, &small(), KILLED);
+    assert!(recovery.is_clean(), "{recovery:?}");
+    assert_eq!((read_all(&again, 1000), killed.contents(&last).unwrap()), (rows.clone(), whole.clone()));
+    append(&mut again, &sequenced(3, 0, 0, 45));
+    log.close(at(0)).unwrap();
+    assert_eq!(disk.contents(&last).unwrap(), whole);
+    // A sealed one has what it holds.
+    let (disk, mut log) = producing(1);
+    log.lengthen(0, 1 << 20).unwrap();
+    while log.segment_count() == 1 {
+        append(&mut log, &plain(3, 10));
+    }
+    let sealed = log.extent(0).unwrap();
+    assert!(sealed.sealed);
+    assert_eq!(disk.contents(&path(0, "log")).unwrap().len() as u64, sealed.committed);
 }
 
 #[test]

@@ -104,7 +104,8 @@ impl Bench {
             assert_eq!(poll(), 1);
         }
         let direct = consumer.metrics().unwrap().direct_bytes_consumed_total;
-        assert_eq!(direct > 0, self.datapath == "shm", "it went another way");
+        let memory = matches!(self.datapath.as_str(), "shm" | "verbs");
+        assert_eq!(direct > 0, memory, "it went another way");
         let figure = |act: &dyn Fn()| -> Vec<f64> {
             let timed = |_| {
                 let since = Instant::now();
@@ -251,7 +252,12 @@ fn main() {
     };
     let own = servers.is_empty().then(|| {
         let dir = std::env::temp_dir().join(format!("headrace-direct-{}", std::process::id()));
-        let pairs = [("log.dir", dir.to_str().unwrap()), ("headrace.poll.spin.us", spin_us)];
+        let verbs = if datapath == "verbs" { "true" } else { "false" };
+        let pairs = [
+            ("log.dir", dir.to_str().unwrap()),
+            ("headrace.poll.spin.us", spin_us),
+            ("headrace.direct.verbs", verbs),
+        ];
         let broker = BrokerConfig::from_pairs(pairs).unwrap();
         (BrokerServer::start(ServerOptions { host: "127.0.0.1".into(), port: 0, broker }).unwrap(), dir)
     });

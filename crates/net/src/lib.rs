@@ -8,3 +8,4 @@ pub mod disk;
 mod fork;
 pub mod outbox;
 mod tls;
+mod told;

@@ -1,5 +1,6 @@
 //! Readers: clients that look at segments themselves, and at slots that tell them how far those are committed.
 
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use headrace_log::{Disk, Extent, Located, ReadError};
@@ -16,6 +17,22 @@ use crate::fetch::TopicKey;
 /// Of a segment that is not there any more: its reader was told of all that it had.
 const GONE: Extent = Extent { committed: 0, sealed: true };
 
+/// Bytes of a file that are kept in memory for one reader over verbs.
+const WINDOW_BYTES: u64 = 16 << 20;
+/// Where such a part begins: at a page, however large pages are.
+const WINDOW_ALIGN: u64 = 64 << 10;
+
+/// Why a part of a file is not kept in memory for a reader.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The grant has ended.
+    Ended,
+    /// `headrace.direct.memory.bytes` is used up.
+    Full,
+    /// The file cannot be made longer.
+    Disk(String),
+}
+
 /// One client's reading of one segment.
 pub(crate) struct Reader {
     pub(super) key: u64,
@@ -24,6 +41,8 @@ pub(crate) struct Reader {
     slot: Option<u32>,
     /// What its client was told.
     told: Extent,
+    /// Bytes of its file that are kept in memory for its client, over verbs.
+    pub(super) window: u64,
 }
 
 impl Reader {
@@ -114,7 +133,7 @@ impl<D: Disk> Broker<D> {
         let key = owner.key();
         let bytes = extent.committed.max(if extent.sealed { 0 } else { bytes });
         self.direct.actions.push_back(LinkAction::ShowFile { link, key, file, bytes });
-        let granted = Granted::Fetch(Reader { key, base_offset, slot, told: extent });
+        let granted = Granted::Fetch(Reader { key, base_offset, slot, told: extent, window: 0 });
         self.direct.grants.insert(id, Grant { link, place, granted });
         self.direct.readers.entry(place).or_default().push(id);
         self.publish(place);
@@ -184,6 +203,42 @@ impl<D: Disk> Broker<D> {
                 self.direct.actions.push_back(LinkAction::Nudge { link: *link });
             }
         }
+    }
+
+    /// A client wants to read what a file has from a place on, over verbs: which part of the file is to be kept in memory
+    /// for it instead of the last one; an error says why none, and ends the grant.
+    ///
+    /// Of a segment that grows that is more than it has, so that what is added to it is there without another question.
+    pub fn handle_window(&mut self, link: super::LinkId, key: u64, at: u64) -> Result<Range<u64>, Refusal> {
+        let found = self.direct.grants.iter_mut().find_map(|(id, grant)| match &mut grant.granted {
+            Granted::Fetch(reader) if grant.link == link && reader.key == key => {
+                Some((*id, grant.place, reader))
+            }
+            _ => None,
+        });
+        // It has ended, and the client is about to hear of it.
+        let Some((id, place, reader)) = found else { return Err(Refusal::Ended) };
+        let from = at - at % WINDOW_ALIGN;
+        let most = u64::try_from(self.config.headrace_direct_memory_bytes).unwrap_or(0);
+        let others = self.direct.lent_bytes.saturating_sub(reader.window);
+        let room = most.saturating_sub(others).min(WINDOW_BYTES);
+        if room < WINDOW_ALIGN {
+            self.direct.end_grant(id);
+            return Err(Refusal::Full);
+        }
+        self.direct.lent_bytes = others.saturating_add(room);
+        reader.window = room;
+        let base_offset = reader.base_offset;
+        let partition = self.store.find_partition_mut(&TopicKey::Id(place.0), place.1);
+        let to = from.saturating_add(room);
+        if let Some(partition) = partition {
+            let to = to.min(partition.log.config().segment_bytes.into());
+            if let Err(error) = partition.log.lengthen(base_offset, to) {
+                self.direct.end_grant(id);
+                return Err(Refusal::Disk(error.to_string()));
+            }
+        }
+        Ok(from..to)
     }
 
     /// Clients that were to be woken have been.

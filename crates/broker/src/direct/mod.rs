@@ -24,6 +24,7 @@ use crate::broker::Broker;
 use crate::call::{Call, ConnId, Outcome};
 
 use fetch::Reader;
+pub use fetch::Refusal;
 use produce::{Ring, Sides};
 
 /// Names a link; the driver chooses it and never uses it twice.
@@ -90,6 +91,13 @@ pub enum LinkAction<F> {
         /// Over which link.
         link: LinkId,
     },
+    /// Connect an end that was [offered](Broker::offer_link) to the client's.
+    Join {
+        /// What it is called.
+        link: LinkId,
+        /// What the client's end says of itself.
+        hello: Vec<u8>,
+    },
     /// End a link.
     Close {
         /// Which one.
@@ -105,6 +113,8 @@ pub(crate) type Place = (Uuid, i32);
 /// What is known of one link.
 struct Link {
     conn: ConnId,
+    /// Over RDMA.
+    verbs: bool,
     next_key: u64,
     /// Segments that are shown to it.
     shown: usize,
@@ -150,10 +160,23 @@ struct Grant {
     granted: Granted,
 }
 
+impl Grant {
+    /// What its memory is called.
+    fn key(&self) -> u64 {
+        match &self.granted {
+            Granted::Own { key, .. } | Granted::Member { key, .. } => *key,
+            Granted::Fetch(reader) => reader.key,
+        }
+    }
+}
+
 /// All links with their grants.
 pub(crate) struct Direct<F> {
     /// Where links are made; `None` where there are to be none.
     address: Option<String>,
+    /// An end of a link over verbs that the driver has ready, and what it says of itself; or why there is none and will be
+    /// none.
+    offered: Result<Option<(LinkId, Vec<u8>)>, String>,
     /// Connections that may make a link, by what they are known by there.
     tokens: HashMap<[u8; 16], ConnId>,
     links: HashMap<LinkId, Link>,
@@ -177,6 +200,7 @@ impl<F> Default for Direct<F> {
     fn default() -> Self {
         Self {
             address: None,
+            offered: Ok(None),
             tokens: HashMap::new(),
             links: HashMap::new(),
             of_conn: HashMap::new(),
@@ -218,6 +242,20 @@ impl<F> Direct<F> {
         None
     }
 
+    fn add_link(&mut self, conn: ConnId, id: LinkId, verbs: bool) {
+        let link = Link {
+            conn,
+            verbs,
+            next_key: SLOTS_KEY,
+            shown: 0,
+            lapsed: VecDeque::new(),
+            slots: None,
+            nudged: false,
+        };
+        self.links.insert(id, link);
+        self.of_conn.insert(conn, id);
+    }
+
     /// Takes a grant away. Its memory is no longer looked at, whoever still writes there.
     fn end_grant(&mut self, id: u16) {
         let Some(grant) = self.grants.remove(&id) else { return };
@@ -242,6 +280,7 @@ impl<F> Direct<F> {
                     link.shown = link.shown.saturating_sub(1);
                     reader.give_back(link);
                 }
+                self.lent_bytes = self.lent_bytes.saturating_sub(reader.window);
                 [Some(reader.key), None]
             }
         };
@@ -307,11 +346,21 @@ impl<D: Disk> Broker<D> {
         if !self.connections.contains_key(&conn) || self.direct.of_conn.contains_key(&conn) {
             return false;
         }
-        let made =
-            Link { conn, next_key: SLOTS_KEY, shown: 0, lapsed: VecDeque::new(), slots: None, nudged: false };
-        self.direct.links.insert(link, made);
-        self.direct.of_conn.insert(conn, link);
+        self.direct.add_link(conn, link, false);
         true
+    }
+
+    /// The driver has an end of a link over verbs ready, for the next client that asks for one; or says why it never will.
+    pub fn offer_link(&mut self, offer: Result<(LinkId, Vec<u8>), String>) {
+        self.direct.offered = offer.map(Some);
+    }
+
+    /// What was to be lent by a key cannot be; its grant ends.
+    pub fn handle_not_lent(&mut self, link: LinkId, key: u64) {
+        let is = |grant: &Grant| grant.link == link && grant.key() == key;
+        if let Some(id) = self.direct.grants.iter().find(|(_, grant)| is(grant)).map(|(id, _)| *id) {
+            self.direct.end_grant(id);
+        }
     }
 
     /// A link has ended.
@@ -345,23 +394,58 @@ impl<D: Disk> Broker<D> {
                 ..DirectConnectResponse::default()
             })
         };
-        if request.fabric != "shm" {
-            return refuse(ErrorCode::INVALID_REQUEST, format!("there is no fabric {:?}", request.fabric));
-        }
-        let limit = usize::try_from(self.config.headrace_direct_links_max).unwrap_or(0);
-        let Some(address) = self.direct.address.clone().filter(|_| self.config.headrace_direct) else {
-            let why = "the broker shares no memory: its headrace.direct is false";
-            return refuse(ErrorCode::INVALID_CONFIG, why.to_owned());
+        let verbs = match request.fabric.as_str() {
+            "shm" => false,
+            "verbs" => true,
+            other => return refuse(ErrorCode::INVALID_REQUEST, format!("there is no fabric {other:?}")),
         };
+        let limit = usize::try_from(self.config.headrace_direct_links_max).unwrap_or(0);
         // Whoever asks again has lost the one it had, of which we may learn only later.
         if let Some(link) = self.direct.of_conn.get(&call.conn).copied() {
             self.direct.close(link, "its client makes another".to_owned());
         }
         self.direct.tokens.retain(|_, of| *of != call.conn);
-        if self.direct.links.len() + self.direct.tokens.len() >= limit {
+        let full = self.direct.links.len() + self.direct.tokens.len() >= limit;
+        let too_many = || {
             let why =
                 format!("{limit} clients share the broker's memory already (headrace.direct.links.max)");
-            return refuse(ErrorCode::THROTTLING_QUOTA_EXCEEDED, why);
+            refuse(ErrorCode::THROTTLING_QUOTA_EXCEEDED, why)
+        };
+        if verbs {
+            if !self.config.headrace_direct || !self.config.headrace_direct_verbs {
+                let why = "the broker does not use RDMA: its headrace.direct.verbs is false";
+                return refuse(ErrorCode::INVALID_CONFIG, why.to_owned());
+            }
+            if full {
+                return too_many();
+            }
+            return match std::mem::replace(&mut self.direct.offered, Ok(None)) {
+                Ok(Some((link, hello))) => {
+                    self.direct.add_link(call.conn, link, true);
+                    self.direct.actions.push_back(LinkAction::Join { link, hello: request.hello.to_vec() });
+                    Outcome::Reply(DirectConnectResponse {
+                        hello: hello.into(),
+                        ..DirectConnectResponse::default()
+                    })
+                }
+                Ok(None) => {
+                    let why = "the broker is making an end for another client: ask again";
+                    refuse(ErrorCode::THROTTLING_QUOTA_EXCEEDED, why.to_owned())
+                }
+                Err(why) => {
+                    let answer =
+                        refuse(ErrorCode::INVALID_CONFIG, format!("the broker cannot use RDMA: {why}"));
+                    self.direct.offered = Err(why);
+                    answer
+                }
+            };
+        }
+        let Some(address) = self.direct.address.clone().filter(|_| self.config.headrace_direct) else {
+            let why = "the broker shares no memory: its headrace.direct is false";
+            return refuse(ErrorCode::INVALID_CONFIG, why.to_owned());
+        };
+        if full {
+            return too_many();
         }
         let token = self.random.uuid();
         self.direct.tokens.insert(token.0, call.conn);

@@ -111,12 +111,15 @@ impl<D: Disk> Broker<D> {
         let place = (request.topic_id, request.partition);
         let batch_max = self.check_lands(&key, place)?;
         self.direct.end_own(link, place);
+        // What a card adds to an order word is not whole beside what a processor does.
+        let over_verbs = self.direct.links.get(&link).is_some_and(|link| link.verbs);
+        let mode = if over_verbs { EXCLUSIVE } else { request.mode };
         let limit = usize::try_from(self.config.headrace_direct_grants_max).unwrap_or(0);
         let Some(id) = self.direct.new_id(limit) else {
             let why = format!("there are {limit} grants already (headrace.direct.grants.max)");
             return Err((ErrorCode::THROTTLING_QUOTA_EXCEEDED, why));
         };
-        let lent = self.make_side(id, place, request, batch_max)?;
+        let lent = self.make_side(id, place, mode, (request.ring_bytes, batch_max))?;
         let Some(owner) = self.direct.links.get_mut(&link) else {
             return Err((ErrorCode::INVALID_REQUEST, "the link has ended".to_owned()));
         };
@@ -153,12 +156,12 @@ impl<D: Disk> Broker<D> {
         &mut self,
         id: u16,
         place: Place,
-        request: &GrantProduceRequest,
-        batch_max: u64,
+        mode: i8,
+        (wished, batch_max): (i64, u64),
     ) -> Result<Lent, (ErrorCode, String)> {
         let full = |why: String| Err((ErrorCode::THROTTLING_QUOTA_EXCEEDED, why));
         let other = match self.direct.sides.get_mut(&place) {
-            Some(Side::Shared(shared)) if request.mode == SHARED => {
+            Some(Side::Shared(shared)) if mode == SHARED => {
                 if shared.members.len() >= MEMBERS_MAX {
                     return full(format!(
                         "{MEMBERS_MAX} producers write to it through shared memory already"
@@ -167,7 +170,7 @@ impl<D: Disk> Broker<D> {
                 shared.members.insert(id);
                 return Ok(Lent::of(shared));
             }
-            Some(Side::Own { id, alone: false }) if request.mode == SHARED => Some(*id),
+            Some(Side::Own { id, alone: false }) if mode == SHARED => Some(*id),
             Some(_) => return full("another producer writes to it through shared memory".to_owned()),
             None => None,
         };
@@ -175,7 +178,7 @@ impl<D: Disk> Broker<D> {
         if let Some(other) = other {
             self.direct.end_grant(other);
         }
-        let bytes = self.ring_bytes(request.ring_bytes, batch_max)?;
+        let bytes = self.ring_bytes(wished, batch_max)?;
         let none = || {
             let why = format!("the broker's machine has no {bytes} bytes of memory to lend");
             (ErrorCode::THROTTLING_QUOTA_EXCEEDED, why)
@@ -189,7 +192,7 @@ impl<D: Disk> Broker<D> {
             let memory = usize::try_from(bytes).ok();
             let memory = memory.and_then(|bytes| Memory::sealed("headrace-landing", bytes).ok());
             let memory = memory.ok_or_else(none)?;
-            let side = Side::Own { id, alone: request.mode == EXCLUSIVE };
+            let side = Side::Own { id, alone: mode == EXCLUSIVE };
             (Lent { mode: EXCLUSIVE, ring: bytes, memory, freed: None }, side)
         };
         self.direct.sides.insert(place, side);

@@ -31,7 +31,7 @@ pub(crate) fn topic_id(world: &mut World, name: &str) -> Uuid {
 }
 
 fn ask(world: &mut World, conn: ConnId) -> DirectConnectResponse {
-    world.call_on(conn, 0, &DirectConnectRequest { fabric: "shm".into() })
+    world.call_on(conn, 0, &DirectConnectRequest { fabric: "shm".into(), ..DirectConnectRequest::default() })
 }
 
 pub(crate) fn connect(world: &mut World, conn: ConnId) {
@@ -307,7 +307,8 @@ fn tokens_are_good_once_and_for_their_connection() {
     let again = ask(&mut world, A);
     assert!(closed(&mut world).unwrap().contains("another"));
     assert!(world.broker.handle_link(LinkId(2), again.token.0));
-    let other = world.call_on(B, 0, &DirectConnectRequest { fabric: "pigeons".into() });
+    let request = DirectConnectRequest { fabric: "pigeons".into(), ..DirectConnectRequest::default() };
+    let other = world.call_on(B, 0, &request);
     assert!(other.error_message.unwrap().contains("pigeons"));
     let gone = ask(&mut world, B);
     world.broker.handle_disconnect(world.now, B);

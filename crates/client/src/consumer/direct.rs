@@ -11,7 +11,9 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
+use bytes::Bytes;
 use headrace_fabric::{Committed, Memory, Region};
+use headrace_wire::direct::SLOT_BYTES;
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::{
     DirectConnectResponse, DirectReleaseRequest, GrantFetchRequest, GrantFetchResponse,
@@ -26,7 +28,7 @@ use super::fetcher::Fetcher;
 use super::types::TopicPartition;
 use crate::core::{CallSpec, Lane, Target};
 use crate::direct::{self, Links, Lost, RETRY_MS, RETRY_REFUSED_MS, Reader};
-use crate::engine::{Arrived, LinkId};
+use crate::engine::{Action, Arrived, LinkId, OverVerbs};
 use crate::error::{Error, Result};
 use crate::options::{ConsumerConfig, Datapath, IsolationLevel};
 
@@ -59,6 +61,8 @@ struct Granted {
     ticket: Ticket,
     leader_epoch: i32,
     reader: Reader,
+    /// Its memory has come.
+    shown: bool,
     /// It is among those that have something to be read.
     due: bool,
     /// By then its memory has come, or it is not waited for.
@@ -201,6 +205,7 @@ impl ConsumerEngine {
         if !self.direct.links.are_wanted() {
             return;
         }
+        self.end_links(now);
         self.tell_refusal();
         let cluster = self.core.cluster().generation();
         let moved = std::mem::replace(&mut self.direct.seen_cluster, cluster) != cluster;
@@ -282,6 +287,10 @@ impl ConsumerEngine {
             }
         }
         let turn = self.fetcher.read_in_place(granted.ticket, reader, limit);
+        if let Some((at, len)) = reader.ask() {
+            let (link, key) = (reader.link, reader.key);
+            self.direct.links.act(Action::Verbs(OverVerbs::Read { link, key, at, len }));
+        }
         if reader.is_read_out() {
             let (node, link, id) = (reader.node, reader.link, reader.id());
             let over = Reading::Over { ticket: granted.ticket, node, link, id };
@@ -301,6 +310,43 @@ impl ConsumerEngine {
     pub(super) fn on_link_answered(&mut self, now: Now, node: i32, result: Result<DirectConnectResponse>) {
         self.direct.links.answered(now, node, result);
         self.direct.dirty = true;
+    }
+
+    pub(super) fn on_begun(&mut self, now: Now, link: LinkId, made: std::result::Result<Vec<u8>, String>) {
+        let timeout_ms = self.fetcher.settings.request_timeout_ms;
+        if let Some((node, spec, request)) = self.direct.links.begun(now, link, made, timeout_ms) {
+            self.core.call_with(now, spec, request, Tag::Link { node });
+        }
+        self.direct.dirty = true;
+    }
+
+    /// Links over verbs end with the connections that they were made on.
+    fn end_links(&mut self, now: Now) {
+        while let Some(node) = self.core.take_link_ended() {
+            if let Some(link) = self.direct.links.ended_with(node) {
+                self.give_up(now, link, "its connection has ended".to_owned());
+            }
+        }
+    }
+
+    /// What was granted cannot be reached.
+    pub(super) fn on_refused(&mut self, now: Now, link: LinkId, key: u64, why: String) {
+        let Some(partition) = self.direct.of_key(link, key) else { return };
+        let ticket = self.direct.readings.get(&partition).and_then(ticket_of);
+        self.without_memory(Error::config("headrace.datapath", why), ticket);
+        self.end_reading(now, &partition, RETRY_REFUSED_MS);
+    }
+
+    /// Bytes have come that were asked for.
+    pub(super) fn on_read(&mut self, now: Now, link: LinkId, key: u64, at: u64, bytes: Bytes) {
+        let Some(partition) = self.direct.of_key(link, key) else { return };
+        let Some(Reading::Granted(granted)) = self.direct.readings.get_mut(&partition) else { return };
+        granted.reader.take_read(at, &bytes);
+        if !std::mem::replace(&mut granted.due, true) {
+            self.direct.due.push_back(partition);
+        }
+        self.direct.more = true;
+        self.look(now);
     }
 
     pub(super) fn on_linked(&mut self, link: LinkId) {
@@ -370,8 +416,8 @@ impl ConsumerEngine {
     fn show(&mut self, now: Now, partition: &TopicPartition) {
         let direct = &mut self.direct;
         let Some(Reading::Granted(granted)) = direct.readings.get_mut(partition) else { return };
-        let Granted { ticket, leader_epoch, reader, due, .. } = granted;
-        if reader.is_shown() {
+        let Granted { ticket, leader_epoch, reader, shown: is_shown, due, .. } = granted;
+        if *is_shown {
             return;
         }
         let (link, key) = (reader.link, reader.key);
@@ -382,12 +428,17 @@ impl ConsumerEngine {
         if let Err(Lost::Lie(why)) = shown {
             return self.give_up(now, link, why);
         }
-        if !reader.is_shown() {
+        *is_shown = reader.is_shown();
+        if !*is_shown {
             return;
         }
         if let Some((slots, at)) = reader.word() {
             // It is looked at at once: from here on only what changes is told.
             let seen = slots.load(at).unwrap_or(0);
+            if reader.is_remote() {
+                let (key, bytes) = (reader.slots_key.unwrap_or(0), at + SLOT_BYTES);
+                direct.links.act(Action::Verbs(OverVerbs::Watch { link, key, bytes }));
+            }
             direct.watches.push(Watch { slots, at, seen, id: reader.id(), partition: partition.clone() });
         }
         if !std::mem::replace(due, true) {
@@ -533,10 +584,11 @@ impl ConsumerEngine {
             }
             return;
         }
-        match granted.map(|response| Reader::new(node, link, &response)) {
+        let remote = self.direct.links.is_remote(link);
+        match granted.map(|response| Reader::new(node, link, remote, &response)) {
             Ok(Ok(reader)) => {
                 let comes_by = now.mono_ms.saturating_add(COMES_MS);
-                let granted = Granted { ticket, leader_epoch, reader, due: false, comes_by };
+                let granted = Granted { ticket, leader_epoch, reader, shown: false, due: false, comes_by };
                 self.direct.readings.insert(partition.clone(), Reading::Granted(granted));
                 self.show(now, &partition);
             }

@@ -14,6 +14,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use arrow_array::RecordBatch;
+use bytes::Bytes;
 use headrace_fabric::{Committed, Memory};
 use headrace_wire::messages::{
     DirectConnectRequest, FindCoordinatorRequest, GrantFetchRequest, ListOffsetsRequest, OffsetCommitRequest,
@@ -414,6 +415,20 @@ impl Engine for ConsumerEngine {
     fn handle_lent(&mut self, now: Now, link: LinkId, key: u64, memory: Arc<Memory>) {
         self.on_slots(now, link, key, memory);
         self.drive(now);
+    }
+
+    fn handle_begun(&mut self, now: Now, link: LinkId, made: std::result::Result<Vec<u8>, String>) {
+        self.on_begun(now, link, made);
+        self.drive(now);
+    }
+
+    fn handle_refused(&mut self, now: Now, link: LinkId, key: u64, why: String) {
+        self.on_refused(now, link, key, why);
+        self.drive(now);
+    }
+
+    fn handle_read(&mut self, now: Now, link: LinkId, key: u64, at: u64, bytes: Bytes) {
+        self.on_read(now, link, key, at, bytes);
     }
 
     fn handle_file(&mut self, now: Now, link: LinkId, key: u64, file: Committed) {

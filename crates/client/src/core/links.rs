@@ -185,6 +185,9 @@ impl<T> Core<T> {
         let wait = self.settings.reconnect.wait_ms(link.failures, &mut self.jitter);
         link.not_before = now.mono_ms.saturating_add(wait);
         link.last_error = Some(error.clone());
+        if key.lane == Lane::Direct {
+            self.links_ended.extend(key.node());
+        }
         ended.extend(link.queue.drain(..).map(|q| (q.call, q.tag, false)));
         if key.node().is_some() {
             self.refresh.stale(now);

@@ -78,6 +78,8 @@ pub struct Core<T> {
     next_login: u64,
     next_call: u64,
     closed: bool,
+    /// Nodes whose connection for links has ended, and they with it.
+    links_ended: Vec<i32>,
 }
 
 /// The options that concern connections and metadata.
@@ -140,6 +142,7 @@ impl<T> Core<T> {
             next_login: 0,
             next_call: 0,
             closed: false,
+            links_ended: Vec::new(),
         }
     }
 
@@ -310,6 +313,11 @@ impl<T> Core<T> {
         let error = Error::Disconnected { peer: link.name.clone(), why: format!("{stage}: {reason}") };
         self.end_connection(now, key, &error, false);
         self.pump(now);
+    }
+
+    /// A node whose connection for links has ended, each once.
+    pub(crate) fn take_link_ended(&mut self) -> Option<i32> {
+        self.links_ended.pop()
     }
 
     /// See [`Engine::handle_rejected`](crate::engine::Engine::handle_rejected).

@@ -16,7 +16,7 @@ use headrace_wire::primitive::{Reader, Segment};
 use headrace_wire::time::Now;
 use headrace_wire::uuid::Uuid;
 
-use crate::engine::{Action, Arrived, ConnId, Engine, LinkId};
+use crate::engine::{Action, Arrived, ConnId, Engine, LinkId, OverVerbs};
 use crate::sasl::TokenSource;
 
 /// A request that a peer has received.
@@ -208,6 +208,11 @@ impl<E: Engine> World<E> {
             Action::Link { link, .. } => self.links.push(link),
             Action::Unlink { link } => self.links.retain(|at| *at != link),
             Action::WriteDirect(write) => panic!("nobody takes {write:?}"),
+            Action::Verbs(OverVerbs::Begin { link }) => {
+                let why = "this machine has no RDMA device".to_owned();
+                self.engine.handle_begun(self.now, link, Err(why));
+            }
+            Action::Verbs(other) => panic!("nobody takes {other:?}"),
             Action::Token { .. } if self.silent_tokens => {}
             Action::Token { conn } => {
                 if self.tokens.is_stale(self.now.wall_ms) {

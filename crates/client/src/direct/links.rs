@@ -8,14 +8,16 @@ use headrace_wire::time::Now;
 
 use super::RETRY_MS;
 use crate::core::{CallSpec, Lane, Target};
-use crate::engine::{Action, LinkId};
+use crate::engine::{Action, LinkId, OverVerbs};
 use crate::error::{Error, Result};
 use crate::options::Datapath;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// The broker is asked for its address.
-    Asking,
+    /// The driver makes an end of it.
+    Beginning(LinkId),
+    /// The broker is asked for its end; ours is made already, or will be with its address.
+    Asking(Option<LinkId>),
     /// The driver is making it.
     Connecting(LinkId),
     Up(LinkId),
@@ -23,23 +25,41 @@ enum State {
     Down(u64),
 }
 
+/// What a link goes over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fabric {
+    Shm,
+    Verbs,
+}
+
+/// A broker, and the link to it.
+#[derive(Debug)]
+struct Node {
+    fabric: Fabric,
+    state: State,
+    /// Why there is none over shared memory, and whether that lasts.
+    without_shm: Option<(String, bool)>,
+}
+
 /// The links of one client.
 #[derive(Debug)]
 pub(crate) struct Links {
     datapath: Datapath,
-    brokers: BTreeMap<i32, State>,
+    brokers: BTreeMap<i32, Node>,
     next: u32,
     actions: VecDeque<Action>,
     /// Why there is no link and will be none, until it is told.
     refused: Option<Error>,
     /// It was told: once is enough.
     told: bool,
+    /// Why this machine has no verbs.
+    no_verbs: Option<String>,
 }
 
 impl Links {
     pub(crate) fn new(datapath: Datapath) -> Self {
         let (brokers, actions) = (BTreeMap::new(), VecDeque::new());
-        Self { datapath, brokers, next: 0, actions, refused: None, told: false }
+        Self { datapath, brokers, next: 0, actions, refused: None, told: false, no_verbs: None }
     }
 
     /// Whether there are to be any.
@@ -49,46 +69,103 @@ impl Links {
 
     /// Whether it is an error that there is none.
     pub(crate) fn are_required(&self) -> bool {
-        self.datapath == Datapath::Shm
+        self.datapath.is_required()
     }
 
     /// The link to a broker, if it stands.
     pub(crate) fn to(&self, node: i32) -> Option<LinkId> {
-        match self.brokers.get(&node) {
-            Some(State::Up(link)) => Some(*link),
+        match self.brokers.get(&node)?.state {
+            State::Up(link) => Some(link),
             _ => None,
         }
     }
 
-    /// The request for a link to a broker, when it is to be made now.
+    /// Whether a link is one over which memory is read and written by operations, and not seen.
+    pub(crate) fn is_remote(&self, link: LinkId) -> bool {
+        self.of(link).is_some_and(|(_, node)| node.fabric == Fabric::Verbs)
+    }
+
+    fn of(&self, link: LinkId) -> Option<(i32, &Node)> {
+        let is = |node: &Node| match node.state {
+            State::Beginning(at) | State::Asking(Some(at)) | State::Connecting(at) | State::Up(at) => {
+                at == link
+            }
+            State::Asking(None) | State::Down(_) => false,
+        };
+        self.brokers.iter().find(|(_, node)| is(node)).map(|(number, node)| (*number, node))
+    }
+
+    fn set(&mut self, node: i32, state: State) {
+        if let Some(node) = self.brokers.get_mut(&node) {
+            node.state = state;
+        }
+    }
+
+    fn new_link(&mut self) -> LinkId {
+        let link = LinkId(self.next);
+        self.next += 1;
+        link
+    }
+
+    /// Begins a link to a broker, when one is to be made now: the request for it, if that comes first.
     pub(crate) fn ask(
         &mut self,
         now: Now,
-        node: i32,
+        number: i32,
         timeout_ms: u64,
     ) -> Option<(CallSpec, DirectConnectRequest)> {
-        let due = match self.brokers.get(&node) {
-            None => true,
-            Some(State::Down(until)) => *until <= now.mono_ms,
-            Some(_) => false,
-        };
-        if !due || !self.are_wanted() {
+        let first = if self.datapath == Datapath::Verbs { Fabric::Verbs } else { Fabric::Shm };
+        let new = Node { fabric: first, state: State::Down(0), without_shm: None };
+        let node = self.brokers.entry(number).or_insert(new);
+        let due = matches!(node.state, State::Down(until) if until <= now.mono_ms);
+        if !due || self.datapath == Datapath::Tcp {
             return None;
         }
-        self.brokers.insert(node, State::Asking);
-        let spec = CallSpec::new(Target::Node(node), Lane::Direct, timeout_ms);
-        Some((spec, DirectConnectRequest { fabric: "shm".to_owned() }))
+        if node.fabric == Fabric::Verbs {
+            let link = self.new_link();
+            self.set(number, State::Beginning(link));
+            self.actions.push_back(Action::Verbs(OverVerbs::Begin { link }));
+            return None;
+        }
+        node.state = State::Asking(None);
+        Some(request(number, timeout_ms, "shm", Vec::new()))
+    }
+
+    /// An end of a link over verbs is made, or cannot be: the request for the broker's.
+    pub(crate) fn begun(
+        &mut self,
+        now: Now,
+        link: LinkId,
+        made: std::result::Result<Vec<u8>, String>,
+        timeout_ms: u64,
+    ) -> Option<(i32, CallSpec, DirectConnectRequest)> {
+        let (number, _) = self.of(link)?;
+        match made {
+            Ok(hello) => {
+                self.set(number, State::Asking(Some(link)));
+                let (spec, request) = request(number, timeout_ms, "verbs", hello);
+                Some((number, spec, request))
+            }
+            Err(why) => {
+                self.no_verbs = Some(why.clone());
+                self.fails(now, number, why, true);
+                None
+            }
+        }
     }
 
     /// What a broker has answered.
-    pub(crate) fn answered(&mut self, now: Now, node: i32, result: Result<DirectConnectResponse>) {
+    pub(crate) fn answered(&mut self, now: Now, number: i32, result: Result<DirectConnectResponse>) {
+        let Some(&Node { state: State::Asking(begun), .. }) = self.brokers.get(&number) else { return };
         let refusal = match result {
             Ok(response) if response.error_code == 0 => {
-                let link = LinkId(self.next);
-                self.next += 1;
-                self.brokers.insert(node, State::Connecting(link));
+                let link = begun.unwrap_or_else(|| self.new_link());
+                self.set(number, State::Connecting(link));
                 let (address, token) = (response.address, response.token);
-                self.actions.push_back(Action::Link { link, address, token });
+                self.actions.push_back(match begun {
+                    None => Action::Link { link, address, token },
+                    Some(_) => Action::Verbs(OverVerbs::Connect { link, hello: response.hello }),
+                });
                 return;
             }
             Ok(response) => {
@@ -96,36 +173,37 @@ impl Links {
             }
             Err(error) => error,
         };
-        if refusal.retriable() {
-            self.down(now, node);
-        } else {
-            let why = match refusal.code() {
-                Some(ErrorCode::UNSUPPORTED_VERSION) => {
-                    format!("node {node} is no broker of headrace's, and shares no memory")
-                }
-                _ => refusal.to_string(),
-            };
-            self.refuse(node, why);
+        if let Some(link) = begun {
+            self.actions.push_back(Action::Unlink { link });
         }
+        let why = match refusal.code() {
+            Some(ErrorCode::UNSUPPORTED_VERSION) => {
+                format!("node {number} is no broker of headrace's, and shares no memory")
+            }
+            _ => refusal.to_string(),
+        };
+        self.fails(now, number, why, !refusal.retriable());
     }
 
     /// A link stands: whose it is.
     pub(crate) fn linked(&mut self, link: LinkId) -> Option<i32> {
-        let (node, state) = self.brokers.iter_mut().find(|(_, state)| **state == State::Connecting(link))?;
-        *state = State::Up(link);
-        Some(*node)
+        let (number, node) = self.of(link)?;
+        if node.state != State::Connecting(link) {
+            return None;
+        }
+        self.set(number, State::Up(link));
+        Some(number)
     }
 
     /// A link could not be made, or has ended: whose it was.
     pub(crate) fn unlinked(&mut self, now: Now, link: LinkId, why: String, lasting: bool) -> Option<i32> {
-        let is = |state: &State| matches!(state, State::Connecting(at) | State::Up(at) if *at == link);
-        let node = *self.brokers.iter().find(|(_, state)| is(state))?.0;
-        if lasting {
-            self.refuse(node, why);
+        let (number, node) = self.of(link)?;
+        if matches!(node.state, State::Up(_)) && !lasting {
+            self.down(now, number);
         } else {
-            self.down(now, node);
+            self.fails(now, number, why, lasting);
         }
-        Some(node)
+        Some(number)
     }
 
     /// Ends a link whose broker says what cannot be.
@@ -134,12 +212,47 @@ impl Links {
         self.actions.push_back(Action::Unlink { link });
     }
 
-    fn down(&mut self, now: Now, node: i32) {
-        self.brokers.insert(node, State::Down(now.mono_ms.saturating_add(RETRY_MS)));
+    /// The link over verbs that has ended with a broker's connection, which is not seen otherwise.
+    pub(crate) fn ended_with(&self, number: i32) -> Option<LinkId> {
+        let node = self.brokers.get(&number)?;
+        match node.state {
+            State::Connecting(link) | State::Up(link) if node.fabric == Fabric::Verbs => Some(link),
+            _ => None,
+        }
     }
 
-    fn refuse(&mut self, node: i32, why: String) {
-        self.brokers.insert(node, State::Down(u64::MAX));
+    /// There is no link over this fabric. There may be one over the other.
+    fn fails(&mut self, now: Now, number: i32, why: String, lasting: bool) {
+        let auto = self.datapath == Datapath::Auto;
+        let no_verbs = self.no_verbs.is_some();
+        let Some(node) = self.brokers.get_mut(&number) else { return };
+        let before = node.without_shm.take();
+        if auto && node.fabric == Fabric::Shm && !no_verbs {
+            node.without_shm = Some((why, lasting));
+            node.fabric = Fabric::Verbs;
+            node.state = State::Down(now.mono_ms);
+            return;
+        }
+        let (why, lasting) = before.map_or((why.clone(), lasting), |(shm, lasts)| (shm, lasting && lasts));
+        if lasting {
+            self.refuse(number, why);
+        } else {
+            self.down(now, number);
+        }
+    }
+
+    fn down(&mut self, now: Now, number: i32) {
+        let auto = self.datapath == Datapath::Auto;
+        if let Some(node) = self.brokers.get_mut(&number) {
+            node.state = State::Down(now.mono_ms.saturating_add(RETRY_MS));
+            if auto {
+                node.fabric = Fabric::Shm;
+            }
+        }
+    }
+
+    fn refuse(&mut self, number: i32, why: String) {
+        self.set(number, State::Down(u64::MAX));
         if !self.told {
             self.told = true;
             self.refused = Some(Error::config("headrace.datapath", why));
@@ -161,10 +274,15 @@ impl Links {
 
     /// When a broker may be asked again.
     pub(crate) fn poll_timeout(&self, now: Now) -> Option<u64> {
-        let until = self.brokers.values().filter_map(|state| match state {
-            State::Down(until) => Some(*until),
+        let until = self.brokers.values().filter_map(|node| match node.state {
+            State::Down(until) => Some(until),
             _ => None,
         });
         until.filter(|until| *until > now.mono_ms && *until < u64::MAX).min()
     }
+}
+
+fn request(node: i32, timeout_ms: u64, fabric: &str, hello: Vec<u8>) -> (CallSpec, DirectConnectRequest) {
+    let spec = CallSpec::new(Target::Node(node), Lane::Direct, timeout_ms);
+    (spec, DirectConnectRequest { fabric: fabric.to_owned(), hello: hello.into() })
 }

@@ -336,6 +336,16 @@ choice! {
         Auto = "auto",
         /// Memory that is shared with the broker; it is an error where it cannot be had.
         Shm = "shm",
+        /// Memory that is reached over RDMA; it is an error where it cannot be had.
+        Verbs = "verbs",
+    }
+}
+
+impl Datapath {
+    /// Whether it is an error that there is no memory.
+    #[must_use]
+    pub fn is_required(self) -> bool {
+        matches!(self, Datapath::Shm | Datapath::Verbs)
     }
 }
 

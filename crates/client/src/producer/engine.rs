@@ -197,6 +197,9 @@ impl ProducerEngine {
         while let Some(reply) = self.core.poll_reply() {
             self.on_reply(now, &mut accumulator, reply);
         }
+        while let Some(node) = self.core.take_link_ended() {
+            self.on_connection_ended(now, &mut accumulator, node);
+        }
         accumulator = self.split_too_large(now, &shared, accumulator);
         self.learn(now, &mut accumulator);
         accumulator.settle_parked(now);
@@ -727,6 +730,19 @@ impl Engine for ProducerEngine {
 
     fn handle_unlinked(&mut self, now: Now, link: LinkId, reason: String, lasting: bool) {
         self.on_unlinked(now, link, reason, lasting);
+        self.pump(now);
+    }
+
+    fn handle_begun(&mut self, now: Now, link: LinkId, made: Result<Vec<u8>, String>) {
+        let timeout_ms = self.settings.request_timeout_ms;
+        if let Some((node, spec, request)) = self.direct.links.begun(now, link, made, timeout_ms) {
+            self.core.call_with(now, spec, request, Tag::Link { node });
+        }
+        self.pump(now);
+    }
+
+    fn handle_refused(&mut self, now: Now, link: LinkId, key: u64, why: String) {
+        self.on_refused(now, link, key, &why);
         self.pump(now);
     }
 

@@ -3,17 +3,21 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use headrace_broker::{Broker, LinkAction, LinkId};
+use headrace_broker::{Broker, LinkAction, LinkId, Refusal};
 use headrace_fabric::shm::{Arrival, Link, LinkError, Listener};
-use headrace_fabric::{Note, NotesError, Rights};
+use headrace_fabric::verbs::{Device, Joining, Options, Want};
+use headrace_fabric::{FabricError, Note, NotesError, Rights};
 use headrace_wire::time::Now;
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
 use slab::Slab;
 
+use super::verbs_end::{Came, VerbsEnd};
 use crate::disk::{FileDisk, FileHandle};
+use crate::told::Why;
 
 /// Tokens of links begin here; those below are connections'.
 const FIRST: usize = 1 << 40;
@@ -37,9 +41,36 @@ const IDLE_TURNS: usize = 8;
 
 struct End {
     id: LinkId,
+    over: Over,
+}
+
+/// What a link goes over.
+enum Over {
+    Shm(Shm),
+    Verbs(Box<VerbsEnd>),
+    /// It will be verbs', once a client has asked for it.
+    Offered(Option<Box<Joining>>),
+}
+
+struct Shm {
     link: Link,
     /// Notes that the client's ring had no room for.
     waiting: VecDeque<Note>,
+}
+
+/// Why a link is dropped.
+struct Lost;
+
+impl From<LinkError> for Lost {
+    fn from(_: LinkError) -> Lost {
+        Lost
+    }
+}
+
+impl From<FabricError> for Lost {
+    fn from(_: FabricError) -> Lost {
+        Lost
+    }
 }
 
 /// All links of one shard.
@@ -48,7 +79,11 @@ pub(super) struct Links {
     listener: Option<Listener>,
     arrivals: Slab<(Arrival, u64)>,
     ends: Slab<End>,
+    /// Those that a client has.
+    live: usize,
     made: u64,
+    device: Option<Arc<Device>>,
+    registry: Registry,
     /// How long links are looked at after something came, before the thread sleeps.
     spin: Duration,
     stirred: Instant,
@@ -62,7 +97,10 @@ impl Links {
             listener: None,
             arrivals: Slab::new(),
             ends: Slab::new(),
+            live: 0,
             made: 0,
+            device: None,
+            registry: registry.try_clone()?,
             spin,
             stirred: Instant::now(),
         };
@@ -76,7 +114,56 @@ impl Links {
         registry.register(&mut SourceFd(&raw), Token(LISTENER), Interest::READABLE)?;
         broker.set_link_address(listener.name());
         links.listener = Some(listener);
+        if broker.config().headrace_direct_verbs {
+            let name = &broker.config().headrace_verbs_device;
+            let want = Want { device: Some(name.clone()).filter(|name| !name.is_empty()), ..Want::default() };
+            let device = Device::open(&want)
+                .map_err(|error| io::Error::other(format!("headrace.direct.verbs is true: {error}")))?;
+            links.device = Some(device);
+            links.offer(broker);
+        }
         Ok(links)
+    }
+
+    /// Has an end ready for the next client over verbs.
+    fn offer(&mut self, broker: &mut Broker<FileDisk>) {
+        let Some(device) = &self.device else { return };
+        let mut random = [0; 4];
+        let made = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
+            .map_err(|error| error.to_string())
+            .and_then(|_| {
+                let random = u32::from_le_bytes(random);
+                Joining::new(device, Options::default(), random).map_err(|error| error.to_string())
+            });
+        let offer = made.map(|joining| {
+            self.made += 1;
+            let entry = self.ends.vacant_entry();
+            let id = LinkId((self.made << 20) | entry.key() as u64);
+            let hello = joining.hello().to_vec();
+            entry.insert(End { id, over: Over::Offered(Some(Box::new(joining))) });
+            (id, hello)
+        });
+        broker.offer_link(offer);
+    }
+
+    /// Connects an end that was offered.
+    fn join(&mut self, broker: &mut Broker<FileDisk>, key: usize, hello: &[u8]) {
+        let Some(end) = self.ends.get_mut(key) else { return };
+        if let Over::Offered(joining) = &mut end.over
+            && let Some(joining) = joining.take()
+            && let Ok(endpoint) = joining.join(hello)
+        {
+            let verbs = VerbsEnd::new(endpoint);
+            let (raw, token) = (verbs.waker().as_raw_fd(), Token(LINKS + 2 * key + 1));
+            if self.registry.register(&mut SourceFd(&raw), token, Interest::READABLE).is_ok() {
+                end.over = Over::Verbs(Box::new(verbs));
+                self.live += 1;
+            }
+        }
+        if matches!(end.over, Over::Offered(_)) {
+            self.drop_end(broker, key);
+        }
+        self.offer(broker);
     }
 
     /// Whether a token is of a link.
@@ -95,8 +182,8 @@ impl Links {
         if let Some(number) = token.0.checked_sub(LINKS) {
             let key = number / 2;
             if number % 2 == 1 {
-                if let Some(end) = self.ends.get(key) {
-                    end.link.drain_bell();
+                if let Some(End { over: Over::Shm(shm), .. }) = self.ends.get(key) {
+                    shm.link.drain_bell();
                 }
             } else {
                 self.control(broker, key);
@@ -155,7 +242,8 @@ impl Links {
         });
         match watched {
             Ok(link) => {
-                entry.insert(End { id, link, waiting: VecDeque::new() });
+                entry.insert(End { id, over: Over::Shm(Shm { link, waiting: VecDeque::new() }) });
+                self.live += 1;
             }
             Err(_) => broker.handle_unlinked(id),
         }
@@ -163,10 +251,10 @@ impl Links {
 
     /// What a client says over its socket; but for its end there is nothing that it could say.
     fn control(&mut self, broker: &mut Broker<FileDisk>, key: usize) {
-        while let Some(end) = self.ends.get_mut(key) {
-            match end.link.control() {
+        while let Some(End { over: Over::Shm(shm), .. }) = self.ends.get_mut(key) {
+            match shm.link.control() {
                 Ok(None) => {
-                    if end.link.flush().is_ok() {
+                    if shm.link.flush().is_ok() {
                         return;
                     }
                     self.drop_end(broker, key);
@@ -179,13 +267,14 @@ impl Links {
 
     fn drop_end(&mut self, broker: &mut Broker<FileDisk>, key: usize) {
         if let Some(end) = self.ends.try_remove(key) {
+            self.live -= usize::from(!matches!(end.over, Over::Offered(_)));
             broker.handle_unlinked(end.id);
         }
     }
 
     /// Takes what clients have written, a bounded number of times; whether there was anything.
     pub(super) fn turns(&mut self, broker: &mut Broker<FileDisk>, clock: crate::clock::Clock) -> bool {
-        if self.ends.is_empty() {
+        if self.live == 0 {
             return false;
         }
         let (mut any, mut idle) = (false, 0);
@@ -211,21 +300,14 @@ impl Links {
         let mut came = false;
         let mut lost = None;
         for (key, end) in &mut self.ends {
-            for _ in 0..NOTES_PER_TURN {
-                match end.link.take() {
-                    Ok(Some(note)) => {
-                        came = true;
-                        broker.handle_note(now, end.id, note);
-                    }
-                    Ok(None) => break,
-                    Err(_) => {
-                        lost = Some(key);
-                        break;
-                    }
-                }
-            }
-            if !end.waiting.is_empty() && send_waiting(end).is_err() {
-                lost = Some(key);
+            let turn = match &mut end.over {
+                Over::Shm(shm) => shm_turn(broker, now, end.id, shm),
+                Over::Verbs(verbs) => verbs_turn(broker, now, end.id, verbs),
+                Over::Offered(_) => continue,
+            };
+            match turn {
+                Ok(any) => came |= any,
+                Err(Lost) => lost = Some(key),
             }
         }
         if let Some(key) = lost {
@@ -244,25 +326,19 @@ impl Links {
                 | LinkAction::End { link, .. }
                 | LinkAction::Tell { link, .. }
                 | LinkAction::Nudge { link }
+                | LinkAction::Join { link, .. }
                 | LinkAction::Close { link, .. } => *link,
             };
             let key = key_of(id);
             let Some(end) = self.ends.get_mut(key).filter(|end| end.id == id) else { continue };
-            let done = match action {
-                LinkAction::Lend { key, memory, .. } => end.link.lend(key, &memory, Rights::Write),
-                LinkAction::Show { key, memory, .. } => end.link.lend(key, &memory, Rights::Read),
-                LinkAction::ShowFile { key, file, bytes, .. } => show(&mut end.link, key, &file, bytes),
-                LinkAction::End { key, .. } => end.link.end(key),
-                LinkAction::Tell { note, .. } => {
-                    end.waiting.push_back(note);
-                    send_waiting(end)
-                }
-                LinkAction::Nudge { .. } => {
-                    broker.handle_nudged(id);
-                    end.link.ring_if_asleep();
-                    Ok(())
-                }
-                LinkAction::Close { .. } => Err(LinkError::Gone),
+            if let LinkAction::Join { hello, .. } = &action {
+                self.join(broker, key, hello);
+                continue;
+            }
+            let done = match &mut end.over {
+                Over::Shm(shm) => shm_act(broker, id, shm, action),
+                Over::Verbs(verbs) => verbs_act(broker, id, verbs, action),
+                Over::Offered(_) => Err(Lost),
             };
             if done.is_err() {
                 self.drop_end(broker, key);
@@ -273,7 +349,7 @@ impl Links {
     /// Before the thread sleeps: whether it may. Clients ring from now on.
     pub(super) fn doze(&mut self, now: Now) -> bool {
         self.arrivals.retain(|_, (_, until)| *until > now.mono_ms);
-        if self.ends.is_empty() {
+        if self.live == 0 {
             return true;
         }
         if self.stirred.elapsed() < self.spin {
@@ -283,7 +359,11 @@ impl Links {
         // One whose ring lies is dropped at the next turn.
         let mut sleeps = true;
         for (_, end) in &mut self.ends {
-            sleeps &= end.link.doze().unwrap_or(false);
+            sleeps &= match &mut end.over {
+                Over::Shm(shm) => shm.link.doze().unwrap_or(false),
+                Over::Verbs(verbs) => verbs.doze().unwrap_or(false),
+                Over::Offered(_) => true,
+            };
         }
         sleeps
     }
@@ -291,7 +371,12 @@ impl Links {
     /// The thread is awake: nobody need ring.
     pub(super) fn wake(&mut self) {
         for (_, end) in &mut self.ends {
-            end.link.wake();
+            match &mut end.over {
+                Over::Shm(shm) => shm.link.wake(),
+                // One that has failed says so when it is polled.
+                Over::Verbs(verbs) => drop(verbs.wake()),
+                Over::Offered(_) => {}
+            }
         }
     }
 }
@@ -300,7 +385,101 @@ fn key_of(id: LinkId) -> usize {
     usize::try_from(id.0 & 0xF_FFFF).unwrap_or(usize::MAX)
 }
 
-fn send_waiting(end: &mut End) -> Result<(), LinkError> {
+/// Takes what a client has written; whether there was anything.
+fn shm_turn(broker: &mut Broker<FileDisk>, now: Now, id: LinkId, shm: &mut Shm) -> Result<bool, Lost> {
+    let mut came = false;
+    for _ in 0..NOTES_PER_TURN {
+        let Some(note) = shm.link.take()? else { break };
+        came = true;
+        broker.handle_note(now, id, note);
+    }
+    if !shm.waiting.is_empty() {
+        send_waiting(shm)?;
+    }
+    Ok(came)
+}
+
+fn verbs_turn(broker: &mut Broker<FileDisk>, now: Now, id: LinkId, end: &mut VerbsEnd) -> Result<bool, Lost> {
+    let mut came = false;
+    for _ in 0..NOTES_PER_TURN {
+        let Some(what) = end.take()? else { break };
+        came = true;
+        match what {
+            Came::Note(note) => broker.handle_note(now, id, note),
+            Came::Window { key, at } => {
+                let why = match broker.handle_window(id, key, at) {
+                    Ok(part) => {
+                        if end.show_window(key, part)? {
+                            continue;
+                        }
+                        None
+                    }
+                    Err(Refusal::Ended) => continue,
+                    Err(Refusal::Full) => Some(Why::Full),
+                    Err(Refusal::Disk(_)) => Some(Why::Other),
+                };
+                if let Some(why) = why {
+                    end.refuse(key, why)?;
+                }
+                broker.handle_not_lent(id, key);
+            }
+            Came::Other => {}
+        }
+    }
+    end.send_waiting()?;
+    Ok(came)
+}
+
+fn shm_act(
+    broker: &mut Broker<FileDisk>,
+    id: LinkId,
+    shm: &mut Shm,
+    action: LinkAction<FileHandle>,
+) -> Result<(), Lost> {
+    let link = &mut shm.link;
+    match action {
+        LinkAction::Lend { key, memory, .. } => link.lend(key, &memory, Rights::Write)?,
+        LinkAction::Show { key, memory, .. } => link.lend(key, &memory, Rights::Read)?,
+        LinkAction::ShowFile { key, file, bytes, .. } => show(link, key, &file, bytes)?,
+        LinkAction::End { key, .. } => link.end(key)?,
+        LinkAction::Tell { note, .. } => {
+            shm.waiting.push_back(note);
+            send_waiting(shm)?;
+        }
+        LinkAction::Nudge { .. } => {
+            broker.handle_nudged(id);
+            link.ring_if_asleep();
+        }
+        LinkAction::Close { .. } | LinkAction::Join { .. } => return Err(Lost),
+    }
+    Ok(())
+}
+
+fn verbs_act(
+    broker: &mut Broker<FileDisk>,
+    id: LinkId,
+    end: &mut VerbsEnd,
+    action: LinkAction<FileHandle>,
+) -> Result<(), Lost> {
+    let lent = match action {
+        LinkAction::Lend { key, memory, .. } => (key, end.lend(key, memory)?),
+        LinkAction::Show { key, memory, .. } => (key, end.show(key, memory)?),
+        LinkAction::ShowFile { key, file, bytes, .. } => (key, end.show_file(key, file.shared(), bytes)?),
+        LinkAction::End { key, .. } => return Ok(end.end(key)?),
+        LinkAction::Tell { note, .. } => return Ok(end.send(note)?),
+        LinkAction::Nudge { .. } => {
+            broker.handle_nudged(id);
+            return Ok(end.nudge()?);
+        }
+        LinkAction::Close { .. } | LinkAction::Join { .. } => return Err(Lost),
+    };
+    if let (key, false) = lent {
+        broker.handle_not_lent(id, key);
+    }
+    Ok(())
+}
+
+fn send_waiting(end: &mut Shm) -> Result<(), LinkError> {
     while let Some(note) = end.waiting.front() {
         match end.link.send(*note) {
             Ok(()) => {

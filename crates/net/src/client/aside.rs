@@ -3,14 +3,15 @@
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
-use std::sync::Arc;
 use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Builder;
 use std::time::Duration;
 
 use headrace_client::engine::{ConnId, LinkId};
 use headrace_client::sasl::TokenSource;
 use headrace_fabric::shm::{self, Link, LinkError};
+use headrace_fabric::verbs::{Device, Joining, Options, VerbsError, Want};
 use headrace_wire::uuid::Uuid;
 use mio::Waker;
 
@@ -34,6 +35,8 @@ pub(super) enum Report {
     Token,
     /// Why a connection ended.
     Probed { conn: ConnId, fault: Fault },
+    /// Our end of a link over verbs, or why there will be none.
+    Begun { link: LinkId, made: Result<Box<Joining>, String> },
     /// A link, or why there is none.
     Linked { link: LinkId, made: Result<Link, LinkError> },
 }
@@ -82,6 +85,34 @@ pub(super) fn link(back: Back, link: LinkId, address: String, token: Uuid) -> io
         link,
         made: shm::connect(&address, token.0, LINK_TIMEOUT),
     })
+}
+
+/// Makes an end of a link over verbs: opening a device may take long. One that is open is kept.
+pub(super) fn begin(
+    back: Back,
+    link: LinkId,
+    device: Arc<Mutex<Option<Arc<Device>>>>,
+    want: Want,
+) -> io::Result<()> {
+    back.spawn("headrace-verbs", move || {
+        let made = open(&device, &want).and_then(|device| {
+            let mut random = [0; 4];
+            // Else it counts from where another connection may have: worse, and no error.
+            let _ = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty());
+            Joining::new(&device, Options::default(), u32::from_le_bytes(random))
+        });
+        Report::Begun { link, made: made.map(Box::new).map_err(|error| error.to_string()) }
+    })
+}
+
+fn open(kept: &Mutex<Option<Arc<Device>>>, want: &Want) -> Result<Arc<Device>, VerbsError> {
+    let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(device) = &*kept {
+        return Ok(device.clone());
+    }
+    let device = Device::open(want)?;
+    *kept = Some(device.clone());
+    Ok(device)
 }
 
 /// Finds out whether a peer that hung up on the first bytes of TLS speaks Kafka's protocol without it. A broker that is

@@ -10,11 +10,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-use headrace_client::engine::{Action, ConnId, Engine, LinkId};
+use headrace_client::engine::{Action, ConnId, Engine, LinkId, OverVerbs};
 use headrace_client::error::Error;
 use headrace_client::options::CommonConfig;
 use headrace_client::sasl::TokenSource;
 use headrace_fabric::shm::{Link, LinkError};
+use headrace_fabric::verbs::{Device, Joining, Want};
 use headrace_wire::primitive::Segment;
 use mio::net::TcpStream;
 use mio::unix::SourceFd;
@@ -26,6 +27,7 @@ use rustls::ClientConfig;
 use super::aside::{self, Report};
 use super::inbox::Inbox;
 use super::low_water::LowWater;
+use super::verbs_link::VerbsLink;
 use super::work::{self, Driven, Shared, Work};
 use crate::clock::Clock;
 use crate::fork::Home;
@@ -57,6 +59,8 @@ pub(crate) struct SocketOptions {
     pub(crate) tls: Option<Arc<ClientConfig>>,
     /// `headrace.poll.spin.us`.
     pub(crate) spin: Duration,
+    /// `headrace.verbs.device`.
+    pub(crate) verbs_device: Option<String>,
 }
 
 impl SocketOptions {
@@ -69,12 +73,14 @@ impl SocketOptions {
             tokens: config.sasl_oauthbearer_token.clone(),
             tls: tls::settings(config)?,
             spin: Duration::ZERO,
+            verbs_device: None,
         })
     }
 
     /// The same, for a client that may have links.
-    pub(crate) fn spinning(mut self, spin_us: u32) -> Self {
+    pub(crate) fn spinning(mut self, spin_us: u32, verbs_device: Option<String>) -> Self {
         self.spin = Duration::from_micros(spin_us.into());
+        self.verbs_device = verbs_device;
         self
     }
 }
@@ -150,6 +156,8 @@ impl<C: Send + 'static> Handle<C> {
             renewing: false,
             clock,
             sockets,
+            begun: HashMap::new(),
+            device: Arc::default(),
             spin,
             stirred: Instant::now(),
         };
@@ -283,6 +291,10 @@ struct Driver<E: Engine, F> {
     renewing: bool,
     clock: Clock,
     sockets: SocketOptions,
+    /// Our ends of links over verbs whose brokers have not answered.
+    begun: HashMap<LinkId, Box<Joining>>,
+    /// What they are made on, once it was opened.
+    device: Arc<Mutex<Option<Arc<Device>>>>,
     /// How long links are looked at after something came over one, before this thread sleeps.
     spin: Duration,
     /// When something last did.
@@ -412,11 +424,40 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
                         work.linked(link, Err(LinkError::System { action, source }));
                     }
                 }
+                Action::Verbs(action) => self.verbs(work, action),
                 Action::WriteDirect(write) => work.write(&write),
-                Action::Unlink { link } => work.unlink(link),
+                Action::Unlink { link } => {
+                    self.begun.remove(&link);
+                    work.unlink(link);
+                }
             }
         }
         work.tell();
+    }
+
+    fn verbs(&mut self, work: &mut Work<E, F>, action: OverVerbs) {
+        match work.verbs(action) {
+            Ok(()) => {}
+            Err(OverVerbs::Begin { link }) => {
+                let want = Want { device: self.sockets.verbs_device.clone(), ..Want::default() };
+                if let Err(error) = aside::begin(self.back(), link, self.device.clone(), want) {
+                    work.engine.handle_begun(self.clock.now(), link, Err(error.to_string()));
+                }
+            }
+            Err(OverVerbs::Connect { link, hello }) => {
+                let gone = || "its end is not there any more".to_owned();
+                let made = self.begun.remove(&link).ok_or_else(gone).and_then(|joining| {
+                    let joined =
+                        joining.join(&hello).map(VerbsLink::new).map_err(|error| error.to_string())?;
+                    let (raw, token) = (joined.waker().as_raw_fd(), link_token(link, true));
+                    let watched =
+                        self.poll.registry().register(&mut SourceFd(&raw), token, Interest::READABLE);
+                    watched.map_err(|error| error.to_string()).map(|()| joined)
+                });
+                work.joined(link, made);
+            }
+            Err(OverVerbs::Watch { .. } | OverVerbs::Read { .. }) => {}
+        }
     }
 
     /// A link is made: its descriptors are watched from now on.
@@ -549,6 +590,15 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
             }
             Report::Resolved { conn, addresses: Err(e), .. } => self.closed(work, conn, e.into()),
             Report::Probed { conn, fault } => self.closed(work, conn, fault),
+            Report::Begun { link, made } => {
+                let now = self.clock.now();
+                let made = made.map(|joining| {
+                    let hello = joining.hello().to_vec();
+                    self.begun.insert(link, joining);
+                    hello
+                });
+                work.engine.handle_begun(now, link, made);
+            }
             Report::Linked { link, made } => {
                 let made = made.and_then(|made| {
                     let watched = self.watch(link, &made);

@@ -14,6 +14,7 @@ mod polling;
 mod producer;
 mod results;
 mod share;
+mod verbs_link;
 mod work;
 
 pub use admin::{AdminClient, mismatch};

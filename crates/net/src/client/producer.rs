@@ -136,7 +136,8 @@ impl<R: Send + 'static> ProducerClient<R> {
         let clock = Clock::start();
         let max_block = Duration::from_millis(config.max_block_ms);
         let direct = config.datapath != Datapath::Tcp;
-        let sockets = SocketOptions::of(&config.common)?.spinning(config.poll_spin_us);
+        let sockets =
+            SocketOptions::of(&config.common)?.spinning(config.poll_spin_us, config.verbs_device.clone());
         let (engine, accumulator) = ProducerEngine::new(config, super::seed(clock))?;
         let ops = Arc::new(Ops::default());
         let decided = Arc::new(Signal::default());

@@ -8,11 +8,13 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-use headrace_client::engine::{Action, DirectWrite, Engine, LinkId};
+use headrace_client::engine::{Action, DirectWrite, Engine, LinkId, OverVerbs};
 use headrace_fabric::shm::{Control, Link, LinkError};
-use headrace_fabric::{Note, NotesError, Region};
+use headrace_fabric::{FabricError, Note, NotesError, Region};
+use headrace_wire::time::Now;
 use mio::Waker;
 
+use super::verbs_link::{Came, VerbsLink};
 use crate::clock::Clock;
 
 /// How long brokers go on not to ring after a caller has ended to look, or while nobody waits for what comes.
@@ -21,6 +23,32 @@ const LINGER_MS: u64 = 2;
 const NOTES_PER_TURN: usize = 256;
 
 /// A link that stands.
+enum Over {
+    Shm(Linked),
+    Verbs(Box<VerbsLink>),
+}
+
+/// Why a link has ended.
+struct Lost {
+    why: String,
+    /// Trying again would end alike.
+    lasting: bool,
+}
+
+impl From<LinkError> for Lost {
+    fn from(error: LinkError) -> Lost {
+        Lost { lasting: matches!(error, LinkError::OtherUser { .. }), why: error.to_string() }
+    }
+}
+
+impl From<FabricError> for Lost {
+    fn from(error: FabricError) -> Lost {
+        let text = error.to_string();
+        // What this process may not lock today it may not tomorrow.
+        Lost { lasting: matches!(error, FabricError::Provider(_)), why: text }
+    }
+}
+
 struct Linked {
     link: Link,
     lent: HashMap<u64, Region>,
@@ -47,7 +75,7 @@ pub(super) struct Work<E: Engine, F> {
     pub(super) engine: E,
     pub(super) on_event: F,
     pub(super) clock: Clock,
-    links: HashMap<LinkId, Linked>,
+    links: HashMap<LinkId, Over>,
     /// What a caller has left to the engine's thread.
     left: VecDeque<Action>,
     /// Callers that look again and again: while there are some, nobody needs to be woken.
@@ -108,13 +136,24 @@ impl<E: Engine, F: FnMut(E::Event)> Work<E, F> {
 
     /// A link stands, or cannot be made.
     pub(super) fn linked(&mut self, id: LinkId, made: Result<Link, LinkError>) {
+        let shm = |link| Over::Shm(Linked { link, lent: HashMap::new(), unsent: VecDeque::new() });
+        self.stands(id, made.map(shm).map_err(Lost::from));
+    }
+
+    /// A link over verbs stands, or cannot be made.
+    pub(super) fn joined(&mut self, id: LinkId, made: Result<VerbsLink, String>) {
+        let verbs = |link| Over::Verbs(Box::new(link));
+        self.stands(id, made.map(verbs).map_err(|why| Lost { why, lasting: false }));
+    }
+
+    fn stands(&mut self, id: LinkId, made: Result<Over, Lost>) {
         let now = self.clock.now();
         match made {
             Ok(link) => {
-                self.links.insert(id, Linked { link, lent: HashMap::new(), unsent: VecDeque::new() });
+                self.links.insert(id, link);
                 self.engine.handle_linked(now, id);
             }
-            Err(error) => self.engine.handle_unlinked(now, id, error.to_string(), is_lasting(&error)),
+            Err(Lost { why, lasting }) => self.engine.handle_unlinked(now, id, why, lasting),
         }
     }
 
@@ -123,15 +162,16 @@ impl<E: Engine, F: FnMut(E::Event)> Work<E, F> {
         self.links.remove(&id);
     }
 
-    fn lost(&mut self, id: LinkId, error: &LinkError) {
+    fn lost(&mut self, id: LinkId, lost: impl Into<Lost>) {
         if self.links.remove(&id).is_some() {
-            self.engine.handle_unlinked(self.clock.now(), id, error.to_string(), is_lasting(error));
+            let Lost { why, lasting } = lost.into();
+            self.engine.handle_unlinked(self.clock.now(), id, why, lasting);
         }
     }
 
     /// Takes what has come over a link's socket: memory, or its end.
     pub(super) fn control(&mut self, id: LinkId) {
-        while let Some(Linked { link, lent, .. }) = self.links.get_mut(&id) {
+        while let Some(Over::Shm(Linked { link, lent, .. })) = self.links.get_mut(&id) {
             let now = self.clock.now();
             match link.control() {
                 Ok(None) => return,
@@ -146,14 +186,14 @@ impl<E: Engine, F: FnMut(E::Event)> Work<E, F> {
                     self.take_notes();
                     self.engine.handle_ended(now, id, key);
                 }
-                Err(error) => self.lost(id, &error),
+                Err(error) => self.lost(id, error),
             }
         }
     }
 
     /// The broker has rung.
     pub(super) fn rung(&mut self, id: LinkId) {
-        if let Some(linked) = self.links.get_mut(&id) {
+        if let Some(Over::Shm(linked)) = self.links.get_mut(&id) {
             linked.link.drain_bell();
         }
     }
@@ -173,30 +213,24 @@ impl<E: Engine, F: FnMut(E::Event)> Work<E, F> {
     fn take_notes(&mut self) -> bool {
         let mut now = None;
         let mut lost = None;
-        for (id, linked) in &mut self.links {
-            for _ in 0..NOTES_PER_TURN {
-                match linked.link.take() {
-                    Ok(Some(note)) => {
-                        let now = *now.get_or_insert_with(|| self.clock.now());
-                        self.engine.handle_note(now, *id, note);
-                    }
-                    Ok(None) => break,
-                    Err(error) => {
-                        lost = Some((*id, error));
-                        break;
-                    }
+        for (id, over) in &mut self.links {
+            let taken = match over {
+                Over::Shm(linked) => {
+                    take_shm(&mut self.engine, (&self.clock, &mut now), *id, linked).map_err(Lost::from)
                 }
-            }
-            if !linked.unsent.is_empty()
-                && let Err(error) = send(&mut linked.link, &mut linked.unsent)
-            {
+                Over::Verbs(link) => {
+                    take_verbs(&mut self.engine, (&self.clock, &mut now), *id, link).map_err(Lost::from)
+                }
+            };
+            if let Err(error) = taken {
                 lost = Some((*id, error));
             }
         }
+        let noted = now.is_some() || lost.is_some();
         if let Some((id, error)) = lost {
-            self.lost(id, &error);
+            self.lost(id, error);
         }
-        now.is_some()
+        noted
     }
 
     /// Before the engine's thread sleeps: has brokers ring from now on, and looks once more. Whether it may sleep.
@@ -214,14 +248,18 @@ impl<E: Engine, F: FnMut(E::Event)> Work<E, F> {
         }
         let mut lost = None;
         let mut sleeps = true;
-        for (id, linked) in &mut self.links {
-            match linked.link.doze() {
+        for (id, over) in &mut self.links {
+            let dozes = match over {
+                Over::Shm(linked) => linked.link.doze().map_err(Lost::from),
+                Over::Verbs(link) => link.doze().map_err(Lost::from),
+            };
+            match dozes {
                 Ok(may) => sleeps &= may,
                 Err(error) => lost = Some((*id, error)),
             }
         }
         if let Some((id, error)) = lost {
-            self.lost(id, &error);
+            self.lost(id, error);
             return false;
         }
         // What lies elsewhere than in notes was perhaps published before the broker saw that we sleep.
@@ -261,36 +299,92 @@ impl<E: Engine, F: FnMut(E::Event)> Work<E, F> {
 
     /// The engine's thread is awake: nobody need ring.
     pub(super) fn wake(&mut self) {
-        for linked in self.links.values_mut() {
-            linked.link.wake();
+        for over in self.links.values_mut() {
+            match over {
+                Over::Shm(linked) => linked.link.wake(),
+                // One that has failed says so when it is looked at.
+                Over::Verbs(link) => drop(link.wake()),
+            }
         }
     }
 
     pub(super) fn write(&mut self, write: &DirectWrite) {
-        let Some(Linked { link, lent, unsent }) = self.links.get_mut(&write.link) else { return };
-        let Some(region) = lent.get(&write.key) else { return };
-        let (immediate, bytes) = write.told;
-        let written = write.pieces.iter().try_for_each(|(at, piece)| {
-            let at = usize::try_from(*at).unwrap_or(usize::MAX);
-            region.write(at, piece)
-        });
-        let told = match written {
-            Ok(()) => {
-                unsent.push_back([u64::from(immediate), u64::from(bytes), 0, 0]);
-                send(link, unsent)
-            }
-            // The broker has lent less than it has granted.
-            Err(error) => Err(error.into()),
+        let written = match self.links.get_mut(&write.link) {
+            Some(Over::Shm(linked)) => write_shm(linked, write).map_err(Lost::from),
+            Some(Over::Verbs(link)) => link.write(write).map_err(Lost::from),
+            None => return,
         };
-        if let Err(error) = told {
-            self.lost(write.link, &error);
+        if let Err(error) = written {
+            self.lost(write.link, error);
         }
+    }
+
+    /// What links over verbs do beside that. `Err`: it is for the engine's thread.
+    pub(super) fn verbs(&mut self, action: OverVerbs) -> Result<(), OverVerbs> {
+        let (id, done) = match action {
+            OverVerbs::Begin { .. } | OverVerbs::Connect { .. } => return Err(action),
+            OverVerbs::Watch { link: id, key, bytes } => {
+                let Some(Over::Verbs(link)) = self.links.get_mut(&id) else { return Ok(()) };
+                (id, link.watch(key, bytes))
+            }
+            OverVerbs::Read { link: id, key, at, len } => {
+                let Some(Over::Verbs(link)) = self.links.get_mut(&id) else { return Ok(()) };
+                (id, link.read(key, at, len))
+            }
+        };
+        if let Err(error) = done {
+            self.lost(id, error);
+        }
+        Ok(())
     }
 }
 
-/// Whether trying again would end alike.
-fn is_lasting(error: &LinkError) -> bool {
-    matches!(error, LinkError::OtherUser { .. })
+/// Takes the notes of a link, and the time with the first.
+fn take_shm<E: Engine>(
+    engine: &mut E,
+    (clock, now): (&Clock, &mut Option<Now>),
+    id: LinkId,
+    linked: &mut Linked,
+) -> Result<(), LinkError> {
+    for _ in 0..NOTES_PER_TURN {
+        let Some(note) = linked.link.take()? else { break };
+        engine.handle_note(*now.get_or_insert_with(|| clock.now()), id, note);
+    }
+    if linked.unsent.is_empty() { Ok(()) } else { send(&mut linked.link, &mut linked.unsent) }
+}
+
+/// Takes what has come over a link, and the time with the first.
+fn take_verbs<E: Engine>(
+    engine: &mut E,
+    (clock, now): (&Clock, &mut Option<Now>),
+    id: LinkId,
+    link: &mut VerbsLink,
+) -> Result<(), FabricError> {
+    for _ in 0..NOTES_PER_TURN {
+        let Some(came) = link.take()? else { break };
+        let now = *now.get_or_insert_with(|| clock.now());
+        match came {
+            Came::Note(note) => engine.handle_note(now, id, note),
+            Came::Lent { key, memory } => engine.handle_lent(now, id, key, memory),
+            Came::Refused { key, why } => engine.handle_refused(now, id, key, why.to_owned()),
+            Came::Ended { key } => engine.handle_ended(now, id, key),
+            Came::Read { key, at, bytes } => engine.handle_read(now, id, key, at, bytes),
+        }
+    }
+    Ok(())
+}
+
+fn write_shm(linked: &mut Linked, write: &DirectWrite) -> Result<(), LinkError> {
+    let Linked { link, lent, unsent } = linked;
+    let Some(region) = lent.get(&write.key) else { return Ok(()) };
+    let (immediate, bytes) = write.told;
+    // The broker may have lent less than it has granted.
+    write.pieces.iter().try_for_each(|(at, piece)| {
+        let at = usize::try_from(*at).unwrap_or(usize::MAX);
+        region.write(at, piece)
+    })?;
+    unsent.push_back([u64::from(immediate), u64::from(bytes), 0, 0]);
+    send(link, unsent)
 }
 
 /// An engine that callers may drive, whatever its type.
@@ -352,6 +446,11 @@ impl<E: Engine, F: FnMut(E::Event)> Shared<E, F> {
         while let Some(action) = work.engine.poll_action() {
             match action {
                 Action::WriteDirect(write) => work.write(&write),
+                Action::Verbs(action) => {
+                    if let Err(action) = work.verbs(action) {
+                        work.left.push_back(Action::Verbs(action));
+                    }
+                }
                 other => work.left.push_back(other),
             }
         }

@@ -109,13 +109,15 @@ impl Plan {
         let sure = !self.durable && rogues == 0 && !scarce && lies == 0;
         let sure = sure && self.direct.as_ref().is_some_and(|direct| direct.unmade == 0);
         for producer in &mut self.producers {
-            let of: &[_] = if sure { &["shm", "shm", "auto", "tcp"] } else { &["auto", "auto", "auto", "tcp"] };
+            let of: &[_] =
+                if sure { &["shm", "shm", "auto", "tcp"] } else { &["auto", "auto", "auto", "tcp"] };
             producer.options.push(("headrace.datapath", rng.pick(of).to_owned()));
         }
         if rng.chance(75) {
             self = self.with_readers(rng);
             for reader in &mut self.readers {
-                let of: &[_] = if sure { &["shm", "shm", "auto", "tcp"] } else { &["auto", "auto", "auto", "tcp"] };
+                let of: &[_] =
+                    if sure { &["shm", "shm", "auto", "tcp"] } else { &["auto", "auto", "auto", "tcp"] };
                 reader.options.push(("headrace.datapath", rng.pick(of).to_owned()));
             }
         }

@@ -170,6 +170,7 @@ impl World {
             Action::Link { link, address, token } => self.begin_link(who, link, address, token.0)?,
             Action::WriteDirect(write) => self.write_direct(who, &write)?,
             Action::Unlink { link } => self.unlink(who, link)?,
+            Action::Verbs(_) => return Err("a client wants RDMA".to_owned()),
             Action::Token { conn } => {
                 let now = self.now;
                 self.runs(who).token(now, conn);

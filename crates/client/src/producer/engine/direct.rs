@@ -300,6 +300,26 @@ impl ProducerEngine {
         self.direct.links.unlinked(now, link, reason, lasting);
     }
 
+    /// The connection that links to a broker end with has ended.
+    pub(super) fn on_connection_ended(&mut self, now: Now, accumulator: &mut Accumulator, node: i32) {
+        if let Some(link) = self.direct.links.ended_with(node) {
+            self.on_unlinked_by_us(now, accumulator, link, "its connection has ended".to_owned());
+        }
+    }
+
+    /// The memory of a grant cannot be reached.
+    pub(super) fn on_refused(&mut self, now: Now, link: LinkId, memory: u64, why: &str) {
+        let is = |writing: &Writing<Entry>| matches!(writing, Writing::Granted(w) if w.link == link && w.key == memory);
+        let key = self.direct.writings.iter().find(|(_, writing)| is(writing)).map(|(key, _)| *key);
+        self.on_ended(now, link, memory);
+        let Some(key) = key else { return };
+        let until = now.mono_ms.saturating_add(RETRY_REFUSED_MS);
+        self.direct.writings.insert(key, Writing::Refused { until });
+        if self.direct.links.are_required() {
+            lock(&self.accumulator).set_topic_error(key.topic, &Error::config("headrace.datapath", why));
+        }
+    }
+
     /// A broker says over a link what cannot be.
     fn on_unlinked_by_us(&mut self, now: Now, accumulator: &mut Accumulator, link: LinkId, why: String) {
         self.withdraw_all(now, accumulator, link, &why);

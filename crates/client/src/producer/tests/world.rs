@@ -290,7 +290,7 @@ impl World {
                 }
             }
             Action::Token { conn } => self.engine.handle_token(self.now, conn),
-            Action::Link { .. } | Action::WriteDirect(_) | Action::Unlink { .. } => {
+            Action::Link { .. } | Action::Verbs(_) | Action::WriteDirect(_) | Action::Unlink { .. } => {
                 panic!("the datapath is tcp")
             }
             Action::Close { conn } => {
