@@ -29,7 +29,7 @@ pub use auth::{AllowAll, Authorizer, Identity, Operation, Resource};
 pub use broker::Broker;
 pub use call::{ConnId, Response};
 pub use config::{BrokerConfig, ConfigError, OptionRow};
-pub use direct::{LinkAction, LinkId, Refusal};
+pub use direct::{LinkAction, LinkId, Refusal, SLOTS_KEY};
 pub use error::BrokerError;
 pub use flush::FlushWork;
 pub use page::page as settings_page;

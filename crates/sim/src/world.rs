@@ -9,7 +9,9 @@ mod rogues;
 mod sharers;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
+use headrace_fabric::Memory;
 use headrace_wire::time::Now;
 
 use crate::Cast;
@@ -157,7 +159,7 @@ pub(crate) struct World {
     links: BTreeMap<u64, Link>,
     last_link: u64,
     /// What the broker has lent: link and key, and bytes to be written.
-    lends: BTreeMap<(u64, u64), u64>,
+    lends: BTreeMap<(u64, u64), Option<Arc<Memory>>>,
     rogues: Vec<Rogue>,
     last_rogue_conn: u64,
     broker_armed: Option<u64>,

@@ -38,7 +38,7 @@ const SLOTS_MAX: usize = 4000;
 /// room for are not on their way.
 const LAPSED_MAX: usize = 4096;
 /// The key of the memory of slots.
-const SLOTS_KEY: u64 = 1;
+pub const SLOTS_KEY: u64 = 1;
 
 /// What the driver is to do with a link.
 #[derive(Debug)]

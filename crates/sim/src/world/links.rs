@@ -1,8 +1,9 @@
 //! Links: how they come to be, what travels over them, and how they end.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use headrace_broker::LinkAction;
+use headrace_broker::{LinkAction, SLOTS_KEY};
 use headrace_client::engine::{DirectWrite, LinkId};
 use headrace_fabric::{Memory, Note, Region};
 use headrace_log::MemoryFile;
@@ -365,11 +366,15 @@ impl World {
         let withholds = self.rng.chance(withheld);
         match action {
             LinkAction::Lend { link, key, memory } => {
-                self.lends.insert((link.0, key), memory.len() as u64);
+                self.lends.insert((link.0, key), Some(memory.clone()));
                 if self.rogue_is_lent(link.0, key, &memory) {
                     return Ok(());
                 }
                 self.outcome.lent.rings += 1;
+                self.hand(link.0, Control::Lent(key, memory), withholds);
+            }
+            // How far a shared ring was read.
+            LinkAction::Show { link, key, memory } if key != SLOTS_KEY => {
                 self.hand(link.0, Control::Lent(key, memory), withholds);
             }
             LinkAction::Show { link, key, memory } => {
@@ -379,7 +384,7 @@ impl World {
                 self.hand(link.0, Control::Lent(key, copy), withholds);
             }
             LinkAction::ShowFile { link, key, file, bytes } => {
-                self.lends.insert((link.0, key), 0);
+                self.lends.insert((link.0, key), None);
                 let Some(owner) = self.links.get_mut(&link.0) else { return Ok(()) };
                 let bytes = usize::try_from(bytes).unwrap_or(0);
                 if bytes == 0 {
@@ -399,6 +404,7 @@ impl World {
             }
             LinkAction::Tell { link, note } => self.tell_note(link.0, note)?,
             LinkAction::Nudge { .. } => {}
+            LinkAction::Join { .. } => return Err("the broker joins a link over verbs".to_owned()),
             LinkAction::Close { link, why } => {
                 self.lends.retain(|(of, _), _| *of != link.0);
                 if self.rogue_is_closed(link.0) {
@@ -540,7 +546,10 @@ impl World {
     /// What clients can make the broker lend has a limit.
     fn check_lent(&self) -> Result<(), String> {
         let setting = |name: &str| self.server.setting(name).and_then(|text| text.parse::<u64>().ok());
-        let bytes: u64 = self.lends.values().sum();
+        // Those who share a ring have one between them, with a line more for its order word.
+        let rings: BTreeMap<_, _> =
+            self.lends.values().flatten().map(|memory| (Arc::as_ptr(memory), memory.len() as u64)).collect();
+        let bytes = rings.values().sum::<u64>().saturating_sub(64 * rings.len() as u64);
         if setting("headrace.direct.memory.bytes").is_some_and(|max| bytes > max) {
             return Err(format!("{bytes} bytes are lent, which is more than may be"));
         }

@@ -101,7 +101,8 @@ impl World {
             return Ok(());
         };
         let Some(link) = self.rogues[number].link else {
-            let request = DirectConnectRequest { fabric: "shm".to_owned(), ..DirectConnectRequest::default() };
+            let request =
+                DirectConnectRequest { fabric: "shm".to_owned(), ..DirectConnectRequest::default() };
             let answer = self.server.ask(conn, VERSION, &request, now)?;
             self.last_link += 1;
             let key = self.last_link;
