@@ -31,8 +31,8 @@ CLOSE_TIMEOUT_S = 30.0
 class _Sent(Future["RecordMetadata"]):
     """A record's future: who waits for it looks for the answer itself, which is faster than to be woken.
 
-    Futures of records through memory (``headrace.datapath``) that nobody looks at are set up to a millisecond late, so that
-    the thread that sets them does not hold up who sends: it needs the GIL.
+    Futures of records through memory (``headrace.datapath``) that nobody looks at are set up to a millisecond late, so
+    that the thread that sets them does not hold up who sends: it needs the GIL.
     """
 
     _native: _native.Producer
@@ -65,7 +65,7 @@ class _Sent(Future["RecordMetadata"]):
 
     def add_done_callback(self, fn: Callable[[Future[RecordMetadata]], object]) -> None:
         """As of any future; from then on no future of this producer is set late."""
-        self._native.be_patient(False)
+        self._native.be_patient(patient=False)
         super().add_done_callback(fn)
 
     def _is_to_come(self, timeout: float | None) -> bool:

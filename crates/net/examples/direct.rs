@@ -126,7 +126,14 @@ impl Bench {
     }
 
     /// The second of two rounds, which has memory from its start on.
-    fn produce(&self, name: &str, topic: &str, records: usize, send: &dyn Fn(&ProducerClient<()>)) {
+    fn produce(
+        &self,
+        name: &str,
+        topic: &str,
+        size: usize,
+        records: usize,
+        send: &dyn Fn(&ProducerClient<()>),
+    ) {
         let producer = self.producer("5");
         producer.send(&record(topic), (), &mut || false).unwrap();
         producer.flush(Some(PATIENCE), &mut || false).unwrap();
@@ -136,7 +143,9 @@ impl Bench {
             producer.flush(Some(PATIENCE), &mut || false).unwrap();
             let seconds = since.elapsed().as_secs_f64();
             if round == 1 {
-                println!("{{\"name\": \"{name}\", \"records_s\": {:.0}}}", records as f64 / seconds);
+                let rate = records as f64 / seconds;
+                let bytes = rate * size as f64;
+                println!("{{\"name\": \"{name}\", \"records_s\": {rate:.0}, \"bytes_s\": {bytes:.0}}}");
             }
         }
         producer.close(PATIENCE, &mut || false).unwrap();
@@ -148,7 +157,7 @@ impl Bench {
         let column = BinaryArray::from_iter_values((0..ROWS).map(|_| &value));
         let batch = RecordBatch::try_from_iter([("value", Arc::new(column) as ArrayRef)]).unwrap();
         let rows = Rows::new(&batch).unwrap();
-        self.produce(name, topic, records / ROWS * ROWS, &|producer| {
+        self.produce(name, topic, size, records / ROWS * ROWS, &|producer| {
             for _ in 0..records / ROWS {
                 let ticket = producer.begin_rows((), false);
                 producer.send_rows(Some(topic), &rows, &ticket, &mut || false).unwrap();
@@ -181,7 +190,7 @@ impl Bench {
         let views = [("value.type", "binary_view"), ("check.crcs", "false")];
         let many = format!("many-{process}");
         let records = (mebibytes << 20) / VALUE.len() / ROWS * ROWS;
-        self.produce("produce", &many, records, &|producer| {
+        self.produce("produce", &many, VALUE.len(), records, &|producer| {
             for _ in 0..records {
                 producer.send(&record(&many), (), &mut || false).unwrap();
             }

@@ -60,8 +60,7 @@ impl<R: Send + 'static> Post<R> {
         inbox: Receiver<Vec<Delivery<R>>>,
         deliver: impl FnMut(Vec<Delivery<R>>) + Send + 'static,
     ) -> io::Result<(Arc<Self>, JoinHandle<()>)> {
-        let held =
-            Held { deliveries: Vec::new(), patient: false, waiting: 0, comes: false, way: Some(way) };
+        let held = Held { deliveries: Vec::new(), patient: false, waiting: 0, comes: false, way: Some(way) };
         let held = Mutex::new(held);
         let post = Arc::new(Self { held, deliver: Mutex::new(Box::new(deliver)) });
         let theirs = post.clone();
@@ -80,19 +79,20 @@ impl<R: Send + 'static> Post<R> {
     fn next(&self, inbox: &Receiver<Vec<Delivery<R>>>) -> Option<Vec<Delivery<R>>> {
         loop {
             let comes = lock(&self.held).comes;
-            let others = match if comes { inbox.recv_timeout(PATIENCE) } else { inbox.recv().map_err(Into::into) } {
-                Ok(others) => others,
-                Err(RecvTimeoutError::Disconnected) => return None,
-                Err(RecvTimeoutError::Timeout) => {
-                    let mut held = lock(&self.held);
-                    // While there is something each time, it is likely to go on so.
-                    held.comes = !held.deliveries.is_empty();
-                    if held.comes {
-                        return Some(Vec::new());
+            let others =
+                match if comes { inbox.recv_timeout(PATIENCE) } else { inbox.recv().map_err(Into::into) } {
+                    Ok(others) => others,
+                    Err(RecvTimeoutError::Disconnected) => return None,
+                    Err(RecvTimeoutError::Timeout) => {
+                        let mut held = lock(&self.held);
+                        // While there is something each time, it is likely to go on so.
+                        held.comes = !held.deliveries.is_empty();
+                        if held.comes {
+                            return Some(Vec::new());
+                        }
+                        continue;
                     }
-                    continue;
-                }
-            };
+                };
             let mut held = lock(&self.held);
             let ends = held.way.is_none();
             if !others.is_empty() || ends || !held.can_wait() {
