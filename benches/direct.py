@@ -57,9 +57,9 @@ LATENCIES = {"empty poll": 0.5, "produce, acknowledged": 6.0, "from send to batc
 # From Python, medians.
 EMPTY_POLL_US, END_TO_END_US = 3.0, 40.0
 # What the paper (SIGMOD 2022, section 5) says of KafkaDirect and of Kafka beside it, between machines with cards of
-# 56 Gbit/s: the figure and its case, unit, what it says, and ours that comes nearest. Its figures 6 to 8 are of a
-# card's operations, 12 and 13 of many clients and 16 cores, 14 to 17 of replication, which does not go through memory here; 21
-# is in benches/direct_spark.py.
+# 56 Gbit/s: the figure and its case, unit, what it says, and ours that comes nearest. Not here: 6 to 8 are of a card's
+# operations, 12 and 13 of many clients and 16 cores, 14 to 17 of replication, which does not go through memory; 21 is
+# in benches/direct_spark.py.
 PAPER = (
     ("10: one small record produced", "us", "90", "300", "produce, acknowledged", "p50_us"),
     ("19: one record end to end", "us", "100", "600", "from send to batch", "p50_us"),
