@@ -38,13 +38,34 @@ EMPTY_FETCHES = 3000
 VALUE = b"x" * 100
 SPIN_US = 50
 # Bars are of the spinning mode: least rate in millions a second, most microseconds.
-RATES = {
-    "produce": 8.0,
+RATES: dict[str, float | None] = {
+    "produce": None,
+    "produce from Arrow": 8.0,
     "consume, copied": 25.0,
     "consume, copied, without CRC": 35.0,
     "consume, views": 50.0,
 }
+# Of values of 1 KiB, as a share of the rate at which one thread copies memory.
+OF_MEMORY: dict[str, float | None] = {
+    "produce from Arrow, 1 KiB": None,
+    "consume, 1 KiB, copied": 0.6,
+    "consume, 1 KiB, copied, without CRC": 0.6,
+    "consume, 1 KiB, views": 1.0,
+}
 LATENCIES = {"empty poll": 0.5, "produce, acknowledged": 6.0, "from send to batch": 20.0}
+
+# From Python, medians.
+EMPTY_POLL_US, END_TO_END_US = 3.0, 40.0
+# What the paper (SIGMOD 2022, section 5) says of KafkaDirect and of Kafka beside it, between machines with cards of
+# 56 Gbit/s: the figure and its case, unit, what it says, and ours that comes nearest. Not here: 6 to 8 are of a card's
+# operations, 12 and 13 of many clients and 16 cores, 14 to 17 of replication, which does not go through memory; 21 is
+# in benches/direct_spark.py.
+PAPER = (
+    ("10: one small record produced", "us", "90", "300", "produce, acknowledged", "p50_us"),
+    ("19: one record end to end", "us", "100", "600", "from send to batch", "p50_us"),
+    ("11: produced, large records", "MiB/s", "1690", "280", "produce from Arrow, 1 KiB", "bytes_s"),
+    ("20: consumed, large records", "MiB/s", "1024 to 5300", "150", "consume, 1 KiB, copied", "bytes_s"),
+)
 
 Figures = dict[str, dict[str, float]]
 
@@ -82,6 +103,10 @@ def rows(bench: Bench) -> Iterator[Row]:
     )
     for mode, samples in (("spinning", spinning), ("sleeping", sleeping)):
         yield from core_rows(mode, samples, apache)
+    yield from paper_rows(spinning, apache)
+    empty = [run["empty poll"]["p50_us"] for run in spinning]
+    said = "direct, the paper's empty fetch: 2.5 there, Kafka 200"
+    yield paired(f"{said}; here / Apache Kafka over TCP", empty, fetches, "us")
     polls = [1 / run["empty poll"]["p50_us"] for run in spinning]
     rates = [1 / us for us in fetches]
     yield paired("direct[spinning]: empty polls / empty Fetches of Apache Kafka", polls, rates, "M/s", bar=500)
@@ -104,7 +129,20 @@ def core_rows(mode: str, ours: Sequence[Figures], apache: Sequence[Figures]) -> 
     for name, least in RATES.items():
         mine, theirs = ([run[name]["records_s"] / 1e6 for run in runs] for runs in (ours, apache))
         case = f"direct[{mode}]: {name} / the same over TCP to Apache Kafka"
-        yield paired(case, mine, theirs, "M records/s", **({"bar_least": least} if bars else {}))
+        yield paired(case, mine, theirs, "M records/s", bar_least=least if bars else None)
+    for name, share in OF_MEMORY.items():
+        mine, copies = ([run[part]["bytes_s"] / (1 << 30) for run in ours] for part in (name, "copy of memory"))
+        case = f"direct[{mode}]: {name} / copying memory"
+        yield paired(case, mine, copies, "GiB/s", bar=share if bars else None)
+
+
+def paper_rows(ours: Sequence[Figures], apache: Sequence[Figures]) -> Iterator[Row]:
+    """The paper's figures beside ours through memory; Kafka's are those of Apache Kafka over TCP here."""
+    for figure, unit, theirs, kafka, name, part in PAPER:
+        scale = 1 << 20 if unit == "MiB/s" else 1
+        shm, tcp = ([run[name][part] / scale for run in runs] for runs in (ours, apache))
+        said = f"direct, the paper's figure {figure}: {theirs} there, Kafka {kafka}"
+        yield paired(f"{said}; here / Apache Kafka over TCP", shm, tcp, unit)
 
 
 def empty_fetches(bench: Bench) -> float:
@@ -143,9 +181,13 @@ def python_rows(bench: Bench) -> Iterator[Row]:
     for part in ("p50_us", "p99_us", "p999_us"):
         us = [[sample[part] for sample in samples] for samples in (mine, tcp, peer)]
         case = f"direct: Python to Python, {part.removesuffix('_us')}"
-        bar = {"bar_below": 0.1} if part == "p50_us" else {}
-        yield paired(f"{case} / confluent-kafka on Apache Kafka", us[0], us[2], "us", **bar)
-        yield paired(f"{case} / our broker over TCP", us[0], us[1], "us")
+        ratio, most = (0.1, END_TO_END_US) if part == "p50_us" else (None, None)
+        yield paired(f"{case} / confluent-kafka on Apache Kafka", us[0], us[2], "us", bar_below=ratio)
+        yield paired(f"{case} / our broker over TCP", us[0], us[1], "us", bar_on_ours=most)
+    for part, most in (("empty_us", EMPTY_POLL_US), ("result_us", None)):
+        case = {"empty_us": "poll of an empty consumer", "result_us": "send, and wait for its future"}[part]
+        mine_us, tcp_us = ([sample[part] for sample in samples] for samples in (mine, tcp))
+        yield paired(f"direct: from Python, {case} / over TCP", mine_us, tcp_us, "us", bar_on_ours=most)
 
 
 def end_to_end(send: Callable[[], None], take: Callable[[], int], records: int) -> dict[str, float]:
@@ -162,6 +204,16 @@ def end_to_end(send: Callable[[], None], take: Callable[[], int], records: int) 
     return {f"p{name}_us": taken[int(len(taken) * part)] for name, part in (("50", 0.5), ("99", 0.99), ("999", 0.999))}
 
 
+def median_us(act: Callable[[], object], times: int) -> float:
+    """Microseconds of what is done again and again."""
+    taken = []
+    for _ in range(times):
+        since = time.perf_counter()
+        act()
+        taken.append((time.perf_counter() - since) * 1e6)
+    return statistics.median(taken)
+
+
 def ours(bootstrap: str, topic: str, records: int, datapath: str) -> dict[str, float]:
     """Our client at both ends."""
     with (
@@ -174,6 +226,8 @@ def ours(bootstrap: str, topic: str, records: int, datapath: str) -> dict[str, f
             producer.send(topic, VALUE, partition=0)
 
         found = end_to_end(send, lambda: consumer.poll(1.0).num_rows, records)
+        found["empty_us"] = median_us(lambda: consumer.poll(0), records)
+        found["result_us"] = median_us(lambda: producer.send(topic, VALUE, partition=0).result(), records)
         went = producer.metrics()["direct-bytes-produced-total"], consumer.metrics()["direct-bytes-consumed-total"]
     assert all(went) == (datapath == "shm"), "it went another way"
     return found

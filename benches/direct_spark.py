@@ -66,7 +66,7 @@ def delay_row(bench: Bench, own: Cluster) -> Row:
     """From the send of a record until the copy that a query made of it is there."""
     say(f"direct: Spark, {DELAYS} records one by one, {bench.pairs} rounds")
     lines = in_spark("benches.direct_spark", own.bootstrap_servers, "--rounds", bench.pairs)
-    taken = {way: [line["p50_ms"] for line in lines if line["way"] == way] for way in ("shm", "tcp")}
+    taken = {way: [float(line["p50_ms"]) for line in lines if line["way"] == way] for way in ("shm", "tcp")}
     return paired("direct: Spark query, from send to its copy / over TCP", taken["shm"], taken["tcp"], "ms")
 
 

@@ -1,4 +1,4 @@
-"""Batch reads in one Spark session, one after another in turns: our source, over TCP or through memory, and Spark's own.
+"""Batch reads in one Spark session, in turns: our source, over TCP or through memory, and Spark's own connector.
 
 Runs on the pyspark that PYTHONPATH names first. Prints one line of JSON a read: format, topic, action and sample.
 """
@@ -73,7 +73,11 @@ def session(jars: str) -> SparkSession:
 
 def read(spark: SparkSession, form: str, bootstrap: str, topic: str) -> DataFrame:
     """The whole topic."""
-    reader = spark.read.format(form.partition("-")[0]).option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic)
+    reader = (
+        spark.read.format(form.partition("-")[0])
+        .option("kafka.bootstrap.servers", bootstrap)
+        .option("subscribe", topic)
+    )
     return reader.option("startingOffsets", "earliest").options(**TUNED[form]).load()
 
 

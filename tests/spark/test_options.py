@@ -235,8 +235,8 @@ def test_what_every_client_takes_is_what_the_page_of_options_says():
 
 def test_the_page_on_spark_has_every_option():
     page = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8")
-    assert rows_of(page, "Source options") == {*SOURCE, "kafka.bootstrap.servers", "kafka.*"}
-    assert rows_of(page, "Sink options") == {*SINK, "kafka.bootstrap.servers", "kafka.*"}
+    assert rows_of(page, "Source options") == {*SOURCE, "kafka.bootstrap.servers", "kafka.*", "headrace.*"}
+    assert rows_of(page, "Sink options") == {*SINK, "kafka.bootstrap.servers", "kafka.*", "headrace.*"}
 
 
 def test_our_own_client_options_need_no_prefix():

@@ -139,7 +139,7 @@ impl Bench {
         &self,
         name: &str,
         topic: &str,
-        (producers, records): (usize, usize),
+        (producers, records, size): (usize, usize, usize),
         send: &(dyn Fn(&ProducerClient<()>) + Sync),
     ) {
         let clients: Vec<_> = (0..producers).map(|_| self.producer("5")).collect();
@@ -161,7 +161,9 @@ impl Bench {
             });
             let seconds = since.elapsed().as_secs_f64();
             if round == 1 {
-                println!("{{\"name\": \"{name}\", \"records_s\": {:.0}}}", records as f64 / seconds);
+                let rate = records as f64 / seconds;
+                let bytes = rate * size as f64;
+                println!("{{\"name\": \"{name}\", \"records_s\": {rate:.0}, \"bytes_s\": {bytes:.0}}}");
             }
         }
         for producer in clients {
@@ -177,7 +179,7 @@ impl Bench {
         let batch = RecordBatch::try_from_iter([("value", Arc::new(column) as ArrayRef)]).unwrap();
         let rows = Rows::new(&batch).unwrap();
         let batches = records / ROWS / producers;
-        self.produce(name, &topic, (producers, batches * ROWS * producers), &|producer| {
+        self.produce(name, &topic, (producers, batches * ROWS * producers, size), &|producer| {
             for _ in 0..batches {
                 let ticket = producer.begin_rows((), false);
                 producer.send_rows(Some(&topic), &rows, &ticket, &mut || false).unwrap();
@@ -211,7 +213,7 @@ impl Bench {
         let views = [("value.type", "binary_view"), ("check.crcs", "false")];
         let many = format!("many-{process}");
         let records = (mebibytes << 20) / VALUE.len() / ROWS * ROWS;
-        self.produce("produce", &many, (1, records), &|producer| {
+        self.produce("produce", &many, (1, records, VALUE.len()), &|producer| {
             for _ in 0..records {
                 producer.send(&record(&many), (), &mut || false).unwrap();
             }

@@ -33,6 +33,8 @@ pub(crate) trait Runs {
     fn bytes(&mut self, now: Now, conn: ConnId, bytes: &[u8]) -> Consumed;
     fn timeout(&mut self, now: Now);
     fn token(&mut self, now: Now, conn: ConnId);
+    /// There is no card on the simulated host.
+    fn no_verbs(&mut self, now: Now, link: LinkId);
     fn linked(&mut self, now: Now, link: LinkId);
     fn unlinked(&mut self, now: Now, link: LinkId, why: String);
     fn lent(&mut self, now: Now, link: LinkId, key: u64, memory: Arc<Memory>);
@@ -67,6 +69,10 @@ impl<E: Engine> Runs for E {
 
     fn linked(&mut self, now: Now, link: LinkId) {
         self.handle_linked(now, link);
+    }
+
+    fn no_verbs(&mut self, now: Now, link: LinkId) {
+        self.handle_begun(now, link, Err("there is no device".to_owned()));
     }
 
     fn unlinked(&mut self, now: Now, link: LinkId, why: String) {

@@ -242,9 +242,8 @@ def _check_names(options: Mapping[str, str], known: tuple[str, ...], what: str) 
 def _client(given: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     client = {key.removeprefix("kafka."): value for key, value in given.items() if key.startswith("kafka.")}
     for key, value in given.items():
-        if key.startswith(OURS):
-            if client.setdefault(key, value) != value:
-                raise ConfigError(f"{key} and kafka.{key} are one option, and differ")
+        if key.startswith(OURS) and client.setdefault(key, value) != value:
+            raise ConfigError(f"{key} and kafka.{key} are one option, and differ")
     if not client.get("bootstrap.servers"):
         raise ConfigError("option kafka.bootstrap.servers must be set, such as 'host1:9092,host2:9092'")
     return tuple(sorted(client.items()))

@@ -427,7 +427,7 @@ impl ChunkBuilder {
         columns.timestamp_types = TimestampTypes::Same(TimestampType::CreateTime);
         let mut arrays: Vec<ArrayRef> = vec![
             columns.keys.finish().unwrap_or_else(|| Ok(schema.null_keys(rows)))?,
-            self.values.finish()?,
+            self.values.finish(schema.spares())?,
             schema.topic(&self.topic, rows),
             schema.int(self.partition, rows),
             Arc::new(Int64Array::from(offsets)),

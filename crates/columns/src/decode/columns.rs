@@ -8,6 +8,7 @@ use arrow_schema::ArrowError;
 use headrace_wire::records::Headers;
 
 use super::schema::{header_fields, header_item};
+use super::spares::Spares;
 
 /// Copies of known size are a few vector moves, copies of unknown size a call. So short values are copied
 /// as a whole block, and what is too much is cut off again.
@@ -107,16 +108,22 @@ impl BytesColumn {
     }
 
     /// The column as an array; its memory moves. The next chunk starts with room for as much.
-    pub(super) fn finish(&mut self) -> Result<ArrayRef, ArrowError> {
-        let next = Self::with_capacity(self.rows(), self.data.len());
-        let full = std::mem::replace(self, next);
-        full.into_array()
+    pub(super) fn finish(&mut self, spares: &Spares) -> Result<ArrayRef, ArrowError> {
+        let next = Self { data: spares.take(self.data.len()), ..Self::with_capacity(self.rows(), 0) };
+        let mut full = std::mem::replace(self, next);
+        let data = spares.lend(std::mem::take(&mut full.data));
+        full.with_data(data)
     }
 
     fn into_array(mut self) -> Result<ArrayRef, ArrowError> {
+        let data = Buffer::from_vec(std::mem::take(&mut self.data));
+        self.with_data(data)
+    }
+
+    fn with_data(mut self, data: Buffer) -> Result<ArrayRef, ArrowError> {
         let nulls = self.nulls.finish();
         let offsets = OffsetBuffer::new(ScalarBuffer::from(self.offsets));
-        Ok(Arc::new(BinaryArray::try_new(offsets, Buffer::from_vec(self.data), nulls)?))
+        Ok(Arc::new(BinaryArray::try_new(offsets, data, nulls)?))
     }
 }
 

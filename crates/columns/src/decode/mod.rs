@@ -5,6 +5,7 @@ mod builder;
 mod columns;
 mod quick;
 mod schema;
+mod spares;
 mod values;
 
 pub use acquired::{AcquiredRange, AcquiredRows, BadRecords, decode_acquired};

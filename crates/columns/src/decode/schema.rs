@@ -7,6 +7,8 @@ use arrow_array::{Array, ArrayRef, BinaryArray, Int32Array, ListArray, StringArr
 use arrow_buffer::{NullBuffer, OffsetBuffer};
 use arrow_schema::{DataType, Field, Fields, Schema, SchemaRef, TimeUnit};
 
+use super::spares::Spares;
+
 /// Default of [`BatchSchema::with_max_plain_bytes`]: 256 MiB.
 pub const DEFAULT_MAX_PLAIN_BYTES: usize = 256 << 20;
 /// Default of [`BatchSchema::with_max_chunk_bytes`], and the most that it takes: what 32-bit offsets reach.
@@ -30,7 +32,8 @@ pub enum ValueType {
 /// int64, `timestamp` timestamp[us, UTC], `timestampType` int32 and, on request, `headers`
 /// list<element: struct<key: string, value: binary>>. Every column is nullable, as in Spark's Kafka source.
 ///
-/// A clone shares the prepared constant columns: make one for a client and clone it. They cost, for each
+/// A clone shares the prepared constant columns, and memory of values that nobody holds any more (16 MiB at most): make one
+/// for a client and clone it. They cost, for each
 /// topic, its name times the rows of the largest chunk.
 #[derive(Clone, Debug)]
 pub struct BatchSchema {
@@ -43,6 +46,7 @@ pub struct BatchSchema {
     max_plain_bytes: usize,
     max_chunk_bytes: usize,
     constants: Arc<Mutex<Constants>>,
+    spares: Spares,
 }
 
 impl BatchSchema {
@@ -74,6 +78,7 @@ impl BatchSchema {
             max_plain_bytes: DEFAULT_MAX_PLAIN_BYTES,
             max_chunk_bytes: MAX_CHUNK_BYTES,
             constants: Arc::default(),
+            spares: Spares::default(),
         }
     }
 
@@ -119,6 +124,11 @@ impl BatchSchema {
     /// The schema without `delivery_count`, which a chunk of plain records has.
     pub(super) fn plain(&self) -> &SchemaRef {
         &self.schema
+    }
+
+    /// Memory for values, shared as the constant columns are.
+    pub(super) fn spares(&self) -> &Spares {
+        &self.spares
     }
 
     pub(super) fn has_delivery_count(&self) -> bool {

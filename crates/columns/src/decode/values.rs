@@ -9,6 +9,7 @@ use bytes::Bytes;
 
 use super::columns::BytesColumn;
 use super::schema::ValueType;
+use super::spares::Spares;
 
 /// A body stays where it is only if it has so many bytes. Smaller ones are copied together: a block costs what some
 /// hundred bytes do, and who reads a chunk has to look at all of its blocks.
@@ -100,9 +101,9 @@ impl ValueColumn {
     }
 
     /// The column as an array; its memory moves. The next chunk starts with room for as much.
-    pub(super) fn finish(&mut self) -> Result<ArrayRef, ArrowError> {
+    pub(super) fn finish(&mut self, spares: &Spares) -> Result<ArrayRef, ArrowError> {
         match self {
-            Self::Binary(values) => values.finish(),
+            Self::Binary(values) => values.finish(spares),
             Self::Views(values) => values.finish(),
         }
     }

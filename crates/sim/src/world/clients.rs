@@ -1,6 +1,6 @@
 //! Engines: their turns and timers, what they want done, and what they tell.
 
-use headrace_client::engine::{Action, Engine};
+use headrace_client::engine::{Action, Engine, OverVerbs};
 use headrace_wire::primitive::Segment;
 
 use super::{Event, World};
@@ -170,7 +170,11 @@ impl World {
             Action::Link { link, address, token } => self.begin_link(who, link, address, token.0)?,
             Action::WriteDirect(write) => self.write_direct(who, &write)?,
             Action::Unlink { link } => self.unlink(who, link)?,
-            Action::Verbs(_) => return Err("a client wants RDMA".to_owned()),
+            Action::Verbs(OverVerbs::Begin { link }) => {
+                let now = self.now;
+                self.runs(who).no_verbs(now, link);
+            }
+            Action::Verbs(_) => return Err("a client goes on over RDMA without a device".to_owned()),
             Action::Token { conn } => {
                 let now = self.now;
                 self.runs(who).token(now, conn);
