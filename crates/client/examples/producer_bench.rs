@@ -121,7 +121,11 @@ impl Bench {
                 let now = self.now();
                 self.engine.handle_token(now, conn);
             }
-            Action::Close { .. } | Action::Link { .. } | Action::Verbs(_) | Action::WriteDirect(_) | Action::Unlink { .. } => {}
+            Action::Close { .. }
+            | Action::Link { .. }
+            | Action::Verbs(_)
+            | Action::WriteDirect(_)
+            | Action::Unlink { .. } => {}
         }
     }
 

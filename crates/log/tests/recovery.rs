@@ -86,7 +86,11 @@ fn what_a_file_was_made_longer_by_is_no_damage() {
     let whole = disk.contents(&last).unwrap();
     let base = log.locate(log.end_offset()).unwrap().base_offset;
     log.lengthen(0, 1 << 20).unwrap();
-    assert_eq!(disk.contents(&path(0, "log")).map(|c| c.len() < 1 << 20), Some(true), "a sealed segment keeps its size");
+    assert_eq!(
+        disk.contents(&path(0, "log")).map(|c| c.len() < 1 << 20),
+        Some(true),
+        "a sealed segment keeps its size"
+    );
     for len in [2500, 100, 1 << 21] {
         log.lengthen(base, len).unwrap();
         assert_eq!(log.size_bytes(), size);

@@ -211,7 +211,9 @@ impl<D: Disk> Broker<D> {
     /// Of a segment that grows that is more than it has, so that what is added to it is there without another question.
     pub fn handle_window(&mut self, link: super::LinkId, key: u64, at: u64) -> Result<Range<u64>, Refusal> {
         let found = self.direct.grants.iter_mut().find_map(|(id, grant)| match &mut grant.granted {
-            Granted::Fetch(reader) if grant.link == link && reader.key == key => Some((*id, grant.place, reader)),
+            Granted::Fetch(reader) if grant.link == link && reader.key == key => {
+                Some((*id, grant.place, reader))
+            }
             _ => None,
         });
         // It has ended, and the client is about to hear of it.

@@ -390,7 +390,8 @@ impl<D: Disk> Broker<D> {
                     refuse(ErrorCode::THROTTLING_QUOTA_EXCEEDED, why.to_owned())
                 }
                 Err(why) => {
-                    let answer = refuse(ErrorCode::INVALID_CONFIG, format!("the broker cannot use RDMA: {why}"));
+                    let answer =
+                        refuse(ErrorCode::INVALID_CONFIG, format!("the broker cannot use RDMA: {why}"));
                     self.direct.offered = Err(why);
                     answer
                 }

@@ -291,7 +291,11 @@ fn tokens_are_good_once_and_for_their_connection() {
     assert!(!world.broker.handle_link(LinkId(2), [7; 16]));
     let again = ask(&mut world, A);
     assert!(again.error_message.unwrap().contains("has a link already"));
-    let other = world.call_on(B, 0, &DirectConnectRequest { fabric: "pigeons".into(), ..DirectConnectRequest::default() });
+    let other = world.call_on(
+        B,
+        0,
+        &DirectConnectRequest { fabric: "pigeons".into(), ..DirectConnectRequest::default() },
+    );
     assert!(other.error_message.unwrap().contains("pigeons"));
     let gone = ask(&mut world, B);
     world.broker.handle_disconnect(world.now, B);

@@ -87,7 +87,9 @@ impl Links {
 
     fn of(&self, link: LinkId) -> Option<(i32, &Node)> {
         let is = |node: &Node| match node.state {
-            State::Beginning(at) | State::Asking(Some(at)) | State::Connecting(at) | State::Up(at) => at == link,
+            State::Beginning(at) | State::Asking(Some(at)) | State::Connecting(at) | State::Up(at) => {
+                at == link
+            }
             State::Asking(None) | State::Down(_) => false,
         };
         self.brokers.iter().find(|(_, node)| is(node)).map(|(number, node)| (*number, node))

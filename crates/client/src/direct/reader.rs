@@ -68,7 +68,12 @@ pub(crate) struct Reader {
 
 impl Reader {
     /// What was granted; an error says what cannot be of it.
-    pub(crate) fn new(node: i32, link: LinkId, remote: bool, granted: &GrantFetchResponse) -> Result<Self, String> {
+    pub(crate) fn new(
+        node: i32,
+        link: LinkId,
+        remote: bool,
+        granted: &GrantFetchResponse,
+    ) -> Result<Self, String> {
         let bytes = |number: i64| usize::try_from(number).ok();
         let told = (bytes(granted.position), bytes(granted.committed), bytes(granted.memory_bytes));
         let (Some(position), Some(committed), Some(mapped)) = told else {

@@ -88,7 +88,12 @@ pub(super) fn link(back: Back, link: LinkId, address: String, token: Uuid) -> io
 }
 
 /// Makes an end of a link over verbs: opening a device may take long. One that is open is kept.
-pub(super) fn begin(back: Back, link: LinkId, device: Arc<Mutex<Option<Arc<Device>>>>, want: Want) -> io::Result<()> {
+pub(super) fn begin(
+    back: Back,
+    link: LinkId,
+    device: Arc<Mutex<Option<Arc<Device>>>>,
+    want: Want,
+) -> io::Result<()> {
     back.spawn("headrace-verbs", move || {
         let made = open(&device, &want).and_then(|device| {
             let mut random = [0; 4];

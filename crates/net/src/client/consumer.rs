@@ -44,7 +44,8 @@ impl ConsumerClient {
         let clock = Clock::start();
         let api_timeout = Duration::from_millis(config.common.default_api_timeout_ms);
         let max_poll_records = usize::try_from(config.max_poll_records).unwrap_or(usize::MAX);
-        let sockets = SocketOptions::of(&config.common)?.spinning(config.poll_spin_us, config.verbs_device.clone());
+        let sockets =
+            SocketOptions::of(&config.common)?.spinning(config.poll_spin_us, config.verbs_device.clone());
         let engine = ConsumerEngine::new(config, super::seed(clock));
         let (cache, empty) = (engine.cache(), engine.empty_batch());
         let ops = Arc::new(Ops::default());

@@ -438,9 +438,11 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
             Err(OverVerbs::Connect { link, hello }) => {
                 let gone = || "its end is not there any more".to_owned();
                 let made = self.begun.remove(&link).ok_or_else(gone).and_then(|joining| {
-                    let joined = joining.join(&hello).map(VerbsLink::new).map_err(|error| error.to_string())?;
+                    let joined =
+                        joining.join(&hello).map(VerbsLink::new).map_err(|error| error.to_string())?;
                     let (raw, token) = (joined.waker().as_raw_fd(), link_token(link, true));
-                    let watched = self.poll.registry().register(&mut SourceFd(&raw), token, Interest::READABLE);
+                    let watched =
+                        self.poll.registry().register(&mut SourceFd(&raw), token, Interest::READABLE);
                     watched.map_err(|error| error.to_string()).map(|()| joined)
                 });
                 work.joined(link, made);

@@ -132,7 +132,8 @@ impl<R: Send + 'static> ProducerClient<R> {
         let failed = |e: io::Error| Error::Usage(format!("cannot start the producer's thread: {e}"));
         let clock = Clock::start();
         let max_block = Duration::from_millis(config.max_block_ms);
-        let sockets = SocketOptions::of(&config.common)?.spinning(config.poll_spin_us, config.verbs_device.clone());
+        let sockets =
+            SocketOptions::of(&config.common)?.spinning(config.poll_spin_us, config.verbs_device.clone());
         let (engine, accumulator) = ProducerEngine::new(config, super::seed(clock))?;
         let ops = Arc::new(Ops::default());
         let decided = Arc::new(Signal::default());

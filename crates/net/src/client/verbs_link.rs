@@ -36,10 +36,22 @@ const LENT_BYTES_MAX: usize = 1 << 30;
 pub(super) enum Came {
     Note(Note),
     /// Memory; the engine sees a copy of it.
-    Lent { key: u64, memory: Arc<Memory> },
-    Refused { key: u64, why: &'static str },
-    Ended { key: u64 },
-    Read { key: u64, at: u64, bytes: Bytes },
+    Lent {
+        key: u64,
+        memory: Arc<Memory>,
+    },
+    Refused {
+        key: u64,
+        why: &'static str,
+    },
+    Ended {
+        key: u64,
+    },
+    Read {
+        key: u64,
+        at: u64,
+        bytes: Bytes,
+    },
 }
 
 /// Memory that the broker has lent, with what is written to it from, or read of it into.
@@ -167,7 +179,8 @@ impl VerbsLink {
                     self.done()?;
                 }
                 Event::Message(message) => {
-                    let told = Told::decode(&message).ok_or_else(|| lie("sends a message that means nothing"))?;
+                    let told =
+                        Told::decode(&message).ok_or_else(|| lie("sends a message that means nothing"))?;
                     self.told(told)?;
                 }
                 Event::Notified { .. } => return Err(lie("writes to a client")),
@@ -243,9 +256,8 @@ impl VerbsLink {
         if remote.len == 0 || remote.len > LENT_BYTES_MAX || self.lent.contains_key(&key) {
             return Err(none());
         }
-        let make = |name| {
-            Memory::sealed(name, remote.len).map_err(|error| FabricError::Misuse(error.to_string()))
-        };
+        let make =
+            |name| Memory::sealed(name, remote.len).map_err(|error| FabricError::Misuse(error.to_string()));
         let memory = make("headrace-mirror")?;
         let region = Region::whole(memory.clone());
         let local = self.endpoint.register(&region, Access::NONE)?.local;

@@ -315,7 +315,12 @@ fn take_shm<E: Engine>(engine: &mut E, now: Now, id: LinkId, linked: &mut Linked
 }
 
 /// Takes what has come over a link; whether there was anything.
-fn take_verbs<E: Engine>(engine: &mut E, now: Now, id: LinkId, link: &mut VerbsLink) -> Result<bool, FabricError> {
+fn take_verbs<E: Engine>(
+    engine: &mut E,
+    now: Now,
+    id: LinkId,
+    link: &mut VerbsLink,
+) -> Result<bool, FabricError> {
     let mut noted = false;
     for _ in 0..NOTES_PER_TURN {
         let Some(came) = link.take()? else { break };
