@@ -51,7 +51,8 @@ fn broker(folder: &Path, port: u16, more: &[(&str, &str)]) -> BrokerServer {
 
 fn pairs(servers: &str, more: &[(&str, &str)]) -> Vec<(String, String)> {
     let own = [("bootstrap.servers", servers), ("headrace.datapath", "verbs")];
-    own.iter().chain(more).map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    let own = own.iter().filter(|(name, _)| more.iter().all(|(other, _)| other != name));
+    own.chain(more).map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
 }
 
 fn producer(servers: &str, more: &[(&str, &str)]) -> ProducerClient<()> {
@@ -279,8 +280,18 @@ fn a_producer_that_is_killed_in_a_write_gives_its_ring_back() {
     }
     // All that is in the log is whole.
     let reader = consumer(&servers, "t", &[("check.crcs", "true")]);
-    let rows = reader.poll(10, Some(Instant::now() + PATIENCE), &mut || false).unwrap().unwrap();
-    assert_eq!(rows.chunk.column_by_name("value").unwrap().len() > 0, rows.len > 0);
+    let mut seen = 0;
+    while seen < 40 {
+        let rows = reader.poll(40, Some(Instant::now() + PATIENCE), &mut || false).unwrap().unwrap();
+        let column = rows.chunk.column_by_name("value").unwrap();
+        let values = column.as_any().downcast_ref::<BinaryArray>().unwrap();
+        for row in rows.start..rows.start + rows.len {
+            let written = values.value(row);
+            let number = usize::from_le_bytes(written[..8].try_into().unwrap());
+            assert_eq!(written, value(number, 5000));
+        }
+        seen += rows.len;
+    }
     let producer = producer(&servers, &[("linger.ms", "0")]);
     assert!(warm(&producer, "t", 100) > 0);
     assert_eq!(server.take_troubles(), Vec::<String>::new());
@@ -352,4 +363,51 @@ fn what_may_not_be_locked_is_explained() {
     // Room for the ends of links, and none for rings.
     let told = refusal(&[], true);
     assert!(told.contains("ulimit -l"), "{told}");
+}
+
+/// Microseconds that the processor has worked for a process.
+fn worked_us(process: u32) -> f64 {
+    let tasks = std::fs::read_dir(format!("/proc/{process}/task")).unwrap();
+    let of = |path: PathBuf| -> f64 {
+        let told = std::fs::read_to_string(path.join("schedstat")).unwrap();
+        told.split(' ').next().unwrap().parse().unwrap()
+    };
+    tasks.map(|task| of(task.unwrap().path())).sum::<f64>() / 1000.0
+}
+
+/// A figure: `cargo test -- --ignored --exact --nocapture what_reading_costs_the_broker`.
+#[test]
+#[ignore = "measures; needs an RDMA device"]
+fn what_reading_costs_the_broker() {
+    const RECORDS: usize = 1000;
+    for datapath in ["none", "verbs", "tcp"] {
+        let folder = Folder::new("cost");
+        let server = Killed::start(&folder.0, "0");
+        let producer = producer(&server.1, &[("linger.ms", "0")]);
+        let sent = warm(&producer, "t", 100);
+        let reader = (datapath != "none").then(|| {
+            let reader = consumer(&server.1, "t", &[("headrace.datapath", datapath)]);
+            expect(&reader, 0..sent, 100);
+            reader
+        });
+        let mut times = Vec::new();
+        let mut before = worked_us(server.0.id());
+        for number in sent..sent + RECORDS + 100 {
+            if number == sent + 100 {
+                before = worked_us(server.0.id());
+            }
+            let since = Instant::now();
+            send(&producer, "t", number..number + 1, 100);
+            if let Some(reader) = &reader {
+                expect(reader, number..number + 1, 100);
+            }
+            times.push(since.elapsed().as_secs_f64() * 1e6);
+        }
+        let cost = (worked_us(server.0.id()) - before) / RECORDS as f64;
+        times.sort_by(f64::total_cmp);
+        println!(
+            "{{\"reader\": \"{datapath}\", \"broker_us\": {cost:.1}, \"round_p50_us\": {:.0}}}",
+            times[times.len() / 2]
+        );
+    }
 }

@@ -344,10 +344,10 @@ impl ConsumerEngine {
     }
 
     /// Bytes have come that were asked for.
-    pub(super) fn on_read(&mut self, now: Now, link: LinkId, key: u64, at: u64, bytes: Bytes) {
+    pub(super) fn on_read(&mut self, now: Now, link: LinkId, key: u64, at: u64, bytes: &Bytes) {
         let Some(partition) = self.direct.of_key(link, key) else { return };
         let Some(Reading::Granted(granted)) = self.direct.readings.get_mut(&partition) else { return };
-        granted.reader.take_read(at, &bytes);
+        granted.reader.take_read(at, bytes);
         if !std::mem::replace(&mut granted.due, true) {
             self.direct.due.push_back(partition);
         }
