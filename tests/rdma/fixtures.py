@@ -37,7 +37,18 @@ def guest(guest_image: Image) -> Iterator[Guest]:
 @pytest.fixture(scope="session")
 def fabric_tests() -> dict[str, Path]:
     """The test programs of crates/fabric by name, `lib` for that of the crate itself."""
-    command = ["cargo", "test", "--locked", "--quiet", "-p", "headrace-fabric", "--lib", "--test", "*"]
+    return programs("-p", "headrace-fabric", "--lib", "--test", "*")
+
+
+@pytest.fixture(scope="session")
+def net_tests() -> Path:
+    """The test program of clients and a broker over verbs."""
+    return programs("-p", "headrace-net", "--test", "verbs")["verbs"]
+
+
+def programs(*which: str) -> dict[str, Path]:
+    """Builds tests of Rust."""
+    command = ["cargo", "test", "--locked", "--quiet", *which]
     built = subprocess.run(
         [*command, "--no-run", "--message-format=json"],
         cwd=ROOT,

@@ -101,6 +101,8 @@ pub(super) struct Direct {
     /// The memory of slots of each link, and segments that came before the word that they were granted.
     slots: HashMap<(LinkId, u64), Region>,
     files: HashMap<(LinkId, u64), Committed>,
+    /// What cannot be reached, and why.
+    refused: HashMap<(LinkId, u64), String>,
     /// Partitions with something to be read, each once.
     due: VecDeque<TopicPartition>,
     /// Some of them are only to wait until others had their turn.
@@ -137,6 +139,7 @@ impl Direct {
             watches: Vec::new(),
             slots: HashMap::new(),
             files: HashMap::new(),
+            refused: HashMap::new(),
             due: VecDeque::new(),
             more: false,
             changed: false,
@@ -332,19 +335,38 @@ impl ConsumerEngine {
         }
     }
 
-    /// What was granted cannot be reached.
+    /// What was granted, or is about to be, cannot be reached.
     pub(super) fn on_refused(&mut self, now: Now, link: LinkId, key: u64, why: String) {
-        let Some(partition) = self.direct.of_key(link, key) else { return };
-        let ticket = self.direct.readings.get(&partition).and_then(ticket_of);
-        self.without_memory(Error::config("headrace.datapath", why), ticket);
-        self.end_reading(now, &partition, RETRY_REFUSED_MS);
+        self.direct.refused.insert((link, key), why);
+        let needs =
+            |reader: &Reader| reader.link == link && (reader.key == key || reader.slots_key == Some(key));
+        let found = self.direct.granted().filter(|(_, granted)| needs(&granted.reader));
+        let partitions: Vec<_> = found.map(|(partition, _)| partition.clone()).collect();
+        for partition in partitions {
+            self.end_refused(now, &partition);
+        }
+    }
+
+    /// Ends a reading of what cannot be reached; whether it is one.
+    fn end_refused(&mut self, now: Now, partition: &TopicPartition) -> bool {
+        let Some(Reading::Granted(Granted { ticket, reader, .. })) = self.direct.readings.get(partition)
+        else {
+            return false;
+        };
+        let (ticket, link, key) = (*ticket, reader.link, reader.key);
+        let slots = reader.slots_key.and_then(|key| self.direct.refused.get(&(link, key)).cloned());
+        // Slots are for all the link's readers; a file's key is not used again.
+        let Some(why) = self.direct.refused.remove(&(link, key)).or(slots) else { return false };
+        self.without_memory(Error::config("headrace.datapath", why), Some(ticket));
+        self.end_reading(now, partition, RETRY_REFUSED_MS);
+        true
     }
 
     /// Bytes have come that were asked for.
-    pub(super) fn on_read(&mut self, now: Now, link: LinkId, key: u64, at: u64, bytes: Bytes) {
+    pub(super) fn on_read(&mut self, now: Now, link: LinkId, key: u64, at: u64, bytes: &Bytes) {
         let Some(partition) = self.direct.of_key(link, key) else { return };
         let Some(Reading::Granted(granted)) = self.direct.readings.get_mut(&partition) else { return };
-        granted.reader.take_read(at, &bytes);
+        granted.reader.take_read(at, bytes);
         if !std::mem::replace(&mut granted.due, true) {
             self.direct.due.push_back(partition);
         }
@@ -384,6 +406,7 @@ impl ConsumerEngine {
         });
         direct.slots.retain(|(of, _), _| *of != link);
         direct.files.retain(|(of, _), _| *of != link);
+        direct.refused.retain(|(of, _), _| *of != link);
         direct.keep_watches();
         (direct.dirty, fetcher.dirty) = (true, true);
     }
@@ -417,6 +440,9 @@ impl ConsumerEngine {
 
     /// Gives a reader what has come of its memory.
     fn show(&mut self, now: Now, partition: &TopicPartition) {
+        if self.end_refused(now, partition) {
+            return;
+        }
         let direct = &mut self.direct;
         let Some(Reading::Granted(granted)) = direct.readings.get_mut(partition) else { return };
         let Granted { ticket, leader_epoch, reader, shown: is_shown, due, .. } = granted;

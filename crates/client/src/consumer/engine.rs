@@ -428,7 +428,7 @@ impl Engine for ConsumerEngine {
     }
 
     fn handle_read(&mut self, now: Now, link: LinkId, key: u64, at: u64, bytes: Bytes) {
-        self.on_read(now, link, key, at, bytes);
+        self.on_read(now, link, key, at, &bytes);
     }
 
     fn handle_file(&mut self, now: Now, link: LinkId, key: u64, file: Committed) {

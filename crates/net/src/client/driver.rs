@@ -437,7 +437,7 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
 
     fn verbs(&mut self, work: &mut Work<E, F>, action: OverVerbs) {
         match work.verbs(action) {
-            Ok(()) => {}
+            Ok(()) | Err(OverVerbs::Watch { .. } | OverVerbs::Read { .. }) => {}
             Err(OverVerbs::Begin { link }) => {
                 let want = Want { device: self.sockets.verbs_device.clone(), ..Want::default() };
                 if let Err(error) = aside::begin(self.back(), link, self.device.clone(), want) {
@@ -456,7 +456,6 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
                 });
                 work.joined(link, made);
             }
-            Err(OverVerbs::Watch { .. } | OverVerbs::Read { .. }) => {}
         }
     }
 

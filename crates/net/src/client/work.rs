@@ -23,6 +23,7 @@ const LINGER_MS: u64 = 2;
 const NOTES_PER_TURN: usize = 256;
 
 /// A link that stands.
+#[expect(clippy::large_enum_variant, reason = "shared memory is not to cost one more look")]
 enum Over {
     Shm(Linked),
     Verbs(Box<VerbsLink>),

@@ -34,6 +34,8 @@ pub(super) struct Direct {
     grants: HashMap<(LinkId, u16), PartitionKey>,
     /// Memory that came before the word that it was granted.
     early: HashMap<(LinkId, u64), Arc<Memory>>,
+    /// The same of memory that cannot be reached, and why.
+    refused: HashMap<(LinkId, u64), String>,
     /// Partitions whose shared rings were full when something was to be written: that there is room again, nobody tells.
     crowded: BTreeSet<PartitionKey>,
     /// Answers have come that nothing was made of yet.
@@ -47,6 +49,7 @@ impl Direct {
             writings: HashMap::new(),
             grants: HashMap::new(),
             early: HashMap::new(),
+            refused: HashMap::new(),
             crowded: BTreeSet::new(),
             noted: false,
         }
@@ -240,8 +243,12 @@ impl ProducerEngine {
                         return self.on_unlinked_by_us(now, accumulator, link, why);
                     }
                 }
+                let refused = self.direct.refused.remove_entry(&(link, writer.key));
                 self.direct.grants.insert((link, writer.id()), key);
                 self.direct.writings.insert(key, Writing::Granted(writer));
+                if let Some(((_, memory), why)) = refused {
+                    self.end_refused(now, accumulator, (link, memory), key, &why);
+                }
                 return;
             }
             Ok(Err(why)) => return self.on_unlinked_by_us(now, accumulator, link, why),
@@ -311,12 +318,29 @@ impl ProducerEngine {
     pub(super) fn on_refused(&mut self, now: Now, link: LinkId, memory: u64, why: &str) {
         let is = |writing: &Writing<Entry>| matches!(writing, Writing::Granted(w) if w.link == link && w.key == memory);
         let key = self.direct.writings.iter().find(|(_, writing)| is(writing)).map(|(key, _)| *key);
-        self.on_ended(now, link, memory);
-        let Some(key) = key else { return };
+        let Some(key) = key else {
+            // The word that it was granted is still on its way.
+            self.direct.refused.insert((link, memory), why.to_owned());
+            return;
+        };
+        let shared = self.accumulator.clone();
+        self.end_refused(now, &mut lock(&shared), (link, memory), key, why);
+    }
+
+    fn end_refused(
+        &mut self,
+        now: Now,
+        accumulator: &mut Accumulator,
+        memory: (LinkId, u64),
+        key: PartitionKey,
+        why: &str,
+    ) {
+        self.direct.early.remove(&memory);
+        self.withdraw(now, accumulator, key, why);
         let until = now.mono_ms.saturating_add(RETRY_REFUSED_MS);
         self.direct.writings.insert(key, Writing::Refused { until });
         if self.direct.links.are_required() {
-            lock(&self.accumulator).set_topic_error(key.topic, &Error::config("headrace.datapath", why));
+            accumulator.set_topic_error(key.topic, &Error::config("headrace.datapath", why));
         }
     }
 
@@ -328,6 +352,7 @@ impl ProducerEngine {
 
     fn withdraw_all(&mut self, now: Now, accumulator: &mut Accumulator, link: LinkId, why: &str) {
         self.direct.early.retain(|(of, _), _| *of != link);
+        self.direct.refused.retain(|(of, _), _| *of != link);
         let is = |writing: &Writing<Entry>| matches!(writing, Writing::Granted(w) if w.link == link);
         let of_link = self.direct.writings.iter().filter(|(_, writing)| is(writing));
         let mut keys: Vec<PartitionKey> = of_link.map(|(key, _)| *key).collect();
