@@ -56,6 +56,15 @@ impl Plan {
                 *node = 0;
             }
         }
+        // A link ends with its connection: in half of the seeds those hold.
+        if rng.chance(50) {
+            (self.cut, self.stall, self.black_hole) = (0, 0, 0);
+            self.cluster.troubles.clear();
+            self.restarts.truncate(rng.index(2));
+        }
+        for producer in &mut self.producers {
+            producer.linger_on(rng);
+        }
         // Whoever shares a broker's memory is on its machine.
         for restart in &mut self.restarts {
             if restart.down == Down::PowerLoss {
@@ -81,8 +90,8 @@ impl Plan {
         self.direct = Some(DirectPlan {
             settings: settings(rng, scarce),
             note_ms_max: rng.pick(&[0, 0, 1, 20, 300]),
-            burst_ms: rng.pick(&[1, 1, 1, 50, 400]),
-            control_ms_max: rng.pick(&[0, 0, 5, 100, 3000]),
+            burst_ms: rng.pick(&[1, 1, 1, 50, 400, 4000]),
+            control_ms_max: rng.pick(&[0, 0, 0, 5, 100, 3000]),
             withheld,
             ends: some(rng, 40, 80),
             link_ms_max: rng.pick(&[10, 300, 2000]),
@@ -134,6 +143,21 @@ impl Plan {
 }
 
 impl ProducerPlan {
+    /// Callers begin when there may be memory, and go on for longer.
+    fn linger_on(&mut self, rng: &mut Rng) {
+        let last = self.callers.len().saturating_sub(1);
+        for steps in self.callers.iter_mut().take(last) {
+            if rng.chance(20) {
+                continue;
+            }
+            let once = std::mem::take(steps);
+            for _ in 0..rng.between(1, 4) {
+                steps.push(Step::Sleep { ms: rng.skewed(400) });
+                steps.extend(&once);
+            }
+        }
+    }
+
     /// Records that go with their topic hold its memory to the end of their time, so others need not come through.
     fn outlive_topic(&mut self) {
         for step in self.callers.iter_mut().flatten() {
