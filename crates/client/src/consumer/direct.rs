@@ -63,6 +63,8 @@ struct Granted {
     due: bool,
     /// By then its memory has come, or it is not waited for.
     comes_by: u64,
+    /// The offset that it was asked for. What is before is not in it.
+    from: i64,
 }
 
 /// What a request for a grant was about.
@@ -73,6 +75,7 @@ pub(crate) struct Granting {
     node: i32,
     link: LinkId,
     leader_epoch: i32,
+    offset: i64,
 }
 
 /// The word that changes when a partition has something new.
@@ -402,17 +405,18 @@ impl ConsumerEngine {
         (self.direct.dirty, self.fetcher.dirty) = (true, true);
     }
 
-    /// Gives back what is not read any more: after a seek, of partitions that went or have another leader.
+    /// Gives back what is not read any more: after a seek, of partitions that went or have another leader, and of those
+    /// that a Fetch went on with which then ended before its answer did.
     fn end_stale(&mut self, now: Now) {
         let mut ids: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
         let (fetcher, core) = (&mut self.fetcher, &self.core);
         let before = self.direct.readings.len();
         self.direct.readings.retain(|partition, reading| {
-            let (ticket, node, epoch, id) = match reading {
-                Reading::Granted(Granted { ticket, reader, leader_epoch, .. }) => {
-                    (*ticket, reader.node, Some(*leader_epoch), reader.id())
+            let (ticket, node, epoch, id, from) = match reading {
+                Reading::Granted(Granted { ticket, reader, leader_epoch, from, .. }) => {
+                    (*ticket, reader.node, Some(*leader_epoch), reader.id(), *from)
                 }
-                Reading::Over { ticket, node, id, .. } => (*ticket, *node, None, *id),
+                Reading::Over { ticket, node, id, .. } => (*ticket, *node, None, *id, 0),
                 // The answer says what is to be given back.
                 Reading::Asking { .. } => return true,
                 Reading::Refused { until } => return *until > now.mono_ms,
@@ -420,7 +424,7 @@ impl ConsumerEngine {
             let leader = core.cluster().leader(&partition.topic, partition.partition);
             let leads = leader.is_none_or(|(at, of)| at == node && epoch.is_none_or(|epoch| epoch == of));
             match fetcher.part(ticket) {
-                Some(_) if leads => return true,
+                Some(part) if leads && !part.stands_before(from) => return true,
                 Some(part) => part.direct = false,
                 None => {}
             }
@@ -493,7 +497,7 @@ impl ConsumerEngine {
             let (ticket, partition) = (part.ticket, part.partition.clone());
             self.direct.readings.insert(partition.clone(), Reading::Asking { ticket, link });
             let spec = CallSpec::new(Target::Node(node), Lane::Direct, timeout_ms);
-            let tag = Granting { partition, ticket, node, link, leader_epoch };
+            let tag = Granting { partition, ticket, node, link, leader_epoch, offset };
             self.core.call_with(now, spec, request, Tag::Grant(Box::new(tag)));
             asked.push(ticket);
         }
@@ -503,7 +507,7 @@ impl ConsumerEngine {
     }
 
     pub(super) fn on_granted(&mut self, now: Now, asked: Granting, result: Result<GrantFetchResponse>) {
-        let Granting { partition, ticket, node, link, leader_epoch } = asked;
+        let Granting { partition, ticket, node, link, leader_epoch, offset } = asked;
         self.direct.asked = self.direct.asked.saturating_sub(1);
         self.direct.dirty = true;
         let reading = self.direct.readings.get(&partition);
@@ -526,7 +530,7 @@ impl ConsumerEngine {
         match granted.map(|response| Reader::new(node, link, &response)) {
             Ok(Ok(reader)) => {
                 let comes_by = now.mono_ms.saturating_add(COMES_MS);
-                let granted = Granted { ticket, leader_epoch, reader, due: false, comes_by };
+                let granted = Granted { ticket, leader_epoch, reader, due: false, comes_by, from: offset };
                 self.direct.readings.insert(partition.clone(), Reading::Granted(granted));
                 self.show(now, &partition);
             }

@@ -118,6 +118,13 @@ impl Part {
         }
     }
 
+    /// Whether what comes next is before this, and no Fetch is bringing it. A Fetch whose answer begins moves the partition
+    /// on by all of it, and back if it ends too early.
+    pub(super) fn stands_before(&self, offset: i64) -> bool {
+        let arrives = self.busy.is_some() || self.arriving;
+        !arrives && self.offset.is_some_and(|next| next < offset)
+    }
+
     /// Whether it is to be read from memory, if that is to be had: a pause keeps what is there, and asks for nothing.
     pub(super) fn may_be_direct(&self) -> bool {
         let done = self.stop.zip(self.offset).is_some_and(|(stop, offset)| offset >= stop);

@@ -472,6 +472,8 @@ impl Fetcher {
         if let Some(part) = self.part(current.ticket) {
             (part.offset, part.leader_epoch) = (Some(next), leader_epoch);
             (part.busy, part.arriving) = (None, false);
+            // It may stand further back than memory was asked for.
+            self.dirty = true;
         }
     }
 }

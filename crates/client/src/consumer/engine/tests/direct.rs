@@ -82,6 +82,30 @@ fn an_answer_that_is_arriving_is_waited_for() {
 }
 
 #[test]
+fn an_answer_that_ends_too_early_leaves_no_gap_before_what_memory_has() {
+    let mut shared = Shared::new(1, &[]);
+    shared.host.borrow_mut().refuse_grant = Some(6);
+    shared.assign(1);
+    shared.append(0, 10);
+    shared.append(0, 10);
+    let parked = shared.bench.kafka.take_parked();
+    let bytes = shared.bench.kafka.late_answer(&parked[0]);
+    let half = bytes.len() - 20;
+    shared.bench.world.push(parked[0].conn, &bytes[..half]);
+    // Memory is asked for behind all that the answer is to bring.
+    shared.host.borrow_mut().refuse_grant = None;
+    shared.run(1_001);
+    assert_eq!(shared.asked(), [(0, 0), (0, 20)]);
+    shared.bench.world.reset(parked[0].conn);
+    shared.append(0, 10);
+    shared.settle();
+    shared.look();
+    assert_eq!(shared.drain(), named("t", 0, 0..30));
+    assert_eq!(shared.asked()[2..], [(0, 10)]);
+    assert_eq!(shared.host.borrow().released, [1]);
+}
+
+#[test]
 fn a_link_that_ends_leaves_the_rest_to_fetch_until_there_is_another() {
     let mut shared = Shared::reading(1, &[]);
     shared.append(0, 10);
