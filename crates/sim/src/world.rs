@@ -23,8 +23,8 @@ use crate::rng::Rng;
 use crate::server::{Extra, Said, Server};
 use crate::sharer::Sharer;
 
-use self::rogues::Rogue;
 pub use self::links::Lent;
+use self::rogues::Rogue;
 pub use self::sharers::Shared;
 
 /// Where the wall clocks begin.

@@ -1,4 +1,4 @@
-//! Many seeds, of producers alone, with consumers, and with share consumers. `HEADRACE_SIM_SEEDS` says how many, `HEADRACE_SIM_FIRST` where they
+//! Many seeds, of producers alone, with consumers, with share consumers, and through memory. `HEADRACE_SIM_SEEDS` says how many, `HEADRACE_SIM_FIRST` where they
 //! begin; `HEADRACE_SIM_SEED` replays one and tells its story.
 #![allow(clippy::panic, clippy::unwrap_used, reason = "helpers of tests are tests")]
 #![allow(clippy::disallowed_methods, reason = "a test takes its settings from the environment")]
@@ -10,13 +10,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use headrace_sim::{Cast, Outcome};
 
-/// On two cores about ten seconds for producers alone, twenty-five with consumers, fifteen with share consumers.
+/// On two cores about ten seconds for producers alone, twenty-five with consumers, fifteen with share consumers, twelve through memory.
 fn seeds_by_default(cast: Cast) -> u64 {
     match cast {
         Cast::Producers => 10_000,
         Cast::Consumers => 6000,
         Cast::Sharers => 3000,
-        Cast::Direct => 4000,
+        Cast::Direct => 2000,
     }
 }
 

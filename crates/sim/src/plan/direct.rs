@@ -118,13 +118,17 @@ impl Plan {
         let sure = !self.durable && rogues == 0 && !scarce && lies == 0;
         let sure = sure && self.direct.as_ref().is_some_and(|direct| direct.unmade == 0);
         for producer in &mut self.producers {
-            let of: &[_] = if sure { &["shm", "shm", "auto", "tcp"] } else { &["auto", "auto", "auto", "tcp"] };
+            let of: &[_] =
+                if sure { &["shm", "shm", "auto", "tcp"] } else { &["auto", "auto", "auto", "tcp"] };
             producer.options.push(("headrace.datapath", rng.pick(of).to_owned()));
         }
         if rng.chance(75) {
             self = self.with_readers(rng);
             for reader in &mut self.readers {
-                let of: &[_] = if sure { &["shm", "shm", "auto", "tcp"] } else { &["auto", "auto", "auto", "tcp"] };
+                let of: &[_] =
+                    if sure { &["shm", "shm", "auto", "tcp"] } else { &["auto", "auto", "auto", "tcp"] };
+                // There is more to be read than elsewhere.
+                reader.habits.rows_max = reader.habits.rows_max.max(5);
                 reader.options.push(("headrace.datapath", rng.pick(of).to_owned()));
             }
         }
@@ -151,7 +155,7 @@ impl ProducerPlan {
                 continue;
             }
             let once = std::mem::take(steps);
-            for _ in 0..rng.between(1, 4) {
+            for _ in 0..rng.between(1, 3) {
                 steps.push(Step::Sleep { ms: rng.skewed(400) });
                 steps.extend(&once);
             }

@@ -147,7 +147,13 @@ impl World {
             });
             self.lose_link(key, "it broke over a write");
         } else {
-            self.tell(|| format!("{who:?} writes {} bytes over link {key}: {:?}", write.told.1, Written::from_immediate(write.told.0)));
+            self.tell(|| {
+                format!(
+                    "{who:?} writes {} bytes over link {key}: {:?}",
+                    write.told.1,
+                    Written::from_immediate(write.told.0)
+                )
+            });
         }
         Ok(())
     }
@@ -208,7 +214,9 @@ impl World {
 
     /// A link ends by itself, and the one side or the other learns of it first.
     pub(super) fn link_fault(&mut self, key: u64) -> Result<(), String> {
-        let Some(link) = self.links.get(&key).filter(|link| link.client && link.broker) else { return Ok(()) };
+        let Some(link) = self.links.get(&key).filter(|link| link.client && link.broker) else {
+            return Ok(());
+        };
         let who = link.who;
         if self.healed {
             return Ok(());
@@ -448,7 +456,9 @@ impl World {
             return Ok(());
         }
         if spoilt.contains(&ErrorCode::from(ack.error_code)) {
-            return Err(format!("the broker has read something else than was written over link {key}: {ack:?}"));
+            return Err(format!(
+                "the broker has read something else than was written over link {key}: {ack:?}"
+            ));
         }
         self.outcome.lent.taken += usize::from(ack.error_code == 0);
         let (mut doubled, mut swapped) = (false, false);
