@@ -107,8 +107,6 @@ pub(crate) struct Server {
     starts: u64,
     /// Clients may have memory of the broker's.
     lends: bool,
-    /// The broker was not stopped, and begins a time of its own when it starts.
-    unclean: bool,
     seed: u64,
 }
 
@@ -144,7 +142,6 @@ impl Server {
             share: plan.share.as_ref().map(|share| Sharing::new(plan, share, rng)),
             starts: 0,
             lends: plan.direct.is_some(),
-            unclean: false,
             seed: rng.next(),
         };
         server.start(now)?;
@@ -164,10 +161,10 @@ impl Server {
         self.starts += 1;
         let seed = self.seed.wrapping_add(self.starts);
         let opened = Broker::open(self.disk.clone(), self.config.clone(), Box::new(AllowAll), seed, now);
-        let (broker, _) = opened.map_err(|why| format!("the broker does not start: {why}"))?;
+        let (broker, report) = opened.map_err(|why| format!("the broker does not start: {why}"))?;
         self.broker = Some(broker);
         if self.lends {
-            self.begin_links();
+            self.begin_links(report.clean);
         }
         self.may_have_more();
         self.settle(now)
@@ -209,7 +206,6 @@ impl Server {
             broker.close(now).map_err(|why| format!("the broker does not stop cleanly: {why}"))?;
         }
         drop(broker);
-        self.unclean = down != Down::Stop;
         self.disk = match down {
             Down::Stop | Down::Kill => self.disk.after_kill(),
             Down::PowerLoss => self.disk.after_power_loss(|_, synced, written| {

@@ -26,6 +26,7 @@ use crate::server::{Extra, Said, Server};
 use crate::sharer::Sharer;
 
 pub use self::links::Lent;
+use self::links::LinkEvent;
 use self::rogues::Rogue;
 pub use self::sharers::Shared;
 
@@ -85,17 +86,8 @@ enum Event {
     Learn(usize),
     /// Somebody makes a topic.
     Create(usize),
-    /// A client that makes a link has come to the broker.
-    Linking(u64),
-    /// Something has come over a link's socket.
-    LinkControl(u64),
-    /// Notes have come.
-    ToClient(u64),
-    ToBroker(u64),
-    /// The broker learns that a link has ended.
-    LinkEnd(u64),
-    /// A link ends by itself.
-    LinkFault(u64),
+    /// Something of a link.
+    Link(u64, LinkEvent),
     /// A client looks at its memory.
     Look(Who),
     Rogue(usize),
@@ -385,27 +377,21 @@ impl World {
                 Ok(())
             }
             Event::Create(topic) => self.create(topic),
-            Event::Linking(link) => self.linking(link),
-            Event::LinkControl(link) => self.link_control(link),
-            Event::ToClient(link) => self.notes_to_client(link),
-            Event::ToBroker(link) => self.notes_to_broker(link),
-            Event::LinkEnd(link) => self.link_end(link),
-            Event::LinkFault(link) => self.link_fault(link),
+            Event::Link(link, event) => self.handle_link(link, event),
             Event::Look(who) => self.look(who),
             Event::Rogue(number) => self.rogue_acts(number),
-            Event::ProducerGoes(number, told) => {
-                self.producer_goes(number, told);
-                Ok(())
-            }
+            Event::ProducerGoes(number, told) => self.producer_goes(number, told),
             Event::Delete(topic) => self.delete(topic),
-            Event::Heal => {
-                self.heal();
-                self.heal_nodes()?;
-                self.steady_readers();
-                self.steady_sharers();
-                Ok(())
-            }
+            Event::Heal => self.heal_all(),
         }
+    }
+
+    fn heal_all(&mut self) -> Result<(), String> {
+        self.heal();
+        self.heal_nodes()?;
+        self.steady_readers();
+        self.steady_sharers();
+        Ok(())
     }
 
     // ---- producers

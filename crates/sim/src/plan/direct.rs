@@ -44,6 +44,40 @@ pub(crate) struct RoguePlan {
     pub(crate) every_ms: u64,
 }
 
+impl DirectPlan {
+    fn draw(rng: &mut Rng, heal_ms: u64, producers: usize, scarce: bool) -> Self {
+        let rogues = if rng.chance(25) { rng.between(1, 3) } else { 0 };
+        let deaths = if producers > 1 && rng.chance(40) { producers - 1 } else { 0 };
+        Self {
+            settings: settings(rng, scarce),
+            note_ms_max: rng.pick(&[0, 0, 1, 20, 300]),
+            burst_ms: rng.pick(&[1, 1, 1, 50, 400, 4000]),
+            control_ms_max: rng.pick(&[0, 0, 0, 5, 100, 3000]),
+            withheld: if rng.chance(15) { rng.pick(&[10, 50, 100]) } else { 0 },
+            ends: some(rng, 40, 80),
+            link_ms_max: rng.pick(&[10, 300, 2000]),
+            breaks: some(rng, 40, 20),
+            unmade: some(rng, 20, 60),
+            torn: rng.pick(&[0, 30, 100]),
+            lies: some(rng, 20, 10),
+            rogues: (0..rogues)
+                .map(|_| RoguePlan {
+                    at_ms: rng.between(START_MS, heal_ms),
+                    acts: rng.between(1, 30),
+                    every_ms: rng.pick(&[0, 1, 30]),
+                })
+                .collect(),
+            deaths: (0..deaths)
+                .map(|at| {
+                    let within_ms = rng.pick(&[50, 500, 3000]);
+                    (at, START_MS + rng.between(0, within_ms), rng.chance(70))
+                })
+                .collect(),
+            doomed: None,
+        }
+    }
+}
+
 impl Plan {
     /// The same with links. There is one node, whose epochs are the broker's: the broker lends memory, and it alone knows
     /// who has it.
@@ -73,10 +107,7 @@ impl Plan {
         }
         // Partitions that sync before they confirm are not lent memory.
         self.durable &= rng.chance(15);
-        let rogues = if rng.chance(25) { rng.between(1, 3) } else { 0 };
         let scarce = rng.chance(30);
-        let lies = some(rng, 20, 10);
-        let withheld = if rng.chance(15) { rng.pick(&[10, 50, 100]) } else { 0 };
         let doomed = (self.topics.len() > 1 && !self.auto_create() && rng.chance(40))
             .then(|| (self.topics.len() - 1, rng.between(START_MS + 50, self.heal_ms)));
         if let Some((doomed, _)) = doomed {
@@ -85,38 +116,11 @@ impl Plan {
                 producer.outlive_topic();
             }
         }
-        let deaths = if self.producers.len() > 1 && rng.chance(40) { self.producers.len() - 1 } else { 0 };
-        let heal_ms = self.heal_ms;
-        self.direct = Some(DirectPlan {
-            settings: settings(rng, scarce),
-            note_ms_max: rng.pick(&[0, 0, 1, 20, 300]),
-            burst_ms: rng.pick(&[1, 1, 1, 50, 400, 4000]),
-            control_ms_max: rng.pick(&[0, 0, 0, 5, 100, 3000]),
-            withheld,
-            ends: some(rng, 40, 80),
-            link_ms_max: rng.pick(&[10, 300, 2000]),
-            breaks: some(rng, 40, 20),
-            unmade: some(rng, 20, 60),
-            torn: rng.pick(&[0, 30, 100]),
-            lies,
-            rogues: (0..rogues)
-                .map(|_| RoguePlan {
-                    at_ms: rng.between(START_MS, heal_ms),
-                    acts: rng.between(1, 30),
-                    every_ms: rng.pick(&[0, 1, 30]),
-                })
-                .collect(),
-            deaths: (0..deaths)
-                .map(|at| {
-                    let within_ms = rng.pick(&[50, 500, 3000]);
-                    (at, START_MS + rng.between(0, within_ms), rng.chance(70))
-                })
-                .collect(),
-            doomed,
-        });
+        let direct = DirectPlan::draw(rng, self.heal_ms, self.producers.len(), scarce);
         // Whoever wants memory and nothing else is told where there can be none for good.
-        let sure = !self.durable && rogues == 0 && !scarce && lies == 0;
-        let sure = sure && self.direct.as_ref().is_some_and(|direct| direct.unmade == 0);
+        let sure =
+            !self.durable && direct.rogues.is_empty() && !scarce && direct.lies == 0 && direct.unmade == 0;
+        self.direct = Some(DirectPlan { doomed, ..direct });
         for producer in &mut self.producers {
             let of: &[_] =
                 if sure { &["shm", "shm", "auto", "tcp"] } else { &["auto", "auto", "auto", "tcp"] };

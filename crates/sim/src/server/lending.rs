@@ -20,13 +20,13 @@ impl Server {
         format!("start {}", self.starts)
     }
 
-    /// The broker has started: it can be linked to, and its epoch is the cluster's.
-    pub(super) fn begin_links(&mut self) {
+    /// The broker has started: it can be linked to, and its epoch is the cluster's, a new one if it was not stopped.
+    pub(super) fn begin_links(&mut self, clean: bool) {
         let address = self.address();
         if let Some(broker) = &mut self.broker {
             broker.set_link_address(address);
         }
-        if std::mem::take(&mut self.unclean) {
+        if !clean {
             for place in self.cluster.led_by(Some(0)) {
                 self.cluster.elect(place, Some(0));
             }

@@ -20,6 +20,22 @@ const EARLY: u64 = 30;
 /// How long things take over a link when all is well.
 const CALM_MS: u64 = 3;
 
+/// What happens to a link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LinkEvent {
+    /// A client that makes it has come to the broker.
+    Comes,
+    /// Something has come over its socket.
+    Control,
+    /// Notes have come.
+    ToClient,
+    ToBroker,
+    /// The broker learns that it has ended.
+    End,
+    /// It ends by itself.
+    Fault,
+}
+
 /// What came of memory that the broker lent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Lent {
@@ -82,13 +98,24 @@ impl World {
         let due = self.control_due();
         if let Some(link) = self.links.get_mut(&key) {
             let due = link.tell(due, control);
-            self.at(due, Event::LinkControl(key));
+            self.at(due, Event::Link(key, LinkEvent::Control));
         }
     }
 
     fn lies(&mut self) -> bool {
         let rate = self.plan.direct.as_ref().map_or(0, |plan| plan.lies);
         !self.healed && self.rng.chance(rate)
+    }
+
+    pub(super) fn handle_link(&mut self, link: u64, event: LinkEvent) -> Result<(), String> {
+        match event {
+            LinkEvent::Comes => self.linking(link),
+            LinkEvent::Control => self.link_control(link),
+            LinkEvent::ToClient => self.notes_to_client(link),
+            LinkEvent::ToBroker => self.notes_to_broker(link),
+            LinkEvent::End => self.link_end(link),
+            LinkEvent::Fault => self.link_fault(link),
+        }
     }
 
     // ---- what a client wants done
@@ -110,7 +137,7 @@ impl World {
             self.tell_link(key, Control::Gone("it cannot be made"));
         } else {
             let at = self.control_due() + 1;
-            self.at(at, Event::Linking(key));
+            self.at(at, Event::Link(key, LinkEvent::Comes));
         }
         Ok(())
     }
@@ -136,7 +163,7 @@ impl World {
             if let Some(link) = self.links.get_mut(&key) {
                 let note = [u64::from(immediate), u64::from(bytes), 0, 0];
                 let due = links::put(&mut link.to_broker, due, note);
-                self.at(due, Event::ToBroker(key));
+                self.at(due, Event::Link(key, LinkEvent::ToBroker));
             }
         }
         self.digest(key ^ u64::from(write.told.0) << 20);
@@ -188,13 +215,13 @@ impl World {
         let Some(link) = self.links.get_mut(&key) else { return };
         link.client = false;
         link.lent.clear();
-        self.at(due, Event::LinkEnd(key));
+        self.at(due, Event::Link(key, LinkEvent::End));
     }
 
     // ---- what comes
 
     /// A client that makes a link has come to the broker.
-    pub(super) fn linking(&mut self, key: u64) -> Result<(), String> {
+    fn linking(&mut self, key: u64) -> Result<(), String> {
         let (ends, max) = self.lending().map(|plan| (plan.ends, plan.link_ms_max))?;
         let Some(link) = self.links.get_mut(&key).filter(|link| link.client) else { return Ok(()) };
         if !self.server.link(key, &link.address, link.token) {
@@ -208,13 +235,13 @@ impl World {
         self.tell_link(key, Control::Linked);
         if !self.healed && self.rng.chance(ends) {
             let at = self.now.mono_ms + self.rng.between(0, max);
-            self.at(at, Event::LinkFault(key));
+            self.at(at, Event::Link(key, LinkEvent::Fault));
         }
         Ok(())
     }
 
     /// A link ends by itself, and the one side or the other learns of it first.
-    pub(super) fn link_fault(&mut self, key: u64) -> Result<(), String> {
+    fn link_fault(&mut self, key: u64) -> Result<(), String> {
         let Some(link) = self.links.get(&key).filter(|link| link.client && link.broker) else {
             return Ok(());
         };
@@ -233,7 +260,7 @@ impl World {
     }
 
     /// The broker learns that a link has ended.
-    pub(super) fn link_end(&mut self, key: u64) -> Result<(), String> {
+    fn link_end(&mut self, key: u64) -> Result<(), String> {
         let Some(link) = self.links.get_mut(&key) else { return Ok(()) };
         let known = std::mem::take(&mut link.broker);
         if !link.client {
@@ -259,7 +286,7 @@ impl World {
     }
 
     /// A client takes what has come over a link's socket.
-    pub(super) fn link_control(&mut self, key: u64) -> Result<(), String> {
+    fn link_control(&mut self, key: u64) -> Result<(), String> {
         let now = self.now;
         while let Some(link) = self.links.get_mut(&key).filter(|link| link.client) {
             let (who, id) = (link.who, link.id);
@@ -289,7 +316,7 @@ impl World {
     }
 
     /// A client takes the notes that are there, and looks.
-    pub(super) fn notes_to_client(&mut self, key: u64) -> Result<(), String> {
+    fn notes_to_client(&mut self, key: u64) -> Result<(), String> {
         let now = self.now;
         let Some(link) = self.links.get_mut(&key).filter(|link| link.client) else { return Ok(()) };
         let (who, id) = (link.who, link.id);
@@ -319,7 +346,7 @@ impl World {
     }
 
     /// The broker takes the notes that are there.
-    pub(super) fn notes_to_broker(&mut self, key: u64) -> Result<(), String> {
+    fn notes_to_broker(&mut self, key: u64) -> Result<(), String> {
         let now = self.now;
         while let Some(link) = self.links.get_mut(&key) {
             let Some(note) = links::take(&mut link.to_broker, now.mono_ms) else { break };
@@ -486,7 +513,7 @@ impl World {
             {
                 std::mem::swap(before, last);
             }
-            self.at(due, Event::ToClient(key));
+            self.at(due, Event::Link(key, LinkEvent::ToClient));
         }
         Ok(())
     }
@@ -573,14 +600,15 @@ impl World {
         self.plan_rogues();
     }
 
-    pub(super) fn producer_goes(&mut self, number: usize, told: bool) {
+    pub(super) fn producer_goes(&mut self, number: usize, told: bool) -> Result<(), String> {
         if self.healed || self.producers[number].closed {
-            return;
+            return Ok(());
         }
         self.tell(|| format!("producer {number} is gone at one blow"));
         self.outcome.lent.deaths += 1;
         self.producers[number].gone = true;
         self.vanish(Who::Producer(number), told);
+        self.after_broker()
     }
 
     pub(super) fn delete(&mut self, topic: usize) -> Result<(), String> {
