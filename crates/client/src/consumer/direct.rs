@@ -107,8 +107,6 @@ pub(super) struct Direct {
     due: VecDeque<TopicPartition>,
     /// Some of them are only to wait until others had their turn.
     more: bool,
-    /// Words have changed since somebody looked.
-    changed: bool,
     /// Grants that are asked for.
     asked: usize,
     /// Something has changed that may allow or end a grant.
@@ -142,7 +140,6 @@ impl Direct {
             refused: HashMap::new(),
             due: VecDeque::new(),
             more: false,
-            changed: false,
             asked: 0,
             dirty: false,
             seen_cluster: 0,
@@ -158,8 +155,8 @@ impl Direct {
 
     /// Whether a look finds something.
     pub(super) fn has_news(&mut self) -> bool {
-        self.changed |= self.find_changed();
-        self.changed || self.more
+        self.more |= self.find_changed();
+        self.more
     }
 
     /// Whether words have changed. Those partitions are due.
@@ -197,7 +194,6 @@ impl ConsumerEngine {
         if !self.direct.has_news() {
             return;
         }
-        self.direct.changed = false;
         self.read_due(now);
         if self.direct.dirty || !self.fetcher.issues.is_empty() || !self.fetcher.troubles.is_empty() {
             self.drive(now);

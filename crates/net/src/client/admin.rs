@@ -8,7 +8,7 @@ use headrace_client::error::{Error, Result};
 use headrace_client::options::{AdminConfig, IsolationLevel};
 use headrace_client::partition::{OffsetAt, TopicPartition};
 
-use super::driver::{Handle, SocketOptions};
+use super::driver::{Handle, Hooks, SocketOptions};
 use super::ops::{CallError, Check, Ops, deadline_in};
 use crate::clock::Clock;
 
@@ -35,9 +35,7 @@ impl AdminClient {
             clock,
             sockets,
             on_event,
-            |_| (),
-            || false,
-            move || exit_ops.end(),
+            Hooks::new(move || exit_ops.end()),
         )
         .map_err(|e| Error::Usage(format!("cannot start the admin client's thread: {e}")))?;
         Ok(Self { handle, ops, api_timeout })

@@ -15,7 +15,7 @@ use headrace_client::consumer::{
 use headrace_client::error::{Error, Result};
 use headrace_client::options::ConsumerConfig;
 
-use super::driver::{Handle, SocketOptions};
+use super::driver::{Handle, Hooks, SocketOptions};
 use super::notices::{Notice, Notices};
 use super::ops::{CallError, Check, Deadline, Ops, Signal, deadline_in};
 use super::parking::Parked;
@@ -61,7 +61,6 @@ impl ConsumerClient {
         let to_troubles = troubles.clone();
         let expecting = Arc::new(AtomicBool::new(false));
         let (told_expecting, still_expecting) = (expecting.clone(), expecting.clone());
-        let patient = move || !still_expecting.load(Ordering::SeqCst);
         let on_event = move |event| match event {
             ConsumerEvent::Done { op, result } => {
                 if to_notices.commit_ended(op, result.as_ref().map(|_| ()).map_err(Clone::clone)) {
@@ -89,9 +88,10 @@ impl ConsumerClient {
             exit_ready.notify();
             exit_parked.end();
         };
-        let handle =
-            Handle::start("headrace-consume", engine, clock, sockets, on_event, |_| (), patient, on_exit)
-                .map_err(|e| Error::Usage(format!("cannot start the consumer's thread: {e}")))?;
+        let patient = Box::new(move || !still_expecting.load(Ordering::SeqCst));
+        let hooks = Hooks { patient, ..Hooks::new(on_exit) };
+        let handle = Handle::start("headrace-consume", engine, clock, sockets, on_event, hooks)
+            .map_err(|e| Error::Usage(format!("cannot start the consumer's thread: {e}")))?;
         let polling = AtomicBool::new(false);
         Ok(Self {
             cache,

@@ -28,7 +28,7 @@ use super::aside::{self, Report};
 use super::inbox::Inbox;
 use super::low_water::LowWater;
 use super::verbs_link::VerbsLink;
-use super::work::{self, Driven, Shared, Work};
+use super::work::{self, Driven, Patient, Shared, Told, Work};
 use crate::clock::Clock;
 use crate::fork::Home;
 use crate::outbox::{Flushed, Outbox};
@@ -118,16 +118,14 @@ pub(crate) struct Handle<C> {
 
 impl<C: Send + 'static> Handle<C> {
     /// Starts the engine's thread. `on_event` runs on it, or on that of a caller who drives the engine, and must not block;
-    /// `told` runs after some events, with nothing held.
+    /// `hooks.told` runs after some events, with nothing held.
     pub(crate) fn start<E>(
         name: &str,
         engine: E,
         clock: Clock,
         sockets: SocketOptions,
         on_event: impl FnMut(E::Event) + Send + 'static,
-        told: impl Fn(bool) + Send + Sync + 'static,
-        patient: impl Fn() -> bool + Send + 'static,
-        on_exit: impl FnOnce() + Send + 'static,
+        hooks: Hooks,
     ) -> io::Result<Self>
     where
         E: Engine<Command = C> + Send + 'static,
@@ -138,8 +136,9 @@ impl<C: Send + 'static> Handle<C> {
         let commands = Arc::new(Mutex::new(Vec::new()));
         let stop = Arc::new(AtomicBool::new(false));
         let (report_to, reports) = channel();
-        let work = Work::new(engine, on_event, Box::new(patient), clock);
-        let shared = Arc::new(Shared::new(work, waker.clone(), Box::new(told)));
+        let Hooks { told, patient, on_exit } = hooks;
+        let work = Work::new(engine, on_event, patient, clock);
+        let shared = Arc::new(Shared::new(work, waker.clone(), told));
         let driven: Arc<dyn Driven<C>> = shared.clone();
         let spin = sockets.spin;
         let driver = Driver {
@@ -226,6 +225,21 @@ impl<C: Send + 'static> Handle<C> {
     /// Whether the thread was told to end, or has ended by itself.
     pub(crate) fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Acquire)
+    }
+}
+
+/// What an engine's owner is asked and told besides events.
+pub(crate) struct Hooks {
+    pub(crate) told: Told,
+    pub(crate) patient: Patient,
+    /// The engine has ended.
+    pub(crate) on_exit: Box<dyn FnOnce() + Send>,
+}
+
+impl Hooks {
+    /// Of an engine without links.
+    pub(crate) fn new(on_exit: impl FnOnce() + Send + 'static) -> Self {
+        Self { told: Box::new(|_| ()), patient: Box::new(|| false), on_exit: Box::new(on_exit) }
     }
 }
 

@@ -24,7 +24,7 @@ use headrace_pool::{BlockingWait, PoolError, PoolMetrics};
 
 use self::post::Post;
 use super::attempt::{Attempt, Hold, Parked};
-use super::driver::{Handle, SocketOptions};
+use super::driver::{Handle, Hooks, SocketOptions};
 use super::ops::{CallError, Check, Ops, Signal, deadline_in};
 use super::results::{RowResults, rows_of};
 use crate::clock::Clock;
@@ -126,6 +126,59 @@ fn appender(handle: &Arc<Handle<ProducerCommand>>, accumulator: Arc<Mutex<Accumu
     Appender::new(accumulator, to_engine(Handle::drive), to_engine(Handle::send))
 }
 
+/// Those that the engine tells of something.
+struct Audience<R> {
+    ops: Arc<Ops<()>>,
+    decided: Arc<Signal>,
+    caught_up: Arc<Signal>,
+    dispatch: Arc<Mutex<Dispatch<R>>>,
+    parked: Arc<Parked<R>>,
+    post: Arc<Post<R>>,
+}
+
+impl<R: Send + 'static> Audience<R> {
+    fn hear(&self, event: ProducerEvent) {
+        match event {
+            ProducerEvent::CaughtUp => self.caught_up.notify(),
+            ProducerEvent::BatchDone { batch, result, .. } => {
+                self.post.hold(lock(&self.dispatch).batch_done(batch, &result));
+            }
+            ProducerEvent::BatchSplit { batch, kept, rest } => {
+                lock(&self.dispatch).batch_split(batch, kept, rest);
+            }
+            ProducerEvent::TopicsDecided => {
+                // First the count, then those who wait: who comes in between sees the count.
+                self.decided.notify();
+                self.parked.topics_decided();
+            }
+            ProducerEvent::Done { op, result } => {
+                if !self.parked.tell(op, result.clone()) {
+                    self.ops.complete(op, result);
+                }
+            }
+        }
+    }
+
+    /// Whether nobody waits for any of it.
+    fn is_patient(&self) -> bool {
+        self.post.is_patient() && !self.ops.any_open() && !self.parked.any()
+    }
+
+    /// The engine has ended. Whatever is still undelivered can no longer be: it says so instead of leaving futures open for
+    /// ever.
+    fn leave(&self, accumulator: &Mutex<Accumulator>, to_deliver: &Sender<Vec<Delivery<R>>>) {
+        lock(accumulator).abandon();
+        self.post.end();
+        let lost = lock(&self.dispatch).fail_all(&Error::Closed);
+        if !lost.is_empty() {
+            let _ = to_deliver.send(lost);
+        }
+        self.ops.end();
+        self.decided.notify();
+        self.parked.end();
+    }
+}
+
 impl<R: Send + 'static> ProducerClient<R> {
     /// Starts the producer's threads. `deliver` runs on one of them and may block without holding up the network.
     pub fn start(
@@ -146,54 +199,24 @@ impl<R: Send + 'static> ProducerClient<R> {
         let (to_deliver, inbox) = channel::<Vec<Delivery<R>>>();
         let parked = Arc::new(Parked::new(to_deliver.clone()));
         let (post, thread) = Post::start(to_deliver.clone(), inbox, deliver).map_err(failed)?;
-        let (to_post, exit_post, told_post) = (post.clone(), post.clone(), post.clone());
-        let told = move |by_caller| told_post.let_go(by_caller);
-        let on_event = {
-            let (ops, decided, dispatch, parked) =
-                (ops.clone(), decided.clone(), dispatch.clone(), parked.clone());
-            let caught_up = caught_up.clone();
-            move |event| match event {
-                ProducerEvent::CaughtUp => caught_up.notify(),
-                ProducerEvent::BatchDone { batch, result, .. } => {
-                    to_post.hold(lock(&dispatch).batch_done(batch, &result));
-                }
-                ProducerEvent::BatchSplit { batch, kept, rest } => {
-                    lock(&dispatch).batch_split(batch, kept, rest);
-                }
-                ProducerEvent::TopicsDecided => {
-                    // First the count, then those who wait: who comes in between sees the count.
-                    decided.notify();
-                    parked.topics_decided();
-                }
-                ProducerEvent::Done { op, result } => {
-                    if !parked.tell(op, result.clone()) {
-                        ops.complete(op, result);
-                    }
-                }
-            }
-        };
-        let (patient_post, open_ops, guests) = (post.clone(), ops.clone(), parked.clone());
-        let patient = move || patient_post.is_patient() && !open_ops.any_open() && !guests.any();
-        let on_exit = {
-            let accumulator = accumulator.clone();
-            let (ops, decided, dispatch, to_deliver, parked) =
-                (ops.clone(), decided.clone(), dispatch.clone(), to_deliver.clone(), parked.clone());
-            move || {
-                // Whatever is still undelivered can no longer be: say so instead of leaving futures open for ever.
-                lock(&accumulator).abandon();
-                exit_post.end();
-                let lost = lock(&dispatch).fail_all(&Error::Closed);
-                if !lost.is_empty() {
-                    let _ = to_deliver.send(lost);
-                }
-                ops.end();
-                decided.notify();
-                parked.end();
-            }
+        let audience = Arc::new(Audience {
+            ops: ops.clone(),
+            decided: decided.clone(),
+            caught_up: caught_up.clone(),
+            dispatch: dispatch.clone(),
+            parked: parked.clone(),
+            post: post.clone(),
+        });
+        let [to_audience, told_audience, patient_audience] = [(); 3].map(|()| audience.clone());
+        let on_event = move |event| to_audience.hear(event);
+        let (left, to_left) = (accumulator.clone(), to_deliver.clone());
+        let hooks = Hooks {
+            told: Box::new(move |by_caller| told_audience.post.let_go(by_caller)),
+            patient: Box::new(move || patient_audience.is_patient()),
+            on_exit: Box::new(move || audience.leave(&left, &to_left)),
         };
         let handle =
-            Handle::start("headrace-produce", engine, clock, sockets, on_event, told, patient, on_exit)
-                .map_err(failed)?;
+            Handle::start("headrace-produce", engine, clock, sockets, on_event, hooks).map_err(failed)?;
         let handle = Arc::new(handle);
         let appender = appender(&handle, accumulator);
         let deliveries = Mutex::new(Some((to_deliver, thread)));

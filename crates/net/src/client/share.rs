@@ -18,7 +18,7 @@ use headrace_client::share::{
 
 pub use self::commits::CommitEnd;
 use self::commits::CommitEnds;
-use super::driver::{Handle, SocketOptions};
+use super::driver::{Handle, Hooks, SocketOptions};
 use super::ops::{CallError, Check, Deadline, Ops, Signal, deadline_in};
 use super::parking::Parked;
 use super::polling::{Polling, Troubles};
@@ -75,9 +75,8 @@ impl ShareClient {
             exit_parked.end();
             exit_ready.notify();
         };
-        let handle =
-            Handle::start("headrace-share", engine, clock, sockets, on_event, |_| (), || false, on_exit)
-                .map_err(|e| Error::Usage(format!("cannot start the share consumer's thread: {e}")))?;
+        let handle = Handle::start("headrace-share", engine, clock, sockets, on_event, Hooks::new(on_exit))
+            .map_err(|e| Error::Usage(format!("cannot start the share consumer's thread: {e}")))?;
         let polling = AtomicBool::new(false);
         Ok(Self {
             shelf,

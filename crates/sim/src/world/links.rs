@@ -59,6 +59,8 @@ pub struct Lent {
     pub slots: usize,
     /// What clients were told that is not so.
     pub lies: usize,
+    /// Rings that producers had to share.
+    pub shared: usize,
     /// Links that a client ended over that.
     pub given_up: usize,
     /// Links that the broker ended since their client lied.
@@ -402,6 +404,7 @@ impl World {
             }
             // How far a shared ring was read.
             LinkAction::Show { link, key, memory } if key != SLOTS_KEY => {
+                self.outcome.lent.shared += 1;
                 self.hand(link.0, Control::Lent(key, memory), withholds);
             }
             LinkAction::Show { link, key, memory } => {
