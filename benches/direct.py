@@ -2,7 +2,8 @@
 
 The Rust core is measured by crates/net/examples/direct.rs: one record of 100 bytes at a time, then streams of them in
 batches of 64 KiB. There producer, consumer and broker are three threads, spinning (`headrace.poll.spin.us` 50) or
-sleeping (0). From Python, producer and consumer are in one process and the broker in another.
+sleeping (0); in one_thread.rs beside it they take turns in one thread. From Python, producer and consumer are in one
+process and the broker in another.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from benches.run import Bench
 
-PROGRAM = ROOT / "target" / "release" / "examples" / "direct"
+PROGRAMS = ROOT / "target" / "release" / "examples"
 TIMEOUT_SECONDS = 180
 RECORDS = 20_000
 MEBIBYTES = 100
@@ -53,6 +54,7 @@ OF_MEMORY: dict[str, float | None] = {
     "consume, 1 KiB, views": 1.0,
 }
 LATENCIES = {"empty poll": 0.5, "produce, acknowledged": 6.0, "from send to batch": 20.0}
+ONE_THREAD_US = 3.0
 
 # From Python, medians.
 EMPTY_POLL_US, END_TO_END_US = 3.0, 40.0
@@ -72,9 +74,16 @@ Figures = dict[str, dict[str, float]]
 
 def core(datapath: str, spin_us: int, records: int, mebibytes: int, *bootstrap: str) -> Figures:
     """One run of the Rust program."""
-    command = [str(PROGRAM), datapath, str(spin_us), str(records), str(mebibytes), *bootstrap]
+    command = [str(PROGRAMS / "direct"), datapath, str(spin_us), str(records), str(mebibytes), *bootstrap]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=TIMEOUT_SECONDS, check=True)
     return {line["name"]: line for line in map(json.loads, done.stdout.splitlines())}
+
+
+def one_thread(records: int) -> float:
+    """Median microseconds of a record's whole way, producer, broker and consumer taking turns in one thread."""
+    command = [str(PROGRAMS / "one_thread"), str(records)]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=TIMEOUT_SECONDS, check=True)
+    return float(json.loads(done.stdout)["p50_us"])
 
 
 def rounds(runners: Sequence[Callable[[], Any]], pairs: int) -> list[list[Any]]:
@@ -92,17 +101,26 @@ def rows(bench: Bench) -> Iterator[Row]:
     records, mebibytes = max(500, int(RECORDS * bench.scale)), max(4, int(MEBIBYTES * bench.scale))
     bootstrap = bench.apache.bootstrap_servers
     say(f"direct: {records} records one by one, {mebibytes} MiB in streams, {bench.pairs} rounds")
-    spinning, sleeping, apache, fetches = rounds(
+    spinning, sleeping, apache, fetches, alone = rounds(
         [
             partial(core, "shm", SPIN_US, records, mebibytes),
             partial(core, "shm", 0, records, mebibytes),
             partial(core, "tcp", 0, records, mebibytes, bootstrap),
             partial(empty_fetches, bench),
+            partial(one_thread, records),
         ],
         bench.pairs,
     )
     for mode, samples in (("spinning", spinning), ("sleeping", sleeping)):
         yield from core_rows(mode, samples, apache)
+    three = [run["from send to batch"]["p50_us"] for run in spinning]
+    case = "direct: from send to batch in one thread / in three, p50"
+    yield paired(case, alone, three, "us", bar_on_ours=ONE_THREAD_US)
+    shared, own = (
+        [run[f"produce from Arrow{who}"]["records_s"] / 1e6 for run in spinning] for who in (", 4 producers", "")
+    )
+    case = "direct[spinning]: produce from Arrow, 4 producers of one partition / one producer"
+    yield paired(case, shared, own, "M records/s", bar=0.6)
     yield from paper_rows(spinning, apache)
     empty = [run["empty poll"]["p50_us"] for run in spinning]
     said = "direct, the paper's empty fetch: 2.5 there, Kafka 200"

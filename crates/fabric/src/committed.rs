@@ -26,10 +26,13 @@ pub struct Committed {
     memory: Arc<Memory>,
     /// None: all that is mapped is there, and its size need not be asked for any more.
     file: Option<Arc<OwnedFd>>,
-    /// Bytes that the file has had at least.
-    size: usize,
+    /// Bytes that can be read without a fault: those of the pages that the file has begun.
+    begun: usize,
     position: usize,
 }
+
+/// The least that a page has. What lies behind the end of a file in its last page can be read: zeros, until they are written.
+const PAGE: usize = 4096;
 
 /// Keeps the mapping for as long as somebody has its bytes.
 struct Lent {
@@ -40,8 +43,8 @@ struct Lent {
 impl AsRef<[u8]> for Lent {
     fn as_ref(&self) -> &[u8] {
         let from = self.memory.base().as_ptr().wrapping_add(self.range.start);
-        // SAFETY: mapped for as long as `self` is, and `Committed::bytes` has found the range below a position up to which
-        // the file was seen to reach, and whose bytes, as its writer tells, never change again.
+        // SAFETY: mapped for as long as `self` is, and `Committed::bytes` has found the range below a position in a page
+        // that the file was seen to have begun, and whose bytes, as its writer tells, never change again.
         unsafe { std::slice::from_raw_parts(from, self.range.len()) }
     }
 }
@@ -55,7 +58,7 @@ impl Committed {
         let size = peer_file_len(&file)?;
         let memory = Arc::new(Memory::map(&file, len, Rights::Read)?);
         let file = (size < len).then(|| Arc::new(file));
-        Ok(Committed { memory, file, size, position: 0 })
+        Ok(Committed { memory, file, begun: size.next_multiple_of(PAGE), position: 0 })
     }
 
     /// Bytes that are mapped: no position goes beyond.
@@ -79,20 +82,24 @@ impl Committed {
     /// The writer tells that bytes below `position` do not change any more; it was read with acquire order. A position
     /// below the present one says nothing new.
     ///
+    /// The file's size is asked for once a page: it is a system call, and makes the writer's next write dearer, since a time
+    /// of the file that somebody has seen has to be told apart from the next.
+    ///
     /// # Errors
-    /// [`MemoryError::Peer`] for one that is beyond what is mapped, or beyond the file's end.
+    /// [`MemoryError::Peer`] for one that is beyond what is mapped, or beyond the page in which the file ends.
     pub fn advance(&mut self, position: usize) -> Result<(), MemoryError> {
         if position > self.len() {
             return Err(MemoryError::Peer("is told to go on beyond its end"));
         }
-        if position > self.size
+        if position > self.begun
             && let Some(file) = &self.file
         {
-            self.size = peer_file_len(file)?;
-            if position > self.size {
+            let size = peer_file_len(file)?;
+            if position > size {
                 return Err(MemoryError::Peer("is shorter than it is told to be"));
             }
-            if self.size >= self.len() {
+            self.begun = size.next_multiple_of(PAGE);
+            if size >= self.len() {
                 self.file = None;
             }
         }
@@ -156,11 +163,17 @@ mod tests {
         let mut log = Committed::map(reader.into(), 10_000).unwrap();
         writer.write_all(b"abc").unwrap();
         log.advance(3).unwrap();
-        for (position, why) in [(4, "shorter"), (10_001, "beyond its end")] {
+        for (position, why) in [(4097, "shorter"), (10_001, "beyond its end")] {
             let text = log.advance(position).unwrap_err().to_string();
             assert!(text.contains(why), "{text}");
         }
         assert_eq!(log.bytes(0..log.position()).unwrap(), "abc");
+        // In its last page there is nothing to fear behind its end.
+        log.advance(4096).unwrap();
+        assert_eq!(log.bytes(3..4096).unwrap(), [0; 4093][..]);
+        writer.write_all(&[b'd'; 4094]).unwrap();
+        assert_eq!(log.bytes(3..4096).unwrap(), [b'd'; 4093][..]);
+        log.advance(4097).unwrap();
     }
 
     #[test]
