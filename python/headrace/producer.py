@@ -38,42 +38,45 @@ class _Sent(Future[_T]):
     that no thread is woken for each, and the one that sets them does not hold up who sends: it needs the GIL.
     """
 
-    _native: _native.Producer
+    # Whoever holds a future does not hold its producer, which ends when it is dropped.
+    _producer: weakref.ref[Producer]
 
     def result(self, timeout: float | None = None) -> _T:
         """As of any future."""
-        if not self._is_to_come(timeout):
+        with self._waiting(timeout):
             return super().result(timeout)
-        self._native.begin_wait()
-        try:
-            return super().result(timeout)
-        finally:
-            self._native.end_wait()
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """As of any future."""
-        if not self._is_to_come(timeout):
+        with self._waiting(timeout):
             return super().exception(timeout)
-        self._native.begin_wait()
-        try:
-            return super().exception(timeout)
-        finally:
-            self._native.end_wait()
 
     def done(self) -> bool:
         """As of any future."""
-        if not super().done():
-            self._native.deliver_now()
+        if not super().done() and (producer := self._producer()) is not None:
+            producer._native.deliver_now()  # noqa: SLF001  (its own)
         return super().done()
 
     def add_done_callback(self, fn: Callable[[Future[_T]], object]) -> None:
         """As of any future; from then on no future of this producer is set late."""
-        self._native.be_patient(patient=False)
+        if (producer := self._producer()) is not None:
+            producer._native.be_patient(patient=False)  # noqa: SLF001  (its own)
         super().add_done_callback(fn)
 
-    def _is_to_come(self, timeout: float | None) -> bool:
-        """Whether there is something to wait for."""
-        return not self.done() and (timeout is None or timeout > 0)
+    @contextmanager
+    def _waiting(self, timeout: float | None) -> Iterator[None]:
+        """Looks for the answer, and has it told at once while somebody sleeps for it."""
+        producer = self._producer()
+        if producer is None or self.done() or (timeout is not None and timeout <= 0):
+            yield
+            return
+        native = producer._native  # noqa: SLF001  (its own)
+        del producer
+        native.begin_wait()
+        try:
+            yield
+        finally:
+            native.end_wait()
 
 
 class Producer:
@@ -102,6 +105,7 @@ class Producer:
         """Checks the options and starts the thread; connects on first use."""
         self._native = _native.Producer(pairs(bootstrap_servers, config, options), patient=True)
         self._initialized = False
+        self._weak = weakref.ref(self)
         _open.add(self)
 
     def send(
@@ -135,7 +139,7 @@ class Producer:
             MessageTooLargeError: the record is larger than ``max.request.size``.
         """
         future: _Sent[RecordMetadata] = _Sent()
-        future._native = self._native  # noqa: SLF001  (its own)
+        future._producer = self._weak  # noqa: SLF001  (its own)
         future.set_running_or_notify_cancel()
         self._native.send(topic, partition, key, value, headers_of(headers), timestamp_of(timestamp), future)
         return future
@@ -184,7 +188,7 @@ class Producer:
         """
         arrow_checked(data)
         future: _Sent[Any] = _Sent()
-        future._native = self._native  # noqa: SLF001  (its own)
+        future._producer = self._weak  # noqa: SLF001  (its own)
         future.set_running_or_notify_cancel()
         self._native.send_arrow(topic, data, future, results)
         return future
