@@ -273,6 +273,10 @@ pub trait Engine {
     fn has_news(&mut self) -> bool {
         true
     }
+    /// Whether it goes on with something as soon as the broker answers over a link: then no answer is to come late.
+    fn is_held_up(&self) -> bool {
+        false
+    }
     /// Somebody waits, or is about to: takes what others have left in shared memory. Called often, and cheap when there
     /// is nothing.
     fn handle_look(&mut self, _now: Now) {}

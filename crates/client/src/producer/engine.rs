@@ -764,6 +764,10 @@ impl Engine for ProducerEngine {
         self.direct.has_news()
     }
 
+    fn is_held_up(&self) -> bool {
+        self.direct.is_held_up()
+    }
+
     fn handle_look(&mut self, now: Now) {
         if self.direct.take_news() {
             self.pump(now);

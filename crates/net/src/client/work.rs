@@ -114,7 +114,7 @@ impl<E: Engine, F: FnMut(E::Event)> Work<E, F> {
 
     /// Whether nobody waits for what comes over links.
     pub(super) fn is_patient(&self) -> bool {
-        (self.patient)()
+        (self.patient)() && !self.engine.is_held_up()
     }
 
     pub(super) fn has_links(&self) -> bool {
@@ -281,6 +281,7 @@ impl<E: Engine, F: FnMut(E::Event)> Work<E, F> {
     /// Counts a command; whether there were several since somebody looked.
     fn commands_without_look(&mut self) -> bool {
         match &mut self.lingers {
+            Some(_) if self.engine.is_held_up() => true,
             Some(_) if (self.patient)() => false,
             Some((_, commands)) => {
                 *commands += 1;
@@ -523,7 +524,7 @@ where
         let Some(mut work) = self.lock() else { return };
         work.looking = work.looking.saturating_sub(1);
         if work.looking == 0 {
-            if found {
+            if found && !work.engine.is_held_up() {
                 work.linger();
             } else {
                 work.end_looking();

@@ -40,6 +40,8 @@ pub(super) struct Direct {
     crowded: BTreeSet<PartitionKey>,
     /// Answers have come that nothing was made of yet.
     noted: bool,
+    /// There are batches that wait for those before them.
+    held_up: bool,
 }
 
 impl Direct {
@@ -52,7 +54,13 @@ impl Direct {
             refused: HashMap::new(),
             crowded: BTreeSet::new(),
             noted: false,
+            held_up: false,
         }
+    }
+
+    /// Whether batches wait for answers to those before them.
+    pub(super) fn is_held_up(&self) -> bool {
+        self.held_up
     }
 
     /// Whether a look finds something: answers, or room of which nobody tells.
@@ -144,6 +152,8 @@ impl ProducerEngine {
             self.ask_memory(now, accumulator, node, key);
             while self.write_next(now, accumulator, node, key).is_some() {}
         }
+        let waits = |key| self.partitions.get(key).is_some_and(Sending::has_waiting);
+        self.direct.held_up = self.busy.iter().any(waits) || accumulator.ended().next().is_some();
     }
 
     /// Writes what had to wait for room in a shared ring.
