@@ -1,6 +1,7 @@
 //! The producer as callers use it: rows go straight into the shared accumulator, results come back on a thread of
 //! their own.
 
+mod audience;
 mod parking;
 mod post;
 
@@ -17,11 +18,12 @@ use headrace_client::options::{Datapath, ProducerConfig};
 use headrace_client::partition::CommitOffset;
 use headrace_client::producer::{
     Accumulator, AppendError, Appender, BatchAck, BatchId, Grant, GroupMetadata, ProducerCommand,
-    ProducerEngine, ProducerEvent, RecordRef, RowSpan,
+    ProducerEngine, RecordRef, RowSpan,
 };
 use headrace_columns::encode::Rows;
 use headrace_pool::{BlockingWait, PoolError, PoolMetrics};
 
+use self::audience::Audience;
 use self::post::Post;
 use super::attempt::{Attempt, Hold, Parked};
 use super::driver::{Handle, Hooks, SocketOptions};
@@ -124,59 +126,6 @@ fn appender(handle: &Arc<Handle<ProducerCommand>>, accumulator: Arc<Mutex<Accumu
         })
     };
     Appender::new(accumulator, to_engine(Handle::drive), to_engine(Handle::send))
-}
-
-/// Those that the engine tells of something.
-struct Audience<R> {
-    ops: Arc<Ops<()>>,
-    decided: Arc<Signal>,
-    caught_up: Arc<Signal>,
-    dispatch: Arc<Mutex<Dispatch<R>>>,
-    parked: Arc<Parked<R>>,
-    post: Arc<Post<R>>,
-}
-
-impl<R: Send + 'static> Audience<R> {
-    fn hear(&self, event: ProducerEvent) {
-        match event {
-            ProducerEvent::CaughtUp => self.caught_up.notify(),
-            ProducerEvent::BatchDone { batch, result, .. } => {
-                self.post.hold(lock(&self.dispatch).batch_done(batch, &result));
-            }
-            ProducerEvent::BatchSplit { batch, kept, rest } => {
-                lock(&self.dispatch).batch_split(batch, kept, rest);
-            }
-            ProducerEvent::TopicsDecided => {
-                // First the count, then those who wait: who comes in between sees the count.
-                self.decided.notify();
-                self.parked.topics_decided();
-            }
-            ProducerEvent::Done { op, result } => {
-                if !self.parked.tell(op, result.clone()) {
-                    self.ops.complete(op, result);
-                }
-            }
-        }
-    }
-
-    /// Whether nobody waits for any of it.
-    fn is_patient(&self) -> bool {
-        self.post.is_patient() && !self.ops.any_open() && !self.parked.any()
-    }
-
-    /// The engine has ended. Whatever is still undelivered can no longer be: it says so instead of leaving futures open for
-    /// ever.
-    fn leave(&self, accumulator: &Mutex<Accumulator>, to_deliver: &Sender<Vec<Delivery<R>>>) {
-        lock(accumulator).abandon();
-        self.post.end();
-        let lost = lock(&self.dispatch).fail_all(&Error::Closed);
-        if !lost.is_empty() {
-            let _ = to_deliver.send(lost);
-        }
-        self.ops.end();
-        self.decided.notify();
-        self.parked.end();
-    }
 }
 
 impl<R: Send + 'static> ProducerClient<R> {
