@@ -219,14 +219,7 @@ fn a_broker_that_is_killed_loses_nothing_that_it_has_acknowledged() {
     expect(&reader, 0..500, 100);
     // A write may be under way, a read is.
     let value = value(500, 100);
-    let record = RecordRef {
-        topic: "t",
-        partition: Some(0),
-        key: None,
-        value: Some(&value),
-        headers: &[],
-        timestamp_ms: None,
-    };
+    let record = record(&value);
     producer.send(&record, (), &mut || false).unwrap();
     drop(first);
     let again = Killed::start(&folder.0, &port);
@@ -297,6 +290,17 @@ fn a_producer_that_is_killed_in_a_write_gives_its_ring_back() {
     assert_eq!(server.take_troubles(), Vec::<String>::new());
 }
 
+fn record(value: &[u8]) -> RecordRef<'_> {
+    RecordRef {
+        topic: "t",
+        partition: Some(0),
+        key: None,
+        value: Some(value),
+        headers: &[],
+        timestamp_ms: None,
+    }
+}
+
 /// What a client of this datapath is told, that cannot have it.
 fn refusal(more: &[(&str, &str)], broker_has: bool) -> String {
     let folder = Folder::new("refusal");
@@ -307,14 +311,7 @@ fn refusal(more: &[(&str, &str)], broker_has: bool) -> String {
     let server = BrokerServer::start(options).unwrap();
     let producer = producer(server.bootstrap_servers(), more);
     let value = value(0, 8);
-    let record = RecordRef {
-        topic: "t",
-        partition: Some(0),
-        key: None,
-        value: Some(&value),
-        headers: &[],
-        timestamp_ms: None,
-    };
+    let record = record(&value);
     let since = Instant::now();
     loop {
         let sent = producer.send(&record, (), &mut || false);

@@ -49,7 +49,7 @@ impl Producer {
         Ok(Self { client })
     }
 
-    /// Whether futures of `send` that nobody waits for may be set a millisecond late.
+    /// Whether futures of `send` that nobody waits for may be set some milliseconds late.
     fn be_patient(&self, py: Python<'_>, patient: bool) {
         py.detach(|| self.client.be_patient(patient));
     }

@@ -185,7 +185,7 @@ impl<R: Send + 'static> ProducerClient<R> {
         })
     }
 
-    /// Whether records that nobody waits for ([`Self::begin_wait`]) may be told of a millisecond late, or by a caller's thread
+    /// Whether records that nobody waits for ([`Self::begin_wait`]) may be told of some milliseconds late, or by a caller's thread
     /// that comes by: where `deliver` needs a lock that callers need as well. Has an effect where batches may go through
     /// memory, where waking a thread takes longer than a record.
     pub fn be_patient(&self, patient: bool) {
