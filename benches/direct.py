@@ -53,7 +53,12 @@ OF_MEMORY: dict[str, float | None] = {
     "consume, 1 KiB, copied, without CRC": 0.6,
     "consume, 1 KiB, views": 1.0,
 }
-LATENCIES = {"empty poll": 0.5, "produce, acknowledged": 6.0, "from send to batch": 20.0}
+LATENCIES: dict[str, float | None] = {
+    "empty poll": 0.5,
+    "produce, acknowledged": 6.0,
+    "produce, acknowledged, beside a consumer": None,
+    "from send to batch": 20.0,
+}
 ONE_THREAD_US = 3.0
 
 # From Python, medians.
@@ -137,10 +142,10 @@ def core_rows(mode: str, ours: Sequence[Figures], apache: Sequence[Figures]) -> 
     for name, most in LATENCIES.items():
         for part in ("p50_us", "p99_us", "p999_us"):
             mine, theirs = ([run[name][part] for run in runs] for runs in (ours, apache))
-            bar = {"bar_on_ours": most} if bars and part == "p50_us" else {}
+            bar = most if bars and part == "p50_us" else None
             case = f"direct[{mode}]: {name}, {part.removesuffix('_us')}"
             # What an empty poll costs over TCP is no Fetch: the broker is not asked.
-            yield paired(f"{case} / the same over TCP to Apache Kafka", mine, theirs, "us", **bar)
+            yield paired(f"{case} / the same over TCP to Apache Kafka", mine, theirs, "us", bar_on_ours=bar)
     acknowledged = [run["produce, acknowledged"] for run in ours]
     tail, middle = ([run[part] for run in acknowledged] for part in ("p999_us", "p50_us"))
     yield paired(f"direct[{mode}]: p99.9 / p50 of an acknowledged record", tail, middle, "us", bar_below=20)

@@ -91,21 +91,6 @@ impl Bench {
             producer.send(&record(&topic), (), &mut || false).unwrap();
             producer.flush(Some(PATIENCE), &mut || false).unwrap();
         };
-        send();
-        let consumer = self.consumer(&topic, &[]);
-        let poll = || {
-            let rows = consumer.poll(500, Some(Instant::now() + PATIENCE), &mut || false).unwrap();
-            rows.map_or(0, |rows| rows.len)
-        };
-        let warm = Instant::now();
-        assert_eq!(poll(), 1);
-        while warm.elapsed() < WARM_UP {
-            send();
-            assert_eq!(poll(), 1);
-        }
-        let direct = consumer.metrics().unwrap().direct_bytes_consumed_total;
-        let memory = matches!(self.datapath.as_str(), "shm" | "verbs");
-        assert_eq!(direct > 0, memory, "it went another way");
         let figure = |act: &dyn Fn()| -> Vec<f64> {
             let timed = |_| {
                 let since = Instant::now();
@@ -114,11 +99,30 @@ impl Bench {
             };
             (0..records).map(timed).collect()
         };
-        let empty = || assert!(consumer.poll(500, Some(Instant::now()), &mut || false).unwrap().is_none());
-        // Too short to be seen alone: each is a mean of many.
-        let empty = || (0..EMPTY).for_each(|_| empty());
-        tell("empty poll", figure(&empty).into_iter().map(|us| us / f64::from(EMPTY)).collect());
+        let warm = Instant::now();
+        while warm.elapsed() < WARM_UP {
+            send();
+        }
         tell("produce, acknowledged", figure(&send));
+        let consumer = self.consumer(&topic, &[]);
+        let poll = || {
+            let rows = consumer.poll(500, Some(Instant::now() + PATIENCE), &mut || false).unwrap();
+            rows.map_or(0, |rows| rows.len)
+        };
+        let warm = Instant::now();
+        while warm.elapsed() < WARM_UP {
+            send();
+            poll();
+        }
+        let empty = || consumer.poll(500, Some(Instant::now()), &mut || false).unwrap().is_none();
+        while !empty() {}
+        let direct = consumer.metrics().unwrap().direct_bytes_consumed_total;
+        let memory = matches!(self.datapath.as_str(), "shm" | "verbs");
+        assert_eq!(direct > 0, memory, "it went another way");
+        // Too short to be seen alone: each is a mean of many.
+        let many = || (0..EMPTY).for_each(|_| assert!(empty()));
+        tell("empty poll", figure(&many).into_iter().map(|us| us / f64::from(EMPTY)).collect());
+        tell("produce, acknowledged, beside a consumer", figure(&send));
         let mut left = records;
         while left > 0 {
             left -= poll();

@@ -8,10 +8,11 @@
 //! [`ConsumerEngine::look`] is what a caller that waits does again and again. It compares one word for each partition, and
 //! does nothing else until one has changed.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use foldhash::{HashMap, HashMapExt as _};
 use headrace_fabric::{Committed, Memory, Region};
 use headrace_wire::direct::SLOT_BYTES;
 use headrace_wire::errors::ErrorCode;

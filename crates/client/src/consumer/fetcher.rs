@@ -10,8 +10,9 @@
 //! session, without a wait, on the connection of the requests that are answered at once. Once for
 //! each position: what is still missing then joins the session's next request.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
+use foldhash::{HashMap, HashMapExt as _};
 use headrace_columns::decode::BatchSchema;
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::time::Now;

@@ -6,9 +6,10 @@ mod identity;
 mod splitting;
 mod transacting;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex};
 
+use foldhash::{HashMap, HashMapExt as _};
 use headrace_fabric::{Memory, Note};
 use headrace_wire::compression::check_level;
 use headrace_wire::errors::{ErrorCode, Remedy};

@@ -1,6 +1,6 @@
 //! Topics as a producer knows them: their partitions with leaders and waiting batches, and what was said against them.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use super::batch::{PartitionKey, Slot};
@@ -8,6 +8,7 @@ use super::partitioner::{PartitionLoad, Sticky, pick};
 use super::queue::Stand;
 use crate::core::Jitter;
 use crate::error::Error;
+use foldhash::{HashMap, HashMapExt as _};
 
 /// Most topics that one producer keeps; a caller that names more is told so.
 pub(super) const TOPICS_MAX: usize = 100_000;

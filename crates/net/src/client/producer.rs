@@ -5,7 +5,7 @@ mod audience;
 mod parking;
 mod post;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,6 +13,7 @@ use std::task::Poll;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use foldhash::{HashMap, HashMapExt as _};
 use headrace_client::error::{Error, Result};
 use headrace_client::options::{Datapath, ProducerConfig};
 use headrace_client::partition::CommitOffset;

@@ -4,9 +4,10 @@
 //! A partition's batches are on one way at a time: they change it only while none is on its way, so that the broker sees
 //! them in order.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use foldhash::{HashMap, HashMapExt as _};
 use headrace_fabric::{Memory, Note};
 use headrace_wire::direct::{SHARED, WriteAck};
 use headrace_wire::errors::ErrorCode;
