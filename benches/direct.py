@@ -2,8 +2,8 @@
 
 The Rust core is measured by crates/net/examples/direct.rs: one record of 100 bytes at a time, then streams of them in
 batches of 64 KiB. There producer, consumer and broker are three threads, spinning (`headrace.poll.spin.us` 50) or
-sleeping (0); in one_thread.rs beside it they take turns in one thread. From Python, producer and consumer are in one
-process and the broker in another.
+sleeping (0); in one_thread.rs beside it they take turns in one thread, and in_place.rs is the broker's work on a batch
+alone. From Python, producer and consumer are in one process and the broker in another.
 """
 
 from __future__ import annotations
@@ -91,6 +91,13 @@ def one_thread(records: int) -> float:
     return float(json.loads(done.stdout)["p50_us"])
 
 
+def taken(batches: int) -> dict[str, float]:
+    """Median microseconds that a broker spends on a batch, copied out of its ring or checked where it lies."""
+    command = [str(PROGRAMS / "in_place"), str(batches)]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=TIMEOUT_SECONDS, check=True)
+    return {line["name"]: line["p50_us"] for line in map(json.loads, done.stdout.splitlines())}
+
+
 def rounds(runners: Sequence[Callable[[], Any]], pairs: int) -> list[list[Any]]:
     """All of them in turns, every second round backwards."""
     found: list[list[Any]] = [[] for _ in runners]
@@ -106,13 +113,14 @@ def rows(bench: Bench) -> Iterator[Row]:
     records, mebibytes = max(500, int(RECORDS * bench.scale)), max(4, int(MEBIBYTES * bench.scale))
     bootstrap = bench.apache.bootstrap_servers
     say(f"direct: {records} records one by one, {mebibytes} MiB in streams, {bench.pairs} rounds")
-    spinning, sleeping, apache, fetches, alone = rounds(
+    spinning, sleeping, apache, fetches, alone, takes = rounds(
         [
             partial(core, "shm", SPIN_US, records, mebibytes),
             partial(core, "shm", 0, records, mebibytes),
             partial(core, "tcp", 0, records, mebibytes, bootstrap),
             partial(empty_fetches, bench),
             partial(one_thread, records),
+            partial(taken, records // 10),
         ],
         bench.pairs,
     )
@@ -126,6 +134,11 @@ def rows(bench: Bench) -> Iterator[Row]:
     )
     case = "direct[spinning]: produce from Arrow, 4 producers of one partition / one producer"
     yield paired(case, shared, own, "M records/s", bar=0.6)
+    for what in ("64 KiB", "one record"):
+        copied, placed = ([run[f"{what}, {way}"] for run in takes] for way in ("copied out", "in place"))
+        yield paired(
+            f"direct: a batch of {what} taken by the broker / checked in place, the paper's way", copied, placed, "us"
+        )
     yield from paper_rows(spinning, apache)
     empty = [run["empty poll"]["p50_us"] for run in spinning]
     said = "direct, the paper's empty fetch: 2.5 there, Kafka 200"
