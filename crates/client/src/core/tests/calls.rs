@@ -264,6 +264,21 @@ fn an_idle_connection_is_closed_and_opened_again_when_needed() {
 }
 
 #[test]
+fn a_connection_that_a_link_lives_by_is_never_idle() {
+    let (mut world, layout) = (world("localhost:9092"), two_nodes());
+    let mut broker = |i: &Incoming| healthy(&layout, i);
+    world.command(Do::Want("t"));
+    world.settle(&mut broker);
+    world.command(Do::Call(Target::Node(1), Lane::Coordinator, 1, 30_000));
+    world.command(Do::Call(Target::Node(2), Lane::Direct, 2, 30_000));
+    world.settle(&mut broker);
+    assert!(world.open_ports().contains(&9001));
+    world.run(600_000, &mut broker);
+    let ports = world.open_ports();
+    assert!(ports.contains(&9002) && !ports.contains(&9001), "{ports:?}");
+}
+
+#[test]
 fn a_connection_that_never_stands_is_given_up() {
     let (mut world, layout) = (world("localhost:1,localhost:9092"), two_nodes());
     world.silent = vec![1];
