@@ -2,8 +2,10 @@
 //! their own.
 
 mod audience;
+mod dispatch;
 mod parking;
 mod post;
+mod transactions;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,23 +15,22 @@ use std::task::Poll;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use foldhash::{HashMap, HashMapExt as _};
 use headrace_client::error::{Error, Result};
 use headrace_client::options::{Datapath, ProducerConfig};
-use headrace_client::partition::CommitOffset;
 use headrace_client::producer::{
-    Accumulator, AppendError, Appender, BatchAck, BatchId, Grant, GroupMetadata, ProducerCommand,
-    ProducerEngine, RecordRef, RowSpan,
+    Accumulator, AppendError, Appender, Grant, ProducerCommand, ProducerEngine, RecordRef, RowSpan,
 };
 use headrace_columns::encode::Rows;
 use headrace_pool::{BlockingWait, PoolError, PoolMetrics};
 
 use self::audience::Audience;
+use self::dispatch::Dispatch;
+pub use self::dispatch::{RowsOnWay, RowsTicket};
 use self::post::Post;
 use super::attempt::{Attempt, Hold, Parked};
 use super::driver::{Handle, Hooks, SocketOptions};
 use super::ops::{CallError, Check, Ops, Signal, deadline_in};
-use super::results::{RowResults, rows_of};
+use super::results::RowResults;
 use crate::clock::Clock;
 
 /// Where one record went.
@@ -56,39 +57,6 @@ pub enum Delivery<R> {
     Results(R, RowResults),
     /// What was waited for without a delivery: room for a record, or the end of a flush.
     Done(R, Result<()>),
-}
-
-struct Tally<R> {
-    recipient: Option<R>,
-    rows: u64,
-    outstanding: u64,
-    /// All rows are appended, so `outstanding` only falls.
-    complete: bool,
-    error: Option<Error>,
-    /// Each row's outcome, if the caller wants to know.
-    results: Option<RowResults>,
-}
-
-type SharedTally<R> = Arc<Mutex<Tally<R>>>;
-
-enum Entry<R> {
-    Record {
-        index: u32,
-        timestamp: i64,
-        recipient: R,
-    },
-    /// `spans` are empty unless the tally wants results; their rows are counted over the whole call.
-    Rows {
-        rows: u64,
-        tally: SharedTally<R>,
-        spans: Vec<RowSpan>,
-    },
-}
-
-struct Dispatch<R> {
-    batches: HashMap<BatchId, Vec<Entry<R>>>,
-    /// The first delivery error since the last flush.
-    failed: Option<Error>,
 }
 
 /// Longest wait of a call for the brokers to catch up, before each mebibyte: one that has no room waits for that.
@@ -145,7 +113,7 @@ impl<R: Send + 'static> ProducerClient<R> {
         let ops = Arc::new(Ops::default());
         let decided = Arc::new(Signal::default());
         let caught_up = Arc::new(Signal::default());
-        let dispatch = Arc::new(Mutex::new(Dispatch { batches: HashMap::new(), failed: None }));
+        let dispatch = Arc::new(Mutex::new(Dispatch::default()));
         let (to_deliver, inbox) = channel::<Vec<Delivery<R>>>();
         let parked = Arc::new(Parked::new(to_deliver.clone()));
         let (post, thread) = Post::start(to_deliver.clone(), inbox, deliver).map_err(failed)?;
@@ -242,15 +210,7 @@ impl<R: Send + 'static> ProducerClient<R> {
     /// A caller's handle for rows that come in several batches; ends with [`Self::finish_rows`]. With `results` the
     /// recipient is told of each row ([`Delivery::Results`]), and rows that cannot be sent are told there too.
     pub fn begin_rows(&self, recipient: R, results: bool) -> RowsTicket<R> {
-        let tally = Tally {
-            recipient: Some(recipient),
-            rows: 0,
-            outstanding: 0,
-            complete: false,
-            error: None,
-            results: results.then(RowResults::default),
-        };
-        RowsTicket { tally: Arc::new(Mutex::new(tally)), traced: results }
+        RowsTicket::new(recipient, results)
     }
 
     /// Queues all rows; waits up to `max.block.ms` whenever there is no memory. With results, only an interruption is an
@@ -271,7 +231,7 @@ impl<R: Send + 'static> ProducerClient<R> {
                 Ok(())
             });
             match sent {
-                Err(CallError::Failed(error)) if ticket.traced => {
+                Err(CallError::Failed(error)) if ticket.is_traced() => {
                     ticket.stop(&on_way, rows, &error);
                     break;
                 }
@@ -308,7 +268,7 @@ impl<R: Send + 'static> ProducerClient<R> {
         let append = |client: &Self, grant| client.append_turn(topic, rows, on_way, ticket, grant);
         match self.try_append(attempt, append) {
             Ok(taken) => on_way.from += taken.unwrap_or_default(),
-            Err(error) if ticket.traced => {
+            Err(error) if ticket.is_traced() => {
                 ticket.stop(on_way, rows, &error);
                 on_way.from = rows.len();
             }
@@ -320,11 +280,7 @@ impl<R: Send + 'static> ProducerClient<R> {
     /// All rows are queued: the ticket's recipient is told as soon as all are acknowledged. An error when nobody can be
     /// told any more.
     pub fn finish_rows(&self, ticket: &RowsTicket<R>) -> Result<(), Error> {
-        let mut tally = lock(&ticket.tally);
-        tally.complete = true;
-        let done = tally.delivery();
-        drop(tally);
-        done.map_or(Ok(()), |done| self.deliver(done))
+        ticket.finish().map_or(Ok(()), |done| self.deliver(done))
     }
 
     /// Waits until all records queued before are acknowledged or have failed; the first failure since the last flush
@@ -359,74 +315,6 @@ impl<R: Send + 'static> ProducerClient<R> {
     /// The first failure since the last flush, once.
     pub fn take_failure(&self) -> Option<Error> {
         lock(&self.dispatch).failed.take()
-    }
-
-    /// Gets the id and epoch of `transactional.id`, for at most `timeout` (`None`: `max.block.ms`). Fences an older
-    /// producer of that id and aborts what it left open.
-    pub fn init_transactions(&self, timeout: Option<Duration>, check: Check<'_>) -> Result<(), CallError> {
-        let timeout_ms = self.timeout_ms(timeout);
-        self.transact("initializing transactions", check, |op| ProducerCommand::InitTransactions {
-            op,
-            timeout_ms,
-        })
-    }
-
-    /// Opens a transaction: what is sent from now on belongs to it.
-    pub fn begin_transaction(&self, check: Check<'_>) -> Result<(), CallError> {
-        self.transact("beginning a transaction", check, |op| ProducerCommand::BeginTransaction { op })
-    }
-
-    /// Commits a group's offsets as a part of the open transaction.
-    pub fn send_offsets_to_transaction(
-        &self,
-        offsets: Vec<CommitOffset>,
-        group: GroupMetadata,
-        timeout: Option<Duration>,
-        check: Check<'_>,
-    ) -> Result<(), CallError> {
-        let timeout_ms = self.timeout_ms(timeout);
-        self.transact("committing offsets in the transaction", check, |op| ProducerCommand::SendOffsets {
-            op,
-            offsets,
-            group,
-            timeout_ms,
-        })
-    }
-
-    /// Commits the open transaction once all of its records are written, or aborts it; waits for at most `timeout`
-    /// (`None`: `max.block.ms`). After a time-out the same call waits for the same end.
-    pub fn end_transaction(
-        &self,
-        commit: bool,
-        timeout: Option<Duration>,
-        check: Check<'_>,
-    ) -> Result<(), CallError> {
-        let timeout_ms = self.timeout_ms(timeout);
-        self.handle.alive()?;
-        if commit {
-            self.appender.seal_all();
-        }
-        self.transact("ending the transaction", check, |op| ProducerCommand::EndTransaction {
-            op,
-            commit,
-            timeout_ms,
-        })?;
-        // What failed was the transaction's, and it has ended as its caller wished.
-        lock(&self.dispatch).failed = None;
-        Ok(())
-    }
-
-    fn transact(
-        &self,
-        what: &str,
-        check: Check<'_>,
-        command: impl FnOnce(u64) -> ProducerCommand,
-    ) -> Result<(), CallError> {
-        self.handle.alive()?;
-        let op = self.ops.begin();
-        self.handle.send(command(op));
-        // The engine keeps the time.
-        self.ops.wait(op, what, None, check)
     }
 
     fn timeout_ms(&self, timeout: Option<Duration>) -> u64 {
@@ -576,20 +464,17 @@ impl<R: Send + 'static> ProducerClient<R> {
     ) -> Result<usize, AppendError> {
         let now = self.clock.now();
         let rest = on_way.from..rows.len();
-        if !ticket.traced {
-            let placed = |batch, count| self.placed(batch, u64::from(count), &[], on_way, ticket);
+        if !ticket.is_traced() {
+            let placed =
+                |batch, count| lock(&self.dispatch).rows(batch, u64::from(count), &[], on_way, ticket);
             return self.appender.append_rows(now, topic, rows, rest, grant, placed);
         }
         let placed = |spans: &[RowSpan]| {
-            if let Some(results) = &mut lock(&ticket.tally).results {
-                for row in spans.iter().flat_map(rows_of) {
-                    results.sent(on_way.base + row, rows.timestamp_ms(row).unwrap_or(now.wall_ms));
-                }
-            }
+            ticket.sent(on_way, spans, |row| rows.timestamp_ms(row).unwrap_or(now.wall_ms));
             for spans in spans.chunk_by(|one, next| one.batch == next.batch) {
                 let count = spans.iter().map(|span| u64::from(span.count)).sum();
                 if let Some(RowSpan { batch, .. }) = spans.first() {
-                    self.placed(*batch, count, spans, on_way, ticket);
+                    lock(&self.dispatch).rows(*batch, count, spans, on_way, ticket);
                 }
             }
         };
@@ -600,42 +485,10 @@ impl<R: Send + 'static> ProducerClient<R> {
                 | AppendError::PartitionOutOfRange { .. }
                 | AppendError::Topic(_)),
             ) => {
-                let row = on_way.base + on_way.from;
-                let error = refused.into_error(self.blocked_ms());
-                if let Some(results) = &mut lock(&ticket.tally).results {
-                    results.failed(row..row + 1, &error);
-                }
+                ticket.first_failed(on_way, &refused.into_error(self.blocked_ms()));
                 Ok(1)
             }
             taken => taken,
-        }
-    }
-
-    /// Rows of a call are in a batch; runs before that batch can be reported as done.
-    fn placed(
-        &self,
-        batch: BatchId,
-        count: u64,
-        spans: &[RowSpan],
-        on_way: &RowsOnWay,
-        ticket: &RowsTicket<R>,
-    ) {
-        let of_call = spans.iter().map(|span| RowSpan { row: on_way.base + span.row, ..*span });
-        let mut tally = lock(&ticket.tally);
-        tally.outstanding += count;
-        tally.rows += count;
-        drop(tally);
-        let mut dispatch = lock(&self.dispatch);
-        let entries = dispatch.batches.entry(batch).or_default();
-        match entries.last_mut() {
-            Some(Entry::Rows { rows, tally, spans }) if Arc::ptr_eq(tally, &ticket.tally) => {
-                *rows += count;
-                spans.extend(of_call);
-            }
-            _ => {
-                let (tally, spans) = (ticket.tally.clone(), of_call.collect());
-                entries.push(Entry::Rows { rows: count, tally, spans });
-            }
         }
     }
 
@@ -687,170 +540,6 @@ impl<R: Send + 'static> ProducerClient<R> {
     }
 }
 
-/// Rows of one call on their way, see [`ProducerClient::begin_rows`].
-pub struct RowsTicket<R> {
-    tally: SharedTally<R>,
-    /// Each row's way is kept, for results.
-    traced: bool,
-}
-
-impl<R> RowsTicket<R> {
-    /// Begins with the rows of one Arrow batch; `None` when an earlier error keeps them from being sent, which the
-    /// results tell.
-    #[must_use]
-    pub fn start(&self, rows: &Rows) -> Option<RowsOnWay> {
-        let expected = match &mut lock(&self.tally).results {
-            Some(results) => results.expect(rows.len())?,
-            None => 0..rows.len(),
-        };
-        Some(RowsOnWay { from: 0, base: expected.start })
-    }
-
-    /// The rest of the rows cannot be sent, nor can any later ones of the same call.
-    fn stop(&self, on_way: &RowsOnWay, rows: &Rows, error: &Error) {
-        if let Some(results) = &mut lock(&self.tally).results {
-            results.stop(on_way.base + on_way.from..on_way.base + rows.len(), error);
-        }
-    }
-}
-
-/// How far the rows of one Arrow batch have come.
-#[derive(Debug)]
-pub struct RowsOnWay {
-    /// The first row that is not queued yet.
-    from: usize,
-    /// Rows of the same call before this batch, if their results are wanted.
-    base: usize,
-}
-
-impl<R> Tally<R> {
-    /// What to tell the recipient, once there is nothing more to wait for.
-    fn delivery(&mut self) -> Option<Delivery<R>> {
-        if !self.complete || self.outstanding > 0 {
-            return None;
-        }
-        let recipient = self.recipient.take()?;
-        Some(match self.results.take() {
-            Some(results) => Delivery::Results(recipient, results),
-            None => Delivery::Rows(recipient, self.error.take().map_or(Ok(self.rows), Err)),
-        })
-    }
-}
-
-impl<R> Dispatch<R> {
-    fn batch_done(&mut self, batch: BatchId, result: &Result<BatchAck>) -> Vec<Delivery<R>> {
-        if let Err(error) = result {
-            self.failed.get_or_insert_with(|| error.clone());
-        }
-        let mut delivered = Vec::new();
-        for entry in self.batches.remove(&batch).unwrap_or_default() {
-            match entry {
-                Entry::Record { index, timestamp, recipient } => {
-                    let metadata = result.as_ref().map_err(Clone::clone).map(|ack| RecordMetadata {
-                        topic: ack.topic.clone(),
-                        partition: ack.partition,
-                        offset: if ack.base_offset < 0 { -1 } else { ack.base_offset + i64::from(index) },
-                        timestamp: if ack.log_append_time < 0 { timestamp } else { ack.log_append_time },
-                    });
-                    delivered.push(Delivery::Record(recipient, metadata));
-                }
-                Entry::Rows { rows, tally, spans } => {
-                    let mut tally = lock(&tally);
-                    tally.outstanding = tally.outstanding.saturating_sub(rows);
-                    if let Some(results) = &mut tally.results {
-                        for span in &spans {
-                            match result {
-                                Ok(ack) => results.written(span, ack),
-                                Err(error) => results.failed(rows_of(span), error),
-                            }
-                        }
-                    }
-                    if let Err(error) = result {
-                        tally.error.get_or_insert_with(|| error.clone());
-                    }
-                    delivered.extend(tally.delivery());
-                }
-            }
-        }
-        delivered
-    }
-
-    /// The records of `batch` from `kept` on are now those of `rest`.
-    fn batch_split(&mut self, batch: BatchId, kept: u32, rest: BatchId) {
-        let Some(whole) = self.batches.remove(&batch) else { return };
-        let (mut head, mut tail) = (Vec::new(), Vec::new());
-        // Entries lie in the order in which their records went in.
-        let mut left = u64::from(kept);
-        for entry in whole {
-            match entry {
-                Entry::Record { index, timestamp, recipient } => {
-                    left = left.saturating_sub(1);
-                    match index.checked_sub(kept) {
-                        None => head.push(Entry::Record { index, timestamp, recipient }),
-                        Some(index) => tail.push(Entry::Record { index, timestamp, recipient }),
-                    }
-                }
-                Entry::Rows { rows, tally, spans } => {
-                    let here = rows.min(left);
-                    left -= here;
-                    let (first, others) = split_spans(&spans, kept, rest);
-                    if here > 0 {
-                        head.push(Entry::Rows { rows: here, tally: tally.clone(), spans: first });
-                    }
-                    if rows > here {
-                        tail.push(Entry::Rows { rows: rows - here, tally, spans: others });
-                    }
-                }
-            }
-        }
-        self.batches.insert(batch, head);
-        self.batches.insert(rest, tail);
-    }
-
-    fn fail_all(&mut self, error: &Error) -> Vec<Delivery<R>> {
-        let batches: Vec<BatchId> = self.batches.keys().copied().collect();
-        batches.into_iter().flat_map(|batch| self.batch_done(batch, &Err(error.clone()))).collect()
-    }
-}
-
-/// The spans of a batch's first `kept` records, and those of the others as they lie in `rest`.
-fn split_spans(spans: &[RowSpan], kept: u32, rest: BatchId) -> (Vec<RowSpan>, Vec<RowSpan>) {
-    let (mut head, mut tail) = (Vec::new(), Vec::new());
-    for span in spans {
-        let here = kept.saturating_sub(span.index).min(span.count);
-        if here > 0 {
-            head.push(RowSpan { count: here, ..*span });
-        }
-        if span.count > here {
-            tail.push(RowSpan {
-                batch: rest,
-                row: span.row + here as usize,
-                index: span.index + here - kept,
-                count: span.count - here,
-            });
-        }
-    }
-    (head, tail)
-}
-
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn spans_are_split_where_their_batch_is() {
-        let (whole, rest) = (BatchId::new(1), BatchId::new(2));
-        let span = |batch, row, index, count| RowSpan { batch, row, index, count };
-        let spans = [span(whole, 10, 0, 3), span(whole, 20, 3, 4), span(whole, 30, 7, 2)];
-        let (head, tail) = split_spans(&spans, 5, rest);
-        assert_eq!(head, [span(whole, 10, 0, 3), span(whole, 20, 3, 2)]);
-        assert_eq!(tail, [span(rest, 22, 0, 2), span(rest, 30, 2, 2)]);
-        let (head, tail) = split_spans(&spans, 3, rest);
-        assert_eq!(head, [span(whole, 10, 0, 3)]);
-        assert_eq!(tail, [span(rest, 20, 0, 4), span(rest, 30, 4, 2)]);
-    }
 }

@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex};
 use headrace_client::error::Error;
 use headrace_client::producer::{Accumulator, ProducerEvent};
 
+use super::dispatch::Dispatch;
 use super::post::Post;
-use super::{Delivery, Dispatch, Ops, Parked, Signal, lock};
+use super::{Delivery, Ops, Parked, Signal, lock};
 
 /// Those that the engine tells of something.
 pub(super) struct Audience<R> {

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use headrace_client::producer::{AppendError, Appended, Grant, RecordRef, Told};
 
-use super::{Delivery, Entry, ProducerClient, lock};
+use super::{Delivery, ProducerClient, lock};
 
 impl<R: Send + 'static> ProducerClient<R> {
     pub(super) fn append_record(
@@ -19,8 +19,7 @@ impl<R: Send + 'static> ProducerClient<R> {
         let recipient = RefCell::new(recipient);
         let placed = |batch, index| {
             if let Some(recipient) = recipient.borrow_mut().take() {
-                let entry = Entry::Record { index, timestamp, recipient };
-                lock(&self.dispatch).batches.entry(batch).or_default().push(entry);
+                lock(&self.dispatch).record(batch, index, timestamp, recipient);
             }
         };
         let told = || -> Told {
@@ -37,8 +36,7 @@ impl<R: Send + 'static> ProducerClient<R> {
         let (dispatch, guests) = (self.dispatch.clone(), self.parked.clone());
         Box::new(move |outcome| match outcome {
             Ok(Appended { batch, index }) => {
-                let entry = Entry::Record { index, timestamp, recipient };
-                lock(&dispatch).batches.entry(batch).or_default().push(entry);
+                lock(&dispatch).record(batch, index, timestamp, recipient);
             }
             Err(error) => {
                 lock(&dispatch).failed.get_or_insert_with(|| error.clone());
