@@ -4,7 +4,7 @@
 //! A partition's batches are on one way at a time: they change it only while none is on its way, so that the broker sees
 //! them in order.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use headrace_fabric::{Memory, Note};
@@ -34,6 +34,8 @@ pub(super) struct Direct {
     grants: HashMap<(LinkId, u16), PartitionKey>,
     /// Memory that came before the word that it was granted.
     early: HashMap<(LinkId, u64), Arc<Memory>>,
+    /// The same of memory that was taken back by then. No key is used twice, so what is left in it means nothing.
+    ended: HashSet<(LinkId, u64)>,
     /// The same of memory that cannot be reached, and why.
     refused: HashMap<(LinkId, u64), String>,
     /// Partitions whose shared rings were full when something was to be written: that there is room again, nobody tells.
@@ -51,6 +53,7 @@ impl Direct {
             writings: HashMap::new(),
             grants: HashMap::new(),
             early: HashMap::new(),
+            ended: HashSet::new(),
             refused: HashMap::new(),
             crowded: BTreeSet::new(),
             noted: false,
@@ -246,6 +249,11 @@ impl ProducerEngine {
         let error = match granted.map(|response| Writer::new(node, link, &response)) {
             Ok(Ok(mut writer)) => {
                 let keys = writer.keys();
+                if self.direct.ended.remove(&(link, keys.0)) {
+                    // Another producer has come since: there is a ring for both.
+                    self.direct.writings.remove(&key);
+                    return;
+                }
                 for key in [Some(keys.0), keys.1].into_iter().flatten() {
                     if let Some(memory) = self.direct.early.remove(&(link, key))
                         && let Err(why) = writer.show(key, &memory)
@@ -307,6 +315,11 @@ impl ProducerEngine {
         if let Some(key) = key {
             let shared = self.accumulator.clone();
             self.withdraw(now, &mut lock(&shared), key, "the broker took its memory back");
+        } else if self.direct.writings.values().any(|writing| matches!(writing, Writing::Asking { .. })) {
+            // The word that it was granted may come over the connection yet.
+            self.direct.ended.insert((link, memory));
+        } else {
+            self.direct.ended.clear();
         }
     }
 
@@ -362,6 +375,7 @@ impl ProducerEngine {
 
     fn withdraw_all(&mut self, now: Now, accumulator: &mut Accumulator, link: LinkId, why: &str) {
         self.direct.early.retain(|(of, _), _| *of != link);
+        self.direct.ended.retain(|(of, _)| *of != link);
         self.direct.refused.retain(|(of, _), _| *of != link);
         let is = |writing: &Writing<Entry>| matches!(writing, Writing::Granted(w) if w.link == link);
         let of_link = self.direct.writings.iter().filter(|(_, writing)| is(writing));
