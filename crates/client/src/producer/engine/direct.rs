@@ -249,23 +249,24 @@ impl ProducerEngine {
         let error = match granted.map(|response| Writer::new(node, link, &response)) {
             Ok(Ok(mut writer)) => {
                 let keys = writer.keys();
-                if self.direct.ended.remove(&(link, keys.0)) {
+                let memory = (link, keys.0);
+                if self.direct.ended.remove(&memory) && !self.direct.refused.contains_key(&memory) {
                     // Another producer has come since: there is a ring for both.
                     self.direct.writings.remove(&key);
                     return;
                 }
                 for key in [Some(keys.0), keys.1].into_iter().flatten() {
-                    if let Some(memory) = self.direct.early.remove(&(link, key))
-                        && let Err(why) = writer.show(key, &memory)
+                    if let Some(early) = self.direct.early.remove(&(link, key))
+                        && let Err(why) = writer.show(key, &early)
                     {
                         return self.on_unlinked_by_us(now, accumulator, link, why);
                     }
                 }
-                let refused = self.direct.refused.remove_entry(&(link, writer.key));
+                let refused = self.direct.refused.remove(&memory);
                 self.direct.grants.insert((link, writer.id()), key);
                 self.direct.writings.insert(key, Writing::Granted(writer));
-                if let Some(((_, memory), why)) = refused {
-                    self.end_refused(now, accumulator, (link, memory), key, &why);
+                if let Some(why) = refused {
+                    self.end_refused(now, accumulator, memory, key, &why);
                 }
                 return;
             }

@@ -64,3 +64,15 @@ fn memory_that_is_taken_back_before_the_word_that_it_was_granted_is_asked_for_ag
     world.send(0, "d");
     assert_eq!((world.written.len(), world.logs[0].values.len()), (1, 3));
 }
+
+#[test]
+fn memory_that_cannot_be_had_is_told_though_it_ends_before_the_word_that_it_was_granted() {
+    let mut world = asking();
+    let link = world.link.unwrap();
+    world.engine.handle_refused(world.now, link, 1, "too little may be locked".to_owned());
+    world.engine.handle_ended(world.now, link, 1);
+    grant(&mut world, 5, 1);
+    let told = format!("{:?}", world.append(0, "c").unwrap_err());
+    assert!(told.contains("headrace.datapath") && told.contains("too little may be locked"), "{told}");
+    assert_eq!(world.asked.len(), 0, "and not asked for again at once");
+}
