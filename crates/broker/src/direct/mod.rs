@@ -405,18 +405,18 @@ impl<D: Disk> Broker<D> {
             self.direct.close(link, "its client makes another".to_owned());
         }
         self.direct.tokens.retain(|_, of| *of != call.conn);
-        let full = self.direct.links.len() + self.direct.tokens.len() >= limit;
+        let is_full = self.direct.links.len() + self.direct.tokens.len() >= limit;
         let too_many = || {
             let why =
                 format!("{limit} clients share the broker's memory already (headrace.direct.links.max)");
-            refuse(ErrorCode::THROTTLING_QUOTA_EXCEEDED, why)
+            refuse(full(limit > 0), why)
         };
         if verbs {
             if !self.config.headrace_direct || !self.config.headrace_direct_verbs {
                 let why = "the broker does not use RDMA: its headrace.direct.verbs is false";
                 return refuse(ErrorCode::INVALID_CONFIG, why.to_owned());
             }
-            if full {
+            if is_full {
                 return too_many();
             }
             return match std::mem::replace(&mut self.direct.offered, Ok(None)) {
@@ -444,7 +444,7 @@ impl<D: Disk> Broker<D> {
             let why = "the broker shares no memory: its headrace.direct is false";
             return refuse(ErrorCode::INVALID_CONFIG, why.to_owned());
         };
-        if full {
+        if is_full {
             return too_many();
         }
         let token = self.random.uuid();
@@ -474,6 +474,11 @@ fn link_of<F>(direct: &Direct<F>, call: &Call) -> Result<LinkId, (ErrorCode, Str
     direct.of_conn.get(&call.conn).copied().ok_or_else(|| {
         (ErrorCode::NETWORK_EXCEPTION, "the connection has no link: DirectConnect makes one".to_owned())
     })
+}
+
+/// What is told where there is no room: whether there can be some later, or the settings allow none.
+fn full(later: bool) -> ErrorCode {
+    if later { ErrorCode::THROTTLING_QUOTA_EXCEEDED } else { ErrorCode::INVALID_CONFIG }
 }
 
 /// What a write says of itself, and of how many bytes.

@@ -12,7 +12,7 @@ use headrace_wire::records::BatchHeader;
 use headrace_wire::time::Now;
 
 use super::shared::{self, MEMBERS_MAX, Next, Shared};
-use super::{Direct, Grant, Granted, LinkAction, LinkId, Place, link_of, parse_note};
+use super::{Direct, Grant, Granted, LinkAction, LinkId, Place, full, link_of, parse_note};
 use crate::broker::Broker;
 use crate::call::{Call, Outcome};
 use crate::fetch::TopicKey;
@@ -117,7 +117,7 @@ impl<D: Disk> Broker<D> {
         let limit = usize::try_from(self.config.headrace_direct_grants_max).unwrap_or(0);
         let Some(id) = self.direct.new_id(limit) else {
             let why = format!("there are {limit} grants already (headrace.direct.grants.max)");
-            return Err((ErrorCode::THROTTLING_QUOTA_EXCEEDED, why));
+            return Err((full(limit > 0), why));
         };
         let lent = self.make_side(id, place, mode, (request.ring_bytes, batch_max))?;
         let Some(owner) = self.direct.links.get_mut(&link) else {
@@ -159,11 +159,11 @@ impl<D: Disk> Broker<D> {
         mode: i8,
         (wished, batch_max): (i64, u64),
     ) -> Result<Lent, (ErrorCode, String)> {
-        let full = |why: String| Err((ErrorCode::THROTTLING_QUOTA_EXCEEDED, why));
+        let taken = |why: String| Err((ErrorCode::THROTTLING_QUOTA_EXCEEDED, why));
         let other = match self.direct.sides.get_mut(&place) {
             Some(Side::Shared(shared)) if mode == SHARED => {
                 if shared.members.len() >= MEMBERS_MAX {
-                    return full(format!(
+                    return taken(format!(
                         "{MEMBERS_MAX} producers write to it through shared memory already"
                     ));
                 }
@@ -171,7 +171,7 @@ impl<D: Disk> Broker<D> {
                 return Ok(Lent::of(shared));
             }
             Some(Side::Own { id, alone: false }) if mode == SHARED => Some(*id),
-            Some(_) => return full("another producer writes to it through shared memory".to_owned()),
+            Some(_) => return taken("another producer writes to it through shared memory".to_owned()),
             None => None,
         };
         // What the other has is given back first: its ring is to be had again.
@@ -233,7 +233,7 @@ impl<D: Disk> Broker<D> {
                 "{} bytes of memory are lent already, and {ring} more are over headrace.direct.memory.bytes = {all}",
                 self.direct.lent_bytes
             );
-            return Err((ErrorCode::THROTTLING_QUOTA_EXCEEDED, why));
+            return Err((full(ring <= all), why));
         }
         Ok(ring)
     }

@@ -192,6 +192,21 @@ fn a_repeat_is_answered_with_the_old_offset_and_a_gap_is_refused() {
 }
 
 #[test]
+fn a_producers_older_epoch_is_fenced_off() {
+    let (mut world, id) = linked(&[]);
+    let producer = world.call(4, &plain_id()).producer_id;
+    let mut old = Client::new(&mut world, A, id, 0);
+    assert_eq!(old.write(&mut world, &stamped(producer, 0, 0, &["a"])).base_offset, 0);
+    // Its successor writes over TCP.
+    let newer = produced(&world.produce("t", 0, stamped(producer, 1, 0, &["b"])));
+    assert_eq!(newer, (ErrorCode::NONE, 1));
+    let ack = old.write(&mut world, &stamped(producer, 0, 1, &["late"]));
+    assert_eq!((ErrorCode::new(ack.error_code), ack.base_offset), (ErrorCode::INVALID_PRODUCER_EPOCH, -1));
+    assert_eq!(old.write(&mut world, &stamped(producer, 1, 1, &["c"])).base_offset, 2);
+    assert_eq!(values(&world.fetch("t", 0, 1)), ["b", "c"]);
+}
+
+#[test]
 fn a_damaged_batch_is_refused_and_the_next_one_taken() {
     let (mut world, id) = linked(&[]);
     let mut client = Client::new(&mut world, A, id, 0);
@@ -337,6 +352,21 @@ fn limits_name_their_settings() {
     assert!(refused.error_message.unwrap().contains("headrace.direct.grants.max"));
     world.call_on(A, 0, &DirectReleaseRequest { ids: vec![i32::from(granted.id)] });
     assert_eq!(world.call_on(B, 0, &produce_grant(id, 1)).error_code, 0, "what was given back is free");
+
+    // What the settings never allow is no matter of time.
+    let (mut world, id) = linked(&[("headrace.direct.memory.bytes", "1000")]);
+    let refused = world.call(0, &produce_grant(id, 0));
+    assert_eq!(ErrorCode::new(refused.error_code), ErrorCode::INVALID_CONFIG);
+    assert!(refused.error_message.unwrap().contains("headrace.direct.memory.bytes = 1000"));
+    let (mut world, id) = linked(&[("headrace.direct.grants.max", "0")]);
+    let refused = world.call(0, &produce_grant(id, 0));
+    assert_eq!(ErrorCode::new(refused.error_code), ErrorCode::INVALID_CONFIG);
+    assert!(refused.error_message.unwrap().contains("headrace.direct.grants.max"));
+    let mut none = World::with(&[("headrace.direct.links.max", "0")]);
+    none.broker.set_link_address("here".into());
+    let refused = ask(&mut none, A);
+    assert_eq!(ErrorCode::new(refused.error_code), ErrorCode::INVALID_CONFIG);
+    assert!(refused.error_message.unwrap().contains("headrace.direct.links.max"));
 
     let mut off = World::with(&[("headrace.direct", "false")]);
     off.broker.set_link_address("here".into());
@@ -499,9 +529,17 @@ fn offsets_out_of_range_and_epochs_of_others_are_refused() {
         let refused = world.call(0, &fetch_grant(id, offset));
         assert_eq!(ErrorCode::new(refused.error_code), ErrorCode::OFFSET_OUT_OF_RANGE);
     }
-    let refused = world.call(0, &GrantFetchRequest { current_leader_epoch: 99, ..fetch_grant(id, 0) });
-    assert_eq!(ErrorCode::new(refused.error_code), ErrorCode::UNKNOWN_LEADER_EPOCH);
+    // An unclean restart begins a new epoch: a reader of the old one is to look first whether its log is still this one.
+    let mut world = world.killed(&[]);
+    world.broker.set_link_address("here".into());
+    connect(&mut world, A);
+    for (epoch, told) in [(99, ErrorCode::UNKNOWN_LEADER_EPOCH), (0, ErrorCode::FENCED_LEADER_EPOCH)] {
+        let request = GrantFetchRequest { current_leader_epoch: epoch, ..fetch_grant(id, 0) };
+        assert_eq!(ErrorCode::new(world.call(0, &request).error_code), told);
+    }
     assert!(actions(&mut world).is_empty());
+    let request = GrantFetchRequest { current_leader_epoch: 1, ..fetch_grant(id, 0) };
+    assert_eq!(world.call(0, &request).error_code, 0);
 }
 
 #[test]

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use foldhash::{HashMap, HashMapExt as _};
+use foldhash::{HashMap, HashMapExt as _, HashSet};
 use headrace_fabric::{Memory, Note};
 use headrace_wire::direct::{SHARED, WriteAck};
 use headrace_wire::errors::ErrorCode;
@@ -35,6 +35,8 @@ pub(super) struct Direct {
     grants: HashMap<(LinkId, u16), PartitionKey>,
     /// Memory that came before the word that it was granted.
     early: HashMap<(LinkId, u64), Arc<Memory>>,
+    /// The same of memory that was taken back by then. No key is used twice, so what is left in it means nothing.
+    ended: HashSet<(LinkId, u64)>,
     /// The same of memory that cannot be reached, and why.
     refused: HashMap<(LinkId, u64), String>,
     /// Partitions whose shared rings were full when something was to be written: that there is room again, nobody tells.
@@ -52,6 +54,7 @@ impl Direct {
             writings: HashMap::new(),
             grants: HashMap::new(),
             early: HashMap::new(),
+            ended: HashSet::default(),
             refused: HashMap::new(),
             crowded: BTreeSet::new(),
             noted: false,
@@ -247,18 +250,24 @@ impl ProducerEngine {
         let error = match granted.map(|response| Writer::new(node, link, &response)) {
             Ok(Ok(mut writer)) => {
                 let keys = writer.keys();
+                let memory = (link, keys.0);
+                if self.direct.ended.remove(&memory) && !self.direct.refused.contains_key(&memory) {
+                    // Another producer has come since: there is a ring for both.
+                    self.direct.writings.remove(&key);
+                    return;
+                }
                 for key in [Some(keys.0), keys.1].into_iter().flatten() {
-                    if let Some(memory) = self.direct.early.remove(&(link, key))
-                        && let Err(why) = writer.show(key, &memory)
+                    if let Some(early) = self.direct.early.remove(&(link, key))
+                        && let Err(why) = writer.show(key, &early)
                     {
                         return self.on_unlinked_by_us(now, accumulator, link, why);
                     }
                 }
-                let refused = self.direct.refused.remove_entry(&(link, writer.key));
+                let refused = self.direct.refused.remove(&memory);
                 self.direct.grants.insert((link, writer.id()), key);
                 self.direct.writings.insert(key, Writing::Granted(writer));
-                if let Some(((_, memory), why)) = refused {
-                    self.end_refused(now, accumulator, (link, memory), key, &why);
+                if let Some(why) = refused {
+                    self.end_refused(now, accumulator, memory, key, &why);
                 }
                 return;
             }
@@ -308,6 +317,11 @@ impl ProducerEngine {
         if let Some(key) = key {
             let shared = self.accumulator.clone();
             self.withdraw(now, &mut lock(&shared), key, "the broker took its memory back");
+        } else if self.direct.writings.values().any(|writing| matches!(writing, Writing::Asking { .. })) {
+            // The word that it was granted may come over the connection yet.
+            self.direct.ended.insert((link, memory));
+        } else {
+            self.direct.ended.clear();
         }
     }
 
@@ -363,6 +377,7 @@ impl ProducerEngine {
 
     fn withdraw_all(&mut self, now: Now, accumulator: &mut Accumulator, link: LinkId, why: &str) {
         self.direct.early.retain(|(of, _), _| *of != link);
+        self.direct.ended.retain(|(of, _)| *of != link);
         self.direct.refused.retain(|(of, _), _| *of != link);
         let is = |writing: &Writing<Entry>| matches!(writing, Writing::Granted(w) if w.link == link);
         let of_link = self.direct.writings.iter().filter(|(_, writing)| is(writing));

@@ -15,8 +15,9 @@ use headrace_wire::messages::metadata_response::{
 };
 use headrace_wire::messages::produce_response::{PartitionProduceResponse, TopicProduceResponse};
 use headrace_wire::messages::{
-    ApiKey, ApiVersionsRequest, ApiVersionsResponse, InitProducerIdRequest, InitProducerIdResponse, Message,
-    MetadataRequest, MetadataResponse, ProduceRequest, ProduceResponse, Request,
+    ApiKey, ApiVersionsRequest, ApiVersionsResponse, DirectConnectRequest, DirectConnectResponse,
+    InitProducerIdRequest, InitProducerIdResponse, Message, MetadataRequest, MetadataResponse,
+    ProduceRequest, ProduceResponse, Request,
 };
 use headrace_wire::primitive::Reader;
 use headrace_wire::records::{BatchHeader, RecordIter, verify_crc};
@@ -24,7 +25,7 @@ use headrace_wire::time::Now;
 use headrace_wire::uuid::Uuid;
 
 use super::coordinator::Coordinator;
-use crate::engine::{Action, ConnId, Engine};
+use crate::engine::{Action, ConnId, DirectWrite, Engine, LinkId};
 use crate::error::Error;
 use crate::options::ProducerConfig;
 use crate::producer::{
@@ -77,6 +78,9 @@ struct Remembered {
     batches: VecDeque<(i32, i32, i64)>,
 }
 
+/// A request for memory: its connection, version and number.
+pub(super) type Asked = (ConnId, i16, i32);
+
 struct Connection {
     node: i32,
     bytes: Vec<u8>,
@@ -110,6 +114,11 @@ pub(super) struct World {
     /// Node and batches of each Produce request that was served.
     pub(super) served: Vec<(i32, usize)>,
     pub(super) coordinator: Coordinator,
+    /// What shares memory with a broker, where that is wanted.
+    pub(super) link: Option<LinkId>,
+    /// Memory that was asked for, unanswered.
+    pub(super) asked: VecDeque<Asked>,
+    pub(super) written: Vec<DirectWrite>,
     connections: BTreeMap<ConnId, Connection>,
     woken: Arc<Mutex<bool>>,
     next_identity: i64,
@@ -157,6 +166,9 @@ impl World {
             events: Vec::new(),
             served: Vec::new(),
             coordinator: Coordinator::default(),
+            link: None,
+            asked: VecDeque::new(),
+            written: Vec::new(),
             connections: BTreeMap::new(),
             woken,
             next_identity: 100,
@@ -290,9 +302,12 @@ impl World {
                 }
             }
             Action::Token { conn } => self.engine.handle_token(self.now, conn),
-            Action::Link { .. } | Action::Verbs(_) | Action::WriteDirect(_) | Action::Unlink { .. } => {
-                panic!("the datapath is tcp")
+            Action::Link { link, .. } => {
+                self.link = Some(link);
+                self.engine.handle_linked(self.now, link);
             }
+            Action::WriteDirect(write) => self.written.push(write),
+            Action::Verbs(_) | Action::Unlink { .. } => panic!("memory is shared, and the link stands"),
             Action::Close { conn } => {
                 self.connections.remove(&conn);
             }
@@ -379,6 +394,10 @@ impl World {
                 let request = ProduceRequest::decode(version, &mut reader).unwrap();
                 self.produce(conn, node, version, id, &request);
             }
+            ApiKey::DirectConnect => {
+                self.answer::<DirectConnectRequest>(conn, version, id, &DirectConnectResponse::default());
+            }
+            ApiKey::GrantProduce => self.asked.push_back((conn, version, id)),
             key => self.coordinate(conn, key, (version, id), &mut reader),
         }
         true

@@ -1,0 +1,237 @@
+"""Who cannot have memory is told why, with the setting's name; with `auto` its records go over TCP, all of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import threading
+
+import pytest
+
+import headrace as hr
+from headrace.errors import ConfigError
+from tests.broker.process import BrokerProcess
+from tests.one_sided.test_consume import READ, read, rows, wait_for_memory
+from tests.one_sided.test_produce import linked, refused, values_of
+
+SECONDS = 60
+WRITTEN = "direct-bytes-produced-total"
+
+WORKS = """
+import json, os, resource, sys
+import headrace as hr
+
+def work(servers, datapath):
+    with (
+        hr.Producer(servers, headrace_datapath=datapath, linger_ms=0) as producer,
+        hr.Consumer(servers, headrace_datapath=datapath, auto_offset_reset="earliest") as consumer,
+    ):
+        consumer.assign([("t", 0)])
+        for number in range(200):
+            value = b"%d" % number
+            offset = producer.send("t", value, partition=0).result(20).offset
+            while consumer.position(("t", 0)) <= offset:
+                batch = consumer.poll(20)
+                assert batch.num_rows
+            assert batch["value"].to_pylist()[-1] == value
+        return [consumer.metrics()["direct-bytes-consumed-total"], producer.metrics()["direct-bytes-produced-total"]]
+
+servers, datapath, limit = sys.argv[1:]
+# Whatever Python loads is loaded before something is taken away.
+work(servers, "tcp")
+exec(limit)
+try:
+    said = work(servers, datapath)
+except hr.KafkaError as error:
+    said = [type(error).__name__, str(error)]
+print(json.dumps(said))
+"""
+
+LITTLE = {
+    # Enough for the sockets of two clients.
+    "descriptors": "resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir('/proc/self/fd'))) + 12,) * 2)",
+    # A segment is mapped for all that it can become, a GiB.
+    "address space": (
+        "now = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize();"
+        "resource.setrlimit(resource.RLIMIT_AS, (now + (300 << 20),) * 2)"
+    ),
+}
+
+
+def worked(servers, datapath, limit):
+    """What a process of its own is told, or how many bytes it has read and written through memory."""
+    done = subprocess.run(
+        [sys.executable, "-c", WORKS, servers, datapath, limit],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.fixture
+def broker():
+    with hr.Broker.start() as one:
+        yield one
+
+
+def test_a_process_that_lacks_nothing_uses_memory(broker):
+    assert min(worked(broker.bootstrap_servers, "auto", "pass")) > 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_another_user_is_told_or_goes_over_tcp(broker):
+    servers = broker.bootstrap_servers
+    name, said = worked(servers, "shm", "os.setuid(65534)")
+    assert name == "ConfigError"
+    assert "headrace.datapath" in said
+    assert "user 0" in said
+    assert worked(servers, "auto", "os.setuid(65534)") == [0, 0]
+
+
+@pytest.mark.parametrize("what", LITTLE)
+@pytest.mark.parametrize("datapath", ["shm", "auto"])
+def test_a_process_that_can_map_or_open_little_goes_over_tcp(broker, what, datapath):
+    servers = broker.bootstrap_servers
+    consumed, _ = worked(servers, datapath, LITTLE[what])
+    assert consumed == 0
+    # The broker has noticed nothing.
+    with hr.Producer(servers, headrace_datapath="shm") as producer:
+        linked(producer, "t")
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("headrace.direct", "false"),
+        ("headrace.direct.links.max", 0),
+        ("headrace.direct.grants.max", 0),
+        ("headrace.direct.memory.bytes", 100_000),
+    ],
+)
+def test_what_a_brokers_settings_never_allow_is_an_error_that_names_them(setting, value):
+    with hr.Broker.start(config={setting: value}) as broker:
+        servers = broker.bootstrap_servers
+        refused(servers, "t", setting)
+        with hr.Producer(servers, headrace_datapath="auto", linger_ms=0) as producer:
+            offset = producer.send("t", b"over TCP", partition=0).result(10).offset
+            assert producer.metrics()[WRITTEN] == 0
+        assert values_of(servers, "t")[offset:] == [b"over TCP"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "memory"),
+    [("headrace.direct.links.max", 1, 1), ("headrace.direct.grants.max", 1, 1), ("headrace.direct.memory.bytes", 0, 1)],
+)
+def test_what_is_used_up_for_now_goes_over_tcp_until_it_is_there(setting, value, memory):
+    # One ring of the size that a producer wishes for, and not two.
+    config = {setting: value or 6 << 20, "num.partitions": 1}
+    with hr.Broker.start(config=config) as broker:
+        servers = broker.bootstrap_servers
+        with hr.Producer(servers, headrace_datapath="shm", linger_ms=0) as late:
+            with hr.Producer(servers, headrace_datapath="shm", linger_ms=0) as early:
+                linked(early, "t")
+                futures = [late.send("other", b"%d" % number) for number in range(1000)]
+                assert [future.result(10).offset for future in futures] == list(range(1000))
+                assert late.metrics()[WRITTEN] == 0
+            linked(late, "other")
+        assert values_of(servers, "other")[:1000] == [b"%d" % number for number in range(1000)]
+
+
+def test_a_consumer_that_finds_no_grant_is_told_or_goes_over_tcp():
+    with hr.Broker.start(config={"headrace.direct.grants.max": 1}) as broker:
+        servers = broker.bootstrap_servers
+        options = {"auto_offset_reset": "earliest"}
+        with hr.Producer(servers, headrace_datapath="shm") as producer:
+            linked(producer, "t")
+            with hr.Consumer(servers, headrace_datapath="shm", **options) as one:
+                one.assign([("t", 0)])
+                with pytest.raises(ConfigError, match=r"headrace\.datapath.*headrace\.direct\.grants\.max"):
+                    for _ in range(20):
+                        one.poll(1.0)
+            with hr.Consumer(servers, headrace_datapath="auto", **options) as one:
+                one.assign([("t", 0)])
+                producer.send("t", b"last", partition=0).result(10)
+                while read(one, 1) != [b"last"]:
+                    pass
+                assert one.metrics()[READ] == 0
+
+
+def test_a_broker_without_memory_to_lend_takes_all_over_tcp(tmp_path):
+    def little():
+        resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+
+    large = 1_000_000_000
+    settings = [f"message.max.bytes={large}", f"headrace.direct.ring.bytes.max={large}"]
+    settings.append(f"headrace.direct.memory.bytes={10 * large}")
+    with BrokerProcess(tmp_path / "data", *settings, before=little) as process:
+        servers = process.bootstrap_servers
+        for datapath in ("shm", "auto"):
+            with hr.Producer(servers, headrace_datapath=datapath, linger_ms=0) as producer:
+                for number in range(100):
+                    producer.send(datapath, b"%d" % number, partition=0).result(10)
+                assert producer.metrics()[WRITTEN] == 0
+            assert values_of(servers, datapath) == [b"%d" % number for number in range(100)]
+        # Segments are its files, and need none of it.
+        with hr.Consumer(servers, headrace_datapath="shm", auto_offset_reset="earliest") as one:
+            one.assign([("t", 0)])
+            wait_for_memory(one, process, "t")
+
+
+def test_producers_that_come_at_once_all_get_memory(broker):
+    servers, count = broker.bootstrap_servers, 8
+    begin = threading.Barrier(count)
+    told = []
+
+    def one():
+        with hr.Producer(servers, headrace_datapath="shm", linger_ms=0) as producer:
+            begin.wait(SECONDS)
+            told.append(linked(producer, "t"))
+            begin.wait(SECONDS)
+            # Whoever was alone first has had its memory changed since.
+            told.append(linked(producer, "t"))
+
+    threads = [threading.Thread(target=one) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(SECONDS)
+    assert len(told) == 2 * count
+    assert values_of(servers, "t") == [b"first"] * sum(told)
+
+
+def test_a_forked_child_leaves_its_parents_memory_alone(broker):
+    servers = broker.bootstrap_servers
+    with (
+        hr.Producer(servers, headrace_datapath="shm", linger_ms=0) as producer,
+        hr.Consumer(servers, headrace_datapath="shm", auto_offset_reset="earliest") as consumer,
+    ):
+        linked(producer, "t")
+        consumer.assign([("t", 0)])
+        wait_for_memory(consumer, broker, "t")
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                for use in (lambda: producer.send("t", b"child"), lambda: consumer.poll(0.1)):
+                    with pytest.raises(hr.errors.ForkedError):
+                        use()
+                status = 0
+            finally:
+                os._exit(status)
+        assert os.waitpid(child, 0)[1] == 0
+        linked(producer, "t")
+        before = consumer.metrics()[READ]
+        values = rows(0, 1000)
+        futures = [producer.send("t", value, partition=0) for value in values]
+        assert all(future.exception(10) is None for future in futures)
+        found = []
+        while values[-1] not in found:
+            found += read(consumer, 1)
+        assert found[-1000:] == values
+        assert consumer.metrics()[READ] > before
