@@ -14,6 +14,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 SPECIAL = {
     "broker_of_another",
     "producer_of_another",
+    "sender_of_another",
     "what_may_not_be_locked_is_explained",
     "what_reading_costs_the_broker",
 }

@@ -3,6 +3,7 @@
 //! A broker answers one connection's requests in order, so an answer always belongs to the oldest request in flight,
 //! and its correlation id must say so. A login that renews the session (KIP-368) goes into the stream behind them.
 
+mod carried;
 mod login;
 
 use std::collections::VecDeque;
@@ -104,6 +105,10 @@ enum State {
     /// A request of the login waits for its answer. When it renews a session, the answers to the calls that were written
     /// before come first, and no call is written.
     Authenticating(Box<Login>),
+    /// The driver makes an end of the link that is to carry all from now on.
+    AwaitingEnd(BrokerVersions),
+    /// The broker is asked for its own, with this correlation id.
+    AskingEnd { versions: BrokerVersions, correlation: i32 },
     /// Calls may be sent.
     Ready(BrokerVersions),
 }
@@ -127,6 +132,10 @@ pub(crate) enum Received<T> {
     Write(Encoded),
     /// The way to that goes on with a token.
     NeedsToken,
+    /// The way to that goes on with an end of a link.
+    NeedsEnd,
+    /// What follows goes over that link, whose other end says this of itself.
+    Carry(Bytes),
     /// A call has its answer. The body is empty for a streamed one.
     Answer(InFlight<T>, Bytes),
 }
@@ -148,6 +157,8 @@ pub(crate) struct Connection<T> {
     renewal: Option<Exchange>,
     /// Of a session's life, as much goes by before it is renewed, percent.
     pub(crate) session_percent: u64,
+    /// Whether it is to go over RDMA before calls are sent.
+    pub(crate) is_to_be_carried: bool,
     /// Whether any call has had its answer.
     answered: bool,
     receiving: Receiving,
@@ -178,6 +189,7 @@ impl<T> Connection<T> {
             session_end: u64::MAX,
             renewal: None,
             session_percent: 100,
+            is_to_be_carried: false,
             answered: false,
             receiving: Receiving::Head,
             in_flight: VecDeque::new(),
@@ -207,6 +219,9 @@ impl<T> Connection<T> {
             }
             State::AwaitingToken(_) => "the login waits for a token (oauth_cb)",
             State::Authenticating(_) => "the connection ended before the authentication was answered",
+            State::AwaitingEnd(_) | State::AskingEnd { .. } => {
+                "the connection ended before it could go over RDMA (headrace.datapath=two-sided)"
+            }
             State::Ready(_) if !self.answered && !self.in_flight.is_empty() => {
                 "the connection was lost before its first request was answered (does the listener expect SASL?)"
             }
@@ -312,7 +327,9 @@ impl<T> Connection<T> {
         };
         let size = i32::from_be_bytes(size);
         let (awaited, limit, streamed) = match (&self.state, self.in_flight.front()) {
-            (State::AskingVersions { correlation, .. }, _) => (*correlation, HANDSHAKE_BYTES_MAX, false),
+            (State::AskingVersions { correlation, .. } | State::AskingEnd { correlation, .. }, _) => {
+                (*correlation, HANDSHAKE_BYTES_MAX, false)
+            }
             (State::Authenticating(login), None) => (login.correlation(), HANDSHAKE_BYTES_MAX, false),
             (State::Ready(_) | State::Authenticating(_) | State::AwaitingToken(_), Some(call)) => {
                 let streamed = call.expect == Expect::Stream;
@@ -363,6 +380,9 @@ impl<T> Connection<T> {
         }
         if matches!(self.state, State::Authenticating(_)) && self.in_flight.is_empty() {
             return self.take_login(body, client_id, out);
+        }
+        if matches!(self.state, State::AskingEnd { .. }) {
+            return self.take_end(body, out);
         }
         // The call leaves the queue last: an error before that ends it with its connection.
         let Some(call) = self.in_flight.front() else { return Ok(()) };
@@ -450,9 +470,7 @@ impl<T> Connection<T> {
         let versions = BrokerVersions::of(&response);
         self.check_age(&versions)?;
         let Some(exchange) = self.login.take() else {
-            self.state = State::Ready(versions);
-            out.push(Received::Ready);
-            return Ok(());
+            return self.get_ready(versions, out);
         };
         if exchange.needs_token() {
             self.state = State::AwaitingToken(Box::new(Waiting { exchange, versions }));

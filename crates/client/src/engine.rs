@@ -187,6 +187,20 @@ pub enum OverVerbs {
         /// What the broker's end says of itself.
         hello: Bytes,
     },
+    /// Make an end of a link that carries a connection's bytes (`headrace.datapath=two-sided`); answered by
+    /// [`Engine::handle_offered`].
+    Offer {
+        /// Whose bytes.
+        conn: ConnId,
+    },
+    /// Connect it to the broker's end. All bytes that are written after this go over it, and what comes then comes over it;
+    /// when either ends, both do.
+    Carry {
+        /// Whose bytes.
+        conn: ConnId,
+        /// What the broker's end says of itself.
+        hello: Bytes,
+    },
     /// Keep the first bytes of memory that the broker has lent up to date, while somebody looks and when it says that they have
     /// changed.
     Watch {
@@ -259,6 +273,9 @@ pub trait Engine {
     fn handle_file(&mut self, _now: Now, _link: LinkId, _key: u64, _file: headrace_fabric::Committed) {}
     /// An end of a link over verbs is made: what the broker is told of it. Or why there is none, and will be none.
     fn handle_begun(&mut self, _now: Now, _link: LinkId, _made: Result<Vec<u8>, String>) {}
+    /// An end of a link that is to carry a connection is made: what the broker is told of it. Or why there is none, and will
+    /// be none.
+    fn handle_offered(&mut self, _now: Now, _conn: ConnId, _made: Result<Vec<u8>, String>) {}
     /// What was granted by a key cannot be reached, and why.
     fn handle_refused(&mut self, now: Now, link: LinkId, key: u64, _why: String) {
         self.handle_ended(now, link, key);

@@ -755,6 +755,26 @@ fn an_endpoint_sends_no_more_than_its_peer_has_said() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
+fn what_is_held_waits_and_keeps_neither_operations_nor_sleepers() {
+    let (mut ours, theirs) = against(&device());
+    let local = ours.register(&region(64), Access::NONE).unwrap().local;
+    theirs.sends(b"\x01\0\0\0\0\0\0\0hello");
+    theirs.done(1);
+    ours.hold(true);
+    ours.send(7, &[Piece { local, at: 0, len: 64 }]).unwrap();
+    let event = polled(&mut ours).unwrap();
+    assert!(matches!(event, Event::Done { op: 7, result: Ok(_) }), "{event:?}");
+    let mut events = Vec::new();
+    ours.poll(&mut events, 8).unwrap();
+    assert!(events.is_empty() && ours.doze().unwrap(), "{events:?}");
+    ours.hold(false);
+    assert!(!ours.doze().unwrap());
+    let event = polled(&mut ours).unwrap();
+    assert!(matches!(&event, Event::Message(message) if **message == *b"hello"), "{event:?}");
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
 fn what_a_peer_says_of_itself_is_checked() {
     let device = device();
     let hello = Joining::new(&device, OPTIONS, 5).unwrap().hello();

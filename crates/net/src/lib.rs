@@ -9,3 +9,4 @@ mod fork;
 pub mod outbox;
 mod tls;
 mod told;
+mod two_sided;

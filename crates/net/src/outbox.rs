@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, IoSlice};
 use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use bytes::{Buf, Bytes};
@@ -112,6 +113,35 @@ impl Outbox {
         Ok(sent)
     }
 
+    /// Moves what is at the front into `into`, files with it, until that is full or nothing is left: how much.
+    pub(crate) fn fill(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let mut filled = 0;
+        while let (Some(front), Some(room)) = (self.pieces.front_mut(), into.get_mut(filled..))
+            && !room.is_empty()
+        {
+            let (taken, over) = match front {
+                Piece::Bytes(bytes) => {
+                    let taken = bytes.len().min(room.len());
+                    bytes.copy_to_slice(room.get_mut(..taken).unwrap_or_default());
+                    (taken, bytes.is_empty())
+                }
+                Piece::File(range) => {
+                    let want = room.len().min(usize::try_from(range.len).unwrap_or(usize::MAX));
+                    let taken =
+                        range.file.read_at(room.get_mut(..want).unwrap_or_default(), range.position)?;
+                    range.shorten(taken as u64)?;
+                    (taken, range.len == 0)
+                }
+            };
+            if over {
+                self.pieces.pop_front();
+            }
+            filled += taken;
+            self.len -= taken as u64;
+        }
+        Ok(filled)
+    }
+
     /// One `sendmsg` over the byte pieces at the front; `MSG_MORE` when a file follows, so that a response's
     /// head and its first record bytes share a packet.
     fn send_bytes(&mut self, socket: &impl AsFd) -> io::Result<u64> {
@@ -163,17 +193,25 @@ fn send_file(socket: &impl AsFd, range: &mut FileRange) -> io::Result<u64> {
     let want = usize::try_from(range.len.min(SENDFILE_MAX)).unwrap_or(usize::MAX);
     let mut position = range.position;
     let sent = rustix::fs::sendfile(socket, range.file.as_ref(), Some(&mut position), want)? as u64;
-    if sent == 0 {
-        // The log never truncates below what it handed out; were the file shorter, the response could not be
-        // completed and the connection must not go on with a hole in it.
-        return Err(io::Error::new(
-            io::ErrorKind::UnexpectedEof,
-            "a log file is shorter than its index says",
-        ));
-    }
-    range.position += sent;
-    range.len -= sent;
+    range.shorten(sent)?;
     Ok(sent)
+}
+
+impl FileRange {
+    /// So many bytes have gone.
+    fn shorten(&mut self, sent: u64) -> io::Result<()> {
+        if sent == 0 {
+            // The log never truncates below what it handed out; were the file shorter, the response could not be
+            // completed and the connection must not go on with a hole in it.
+            return Err(io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                "a log file is shorter than its index says",
+            ));
+        }
+        self.position += sent;
+        self.len -= sent;
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -200,6 +238,28 @@ mod tests {
         assert_eq!(outbox.len(), 1);
         outbox.pass(|pieces| Ok(pieces.iter().map(|p| p.len()).sum())).unwrap();
         assert!(outbox.is_empty());
+    }
+
+    #[test]
+    fn what_is_moved_into_memory_keeps_its_order_and_a_short_file_is_an_error() {
+        let path = std::env::temp_dir().join(format!("headrace-outbox-fill-{}", std::process::id()));
+        std::fs::write(&path, b"0123456789").unwrap();
+        let file = Arc::new(File::open(&path).unwrap());
+        std::fs::remove_file(&path).unwrap();
+        let mut outbox = Outbox::default();
+        outbox.push(Bytes::from_static(b"ab"));
+        outbox.push_file(FileRange { file: file.clone(), position: 2, len: 5 });
+        outbox.push(Bytes::from_static(b"cd"));
+        let (mut got, mut room) = (Vec::new(), [0; 4]);
+        while !outbox.is_empty() {
+            let filled = outbox.fill(&mut room).unwrap();
+            assert!(filled == 4 || outbox.is_empty());
+            got.extend_from_slice(&room[..filled]);
+        }
+        assert_eq!((&got[..], outbox.len()), (&b"ab23456cd"[..], 0));
+        outbox.push_file(FileRange { file, position: 8, len: 5 });
+        assert_eq!(outbox.fill(&mut [0; 2]).unwrap(), 2);
+        assert_eq!(outbox.fill(&mut [0; 2]).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
     }
 
     #[test]

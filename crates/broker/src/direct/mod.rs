@@ -8,7 +8,7 @@ mod fetch;
 mod produce;
 mod shared;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use headrace_fabric::{Memory, Note, Region};
@@ -98,6 +98,17 @@ pub enum LinkAction<F> {
         /// What the client's end says of itself.
         hello: Vec<u8>,
     },
+    /// Connect an end that was [offered](Broker::offer_link) to the client's, and have it carry all that comes and goes on a
+    /// connection from now on (`headrace.datapath=two-sided`): what is answered before the client has sent anything there
+    /// still goes over the connection itself. It ends with the connection, and the connection with it.
+    Carry {
+        /// What the end is called.
+        link: LinkId,
+        /// Whose bytes it carries.
+        conn: ConnId,
+        /// What the client's end says of itself.
+        hello: Vec<u8>,
+    },
     /// End a link.
     Close {
         /// Which one.
@@ -181,6 +192,8 @@ pub(crate) struct Direct<F> {
     tokens: HashMap<[u8; 16], ConnId>,
     links: HashMap<LinkId, Link>,
     of_conn: HashMap<ConnId, LinkId>,
+    /// Connections whose bytes go over verbs.
+    carried: HashSet<ConnId>,
     grants: BTreeMap<u16, Grant>,
     last_id: u16,
     /// Who writes where.
@@ -204,6 +217,7 @@ impl<F> Default for Direct<F> {
             tokens: HashMap::new(),
             links: HashMap::new(),
             of_conn: HashMap::new(),
+            carried: HashSet::new(),
             grants: BTreeMap::new(),
             last_id: 0,
             sides: Sides::new(),
@@ -337,7 +351,7 @@ impl<D: Disk> Broker<D> {
     /// Whether a link belongs to a connection, which is then not idle however little comes over it.
     #[must_use]
     pub fn has_link(&self, conn: ConnId) -> bool {
-        self.direct.of_conn.contains_key(&conn)
+        self.direct.of_conn.contains_key(&conn) || self.direct.carried.contains(&conn)
     }
 
     /// A client has made a link and said what it is known by: whether it may.
@@ -376,6 +390,7 @@ impl<D: Disk> Broker<D> {
     /// A client's connection is gone, and with it its link.
     pub(crate) fn end_links_of(&mut self, conn: ConnId) {
         self.direct.tokens.retain(|_, of| *of != conn);
+        self.direct.carried.remove(&conn);
         if let Some(link) = self.direct.of_conn.get(&conn).copied() {
             self.direct.close(link, "its connection has ended".to_owned());
         }
@@ -396,16 +411,21 @@ impl<D: Disk> Broker<D> {
         };
         let verbs = match request.fabric.as_str() {
             "shm" => false,
-            "verbs" => true,
+            "verbs" | "two-sided" => true,
             other => return refuse(ErrorCode::INVALID_REQUEST, format!("there is no fabric {other:?}")),
         };
+        let carries = request.fabric == "two-sided";
+        if carries && self.direct.carried.contains(&call.conn) {
+            return refuse(ErrorCode::INVALID_REQUEST, "the connection goes over RDMA already".to_owned());
+        }
         let limit = usize::try_from(self.config.headrace_direct_links_max).unwrap_or(0);
         // Whoever asks again has lost the one it had, of which we may learn only later.
         if let Some(link) = self.direct.of_conn.get(&call.conn).copied() {
             self.direct.close(link, "its client makes another".to_owned());
         }
         self.direct.tokens.retain(|_, of| *of != call.conn);
-        let is_full = self.direct.links.len() + self.direct.tokens.len() >= limit;
+        let links = self.direct.links.len() + self.direct.tokens.len() + self.direct.carried.len();
+        let is_full = links >= limit;
         let too_many = || {
             let why =
                 format!("{limit} clients share the broker's memory already (headrace.direct.links.max)");
@@ -420,11 +440,18 @@ impl<D: Disk> Broker<D> {
                 return too_many();
             }
             return match std::mem::replace(&mut self.direct.offered, Ok(None)) {
-                Ok(Some((link, hello))) => {
-                    self.direct.add_link(call.conn, link, true);
-                    self.direct.actions.push_back(LinkAction::Join { link, hello: request.hello.to_vec() });
+                Ok(Some((link, ours))) => {
+                    let (conn, hello) = (call.conn, request.hello.to_vec());
+                    let action = if carries {
+                        self.direct.carried.insert(conn);
+                        LinkAction::Carry { link, conn, hello }
+                    } else {
+                        self.direct.add_link(conn, link, true);
+                        LinkAction::Join { link, hello }
+                    };
+                    self.direct.actions.push_back(action);
                     Outcome::Reply(DirectConnectResponse {
-                        hello: hello.into(),
+                        hello: ours.into(),
                         ..DirectConnectResponse::default()
                     })
                 }

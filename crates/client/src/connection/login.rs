@@ -191,9 +191,7 @@ impl<T> Connection<T> {
         };
         let Some(auth_bytes) = say else {
             self.begin_session(lifetime_ms);
-            self.state = State::Ready(login.versions);
-            out.push(Received::Ready);
-            return Ok(());
+            return self.get_ready(login.versions, out);
         };
         let request = SaslAuthenticateRequest { auth_bytes: auth_bytes.into() };
         let data = self.ask_login(login, SaslAuthenticateRequest::VERSIONS, &request, client_id)?;

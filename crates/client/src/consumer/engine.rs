@@ -40,7 +40,7 @@ use crate::core::{Core, Reply};
 use crate::engine::{Action, Arrived, ConnId, Consumed, Engine, LinkId};
 use crate::error::{Error, Result};
 use crate::group::{GroupTag, MemberTag, Way};
-use crate::options::ConsumerConfig;
+use crate::options::{ConsumerConfig, Datapath};
 
 /// Rounds of driving after one input. What is not settled then waits for the next input or timer; more
 /// than a few rounds would mean that two parts answer each other without end.
@@ -121,7 +121,8 @@ impl ConsumerEngine {
         let (request_timeout_ms, retry) = (config.common.request_timeout_ms, retry_of(&config));
         let manner = Manner { retry, request_timeout_ms };
         ConsumerEngine {
-            core: Core::new(&config.common, config.allow_auto_create_topics, seed),
+            core: Core::new(&config.common, config.allow_auto_create_topics, seed)
+                .two_sided(config.datapath == Datapath::TwoSided),
             lookups: Lookups::new(settings.isolation_level, request_timeout_ms, retry),
             commits: Commits::new(manner),
             queries: Queries::new(manner),
@@ -414,6 +415,11 @@ impl Engine for ConsumerEngine {
 
     fn handle_lent(&mut self, now: Now, link: LinkId, key: u64, memory: Arc<Memory>) {
         self.on_slots(now, link, key, memory);
+        self.drive(now);
+    }
+
+    fn handle_offered(&mut self, now: Now, conn: ConnId, made: std::result::Result<Vec<u8>, String>) {
+        self.core.handle_offered(now, conn, made);
         self.drive(now);
     }
 

@@ -99,6 +99,8 @@ impl<T> Core<T> {
         let Some(link) = self.links.get_mut(&key) else { return };
         let mut connection = Connection::new(now, conn, link.name.clone(), key.node(), setup_ms, login);
         connection.session_percent = session_percent;
+        let records = matches!(key.lane, Lane::Produce | Lane::Fetch);
+        connection.is_to_be_carried = self.settings.two_sided && records;
         link.connection = Some(connection);
         self.connections.insert(conn, key);
         self.actions.push_back(Action::Connect { conn, host: link.host.clone(), port: link.port });

@@ -35,7 +35,7 @@ pub(crate) use self::matching::TopicPattern;
 use self::refresh::Refresh;
 use crate::cluster::{Cluster, TopicInfo};
 use crate::connection::{Features, InFlight, Received};
-use crate::engine::{Action, Arrived, ConnId, Consumed};
+use crate::engine::{Action, Arrived, ConnId, Consumed, OverVerbs};
 use crate::error::{Error, Result};
 use crate::options::{CommonConfig, Endpoint, RecoveryStrategy};
 use crate::sasl::Credentials;
@@ -96,6 +96,8 @@ struct Settings {
     auto_create: bool,
     /// `None` without SASL.
     credentials: Option<Credentials>,
+    /// Whether records' connections go over RDMA.
+    two_sided: bool,
 }
 
 impl<T> Core<T> {
@@ -121,6 +123,7 @@ impl<T> Core<T> {
                 .then_some(config.metadata_recovery_rebootstrap_trigger_ms),
             auto_create,
             credentials: Credentials::of(config, seed),
+            two_sided: false,
         };
         let retry = Backoff { first_ms: config.retry_backoff_ms, max_ms: config.retry_backoff_max_ms };
         Self {
@@ -144,6 +147,13 @@ impl<T> Core<T> {
             closed: false,
             links_ended: Vec::new(),
         }
+    }
+
+    /// The same, whose connections of [`Lane::Produce`] and [`Lane::Fetch`] go as messages over RDMA, if so
+    /// (`headrace.datapath=two-sided`).
+    pub(crate) fn two_sided(mut self, two_sided: bool) -> Self {
+        self.settings.two_sided = two_sided;
+        self
     }
 
     /// What is known of the cluster.
@@ -315,6 +325,19 @@ impl<T> Core<T> {
         self.pump(now);
     }
 
+    /// See [`Engine::handle_offered`](crate::engine::Engine::handle_offered).
+    pub fn handle_offered(&mut self, now: Now, conn: ConnId, made: std::result::Result<Vec<u8>, String>) {
+        let Some(&key) = self.connections.get(&conn) else { return };
+        let client_id = &self.settings.client_id;
+        let Some(connection) = self.links.get_mut(&key).and_then(|l| l.connection.as_mut()) else { return };
+        match connection.offered(made, client_id) {
+            Ok(Some(data)) => self.actions.push_back(Action::Write { conn, data }),
+            Ok(None) => {}
+            Err(error) => self.end_connection(now, key, &error, true),
+        }
+        self.pump(now);
+    }
+
     /// A node whose connection for links has ended, each once.
     pub(crate) fn take_link_ended(&mut self) -> Option<i32> {
         self.links_ended.pop()
@@ -358,6 +381,10 @@ impl<T> Core<T> {
                 }
                 Received::Write(data) => self.actions.push_back(Action::Write { conn, data }),
                 Received::NeedsToken => self.actions.push_back(Action::Token { conn }),
+                Received::NeedsEnd => self.actions.push_back(Action::Verbs(OverVerbs::Offer { conn })),
+                Received::Carry(hello) => {
+                    self.actions.push_back(Action::Verbs(OverVerbs::Carry { conn, hello }));
+                }
                 Received::Answer(call, body) => self.answered(now, key, call, body),
             }
         }

@@ -76,6 +76,8 @@ pub(crate) struct World<E: Engine> {
     pub(crate) events: Vec<E::Event>,
     /// Links that were asked for, and not ended by the engine. A test makes them, and says so.
     pub(crate) links: Vec<LinkId>,
+    /// What was asked of ends of links that are to carry connections.
+    pub(crate) over_verbs: Vec<OverVerbs>,
     /// Every request received, in order.
     pub(crate) log: Vec<(u16, ApiKey, i16)>,
     /// Every connection attempt: time and port.
@@ -97,6 +99,7 @@ impl<E: Engine> World<E> {
             piece: usize::MAX,
             events: Vec::new(),
             links: Vec::new(),
+            over_verbs: Vec::new(),
             log: Vec::new(),
             attempts: Vec::new(),
             tokens: TokenSource::default(),
@@ -183,6 +186,11 @@ impl<E: Engine> World<E> {
         self.now.mono_ms = at;
     }
 
+    /// As [`Self::settle`] with one action, which the caller has polled.
+    pub(crate) fn perform(&mut self, action: Action, answer: &mut dyn FnMut(&Incoming) -> Answer) {
+        self.act(action, answer);
+    }
+
     fn act(&mut self, action: Action, answer: &mut dyn FnMut(&Incoming) -> Answer) {
         match action {
             Action::Connect { conn, port, .. } => {
@@ -211,6 +219,9 @@ impl<E: Engine> World<E> {
             Action::Verbs(OverVerbs::Begin { link }) => {
                 let why = "this machine has no RDMA device".to_owned();
                 self.engine.handle_begun(self.now, link, Err(why));
+            }
+            Action::Verbs(asked @ (OverVerbs::Offer { .. } | OverVerbs::Carry { .. })) => {
+                self.over_verbs.push(asked);
             }
             Action::Verbs(other) => panic!("nobody takes {other:?}"),
             Action::Token { .. } if self.silent_tokens => {}

@@ -1,6 +1,7 @@
 //! The core against scripted peers on a fake clock.
 
 mod calls;
+mod carried;
 mod hostile;
 mod metadata;
 mod random;
@@ -15,7 +16,7 @@ use headrace_wire::messages::{
 };
 use headrace_wire::time::Now;
 
-use super::scripted::{Answer, Incoming, Layout, World, versions};
+use super::scripted::{Answer, Incoming, Layout, World, version_list as scripted_versions, versions};
 use super::*;
 
 /// An engine that does what a test tells its core to do.

@@ -64,7 +64,7 @@ impl Links {
 
     /// Whether there are to be any.
     pub(crate) fn are_wanted(&self) -> bool {
-        self.datapath != Datapath::Tcp
+        self.datapath.is_one_sided()
     }
 
     /// Whether it is an error that there is none.
@@ -118,7 +118,7 @@ impl Links {
         let new = Node { fabric: first, state: State::Down(0), without_shm: None };
         let node = self.brokers.entry(number).or_insert(new);
         let due = matches!(node.state, State::Down(until) if until <= now.mono_ms);
-        if !due || self.datapath == Datapath::Tcp {
+        if !due || !self.datapath.is_one_sided() {
             return None;
         }
         if node.fabric == Fabric::Verbs {

@@ -173,8 +173,8 @@ options! {
         "Whether records that may go anywhere go less often to partitions with a longer queue of batches, so that a slow broker gets less (KIP-794); else all are taken equally often.";
     partitioner_availability_timeout_ms: u64 = "partitioner.availability.timeout.ms", ms(0), Some("0"), false,
         "How long a broker may take none of the batches that are ready for it before its partitions are left out for records that may go anywhere, while others are left; 0 never does so. Without partitioner.adaptive.partitioning.enable it has no effect.";
-    datapath: Datapath = "headrace.datapath", Kind::Choice(&["tcp", "auto", "shm", "verbs"]), Some("tcp"), true,
-        "How record batches travel to and from a headrace broker: over TCP (tcp), through memory that this process shares with a broker of the same user on the same host (shm), or through memory that is reached over RDMA (verbs). The last two are an error where they cannot be had; auto takes what there is, in that order, and TCP else. See one-sided.md.";
+    datapath: Datapath = "headrace.datapath", Kind::Choice(&["tcp", "auto", "shm", "verbs", "two-sided"]), Some("tcp"), true,
+        "How record batches travel to and from a headrace broker: over TCP (tcp), through memory that this process shares with a broker of the same user on the same host (shm), through memory that is reached over RDMA (verbs), or as Kafka's own requests and answers in messages over RDMA (two-sided). The last three are an error where they cannot be had; auto takes shm or verbs, in that order, and TCP else. See one-sided.md.";
     poll_spin_us: u32 = "headrace.poll.spin.us", Kind::Int { min: 0, max: 1_000_000, unit: "us" }, Some("50"), true,
         "How long who waits looks again and again at shared memory, giving others the processor each time, before it sleeps until it is woken.";
     verbs_device: Option<String> = "headrace.verbs.device", Kind::Text, None, true,
@@ -241,8 +241,8 @@ options! {
          group.protocol=consumer the coordinator leaves them out, whatever this says.";
     client_rack: String = "client.rack", Kind::Text, Some(""), false,
         "The rack this client stands in, for fetching from a near replica (KIP-392).";
-    datapath: Datapath = "headrace.datapath", Kind::Choice(&["tcp", "auto", "shm", "verbs"]), Some("tcp"), true,
-        "How record batches travel to and from a headrace broker: over TCP (tcp), through memory that this process shares with a broker of the same user on the same host (shm), or through memory that is reached over RDMA (verbs). The last two are an error where they cannot be had; auto takes what there is, in that order, and TCP else. See one-sided.md.";
+    datapath: Datapath = "headrace.datapath", Kind::Choice(&["tcp", "auto", "shm", "verbs", "two-sided"]), Some("tcp"), true,
+        "How record batches travel to and from a headrace broker: over TCP (tcp), through memory that this process shares with a broker of the same user on the same host (shm), through memory that is reached over RDMA (verbs), or as Kafka's own requests and answers in messages over RDMA (two-sided). The last three are an error where they cannot be had; auto takes shm or verbs, in that order, and TCP else. See one-sided.md.";
     poll_spin_us: u32 = "headrace.poll.spin.us", Kind::Int { min: 0, max: 1_000_000, unit: "us" }, Some("50"), true,
         "How long who waits looks again and again at shared memory, giving others the processor each time, before it sleeps until it is woken.";
     verbs_device: Option<String> = "headrace.verbs.device", Kind::Text, None, true,

@@ -338,6 +338,8 @@ choice! {
         Shm = "shm",
         /// Memory that is reached over RDMA; it is an error where it cannot be had.
         Verbs = "verbs",
+        /// Requests and answers as messages over RDMA; it is an error where it cannot be had.
+        TwoSided = "two-sided",
     }
 }
 
@@ -346,6 +348,12 @@ impl Datapath {
     #[must_use]
     pub fn is_required(self) -> bool {
         matches!(self, Datapath::Shm | Datapath::Verbs)
+    }
+
+    /// Whether records may go through memory, beside the connections.
+    #[must_use]
+    pub fn is_one_sided(self) -> bool {
+        !matches!(self, Datapath::Tcp | Datapath::TwoSided)
     }
 }
 

@@ -144,7 +144,7 @@ impl ProducerEngine {
         }
         let engine = Self {
             // Kafka's producers always let the broker create what is missing, where it is so configured.
-            core: Core::new(&config.common, true, seed),
+            core: Core::new(&config.common, true, seed).two_sided(config.datapath == Datapath::TwoSided),
             accumulator: accumulator.clone(),
             transaction: config.transactional_id.map(|id| {
                 let timeout_ms = config.transaction_timeout_ms;
@@ -731,6 +731,11 @@ impl Engine for ProducerEngine {
 
     fn handle_unlinked(&mut self, now: Now, link: LinkId, reason: String, lasting: bool) {
         self.on_unlinked(now, link, reason, lasting);
+        self.pump(now);
+    }
+
+    fn handle_offered(&mut self, now: Now, conn: ConnId, made: Result<Vec<u8>, String>) {
+        self.core.handle_offered(now, conn, made);
         self.pump(now);
     }
 

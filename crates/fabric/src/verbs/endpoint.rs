@@ -183,6 +183,7 @@ impl Joining {
             message_bytes: u32::from_le_bytes(message_bytes),
             adds,
             ended: None,
+            held: false,
             missed: false,
             made: false,
             taken: Vec::new(),
@@ -253,6 +254,13 @@ enum Ready {
     Message { len: usize, buffer: u64 },
 }
 
+impl Ready {
+    /// Whether it is of an operation of ours.
+    fn is_ours(&self) -> bool {
+        matches!(self, Ready::Done { .. })
+    }
+}
+
 /// One side of a connection of two cards. A peer that dies is found by what is written to it; one that is only waited for is
 /// found by the TCP connection that this one belongs to.
 #[derive(Debug)]
@@ -274,6 +282,8 @@ pub struct VerbsEndpoint {
     message_bytes: u32,
     adds: bool,
     ended: Option<Ended>,
+    /// What the peer has sent is left where it is.
+    held: bool,
     /// Something had no room; and some was made since.
     missed: bool,
     made: bool,
@@ -321,6 +331,25 @@ impl From<Failure> for FabricError {
 }
 
 impl VerbsEndpoint {
+    /// From now on what the peer has sent is left where it is, or is not any more. Meanwhile only the ends of operations of
+    /// ours are polled, and keep from sleeping; the peer finds no room once it has sent as much as we receive.
+    pub fn hold(&mut self, hold: bool) {
+        self.held = hold;
+    }
+
+    /// The next that is to be polled.
+    fn next_ready(&mut self) -> Option<Ready> {
+        if !self.held {
+            return self.ready.pop_front();
+        }
+        let at = self.ready.iter().position(Ready::is_ours)?;
+        self.ready.remove(at)
+    }
+
+    fn has_ready(&self) -> bool {
+        if self.held { self.ready.iter().any(Ready::is_ours) } else { !self.ready.is_empty() }
+    }
+
     /// Before work: what must be there for it.
     fn begin(&mut self, operation: bool, message: bool) -> Result<(), FabricError> {
         if !self.has_room(operation, message) {
@@ -685,19 +714,21 @@ impl Endpoint for VerbsEndpoint {
     }
 
     fn poll(&mut self, events: &mut Vec<Event>, max: usize) -> Result<(), FabricError> {
-        if self.ready.len() < max {
+        if self.held || self.ready.len() < max {
             self.pump()?;
         }
-        let ready = self.ready.len().min(max);
-        for _ in 0..ready {
-            let Some(ready) = self.ready.pop_front() else { break };
+        let mut polled: usize = 0;
+        while polled < max
+            && let Some(ready) = self.next_ready()
+        {
+            polled = polled.saturating_add(1);
             let event = self.event(ready)?;
             events.push(event);
         }
         self.tell_room()?;
         match self.ended {
             // What is under way comes back.
-            Some(ended) if ready == 0 && max > 0 && self.under_way.is_empty() => Err(ended.into()),
+            Some(ended) if polled == 0 && max > 0 && self.under_way.is_empty() => Err(ended.into()),
             _ => Ok(()),
         }
     }
@@ -708,7 +739,7 @@ impl Endpoint for VerbsEndpoint {
         self.pump()?;
         let room = self.missed && self.made;
         self.missed &= !room;
-        Ok(self.ready.is_empty() && self.ended.is_none() && !room)
+        Ok(!self.has_ready() && self.ended.is_none() && !room)
     }
 
     fn wakers(&self) -> (BorrowedFd<'_>, Option<BorrowedFd<'_>>) {

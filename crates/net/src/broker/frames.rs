@@ -53,6 +53,20 @@ impl FrameReader {
         &mut self,
         socket: &impl AsFd,
         budget: usize,
+        accept: impl FnMut(Bytes) -> bool,
+    ) -> Result<ReadTurn, FrameError> {
+        let recv = |into: &mut Vec<u8>| {
+            let (_, read) = rustix::net::recv(socket, spare_capacity(into), RecvFlags::empty())?;
+            Ok(read)
+        };
+        self.read_from(recv, budget, accept)
+    }
+
+    /// As [`Self::read`], from whatever appends to the capacity that a vector has, as a socket does.
+    pub(super) fn read_from(
+        &mut self,
+        mut source: impl FnMut(&mut Vec<u8>) -> io::Result<usize>,
+        budget: usize,
         mut accept: impl FnMut(Bytes) -> bool,
     ) -> Result<ReadTurn, FrameError> {
         let mut taken = 0;
@@ -65,7 +79,7 @@ impl FrameReader {
             if taken >= budget {
                 return Ok(ReadTurn::Yielded);
             }
-            match self.fill(socket) {
+            match source(self.room()) {
                 Ok(0) => return Err(FrameError::Eof),
                 Ok(n) => taken += n,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(ReadTurn::Blocked),
@@ -83,8 +97,9 @@ impl FrameReader {
         }
     }
 
-    fn fill(&mut self, socket: &impl AsFd) -> io::Result<usize> {
-        let buffer = if let Some((frame, size)) = &mut self.large {
+    /// Where the next bytes go.
+    fn room(&mut self) -> &mut Vec<u8> {
+        if let Some((frame, size)) = &mut self.large {
             if frame.len() == frame.capacity() {
                 let more = frame.capacity().min(size.saturating_sub(frame.len()));
                 frame.reserve_exact(more.max(1));
@@ -99,9 +114,7 @@ impl FrameReader {
                 self.scratch.reserve_exact(SCRATCH_BYTES - self.scratch.len());
             }
             &mut self.scratch
-        };
-        let (_, read) = rustix::net::recv(socket, spare_capacity(buffer), RecvFlags::empty())?;
-        Ok(read)
+        }
     }
 
     fn next_frame(&mut self) -> Result<Option<Bytes>, FrameError> {

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use headrace_broker::{Broker, LinkAction, LinkId, Refusal};
+use headrace_broker::{Broker, ConnId, LinkAction, LinkId, Refusal};
 use headrace_fabric::shm::{Arrival, Link, LinkError, Listener};
 use headrace_fabric::verbs::{Device, Joining, Options, Want};
 use headrace_fabric::{FabricError, Note, NotesError, Rights};
@@ -18,6 +18,7 @@ use slab::Slab;
 use super::verbs_end::{Came, VerbsEnd};
 use crate::disk::{FileDisk, FileHandle};
 use crate::told::Why;
+use crate::two_sided::Carrier;
 
 /// Tokens of links begin here; those below are connections'.
 const FIRST: usize = 1 << 40;
@@ -80,6 +81,8 @@ pub(super) struct Links {
     listener: Option<Listener>,
     arrivals: Slab<(Arrival, u64)>,
     ends: Slab<End>,
+    /// Made for connections, and not taken yet.
+    carriers: Vec<(ConnId, Option<Carrier>)>,
     /// Those that a client has.
     live: usize,
     made: u64,
@@ -98,6 +101,7 @@ impl Links {
             listener: None,
             arrivals: Slab::new(),
             ends: Slab::new(),
+            carriers: Vec::new(),
             live: 0,
             made: 0,
             device: None,
@@ -165,6 +169,21 @@ impl Links {
             self.drop_end(broker, key);
         }
         self.offer(broker);
+    }
+
+    /// Connects an end that was offered, for the bytes of a connection; none: it cannot be.
+    fn carry(&mut self, broker: &mut Broker<FileDisk>, key: usize, hello: &[u8]) -> Option<Carrier> {
+        let made = match self.ends.try_remove(key)?.over {
+            Over::Offered(Some(joining)) => joining.join(hello).ok().and_then(|end| Carrier::new(end).ok()),
+            _ => None,
+        };
+        self.offer(broker);
+        made
+    }
+
+    /// What connections' bytes go over from now on; none: it has failed.
+    pub(super) fn take_carriers(&mut self) -> Vec<(ConnId, Option<Carrier>)> {
+        std::mem::take(&mut self.carriers)
     }
 
     /// Whether a token is of a link.
@@ -328,12 +347,18 @@ impl Links {
                 | LinkAction::Tell { link, .. }
                 | LinkAction::Nudge { link }
                 | LinkAction::Join { link, .. }
+                | LinkAction::Carry { link, .. }
                 | LinkAction::Close { link, .. } => *link,
             };
             let key = key_of(id);
             let Some(end) = self.ends.get_mut(key).filter(|end| end.id == id) else { continue };
             if let LinkAction::Join { hello, .. } = &action {
                 self.join(broker, key, hello);
+                continue;
+            }
+            if let LinkAction::Carry { conn, hello, .. } = &action {
+                let made = self.carry(broker, key, hello);
+                self.carriers.push((*conn, made));
                 continue;
             }
             let done = match &mut end.over {
@@ -451,7 +476,7 @@ fn shm_act(
             broker.handle_nudged(id);
             link.ring_if_asleep();
         }
-        LinkAction::Close { .. } | LinkAction::Join { .. } => return Err(Lost),
+        LinkAction::Close { .. } | LinkAction::Join { .. } | LinkAction::Carry { .. } => return Err(Lost),
     }
     Ok(())
 }
@@ -472,7 +497,7 @@ fn verbs_act(
             broker.handle_nudged(id);
             return Ok(end.nudge()?);
         }
-        LinkAction::Close { .. } | LinkAction::Join { .. } => return Err(Lost),
+        LinkAction::Close { .. } | LinkAction::Join { .. } | LinkAction::Carry { .. } => return Err(Lost),
     };
     if let (key, false) = lent {
         broker.handle_not_lent(id, key);

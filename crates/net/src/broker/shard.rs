@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +13,9 @@ use headrace_broker::{Broker, BrokerError, ConnId, Response};
 use headrace_wire::primitive::Segment;
 use headrace_wire::time::Now;
 use mio::net::{TcpListener, TcpStream};
+use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
+use rustix::net::RecvFlags;
 use slab::Slab;
 
 use crate::clock::Clock;
@@ -22,9 +25,12 @@ use crate::outbox::{FileRange, Flushed, Outbox};
 use super::flusher::{FlushDone, FlushWork};
 use super::frames::{FrameError, FrameReader, ReadTurn};
 use super::links::Links;
+use crate::two_sided::Carrier;
 
 const LISTENER: Token = Token(usize::MAX);
 pub(super) const WAKER: Token = Token(usize::MAX - 1);
+/// Tokens of what carries connections begin here; those below are connections' own.
+const CARRIERS: usize = 1 << 32;
 /// Bytes read from one connection before the others get their turn.
 const READ_BYTES_PER_TURN: usize = 1 << 20;
 /// Bytes written to one connection before the others get their turn.
@@ -47,6 +53,8 @@ struct Connection {
     id: ConnId,
     reader: FrameReader,
     outbox: Outbox,
+    /// What its bytes go over instead of the socket, which only tells its end then.
+    carrier: Option<Box<Carrier>>,
     /// The socket may hold unread bytes (readiness is told only once).
     readable: bool,
     /// The socket's buffer was not full when last written.
@@ -60,6 +68,13 @@ struct Connection {
     check_ms: u64,
 }
 
+impl Connection {
+    /// Whether nothing waits to be sent.
+    fn is_flushed(&self) -> bool {
+        self.outbox.is_empty() && !self.carrier.as_ref().is_some_and(|carrier| carrier.is_sending())
+    }
+}
+
 /// One broker with its sockets.
 pub(super) struct Shard {
     broker: Broker<FileDisk>,
@@ -71,6 +86,10 @@ pub(super) struct Shard {
     /// Connections with work that no readiness event will announce again.
     pending: VecDeque<usize>,
     links: Links,
+    /// Connections that have a carrier.
+    carried: BTreeSet<usize>,
+    /// `headrace.poll.spin.us`.
+    spin: Duration,
     clock: Clock,
     stop: Arc<AtomicBool>,
     flush_to: Sender<FlushWork>,
@@ -108,6 +127,7 @@ impl Shard {
             send_buffer_bytes: config.socket_send_buffer_bytes,
             idle_max_ms: u64::try_from(config.connections_max_idle_ms).unwrap_or(0),
             idle: BTreeSet::new(),
+            spin: Duration::from_micros(u64::try_from(config.headrace_poll_spin_us).unwrap_or(0)),
             broker,
             poll,
             listener,
@@ -115,6 +135,7 @@ impl Shard {
             connections: Slab::new(),
             pending: VecDeque::new(),
             links,
+            carried: BTreeSet::new(),
             clock,
             stop,
             flush_to,
@@ -129,7 +150,7 @@ impl Shard {
         let mut events = Events::with_capacity(1024);
         while !self.stop.load(Ordering::Acquire) {
             let mut timeout = self.timeout();
-            if timeout != Some(Duration::ZERO) && !self.links.doze(self.clock.now()) {
+            if timeout != Some(Duration::ZERO) && !(self.links.doze(self.clock.now()) && self.doze()) {
                 timeout = Some(Duration::ZERO);
             }
             match self.poll.poll(&mut events, timeout) {
@@ -141,6 +162,11 @@ impl Shard {
                 }
             }
             self.links.wake();
+            for key in &self.carried {
+                if let Some(carrier) = self.connections.get_mut(*key).and_then(|c| c.carrier.as_mut()) {
+                    carrier.wake();
+                }
+            }
             let now = self.clock.now();
             for event in &events {
                 match event.token() {
@@ -149,8 +175,16 @@ impl Shard {
                     token if Links::has(token) => {
                         self.links.ready(&mut self.broker, self.poll.registry(), token, now);
                     }
-                    Token(key) => {
-                        if let Some(connection) = self.connections.get_mut(key) {
+                    Token(token) => {
+                        let carrier = token.checked_sub(CARRIERS);
+                        let key = carrier.unwrap_or(token);
+                        let Some(connection) = self.connections.get_mut(key) else { continue };
+                        if carrier.is_some() {
+                            (connection.readable, connection.writable) = (true, true);
+                            self.queue(key);
+                        } else if connection.carrier.is_some() {
+                            self.look_for_end(key);
+                        } else {
                             connection.readable |=
                                 event.is_readable() || event.is_read_closed() || event.is_error();
                             connection.writable |= event.is_writable();
@@ -174,6 +208,50 @@ impl Shard {
         }
         let now = self.clock.now();
         self.broker.close(now)
+    }
+
+    /// A connection's bytes go over a link from now on.
+    fn carry(&mut self, conn: ConnId, made: Option<Carrier>) {
+        let key = key_of(conn);
+        let Some(connection) = self.connections.get_mut(key).filter(|c| c.id == conn) else { return };
+        let token = Token(CARRIERS + key);
+        let watched = made.filter(|carrier| {
+            let raw = carrier.waker().as_raw_fd();
+            self.poll.registry().register(&mut SourceFd(&raw), token, Interest::READABLE).is_ok()
+        });
+        let Some(carrier) = watched else {
+            return self.drop_connection(key, Some("its link cannot be made"));
+        };
+        connection.carrier = Some(Box::new(carrier));
+        self.carried.insert(key);
+    }
+
+    /// Before the thread sleeps: whether connections that are carried let it.
+    fn doze(&mut self) -> bool {
+        let mut sleeps = true;
+        for key in self.carried.clone() {
+            let Some(connection) = self.connections.get_mut(key) else { continue };
+            // One that has failed says so at its turn.
+            if let Some(carrier) = &mut connection.carrier
+                && !carrier.doze(self.spin).unwrap_or(false)
+            {
+                (connection.readable, connection.writable) = (true, true);
+                sleeps = false;
+                self.queue(key);
+            }
+        }
+        sleeps
+    }
+
+    /// The socket of a connection whose bytes go over a link says something: that it has ended, or what nobody says there.
+    fn look_for_end(&mut self, key: usize) {
+        let Some(connection) = self.connections.get(key) else { return };
+        match rustix::net::recv(&connection.socket, &mut [0; 1], RecvFlags::PEEK) {
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
+            Ok((_, 0)) => self.drop_connection(key, None),
+            Ok(_) => self.drop_connection(key, Some("it sends over TCP what was to come over its link")),
+            Err(e) => self.drop_connection(key, Some(&e.to_string())),
+        }
     }
 
     /// How long nothing will have to be done unless a socket says so; `None` for ever.
@@ -273,6 +351,7 @@ impl Shard {
             id,
             reader: FrameReader::new(self.request_max_bytes),
             outbox: Outbox::default(),
+            carrier: None,
             readable: true,
             writable: true,
             closing: false,
@@ -315,14 +394,24 @@ impl Shard {
         if !connection.readable || connection.closing {
             return Ok(());
         }
-        if connection.outbox.len() > OUTBOX_BYTES_MAX || !self.broker.wants_read(connection.id) {
+        let (broker, id) = (&mut self.broker, connection.id);
+        let wants = connection.outbox.len() <= OUTBOX_BYTES_MAX && broker.wants_read(id);
+        if let Some(carrier) = &mut connection.carrier {
+            carrier.hold(!wants);
+        }
+        if !wants {
             return Ok(());
         }
-        let (broker, id) = (&mut self.broker, connection.id);
-        let turn = connection.reader.read(&connection.socket, READ_BYTES_PER_TURN, |frame| {
+        let accept = |frame| {
             broker.handle_frame(now, id, frame);
             broker.wants_read(id)
-        });
+        };
+        let turn = match &mut connection.carrier {
+            None => connection.reader.read(&connection.socket, READ_BYTES_PER_TURN, accept),
+            Some(carrier) => {
+                connection.reader.read_from(|into| carrier.receive(into), READ_BYTES_PER_TURN, accept)
+            }
+        };
         match turn {
             Ok(ReadTurn::Blocked) => {
                 connection.readable = false;
@@ -346,6 +435,9 @@ impl Shard {
     fn dispatch(&mut self) {
         // What is lent goes ahead of the answer that names it.
         self.links.act(&mut self.broker);
+        for (conn, made) in self.links.take_carriers() {
+            self.carry(conn, made);
+        }
         while let Some(response) = self.broker.poll_response() {
             let key = key_of(response.conn);
             if let Some(connection) = self.connections.get_mut(key)
@@ -363,7 +455,7 @@ impl Shard {
             if let Some(connection) = self.connections.get_mut(key)
                 && connection.id == conn
             {
-                if connection.outbox.is_empty() {
+                if connection.is_flushed() {
                     self.drop_connection(key, Some(&why));
                 } else {
                     connection.closing = true;
@@ -374,9 +466,15 @@ impl Shard {
 
     fn write(&mut self, key: usize) {
         let Some(connection) = self.connections.get_mut(key) else { return };
-        if !connection.outbox.is_empty() && connection.writable {
+        if !connection.is_flushed() && connection.writable {
             connection.active_ms = self.clock.now().mono_ms;
-            match connection.outbox.flush(&connection.socket, WRITE_BYTES_PER_TURN) {
+            let flushed = match &mut connection.carrier {
+                Some(carrier) if carrier.has_heard() => {
+                    carrier.flush(&mut connection.outbox, WRITE_BYTES_PER_TURN)
+                }
+                _ => connection.outbox.flush(&connection.socket, WRITE_BYTES_PER_TURN),
+            };
+            match flushed {
                 Ok(Flushed::All) => {}
                 Ok(Flushed::Blocked) => connection.writable = false,
                 Ok(Flushed::Yielded) => self.queue(key),
@@ -387,10 +485,9 @@ impl Shard {
             }
         }
         let Some(connection) = self.connections.get_mut(key) else { return };
-        if connection.closing && connection.outbox.is_empty() {
+        if connection.closing && connection.is_flushed() {
             self.drop_connection(key, None);
-        } else if connection.readable && connection.outbox.is_empty() && self.broker.wants_read(connection.id)
-        {
+        } else if connection.readable && connection.is_flushed() && self.broker.wants_read(connection.id) {
             // Reading had stopped for back-pressure; no new event will start it again.
             self.queue(key);
         }
@@ -399,6 +496,7 @@ impl Shard {
     fn drop_connection(&mut self, key: usize, _why: Option<&str>) {
         if let Some(mut connection) = self.connections.try_remove(key) {
             self.idle.remove(&(connection.check_ms, key));
+            self.carried.remove(&key);
             let _ = self.poll.registry().deregister(&mut connection.socket);
             self.broker.handle_disconnect(self.clock.now(), connection.id);
         }

@@ -27,6 +27,15 @@ const PROBE: [u8; 14] = [0, 0, 0, 10, 0, 18, 0, 0, 0x68, 0x72, 0x70, 0x72, 0xFF,
 /// The largest answer to it that is taken for one.
 const PROBE_ANSWER_BYTES_MAX: u32 = 1 << 20;
 
+/// Who an end of a link is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum For {
+    /// A link beside the connections.
+    Link(LinkId),
+    /// A connection that it is to carry.
+    Connection(ConnId),
+}
+
 /// What such a thread has found out.
 pub(super) enum Report {
     /// A host's addresses.
@@ -36,7 +45,7 @@ pub(super) enum Report {
     /// Why a connection ended.
     Probed { conn: ConnId, fault: Fault },
     /// Our end of a link over verbs, or why there will be none.
-    Begun { link: LinkId, made: Result<Box<Joining>, String> },
+    Begun { of: For, made: Result<Box<Joining>, String> },
     /// A link, or why there is none.
     Linked { link: LinkId, made: Result<Link, LinkError> },
 }
@@ -90,7 +99,7 @@ pub(super) fn link(back: Back, link: LinkId, address: String, token: Uuid) -> io
 /// Makes an end of a link over verbs: opening a device may take long. One that is open is kept.
 pub(super) fn begin(
     back: Back,
-    link: LinkId,
+    of: For,
     device: Arc<Mutex<Option<Arc<Device>>>>,
     want: Want,
 ) -> io::Result<()> {
@@ -101,7 +110,7 @@ pub(super) fn begin(
             let _ = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty());
             Joining::new(&device, Options::default(), u32::from_le_bytes(random))
         });
-        Report::Begun { link, made: made.map(Box::new).map_err(|error| error.to_string()) }
+        Report::Begun { of, made: made.map(Box::new).map_err(|error| error.to_string()) }
     })
 }
 

@@ -24,7 +24,7 @@ use rustix::buffer::spare_capacity;
 use rustix::net::RecvFlags;
 use rustls::ClientConfig;
 
-use super::aside::{self, Report};
+use super::aside::{self, For, Report};
 use super::inbox::Inbox;
 use super::low_water::LowWater;
 use super::verbs_link::VerbsLink;
@@ -33,12 +33,15 @@ use crate::clock::Clock;
 use crate::fork::Home;
 use crate::outbox::{Flushed, Outbox};
 use crate::tls::{self, Fault, Session};
+use crate::two_sided::Carrier;
 
 const WAKER: Token = Token(usize::MAX);
 /// Longest sleep of a thread with links.
 const LINKED_SLEEP_MS: u64 = 1000;
 /// Tokens from here on are links', below are connections'.
 const FIRST_LINK: usize = 1 << 32;
+/// Tokens from here on are of what carries connections.
+const FIRST_CARRIER: usize = 1 << 48;
 /// Bytes read from one connection before the others get their turn.
 const READ_BYTES_PER_TURN: usize = 4 << 20;
 /// Bytes written to one connection before the others get their turn.
@@ -96,6 +99,10 @@ struct Connection {
     inbox: Inbox,
     low_water: LowWater,
     outbox: Outbox,
+    /// What its bytes go over instead of the socket, which only tells its end then.
+    carrier: Option<Box<Carrier>>,
+    /// The socket has told something since.
+    told: bool,
     connected: bool,
     /// The engine has been told: the TLS handshake, if there is one, is done.
     established: bool,
@@ -156,6 +163,7 @@ impl<C: Send + 'static> Handle<C> {
             clock,
             sockets,
             begun: HashMap::new(),
+            carried: Vec::new(),
             device: Arc::default(),
             spin,
             stirred: Instant::now(),
@@ -272,6 +280,11 @@ fn link_token(link: LinkId, bell: bool) -> Token {
     Token(FIRST_LINK + 2 * link.0 as usize + usize::from(bell))
 }
 
+/// The connection whose carrier a token is of.
+fn carried_by(token: Token) -> Option<ConnId> {
+    token.0.checked_sub(FIRST_CARRIER).and_then(|number| u32::try_from(number).ok()).map(ConnId)
+}
+
 /// The link that a token is of, and whether it is its bell's.
 fn link_of(token: Token) -> Option<(LinkId, bool)> {
     let number = token.0.checked_sub(FIRST_LINK)?;
@@ -306,7 +319,9 @@ struct Driver<E: Engine, F> {
     clock: Clock,
     sockets: SocketOptions,
     /// Our ends of links over verbs whose brokers have not answered.
-    begun: HashMap<LinkId, Box<Joining>>,
+    begun: HashMap<For, Box<Joining>>,
+    /// Connections that have a carrier.
+    carried: Vec<ConnId>,
     /// What they are made on, once it was opened.
     device: Arc<Mutex<Option<Arc<Device>>>>,
     /// How long links are looked at after something came over one, before this thread sleeps.
@@ -332,6 +347,7 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
             let Some(mut guard) = shared.lock() else { return };
             let work = &mut *guard;
             work.wake();
+            self.wake_carriers();
             for event in &events {
                 if event.token() == WAKER {
                     continue;
@@ -345,9 +361,14 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
                     }
                     continue;
                 }
+                if let Some(id) = carried_by(event.token()) {
+                    self.stir(id);
+                    continue;
+                }
                 let Ok(id) = u32::try_from(event.token().0) else { continue };
                 let id = ConnId(id);
                 if let Some(connection) = self.connections.get_mut(&id) {
+                    connection.told = true;
                     connection.readable |= event.is_readable() || event.is_read_closed() || event.is_error();
                     connection.writable |= event.is_writable() || event.is_error();
                     self.pending.push(id);
@@ -399,6 +420,9 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
                 return Some(Duration::ZERO);
             }
         }
+        if !self.doze() {
+            return Some(Duration::ZERO);
+        }
         work.sleeps_until = work.engine.poll_timeout();
         if work.has_links() {
             // A caller that drives the engine wakes this thread for what is due sooner: not for each record that may be
@@ -441,7 +465,7 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
                 Action::Verbs(action) => self.verbs(work, action),
                 Action::WriteDirect(write) => work.write(&write),
                 Action::Unlink { link } => {
-                    self.begun.remove(&link);
+                    self.begun.remove(&For::Link(link));
                     work.unlink(link);
                 }
             }
@@ -454,13 +478,13 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
             Ok(()) | Err(OverVerbs::Watch { .. } | OverVerbs::Read { .. }) => {}
             Err(OverVerbs::Begin { link }) => {
                 let want = Want { device: self.sockets.verbs_device.clone(), ..Want::default() };
-                if let Err(error) = aside::begin(self.back(), link, self.device.clone(), want) {
+                if let Err(error) = aside::begin(self.back(), For::Link(link), self.device.clone(), want) {
                     work.engine.handle_begun(self.clock.now(), link, Err(error.to_string()));
                 }
             }
             Err(OverVerbs::Connect { link, hello }) => {
                 let gone = || "its end is not there any more".to_owned();
-                let made = self.begun.remove(&link).ok_or_else(gone).and_then(|joining| {
+                let made = self.begun.remove(&For::Link(link)).ok_or_else(gone).and_then(|joining| {
                     let joined =
                         joining.join(&hello).map(VerbsLink::new).map_err(|error| error.to_string())?;
                     let (raw, token) = (joined.waker().as_raw_fd(), link_token(link, true));
@@ -469,6 +493,63 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
                     watched.map_err(|error| error.to_string()).map(|()| joined)
                 });
                 work.joined(link, made);
+            }
+            Err(OverVerbs::Offer { conn }) => {
+                let want = Want { device: self.sockets.verbs_device.clone(), ..Want::default() };
+                let of = For::Connection(conn);
+                if let Err(error) = aside::begin(self.back(), of, self.device.clone(), want) {
+                    self.failed(work, conn, error.into());
+                }
+            }
+            Err(OverVerbs::Carry { conn, hello }) => {
+                if let Err(why) = self.carry(conn, &hello) {
+                    self.failed(work, conn, why.into());
+                }
+            }
+        }
+    }
+
+    /// A connection's bytes go over a link from now on.
+    fn carry(&mut self, conn: ConnId, hello: &[u8]) -> Result<(), String> {
+        let Some(connection) = self.connections.get_mut(&conn) else { return Ok(()) };
+        let joining = self.begun.remove(&For::Connection(conn)).ok_or("its link is not there any more")?;
+        let joined = joining.join(hello).map_err(|error| error.to_string())?;
+        let carrier = Carrier::new(joined).map_err(|error| error.to_string())?;
+        let (raw, token) = (carrier.waker().as_raw_fd(), Token(FIRST_CARRIER + conn.0 as usize));
+        let watched = self.poll.registry().register(&mut SourceFd(&raw), token, Interest::READABLE);
+        watched.map_err(|error| error.to_string())?;
+        connection.carrier = Some(Box::new(carrier));
+        self.carried.push(conn);
+        self.stir(conn);
+        Ok(())
+    }
+
+    /// There may be something to receive over a connection's link, or room to send.
+    fn stir(&mut self, id: ConnId) {
+        if let Some(connection) = self.connections.get_mut(&id) {
+            (connection.readable, connection.writable) = (true, true);
+            self.pending.push(id);
+        }
+    }
+
+    /// Before the thread sleeps: whether links that carry connections let it.
+    fn doze(&mut self) -> bool {
+        let mut sleeps = true;
+        for id in self.carried.clone() {
+            let carrier = self.connections.get_mut(&id).and_then(|connection| connection.carrier.as_mut());
+            // One that has failed says so at its turn.
+            if carrier.is_some_and(|carrier| !carrier.doze(self.spin).unwrap_or(false)) {
+                sleeps = false;
+                self.stir(id);
+            }
+        }
+        sleeps
+    }
+
+    fn wake_carriers(&mut self) {
+        for id in &self.carried {
+            if let Some(carrier) = self.connections.get_mut(id).and_then(|c| c.carrier.as_mut()) {
+                carrier.wake();
             }
         }
     }
@@ -484,6 +565,9 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
 
     fn turn(&mut self, work: &mut Work<E, F>, id: ConnId) -> Result<(), Fault> {
         let Some(connection) = self.connections.get_mut(&id) else { return Ok(()) };
+        if connection.carrier.is_some() && std::mem::take(&mut connection.told) {
+            connection.look_for_end()?;
+        }
         if !connection.connected {
             if let Some(e) = connection.socket.take_error()? {
                 return Err(e.into());
@@ -526,12 +610,14 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
     fn write(&mut self, id: ConnId) -> Result<(), Fault> {
         let Some(connection) = self.connections.get_mut(&id) else { return Ok(()) };
         let encrypted = connection.tls.as_ref().is_some_and(Session::wants_write);
-        if connection.outbox.is_empty() && !encrypted || !connection.writable {
+        let sending = connection.carrier.as_ref().is_some_and(|carrier| carrier.is_sending());
+        if connection.outbox.is_empty() && !encrypted && !sending || !connection.writable {
             return Ok(());
         }
-        let flushed = match connection.tls.as_mut() {
-            None => connection.outbox.flush(&connection.socket, WRITE_BYTES_PER_TURN),
-            Some(tls) => tls.send(&mut connection.outbox, &connection.socket, WRITE_BYTES_PER_TURN),
+        let flushed = match (&mut connection.carrier, &mut connection.tls) {
+            (Some(carrier), _) => carrier.flush(&mut connection.outbox, WRITE_BYTES_PER_TURN),
+            (None, None) => connection.outbox.flush(&connection.socket, WRITE_BYTES_PER_TURN),
+            (None, Some(tls)) => tls.send(&mut connection.outbox, &connection.socket, WRITE_BYTES_PER_TURN),
         };
         match flushed {
             Ok(Flushed::All) => Ok(()),
@@ -560,7 +646,7 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
             }
             let Some(read) = connection.receive()? else {
                 connection.readable = false;
-                if connection.tls.is_none() {
+                if connection.tls.is_none() && connection.carrier.is_none() {
                     connection.low_water.set(&connection.socket, connection.inbox.missing());
                 }
                 return Ok(());
@@ -603,14 +689,18 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
             }
             Report::Resolved { conn, addresses: Err(e), .. } => self.closed(work, conn, e.into()),
             Report::Probed { conn, fault } => self.closed(work, conn, fault),
-            Report::Begun { link, made } => {
+            Report::Begun { of: For::Connection(conn), .. } if !self.connections.contains_key(&conn) => {}
+            Report::Begun { of, made } => {
                 let now = self.clock.now();
                 let made = made.map(|joining| {
                     let hello = joining.hello().to_vec();
-                    self.begun.insert(link, joining);
+                    self.begun.insert(of, joining);
                     hello
                 });
-                work.engine.handle_begun(now, link, made);
+                match of {
+                    For::Link(link) => work.engine.handle_begun(now, link, made),
+                    For::Connection(conn) => work.engine.handle_offered(now, conn, made),
+                }
             }
             Report::Linked { link, made } => {
                 let made = made.and_then(|made| {
@@ -701,6 +791,8 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
                         inbox: Inbox::default(),
                         low_water: LowWater::default(),
                         outbox: Outbox::default(),
+                        carrier: None,
+                        told: false,
                         connected: false,
                         established: false,
                         readable: false,
@@ -749,6 +841,8 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
         if let Some(mut connection) = self.connections.remove(&id) {
             let _ = self.poll.registry().deregister(&mut connection.socket);
         }
+        self.begun.remove(&For::Connection(id));
+        self.carried.retain(|carried| *carried != id);
     }
 }
 
@@ -768,8 +862,25 @@ impl Connection {
         }
     }
 
+    /// Whether the socket of a connection that goes over a link still stands: its end is that of both.
+    fn look_for_end(&mut self) -> Result<(), Fault> {
+        match rustix::net::recv(&self.socket, &mut [0; 1], RecvFlags::PEEK) {
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(()),
+            Ok((_, 0)) => Err("the peer closed the connection".to_owned().into()),
+            Ok(_) => Err("the peer sends over TCP what was to come over RDMA".to_owned().into()),
+            Err(e) => Err(io::Error::from(e).into()),
+        }
+    }
+
     /// Reads once into the buffer: how many bytes came, `None` when there are none now. The end is a fault.
     fn receive(&mut self) -> Result<Option<usize>, Fault> {
+        if let Some(carrier) = self.carrier.as_mut() {
+            return match carrier.receive(self.inbox.room()) {
+                Ok(read) => Ok(Some(read)),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(None),
+                Err(e) => Err(e.into()),
+            };
+        }
         if let Some(tls) = self.tls.as_mut() {
             return tls.receive(&self.socket, self.inbox.room());
         }

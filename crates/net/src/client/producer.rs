@@ -16,7 +16,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use headrace_client::error::{Error, Result};
-use headrace_client::options::{Datapath, ProducerConfig};
+use headrace_client::options::ProducerConfig;
 use headrace_client::producer::{
     Accumulator, AppendError, Appender, Grant, ProducerCommand, ProducerEngine, RecordRef, RowSpan,
 };
@@ -106,7 +106,7 @@ impl<R: Send + 'static> ProducerClient<R> {
         let failed = |e: io::Error| Error::Usage(format!("cannot start the producer's thread: {e}"));
         let clock = Clock::start();
         let max_block = Duration::from_millis(config.max_block_ms);
-        let direct = config.datapath != Datapath::Tcp;
+        let direct = config.datapath.is_one_sided();
         let sockets =
             SocketOptions::of(&config.common)?.spinning(config.poll_spin_us, config.verbs_device.clone());
         let (engine, accumulator) = ProducerEngine::new(config, super::seed(clock))?;

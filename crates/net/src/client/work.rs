@@ -324,7 +324,10 @@ impl<E: Engine, F: FnMut(E::Event)> Work<E, F> {
     /// What links over verbs do beside that. `Err`: it is for the engine's thread.
     pub(super) fn verbs(&mut self, action: OverVerbs) -> Result<(), OverVerbs> {
         let (id, done) = match action {
-            OverVerbs::Begin { .. } | OverVerbs::Connect { .. } => return Err(action),
+            OverVerbs::Begin { .. }
+            | OverVerbs::Connect { .. }
+            | OverVerbs::Offer { .. }
+            | OverVerbs::Carry { .. } => return Err(action),
             OverVerbs::Watch { link: id, key, bytes } => {
                 let Some(Over::Verbs(link)) = self.links.get_mut(&id) else { return Ok(()) };
                 (id, link.watch(key, bytes))

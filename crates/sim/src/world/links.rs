@@ -434,7 +434,9 @@ impl World {
             }
             LinkAction::Tell { link, note } => self.tell_note(link.0, note)?,
             LinkAction::Nudge { .. } => {}
-            LinkAction::Join { .. } => return Err("the broker joins a link over verbs".to_owned()),
+            LinkAction::Join { .. } | LinkAction::Carry { .. } => {
+                return Err("the broker joins a link over verbs".to_owned());
+            }
             LinkAction::Close { link, why } => {
                 self.lends.retain(|(of, _), _| *of != link.0);
                 if self.rogue_is_closed(link.0) {
