@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import subprocess
 import sys
 import time
@@ -39,7 +40,7 @@ def writing(servers, name):
     ) as writer:
         assert writer.stdout is not None
         assert writer.stdout.readline() == b"writes\n"
-        yield
+        yield writer
         writer.kill()
         writer.wait(SECONDS)
 
@@ -85,6 +86,26 @@ def test_a_writer_that_is_killed_costs_those_that_share_its_ring_nothing_but_tim
         assert check_own(found, "steady") == len(futures)
         for life in range(LIVES):
             check_own(found, str(life))
+
+
+def test_a_writer_that_is_stopped_while_others_go_on_writes_nothing_twice_when_it_wakes(tmp_path):
+    with BrokerProcess(tmp_path / "data", "headrace.direct.hole.timeout.ms=50") as broker:
+        servers = broker.bootstrap_servers
+        with hr.Producer(servers, headrace_datapath="shm", linger_ms=0) as producer:
+            linked(producer, "t")
+            sent = 0
+            with writing(servers, "stopped") as writer:
+                for _ in range(4 * LIVES):
+                    linked(producer, "t")
+                    # It may have drawn its turn, or be in the midst of writing: then all get another ring.
+                    writer.send_signal(signal.SIGSTOP)
+                    for _ in range(100):
+                        producer.send("t", b"steady %d" % sent, partition=0).result(SECONDS)
+                        sent += 1
+                    writer.send_signal(signal.SIGCONT)
+        found = [value for value in values_of(servers, "t") if value != b"first"]
+        assert check_own(found, "steady") == sent
+        check_own(found, "stopped")
 
 
 def test_readers_that_come_and_go_cost_the_broker_nothing_that_stays():
