@@ -1,8 +1,8 @@
 """What a consumer's operations cost our broker's processor: one-sided reads beside requests and answers as messages.
 
 Both go over the same Soft-RoCE in the tests' guest; crates/net/examples/fetch_cost.rs measures. The guest has one
-emulated processor and a device that is software, so the times say nothing of a card: what counts is what the broker's process is
-charged for each operation. On kernel 6.1 the device's own work is charged to whoever runs, on 6.12
+emulated processor and a device that is software, so the times say nothing of a card: what counts is what the broker's
+process is charged for each operation. On kernel 6.1 the device's own work is charged to whoever runs, on 6.12
 (`HEADRACE_GUEST_KERNEL=linux-image-6.12-amd64`) to the kernel's threads.
 """
 
