@@ -35,6 +35,7 @@ from benches import (
     stalled,
     startup,
     streams,
+    two_sided,
 )
 from benches.harness import Row, compare, compare_cpu, in_turns, program, say
 from benches.peers import rdkafka
@@ -255,6 +256,7 @@ GROUPS = {
     "lab": lab_cost.rows,
     "direct": direct.rows,
     "direct-spark": direct_spark.rows,
+    "two-sided": two_sided.rows,
     "broker": broker,
 }
 

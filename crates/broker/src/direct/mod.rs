@@ -270,6 +270,18 @@ impl<F> Direct<F> {
         self.of_conn.insert(conn, id);
     }
 
+    /// Has an end over verbs connected to a client's: a link, or what carries the connection itself.
+    fn join(&mut self, conn: ConnId, link: LinkId, hello: Vec<u8>, carries: bool) {
+        let action = if carries {
+            self.carried.insert(conn);
+            LinkAction::Carry { link, conn, hello }
+        } else {
+            self.add_link(conn, link, true);
+            LinkAction::Join { link, hello }
+        };
+        self.actions.push_back(action);
+    }
+
     /// Takes a grant away. Its memory is no longer looked at, whoever still writes there.
     fn end_grant(&mut self, id: u16) {
         let Some(grant) = self.grants.remove(&id) else { return };
@@ -415,7 +427,7 @@ impl<D: Disk> Broker<D> {
             other => return refuse(ErrorCode::INVALID_REQUEST, format!("there is no fabric {other:?}")),
         };
         let carries = request.fabric == "two-sided";
-        if carries && self.direct.carried.contains(&call.conn) {
+        if self.direct.carried.contains(&call.conn) {
             return refuse(ErrorCode::INVALID_REQUEST, "the connection goes over RDMA already".to_owned());
         }
         let limit = usize::try_from(self.config.headrace_direct_links_max).unwrap_or(0);
@@ -441,15 +453,7 @@ impl<D: Disk> Broker<D> {
             }
             return match std::mem::replace(&mut self.direct.offered, Ok(None)) {
                 Ok(Some((link, ours))) => {
-                    let (conn, hello) = (call.conn, request.hello.to_vec());
-                    let action = if carries {
-                        self.direct.carried.insert(conn);
-                        LinkAction::Carry { link, conn, hello }
-                    } else {
-                        self.direct.add_link(conn, link, true);
-                        LinkAction::Join { link, hello }
-                    };
-                    self.direct.actions.push_back(action);
+                    self.direct.join(call.conn, link, request.hello.to_vec(), carries);
                     Outcome::Reply(DirectConnectResponse {
                         hello: ours.into(),
                         ..DirectConnectResponse::default()

@@ -264,6 +264,7 @@ impl Ready {
 /// One side of a connection of two cards. A peer that dies is found by what is written to it; one that is only waited for is
 /// found by the TCP connection that this one belongs to.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is one independent fact")]
 pub struct VerbsEndpoint {
     // Dropped in this order: nothing is registered longer than it can be reached.
     pair: QueuePair,
