@@ -23,6 +23,9 @@ use headrace_client::producer::RecordRef;
 use headrace_net::broker::{BrokerServer, ServerOptions};
 use headrace_net::client::{ConsumerClient, ProducerClient};
 
+#[path = "verbs/liar.rs"]
+mod liar;
+
 /// A guest's seconds are long ones.
 const PATIENCE: Duration = Duration::from_secs(40);
 
@@ -287,6 +290,61 @@ fn a_producer_that_is_killed_in_a_write_gives_its_ring_back() {
     }
     let producer = producer(&servers, &[("linger.ms", "0")]);
     assert!(warm(&producer, "t", 100) > 0);
+    assert_eq!(server.take_troubles(), Vec::<String>::new());
+}
+
+/// How many records each producer has sent that shares a partition; their numbers begin at multiples of this.
+const APART: usize = 1_000_000;
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn producers_share_a_ring_beside_one_that_has_none() {
+    const RECORDS: usize = 600;
+    let folder = Folder::new("shared");
+    let small = [("headrace.direct.ring.bytes.max", "65536"), ("message.max.bytes", "65536")];
+    let server = broker(&folder.0, 0, &small);
+    let servers = server.bootstrap_servers().to_owned();
+    let own = [("linger.ms", "1"), ("batch.size", "12000")];
+    let tcp = [("linger.ms", "1"), ("batch.size", "12000"), ("headrace.datapath", "tcp")];
+    let producers = [&own[..], &own, &own, &tcp].map(|more| producer(&servers, more));
+    // Each has a place in the ring before the others go on.
+    let mut sent = [0; 4];
+    for (number, producer) in producers.iter().enumerate().take(3) {
+        let since = Instant::now();
+        while producer.direct_bytes().unwrap() == 0 {
+            let next = number * APART + sent[number];
+            send(producer, "t", next..next + 1, 500);
+            sent[number] += 1;
+            assert!(since.elapsed() < PATIENCE, "producer {number} has no place in the ring");
+        }
+    }
+    let before: Vec<u64> = producers.iter().map(|producer| producer.direct_bytes().unwrap()).collect();
+    std::thread::scope(|scope| {
+        for (number, producer) in producers.iter().enumerate() {
+            let first = number * APART + sent[number];
+            scope.spawn(move || send(producer, "t", first..first + RECORDS, 500));
+        }
+    });
+    for (number, producer) in producers.iter().enumerate() {
+        let direct = producer.direct_bytes().unwrap() - before[number];
+        assert_eq!(direct > 100_000, number < 3, "producer {number}: {direct} bytes");
+    }
+    let reader = consumer(&servers, "t", &[("check.crcs", "true")]);
+    let mut next = [0; 4];
+    let all: usize = sent.iter().sum::<usize>() + 4 * RECORDS;
+    while next.iter().sum::<usize>() < all {
+        let rows = reader.poll(10_000, Some(Instant::now() + PATIENCE), &mut || false).unwrap();
+        let rows = rows.unwrap_or_else(|| panic!("no more records than {next:?}"));
+        let column = rows.chunk.column_by_name("value").unwrap();
+        let values = column.as_any().downcast_ref::<BinaryArray>().unwrap();
+        for row in rows.start..rows.start + rows.len {
+            let number = usize::from_le_bytes(values.value(row)[..8].try_into().unwrap());
+            let of = number / APART;
+            assert_eq!(values.value(row), value(of * APART + next[of], 500), "of producer {of}");
+            next[of] += 1;
+        }
+    }
+    assert_eq!(next, sent.map(|sent| sent + RECORDS));
     assert_eq!(server.take_troubles(), Vec::<String>::new());
 }
 

@@ -394,7 +394,7 @@ impl World {
         let withheld = self.lending()?.withheld;
         let withholds = self.rng.chance(withheld);
         match action {
-            LinkAction::Lend { link, key, memory } => {
+            LinkAction::Lend { link, key, memory, .. } => {
                 self.lends.insert((link.0, key), Some(memory.clone()));
                 if self.rogue_is_lent(link.0, key, &memory) {
                     return Ok(());
