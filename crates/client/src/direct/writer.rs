@@ -19,6 +19,7 @@ const WORD_BYTES: usize = 8;
 
 /// What a producer has of a partition's memory at its leader.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "nearly all are granted, and each write looks at one")]
 pub(crate) enum Writing<T> {
     /// The leader `node` is asked.
     Asking { node: i32 },

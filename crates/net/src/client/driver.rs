@@ -451,8 +451,8 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
 
     fn verbs(&mut self, work: &mut Work<E, F>, action: OverVerbs) {
         match work.verbs(action) {
-            Ok(()) => {}
-            Err(
+            Ok(())
+            | Err(
                 OverVerbs::Watch { .. }
                 | OverVerbs::Read { .. }
                 | OverVerbs::Draw { .. }

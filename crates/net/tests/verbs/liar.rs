@@ -38,6 +38,9 @@ struct Liar {
     topic: Uuid,
 }
 
+/// What a liar does with its ring, and with a batch of so many bytes that is in no log.
+type Lie = fn(&mut Liar, &GrantProduceResponse, Remote, &[u8], u32);
+
 /// A batch of one record.
 fn batch(value: &[u8]) -> Vec<u8> {
     let now = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_millis();
@@ -214,7 +217,6 @@ fn who_lies_over_verbs_loses_its_own_link() {
     expect(&reader, 0..sent, 100);
     let false_batch = batch(b"of a liar");
     let len = u32::try_from(false_batch.len()).unwrap();
-    type Lie = fn(&mut Liar, &GrantProduceResponse, Remote, &[u8], u32);
     let lies: [(&str, Lie); 9] = [
         ("another's grant", |liar, granted, ring, batch, _| {
             let id = granted.id.wrapping_add(1000);

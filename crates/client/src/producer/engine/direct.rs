@@ -269,8 +269,8 @@ impl ProducerEngine {
                         return self.on_unlinked_by_us(now, accumulator, link, why);
                     }
                 }
-                let keys = [Some(keys.0), keys.1].into_iter().flatten();
-                let refused = keys.filter_map(|key| self.direct.refused.remove_entry(&(link, key))).next();
+                let mut keys = [Some(keys.0), keys.1].into_iter().flatten();
+                let refused = keys.find_map(|key| self.direct.refused.remove_entry(&(link, key)));
                 self.direct.grants.insert((link, writer.id()), key);
                 self.direct.writings.insert(key, Writing::Granted(writer));
                 if let Some(((_, memory), why)) = refused {
