@@ -249,6 +249,9 @@ fn producer_of_another() {
     let Ok(servers) = std::env::var("HEADRACE_VERBS_SERVERS") else { return };
     let producer = producer(&servers, &[("linger.ms", "0"), ("enable.idempotence", "false")]);
     let mut sent = warm(&producer, "t", 5000);
+    // As many as are looked for.
+    send(&producer, "t", sent..sent + 20, 5000);
+    sent += 20;
     println!("\nwrites");
     loop {
         send(&producer, "t", sent..sent + 20, 5000);
