@@ -222,6 +222,27 @@ pub enum OverVerbs {
         /// How many.
         len: usize,
     },
+    /// Add to a word of memory that the broker has lent; answered by [`Engine::handle_drew`], each in its order.
+    Draw {
+        /// Over which link.
+        link: LinkId,
+        /// Which memory.
+        key: u64,
+        /// Where the word is.
+        at: usize,
+        /// What is added.
+        add: u64,
+    },
+    /// Bring the first bytes of memory that the broker has lent up to date, once. Not answered; who waits for something there
+    /// looks again, and asks again.
+    Refresh {
+        /// Over which link.
+        link: LinkId,
+        /// Which memory.
+        key: u64,
+        /// How many bytes.
+        bytes: usize,
+    },
 }
 
 /// A one-sided write.
@@ -282,6 +303,8 @@ pub trait Engine {
     }
     /// Bytes of a file that were to be read over a link.
     fn handle_read(&mut self, _now: Now, _link: LinkId, _key: u64, _at: u64, _bytes: Bytes) {}
+    /// What a word was before it was added to.
+    fn handle_drew(&mut self, _now: Now, _link: LinkId, _key: u64, _word: u64) {}
     /// What the broker has lent is void; no write goes there any more.
     fn handle_ended(&mut self, _now: Now, _link: LinkId, _key: u64) {}
     /// What the broker has told over a link.

@@ -154,7 +154,7 @@ impl World {
         let (now, own) = (self.clock.now(), LinkId(client.number));
         let name = client.link;
         match action {
-            LinkAction::Lend { link, key, memory } | LinkAction::Show { link, key, memory }
+            LinkAction::Lend { link, key, memory, .. } | LinkAction::Show { link, key, memory }
                 if link == own =>
             {
                 client.lent.insert(key, Region::whole(memory.clone()));

@@ -33,8 +33,9 @@ pub(crate) trait Runs {
     fn bytes(&mut self, now: Now, conn: ConnId, bytes: &[u8]) -> Consumed;
     fn timeout(&mut self, now: Now);
     fn token(&mut self, now: Now, conn: ConnId);
-    /// There is no card on the simulated host.
-    fn no_verbs(&mut self, now: Now, link: LinkId);
+    /// An end of a link over RDMA is made, or there is no card.
+    fn begun(&mut self, now: Now, link: LinkId, made: Result<Vec<u8>, String>);
+    fn drew(&mut self, now: Now, link: LinkId, key: u64, word: u64);
     fn linked(&mut self, now: Now, link: LinkId);
     fn unlinked(&mut self, now: Now, link: LinkId, why: String);
     fn lent(&mut self, now: Now, link: LinkId, key: u64, memory: Arc<Memory>);
@@ -71,8 +72,12 @@ impl<E: Engine> Runs for E {
         self.handle_linked(now, link);
     }
 
-    fn no_verbs(&mut self, now: Now, link: LinkId) {
-        self.handle_begun(now, link, Err("there is no device".to_owned()));
+    fn begun(&mut self, now: Now, link: LinkId, made: Result<Vec<u8>, String>) {
+        self.handle_begun(now, link, made);
+    }
+
+    fn drew(&mut self, now: Now, link: LinkId, key: u64, word: u64) {
+        self.handle_drew(now, link, key, word);
     }
 
     fn unlinked(&mut self, now: Now, link: LinkId, why: String) {

@@ -62,11 +62,12 @@
 //! - once all is well that takes no longer than a lock and ten seconds, and closing no longer than its limit;
 //! - without records brokers are asked at most 2.4 times a second.
 //!
-//! With [`Cast::Direct`] producers, and mostly consumers, go through memory that the broker lends (docs/one-sided.md), beside
-//! others that do not. There is one node, and its epochs are the broker's own. Notes are late and come in bursts, memory
-//! comes late or never, words of a slot come one by one, files have bytes behind what is committed; links cannot be made, end
-//! at either side first, and break before, within and after a write; brokers restart, limits are low, segments roll, a topic
-//! goes, producers are gone at one blow; brokers lie of writes, slots and memory, and other clients lie to the broker of
+//! With [`Cast::Direct`] producers, and mostly consumers, go through memory that the broker lends (docs/one-sided.md),
+//! beside others that do not; producers also over RDMA, whose turns in shared rings come later than they ask. There is
+//! one node, and its epochs are the broker's own. Notes are late and come in bursts, memory comes late or never, words
+//! of a slot come one by one, files have bytes behind what is committed; links cannot be made, end at either side
+//! first, and break before, within and after a write; brokers restart, limits are low, segments roll, a topic goes,
+//! producers are gone at one blow; brokers lie of writes, slots and memory, and other clients lie to the broker of
 //! writes, and scribble into what they had. What is checked of producers and consumers holds as ever, and besides:
 //! - nobody ends the link of one who is honest, and nobody writes where it has nothing;
 //! - the broker reads what was written: no write of an honest producer is found to be spoilt;

@@ -58,11 +58,26 @@ pub(crate) struct Mirror {
     bytes: u64,
 }
 
+/// An addition to a word of the broker's memory.
+pub(crate) struct Draw {
+    pub(crate) key: u64,
+    pub(crate) region: Region,
+    pub(crate) at: usize,
+    pub(crate) add: u64,
+}
+
+#[expect(clippy::struct_excessive_bools, reason = "independent facts, each read by itself")]
 pub(crate) struct Link {
     pub(crate) who: Who,
     pub(crate) id: LinkId,
     /// What the broker gave for it.
     pub(crate) token: [u8; 16],
+    /// It is one over RDMA.
+    pub(crate) verbs: bool,
+    /// Turns that are asked for: when the broker's card adds, where, and what.
+    pub(crate) draws: VecDeque<(u64, Draw)>,
+    /// Turns on their way back: of which memory, and the word.
+    pub(crate) drew: VecDeque<(u64, (u64, u64))>,
     /// Which start of the broker has given it.
     pub(crate) address: String,
     /// The client's engine uses it.
@@ -88,6 +103,9 @@ impl Link {
             who,
             id,
             token,
+            verbs: false,
+            draws: VecDeque::new(),
+            drew: VecDeque::new(),
             address,
             client: true,
             broker: false,
@@ -110,8 +128,8 @@ impl Link {
     }
 }
 
-/// Puts a note behind those that are there; when it comes.
-pub(crate) fn put(queue: &mut VecDeque<(u64, Note)>, due: u64, note: Note) -> u64 {
+/// Puts something behind what is there; when it comes.
+pub(crate) fn put<T>(queue: &mut VecDeque<(u64, T)>, due: u64, note: T) -> u64 {
     let due = queue.back().map_or(due, |(last, _)| due.max(*last));
     queue.push_back((due, note));
     due

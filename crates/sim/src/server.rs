@@ -107,6 +107,8 @@ pub(crate) struct Server {
     starts: u64,
     /// Clients may have memory of the broker's.
     lends: bool,
+    /// Ends of links over RDMA so far.
+    offered: u64,
     seed: u64,
 }
 
@@ -142,6 +144,7 @@ impl Server {
             share: plan.share.as_ref().map(|share| Sharing::new(plan, share, rng)),
             starts: 0,
             lends: plan.direct.is_some(),
+            offered: 0,
             seed: rng.next(),
         };
         server.start(now)?;

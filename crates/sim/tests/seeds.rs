@@ -169,6 +169,7 @@ fn memory_holds() {
             ("links that ended", lent.ended),
             ("rings that were lent", lent.rings),
             ("rings that were shared", lent.shared),
+            ("turns over RDMA", lent.drawn),
             ("segments that were shown", lent.files),
             ("memory that never came", lent.withheld),
             ("batches that were written in memory", lent.writes),

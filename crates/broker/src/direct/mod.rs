@@ -51,6 +51,8 @@ pub enum LinkAction<F> {
         key: u64,
         /// The memory.
         memory: Arc<Memory>,
+        /// Others have it as well: its order word is to be added to.
+        shared: bool,
     },
     /// Give the client memory that it may read.
     Show {
@@ -121,11 +123,33 @@ pub enum LinkAction<F> {
 /// A partition of a topic.
 pub(crate) type Place = (Uuid, i32);
 
+/// What a link goes over. A ring has members of one kind: what a card adds to an order word is not whole beside what a
+/// processor does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fabric {
+    Shm,
+    /// RDMA.
+    Verbs {
+        /// Both cards can add to words.
+        adds: bool,
+    },
+}
+
+impl Fabric {
+    fn is_verbs(self) -> bool {
+        matches!(self, Fabric::Verbs { .. })
+    }
+
+    /// Whether its clients can have a ring together.
+    fn shares(self) -> bool {
+        self != Fabric::Verbs { adds: false }
+    }
+}
+
 /// What is known of one link.
 struct Link {
     conn: ConnId,
-    /// Over RDMA.
-    verbs: bool,
+    fabric: Fabric,
     next_key: u64,
     /// Segments that are shown to it.
     shown: usize,
@@ -172,11 +196,12 @@ struct Grant {
 }
 
 impl Grant {
-    /// What its memory is called.
-    fn key(&self) -> u64 {
+    /// Whether memory of it is called so.
+    fn has_key(&self, name: u64) -> bool {
         match &self.granted {
-            Granted::Own { key, .. } | Granted::Member { key, .. } => *key,
-            Granted::Fetch(reader) => reader.key,
+            Granted::Own { key, .. } => *key == name,
+            Granted::Member { key, freed_key } => *key == name || *freed_key == name,
+            Granted::Fetch(reader) => reader.key == name,
         }
     }
 }
@@ -256,10 +281,10 @@ impl<F> Direct<F> {
         None
     }
 
-    fn add_link(&mut self, conn: ConnId, id: LinkId, verbs: bool) {
+    fn add_link(&mut self, conn: ConnId, id: LinkId, fabric: Fabric) {
         let link = Link {
             conn,
-            verbs,
+            fabric,
             next_key: SLOTS_KEY,
             shown: 0,
             lapsed: VecDeque::new(),
@@ -276,7 +301,7 @@ impl<F> Direct<F> {
             self.carried.insert(conn);
             LinkAction::Carry { link, conn, hello }
         } else {
-            self.add_link(conn, link, true);
+            self.add_link(conn, link, Fabric::Verbs { adds: false });
             LinkAction::Join { link, hello }
         };
         self.actions.push_back(action);
@@ -372,7 +397,7 @@ impl<D: Disk> Broker<D> {
         if !self.connections.contains_key(&conn) || self.direct.of_conn.contains_key(&conn) {
             return false;
         }
-        self.direct.add_link(conn, link, false);
+        self.direct.add_link(conn, link, Fabric::Shm);
         true
     }
 
@@ -381,9 +406,18 @@ impl<D: Disk> Broker<D> {
         self.direct.offered = offer.map(Some);
     }
 
+    /// The two ends of a link over verbs are connected. `adds`: both cards can add to words; else its client writes alone.
+    pub fn handle_joined(&mut self, link: LinkId, adds: bool) {
+        if let Some(link) = self.direct.links.get_mut(&link)
+            && link.fabric.is_verbs()
+        {
+            link.fabric = Fabric::Verbs { adds };
+        }
+    }
+
     /// What was to be lent by a key cannot be; its grant ends.
     pub fn handle_not_lent(&mut self, link: LinkId, key: u64) {
-        let is = |grant: &Grant| grant.link == link && grant.key() == key;
+        let is = |grant: &Grant| grant.link == link && grant.has_key(key);
         if let Some(id) = self.direct.grants.iter().find(|(_, grant)| is(grant)).map(|(id, _)| *id) {
             self.direct.end_grant(id);
         }

@@ -12,7 +12,7 @@ use headrace_wire::records::BatchHeader;
 use headrace_wire::time::Now;
 
 use super::shared::{self, MEMBERS_MAX, Next, Shared};
-use super::{Direct, Grant, Granted, LinkAction, LinkId, Place, full, link_of, parse_note};
+use super::{Direct, Fabric, Grant, Granted, LinkAction, LinkId, Place, full, link_of, parse_note};
 use crate::broker::Broker;
 use crate::call::{Call, Outcome};
 use crate::fetch::TopicKey;
@@ -62,11 +62,21 @@ pub(super) enum Side {
     /// One grant, with a ring of its own.
     Own {
         id: u16,
-        /// Its producer has asked for nobody to write beside it.
+        /// Its producer has asked for nobody to write beside it, or can write beside nobody.
         alone: bool,
+        verbs: bool,
     },
     /// All those that draw from one order word.
     Shared(Box<Shared>),
+}
+
+impl Side {
+    fn is_verbs(&self) -> bool {
+        match self {
+            Side::Own { verbs, .. } => *verbs,
+            Side::Shared(shared) => shared.verbs,
+        }
+    }
 }
 
 /// Who writes which partitions.
@@ -111,21 +121,21 @@ impl<D: Disk> Broker<D> {
         let place = (request.topic_id, request.partition);
         let batch_max = self.check_lands(&key, place)?;
         self.direct.end_own(link, place);
-        // What a card adds to an order word is not whole beside what a processor does.
-        let over_verbs = self.direct.links.get(&link).is_some_and(|link| link.verbs);
-        let mode = if over_verbs { EXCLUSIVE } else { request.mode };
+        let fabric = self.direct.links.get(&link).map_or(Fabric::Shm, |link| link.fabric);
+        let mode = if fabric.shares() { request.mode } else { EXCLUSIVE };
         let limit = usize::try_from(self.config.headrace_direct_grants_max).unwrap_or(0);
         let Some(id) = self.direct.new_id(limit) else {
             let why = format!("there are {limit} grants already (headrace.direct.grants.max)");
             return Err((full(limit > 0), why));
         };
-        let lent = self.make_side(id, place, mode, (request.ring_bytes, batch_max))?;
+        let lent = self.make_side(id, place, (mode, fabric.is_verbs()), (request.ring_bytes, batch_max))?;
         let Some(owner) = self.direct.links.get_mut(&link) else {
             return Err((ErrorCode::INVALID_REQUEST, "the link has ended".to_owned()));
         };
         let key = owner.key();
         let freed_key = lent.freed.as_ref().map(|_| owner.key());
-        self.direct.actions.push_back(LinkAction::Lend { link, key, memory: lent.memory.clone() });
+        let (memory, shared) = (lent.memory.clone(), freed_key.is_some());
+        self.direct.actions.push_back(LinkAction::Lend { link, key, memory, shared });
         if let Some((key, memory)) = freed_key.zip(lent.freed) {
             self.direct.actions.push_back(LinkAction::Show { link, key, memory });
         }
@@ -136,7 +146,7 @@ impl<D: Disk> Broker<D> {
         self.direct.grants.insert(id, Grant { link, place, granted });
         let epoch = self.direct.epochs.entry(place).or_default();
         *epoch = epoch.wrapping_add(1);
-        let quota = if freed_key.is_some() { i32::try_from(shared::QUOTA).unwrap_or(QUOTA) } else { QUOTA };
+        let quota = if shared { i32::try_from(shared::QUOTA).unwrap_or(QUOTA) } else { QUOTA };
         Ok(GrantProduceResponse {
             mode: lent.mode,
             id,
@@ -156,12 +166,12 @@ impl<D: Disk> Broker<D> {
         &mut self,
         id: u16,
         place: Place,
-        mode: i8,
+        (mode, verbs): (i8, bool),
         (wished, batch_max): (i64, u64),
     ) -> Result<Lent, (ErrorCode, String)> {
         let taken = |why: String| Err((ErrorCode::THROTTLING_QUOTA_EXCEEDED, why));
         let other = match self.direct.sides.get_mut(&place) {
-            Some(Side::Shared(shared)) if mode == SHARED => {
+            Some(Side::Shared(shared)) if mode == SHARED && shared.verbs == verbs => {
                 if shared.members.len() >= MEMBERS_MAX {
                     return taken(format!(
                         "{MEMBERS_MAX} producers write to it through shared memory already"
@@ -170,7 +180,10 @@ impl<D: Disk> Broker<D> {
                 shared.members.insert(id);
                 return Ok(Lent::of(shared));
             }
-            Some(Side::Own { id, alone: false }) if mode == SHARED => Some(*id),
+            Some(Side::Own { id, alone: false, verbs: of }) if mode == SHARED && *of == verbs => Some(*id),
+            Some(side) if side.is_verbs() => {
+                return taken("another producer writes to it over RDMA".to_owned());
+            }
             Some(_) => return taken("another producer writes to it through shared memory".to_owned()),
             None => None,
         };
@@ -184,7 +197,7 @@ impl<D: Disk> Broker<D> {
             (ErrorCode::THROTTLING_QUOTA_EXCEEDED, why)
         };
         let (lent, side) = if other.is_some() {
-            let mut shared = Shared::new(bytes).ok_or_else(none)?;
+            let mut shared = Shared::new(bytes, verbs).ok_or_else(none)?;
             self.look_for_holes(self.now);
             shared.members.insert(id);
             (Lent::of(&shared), Side::Shared(Box::new(shared)))
@@ -192,7 +205,7 @@ impl<D: Disk> Broker<D> {
             let memory = usize::try_from(bytes).ok();
             let memory = memory.and_then(|bytes| Memory::sealed("headrace-landing", bytes).ok());
             let memory = memory.ok_or_else(none)?;
-            let side = Side::Own { id, alone: mode == EXCLUSIVE };
+            let side = Side::Own { id, alone: mode == EXCLUSIVE, verbs };
             (Lent { mode: EXCLUSIVE, ring: bytes, memory, freed: None }, side)
         };
         self.direct.sides.insert(place, side);

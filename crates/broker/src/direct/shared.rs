@@ -1,5 +1,6 @@
 //! Landing rings that several clients write into. Each write draws its order and its place by fetch-and-add on the order
-//! word, which lies behind the ring; the broker takes writes in that order, whoever tells of them first.
+//! word, which lies behind the ring; the broker takes writes in that order, whoever tells of them first. The word is the
+//! members' to add to: their processors', or over RDMA the broker's card's. The broker only reads it.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -39,6 +40,8 @@ pub(super) struct Shared {
     /// How far the ring was read, where members cannot write it.
     pub(super) freed_memory: Arc<Memory>,
     freed: Region,
+    /// Its members come over RDMA: all of them.
+    pub(super) verbs: bool,
     pub(super) members: BTreeSet<u16>,
     /// What was told of before its turn, by order.
     waiting: HashMap<u16, (Written, u32)>,
@@ -48,7 +51,7 @@ pub(super) struct Shared {
 
 impl Shared {
     /// A ring of so many bytes, or somewhat less; `None` where the machine has no memory.
-    pub(super) fn new(bytes: u64) -> Option<Shared> {
+    pub(super) fn new(bytes: u64, verbs: bool) -> Option<Shared> {
         let bytes = usize::try_from(bytes).ok()? / TAIL * TAIL;
         let memory = Memory::sealed("headrace-landing", bytes.checked_add(TAIL)?).ok()?;
         let whole = Region::whole(memory.clone());
@@ -62,6 +65,7 @@ impl Shared {
             tail,
             freed_memory,
             freed,
+            verbs,
             members,
             waiting,
             open_at: None,

@@ -78,7 +78,7 @@ impl Client {
         assert_eq!(granted.error_code, 0, "{:?}", granted.error_message);
         assert_eq!(granted.ring_bytes, RING as i64);
         let lent = actions(world).into_iter().find_map(|action| match action {
-            LinkAction::Lend { link: to, key, memory } => {
+            LinkAction::Lend { link: to, key, memory, .. } => {
                 assert_eq!((to, key), (link(conn), granted.key as u64));
                 Some(memory)
             }

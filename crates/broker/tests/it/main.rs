@@ -17,4 +17,5 @@ mod offsets;
 mod producing;
 mod restart;
 mod shared;
+mod verbs;
 mod world;

@@ -37,7 +37,7 @@ impl Member {
         let mut ended = Vec::new();
         for action in actions(world) {
             match action {
-                LinkAction::Lend { link: to, key, memory } => {
+                LinkAction::Lend { link: to, key, memory, .. } => {
                     assert_eq!((to, key), (link(conn), granted.key as u64));
                     given[0] = Some(memory);
                 }

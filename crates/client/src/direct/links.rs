@@ -286,3 +286,90 @@ fn request(node: i32, timeout_ms: u64, fabric: &str, hello: Vec<u8>) -> (CallSpe
     let spec = CallSpec::new(Target::Node(node), Lane::Direct, timeout_ms);
     (spec, DirectConnectRequest { fabric: fabric.to_owned(), hello: hello.into() })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NODE: i32 = 1;
+
+    fn at(mono_ms: u64) -> Now {
+        Now { mono_ms, wall_ms: 0 }
+    }
+
+    fn asks(links: &mut Links, now: Now) -> Option<String> {
+        links.ask(now, NODE, 100).map(|(_, request)| request.fabric)
+    }
+
+    fn refuses(links: &mut Links, now: Now, code: ErrorCode, why: &str) {
+        let (error_code, error_message) = (code.code(), Some(why.to_owned()));
+        let answer = DirectConnectResponse { error_code, error_message, ..DirectConnectResponse::default() };
+        links.answered(now, NODE, Ok(answer));
+    }
+
+    /// The end of a link over verbs that is to be made now.
+    fn begins(links: &mut Links, now: Now) -> LinkId {
+        assert_eq!(asks(links, now), None, "its end is made first");
+        match links.poll_action() {
+            Some(Action::Verbs(OverVerbs::Begin { link })) => link,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn auto_takes_rdma_where_there_is_no_shared_memory_and_looks_for_that_again() {
+        let mut links = Links::new(Datapath::Auto);
+        assert_eq!(asks(&mut links, at(0)).as_deref(), Some("shm"));
+        refuses(&mut links, at(0), ErrorCode::INVALID_CONFIG, "another host");
+        let link = begins(&mut links, at(0));
+        let (number, _, request) = links.begun(at(0), link, Ok(vec![7]), 100).unwrap();
+        assert_eq!((number, request.fabric.as_str(), &request.hello[..]), (NODE, "verbs", &[7][..]));
+        let answer = DirectConnectResponse { hello: vec![8].into(), ..DirectConnectResponse::default() };
+        links.answered(at(0), NODE, Ok(answer));
+        let action = links.poll_action();
+        let Some(Action::Verbs(OverVerbs::Connect { link: of, hello })) = action else {
+            panic!("{action:?}")
+        };
+        assert_eq!((of, &hello[..]), (link, &[8][..]));
+        assert_eq!((links.to(NODE), links.ended_with(NODE)), (None, Some(link)));
+        assert_eq!(links.linked(link), Some(NODE));
+        assert!(links.to(NODE) == Some(link) && links.is_remote(link));
+        assert_eq!(links.unlinked(at(5), link, "gone".to_owned(), false), Some(NODE));
+        assert!(asks(&mut links, at(4 + RETRY_MS)).is_none() && links.poll_action().is_none());
+        assert_eq!(asks(&mut links, at(5 + RETRY_MS)).as_deref(), Some("shm"));
+        assert!(links.take_refusal().is_none());
+    }
+
+    #[test]
+    fn auto_tells_why_there_is_no_shared_memory_when_there_is_no_rdma_either() {
+        let mut links = Links::new(Datapath::Auto);
+        assert!(asks(&mut links, at(0)).is_some());
+        refuses(&mut links, at(0), ErrorCode::INVALID_CONFIG, "another host");
+        let link = begins(&mut links, at(0));
+        assert!(links.begun(at(0), link, Err("no card".to_owned()), 100).is_none());
+        let refusal = links.take_refusal().unwrap().to_string();
+        assert!(refusal.contains("another host") && !refusal.contains("no card"), "{refusal}");
+        assert!(asks(&mut links, at(1 << 40)).is_none() && links.poll_action().is_none(), "never again");
+        assert!(links.take_refusal().is_none(), "once");
+        // Of another broker it is known that there is no card, and shared memory that is short now is asked for again.
+        assert!(links.ask(at(0), 2, 100).is_some());
+        let error_code = ErrorCode::THROTTLING_QUOTA_EXCEEDED.code();
+        let full = DirectConnectResponse { error_code, ..DirectConnectResponse::default() };
+        links.answered(at(0), 2, Ok(full));
+        assert!(links.ask(at(0), 2, 100).is_none() && links.poll_action().is_none());
+        assert_eq!(links.poll_timeout(at(0)), Some(RETRY_MS));
+        assert_eq!(links.ask(at(RETRY_MS), 2, 100).unwrap().1.fabric, "shm");
+    }
+
+    #[test]
+    fn an_end_of_ours_is_given_up_when_the_broker_has_none() {
+        let mut links = Links::new(Datapath::Verbs);
+        let link = begins(&mut links, at(0));
+        links.begun(at(0), link, Ok(vec![7]), 100).unwrap();
+        refuses(&mut links, at(0), ErrorCode::THROTTLING_QUOTA_EXCEEDED, "ask again");
+        assert!(matches!(links.poll_action(), Some(Action::Unlink { link: of }) if of == link));
+        assert!(asks(&mut links, at(0)).is_none() && links.take_refusal().is_none());
+        let again = begins(&mut links, at(RETRY_MS));
+        assert_ne!(again, link);
+    }
+}

@@ -10,10 +10,16 @@ use headrace_wire::direct::{Drawn, EXCLUSIVE, SHARED, WriteAck, Written};
 use headrace_wire::messages::GrantProduceResponse;
 use headrace_wire::records::FinishedBatch;
 
-use crate::engine::{DirectWrite, LinkId};
+use crate::engine::{Action, DirectWrite, LinkId, OverVerbs};
+
+/// Turns that are asked for at once.
+const ASKED_MAX: usize = 8;
+/// What tells how far a shared ring was read.
+const WORD_BYTES: usize = 8;
 
 /// What a producer has of a partition's memory at its leader.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "nearly all are granted, and each write looks at one")]
 pub(crate) enum Writing<T> {
     /// The leader `node` is asked.
     Asking { node: i32 },
@@ -56,18 +62,40 @@ enum Turns {
         /// Has drawn its turn, and waits for the ring to be read so far: where it ends.
         held: Option<(u64, DirectWrite)>,
     },
+    /// The same by operations: a turn is asked for, and comes later; how far the ring was read is fetched where it matters.
+    Asked {
+        order_at: usize,
+        freed_key: u64,
+        lent: bool,
+        freed: Option<Region>,
+        /// How far the ring was read at least, since what ended there was answered.
+        read: u64,
+        /// Where the last turn ends that has come.
+        drawn: u64,
+        /// Those that wait for their turns, in order.
+        asking: VecDeque<Vec<Bytes>>,
+        /// Those that have theirs, and wait for the ring to be read.
+        held: VecDeque<(u64, DirectWrite)>,
+    },
 }
 
 #[derive(Debug)]
 struct Pending<T> {
+    /// Where it ends; with the order, unknown while its turn is asked for.
+    end: u64,
     order: u16,
     bytes: u64,
     what: T,
 }
 
 impl<T> Writer<T> {
-    /// What was granted; an error says what cannot be of it.
-    pub(crate) fn new(node: i32, link: LinkId, granted: &GrantProduceResponse) -> Result<Self, String> {
+    /// What was granted; an error says what cannot be of it. `remote`: its memory is written by operations.
+    pub(crate) fn new(
+        node: i32,
+        link: LinkId,
+        remote: bool,
+        granted: &GrantProduceResponse,
+    ) -> Result<Self, String> {
         let ring = u64::try_from(granted.ring_bytes).unwrap_or(0);
         let batch_max = usize::try_from(granted.batch_bytes_max).unwrap_or(0);
         let quota = usize::try_from(granted.quota).unwrap_or(0);
@@ -79,6 +107,16 @@ impl<T> Writer<T> {
         }
         let turns = match granted.mode {
             EXCLUSIVE => Turns::Own { lent: false, next: Drawn { order: 0, position: 0 } },
+            SHARED if remote => Turns::Asked {
+                order_at: usize::try_from(granted.order_at).unwrap_or(usize::MAX),
+                freed_key: granted.freed_key.cast_unsigned(),
+                lent: false,
+                freed: None,
+                read: 0,
+                drawn: 0,
+                asking: VecDeque::new(),
+                held: VecDeque::new(),
+            },
             SHARED => Turns::Drawn {
                 order_at: usize::try_from(granted.order_at).unwrap_or(usize::MAX),
                 freed_key: granted.freed_key.cast_unsigned(),
@@ -106,8 +144,14 @@ impl<T> Writer<T> {
     pub(crate) fn keys(&self) -> (u64, Option<u64>) {
         match self.turns {
             Turns::Own { .. } => (self.key, None),
-            Turns::Drawn { freed_key, .. } => (self.key, Some(freed_key)),
+            Turns::Drawn { freed_key, .. } | Turns::Asked { freed_key, .. } => (self.key, Some(freed_key)),
         }
+    }
+
+    /// Whether memory of it is called so.
+    pub(crate) fn has_key(&self, key: u64) -> bool {
+        let keys = self.keys();
+        keys.0 == key || keys.1 == Some(key)
     }
 
     /// Memory has come under one of its [keys](Self::keys). An error says what cannot be of it.
@@ -119,7 +163,11 @@ impl<T> Writer<T> {
                 region.word(*order_at).map_err(|error| error.to_string())?;
                 *ring = Some(region);
             }
-            Turns::Drawn { freed, .. } => {
+            Turns::Asked { order_at, lent, .. } if key == self.key => {
+                region.word(*order_at).map_err(|error| error.to_string())?;
+                *lent = true;
+            }
+            Turns::Drawn { freed, .. } | Turns::Asked { freed, .. } => {
                 region.load(0).map_err(|error| error.to_string())?;
                 *freed = Some(region);
             }
@@ -132,6 +180,7 @@ impl<T> Writer<T> {
         match &self.turns {
             Turns::Own { lent, .. } => *lent,
             Turns::Drawn { ring, freed, .. } => ring.is_some() && freed.is_some(),
+            Turns::Asked { lent, freed, .. } => *lent && freed.is_some(),
         }
     }
 
@@ -155,6 +204,13 @@ impl<T> Writer<T> {
                 self.is_read_to(Drawn::from_word(word).position.saturating_add(bytes as u64))
             }
             Turns::Drawn { .. } => false,
+            // Whether others have drawn in between is only known when its turn comes.
+            Turns::Asked { drawn, asking, held, .. } => {
+                let asked: usize = asking.iter().flatten().map(Bytes::len).sum();
+                held.is_empty()
+                    && asking.len() < ASKED_MAX
+                    && self.is_read_to(drawn.saturating_add(asked as u64).saturating_add(bytes as u64))
+            }
         };
         room && self.is_lent() && self.pending.len() < self.quota
     }
@@ -167,22 +223,49 @@ impl<T> Writer<T> {
                 let read = freed.as_ref().and_then(|freed| freed.load(0).ok()).unwrap_or(0);
                 read.saturating_add(self.ring) >= end
             }
+            Turns::Asked { freed, read, .. } => {
+                let told = freed.as_ref().and_then(|freed| freed.load(0).ok()).unwrap_or(0);
+                told.max(*read).saturating_add(self.ring) >= end
+            }
         }
     }
 
-    /// Whether others may take the room that this one waits for, and give it: nobody tells of either.
-    pub(crate) fn is_shared(&self) -> bool {
-        matches!(self.turns, Turns::Drawn { .. })
+    /// Whether it waits for room that others may take, and give: nobody tells of either.
+    pub(crate) fn waits_untold(&self) -> bool {
+        matches!(self.turns, Turns::Drawn { .. }) || self.is_held()
+    }
+
+    /// Writes that have their turn and wait for room.
+    fn held(&self) -> usize {
+        match &self.turns {
+            Turns::Own { .. } => 0,
+            Turns::Drawn { held, .. } => usize::from(held.is_some()),
+            Turns::Asked { held, .. } => held.len(),
+        }
     }
 
     /// Whether a write waits for room.
     pub(crate) fn is_held(&self) -> bool {
-        matches!(self.turns, Turns::Drawn { held: Some(_), .. })
+        self.held() > 0
     }
 
-    /// The write that has waited, once there is room.
+    /// What is to be done so that it is seen how far the ring was read, if a write waits for that.
+    pub(crate) fn refresh(&self) -> Option<Action> {
+        match &self.turns {
+            Turns::Asked { freed_key, held, .. } if !held.is_empty() => {
+                Some(Action::Verbs(OverVerbs::Refresh {
+                    link: self.link,
+                    key: *freed_key,
+                    bytes: WORD_BYTES,
+                }))
+            }
+            _ => None,
+        }
+    }
+
+    /// The next write that has waited, once there is room.
     pub(crate) fn release(&mut self) -> Option<DirectWrite> {
-        let Turns::Drawn { held: Some((end, _)), .. } = &self.turns else { return None };
+        let Turns::Drawn { held: Some((end, _)), .. } = &self.turns else { return self.release_asked() };
         if !self.is_read_to(*end) {
             return None;
         }
@@ -190,14 +273,34 @@ impl<T> Writer<T> {
         held.take().map(|(_, write)| write)
     }
 
+    fn release_asked(&mut self) -> Option<DirectWrite> {
+        let Turns::Asked { held, .. } = &self.turns else { return None };
+        let (end, _) = held.front()?;
+        if !self.is_read_to(*end) {
+            return None;
+        }
+        let Turns::Asked { held, .. } = &mut self.turns else { return None };
+        held.pop_front().map(|(_, write)| write)
+    }
+
     /// Nothing is on its way.
     pub(crate) fn is_idle(&self) -> bool {
         self.pending.is_empty()
     }
 
-    /// Takes a batch for which there was room. `None`: others were faster, and it is [released](Self::release) later.
-    pub(crate) fn write(&mut self, batch: &FinishedBatch, what: T) -> Option<DirectWrite> {
+    /// Takes a batch for which there was room: it is written, or a turn is asked for. `None`: others were faster, and it is
+    /// [released](Self::release) later.
+    pub(crate) fn write(&mut self, batch: &FinishedBatch, what: T) -> Option<Action> {
+        let bytes = batch.len as u64;
+        self.pending_bytes += bytes;
         let turn = match &mut self.turns {
+            Turns::Asked { order_at, asking, .. } => {
+                self.pending.push_back(Pending { end: 0, order: 0, bytes, what });
+                asking.push_back(batch.chunks.clone());
+                let add = Drawn::add(batch.len);
+                let draw = OverVerbs::Draw { link: self.link, key: self.key, at: *order_at, add };
+                return Some(Action::Verbs(draw));
+            }
             Turns::Own { next, .. } => {
                 let turn = *next;
                 let (order, position) = (turn.order.wrapping_add(1), turn.position + batch.len as u64);
@@ -210,13 +313,11 @@ impl<T> Writer<T> {
                 Drawn::from_word(word)
             }
         };
-        let bytes = batch.len as u64;
-        self.pending.push_back(Pending { order: turn.order, bytes, what });
-        self.pending_bytes += bytes;
-        let write = self.write_at(turn, batch);
         let end = turn.position.saturating_add(bytes);
+        self.pending.push_back(Pending { end, order: turn.order, bytes, what });
+        let write = self.write_at(turn, &batch.chunks);
         if self.is_read_to(end) {
-            return Some(write);
+            return Some(Action::WriteDirect(write));
         }
         if let Turns::Drawn { held, .. } = &mut self.turns {
             *held = Some((end, write));
@@ -224,10 +325,32 @@ impl<T> Writer<T> {
         None
     }
 
-    fn write_at(&self, turn: Drawn, batch: &FinishedBatch) -> DirectWrite {
+    /// The next turn that was asked for has come: what the order word was. The write that has it; `None`: it is
+    /// [released](Self::release) later.
+    pub(crate) fn drew(&mut self, word: u64) -> Option<DirectWrite> {
+        let turn = Drawn::from_word(word);
+        let Turns::Asked { asking, drawn, .. } = &mut self.turns else { return None };
+        let chunks = asking.pop_front()?;
+        let pending =
+            self.pending.len().checked_sub(asking.len() + 1).and_then(|at| self.pending.get_mut(at))?;
+        let end = turn.position.saturating_add(pending.bytes);
+        (pending.order, pending.end, *drawn) = (turn.order, end, end);
+        let write = self.write_at(turn, &chunks);
+        if !self.is_held() && self.is_read_to(end) {
+            return Some(write);
+        }
+        if let Turns::Asked { held, .. } = &mut self.turns {
+            held.push_back((end, write));
+        }
+        None
+    }
+
+    fn write_at(&self, turn: Drawn, chunks: &[Bytes]) -> DirectWrite {
         let mut position = turn.position;
-        let mut pieces = Vec::with_capacity(batch.chunks.len() + 1);
-        for chunk in &batch.chunks {
+        let mut bytes = 0;
+        let mut pieces = Vec::with_capacity(chunks.len() + 1);
+        for chunk in chunks {
+            bytes += chunk.len();
             let mut chunk = chunk.clone();
             while !chunk.is_empty() {
                 let at = position % self.ring;
@@ -238,23 +361,27 @@ impl<T> Writer<T> {
             }
         }
         let written = Written { id: self.id, order: turn.order };
-        let told = (written.to_immediate(), u32::try_from(batch.len).unwrap_or(u32::MAX));
+        let told = (written.to_immediate(), u32::try_from(bytes).unwrap_or(u32::MAX));
         DirectWrite { link: self.link, key: self.key, pieces, told }
     }
 
     /// Which write an answer is of. Answers come in the order of the writes; any other is an error.
     pub(crate) fn acked(&mut self, ack: WriteAck) -> Result<T, String> {
-        let told = self.pending.len() - usize::from(self.is_held());
+        let asking = if let Turns::Asked { asking, .. } = &self.turns { asking.len() } else { 0 };
+        let told = self.pending.len().saturating_sub(self.held() + asking);
         let expected = self.pending.front().filter(|_| told > 0).map(|pending| pending.order);
         let pending = match expected {
             Some(order) if order == ack.written.order => self.pending.pop_front(),
             _ => None,
         };
-        let Some(Pending { bytes, what, .. }) = pending else {
+        let Some(Pending { bytes, what, end, .. }) = pending else {
             let next = expected.map_or("none".to_owned(), |order| order.to_string());
             return Err(format!("answered write {}, when {next} was next", ack.written.order));
         };
         self.pending_bytes = self.pending_bytes.saturating_sub(bytes);
+        if let Turns::Asked { read, .. } = &mut self.turns {
+            *read = end.max(*read);
+        }
         Ok(what)
     }
 
@@ -277,7 +404,7 @@ mod tests {
             quota,
             ..GrantProduceResponse::default()
         };
-        let mut writer = Writer::new(1, LinkId(2), &granted).unwrap();
+        let mut writer = Writer::new(1, LinkId(2), false, &granted).unwrap();
         assert!(!writer.is_lent());
         writer.show(3, &Memory::sealed("test", usize::try_from(ring).unwrap()).unwrap()).unwrap();
         writer
@@ -299,7 +426,7 @@ mod tests {
                 freed_key: 4,
                 ..GrantProduceResponse::default()
             };
-            let mut writer = Writer::new(1, LinkId(2), &granted).unwrap();
+            let mut writer = Writer::new(1, LinkId(2), false, &granted).unwrap();
             assert_eq!(writer.keys(), (3, Some(4)));
             writer.show(4, &freed).unwrap();
             assert!(!writer.is_lent() && !writer.has_room(1));
@@ -308,6 +435,47 @@ mod tests {
             writer
         };
         (member(7), member(8), Region::whole(freed.clone()))
+    }
+
+    fn direct(action: Option<Action>) -> DirectWrite {
+        let Some(Action::WriteDirect(write)) = action else { panic!("{action:?}") };
+        write
+    }
+
+    /// A member to which turns come, of a ring of 104 bytes, and what tells it how far that was read.
+    fn remote(quota: i32) -> (Writer<u32>, Region) {
+        let granted = GrantProduceResponse {
+            mode: SHARED,
+            id: 7,
+            key: 3,
+            ring_bytes: 104,
+            batch_bytes_max: 80,
+            quota,
+            order_at: 104,
+            freed_key: 4,
+            ..GrantProduceResponse::default()
+        };
+        let mut writer = Writer::new(1, LinkId(2), true, &granted).unwrap();
+        let freed = Memory::sealed("test", 64).unwrap();
+        assert_eq!(writer.keys(), (3, Some(4)));
+        assert!(writer.has_key(3) && writer.has_key(4) && !writer.has_key(5));
+        writer.show(3, &Memory::sealed("test", 168).unwrap()).unwrap();
+        assert!(!writer.is_lent() && !writer.has_room(1));
+        writer.show(4, &freed).unwrap();
+        assert!(writer.is_lent());
+        (writer, Region::whole(freed))
+    }
+
+    fn ask(writer: &mut Writer<u32>, bytes: &'static [u8], what: u32) {
+        let action = writer.write(&batch(&[bytes]), what);
+        let Some(Action::Verbs(OverVerbs::Draw { link, key, at, add })) = action else {
+            panic!("{action:?}")
+        };
+        assert_eq!((link, key, at, add), (LinkId(2), 3, 104, Drawn::add(bytes.len())));
+    }
+
+    fn word(order: u16, position: u64) -> u64 {
+        Drawn { order, position }.to_word()
     }
 
     fn batch(pieces: &[&'static [u8]]) -> FinishedBatch {
@@ -330,7 +498,7 @@ mod tests {
     fn batches_go_around_the_ring_and_wait_for_room() {
         let mut writer = writer(100, 8);
         assert!(writer.takes(80) && !writer.takes(81));
-        let first = writer.write(&batch(&[&[1; 60], &[2; 10]]), 1).unwrap();
+        let first = direct(writer.write(&batch(&[&[1; 60], &[2; 10]]), 1));
         assert_eq!((first.key, first.told), (3, (0x0007_0000, 70)));
         assert_eq!(
             first.pieces.iter().map(|(at, piece)| (*at, piece.len())).collect::<Vec<_>>(),
@@ -338,7 +506,7 @@ mod tests {
         );
         assert!(writer.has_room(30) && !writer.has_room(31));
         assert_eq!(writer.acked(ack(0)), Ok(1));
-        let second = writer.write(&batch(&[&[3; 20], &[4; 40]]), 2).unwrap();
+        let second = direct(writer.write(&batch(&[&[3; 20], &[4; 40]]), 2));
         assert_eq!(
             second.pieces.iter().map(|(at, piece)| (*at, piece.len())).collect::<Vec<_>>(),
             [(70, 20), (90, 10), (0, 30)]
@@ -367,11 +535,11 @@ mod tests {
     fn members_of_a_ring_draw_turns_and_wait_for_it_to_be_read() {
         let (mut one, mut two, freed) = pair(128, 8);
         let drawn = |write: DirectWrite| (write.told, write.pieces[0].0);
-        assert_eq!(drawn(one.write(&batch(&[&[1; 40]]), 1).unwrap()), ((0x0007_0000, 40), 0));
-        assert_eq!(drawn(two.write(&batch(&[&[2; 60]]), 2).unwrap()), ((0x0008_0001, 60), 40));
+        assert_eq!(drawn(direct(one.write(&batch(&[&[1; 40]]), 1))), ((0x0007_0000, 40), 0));
+        assert_eq!(drawn(direct(two.write(&batch(&[&[2; 60]]), 2))), ((0x0008_0001, 60), 40));
         assert!(one.has_room(28) && !one.has_room(29), "what others have drawn counts");
         // Both have seen that there is room; one is faster.
-        assert_eq!(drawn(one.write(&batch(&[&[3; 28]]), 3).unwrap()), ((0x0007_0002, 28), 100));
+        assert_eq!(drawn(direct(one.write(&batch(&[&[3; 28]]), 3))), ((0x0007_0002, 28), 100));
         assert!(two.write(&batch(&[&[4; 28]]), 4).is_none());
         assert!(two.is_held() && !two.has_room(1), "its next writes keep their order");
         assert!(two.release().is_none());
@@ -407,6 +575,84 @@ mod tests {
     }
 
     #[test]
+    fn turns_that_are_asked_for_come_later_and_in_order() {
+        let (mut writer, freed) = remote(8);
+        freed.word(0).unwrap().store(1000, Ordering::Release);
+        ask(&mut writer, &[1; 40], 1);
+        ask(&mut writer, &[2; 20], 2);
+        assert!(!writer.is_idle());
+        assert!(writer.acked(ack(0)).unwrap_err().contains("when none was next"), "it has no turn yet");
+        let first = writer.drew(word(5, 1000)).unwrap();
+        assert_eq!((first.told, first.key), ((0x0007_0005, 40), 3));
+        let at: Vec<_> = first.pieces.iter().map(|(at, piece)| (*at, piece.len())).collect();
+        assert_eq!(at, [(1000 % 104, 40)]);
+        assert_eq!(writer.acked(ack(5)), Ok(1));
+        // Somebody else has drawn in between.
+        let second = writer.drew(word(9, 1070)).unwrap();
+        assert_eq!((second.told, second.pieces[0].0), ((0x0007_0009, 20), 1070 % 104));
+        assert!(writer.drew(word(10, 1090)).is_none(), "of a turn that nobody has asked for");
+        assert_eq!(writer.acked(ack(9)), Ok(2));
+        assert!(writer.is_idle());
+    }
+
+    #[test]
+    fn a_turn_that_comes_too_early_waits_for_the_ring_to_be_read() {
+        let (mut writer, freed) = remote(8);
+        for what in 1..=3 {
+            assert!(writer.has_room(30), "{what}");
+            ask(&mut writer, &[1; 30], what);
+        }
+        assert!(!writer.has_room(30), "all that it has asked for is in the ring");
+        assert!(writer.has_room(14));
+        assert!(writer.refresh().is_none() && !writer.waits_untold());
+        assert!(writer.drew(word(4, 300)).is_none());
+        assert!(writer.drew(word(6, 350)).is_none(), "in order, behind the first");
+        assert!(writer.is_held() && writer.waits_untold() && !writer.has_room(1));
+        let refresh = writer.refresh();
+        assert!(
+            matches!(refresh, Some(Action::Verbs(OverVerbs::Refresh { key: 4, bytes: 8, .. }))),
+            "{refresh:?}"
+        );
+        assert!(writer.acked(ack(4)).is_err(), "it was not written");
+        freed.word(0).unwrap().store(225, Ordering::Release);
+        assert!(writer.release().is_none());
+        freed.word(0).unwrap().store(226, Ordering::Release);
+        assert_eq!(writer.release().unwrap().told, (0x0007_0004, 30));
+        assert!(writer.release().is_none() && writer.is_held());
+        // Its own answer tells how far the ring was read, as well.
+        assert_eq!(writer.acked(ack(4)), Ok(1));
+        assert_eq!(writer.release().unwrap().told, (0x0007_0006, 30));
+        assert!(!writer.is_held() && writer.release().is_none());
+        assert_eq!(writer.abandon().collect::<Vec<_>>(), [2, 3]);
+    }
+
+    #[test]
+    fn so_many_turns_are_asked_for_at_once_and_no_more() {
+        let (mut writer, _) = remote(64);
+        for what in 0..ASKED_MAX {
+            assert!(writer.has_room(1));
+            ask(&mut writer, &[1], u32::try_from(what).unwrap());
+        }
+        assert!(!writer.has_room(1));
+        assert!(writer.drew(word(0, 0)).is_some());
+        assert!(writer.has_room(1));
+        let (mut writer, _) = remote(2);
+        ask(&mut writer, &[1], 0);
+        ask(&mut writer, &[1], 1);
+        assert!(!writer.has_room(1), "a quota of two");
+        // An order word that somebody has written over: nothing outside of the ring, and no end.
+        let (mut writer, _) = remote(2);
+        ask(&mut writer, &[1; 80], 0);
+        assert!(writer.drew(u64::MAX).is_none());
+        let Turns::Asked { held, .. } = &writer.turns else { panic!() };
+        assert!(
+            held.iter()
+                .flat_map(|(_, write)| &write.pieces)
+                .all(|(at, piece)| *at + piece.len() as u64 <= 104)
+        );
+    }
+
+    #[test]
     fn a_ring_without_its_words_is_refused() {
         let granted = |mode, order_at| GrantProduceResponse {
             mode,
@@ -417,17 +663,20 @@ mod tests {
             quota: 1,
             ..GrantProduceResponse::default()
         };
-        assert!(Writer::<u32>::new(1, LinkId(0), &granted(9, 0)).unwrap_err().contains("mode 9"));
+        assert!(Writer::<u32>::new(1, LinkId(0), false, &granted(9, 0)).unwrap_err().contains("mode 9"));
         let memory = Memory::sealed("test", 64).unwrap();
         for order_at in [-1, 60, 64] {
-            let mut writer = Writer::<u32>::new(1, LinkId(0), &granted(SHARED, order_at)).unwrap();
-            assert!(writer.show(3, &memory).is_err(), "{order_at}");
+            for remote in [false, true] {
+                let mut writer =
+                    Writer::<u32>::new(1, LinkId(0), remote, &granted(SHARED, order_at)).unwrap();
+                assert!(writer.show(3, &memory).is_err(), "{order_at}");
+            }
         }
     }
 
     #[test]
     fn a_grant_of_nothing_is_refused() {
         let granted = GrantProduceResponse { ring_bytes: -5, quota: 1, ..GrantProduceResponse::default() };
-        assert!(Writer::<u32>::new(1, LinkId(0), &granted).unwrap_err().contains("-5 bytes"));
+        assert!(Writer::<u32>::new(1, LinkId(0), false, &granted).unwrap_err().contains("-5 bytes"));
     }
 }

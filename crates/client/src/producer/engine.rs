@@ -757,6 +757,10 @@ impl Engine for ProducerEngine {
         self.pump(now);
     }
 
+    fn handle_drew(&mut self, _now: Now, link: LinkId, key: u64, word: u64) {
+        self.on_drew(link, key, word);
+    }
+
     fn handle_ended(&mut self, now: Now, link: LinkId, key: u64) {
         self.on_ended(now, link, key);
         self.pump(now);

@@ -161,6 +161,7 @@ impl Links {
             let verbs = VerbsEnd::new(endpoint);
             let (raw, token) = (verbs.waker().as_raw_fd(), Token(LINKS + 2 * key + 1));
             if self.registry.register(&mut SourceFd(&raw), token, Interest::READABLE).is_ok() {
+                broker.handle_joined(end.id, verbs.adds());
                 end.over = Over::Verbs(Box::new(verbs));
                 self.live += 1;
             }
@@ -488,7 +489,7 @@ fn verbs_act(
     action: LinkAction<FileHandle>,
 ) -> Result<(), Lost> {
     let lent = match action {
-        LinkAction::Lend { key, memory, .. } => (key, end.lend(key, memory)?),
+        LinkAction::Lend { key, memory, shared, .. } => (key, end.lend(key, memory, shared)?),
         LinkAction::Show { key, memory, .. } => (key, end.show(key, memory)?),
         LinkAction::ShowFile { key, file, bytes, .. } => (key, end.show_file(key, file.shared(), bytes)?),
         LinkAction::End { key, .. } => return Ok(end.end(key)?),

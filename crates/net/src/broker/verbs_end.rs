@@ -71,6 +71,11 @@ impl VerbsEnd {
         self.endpoint.wakers().0
     }
 
+    /// Whether the client can add to words.
+    pub(super) fn adds(&self) -> bool {
+        self.endpoint.limits().adds
+    }
+
     /// What came next; none: not now.
     pub(super) fn take(&mut self) -> Result<Option<Came>, FabricError> {
         if self.came.is_empty() {
@@ -129,9 +134,11 @@ impl VerbsEnd {
         self.tell(Told::Note(note))
     }
 
-    /// Lends a ring; whether the client can have it.
-    pub(super) fn lend(&mut self, key: u64, memory: Arc<Memory>) -> Result<bool, FabricError> {
-        self.register(key, memory, Access::WRITE, |key, ring| Told::Lent { key, ring })
+    /// Lends a ring; whether the client can have it. One that is shared has its order word behind it: who may write the ring
+    /// can spoil it for its members anyway, so that the word needs no registration of its own.
+    pub(super) fn lend(&mut self, key: u64, memory: Arc<Memory>, shared: bool) -> Result<bool, FabricError> {
+        let access = if shared { Access::WRITE | Access::ADD } else { Access::WRITE };
+        self.register(key, memory, access, |key, ring| Told::Lent { key, ring })
     }
 
     /// Shows slots; whether the client can have them.

@@ -475,7 +475,13 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
 
     fn verbs(&mut self, work: &mut Work<E, F>, action: OverVerbs) {
         match work.verbs(action) {
-            Ok(()) | Err(OverVerbs::Watch { .. } | OverVerbs::Read { .. }) => {}
+            Ok(())
+            | Err(
+                OverVerbs::Watch { .. }
+                | OverVerbs::Read { .. }
+                | OverVerbs::Draw { .. }
+                | OverVerbs::Refresh { .. },
+            ) => {}
             Err(OverVerbs::Begin { link }) => {
                 let want = Want { device: self.sockets.verbs_device.clone(), ..Want::default() };
                 if let Err(error) = aside::begin(self.back(), For::Link(link), self.device.clone(), want) {

@@ -52,6 +52,11 @@ pub(super) enum Came {
         at: u64,
         bytes: Bytes,
     },
+    /// What a word was before it was added to.
+    Drew {
+        key: u64,
+        word: u64,
+    },
 }
 
 /// Memory that the broker has lent, with what is written to it from, or read of it into.
@@ -61,6 +66,8 @@ struct Lent {
     local: Local,
     /// Slots: what the engine looks at, in which none is seen half written.
     shown: Option<Region>,
+    /// They are being read, once.
+    refreshing: bool,
 }
 
 /// How slots are kept up to date.
@@ -98,6 +105,8 @@ struct Reading {
 /// What an operation is for; they end in the order in which they began.
 enum Op {
     Write,
+    Draw { key: u64 },
+    Refresh { key: u64, bytes: usize },
     Slots,
     Chunk { reading: u64, key: u64, slot: usize, len: usize },
 }
@@ -106,6 +115,17 @@ enum Op {
 enum Unsent {
     Told(Told),
     Write { key: u64, at: usize, len: usize, notify: Option<u32> },
+    Draw { key: u64, at: usize, add: u64 },
+}
+
+impl Unsent {
+    /// Whether it is for memory of that name.
+    fn is_for(&self, name: u64) -> bool {
+        match self {
+            Unsent::Told(_) => false,
+            Unsent::Write { key, .. } | Unsent::Draw { key, .. } => *key == name,
+        }
+    }
 }
 
 /// See the module.
@@ -175,8 +195,8 @@ impl VerbsLink {
         for event in taken.drain(..) {
             match event {
                 Event::Done { result, .. } => {
-                    result?;
-                    self.done()?;
+                    let word = result?;
+                    self.done(word)?;
                 }
                 Event::Message(message) => {
                     let told =
@@ -234,7 +254,7 @@ impl VerbsLink {
     fn forget(&mut self, key: u64) -> Result<(), FabricError> {
         self.files.remove(&key);
         self.readings.retain(|reading| reading.key != key);
-        self.unsent.retain(|unsent| !matches!(unsent, Unsent::Write { key: of, .. } if *of == key));
+        self.unsent.retain(|unsent| !unsent.is_for(key));
         if let Some(lent) = self.lent.remove(&key) {
             let under_way = u64::try_from(self.ops.len()).unwrap_or(0);
             self.retired.push_back((self.done.saturating_add(under_way), lent.local));
@@ -263,16 +283,24 @@ impl VerbsLink {
         let local = self.endpoint.register(&region, Access::NONE)?.local;
         let shown = if slots { Some(make("headrace-slots")?) } else { None };
         let seen = shown.clone().unwrap_or(memory);
-        self.lent.insert(key, Lent { remote, region, local, shown: shown.map(Region::whole) });
+        let shown = shown.map(Region::whole);
+        self.lent.insert(key, Lent { remote, region, local, shown, refreshing: false });
         self.came.push_back(Came::Lent { key, memory: seen });
         Ok(())
     }
 
-    /// The oldest operation has ended.
-    fn done(&mut self) -> Result<(), FabricError> {
+    /// The oldest operation has ended: with this word, if it was an addition.
+    fn done(&mut self, word: u64) -> Result<(), FabricError> {
         self.done += 1;
         match self.ops.pop_front() {
             None | Some(Op::Write) => {}
+            Some(Op::Draw { key }) => self.came.push_back(Came::Drew { key, word }),
+            Some(Op::Refresh { key, bytes }) => {
+                if let Some(Lent { region, shown: Some(shown), refreshing, .. }) = self.lent.get_mut(&key) {
+                    *refreshing = false;
+                    shown.copy_from(0, region, 0, bytes.min(region.len()))?;
+                }
+            }
             Some(Op::Slots) => {
                 self.watched.reading = false;
                 if let Some(Lent { region, shown: Some(shown), .. }) = self.lent.get(&self.watched.key) {
@@ -328,6 +356,27 @@ impl VerbsLink {
         self.send()
     }
 
+    /// Adds to a word of what was lent by a key.
+    pub(super) fn draw(&mut self, key: u64, at: usize, add: u64) -> Result<(), FabricError> {
+        self.unsent.push_back(Unsent::Draw { key, at, add });
+        self.send()
+    }
+
+    /// Reads the first bytes of what was lent by a key, if they are not being read.
+    pub(super) fn refresh(&mut self, key: u64, bytes: usize) -> Result<(), FabricError> {
+        let Some(lent) = self.lent.get_mut(&key).filter(|lent| !lent.refreshing) else { return Ok(()) };
+        let into = Piece { local: lent.local, at: 0, len: bytes.min(lent.region.len()) };
+        match self.endpoint.read(0, lent.remote, 0, into) {
+            Ok(()) => {
+                lent.refreshing = true;
+                self.ops.push_back(Op::Refresh { key, bytes });
+                Ok(())
+            }
+            Err(FabricError::Full(_)) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
     fn tell(&mut self, told: Told) -> Result<(), FabricError> {
         self.unsent.push_back(Unsent::Told(told));
         self.send()
@@ -348,6 +397,16 @@ impl VerbsLink {
                             self.ops.push_back(Op::Write);
                         }
                         written
+                    }
+                },
+                Unsent::Draw { key, at, add } => match self.lent.get(key) {
+                    None => Ok(()),
+                    Some(lent) => {
+                        let drawn = self.endpoint.fetch_add(0, lent.remote, *at, *add);
+                        if drawn.is_ok() {
+                            self.ops.push_back(Op::Draw { key: *key });
+                        }
+                        drawn
                     }
                 },
             };

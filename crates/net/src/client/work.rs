@@ -336,6 +336,14 @@ impl<E: Engine, F: FnMut(E::Event)> Work<E, F> {
                 let Some(Over::Verbs(link)) = self.links.get_mut(&id) else { return Ok(()) };
                 (id, link.read(key, at, len))
             }
+            OverVerbs::Draw { link: id, key, at, add } => {
+                let Some(Over::Verbs(link)) = self.links.get_mut(&id) else { return Ok(()) };
+                (id, link.draw(key, at, add))
+            }
+            OverVerbs::Refresh { link: id, key, bytes } => {
+                let Some(Over::Verbs(link)) = self.links.get_mut(&id) else { return Ok(()) };
+                (id, link.refresh(key, bytes))
+            }
         };
         if let Err(error) = done {
             self.lost(id, error);
@@ -373,6 +381,7 @@ fn take_verbs<E: Engine>(
             Came::Lent { key, memory } => engine.handle_lent(now, id, key, memory),
             Came::Refused { key, why } => engine.handle_refused(now, id, key, why.to_owned()),
             Came::Ended { key } => engine.handle_ended(now, id, key),
+            Came::Drew { key, word } => engine.handle_drew(now, id, key, word),
             Came::Read { key, at, bytes } => engine.handle_read(now, id, key, at, bytes),
         }
     }

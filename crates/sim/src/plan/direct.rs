@@ -121,9 +121,13 @@ impl Plan {
         let sure =
             !self.durable && direct.rogues.is_empty() && !scarce && direct.lies == 0 && direct.unmade == 0;
         self.direct = Some(DirectPlan { doomed, ..direct });
+        let card = rng.chance(40);
         for producer in &mut self.producers {
-            let of: &[_] =
-                if sure { &["shm", "shm", "auto", "tcp"] } else { &["auto", "auto", "auto", "tcp"] };
+            let of: &[_] = match (sure, card) {
+                (true, true) => &["verbs", "verbs", "verbs", "shm", "tcp"],
+                (true, false) => &["shm", "shm", "auto", "tcp"],
+                (false, _) => &["auto", "auto", "auto", "tcp"],
+            };
             producer.options.push(("headrace.datapath", rng.pick(of).to_owned()));
         }
         if rng.chance(75) {
@@ -185,6 +189,7 @@ fn settings(rng: &mut Rng, scarce: bool) -> Vec<(&'static str, String)> {
     let mut settings = vec![
         ("headrace.direct.ring.bytes.max", rng.pick(&["65536", "65536", "100000", "1048576"]).to_owned()),
         ("log.segment.bytes", "1048576".to_owned()),
+        ("headrace.direct.verbs", "true".to_owned()),
         ("log.roll.ms", rng.pick(&["1", "20", "300", "604800000"]).to_owned()),
     ];
     if scarce {

@@ -13,6 +13,8 @@ use super::{METADATA_VERSION, Server};
 use crate::plan::TOPICS;
 
 const DELETE_VERSION: i16 = 6;
+/// Links that the broker has ready are counted from here.
+const FIRST_OFFERED: u64 = 1 << 40;
 
 impl Server {
     /// Where links are made, of this start of the broker.
@@ -26,11 +28,28 @@ impl Server {
         if let Some(broker) = &mut self.broker {
             broker.set_link_address(address);
         }
+        self.offer();
         if !clean {
             for place in self.cluster.led_by(Some(0)) {
                 self.cluster.elect(place, Some(0));
             }
             self.cluster.learn(0);
+        }
+    }
+
+    /// An end of a link over RDMA is ready for the next client.
+    pub(crate) fn offer(&mut self) {
+        self.offered += 1;
+        let link = FIRST_OFFERED + self.offered;
+        if let Some(broker) = &mut self.broker {
+            broker.offer_link(Ok((LinkId(link), link.to_le_bytes().to_vec())));
+        }
+    }
+
+    /// The two ends are connected.
+    pub(crate) fn joined(&mut self, link: u64, adds: bool) {
+        if let Some(broker) = &mut self.broker {
+            broker.handle_joined(LinkId(link), adds);
         }
     }
 

@@ -170,11 +170,12 @@ impl World {
             Action::Link { link, address, token } => self.begin_link(who, link, address, token.0)?,
             Action::WriteDirect(write) => self.write_direct(who, &write)?,
             Action::Unlink { link } => self.unlink(who, link)?,
-            Action::Verbs(OverVerbs::Begin { link }) => {
-                let now = self.now;
-                self.runs(who).no_verbs(now, link);
-            }
-            Action::Verbs(_) => return Err("a client goes on over RDMA without a device".to_owned()),
+            Action::Verbs(OverVerbs::Begin { link }) => self.begin_verbs(who, link),
+            Action::Verbs(OverVerbs::Connect { link, hello }) => self.connect_verbs(who, link, &hello),
+            Action::Verbs(OverVerbs::Draw { link, key, at, add }) => self.draw(who, link, (key, at, add))?,
+            // The simulated client sees the broker's word itself.
+            Action::Verbs(OverVerbs::Refresh { .. }) => {}
+            Action::Verbs(_) => return Err("a producer reads over RDMA".to_owned()),
             Action::Token { conn } => {
                 let now = self.now;
                 self.runs(who).token(now, conn);

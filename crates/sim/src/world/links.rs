@@ -2,17 +2,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use headrace_broker::{LinkAction, SLOTS_KEY};
 use headrace_client::engine::{DirectWrite, LinkId};
 use headrace_fabric::{Memory, Note, Region};
 use headrace_log::MemoryFile;
-use headrace_wire::direct::{SLOT_BYTES, WriteAck, Written};
+use headrace_wire::direct::{Drawn, SLOT_BYTES, WriteAck, Written};
 use headrace_wire::errors::ErrorCode;
 
 use super::{Event, World};
 use crate::client::Who;
-use crate::links::{self, Control, Link, Mirror, Slots};
+use crate::links::{self, Control, Draw, Link, Mirror, Slots};
 use crate::plan::DirectPlan;
 
 /// Of nudges: how often a client looks before it is woken.
@@ -34,6 +35,9 @@ pub(super) enum LinkEvent {
     End,
     /// It ends by itself.
     Fault,
+    /// The broker's card adds to order words, and tells what they were.
+    Draws,
+    Drew,
 }
 
 /// What came of memory that the broker lent.
@@ -61,6 +65,8 @@ pub struct Lent {
     pub lies: usize,
     /// Rings that producers had to share.
     pub shared: usize,
+    /// Turns that producers over RDMA were given.
+    pub drawn: usize,
     /// Links that a client ended over that.
     pub given_up: usize,
     /// Links that the broker ended since their client lied.
@@ -117,6 +123,8 @@ impl World {
             LinkEvent::ToBroker => self.notes_to_broker(link),
             LinkEvent::End => self.link_end(link),
             LinkEvent::Fault => self.link_fault(link),
+            LinkEvent::Draws => self.draws(link),
+            LinkEvent::Drew => self.drew(link),
         }
     }
 
@@ -140,6 +148,105 @@ impl World {
         } else {
             let at = self.control_due() + 1;
             self.at(at, Event::Link(key, LinkEvent::Comes));
+        }
+        Ok(())
+    }
+
+    /// A client wants a link over RDMA. Consumers have no card.
+    pub(super) fn begin_verbs(&mut self, who: Who, id: LinkId) {
+        let now = self.now;
+        if !matches!(who, Who::Producer(_)) {
+            self.runs(who).begun(now, id, Err("there is no device".to_owned()));
+            return;
+        }
+        self.last_link += 1;
+        let key = self.last_link;
+        self.tell(|| format!("{who:?} makes end {key} of a link over RDMA"));
+        let mut link = Link::new(who, id, [0; 16], String::new());
+        link.verbs = true;
+        self.links.insert(key, link);
+        self.wires(who).links.insert(id, key);
+        self.runs(who).begun(now, id, Ok(key.to_le_bytes().to_vec()));
+    }
+
+    /// The broker connects an end of its own to a client's, and the link has its name from now on.
+    fn joins(&mut self, offered: u64, hello: &[u8]) -> Result<(), String> {
+        self.server.offer();
+        let key = u64::from_le_bytes(hello.try_into().map_err(|_| "an end says what none says")?);
+        let Some(mut link) = self.links.remove(&key).filter(|link| link.client) else {
+            self.server.unlink(offered);
+            return Ok(());
+        };
+        let (who, id) = (link.who, link.id);
+        link.broker = true;
+        self.tell(|| format!("end {key} is joined to link {offered}"));
+        self.links.insert(offered, link);
+        self.wires(who).links.insert(id, offered);
+        let adds = self.rng.chance(90);
+        self.server.joined(offered, adds);
+        self.outcome.lent.links += 1;
+        let (ends, max) = self.lending().map(|plan| (plan.ends, plan.link_ms_max))?;
+        if !self.healed && self.rng.chance(ends) {
+            let at = self.now.mono_ms + self.rng.between(0, max);
+            self.at(at, Event::Link(offered, LinkEvent::Fault));
+        }
+        Ok(())
+    }
+
+    pub(super) fn connect_verbs(&mut self, who: Who, id: LinkId, hello: &[u8]) {
+        let key = hello.try_into().map_or(0, u64::from_le_bytes);
+        if self.wires(who).links.get(&id) == Some(&key) {
+            self.tell_link(key, Control::Linked);
+        } else {
+            let now = self.now;
+            self.runs(who).unlinked(now, id, "its other end has gone".to_owned());
+        }
+    }
+
+    /// A producer asks for a turn.
+    pub(super) fn draw(
+        &mut self,
+        who: Who,
+        link: LinkId,
+        (key, at, add): (u64, usize, u64),
+    ) -> Result<(), String> {
+        let Some(&name) = self.wires(who).links.get(&link) else { return Ok(()) };
+        let due = self.note_due();
+        let Some(link) = self.links.get_mut(&name) else { return Ok(()) };
+        let Some(region) = link.lent.get(&key).cloned() else {
+            return Err(format!("{who:?} asks for a turn in memory that it has not: {key}"));
+        };
+        let due = links::put(&mut link.draws, due, Draw { key, region, at, add });
+        self.at(due, Event::Link(name, LinkEvent::Draws));
+        Ok(())
+    }
+
+    /// The broker's card adds, also for those who have gone since.
+    fn draws(&mut self, name: u64) -> Result<(), String> {
+        let now = self.now;
+        while let Some(link) = self.links.get_mut(&name) {
+            let Some(Draw { key, region, at, add }) = links::take(&mut link.draws, now.mono_ms) else {
+                break;
+            };
+            let word = region.word(at).map_err(|why| why.to_string())?.fetch_add(add, Ordering::AcqRel);
+            let due = self.note_due();
+            self.tell(|| format!("link {name} draws {:?}", Drawn::from_word(word)));
+            let Some(link) = self.links.get_mut(&name) else { break };
+            let due = links::put(&mut link.drew, due, (key, word));
+            self.at(due, Event::Link(name, LinkEvent::Drew));
+        }
+        Ok(())
+    }
+
+    /// A producer is told its turns.
+    fn drew(&mut self, name: u64) -> Result<(), String> {
+        let now = self.now;
+        while let Some(link) = self.links.get_mut(&name).filter(|link| link.client) {
+            let (who, id) = (link.who, link.id);
+            let Some((key, word)) = links::take(&mut link.drew, now.mono_ms) else { break };
+            self.outcome.lent.drawn += 1;
+            self.runs(who).drew(now, id, key, word);
+            self.look(who)?;
         }
         Ok(())
     }
@@ -192,6 +299,11 @@ impl World {
     pub(super) fn unlink(&mut self, who: Who, id: LinkId) -> Result<(), String> {
         let Some(key) = self.wires(who).links.remove(&id) else { return Ok(()) };
         self.tell(|| format!("{who:?} ends link {key}"));
+        // One over RDMA ends with its connection, or before it was one.
+        if self.links.get(&key).is_some_and(|link| link.verbs) {
+            self.end_link_at_client(key);
+            return Ok(());
+        }
         if !self.links.get(&key).is_some_and(|link| link.lied) {
             return Err(format!("{who:?} ends link {key}, over which nobody has lied"));
         }
@@ -394,7 +506,7 @@ impl World {
         let withheld = self.lending()?.withheld;
         let withholds = self.rng.chance(withheld);
         match action {
-            LinkAction::Lend { link, key, memory } => {
+            LinkAction::Lend { link, key, memory, .. } => {
                 self.lends.insert((link.0, key), Some(memory.clone()));
                 if self.rogue_is_lent(link.0, key, &memory) {
                     return Ok(());
@@ -434,9 +546,8 @@ impl World {
             }
             LinkAction::Tell { link, note } => self.tell_note(link.0, note)?,
             LinkAction::Nudge { .. } => {}
-            LinkAction::Join { .. } | LinkAction::Carry { .. } => {
-                return Err("the broker joins a link over verbs".to_owned());
-            }
+            LinkAction::Join { link, hello } => self.joins(link.0, &hello)?,
+            LinkAction::Carry { .. } => return Err("the broker carries a connection over verbs".to_owned()),
             LinkAction::Close { link, why } => {
                 self.lends.retain(|(of, _), _| *of != link.0);
                 if self.rogue_is_closed(link.0) {

@@ -83,7 +83,7 @@ impl Direct {
         for writing in self.writings.values_mut() {
             if let Writing::Granted(writer) = writing
                 && writer.link == link
-                && (writer.keys().0 == key || writer.keys().1 == Some(key))
+                && writer.has_key(key)
             {
                 return writer.show(key, &memory);
             }
@@ -102,6 +102,12 @@ impl Direct {
         }
     }
 
+    /// The partition of a writer over a link.
+    fn of_memory(&self, link: LinkId, is: impl Fn(&Writer<Entry>) -> bool) -> Option<PartitionKey> {
+        let is = |writing: &Writing<Entry>| matches!(writing, Writing::Granted(w) if w.link == link && is(w));
+        self.writings.iter().find(|(_, writing)| is(writing)).map(|(key, _)| *key)
+    }
+
     /// Takes a grant away.
     fn remove(&mut self, key: PartitionKey) -> Option<Writer<Entry>> {
         match self.writings.remove(&key)? {
@@ -110,6 +116,16 @@ impl Direct {
                 Some(writer)
             }
             _ => None,
+        }
+    }
+
+    /// A write waits for room in a shared ring.
+    fn crowd(&mut self, key: PartitionKey) {
+        self.crowded.insert(key);
+        if let Some(Writing::Granted(writer)) = self.writings.get(&key)
+            && let Some(action) = writer.refresh()
+        {
+            self.links.act(action);
         }
     }
 
@@ -164,10 +180,11 @@ impl ProducerEngine {
     fn release_held(&mut self) {
         for key in std::mem::take(&mut self.direct.crowded) {
             let Some(Writing::Granted(writer)) = self.direct.writings.get_mut(&key) else { continue };
-            if let Some(write) = writer.release() {
+            while let Some(write) = writer.release() {
                 self.direct.links.act(Action::WriteDirect(write));
-            } else if writer.is_held() {
-                self.direct.crowded.insert(key);
+            }
+            if writer.is_held() {
+                self.direct.crowd(key);
             }
         }
     }
@@ -186,7 +203,7 @@ impl ProducerEngine {
             return None;
         }
         if !writer.has_room(next.size) {
-            if writer.is_shared() {
+            if writer.waits_untold() {
                 self.direct.crowded.insert(key);
             }
             return None;
@@ -196,10 +213,8 @@ impl ProducerEngine {
         let Some(Writing::Granted(writer)) = self.direct.writings.get_mut(&key) else { return None };
         accumulator.count_direct(batch.len);
         match writer.write(&batch, Entry { key, id, topic_id }) {
-            Some(write) => self.direct.links.act(Action::WriteDirect(write)),
-            None => {
-                self.direct.crowded.insert(key);
-            }
+            Some(action) => self.direct.links.act(action),
+            None => self.direct.crowd(key),
         }
         Some(())
     }
@@ -247,26 +262,27 @@ impl ProducerEngine {
             direct::granted(response, said, (&name, key.number()))
         });
         let Some(link) = self.direct.links.to(node).filter(|_| asked) else { return };
-        let error = match granted.map(|response| Writer::new(node, link, &response)) {
+        let remote = self.direct.links.is_remote(link);
+        let error = match granted.map(|response| Writer::new(node, link, remote, &response)) {
             Ok(Ok(mut writer)) => {
-                let keys = writer.keys();
-                let memory = (link, keys.0);
-                if self.direct.ended.remove(&memory) && !self.direct.refused.contains_key(&memory) {
+                let (ring, freed) = writer.keys();
+                let memories = [Some(ring), freed].into_iter().flatten().map(|memory| (link, memory));
+                let refused = memories.clone().find_map(|memory| self.direct.refused.remove_entry(&memory));
+                if self.direct.ended.remove(&(link, ring)) && refused.is_none() {
                     // Another producer has come since: there is a ring for both.
                     self.direct.writings.remove(&key);
                     return;
                 }
-                for key in [Some(keys.0), keys.1].into_iter().flatten() {
-                    if let Some(early) = self.direct.early.remove(&(link, key))
-                        && let Err(why) = writer.show(key, &early)
+                for memory in memories {
+                    if let Some(early) = self.direct.early.remove(&memory)
+                        && let Err(why) = writer.show(memory.1, &early)
                     {
                         return self.on_unlinked_by_us(now, accumulator, link, why);
                     }
                 }
-                let refused = self.direct.refused.remove(&memory);
                 self.direct.grants.insert((link, writer.id()), key);
                 self.direct.writings.insert(key, Writing::Granted(writer));
-                if let Some(why) = refused {
+                if let Some((memory, why)) = refused {
                     self.end_refused(now, accumulator, memory, key, &why);
                 }
                 return;
@@ -309,12 +325,21 @@ impl ProducerEngine {
         }
     }
 
+    /// A turn in a shared ring has come.
+    pub(super) fn on_drew(&mut self, link: LinkId, memory: u64, word: u64) {
+        let Some(key) = self.direct.of_memory(link, |writer| writer.key == memory) else { return };
+        let Some(Writing::Granted(writer)) = self.direct.writings.get_mut(&key) else { return };
+        self.direct.noted = true;
+        match writer.drew(word) {
+            Some(write) => self.direct.links.act(Action::WriteDirect(write)),
+            None => self.direct.crowd(key),
+        }
+    }
+
     /// The broker has taken memory back: what was on its way there goes another way.
     pub(super) fn on_ended(&mut self, now: Now, link: LinkId, memory: u64) {
         self.direct.early.remove(&(link, memory));
-        let is = |writing: &Writing<Entry>| matches!(writing, Writing::Granted(w) if w.link == link && w.key == memory);
-        let key = self.direct.writings.iter().find(|(_, writing)| is(writing)).map(|(key, _)| *key);
-        if let Some(key) = key {
+        if let Some(key) = self.direct.of_memory(link, |writer| writer.key == memory) {
             let shared = self.accumulator.clone();
             self.withdraw(now, &mut lock(&shared), key, "the broker took its memory back");
         } else if self.direct.writings.values().any(|writing| matches!(writing, Writing::Asking { .. })) {
@@ -341,9 +366,7 @@ impl ProducerEngine {
 
     /// The memory of a grant cannot be reached.
     pub(super) fn on_refused(&mut self, now: Now, link: LinkId, memory: u64, why: &str) {
-        let is = |writing: &Writing<Entry>| matches!(writing, Writing::Granted(w) if w.link == link && w.key == memory);
-        let key = self.direct.writings.iter().find(|(_, writing)| is(writing)).map(|(key, _)| *key);
-        let Some(key) = key else {
+        let Some(key) = self.direct.of_memory(link, |writer| writer.has_key(memory)) else {
             // The word that it was granted is still on its way.
             self.direct.refused.insert((link, memory), why.to_owned());
             return;

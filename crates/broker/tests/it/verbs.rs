@@ -1,0 +1,208 @@
+//! Links over RDMA, as far as they are the broker's affair: ends that the driver has ready, who shares a ring with whom, parts
+//! of files that are kept in memory.
+
+use headrace_broker::{ConnId, LinkAction, Refusal};
+use headrace_fabric::Region;
+use headrace_wire::direct::{Drawn, EXCLUSIVE, SHARED, WriteAck, Written};
+use headrace_wire::errors::ErrorCode;
+use headrace_wire::messages::{
+    DirectConnectRequest, DirectConnectResponse, DirectReleaseRequest, GrantFetchRequest, GrantFetchResponse,
+    GrantProduceRequest, GrantProduceResponse,
+};
+use headrace_wire::uuid::Uuid;
+
+use crate::direct::{RING, actions, connect, link, produce_grant, topic_id};
+use crate::world::*;
+
+const C: ConnId = ConnId(3);
+const WINDOW: u64 = 16 << 20;
+
+fn world(pairs: &[(&str, &str)]) -> (World, Uuid) {
+    let own = [("message.max.bytes", "65536"), ("headrace.direct.verbs", "true")];
+    let mut world = World::with(&own.into_iter().chain(pairs.iter().copied()).collect::<Vec<_>>());
+    world.broker.set_link_address("here".into());
+    world.create("t", 2);
+    world.connect(C);
+    let id = topic_id(&mut world, "t");
+    (world, id)
+}
+
+fn ask(world: &mut World, conn: ConnId) -> DirectConnectResponse {
+    let hello = vec![conn.0 as u8].into();
+    world.call_on(conn, 0, &DirectConnectRequest { fabric: "verbs".into(), hello })
+}
+
+/// A link of cards that can add to words, or not.
+fn join(world: &mut World, conn: ConnId, adds: bool) {
+    world.broker.offer_link(Ok((link(conn), vec![7])));
+    let answer = ask(world, conn);
+    assert_eq!((answer.error_code, &answer.hello[..]), (0, &[7][..]), "{:?}", answer.error_message);
+    let done = actions(world);
+    assert!(
+        done.iter().any(|action| matches!(action, LinkAction::Join { link: of, hello }
+            if *of == link(conn) && hello[..] == [conn.0 as u8])),
+        "{done:?}"
+    );
+    world.broker.handle_joined(link(conn), adds);
+    assert!(world.broker.has_link(conn));
+}
+
+fn wish(topic: Uuid) -> GrantProduceRequest {
+    GrantProduceRequest { mode: SHARED, ..produce_grant(topic, 0) }
+}
+
+fn granted(world: &mut World, conn: ConnId, topic: Uuid, mode: i8) -> GrantProduceResponse {
+    let granted = world.call_on(conn, 0, &wish(topic));
+    assert_eq!((granted.error_code, granted.mode), (0, mode), "{:?}", granted.error_message);
+    granted
+}
+
+fn refused(world: &mut World, conn: ConnId, topic: Uuid) -> String {
+    let answer = world.call_on(conn, 0, &wish(topic));
+    let code = ErrorCode::new(answer.error_code);
+    assert_eq!(code, ErrorCode::THROTTLING_QUOTA_EXCEEDED, "it is to ask again");
+    answer.error_message.unwrap()
+}
+
+/// The ring that was lent last, and whether it is one to be shared.
+fn lent(world: &mut World) -> (Region, bool) {
+    let lent = actions(world).into_iter().filter_map(|action| match action {
+        LinkAction::Lend { memory, shared, .. } => Some((Region::whole(memory), shared)),
+        _ => None,
+    });
+    lent.last().unwrap()
+}
+
+fn release(world: &mut World, conn: ConnId, granted: &GrantProduceResponse) {
+    world.call_on(conn, 0, &DirectReleaseRequest { ids: vec![i32::from(granted.id)] });
+}
+
+#[test]
+fn those_who_come_over_rdma_share_a_ring_with_each_other_alone() {
+    let (mut world, id) = world(&[]);
+    join(&mut world, A, true);
+    join(&mut world, B, true);
+    connect(&mut world, C);
+    granted(&mut world, A, id, EXCLUSIVE);
+    assert!(!lent(&mut world).1, "nothing in it is to be added to");
+    assert!(refused(&mut world, C, id).contains("over RDMA"));
+    let second = granted(&mut world, B, id, SHARED);
+    let (ring, shared) = lent(&mut world);
+    assert!(shared);
+    let first = granted(&mut world, A, id, SHARED);
+    assert!(refused(&mut world, C, id).contains("over RDMA"));
+    // The card has added for them, in the other order than they write.
+    let one = batch(WALL, &["x"]);
+    let at = |order: u16| Drawn { order, position: one.len() as u64 * u64::from(order) };
+    ring.write(RING, &at(2).to_word().to_le_bytes()).unwrap();
+    for (order, granted, conn) in [(1, &second, B), (0, &first, A)] {
+        ring.write(at(order).position as usize, &one).unwrap();
+        let written = Written { id: granted.id, order };
+        let note = [u64::from(written.to_immediate()), one.len() as u64, 0, 0];
+        world.broker.handle_note(world.now, link(conn), note);
+    }
+    let told = actions(&mut world).into_iter().filter_map(|action| match action {
+        LinkAction::Tell { link, note } => Some((link.0, WriteAck::from_note(note).base_offset)),
+        LinkAction::Close { why, .. } => panic!("{why}"),
+        _ => None,
+    });
+    assert_eq!(told.collect::<Vec<_>>(), [(A.0, 0), (B.0, 1)]);
+    // Once they have gone, it is anybody's; and then not theirs.
+    release(&mut world, A, &first);
+    assert!(refused(&mut world, C, id).contains("over RDMA"));
+    release(&mut world, B, &second);
+    granted(&mut world, C, id, EXCLUSIVE);
+    assert!(refused(&mut world, A, id).contains("through shared memory"));
+}
+
+#[test]
+fn cards_that_cannot_add_to_words_write_alone() {
+    let (mut world, id) = world(&[]);
+    join(&mut world, A, false);
+    join(&mut world, B, true);
+    let own = granted(&mut world, A, id, EXCLUSIVE);
+    assert!(refused(&mut world, B, id).contains("over RDMA"));
+    release(&mut world, A, &own);
+    let own = granted(&mut world, B, id, EXCLUSIVE);
+    assert!(refused(&mut world, A, id).contains("over RDMA"));
+    release(&mut world, B, &own);
+    granted(&mut world, A, id, EXCLUSIVE);
+}
+
+#[test]
+fn an_end_is_given_to_one_client_and_its_absence_explained() {
+    let (mut world, _) = world(&[]);
+    let answer = ask(&mut world, A);
+    assert_eq!(ErrorCode::new(answer.error_code), ErrorCode::THROTTLING_QUOTA_EXCEEDED, "none is ready yet");
+    join(&mut world, A, true);
+    let answer = ask(&mut world, B);
+    assert!(answer.error_message.unwrap().contains("ask again"), "it is another's");
+    // What will not get better is told to everybody.
+    world.broker.offer_link(Err("no card".to_owned()));
+    for conn in [B, C] {
+        let answer = ask(&mut world, conn);
+        assert_eq!(ErrorCode::new(answer.error_code), ErrorCode::INVALID_CONFIG);
+        assert!(answer.error_message.unwrap().contains("no card"));
+        assert!(!world.broker.has_link(conn));
+    }
+    let (mut world, _) = self::world(&[("headrace.direct.links.max", "1")]);
+    join(&mut world, A, true);
+    world.broker.offer_link(Ok((link(B), vec![7])));
+    assert!(ask(&mut world, B).error_message.unwrap().contains("headrace.direct.links.max"));
+}
+
+#[test]
+fn memory_that_cannot_be_lent_ends_its_grant_whichever_part_it_is() {
+    for freed in [false, true] {
+        let (mut world, id) = world(&[]);
+        join(&mut world, A, true);
+        join(&mut world, B, true);
+        granted(&mut world, A, id, EXCLUSIVE);
+        let second = granted(&mut world, B, id, SHARED);
+        actions(&mut world);
+        let key = if freed { second.freed_key } else { second.key } as u64;
+        world.broker.handle_not_lent(link(A), key);
+        assert!(actions(&mut world).is_empty(), "a key is a link's own");
+        world.broker.handle_not_lent(link(B), key);
+        let ended = actions(&mut world).into_iter().filter_map(|action| match action {
+            LinkAction::End { link, key } => Some((link.0, key as i64)),
+            _ => None,
+        });
+        assert_eq!(ended.collect::<Vec<_>>(), [(B.0, second.key), (B.0, second.freed_key)]);
+        // The ring went with its only member.
+        granted(&mut world, A, id, EXCLUSIVE);
+    }
+}
+
+fn read_grant(world: &mut World, conn: ConnId, topic_id: Uuid, partition: i32) -> GrantFetchResponse {
+    let request = GrantFetchRequest { topic_id, partition, current_leader_epoch: -1, offset: 0 };
+    let granted = world.call_on(conn, 0, &request);
+    assert_eq!(granted.error_code, 0, "{:?}", granted.error_message);
+    granted
+}
+
+#[test]
+fn parts_of_files_are_kept_in_memory_as_far_as_that_goes() {
+    let all = (WINDOW + (64 << 10)).to_string();
+    let (mut world, id) = world(&[("headrace.direct.memory.bytes", &all)]);
+    join(&mut world, A, true);
+    join(&mut world, B, true);
+    world.append("t", 0, &["a"]);
+    let first = read_grant(&mut world, A, id, 0).key as u64;
+    let second = read_grant(&mut world, B, id, 0).key as u64;
+    let third = read_grant(&mut world, B, id, 1).key as u64;
+    assert_eq!(world.broker.handle_window(link(A), 999, 0), Err(Refusal::Ended), "there is no such grant");
+    assert_eq!(world.broker.handle_window(link(C), first, 0), Err(Refusal::Ended), "another's");
+    assert_eq!(world.broker.handle_window(link(A), first, 70_000), Ok(65_536..65_536 + WINDOW));
+    assert_eq!(world.broker.handle_window(link(B), second, 0), Ok(0..64 << 10), "what is left");
+    // A part takes the place of the last one.
+    assert_eq!(world.broker.handle_window(link(A), first, 1), Ok(0..WINDOW));
+    actions(&mut world);
+    assert_eq!(world.broker.handle_window(link(B), third, 0), Err(Refusal::Full));
+    let ended = actions(&mut world);
+    assert!(matches!(ended[..], [LinkAction::End { key, .. }] if key == third), "{ended:?}");
+    assert_eq!(world.broker.handle_window(link(B), third, 0), Err(Refusal::Ended));
+    // Who goes gives back what it had.
+    world.broker.handle_unlinked(link(A));
+    assert_eq!(world.broker.handle_window(link(B), second, 0), Ok(0..WINDOW));
+}
