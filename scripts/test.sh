@@ -7,5 +7,5 @@ lint
 step "cargo test" cargo test --workspace --locked --quiet
 step "loom" env RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test -p headrace-pool -p headrace-fabric --test loom --locked --quiet
 # Most tests wait for something, so two at a time take little more than half as long.
-step "pytest" "$BIN/pytest" -m "not soak" -n 2 --dist loadfile
+step "pytest" "$BIN/pytest" -m "not soak" -n 3 --dist loadfile
 verdict
