@@ -1,39 +1,39 @@
 //! The loop that drives one client engine: connects, reads in pieces, writes vectored, keeps its timers.
 
+mod connection;
+mod handle;
+mod over_verbs;
+
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-use headrace_client::engine::{Action, ConnId, Engine, LinkId, OverVerbs};
+use headrace_client::engine::{Action, ConnId, Engine, LinkId};
 use headrace_client::error::Error;
 use headrace_client::options::CommonConfig;
 use headrace_client::sasl::TokenSource;
 use headrace_fabric::shm::{Link, LinkError};
-use headrace_fabric::verbs::{Device, Joining, Want};
+use headrace_fabric::verbs::{Device, Joining};
 use headrace_wire::primitive::Segment;
 use mio::net::TcpStream;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
-use rustix::buffer::spare_capacity;
-use rustix::net::RecvFlags;
 use rustls::ClientConfig;
 
+use self::connection::Connection;
+pub(crate) use self::handle::{Handle, Hooks};
 use super::aside::{self, For, Report};
 use super::inbox::Inbox;
 use super::low_water::LowWater;
-use super::verbs_link::VerbsLink;
-use super::work::{self, Driven, Patient, Shared, Told, Work};
+use super::work::{Shared, Work};
 use crate::clock::Clock;
-use crate::fork::Home;
 use crate::outbox::{Flushed, Outbox};
 use crate::tls::{self, Fault, Session};
-use crate::two_sided::Carrier;
 
 const WAKER: Token = Token(usize::MAX);
 /// Longest sleep of a thread with links.
@@ -88,194 +88,6 @@ impl SocketOptions {
     }
 }
 
-#[expect(clippy::struct_excessive_bools, reason = "each is one independent fact of the socket")]
-struct Connection {
-    socket: TcpStream,
-    /// `None` without TLS.
-    tls: Option<Session>,
-    /// The host's name, as the engine gave it.
-    host: Arc<str>,
-    address: SocketAddr,
-    inbox: Inbox,
-    low_water: LowWater,
-    outbox: Outbox,
-    /// What its bytes go over instead of the socket, which only tells its end then.
-    carrier: Option<Box<Carrier>>,
-    /// The socket has told something since.
-    told: bool,
-    connected: bool,
-    /// The engine has been told: the TLS handshake, if there is one, is done.
-    established: bool,
-    readable: bool,
-    writable: bool,
-    /// Further addresses of the host, for when this one does not answer.
-    others: Vec<SocketAddr>,
-}
-
-/// How callers reach an engine's thread.
-pub(crate) struct Handle<C> {
-    commands: Arc<Mutex<Vec<C>>>,
-    waker: Arc<Waker>,
-    stop: Arc<AtomicBool>,
-    driven: Arc<dyn Driven<C>>,
-    spin: Duration,
-    thread: Mutex<Option<JoinHandle<()>>>,
-    home: Home,
-}
-
-impl<C: Send + 'static> Handle<C> {
-    /// Starts the engine's thread. `on_event` runs on it, or on that of a caller who drives the engine, and must not block;
-    /// `hooks.told` runs after some events, with nothing held.
-    pub(crate) fn start<E>(
-        name: &str,
-        engine: E,
-        clock: Clock,
-        sockets: SocketOptions,
-        on_event: impl FnMut(E::Event) + Send + 'static,
-        hooks: Hooks,
-    ) -> io::Result<Self>
-    where
-        E: Engine<Command = C> + Send + 'static,
-        E::Event: 'static,
-    {
-        let poll = Poll::new()?;
-        let waker = Arc::new(Waker::new(poll.registry(), WAKER)?);
-        let commands = Arc::new(Mutex::new(Vec::new()));
-        let stop = Arc::new(AtomicBool::new(false));
-        let (report_to, reports) = channel();
-        let Hooks { told, patient, on_exit } = hooks;
-        let work = Work::new(engine, on_event, patient, clock);
-        let shared = Arc::new(Shared::new(work, waker.clone(), told));
-        let driven: Arc<dyn Driven<C>> = shared.clone();
-        let spin = sockets.spin;
-        let driver = Driver {
-            shared,
-            poll,
-            connections: HashMap::new(),
-            pending: Vec::new(),
-            commands: commands.clone(),
-            waker: waker.clone(),
-            stop: stop.clone(),
-            report_to,
-            reports,
-            awaiting_token: Vec::new(),
-            renewing: false,
-            clock,
-            sockets,
-            begun: HashMap::new(),
-            carried: Vec::new(),
-            device: Arc::default(),
-            spin,
-            stirred: Instant::now(),
-        };
-        let (ended, shared) = (stop.clone(), driver.shared.clone());
-        let thread = Builder::new().name(name.to_owned()).spawn(move || {
-            // Runs also when the engine panics, so that no caller waits for ever.
-            let _guard = OnDrop(Some(move || {
-                ended.store(true, Ordering::Release);
-                shared.end();
-                on_exit();
-            }));
-            driver.run();
-        })?;
-        Ok(Self { commands, waker, stop, driven, spin, thread: Mutex::new(Some(thread)), home: Home::here() })
-    }
-
-    /// Whether this process is a fork of the one that started the engine: then its thread is not here.
-    pub(crate) fn is_forked(&self) -> bool {
-        self.home.is_left()
-    }
-
-    /// Hands a command to the engine.
-    pub(crate) fn send(&self, command: C) {
-        self.commands.lock().unwrap_or_else(PoisonError::into_inner).push(command);
-        let _ = self.waker.wake();
-    }
-
-    /// Has the engine carry out a command on this thread, where it has links; else as [`Self::send`]. Not with a lock that
-    /// the engine takes, and not in what the engine itself calls.
-    pub(crate) fn drive(&self, command: C) {
-        if !self.is_stopped()
-            && !self.is_forked()
-            && let Err(command) = self.driven.drive(command)
-        {
-            self.send(command);
-        }
-    }
-
-    /// Has the engine look at what has come over links, once; whether there was anything, `None` where there are none.
-    pub(crate) fn look(&self) -> Option<bool> {
-        if self.is_stopped() || self.is_forked() { None } else { self.driven.look() }
-    }
-
-    /// Somebody sleeps from now on until something comes.
-    pub(crate) fn expect(&self) {
-        if !self.is_stopped() && !self.is_forked() {
-            self.driven.expect();
-        }
-    }
-
-    /// Looks at links again and again while `waits` says so, for at most `headrace.poll.spin.us` since something came.
-    pub(crate) fn spin(&self, waits: impl Fn() -> bool) {
-        if !self.is_stopped() && !self.is_forked() {
-            work::spin(&*self.driven, self.spin, || waits() && !self.is_stopped());
-        }
-    }
-
-    /// An error when the engine's thread has ended, or is not in this process.
-    pub(crate) fn alive(&self) -> Result<(), Error> {
-        if self.is_forked() {
-            return Err(Error::Forked);
-        }
-        if self.is_stopped() { Err(Error::Closed) } else { Ok(()) }
-    }
-
-    /// Whether the thread was told to end, or has ended by itself.
-    pub(crate) fn is_stopped(&self) -> bool {
-        self.stop.load(Ordering::Acquire)
-    }
-}
-
-/// What an engine's owner is asked and told besides events.
-pub(crate) struct Hooks {
-    pub(crate) told: Told,
-    pub(crate) patient: Patient,
-    /// The engine has ended.
-    pub(crate) on_exit: Box<dyn FnOnce() + Send>,
-}
-
-impl Hooks {
-    /// Of an engine without links.
-    pub(crate) fn new(on_exit: impl FnOnce() + Send + 'static) -> Self {
-        Self { told: Box::new(|_| ()), patient: Box::new(|| false), on_exit: Box::new(on_exit) }
-    }
-}
-
-impl<C> Handle<C> {
-    /// Ends the thread at once; what must be drained first is the caller's affair.
-    pub(crate) fn stop(&self) {
-        let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
-        if self.home.is_left() {
-            // Joining a thread of another process would wait for ever, and its sockets are that process's.
-            std::mem::forget(thread);
-            return;
-        }
-        self.stop.store(true, Ordering::Release);
-        let _ = self.waker.wake();
-        // Memory that the engine's own thread gives back may wake the engine while its owner goes: then this is it, and
-        // it ends by itself.
-        if thread.thread().id() != std::thread::current().id() {
-            let _ = thread.join();
-        }
-    }
-}
-
-impl<C> Drop for Handle<C> {
-    fn drop(&mut self) {
-        self.stop();
-    }
-}
-
 fn link_token(link: LinkId, bell: bool) -> Token {
     Token(FIRST_LINK + 2 * link.0 as usize + usize::from(bell))
 }
@@ -289,16 +101,6 @@ fn carried_by(token: Token) -> Option<ConnId> {
 fn link_of(token: Token) -> Option<(LinkId, bool)> {
     let number = token.0.checked_sub(FIRST_LINK)?;
     Some((LinkId(u32::try_from(number / 2).ok()?), number % 2 == 1))
-}
-
-struct OnDrop<F: FnOnce()>(Option<F>);
-
-impl<F: FnOnce()> Drop for OnDrop<F> {
-    fn drop(&mut self) {
-        if let Some(f) = self.0.take() {
-            f();
-        }
-    }
 }
 
 struct Driver<E: Engine, F> {
@@ -471,93 +273,6 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
             }
         }
         work.tell();
-    }
-
-    fn verbs(&mut self, work: &mut Work<E, F>, action: OverVerbs) {
-        match work.verbs(action) {
-            Ok(())
-            | Err(
-                OverVerbs::Watch { .. }
-                | OverVerbs::Read { .. }
-                | OverVerbs::Draw { .. }
-                | OverVerbs::Refresh { .. },
-            ) => {}
-            Err(OverVerbs::Begin { link }) => {
-                let want = Want { device: self.sockets.verbs_device.clone(), ..Want::default() };
-                if let Err(error) = aside::begin(self.back(), For::Link(link), self.device.clone(), want) {
-                    work.engine.handle_begun(self.clock.now(), link, Err(error.to_string()));
-                }
-            }
-            Err(OverVerbs::Connect { link, hello }) => {
-                let gone = || "its end is not there any more".to_owned();
-                let made = self.begun.remove(&For::Link(link)).ok_or_else(gone).and_then(|joining| {
-                    let joined =
-                        joining.join(&hello).map(VerbsLink::new).map_err(|error| error.to_string())?;
-                    let (raw, token) = (joined.waker().as_raw_fd(), link_token(link, true));
-                    let watched =
-                        self.poll.registry().register(&mut SourceFd(&raw), token, Interest::READABLE);
-                    watched.map_err(|error| error.to_string()).map(|()| joined)
-                });
-                work.joined(link, made);
-            }
-            Err(OverVerbs::Offer { conn }) => {
-                let want = Want { device: self.sockets.verbs_device.clone(), ..Want::default() };
-                let of = For::Connection(conn);
-                if let Err(error) = aside::begin(self.back(), of, self.device.clone(), want) {
-                    self.failed(work, conn, error.into());
-                }
-            }
-            Err(OverVerbs::Carry { conn, hello }) => {
-                if let Err(why) = self.carry(conn, &hello) {
-                    self.failed(work, conn, why.into());
-                }
-            }
-        }
-    }
-
-    /// A connection's bytes go over a link from now on.
-    fn carry(&mut self, conn: ConnId, hello: &[u8]) -> Result<(), String> {
-        let Some(connection) = self.connections.get_mut(&conn) else { return Ok(()) };
-        let joining = self.begun.remove(&For::Connection(conn)).ok_or("its link is not there any more")?;
-        let joined = joining.join(hello).map_err(|error| error.to_string())?;
-        let carrier = Carrier::new(joined).map_err(|error| error.to_string())?;
-        let (raw, token) = (carrier.waker().as_raw_fd(), Token(FIRST_CARRIER + conn.0 as usize));
-        let watched = self.poll.registry().register(&mut SourceFd(&raw), token, Interest::READABLE);
-        watched.map_err(|error| error.to_string())?;
-        connection.carrier = Some(Box::new(carrier));
-        self.carried.push(conn);
-        self.stir(conn);
-        Ok(())
-    }
-
-    /// There may be something to receive over a connection's link, or room to send.
-    fn stir(&mut self, id: ConnId) {
-        if let Some(connection) = self.connections.get_mut(&id) {
-            (connection.readable, connection.writable) = (true, true);
-            self.pending.push(id);
-        }
-    }
-
-    /// Before the thread sleeps: whether links that carry connections let it.
-    fn doze(&mut self) -> bool {
-        let mut sleeps = true;
-        for id in self.carried.clone() {
-            let carrier = self.connections.get_mut(&id).and_then(|connection| connection.carrier.as_mut());
-            // One that has failed says so at its turn.
-            if carrier.is_some_and(|carrier| !carrier.doze(self.spin).unwrap_or(false)) {
-                sleeps = false;
-                self.stir(id);
-            }
-        }
-        sleeps
-    }
-
-    fn wake_carriers(&mut self) {
-        for id in &self.carried {
-            if let Some(carrier) = self.connections.get_mut(id).and_then(|c| c.carrier.as_mut()) {
-                carrier.wake();
-            }
-        }
     }
 
     /// A link is made: its descriptors are watched from now on.
@@ -849,53 +564,5 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
         }
         self.begun.remove(&For::Connection(id));
         self.carried.retain(|carried| *carried != id);
-    }
-}
-
-impl Connection {
-    /// Goes on with the TLS handshake; `true` when it is done, or none is to be made.
-    fn shake_hands(&mut self) -> Result<bool, Fault> {
-        let Some(tls) = self.tls.as_mut() else { return Ok(true) };
-        loop {
-            self.writable = self.writable && tls.flush(&self.socket)?;
-            if !tls.is_handshaking() {
-                return Ok(true);
-            }
-            if !self.readable {
-                return Ok(false);
-            }
-            self.readable = tls.receive(&self.socket, self.inbox.room())?.is_some();
-        }
-    }
-
-    /// Whether the socket of a connection that goes over a link still stands: its end is that of both.
-    fn look_for_end(&mut self) -> Result<(), Fault> {
-        match rustix::net::recv(&self.socket, &mut [0; 1], RecvFlags::PEEK) {
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(()),
-            Ok((_, 0)) => Err("the peer closed the connection".to_owned().into()),
-            Ok(_) => Err("the peer sends over TCP what was to come over RDMA".to_owned().into()),
-            Err(e) => Err(io::Error::from(e).into()),
-        }
-    }
-
-    /// Reads once into the buffer: how many bytes came, `None` when there are none now. The end is a fault.
-    fn receive(&mut self) -> Result<Option<usize>, Fault> {
-        if let Some(carrier) = self.carrier.as_mut() {
-            return match carrier.receive(self.inbox.room()) {
-                Ok(read) => Ok(Some(read)),
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(None),
-                Err(e) => Err(e.into()),
-            };
-        }
-        if let Some(tls) = self.tls.as_mut() {
-            return tls.receive(&self.socket, self.inbox.room());
-        }
-        match rustix::net::recv(&self.socket, spare_capacity(self.inbox.room()), RecvFlags::empty()) {
-            Ok((_, 0)) => Err("the peer closed the connection".to_owned().into()),
-            Ok((_, read)) => Ok(Some(read)),
-            Err(rustix::io::Errno::AGAIN) => Ok(None),
-            Err(rustix::io::Errno::INTR) => Ok(Some(0)),
-            Err(e) => Err(io::Error::from(e).into()),
-        }
     }
 }
