@@ -17,8 +17,10 @@ use crate::fetch::TopicKey;
 /// Of a segment that is not there any more: its reader was told of all that it had.
 const GONE: Extent = Extent { committed: 0, sealed: true };
 
-/// Bytes of a file that are kept in memory for one reader over verbs.
-const WINDOW_BYTES: u64 = 16 << 20;
+/// Bytes of a file that are kept in memory for one reader over verbs: so many at first, four times as many each time that
+/// it goes on to others. To register memory takes time for each of its pages, which one who reads little never earns.
+const WINDOW_FIRST: u64 = 1 << 20;
+const WINDOW_MAX: u64 = 16 << 20;
 /// Where such a part begins: at a page, however large pages are.
 const WINDOW_ALIGN: u64 = 64 << 10;
 
@@ -218,25 +220,35 @@ impl<D: Disk> Broker<D> {
         });
         // It has ended, and the client is about to hear of it.
         let Some((id, place, reader)) = found else { return Err(Refusal::Ended) };
+        let (base_offset, last) = (reader.base_offset, reader.window);
         let from = at - at % WINDOW_ALIGN;
+        let partition = self.store.find_partition_mut(&TopicKey::Id(place.0), place.1);
+        let end = partition.as_ref().and_then(|partition| {
+            let Extent { committed, sealed } = partition.log.extent(base_offset)?;
+            Some(if sealed { committed } else { committed.max(partition.log.config().segment_bytes.into()) })
+        });
+        // What was removed is as long as it is.
+        let end = end.unwrap_or(u64::MAX);
+        let wished = last.saturating_mul(4).clamp(WINDOW_FIRST, WINDOW_MAX);
         let most = u64::try_from(self.config.headrace_direct_memory_bytes).unwrap_or(0);
-        let others = self.direct.lent_bytes.saturating_sub(reader.window);
-        let room = most.saturating_sub(others).min(WINDOW_BYTES);
+        let others = self.direct.lent_bytes.saturating_sub(last);
+        let room = most.saturating_sub(others).min(wished);
         if room < WINDOW_ALIGN {
             self.direct.end_grant(id);
             return Err(Refusal::Full);
         }
-        self.direct.lent_bytes = others.saturating_add(room);
-        reader.window = room;
-        let base_offset = reader.base_offset;
-        let partition = self.store.find_partition_mut(&TopicKey::Id(place.0), place.1);
-        let to = from.saturating_add(room);
-        if let Some(partition) = partition {
-            let to = to.min(partition.log.config().segment_bytes.into());
-            if let Err(error) = partition.log.lengthen(base_offset, to) {
-                self.direct.end_grant(id);
-                return Err(Refusal::Disk(error.to_string()));
-            }
+        // Nothing, if it asks for what the segment will never have.
+        let to = from.saturating_add(room).min(end);
+        let window = to.saturating_sub(from);
+        if let Some(partition) = partition
+            && let Err(error) = partition.log.lengthen(base_offset, to)
+        {
+            self.direct.end_grant(id);
+            return Err(Refusal::Disk(error.to_string()));
+        }
+        self.direct.lent_bytes = others.saturating_add(window);
+        if let Some(Grant { granted: Granted::Fetch(reader), .. }) = self.direct.grants.get_mut(&id) {
+            reader.window = window;
         }
         Ok(from..to)
     }

@@ -193,10 +193,11 @@ fn parts_of_files_are_kept_in_memory_as_far_as_that_goes() {
     let third = read_grant(&mut world, B, id, 1).key as u64;
     assert_eq!(world.broker.handle_window(link(A), 999, 0), Err(Refusal::Ended), "there is no such grant");
     assert_eq!(world.broker.handle_window(link(C), first, 0), Err(Refusal::Ended), "another's");
-    assert_eq!(world.broker.handle_window(link(A), first, 70_000), Ok(65_536..65_536 + WINDOW));
+    // A part takes the place of the last one, and is larger, up to a limit.
+    for (at, bytes) in [(70_000, WINDOW / 16), (70_000, WINDOW / 4), (70_000, WINDOW), (65_536, WINDOW)] {
+        assert_eq!(world.broker.handle_window(link(A), first, at), Ok(65_536..65_536 + bytes));
+    }
     assert_eq!(world.broker.handle_window(link(B), second, 0), Ok(0..64 << 10), "what is left");
-    // A part takes the place of the last one.
-    assert_eq!(world.broker.handle_window(link(A), first, 1), Ok(0..WINDOW));
     actions(&mut world);
     assert_eq!(world.broker.handle_window(link(B), third, 0), Err(Refusal::Full));
     let ended = actions(&mut world);
@@ -204,5 +205,20 @@ fn parts_of_files_are_kept_in_memory_as_far_as_that_goes() {
     assert_eq!(world.broker.handle_window(link(B), third, 0), Err(Refusal::Ended));
     // Who goes gives back what it had.
     world.broker.handle_unlinked(link(A));
-    assert_eq!(world.broker.handle_window(link(B), second, 0), Ok(0..WINDOW));
+    assert_eq!(world.broker.handle_window(link(B), second, 0), Ok(0..WINDOW / 16));
+}
+
+#[test]
+fn no_more_of_a_file_is_kept_in_memory_than_it_may_have() {
+    let (mut world, id) =
+        world(&[("log.segment.bytes", "1048576"), ("headrace.direct.memory.bytes", "4194304")]);
+    join(&mut world, A, true);
+    world.append("t", 0, &["a"]);
+    let key = read_grant(&mut world, A, id, 0).key as u64;
+    assert_eq!(world.broker.handle_window(link(A), key, 983_039), Ok(917_504..1_048_576));
+    // Its file is not made longer than that, whatever a client asks for.
+    for at in [1 << 20, 9 << 20, u64::MAX] {
+        let nothing = world.broker.handle_window(link(A), key, at).unwrap();
+        assert!(nothing.is_empty() && nothing.end <= 1_048_576, "{nothing:?}");
+    }
 }
