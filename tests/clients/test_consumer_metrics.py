@@ -65,9 +65,12 @@ def test_what_is_dropped_is_told_with_the_reason_and_a_pause_drops_nothing(consu
     consumer.resume([(filled, 0)])
     paused = consumer.metrics()
     assert (paused["fetch-cache-bytes"], paused[f"{DISCARDED}-total"]) == (held, 0)
+    # While it is paused nothing is fetched anew.
+    consumer.pause([(filled, 0)])
     consumer.seek((filled, 0), 0)
     sought = consumer.metrics()
     assert (sought[f"{DISCARDED}-seek-total"], sought["fetch-cache-bytes"]) == (held, 0)
+    consumer.resume([(filled, 0)])
     read(consumer, 10)
     held_again = consumer.metrics()["fetch-cache-bytes"]
     assert held_again > 0
