@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from benches.run import Bench
 
 PROGRAM = ROOT / "target" / "release" / "examples" / "fetch_cost"
-OPERATIONS = 1000
+OPERATIONS = 4000
 TIMEOUT_SECONDS = 600
 LEAST = 10.0
 """So many times the operations in a second of the broker's processor."""
