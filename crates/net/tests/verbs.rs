@@ -261,24 +261,29 @@ fn producer_of_another() {
     }
 }
 
+/// Twice starts a program that writes for others (a test of this file), and kills it amid that.
+fn kill_twice(program: &str, servers: &str) {
+    for _ in 0..2 {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--ignored", "--exact", "--nocapture", program])
+            .env("HEADRACE_VERBS_SERVERS", servers)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+        assert!(lines.any(|line| line == "writes"), "it does not come to write");
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}
+
 #[test]
 #[ignore = "needs an RDMA device"]
 fn a_producer_that_is_killed_in_a_write_gives_its_ring_back() {
     let folder = Folder::new("writer");
     let server = broker(&folder.0, 0, &[]);
     let servers = server.bootstrap_servers().to_owned();
-    for _ in 0..2 {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--ignored", "--exact", "--nocapture", "producer_of_another"])
-            .env("HEADRACE_VERBS_SERVERS", &servers)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
-        assert!(lines.any(|line| line == "writes"), "it got no ring");
-        child.kill().unwrap();
-        child.wait().unwrap();
-    }
+    kill_twice("producer_of_another", &servers);
     // All that is in the log is whole.
     let reader = consumer(&servers, "t", &[("check.crcs", "true")]);
     let mut seen = 0;

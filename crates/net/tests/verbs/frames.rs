@@ -96,18 +96,7 @@ fn a_sender_that_is_killed_amid_a_frame_leaves_nothing_of_it() {
     // Room for one link: the next client has it once the last one's has ended.
     let server = broker(&folder.0, 0, &[("headrace.direct.links.max", "1")]);
     let servers = server.bootstrap_servers().to_owned();
-    for _ in 0..2 {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--ignored", "--exact", "--nocapture", "frames::sender_of_another"])
-            .env("HEADRACE_VERBS_SERVERS", &servers)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
-        assert!(lines.any(|line| line == "writes"), "it sent nothing");
-        child.kill().unwrap();
-        child.wait().unwrap();
-    }
+    kill_twice("frames::sender_of_another", &servers);
     let reader = consumer(&servers, "t", &[TWO_SIDED, ("check.crcs", "true")]);
     let mut seen = 0;
     while seen < 40 {
