@@ -162,10 +162,11 @@ def test_the_buffer_can_be_watched(cluster, topic):
             "buffer-available-bytes": 200_000,
             "direct-bytes-produced-total": 0,
         }
-        table = pa.table({"value": pa.array([b"x" * 1000] * 5000)})
-        # A caller that is given little of the processor finds room every time.
+        producer.send_arrow(topic, pa.table({"value": pa.array([b"x" * 1000] * 5000)})).result(30)
+        # Rows keep the brokers' pace, and may find room every time; records one by one run into the limit.
         for _ in range(50):
-            producer.send_arrow(topic, table).result(30)
+            sent = [producer.send(topic, b"x" * 30_000) for _ in range(100)]
+            sent[-1].result(30)
             after = producer.metrics()
             if after["bufferpool-wait-time-ns-total"] > 0:
                 break
