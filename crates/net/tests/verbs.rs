@@ -261,6 +261,22 @@ fn producer_of_another() {
     }
 }
 
+/// So many records at least, each as it was written, whichever they are.
+fn expect_whole(reader: &ConsumerClient, records: usize, bytes: usize) {
+    let mut seen = 0;
+    while seen < records {
+        let rows = reader.poll(records, Some(Instant::now() + PATIENCE), &mut || false).unwrap().unwrap();
+        let column = rows.chunk.column_by_name("value").unwrap();
+        let values = column.as_any().downcast_ref::<BinaryArray>().unwrap();
+        for row in rows.start..rows.start + rows.len {
+            let written = values.value(row);
+            let number = usize::from_le_bytes(written[..8].try_into().unwrap());
+            assert_eq!(written, value(number, bytes));
+        }
+        seen += rows.len;
+    }
+}
+
 /// Twice starts a program that writes for others (a test of this file), and kills it amid that.
 fn kill_twice(program: &str, servers: &str) {
     for _ in 0..2 {
@@ -286,18 +302,7 @@ fn a_producer_that_is_killed_in_a_write_gives_its_ring_back() {
     kill_twice("producer_of_another", &servers);
     // All that is in the log is whole.
     let reader = consumer(&servers, "t", &[("check.crcs", "true")]);
-    let mut seen = 0;
-    while seen < 40 {
-        let rows = reader.poll(40, Some(Instant::now() + PATIENCE), &mut || false).unwrap().unwrap();
-        let column = rows.chunk.column_by_name("value").unwrap();
-        let values = column.as_any().downcast_ref::<BinaryArray>().unwrap();
-        for row in rows.start..rows.start + rows.len {
-            let written = values.value(row);
-            let number = usize::from_le_bytes(written[..8].try_into().unwrap());
-            assert_eq!(written, value(number, 5000));
-        }
-        seen += rows.len;
-    }
+    expect_whole(&reader, 40, 5000);
     let producer = producer(&servers, &[("linger.ms", "0")]);
     assert!(warm(&producer, "t", 100) > 0);
     assert_eq!(server.take_troubles(), Vec::<String>::new());

@@ -98,17 +98,6 @@ fn a_sender_that_is_killed_amid_a_frame_leaves_nothing_of_it() {
     let servers = server.bootstrap_servers().to_owned();
     kill_twice("frames::sender_of_another", &servers);
     let reader = consumer(&servers, "t", &[TWO_SIDED, ("check.crcs", "true")]);
-    let mut seen = 0;
-    while seen < 40 {
-        let rows = reader.poll(40, Some(Instant::now() + PATIENCE), &mut || false).unwrap().unwrap();
-        let column = rows.chunk.column_by_name("value").unwrap();
-        let values = column.as_any().downcast_ref::<BinaryArray>().unwrap();
-        for row in rows.start..rows.start + rows.len {
-            let written = values.value(row);
-            let number = usize::from_le_bytes(written[..8].try_into().unwrap());
-            assert_eq!(written, value(number, 50_000));
-        }
-        seen += rows.len;
-    }
+    expect_whole(&reader, 40, 50_000);
     assert_eq!(server.take_troubles(), Vec::<String>::new());
 }
