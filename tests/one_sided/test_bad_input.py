@@ -111,7 +111,7 @@ def test_a_process_that_can_map_or_open_little_goes_over_tcp(broker, what, datap
         ("headrace.direct", "false"),
         ("headrace.direct.links.max", 0),
         ("headrace.direct.grants.max", 0),
-        ("headrace.direct.memory.bytes", 100_000),
+        ("headrace.direct.memory.bytes", 60_000),
     ],
 )
 def test_what_a_brokers_settings_never_allow_is_an_error_that_names_them(setting, value):
@@ -129,8 +129,8 @@ def test_what_a_brokers_settings_never_allow_is_an_error_that_names_them(setting
     [("headrace.direct.links.max", 1, 1), ("headrace.direct.grants.max", 1, 1), ("headrace.direct.memory.bytes", 0, 1)],
 )
 def test_what_is_used_up_for_now_goes_over_tcp_until_it_is_there(setting, value, memory):
-    # One ring of the size that a producer wishes for, and not two.
-    config = {setting: value or 6 << 20, "num.partitions": 1}
+    # One ring of the size that a producer wishes for, and less than the smallest beside it.
+    config = {setting: value or (4 << 20) + 60_000, "num.partitions": 1}
     with hr.Broker.start(config=config) as broker:
         servers = broker.bootstrap_servers
         with hr.Producer(servers, headrace_datapath="shm", linger_ms=0) as late:
@@ -164,12 +164,10 @@ def test_a_consumer_that_finds_no_grant_is_told_or_goes_over_tcp():
 
 def test_a_broker_without_memory_to_lend_takes_all_over_tcp(tmp_path):
     def little():
-        resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+        # Memory to lend is a file without a name.
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2 << 20, 2 << 20))
 
-    large = 1_000_000_000
-    settings = [f"message.max.bytes={large}", f"headrace.direct.ring.bytes.max={large}"]
-    settings.append(f"headrace.direct.memory.bytes={10 * large}")
-    with BrokerProcess(tmp_path / "data", *settings, before=little) as process:
+    with BrokerProcess(tmp_path / "data", before=little) as process:
         servers = process.bootstrap_servers
         for datapath in ("shm", "auto"):
             with hr.Producer(servers, headrace_datapath=datapath, linger_ms=0) as producer:

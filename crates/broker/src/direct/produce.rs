@@ -128,7 +128,7 @@ impl<D: Disk> Broker<D> {
             let why = format!("there are {limit} grants already (headrace.direct.grants.max)");
             return Err((full(limit > 0), why));
         };
-        let lent = self.make_side(id, place, (mode, fabric.is_verbs()), (request.ring_bytes, batch_max))?;
+        let lent = self.make_side(id, place, (mode, fabric.is_verbs()), request.ring_bytes)?;
         let Some(owner) = self.direct.links.get_mut(&link) else {
             return Err((ErrorCode::INVALID_REQUEST, "the link has ended".to_owned()));
         };
@@ -167,7 +167,7 @@ impl<D: Disk> Broker<D> {
         id: u16,
         place: Place,
         (mode, verbs): (i8, bool),
-        (wished, batch_max): (i64, u64),
+        wished: i64,
     ) -> Result<Lent, (ErrorCode, String)> {
         let taken = |why: String| Err((ErrorCode::THROTTLING_QUOTA_EXCEEDED, why));
         let other = match self.direct.sides.get_mut(&place) {
@@ -191,7 +191,7 @@ impl<D: Disk> Broker<D> {
         if let Some(other) = other {
             self.direct.end_grant(other);
         }
-        let bytes = self.ring_bytes(wished, batch_max)?;
+        let bytes = self.ring_bytes(wished)?;
         let none = || {
             let why = format!("the broker's machine has no {bytes} bytes of memory to lend");
             (ErrorCode::THROTTLING_QUOTA_EXCEEDED, why)
@@ -236,12 +236,17 @@ impl<D: Disk> Broker<D> {
         Ok(u64::from(config.max_message_bytes))
     }
 
-    fn ring_bytes(&self, wished: i64, batch_max: u64) -> Result<u64, (ErrorCode, String)> {
+    /// How large a ring is to be had: what is wished for, or half of it again and again if so much is not left.
+    fn ring_bytes(&self, wished: i64) -> Result<u64, (ErrorCode, String)> {
         let most = u64::try_from(self.config.headrace_direct_ring_bytes_max).unwrap_or(0);
-        let least = RING_BYTES_MIN.max(batch_max).min(most);
-        let ring = u64::try_from(wished).unwrap_or(0).clamp(least, most);
+        let least = RING_BYTES_MIN.min(most);
         let all = u64::try_from(self.config.headrace_direct_memory_bytes).unwrap_or(0);
-        if self.direct.lent_bytes.saturating_add(ring) > all {
+        let left = all.saturating_sub(self.direct.lent_bytes);
+        let mut ring = u64::try_from(wished).unwrap_or(0).clamp(least, most);
+        while ring > left && ring > least {
+            ring = (ring / 2).max(least);
+        }
+        if ring > left {
             let why = format!(
                 "{} bytes of memory are lent already, and {ring} more are over headrace.direct.memory.bytes = {all}",
                 self.direct.lent_bytes

@@ -21,8 +21,8 @@ const WORD_BYTES: usize = 8;
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "nearly all are granted, and each write looks at one")]
 pub(crate) enum Writing<T> {
-    /// The leader `node` is asked.
-    Asking { node: i32 },
+    /// The leader `node` is asked for so many bytes.
+    Asking { node: i32, wished: i64 },
     /// Granted; the memory may still be on its way.
     Granted(Writer<T>),
     /// Not before this time.
@@ -37,6 +37,8 @@ pub(crate) struct Writer<T> {
     pub(crate) key: u64,
     id: u16,
     ring: u64,
+    /// Bytes that were asked for.
+    pub(crate) wished: i64,
     batch_max: usize,
     quota: usize,
     turns: Turns,
@@ -132,6 +134,7 @@ impl<T> Writer<T> {
             key: granted.key.cast_unsigned(),
             id: granted.id,
             ring,
+            wished: granted.ring_bytes,
             batch_max,
             quota,
             turns,
@@ -190,7 +193,12 @@ impl<T> Writer<T> {
 
     /// Whether a batch of this size will ever go in.
     pub(crate) fn takes(&self, bytes: usize) -> bool {
-        bytes <= self.batch_max && bytes as u64 <= self.ring
+        bytes <= self.batch_max && self.fits(bytes)
+    }
+
+    /// Whether its ring is large enough for a batch of this size.
+    pub(crate) fn fits(&self, bytes: usize) -> bool {
+        bytes as u64 <= self.ring
     }
 
     /// Whether one goes in now.

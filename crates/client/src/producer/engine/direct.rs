@@ -21,8 +21,16 @@ use crate::engine::{Action, LinkId};
 use crate::error::{Error, Result};
 use crate::options::Datapath;
 
-/// Memory that is wished for, for one partition: some batches of the largest size.
-const RING_BYTES: i64 = 4 << 20;
+/// Most memory that is wished for, for one partition, unless a batch is large: what keeps both sides busy.
+const RING_BYTES_MAX: i64 = 4 << 20;
+/// The same for large batches.
+const LARGE_RING_BYTES_MAX: i64 = 16 << 20;
+/// Memory for which many partitions are not charged more each: with twice as many, each later one wishes for half.
+const RINGS_BYTES: i64 = 32 << 20;
+/// Least memory that is wished for.
+const RING_BYTES_MIN: i64 = 256 << 10;
+/// Batches that a ring holds at least: one that is written, one that is read, and two that wait.
+const BATCHES_MIN: usize = 4;
 /// How long who finds a shared ring full waits before it looks again.
 const CROWDED_MS: u64 = 1;
 
@@ -102,6 +110,21 @@ impl Direct {
         }
     }
 
+    /// How much memory to wish for, for batches of such a size.
+    fn wish(&self, bytes: usize) -> i64 {
+        let held = i64::try_from(self.grants.len()).unwrap_or(i64::MAX).saturating_add(1);
+        let fair = (RINGS_BYTES / held).clamp(RING_BYTES_MIN, RING_BYTES_MAX);
+        let batches = i64::try_from(bytes.saturating_mul(BATCHES_MIN)).unwrap_or(i64::MAX);
+        let wish = fair.max(batches.min(LARGE_RING_BYTES_MAX));
+        // Rounded up, so that a partition whose batches grow asks a few times at most.
+        wish.cast_unsigned().next_power_of_two().cast_signed()
+    }
+
+    /// Whether a ring that was granted is too small for such a batch, and a larger one was not asked for yet.
+    fn outgrown(&self, writer: &Writer<Entry>, bytes: usize) -> bool {
+        writer.is_idle() && writer.is_lent() && !writer.fits(bytes) && self.wish(bytes) > writer.wished
+    }
+
     /// The partition of a writer over a link.
     fn of_memory(&self, link: LinkId, is: impl Fn(&Writer<Entry>) -> bool) -> Option<PartitionKey> {
         let is = |writing: &Writing<Entry>| matches!(writing, Writing::Granted(w) if w.link == link && is(w));
@@ -169,7 +192,8 @@ impl ProducerEngine {
         keys.dedup();
         for key in keys {
             let Some(node) = accumulator.leader(key) else { continue };
-            self.ask_memory(now, accumulator, node, key);
+            let bytes = self.next_size(now, accumulator, node, key).map_or(0, |next| next.size);
+            self.ask_memory(now, accumulator, (node, key), bytes);
             while self.write_next(now, accumulator, node, key).is_some() {}
         }
         let waits = |key| self.partitions.get(key).is_some_and(Sending::has_waiting);
@@ -219,10 +243,20 @@ impl ProducerEngine {
         Some(())
     }
 
-    fn ask_memory(&mut self, now: Now, accumulator: &Accumulator, node: i32, key: PartitionKey) {
+    /// Asks for the memory of a partition's leader, if it is missing, or too small for a batch of such a size.
+    fn ask_memory(
+        &mut self,
+        now: Now,
+        accumulator: &Accumulator,
+        (node, key): (i32, PartitionKey),
+        bytes: usize,
+    ) {
         match self.direct.writings.get(&key) {
-            Some(Writing::Granted(writer)) if writer.node == node || !writer.is_idle() => return,
-            Some(Writing::Asking { node: asked }) if *asked == node => return,
+            Some(Writing::Granted(writer)) if !writer.is_idle() => return,
+            Some(Writing::Granted(writer)) if writer.node == node && !self.direct.outgrown(writer, bytes) => {
+                return;
+            }
+            Some(Writing::Asking { node: asked, .. }) if *asked == node => return,
             Some(Writing::Refused { until }) if *until > now.mono_ms => return,
             _ => {}
         }
@@ -236,9 +270,10 @@ impl ProducerEngine {
         }
         // Without an id the topic may be another one by the time that the broker looks.
         let Some(topic_id) = self.core.cluster().topic_id(&accumulator.topic_name(key)) else { return };
+        let wished = self.direct.wish(bytes.max(accumulator.config().batch_bytes));
         let request =
-            GrantProduceRequest { topic_id, partition: key.number(), mode: SHARED, ring_bytes: RING_BYTES };
-        self.direct.writings.insert(key, Writing::Asking { node });
+            GrantProduceRequest { topic_id, partition: key.number(), mode: SHARED, ring_bytes: wished };
+        self.direct.writings.insert(key, Writing::Asking { node, wished });
         let spec = CallSpec::new(Target::Node(node), Lane::Direct, timeout_ms);
         self.core.call_with(now, spec, request, Tag::Grant { node, key });
     }
@@ -254,17 +289,20 @@ impl ProducerEngine {
         (node, key): (i32, PartitionKey),
         result: Result<GrantProduceResponse>,
     ) {
-        let asked =
-            matches!(self.direct.writings.get(&key), Some(Writing::Asking { node: at }) if *at == node);
+        let wished = match self.direct.writings.get(&key) {
+            Some(Writing::Asking { node: at, wished }) if *at == node => Some(*wished),
+            _ => None,
+        };
         let name = accumulator.topic_name(key);
         let granted = result.and_then(|response| {
             let said = (response.error_code, response.error_message.clone());
             direct::granted(response, said, (&name, key.number()))
         });
-        let Some(link) = self.direct.links.to(node).filter(|_| asked) else { return };
+        let Some((link, wished)) = self.direct.links.to(node).zip(wished) else { return };
         let remote = self.direct.links.is_remote(link);
         let error = match granted.map(|response| Writer::new(node, link, remote, &response)) {
             Ok(Ok(mut writer)) => {
+                writer.wished = wished;
                 let (ring, freed) = writer.keys();
                 let memories = [Some(ring), freed].into_iter().flatten().map(|memory| (link, memory));
                 let refused = memories.clone().find_map(|memory| self.direct.refused.remove_entry(&memory));

@@ -3,15 +3,19 @@
 use headrace_fabric::Memory;
 use headrace_wire::messages::{GrantProduceRequest, GrantProduceResponse};
 
-use super::world::World;
+use super::world::{Asked, World};
 use crate::engine::Engine;
 
 const RING: usize = 65_536;
 
-/// Answers the oldest request for memory.
-fn grant(world: &mut World, id: u16, key: i64) {
-    let (conn, version, number) = world.asked.pop_front().unwrap();
-    let ring = i32::try_from(RING).unwrap();
+/// Answers the oldest request for memory, and says how much was wished for.
+fn grant(world: &mut World, id: u16, key: i64) -> i64 {
+    grant_ring(world, id, key, RING)
+}
+
+fn grant_ring(world: &mut World, id: u16, key: i64, ring: usize) -> i64 {
+    let Asked { conn, version, number, ring_bytes } = world.asked.pop_front().unwrap();
+    let ring = i32::try_from(ring).unwrap();
     let granted = GrantProduceResponse {
         id,
         key,
@@ -22,6 +26,7 @@ fn grant(world: &mut World, id: u16, key: i64) {
     };
     world.answer::<GrantProduceRequest>(conn, version, number, &granted);
     world.settle();
+    ring_bytes
 }
 
 fn lend(world: &mut World, key: u64) {
@@ -75,4 +80,48 @@ fn memory_that_cannot_be_had_is_told_though_it_ends_before_the_word_that_it_was_
     let told = format!("{:?}", world.append(0, "c").unwrap_err());
     assert!(told.contains("headrace.datapath") && told.contains("too little may be locked"), "{told}");
     assert_eq!(world.asked.len(), 0, "and not asked for again at once");
+}
+
+#[test]
+fn who_writes_many_partitions_wishes_for_less_memory_each() {
+    let options = [("headrace.datapath", "shm"), ("linger.ms", "0"), ("batch.size", "16384")];
+    let mut world = World::ready(&[1; 200], &options);
+    world.send(0, "asks for a link first");
+    let wishes: Vec<i64> = (0..200)
+        .map(|partition| {
+            world.send(partition, "a");
+            grant(&mut world, partition.try_into().unwrap(), i64::from(partition) + 1)
+        })
+        .collect();
+    assert_eq!((wishes[0], wishes[7], wishes[199]), (4 << 20, 4 << 20, 256 << 10));
+    assert!(wishes.is_sorted_by(|one, next| one >= next), "{wishes:?}");
+    assert!(wishes.iter().sum::<i64>() <= 192 << 20, "less than a broker lends, as it comes");
+}
+
+#[test]
+fn batches_that_outgrow_their_ring_ask_for_a_larger_one_a_few_times() {
+    let large = [("headrace.datapath", "shm"), ("linger.ms", "0"), ("max.request.size", "9000000")];
+    let mut world = World::ready(&[1], &large);
+    world.send(0, "asks for a link first");
+    world.send(0, "small");
+    let mut wishes = vec![grant_ring(&mut world, 1, 1, 100_000)];
+    let lend = |world: &mut World, key| {
+        let link = world.link.unwrap();
+        world.engine.handle_lent(world.now, link, key, Memory::sealed("test", 100_000).unwrap());
+        world.settle();
+    };
+    lend(&mut world, 1);
+    // The broker gives no more than that each time, so they go over TCP.
+    for number in 2..82 {
+        world.send(0, &"x".repeat(100_000 * number));
+        if !world.asked.is_empty() {
+            let key = number.try_into().unwrap();
+            wishes.push(grant_ring(&mut world, key, i64::from(key), 100_000));
+            lend(&mut world, u64::from(key));
+        }
+    }
+    assert_eq!(wishes, [4 << 20, 8 << 20, 16 << 20]);
+    assert_eq!((world.written.len(), world.logs[0].values.len()), (0, 82));
+    world.send(0, "small");
+    assert_eq!(world.written.len(), 1, "what fits goes in");
 }

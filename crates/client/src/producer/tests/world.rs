@@ -16,8 +16,8 @@ use headrace_wire::messages::metadata_response::{
 use headrace_wire::messages::produce_response::{PartitionProduceResponse, TopicProduceResponse};
 use headrace_wire::messages::{
     ApiKey, ApiVersionsRequest, ApiVersionsResponse, DirectConnectRequest, DirectConnectResponse,
-    InitProducerIdRequest, InitProducerIdResponse, Message, MetadataRequest, MetadataResponse,
-    ProduceRequest, ProduceResponse, Request,
+    GrantProduceRequest, InitProducerIdRequest, InitProducerIdResponse, Message, MetadataRequest,
+    MetadataResponse, ProduceRequest, ProduceResponse, Request,
 };
 use headrace_wire::primitive::Reader;
 use headrace_wire::records::{BatchHeader, RecordIter, verify_crc};
@@ -79,7 +79,12 @@ struct Remembered {
 }
 
 /// A request for memory: its connection, version and number.
-pub(super) type Asked = (ConnId, i16, i32);
+pub(super) struct Asked {
+    pub(super) conn: ConnId,
+    pub(super) version: i16,
+    pub(super) number: i32,
+    pub(super) ring_bytes: i64,
+}
 
 struct Connection {
     node: i32,
@@ -397,7 +402,11 @@ impl World {
             ApiKey::DirectConnect => {
                 self.answer::<DirectConnectRequest>(conn, version, id, &DirectConnectResponse::default());
             }
-            ApiKey::GrantProduce => self.asked.push_back((conn, version, id)),
+            ApiKey::GrantProduce => {
+                let GrantProduceRequest { ring_bytes, .. } =
+                    GrantProduceRequest::decode(version, &mut reader).unwrap();
+                self.asked.push_back(Asked { conn, version, number: id, ring_bytes });
+            }
             key => self.coordinate(conn, key, (version, id), &mut reader),
         }
         true
