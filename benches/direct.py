@@ -17,6 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import confluent_kafka
+import pyarrow as pa
 
 import headrace as hr
 from benches import startup
@@ -34,6 +35,9 @@ TIMEOUT_SECONDS = 180
 RECORDS = 20_000
 MEBIBYTES = 100
 END_TO_END = 3000
+MANY_PARTITIONS = 64
+MANY_ROWS = 10_000
+MANY_BATCHES = 200
 WARM_UP = 500
 EMPTY_FETCHES = 3000
 VALUE = b"x" * 100
@@ -202,28 +206,79 @@ def python_rows(bench: Bench) -> Iterator[Row]:
     """One record at a time from a Python producer to a Python consumer."""
     records = max(200, int(END_TO_END * bench.scale))
     say(f"direct: {records} records from Python to Python, {bench.pairs} rounds")
-    with startup.broker_process() as process:
-        own = Cluster("headrace", process.bootstrap_servers)
+    with (
+        startup.broker_process() as process,
+        startup.broker_process("headrace.poll.spin.us=0") as asleep,
+    ):
+        own, drowsy = (Cluster("headrace", each.bootstrap_servers) for each in (process, asleep))
 
         def run(what: str, cluster: Cluster) -> dict[str, float]:
             with bench.empty_topic(cluster) as topic:
                 where = (cluster.bootstrap_servers, topic, records)
                 return dict(json.loads(last_line("benches.direct", what, *where)))
 
-        mine, tcp, peer = rounds(
-            [partial(run, "ours", own), partial(run, "tcp", own), partial(run, "confluent", bench.apache)],
+        mine, sleeping, tcp, peer = rounds(
+            [
+                partial(run, "ours", own),
+                partial(run, "sleeping", drowsy),
+                partial(run, "tcp", own),
+                partial(run, "confluent", bench.apache),
+            ],
             bench.pairs,
         )
     for part in ("p50_us", "p99_us", "p999_us"):
-        us = [[sample[part] for sample in samples] for samples in (mine, tcp, peer)]
+        us = [[sample[part] for sample in samples] for samples in (mine, tcp, peer, sleeping)]
         case = f"direct: Python to Python, {part.removesuffix('_us')}"
         ratio, most = (0.1, END_TO_END_US) if part == "p50_us" else (None, None)
         yield paired(f"{case} / confluent-kafka on Apache Kafka", us[0], us[2], "us", bar_below=ratio)
+        yield paired(f"{case}, sleeping / confluent-kafka on Apache Kafka", us[3], us[2], "us")
         yield paired(f"{case} / our broker over TCP", us[0], us[1], "us", bar_on_ours=most)
     for part, most in (("empty_us", EMPTY_POLL_US), ("result_us", None)):
         case = {"empty_us": "poll of an empty consumer", "result_us": "send, and wait for its future"}[part]
         mine_us, tcp_us = ([sample[part] for sample in samples] for samples in (mine, tcp))
         yield paired(f"direct: from Python, {case} / over TCP", mine_us, tcp_us, "us", bar_on_ours=most)
+    yield from many_rows(bench)
+
+
+def many_rows(bench: Bench) -> Iterator[Row]:
+    """Rows with keys, from Python to many partitions: first into memory that nobody has touched, then again."""
+    count = max(1, int(MANY_BATCHES * bench.scale))
+    say(f"direct: {count} times {MANY_ROWS} rows to {MANY_PARTITIONS} partitions, {bench.pairs} rounds")
+    with startup.broker_process() as process:
+
+        def run(datapath: str) -> tuple[float, float]:
+            return to_many(process.bootstrap_servers, datapath, count)
+
+        shm, tcp = rounds([partial(run, "shm"), partial(run, "tcp")], bench.pairs)
+    case = f"direct: from Python, produce from Arrow to {MANY_PARTITIONS} partitions"
+    for number, when in enumerate(("at first", "then")):
+        mine, theirs = ([sample[number] for sample in samples] for samples in (shm, tcp))
+        yield paired(f"{case}, {when} / our broker over TCP", mine, theirs, "M records/s")
+
+
+def to_many(bootstrap: str, datapath: str, count: int) -> tuple[float, float]:
+    """Millions of records a second of a new producer, then of the same one again."""
+    topic = f"many-{datapath}-{time.time_ns()}"
+    table = pa.table({"key": [b"%d" % row for row in range(MANY_ROWS)], "value": [VALUE] * MANY_ROWS})
+    rates = []
+    with (
+        hr.Admin(bootstrap) as admin,
+        hr.Producer(bootstrap, headrace_datapath=datapath, batch_size=64 << 10) as producer,
+    ):
+        admin.create_topic(topic, MANY_PARTITIONS)
+        if datapath == "shm":
+            for partition in range(MANY_PARTITIONS):
+                went = producer.metrics()["direct-bytes-produced-total"]
+                while producer.metrics()["direct-bytes-produced-total"] == went:
+                    producer.send(topic, VALUE, partition=partition).result()
+        for _ in range(2):
+            since = time.perf_counter()
+            for _ in range(count):
+                producer.send_arrow(topic, table)
+            producer.flush()
+            rates.append(count * MANY_ROWS / (time.perf_counter() - since) / 1e6)
+        admin.delete_topics([topic])
+    return rates[0], rates[1]
 
 
 def end_to_end(send: Callable[[], None], take: Callable[[], int], records: int) -> dict[str, float]:
@@ -250,11 +305,13 @@ def median_us(act: Callable[[], object], times: int) -> float:
     return statistics.median(taken)
 
 
-def ours(bootstrap: str, topic: str, records: int, datapath: str) -> dict[str, float]:
+def ours(bootstrap: str, topic: str, records: int, datapath: str, spin_us: int = SPIN_US) -> dict[str, float]:
     """Our client at both ends."""
     with (
-        hr.Producer(bootstrap, headrace_datapath=datapath, linger_ms=0) as producer,
-        hr.Consumer(bootstrap, headrace_datapath=datapath, auto_offset_reset="earliest") as consumer,
+        hr.Producer(bootstrap, headrace_datapath=datapath, headrace_poll_spin_us=spin_us, linger_ms=0) as producer,
+        hr.Consumer(
+            bootstrap, headrace_datapath=datapath, headrace_poll_spin_us=spin_us, auto_offset_reset="earliest"
+        ) as consumer,
     ):
         consumer.assign([(topic, 0)])
 
@@ -300,7 +357,7 @@ def confluent(bootstrap: str, topic: str, records: int) -> dict[str, float]:
 def main() -> None:
     """Entry point of one side in a process of its own."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["ours", "tcp", "confluent"])
+    parser.add_argument("what", choices=["ours", "sleeping", "tcp", "confluent"])
     parser.add_argument("bootstrap")
     parser.add_argument("topic")
     parser.add_argument("records", type=int)
@@ -308,7 +365,8 @@ def main() -> None:
     if o.what == "confluent":
         found = confluent(o.bootstrap, o.topic, o.records)
     else:
-        found = ours(o.bootstrap, o.topic, o.records, "shm" if o.what == "ours" else "tcp")
+        datapath, spin_us = ("tcp" if o.what == "tcp" else "shm"), (0 if o.what == "sleeping" else SPIN_US)
+        found = ours(o.bootstrap, o.topic, o.records, datapath, spin_us)
     print(json.dumps(found))
 
 

@@ -34,11 +34,11 @@ with headrace.Broker.start() as broker:
 
 
 @contextlib.contextmanager
-def broker_process() -> Iterator[BrokerProcess]:
+def broker_process(*settings: str) -> Iterator[BrokerProcess]:
     """`headrace broker` on data in memory, which goes with it."""
     folder = scratch_folder("bench")
     try:
-        with BrokerProcess(folder / "data") as broker:
+        with BrokerProcess(folder / "data", *settings) as broker:
             yield broker
     finally:
         shutil.rmtree(folder, ignore_errors=True)
