@@ -77,13 +77,13 @@ PAPER = (
     ("10: one small record produced", "us", "90", "300", "produce, acknowledged", "p50_us"),
     ("19: one record end to end", "us", "100", "600", "from send to batch", "p50_us"),
     ("11: produced, large records", "MiB/s", "1690", "280", "produce from Arrow, 1 KiB", "bytes_s"),
-    ("11: the same, shared", "MiB/s", "5 times Kafka", "280", "produce from Arrow, 1 KiB, 4 producers", "bytes_s"),
+    ("11: large records, shared", "MiB/s", "5 times Kafka", "280", "produce from Arrow, 1 KiB, 4 producers", "bytes_s"),
     ("11: produced, 512 B, 100 B here", "MiB/s", "10 times Kafka", "unsaid", "produce from Arrow", "bytes_s"),
-    ("11: the same, shared", "MiB/s", "5 times Kafka", "unsaid", "produce from Arrow, 4 producers", "bytes_s"),
+    ("11: 512 B, 100 B here, shared", "MiB/s", "5 times Kafka", "unsaid", "produce from Arrow, 4 producers", "bytes_s"),
     ("20: consumed, large records", "MiB/s", "1024 to 5300", "150", "consume, 1 KiB, copied", "bytes_s"),
 )
 
-ON_ROCE = "here on Soft-RoCE, which shows that it works and no more / Apache Kafka over TCP"
+ON_ROCE = "here on Soft-RoCE, functional only / Apache Kafka over TCP"
 
 Figures = dict[str, dict[str, float]]
 
