@@ -50,7 +50,7 @@ check: need-check $(STAMPS)/test $(STAMPS)/native ## every lint and the quick te
 
 .PHONY: bench
 bench: need-test $(STAMPS)/test $(STAMPS)/native $(DEPS)/kafka.cp $(DEPS)/connector.cp $(DEPS)/pyspark-4.2/.stamp $(DEPS)/librdkafka/rdkafka_performance ## headrace beside its peers, in turns; a table
-	@cargo build --locked --quiet --release --package headrace-net --example pause --example sharetap --example direct --example one_thread
+	@cargo build --locked --quiet --release --package headrace-net --example pause --example sharetap --example direct --example one_thread --example in_place --example fetch_cost
 	@$(SPARK_ENV) $(KAFKA_ENV) $(BIN)/python -m benches.run $(ARGS)
 
 .PHONY: soak

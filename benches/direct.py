@@ -4,6 +4,9 @@ The Rust core is measured by crates/net/examples/direct.rs: one record of 100 by
 batches of 64 KiB. There producer, consumer and broker are three threads, spinning (`headrace.poll.spin.us` 50) or
 sleeping (0); in one_thread.rs beside it they take turns in one thread, and in_place.rs is the broker's work on a batch
 alone. From Python, producer and consumer are in one process and the broker in another.
+
+The first program runs once more over RDMA, in the tests' guest with Soft-RoCE: that every figure of the paper's can be
+had so. Its processor is emulated and its device is software, so that the values say nothing.
 """
 
 from __future__ import annotations
@@ -24,6 +27,8 @@ from benches import startup
 from benches.harness import ROOT, Row, last_line, paired, say
 from benches.peers import raw_fetch, wire
 from tests.kafka.cluster import Cluster
+from tests.rdma.guest import Guest
+from tests.rdma.image import NoGuestError, ensure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -42,6 +47,7 @@ WARM_UP = 500
 EMPTY_FETCHES = 3000
 VALUE = b"x" * 100
 SPIN_US = 50
+GUEST_RECORDS, GUEST_MEBIBYTES = 300, 4
 # Bars are of the spinning mode: least rate in millions a second, most microseconds.
 RATES: dict[str, float | None] = {
     "produce": None,
@@ -75,8 +81,13 @@ PAPER = (
     ("10: one small record produced", "us", "90", "300", "produce, acknowledged", "p50_us"),
     ("19: one record end to end", "us", "100", "600", "from send to batch", "p50_us"),
     ("11: produced, large records", "MiB/s", "1690", "280", "produce from Arrow, 1 KiB", "bytes_s"),
+    ("11: large records, shared", "MiB/s", "5 times Kafka", "280", "produce from Arrow, 1 KiB, 4 producers", "bytes_s"),
+    ("11: produced, 512 B, 100 B here", "MiB/s", "10 times Kafka", "unsaid", "produce from Arrow", "bytes_s"),
+    ("11: 512 B, 100 B here, shared", "MiB/s", "5 times Kafka", "unsaid", "produce from Arrow, 4 producers", "bytes_s"),
     ("20: consumed, large records", "MiB/s", "1024 to 5300", "150", "consume, 1 KiB, copied", "bytes_s"),
 )
+
+ON_ROCE = "here on Soft-RoCE, functional only / Apache Kafka over TCP"
 
 Figures = dict[str, dict[str, float]]
 
@@ -86,6 +97,20 @@ def core(datapath: str, spin_us: int, records: int, mebibytes: int, *bootstrap: 
     command = [str(PROGRAMS / "direct"), datapath, str(spin_us), str(records), str(mebibytes), *bootstrap]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=TIMEOUT_SECONDS, check=True)
     return {line["name"]: line for line in map(json.loads, done.stdout.splitlines())}
+
+
+def soft_roce() -> Figures | None:
+    """The same over RDMA, in the guest; none where there can be no guest."""
+    try:
+        image = ensure()
+    except NoGuestError as reason:
+        say(f"direct: NO SOFT-ROCE GUEST: {reason}")
+        return None
+    with Guest(image) as guest:
+        words = [str(PROGRAMS / "direct"), "verbs", "0", str(GUEST_RECORDS), str(GUEST_MEBIBYTES)]
+        done = guest.run(words, timeout=TIMEOUT_SECONDS)
+    assert done.status == 0, done.output
+    return {line["name"]: line for line in map(json.loads, done.output.splitlines())}
 
 
 def one_thread(records: int) -> float:
@@ -143,10 +168,13 @@ def rows(bench: Bench) -> Iterator[Row]:
         yield paired(
             f"direct: a batch of {what} taken by the broker / checked in place, the paper's way", copied, placed, "us"
         )
-    yield from paper_rows(spinning, apache)
+    roce = soft_roce()
+    yield from paper_rows(spinning, apache, roce)
     empty = [run["empty poll"]["p50_us"] for run in spinning]
     said = "direct, the paper's empty fetch: 2.5 there, Kafka 200"
     yield paired(f"{said}; here / Apache Kafka over TCP", empty, fetches, "us")
+    if roce:
+        yield paired(f"{said}; {ON_ROCE}", [roce["empty poll"]["p50_us"]], fetches, "us")
     polls = [1 / run["empty poll"]["p50_us"] for run in spinning]
     rates = [1 / us for us in fetches]
     yield paired("direct[spinning]: empty polls / empty Fetches of Apache Kafka", polls, rates, "M/s", bar=500)
@@ -176,13 +204,15 @@ def core_rows(mode: str, ours: Sequence[Figures], apache: Sequence[Figures]) -> 
         yield paired(case, mine, copies, "GiB/s", bar=share if bars else None)
 
 
-def paper_rows(ours: Sequence[Figures], apache: Sequence[Figures]) -> Iterator[Row]:
-    """The paper's figures beside ours through memory; Kafka's are those of Apache Kafka over TCP here."""
+def paper_rows(ours: Sequence[Figures], apache: Sequence[Figures], roce: Figures | None) -> Iterator[Row]:
+    """The paper's figures beside ours through memory and over RDMA; Kafka's are those of Apache Kafka over TCP here."""
     for figure, unit, theirs, kafka, name, part in PAPER:
         scale = 1 << 20 if unit == "MiB/s" else 1
         shm, tcp = ([run[name][part] / scale for run in runs] for runs in (ours, apache))
         said = f"direct, the paper's figure {figure}: {theirs} there, Kafka {kafka}"
         yield paired(f"{said}; here / Apache Kafka over TCP", shm, tcp, unit)
+        if roce:
+            yield paired(f"{said}; {ON_ROCE}", [roce[name][part] / scale], tcp, unit)
 
 
 def empty_fetches(bench: Bench) -> float:

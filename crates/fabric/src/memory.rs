@@ -11,7 +11,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use rustix::fs::{FileType, MemfdFlags, Mode, OFlags, SealFlags};
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 /// What may be done with memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -177,6 +177,18 @@ impl Memory {
         self.base
     }
 
+    /// Maps the pages of a part that is there, ahead of their use: many at once, where each that is touched or pinned by itself
+    /// costs several times as much. What cannot be, as on older kernels, is left to that.
+    pub(crate) fn populate(&self, start: usize, len: usize) {
+        let Some(end) = start.checked_add(len).filter(|end| *end <= self.len) else { return };
+        let inside = start.checked_rem(rustix::param::page_size()).unwrap_or(0);
+        let start = start.saturating_sub(inside);
+        let (first, len) = (self.base.as_ptr().wrapping_add(start), end.saturating_sub(start));
+        // SAFETY: the range is of this mapping, which lives as long as `self`, and no byte of it is changed: pages that the file
+        // lacks are an error, not a signal.
+        let _ = unsafe { rustix::mm::madvise(first.cast(), len, Advice::LinuxPopulateRead) };
+    }
+
     fn file_len(file: &OwnedFd) -> Result<usize, MemoryError> {
         let stat = rustix::fs::fstat(file).map_err(failed("look at memory"))?;
         usize::try_from(stat.st_size).map_err(|_| MemoryError::Size(usize::MAX))
@@ -285,6 +297,20 @@ mod tests {
         let theirs = Memory::from_peer(again(), 4096, Rights::Write).unwrap();
         assert!(theirs.readers_file().unwrap_err().to_string().contains("not ours to lend"));
         assert!(matches!(Memory::sealed("none", 0), Err(MemoryError::Size(0))));
+    }
+
+    #[test]
+    fn pages_that_a_file_lacks_are_not_mapped_ahead_and_kill_nobody() {
+        let file = rustix::fs::memfd_create("ahead", MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&file, 8192).unwrap();
+        let memory = Memory::ahead(&file, 1 << 20, Rights::Read).unwrap();
+        // Beyond the file, and beyond the memory, nothing is; and that is no reason to die.
+        for (start, len) in [(4097, 1), (4096, 65_536), (1 << 20, 1), (usize::MAX, 2), (0, 0)] {
+            memory.populate(start, len);
+        }
+        let mut last = [1];
+        Region::whole(memory).read(8191, &mut last).unwrap();
+        assert_eq!(last, [0]);
     }
 
     #[test]

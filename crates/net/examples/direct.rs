@@ -235,6 +235,8 @@ impl Bench {
         self.consume("consume, views", &many, VALUE.len(), records, &views);
         let records = ((mebibytes << 20) / LARGE).next_multiple_of(ROWS);
         let large = self.produce_rows("produce from Arrow, 1 KiB", LARGE, (1, records));
+        let whole = records.next_multiple_of(4 * ROWS);
+        self.produce_rows("produce from Arrow, 1 KiB, 4 producers", LARGE, (4, whole));
         self.consume("consume, 1 KiB, copied", &large, LARGE, records, &copied);
         self.consume("consume, 1 KiB, copied, without CRC", &large, LARGE, records, &unchecked);
         self.consume("consume, 1 KiB, views", &large, LARGE, records, &views);

@@ -23,6 +23,8 @@ use headrace_client::producer::RecordRef;
 use headrace_net::broker::{BrokerServer, ServerOptions};
 use headrace_net::client::{ConsumerClient, ProducerClient};
 
+#[path = "verbs/carried.rs"]
+mod carried;
 #[path = "verbs/frames.rs"]
 mod frames;
 #[path = "verbs/liar.rs"]

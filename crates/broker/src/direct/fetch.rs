@@ -18,7 +18,9 @@ use crate::fetch::TopicKey;
 const GONE: Extent = Extent { committed: 0, sealed: true };
 
 /// Bytes of a file that are kept in memory for one reader over verbs: so many at first, four times as many each time that
-/// it goes on to others. To register memory takes time for each of its pages, which one who reads little never earns.
+/// it goes on to others. To register memory takes time for each of its pages, which one who reads little never earns. What
+/// is not written yet takes ten times as long, since those pages have to be made: of them there are so many at first, and
+/// more for those alone who came to their end.
 const WINDOW_FIRST: u64 = 1 << 20;
 const WINDOW_MAX: u64 = 16 << 20;
 /// Where such a part begins: at a page, however large pages are.
@@ -45,6 +47,8 @@ pub(crate) struct Reader {
     told: Extent,
     /// Bytes of its file that are kept in memory for its client, over verbs.
     pub(super) window: u64,
+    /// How many of them were not committed when they were lent.
+    ahead: u64,
 }
 
 impl Reader {
@@ -135,7 +139,7 @@ impl<D: Disk> Broker<D> {
         let key = owner.key();
         let bytes = extent.committed.max(if extent.sealed { 0 } else { bytes });
         self.direct.actions.push_back(LinkAction::ShowFile { link, key, file, bytes });
-        let granted = Granted::Fetch(Reader { key, base_offset, slot, told: extent, window: 0 });
+        let granted = Granted::Fetch(Reader { key, base_offset, slot, told: extent, window: 0, ahead: 0 });
         self.direct.grants.insert(id, Grant { link, place, granted });
         self.direct.readers.entry(place).or_default().push(id);
         self.publish(place);
@@ -220,16 +224,19 @@ impl<D: Disk> Broker<D> {
         });
         // It has ended, and the client is about to hear of it.
         let Some((id, place, reader)) = found else { return Err(Refusal::Ended) };
-        let (base_offset, last) = (reader.base_offset, reader.window);
+        let (base_offset, last, last_ahead) = (reader.base_offset, reader.window, reader.ahead);
         let from = at - at % WINDOW_ALIGN;
         let partition = self.store.find_partition_mut(&TopicKey::Id(place.0), place.1);
-        let end = partition.as_ref().and_then(|partition| {
+        let reach = partition.as_ref().and_then(|partition| {
             let Extent { committed, sealed } = partition.log.extent(base_offset)?;
-            Some(if sealed { committed } else { committed.max(partition.log.config().segment_bytes.into()) })
+            let full = if sealed { 0 } else { partition.log.config().segment_bytes.into() };
+            Some((committed, committed.max(full)))
         });
         // What was removed is as long as it is.
-        let end = end.unwrap_or(u64::MAX);
-        let wished = last.saturating_mul(4).clamp(WINDOW_FIRST, WINDOW_MAX);
+        let (committed, end) = reach.unwrap_or((u64::MAX, u64::MAX));
+        let more = |last: u64| last.saturating_mul(4).clamp(WINDOW_FIRST, WINDOW_MAX);
+        let written = committed.max(from);
+        let wished = more(last).min((written - from).saturating_add(more(last_ahead)));
         let most = u64::try_from(self.config.headrace_direct_memory_bytes).unwrap_or(0);
         let others = self.direct.lent_bytes.saturating_sub(last);
         let room = most.saturating_sub(others).min(wished);
@@ -249,6 +256,7 @@ impl<D: Disk> Broker<D> {
         self.direct.lent_bytes = others.saturating_add(window);
         if let Some(Grant { granted: Granted::Fetch(reader), .. }) = self.direct.grants.get_mut(&id) {
             reader.window = window;
+            reader.ahead = to.saturating_sub(written);
         }
         Ok(from..to)
     }

@@ -385,10 +385,17 @@ impl<D: Disk> Broker<D> {
         self.direct.address = Some(address);
     }
 
-    /// Whether a link belongs to a connection, which is then not idle however little comes over it.
+    /// Whether a link belongs to a connection, or carries it.
     #[must_use]
     pub fn has_link(&self, conn: ConnId) -> bool {
-        self.direct.of_conn.contains_key(&conn) || self.direct.carried.contains(&conn)
+        self.is_lent_memory(conn) || self.direct.carried.contains(&conn)
+    }
+
+    /// Whether memory is lent to a connection's client, which is then not idle however little comes over it. One that is
+    /// carried is as idle as one over TCP: all that comes is seen.
+    #[must_use]
+    pub fn is_lent_memory(&self, conn: ConnId) -> bool {
+        self.direct.of_conn.contains_key(&conn)
     }
 
     /// A client has made a link and said what it is known by: whether it may.

@@ -209,6 +209,37 @@ fn parts_of_files_are_kept_in_memory_as_far_as_that_goes() {
 }
 
 #[test]
+fn of_what_is_not_written_yet_little_is_kept_until_a_reader_has_come_there() {
+    const MIB: u64 = 1 << 20;
+    let (mut world, id) = world(&[]);
+    join(&mut world, A, true);
+    let value = "x".repeat(60_000);
+    for _ in 0..45 {
+        world.append("t", 0, &[&value]);
+    }
+    let granted = read_grant(&mut world, A, id, 0);
+    let (key, committed) = (granted.key as u64, granted.committed as u64);
+    assert!((2 * MIB..4 * MIB).contains(&committed), "{committed}");
+    let mut window = |at| world.broker.handle_window(link(A), key, at);
+    assert_eq!(window(0), Ok(0..MIB));
+    assert_eq!(window(MIB), Ok(MIB..committed + MIB));
+    // It has read all that, and so what was added meanwhile; else it would not ask.
+    let from = 4 * MIB;
+    assert_eq!(window(from), Ok(from..from + 4 * MIB));
+}
+
+#[test]
+fn who_is_lent_memory_is_not_idle_and_who_is_only_carried_is() {
+    let (mut world, _) = world(&[]);
+    join(&mut world, A, true);
+    assert!(world.broker.is_lent_memory(A), "it may read and write for days without a request");
+    world.broker.offer_link(Ok((link(B), vec![7])));
+    let request = DirectConnectRequest { fabric: "two-sided".into(), hello: vec![1].into() };
+    assert_eq!(world.call_on(B, 0, &request).error_code, 0);
+    assert!(world.broker.has_link(B) && !world.broker.is_lent_memory(B));
+}
+
+#[test]
 fn no_more_of_a_file_is_kept_in_memory_than_it_may_have() {
     let (mut world, id) =
         world(&[("log.segment.bytes", "1048576"), ("headrace.direct.memory.bytes", "4194304")]);

@@ -117,6 +117,8 @@ impl Domain {
         grants: Grants,
     ) -> Result<Registration> {
         let (region, start, len) = (region.clone(), region.start(), region.len());
+        let (memory, at) = region.memory();
+        memory.populate(at, len);
         // SAFETY: the range is of the memory, which is mapped as long as `region` is, and so longer than the registration:
         // `drop` ends that first. What a card writes there is seen through atomics alone, as of any other writer.
         let made = unsafe {

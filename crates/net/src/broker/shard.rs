@@ -288,7 +288,7 @@ impl Shard {
             self.idle.pop_first();
             let Some(connection) = self.connections.get_mut(key) else { continue };
             connection.check_ms = connection.active_ms.saturating_add(self.idle_max_ms);
-            if connection.check_ms <= now_ms && !self.broker.has_link(connection.id) {
+            if connection.check_ms <= now_ms && !self.broker.is_lent_memory(connection.id) {
                 self.drop_connection(key, Some("idle for connections.max.idle.ms"));
             } else {
                 connection.check_ms = connection.check_ms.max(now_ms.saturating_add(1));

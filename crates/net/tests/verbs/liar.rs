@@ -51,22 +51,11 @@ fn batch(value: &[u8]) -> Vec<u8> {
 
 impl Liar {
     fn new(servers: &str) -> Liar {
-        let stream = TcpStream::connect(servers).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let device = Device::open(&Want::default()).unwrap();
         let joining = Joining::new(&device, Options::default(), 4711).unwrap();
-        let request =
-            DirectConnectRequest { fabric: "verbs".to_owned(), hello: joining.hello().to_vec().into() };
-        let mut link = Bare { stream, calls: 0 };
-        let since = Instant::now();
-        let answer = loop {
-            let answer = link.call(0, &request);
-            if answer.error_code == 0 {
-                break answer;
-            }
-            assert!(since.elapsed() < PATIENCE, "{:?}", answer.error_message);
-        };
-        let mut endpoint = joining.join(&answer.hello).unwrap();
+        let mut link = Bare::new(servers);
+        let hello = link.link("verbs", &joining.hello());
+        let mut endpoint = joining.join(&hello).unwrap();
         let mirror = Region::whole(Memory::sealed("liar", MIRROR).unwrap());
         let local = endpoint.register(&mirror, Access::NONE).unwrap().local;
         let topics = link.call(12, &MetadataRequest { topics: None, ..MetadataRequest::default() }).topics;
@@ -183,13 +172,32 @@ impl Liar {
 }
 
 /// A connection.
-struct Bare {
-    stream: TcpStream,
+pub(super) struct Bare {
+    pub(super) stream: TcpStream,
     calls: i32,
 }
 
 impl Bare {
-    fn call<R: Request>(&mut self, version: i16, request: &R) -> R::Response {
+    pub(super) fn new(servers: &str) -> Bare {
+        let stream = TcpStream::connect(servers).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        Bare { stream, calls: 0 }
+    }
+
+    /// Asks for a link until there is one to be had: what the broker says of its end.
+    pub(super) fn link(&mut self, fabric: &str, hello: &[u8]) -> Vec<u8> {
+        let request = DirectConnectRequest { fabric: fabric.to_owned(), hello: hello.to_vec().into() };
+        let since = Instant::now();
+        loop {
+            let answer = self.call(0, &request);
+            if answer.error_code == 0 {
+                return answer.hello.to_vec();
+            }
+            assert!(since.elapsed() < PATIENCE, "{:?}", answer.error_message);
+        }
+    }
+
+    pub(super) fn call<R: Request>(&mut self, version: i16, request: &R) -> R::Response {
         self.calls += 1;
         let encoded = encode_request(version, self.calls, Some("headrace"), request).unwrap();
         self.stream.write_all(&encoded.to_bytes().unwrap()).unwrap();
