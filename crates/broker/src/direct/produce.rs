@@ -257,8 +257,9 @@ impl<D: Disk> Broker<D> {
         let Some((written, bytes)) = parse_note(note) else {
             return self.direct.close(link, "it tells of a write that cannot be".to_owned());
         };
-        let Some(owner) = self.direct.links.get(&link) else { return };
-        let lapsed = owner.lapsed.contains(&written.id);
+        if !self.direct.links.contains_key(&link) {
+            return;
+        }
         let mut landed = std::mem::take(&mut self.direct.landed);
         match self.direct.grants.get_mut(&written.id) {
             Some(Grant { link: of, place, granted: Granted::Own { ring, .. } }) if *of == link => {
@@ -280,11 +281,13 @@ impl<D: Disk> Broker<D> {
                 let place = *place;
                 self.handle_shared(now, link, place, (written, bytes), &mut landed);
             }
-            // On its way when the grant was ended; its writer tries again.
-            _ if lapsed => {}
-            _ => self
-                .direct
-                .close(link, format!("it tells of a write of grant {}, which it has not", written.id)),
+            // One that was on its way when the grant was ended: its writer tries again.
+            _ => {
+                if !self.direct.has_lapsed(link, written.id) {
+                    let why = format!("it tells of a write of grant {}, which it has not", written.id);
+                    self.direct.close(link, why);
+                }
+            }
         }
         self.direct.landed = landed;
     }
