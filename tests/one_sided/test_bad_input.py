@@ -129,8 +129,8 @@ def test_what_a_brokers_settings_never_allow_is_an_error_that_names_them(setting
     [("headrace.direct.links.max", 1, 1), ("headrace.direct.grants.max", 1, 1), ("headrace.direct.memory.bytes", 0, 1)],
 )
 def test_what_is_used_up_for_now_goes_over_tcp_until_it_is_there(setting, value, memory):
-    # One ring of the size that a producer wishes for, and not two.
-    config = {setting: value or 6 << 20, "num.partitions": 1}
+    # One ring of the size that a producer wishes for, and none beside it that takes a batch of 1 MiB.
+    config = {setting: value or 9 << 19, "num.partitions": 1}
     with hr.Broker.start(config=config) as broker:
         servers = broker.bootstrap_servers
         with hr.Producer(servers, headrace_datapath="shm", linger_ms=0) as late:

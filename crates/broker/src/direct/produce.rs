@@ -241,14 +241,16 @@ impl<D: Disk> Broker<D> {
         let least = RING_BYTES_MIN.max(batch_max).min(most);
         let ring = u64::try_from(wished).unwrap_or(0).clamp(least, most);
         let all = u64::try_from(self.config.headrace_direct_memory_bytes).unwrap_or(0);
-        if self.direct.lent_bytes.saturating_add(ring) > all {
+        // What is left does for a ring too, if it has room for one batch of any size.
+        let left = all.saturating_sub(self.direct.lent_bytes);
+        if left < least {
             let why = format!(
-                "{} bytes of memory are lent already, and {ring} more are over headrace.direct.memory.bytes = {all}",
+                "{} bytes of memory are lent already, and {least} more are over headrace.direct.memory.bytes = {all}",
                 self.direct.lent_bytes
             );
-            return Err((full(ring <= all), why));
+            return Err((full(least <= all), why));
         }
-        Ok(ring)
+        Ok(ring.min(left))
     }
 
     /// A client tells that it has written a batch.

@@ -342,8 +342,8 @@ fn limits_name_their_settings() {
     world.connect(third);
     assert!(ask(&mut world, third).error_message.unwrap().contains("headrace.direct.links.max"));
     let greedy = GrantProduceRequest { ring_bytes: 4_000_000, ..produce_grant(id, 0) };
-    let refused = world.call_on(A, 0, &greedy);
-    assert!(refused.error_message.unwrap().contains("headrace.direct.memory.bytes"));
+    let granted = world.call_on(A, 0, &greedy);
+    assert_eq!((granted.error_code, granted.ring_bytes), (0, 200_000), "what is left takes a largest batch");
     // The least that takes a largest batch is more than what is asked for.
     let modest = GrantProduceRequest { ring_bytes: 1, ..produce_grant(id, 0) };
     let granted = world.call_on(A, 0, &modest);
@@ -352,6 +352,15 @@ fn limits_name_their_settings() {
     assert!(refused.error_message.unwrap().contains("headrace.direct.grants.max"));
     world.call_on(A, 0, &DirectReleaseRequest { ids: vec![i32::from(granted.id)] });
     assert_eq!(world.call_on(B, 0, &produce_grant(id, 1)).error_code, 0, "what was given back is free");
+
+    let (mut world, id) = linked(&[("headrace.direct.memory.bytes", "200000")]);
+    let most = GrantProduceRequest { ring_bytes: 150_000, ..produce_grant(id, 0) };
+    assert_eq!(world.call_on(A, 0, &most).ring_bytes, 150_000);
+    let refused = world.call_on(B, 0, &produce_grant(id, 1));
+    assert_eq!(ErrorCode::new(refused.error_code), ErrorCode::THROTTLING_QUOTA_EXCEEDED);
+    assert!(
+        refused.error_message.unwrap().contains("65536 more are over headrace.direct.memory.bytes = 200000")
+    );
 
     // What the settings never allow is no matter of time.
     let (mut world, id) = linked(&[("headrace.direct.memory.bytes", "1000")]);
