@@ -236,6 +236,18 @@ impl<D: Disk> Broker<D> {
         Ok(u64::from(config.max_message_bytes))
     }
 
+    /// A topic has other settings: its rings are taken back where they would be lent no more, as when a batch is to be synced
+    /// before it is acknowledged.
+    pub(crate) fn end_unfit_writers(&mut self, key: &TopicKey) {
+        let Some(topic) = self.store.find(key).map(|topic| topic.id) else { return };
+        let places: Vec<Place> = self.direct.sides.keys().filter(|place| place.0 == topic).copied().collect();
+        for place in places {
+            if self.check_lands(key, place).is_err() {
+                self.direct.end_side(place);
+            }
+        }
+    }
+
     fn ring_bytes(&self, wished: i64, batch_max: u64) -> Result<u64, (ErrorCode, String)> {
         let most = u64::try_from(self.config.headrace_direct_ring_bytes_max).unwrap_or(0);
         let least = RING_BYTES_MIN.max(batch_max).min(most);
@@ -425,6 +437,14 @@ impl<F> Direct<F> {
         self.sides.remove(&place);
         // That of a grant of its own is told by the grant.
         self.lent_bytes = self.lent_bytes.saturating_sub(ring.unwrap_or(0));
+    }
+
+    /// Takes a partition's ring from whoever has it.
+    fn end_side(&mut self, place: Place) {
+        match self.sides.get(&place) {
+            Some(Side::Own { id, .. }) => self.end_grant(*id),
+            _ => self.revoke(place),
+        }
     }
 
     /// Takes a shared ring from all its members: what they have written there and not heard of, they write again.
