@@ -23,6 +23,8 @@ use crate::options::Datapath;
 
 /// Memory that is wished for, for one partition: some batches of the largest size.
 const RING_BYTES: i64 = 4 << 20;
+/// Grants that are asked for at once: each comes with a descriptor, and those that wait in a socket are few.
+const ASKED_MAX: usize = 64;
 /// How long who finds a shared ring full waits before it looks again.
 const CROWDED_MS: u64 = 1;
 
@@ -31,6 +33,8 @@ const CROWDED_MS: u64 = 1;
 pub(super) struct Direct {
     pub(super) links: Links,
     writings: HashMap<PartitionKey, Writing<Entry>>,
+    /// Grants that are asked for.
+    asked: usize,
     /// Which partition a grant is for.
     grants: HashMap<(LinkId, u16), PartitionKey>,
     /// Memory that came before the word that it was granted.
@@ -52,6 +56,7 @@ impl Direct {
         Self {
             links: Links::new(datapath),
             writings: HashMap::new(),
+            asked: 0,
             grants: HashMap::new(),
             early: HashMap::new(),
             ended: HashSet::default(),
@@ -234,11 +239,15 @@ impl ProducerEngine {
             }
             return;
         }
+        if self.direct.asked >= ASKED_MAX {
+            return;
+        }
         // Without an id the topic may be another one by the time that the broker looks.
         let Some(topic_id) = self.core.cluster().topic_id(&accumulator.topic_name(key)) else { return };
         let request =
             GrantProduceRequest { topic_id, partition: key.number(), mode: SHARED, ring_bytes: RING_BYTES };
         self.direct.writings.insert(key, Writing::Asking { node });
+        self.direct.asked += 1;
         let spec = CallSpec::new(Target::Node(node), Lane::Direct, timeout_ms);
         self.core.call_with(now, spec, request, Tag::Grant { node, key });
     }
@@ -254,6 +263,7 @@ impl ProducerEngine {
         (node, key): (i32, PartitionKey),
         result: Result<GrantProduceResponse>,
     ) {
+        self.direct.asked = self.direct.asked.saturating_sub(1);
         let asked =
             matches!(self.direct.writings.get(&key), Some(Writing::Asking { node: at }) if *at == node);
         let name = accumulator.topic_name(key);
