@@ -49,6 +49,14 @@ def test_what_was_made_is_read(workload, size, kind):
     assert payload.verify(values).all()
 
 
+def test_sequences_end_with_their_64_bits(workload):
+    payloads = Payloads(workload("messageSize: 24"), 7)
+    assert payload.read(payloads.make(DUE, 2**64 - 3)).sequence.tolist() == [2**64 - 3, 2**64 - 2, 2**64 - 1]
+    assert len(payloads.make(DUE[:0], 2**64 - 1)) == 0
+    with pytest.raises(ValueError, match="3 values from 18446744073709551614 on"):
+        payloads.make(DUE, 2**64 - 2)
+
+
 def test_bytes_of_others_are_told_apart(workload):
     [good] = Payloads(workload("messageSize: 30"), 1).make(DUE[:1], 0).to_pylist()
     heads = payload.read(pa.array([b"", b"short", good, None, b"x" * 30, good], pa.binary()))

@@ -146,6 +146,22 @@ def test_batches_that_no_ring_takes_go_over_tcp_in_their_place(tmp_path):
         assert values_of(broker.bootstrap_servers, "t")[first:] == [b"a", large, b"b", large, b"c"] * 20
 
 
+def test_a_thousand_partitions_all_get_memory():
+    config = {"headrace.direct.ring.bytes.max": 65536}
+    with hr.Broker.start(config=config) as broker:
+        servers = broker.bootstrap_servers
+        with hr.Admin(servers) as admin:
+            admin.create_topics([hr.NewTopic("t", 1000)])
+        with hr.Producer(servers, headrace_datapath="shm", linger_ms=0) as producer:
+            linked(producer, "t")
+            # Of all at once the words would be more than wait in a socket.
+            for _ in range(3):
+                for future in [producer.send("t", b"first", partition=number) for number in range(1000)]:
+                    future.result(20)
+            for number in range(1000):
+                linked(producer, "t", number)
+
+
 def send_until(done, producer, name, futures):
     """Sends numbered values until `done`, 3,000 at least and 20,000 at most."""
     for number in range(20_000):

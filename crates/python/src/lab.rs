@@ -337,6 +337,11 @@ impl ValueMaker {
     /// `pyarrow.BinaryArray`.
     fn make(&self, py: Python<'_>, due_ns: &Bound<'_, PyAny>, first: u64) -> PyResult<Py<PyAny>> {
         let due = import_times(due_ns)?;
+        let last = (due.len() as u64).checked_sub(1).map_or(Some(first), |more| first.checked_add(more));
+        if last.is_none() {
+            let why = format!("{} values from {first} on: a sequence has 64 bits", due.len());
+            return Err(PyValueError::new_err(why));
+        }
         let values = maybe_detached(py, due.len(), || self.values(&due, first))?;
         let values = values.ok_or_else(|| {
             PyValueError::new_err(format!("{} values are more than an array holds", due.len()))
@@ -359,7 +364,8 @@ impl ValueMaker {
         let filler_bytes = self.size - HEAD_BYTES;
         let pool = self.fillers.len().checked_div(filler_bytes).unwrap_or(1);
         let mut next = usize::try_from(first % u64::try_from(pool).ok()?).ok()?;
-        for (due_ns, sequence) in due.values().iter().zip(first..) {
+        for (due_ns, more) in due.values().iter().zip(0..) {
+            let sequence = first.wrapping_add(more);
             let filler = self.fillers.get(next * filler_bytes..(next + 1) * filler_bytes)?;
             let (before, behind) = Head { due_ns: *due_ns, producer: self.producer, sequence }.parts();
             let checksum = if self.checked { checksum(&[&before, &behind, filler]) } else { 0 };

@@ -20,6 +20,7 @@ use crate::auth::{Operation, Resource};
 use crate::broker::Broker;
 use crate::call::{Call, Outcome};
 use crate::config::BrokerConfig;
+use crate::fetch::TopicKey;
 use crate::store::Topic;
 use crate::topic_config::{self, DefaultOf, Kind, TOPIC_OPTIONS, TopicOption};
 
@@ -341,6 +342,8 @@ impl<D: Disk> Broker<D> {
         }
         self.store.set_overrides(&self.config, topic, overrides).map_err(|e| {
             (ErrorCode::KAFKA_STORAGE_ERROR, format!("settings of {topic} cannot be stored: {e}"))
-        })
+        })?;
+        self.end_unfit_writers(&TopicKey::Name(topic.into()));
+        Ok(())
     }
 }

@@ -221,6 +221,8 @@ pub(crate) struct Direct<F> {
     carried: HashSet<ConnId>,
     grants: BTreeMap<u16, Grant>,
     last_id: u16,
+    /// Numbers in the links' `lapsed`: each is in one of them.
+    lapsed: HashSet<u16>,
     /// Who writes where.
     sides: Sides,
     /// When shared rings are looked at for writes that do not come.
@@ -245,6 +247,7 @@ impl<F> Default for Direct<F> {
             carried: HashSet::new(),
             grants: BTreeMap::new(),
             last_id: 0,
+            lapsed: HashSet::new(),
             sides: Sides::new(),
             holes_due: None,
             epochs: HashMap::new(),
@@ -264,21 +267,37 @@ impl<F> Direct<F> {
 
     /// A number that no grant has, nor had one that a client may still believe in.
     fn new_id(&mut self, limit: usize) -> Option<u16> {
-        if self.grants.len() >= limit {
+        // 0 is that of no grant.
+        if self.grants.len() >= limit.min(u16::MAX.into()) {
             return None;
+        }
+        if self.grants.len() + self.lapsed.len() >= u16::MAX.into() {
+            self.forget_lapsed();
         }
         for _ in 0..=u16::MAX {
             self.last_id = self.last_id.wrapping_add(1);
             let id = self.last_id;
-            // 0 is that of no grant.
-            let taken = id == 0
-                || self.grants.contains_key(&id)
-                || self.links.values().any(|link| link.lapsed.contains(&id));
-            if !taken {
+            if id != 0 && !self.grants.contains_key(&id) && !self.lapsed.contains(&id) {
                 return Some(id);
             }
         }
         None
+    }
+
+    /// Whether a grant to write of a link has ended that its client may still believe in.
+    fn has_lapsed(&self, link: LinkId, id: u16) -> bool {
+        self.lapsed.contains(&id) && self.links.get(&link).is_some_and(|link| link.lapsed.contains(&id))
+    }
+
+    /// All numbers are in use: the link that has most of those that have ended loses its older half. One that still names
+    /// such a number is closed.
+    fn forget_lapsed(&mut self) {
+        let most = self.links.iter_mut().max_by_key(|(id, link)| (link.lapsed.len(), **id));
+        if let Some((_, link)) = most {
+            for id in link.lapsed.drain(..link.lapsed.len().div_ceil(2)) {
+                self.lapsed.remove(&id);
+            }
+        }
     }
 
     fn add_link(&mut self, conn: ConnId, id: LinkId, fabric: Fabric) {
@@ -345,10 +364,13 @@ impl<F> Direct<F> {
     /// Of a grant to write: its number may still be named by writes that are on their way.
     fn end_writing(&mut self, id: u16, link: LinkId, place: Place) {
         if let Some(link) = self.links.get_mut(&link) {
-            if link.lapsed.len() >= LAPSED_MAX {
-                link.lapsed.pop_front();
+            if link.lapsed.len() >= LAPSED_MAX
+                && let Some(oldest) = link.lapsed.pop_front()
+            {
+                self.lapsed.remove(&oldest);
             }
             link.lapsed.push_back(id);
+            self.lapsed.insert(id);
         }
         self.leave_side(id, place);
     }
@@ -357,6 +379,9 @@ impl<F> Direct<F> {
         let ids: Vec<u16> = self.grants.iter().filter(|(_, g)| g.link == id).map(|(id, _)| *id).collect();
         let Some(link) = self.links.remove(&id) else { return };
         self.of_conn.remove(&link.conn);
+        for id in &link.lapsed {
+            self.lapsed.remove(id);
+        }
         for id in ids {
             self.end_grant(id);
         }
@@ -563,5 +588,36 @@ impl Slots {
         let memory = Memory::sealed("headrace-slots", SLOTS_MAX * SLOT_BYTES).ok()?;
         let free = (0..u32::try_from(SLOTS_MAX).unwrap_or(0)).rev().collect();
         Some(Slots { region: Region::whole(memory.clone()), memory, free })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_grants_do_not_run_out() {
+        let mut direct = Direct::<()>::default();
+        let place = (Uuid::default(), 0);
+        let links: Vec<LinkId> = (0..17).map(LinkId).collect();
+        for link in &links {
+            direct.add_link(ConnId(link.0), *link, Fabric::Shm);
+        }
+        for round in 0..2 * LAPSED_MAX {
+            for link in &links {
+                let id = direct.new_id(1).unwrap_or_else(|| panic!("none in round {round}"));
+                assert!(id != 0 && !links.iter().any(|link| direct.has_lapsed(*link, id)));
+                direct.end_writing(id, *link, place);
+                assert!(direct.has_lapsed(*link, id));
+            }
+        }
+        let all: usize = direct.links.values().map(|link| link.lapsed.len()).sum();
+        assert_eq!(all, direct.lapsed.len());
+        assert!(direct.links.values().all(|link| link.lapsed.len() <= LAPSED_MAX));
+        for link in links {
+            direct.end_link(link);
+        }
+        assert!(direct.lapsed.is_empty());
+        assert!(direct.new_id(0).is_none());
     }
 }

@@ -236,6 +236,18 @@ impl<D: Disk> Broker<D> {
         Ok(u64::from(config.max_message_bytes))
     }
 
+    /// A topic has other settings: its rings are taken back where they would be lent no more, as when a batch is to be synced
+    /// before it is acknowledged.
+    pub(crate) fn end_unfit_writers(&mut self, key: &TopicKey) {
+        let Some(topic) = self.store.find(key).map(|topic| topic.id) else { return };
+        let places: Vec<Place> = self.direct.sides.keys().filter(|place| place.0 == topic).copied().collect();
+        for place in places {
+            if self.check_lands(key, place).is_err() {
+                self.direct.end_side(place);
+            }
+        }
+    }
+
     /// How large a ring is to be had: what is wished for, or half of it again and again if so much is not left.
     fn ring_bytes(&self, wished: i64) -> Result<u64, (ErrorCode, String)> {
         let most = u64::try_from(self.config.headrace_direct_ring_bytes_max).unwrap_or(0);
@@ -262,8 +274,9 @@ impl<D: Disk> Broker<D> {
         let Some((written, bytes)) = parse_note(note) else {
             return self.direct.close(link, "it tells of a write that cannot be".to_owned());
         };
-        let Some(owner) = self.direct.links.get(&link) else { return };
-        let lapsed = owner.lapsed.contains(&written.id);
+        if !self.direct.links.contains_key(&link) {
+            return;
+        }
         let mut landed = std::mem::take(&mut self.direct.landed);
         match self.direct.grants.get_mut(&written.id) {
             Some(Grant { link: of, place, granted: Granted::Own { ring, .. } }) if *of == link => {
@@ -285,11 +298,13 @@ impl<D: Disk> Broker<D> {
                 let place = *place;
                 self.handle_shared(now, link, place, (written, bytes), &mut landed);
             }
-            // On its way when the grant was ended; its writer tries again.
-            _ if lapsed => {}
-            _ => self
-                .direct
-                .close(link, format!("it tells of a write of grant {}, which it has not", written.id)),
+            // One that was on its way when the grant was ended: its writer tries again.
+            _ => {
+                if !self.direct.has_lapsed(link, written.id) {
+                    let why = format!("it tells of a write of grant {}, which it has not", written.id);
+                    self.direct.close(link, why);
+                }
+            }
         }
         self.direct.landed = landed;
     }
@@ -425,6 +440,14 @@ impl<F> Direct<F> {
         self.sides.remove(&place);
         // That of a grant of its own is told by the grant.
         self.lent_bytes = self.lent_bytes.saturating_sub(ring.unwrap_or(0));
+    }
+
+    /// Takes a partition's ring from whoever has it.
+    fn end_side(&mut self, place: Place) {
+        match self.sides.get(&place) {
+            Some(Side::Own { id, .. }) => self.end_grant(*id),
+            _ => self.revoke(place),
+        }
     }
 
     /// Takes a shared ring from all its members: what they have written there and not heard of, they write again.

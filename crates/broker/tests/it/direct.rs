@@ -7,10 +7,11 @@ use headrace_log::MemoryFile;
 use headrace_wire::compression::Codec;
 use headrace_wire::direct::{SLOT_BYTES, SLOT_WORDS, Slot, WriteAck, Written};
 use headrace_wire::errors::ErrorCode;
+use headrace_wire::messages::incremental_alter_configs_request::{AlterConfigsResource, AlterableConfig};
 use headrace_wire::messages::{
     ApiKey, ApiVersionsRequest, DeleteTopicsRequest, DirectConnectRequest, DirectConnectResponse,
     DirectReleaseRequest, GrantFetchRequest, GrantFetchResponse, GrantProduceRequest, GrantProduceResponse,
-    MetadataRequest,
+    IncrementalAlterConfigsRequest, MetadataRequest,
 };
 use headrace_wire::records::ProducerStamp;
 use headrace_wire::uuid::Uuid;
@@ -353,6 +354,15 @@ fn limits_name_their_settings() {
     world.call_on(A, 0, &DirectReleaseRequest { ids: vec![i32::from(granted.id)] });
     assert_eq!(world.call_on(B, 0, &produce_grant(id, 1)).error_code, 0, "what was given back is free");
 
+    let (mut world, id) = linked(&[("headrace.direct.memory.bytes", "200000")]);
+    let most = GrantProduceRequest { ring_bytes: 150_000, ..produce_grant(id, 0) };
+    assert_eq!(world.call_on(A, 0, &most).ring_bytes, 150_000);
+    let refused = world.call_on(B, 0, &produce_grant(id, 1));
+    assert_eq!(ErrorCode::new(refused.error_code), ErrorCode::THROTTLING_QUOTA_EXCEEDED);
+    assert!(
+        refused.error_message.unwrap().contains("65536 more are over headrace.direct.memory.bytes = 200000")
+    );
+
     // What the settings never allow is no matter of time.
     let (mut world, id) = linked(&[("headrace.direct.memory.bytes", "1000")]);
     let refused = world.call(0, &produce_grant(id, 0));
@@ -390,6 +400,33 @@ fn what_may_not_be_written_over_tcp_is_not_lent_either() {
     let refused = world.call(0, &fetch_grant(id, 0));
     assert_eq!(ErrorCode::new(refused.error_code), ErrorCode::TOPIC_AUTHORIZATION_FAILED);
     assert!(actions(&mut world).is_empty());
+}
+
+#[test]
+fn a_ring_is_taken_back_when_its_topic_is_to_be_synced_first() {
+    let (mut world, id) = linked(&[]);
+    let alone = world.call_on(A, 0, &produce_grant(id, 0));
+    let shared = GrantProduceRequest { mode: 1, ..produce_grant(id, 1) };
+    world.call_on(A, 0, &shared);
+    let together = world.call_on(B, 0, &shared);
+    assert_eq!((alone.error_code, together.error_code), (0, 0));
+    actions(&mut world);
+    let mut alter = |name: &str, value: &str| {
+        let config = AlterableConfig { name: name.into(), config_operation: 0, value: Some(value.into()) };
+        let resource =
+            AlterConfigsResource { resource_type: 2, resource_name: "t".into(), configs: vec![config] };
+        let request = IncrementalAlterConfigsRequest { resources: vec![resource], validate_only: false };
+        assert_eq!(world.call(1, &request).responses[0].error_code, 0);
+        actions(&mut world)
+    };
+    assert!(alter("retention.ms", "60000").is_empty(), "that is nothing to a ring");
+    let ended = alter("flush.messages", "1");
+    let has_ended = |of: LinkId, name: i64| {
+        ended.iter().any(|a| matches!(a, LinkAction::End { link, key } if (*link, *key) == (of, name as u64)))
+    };
+    assert!(has_ended(link(A), alone.key) && has_ended(link(B), together.key), "{ended:?}");
+    let refused = world.call_on(A, 0, &produce_grant(id, 0));
+    assert_eq!(ErrorCode::new(refused.error_code), ErrorCode::INVALID_CONFIG);
 }
 
 #[test]

@@ -255,9 +255,11 @@ impl Links {
             return;
         }
         let watched = arrival.welcome(RING_NOTES).map_err(io::Error::other).and_then(|link| {
-            for (bell, fd) in [(0, link.socket()), (1, link.bell())] {
+            // What the socket does not take at once goes when it is writable again.
+            let both = Interest::READABLE | Interest::WRITABLE;
+            for (bell, fd, interest) in [(0, link.socket(), both), (1, link.bell(), Interest::READABLE)] {
                 let token = Token(LINKS + 2 * key + bell);
-                registry.register(&mut SourceFd(&fd.as_raw_fd()), token, Interest::READABLE)?;
+                registry.register(&mut SourceFd(&fd.as_raw_fd()), token, interest)?;
             }
             Ok(link)
         });
@@ -270,7 +272,7 @@ impl Links {
         }
     }
 
-    /// What a client says over its socket; but for its end there is nothing that it could say.
+    /// What a client says over its socket; but for its end there is nothing that it could say. And what waits to be told it.
     fn control(&mut self, broker: &mut Broker<FileDisk>, key: usize) {
         while let Some(End { over: Over::Shm(shm), .. }) = self.ends.get_mut(key) {
             match shm.link.control() {

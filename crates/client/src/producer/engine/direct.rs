@@ -31,6 +31,8 @@ const RINGS_BYTES: i64 = 32 << 20;
 const RING_BYTES_MIN: i64 = 256 << 10;
 /// Batches that a ring holds at least: one that is written, one that is read, and two that wait.
 const BATCHES_MIN: usize = 4;
+/// Grants that are asked for at once: each comes with a descriptor, and those that wait in a socket are few.
+const ASKED_MAX: usize = 64;
 /// How long who finds a shared ring full waits before it looks again.
 const CROWDED_MS: u64 = 1;
 
@@ -39,6 +41,8 @@ const CROWDED_MS: u64 = 1;
 pub(super) struct Direct {
     pub(super) links: Links,
     writings: HashMap<PartitionKey, Writing<Entry>>,
+    /// Grants that are asked for.
+    asked: usize,
     /// Which partition a grant is for.
     grants: HashMap<(LinkId, u16), PartitionKey>,
     /// Memory that came before the word that it was granted.
@@ -60,6 +64,7 @@ impl Direct {
         Self {
             links: Links::new(datapath),
             writings: HashMap::new(),
+            asked: 0,
             grants: HashMap::new(),
             early: HashMap::new(),
             ended: HashSet::default(),
@@ -268,12 +273,16 @@ impl ProducerEngine {
             }
             return;
         }
+        if self.direct.asked >= ASKED_MAX {
+            return;
+        }
         // Without an id the topic may be another one by the time that the broker looks.
         let Some(topic_id) = self.core.cluster().topic_id(&accumulator.topic_name(key)) else { return };
         let wished = self.direct.wish(bytes.max(accumulator.config().batch_bytes));
         let request =
             GrantProduceRequest { topic_id, partition: key.number(), mode: SHARED, ring_bytes: wished };
         self.direct.writings.insert(key, Writing::Asking { node, wished });
+        self.direct.asked += 1;
         let spec = CallSpec::new(Target::Node(node), Lane::Direct, timeout_ms);
         self.core.call_with(now, spec, request, Tag::Grant { node, key });
     }
@@ -289,6 +298,7 @@ impl ProducerEngine {
         (node, key): (i32, PartitionKey),
         result: Result<GrantProduceResponse>,
     ) {
+        self.direct.asked = self.direct.asked.saturating_sub(1);
         let wished = match self.direct.writings.get(&key) {
             Some(Writing::Asking { node: at, wished }) if *at == node => Some(*wished),
             _ => None,
