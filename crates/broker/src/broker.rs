@@ -200,6 +200,7 @@ impl<D: Disk> Broker<D> {
         if self.retention_due <= now.mono_ms {
             self.retention_due = due(now, self.config.log_retention_check_interval_ms);
             self.store.apply_retention(now);
+            self.publish_all();
         }
         self.end_holes(now);
         if self.offsets_check_due <= now.mono_ms {

@@ -56,6 +56,7 @@ pub(crate) fn check(world: &mut World) -> Result<(), String> {
         world.outcome.acked +=
             producer.records.iter().filter(|r| matches!(r.end, Some(End::Acked(..)))).count();
     }
+    world.check_given_back()?;
     check_readers(world, &all)?;
     check_sharers(world, &all)?;
     world.outcome.lively = check_lively(world)?;

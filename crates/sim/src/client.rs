@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use headrace_client::engine::{Action, Arrived, ConnId, Consumed, Engine, LinkId};
 use headrace_fabric::{Committed, Memory, Note};
 use headrace_wire::time::Now;
@@ -24,6 +25,8 @@ pub(crate) struct Wires {
     pub(crate) armed: Option<u64>,
     pub(crate) conns: BTreeMap<ConnId, u64>,
     pub(crate) links: BTreeMap<LinkId, u64>,
+    /// Connections that have ended.
+    pub(crate) conns_ended: u64,
 }
 
 /// An engine, whatever its commands and events.
@@ -37,10 +40,15 @@ pub(crate) trait Runs {
     fn begun(&mut self, now: Now, link: LinkId, made: Result<Vec<u8>, String>);
     fn drew(&mut self, now: Now, link: LinkId, key: u64, word: u64);
     fn linked(&mut self, now: Now, link: LinkId);
-    fn unlinked(&mut self, now: Now, link: LinkId, why: String);
+    /// `lasting`: it makes no sense to try again.
+    fn unlinked(&mut self, now: Now, link: LinkId, why: String, lasting: bool);
     fn lent(&mut self, now: Now, link: LinkId, key: u64, memory: Arc<Memory>);
     fn file(&mut self, now: Now, link: LinkId, key: u64, file: Committed);
     fn ended(&mut self, now: Now, link: LinkId, key: u64);
+    /// What was granted by a key cannot be reached.
+    fn refused(&mut self, now: Now, link: LinkId, key: u64, why: String);
+    /// Bytes of a file that were asked for.
+    fn came(&mut self, now: Now, link: LinkId, key: u64, at: u64, bytes: Bytes);
     fn note(&mut self, now: Now, link: LinkId, note: Note);
     fn look(&mut self, now: Now);
     fn action(&mut self) -> Option<Action>;
@@ -80,8 +88,8 @@ impl<E: Engine> Runs for E {
         self.handle_drew(now, link, key, word);
     }
 
-    fn unlinked(&mut self, now: Now, link: LinkId, why: String) {
-        self.handle_unlinked(now, link, why, false);
+    fn unlinked(&mut self, now: Now, link: LinkId, why: String, lasting: bool) {
+        self.handle_unlinked(now, link, why, lasting);
     }
 
     fn lent(&mut self, now: Now, link: LinkId, key: u64, memory: Arc<Memory>) {
@@ -94,6 +102,14 @@ impl<E: Engine> Runs for E {
 
     fn ended(&mut self, now: Now, link: LinkId, key: u64) {
         self.handle_ended(now, link, key);
+    }
+
+    fn refused(&mut self, now: Now, link: LinkId, key: u64, why: String) {
+        self.handle_refused(now, link, key, why);
+    }
+
+    fn came(&mut self, now: Now, link: LinkId, key: u64, at: u64, bytes: Bytes) {
+        self.handle_read(now, link, key, at, bytes);
     }
 
     fn note(&mut self, now: Now, link: LinkId, note: Note) {

@@ -336,6 +336,9 @@ impl Consumer {
         for (offset, value) in offsets.values().iter().zip(values) {
             match part.next {
                 None => ledger.begins(place, *offset, epoch)?,
+                Some(next) if next < first && *offset == first && first <= ledger.deleted(place) => {
+                    ledger.tally.passed += 1;
+                }
                 Some(next) if *offset == first => {
                     let log = ledger.logs.get(&place);
                     if !log.is_some_and(|log| log.may_follow((next, part.epoch), (first, epoch))) {

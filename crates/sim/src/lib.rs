@@ -63,21 +63,27 @@
 //! - without records brokers are asked at most 2.4 times a second.
 //!
 //! With [`Cast::Direct`] producers, and mostly consumers, go through memory that the broker lends (docs/one-sided.md),
-//! beside others that do not; producers also over RDMA, whose turns in shared rings come later than they ask. There is
-//! one node, and its epochs are the broker's own. Notes are late and come in bursts, memory comes late or never, words
-//! of a slot come one by one, files have bytes behind what is committed; links cannot be made, end at either side
-//! first, and break before, within and after a write; brokers restart, limits are low, segments roll, a topic goes,
-//! producers are gone at one blow; brokers lie of writes, slots and memory, and other clients lie to the broker of
-//! writes, and scribble into what they had. What is checked of producers and consumers holds as ever, and besides:
+//! beside others that do not; all of them also over RDMA, where turns in shared rings come later than they are asked for, and
+//! slots and segments are read by operations (`card`). There is one node, and its epochs are the broker's own. Notes are
+//! late and come in bursts, memory comes late or never, words of a slot come one by one, files have bytes behind what is
+//! committed; links cannot be made, end at either side first, and break before, within and after a write; brokers restart,
+//! limits are low, segments roll, a topic goes, records are deleted while they are read, producers are gone at one blow;
+//! brokers lie of writes, slots and memory, and other clients lie to the broker of writes, also beside honest ones in a
+//! ring, and scribble into what they had. Reads are done late, end later, fail at once or after a silence; the part of a
+//! file that is registered ends after a few KiB, or none can be. What is checked of producers and consumers holds as ever,
+//! and besides:
 //! - nobody ends the link of one who is honest, and nobody writes where it has nothing;
 //! - the broker reads what was written: no write of an honest producer is found to be spoilt;
 //! - whoever reads a slot that changes is woken;
-//! - no more is lent than settings allow;
+//! - whoever reads a file reads what is registered for it then, and nothing that is not committed;
+//! - no more is lent than settings allow, and nothing is when all have gone;
+//! - who reads where records are deleted goes on with the first that is left, or with what it has in memory;
 //! - what never comes keeps nobody from its records, also when it goes on.
 //!
 //! The same seed does the same on every machine, so a failure is told by its seed, and [`story`] tells what happened.
 #![forbid(unsafe_code)]
 
+mod card;
 mod check;
 mod client;
 mod cluster;

@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
@@ -17,12 +18,18 @@ use headrace_client::engine::LinkId;
 use headrace_fabric::{Committed, Memory, Note, Region};
 use headrace_log::MemoryFile;
 use headrace_wire::direct::{SLOT_BYTES, SLOT_WORDS};
+use headrace_wire::records::batch_size;
 
+use crate::card::Card;
 use crate::client::Who;
 use crate::rng::Rng;
 
 /// The simulation has no more partitions than that, and slots are given out from the first on.
 const SLOTS: usize = 64;
+/// So much of a batch tells its size.
+const BATCH_START_BYTES: usize = 17;
+/// Of reads of slots: how many find one that is being written.
+const TORN_READS: u64 = 50;
 /// Bytes behind the committed end of a file.
 const TORN_BYTES_MAX: u64 = 200;
 /// Files of this process so far, for their names.
@@ -36,6 +43,12 @@ pub(crate) enum Control {
     Lent(u64, Arc<Memory>),
     File(u64, OwnedFd, usize),
     Ended(u64),
+    /// What was granted by this key cannot be reached.
+    Refused(u64),
+    /// A part of a file is there to be read.
+    Window(u64, Range<u64>),
+    /// Slots have changed.
+    Nudge,
     Gone(&'static str),
 }
 
@@ -45,17 +58,27 @@ pub(crate) struct Slots {
     source: Region,
     /// The reader's.
     copy: Region,
-    /// What was sent off last.
+    /// What was sent off last, and what before that.
     known: Vec<Words>,
+    before: Vec<Words>,
+    /// How many changes there were, by then.
+    changed: Vec<u64>,
+    changes: u64,
     /// Words on their way: when, where, what.
     queue: VecDeque<(u64, usize, u64)>,
 }
 
+/// A segment's file: it may be longer than what is committed of it.
+pub(crate) struct Growing {
+    pub(crate) source: MemoryFile,
+    /// Whole batches from its start on. Nothing is written that is not committed in the same moment.
+    pub(crate) committed: u64,
+}
+
 /// A file that follows one of the disk in memory.
 pub(crate) struct Mirror {
-    source: MemoryFile,
+    source: Growing,
     file: File,
-    bytes: u64,
 }
 
 /// An addition to a word of the broker's memory.
@@ -74,6 +97,10 @@ pub(crate) struct Link {
     pub(crate) token: [u8; 16],
     /// It is one over RDMA.
     pub(crate) verbs: bool,
+    /// What a reader has over that.
+    pub(crate) card: Card,
+    /// How many connections of its client's had ended when it was begun.
+    pub(crate) since: u64,
     /// Turns that are asked for: when the broker's card adds, where, and what.
     pub(crate) draws: VecDeque<(u64, Draw)>,
     /// Turns on their way back: of which memory, and the word.
@@ -84,6 +111,8 @@ pub(crate) struct Link {
     pub(crate) client: bool,
     /// The broker knows it.
     pub(crate) broker: bool,
+    /// Its client knows that it stands.
+    pub(crate) linked: bool,
     /// Something else was told over it than what the broker said.
     pub(crate) lied: bool,
     pub(crate) to_broker: VecDeque<(u64, Note)>,
@@ -104,11 +133,14 @@ impl Link {
             id,
             token,
             verbs: false,
+            card: Card::default(),
+            since: 0,
             draws: VecDeque::new(),
             drew: VecDeque::new(),
             address,
             client: true,
             broker: false,
+            linked: false,
             lied: false,
             to_broker: VecDeque::new(),
             to_client: VecDeque::new(),
@@ -148,8 +180,9 @@ impl Slots {
     pub(crate) fn new(source: Arc<Memory>) -> Result<(Self, Arc<Memory>), String> {
         let memory = Memory::sealed("sim-slots", SLOTS * SLOT_BYTES).map_err(|why| why.to_string())?;
         let known = vec![[0; SLOT_WORDS]; SLOTS];
-        let copy = Region::whole(memory.clone());
-        Ok((Self { source: Region::whole(source), copy, known, queue: VecDeque::new() }, memory))
+        let before = known.clone();
+        let (source, copy, changed) = (Region::whole(source), Region::whole(memory.clone()), vec![0; SLOTS]);
+        Ok((Self { source, copy, known, before, changed, changes: 0, queue: VecDeque::new() }, memory))
     }
 
     /// Slots that have changed: which, and what they say now.
@@ -161,11 +194,42 @@ impl Slots {
                 *word = self.source.load(slot * SLOT_BYTES + at * 8).map_err(|why| why.to_string())?;
             }
             if words != *known {
-                *known = words;
+                self.changes += 1;
+                (self.before[slot], self.changed[slot]) = (std::mem::replace(known, words), self.changes);
                 changed.push((slot, words));
             }
         }
         Ok(changed)
+    }
+
+    /// How often any have changed.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// The first slots, as a read finds them that was asked for after so many changes. One may be written while it is read:
+    /// then the words that are read first are older. Nobody reads one so slowly that it is given to another grant meanwhile.
+    pub(crate) fn read(&self, slots: usize, since: u64, rng: &mut Rng) -> Vec<Words> {
+        let mut words: Vec<Words> = self.known.iter().take(slots).copied().collect();
+        let (slot, old) = (rng.index(words.len()), rng.index(SLOT_WORDS));
+        if self.changed[slot] > since
+            && rng.chance(TORN_READS)
+            && let Some(words) = words.get_mut(slot)
+            && words[SLOT_WORDS - 1] == self.before[slot][SLOT_WORDS - 1]
+        {
+            words[..old].copy_from_slice(&self.before[slot][..old]);
+        }
+        words
+    }
+
+    /// What was read is shown.
+    pub(crate) fn show(&self, words: &[Words]) -> Result<(), String> {
+        for (slot, words) in words.iter().enumerate() {
+            for (at, word) in words.iter().enumerate() {
+                self.put(slot * SLOT_BYTES + at * 8, *word)?;
+            }
+        }
+        Ok(())
     }
 
     /// A slot's words are on their way, the first of them last, each at a time of its own.
@@ -198,9 +262,29 @@ impl Slots {
     }
 
     /// A word as the reader sees it.
-    fn put(&self, at: usize, word: u64) -> Result<(), String> {
+    pub(crate) fn put(&self, at: usize, word: u64) -> Result<(), String> {
         self.copy.word(at).map_err(|why| why.to_string())?.store(word, Ordering::Release);
         Ok(())
+    }
+}
+
+impl Growing {
+    pub(crate) fn new(source: MemoryFile) -> Self {
+        Self { source, committed: 0 }
+    }
+
+    pub(crate) fn len(&self) -> u64 {
+        self.source.bytes(0, usize::MAX).len() as u64
+    }
+
+    /// Whole batches that have been added: where they begin, and what they are.
+    pub(crate) fn grown(&mut self) -> (u64, Vec<u8>) {
+        let from = self.committed;
+        while let Some(Ok(size)) = batch_size(&self.source.bytes(self.committed, BATCH_START_BYTES)) {
+            self.committed += size as u64;
+        }
+        let len = usize::try_from(self.committed - from).unwrap_or(0);
+        (from, self.source.bytes(from, len))
     }
 }
 
@@ -213,23 +297,22 @@ impl Mirror {
         let file = OpenOptions::new().create_new(true).write(true).open(&path)?;
         let reader = File::open(&path);
         std::fs::remove_file(&path)?;
-        let mut mirror = Self { source, file, bytes: 0 };
+        let mut mirror = Self { source: Growing::new(source), file };
         mirror.follow()?;
         Ok((mirror, reader?.into()))
     }
 
     /// Takes over what has been added; whether that was anything.
     pub(crate) fn follow(&mut self) -> io::Result<bool> {
-        let more = self.source.bytes(self.bytes, usize::MAX);
-        self.file.write_all_at(&more, self.bytes)?;
-        self.bytes += more.len() as u64;
+        let (from, more) = self.source.grown();
+        self.file.write_all_at(&more, from)?;
         Ok(!more.is_empty())
     }
 
     /// Bytes are behind the end that are not committed, and never will be as they are.
     pub(crate) fn tear(&self, rng: &mut Rng) -> io::Result<()> {
         let len = usize::try_from(rng.between(1, TORN_BYTES_MAX)).unwrap_or(1);
-        self.file.write_all_at(&rng.bytes(len), self.bytes)
+        self.file.write_all_at(&rng.bytes(len), self.source.committed)
     }
 }
 

@@ -109,6 +109,8 @@ pub(crate) struct Server {
     lends: bool,
     /// Ends of links over RDMA so far.
     offered: u64,
+    /// The values of records that were deleted, from each partition's first on.
+    deleted: BTreeMap<Place, Vec<Bytes>>,
     seed: u64,
 }
 
@@ -145,6 +147,7 @@ impl Server {
             starts: 0,
             lends: plan.direct.is_some(),
             offered: 0,
+            deleted: BTreeMap::new(),
             seed: rng.next(),
         };
         server.start(now)?;
@@ -565,9 +568,9 @@ impl Server {
     }
 
     /// The values of a partition in the broker's log, in the order of their offsets, which must have no gap; none when
-    /// there is no topic.
+    /// there is no topic. Those that were deleted are as they were.
     pub(crate) fn values(&mut self, place: Place, now: Now) -> Result<Vec<Bytes>, String> {
-        let mut values = Vec::new();
+        let mut values = self.deleted.get(&place).cloned().unwrap_or_default();
         loop {
             let offset = i64::try_from(values.len()).unwrap_or(i64::MAX);
             let bytes = self.batches(place, offset, now)?;
@@ -726,6 +729,8 @@ fn read_batches(mut bytes: &[u8], values: &mut Vec<Bytes>) -> Result<(), String>
         bytes = &bytes[size..];
         verify_crc(batch).map_err(|why| why.to_string())?;
         let header = BatchHeader::parse(batch).map_err(|why| why.to_string())?;
+        // The first batch comes as a whole, also if it was deleted in part.
+        values.truncate(usize::try_from(header.base_offset).unwrap_or(0));
         if i64::try_from(values.len()) != Ok(header.base_offset) {
             return Err(format!("a batch has offset {} where {} is next", header.base_offset, values.len()));
         }

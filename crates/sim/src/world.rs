@@ -1,5 +1,6 @@
 //! The loop: one queue of events in virtual time.
 
+mod cards;
 mod clients;
 mod conns;
 mod links;
@@ -95,6 +96,8 @@ enum Event {
     ProducerGoes(usize, bool),
     /// Somebody deletes a topic.
     Delete(usize),
+    /// Somebody deletes so many of a hundred records.
+    DeleteRecords(Place, i64),
     Heal,
 }
 
@@ -152,6 +155,8 @@ pub(crate) struct World {
     last_link: u64,
     /// What the broker has lent: link and key, and bytes to be written.
     lends: BTreeMap<(u64, u64), Option<Arc<Memory>>>,
+    /// Links over RDMA that their clients have just ended, and how many connections had ended when those were begun.
+    ended_early: Vec<(Who, u64, u64)>,
     rogues: Vec<Rogue>,
     last_rogue_conn: u64,
     broker_armed: Option<u64>,
@@ -200,6 +205,7 @@ impl World {
             links: BTreeMap::new(),
             last_link: 0,
             lends: BTreeMap::new(),
+            ended_early: Vec::new(),
             rogues: Vec::new(),
             last_rogue_conn: 0,
             broker_armed: None,
@@ -382,6 +388,7 @@ impl World {
             Event::Rogue(number) => self.rogue_acts(number),
             Event::ProducerGoes(number, told) => self.producer_goes(number, told),
             Event::Delete(topic) => self.delete(topic),
+            Event::DeleteRecords(place, percent) => self.delete_records(place, percent),
             Event::Heal => self.heal_all(),
         }
     }

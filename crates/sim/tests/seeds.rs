@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use headrace_sim::{Cast, Outcome};
 
-/// On two cores about ten seconds for producers alone, twenty-five with consumers, fifteen with share consumers, twelve through memory.
+/// On two cores about ten seconds for producers alone, twenty-five with consumers, fifteen with share consumers, fourteen through memory.
 fn seeds_by_default(cast: Cast) -> u64 {
     match cast {
         Cast::Producers => 10_000,
@@ -177,11 +177,18 @@ fn memory_holds() {
             ("batches that the broker took", lent.taken),
             ("slots that changed", lent.slots),
             ("bytes that were read in memory", lent.read),
+            ("parts of files shown over RDMA", lent.windows),
+            ("parts of files that could not be", lent.refused),
+            ("bytes that came over RDMA, one after the other", lent.reads),
+            ("reads that failed", lent.failed),
             ("lies of brokers", lent.lies),
             ("links that clients ended over lies", lent.given_up),
             ("links that the broker ended over lies", lent.closed),
+            ("turns that liars were given in rings of others", lent.taken_by_liars),
             ("producers gone at one blow", lent.deaths),
             ("topics that were deleted", lent.deleted),
+            ("times that records were deleted", lent.records_deleted),
+            ("readers that went on behind them", outcome.read.passed),
         ]
     });
 }

@@ -211,6 +211,15 @@ impl<D: Disk> Broker<D> {
         }
     }
 
+    /// The same of all partitions that are read: segments may have been sealed or have gone without a word from anybody.
+    pub(crate) fn publish_all(&mut self) {
+        let mut places: Vec<Place> = self.direct.readers.keys().copied().collect();
+        places.sort_unstable_by_key(|(topic, index)| (topic.0, *index));
+        for place in places {
+            self.publish(place);
+        }
+    }
+
     /// A client wants to read what a file has from a place on, over verbs: which part of the file is to be kept in memory
     /// for it instead of the last one; an error says why none, and ends the grant.
     ///

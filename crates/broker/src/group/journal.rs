@@ -134,6 +134,7 @@ impl<D: Disk> Broker<D> {
         match appended {
             Ok(_) => {
                 Self::wake(&mut self.parked, &mut self.woken, &partition.watchers, batch.len() as u64);
+                self.publish((topic_id, index));
                 Ok(())
             }
             Err(error @ (AppendError::TooLarge { .. } | AppendError::ListTooLarge { .. })) => {

@@ -8,10 +8,13 @@ use headrace_wire::compression::Codec;
 use headrace_wire::direct::{SLOT_BYTES, SLOT_WORDS, Slot, WriteAck, Written};
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::incremental_alter_configs_request::{AlterConfigsResource, AlterableConfig};
+use headrace_wire::messages::offset_commit_request::{
+    OffsetCommitRequestPartition, OffsetCommitRequestTopic,
+};
 use headrace_wire::messages::{
     ApiKey, ApiVersionsRequest, DeleteTopicsRequest, DirectConnectRequest, DirectConnectResponse,
     DirectReleaseRequest, GrantFetchRequest, GrantFetchResponse, GrantProduceRequest, GrantProduceResponse,
-    IncrementalAlterConfigsRequest, MetadataRequest,
+    IncrementalAlterConfigsRequest, MetadataRequest, OffsetCommitRequest,
 };
 use headrace_wire::records::ProducerStamp;
 use headrace_wire::uuid::Uuid;
@@ -556,6 +559,56 @@ fn a_rolled_segment_is_sealed_and_the_next_one_granted() {
     // The slot of before is nobody's, or this one's.
     let now = slot(slots, granted.slot);
     assert!(now.id == 0 || now.id == last.id);
+}
+
+#[test]
+fn a_segment_that_only_grew_old_is_sealed_for_its_reader() {
+    let (mut world, _) = linked(&[("log.retention.check.interval.ms", "1000")]);
+    world.create_with("ages", 1, &[("retention.ms", "5000")]);
+    let id = topic_id(&mut world, "ages");
+    world.append("ages", 0, &["a"]);
+    let (granted, shown) = grant(&mut world, A, id, 0);
+    let [Shown::Slots(_, slots), Shown::File(_, file, _)] = &shown[..] else { panic!() };
+    world.broker.handle_nudged(link(A));
+    actions(&mut world);
+    world.pass(10_000);
+    let now = slot(slots, granted.slot);
+    assert_eq!((now.sealed, now.committed, now.id), (true, granted.committed as u64, granted.id));
+    assert!(actions(&mut world).iter().any(|action| matches!(action, LinkAction::Nudge { .. })));
+    assert!(!file.bytes(0, usize::MAX).is_empty(), "what was shown is still there");
+    let gone = world.call(0, &fetch_grant(id, 0));
+    assert_eq!(ErrorCode::new(gone.error_code), ErrorCode::OFFSET_OUT_OF_RANGE);
+    let (next, _) = grant(&mut world, A, id, 1);
+    assert_eq!((next.base_offset, next.committed, next.log_start_offset), (1, 0, 1));
+}
+
+#[test]
+fn a_reader_of_the_groups_journal_sees_what_is_written_there() {
+    let (mut world, _) = linked(&[("offsets.topic.num.partitions", "1")]);
+    let commit = |world: &mut World, offset| {
+        let partitions = vec![OffsetCommitRequestPartition {
+            committed_offset: offset,
+            ..OffsetCommitRequestPartition::default()
+        }];
+        let topics = vec![OffsetCommitRequestTopic { name: "t".into(), partitions, ..Default::default() }];
+        let group_id = "g".to_owned();
+        let request = OffsetCommitRequest {
+            group_id,
+            generation_id_or_member_epoch: -1,
+            topics,
+            ..OffsetCommitRequest::default()
+        };
+        let answer = world.call(8, &request);
+        assert_eq!(answer.topics[0].partitions[0].error_code, 0);
+    };
+    commit(&mut world, 1);
+    let id = topic_id(&mut world, "__consumer_offsets");
+    let (granted, shown) = grant(&mut world, A, id, 0);
+    let Shown::Slots(_, slots) = &shown[0] else { panic!() };
+    let before = slot(slots, granted.slot);
+    commit(&mut world, 2);
+    let after = slot(slots, granted.slot);
+    assert!(after.committed > before.committed && after.high_watermark > before.high_watermark);
 }
 
 #[test]

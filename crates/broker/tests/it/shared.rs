@@ -12,6 +12,7 @@ use proptest::prelude::*;
 use std::sync::Arc;
 
 use crate::direct::{RING, actions, closed, connect, link, linked, produce_grant};
+use crate::verbs;
 use crate::world::*;
 
 const HOLE_MS: u64 = 1000;
@@ -104,7 +105,20 @@ fn ended(world: &mut World) -> usize {
 
 /// Two members.
 fn pair(pairs: &[(&str, &str)]) -> (World, Uuid, Member, Member) {
-    let (mut world, id) = linked(pairs);
+    let (world, id) = linked(pairs);
+    share(world, id)
+}
+
+/// Two members over RDMA.
+fn pair_over_rdma() -> (World, Uuid, Member, Member) {
+    let (mut world, id) = verbs::world(&[]);
+    for conn in [A, B] {
+        verbs::join(&mut world, conn, true);
+    }
+    share(world, id)
+}
+
+fn share(mut world: World, id: Uuid) -> (World, Uuid, Member, Member) {
     let own = world.call_on(A, 0, &wish(id));
     assert_eq!((own.error_code, own.mode), (0, EXCLUSIVE), "alone");
     actions(&mut world);
@@ -138,7 +152,15 @@ fn writes_are_taken_in_the_order_that_was_drawn() {
 
 #[test]
 fn the_ring_goes_around_and_orders_wrap_beside_tcp() {
-    let (mut world, _, a, b) = pair(&[]);
+    goes_around(pair(&[]));
+}
+
+#[test]
+fn the_ring_goes_around_and_orders_wrap_over_rdma() {
+    goes_around(pair_over_rdma());
+}
+
+fn goes_around((mut world, _, a, b): (World, Uuid, Member, Member)) {
     let one = batch(WALL, &["x"]);
     for number in 0..66_000_i64 {
         let member = if number % 3 == 0 { &a } else { &b };

@@ -17,7 +17,7 @@ use crate::world::*;
 const C: ConnId = ConnId(3);
 const WINDOW: u64 = 16 << 20;
 
-fn world(pairs: &[(&str, &str)]) -> (World, Uuid) {
+pub(crate) fn world(pairs: &[(&str, &str)]) -> (World, Uuid) {
     let own = [("message.max.bytes", "65536"), ("headrace.direct.verbs", "true")];
     let mut world = World::with(&own.into_iter().chain(pairs.iter().copied()).collect::<Vec<_>>());
     world.broker.set_link_address("here".into());
@@ -33,7 +33,7 @@ fn ask(world: &mut World, conn: ConnId) -> DirectConnectResponse {
 }
 
 /// A link of cards that can add to words, or not.
-fn join(world: &mut World, conn: ConnId, adds: bool) {
+pub(crate) fn join(world: &mut World, conn: ConnId, adds: bool) {
     world.broker.offer_link(Ok((link(conn), vec![7])));
     let answer = ask(world, conn);
     assert_eq!((answer.error_code, &answer.hello[..]), (0, &[7][..]), "{:?}", answer.error_message);

@@ -6,6 +6,7 @@ use headrace_wire::direct::{SLOT_BYTES, Slot};
 use headrace_wire::messages::GrantFetchResponse;
 use headrace_wire::records::BatchHeader;
 
+use crate::consumer::BATCH_BYTES_MAX;
 use crate::engine::LinkId;
 
 /// Why a segment is read no further.
@@ -62,6 +63,8 @@ pub(crate) struct Reader {
     position: usize,
     /// Bytes of the file that are there to be read.
     committed: usize,
+    /// So many there can be.
+    committed_max: usize,
     sealed: bool,
     high_watermark: i64,
 }
@@ -102,6 +105,7 @@ impl Reader {
             },
             position,
             committed,
+            committed_max: mapped,
             sealed: granted.sealed,
             high_watermark: granted.high_watermark,
         })
@@ -165,6 +169,10 @@ impl Reader {
         if committed > self.committed && self.sealed {
             return Err(Lost::Lie("a sealed segment has grown".to_owned()));
         }
+        if committed > self.committed_max {
+            let why = format!("{committed} bytes are committed of a segment of {}", self.committed_max);
+            return Err(Lost::Lie(why));
+        }
         if let File::Mapped(file) = &mut self.file {
             file.advance(committed).map_err(|error| Lost::Lie(error.to_string()))?;
         }
@@ -223,10 +231,12 @@ impl Reader {
         let grown = fetched.next.saturating_mul(2).min(FETCH_BYTES_MAX);
         fetched.next = if all { fetched.next } else { grown };
         if whole == 0 && !all {
-            // One batch is larger; or what is there is none, which is found when nothing is left to be read behind it.
-            fetched.next = fetched.next.max(cut.unwrap_or(0)).max(bytes.len().saturating_add(1));
-            if bytes.len() >= FETCH_BYTES_MAX && cut.is_none_or(|size| size <= bytes.len()) {
+            // One batch is larger; or what is there is none, or one that nobody takes, which is for whoever decodes it.
+            let size = cut.unwrap_or(0);
+            if size > BATCH_BYTES_MAX || (bytes.len() >= FETCH_BYTES_MAX && size <= bytes.len()) {
                 fetched.bytes = bytes.clone();
+            } else {
+                fetched.next = fetched.next.max(size).max(bytes.len().saturating_add(1));
             }
         } else {
             fetched.next = fetched.next.min(FETCH_BYTES_MAX);
@@ -267,5 +277,184 @@ impl Reader {
         if let File::Remote(fetched) = &mut self.file {
             fetched.bytes = Bytes::new();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use headrace_fabric::Memory;
+    use headrace_wire::compression::Codec;
+    use headrace_wire::records::{BatchBuilder, NO_HEADERS, ProducerStamp};
+
+    use super::*;
+
+    const ID: u16 = 7;
+
+    /// A segment of 4 MiB at most, all of it read by operations.
+    fn granted(position: i64, committed: i64) -> GrantFetchResponse {
+        let memory_bytes = 4 << 20;
+        GrantFetchResponse {
+            id: ID,
+            key: 3,
+            memory_bytes,
+            position,
+            committed,
+            slots_key: 1,
+            slot: 0,
+            ..Default::default()
+        }
+    }
+
+    fn remote(position: usize, committed: usize) -> Reader {
+        let bytes = |number: usize| i64::try_from(number).unwrap();
+        Reader::new(0, LinkId(0), true, &granted(bytes(position), bytes(committed))).unwrap()
+    }
+
+    /// A batch of one record of about so many bytes.
+    fn batch(bytes: usize) -> Vec<u8> {
+        let mut builder = BatchBuilder::new(8 << 20);
+        builder.append(1, None, Some(&vec![1; bytes]), NO_HEADERS.iter().copied()).unwrap();
+        builder.finish(ProducerStamp::NONE, Codec::None, None).unwrap().to_vec()
+    }
+
+    /// Reads a file as a card does, until something is there to be decoded; how often it asked.
+    fn fetch(reader: &mut Reader, file: &[u8]) -> usize {
+        for asked in 1.. {
+            let (at, len) = reader.ask().unwrap();
+            assert_eq!(reader.ask(), None, "one at a time");
+            let from = usize::try_from(at).unwrap();
+            let bytes = Bytes::copy_from_slice(&file[from..from + len]);
+            if reader.take_read(at, &bytes) {
+                return asked;
+            }
+        }
+        0
+    }
+
+    fn slots() -> (Region, Region) {
+        let memory = Memory::sealed("slots", SLOT_BYTES).unwrap();
+        (Region::whole(memory.clone()), Region::whole(memory))
+    }
+
+    fn say(slots: &Region, slot: Slot) {
+        for (at, word) in slot.to_words().into_iter().enumerate().rev() {
+            slots.word(at * 8).unwrap().store(word, Ordering::Release);
+        }
+    }
+
+    #[test]
+    fn whole_batches_are_shown_in_order_however_they_are_cut() {
+        let sizes = [10, 9000, 100, 20_000, 17_000, 200_000, 50, 1_500_000, 5, 30];
+        let batches: Vec<Vec<u8>> = sizes.iter().map(|bytes| batch(*bytes)).collect();
+        let file = batches.concat();
+        let mut reader = remote(0, file.len());
+        let mut seen = Vec::new();
+        while reader.position < file.len() {
+            assert!(!reader.has_unread());
+            fetch(&mut reader, &file);
+            let (bytes, all) = reader.unread(1);
+            assert_eq!(all, reader.position + bytes.len() == file.len());
+            let mut whole = 0;
+            while whole < bytes.len() {
+                whole += BatchHeader::parse(&bytes[whole..]).unwrap().size();
+            }
+            assert_eq!(whole, bytes.len(), "no part of a batch");
+            seen.extend_from_slice(&bytes);
+            reader.pass(bytes.len());
+        }
+        assert!(seen == file && reader.ask().is_none());
+    }
+
+    #[test]
+    fn a_batch_that_is_larger_than_what_was_asked_for_is_asked_for_as_a_whole() {
+        let file = [batch(3 << 20), batch(10)].concat();
+        let mut reader = remote(0, file.len());
+        assert_eq!(fetch(&mut reader, &file), 2);
+        assert_eq!(BatchHeader::parse(&reader.unread(1).0).unwrap().size(), file.len() - batch(10).len());
+    }
+
+    #[test]
+    fn a_batch_that_nobody_takes_is_not_read_to_its_end() {
+        let mut file = batch(10);
+        // Its length says 1 GiB.
+        file[8..12].copy_from_slice(&(1_i32 << 30).to_be_bytes());
+        file.resize(3 << 20, 0);
+        let mut reader = remote(0, file.len());
+        assert_eq!(fetch(&mut reader, &file), 1);
+        assert!(reader.unread(1).0.len() <= FETCH_BYTES_MAX);
+    }
+
+    #[test]
+    fn what_is_no_batch_is_left_for_who_decodes_it() {
+        let file = vec![0; 3 << 20];
+        let mut reader = remote(0, file.len());
+        fetch(&mut reader, &file);
+        assert!(!reader.unread(1).0.is_empty());
+        // At the end of what is committed that is all there is.
+        let mut reader = remote(100, 130);
+        fetch(&mut reader, &file);
+        assert_eq!(reader.unread(1), (Bytes::from(vec![0; 30]), true));
+    }
+
+    #[test]
+    fn bytes_that_were_not_asked_for_are_of_no_use() {
+        let file = batch(10);
+        let bytes = Bytes::from(file.clone());
+        let mut reader = remote(0, file.len());
+        assert!(!reader.take_read(0, &bytes), "nothing was asked for");
+        assert_eq!(reader.ask(), Some((0, file.len())));
+        assert!(!reader.take_read(1, &bytes), "another place");
+        assert_eq!(reader.ask(), Some((0, file.len())), "it is asked for again");
+        assert!(!reader.take_read(0, &bytes.slice(1..)), "less");
+        assert_eq!(reader.ask(), Some((0, file.len())));
+        assert!(reader.take_read(0, &bytes) && reader.has_unread());
+        assert!(!reader.take_read(0, &bytes), "twice");
+        assert_eq!(reader.ask(), None, "what has come is not read yet");
+        let mut mapped = Reader::new(0, LinkId(0), false, &granted(0, 10)).unwrap();
+        assert!(!mapped.take_read(0, &bytes) && mapped.ask().is_none());
+    }
+
+    #[test]
+    fn a_slot_of_before_the_grant_is_no_end_and_one_of_after_it_is() {
+        let (own, theirs) = slots();
+        let mut reader = remote(0, 0);
+        assert!(!reader.is_shown());
+        reader.show_slots(own).unwrap();
+        assert!(reader.is_shown());
+        say(&theirs, Slot { committed: 9, sealed: true, id: ID - 1, ..Slot::default() });
+        assert_eq!((reader.look(), reader.committed, reader.sealed), (Ok(()), 0, false));
+        say(&theirs, Slot { committed: 5, high_watermark: 2, id: ID, ..Slot::default() });
+        assert_eq!((reader.look(), reader.committed, reader.high_watermark()), (Ok(()), 5, 2));
+        // Its segment is gone.
+        say(&theirs, Slot { committed: 0, sealed: true, high_watermark: 9, id: ID, ..Slot::default() });
+        assert_eq!((reader.look(), reader.committed, reader.sealed), (Ok(()), 5, true));
+        assert!(!reader.is_read_out(), "what was there of it still is");
+        say(&theirs, Slot { sealed: true, ..Slot::default() });
+        assert_eq!(reader.look(), Err(Lost::Ended));
+    }
+
+    #[test]
+    fn a_slot_that_says_what_cannot_be_is_a_lie() {
+        let (own, theirs) = slots();
+        let mut reader = remote(0, 0);
+        reader.show_slots(own).unwrap();
+        say(&theirs, Slot { committed: (4 << 20) + 1, id: ID, ..Slot::default() });
+        assert!(matches!(reader.look(), Err(Lost::Lie(_))), "more than the segment can have");
+        assert_eq!(reader.ask(), None);
+        say(&theirs, Slot { committed: 10, sealed: true, id: ID, ..Slot::default() });
+        assert_eq!(reader.look(), Ok(()));
+        say(&theirs, Slot { committed: 11, sealed: true, id: ID, ..Slot::default() });
+        assert!(matches!(reader.look(), Err(Lost::Lie(_))), "it was sealed");
+    }
+
+    #[test]
+    fn what_cannot_be_granted_is_refused() {
+        let sealed = GrantFetchResponse { slot: -1, sealed: true, ..granted(0, 10) };
+        let none = |granted: &GrantFetchResponse| Reader::new(0, LinkId(0), true, granted).is_err();
+        assert!(Reader::new(0, LinkId(0), true, &sealed).unwrap().is_shown(), "it has no slot");
+        assert!(none(&GrantFetchResponse { sealed: false, ..sealed }));
+        assert!(none(&granted(11, 10)) && none(&granted(-1, 10)) && none(&granted(0, (4 << 20) + 1)));
     }
 }

@@ -604,6 +604,23 @@ mod tests {
     }
 
     #[test]
+    fn turns_that_are_asked_for_wrap_with_the_order_word() {
+        let (mut writer, freed) = remote(8);
+        // As a card adds to it: what is carried out of the order is lost.
+        let mut order_word = word(u16::MAX - 1, 7000);
+        freed.word(0).unwrap().store(7000, Ordering::Release);
+        for (what, order) in [(1, u16::MAX - 1), (2, u16::MAX), (3, 0), (4, 1)] {
+            ask(&mut writer, &[1; 20], what);
+            let write = writer.drew(order_word).unwrap();
+            assert_eq!(write.told, (0x0007_0000 | u32::from(order), 20));
+            order_word = order_word.wrapping_add(Drawn::add(20));
+            assert_eq!(writer.acked(ack(order)), Ok(what));
+            freed.word(0).unwrap().fetch_add(20, Ordering::Release);
+        }
+        assert_eq!(Drawn::from_word(order_word), Drawn { order: 2, position: 7080 });
+    }
+
+    #[test]
     fn a_turn_that_comes_too_early_waits_for_the_ring_to_be_read() {
         let (mut writer, freed) = remote(8);
         for what in 1..=3 {

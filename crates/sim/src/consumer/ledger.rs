@@ -11,6 +11,8 @@ pub(crate) struct Ledger {
     pub(crate) seen: BTreeMap<(Place, i32, i64), (usize, usize)>,
     /// What the logs were and are.
     pub(crate) logs: Histories,
+    /// Before this offset everything was deleted, and nobody has to be given it.
+    pub(crate) deleted: BTreeMap<Place, i64>,
     /// Before this offset everything was processed by some member of the group: of each version of the log.
     covered: BTreeMap<Place, Vec<i64>>,
     /// Whose a partition is in a generation: the consumer, and its place in the plan.
@@ -53,6 +55,8 @@ pub struct Tally {
     pub told_of_cuts: usize,
     /// Fetches anew of what was held and is cut off.
     pub dropped: usize,
+    /// Times that a reader went on behind what was deleted.
+    pub passed: usize,
 }
 
 /// Rows of one partition that a caller was given at once.
@@ -80,9 +84,10 @@ impl Ledger {
     /// The group has processed rows.
     pub(super) fn processed(&mut self, done: &Done) {
         let Some(log) = self.logs.get(&done.place) else { return };
+        let deleted = self.deleted(done.place);
         let covered = self.covered.entry(done.place).or_default();
         for (version, covered) in log.versions().zip(covered) {
-            if done.first <= *covered {
+            if done.first <= (*covered).max(deleted) {
                 *covered = log.shared(done.next, done.epoch, version).max(*covered);
             }
         }
@@ -90,14 +95,20 @@ impl Ledger {
 
     /// How far the group has come in the log that is.
     pub(crate) fn covered(&self, place: Place) -> i64 {
-        self.covered.get(&place).and_then(|covered| covered.last()).copied().unwrap_or(0)
+        let covered = self.covered.get(&place).and_then(|covered| covered.last()).copied().unwrap_or(0);
+        covered.max(self.deleted(place))
+    }
+
+    /// Where what was not deleted begins.
+    pub(crate) fn deleted(&self, place: Place) -> i64 {
+        self.deleted.get(&place).copied().unwrap_or(0)
     }
 
     /// Nobody skips what the group has not processed. `epoch`: that of the record before the offset.
     pub(super) fn within(&self, place: Place, offset: i64, epoch: i32, what: &str) -> Result<(), String> {
         let Some((log, covered)) = self.logs.get(&place).zip(self.covered.get(&place)) else { return Ok(()) };
         let mut known = log.versions().zip(covered).filter(|(version, _)| version.leads_to(offset, epoch));
-        if known.any(|(_, covered)| offset <= *covered) {
+        if known.any(|(_, covered)| offset <= *covered) || offset <= self.deleted(place) {
             return Ok(());
         }
         Err(format!(
@@ -109,7 +120,7 @@ impl Ledger {
     pub(super) fn begins(&self, place: Place, offset: i64, epoch: i32) -> Result<(), String> {
         let Some((log, covered)) = self.logs.get(&place).zip(self.covered.get(&place)) else { return Ok(()) };
         let mut known = log.versions().zip(covered).filter(|(version, _)| version.has(offset, epoch));
-        if known.any(|(_, covered)| offset <= *covered) {
+        if known.any(|(_, covered)| offset <= *covered) || offset <= self.deleted(place) {
             return Ok(());
         }
         Err(format!(

@@ -1,6 +1,7 @@
 //! Who goes through memory that the broker lends, and what befalls that.
 
 use super::{Birth, Down, Place, Plan, ProducerPlan, START_MS, Step, Trouble, some};
+use crate::client::Who;
 use crate::rng::Rng;
 
 /// Links, and what lies in the memory that came over them. Rates are in percent.
@@ -33,6 +34,14 @@ pub(crate) struct DirectPlan {
     pub(crate) deaths: Vec<(usize, u64, bool)>,
     /// A topic that is deleted while it is written: nobody else reads it, and nothing is said of its records.
     pub(crate) doomed: Option<(usize, u64)>,
+    /// When records are deleted, where, and how many of a hundred of all that there are.
+    pub(crate) deletes: Vec<(u64, Place, i64)>,
+    /// There are cards.
+    pub(crate) card: bool,
+    /// Consumers, and every other producer, are on another host.
+    pub(crate) far: bool,
+    /// Of files that are shown over RDMA: how many cannot be registered.
+    pub(crate) unregistered: u64,
 }
 
 /// A client that asks for memory and tells of what it has not written there.
@@ -42,6 +51,10 @@ pub(crate) struct RoguePlan {
     /// What it does, one after the other.
     pub(crate) acts: u64,
     pub(crate) every_ms: u64,
+    /// It comes over RDMA.
+    pub(crate) verbs: bool,
+    /// It writes beside others.
+    pub(crate) shares: bool,
 }
 
 impl DirectPlan {
@@ -65,6 +78,8 @@ impl DirectPlan {
                     at_ms: rng.between(START_MS, heal_ms),
                     acts: rng.between(1, 30),
                     every_ms: rng.pick(&[0, 1, 30]),
+                    verbs: rng.chance(70),
+                    shares: rng.chance(60),
                 })
                 .collect(),
             deaths: (0..deaths)
@@ -74,7 +89,16 @@ impl DirectPlan {
                 })
                 .collect(),
             doomed: None,
+            deletes: Vec::new(),
+            card: false,
+            far: false,
+            unregistered: 0,
         }
+    }
+
+    /// Whether a client is on another host than the broker.
+    pub(crate) fn is_far(&self, who: Who) -> bool {
+        self.far && !matches!(who, Who::Producer(number) if number % 2 > 0)
     }
 }
 
@@ -120,8 +144,14 @@ impl Plan {
         // Whoever wants memory and nothing else is told where there can be none for good.
         let sure =
             !self.durable && direct.rogues.is_empty() && !scarce && direct.lies == 0 && direct.unmade == 0;
-        self.direct = Some(DirectPlan { doomed, ..direct });
-        let card = rng.chance(40);
+        let card = rng.chance(50);
+        let unregistered = if sure { 0 } else { some(rng, 20, 50) };
+        self.direct = Some(DirectPlan { doomed, card, far: card && !sure, unregistered, ..direct });
+        for rogue in self.direct.iter_mut().flat_map(|direct| &mut direct.rogues) {
+            // Nobody shares a ring with who comes another way.
+            rogue.verbs &= card;
+            rogue.acts *= 1 + u64::from(rogue.shares);
+        }
         for producer in &mut self.producers {
             let of: &[_] = match (sure, card) {
                 (true, true) => &["verbs", "verbs", "verbs", "shm", "tcp"],
@@ -132,11 +162,24 @@ impl Plan {
         }
         if rng.chance(75) {
             self = self.with_readers(rng);
+            let places: Vec<Place> = self.lasting().collect();
+            let deletes = if rng.chance(35) { rng.between(1, 12) } else { 0 };
+            let when = (START_MS + 100, self.heal_ms);
+            if let Some(direct) = &mut self.direct {
+                let draw =
+                    |_| (rng.between(when.0, when.1), rng.pick(&places), rng.pick(&[20, 60, 95, 100, 100]));
+                direct.deletes = (0..deletes).map(draw).collect();
+            }
             for reader in &mut self.readers {
-                let of: &[_] =
-                    if sure { &["shm", "shm", "auto", "tcp"] } else { &["auto", "auto", "auto", "tcp"] };
+                let of: &[_] = match (sure, card) {
+                    (true, true) => &["verbs", "verbs", "verbs", "shm", "tcp"],
+                    (true, false) => &["shm", "shm", "auto", "tcp"],
+                    (false, _) => &["auto", "auto", "auto", "tcp"],
+                };
                 // There is more to be read than elsewhere.
                 reader.habits.rows_max = reader.habits.rows_max.max(5);
+                // Brokers would wait each time for more than a partition may bring.
+                reader.options.retain(|(name, _)| *name != "fetch.min.bytes");
                 reader.options.push(("headrace.datapath", rng.pick(of).to_owned()));
             }
         }

@@ -1,18 +1,22 @@
 //! The broker's side of links, and clients that lie over them.
 
-use headrace_broker::{LinkAction, LinkId};
+use std::ops::Range;
+
+use headrace_broker::{LinkAction, LinkId, Refusal};
 use headrace_fabric::Note;
 use headrace_log::MemoryFile;
+use headrace_wire::messages::delete_records_request::{DeleteRecordsPartition, DeleteRecordsTopic};
 use headrace_wire::messages::delete_topics_request::DeleteTopicState;
 use headrace_wire::messages::metadata_request::MetadataRequestTopic;
-use headrace_wire::messages::{DeleteTopicsRequest, MetadataRequest};
+use headrace_wire::messages::{DeleteRecordsRequest, DeleteTopicsRequest, MetadataRequest};
 use headrace_wire::time::Now;
 use headrace_wire::uuid::Uuid;
 
 use super::{METADATA_VERSION, Server};
-use crate::plan::TOPICS;
+use crate::plan::{Place, TOPICS};
 
 const DELETE_VERSION: i16 = 6;
+const DELETE_RECORDS_VERSION: i16 = 2;
 /// Links that the broker has ready are counted from here.
 const FIRST_OFFERED: u64 = 1 << 40;
 
@@ -90,8 +94,41 @@ impl Server {
         }
     }
 
+    /// The part of a file that a reader over RDMA is to have; none: it has lost the file. An error says why not.
+    pub(crate) fn window(&mut self, link: u64, key: u64, at: u64) -> Result<Option<Range<u64>>, String> {
+        let Some(broker) = &mut self.broker else { return Ok(None) };
+        match broker.handle_window(LinkId(link), key, at) {
+            Ok(part) => Ok(Some(part)),
+            Err(Refusal::Ended) => Ok(None),
+            Err(why) => Err(format!("{why:?}")),
+        }
+    }
+
+    /// What was to be lent cannot be registered.
+    pub(crate) fn not_lent(&mut self, link: u64, key: u64) {
+        if let Some(broker) = &mut self.broker {
+            broker.handle_not_lent(LinkId(link), key);
+        }
+    }
+
     pub(crate) fn poll_link_action(&mut self) -> Option<LinkAction<MemoryFile>> {
         self.broker.as_mut()?.poll_link_action()
+    }
+
+    /// Deletes a partition's records before an offset. What they were is kept in mind.
+    pub(crate) fn delete_records(&mut self, place: Place, offset: i64, now: Now) -> Result<(), String> {
+        let values = self.values(place, now)?;
+        let partitions = vec![DeleteRecordsPartition { partition_index: place.partition, offset }];
+        let topics = vec![DeleteRecordsTopic { name: TOPICS[place.topic].to_owned(), partitions }];
+        let request = DeleteRecordsRequest { topics, ..DeleteRecordsRequest::default() };
+        let response = self.call(DELETE_RECORDS_VERSION, &request, now)?;
+        let answer = response.topics.first().and_then(|topic| topic.partitions.first());
+        if !answer.is_some_and(|answer| answer.error_code == 0 && answer.low_watermark == offset) {
+            return Err(format!("{place:?}: records before {offset} cannot be deleted: {answer:?}"));
+        }
+        let before = usize::try_from(offset).unwrap_or(0);
+        self.deleted.insert(place, values.into_iter().take(before).collect());
+        Ok(())
     }
 
     pub(crate) fn delete_topic(&mut self, topic: usize, now: Now) -> Result<(), String> {

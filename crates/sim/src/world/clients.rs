@@ -98,7 +98,7 @@ impl World {
                 Who::Sharer(number) => self.hear_sharer(number)?,
             };
             if quiet {
-                return Ok(());
+                return self.check_ended(who);
             }
         }
     }
@@ -175,13 +175,22 @@ impl World {
             Action::Verbs(OverVerbs::Draw { link, key, at, add }) => self.draw(who, link, (key, at, add))?,
             // The simulated client sees the broker's word itself.
             Action::Verbs(OverVerbs::Refresh { .. }) => {}
-            Action::Verbs(_) => return Err("a producer reads over RDMA".to_owned()),
+            Action::Verbs(OverVerbs::Read { link, key, at, len }) => {
+                self.card_reads(who, link, (key, at, len));
+            }
+            Action::Verbs(OverVerbs::Watch { link, key, bytes }) => {
+                self.card_watches(who, link, key, bytes)?;
+            }
+            Action::Verbs(OverVerbs::Offer { .. } | OverVerbs::Carry { .. }) => {
+                return Err("a client carries a connection over RDMA".to_owned());
+            }
             Action::Token { conn } => {
                 let now = self.now;
                 self.runs(who).token(now, conn);
             }
             Action::Close { conn } => {
                 let Some(key) = self.wires(who).conns.remove(&conn) else { return Ok(()) };
+                self.wires(who).conns_ended += 1;
                 self.tell(|| format!("{who:?} closes connection {key}"));
                 self.server.give_up(key);
                 if let Who::Sharer(number) = who {

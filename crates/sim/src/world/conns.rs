@@ -213,6 +213,7 @@ impl World {
         conn.to_client.mute();
         conn.to_server.copy_out();
         self.wires(who).conns.remove(&id);
+        self.wires(who).conns_ended += 1;
         let now = self.now;
         self.runs(who).closed(now, id, why.to_owned());
         self.end(key, Way::ToServer);

@@ -12,9 +12,11 @@ use headrace_wire::direct::{Drawn, SLOT_BYTES, WriteAck, Written};
 use headrace_wire::errors::ErrorCode;
 
 use super::{Event, World};
+use crate::card::Asked;
 use crate::client::Who;
-use crate::links::{self, Control, Draw, Link, Mirror, Slots};
-use crate::plan::DirectPlan;
+use crate::links::{self, Control, Draw, Link, Mirror, Slots, Words};
+use crate::plan::{DirectPlan, Place};
+use crate::rng::Rng;
 
 /// Of nudges: how often a client looks before it is woken.
 const EARLY: u64 = 30;
@@ -38,6 +40,9 @@ pub(super) enum LinkEvent {
     /// The broker's card adds to order words, and tells what they were.
     Draws,
     Drew,
+    /// The broker's side does what a reader over RDMA has asked, and that one learns what came of it.
+    Asks,
+    Done,
 }
 
 /// What came of memory that the broker lent.
@@ -67,6 +72,8 @@ pub struct Lent {
     pub shared: usize,
     /// Turns that producers over RDMA were given.
     pub drawn: usize,
+    /// Turns in shared rings that liars were given.
+    pub taken_by_liars: usize,
     /// Links that a client ended over that.
     pub given_up: usize,
     /// Links that the broker ended since their client lied.
@@ -75,8 +82,29 @@ pub struct Lent {
     pub deaths: usize,
     /// Topics that were deleted.
     pub deleted: usize,
+    /// Times that records were deleted.
+    pub records_deleted: usize,
     /// Bytes of segments that consumers read in memory.
     pub read: usize,
+    /// Parts of files that were shown to readers over RDMA, and refused.
+    pub windows: usize,
+    /// See [`Lent::windows`].
+    pub refused: usize,
+    /// What engines have read of them, one after the other.
+    pub reads: usize,
+    /// Reads after which nothing came any more.
+    pub failed: usize,
+}
+
+/// Where a slot says what is not so, and what.
+pub(super) fn lie_of_slot(rng: &mut Rng, slot: usize, words: &Words) -> (usize, u64) {
+    let at = slot * SLOT_BYTES;
+    match rng.between(0, 3) {
+        0 => (at + 24, words[3] ^ 0x8000),
+        1 => (at, 0),
+        2 => (at, 1 << 41),
+        _ => (at, words[0] | 1),
+    }
 }
 
 impl World {
@@ -86,7 +114,7 @@ impl World {
     }
 
     /// When a note is seen that is sent now.
-    fn note_due(&mut self) -> u64 {
+    pub(super) fn note_due(&mut self) -> u64 {
         let (max, burst) = match &self.plan.direct {
             Some(plan) if !self.healed => (plan.note_ms_max, plan.burst_ms.max(1)),
             _ => (CALM_MS, 1),
@@ -102,7 +130,7 @@ impl World {
         self.now.mono_ms + self.rng.between(0, max)
     }
 
-    fn tell_link(&mut self, key: u64, control: Control) {
+    pub(super) fn tell_link(&mut self, key: u64, control: Control) {
         let due = self.control_due();
         if let Some(link) = self.links.get_mut(&key) {
             let due = link.tell(due, control);
@@ -110,7 +138,7 @@ impl World {
         }
     }
 
-    fn lies(&mut self) -> bool {
+    pub(super) fn lies(&mut self) -> bool {
         let rate = self.plan.direct.as_ref().map_or(0, |plan| plan.lies);
         !self.healed && self.rng.chance(rate)
     }
@@ -125,6 +153,8 @@ impl World {
             LinkEvent::Fault => self.link_fault(link),
             LinkEvent::Draws => self.draws(link),
             LinkEvent::Drew => self.drew(link),
+            LinkEvent::Asks => self.card_does(link),
+            LinkEvent::Done => self.card_tells(link),
         }
     }
 
@@ -137,7 +167,12 @@ impl World {
         address: String,
         token: [u8; 16],
     ) -> Result<(), String> {
-        let unmade = self.lending()?.unmade;
+        let (unmade, far) = self.lending().map(|plan| (plan.unmade, plan.is_far(who)))?;
+        if far {
+            let now = self.now;
+            self.runs(who).unlinked(now, id, "it is on another host".to_owned(), true);
+            return Ok(());
+        }
         self.last_link += 1;
         let key = self.last_link;
         self.tell(|| format!("{who:?} makes link {key}"));
@@ -152,10 +187,10 @@ impl World {
         Ok(())
     }
 
-    /// A client wants a link over RDMA. Consumers have no card.
+    /// A client wants a link over RDMA.
     pub(super) fn begin_verbs(&mut self, who: Who, id: LinkId) {
         let now = self.now;
-        if !matches!(who, Who::Producer(_)) {
+        if !self.plan.direct.as_ref().is_some_and(|plan| plan.card) {
             self.runs(who).begun(now, id, Err("there is no device".to_owned()));
             return;
         }
@@ -164,6 +199,7 @@ impl World {
         self.tell(|| format!("{who:?} makes end {key} of a link over RDMA"));
         let mut link = Link::new(who, id, [0; 16], String::new());
         link.verbs = true;
+        link.since = self.wires(who).conns_ended;
         self.links.insert(key, link);
         self.wires(who).links.insert(id, key);
         self.runs(who).begun(now, id, Ok(key.to_le_bytes().to_vec()));
@@ -173,6 +209,9 @@ impl World {
     fn joins(&mut self, offered: u64, hello: &[u8]) -> Result<(), String> {
         self.server.offer();
         let key = u64::from_le_bytes(hello.try_into().map_err(|_| "an end says what none says")?);
+        if self.rogue_joins(key, offered) {
+            return Ok(());
+        }
         let Some(mut link) = self.links.remove(&key).filter(|link| link.client) else {
             self.server.unlink(offered);
             return Ok(());
@@ -199,7 +238,7 @@ impl World {
             self.tell_link(key, Control::Linked);
         } else {
             let now = self.now;
-            self.runs(who).unlinked(now, id, "its other end has gone".to_owned());
+            self.runs(who).unlinked(now, id, "its other end has gone".to_owned(), false);
         }
     }
 
@@ -299,8 +338,11 @@ impl World {
     pub(super) fn unlink(&mut self, who: Who, id: LinkId) -> Result<(), String> {
         let Some(key) = self.wires(who).links.remove(&id) else { return Ok(()) };
         self.tell(|| format!("{who:?} ends link {key}"));
-        // One over RDMA ends with its connection, or before it was one.
-        if self.links.get(&key).is_some_and(|link| link.verbs) {
+        // One over RDMA ends with its connection, which is about to be closed or was; or before it was a link.
+        if let Some(link) = self.links.get(&key).filter(|link| link.verbs && !link.lied) {
+            if link.linked {
+                self.ended_early.push((who, key, link.since));
+            }
             self.end_link_at_client(key);
             return Ok(());
         }
@@ -312,15 +354,26 @@ impl World {
         Ok(())
     }
 
+    /// A client has done what it wants: links over RDMA that it has ended have ended with a connection.
+    pub(super) fn check_ended(&mut self, who: Who) -> Result<(), String> {
+        let ended = self.wires(who).conns_ended;
+        for (by, key, since) in std::mem::take(&mut self.ended_early) {
+            if by == who && since == ended {
+                return Err(format!("{who:?} ends link {key}, over which nobody has lied"));
+            }
+        }
+        Ok(())
+    }
+
     /// A client learns by itself that a link has ended.
-    fn lose_link(&mut self, key: u64, why: &str) {
+    pub(super) fn lose_link(&mut self, key: u64, why: &str) {
         let Some(link) = self.links.get(&key).filter(|link| link.client) else { return };
         let (who, id) = (link.who, link.id);
         self.wires(who).links.remove(&id);
         self.outcome.lent.ended += 1;
         self.end_link_at_client(key);
         let now = self.now;
-        self.runs(who).unlinked(now, id, why.to_owned());
+        self.runs(who).unlinked(now, id, why.to_owned(), false);
     }
 
     /// Nobody is at the client's end any more, of which the broker learns.
@@ -406,7 +459,10 @@ impl World {
             let (who, id) = (link.who, link.id);
             let Some(control) = links::take(&mut link.control, now.mono_ms) else { break };
             match control {
-                Control::Linked => self.runs(who).linked(now, id),
+                Control::Linked => {
+                    link.linked = true;
+                    self.runs(who).linked(now, id);
+                }
                 Control::Lent(name, memory) => {
                     link.lent.insert(name, Region::whole(memory.clone()));
                     self.runs(who).lent(now, id, name, memory);
@@ -417,14 +473,26 @@ impl World {
                 }
                 Control::Ended(name) => {
                     link.lent.remove(&name);
+                    let verbs = link.verbs;
+                    link.card.forget(name);
+                    if verbs {
+                        self.card_sends(key, Asked::Freed { key: name });
+                    }
                     self.runs(who).ended(now, id, name);
                 }
+                Control::Refused(name) => {
+                    link.card.forget(name);
+                    self.runs(who).refused(now, id, name, "it cannot be registered".to_owned());
+                }
+                Control::Window(name, part) => link.card.shows(name, part),
+                Control::Nudge => link.card.nudged(),
                 Control::Gone(why) => {
                     self.tell(|| format!("{who:?} learns that link {key} has ended: {why}"));
                     self.lose_link(key, why);
                 }
             }
             self.settle(who)?;
+            self.card_asks(key);
         }
         Ok(())
     }
@@ -503,7 +571,7 @@ impl World {
     }
 
     fn lend_one(&mut self, action: LinkAction<MemoryFile>) -> Result<(), String> {
-        let withheld = self.lending()?.withheld;
+        let (withheld, unregistered) = self.lending().map(|plan| (plan.withheld, plan.unregistered))?;
         let withholds = self.rng.chance(withheld);
         match action {
             LinkAction::Lend { link, key, memory, .. } => {
@@ -532,6 +600,17 @@ impl World {
                 if bytes == 0 {
                     return Err("the broker shows a file of which there is nothing to be mapped".to_owned());
                 }
+                if owner.verbs {
+                    self.outcome.lent.files += 1;
+                    if self.rng.chance(unregistered) {
+                        self.outcome.lent.refused += 1;
+                        self.tell_link(link.0, Control::Refused(key));
+                        self.server.not_lent(link.0, key);
+                    } else {
+                        owner.card.show(key, file);
+                    }
+                    return Ok(());
+                }
                 let (mirror, reader) = Mirror::new(file).map_err(|why| why.to_string())?;
                 owner.mirrors.insert(key, mirror);
                 self.outcome.lent.files += 1;
@@ -541,6 +620,9 @@ impl World {
                 self.lends.remove(&(link.0, key));
                 if let Some(owner) = self.links.get_mut(&link.0) {
                     owner.mirrors.remove(&key);
+                    if let Some(shown) = owner.card.shown.get_mut(&key) {
+                        shown.ended = true;
+                    }
                 }
                 self.tell_link(link.0, Control::Ended(key));
             }
@@ -589,7 +671,7 @@ impl World {
         }
     }
 
-    fn lied(&mut self, key: u64, of: &str) {
+    pub(super) fn lied(&mut self, key: u64, of: &str) {
         self.outcome.lent.lies += 1;
         self.tell(|| format!("link {key} lies {of}"));
         if let Some(link) = self.links.get_mut(&key) {
@@ -604,7 +686,7 @@ impl World {
             // A liar's own.
             return Ok(());
         }
-        if spoilt.contains(&ErrorCode::from(ack.error_code)) {
+        if spoilt.contains(&ErrorCode::from(ack.error_code)) && !self.rogues_share() {
             return Err(format!(
                 "the broker has read something else than was written over link {key}: {ack:?}"
             ));
@@ -637,7 +719,7 @@ impl World {
     /// What has changed in a link's slots is on its way to their reader, who is woken.
     fn send_slots(&mut self, key: u64, nudged: bool, shown: bool) -> Result<(), String> {
         let Some(link) = self.links.get_mut(&key) else { return Ok(()) };
-        let who = link.who;
+        let (who, verbs) = (link.who, link.verbs);
         let Some(slots) = &mut link.slots else { return Ok(()) };
         let changed = slots.changed()?;
         if changed.is_empty() && !nudged {
@@ -647,26 +729,25 @@ impl World {
             return Err(format!("slots of link {key} have changed, and nobody is woken"));
         }
         self.outcome.lent.slots += changed.len();
+        if verbs {
+            if nudged && link.card.nudge() {
+                self.tell_link(key, Control::Nudge);
+            }
+            return Ok(());
+        }
         let mut last = self.now.mono_ms;
         for (slot, words) in changed {
             // What was written before something was said is there when that is heard.
             let dues = if shown { [self.now.mono_ms; 4] } else { [(); 4].map(|()| self.note_due()) };
             let mut dues = dues.into_iter();
             let lies = !shown && self.lies();
-            let lie = if lies { Some((self.rng.between(0, 3), self.note_due())) } else { None };
+            let lie = lies.then(|| (lie_of_slot(&mut self.rng, slot, &words), self.note_due()));
             let Some(slots) = self.links.get_mut(&key).and_then(|link| link.slots.as_mut()) else { break };
             if shown {
                 slots.arrive(u64::MAX)?;
             }
             last = slots.send(slot, words, || dues.next().unwrap_or(0)).max(last);
-            if let Some((lie, due)) = lie {
-                let at = slot * SLOT_BYTES;
-                let (at, word) = match lie {
-                    0 => (at + 24, words[3] ^ 0x8000),
-                    1 => (at, 0),
-                    2 => (at, 1 << 41),
-                    _ => (at, words[0] | 1),
-                };
+            if let Some(((at, word), due)) = lie {
                 last = slots.lie(due, at, word).max(last);
                 self.lied(key, "of a slot");
             }
@@ -692,7 +773,9 @@ impl World {
         // Those who share a ring have one between them, with a line more for its order word.
         let rings: BTreeMap<_, _> =
             self.lends.values().flatten().map(|memory| (Arc::as_ptr(memory), memory.len() as u64)).collect();
-        let bytes = rings.values().sum::<u64>().saturating_sub(64 * rings.len() as u64);
+        let rings = rings.values().sum::<u64>().saturating_sub(64 * rings.len() as u64);
+        let bytes = rings
+            + self.links.values().filter(|link| link.broker).map(|link| link.card.registered()).sum::<u64>();
         if setting("headrace.direct.memory.bytes").is_some_and(|max| bytes > max) {
             return Err(format!("{bytes} bytes are lent, which is more than may be"));
         }
@@ -701,6 +784,17 @@ impl World {
             return Err(format!("there are {grants} grants, which is more than may be"));
         }
         Ok(())
+    }
+
+    /// All have gone, and have given back what they had.
+    pub(crate) fn check_given_back(&self) -> Result<(), String> {
+        let links: Vec<u64> =
+            self.links.iter().filter(|(_, link)| link.broker).map(|(key, _)| *key).collect();
+        if self.lends.is_empty() && links.is_empty() {
+            return Ok(());
+        }
+        let lends: Vec<_> = self.lends.keys().collect();
+        Err(format!("all have gone, and there are links {links:?}, and lent (link and key): {lends:?}"))
     }
 
     // ---- producers that die
@@ -713,7 +807,24 @@ impl World {
         if let Some((topic, at)) = plan.doomed {
             self.at(at, Event::Delete(topic));
         }
+        for (at, place, percent) in plan.deletes {
+            self.at(at, Event::DeleteRecords(place, percent));
+        }
         self.plan_rogues();
+    }
+
+    /// What is deleted of a segment that somebody reads in memory may still be read there.
+    pub(super) fn delete_records(&mut self, place: Place, percent: i64) -> Result<(), String> {
+        let end = self.server.end_of(place, self.now)?;
+        let before = self.ledger.deleted(place).max(end * percent / 100);
+        if end == 0 || before == 0 || !self.server.is_up() {
+            return Ok(());
+        }
+        self.tell(|| format!("records of {place:?} before {before} of {end} are deleted"));
+        self.outcome.lent.records_deleted += 1;
+        self.server.delete_records(place, before, self.now)?;
+        self.ledger.deleted.insert(place, before);
+        self.after_broker()
     }
 
     pub(super) fn producer_goes(&mut self, number: usize, told: bool) -> Result<(), String> {

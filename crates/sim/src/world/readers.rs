@@ -166,6 +166,7 @@ impl World {
                     -1 => next >= end,
                     epoch => log.shared(next, epoch, log.now()) == end,
                 });
+                let all = all || self.ledger.deleted(place) == end;
                 if !all || consumer.position(place) != Some(end) {
                     return Ok(Some(format!("a reader by itself has {place:?} up to {next:?} of {end}")));
                 }

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use headrace_fabric::{Memory, Region};
-use headrace_wire::direct::Written;
+use headrace_wire::direct::{Drawn, SHARED, Written};
 use headrace_wire::messages::{
     DirectConnectRequest, DirectReleaseRequest, GrantFetchRequest, GrantProduceRequest,
 };
@@ -12,6 +13,8 @@ use headrace_wire::messages::{
 use super::{Event, World};
 use crate::rng::Rng;
 
+/// What their ends of links over RDMA say of themselves is counted from here.
+const FIRST_END: u64 = 1 << 58;
 /// Their connections are counted from here.
 const FIRST_CONN: u64 = 1 << 59;
 const VERSION: i16 = 0;
@@ -25,6 +28,9 @@ struct Ring {
     bytes: u64,
     /// How many writes it has told of that may have been.
     next: u16,
+    /// Of a ring that others write: what it is called, where its order word is, and the turns that it has drawn.
+    shared: Option<(u64, usize)>,
+    turns: Vec<(u16, u64)>,
 }
 
 /// One of them.
@@ -48,6 +54,25 @@ impl World {
 
     fn rogue_of(&mut self, link: u64) -> Option<&mut Rogue> {
         self.rogues.iter_mut().find(|rogue| rogue.link == Some(link))
+    }
+
+    /// Whether what honest producers write may be spoilt by others.
+    pub(super) fn rogues_share(&self) -> bool {
+        self.plan.direct.as_ref().is_some_and(|plan| plan.rogues.iter().any(|rogue| rogue.shares))
+    }
+
+    /// The broker connects an end of its own to a rogue's; whether it is one's.
+    pub(super) fn rogue_joins(&mut self, end: u64, offered: u64) -> bool {
+        let Some(number) = end.checked_sub(FIRST_END).and_then(|number| usize::try_from(number).ok()) else {
+            return false;
+        };
+        self.tell(|| format!("rogue {number} is joined to link {offered}"));
+        self.server.joined(offered, true);
+        match self.rogues.get_mut(number).filter(|rogue| rogue.conn.is_some()) {
+            Some(rogue) => rogue.link = Some(offered),
+            None => self.server.unlink(offered),
+        }
+        true
     }
 
     pub(super) fn rogue_is_lent(&mut self, link: u64, key: u64, memory: &Arc<Memory>) -> bool {
@@ -100,23 +125,14 @@ impl World {
             self.rogues[number].conn = Some(conn);
             return Ok(());
         };
-        let Some(link) = self.rogues[number].link else {
-            let request =
-                DirectConnectRequest { fabric: "shm".to_owned(), ..DirectConnectRequest::default() };
-            let answer = self.server.ask(conn, VERSION, &request, now)?;
-            self.last_link += 1;
-            let key = self.last_link;
-            if answer.error_code == 0 && self.server.link(key, &answer.address, answer.token.0) {
-                self.rogues[number].link = Some(key);
-            } else {
-                self.server.hang_up_own(conn, now);
-                self.rogues[number].conn = None;
-            }
-            return Ok(());
-        };
+        let plan = self.plan.direct.as_ref().map(|plan| plan.rogues[number]);
+        let (verbs, shares) = plan.map_or((false, false), |plan| (plan.verbs, plan.shares));
+        let Some(link) = self.rogues[number].link else { return self.rogue_links(number, conn, verbs) };
         let places: Vec<_> = self.plan.places().collect();
-        let place = self.rng.pick(&places);
-        let what = self.rng.between(0, 9);
+        // Who writes beside others is to meet them.
+        let place = if shares && self.rng.chance(70) { places[0] } else { self.rng.pick(&places) };
+        let joined = self.rogues[number].rings.last().is_some_and(|ring| ring.shared.is_some());
+        let what = if joined && self.rng.chance(70) { 9 } else { self.rng.between(0, 9) };
         self.tell(|| format!("rogue {number} does {what} over link {link}, {place:?}"));
         match what {
             0..3 => {
@@ -124,13 +140,16 @@ impl World {
                 let request = GrantProduceRequest {
                     topic_id,
                     partition: place.partition,
-                    mode: self.rng.pick(&[0, 0, 0, 0, 7]),
+                    mode: self.rng.pick(if shares { &[1, 1, 1, 0, 7] } else { &[0, 0, 0, 0, 7] }),
                     ring_bytes: self.rng.pick(&[i64::MIN, 0, 70_000, 1 << 20, i64::MAX]),
                 };
                 let answer = self.server.ask(conn, VERSION, &request, now)?;
                 if answer.error_code == 0 {
                     let bytes = u64::try_from(answer.ring_bytes).unwrap_or(0);
-                    self.rogues[number].rings.push(Ring { id: answer.id, bytes, next: 0 });
+                    let order_at = usize::try_from(answer.order_at).ok().filter(|_| answer.mode == SHARED);
+                    let shared = order_at.map(|at| (answer.key.cast_unsigned(), at));
+                    let ring = Ring { id: answer.id, bytes, next: 0, shared, turns: Vec::new() };
+                    self.rogues[number].rings.push(ring);
                 }
             }
             3 => {
@@ -152,9 +171,32 @@ impl World {
             }
             5 | 6 => self.scribble(number)?,
             _ => {
-                let note = self.rogues[number].note(&mut self.rng);
+                let rogue = &mut self.rogues[number];
+                let turn = if self.rng.chance(80) { rogue.turn(&mut self.rng)? } else { None };
+                self.outcome.lent.taken_by_liars += usize::from(turn.is_some());
+                let note = turn.unwrap_or_else(|| self.rogues[number].note(&mut self.rng));
                 self.server.note(now, link, note);
             }
+        }
+        Ok(())
+    }
+
+    fn rogue_links(&mut self, number: usize, conn: u64, verbs: bool) -> Result<(), String> {
+        let now = self.now;
+        let fabric = if verbs { "verbs" } else { "shm" }.to_owned();
+        let hello = (FIRST_END + number as u64).to_le_bytes().to_vec().into();
+        let answer = self.server.ask(conn, VERSION, &DirectConnectRequest { fabric, hello }, now)?;
+        if verbs && answer.error_code == 0 {
+            // It stands once the broker has connected its end.
+            return Ok(());
+        }
+        self.last_link += 1;
+        let key = self.last_link;
+        if answer.error_code == 0 && self.server.link(key, &answer.address, answer.token.0) {
+            self.rogues[number].link = Some(key);
+        } else {
+            self.server.hang_up_own(conn, now);
+            self.rogues[number].conn = None;
         }
         Ok(())
     }
@@ -172,6 +214,27 @@ impl World {
 }
 
 impl Rogue {
+    /// Draws a turn in a ring that others write as well, and tells of this one or another, once or again, with its length or
+    /// another; what lies there is anything.
+    fn turn(&mut self, rng: &mut Rng) -> Result<Option<[u64; 4]>, String> {
+        let Some(ring) = self.rings.last_mut() else { return Ok(None) };
+        let Some((key, at)) = ring.shared else { return Ok(None) };
+        let Some(region) = self.lent.get(&key) else { return Ok(None) };
+        if ring.turns.is_empty() || rng.chance(60) {
+            let bytes = rng.between(HEADER_BYTES, 3000);
+            let word = region.word(at).map_err(|why| why.to_string())?;
+            let add = Drawn::add(usize::try_from(bytes).unwrap_or(0));
+            ring.turns.push((Drawn::from_word(word.fetch_add(add, Ordering::AcqRel)).order, bytes));
+        }
+        let turn = rng.index(ring.turns.len());
+        let (order, bytes) = ring.turns[turn];
+        if rng.chance(80) {
+            ring.turns.remove(turn);
+        }
+        let bytes = if rng.chance(80) { bytes } else { rng.between(0, 4000) };
+        Ok(Some([u64::from(Written { id: ring.id, order }.to_immediate()), bytes, 0, 0]))
+    }
+
     /// Something about a write: mostly what cannot be.
     fn note(&mut self, rng: &mut Rng) -> [u64; 4] {
         let say = |id, order, bytes| [u64::from(Written { id, order }.to_immediate()), bytes, 0, 0];
