@@ -11,7 +11,7 @@ use headrace_wire::messages::{GrantProduceRequest, GrantProduceResponse};
 use headrace_wire::records::BatchHeader;
 use headrace_wire::time::Now;
 
-use super::shared::{self, MEMBERS_MAX, Next, Shared};
+use super::shared::{self, Lie, MEMBERS_MAX, Next, Shared};
 use super::{Direct, Fabric, Grant, Granted, LinkAction, LinkId, Place, full, link_of, parse_note};
 use crate::broker::Broker;
 use crate::call::{Call, Outcome};
@@ -319,9 +319,11 @@ impl<D: Disk> Broker<D> {
         landed: &mut Vec<u8>,
     ) {
         let Some(Side::Shared(shared)) = self.direct.sides.get_mut(&place) else { return };
-        if let Err(why) = shared.told(written, bytes) {
-            self.direct.close(link, why);
-            // Where it has written is not known any more.
+        if let Err(lie) = shared.told(written, bytes) {
+            if let Lie::OfTeller(why) = lie {
+                self.direct.close(link, why);
+            }
+            // Who has written where is not known any more.
             return self.direct.revoke(place);
         }
         loop {

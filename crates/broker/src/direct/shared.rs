@@ -31,6 +31,14 @@ pub(super) enum Next {
     Nonsense,
 }
 
+/// What a member tells cannot be.
+pub(super) enum Lie {
+    /// Why not.
+    OfTeller(String),
+    /// Two tell of the same turn, and nothing says whose it is.
+    OfOne,
+}
+
 /// One ring and its members.
 pub(super) struct Shared {
     ring: Ring,
@@ -77,17 +85,20 @@ impl Shared {
         self.ring.bytes()
     }
 
-    /// A member tells that it has written; an error says what cannot be of it.
-    pub(super) fn told(&mut self, written: Written, bytes: u32) -> Result<(), String> {
+    /// A member tells that it has written.
+    pub(super) fn told(&mut self, written: Written, bytes: u32) -> Result<(), Lie> {
+        let before = self.waiting.get(&written.order);
+        if before.is_some_and(|(of, _)| of.id != written.id) {
+            return Err(Lie::OfOne);
+        }
         let ahead = usize::from(written.order.wrapping_sub(self.ring.next_order));
-        if !self.ring.fits(bytes) || ahead >= MEMBERS_MAX * QUOTA || self.waiting.contains_key(&written.order)
-        {
-            return Err(format!(
+        if !self.ring.fits(bytes) || ahead >= MEMBERS_MAX * QUOTA || before.is_some() {
+            return Err(Lie::OfTeller(format!(
                 "it tells of a write of {bytes} bytes, number {}, in a shared ring of {} where {} is next",
                 written.order,
                 self.ring.bytes(),
                 self.ring.next_order
-            ));
+            )));
         }
         self.waiting.insert(written.order, (written, bytes));
         Ok(())

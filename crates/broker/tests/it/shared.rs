@@ -279,6 +279,22 @@ fn lies_end_the_ring_and_the_liars_link() {
 }
 
 #[test]
+fn who_tells_of_anothers_turn_does_not_have_it_closed() {
+    let (mut world, id, a, b) = pair(&[]);
+    let one = batch(WALL, &["x"]);
+    a.draw(one.len());
+    let drawn = a.draw(one.len());
+    let lie = Written { id: b.granted.id, order: drawn.order };
+    b.tell(&mut world, [u64::from(lie.to_immediate()), one.len() as u64, 0, 0]);
+    assert!(actions(&mut world).is_empty(), "it may be so");
+    let note = a.put(drawn, &one);
+    a.tell(&mut world, note);
+    assert_eq!(ended(&mut world), 4, "one of them lies, so both lose the ring");
+    assert!(world.broker.has_link(A) && world.broker.has_link(B));
+    assert_eq!(world.call_on(A, 0, &wish(id)).error_code, 0, "and may have another");
+}
+
+#[test]
 fn who_writes_another_length_than_was_drawn_commits_nothing_of_others() {
     let (one, long) = (batch(WALL, &["x"]), batch(WALL, &["a longer one"]));
     for (drawn, written) in [(one.len(), &long), (long.len(), &one)] {

@@ -457,7 +457,11 @@ impl ProducerEngine {
         for key in keys {
             self.withdraw(now, accumulator, key, why);
         }
-        self.direct.writings.retain(|_, writing| !matches!(writing, Writing::Asking { .. }));
+        let links = &self.direct.links;
+        let over_it = |node: i32| links.to(node).is_none_or(|of| of == link);
+        self.direct
+            .writings
+            .retain(|_, writing| !matches!(writing, Writing::Asking { node, .. } if over_it(*node)));
     }
 
     /// What was written and not answered may or may not have been taken.
