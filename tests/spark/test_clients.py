@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from pyspark import TaskContext
 
 from headrace.errors import UnknownTopicOrPartitionError
 from headrace.spark import clients
@@ -154,6 +156,21 @@ print("done", flush=True)
         assert process.stdout is not None
         assert process.stdout.readline() == "done\n"
         assert process.wait(10) == 0
+
+
+def test_only_in_sparks_workers_is_what_is_loaded_kept_from_the_collector(cluster, topic, monkeypatch):
+    cluster.create_topic(topic)
+    numbers(cluster, topic, range(10))
+    opts, work, before = options(cluster, topic), Range(topic, 0, 0, 10), gc.get_freeze_count()
+    assert sum(batch.num_rows for batch in read_range(opts, work)) == 10
+    assert gc.get_freeze_count() == before
+    monkeypatch.setattr(clients, "_settled", False)
+    monkeypatch.setattr(TaskContext, "_taskContext", object())
+    try:
+        assert sum(batch.num_rows for batch in read_range(opts, work)) == 10
+        assert gc.get_freeze_count() > before + 10_000
+    finally:
+        gc.unfreeze()
 
 
 def in_child(opts, topic) -> int:

@@ -69,6 +69,7 @@ def read_range(options: SourceOptions, work: Range) -> Generator[pa.RecordBatch,
 def _read_from(options: SourceOptions, work: Range, position: int) -> Iterator[pa.RecordBatch]:
     from headrace.reading import batches  # noqa: PLC0415  (in the worker only)
 
+    clients.settle_worker()
     with clients.range_reader(options.reader) as reader:
         yield from batches(reader.read([(work.topic, work.partition, position, work.stop)]))
 
