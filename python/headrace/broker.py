@@ -49,7 +49,8 @@ class Broker:
 
         Args:
             data_dir: folder that keeps the data, made if missing; by default a temporary one that goes with the
-                broker. One broker at a time may use it.
+                broker, and is not synced to the disk unless ``flush.messages`` or ``flush.ms`` ask for it. One broker
+                at a time may use it.
             host: address to listen on.
             port: port to listen on; 0 takes a free one.
             config: broker settings by Kafka's names, such as ``{"log.segment.bytes": 1 << 20}``; docs/broker.md lists
@@ -66,7 +67,7 @@ class Broker:
             temporary = Path(tempfile.mkdtemp(prefix="headrace-"))
             data_dir = temporary
         try:
-            native = _native.Broker(host, port, os.fsdecode(data_dir), settings)
+            native = _native.Broker(host, port, os.fsdecode(data_dir), settings, temporary=temporary is not None)
         except BaseException:
             if temporary is not None:
                 shutil.rmtree(temporary, ignore_errors=True)
@@ -93,7 +94,7 @@ class Broker:
         return self._native.take_troubles()
 
     def stop(self) -> None:
-        """Stops serving, writes everything down, and removes the folder if it is a temporary one.
+        """Stops serving, and writes everything down, or removes the folder if it is a temporary one.
 
         In a forked child it does nothing: the broker is the parent's.
         """

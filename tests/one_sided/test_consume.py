@@ -9,6 +9,7 @@ import time
 
 import pyarrow as pa
 import pytest
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 import headrace as hr
 from tests.broker.process import BrokerProcess
@@ -125,6 +126,20 @@ def test_nothing_is_fetched_once_there_is_memory_and_an_empty_poll_asks_nobody(b
         assert grown > 3 * SEGMENT_BYTES / 2, "more than one segment"
         assert after["bytes-consumed-total"] - before["bytes-consumed-total"] == grown
         assert after["records-lag-max"] == 0
+
+
+def test_a_segment_that_may_grow_further_than_it_was_lent_is_read_from_memory_again(broker, name):
+    with consumer(broker) as one:
+        one.assign([(name, 0)])
+        wait_for_memory(one, broker, name)
+        change = ConfigEntry("segment.bytes", str(8 * SEGMENT_BYTES), incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=[change])
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        admin.incremental_alter_configs([resource])[resource].result(SECONDS)
+        values = rows(0, 30_000)
+        send(broker, name, values)
+        assert read(one, len(values)) == values
+        wait_for_memory(one, broker, name)
 
 
 def test_reading_while_producing_loses_and_doubles_nothing(broker, name):

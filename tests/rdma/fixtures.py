@@ -37,18 +37,18 @@ def guest(guest_image: Image) -> Iterator[Guest]:
 @pytest.fixture(scope="session")
 def fabric_tests() -> dict[str, Path]:
     """The test programs of crates/fabric by name, `lib` for that of the crate itself."""
-    return programs("-p", "headrace-fabric", "--lib", "--test", "*")
+    return programs("crates/fabric")
 
 
 @pytest.fixture(scope="session")
 def net_tests() -> Path:
     """The test program of clients and a broker over verbs."""
-    return programs("-p", "headrace-net", "--test", "verbs")["verbs"]
+    return programs("crates/net")["verbs"]
 
 
-def programs(*which: str) -> dict[str, Path]:
-    """Builds tests of Rust."""
-    command = ["cargo", "test", "--locked", "--quiet", *which]
+def programs(crate: str) -> dict[str, Path]:
+    """A crate's tests, built as `make test` has built them: alone, a crate's dependencies have fewer features."""
+    command = ["cargo", "test", "--workspace", "--lib", "--bins", "--tests", "--locked", "--quiet"]
     built = subprocess.run(
         [*command, "--no-run", "--message-format=json"],
         cwd=ROOT,
@@ -58,7 +58,8 @@ def programs(*which: str) -> dict[str, Path]:
         timeout=600,
     )
     found = (json.loads(line) for line in built.stdout.splitlines() if line.startswith("{"))
-    made = [line for line in found if line.get("executable") and line["profile"]["test"]]
+    own = (line for line in found if line.get("manifest_path") == str(ROOT / crate / "Cargo.toml"))
+    made = [line for line in own if line.get("executable") and line["profile"]["test"]]
     return {
         "lib" if "lib" in line["target"]["kind"] else line["target"]["name"]: Path(line["executable"]) for line in made
     }

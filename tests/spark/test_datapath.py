@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,6 +19,8 @@ from tests.spark.test_streaming import Stream, wait_until
 pytestmark = pytest.mark.spark
 
 ROWS = 20_000
+SECONDS_MAX = 90
+"""A link takes milliseconds; a segment that did not come within a second is read over TCP for a minute."""
 ROUNDS_MAX = 10
 """Whatever worker a task comes to has a link after its first."""
 
@@ -75,13 +78,15 @@ def test_a_range_is_read_from_memory_once_there_is_a_link(broker, topic):
         end = consumer.end_offsets([(topic, 0)])[topic, 0]
     clients.close_idle()
     read = 0
-    for _ in range(ROUNDS_MAX):
+    deadline = time.monotonic() + SECONDS_MAX
+    while time.monotonic() < deadline:
         batches = list(read_range(options, Range(topic, 0, 0, end)))
         assert [at for batch in batches for at in batch["offset"].to_pylist()] == list(range(end))
         with clients.range_reader(options.reader) as reader:
             before, read = read, reader.direct_bytes()
         if read - before > sum(len(value) for batch in batches for value in batch["value"].to_pylist()):
             break
+        time.sleep(0.05)
     assert read > before
     clients.close_idle()
 

@@ -273,7 +273,7 @@ fn main() {
             ("headrace.direct.verbs", verbs),
         ];
         let broker = BrokerConfig::from_pairs(pairs).unwrap();
-        (BrokerServer::start(ServerOptions { host: "127.0.0.1".into(), port: 0, broker }).unwrap(), dir)
+        (BrokerServer::start(ServerOptions::local(broker)).unwrap(), dir)
     });
     let servers = servers.first().cloned().or_else(|| Some(own.as_ref()?.0.bootstrap_servers().to_owned()));
     let bench = Bench { servers: servers.unwrap(), datapath: datapath.clone(), spin_us: spin_us.clone() };

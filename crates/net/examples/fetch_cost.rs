@@ -77,7 +77,7 @@ impl Drop for Broker {
 fn serve(folder: &str) -> ! {
     let pairs = [("log.dir", folder), ("headrace.direct.verbs", "true"), ("headrace.poll.spin.us", "0")];
     let broker = BrokerConfig::from_pairs(pairs).unwrap();
-    let server = BrokerServer::start(ServerOptions { host: "127.0.0.1".into(), port: 0, broker }).unwrap();
+    let server = BrokerServer::start(ServerOptions::local(broker)).unwrap();
     println!("{}", server.bootstrap_servers());
     loop {
         std::thread::park();

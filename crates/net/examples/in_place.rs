@@ -83,9 +83,9 @@ fn compare(dir: &Path, bytes: usize, batches: usize) {
     while builder.append(NOW.wall_ms, None, Some(&VALUE), NO_HEADERS.iter().copied()).is_ok() {}
     let batch = builder.finish(ProducerStamp::NONE, Codec::None, None).unwrap().to_vec();
     let (mut checked, _) =
-        Log::open(&FileDisk::new(), &dir.join("checked"), LogConfig::default(), Start::default(), NOW)
+        Log::open(&FileDisk::durable(), &dir.join("checked"), LogConfig::default(), Start::default(), NOW)
             .unwrap();
-    let lies = Lies(FileDisk::new());
+    let lies = Lies(FileDisk::durable());
     let (mut placed, _) =
         Log::open(&lies, &dir.join("placed"), LogConfig::default(), Start::default(), NOW).unwrap();
     let ring = Region::whole(Memory::sealed("ring", 4 << 20).unwrap());

@@ -198,7 +198,7 @@ impl Bench {
             [("log.dir", dir.to_str().unwrap()), ("advertised.host", "here"), ("advertised.port", "1")];
         let config = BrokerConfig::from_pairs(pairs).unwrap();
         let (mut broker, _) =
-            Broker::open(FileDisk::new(), config, Box::new(AllowAll), 1, clock.now()).unwrap();
+            Broker::open(FileDisk::durable(), config, Box::new(AllowAll), 1, clock.now()).unwrap();
         broker.set_link_address("here".to_owned());
         let world = World { broker, clock, said: VecDeque::new(), answers: VecDeque::new() };
         let own = [("bootstrap.servers", "here:1"), ("headrace.datapath", "shm")];

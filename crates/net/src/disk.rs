@@ -9,14 +9,22 @@ use std::sync::Arc;
 use headrace_log::{DirEntry, Disk, OpenMode};
 
 /// The real disk.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct FileDisk(());
+#[derive(Debug, Clone, Copy)]
+pub struct FileDisk {
+    syncs: bool,
+}
 
 impl FileDisk {
     /// The file system of this machine.
     #[must_use]
-    pub fn new() -> Self {
-        Self(())
+    pub fn durable() -> Self {
+        Self { syncs: true }
+    }
+
+    /// The same, for files that nobody will want once this process has ended: they are not synced.
+    #[must_use]
+    pub fn temporary() -> Self {
+        Self { syncs: false }
     }
 }
 
@@ -83,7 +91,7 @@ impl Disk for FileDisk {
     }
 
     fn sync(&self, file: &FileHandle) -> io::Result<()> {
-        file.0.sync_data()
+        if self.syncs { file.0.sync_data() } else { Ok(()) }
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {

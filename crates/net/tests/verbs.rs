@@ -53,7 +53,7 @@ fn broker(folder: &Path, port: u16, more: &[(&str, &str)]) -> BrokerServer {
     let own = [("log.dir", folder.to_str().unwrap()), ("headrace.direct.verbs", "true")];
     let pairs: Vec<_> = own.iter().chain(more).copied().collect();
     let broker = BrokerConfig::from_pairs(pairs).unwrap();
-    BrokerServer::start(ServerOptions { host: "127.0.0.1".into(), port, broker }).unwrap()
+    BrokerServer::start(ServerOptions { port, ..ServerOptions::local(broker) }).unwrap()
 }
 
 fn pairs(servers: &str, more: &[(&str, &str)]) -> Vec<(String, String)> {
@@ -382,7 +382,7 @@ fn refusal(more: &[(&str, &str)], broker_has: bool) -> String {
     let own = [("log.dir", folder.0.to_str().unwrap())];
     let config = if broker_has { Some(("headrace.direct.verbs", "true")) } else { None };
     let config = BrokerConfig::from_pairs(own.into_iter().chain(config)).unwrap();
-    let options = ServerOptions { host: "127.0.0.1".into(), port: 0, broker: config };
+    let options = ServerOptions::local(config);
     let server = BrokerServer::start(options).unwrap();
     let producer = producer(server.bootstrap_servers(), more);
     let value = value(0, 8);
@@ -418,7 +418,7 @@ fn a_machine_without_a_device_says_so() {
     let folder = Folder::new("none");
     let pairs = [("log.dir", folder.0.to_str().unwrap()), ("headrace.direct.verbs", "true")];
     let broker = BrokerConfig::from_pairs(pairs).unwrap();
-    let told = BrokerServer::start(ServerOptions { host: "127.0.0.1".into(), port: 0, broker }).unwrap_err();
+    let told = BrokerServer::start(ServerOptions::local(broker)).unwrap_err();
     assert!(told.to_string().contains("headrace.direct.verbs"), "{told}");
 }
 

@@ -18,17 +18,19 @@ pub(crate) struct Broker {
 impl Broker {
     /// Opens the data directory and serves.
     #[new]
+    #[pyo3(signature = (host, port, data_dir, settings, temporary = false))]
     fn start(
         py: Python<'_>,
         host: String,
         port: u16,
         data_dir: String,
         settings: Vec<(String, String)>,
+        temporary: bool,
     ) -> PyResult<Self> {
         let mut config = BrokerConfig::from_pairs(settings.iter().map(|(k, v)| (k.as_str(), v.as_str())))
             .map_err(|e| to_py(py, &e.into()))?;
         config.data_dir = data_dir.into();
-        let options = ServerOptions { host, port, broker: config };
+        let options = ServerOptions { host, port, broker: config, temporary };
         let server = py.detach(|| BrokerServer::start(options)).map_err(|e| to_py(py, &e))?;
         let bootstrap_servers = server.bootstrap_servers().to_owned();
         let report = server.report();

@@ -45,6 +45,8 @@ pub(crate) struct Reader {
     slot: Option<u32>,
     /// What its client was told.
     told: Extent,
+    /// Bytes that its client has room for: what the segment could have when it was granted.
+    most: u64,
     /// Bytes of its file that are kept in memory for its client, over verbs.
     pub(super) window: u64,
     /// How many of them were not committed when they were lent.
@@ -139,7 +141,8 @@ impl<D: Disk> Broker<D> {
         let key = owner.key();
         let bytes = extent.committed.max(if extent.sealed { 0 } else { bytes });
         self.direct.actions.push_back(LinkAction::ShowFile { link, key, file, bytes });
-        let granted = Granted::Fetch(Reader { key, base_offset, slot, told: extent, window: 0, ahead: 0 });
+        let granted =
+            Granted::Fetch(Reader { key, base_offset, slot, told: extent, most: bytes, window: 0, ahead: 0 });
         self.direct.grants.insert(id, Grant { link, place, granted });
         self.direct.readers.entry(place).or_default().push(id);
         self.publish(place);
@@ -189,6 +192,7 @@ impl<D: Disk> Broker<D> {
     /// Tells a partition's readers how far its log has come. To be called after every change of it.
     pub(crate) fn publish(&mut self, place: Place) {
         let Some(ids) = self.direct.readers.get(&place) else { return };
+        let mut outgrown = Vec::new();
         let Some(partition) = self.store.find_partition_mut(&TopicKey::Id(place.0), place.1) else { return };
         let end = partition.log.end_offset();
         for id in ids {
@@ -202,12 +206,20 @@ impl<D: Disk> Broker<D> {
             let Extent { committed, sealed } = partition.log.extent(reader.base_offset).unwrap_or(GONE);
             // A segment that has become smaller was compacted, into another file: what was told is true of this one.
             let committed = committed.max(reader.told.committed);
+            if committed > reader.most {
+                outgrown.push(*id);
+                continue;
+            }
             reader.told = Extent { committed, sealed };
             let said = Slot { committed, sealed, high_watermark: end, last_stable_offset: end, id: *id };
             write(slots, slot, said);
             if !std::mem::replace(&mut owner.nudged, true) {
                 self.direct.actions.push_back(LinkAction::Nudge { link: *link });
             }
+        }
+        // `segment.bytes` was raised meanwhile: whoever reads asks anew.
+        for id in outgrown {
+            self.direct.end_grant(id);
         }
     }
 

@@ -227,7 +227,6 @@ pub(crate) struct Direct<F> {
     sides: Sides,
     /// When shared rings are looked at for writes that do not come.
     holes_due: Option<u64>,
-    epochs: HashMap<Place, i32>,
     readers: HashMap<Place, Vec<u16>>,
     /// Bytes that are lent to be written.
     lent_bytes: u64,
@@ -250,7 +249,6 @@ impl<F> Default for Direct<F> {
             lapsed: HashSet::new(),
             sides: Sides::new(),
             holes_due: None,
-            epochs: HashMap::new(),
             readers: HashMap::new(),
             lent_bytes: 0,
             actions: VecDeque::new(),
@@ -400,7 +398,6 @@ impl<F> Direct<F> {
         for id in ids {
             self.end_grant(id);
         }
-        self.epochs.retain(|place, _| place.0 != topic);
     }
 }
 

@@ -144,13 +144,10 @@ impl<D: Disk> Broker<D> {
             None => Granted::Own { key, ring: Ring::new(Region::whole(lent.memory)) },
         };
         self.direct.grants.insert(id, Grant { link, place, granted });
-        let epoch = self.direct.epochs.entry(place).or_default();
-        *epoch = epoch.wrapping_add(1);
         let quota = if shared { i32::try_from(shared::QUOTA).unwrap_or(QUOTA) } else { QUOTA };
         Ok(GrantProduceResponse {
             mode: lent.mode,
             id,
-            epoch: *epoch,
             key: key.cast_signed(),
             ring_bytes: lent.ring.cast_signed(),
             batch_bytes_max: i32::try_from(batch_max.min(lent.ring)).unwrap_or(i32::MAX),

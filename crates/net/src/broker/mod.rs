@@ -29,6 +29,16 @@ pub struct ServerOptions {
     pub port: u16,
     /// The broker's own settings.
     pub broker: BrokerConfig,
+    /// Its data goes with it: nothing is synced but what `flush.messages` and `flush.ms` ask for.
+    pub temporary: bool,
+}
+
+impl ServerOptions {
+    /// On a free port of the loopback interface.
+    #[must_use]
+    pub fn local(broker: BrokerConfig) -> Self {
+        Self { host: "127.0.0.1".into(), port: 0, broker, temporary: false }
+    }
 }
 
 /// The shard's thread, and the one that syncs files for it.
@@ -72,8 +82,8 @@ impl BrokerServer {
         })?;
         let address = listener.local_addr().map_err(BrokerError::from)?;
         let seed = u64::from(std::process::id()) ^ clock.now().wall_ms.unsigned_abs().rotate_left(20);
-        let (mut broker, report) =
-            Broker::open(FileDisk::new(), options.broker, Box::new(AllowAll), seed, clock.now())?;
+        let disk = if options.temporary { FileDisk::temporary() } else { FileDisk::durable() };
+        let (mut broker, report) = Broker::open(disk, options.broker, Box::new(AllowAll), seed, clock.now())?;
         let host =
             if address.ip().is_unspecified() { "localhost".to_owned() } else { address.ip().to_string() };
         if broker.advertised().0.is_empty() {
@@ -185,7 +195,7 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("headrace-{name}-{}", std::process::id()));
         let pairs = pairs.iter().copied().chain([("log.dir", dir.to_str().unwrap())]);
         let broker = BrokerConfig::from_pairs(pairs).unwrap();
-        let options = ServerOptions { host: "127.0.0.1".into(), port: 0, broker };
+        let options = ServerOptions::local(broker);
         (BrokerServer::start(options).unwrap(), dir)
     }
 
