@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import shutil
 import tempfile
@@ -49,8 +50,8 @@ class Broker:
 
         Args:
             data_dir: folder that keeps the data, made if missing; by default a temporary one that goes with the
-                broker, and is not synced to the disk unless ``flush.messages`` or ``flush.ms`` ask for it. One broker
-                at a time may use it.
+                broker, and is not synced to the disk whatever ``flush.messages`` and ``flush.ms`` say. One broker at
+                a time may use it.
             host: address to listen on.
             port: port to listen on; 0 takes a free one.
             config: broker settings by Kafka's names, such as ``{"log.segment.bytes": 1 << 20}``; docs/broker.md lists
@@ -101,10 +102,12 @@ class Broker:
         _running.discard(self)
         if self._process != os.getpid():
             return
-        self._native.stop()
-        if self._temporary is not None:
-            shutil.rmtree(self._temporary, ignore_errors=True)
-            self._temporary = None
+        try:
+            self._native.stop()
+        finally:
+            if self._temporary is not None:
+                shutil.rmtree(self._temporary, ignore_errors=True)
+                self._temporary = None
 
     def __enter__(self) -> Self:
         """The broker itself."""
@@ -124,5 +127,6 @@ class Broker:
 
 @atexit.register
 def _stop_all() -> None:
-    for broker in list(_running):
-        broker.stop()
+    with contextlib.ExitStack() as all_of_them:
+        for broker in list(_running):
+            all_of_them.callback(broker.stop)

@@ -281,13 +281,17 @@ impl<D: Disk> Log<D> {
 
     /// Closes the active segment and begins a new one at the end offset.
     pub(crate) fn roll(&mut self, now: Now) -> Result<(), DiskError> {
-        self.active.shorten(&self.disk)?;
         self.active.persist_indexes(&self.disk)?;
         // Without the snapshot the next recovery reads more; without the epochs it reads them from the batches.
         let _ = self.take_snapshot();
         let _ = self.epochs.persist(&self.disk);
         let new = Segment::create(&self.disk, &self.dir, self.end_offset(), now.wall_ms)?;
         self.names_changed = true;
+        // Once nothing else can fail: whoever has the pages behind the end mapped must see what is written there.
+        if let Err(error) = self.active.shorten(&self.disk) {
+            let _ = new.remove(&self.disk);
+            return Err(error);
+        }
         let mut old = std::mem::replace(&mut self.active, new);
         old.cool_indexes();
         // Its records may be durable already, its indexes are not.

@@ -33,7 +33,7 @@ impl FileDisk {
 pub struct FileHandle(Arc<File>);
 
 impl FileHandle {
-    /// The file, for `sendfile` and `fsync` on other threads.
+    /// The file, for `sendfile`.
     #[must_use]
     pub fn shared(&self) -> Arc<File> {
         self.0.clone()

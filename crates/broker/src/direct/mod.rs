@@ -213,6 +213,10 @@ pub(crate) struct Direct<F> {
     /// An end of a link over verbs that the driver has ready, and what it says of itself; or why there is none and will be
     /// none.
     offered: Result<Option<(LinkId, Vec<u8>)>, String>,
+    /// One was offered before: that there is none is for now.
+    has_offered: bool,
+    /// Somebody has asked for one in vain.
+    wants_offer: bool,
     /// Connections that may make a link, by what they are known by there.
     tokens: HashMap<[u8; 16], ConnId>,
     links: HashMap<LinkId, Link>,
@@ -240,6 +244,8 @@ impl<F> Default for Direct<F> {
         Self {
             address: None,
             offered: Ok(None),
+            has_offered: false,
+            wants_offer: false,
             tokens: HashMap::new(),
             links: HashMap::new(),
             of_conn: HashMap::new(),
@@ -432,7 +438,13 @@ impl<D: Disk> Broker<D> {
 
     /// The driver has an end of a link over verbs ready, for the next client that asks for one; or says why it never will.
     pub fn offer_link(&mut self, offer: Result<(LinkId, Vec<u8>), String>) {
+        self.direct.has_offered |= offer.is_ok();
         self.direct.offered = offer.map(Some);
+    }
+
+    /// Whether an end over verbs is to be tried for once more, as somebody has asked for one and the last try failed.
+    pub fn wants_offer(&mut self) -> bool {
+        std::mem::take(&mut self.direct.wants_offer)
     }
 
     /// The two ends of a link over verbs are connected. `adds`: both cards can add to words; else its client writes alone.
@@ -527,9 +539,10 @@ impl<D: Disk> Broker<D> {
                     refuse(ErrorCode::THROTTLING_QUOTA_EXCEEDED, why.to_owned())
                 }
                 Err(why) => {
-                    let answer =
-                        refuse(ErrorCode::INVALID_CONFIG, format!("the broker cannot use RDMA: {why}"));
+                    let code = full(self.direct.has_offered);
+                    let answer = refuse(code, format!("the broker cannot use RDMA: {why}"));
                     self.direct.offered = Err(why);
+                    self.direct.wants_offer = true;
                     answer
                 }
             };

@@ -184,8 +184,12 @@ impl<D: Disk> Broker<D> {
             Some(_) => return taken("another producer writes to it through shared memory".to_owned()),
             None => None,
         };
-        // What the other has is given back first: its ring is to be had again.
+        // What the other has is given back first: its ring is to be had again, and it writes batches that fit such a one.
+        let mut wished = wished;
         if let Some(other) = other {
+            if let Some(Grant { granted: Granted::Own { ring, .. }, .. }) = self.direct.grants.get(&other) {
+                wished = wished.max(i64::try_from(ring.bytes()).unwrap_or(wished));
+            }
             self.direct.end_grant(other);
         }
         let bytes = self.ring_bytes(wished)?;

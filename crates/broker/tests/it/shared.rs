@@ -279,6 +279,32 @@ fn lies_end_the_ring_and_the_liars_link() {
 }
 
 #[test]
+fn an_order_word_that_was_put_back_costs_nobody_over_rdma_his_link() {
+    let (mut world, _, a, b) = pair_over_rdma();
+    let one = batch(WALL, &["x"]);
+    let at = b.granted.order_at as usize;
+    let before = b.memory.load(at).unwrap();
+    a.write(&mut world, &one);
+    assert_eq!(told(&mut world).len(), 1);
+    b.memory.word(at).unwrap().store(before, Ordering::Release);
+    // It draws what was taken already.
+    a.write(&mut world, &one);
+    assert!(world.broker.has_link(A) && world.broker.has_link(B));
+    assert_eq!(ended(&mut world), 4);
+    assert_eq!(values(&world.fetch("t", 0, 0)), ["x"]);
+}
+
+#[test]
+fn a_shared_ring_is_no_smaller_than_the_one_that_is_given_up_for_it() {
+    let (mut world, id) = linked(&[]);
+    let large = GrantProduceRequest { ring_bytes: 4 * RING as i64, ..wish(id) };
+    let own = world.call_on(A, 0, &large);
+    assert_eq!((own.error_code, own.mode, own.ring_bytes), (0, EXCLUSIVE, 4 * RING as i64));
+    let shared = world.call_on(B, 0, &wish(id));
+    assert_eq!((shared.error_code, shared.mode, shared.ring_bytes), (0, SHARED, own.ring_bytes));
+}
+
+#[test]
 fn who_tells_of_anothers_turn_does_not_have_it_closed() {
     let (mut world, id, a, b) = pair(&[]);
     let one = batch(WALL, &["x"]);

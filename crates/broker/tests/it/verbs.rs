@@ -137,13 +137,24 @@ fn an_end_is_given_to_one_client_and_its_absence_explained() {
     join(&mut world, A, true);
     let answer = ask(&mut world, B);
     assert!(answer.error_message.unwrap().contains("ask again"), "it is another's");
-    // What will not get better is told to everybody.
-    world.broker.offer_link(Err("no card".to_owned()));
+    // Where there was one before, there may be one again, and each who asks has it tried.
+    world.broker.offer_link(Err("no room".to_owned()));
+    assert!(!world.broker.wants_offer());
     for conn in [B, C] {
+        let answer = ask(&mut world, conn);
+        assert_eq!(ErrorCode::new(answer.error_code), ErrorCode::THROTTLING_QUOTA_EXCEEDED);
+        assert!(answer.error_message.unwrap().contains("no room"));
+        assert!(!world.broker.has_link(conn));
+        assert!(world.broker.wants_offer() && !world.broker.wants_offer());
+    }
+    join(&mut world, B, true);
+    // What will not get better is told to everybody.
+    let (mut world, _) = self::world(&[]);
+    world.broker.offer_link(Err("no card".to_owned()));
+    for conn in [A, B] {
         let answer = ask(&mut world, conn);
         assert_eq!(ErrorCode::new(answer.error_code), ErrorCode::INVALID_CONFIG);
         assert!(answer.error_message.unwrap().contains("no card"));
-        assert!(!world.broker.has_link(conn));
     }
     let (mut world, _) = self::world(&[("headrace.direct.links.max", "1")]);
     join(&mut world, A, true);

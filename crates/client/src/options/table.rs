@@ -331,6 +331,10 @@ impl ProducerConfig {
                 return Err(Error::config("headrace.datapath", why));
             }
         }
+        if config.datapath.is_required() && config.acks == Acks::None {
+            let why = "with acks=0 records go over TCP: it takes auto, two-sided or tcp then";
+            return Err(Error::config("headrace.datapath", why));
+        }
         if let (true, Some((option, must))) = (config.enable_idempotence, conflict) {
             if values.given("enable.idempotence") {
                 return Err(Error::config(option, format!("it {must} with enable.idempotence=true")));

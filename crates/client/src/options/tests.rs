@@ -148,6 +148,10 @@ fn what_goes_over_tcp_alone_is_no_shared_memory() {
     let transactional = |datapath| producer(&[("transactional.id", "t"), ("headrace.datapath", datapath)]);
     let committed =
         |datapath| consumer(&[("isolation.level", "read_committed"), ("headrace.datapath", datapath)]);
+    let unanswered = |datapath| producer(&[("acks", "0"), ("headrace.datapath", datapath)]);
+    let (option, why) = refused(unanswered("verbs"));
+    assert!(option == "headrace.datapath" && why.contains("acks=0"), "{why}");
+    assert_eq!((unanswered("auto").err(), unanswered("two-sided").err()), (None, None));
     for (option, why) in [refused(transactional("shm")), refused(committed("shm"))] {
         assert!(option == "headrace.datapath" && why.contains("auto or tcp"), "{why}");
     }

@@ -137,8 +137,10 @@ impl ProducerEngine {
             },
         };
         let transactional = config.transactional_id.is_some();
-        // A transaction's partitions are to be told to its coordinator first, in the broker's own order.
-        let direct = Direct::new(if transactional { Datapath::Tcp } else { config.datapath });
+        // A transaction's partitions are to be told to its coordinator first, in the broker's own order. Without answers
+        // nobody knows when what was sent over TCP is in the log, so that what follows may come another way.
+        let over_tcp = transactional || settings.acks == 0;
+        let direct = Direct::new(if over_tcp { Datapath::Tcp } else { config.datapath });
         if transactional {
             lock(&accumulator).shut(Error::Usage("call init_transactions first".to_owned()));
         }

@@ -318,7 +318,8 @@ impl Link {
         if self.queue.is_empty() && socket::send(self.socket.as_fd(), &message.encode(), file.as_slice())? {
             return Ok(());
         }
-        if self.queue.len() >= QUEUE_MAX {
+        // What comes without one ends a key of ours, of which there are only so many.
+        if self.queue.len() >= QUEUE_MAX && file.is_some() {
             return Err(LinkError::Full("so many messages (QUEUE_MAX)"));
         }
         let file = file.map(|file| rustix::io::fcntl_dupfd_cloexec(file, 0)).transpose();

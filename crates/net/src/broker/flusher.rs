@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{Builder, JoinHandle};
 
+use headrace_log::Disk;
 use mio::Waker;
 
-use crate::disk::FileHandle;
+use crate::disk::{FileDisk, FileHandle};
 
 /// One flush that the broker asked for.
 pub(super) type FlushWork = headrace_broker::FlushWork<FileHandle>;
@@ -26,12 +27,12 @@ pub(super) struct Flusher {
 }
 
 impl Flusher {
-    pub(super) fn start(waker: Arc<Waker>) -> io::Result<Self> {
+    pub(super) fn start(disk: FileDisk, waker: Arc<Waker>) -> io::Result<Self> {
         let (work, inbox) = channel::<FlushWork>();
         let (outbox, done) = channel();
         let thread = Builder::new().name("headrace-fsync".into()).spawn(move || {
             for work in inbox {
-                let result = work.files().try_for_each(|file| file.shared().sync_data());
+                let result = work.files().try_for_each(|file| disk.sync(file));
                 if outbox.send(FlushDone { work, result }).is_err() || waker.wake().is_err() {
                     return;
                 }

@@ -373,6 +373,9 @@ impl Links {
                 self.drop_end(broker, key);
             }
         }
+        if broker.wants_offer() {
+            self.offer(broker);
+        }
     }
 
     /// Before the thread sleeps: whether it may. Clients ring from now on.

@@ -29,7 +29,7 @@ pub struct ServerOptions {
     pub port: u16,
     /// The broker's own settings.
     pub broker: BrokerConfig,
-    /// Its data goes with it: nothing is synced but what `flush.messages` and `flush.ms` ask for.
+    /// Its data goes with it: nothing is synced, whatever `flush.messages` and `flush.ms` say.
     pub temporary: bool,
 }
 
@@ -97,7 +97,7 @@ impl BrokerServer {
         let waker = Arc::new(Waker::new(poll.registry(), shard::WAKER).map_err(BrokerError::from)?);
         let stop = Arc::new(AtomicBool::new(false));
         let troubles = Troubles::default();
-        let flusher = Flusher::start(waker.clone()).map_err(BrokerError::from)?;
+        let flusher = Flusher::start(disk, waker.clone()).map_err(BrokerError::from)?;
         let shard = Shard::new(
             broker,
             poll,

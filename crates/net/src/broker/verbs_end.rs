@@ -14,7 +14,7 @@ use crate::told::{Told, Why};
 /// Messages that wait for room, before the client counts as dead.
 const WAITING_MAX: usize = 1 << 16;
 /// What a client was told is void, and it has not said that it is done with: a card that is stopped amid an operation
-/// ends the connection.
+/// ends the connection. It is told of no more at once, and has nothing new until it was told of all.
 const ENDED_MAX: usize = 256;
 /// Taken from the card at once.
 const EVENTS: usize = 64;
@@ -43,8 +43,10 @@ pub(super) struct VerbsEnd {
     taken: Vec<Event>,
     lent: HashMap<u64, Local>,
     files: HashMap<u64, Shown>,
-    /// What it is to be done with.
+    /// What it was told is void, and is to be done with.
     ended: HashMap<u64, Option<Local>>,
+    /// What it is to be told of next.
+    untold: VecDeque<(u64, Option<Local>)>,
     unsent: VecDeque<Told>,
     /// The client is to be nudged.
     asleep: bool,
@@ -61,6 +63,7 @@ impl VerbsEnd {
             lent: HashMap::new(),
             files: HashMap::new(),
             ended: HashMap::new(),
+            untold: VecDeque::new(),
             unsent: VecDeque::new(),
             asleep: false,
             stale: false,
@@ -107,6 +110,7 @@ impl VerbsEnd {
                 if let Some(local) = self.ended.remove(&key).ok_or_else(none)? {
                     self.endpoint.revoke(local)?;
                 }
+                self.tell_ends()?;
                 Ok(Some(Came::Other))
             }
             _ => Err(FabricError::Peer("says what no client says".to_owned())),
@@ -153,6 +157,10 @@ impl VerbsEnd {
         access: Access,
         told: impl FnOnce(u64, headrace_fabric::Descriptor) -> Told,
     ) -> Result<bool, FabricError> {
+        if !self.untold.is_empty() {
+            self.refuse(key, Why::Full)?;
+            return Ok(false);
+        }
         match self.endpoint.register(&Region::whole(memory), access) {
             Ok(made) => {
                 self.lent.insert(key, made.local);
@@ -189,6 +197,10 @@ impl VerbsEnd {
         if let Some(local) = shown.local.take() {
             self.endpoint.revoke(local)?;
         }
+        if !self.untold.is_empty() {
+            self.refuse(key, Why::Full)?;
+            return Ok(false);
+        }
         let size = shown.file.metadata().map_or(0, |found| found.len());
         let bytes = |at: u64| usize::try_from(at).unwrap_or(usize::MAX);
         let (from, to) = (bytes(part.start), bytes(part.end.min(size)).min(shown.memory.len()));
@@ -217,11 +229,18 @@ impl VerbsEnd {
     /// looks at.
     pub(super) fn end(&mut self, key: u64) -> Result<(), FabricError> {
         let local = self.lent.remove(&key).or_else(|| self.files.remove(&key).and_then(|shown| shown.local));
-        self.ended.insert(key, local);
-        if self.ended.len() > ENDED_MAX {
-            return Err(FabricError::Peer("keeps what was ended".to_owned()));
+        self.untold.push_back((key, local));
+        self.tell_ends()
+    }
+
+    fn tell_ends(&mut self) -> Result<(), FabricError> {
+        while self.ended.len() < ENDED_MAX
+            && let Some((key, local)) = self.untold.pop_front()
+        {
+            self.ended.insert(key, local);
+            self.tell(Told::Ended { key })?;
         }
-        self.tell(Told::Ended { key })
+        Ok(())
     }
 
     /// Slots have changed: a client that looks sees it, one that sleeps is told.
