@@ -14,8 +14,10 @@ use crate::told::{Told, Why};
 /// Messages that wait for room, before the client counts as dead.
 const WAITING_MAX: usize = 1 << 16;
 /// What a client was told is void, and it has not said that it is done with: a card that is stopped amid an operation
-/// ends the connection. It is told of no more at once, and has nothing new until it was told of all.
+/// ends the connection. It is told of no more at once.
 const ENDED_MAX: usize = 256;
+/// What it is to be told of after that, before it counts as one that keeps what was ended.
+const UNTOLD_MAX: usize = 1024;
 /// Taken from the card at once.
 const EVENTS: usize = 64;
 
@@ -157,10 +159,6 @@ impl VerbsEnd {
         access: Access,
         told: impl FnOnce(u64, headrace_fabric::Descriptor) -> Told,
     ) -> Result<bool, FabricError> {
-        if !self.untold.is_empty() {
-            self.refuse(key, Why::Full)?;
-            return Ok(false);
-        }
         match self.endpoint.register(&Region::whole(memory), access) {
             Ok(made) => {
                 self.lent.insert(key, made.local);
@@ -197,10 +195,6 @@ impl VerbsEnd {
         if let Some(local) = shown.local.take() {
             self.endpoint.revoke(local)?;
         }
-        if !self.untold.is_empty() {
-            self.refuse(key, Why::Full)?;
-            return Ok(false);
-        }
         let size = shown.file.metadata().map_or(0, |found| found.len());
         let bytes = |at: u64| usize::try_from(at).unwrap_or(usize::MAX);
         let (from, to) = (bytes(part.start), bytes(part.end.min(size)).min(shown.memory.len()));
@@ -230,6 +224,9 @@ impl VerbsEnd {
     pub(super) fn end(&mut self, key: u64) -> Result<(), FabricError> {
         let local = self.lent.remove(&key).or_else(|| self.files.remove(&key).and_then(|shown| shown.local));
         self.untold.push_back((key, local));
+        if self.untold.len() > UNTOLD_MAX {
+            return Err(FabricError::Peer("keeps what was ended".to_owned()));
+        }
         self.tell_ends()
     }
 
