@@ -369,7 +369,8 @@ fn turns_that_are_not_written_and_writes_that_come_late_cost_a_ring() {
         if far {
             let immediate = written(&granted, 40_000).to_immediate();
             liar.say(&Told::Written { immediate, bytes: 100 });
-            liar.loses_link("a turn that is far ahead");
+            // Another may have written the order word.
+            liar.ended(&granted);
         } else {
             let drawn = liar.draw(ring, &granted, late.len() + 8);
             let at = usize::try_from(drawn.position % granted.ring_bytes.cast_unsigned()).unwrap();

@@ -158,7 +158,7 @@ impl Plan {
                 (true, false) => &["shm", "shm", "auto", "tcp"],
                 (false, _) => &["auto", "auto", "auto", "tcp"],
             };
-            producer.options.push(("headrace.datapath", rng.pick(of).to_owned()));
+            producer.go_by(rng.pick(of));
         }
         if rng.chance(75) {
             self = self.with_readers(rng);
@@ -198,6 +198,13 @@ impl Plan {
 }
 
 impl ProducerPlan {
+    /// Without answers a producer stays with TCP, and may not ask for more.
+    fn go_by(&mut self, datapath: &str) {
+        let unanswered = self.options.contains(&("acks", "0".to_owned()));
+        let datapath = if unanswered && datapath != "tcp" { "auto" } else { datapath };
+        self.options.push(("headrace.datapath", datapath.to_owned()));
+    }
+
     /// Callers begin when there may be memory, and go on for longer.
     fn linger_on(&mut self, rng: &mut Rng) {
         let last = self.callers.len().saturating_sub(1);
