@@ -192,9 +192,9 @@ impl<D: Disk> Broker<D> {
     /// Tells a partition's readers how far its log has come. To be called after every change of it.
     pub(crate) fn publish(&mut self, place: Place) {
         let Some(ids) = self.direct.readers.get(&place) else { return };
-        let mut outgrown = Vec::new();
         let Some(partition) = self.store.find_partition_mut(&TopicKey::Id(place.0), place.1) else { return };
         let end = partition.log.end_offset();
+        let mut outgrown = Vec::new();
         for id in ids {
             let Some(Grant { link, granted: Granted::Fetch(reader), .. }) = self.direct.grants.get_mut(id)
             else {

@@ -210,8 +210,7 @@ impl Grant {
 pub(crate) struct Direct<F> {
     /// Where links are made; `None` where there are to be none.
     address: Option<String>,
-    /// An end of a link over verbs that the driver has ready, and what it says of itself; or why there is none and will be
-    /// none.
+    /// An end of a link over verbs that the driver has ready, and what it says of itself; or why there is none.
     offered: Result<Option<(LinkId, Vec<u8>)>, String>,
     /// One was offered before: that there is none is for now.
     has_offered: bool,
@@ -436,7 +435,7 @@ impl<D: Disk> Broker<D> {
         true
     }
 
-    /// The driver has an end of a link over verbs ready, for the next client that asks for one; or says why it never will.
+    /// The driver has an end of a link over verbs ready, for the next client that asks for one; or says why it has none.
     pub fn offer_link(&mut self, offer: Result<(LinkId, Vec<u8>), String>) {
         self.direct.has_offered |= offer.is_ok();
         self.direct.offered = offer.map(Some);

@@ -33,10 +33,10 @@ pub(super) enum Next {
 
 /// What a member tells cannot be.
 pub(super) enum Lie {
-    /// Why not.
+    /// It lies; why it cannot be.
     OfTeller(String),
-    /// Two tell of the same turn, and nothing says whose it is.
-    OfOne,
+    /// It or another has lied, and nothing says who: two tell of the same turn, or somebody may have written the order word.
+    OfSomebody,
 }
 
 /// One ring and its members.
@@ -89,12 +89,12 @@ impl Shared {
     pub(super) fn told(&mut self, written: Written, bytes: u32) -> Result<(), Lie> {
         let before = self.waiting.get(&written.order);
         if before.is_some_and(|(of, _)| of.id != written.id) {
-            return Err(Lie::OfOne);
+            return Err(Lie::OfSomebody);
         }
         let ahead = usize::from(written.order.wrapping_sub(self.ring.next_order));
-        // Members over RDMA are others' users, and each may write the order word: who drew such a turn may have lied or not.
+        // Members over RDMA may be of several users, and each can write the order word.
         if ahead >= MEMBERS_MAX * QUOTA && self.verbs {
-            return Err(Lie::OfOne);
+            return Err(Lie::OfSomebody);
         }
         if !self.ring.fits(bytes) || ahead >= MEMBERS_MAX * QUOTA || before.is_some() {
             return Err(Lie::OfTeller(format!(
