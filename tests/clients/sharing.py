@@ -11,9 +11,15 @@ import headrace as hr
 SECONDS_MAX = 40
 
 
+def configure(admin, group, config):
+    """Sets a group's settings, and waits until they hold: brokers hear of what the controller has taken a bit later."""
+    admin.alter_group_config(group, config)
+    wait_until(lambda: config.items() <= admin.describe_group_config(group).items())
+
+
 def begins_at_the_beginning(admin, group, **settings):
     config = {f"share.{name.replace('_', '.')}": value for name, value in settings.items()}
-    admin.alter_group_config(group, {"share.auto.offset.reset": "earliest", **config})
+    configure(admin, group, {"share.auto.offset.reset": "earliest", **config})
     return group
 
 

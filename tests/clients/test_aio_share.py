@@ -11,6 +11,7 @@ import pytest
 import headrace as hr
 from headrace.errors import ClosedError, UsageError
 from tests.clients.helpers import TIMEOUT_SECONDS, assert_free, bounded, heartbeat
+from tests.clients.sharing import begins_at_the_beginning
 
 pytestmark = pytest.mark.kafka
 
@@ -25,7 +26,7 @@ def group(servers, topic):
     """A share group that begins at the beginning; its topic has one partition."""
     with hr.Admin(servers) as admin:
         admin.create_topic(topic, 1, 1)
-        admin.alter_group_config(f"g-{topic}", {"share.auto.offset.reset": "earliest"})
+        begins_at_the_beginning(admin, f"g-{topic}")
     return f"g-{topic}"
 
 

@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient
 
 import headrace as hr
 from tests.clients.sharers import TIMEOUT_SECONDS, Book, JavaSharer, Sharer, eventually
+from tests.clients.sharing import configure
 from tests.kafka.nodes import ApacheNodes
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(400)]  # three JVMs start
@@ -55,7 +56,7 @@ class Scene:
         nodes.create_topic(topic, replicas, {})
         config = {f"share.{name.replace('_', '.')}": value for name, value in settings.items()}
         fixed = {"share.auto.offset.reset": "earliest", "share.delivery.count.limit": str(LIMIT)}
-        admin.alter_group_config(self.group, fixed | config)
+        configure(admin, self.group, fixed | config)
 
     def write(self, count):
         """So many records to each partition."""

@@ -9,6 +9,7 @@ import pytest
 import headrace as hr
 from headrace.admin import ShareOffset
 from headrace.errors import InvalidConfigError, KafkaError, UnsupportedVersionError
+from tests.clients.sharing import begins_at_the_beginning, configure, wait_until
 from tests.kafka import java
 
 pytestmark = pytest.mark.kafka
@@ -23,12 +24,10 @@ def admin(apache_kafka):
 def test_settings_of_a_group_are_set_read_and_taken_back(admin, topic):
     group = f"shares-{topic}"
     assert admin.describe_group_config(group)["share.auto.offset.reset"] == "latest"
-    admin.alter_group_config(group, {"share.auto.offset.reset": "earliest", "share.record.lock.duration.ms": "15000"})
-    config = admin.describe_group_config(group)
-    assert config["share.auto.offset.reset"] == "earliest"
-    assert config["share.record.lock.duration.ms"] == "15000"
+    configure(admin, group, {"share.auto.offset.reset": "earliest", "share.record.lock.duration.ms": "15000"})
     admin.alter_group_config(group, {"share.auto.offset.reset": None})
-    assert admin.describe_group_config(group)["share.auto.offset.reset"] == "latest"
+    wait_until(lambda: admin.describe_group_config(group)["share.auto.offset.reset"] == "latest")
+    assert admin.describe_group_config(group)["share.record.lock.duration.ms"] == "15000"
     assert admin.describe_group_config(f"other-{topic}")["share.record.lock.duration.ms"] == "30000"
 
 
@@ -44,7 +43,7 @@ def test_where_a_group_stands(admin, apache_kafka, topic):
     group = f"shares-{topic}"
     admin.create_topic(topic, 2, 1)
     assert admin.share_group_offsets(group) == {}
-    admin.alter_group_config(group, {"share.auto.offset.reset": "earliest"})
+    begins_at_the_beginning(admin, group)
     with hr.Producer(apache_kafka.bootstrap_servers) as producer:
         for number in range(5):
             producer.send(topic, b"%d" % number, partition=0)
