@@ -14,6 +14,7 @@ import pytest
 import headrace as hr
 from headrace.errors import ConfigError
 from tests.broker.process import BrokerProcess
+from tests.clients.spoiler import DIRECT_CONNECT, Spoiler
 from tests.one_sided.test_consume import READ, read, rows, wait_for_memory
 from tests.one_sided.test_produce import linked, refused, values_of
 
@@ -143,6 +144,18 @@ def test_what_is_used_up_for_now_goes_over_tcp_until_it_is_there(setting, value,
         assert values_of(servers, "other")[:1000] == [b"%d" % number for number in range(1000)]
 
 
+def test_a_broker_of_another_host_is_told_apart_or_goes_over_tcp(broker):
+    # Its socket of links is one of that host, or of another network namespace: not one of ours.
+    with Spoiler(broker.bootstrap_servers) as elsewhere:
+        elsewhere.rewrite(DIRECT_CONNECT, lambda answer: answer.replace(b"headrace-", b"headrace_"))
+        servers = elsewhere.address
+        refused(servers, "t", "network namespace")
+        with hr.Producer(servers, headrace_datapath="auto", linger_ms=0) as producer:
+            offset = producer.send("t", b"over TCP", partition=0).result(10).offset
+            assert producer.metrics()[WRITTEN] == 0
+        assert values_of(servers, "t")[offset:] == [b"over TCP"]
+
+
 def test_a_consumer_that_finds_no_grant_is_told_or_goes_over_tcp():
     with hr.Broker.start(config={"headrace.direct.grants.max": 1}) as broker:
         servers = broker.bootstrap_servers
@@ -157,7 +170,7 @@ def test_a_consumer_that_finds_no_grant_is_told_or_goes_over_tcp():
             with hr.Consumer(servers, headrace_datapath="auto", **options) as one:
                 one.assign([("t", 0)])
                 producer.send("t", b"last", partition=0).result(10)
-                while read(one, 1) != [b"last"]:
+                while read(one, 1)[-1] != b"last":
                     pass
                 assert one.metrics()[READ] == 0
 

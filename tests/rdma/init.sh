@@ -38,7 +38,7 @@ share jobs /whole/jobs rw,cache=none
 load rxe
 $B ip link set lo up
 $B ip link add dummy0 type dummy 2> /dev/null  # some kernels make it with the module
-$B ip link set dummy0 up
+$B ip link set dummy0 arp on up  # so that a neighbour who is not there is looked for, as on a real network
 $B ip addr add 10.99.0.1/24 dev dummy0
 $B chroot /whole /usr/bin/rdma link add rxe0 type rxe netdev dummy0 || echo "no rxe0"
 

@@ -73,6 +73,8 @@ pub(crate) enum Wait {
     Join,
     /// The leader's assignment.
     Sync,
+    /// The two ends of its link to be connected.
+    Link,
     /// A sync to disk.
     Flush(Box<FlushWait>),
 }

@@ -23,7 +23,7 @@ use crate::region::{OutOfBounds, Region};
 pub const DESCRIPTOR_BYTES_MAX: usize = 64;
 /// Bytes of a message that [`Endpoint::tell`] takes, at most.
 pub const SHORT_BYTES_MAX: usize = 56;
-/// Pieces of one operation, at most; every provider takes as many.
+/// Pieces of one operation, at most; some cards take fewer: [`Limits::pieces`].
 pub const PIECES_MAX: usize = 16;
 
 /// What a peer may do with a region.
@@ -134,6 +134,8 @@ pub struct Piece {
 pub struct Limits {
     /// Operations that were begun, and whose end was not polled yet.
     pub outstanding: usize,
+    /// Pieces of one operation: [`PIECES_MAX`] or fewer.
+    pub pieces: usize,
     /// Bytes of a message of [`Endpoint::send`].
     pub message_bytes: usize,
     /// Whether [`Endpoint::fetch_add`] is to be had: some cards have none.

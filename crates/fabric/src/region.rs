@@ -4,7 +4,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use crate::copy::copy;
 use crate::memory::{Memory, Rights};
@@ -122,7 +122,10 @@ impl Region {
         self.check_aligned(at)?;
         // SAFETY: in bounds and aligned, of memory that lives as long as `self`; reached through atomics alone.
         let word = unsafe { AtomicU64::from_ptr(self.pointer(at).cast()) };
-        Ok(word.load(Ordering::Acquire))
+        // Of memory that is only mapped to be read, relaxed loads of a word alone are defined.
+        let word = word.load(Ordering::Relaxed);
+        fence(Ordering::Acquire);
+        Ok(word)
     }
 
     /// A word that is written, by us and perhaps by others.

@@ -115,6 +115,45 @@ fn what_a_file_was_made_longer_by_is_no_damage() {
 }
 
 #[test]
+fn a_segment_that_cannot_be_rolled_keeps_what_it_was_made_longer_by() {
+    const LEN: usize = 1 << 20;
+    let batch = plain(3, 10);
+    let (_, mut log) = producing(1);
+    let mut fits = 0;
+    while log.segment_count() == 1 {
+        append(&mut log, &batch);
+        fits += 1;
+    }
+    let mut refused = 0;
+    // The disk is full at one step of the roll after the other.
+    for room in 0.. {
+        let (disk, mut log) = producing(1);
+        log.lengthen(0, LEN as u64).unwrap();
+        for _ in 1..fits {
+            append(&mut log, &batch);
+        }
+        let committed = log.extent(0).unwrap().committed;
+        let len = || disk.contents(&path(0, "log")).unwrap().len();
+        disk.set_room(Some(room));
+        let done = log.append(at(0), &batch, CLIENT).is_ok();
+        if log.segment_count() == 1 {
+            refused += 1;
+            // Who reads it has pages there mapped, and is to see what comes there.
+            assert_eq!((done, len()), (false, LEN), "{room} bytes of room");
+        } else {
+            assert_eq!(len() as u64, committed, "{room} bytes of room");
+        }
+        disk.set_room(None);
+        append(&mut log, &batch);
+        assert_eq!(len() as u64, committed);
+        if done {
+            break;
+        }
+    }
+    assert!(refused > 1, "{refused}");
+}
+
+#[test]
 fn damage_in_an_unflushed_segment_cuts_the_log_there() {
     let (disk, log) = producing(60);
     let (rows, segments) = (read_all(&log, 1000), log.segment_count());

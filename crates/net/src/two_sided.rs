@@ -185,13 +185,24 @@ impl Carrier {
             std::thread::yield_now();
             return Ok(false);
         }
+        self.settle()?;
+        Ok((self.held || self.came.is_empty()) && self.endpoint.doze().map_err(failed)?)
+    }
+
+    /// Of a thread that goes on: whether there is nothing to receive, and no more room to send than there was.
+    pub(crate) fn is_quiet(&mut self) -> io::Result<bool> {
+        self.settle()?;
+        Ok((self.held || self.came.is_empty()) && self.endpoint.is_quiet().map_err(failed)?)
+    }
+
+    /// Takes what is no news to anybody.
+    fn settle(&mut self) -> io::Result<()> {
         let blocked = self.unsent > 0 || self.begun - self.ended >= SLOTS as u64;
         if !blocked && self.begun > self.ended {
-            // That it has ended is no news to anybody.
             self.pump(true)?;
         }
         self.endpoint.hold(self.held);
-        Ok((self.held || self.came.is_empty()) && self.endpoint.doze().map_err(failed)?)
+        Ok(())
     }
 
     /// The thread is awake.

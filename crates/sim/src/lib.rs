@@ -66,7 +66,8 @@
 //! beside others that do not; all of them also over RDMA, where turns in shared rings come later than they are asked for, and
 //! slots and segments are read by operations (`card`). There is one node, and its epochs are the broker's own. Notes are
 //! late and come in bursts, memory comes late or never, words of a slot come one by one, files have bytes behind what is
-//! committed; links cannot be made, end at either side first, and break before, within and after a write; brokers restart,
+//! committed; links cannot be made, end at either side first (over RDMA a
+//! client learns that by its connection alone), and break before, within and after a write; brokers restart,
 //! limits are low, segments roll, a topic goes, records are deleted while they are read, producers are gone at one blow;
 //! brokers lie of writes, slots and memory, and other clients lie to the broker of writes, also beside honest ones in a
 //! ring, and scribble into what they had. Reads are done late, end later, fail at once or after a silence; the part of a

@@ -208,14 +208,13 @@ impl Slots {
     }
 
     /// The first slots, as a read finds them that was asked for after so many changes. One may be written while it is read:
-    /// then the words that are read first are older. Nobody reads one so slowly that it is given to another grant meanwhile.
+    /// then the words that are read first are older.
     pub(crate) fn read(&self, slots: usize, since: u64, rng: &mut Rng) -> Vec<Words> {
         let mut words: Vec<Words> = self.known.iter().take(slots).copied().collect();
         let (slot, old) = (rng.index(words.len()), rng.index(SLOT_WORDS));
         if self.changed[slot] > since
             && rng.chance(TORN_READS)
             && let Some(words) = words.get_mut(slot)
-            && words[SLOT_WORDS - 1] == self.before[slot][SLOT_WORDS - 1]
         {
             words[..old].copy_from_slice(&self.before[slot][..old]);
         }

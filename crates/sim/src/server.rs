@@ -95,6 +95,8 @@ pub(crate) struct Server {
     pub(crate) refused: usize,
     /// Answers to clients of nodes that do nothing, and those that no request of the broker led to.
     said: Vec<Said>,
+    /// Connections of the simulation's own that the broker has closed.
+    closed_own: Vec<u64>,
     disk: MemoryDisk,
     config: BrokerConfig,
     broker: Option<Broker<MemoryDisk>>,
@@ -136,6 +138,7 @@ impl Server {
             cluster: Cluster::new(plan, rng),
             refused: 0,
             said: Vec::new(),
+            closed_own: Vec::new(),
             disk: MemoryDisk::new(),
             config,
             broker: None,
@@ -383,8 +386,11 @@ impl Server {
                 quiet = false;
                 if let Some(client) = self.clients.get_mut(&conn.0) {
                     client.broken = true;
+                    self.said.push(Said::Close(conn.0));
+                } else {
+                    broker.handle_disconnect(now, conn);
+                    self.closed_own.push(conn.0);
                 }
-                self.said.push(Said::Close(conn.0));
             }
             if quiet {
                 break;
@@ -529,6 +535,26 @@ impl Server {
         }
     }
 
+    /// Those of them that the broker has closed since.
+    pub(crate) fn take_closed_own(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.closed_own)
+    }
+
+    /// Asks over such a connection, and does not hear of it.
+    pub(crate) fn post<R: Request>(
+        &mut self,
+        conn: u64,
+        version: i16,
+        request: &R,
+        now: Now,
+    ) -> Result<(), String> {
+        let broker = self.broker.as_mut().ok_or("the broker is down")?;
+        let frame = encode_request(version, 0, Some("simulation"), request).map_err(|why| why.to_string())?;
+        let frame = frame.to_bytes().ok_or("a request has no bytes")?;
+        broker.handle_frame(now, ConnId(conn), frame.slice(4..));
+        Ok(())
+    }
+
     /// Asks over such a connection what is answered at once.
     pub(crate) fn ask<R: Request>(
         &mut self,
@@ -537,10 +563,8 @@ impl Server {
         request: &R,
         now: Now,
     ) -> Result<R::Response, String> {
+        self.post(conn, version, request, now)?;
         let broker = self.broker.as_mut().ok_or("the broker is down")?;
-        let frame = encode_request(version, 0, Some("simulation"), request).map_err(|why| why.to_string())?;
-        let frame = frame.to_bytes().ok_or("a request has no bytes")?;
-        broker.handle_frame(now, ConnId(conn), frame.slice(4..));
         let (own, others): (Vec<_>, Vec<_>) =
             std::iter::from_fn(|| broker.poll_response()).partition(|response| response.conn == ConnId(conn));
         self.unread.extend(others);

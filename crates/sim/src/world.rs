@@ -153,6 +153,8 @@ pub(crate) struct World {
     last_conn: u64,
     links: BTreeMap<u64, Link>,
     last_link: u64,
+    /// Ends of links over RDMA that the broker connects, by the names that those will have.
+    joining: BTreeMap<u64, u64>,
     /// What the broker has lent: link and key, and bytes to be written.
     lends: BTreeMap<(u64, u64), Option<Arc<Memory>>>,
     /// Links over RDMA that their clients have just ended, and how many connections had ended when those were begun.
@@ -204,6 +206,7 @@ impl World {
             last_conn: 0,
             links: BTreeMap::new(),
             last_link: 0,
+            joining: BTreeMap::new(),
             lends: BTreeMap::new(),
             ended_early: Vec::new(),
             rogues: Vec::new(),
@@ -425,6 +428,10 @@ impl World {
             let throttle_ms = i32::try_from(throttle_ms).unwrap_or(0);
             Extra { throttle_ms, tells_leader: rng.chance(tells) }
         })?;
+        for conn in self.server.take_closed_own() {
+            self.tell(|| format!("the broker closes a rogue's connection {conn}"));
+            self.rogue_is_hung_up(conn);
+        }
         for said in said {
             match said {
                 Said::Bytes(conn, bytes, refusals) => {

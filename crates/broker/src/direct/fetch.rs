@@ -129,7 +129,7 @@ impl<D: Disk> Broker<D> {
             let why = format!("there are {limit} grants already (headrace.direct.grants.max)");
             return Err((ErrorCode::THROTTLING_QUOTA_EXCEEDED, why));
         };
-        if self.direct.links.get(&link).is_some_and(|owner| owner.shown >= super::SLOTS_MAX) {
+        if self.direct.links.get(&link).is_some_and(|of| of.shown >= super::SLOTS_MAX || !of.has_keys(1)) {
             return Err((ErrorCode::THROTTLING_QUOTA_EXCEEDED, too_many()));
         }
         let Located { file, base_offset, position, extent } = located;

@@ -11,6 +11,7 @@ mod shared;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
+use headrace_fabric::shm::KEYS_MAX;
 use headrace_fabric::{Memory, Note, Region};
 use headrace_log::Disk;
 use headrace_wire::direct::{SLOT_BYTES, Written};
@@ -18,10 +19,11 @@ use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::{
     DirectConnectRequest, DirectConnectResponse, DirectReleaseRequest, DirectReleaseResponse,
 };
+use headrace_wire::time::Now;
 use headrace_wire::uuid::Uuid;
 
 use crate::broker::Broker;
-use crate::call::{Call, ConnId, Outcome};
+use crate::call::{Call, ConnId, Outcome, Parked, Wait};
 
 use fetch::Reader;
 pub use fetch::Refusal;
@@ -37,6 +39,8 @@ const SLOTS_MAX: usize = 4000;
 /// Grants to write that have ended, and whose late writes are forgiven to one link. More of them than a ring of notes has
 /// room for are not on their way.
 const LAPSED_MAX: usize = 4096;
+/// How long a client may take to come with the token that it was given: until then it counts as a link.
+const TOKEN_MS: u64 = 10_000;
 /// The key of the memory of slots.
 pub const SLOTS_KEY: u64 = 1;
 
@@ -93,16 +97,17 @@ pub enum LinkAction<F> {
         /// Over which link.
         link: LinkId,
     },
-    /// Connect an end that was [offered](Broker::offer_link) to the client's.
+    /// Connect an end that was [offered](Broker::offer_link) to the client's, which may take a second, and say what came of
+    /// it: [`Broker::handle_joined`].
     Join {
         /// What it is called.
         link: LinkId,
         /// What the client's end says of itself.
         hello: Vec<u8>,
     },
-    /// Connect an end that was [offered](Broker::offer_link) to the client's, and have it carry all that comes and goes on a
-    /// connection from now on (`headrace.datapath=two-sided`): what is answered before the client has sent anything there
-    /// still goes over the connection itself. It ends with the connection, and the connection with it.
+    /// The same with an end that carries all that comes and goes on a connection from then on
+    /// (`headrace.datapath=two-sided`): what is answered before the client has sent anything there still goes over the
+    /// connection itself. It ends with the connection, and the connection with it.
     Carry {
         /// What the end is called.
         link: LinkId,
@@ -151,6 +156,8 @@ struct Link {
     conn: ConnId,
     fabric: Fabric,
     next_key: u64,
+    /// Those that it has.
+    keys: usize,
     /// Segments that are shown to it.
     shown: usize,
     /// Grants that were ended, and may still be named by writes that were on their way.
@@ -167,7 +174,13 @@ struct Slots {
 }
 
 impl Link {
+    /// Whether it may have so many keys more, beside that of its slots.
+    fn has_keys(&self, more: usize) -> bool {
+        self.keys + more < KEYS_MAX
+    }
+
     fn key(&mut self) -> u64 {
+        self.keys += 1;
         self.next_key += 1;
         self.next_key
     }
@@ -206,6 +219,15 @@ impl Grant {
     }
 }
 
+/// A request for a link over verbs, whose two ends are being connected.
+struct Joining {
+    conn: ConnId,
+    /// Of the request.
+    token: u64,
+    /// What the broker's end says of itself.
+    hello: Vec<u8>,
+}
+
 /// All links with their grants.
 pub(crate) struct Direct<F> {
     /// Where links are made; `None` where there are to be none.
@@ -216,8 +238,9 @@ pub(crate) struct Direct<F> {
     has_offered: bool,
     /// Somebody has asked for one in vain.
     wants_offer: bool,
-    /// Connections that may make a link, by what they are known by there.
-    tokens: HashMap<[u8; 16], ConnId>,
+    /// Connections that may make a link until a time, by what they are known by there.
+    tokens: HashMap<[u8; 16], (ConnId, u64)>,
+    joining: HashMap<LinkId, Joining>,
     links: HashMap<LinkId, Link>,
     of_conn: HashMap<ConnId, LinkId>,
     /// Connections whose bytes go over verbs.
@@ -246,6 +269,7 @@ impl<F> Default for Direct<F> {
             has_offered: false,
             wants_offer: false,
             tokens: HashMap::new(),
+            joining: HashMap::new(),
             links: HashMap::new(),
             of_conn: HashMap::new(),
             carried: HashSet::new(),
@@ -308,6 +332,7 @@ impl<F> Direct<F> {
             conn,
             fabric,
             next_key: SLOTS_KEY,
+            keys: 0,
             shown: 0,
             lapsed: VecDeque::new(),
             slots: None,
@@ -318,7 +343,9 @@ impl<F> Direct<F> {
     }
 
     /// Has an end over verbs connected to a client's: a link, or what carries the connection itself.
-    fn join(&mut self, conn: ConnId, link: LinkId, hello: Vec<u8>, carries: bool) {
+    fn join(&mut self, call: &Call, (link, ours): (LinkId, Vec<u8>), hello: Vec<u8>, carries: bool) {
+        let conn = call.conn;
+        self.joining.insert(link, Joining { conn, token: call.token, hello: ours });
         let action = if carries {
             self.carried.insert(conn);
             LinkAction::Carry { link, conn, hello }
@@ -357,8 +384,9 @@ impl<F> Direct<F> {
                 [Some(reader.key), None]
             }
         };
-        if self.links.contains_key(&grant.link) {
+        if let Some(link) = self.links.get_mut(&grant.link) {
             for key in keys.into_iter().flatten() {
+                link.keys = link.keys.saturating_sub(1);
                 self.actions.push_back(LinkAction::End { link: grant.link, key });
             }
         }
@@ -390,7 +418,12 @@ impl<F> Direct<F> {
         }
     }
 
-    /// A client says what cannot be.
+    /// The connection of a link whose client does not see that it ends.
+    fn conn_of_untold(&self, link: LinkId) -> Option<ConnId> {
+        self.links.get(&link).filter(|link| link.fabric.is_verbs()).map(|link| link.conn)
+    }
+
+    /// Ends a link by the broker's will.
     fn close(&mut self, link: LinkId, why: String) {
         self.end_link(link);
         self.actions.push_back(LinkAction::Close { link, why });
@@ -427,7 +460,10 @@ impl<D: Disk> Broker<D> {
 
     /// A client has made a link and said what it is known by: whether it may.
     pub fn handle_link(&mut self, link: LinkId, token: [u8; 16]) -> bool {
-        let Some(conn) = self.direct.tokens.remove(&token) else { return false };
+        let Some((conn, until)) = self.direct.tokens.remove(&token) else { return false };
+        if until <= self.now.mono_ms {
+            return false;
+        }
         if !self.connections.contains_key(&conn) || self.direct.of_conn.contains_key(&conn) {
             return false;
         }
@@ -446,13 +482,30 @@ impl<D: Disk> Broker<D> {
         std::mem::take(&mut self.direct.wants_offer)
     }
 
-    /// The two ends of a link over verbs are connected. `adds`: both cards can add to words; else its client writes alone.
-    pub fn handle_joined(&mut self, link: LinkId, adds: bool) {
-        if let Some(link) = self.direct.links.get_mut(&link)
-            && link.fabric.is_verbs()
-        {
-            link.fabric = Fabric::Verbs { adds };
-        }
+    /// The two ends of a link over verbs are connected, or cannot be: its client is answered. `Ok(adds)`: whether both cards
+    /// can add to words; else the client writes alone. `false`: the client has gone meanwhile, and the ends are to be given
+    /// up.
+    pub fn handle_joined(&mut self, now: Now, link: LinkId, made: Result<bool, String>) -> bool {
+        self.now = now;
+        let Some(Joining { conn, token, hello }) = self.direct.joining.remove(&link) else { return false };
+        let Some(Parked { call, .. }) = self.parked.remove(&token) else { return false };
+        let stands = made.is_ok();
+        let answer = match made {
+            Ok(adds) => {
+                if let Some(link) = self.direct.links.get_mut(&link) {
+                    link.fabric = Fabric::Verbs { adds };
+                }
+                DirectConnectResponse { hello: hello.into(), ..DirectConnectResponse::default() }
+            }
+            Err(why) => {
+                self.direct.carried.remove(&conn);
+                self.direct.end_link(link);
+                let why = format!("the two ends of a link over RDMA cannot be connected: {why}");
+                refusal(ErrorCode::THROTTLING_QUOTA_EXCEEDED, why)
+            }
+        };
+        self.reply::<DirectConnectRequest>(&call, &answer);
+        stands
     }
 
     /// What was to be lent by a key cannot be; its grant ends.
@@ -463,9 +516,22 @@ impl<D: Disk> Broker<D> {
         }
     }
 
-    /// A link has ended.
+    /// A link has ended. Over verbs its client is told so by the end of its connection: nobody else tells it.
     pub fn handle_unlinked(&mut self, link: LinkId) {
+        let untold = self.direct.conn_of_untold(link);
         self.direct.end_link(link);
+        if let Some(conn) = untold {
+            self.close_connection(conn, "its link over RDMA has ended".to_owned());
+        }
+    }
+
+    /// A client says what cannot be.
+    fn close_liar(&mut self, link: LinkId, why: String) {
+        let untold = self.direct.conn_of_untold(link);
+        self.direct.close(link, why.clone());
+        if let Some(conn) = untold {
+            self.close_connection(conn, why);
+        }
     }
 
     /// The next thing to do with a link.
@@ -475,7 +541,8 @@ impl<D: Disk> Broker<D> {
 
     /// A client's connection is gone, and with it its link.
     pub(crate) fn end_links_of(&mut self, conn: ConnId) {
-        self.direct.tokens.retain(|_, of| *of != conn);
+        self.direct.tokens.retain(|_, (of, _)| *of != conn);
+        self.direct.joining.retain(|_, joining| joining.conn != conn);
         self.direct.carried.remove(&conn);
         if let Some(link) = self.direct.of_conn.get(&conn).copied() {
             self.direct.close(link, "its connection has ended".to_owned());
@@ -488,13 +555,7 @@ impl<D: Disk> Broker<D> {
         call: &Call,
         request: DirectConnectRequest,
     ) -> Outcome<DirectConnectResponse> {
-        let refuse = |code: ErrorCode, why: String| {
-            Outcome::Reply(DirectConnectResponse {
-                error_code: code.code(),
-                error_message: Some(why),
-                ..DirectConnectResponse::default()
-            })
-        };
+        let refuse = |code: ErrorCode, why: String| Outcome::Reply(refusal(code, why));
         let verbs = match request.fabric.as_str() {
             "shm" => false,
             "verbs" | "two-sided" => true,
@@ -509,7 +570,8 @@ impl<D: Disk> Broker<D> {
         if let Some(link) = self.direct.of_conn.get(&call.conn).copied() {
             self.direct.close(link, "its client makes another".to_owned());
         }
-        self.direct.tokens.retain(|_, of| *of != call.conn);
+        let now_ms = self.now.mono_ms;
+        self.direct.tokens.retain(|_, (of, until)| *of != call.conn && *until > now_ms);
         let links = self.direct.links.len() + self.direct.tokens.len() + self.direct.carried.len();
         let is_full = links >= limit;
         let too_many = || {
@@ -526,12 +588,10 @@ impl<D: Disk> Broker<D> {
                 return too_many();
             }
             return match std::mem::replace(&mut self.direct.offered, Ok(None)) {
-                Ok(Some((link, ours))) => {
-                    self.direct.join(call.conn, link, request.hello.to_vec(), carries);
-                    Outcome::Reply(DirectConnectResponse {
-                        hello: ours.into(),
-                        ..DirectConnectResponse::default()
-                    })
+                Ok(Some(ours)) => {
+                    self.direct.join(call, ours, request.hello.to_vec(), carries);
+                    self.parked.insert(call.token, Parked { call: call.clone(), wait: Wait::Link });
+                    Outcome::Parked
                 }
                 Ok(None) => {
                     let why = "the broker is making an end for another client: ask again";
@@ -554,7 +614,7 @@ impl<D: Disk> Broker<D> {
             return too_many();
         }
         let token = self.random.uuid();
-        self.direct.tokens.insert(token.0, call.conn);
+        self.direct.tokens.insert(token.0, (call.conn, now_ms.saturating_add(TOKEN_MS)));
         Outcome::Reply(DirectConnectResponse { address, token, ..DirectConnectResponse::default() })
     }
 
@@ -580,6 +640,14 @@ fn link_of<F>(direct: &Direct<F>, call: &Call) -> Result<LinkId, (ErrorCode, Str
     direct.of_conn.get(&call.conn).copied().ok_or_else(|| {
         (ErrorCode::NETWORK_EXCEPTION, "the connection has no link: DirectConnect makes one".to_owned())
     })
+}
+
+fn refusal(code: ErrorCode, why: String) -> DirectConnectResponse {
+    DirectConnectResponse {
+        error_code: code.code(),
+        error_message: Some(why),
+        ..DirectConnectResponse::default()
+    }
 }
 
 /// What is told where there is no room: whether there can be some later, or the settings allow none.

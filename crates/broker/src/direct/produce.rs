@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use headrace_fabric::shm::KEYS_MAX;
 use headrace_fabric::{Memory, Region};
 use headrace_log::{AppendOrigin, Disk};
 use headrace_wire::direct::{EXCLUSIVE, SHARED, WriteAck, Written};
@@ -123,6 +124,10 @@ impl<D: Disk> Broker<D> {
         self.direct.end_own(link, place);
         let fabric = self.direct.links.get(&link).map_or(Fabric::Shm, |link| link.fabric);
         let mode = if fabric.shares() { request.mode } else { EXCLUSIVE };
+        if !self.direct.links.get(&link).is_some_and(|link| link.has_keys(2)) {
+            let why = format!("one client has {KEYS_MAX} pieces of the broker's memory at most");
+            return Err((ErrorCode::THROTTLING_QUOTA_EXCEEDED, why));
+        }
         let limit = usize::try_from(self.config.headrace_direct_grants_max).unwrap_or(0);
         let Some(id) = self.direct.new_id(limit) else {
             let why = format!("there are {limit} grants already (headrace.direct.grants.max)");
@@ -273,7 +278,7 @@ impl<D: Disk> Broker<D> {
     pub fn handle_note(&mut self, now: Now, link: LinkId, note: headrace_fabric::Note) {
         self.now = now;
         let Some((written, bytes)) = parse_note(note) else {
-            return self.direct.close(link, "it tells of a write that cannot be".to_owned());
+            return self.close_liar(link, "it tells of a write that cannot be".to_owned());
         };
         if !self.direct.links.contains_key(&link) {
             return;
@@ -289,7 +294,7 @@ impl<D: Disk> Broker<D> {
                         ring.bytes(),
                         ring.next_order
                     );
-                    self.direct.close(link, why);
+                    self.close_liar(link, why);
                 } else {
                     let ack = self.land(now, place, written, &landed);
                     self.direct.actions.push_back(LinkAction::Tell { link, note: ack.to_note() });
@@ -303,7 +308,7 @@ impl<D: Disk> Broker<D> {
             _ => {
                 if !self.direct.has_lapsed(link, written.id) {
                     let why = format!("it tells of a write of grant {}, which it has not", written.id);
-                    self.direct.close(link, why);
+                    self.close_liar(link, why);
                 }
             }
         }
@@ -322,7 +327,7 @@ impl<D: Disk> Broker<D> {
         let Some(Side::Shared(shared)) = self.direct.sides.get_mut(&place) else { return };
         if let Err(lie) = shared.told(written, bytes) {
             if let Lie::OfTeller(why) = lie {
-                self.direct.close(link, why);
+                self.close_liar(link, why);
             }
             // Who has written where is not known any more.
             return self.direct.revoke(place);

@@ -301,6 +301,18 @@ fn the_end_of_a_connection_ends_its_link_and_grants() {
 }
 
 #[test]
+fn a_token_that_nobody_comes_with_holds_a_place_for_a_while() {
+    let mut world = World::with(&[("headrace.direct.links.max", "1")]);
+    world.broker.set_link_address("here".into());
+    let token = ask(&mut world, A).token;
+    let refused = ask(&mut world, B);
+    assert!(refused.error_message.unwrap().contains("headrace.direct.links.max"));
+    world.pass(10_000);
+    connect(&mut world, B);
+    assert!(!world.broker.handle_link(link(A), token.0), "it has come too late");
+}
+
+#[test]
 fn one_link_may_have_had_more_grants_than_there_are_numbers() {
     let (mut world, id) = linked(&[]);
     for _ in 0..66_000 {

@@ -27,23 +27,46 @@ pub(crate) fn world(pairs: &[(&str, &str)]) -> (World, Uuid) {
     (world, id)
 }
 
+fn request(conn: ConnId, fabric: &str) -> DirectConnectRequest {
+    DirectConnectRequest { fabric: fabric.into(), hello: vec![conn.0 as u8].into() }
+}
+
+/// Is answered at once.
 fn ask(world: &mut World, conn: ConnId) -> DirectConnectResponse {
-    let hello = vec![conn.0 as u8].into();
-    world.call_on(conn, 0, &DirectConnectRequest { fabric: "verbs".into(), hello })
+    world.call_on(conn, 0, &request(conn, "verbs"))
+}
+
+/// Is answered when the two ends are connected, or are not.
+fn connected(
+    world: &mut World,
+    conn: ConnId,
+    fabric: &str,
+    made: Result<bool, String>,
+) -> DirectConnectResponse {
+    world.broker.offer_link(Ok((link(conn), vec![7])));
+    let correlation = world.send(conn, 0, &request(conn, fabric));
+    let is = |action: &LinkAction<_>| match action {
+        LinkAction::Join { link: of, hello } => {
+            fabric == "verbs" && *of == link(conn) && hello[..] == [conn.0 as u8]
+        }
+        LinkAction::Carry { link: of, conn: on, .. } => {
+            fabric == "two-sided" && *of == link(conn) && *on == conn
+        }
+        _ => false,
+    };
+    let done = actions(world);
+    assert!(done.iter().any(is), "{done:?}");
+    assert!(world.is_silent(conn), "its end is not connected yet");
+    let stands = made.is_ok();
+    assert_eq!(world.broker.handle_joined(world.now, link(conn), made), stands);
+    assert!(!world.broker.handle_joined(world.now, link(conn), Ok(true)), "once");
+    world.answer::<DirectConnectRequest>(conn, 0, correlation).unwrap()
 }
 
 /// A link of cards that can add to words, or not.
 pub(crate) fn join(world: &mut World, conn: ConnId, adds: bool) {
-    world.broker.offer_link(Ok((link(conn), vec![7])));
-    let answer = ask(world, conn);
+    let answer = connected(world, conn, "verbs", Ok(adds));
     assert_eq!((answer.error_code, &answer.hello[..]), (0, &[7][..]), "{:?}", answer.error_message);
-    let done = actions(world);
-    assert!(
-        done.iter().any(|action| matches!(action, LinkAction::Join { link: of, hello }
-            if *of == link(conn) && hello[..] == [conn.0 as u8])),
-        "{done:?}"
-    );
-    world.broker.handle_joined(link(conn), adds);
     assert!(world.broker.has_link(conn));
 }
 
@@ -163,6 +186,58 @@ fn an_end_is_given_to_one_client_and_its_absence_explained() {
 }
 
 #[test]
+fn ends_that_cannot_be_connected_are_told_and_may_be_asked_for_again() {
+    let (mut world, _) = world(&[("headrace.direct.links.max", "1")]);
+    for fabric in ["verbs", "two-sided"] {
+        let answer = connected(&mut world, A, fabric, Err("nobody answers there".to_owned()));
+        assert_eq!(ErrorCode::new(answer.error_code), ErrorCode::THROTTLING_QUOTA_EXCEEDED);
+        assert!(answer.error_message.unwrap().contains("nobody answers there"));
+        assert!(!world.broker.has_link(A));
+    }
+    join(&mut world, A, true);
+    // Who goes meanwhile is owed nothing, and takes nobody's place.
+    world.broker.handle_disconnect(world.now, A);
+    for fabric in ["verbs", "two-sided"] {
+        world.broker.offer_link(Ok((link(B), vec![7])));
+        world.send(B, 0, &request(B, fabric));
+        world.broker.handle_disconnect(world.now, B);
+        assert!(!world.broker.handle_joined(world.now, link(B), Ok(true)));
+        assert!(!world.broker.has_link(B));
+        world.connect(B);
+    }
+    join(&mut world, B, true);
+}
+
+#[test]
+fn who_is_not_told_over_a_link_that_it_has_ended_is_told_by_its_connection() {
+    let (mut world, id) = world(&[]);
+    for lies in [false, true] {
+        join(&mut world, A, true);
+        connect(&mut world, C);
+        if lies {
+            for conn in [A, C] {
+                world.broker.handle_note(world.now, link(conn), [u64::from(u32::MAX), 7, 0, 0]);
+            }
+        } else {
+            for conn in [A, C] {
+                world.broker.handle_unlinked(link(conn));
+            }
+        }
+        world.collect();
+        let closed: Vec<_> = std::mem::take(&mut world.closed).into_iter().map(|(conn, _)| conn).collect();
+        assert_eq!(closed, [A], "over shared memory it is seen");
+        world.broker.handle_disconnect(world.now, A);
+        world.connect(A);
+    }
+    // Who makes another has lost the last one.
+    join(&mut world, A, true);
+    join(&mut world, A, true);
+    world.collect();
+    assert!(world.closed.is_empty());
+    granted(&mut world, A, id, EXCLUSIVE);
+}
+
+#[test]
 fn memory_that_cannot_be_lent_ends_its_grant_whichever_part_it_is() {
     for freed in [false, true] {
         let (mut world, id) = world(&[]);
@@ -244,9 +319,7 @@ fn who_is_lent_memory_is_not_idle_and_who_is_only_carried_is() {
     let (mut world, _) = world(&[]);
     join(&mut world, A, true);
     assert!(world.broker.is_lent_memory(A), "it may read and write for days without a request");
-    world.broker.offer_link(Ok((link(B), vec![7])));
-    let request = DirectConnectRequest { fabric: "two-sided".into(), hello: vec![1].into() };
-    assert_eq!(world.call_on(B, 0, &request).error_code, 0);
+    assert_eq!(connected(&mut world, B, "two-sided", Ok(true)).error_code, 0);
     assert!(world.broker.has_link(B) && !world.broker.is_lent_memory(B));
 }
 

@@ -127,6 +127,12 @@ impl World {
         Some(response)
     }
 
+    /// Whether nothing has come over a connection that was not taken.
+    pub(crate) fn is_silent(&mut self, conn: ConnId) -> bool {
+        self.collect();
+        self.frames.keys().all(|(of, _)| *of != conn)
+    }
+
     /// Sends a request that is answered at once.
     pub(crate) fn call<R: Request>(&mut self, version: i16, request: &R) -> R::Response {
         self.call_on(A, version, request)

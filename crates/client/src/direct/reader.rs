@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use headrace_fabric::{Committed, Region};
-use headrace_wire::direct::{SLOT_BYTES, Slot};
+use headrace_wire::direct::{SLOT_BYTES, SLOT_WORDS, Slot};
 use headrace_wire::messages::GrantFetchResponse;
 use headrace_wire::records::BatchHeader;
 
@@ -152,7 +152,7 @@ impl Reader {
     /// Looks how far the segment is committed.
     pub(crate) fn look(&mut self) -> Result<(), Lost> {
         let Some(slots) = &self.slots else { return Ok(()) };
-        let mut words = [0; 4];
+        let mut words = [0; SLOT_WORDS];
         // In this order: what the first word says is true of the others.
         for (at, word) in words.iter_mut().enumerate() {
             *word = slots.load(self.slot + at * 8).map_err(|error| Lost::Lie(error.to_string()))?;

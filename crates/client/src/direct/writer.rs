@@ -87,6 +87,8 @@ struct Pending<T> {
     end: u64,
     order: u16,
     bytes: u64,
+    /// When it was written, by `mono_ms`.
+    since: u64,
     what: T,
 }
 
@@ -296,14 +298,19 @@ impl<T> Writer<T> {
         self.pending.is_empty()
     }
 
+    /// Since when the oldest write waits for its answer.
+    pub(crate) fn waits_since(&self) -> Option<u64> {
+        self.pending.front().map(|pending| pending.since)
+    }
+
     /// Takes a batch for which there was room: it is written, or a turn is asked for. `None`: others were faster, and it is
     /// [released](Self::release) later.
-    pub(crate) fn write(&mut self, batch: &FinishedBatch, what: T) -> Option<Action> {
+    pub(crate) fn write(&mut self, batch: &FinishedBatch, what: T, since: u64) -> Option<Action> {
         let bytes = batch.len as u64;
         self.pending_bytes += bytes;
         let turn = match &mut self.turns {
             Turns::Asked { order_at, asking, .. } => {
-                self.pending.push_back(Pending { end: 0, order: 0, bytes, what });
+                self.pending.push_back(Pending { end: 0, order: 0, bytes, since, what });
                 asking.push_back(batch.chunks.clone());
                 let add = Drawn::add(batch.len);
                 let draw = OverVerbs::Draw { link: self.link, key: self.key, at: *order_at, add };
@@ -322,7 +329,7 @@ impl<T> Writer<T> {
             }
         };
         let end = turn.position.saturating_add(bytes);
-        self.pending.push_back(Pending { end, order: turn.order, bytes, what });
+        self.pending.push_back(Pending { end, order: turn.order, bytes, since, what });
         let write = self.write_at(turn, &batch.chunks);
         if self.is_read_to(end) {
             return Some(Action::WriteDirect(write));
@@ -475,7 +482,7 @@ mod tests {
     }
 
     fn ask(writer: &mut Writer<u32>, bytes: &'static [u8], what: u32) {
-        let action = writer.write(&batch(&[bytes]), what);
+        let action = writer.write(&batch(&[bytes]), what, 0);
         let Some(Action::Verbs(OverVerbs::Draw { link, key, at, add })) = action else {
             panic!("{action:?}")
         };
@@ -506,7 +513,7 @@ mod tests {
     fn batches_go_around_the_ring_and_wait_for_room() {
         let mut writer = writer(100, 8);
         assert!(writer.takes(80) && !writer.takes(81));
-        let first = direct(writer.write(&batch(&[&[1; 60], &[2; 10]]), 1));
+        let first = direct(writer.write(&batch(&[&[1; 60], &[2; 10]]), 1, 0));
         assert_eq!((first.key, first.told), (3, (0x0007_0000, 70)));
         assert_eq!(
             first.pieces.iter().map(|(at, piece)| (*at, piece.len())).collect::<Vec<_>>(),
@@ -514,7 +521,7 @@ mod tests {
         );
         assert!(writer.has_room(30) && !writer.has_room(31));
         assert_eq!(writer.acked(ack(0)), Ok(1));
-        let second = direct(writer.write(&batch(&[&[3; 20], &[4; 40]]), 2));
+        let second = direct(writer.write(&batch(&[&[3; 20], &[4; 40]]), 2, 0));
         assert_eq!(
             second.pieces.iter().map(|(at, piece)| (*at, piece.len())).collect::<Vec<_>>(),
             [(70, 20), (90, 10), (0, 30)]
@@ -527,7 +534,7 @@ mod tests {
         let mut writer = writer(1000, 2);
         for what in 0..2 {
             assert!(writer.has_room(10));
-            writer.write(&batch(&[&[0; 10]]), what).unwrap();
+            writer.write(&batch(&[&[0; 10]]), what, 0).unwrap();
         }
         assert!(!writer.has_room(10), "a quota of two");
         assert!(writer.acked(ack(1)).unwrap_err().contains("when 0 was next"));
@@ -535,7 +542,7 @@ mod tests {
         assert_eq!(writer.acked(ack(1)), Ok(1));
         assert!(writer.is_idle());
         assert!(writer.acked(ack(2)).is_err());
-        writer.write(&batch(&[&[0; 10]]), 9).unwrap();
+        writer.write(&batch(&[&[0; 10]]), 9, 0).unwrap();
         assert_eq!(writer.abandon().collect::<Vec<_>>(), [9]);
     }
 
@@ -543,12 +550,12 @@ mod tests {
     fn members_of_a_ring_draw_turns_and_wait_for_it_to_be_read() {
         let (mut one, mut two, freed) = pair(128, 8);
         let drawn = |write: DirectWrite| (write.told, write.pieces[0].0);
-        assert_eq!(drawn(direct(one.write(&batch(&[&[1; 40]]), 1))), ((0x0007_0000, 40), 0));
-        assert_eq!(drawn(direct(two.write(&batch(&[&[2; 60]]), 2))), ((0x0008_0001, 60), 40));
+        assert_eq!(drawn(direct(one.write(&batch(&[&[1; 40]]), 1, 0))), ((0x0007_0000, 40), 0));
+        assert_eq!(drawn(direct(two.write(&batch(&[&[2; 60]]), 2, 0))), ((0x0008_0001, 60), 40));
         assert!(one.has_room(28) && !one.has_room(29), "what others have drawn counts");
         // Both have seen that there is room; one is faster.
-        assert_eq!(drawn(direct(one.write(&batch(&[&[3; 28]]), 3))), ((0x0007_0002, 28), 100));
-        assert!(two.write(&batch(&[&[4; 28]]), 4).is_none());
+        assert_eq!(drawn(direct(one.write(&batch(&[&[3; 28]]), 3, 0))), ((0x0007_0002, 28), 100));
+        assert!(two.write(&batch(&[&[4; 28]]), 4, 0).is_none());
         assert!(two.is_held() && !two.has_room(1), "its next writes keep their order");
         assert!(two.release().is_none());
         freed.word(0).unwrap().store(27, Ordering::Release);
@@ -564,8 +571,8 @@ mod tests {
     #[test]
     fn an_answer_to_what_is_held_is_a_lie() {
         let (mut one, mut two, _) = pair(64, 8);
-        one.write(&batch(&[&[1; 60]]), 1).unwrap();
-        assert!(two.write(&batch(&[&[2; 60]]), 2).is_none());
+        one.write(&batch(&[&[1; 60]]), 1, 0).unwrap();
+        assert!(two.write(&batch(&[&[2; 60]]), 2, 0).is_none());
         let held = WriteAck { written: Written { id: 8, order: 1 }, ..ack(0) };
         assert!(two.acked(held).unwrap_err().contains("when none was next"));
         assert_eq!(two.abandon().collect::<Vec<_>>(), [2]);
@@ -577,7 +584,7 @@ mod tests {
         let Turns::Drawn { ring: Some(ring), .. } = &one.turns else { panic!() };
         ring.word(64).unwrap().store(u64::MAX, Ordering::Release);
         assert!(!one.has_room(1));
-        assert!(one.write(&batch(&[&[1; 60]]), 1).is_none());
+        assert!(one.write(&batch(&[&[1; 60]]), 1, 0).is_none());
         let Turns::Drawn { held: Some((_, write)), .. } = &one.turns else { panic!() };
         assert!(write.pieces.iter().all(|(at, piece)| *at + piece.len() as u64 <= 64));
     }

@@ -110,6 +110,7 @@ enum Tag {
     Produce { node: i32, entries: Vec<Entry> },
     Link { node: i32 },
     Grant { node: i32, key: PartitionKey },
+    Released,
 }
 
 impl ProducerEngine {
@@ -237,6 +238,7 @@ impl ProducerEngine {
             Tag::Grant { node, key } => {
                 self.on_granted(now, accumulator, (node, key), reply.decode::<GrantProduceRequest>());
             }
+            Tag::Released => {}
             Tag::ProducerId => self.on_producer_id(now, accumulator, reply),
             Tag::Produce { .. } if self.settings.acks == 0 => {
                 let Reply { tag, result, .. } = reply;

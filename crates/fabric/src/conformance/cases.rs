@@ -54,7 +54,8 @@ fn pieces_first(side: &mut Side<'_, '_>) -> Ended {
     side.write(&[], to, 4096, Some(8))?;
     side.write(&[piece(local, 9, 0)], to, 0, Some(u32::MAX))?;
     side.write(&[piece(local, 0, 11)], to, 4085, None)?;
-    let most: Vec<Piece> = (0..PIECES_MAX).map(|at| piece(local, at, 1)).collect();
+    let most = side.endpoint()?.limits().pieces;
+    let most: Vec<Piece> = (0..most).map(|at| piece(local, at, 1)).collect();
     side.write(&most, to, 1000, Some(9))?;
     side.insist(|endpoint| endpoint.tell(b"after"))?;
     side.meet("end")

@@ -364,7 +364,12 @@ impl Outbox {
 
 impl Endpoint for LinkEndpoint {
     fn limits(&self) -> Limits {
-        Limits { outstanding: OUTSTANDING_MAX, message_bytes: MESSAGE_BYTES_MAX, adds: true }
+        Limits {
+            outstanding: OUTSTANDING_MAX,
+            pieces: PIECES_MAX,
+            message_bytes: MESSAGE_BYTES_MAX,
+            adds: true,
+        }
     }
 
     fn register(&mut self, region: &Region, access: Access) -> Result<Registration, FabricError> {

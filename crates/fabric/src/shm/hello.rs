@@ -128,8 +128,7 @@ impl AsFd for Arrival {
 /// Connects to the [`Listener`] of this name, says hello, and waits to be welcomed. Each of these may take `timeout`.
 ///
 /// # Errors
-/// [`LinkError`]: [`LinkError::System`] also where there is no such listener, [`LinkError::Gone`] where it does not know the
-/// token.
+/// [`LinkError`]: [`LinkError::Absent`] where there is no such listener, [`LinkError::Gone`] where it does not know the token.
 pub fn connect(name: &str, token: [u8; TOKEN_BYTES], timeout: Duration) -> Result<Link, LinkError> {
     let socket = new_socket(SocketFlags::CLOEXEC)?;
     for kind in [Timeout::Send, Timeout::Recv] {
@@ -140,6 +139,7 @@ pub fn connect(name: &str, token: [u8; TOKEN_BYTES], timeout: Duration) -> Resul
     match retry_on_intr(|| rustix::net::connect(&socket, &to)) {
         Ok(()) => {}
         Err(Errno::AGAIN) => return Err(LinkError::TimedOut),
+        Err(Errno::CONNREFUSED) => return Err(LinkError::Absent { name: name.to_owned() }),
         Err(errno) => return Err(failed("connect to the broker's listener of links")(errno)),
     }
     socket::check_user(socket.as_fd())?;

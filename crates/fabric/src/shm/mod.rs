@@ -59,6 +59,15 @@ pub enum LinkError {
         /// Whose it is.
         uid: u32,
     },
+    /// There is no such listener.
+    #[error(
+        "on this host nobody listens for links at {name}: shared memory is for clients of the broker's own host and network \
+         namespace; headrace.datapath=tcp does without"
+    )]
+    Absent {
+        /// Where.
+        name: String,
+    },
     /// The other side has ended.
     #[error("the other side of the link has gone")]
     Gone,

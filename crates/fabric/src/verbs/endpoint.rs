@@ -121,7 +121,7 @@ impl Joining {
         let shape = Shape {
             work: options.work(),
             receives,
-            pieces: u32::try_from(OWN_PIECES_MAX).unwrap_or(u32::MAX),
+            pieces: u32::try_from(OWN_PIECES_MAX).unwrap_or(u32::MAX).min(device.limits().pieces),
             grants: Grants { reads: true, writes: true, adds: true },
         };
         let opening = Opening::new(&domain, &completions, shape, random)?;
@@ -338,6 +338,18 @@ impl VerbsEndpoint {
         self.held = hold;
     }
 
+    /// As [`Endpoint::doze`] of a thread that does not sleep: whether nothing is to be polled, and there is no room that was
+    /// missing. Nothing wakes for what comes later.
+    ///
+    /// # Errors
+    /// [`FabricError`].
+    pub fn is_quiet(&mut self) -> Result<bool, FabricError> {
+        self.pump()?;
+        let room = self.missed && self.made;
+        self.missed &= !room;
+        Ok(!self.has_ready() && self.ended.is_none() && !room)
+    }
+
     /// The next that is to be polled.
     fn next_ready(&mut self) -> Option<Ready> {
         if !self.held {
@@ -375,10 +387,19 @@ impl VerbsEndpoint {
             && (!message || self.room.is_there())
     }
 
+    /// Pieces of an operation, beside the one of our own.
+    fn pieces_max(&self) -> usize {
+        let card = self.parts.domain.device().limits().pieces.saturating_sub(1);
+        usize::try_from(card).unwrap_or(usize::MAX).min(PIECES_MAX)
+    }
+
     /// Bytes of pieces that are all there.
     fn check(&self, pieces: &[Piece]) -> Result<usize, FabricError> {
-        if pieces.len() > PIECES_MAX {
-            return Err(FabricError::Misuse("an operation has more pieces than PIECES_MAX".to_owned()));
+        if pieces.len() > self.pieces_max() {
+            let most = self.pieces_max();
+            return Err(FabricError::Misuse(format!(
+                "an operation has more pieces than there can be: {most}"
+            )));
         }
         let mut len: usize = 0;
         for piece in pieces {
@@ -589,6 +610,7 @@ impl Endpoint for VerbsEndpoint {
     fn limits(&self) -> Limits {
         Limits {
             outstanding: usize::try_from(self.parts.options.outstanding).unwrap_or(usize::MAX),
+            pieces: self.pieces_max(),
             message_bytes: usize::try_from(self.message_bytes).unwrap_or(usize::MAX),
             adds: self.adds,
         }
@@ -737,10 +759,7 @@ impl Endpoint for VerbsEndpoint {
     fn doze(&mut self) -> Result<bool, FabricError> {
         self.parts.completions.arm()?;
         // What has come before wakes nobody.
-        self.pump()?;
-        let room = self.missed && self.made;
-        self.missed &= !room;
-        Ok(!self.has_ready() && self.ended.is_none() && !room)
+        self.is_quiet()
     }
 
     fn wakers(&self) -> (BorrowedFd<'_>, Option<BorrowedFd<'_>>) {

@@ -4,15 +4,17 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use headrace_broker::{Broker, ConnId, LinkAction, LinkId, Refusal};
 use headrace_fabric::shm::{Arrival, Link, LinkError, Listener};
-use headrace_fabric::verbs::{Device, Joining, Options, Want};
+use headrace_fabric::verbs::{Device, Joining, Options, VerbsEndpoint, Want};
 use headrace_fabric::{FabricError, Note, NotesError, Rights};
 use headrace_wire::time::Now;
 use mio::unix::SourceFd;
-use mio::{Interest, Registry, Token};
+use mio::{Interest, Registry, Token, Waker};
 use slab::Slab;
 
 use super::verbs_end::{Came, VerbsEnd};
@@ -37,6 +39,8 @@ const HELLO_MS: u64 = 5000;
 const ARRIVALS_MAX: usize = 64;
 /// Turns without sockets getting theirs, while there is something in each.
 const TURNS: usize = 64;
+/// And for so long at most.
+const TURNS_MAX: Duration = Duration::from_millis(2);
 /// Turns in which nothing came, before sockets get theirs.
 const IDLE_TURNS: usize = 8;
 
@@ -51,7 +55,17 @@ enum Over {
     Shm(Shm),
     Verbs(Box<VerbsEnd>),
     /// It will be verbs', once a client has asked for it.
-    Offered(Option<Box<Joining>>),
+    Offered(Box<Joining>),
+    /// One has, and a thread connects it.
+    Joining,
+}
+
+/// An end that a thread has connected, or could not.
+struct Joined {
+    link: LinkId,
+    /// The connection whose bytes are to go over it.
+    carries: Option<ConnId>,
+    made: Result<VerbsEndpoint, String>,
 }
 
 struct Shm {
@@ -79,10 +93,17 @@ impl From<FabricError> for Lost {
 pub(super) struct Links {
     /// `None` where links cannot be had.
     listener: Option<Listener>,
+    /// Clients may wait there (readiness is told only once).
+    acceptable: bool,
     arrivals: Slab<(Arrival, u64)>,
     ends: Slab<End>,
     /// Made for connections, and not taken yet.
-    carriers: Vec<(ConnId, Option<Carrier>)>,
+    carriers: Vec<(ConnId, Carrier)>,
+    /// Threads that connect ends, and what they say.
+    joining: usize,
+    joined_to: Sender<Joined>,
+    joined: Receiver<Joined>,
+    waker: Arc<Waker>,
     /// Those that a client has.
     live: usize,
     made: u64,
@@ -95,13 +116,23 @@ pub(super) struct Links {
 
 impl Links {
     /// Listens for clients, if the broker is to share memory and the system lets it.
-    pub(super) fn new(broker: &mut Broker<FileDisk>, registry: &Registry) -> io::Result<Self> {
+    pub(super) fn new(
+        broker: &mut Broker<FileDisk>,
+        registry: &Registry,
+        waker: Arc<Waker>,
+    ) -> io::Result<Self> {
         let spin = Duration::from_micros(broker.config().headrace_poll_spin_us.unsigned_abs().into());
+        let (joined_to, joined) = channel();
         let mut links = Self {
             listener: None,
+            acceptable: false,
             arrivals: Slab::new(),
             ends: Slab::new(),
             carriers: Vec::new(),
+            joining: 0,
+            joined_to,
+            joined,
+            waker,
             live: 0,
             made: 0,
             device: None,
@@ -145,45 +176,77 @@ impl Links {
             let entry = self.ends.vacant_entry();
             let id = LinkId((self.made << 20) | entry.key() as u64);
             let hello = joining.hello().to_vec();
-            entry.insert(End { id, over: Over::Offered(Some(Box::new(joining))) });
+            entry.insert(End { id, over: Over::Offered(Box::new(joining)) });
             (id, hello)
         });
         broker.offer_link(offer);
     }
 
-    /// Connects an end that was offered.
-    fn join(&mut self, broker: &mut Broker<FileDisk>, key: usize, hello: &[u8]) {
+    /// Connects an end that was offered, on a thread of its own: the system may look for the peer's address for a second.
+    fn join(&mut self, broker: &mut Broker<FileDisk>, key: usize, hello: Vec<u8>, carries: Option<ConnId>) {
         let Some(end) = self.ends.get_mut(key) else { return };
-        if let Over::Offered(joining) = &mut end.over
-            && let Some(joining) = joining.take()
-            && let Ok(endpoint) = joining.join(hello)
+        let Over::Offered(joining) = std::mem::replace(&mut end.over, Over::Joining) else { return };
+        let link = end.id;
+        let (to, waker) = (self.joined_to.clone(), self.waker.clone());
+        let work = move || {
+            let made = joining.join(&hello).map_err(|error| error.to_string());
+            // A broker that has ended meanwhile wants to know nothing any more.
+            let _ = to.send(Joined { link, carries, made });
+            let _ = waker.wake();
+        };
+        self.joining += 1;
+        if let Err(error) = Builder::new().name("headrace-join".to_owned()).spawn(work) {
+            let _ = self.joined_to.send(Joined { link, carries, made: Err(error.to_string()) });
+            let _ = self.waker.wake();
+        }
+        self.offer(broker);
+    }
+
+    /// Takes the ends that were connected since, or could not be.
+    pub(super) fn take_joined(&mut self, broker: &mut Broker<FileDisk>, now: Now) {
+        while self.joining > 0
+            && let Ok(Joined { link, carries, made }) = self.joined.try_recv()
         {
-            let verbs = VerbsEnd::new(endpoint);
-            let (raw, token) = (verbs.waker().as_raw_fd(), Token(LINKS + 2 * key + 1));
-            if self.registry.register(&mut SourceFd(&raw), token, Interest::READABLE).is_ok() {
-                broker.handle_joined(end.id, verbs.adds());
-                end.over = Over::Verbs(Box::new(verbs));
-                self.live += 1;
+            self.joining -= 1;
+            let key = key_of(link);
+            // One that was given up meanwhile has left its place to another.
+            let is = |end: &End| end.id == link && matches!(end.over, Over::Joining);
+            if !self.ends.get(key).is_some_and(is) {
+                continue;
+            }
+            if let Some(conn) = carries {
+                self.ends.remove(key);
+                let made = made.and_then(|end| Carrier::new(end).map_err(|error| error.to_string()));
+                let said = made.as_ref().map(|_| true).map_err(Clone::clone);
+                if broker.handle_joined(now, link, said)
+                    && let Ok(carrier) = made
+                {
+                    self.carriers.push((conn, carrier));
+                }
+                continue;
+            }
+            let made = made.and_then(|end| self.watch_verbs(key, end));
+            let said = made.as_ref().map(VerbsEnd::adds).map_err(Clone::clone);
+            let wanted = broker.handle_joined(now, link, said);
+            match (made, self.ends.get_mut(key)) {
+                (Ok(verbs), Some(end)) if wanted => {
+                    end.over = Over::Verbs(Box::new(verbs));
+                    self.live += 1;
+                }
+                _ => drop(self.ends.try_remove(key)),
             }
         }
-        if matches!(end.over, Over::Offered(_)) {
-            self.drop_end(broker, key);
-        }
-        self.offer(broker);
     }
 
-    /// Connects an end that was offered, for the bytes of a connection; none: it cannot be.
-    fn carry(&mut self, broker: &mut Broker<FileDisk>, key: usize, hello: &[u8]) -> Option<Carrier> {
-        let made = match self.ends.try_remove(key)?.over {
-            Over::Offered(Some(joining)) => joining.join(hello).ok().and_then(|end| Carrier::new(end).ok()),
-            _ => None,
-        };
-        self.offer(broker);
-        made
+    fn watch_verbs(&self, key: usize, end: VerbsEndpoint) -> Result<VerbsEnd, String> {
+        let verbs = VerbsEnd::new(end);
+        let (raw, token) = (verbs.waker().as_raw_fd(), Token(LINKS + 2 * key + 1));
+        let watched = self.registry.register(&mut SourceFd(&raw), token, Interest::READABLE);
+        watched.map_err(|error| error.to_string()).map(|()| verbs)
     }
 
-    /// What connections' bytes go over from now on; none: it has failed.
-    pub(super) fn take_carriers(&mut self) -> Vec<(ConnId, Option<Carrier>)> {
+    /// What connections' bytes go over from now on.
+    pub(super) fn take_carriers(&mut self) -> Vec<(ConnId, Carrier)> {
         std::mem::take(&mut self.carriers)
     }
 
@@ -192,13 +255,7 @@ impl Links {
         (FIRST..usize::MAX - 16).contains(&token.0)
     }
 
-    pub(super) fn ready(
-        &mut self,
-        broker: &mut Broker<FileDisk>,
-        registry: &Registry,
-        token: Token,
-        now: Now,
-    ) {
+    pub(super) fn ready(&mut self, broker: &mut Broker<FileDisk>, registry: &Registry, token: Token) {
         self.stirred = Instant::now();
         if let Some(number) = token.0.checked_sub(LINKS) {
             let key = number / 2;
@@ -212,12 +269,19 @@ impl Links {
         } else if let Some(key) = token.0.checked_sub(ARRIVALS) {
             self.hello(broker, registry, key);
         } else {
-            self.accept(broker, registry, now);
+            self.acceptable = true;
         }
     }
 
-    fn accept(&mut self, broker: &mut Broker<FileDisk>, registry: &Registry, now: Now) {
-        while let Some(listener) = &self.listener {
+    /// Whether clients may wait that could not be accepted.
+    pub(super) fn is_acceptable(&self) -> bool {
+        self.acceptable
+    }
+
+    pub(super) fn accept(&mut self, broker: &mut Broker<FileDisk>, registry: &Registry, now: Now) {
+        while self.acceptable
+            && let Some(listener) = &self.listener
+        {
             match listener.accept() {
                 Ok(Some(arrival)) if self.arrivals.len() < ARRIVALS_MAX => {
                     let key = self.arrivals.insert((arrival, now.mono_ms.saturating_add(HELLO_MS)));
@@ -231,7 +295,9 @@ impl Links {
                 }
                 // Another user's, one too many, or one that has gone.
                 Ok(Some(_)) | Err(LinkError::OtherUser { .. } | LinkError::Gone) => {}
-                Ok(None) | Err(_) => return,
+                Ok(None) => self.acceptable = false,
+                // It waits, as where there are no descriptors.
+                Err(_) => return,
             }
         }
     }
@@ -290,7 +356,7 @@ impl Links {
 
     fn drop_end(&mut self, broker: &mut Broker<FileDisk>, key: usize) {
         if let Some(end) = self.ends.try_remove(key) {
-            self.live -= usize::from(!matches!(end.over, Over::Offered(_)));
+            self.live -= usize::from(!matches!(end.over, Over::Offered(_) | Over::Joining));
             broker.handle_unlinked(end.id);
         }
     }
@@ -301,12 +367,15 @@ impl Links {
             return false;
         }
         let (mut any, mut idle) = (false, 0);
+        let since = Instant::now();
         for _ in 0..TURNS {
             let came = self.turn(broker, clock.now());
             self.act(broker);
             any |= came;
             idle = if came { 0 } else { idle + 1 };
-            if idle >= IDLE_TURNS || self.stirred.elapsed() > self.spin && !any {
+            let now = Instant::now();
+            let stirred = any || now.duration_since(self.stirred) <= self.spin;
+            if idle >= IDLE_TURNS || !stirred || now.duration_since(since) > TURNS_MAX {
                 break;
             }
             if !came {
@@ -321,19 +390,19 @@ impl Links {
 
     fn turn(&mut self, broker: &mut Broker<FileDisk>, now: Now) -> bool {
         let mut came = false;
-        let mut lost = None;
+        let mut lost = Vec::new();
         for (key, end) in &mut self.ends {
             let turn = match &mut end.over {
                 Over::Shm(shm) => shm_turn(broker, now, end.id, shm),
                 Over::Verbs(verbs) => verbs_turn(broker, now, end.id, verbs),
-                Over::Offered(_) => continue,
+                Over::Offered(_) | Over::Joining => continue,
             };
             match turn {
                 Ok(any) => came |= any,
-                Err(Lost) => lost = Some(key),
+                Err(Lost) => lost.push(key),
             }
         }
-        if let Some(key) = lost {
+        for key in lost {
             self.drop_end(broker, key);
         }
         came
@@ -355,23 +424,18 @@ impl Links {
             };
             let key = key_of(id);
             let Some(end) = self.ends.get_mut(key).filter(|end| end.id == id) else { continue };
-            if let LinkAction::Join { hello, .. } = &action {
-                self.join(broker, key, hello);
-                continue;
-            }
-            if let LinkAction::Carry { conn, hello, .. } = &action {
-                let made = self.carry(broker, key, hello);
-                self.carriers.push((*conn, made));
-                continue;
-            }
-            let done = match &mut end.over {
-                Over::Shm(shm) => shm_act(broker, id, shm, action),
-                Over::Verbs(verbs) => verbs_act(broker, id, verbs, action),
-                Over::Offered(_) => Err(Lost),
+            let (hello, carries) = match action {
+                LinkAction::Join { hello, .. } => (hello, None),
+                LinkAction::Carry { hello, conn, .. } => (hello, Some(conn)),
+                action => {
+                    let done = act_on(broker, end, action);
+                    if done.is_err() {
+                        self.drop_end(broker, key);
+                    }
+                    continue;
+                }
             };
-            if done.is_err() {
-                self.drop_end(broker, key);
-            }
+            self.join(broker, key, hello, carries);
         }
         if broker.wants_offer() {
             self.offer(broker);
@@ -394,7 +458,7 @@ impl Links {
             sleeps &= match &mut end.over {
                 Over::Shm(shm) => shm.link.doze().unwrap_or(false),
                 Over::Verbs(verbs) => verbs.doze().unwrap_or(false),
-                Over::Offered(_) => true,
+                Over::Offered(_) | Over::Joining => true,
             };
         }
         sleeps
@@ -407,7 +471,7 @@ impl Links {
                 Over::Shm(shm) => shm.link.wake(),
                 // One that has failed says so when it is polled.
                 Over::Verbs(verbs) => drop(verbs.wake()),
-                Over::Offered(_) => {}
+                Over::Offered(_) | Over::Joining => {}
             }
         }
     }
@@ -415,6 +479,14 @@ impl Links {
 
 fn key_of(id: LinkId) -> usize {
     usize::try_from(id.0 & 0xF_FFFF).unwrap_or(usize::MAX)
+}
+
+fn act_on(broker: &mut Broker<FileDisk>, end: &mut End, action: LinkAction<FileHandle>) -> Result<(), Lost> {
+    match &mut end.over {
+        Over::Shm(shm) => shm_act(broker, end.id, shm, action),
+        Over::Verbs(verbs) => verbs_act(broker, end.id, verbs, action),
+        Over::Offered(_) | Over::Joining => Err(Lost),
+    }
 }
 
 /// Takes what a client has written; whether there was anything.
@@ -442,7 +514,8 @@ fn verbs_turn(broker: &mut Broker<FileDisk>, now: Now, id: LinkId, end: &mut Ver
                 let why = match broker.handle_window(id, key, at) {
                     Ok(part) => {
                         if end.show_window(key, part)? {
-                            continue;
+                            // Pages were mapped and locked: others have their turn.
+                            break;
                         }
                         None
                     }

@@ -101,6 +101,7 @@ impl BrokerServer {
         let shard = Shard::new(
             broker,
             poll,
+            waker.clone(),
             listener,
             clock,
             stop.clone(),

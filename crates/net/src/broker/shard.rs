@@ -14,7 +14,7 @@ use headrace_wire::primitive::Segment;
 use headrace_wire::time::Now;
 use mio::net::{TcpListener, TcpStream};
 use mio::unix::SourceFd;
-use mio::{Events, Interest, Poll, Token};
+use mio::{Events, Interest, Poll, Token, Waker};
 use rustix::net::RecvFlags;
 use slab::Slab;
 
@@ -112,6 +112,7 @@ impl Shard {
     pub(super) fn new(
         mut broker: Broker<FileDisk>,
         poll: Poll,
+        waker: Arc<Waker>,
         mut listener: TcpListener,
         clock: Clock,
         stop: Arc<AtomicBool>,
@@ -120,7 +121,7 @@ impl Shard {
         troubles: Troubles,
     ) -> io::Result<Self> {
         poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
-        let links = Links::new(&mut broker, poll.registry())?;
+        let links = Links::new(&mut broker, poll.registry(), waker)?;
         let config = broker.config();
         Ok(Self {
             request_max_bytes: usize::try_from(config.socket_request_max_bytes).unwrap_or(0),
@@ -150,7 +151,9 @@ impl Shard {
         let mut events = Events::with_capacity(1024);
         while !self.stop.load(Ordering::Acquire) {
             let mut timeout = self.timeout();
-            if timeout != Some(Duration::ZERO) && !(self.links.doze(self.clock.now()) && self.doze()) {
+            let busy = timeout == Some(Duration::ZERO) || !self.links.doze(self.clock.now());
+            // Those that are carried are looked at in any case: nobody rings for one while the thread does not sleep.
+            if !self.doze(busy) || busy {
                 timeout = Some(Duration::ZERO);
             }
             match self.poll.poll(&mut events, timeout) {
@@ -173,7 +176,7 @@ impl Shard {
                     LISTENER => self.acceptable = true,
                     WAKER => {}
                     token if Links::has(token) => {
-                        self.links.ready(&mut self.broker, self.poll.registry(), token, now);
+                        self.links.ready(&mut self.broker, self.poll.registry(), token);
                     }
                     Token(token) => {
                         let carrier = token.checked_sub(CARRIERS);
@@ -196,6 +199,10 @@ impl Shard {
             if self.acceptable {
                 self.accept();
             }
+            if self.links.is_acceptable() {
+                self.links.accept(&mut self.broker, self.poll.registry(), now);
+            }
+            self.links.take_joined(&mut self.broker, now);
             for _ in 0..self.pending.len() {
                 if let Some(key) = self.pending.pop_front() {
                     self.turn(key);
@@ -211,29 +218,27 @@ impl Shard {
     }
 
     /// A connection's bytes go over a link from now on.
-    fn carry(&mut self, conn: ConnId, made: Option<Carrier>) {
+    fn carry(&mut self, conn: ConnId, carrier: Carrier) {
         let key = key_of(conn);
         let Some(connection) = self.connections.get_mut(key).filter(|c| c.id == conn) else { return };
         let token = Token(CARRIERS + key);
-        let watched = made.filter(|carrier| {
-            let raw = carrier.waker().as_raw_fd();
-            self.poll.registry().register(&mut SourceFd(&raw), token, Interest::READABLE).is_ok()
-        });
-        let Some(carrier) = watched else {
-            return self.drop_connection(key, Some("its link cannot be made"));
-        };
+        let raw = carrier.waker().as_raw_fd();
+        if let Err(e) = self.poll.registry().register(&mut SourceFd(&raw), token, Interest::READABLE) {
+            return self.drop_connection(key, Some(&e.to_string()));
+        }
         connection.carrier = Some(Box::new(carrier));
         self.carried.insert(key);
     }
 
-    /// Before the thread sleeps: whether connections that are carried let it.
-    fn doze(&mut self) -> bool {
+    /// Before the thread sleeps, or goes on: whether connections that are carried let it sleep. Those for which there is
+    /// something to be done have a turn.
+    fn doze(&mut self, busy: bool) -> bool {
         let mut sleeps = true;
         for key in self.carried.clone() {
             let Some(connection) = self.connections.get_mut(key) else { continue };
             // One that has failed says so at its turn.
             if let Some(carrier) = &mut connection.carrier
-                && !carrier.doze(self.spin).unwrap_or(false)
+                && !(if busy { carrier.is_quiet() } else { carrier.doze(self.spin) }).unwrap_or(false)
             {
                 (connection.readable, connection.writable) = (true, true);
                 sleeps = false;
@@ -260,7 +265,8 @@ impl Shard {
             return Some(Duration::ZERO);
         }
         let idle = self.idle.first().map(|(at, _)| *at);
-        let accept = self.acceptable.then(|| self.clock.now().mono_ms.saturating_add(ACCEPT_RETRY_MS));
+        let accept = (self.acceptable || self.links.is_acceptable())
+            .then(|| self.clock.now().mono_ms.saturating_add(ACCEPT_RETRY_MS));
         self.clock.until([self.broker.poll_timeout(), idle, accept].into_iter().flatten().min())
     }
 
@@ -435,8 +441,8 @@ impl Shard {
     fn dispatch(&mut self) {
         // What is lent goes ahead of the answer that names it.
         self.links.act(&mut self.broker);
-        for (conn, made) in self.links.take_carriers() {
-            self.carry(conn, made);
+        for (conn, carrier) in self.links.take_carriers() {
+            self.carry(conn, carrier);
         }
         while let Some(response) = self.broker.poll_response() {
             let key = key_of(response.conn);

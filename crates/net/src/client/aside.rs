@@ -8,10 +8,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Builder;
 use std::time::Duration;
 
+use bytes::Bytes;
 use headrace_client::engine::{ConnId, LinkId};
 use headrace_client::sasl::TokenSource;
 use headrace_fabric::shm::{self, Link, LinkError};
-use headrace_fabric::verbs::{Device, Joining, Options, VerbsError, Want};
+use headrace_fabric::verbs::{Device, Joining, Options, VerbsEndpoint, VerbsError, Want};
 use headrace_wire::uuid::Uuid;
 use mio::Waker;
 
@@ -46,6 +47,8 @@ pub(super) enum Report {
     Probed { conn: ConnId, fault: Fault },
     /// Our end of a link over verbs, or why there will be none.
     Begun { of: For, made: Result<Box<Joining>, String> },
+    /// It is connected to the broker's, or cannot be.
+    Joined { of: For, made: Result<VerbsEndpoint, String> },
     /// A link, or why there is none.
     Linked { link: LinkId, made: Result<Link, LinkError> },
 }
@@ -111,6 +114,14 @@ pub(super) fn begin(
             Joining::new(&device, Options::default(), u32::from_le_bytes(random))
         });
         Report::Begun { of, made: made.map(Box::new).map_err(|error| error.to_string()) }
+    })
+}
+
+/// Connects it to the broker's end, which has said this: the system may look for that one's address for a second.
+pub(super) fn join(back: Back, of: For, joining: Box<Joining>, hello: Bytes) -> io::Result<()> {
+    back.spawn("headrace-join", move || Report::Joined {
+        of,
+        made: joining.join(&hello).map_err(|error| error.to_string()),
     })
 }
 

@@ -4,7 +4,7 @@ mod connection;
 mod handle;
 mod over_verbs;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd;
@@ -122,6 +122,8 @@ struct Driver<E: Engine, F> {
     sockets: SocketOptions,
     /// Our ends of links over verbs whose brokers have not answered.
     begun: HashMap<For, Box<Joining>>,
+    /// What is waited for of those whose brokers have: threads connect them.
+    joining: HashSet<For>,
     /// Connections that have a carrier.
     carried: Vec<ConnId>,
     /// What they are made on, once it was opened.
@@ -207,22 +209,9 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
     /// Does what there is to do, and says how long there will be nothing unless a socket says so; `None` for ever.
     fn until_next(&mut self, work: &mut Work<E, F>) -> Option<Duration> {
         self.turn_outputs(work);
-        if !self.pending.is_empty() {
-            return Some(Duration::ZERO);
-        }
-        if work.has_links() {
-            if self.stirred.elapsed() < self.spin && !work.is_patient() {
-                std::thread::yield_now();
-                return Some(Duration::ZERO);
-            }
-            let sleeps = work.doze();
-            self.turn_outputs(work);
-            if !sleeps || !self.pending.is_empty() {
-                self.stirred = Instant::now();
-                return Some(Duration::ZERO);
-            }
-        }
-        if !self.doze() {
+        let busy = !self.pending.is_empty() || work.has_links() && !self.may_sleep(work);
+        // Those that are carried are looked at in any case: nobody rings for one while the thread does not sleep.
+        if !self.doze(busy) || busy {
             return Some(Duration::ZERO);
         }
         work.sleeps_until = work.engine.poll_timeout();
@@ -234,6 +223,21 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
             work.sleeps_until = Some(due.fold(soon, u64::min));
         }
         self.clock.until(work.sleeps_until)
+    }
+
+    /// Whether links let the thread sleep.
+    fn may_sleep(&mut self, work: &mut Work<E, F>) -> bool {
+        if self.stirred.elapsed() < self.spin && !work.is_patient() {
+            std::thread::yield_now();
+            return false;
+        }
+        let sleeps = work.doze();
+        self.turn_outputs(work);
+        if !sleeps || !self.pending.is_empty() {
+            self.stirred = Instant::now();
+            return false;
+        }
+        true
     }
 
     /// Carries out what the engine wants done, and hands up its events, until it is quiet.
@@ -268,6 +272,7 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
                 Action::WriteDirect(write) => work.write(&write),
                 Action::Unlink { link } => {
                     self.begun.remove(&For::Link(link));
+                    self.joining.remove(&For::Link(link));
                     work.unlink(link);
                 }
             }
@@ -332,7 +337,8 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
         let Some(connection) = self.connections.get_mut(&id) else { return Ok(()) };
         let encrypted = connection.tls.as_ref().is_some_and(Session::wants_write);
         let sending = connection.carrier.as_ref().is_some_and(|carrier| carrier.is_sending());
-        if connection.outbox.is_empty() && !encrypted && !sending || !connection.writable {
+        let idle = connection.outbox.is_empty() && !encrypted && !sending;
+        if idle || !connection.writable || connection.joining {
             return Ok(());
         }
         let flushed = match (&mut connection.carrier, &mut connection.tls) {
@@ -423,6 +429,7 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
                     For::Connection(conn) => work.engine.handle_offered(now, conn, made),
                 }
             }
+            Report::Joined { of, made } => self.joined(work, of, made),
             Report::Linked { link, made } => {
                 let made = made.and_then(|made| {
                     let watched = self.watch(link, &made);
@@ -513,6 +520,7 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
                         low_water: LowWater::default(),
                         outbox: Outbox::default(),
                         carrier: None,
+                        joining: false,
                         told: false,
                         connected: false,
                         established: false,
@@ -563,6 +571,7 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
             let _ = self.poll.registry().deregister(&mut connection.socket);
         }
         self.begun.remove(&For::Connection(id));
+        self.joining.remove(&For::Connection(id));
         self.carried.retain(|carried| *carried != id);
     }
 }

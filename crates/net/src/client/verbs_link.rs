@@ -29,7 +29,7 @@ const SLOTS_EVERY: Duration = Duration::from_micros(20);
 const EVENTS: usize = 64;
 /// What waits for room, before the broker counts as dead.
 const UNSENT_MAX: usize = 1 << 16;
-/// Bytes of what a broker has lent, at most.
+/// Bytes of all that a broker has lent, at most: as much is locked here.
 const LENT_BYTES_MAX: usize = 1 << 30;
 
 /// What the broker has told, or what came of what was asked.
@@ -128,6 +128,15 @@ impl Unsent {
     }
 }
 
+/// What nothing is begun with any more.
+enum Retired {
+    /// Memory of ours.
+    Own(Local),
+    /// The broker's, which is told so. A card that has lost the answer to a read asks for it again, so that it is not told
+    /// before all have ended.
+    Lent { key: u64 },
+}
+
 /// See the module.
 pub(super) struct VerbsLink {
     endpoint: VerbsEndpoint,
@@ -138,7 +147,7 @@ pub(super) struct VerbsLink {
     done: u64,
     unsent: VecDeque<Unsent>,
     /// What is given back once so many operations have ended.
-    retired: VecDeque<(u64, Local)>,
+    retired: VecDeque<(u64, Retired)>,
     lent: HashMap<u64, Lent>,
     watched: Watched,
     files: HashMap<u64, File>,
@@ -234,8 +243,8 @@ impl VerbsLink {
             }
             Told::Ended { key } => {
                 self.forget(key)?;
-                // In order behind all that was begun.
-                self.unsent.push_back(Unsent::Told(Told::Freed { key }));
+                self.retire(Retired::Lent { key });
+                self.give_back()?;
                 self.came.push_back(Came::Ended { key });
             }
             Told::Nudge => {
@@ -256,16 +265,23 @@ impl VerbsLink {
         self.readings.retain(|reading| reading.key != key);
         self.unsent.retain(|unsent| !unsent.is_for(key));
         if let Some(lent) = self.lent.remove(&key) {
-            let under_way = u64::try_from(self.ops.len()).unwrap_or(0);
-            self.retired.push_back((self.done.saturating_add(under_way), lent.local));
+            self.retire(Retired::Own(lent.local));
         }
         self.give_back()
     }
 
+    fn retire(&mut self, what: Retired) {
+        let under_way = u64::try_from(self.ops.len()).unwrap_or(0);
+        self.retired.push_back((self.done.saturating_add(under_way), what));
+    }
+
     fn give_back(&mut self) -> Result<(), FabricError> {
-        while let Some((_, local)) = self.retired.front().filter(|(after, _)| *after <= self.done) {
-            self.endpoint.revoke(*local)?;
-            self.retired.pop_front();
+        while self.retired.front().is_some_and(|(after, _)| *after <= self.done) {
+            match self.retired.pop_front() {
+                Some((_, Retired::Own(local))) => drop(self.endpoint.revoke(local)?),
+                Some((_, Retired::Lent { key })) => self.unsent.push_back(Unsent::Told(Told::Freed { key })),
+                None => {}
+            }
         }
         Ok(())
     }
@@ -273,7 +289,9 @@ impl VerbsLink {
     fn lend(&mut self, key: u64, descriptor: &Descriptor, slots: bool) -> Result<(), FabricError> {
         let none = || lie("lends what cannot be reached");
         let remote = self.endpoint.reach(descriptor)?.ok_or_else(none)?;
-        if remote.len == 0 || remote.len > LENT_BYTES_MAX || self.lent.contains_key(&key) {
+        let before: usize = self.lent.values().map(|lent| lent.remote.len).sum();
+        let all = before.saturating_add(remote.len);
+        if remote.len == 0 || all > LENT_BYTES_MAX || self.lent.contains_key(&key) {
             return Err(none());
         }
         let make =

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use headrace_client::engine::{Action, DirectWrite, Engine, LinkId, OverVerbs};
 use headrace_fabric::shm::{Control, Link, LinkError};
+use headrace_fabric::verbs::VerbsError;
 use headrace_fabric::{FabricError, Note, NotesError, Region};
 use headrace_wire::time::Now;
 use mio::Waker;
@@ -19,6 +20,8 @@ use crate::clock::Clock;
 
 /// How long brokers go on not to ring after a caller has ended to look, or while nobody waits for what comes.
 const LINGER_MS: u64 = 2;
+/// Names of listeners that are kept in mind.
+const ABSENT_MAX: usize = 16;
 /// Notes taken from one link before the others get their turn.
 const NOTES_PER_TURN: usize = 256;
 
@@ -44,9 +47,15 @@ impl From<LinkError> for Lost {
 
 impl From<FabricError> for Lost {
     fn from(error: FabricError) -> Lost {
-        let text = error.to_string();
-        // What this process may not lock today it may not tomorrow.
-        Lost { lasting: matches!(error, FabricError::Provider(_)), why: text }
+        let why = error.to_string();
+        // What this process may not lock today it may not tomorrow. All else may pass, as when a card is short of something.
+        let lasting = match error {
+            FabricError::Provider(error) => {
+                matches!(error.downcast_ref(), Some(VerbsError::Locked { .. } | VerbsError::File { .. }))
+            }
+            _ => false,
+        };
+        Lost { why, lasting }
     }
 }
 
@@ -77,6 +86,9 @@ pub(super) struct Work<E: Engine, F> {
     pub(super) on_event: F,
     pub(super) clock: Clock,
     links: HashMap<LinkId, Over>,
+    /// Where nobody listened for links, a few of the latest. A broker listens at a name of its own each time it starts: where
+    /// it is told of once more, it is out of reach.
+    absent: VecDeque<String>,
     /// What a caller has left to the engine's thread.
     left: VecDeque<Action>,
     /// Callers that look again and again: while there are some, nobody needs to be woken.
@@ -103,6 +115,7 @@ impl<E: Engine, F: FnMut(E::Event)> Work<E, F> {
             on_event,
             clock,
             links: HashMap::new(),
+            absent: VecDeque::new(),
             left: VecDeque::new(),
             looking: 0,
             lingers: None,
@@ -138,7 +151,22 @@ impl<E: Engine, F: FnMut(E::Event)> Work<E, F> {
     /// A link stands, or cannot be made.
     pub(super) fn linked(&mut self, id: LinkId, made: Result<Link, LinkError>) {
         let shm = |link| Over::Shm(Linked { link, lent: HashMap::new(), unsent: VecDeque::new() });
-        self.stands(id, made.map(shm).map_err(Lost::from));
+        let made = made.map(shm).map_err(|error| {
+            let again = if let LinkError::Absent { name } = &error { self.is_absent(name) } else { false };
+            let lost = Lost::from(error);
+            Lost { lasting: lost.lasting || again, ..lost }
+        });
+        self.stands(id, made);
+    }
+
+    /// Nobody listens for links there; whether that was so before.
+    fn is_absent(&mut self, name: &str) -> bool {
+        if self.absent.iter().any(|before| before == name) {
+            return true;
+        }
+        self.absent.truncate(ABSENT_MAX - 1);
+        self.absent.push_front(name.to_owned());
+        false
     }
 
     /// A link over verbs stands, or cannot be made.
@@ -213,7 +241,7 @@ impl<E: Engine, F: FnMut(E::Event)> Work<E, F> {
 
     fn take_notes(&mut self) -> bool {
         let mut now = None;
-        let mut lost = None;
+        let mut lost = Vec::new();
         for (id, over) in &mut self.links {
             let taken = match over {
                 Over::Shm(linked) => {
@@ -224,11 +252,11 @@ impl<E: Engine, F: FnMut(E::Event)> Work<E, F> {
                 }
             };
             if let Err(error) = taken {
-                lost = Some((*id, error));
+                lost.push((*id, error));
             }
         }
-        let noted = now.is_some() || lost.is_some();
-        if let Some((id, error)) = lost {
+        let noted = now.is_some() || !lost.is_empty();
+        for (id, error) in lost {
             self.lost(id, error);
         }
         noted
@@ -247,7 +275,7 @@ impl<E: Engine, F: FnMut(E::Event)> Work<E, F> {
             self.linger();
             return true;
         }
-        let mut lost = None;
+        let mut lost = Vec::new();
         let mut sleeps = true;
         for (id, over) in &mut self.links {
             let dozes = match over {
@@ -256,11 +284,13 @@ impl<E: Engine, F: FnMut(E::Event)> Work<E, F> {
             };
             match dozes {
                 Ok(may) => sleeps &= may,
-                Err(error) => lost = Some((*id, error)),
+                Err(error) => lost.push((*id, error)),
             }
         }
-        if let Some((id, error)) = lost {
-            self.lost(id, error);
+        if !lost.is_empty() {
+            for (id, error) in lost {
+                self.lost(id, error);
+            }
             return false;
         }
         // What lies elsewhere than in notes was perhaps published before the broker saw that we sleep.

@@ -1,5 +1,7 @@
 //! Kafka's own requests and answers as messages (`headrace.datapath=two-sided`).
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use super::*;
 
 pub(super) const TWO_SIDED: (&str, &str) = ("headrace.datapath", "two-sided");
@@ -100,4 +102,35 @@ fn a_sender_that_is_killed_amid_a_frame_leaves_nothing_of_it() {
     let reader = consumer(&servers, "t", &[TWO_SIDED, ("check.crcs", "true")]);
     expect_whole(&reader, 40, 50_000);
     assert_eq!(server.take_troubles(), Vec::<String>::new());
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn frames_have_their_turn_beside_a_link_that_is_never_quiet() {
+    let folder = Folder::new("busy");
+    // Once something has come over the link, the broker does not sleep for a second.
+    let server = broker(&folder.0, 0, &[("headrace.poll.spin.us", "1000000"), ("num.partitions", "2")]);
+    let servers = server.bootstrap_servers().to_owned();
+    let busy = producer(&servers, &[("linger.ms", "0")]);
+    warm(&busy, "busy", 100);
+    let ends = AtomicBool::new(false);
+    let bytes = busy.direct_bytes().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut sent = 0;
+            while !ends.load(Ordering::Relaxed) {
+                send(&busy, "busy", sent..sent + 1, 100);
+                sent += 1;
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        });
+        let small = producer(&servers, &[TWO_SIDED, ("linger.ms", "0")]);
+        let reader = consumer(&servers, "t", &[TWO_SIDED]);
+        for number in 0..20 {
+            send(&small, "t", number..number + 1, 100);
+            expect(&reader, number..number + 1, 100);
+        }
+        ends.store(true, Ordering::Relaxed);
+    });
+    assert!(busy.direct_bytes().unwrap() > bytes);
 }

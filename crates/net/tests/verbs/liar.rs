@@ -6,14 +6,17 @@ use std::net::TcpStream;
 use std::time::{Instant, SystemTime};
 
 use headrace_fabric::verbs::{Device, Joining, Options, VerbsEndpoint, Want};
-use headrace_fabric::{Access, Descriptor, Endpoint, Event, Local, Memory, Piece, Region, Remote};
+use headrace_fabric::{
+    Access, Descriptor, Endpoint, Event, FabricError, Local, Memory, Piece, Region, Remote,
+};
 use headrace_wire::compression::Codec;
 use headrace_wire::direct::{Drawn, EXCLUSIVE, SHARED, WriteAck, Written};
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::frame::{decode_response, encode_request};
+use headrace_wire::messages::delete_topics_request::DeleteTopicState;
 use headrace_wire::messages::{
-    DirectConnectRequest, DirectReleaseRequest, GrantFetchRequest, GrantProduceRequest, GrantProduceResponse,
-    MetadataRequest, Request,
+    DeleteTopicsRequest, DirectConnectRequest, DirectReleaseRequest, GrantFetchRequest, GrantProduceRequest,
+    GrantProduceResponse, MetadataRequest, Request,
 };
 use headrace_wire::records::{BatchBuilder, NO_HEADERS, ProducerStamp};
 use headrace_wire::uuid::Uuid;
@@ -41,6 +44,11 @@ struct Liar {
 /// What a liar does with its ring, and with a batch of so many bytes that is in no log.
 type Lie = fn(&mut Liar, &GrantProduceResponse, Remote, &[u8], u32);
 
+fn topic_id(bare: &mut Bare, name: &str) -> Uuid {
+    let topics = bare.call(12, &MetadataRequest { topics: None, ..MetadataRequest::default() }).topics;
+    topics.iter().find(|topic| topic.name.as_deref() == Some(name)).unwrap().topic_id
+}
+
 /// A batch of one record.
 fn batch(value: &[u8]) -> Vec<u8> {
     let now = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_millis();
@@ -58,8 +66,7 @@ impl Liar {
         let mut endpoint = joining.join(&hello).unwrap();
         let mirror = Region::whole(Memory::sealed("liar", MIRROR).unwrap());
         let local = endpoint.register(&mirror, Access::NONE).unwrap().local;
-        let topics = link.call(12, &MetadataRequest { topics: None, ..MetadataRequest::default() }).topics;
-        let topic = topics.iter().find(|topic| topic.name.as_deref() == Some("t")).unwrap().topic_id;
+        let topic = topic_id(&mut link, "t");
         let Bare { stream, calls } = link;
         Liar { stream, calls, endpoint, came: VecDeque::new(), mirror, local, topic }
     }
@@ -156,11 +163,16 @@ impl Liar {
         self.told(|told| matches!(told, Told::Ended { key } if key == wanted).then_some(()));
     }
 
-    /// Whether the broker knows its link; asks for nothing.
+    /// Asks for nothing: its link stands, and so does its connection.
     fn has_link(&mut self) -> bool {
-        let refused = ErrorCode::new(self.call(&self.wish(1, 7)).error_code);
-        assert!(matches!(refused, ErrorCode::NETWORK_EXCEPTION | ErrorCode::INVALID_REQUEST), "{refused}");
-        refused == ErrorCode::INVALID_REQUEST
+        let wish = self.wish(1, 7);
+        let mut bare = Bare { stream: self.stream.try_clone().unwrap(), calls: self.calls };
+        let answer = bare.try_call(0, &wish);
+        self.calls = bare.calls;
+        // A link does not end without the connection: nothing else tells an honest client.
+        let code = answer.map(|answer| ErrorCode::new(answer.error_code));
+        assert!(code.as_ref().map_or(true, |code| *code == ErrorCode::INVALID_REQUEST), "{code:?}");
+        code.is_ok()
     }
 
     fn loses_link(&mut self, what: &str) {
@@ -198,14 +210,18 @@ impl Bare {
     }
 
     pub(super) fn call<R: Request>(&mut self, version: i16, request: &R) -> R::Response {
+        self.try_call(version, request).unwrap()
+    }
+
+    fn try_call<R: Request>(&mut self, version: i16, request: &R) -> std::io::Result<R::Response> {
         self.calls += 1;
         let encoded = encode_request(version, self.calls, Some("headrace"), request).unwrap();
-        self.stream.write_all(&encoded.to_bytes().unwrap()).unwrap();
+        self.stream.write_all(&encoded.to_bytes().unwrap())?;
         let mut size = [0; 4];
-        self.stream.read_exact(&mut size).unwrap();
+        self.stream.read_exact(&mut size)?;
         let mut frame = vec![0; usize::try_from(i32::from_be_bytes(size)).unwrap()];
-        self.stream.read_exact(&mut frame).unwrap();
-        decode_response::<R>(version, frame.into()).unwrap().1
+        self.stream.read_exact(&mut frame)?;
+        Ok(decode_response::<R>(version, frame.into()).unwrap().1)
     }
 }
 
@@ -386,4 +402,96 @@ fn turns_that_are_not_written_and_writes_that_come_late_cost_a_ring() {
     let whole = consumer(&servers, "t", &[("check.crcs", "true")]);
     expect(&whole, 0..sent, 100);
     assert_eq!(server.take_troubles(), Vec::<String>::new());
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn who_says_an_address_at_which_nobody_is_holds_nobody_up() {
+    let folder = Folder::new("nobody");
+    let server = broker(&folder.0, 0, &[("headrace.direct.links.max", "3")]);
+    let servers = server.bootstrap_servers().to_owned();
+    let honest = producer(&servers, &[("linger.ms", "0")]);
+    let mut sent = warm(&honest, "t", 100);
+    let device = Device::open(&Want::default()).unwrap();
+    let mut bare = Bare::new(&servers);
+    for fabric in ["verbs", "two-sided"] {
+        let joining = Joining::new(&device, Options::default(), 4711).unwrap();
+        let mut hello = joining.hello().to_vec();
+        // The last byte of a version 4 address: another host of the same network.
+        hello[15] ^= 0x7F;
+        let (asks, request) = (bare.stream.try_clone().unwrap(), hello);
+        let answer = std::thread::scope(|scope| {
+            let asking = scope.spawn(|| {
+                let mut asking = Bare { stream: asks, calls: 0 };
+                let hello = request.clone().into();
+                asking.call(0, &DirectConnectRequest { fabric: fabric.to_owned(), hello })
+            });
+            // As long as the system looks for it.
+            while !asking.is_finished() {
+                send(&honest, "t", sent..sent + 1, 100);
+                sent += 1;
+            }
+            asking.join().unwrap()
+        });
+        assert_eq!(ErrorCode::new(answer.error_code), ErrorCode::THROTTLING_QUOTA_EXCEEDED);
+        let why = answer.error_message.unwrap();
+        assert!(why.contains("cannot be connected"), "{why}");
+    }
+    // It is still served, and its places are free.
+    let joining = Joining::new(&device, Options::default(), 4711).unwrap();
+    let hello = bare.link("verbs", &joining.hello());
+    joining.join(&hello).unwrap();
+    assert_eq!(server.take_troubles(), Vec::<String>::new());
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn hundreds_of_ends_at_once_are_told_as_they_are_done_with() {
+    let folder = Folder::new("ends");
+    let small = [("num.partitions", "400"), ("headrace.direct.ring.bytes.max", "65536")];
+    let server = broker(&folder.0, 0, &[small[0], small[1], ("message.max.bytes", "65536")]);
+    let servers = server.bootstrap_servers().to_owned();
+    let honest = producer(&servers, &[("linger.ms", "0")]);
+    let sent = warm(&honest, "t", 100);
+    let mut liar = Liar::new(&servers);
+    let mut granted: Vec<i64> = (1..400).map(|partition| liar.grant(partition, EXCLUSIVE).key).collect();
+    let topics = vec![DeleteTopicState { name: Some("t".to_owned()), ..DeleteTopicState::default() }];
+    let delete = DeleteTopicsRequest { topics, ..DeleteTopicsRequest::default() };
+    assert_eq!(Bare::new(&servers).call(6, &delete).responses[0].error_code, 0);
+    // It is told of no more than a part of them before it is done with those.
+    let mut ended = Vec::new();
+    while ended.len() < granted.len() {
+        let told = liar.told(|told| match told {
+            Told::Ended { key } => Some(key),
+            _ => None,
+        });
+        ended.push(told.cast_signed());
+        if ended.len() == 256 {
+            liar.done_with(&ended);
+        } else if ended.len() > 256 {
+            liar.done_with(&[told.cast_signed()]);
+        }
+    }
+    ended.sort_unstable();
+    granted.sort_unstable();
+    assert_eq!(ended, granted);
+    send(&honest, "u", 0..sent, 100);
+    liar.topic = topic_id(&mut Bare::new(&servers), "u");
+    assert!(liar.has_link());
+}
+
+impl Liar {
+    fn done_with(&mut self, keys: &[i64]) {
+        for key in keys {
+            let told = Told::Freed { key: key.cast_unsigned() }.encode();
+            let since = Instant::now();
+            while let Err(error) = self.endpoint.tell(&told) {
+                assert!(matches!(error, FabricError::Full(_)), "{error}");
+                assert!(since.elapsed() < PATIENCE, "the broker takes nothing");
+                let mut events = Vec::new();
+                self.endpoint.poll(&mut events, 16).unwrap();
+                self.came.extend(events);
+            }
+        }
+    }
 }

@@ -50,11 +50,9 @@ impl Server {
         }
     }
 
-    /// The two ends are connected.
-    pub(crate) fn joined(&mut self, link: u64, adds: bool) {
-        if let Some(broker) = &mut self.broker {
-            broker.handle_joined(LinkId(link), adds);
-        }
+    /// The two ends are connected, or cannot be; whether they are wanted still.
+    pub(crate) fn joined(&mut self, now: Now, link: u64, made: Result<bool, String>) -> bool {
+        self.broker.as_mut().is_some_and(|broker| broker.handle_joined(now, LinkId(link), made))
     }
 
     pub(crate) fn setting(&self, name: &str) -> Option<String> {

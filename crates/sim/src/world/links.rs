@@ -28,6 +28,8 @@ const CALM_MS: u64 = 3;
 pub(super) enum LinkEvent {
     /// A client that makes it has come to the broker.
     Comes,
+    /// The broker has connected its end of one over RDMA.
+    Joined,
     /// Something has come over its socket.
     Control,
     /// Notes have come.
@@ -100,9 +102,9 @@ pub struct Lent {
 pub(super) fn lie_of_slot(rng: &mut Rng, slot: usize, words: &Words) -> (usize, u64) {
     let at = slot * SLOT_BYTES;
     match rng.between(0, 3) {
-        0 => (at + 24, words[3] ^ 0x8000),
+        0 => (at, words[0] ^ 1 << 63),
         1 => (at, 0),
-        2 => (at, 1 << 41),
+        2 => (at, words[0] | 1 << 41),
         _ => (at, words[0] | 1),
     }
 }
@@ -146,6 +148,7 @@ impl World {
     pub(super) fn handle_link(&mut self, link: u64, event: LinkEvent) -> Result<(), String> {
         match event {
             LinkEvent::Comes => self.linking(link),
+            LinkEvent::Joined => self.joined(link),
             LinkEvent::Control => self.link_control(link),
             LinkEvent::ToClient => self.notes_to_client(link),
             LinkEvent::ToBroker => self.notes_to_broker(link),
@@ -205,13 +208,35 @@ impl World {
         self.runs(who).begun(now, id, Ok(key.to_le_bytes().to_vec()));
     }
 
-    /// The broker connects an end of its own to a client's, and the link has its name from now on.
+    /// The broker connects an end of its own to a client's, which takes its time.
     fn joins(&mut self, offered: u64, hello: &[u8]) -> Result<(), String> {
         self.server.offer();
         let key = u64::from_le_bytes(hello.try_into().map_err(|_| "an end says what none says")?);
-        if self.rogue_joins(key, offered) {
-            return Ok(());
+        self.joining.insert(offered, key);
+        let at = self.control_due();
+        self.at(at, Event::Link(offered, LinkEvent::Joined));
+        Ok(())
+    }
+
+    /// It has, or cannot; the link has its name from now on.
+    fn joined(&mut self, offered: u64) -> Result<(), String> {
+        let Some(key) = self.joining.remove(&offered) else { return Ok(()) };
+        let unmade = self.lending()?.unmade;
+        let fails = !self.healed && self.rng.chance(unmade);
+        let adds = self.rng.chance(90);
+        let made = if fails { Err("nobody answers there".to_owned()) } else { Ok(adds) };
+        let now = self.now;
+        if !self.server.joined(now, offered, made) {
+            self.tell(|| format!("end {key} is not joined to link {offered}"));
+            return self.after_broker();
         }
+        if !self.rogue_joins(key, offered) {
+            self.stands(key, offered)?;
+        }
+        self.after_broker()
+    }
+
+    fn stands(&mut self, key: u64, offered: u64) -> Result<(), String> {
         let Some(mut link) = self.links.remove(&key).filter(|link| link.client) else {
             self.server.unlink(offered);
             return Ok(());
@@ -221,8 +246,6 @@ impl World {
         self.tell(|| format!("end {key} is joined to link {offered}"));
         self.links.insert(offered, link);
         self.wires(who).links.insert(id, offered);
-        let adds = self.rng.chance(90);
-        self.server.joined(offered, adds);
         self.outcome.lent.links += 1;
         let (ends, max) = self.lending().map(|plan| (plan.ends, plan.link_ms_max))?;
         if !self.healed && self.rng.chance(ends) {
@@ -422,8 +445,15 @@ impl World {
             return self.settle(who);
         }
         self.tell(|| format!("link {key} breaks at its broker"));
-        self.tell_link(key, Control::Gone("it broke"));
+        self.tell_end(key, "it broke");
         self.link_end(key)
+    }
+
+    /// A link has ended at the broker. Over RDMA nobody tells its client so but the end of its connection.
+    fn tell_end(&mut self, key: u64, why: &'static str) {
+        if self.links.get(&key).is_some_and(|link| !link.verbs) {
+            self.tell_link(key, Control::Gone(why));
+        }
     }
 
     /// The broker learns that a link has ended.
@@ -447,8 +477,9 @@ impl World {
             if let Some(link) = self.links.get_mut(&key) {
                 link.broker = false;
             }
-            self.tell_link(key, Control::Gone("its broker is gone"));
+            self.tell_end(key, "its broker is gone");
         }
+        self.joining.clear();
         self.lends.clear();
     }
 
@@ -643,7 +674,7 @@ impl World {
                 if !left && why != "its connection has ended" {
                     return Err(format!("the broker ends the link of an honest client: {why}"));
                 }
-                self.tell_link(link.0, Control::Gone("the broker has ended it"));
+                self.tell_end(link.0, "the broker has ended it");
             }
         }
         Ok(())

@@ -37,6 +37,8 @@ struct Ring {
 #[derive(Debug, Default)]
 pub(super) struct Rogue {
     conn: Option<u64>,
+    /// It has asked for a link over RDMA, and none stands yet.
+    asked: bool,
     link: Option<u64>,
     lent: BTreeMap<u64, Region>,
     rings: Vec<Ring>,
@@ -61,15 +63,14 @@ impl World {
         self.plan.direct.as_ref().is_some_and(|plan| plan.rogues.iter().any(|rogue| rogue.shares))
     }
 
-    /// The broker connects an end of its own to a rogue's; whether it is one's.
+    /// The broker has connected an end of its own to a rogue's; whether it is one's.
     pub(super) fn rogue_joins(&mut self, end: u64, offered: u64) -> bool {
         let Some(number) = end.checked_sub(FIRST_END).and_then(|number| usize::try_from(number).ok()) else {
             return false;
         };
         self.tell(|| format!("rogue {number} is joined to link {offered}"));
-        self.server.joined(offered, true);
         match self.rogues.get_mut(number).filter(|rogue| rogue.conn.is_some()) {
-            Some(rogue) => rogue.link = Some(offered),
+            Some(rogue) => (rogue.link, rogue.asked) = (Some(offered), false),
             None => self.server.unlink(offered),
         }
         true
@@ -86,10 +87,17 @@ impl World {
         rogue.map(|rogue| (rogue.link, rogue.rings) = (None, Vec::new())).is_some()
     }
 
+    /// The broker has closed its connection, as where it has lied over RDMA.
+    pub(super) fn rogue_is_hung_up(&mut self, conn: u64) {
+        if let Some(rogue) = self.rogues.iter_mut().find(|rogue| rogue.conn == Some(conn)) {
+            (rogue.conn, rogue.asked) = (None, false);
+        }
+    }
+
     /// The broker is gone.
     pub(super) fn forget_rogues(&mut self) {
         for rogue in &mut self.rogues {
-            (rogue.conn, rogue.link, rogue.rings) = (None, None, Vec::new());
+            (rogue.conn, rogue.asked, rogue.link, rogue.rings) = (None, false, None, Vec::new());
         }
     }
 
@@ -127,6 +135,14 @@ impl World {
         };
         let plan = self.plan.direct.as_ref().map(|plan| plan.rogues[number]);
         let (verbs, shares) = plan.map_or((false, false), |plan| (plan.verbs, plan.shares));
+        if self.rogues[number].asked {
+            // It may have been refused as well.
+            if self.rng.chance(30) {
+                self.server.hang_up_own(conn, now);
+                (self.rogues[number].conn, self.rogues[number].asked) = (None, false);
+            }
+            return Ok(());
+        }
         let Some(link) = self.rogues[number].link else { return self.rogue_links(number, conn, verbs) };
         let places: Vec<_> = self.plan.places().collect();
         // Who writes beside others is to meet them.
@@ -185,11 +201,13 @@ impl World {
         let now = self.now;
         let fabric = if verbs { "verbs" } else { "shm" }.to_owned();
         let hello = (FIRST_END + number as u64).to_le_bytes().to_vec().into();
-        let answer = self.server.ask(conn, VERSION, &DirectConnectRequest { fabric, hello }, now)?;
-        if verbs && answer.error_code == 0 {
+        let request = DirectConnectRequest { fabric, hello };
+        if verbs {
             // It stands once the broker has connected its end.
-            return Ok(());
+            self.rogues[number].asked = true;
+            return self.server.post(conn, VERSION, &request, now);
         }
+        let answer = self.server.ask(conn, VERSION, &request, now)?;
         self.last_link += 1;
         let key = self.last_link;
         if answer.error_code == 0 && self.server.link(key, &answer.address, answer.token.0) {

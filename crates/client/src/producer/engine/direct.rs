@@ -11,7 +11,9 @@ use foldhash::{HashMap, HashMapExt as _, HashSet};
 use headrace_fabric::{Memory, Note};
 use headrace_wire::direct::{SHARED, WriteAck};
 use headrace_wire::errors::ErrorCode;
-use headrace_wire::messages::{DirectConnectResponse, GrantProduceRequest, GrantProduceResponse};
+use headrace_wire::messages::{
+    DirectConnectResponse, DirectReleaseRequest, GrantProduceRequest, GrantProduceResponse,
+};
 use headrace_wire::time::Now;
 
 use super::{Accumulator, Entry, PartitionKey, ProducerEngine, Sending, Tag, lock};
@@ -57,6 +59,8 @@ pub(super) struct Direct {
     noted: bool,
     /// There are batches that wait for those before them.
     held_up: bool,
+    /// No write has waited too long for its answer before this time.
+    late_at: Option<u64>,
 }
 
 impl Direct {
@@ -72,6 +76,7 @@ impl Direct {
             crowded: BTreeSet::new(),
             noted: false,
             held_up: false,
+            late_at: None,
         }
     }
 
@@ -164,7 +169,7 @@ impl Direct {
             _ => None,
         });
         let crowded = self.crowded.first().map(|_| now.mono_ms.saturating_add(CROWDED_MS));
-        refused.chain(self.links.poll_timeout(now)).chain(crowded).min()
+        refused.chain(self.links.poll_timeout(now)).chain(crowded).chain(self.late_at).min()
     }
 }
 
@@ -189,6 +194,7 @@ impl ProducerEngine {
         {
             accumulator.fail(error);
         }
+        self.give_back_late(now, accumulator);
         self.release_held();
         let waiting =
             self.busy.iter().filter(|key| self.partitions.get(*key).is_some_and(Sending::has_waiting));
@@ -203,6 +209,33 @@ impl ProducerEngine {
         }
         let waits = |key| self.partitions.get(key).is_some_and(Sending::has_waiting);
         self.direct.held_up = self.busy.iter().any(waits) || accumulator.ended().next().is_some();
+    }
+
+    /// Gives back the memory in which a write is not answered in time, as where another who writes there has spoilt it, and
+    /// sends what was written there another way.
+    fn give_back_late(&mut self, now: Now, accumulator: &mut Accumulator) {
+        if self.direct.late_at.is_none_or(|at| at > now.mono_ms) {
+            return;
+        }
+        let timeout_ms = self.settings.request_timeout_ms;
+        let due = |since: u64| since.saturating_add(timeout_ms);
+        let mut late = Vec::new();
+        self.direct.late_at = None;
+        for (key, writing) in &self.direct.writings {
+            let Writing::Granted(writer) = writing else { continue };
+            match writer.waits_since().map(due) {
+                Some(at) if at <= now.mono_ms => late.push((*key, writer.node, writer.id())),
+                at => self.direct.late_at = self.direct.late_at.into_iter().chain(at).min(),
+            }
+        }
+        late.sort_unstable();
+        for (key, node, id) in late {
+            self.withdraw(now, accumulator, key, &format!("no answer within {timeout_ms} ms"));
+            let until = now.mono_ms.saturating_add(RETRY_REFUSED_MS);
+            self.direct.writings.insert(key, Writing::Refused { until });
+            let spec = CallSpec::new(Target::Node(node), Lane::Direct, timeout_ms);
+            self.core.call_with(now, spec, DirectReleaseRequest { ids: vec![id.into()] }, Tag::Released);
+        }
     }
 
     /// Writes what had to wait for room in a shared ring.
@@ -241,7 +274,9 @@ impl ProducerEngine {
         let topic_id = self.core.cluster().topic_id(&accumulator.topic_name(key)).unwrap_or_default();
         let Some(Writing::Granted(writer)) = self.direct.writings.get_mut(&key) else { return None };
         accumulator.count_direct(batch.len);
-        match writer.write(&batch, Entry { key, id, topic_id }) {
+        let late_at = now.mono_ms.saturating_add(self.settings.request_timeout_ms);
+        self.direct.late_at.get_or_insert(late_at);
+        match writer.write(&batch, Entry { key, id, topic_id }, now.mono_ms) {
             Some(action) => self.direct.links.act(action),
             None => self.direct.crowd(key),
         }

@@ -125,3 +125,34 @@ fn batches_that_outgrow_their_ring_ask_for_a_larger_one_a_few_times() {
     world.send(0, "small");
     assert_eq!(world.written.len(), 1, "what fits goes in");
 }
+
+#[test]
+fn memory_in_which_a_write_is_not_answered_in_time_is_given_back() {
+    let options = [
+        ("headrace.datapath", "shm"),
+        ("linger.ms", "0"),
+        ("request.timeout.ms", "3000"),
+        ("retry.backoff.ms", "10"),
+    ];
+    let mut world = World::ready(&[1], &options);
+    for value in ["a", "b"] {
+        world.send(0, value);
+    }
+    lend(&mut world, 1);
+    grant(&mut world, 5, 1);
+    let before = world.logs[0].values.clone();
+    world.send(0, "c");
+    world.advance(2000);
+    world.send(0, "d");
+    assert_eq!((world.written.len(), world.released.len()), (2, 0));
+    world.advance(999);
+    assert_eq!(world.logs[0].values, before, "it may be answered yet");
+    world.advance(100);
+    assert_eq!(world.released, [5]);
+    assert_eq!(world.logs[0].values[before.len()..], ["c", "d"], "what came after it keeps its place");
+    assert_eq!(world.asked.len(), 0, "and is not asked for again at once");
+    world.send(0, "e");
+    world.advance(60_000);
+    world.send(0, "f");
+    assert_eq!((world.asked.len(), world.written.len(), world.logs[0].values.len()), (1, 2, 6));
+}

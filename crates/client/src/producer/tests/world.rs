@@ -16,8 +16,9 @@ use headrace_wire::messages::metadata_response::{
 use headrace_wire::messages::produce_response::{PartitionProduceResponse, TopicProduceResponse};
 use headrace_wire::messages::{
     ApiKey, ApiVersionsRequest, ApiVersionsResponse, DirectConnectRequest, DirectConnectResponse,
-    GrantProduceRequest, InitProducerIdRequest, InitProducerIdResponse, Message, MetadataRequest,
-    MetadataResponse, ProduceRequest, ProduceResponse, Request,
+    DirectReleaseRequest, DirectReleaseResponse, GrantProduceRequest, InitProducerIdRequest,
+    InitProducerIdResponse, Message, MetadataRequest, MetadataResponse, ProduceRequest, ProduceResponse,
+    Request,
 };
 use headrace_wire::primitive::Reader;
 use headrace_wire::records::{BatchHeader, RecordIter, verify_crc};
@@ -124,6 +125,8 @@ pub(super) struct World {
     /// Memory that was asked for, unanswered.
     pub(super) asked: VecDeque<Asked>,
     pub(super) written: Vec<DirectWrite>,
+    /// Grants that were given back.
+    pub(super) released: Vec<i32>,
     connections: BTreeMap<ConnId, Connection>,
     woken: Arc<Mutex<bool>>,
     next_identity: i64,
@@ -173,6 +176,7 @@ impl World {
             coordinator: Coordinator::default(),
             link: None,
             asked: VecDeque::new(),
+            released: Vec::new(),
             written: Vec::new(),
             connections: BTreeMap::new(),
             woken,
@@ -406,6 +410,11 @@ impl World {
                 let GrantProduceRequest { ring_bytes, .. } =
                     GrantProduceRequest::decode(version, &mut reader).unwrap();
                 self.asked.push_back(Asked { conn, version, number: id, ring_bytes });
+            }
+            ApiKey::DirectRelease => {
+                let request = DirectReleaseRequest::decode(version, &mut reader).unwrap();
+                self.released.extend(request.ids);
+                self.answer::<DirectReleaseRequest>(conn, version, id, &DirectReleaseResponse::default());
             }
             key => self.coordinate(conn, key, (version, id), &mut reader),
         }

@@ -27,6 +27,8 @@ pub(super) struct Connection {
     pub(super) outbox: Outbox,
     /// What its bytes go over instead of the socket, which only tells its end then.
     pub(super) carrier: Option<Box<Carrier>>,
+    /// It is about to have one, and sends nothing before.
+    pub(super) joining: bool,
     /// The socket has told something since.
     pub(super) told: bool,
     pub(super) connected: bool,

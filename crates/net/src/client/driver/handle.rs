@@ -1,6 +1,6 @@
 //! How callers reach an engine's thread, and how it starts and ends.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
@@ -68,6 +68,7 @@ impl<C: Send + 'static> Handle<C> {
             clock,
             sockets,
             begun: HashMap::new(),
+            joining: HashSet::new(),
             carried: Vec::new(),
             device: Arc::default(),
             spin,

@@ -2,8 +2,9 @@
 
 use std::os::fd::AsRawFd;
 
+use bytes::Bytes;
 use headrace_client::engine::{ConnId, Engine, OverVerbs};
-use headrace_fabric::verbs::Want;
+use headrace_fabric::verbs::{VerbsEndpoint, Want};
 use mio::unix::SourceFd;
 use mio::{Interest, Token};
 
@@ -30,16 +31,9 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
                 }
             }
             Err(OverVerbs::Connect { link, hello }) => {
-                let gone = || "its end is not there any more".to_owned();
-                let made = self.begun.remove(&For::Link(link)).ok_or_else(gone).and_then(|joining| {
-                    let joined =
-                        joining.join(&hello).map(VerbsLink::new).map_err(|error| error.to_string())?;
-                    let (raw, token) = (joined.waker().as_raw_fd(), link_token(link, true));
-                    let watched =
-                        self.poll.registry().register(&mut SourceFd(&raw), token, Interest::READABLE);
-                    watched.map_err(|error| error.to_string()).map(|()| joined)
-                });
-                work.joined(link, made);
+                if let Err(why) = self.join(For::Link(link), hello) {
+                    work.joined(link, Err(why));
+                }
             }
             Err(OverVerbs::Offer { conn }) => {
                 let want = Want { device: self.sockets.verbs_device.clone(), ..Want::default() };
@@ -49,7 +43,43 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
                 }
             }
             Err(OverVerbs::Carry { conn, hello }) => {
-                if let Err(why) = self.carry(conn, &hello) {
+                // What is to be sent from now on waits for the link.
+                if let Some(connection) = self.connections.get_mut(&conn) {
+                    connection.joining = true;
+                }
+                if let Err(why) = self.join(For::Connection(conn), hello) {
+                    self.failed(work, conn, why.into());
+                }
+            }
+        }
+    }
+
+    /// Our end is connected to the broker's.
+    fn join(&mut self, of: For, hello: Bytes) -> Result<(), String> {
+        let joining = self.begun.remove(&of).ok_or("its end is not there any more")?;
+        aside::join(self.back(), of, joining, hello).map_err(|error| error.to_string())?;
+        self.joining.insert(of);
+        Ok(())
+    }
+
+    /// It is, or cannot be. Nobody may want it any more.
+    pub(super) fn joined(&mut self, work: &mut Work<E, F>, of: For, made: Result<VerbsEndpoint, String>) {
+        if !self.joining.remove(&of) {
+            return;
+        }
+        match of {
+            For::Link(link) => {
+                let made = made.and_then(|end| {
+                    let joined = VerbsLink::new(end);
+                    let (raw, token) = (joined.waker().as_raw_fd(), link_token(link, true));
+                    let watched =
+                        self.poll.registry().register(&mut SourceFd(&raw), token, Interest::READABLE);
+                    watched.map_err(|error| error.to_string()).map(|()| joined)
+                });
+                work.joined(link, made);
+            }
+            For::Connection(conn) => {
+                if let Err(why) = made.and_then(|end| self.carry(conn, end)) {
                     self.failed(work, conn, why.into());
                 }
             }
@@ -57,15 +87,14 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
     }
 
     /// A connection's bytes go over a link from now on.
-    fn carry(&mut self, conn: ConnId, hello: &[u8]) -> Result<(), String> {
+    fn carry(&mut self, conn: ConnId, end: VerbsEndpoint) -> Result<(), String> {
         let Some(connection) = self.connections.get_mut(&conn) else { return Ok(()) };
-        let joining = self.begun.remove(&For::Connection(conn)).ok_or("its link is not there any more")?;
-        let joined = joining.join(hello).map_err(|error| error.to_string())?;
-        let carrier = Carrier::new(joined).map_err(|error| error.to_string())?;
+        let carrier = Carrier::new(end).map_err(|error| error.to_string())?;
         let (raw, token) = (carrier.waker().as_raw_fd(), Token(FIRST_CARRIER + conn.0 as usize));
         let watched = self.poll.registry().register(&mut SourceFd(&raw), token, Interest::READABLE);
         watched.map_err(|error| error.to_string())?;
         connection.carrier = Some(Box::new(carrier));
+        connection.joining = false;
         self.carried.push(conn);
         self.stir(conn);
         Ok(())
@@ -79,13 +108,15 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
         }
     }
 
-    /// Before the thread sleeps: whether links that carry connections let it.
-    pub(super) fn doze(&mut self) -> bool {
+    /// Before the thread sleeps, or goes on: whether links that carry connections let it sleep. Those over which there is
+    /// something to be done have a turn.
+    pub(super) fn doze(&mut self, busy: bool) -> bool {
         let mut sleeps = true;
         for id in self.carried.clone() {
             let carrier = self.connections.get_mut(&id).and_then(|connection| connection.carrier.as_mut());
+            let Some(carrier) = carrier else { continue };
             // One that has failed says so at its turn.
-            if carrier.is_some_and(|carrier| !carrier.doze(self.spin).unwrap_or(false)) {
+            if !(if busy { carrier.is_quiet() } else { carrier.doze(self.spin) }).unwrap_or(false) {
                 sleeps = false;
                 self.stir(id);
             }
