@@ -288,6 +288,8 @@ pub trait Engine {
     fn handle_linked(&mut self, _now: Now, _link: LinkId) {}
     /// A link could not be made, or has ended. `lasting`: trying again would end alike.
     fn handle_unlinked(&mut self, _now: Now, _link: LinkId, _reason: String, _lasting: bool) {}
+    /// The process has no file descriptors left for what it needs more than links: those are given up for a while.
+    fn handle_shortage(&mut self, _now: Now) {}
     /// Memory that the broker has lent over a link.
     fn handle_lent(&mut self, _now: Now, _link: LinkId, _key: u64, _memory: Arc<headrace_fabric::Memory>) {}
     /// A file that the broker appends to, lent over a link to be read.

@@ -28,7 +28,7 @@ use super::fetch_stream::BATCH_BYTES_MAX;
 use super::fetcher::Fetcher;
 use super::types::TopicPartition;
 use crate::core::{CallSpec, Lane, Target};
-use crate::direct::{self, Links, Lost, RETRY_MS, RETRY_REFUSED_MS, Reader};
+use crate::direct::{self, Links, Lost, NO_DESCRIPTORS, RETRY_MS, RETRY_REFUSED_MS, Reader};
 use crate::engine::{Action, Arrived, LinkId, OverVerbs};
 use crate::error::{Error, Result};
 use crate::options::{ConsumerConfig, Datapath, IsolationLevel};
@@ -378,6 +378,16 @@ impl ConsumerEngine {
     pub(super) fn on_unlinked(&mut self, now: Now, link: LinkId, reason: String, lasting: bool) {
         self.withdraw(link);
         self.direct.links.unlinked(now, link, reason, lasting);
+    }
+
+    /// Links are given up, and the connections that they were asked for over.
+    pub(super) fn on_shortage(&mut self, now: Now) {
+        for link in self.direct.links.standing() {
+            self.withdraw(link);
+        }
+        for node in self.direct.links.hold_off(now) {
+            self.core.disconnect(now, node, Lane::Direct, NO_DESCRIPTORS);
+        }
     }
 
     /// A broker says what cannot be.

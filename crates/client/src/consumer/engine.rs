@@ -413,6 +413,11 @@ impl Engine for ConsumerEngine {
         self.drive(now);
     }
 
+    fn handle_shortage(&mut self, now: Now) {
+        self.on_shortage(now);
+        self.drive(now);
+    }
+
     fn handle_lent(&mut self, now: Now, link: LinkId, key: u64, memory: Arc<Memory>) {
         self.on_slots(now, link, key, memory);
         self.drive(now);

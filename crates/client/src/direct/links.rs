@@ -6,7 +6,7 @@ use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::{DirectConnectRequest, DirectConnectResponse};
 use headrace_wire::time::Now;
 
-use super::RETRY_MS;
+use super::{RETRY_MS, RETRY_REFUSED_MS};
 use crate::core::{CallSpec, Lane, Target};
 use crate::engine::{Action, LinkId, OverVerbs};
 use crate::error::{Error, Result};
@@ -212,6 +212,28 @@ impl Links {
         self.actions.push_back(Action::Unlink { link });
     }
 
+    /// The links that stand.
+    pub(crate) fn standing(&self) -> Vec<LinkId> {
+        self.brokers.keys().filter_map(|node| self.to(*node)).collect()
+    }
+
+    /// Ends links, and asks for none for a while: the brokers that this is about.
+    pub(crate) fn hold_off(&mut self, now: Now) -> Vec<i32> {
+        let until = now.mono_ms.saturating_add(RETRY_REFUSED_MS);
+        let mut held = Vec::new();
+        for (number, node) in &mut self.brokers {
+            match node.state {
+                State::Up(link) => self.actions.push_back(Action::Unlink { link }),
+                State::Down(before) if before < until => {}
+                // What is on its way is given up when it lacks something itself.
+                _ => continue,
+            }
+            node.state = State::Down(until);
+            held.push(*number);
+        }
+        held
+    }
+
     /// The link over verbs that has ended with a broker's connection, which is not seen otherwise.
     pub(crate) fn ended_with(&self, number: i32) -> Option<LinkId> {
         let node = self.brokers.get(&number)?;
@@ -359,6 +381,30 @@ mod tests {
         assert!(links.ask(at(0), 2, 100).is_none() && links.poll_action().is_none());
         assert_eq!(links.poll_timeout(at(0)), Some(RETRY_MS));
         assert_eq!(links.ask(at(RETRY_MS), 2, 100).unwrap().1.fabric, "shm");
+    }
+
+    #[test]
+    fn who_lacks_descriptors_gives_links_up_and_asks_for_none_for_a_while() {
+        let mut links = Links::new(Datapath::Shm);
+        assert!(asks(&mut links, at(0)).is_some());
+        assert!(links.hold_off(at(0)).is_empty(), "one that is on its way");
+        links.answered(at(0), NODE, Ok(DirectConnectResponse::default()));
+        let action = links.poll_action();
+        let Some(Action::Link { link, .. }) = action else { panic!("{action:?}") };
+        assert!(links.hold_off(at(0)).is_empty());
+        assert_eq!(links.linked(link), Some(NODE));
+        assert_eq!((links.standing(), links.hold_off(at(5))), (vec![link], vec![NODE]));
+        assert!(matches!(links.poll_action(), Some(Action::Unlink { link: of }) if of == link));
+        assert!(links.standing().is_empty() && links.take_refusal().is_none());
+        assert!(asks(&mut links, at(4 + RETRY_REFUSED_MS)).is_none());
+        assert_eq!(links.poll_timeout(at(5)), Some(5 + RETRY_REFUSED_MS));
+        assert!(asks(&mut links, at(5 + RETRY_REFUSED_MS)).is_some());
+        // One that could not be made for want of them would be tried a second later else.
+        links.answered(at(0), NODE, Ok(DirectConnectResponse::default()));
+        let Some(Action::Link { link, .. }) = links.poll_action() else { panic!("no link") };
+        links.unlinked(at(10), link, "no descriptors".to_owned(), false);
+        assert_eq!(links.hold_off(at(10)), [NODE]);
+        assert_eq!(links.poll_timeout(at(10)), Some(10 + RETRY_REFUSED_MS));
     }
 
     #[test]

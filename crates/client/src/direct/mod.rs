@@ -18,6 +18,8 @@ use crate::error::{Error, Result};
 pub(crate) const RETRY_MS: u64 = 1000;
 /// How long who was refused memory for a reason that lasts goes without.
 pub(crate) const RETRY_REFUSED_MS: u64 = 60_000;
+/// Why there are no links for a while.
+pub(crate) const NO_DESCRIPTORS: &str = "the process has no file descriptors left for links";
 
 /// A grant for a partition, or what the broker says against it.
 pub(crate) fn granted<R>(

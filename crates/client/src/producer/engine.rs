@@ -738,6 +738,11 @@ impl Engine for ProducerEngine {
         self.pump(now);
     }
 
+    fn handle_shortage(&mut self, now: Now) {
+        self.on_shortage(now);
+        self.pump(now);
+    }
+
     fn handle_offered(&mut self, now: Now, conn: ConnId, made: Result<Vec<u8>, String>) {
         self.core.handle_offered(now, conn, made);
         self.pump(now);

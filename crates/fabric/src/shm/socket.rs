@@ -77,6 +77,9 @@ pub(super) fn receive<'bytes>(
     if received.bytes == 0 {
         return Err(LinkError::Gone);
     }
+    if received.flags.contains(ReturnFlags::CTRUNC) && files.len() < FILES_MAX {
+        return Err(failed("take the descriptors that come over a link")(Errno::MFILE));
+    }
     if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
         return Err(LinkError::Peer("sends more than there is room for"));
     }

@@ -30,6 +30,7 @@ pub(crate) use self::handle::{Handle, Hooks};
 use super::aside::{self, For, Report};
 use super::inbox::Inbox;
 use super::low_water::LowWater;
+use super::shortage;
 use super::work::{Shared, Work};
 use crate::clock::Clock;
 use crate::outbox::{Flushed, Outbox};
@@ -120,6 +121,7 @@ struct Driver<E: Engine, F> {
     renewing: bool,
     clock: Clock,
     sockets: SocketOptions,
+    shortages: shortage::Watch,
     /// Our ends of links over verbs whose brokers have not answered.
     begun: HashMap<For, Box<Joining>>,
     /// What is waited for of those whose brokers have: threads connect them.
@@ -188,6 +190,9 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
             }
             while let Ok(report) = self.reports.try_recv() {
                 self.take_report(work, report);
+            }
+            if self.shortages.has_news() {
+                work.engine.handle_shortage(now);
             }
             self.turn_outputs(work);
             let mut pending = std::mem::take(&mut self.pending);
@@ -414,7 +419,10 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
             Report::Resolved { conn, host, addresses: Ok(addresses) } => {
                 self.connect(work, conn, &host, &addresses);
             }
-            Report::Resolved { conn, addresses: Err(e), .. } => self.closed(work, conn, e.into()),
+            Report::Resolved { conn, addresses: Err(e), .. } => {
+                shortage::note(&e);
+                self.closed(work, conn, e.into());
+            }
             Report::Probed { conn, fault } => self.closed(work, conn, fault),
             Report::Begun { of: For::Connection(conn), .. } if !self.connections.contains_key(&conn) => {}
             Report::Begun { of, made } => {
@@ -507,6 +515,7 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
             self.poll.registry().register(&mut socket, Token(conn.0 as usize), interest)?;
             Ok(socket)
         });
+        let socket = socket.inspect_err(shortage::note);
         match socket {
             Ok(socket) => {
                 self.connections.insert(

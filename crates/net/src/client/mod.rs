@@ -14,6 +14,7 @@ mod polling;
 mod producer;
 mod results;
 mod share;
+mod shortage;
 mod verbs_link;
 mod work;
 

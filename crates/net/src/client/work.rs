@@ -15,6 +15,7 @@ use headrace_fabric::{FabricError, Note, NotesError, Region};
 use headrace_wire::time::Now;
 use mio::Waker;
 
+use super::shortage;
 use super::verbs_link::{Came, VerbsLink};
 use crate::clock::Clock;
 
@@ -37,11 +38,14 @@ struct Lost {
     why: String,
     /// Trying again would end alike.
     lasting: bool,
+    /// It takes descriptors that the process does not have.
+    short: bool,
 }
 
 impl From<LinkError> for Lost {
     fn from(error: LinkError) -> Lost {
-        Lost { lasting: matches!(error, LinkError::OtherUser { .. }), why: error.to_string() }
+        let short = matches!(&error, LinkError::System { source, .. } if shortage::is_shortage(source));
+        Lost { lasting: matches!(error, LinkError::OtherUser { .. }), why: error.to_string(), short }
     }
 }
 
@@ -55,7 +59,7 @@ impl From<FabricError> for Lost {
             }
             _ => false,
         };
-        Lost { why, lasting }
+        Lost { why, lasting, short: false }
     }
 }
 
@@ -172,7 +176,7 @@ impl<E: Engine, F: FnMut(E::Event)> Work<E, F> {
     /// A link over verbs stands, or cannot be made.
     pub(super) fn joined(&mut self, id: LinkId, made: Result<VerbsLink, String>) {
         let verbs = |link| Over::Verbs(Box::new(link));
-        self.stands(id, made.map(verbs).map_err(|why| Lost { why, lasting: false }));
+        self.stands(id, made.map(verbs).map_err(|why| Lost { why, lasting: false, short: false }));
     }
 
     fn stands(&mut self, id: LinkId, made: Result<Over, Lost>) {
@@ -182,7 +186,7 @@ impl<E: Engine, F: FnMut(E::Event)> Work<E, F> {
                 self.links.insert(id, link);
                 self.engine.handle_linked(now, id);
             }
-            Err(Lost { why, lasting }) => self.engine.handle_unlinked(now, id, why, lasting),
+            Err(lost) => self.unlinked(now, id, lost),
         }
     }
 
@@ -193,8 +197,14 @@ impl<E: Engine, F: FnMut(E::Event)> Work<E, F> {
 
     fn lost(&mut self, id: LinkId, lost: impl Into<Lost>) {
         if self.links.remove(&id).is_some() {
-            let Lost { why, lasting } = lost.into();
-            self.engine.handle_unlinked(self.clock.now(), id, why, lasting);
+            self.unlinked(self.clock.now(), id, lost.into());
+        }
+    }
+
+    fn unlinked(&mut self, now: Now, id: LinkId, Lost { why, lasting, short }: Lost) {
+        self.engine.handle_unlinked(now, id, why, lasting);
+        if short {
+            self.engine.handle_shortage(now);
         }
     }
 

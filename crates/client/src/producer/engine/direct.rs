@@ -18,7 +18,7 @@ use headrace_wire::time::Now;
 
 use super::{Accumulator, Entry, PartitionKey, ProducerEngine, Sending, Tag, lock};
 use crate::core::{CallSpec, Lane, Target};
-use crate::direct::{self, Links, RETRY_MS, RETRY_REFUSED_MS, Writer, Writing};
+use crate::direct::{self, Links, NO_DESCRIPTORS, RETRY_MS, RETRY_REFUSED_MS, Writer, Writing};
 use crate::engine::{Action, LinkId};
 use crate::error::{Error, Result};
 use crate::options::Datapath;
@@ -438,6 +438,18 @@ impl ProducerEngine {
         let mut accumulator = lock(&shared);
         self.withdraw_all(now, &mut accumulator, link, &reason);
         self.direct.links.unlinked(now, link, reason, lasting);
+    }
+
+    /// Links are given up, and the connections that they were asked for over.
+    pub(super) fn on_shortage(&mut self, now: Now) {
+        let shared = self.accumulator.clone();
+        let mut accumulator = lock(&shared);
+        for link in self.direct.links.standing() {
+            self.withdraw_all(now, &mut accumulator, link, NO_DESCRIPTORS);
+        }
+        for node in self.direct.links.hold_off(now) {
+            self.core.disconnect(now, node, Lane::Direct, NO_DESCRIPTORS);
+        }
     }
 
     /// The connection that links to a broker end with has ended.

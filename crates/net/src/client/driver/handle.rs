@@ -12,6 +12,7 @@ use headrace_client::engine::Engine;
 use headrace_client::error::Error;
 use mio::{Poll, Waker};
 
+use super::super::shortage;
 use super::super::work::{self, Driven, Patient, Shared, Told, Work};
 use super::{Driver, SocketOptions, WAKER};
 use crate::clock::Clock;
@@ -43,8 +44,8 @@ impl<C: Send + 'static> Handle<C> {
         E: Engine<Command = C> + Send + 'static,
         E::Event: 'static,
     {
-        let poll = Poll::new()?;
-        let waker = Arc::new(Waker::new(poll.registry(), WAKER)?);
+        let poll = Poll::new().inspect_err(shortage::note)?;
+        let waker = Arc::new(Waker::new(poll.registry(), WAKER).inspect_err(shortage::note)?);
         let commands = Arc::new(Mutex::new(Vec::new()));
         let stop = Arc::new(AtomicBool::new(false));
         let (report_to, reports) = channel();
@@ -67,6 +68,7 @@ impl<C: Send + 'static> Handle<C> {
             renewing: false,
             clock,
             sockets,
+            shortages: shortage::Watch::new(),
             begun: HashMap::new(),
             joining: HashSet::new(),
             carried: Vec::new(),
