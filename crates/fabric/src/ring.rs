@@ -132,6 +132,15 @@ impl<W: RingWords> Sender<W> {
     /// # Errors
     /// [`NotesError`].
     pub fn send(&mut self, note: Note) -> Result<bool, NotesError> {
+        self.post(note)?;
+        Ok(self.receiver_sleeps())
+    }
+
+    /// Sends a note, and leaves it to [`Sender::receiver_sleeps`] to say whether the receiver is to be woken.
+    ///
+    /// # Errors
+    /// [`NotesError`].
+    pub fn post(&mut self, note: Note) -> Result<(), NotesError> {
         if !self.has_room(1)? {
             return Err(NotesError::Full);
         }
@@ -141,7 +150,7 @@ impl<W: RingWords> Sender<W> {
         }
         self.sent = self.sent.wrapping_add(1);
         self.words.store(SENT, self.sent, Ordering::Release);
-        Ok(self.receiver_sleeps())
+        Ok(())
     }
 
     /// Whether so many notes can be sent now.
@@ -212,7 +221,7 @@ impl<W: RingWords> Receiver<W> {
     /// # Errors
     /// [`NotesError::Peer`].
     pub fn take(&mut self) -> Result<Option<Note>, NotesError> {
-        if self.sent == self.taken && !self.look()? {
+        if !self.has_notes()? {
             return Ok(None);
         }
         let at = place(self.taken, self.capacity);
@@ -223,6 +232,14 @@ impl<W: RingWords> Receiver<W> {
         self.taken = self.taken.wrapping_add(1);
         self.words.store(TAKEN, self.taken, Ordering::Release);
         Ok(Some(note))
+    }
+
+    /// Whether there is a note.
+    ///
+    /// # Errors
+    /// [`NotesError::Peer`].
+    pub fn has_notes(&mut self) -> Result<bool, NotesError> {
+        Ok(self.sent != self.taken || self.look()?)
     }
 
     fn look(&mut self) -> Result<bool, NotesError> {

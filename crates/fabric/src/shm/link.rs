@@ -225,6 +225,16 @@ impl Link {
         Ok(())
     }
 
+    /// Sends a note as [`Link::send`] does, and wakes nobody: that is left to [`Link::ring_if_asleep`].
+    ///
+    /// # Errors
+    /// As [`Link::send`].
+    pub fn post(&mut self, note: Note) -> Result<(), NotesError> {
+        let sent = self.sender.post(note);
+        self.wants_room = u64::from(sent == Err(NotesError::Full));
+        sent
+    }
+
     /// Whether so many notes, of a ring's capacity, can be sent now. Where not, a sleep ends also when there is room.
     ///
     /// # Errors
@@ -245,6 +255,14 @@ impl Link {
             self.ring();
         }
         Ok(note)
+    }
+
+    /// Whether there is a note to take.
+    ///
+    /// # Errors
+    /// [`NotesError::Peer`].
+    pub fn has_notes(&mut self) -> Result<bool, NotesError> {
+        self.receiver.has_notes()
     }
 
     /// Says that we go to sleep: to wait for [`Link::bell`] and [`Link::socket`]. False: there are notes, or there is room that

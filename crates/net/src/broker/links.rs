@@ -33,6 +33,9 @@ const RING_NOTES: u32 = 2048;
 const WAITING_NOTES_MAX: usize = 1 << 16;
 /// Notes taken from one link before the others get their turn.
 const NOTES_PER_TURN: usize = 64;
+/// Answers and changes of which a client is told without being woken, while there is more of its own to take: a bell costs as
+/// much as a small batch, and who is woken by the last of five answers has nothing under way meanwhile.
+const OWED_MAX: usize = 2;
 /// How long who has connected may take to say who it is.
 const HELLO_MS: u64 = 5000;
 /// Who has connected and not said yet who it is.
@@ -72,6 +75,24 @@ struct Shm {
     link: Link,
     /// Notes that the client's ring had no room for.
     waiting: VecDeque<Note>,
+    /// How much it has been told since it was looked at whether it sleeps. Nothing but in [`Links::turns`].
+    owed: usize,
+}
+
+impl Shm {
+    /// Wakes the client if it sleeps, once it was told enough.
+    fn owe(&mut self, most: usize) {
+        self.owed += 1;
+        if self.owed >= most {
+            self.pay();
+        }
+    }
+
+    fn pay(&mut self) {
+        if std::mem::take(&mut self.owed) > 0 {
+            self.link.ring_if_asleep();
+        }
+    }
 }
 
 /// Why a link is dropped.
@@ -331,7 +352,7 @@ impl Links {
         });
         match watched {
             Ok(link) => {
-                entry.insert(End { id, over: Over::Shm(Shm { link, waiting: VecDeque::new() }) });
+                entry.insert(End { id, over: Over::Shm(Shm { link, waiting: VecDeque::new(), owed: 0 }) });
                 self.live += 1;
             }
             Err(_) => broker.handle_unlinked(id),
@@ -370,7 +391,10 @@ impl Links {
         let since = Instant::now();
         for _ in 0..TURNS {
             let came = self.turn(broker, clock.now());
-            self.act(broker);
+            self.act_on_all(broker);
+            if !came {
+                self.pay();
+            }
             any |= came;
             idle = if came { 0 } else { idle + 1 };
             let now = Instant::now();
@@ -382,12 +406,23 @@ impl Links {
                 std::thread::yield_now();
             }
         }
+        self.pay();
         if any {
             self.stirred = Instant::now();
         }
         any
     }
 
+    /// Wakes those who sleep and were told something.
+    fn pay(&mut self) {
+        for (_, end) in &mut self.ends {
+            if let Over::Shm(shm) = &mut end.over {
+                shm.pay();
+            }
+        }
+    }
+
+    /// One note of each, so that it is answered before the next is taken.
     fn turn(&mut self, broker: &mut Broker<FileDisk>, now: Now) -> bool {
         let mut came = false;
         let mut lost = Vec::new();
@@ -410,6 +445,11 @@ impl Links {
 
     /// Does what the broker wants done with links.
     pub(super) fn act(&mut self, broker: &mut Broker<FileDisk>) {
+        self.act_on_all(broker);
+        self.pay();
+    }
+
+    fn act_on_all(&mut self, broker: &mut Broker<FileDisk>) {
         while let Some(action) = broker.poll_link_action() {
             let id = match &action {
                 LinkAction::Lend { link, .. }
@@ -491,16 +531,14 @@ fn act_on(broker: &mut Broker<FileDisk>, end: &mut End, action: LinkAction<FileH
 
 /// Takes what a client has written; whether there was anything.
 fn shm_turn(broker: &mut Broker<FileDisk>, now: Now, id: LinkId, shm: &mut Shm) -> Result<bool, Lost> {
-    let mut came = false;
-    for _ in 0..NOTES_PER_TURN {
-        let Some(note) = shm.link.take()? else { break };
-        came = true;
+    let note = shm.link.take()?;
+    if let Some(note) = note {
         broker.handle_note(now, id, note);
     }
     if !shm.waiting.is_empty() {
         send_waiting(shm)?;
     }
-    Ok(came)
+    Ok(note.is_some())
 }
 
 fn verbs_turn(broker: &mut Broker<FileDisk>, now: Now, id: LinkId, end: &mut VerbsEnd) -> Result<bool, Lost> {
@@ -509,7 +547,10 @@ fn verbs_turn(broker: &mut Broker<FileDisk>, now: Now, id: LinkId, end: &mut Ver
         let Some(what) = end.take()? else { break };
         came = true;
         match what {
-            Came::Note(note) => broker.handle_note(now, id, note),
+            Came::Note(note) => {
+                broker.handle_note(now, id, note);
+                break;
+            }
             Came::Window { key, at } => {
                 let why = match broker.handle_window(id, key, at) {
                     Ok(part) => {
@@ -553,7 +594,7 @@ fn shm_act(
         }
         LinkAction::Nudge { .. } => {
             broker.handle_nudged(id);
-            link.ring_if_asleep();
+            shm.owe(OWED_MAX);
         }
         LinkAction::Close { .. } | LinkAction::Join { .. } | LinkAction::Carry { .. } => return Err(Lost),
     }
@@ -586,9 +627,11 @@ fn verbs_act(
 
 fn send_waiting(end: &mut Shm) -> Result<(), LinkError> {
     while let Some(note) = end.waiting.front() {
-        match end.link.send(*note) {
+        match end.link.post(*note) {
             Ok(()) => {
                 end.waiting.pop_front();
+                let more = end.link.has_notes()?;
+                end.owe(if more { OWED_MAX } else { 1 });
             }
             Err(NotesError::Full) if end.waiting.len() < WAITING_NOTES_MAX => return Ok(()),
             Err(error) => return Err(error.into()),

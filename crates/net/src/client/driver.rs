@@ -232,7 +232,7 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
 
     /// Whether links let the thread sleep.
     fn may_sleep(&mut self, work: &mut Work<E, F>) -> bool {
-        if self.stirred.elapsed() < self.spin && !work.is_patient() {
+        if self.stirred.elapsed() < self.spin && work.is_awaited() {
             std::thread::yield_now();
             return false;
         }

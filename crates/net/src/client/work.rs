@@ -129,9 +129,14 @@ impl<E: Engine, F: FnMut(E::Event)> Work<E, F> {
         }
     }
 
-    /// Whether nobody waits for what comes over links.
-    pub(super) fn is_patient(&self) -> bool {
-        (self.patient)() && !self.engine.is_held_up()
+    /// Whether somebody waits for what comes over links.
+    pub(super) fn is_awaited(&self) -> bool {
+        !(self.patient)()
+    }
+
+    /// Whether what comes over links may come late: nobody waits, and nothing is to follow it.
+    fn is_patient(&self) -> bool {
+        !self.is_awaited() && !self.engine.is_held_up()
     }
 
     pub(super) fn has_links(&self) -> bool {
