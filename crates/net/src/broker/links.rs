@@ -31,10 +31,10 @@ const LINKS: usize = FIRST + (1 << 33);
 const RING_NOTES: u32 = 2048;
 /// Notes that wait for room in a client's ring, before it counts as dead.
 const WAITING_NOTES_MAX: usize = 1 << 16;
-/// Notes taken from one link before the others get their turn.
+/// Things taken from one link over verbs before the others get their turn, a note as the last.
 const NOTES_PER_TURN: usize = 64;
-/// Answers and changes of which a client is told without being woken, while there is more of its own to take: a bell costs as
-/// much as a small batch, and who is woken by the last of five answers has nothing under way meanwhile.
+/// Answers and changes after which a client that sleeps is woken, though there is more to take; when there is not, one will
+/// do. A bell costs as much as a small batch, and who is woken by the last of five answers has nothing under way meanwhile.
 const OWED_MAX: usize = 2;
 /// How long who has connected may take to say who it is.
 const HELLO_MS: u64 = 5000;
@@ -75,7 +75,8 @@ struct Shm {
     link: Link,
     /// Notes that the client's ring had no room for.
     waiting: VecDeque<Note>,
-    /// How much it has been told since it was looked at whether it sleeps. Nothing but in [`Links::turns`].
+    /// How much it has been told since it was last seen to that it does not sleep. 0 whenever the thread may sleep itself:
+    /// [`Links::turns`] and [`Links::act`] end with [`Links::pay`].
     owed: usize,
 }
 

@@ -1,6 +1,7 @@
 //! A process that has no file descriptors left: sockets come before links, which do without.
 //!
-//! A link holds four, and its records can go over TCP. Whoever meets the end while it opens a socket counts it here; all
+//! A link over shared memory holds three, its connection one, each segment that is read one more; its records can go over TCP.
+//! Whoever meets the end while it opens a socket counts it here; all
 //! clients of the process see that the count has changed, within the second that those with links sleep at most.
 
 use std::io;
