@@ -28,6 +28,14 @@ pub enum LogError {
         /// What the broker was told.
         wanted: String,
     },
+    /// A directory that holds what no broker has put there.
+    #[error("{}: {what}", path.display())]
+    NotOurs {
+        /// The directory.
+        path: PathBuf,
+        /// What it holds.
+        what: String,
+    },
     /// A file of ours that does not read as one.
     #[error("{}: {what}", path.display())]
     Malformed {

@@ -9,7 +9,7 @@ use headrace_wire::uuid::Uuid;
 
 use crate::config::LogConfig;
 use crate::disk::{
-    Disk, DiskError, Durable, NamedFile, OpenMode, read_small, remove_if_there, replace_small,
+    DirEntry, Disk, DiskError, Durable, NamedFile, OpenMode, read_small, remove_if_there, replace_small,
 };
 use crate::error::LogError;
 use crate::log::Log;
@@ -22,8 +22,12 @@ const CLEAN: &str = ".kafka_cleanshutdown";
 const RECOVERY_POINTS: &str = "recovery-point-offset-checkpoint";
 const START_OFFSETS: &str = "log-start-offset-checkpoint";
 const PARTITION_METADATA: &str = "partition.metadata";
-/// Ends the name of a directory that is being removed. No partition's directory ends so: theirs end with a number.
+/// Ends the name of a directory that is being removed, after a number. No partition's directory ends so: theirs end
+/// with the number.
 const DELETING: &str = "-delete";
+/// What may lie in a folder that is to become a data directory: what file systems put at their root, and what a first
+/// start leaves that was cut short before the folder was marked.
+const TOLERATED: [&str; 3] = ["lost+found", LOCK, "meta.properties.tmp"];
 /// Longest topic name.
 const TOPIC_NAME_MAX: usize = 249;
 
@@ -93,24 +97,51 @@ impl<D: Disk> fmt::Debug for LogDir<D> {
 }
 
 impl<D: Disk> LogDir<D> {
-    /// Opens a data directory, made if it is missing, and takes its lock.
+    /// Opens a data directory, made if it is missing, and takes its lock. What is in it stays as it is until
+    /// [`begin`](Self::begin).
     ///
-    /// Fails with [`LogError::InUse`] when another broker has it and [`LogError::Foreign`] when it belongs to another
-    /// node or cluster. The mark of a clean shutdown is used up.
+    /// Fails with [`LogError::InUse`] when another broker has it, [`LogError::Foreign`] when it belongs to another
+    /// node or cluster, and [`LogError::NotOurs`] when it is no data directory and not empty either. A folder that is
+    /// refused is as it was.
     pub fn open(disk: D, path: &Path, identity: &Identity) -> Result<Self, LogError> {
+        // First without the lock, whose file a folder of somebody else's must not get.
+        if read_own(&disk, &path.join(META), identity)?.is_none() {
+            check_empty(&disk, path)?;
+        }
         disk.create_dir_all(path).map_err(DiskError::at("make", path))?;
         let lock_path = path.join(LOCK);
         let lock = disk.lock(&lock_path).map_err(DiskError::at("lock", &lock_path))?;
         let lock = lock.ok_or_else(|| LogError::InUse(path.to_owned()))?;
         let (cluster_id, directory_id) = own(&disk, &path.join(META), identity)?;
-        let mark = path.join(CLEAN);
-        let clean = read_small(&disk, &mark, 4096)?.is_some();
-        if clean {
-            remove_if_there(&disk, &mark)?;
-            // If the mark came back after a loss of power, an unclean log would be trusted.
-            NamedFile::open(&disk, path.to_owned(), OpenMode::Directory)?.sync(&disk)?;
-        }
+        let clean = read_small(&disk, &path.join(CLEAN), 4096)?.is_some();
         Ok(Self { disk, path: path.to_owned(), _lock: lock, clean, cluster_id, directory_id, deleted: 0 })
+    }
+
+    /// To be called once nothing speaks against using the directory, and before any log of it is opened: uses the mark
+    /// of a clean shutdown up, and removes what interrupted deletions left.
+    pub fn begin(&mut self) -> Result<(), LogError> {
+        if self.clean {
+            remove_if_there(&self.disk, &self.path.join(CLEAN))?;
+            // If the mark came back after a loss of power, an unclean log would be trusted.
+            NamedFile::open(&self.disk, self.path.clone(), OpenMode::Directory)?.sync(&self.disk)?;
+        }
+        for entry in self.disk.read_dir(&self.path).map_err(DiskError::at("list", &self.path))? {
+            let number = entry.name.strip_suffix(DELETING).filter(|n| n.bytes().all(|b| b.is_ascii_digit()));
+            let Some(number) = number.and_then(|n| n.parse::<u64>().ok()).filter(|_| entry.is_dir) else {
+                continue;
+            };
+            let path = self.path.join(&entry.name);
+            if self.list(&path)?.iter().all(|e| !e.is_dir && is_partition_file(&e.name)) {
+                self.disk.remove_dir_all(&path).map_err(DiskError::at("remove", &path))?;
+            } else {
+                self.deleted = self.deleted.max(number.saturating_add(1));
+            }
+        }
+        Ok(())
+    }
+
+    fn list(&self, path: &Path) -> Result<Vec<DirEntry>, DiskError> {
+        self.disk.read_dir(path).map_err(DiskError::at("list", path))
     }
 
     /// The directory.
@@ -137,21 +168,17 @@ impl<D: Disk> LogDir<D> {
         self.clean
     }
 
-    /// The partitions there are, by topic and number. Removes what interrupted deletions left.
+    /// The partitions there are, by topic and number: directories with such a name that hold a partition's files.
     pub fn partitions(&self) -> Result<Vec<PartitionDir>, LogError> {
         let recovery_points = self.read_checkpoint(RECOVERY_POINTS)?;
         let start_offsets = self.read_checkpoint(START_OFFSETS)?;
         let mut found = Vec::new();
-        for entry in self.disk.read_dir(&self.path).map_err(DiskError::at("list", &self.path))? {
-            if !entry.is_dir {
-                continue;
-            }
-            if entry.name.ends_with(DELETING) {
-                let path = self.path.join(&entry.name);
-                self.disk.remove_dir_all(&path).map_err(DiskError::at("remove", &path))?;
-                continue;
-            }
+        for entry in self.list(&self.path)?.into_iter().filter(|entry| entry.is_dir) {
             let Some((topic, partition)) = partition_of(&entry.name) else { continue };
+            // The name alone says little: `project-2` is also what a user calls a folder.
+            if !self.list(&self.path.join(&entry.name))?.iter().any(marks_partition) {
+                continue;
+            }
             let key = (topic.to_owned(), partition);
             let start = Start {
                 clean: self.clean,
@@ -189,7 +216,8 @@ impl<D: Disk> LogDir<D> {
         Log::open(&self.disk, &path, config, partition.start, now)
     }
 
-    /// Makes a partition's directory and opens its empty log.
+    /// Makes a partition's directory and opens its empty log. A directory of the name that holds anything but a
+    /// partition's files is refused.
     pub fn create_log(
         &self,
         topic: &str,
@@ -199,10 +227,29 @@ impl<D: Disk> LogDir<D> {
         now: Now,
     ) -> Result<Log<D>, LogError> {
         let path = self.partition_path(topic, partition)?;
+        let there = self.disk.read_dir(&path).ok();
+        let other = there.iter().flatten().find(|e| e.is_dir || !is_partition_file(&e.name));
+        if let Some(other) = other {
+            let what = format!("it holds {:?}, which is no file of a partition", other.name);
+            return Err(LogError::NotOurs { path, what });
+        }
+        let opened = self.write_metadata(topic, partition, topic_id).and_then(|()| {
+            Log::open(&self.disk, &path, config, Start { clean: true, ..Start::default() }, now)
+        });
+        if opened.is_err() && there.is_none() {
+            // The first error says more than one about what it has left.
+            let _ = self.disk.remove_dir_all(&path);
+        }
+        Ok(opened?.0)
+    }
+
+    /// Writes `partition.metadata` of a partition, whose directory is made if it is missing.
+    pub fn write_metadata(&self, topic: &str, partition: i32, topic_id: Uuid) -> Result<(), LogError> {
+        let path = self.partition_path(topic, partition)?;
         self.disk.create_dir_all(&path).map_err(DiskError::at("make", &path))?;
         let metadata = text::partition_metadata(topic_id);
         replace_small(&self.disk, &path.join(PARTITION_METADATA), metadata.as_bytes(), Durable::No)?;
-        Ok(Log::open(&self.disk, &path, config, Start { clean: true, ..Start::default() }, now)?.0)
+        Ok(())
     }
 
     /// Removes a partition's directory. Once this returns, or has crashed after its first step, the
@@ -261,17 +308,27 @@ impl<D: Disk> LogDir<D> {
 
 /// Checks that `meta.properties` names this broker, or writes it; cluster and directory id.
 fn own<D: Disk>(disk: &D, path: &Path, identity: &Identity) -> Result<(String, Option<Uuid>), LogError> {
-    let Some(found) = text::read(disk, path)? else {
-        let fresh = || identity.new_cluster_id.to_string();
-        let cluster_id = identity.cluster_id.clone().unwrap_or_else(fresh);
-        let directory_id = identity.new_directory_id;
-        let text = format!(
-            "cluster.id={cluster_id}\ndirectory.id={directory_id}\nnode.id={}\nversion=1\n",
-            identity.node_id
-        );
-        replace_small(disk, path, text.as_bytes(), Durable::Yes)?;
-        return Ok((cluster_id, Some(directory_id)));
-    };
+    if let Some(found) = read_own(disk, path, identity)? {
+        return Ok(found);
+    }
+    let fresh = || identity.new_cluster_id.to_string();
+    let cluster_id = identity.cluster_id.clone().unwrap_or_else(fresh);
+    let directory_id = identity.new_directory_id;
+    let text = format!(
+        "cluster.id={cluster_id}\ndirectory.id={directory_id}\nnode.id={}\nversion=1\n",
+        identity.node_id
+    );
+    replace_small(disk, path, text.as_bytes(), Durable::Yes)?;
+    Ok((cluster_id, Some(directory_id)))
+}
+
+/// Checks that `meta.properties` names this broker; cluster and directory id, `None` where there is no such file.
+fn read_own<D: Disk>(
+    disk: &D,
+    path: &Path,
+    identity: &Identity,
+) -> Result<Option<(String, Option<Uuid>)>, LogError> {
+    let Some(found) = text::read(disk, path)? else { return Ok(None) };
     let properties = text::properties(&found);
     let value = |key: &str| {
         properties.get(key).copied().ok_or_else(|| text::malformed(path, format!("it has no {key}")))
@@ -292,8 +349,46 @@ fn own<D: Disk>(disk: &D, path: &Path, identity: &Identity) -> Result<(String, O
     let cluster_id = value("cluster.id")?;
     match &identity.cluster_id {
         Some(wanted) if wanted != cluster_id => Err(foreign("cluster.id", cluster_id, wanted)),
-        _ => Ok((cluster_id.to_owned(), value("directory.id").ok().and_then(|id| id.parse().ok()))),
+        _ => {
+            let directory_id = value("directory.id").ok().and_then(|id| id.parse().ok());
+            Ok(Some((cluster_id.to_owned(), directory_id)))
+        }
     }
+}
+
+/// Refuses a folder without `meta.properties` that holds something: it is somebody else's.
+fn check_empty<D: Disk>(disk: &D, path: &Path) -> Result<(), LogError> {
+    let mut entries = match disk.read_dir(path) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(e) => return Err(DiskError::at("list", path)(e).into()),
+    };
+    entries.retain(|entry| !TOLERATED.contains(&entry.name.as_str()));
+    let Some(first) = entries.iter().map(|entry| &entry.name).min() else { return Ok(()) };
+    let what = format!(
+        "it is no data directory: it has no {META}, but {} other entries, {first:?} among them. Give one that is \
+         empty or does not exist yet",
+        entries.len()
+    );
+    Err(LogError::NotOurs { path: path.to_owned(), what })
+}
+
+/// Whether a directory with this file in it is a partition's.
+fn marks_partition(entry: &DirEntry) -> bool {
+    let is_log = || entry.name.strip_suffix(".log").is_some_and(is_offset);
+    !entry.is_dir && (entry.name == PARTITION_METADATA || is_log())
+}
+
+/// Whether a partition's directory may hold a file of this name.
+fn is_partition_file(name: &str) -> bool {
+    let name = name.strip_suffix(".tmp").unwrap_or(name);
+    let named = matches!(name, PARTITION_METADATA | "leader-epoch-checkpoint");
+    named || name.split_at_checked(20).is_some_and(|(stem, rest)| is_offset(stem) && rest.starts_with('.'))
+}
+
+/// The 20 digits that names of a partition's files begin with.
+fn is_offset(stem: &str) -> bool {
+    stem.len() == 20 && stem.bytes().all(|b| b.is_ascii_digit())
 }
 
 fn is_topic_name(topic: &str) -> bool {

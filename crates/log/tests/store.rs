@@ -3,7 +3,7 @@
 
 mod common;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use common::*;
 use headrace_log::{Checkpoint, Disk, Identity, LogConfig, LogDir, LogError, MemoryDisk};
@@ -38,6 +38,93 @@ fn a_new_directory_gets_an_identity_and_keeps_it() {
     assert!(matches!(open_dir(&disk).unwrap_err(), LogError::Malformed { .. }));
 }
 
+/// All files with their bytes, and all folders.
+fn tree(disk: &MemoryDisk, of: &Path) -> Vec<(PathBuf, Option<Vec<u8>>)> {
+    let mut found = Vec::new();
+    for entry in disk.read_dir(of).unwrap_or_default() {
+        let path = of.join(&entry.name);
+        if entry.is_dir {
+            found.push((path.clone(), None));
+            found.extend(tree(disk, &path));
+        } else {
+            found.push((path.clone(), disk.contents(&path)));
+        }
+    }
+    found.sort();
+    found
+}
+
+#[test]
+fn a_folder_of_somebody_else_is_refused_by_name_and_stays_as_it_is() {
+    for (folder, file) in [
+        ("old-delete", "a"),
+        ("3-delete", "a"),
+        ("project-2", "a"),
+        ("lost+found", "../x.txt"),
+        ("t-0", "00000000000000000000.log"),
+    ] {
+        let disk = MemoryDisk::new();
+        let folder = Path::new("/data").join(folder);
+        disk.create_dir_all(&folder).unwrap();
+        disk.put(
+            &if file.starts_with("..") { PathBuf::from("/data/x.txt") } else { folder.join(file) },
+            b"dear",
+        );
+        let before = tree(&disk, Path::new("/"));
+        let error = open_dir(&disk).unwrap_err();
+        assert!(matches!(error, LogError::NotOurs { .. }), "{error}");
+        assert!(error.to_string().starts_with("/data: "), "{error}");
+        assert_eq!(tree(&disk, Path::new("/")), before);
+    }
+    // What a file system puts at its root is nobody's.
+    let disk = MemoryDisk::new();
+    disk.create_dir_all(Path::new("/data/lost+found")).unwrap();
+    open_dir(&disk).unwrap();
+}
+
+#[test]
+fn a_refused_directory_is_as_it_was() {
+    let disk = MemoryDisk::new();
+    drop(open_dir(&disk).unwrap());
+    disk.put(Path::new("/data/.kafka_cleanshutdown"), b"{}");
+    disk.create_dir_all(Path::new("/data/0-delete")).unwrap();
+    let before = tree(&disk, Path::new("/"));
+    let other = Identity { node_id: 2, ..identity() };
+    LogDir::open(disk.clone(), Path::new("/data"), &other).unwrap_err();
+    assert_eq!(tree(&disk, Path::new("/")), before);
+    // Nor does opening alone change anything: the broker may still refuse its own state.
+    assert!(open_dir(&disk).unwrap().was_clean());
+    assert_eq!(tree(&disk, Path::new("/")), before);
+}
+
+#[test]
+fn only_directories_with_a_partitions_files_are_taken_and_removed() {
+    let disk = MemoryDisk::new();
+    drop(open_dir(&disk).unwrap());
+    let theirs =
+        ["project-2/notes.txt", "5-delete/notes.txt", "old-delete/00000000000000000000.log", "x-delete/a"];
+    for file in theirs {
+        let path = Path::new("/data").join(file);
+        disk.create_dir_all(path.parent().unwrap()).unwrap();
+        disk.put(&path, b"dear");
+    }
+    disk.create_dir_all(Path::new("/data/4-delete")).unwrap();
+    disk.put(Path::new("/data/4-delete/00000000000000000000.index"), b"");
+    let mut dir = open_dir(&disk).unwrap();
+    dir.begin().unwrap();
+    assert_eq!(dir.partitions().unwrap(), []);
+    assert!(disk.read_dir(Path::new("/data/4-delete")).is_err());
+    let refused = dir.create_log("project", 2, Uuid([1; 16]), LogConfig::default(), at(0)).unwrap_err();
+    assert!(refused.to_string().contains("notes.txt"), "{refused}");
+    for _ in 0..7 {
+        dir.create_log("t", 0, Uuid([1; 16]), LogConfig::default(), at(0)).unwrap();
+        dir.delete_log("t", 0).unwrap();
+    }
+    for file in theirs {
+        assert_eq!(disk.contents(&Path::new("/data").join(file)).unwrap(), b"dear", "{file}");
+    }
+}
+
 #[test]
 fn a_directory_has_one_owner() {
     let disk = MemoryDisk::new();
@@ -69,8 +156,10 @@ fn partitions_come_back_with_what_was_known_of_them() {
     disk.create_dir_all(Path::new("/data/7-delete")).unwrap();
     disk.create_dir_all(Path::new("/data/not a partition")).unwrap();
 
-    let dir = open_dir(&disk).unwrap();
+    let mut dir = open_dir(&disk).unwrap();
     assert!(dir.was_clean());
+    dir.begin().unwrap();
+    assert!(disk.read_dir(Path::new("/data/7-delete")).is_err());
     let found = dir.partitions().unwrap();
     let brief: Vec<_> = found.iter().map(|p| (p.topic.as_str(), p.partition, p.start.start_offset)).collect();
     assert_eq!(brief, [("or-ders", 0, 0), ("or-ders", 2, 20)]);
@@ -79,7 +168,7 @@ fn partitions_come_back_with_what_was_known_of_them() {
     assert!(recovery.is_clean());
     assert_eq!((log.start_offset(), log.end_offset()), (20, 30));
     drop(dir);
-    // The mark is used up: a crash after this must be noticed.
+    // The mark was used up: a crash after this must be noticed.
     assert!(!open_dir(&disk.after_power_loss(|_, _, _| 0)).unwrap().was_clean());
 }
 

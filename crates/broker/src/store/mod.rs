@@ -201,8 +201,9 @@ impl<D: Disk> Store<D> {
         if made.is_err() {
             self.names.remove(&name);
             self.ids.remove(&id);
-            self.topics.remove(slot);
-            self.remove_dirs(&name, 0..partitions);
+            // What is there beyond those that were made is not this topic's.
+            let count = self.topics.remove(slot).partition_count();
+            self.remove_dirs(&name, 0..count);
         }
         made
     }
@@ -218,11 +219,12 @@ impl<D: Disk> Store<D> {
         let Some(slot) = self.names.get(name).copied() else { return Ok(()) };
         let before = self.topics.get(slot).map_or(0, Topic::partition_count);
         let made = self.add_logs(config, slot, count, now).and_then(|()| self.store_state());
-        if made.is_err() {
-            if let Some(topic) = self.topics.get_mut(slot) {
-                topic.partitions.truncate(usize::try_from(before).unwrap_or(0));
-            }
-            self.remove_dirs(name, before..count);
+        if made.is_err()
+            && let Some(topic) = self.topics.get_mut(slot)
+        {
+            let made = topic.partition_count();
+            topic.partitions.truncate(usize::try_from(before).unwrap_or(0));
+            self.remove_dirs(name, before..made);
         }
         made
     }

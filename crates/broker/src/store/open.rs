@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::path::Path;
 
 use headrace_log::{Disk, Identity, LogDir, PartitionDir, Recovery, Start};
 use headrace_wire::time::Now;
@@ -86,6 +87,11 @@ impl<D: Disk> Store<D> {
         let known = state::load(&disk, &path)?;
         let is_new = known.is_none() && found.is_empty();
         let mut state = known.unwrap_or_else(|| adopt(found.values(), random));
+        for topic in &state.topics {
+            check_topic(&path, topic, &found)?;
+        }
+        // Nothing has been changed so far: a directory that cannot be used stays as it is.
+        dir.begin()?;
         let clean = dir.was_clean() || is_new;
         for name in std::mem::take(&mut state.deleting) {
             if let Some((topic, index)) = name.rsplit_once('-').and_then(|(t, p)| Some((t, p.parse().ok()?)))
@@ -138,22 +144,10 @@ impl<D: Disk> Store<D> {
         report: &mut StartReport,
         now: Now,
     ) -> Result<(), BrokerError> {
-        let malformed = |what: String| BrokerError::State { path: state::path(&self.path), what };
-        let id: Uuid = known
-            .id
-            .parse()
-            .map_err(|_| malformed(format!("topic {} has the id {:?}", known.name, known.id)))?;
-        if !is_valid_name(&known.name) {
-            return Err(malformed(format!("{:?} is not a topic name", known.name)));
-        }
-        for (name, value) in &known.configs {
-            topic_config::check(name, value).map_err(|e| malformed(format!("topic {}: {e}", known.name)))?;
-        }
+        let id = check_topic(&self.path, known, found)?;
         let settings = topic_config::log_config(config, &known.configs);
         let mut partitions = Vec::new();
-        for index in 0..known.partitions {
-            let index =
-                i32::try_from(index).map_err(|_| malformed(format!("too many partitions: {index}")))?;
+        for index in (0..).take(usize::try_from(known.partitions).unwrap_or(usize::MAX)) {
             let place = found.remove(&(known.name.clone(), index)).unwrap_or_else(|| PartitionDir {
                 topic: known.name.clone(),
                 partition: index,
@@ -166,14 +160,9 @@ impl<D: Disk> Store<D> {
                     report.mended.push((format!("{}-{index}", known.name), recovery));
                 }
                 log
-            } else if place.topic_id.is_some() {
-                return Err(malformed(format!(
-                    "partition {}-{index} belongs to another topic of that name, whose id is {:?}",
-                    known.name, place.topic_id
-                )));
             } else {
                 // Its directory was lost or its metadata torn: what is there is kept, the metadata written again.
-                drop(dir.create_log(&known.name, index, id, settings.clone(), now)?);
+                dir.write_metadata(&known.name, index, id)?;
                 dir.open_log(&place, settings.clone(), now)?.0
             };
             partitions.push(Partition::new(log));
@@ -214,6 +203,34 @@ impl<D: Disk> Store<D> {
         }
         Ok(())
     }
+}
+
+/// Whether a topic can be opened as the state file has it; its id.
+fn check_topic(
+    path: &Path,
+    known: &TopicState,
+    found: &HashMap<(String, i32), PartitionDir>,
+) -> Result<Uuid, BrokerError> {
+    let malformed = |what: String| BrokerError::State { path: state::path(path), what };
+    let id = known.id.parse();
+    let id: Uuid = id.map_err(|_| malformed(format!("topic {} has the id {:?}", known.name, known.id)))?;
+    if !is_valid_name(&known.name) {
+        return Err(malformed(format!("{:?} is not a topic name", known.name)));
+    }
+    for (name, value) in &known.configs {
+        topic_config::check(name, value).map_err(|e| malformed(format!("topic {}: {e}", known.name)))?;
+    }
+    let too_many = |_| malformed(format!("topic {} has {} partitions", known.name, known.partitions));
+    for index in 0..i32::try_from(known.partitions).map_err(too_many)? {
+        let place = found.get(&(known.name.clone(), index));
+        if let Some(other) = place.and_then(|place| place.topic_id).filter(|other| *other != id) {
+            return Err(malformed(format!(
+                "partition {}-{index} belongs to another topic of that name, whose id is {other}",
+                known.name
+            )));
+        }
+    }
+    Ok(id)
 }
 
 /// A directory without a state file, such as one that Kafka wrote: topics are what the directories say.

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use headrace_broker::{AllowAll, Broker, BrokerError};
-use headrace_log::{LogError, MemoryDisk};
+use headrace_log::{Disk, LogError, MemoryDisk};
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::{DeleteTopicsRequest, MetadataRequest, MetadataResponse};
 use headrace_wire::time::Now;
@@ -118,6 +118,71 @@ fn a_damaged_state_file_is_named_and_nothing_is_changed() {
 }
 
 #[test]
+fn a_start_that_is_refused_changes_nothing() {
+    let mut world = World::new();
+    world.create("t", 1);
+    world.append("t", 0, &["x"]);
+    world.broker.close(world.now).unwrap();
+    let disk = world.disk.after_kill();
+    drop(world);
+    let state = Path::new(DIR).join("headrace-state.json");
+    let good = disk.contents(&state).unwrap();
+    let text = String::from_utf8(good.clone()).unwrap();
+    disk.create_dir_all(&Path::new(DIR).join("0-delete")).unwrap();
+    let other_id = text.replacen("\"id\": \"", "\"id\": \"AAAAAAAAAAAAAAAAAAAAAA\", \"was\": \"", 1);
+    let id = text.split("\"id\": \"").nth(1).unwrap().split('"').next().unwrap();
+    for damage in ["{ not json".to_owned(), other_id, text.replace(id, "AAAAAAAAAAAAAAAAAAAAAQ")] {
+        disk.put(&state, damage.as_bytes());
+        let tree = || -> Vec<_> { disk.file_paths().into_iter().map(|p| (disk.contents(&p), p)).collect() };
+        let before = tree();
+        Broker::open(disk.clone(), config(&[]), Box::new(AllowAll), 1, Now::default()).expect_err("damaged");
+        assert_eq!(before, tree());
+        assert!(disk.read_dir(&Path::new(DIR).join("0-delete")).is_ok());
+    }
+    disk.put(&state, &good);
+    let mut world = World::open(disk, config(&[]), Box::new(AllowAll), Now { mono_ms: 0, wall_ms: WALL });
+    assert!(world.report.clean, "no refused start has used up the mark");
+    assert_eq!(values(&world.fetch("t", 0, 0)), ["x"]);
+}
+
+#[test]
+fn folders_of_somebody_else_beside_the_partitions_stay() {
+    let mut world = World::new();
+    world.create("t", 1);
+    world.append("t", 0, &["x"]);
+    let theirs = ["project-2/notes.txt", "old-delete/a", "0-delete/b", "t-7/c"];
+    for file in theirs {
+        let path = Path::new(DIR).join(file);
+        world.disk.create_dir_all(path.parent().unwrap()).unwrap();
+        world.disk.put(&path, b"dear");
+    }
+    let all_there = |world: &World| {
+        for file in theirs {
+            assert_eq!(
+                world.disk.contents(&Path::new(DIR).join(file)).as_deref(),
+                Some(&b"dear"[..]),
+                "{file}"
+            );
+        }
+    };
+    for adopt in [false, true] {
+        if adopt {
+            world.disk.remove_file(&Path::new(DIR).join("headrace-state.json")).unwrap();
+        }
+        world = world.killed(&[]);
+        all_there(&world);
+        assert_eq!((world.report.topics, &world.report.strays), (1, &Vec::new()));
+        assert_ne!(world.try_create("project", 3), ErrorCode::NONE);
+        world.create("project", 2);
+        let request =
+            DeleteTopicsRequest { topic_names: vec!["project".into()], ..DeleteTopicsRequest::default() };
+        assert_eq!(world.call(5, &request).responses[0].error_code, 0);
+        all_there(&world);
+        assert_eq!(values(&world.fetch("t", 0, 0)), ["x"]);
+    }
+}
+
+#[test]
 fn a_directory_without_a_state_file_is_taken_over() {
     let mut world = World::new();
     world.create("t", 2);
@@ -127,7 +192,6 @@ fn a_directory_without_a_state_file_is_taken_over() {
     let disk = MemoryDisk::new();
     for path in world.disk.file_paths() {
         if !path.ends_with("headrace-state.json") {
-            use headrace_log::Disk;
             disk.create_dir_all(path.parent().unwrap()).unwrap();
             disk.put(&path, &world.disk.contents(&path).unwrap());
         }
@@ -156,7 +220,6 @@ fn a_deletion_that_was_cut_short_is_finished_and_strays_are_put_aside() {
     let request = DeleteTopicsRequest { topic_names: vec!["t".into()], ..DeleteTopicsRequest::default() };
     assert_eq!(world.call(5, &request).responses[0].error_code, 0);
     let restore = |world: World, name: &str| {
-        use headrace_log::Disk;
         let disk = world.disk.after_kill();
         disk.create_dir_all(&Path::new(DIR).join(name)).unwrap();
         for (path, bytes) in &saved {

@@ -192,6 +192,14 @@ impl World {
     }
 
     pub(crate) fn create_with(&mut self, name: &str, partitions: i32, configs: &[(&str, &str)]) {
+        assert_eq!(self.try_create_with(name, partitions, configs), ErrorCode::NONE);
+    }
+
+    pub(crate) fn try_create(&mut self, name: &str, partitions: i32) -> ErrorCode {
+        self.try_create_with(name, partitions, &[])
+    }
+
+    fn try_create_with(&mut self, name: &str, partitions: i32, configs: &[(&str, &str)]) -> ErrorCode {
         let configs = configs
             .iter()
             .map(|(name, value)| CreatableTopicConfig { name: (*name).into(), value: Some((*value).into()) });
@@ -204,7 +212,7 @@ impl World {
         };
         let response =
             self.call(7, &CreateTopicsRequest { topics: vec![topic], ..CreateTopicsRequest::default() });
-        assert_eq!(response.topics[0].error_code, 0, "{:?}", response.topics[0].error_message);
+        ErrorCode::new(response.topics[0].error_code)
     }
 
     pub(crate) fn produce(&mut self, topic: &str, partition: i32, records: Bytes) -> ProduceResponse {
