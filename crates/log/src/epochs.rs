@@ -51,10 +51,11 @@ impl Epochs {
         self.starts.last().map(|(epoch, _)| *epoch)
     }
 
-    /// The log now ends before `end`.
+    /// The log now ends before `end`. An epoch that begins right there stays: of a log whose records were all deleted
+    /// it is what readers that have caught up know.
     pub(crate) fn cut_end(&mut self, end: i64) {
         let before = self.starts.len();
-        self.starts.retain(|(_, start)| *start < end);
+        self.starts.retain(|(_, start)| *start <= end);
         self.changed |= self.starts.len() != before;
     }
 
@@ -72,18 +73,19 @@ impl Epochs {
         }
     }
 
-    /// The largest epoch that is at most `epoch`, and the offset after its last record; `None` when the log
-    /// knows of no epoch so high or so low.
-    pub(crate) fn end_of(&self, epoch: i32, end_offset: i64) -> Option<(i32, i64)> {
-        let (latest, _) = *self.starts.last()?;
+    /// The largest epoch that is at most `epoch`, and the offset after its last record; `None` when the log knows of no
+    /// epoch so high. The epoch under which the log is written, `current`, begins at the end until it has a record, as
+    /// in Kafka, where a leader notes its epoch before it writes.
+    pub(crate) fn end_of(&self, epoch: i32, end_offset: i64, current: i32) -> Option<(i32, i64)> {
+        let latest = self.latest().unwrap_or(-1).max(current);
+        if epoch < 0 || epoch > latest {
+            return None;
+        }
         if epoch == latest {
             return Some((latest, end_offset));
         }
-        if epoch > latest || epoch < 0 {
-            return None;
-        }
         let next = self.starts.partition_point(|(known, _)| *known <= epoch);
-        let (_, start_of_next) = *self.starts.get(next)?;
+        let start_of_next = self.starts.get(next).map_or(end_offset, |(_, start)| *start);
         // Below the first known epoch: the log's first records are of a later one.
         let found = next.checked_sub(1).and_then(|at| self.starts.get(at)).map_or(epoch, |(known, _)| *known);
         Some((found, start_of_next))
@@ -122,7 +124,7 @@ mod tests {
     #[test]
     fn ends_follow_kafkas_rules() {
         let (_, mut epochs) = epochs();
-        let ends = |epochs: &Epochs| [-1, 0, 1, 2, 3, 4, 5, 6].map(|epoch| epochs.end_of(epoch, 40));
+        let ends = |epochs: &Epochs| [-1, 0, 1, 2, 3, 4, 5, 6].map(|epoch| epochs.end_of(epoch, 40, 5));
         assert_eq!(
             ends(&epochs),
             [
@@ -138,9 +140,30 @@ mod tests {
         );
         epochs.cut_start(22);
         assert_eq!(epochs.starts, [(3, 22), (5, 30)]);
-        assert_eq!(epochs.end_of(1, 40), Some((1, 22)));
-        epochs.cut_end(30);
+        assert_eq!(epochs.end_of(1, 40, 5), Some((1, 22)));
+        assert_eq!(
+            [5, 6, 7, 8].map(|epoch| epochs.end_of(epoch, 40, 7)),
+            [Some((5, 40)), Some((5, 40)), Some((7, 40)), None],
+            "the current epoch has no record yet"
+        );
+        epochs.cut_end(29);
         assert_eq!(epochs.latest(), Some(3));
+    }
+
+    #[test]
+    fn a_log_without_records_keeps_its_last_epoch() {
+        let (disk, mut epochs) = epochs();
+        epochs.cut_start(40);
+        epochs.cut_end(40);
+        assert_eq!(epochs.starts, [(5, 40)]);
+        epochs.persist(&disk).unwrap();
+        let mut again = Epochs::open(&disk, PathBuf::from("/d/leader-epoch-checkpoint")).unwrap();
+        again.cut_end(40);
+        assert_eq!((again.end_of(5, 40, 5), again.end_of(4, 40, 5)), (Some((5, 40)), Some((4, 40))));
+        again.note(6, 40);
+        assert_eq!((again.end_of(5, 50, 6), again.end_of(6, 50, 6)), (Some((5, 40)), Some((6, 50))));
+        let none = Epochs { path: PathBuf::new(), starts: Vec::new(), changed: false };
+        assert_eq!([0, 2, 3].map(|epoch| none.end_of(epoch, 7, 2)), [Some((0, 7)), Some((2, 7)), None]);
     }
 
     #[test]

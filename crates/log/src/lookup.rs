@@ -145,11 +145,11 @@ impl<D: Disk> Log<D> {
         self.epochs.latest()
     }
 
-    /// Where `leader_epoch` ended, as `OffsetForLeaderEpoch` answers (KIP-101, KIP-279). `None`: the log knows no such
-    /// epoch, which Kafka answers with epoch and offset -1.
+    /// Where `leader_epoch` ended, as `OffsetForLeaderEpoch` answers (KIP-101, KIP-279), while the log is written under
+    /// the epoch `current`. `None`: there is no such epoch, which Kafka answers with epoch and offset -1.
     #[must_use]
-    pub fn offset_for_epoch(&self, leader_epoch: i32) -> Option<EpochEnd> {
-        let (leader_epoch, end_offset) = self.epochs.end_of(leader_epoch, self.end_offset())?;
+    pub fn offset_for_epoch(&self, leader_epoch: i32, current: i32) -> Option<EpochEnd> {
+        let (leader_epoch, end_offset) = self.epochs.end_of(leader_epoch, self.end_offset(), current)?;
         Some(EpochEnd { leader_epoch, end_offset })
     }
 }

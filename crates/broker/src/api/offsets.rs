@@ -126,12 +126,9 @@ impl<D: Disk> Broker<D> {
                     .and_then(|p| self.store.check_leader_epoch(asked.current_leader_epoch).map(|()| p));
                 match found {
                     Err(error) => answer.error_code = error.code(),
-                    Ok(partition) if asked.leader_epoch == self.store.leader_epoch() => {
-                        answer.leader_epoch = asked.leader_epoch;
-                        answer.end_offset = partition.log.end_offset();
-                    }
                     Ok(partition) => {
-                        if let Some(end) = partition.log.offset_for_epoch(asked.leader_epoch) {
+                        let current = self.store.leader_epoch();
+                        if let Some(end) = partition.log.offset_for_epoch(asked.leader_epoch, current) {
                             answer.leader_epoch = end.leader_epoch;
                             answer.end_offset = end.end_offset;
                         }
@@ -189,9 +186,10 @@ impl<D: Disk> Broker<D> {
 
 /// The leader epoch under which the record at `offset` was or will be written; -1 when unknown.
 fn epoch_at<D: Disk>(log: &Log<D>, offset: i64) -> i32 {
-    let Some(mut epoch) = log.latest_epoch() else { return -1 };
+    let Some(latest) = log.latest_epoch() else { return -1 };
+    let mut epoch = latest;
     // The end of what came before an epoch is where it begins.
-    while let Some(before) = log.offset_for_epoch(epoch.saturating_sub(1))
+    while let Some(before) = log.offset_for_epoch(epoch.saturating_sub(1), latest)
         && before.end_offset > offset
         && before.leader_epoch < epoch
     {

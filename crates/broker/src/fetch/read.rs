@@ -81,7 +81,7 @@ impl<D: Disk> Broker<D> {
         let log = &partition.log;
         read.high_watermark = log.end_offset();
         read.log_start = log.start_offset();
-        if let Some(diverging) = diverging(partition, item)? {
+        if let Some(diverging) = diverging(partition, item, self.store.leader_epoch())? {
             read.diverging = Some(diverging);
             return Ok(());
         }
@@ -103,13 +103,19 @@ impl<D: Disk> Broker<D> {
     }
 }
 
-/// Whether the epoch that the client last read ends here before its position.
-fn diverging<D: Disk>(partition: &Partition<D>, item: &FetchItem) -> Result<Option<(i32, i64)>, ErrorCode> {
+/// Whether the epoch that the client last read ends here before its position. `current` is the broker's own epoch.
+fn diverging<D: Disk>(
+    partition: &Partition<D>,
+    item: &FetchItem,
+    current: i32,
+) -> Result<Option<(i32, i64)>, ErrorCode> {
     if item.last_fetched_epoch < 0 {
         return Ok(None);
     }
-    let end =
-        partition.log.offset_for_epoch(item.last_fetched_epoch).ok_or(ErrorCode::OFFSET_OUT_OF_RANGE)?;
+    let end = partition
+        .log
+        .offset_for_epoch(item.last_fetched_epoch, current)
+        .ok_or(ErrorCode::OFFSET_OUT_OF_RANGE)?;
     let diverged = end.leader_epoch < item.last_fetched_epoch || end.end_offset < item.offset;
     Ok(diverged.then_some((end.leader_epoch, end.end_offset)))
 }

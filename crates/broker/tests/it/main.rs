@@ -9,6 +9,7 @@
 
 mod admin;
 mod authorization;
+mod caught_up;
 mod connections;
 mod direct;
 mod fetching;
