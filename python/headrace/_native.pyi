@@ -70,6 +70,15 @@ class Producer:
         timestamp: int | None,
         future: Future[RecordMetadata],
     ) -> None: ...
+    def place_of(
+        self,
+        topic: str,
+        partition: int | None,
+        key: Buffer | None,
+        value: Buffer | None,
+        headers: Sequence[tuple[str, bytes | None]] | None,
+        timestamp: int | None,
+    ) -> int | None: ...
     def try_send(
         self,
         topic: str,
@@ -105,6 +114,7 @@ class Producer:
 class Attempt:
     def __new__(cls) -> Attempt: ...
     def cancel(self) -> None: ...
+    def has_waited(self, seconds: float) -> None: ...
 
 @final
 class Upload: ...

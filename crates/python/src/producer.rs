@@ -90,6 +90,22 @@ impl Producer {
         detached(py, |check| record.with(|record| self.client.send(record, future, check)))
     }
 
+    /// The partition that a record would go to now; None while that is not known.
+    #[expect(clippy::too_many_arguments, reason = "the parts of a record")]
+    fn place_of(
+        &self,
+        py: Python<'_>,
+        topic: &str,
+        partition: Option<i32>,
+        key: Option<Bound<'_, PyAny>>,
+        value: Option<Bound<'_, PyAny>>,
+        headers: Option<Headers>,
+        timestamp: Option<i64>,
+    ) -> PyResult<Option<u32>> {
+        let record = Record::new(py, topic, partition, key, value, headers, timestamp)?;
+        detached(py, |_| record.with(|record| Ok(self.client.place_of(record)?)))
+    }
+
     /// As `send`, but never waits: whether the record was taken. If not, `park`, then again with the same attempt.
     #[expect(clippy::too_many_arguments, reason = "the parts of a record")]
     fn try_send(
@@ -269,6 +285,11 @@ impl Attempt {
     #[new]
     fn new() -> Self {
         Self { state: Mutex::new(NetAttempt::default()) }
+    }
+
+    /// So many seconds of `max.block.ms` have passed already when the next try finds no room.
+    fn has_waited(&self, py: Python<'_>, waited: f64) {
+        py.detach(|| lock(&self.state).has_waited(seconds(Some(waited)).unwrap_or_default()));
     }
 
     /// Gives back its place in the queue, and what it was granted there.

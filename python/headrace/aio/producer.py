@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from headrace import _native
 from headrace import producer as blocking
 from headrace.aio._loop import Bell, Mailbox, Slot
+from headrace.aio._order import Order
 from headrace.errors import ConfigError, KafkaTimeoutError
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from headrace._types import RecordMetadata
 
 SENDS_PER_TURN = 64
-"""After so many sends that found room the event loop gets its turn: a loop of sends alone would starve it."""
+"""After so many sends of one task the event loop gets its turn: a loop of sends alone would starve it."""
 
 
 class Producer:
@@ -33,6 +34,10 @@ class Producer:
     A call that finds the buffer full, or with rows of a topic that is not known yet, awaits its turn, first come first
     served, up to ``max.block.ms``. No thread is started for it, and none blocks. All calls are made in one event loop,
     the one of the first call.
+
+    Records lie in a partition in the order of the calls, whether these were awaited one by one or at the same time: a
+    call that waits is not overtaken by a later one that is for the same partition, or may be. Rows of ``send_arrow``
+    may be for any partition of their topic; without a topic, for any at all.
 
     Encoding a record, and compressing a batch that became full, happens in the call itself, as with
     `headrace.Producer`: about a mebibyte at a time, after which other tasks get their turn.
@@ -60,6 +65,9 @@ class Producer:
         self._blocking = blocking.Producer(bootstrap_servers, config, **options)
         self._native = self._blocking._native  # noqa: SLF001  (the same client with another face)
         self._mailbox: Mailbox | None = None
+        self._order = Order()
+        # Who sent last, and how often without another task's sends in between.
+        self._sender = 0
         self._sends = 0
 
     async def send(
@@ -93,14 +101,28 @@ class Producer:
             UsageError: another event loop uses this producer.
         """
         slot = self._slot()
-        self._sends += 1
-        if self._sends % SENDS_PER_TURN == 0:
-            await asyncio.sleep(0)
         record = (topic, partition, key, value, blocking.headers_of(headers), blocking.timestamp_of(timestamp))
+        sender = id(asyncio.current_task())
+        self._sends = self._sends + 1 if sender == self._sender else 1
+        self._sender = sender
         attempt = _native.Attempt()
-        while not self._native.try_send(*record, slot, attempt):
-            await self._room(attempt)
-        return slot.future
+        if not self._order and self._sends % SENDS_PER_TURN and self._native.try_send(*record, slot, attempt):
+            return slot.future
+        free = key is None and partition is None
+        with self._order.claim(topic, None if free else self._native.place_of(*record)) as claim:
+            if self._sends % SENDS_PER_TURN == 0:
+                await _turn_of_others(attempt)
+            while True:
+                # A record that may go anywhere goes where nobody waits; others know their partition, or none.
+                place = self._native.place_of(*record) if free else None
+                if claim.is_behind(place):
+                    # Who waits for others holds no memory.
+                    attempt.cancel()
+                    attempt.has_waited(await claim.first(place))
+                elif self._native.try_send(*record, slot, attempt):
+                    return slot.future
+                else:
+                    await self._room(attempt)
 
     @overload
     async def send_arrow(
@@ -146,9 +168,12 @@ class Producer:
         slot = self._slot()
         attempt = _native.Attempt()
         upload = self._native.begin_arrow(topic, data, slot, results)
-        while not self._native.step(upload, attempt):
-            await _turn_of_others(attempt)
-            await self._room(attempt)
+        with self._order.claim(topic, None, many=True) as claim:
+            if claim.is_behind(None):
+                attempt.has_waited(await claim.first())
+            while not self._native.step(upload, attempt):
+                await _turn_of_others(attempt)
+                await self._room(attempt)
         return slot.future
 
     async def flush(self, timeout: float | None = None) -> None:
@@ -184,7 +209,9 @@ class Producer:
 
     def metrics(self) -> dict[str, float]:
         """What the buffer has been through, under Kafka's names: see `headrace.Producer.metrics`."""
-        return self._blocking.metrics()
+        metrics = self._blocking.metrics()
+        metrics["waiting-threads"] += self._order.waiting
+        return metrics
 
     async def __aenter__(self) -> Self:
         """The producer itself."""

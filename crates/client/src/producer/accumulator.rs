@@ -234,6 +234,16 @@ impl Accumulator {
         self.put_record(record, timestamp, place, bytes)
     }
 
+    /// The partition of a record that is appended next.
+    pub(super) fn place_of(&mut self, record: &RecordRef<'_>) -> Option<u32> {
+        let topic = self.topics.place(record.topic)?;
+        if !self.is_ready(topic) {
+            return None;
+        }
+        let chosen = self.choose(topic, record.partition, record.key, record.bytes_max());
+        chosen.ok().map(|(key, _)| key.partition)
+    }
+
     /// Encodes a record into its partition's open batch, which has room for it.
     fn put_record(
         &mut self,

@@ -88,6 +88,13 @@ impl Appender {
         })
     }
 
+    /// The partition that a record would go to if it were appended now; `None` while its topic is not known, or for one
+    /// that it does not have.
+    #[must_use]
+    pub fn place_of(&self, record: &RecordRef<'_>) -> Option<u32> {
+        self.with(|accumulator| accumulator.place_of(record))
+    }
+
     /// Ends all open batches and compresses them on this thread. Before a flush this saves the engine's thread the
     /// work.
     pub fn seal_all(&self) {

@@ -16,6 +16,8 @@ use super::producer::Delivery;
 /// room. Dropped, it gives back what it holds.
 pub struct Attempt<R> {
     pub(super) deadline: Option<Duration>,
+    /// What of `max.block.ms` has passed before the first try.
+    pub(super) waited: Duration,
     pub(super) hold: Hold,
     /// Where its owner is to be told, and under which number.
     pub(super) parked: Option<(Weak<Parked<R>>, u64)>,
@@ -38,7 +40,7 @@ pub(super) enum Hold {
 
 impl<R> Default for Attempt<R> {
     fn default() -> Self {
-        Self { deadline: None, hold: Hold::Nothing, parked: None }
+        Self { deadline: None, waited: Duration::ZERO, hold: Hold::Nothing, parked: None }
     }
 }
 
@@ -57,6 +59,11 @@ impl<R> Attempt<R> {
         self.hold = Hold::Nothing;
         self.deadline = None;
         self.leave();
+    }
+
+    /// So much of `max.block.ms` has passed already when the next try finds no room.
+    pub fn has_waited(&mut self, waited: Duration) {
+        self.waited = waited;
     }
 
     /// Nobody has to be told any more.
@@ -234,7 +241,9 @@ mod tests {
         let parked = Arc::new(Parked::new(sender));
         parked.add(1, 1, false);
         let kept = Some((Arc::downgrade(&parked), 1));
-        drop(Attempt { deadline: None, hold: Hold::Nothing, parked: kept });
+        let mut attempt = Attempt::default();
+        attempt.parked = kept;
+        drop(attempt);
         parked.waker(1).wake();
         assert_eq!(told(&inbox), []);
     }

@@ -207,6 +207,12 @@ impl<R: Send + 'static> ProducerClient<R> {
         Ok(self.try_append(attempt, append)?.is_some())
     }
 
+    /// The partition that a record would go to now; `None` while that is not known.
+    pub fn place_of(&self, record: &RecordRef<'_>) -> Result<Option<u32>> {
+        self.handle.alive()?;
+        Ok(self.appender.place_of(record))
+    }
+
     /// A caller's handle for rows that come in several batches; ends with [`Self::finish_rows`]. With `results` the
     /// recipient is told of each row ([`Delivery::Results`]), and rows that cannot be sent are told there too.
     pub fn begin_rows(&self, recipient: R, results: bool) -> RowsTicket<R> {
@@ -449,7 +455,8 @@ impl<R: Send + 'static> ProducerClient<R> {
             }
             Err(refused) => return Err(refused.into_error(self.blocked_ms())),
         }
-        attempt.deadline.get_or_insert_with(|| self.clock.elapsed().saturating_add(self.max_block));
+        let left = self.max_block.saturating_sub(attempt.waited);
+        attempt.deadline.get_or_insert_with(|| self.clock.elapsed().saturating_add(left));
         Ok(None)
     }
 
