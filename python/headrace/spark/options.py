@@ -6,7 +6,7 @@ import json
 import re
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from headrace.errors import ConfigError
 
@@ -267,10 +267,7 @@ def _topics(given: Mapping[str, str]) -> Topics:
             raise ConfigError(f"subscribePattern {text!r} is no regular expression: {error}") from error
         return Topics("subscribePattern", pattern=text)
     wrong = ConfigError(f'assign is a JSON object such as {{"topicA":[0,1]}}, not {text!r}')
-    try:
-        parsed = json.loads(text)
-    except ValueError as error:
-        raise wrong from error
+    parsed = _json("assign", text, wrong)
     if not isinstance(parsed, dict) or not parsed:
         raise wrong
     assigned: dict[str, list[int]] = {}
@@ -308,10 +305,7 @@ def parse_offsets(name: str, text: str, *, least: int) -> Offsets:
         ConfigError: it is not of that form.
     """
     wrong = ConfigError(f'{name} is a JSON object such as {{"topicA":{{"0":23,"1":-1}}}}, not {text!r}')
-    try:
-        parsed = json.loads(text)
-    except ValueError as error:
-        raise wrong from error
+    parsed = _json(name, text, wrong)
     if not isinstance(parsed, dict):
         raise wrong
     offsets: Offsets = {}
@@ -321,8 +315,35 @@ def parse_offsets(name: str, text: str, *, least: int) -> Offsets:
         for partition, offset in partitions.items():
             if not partition.isdecimal() or not isinstance(offset, int) or isinstance(offset, bool) or offset < least:
                 raise wrong
-            offsets.setdefault(topic, {})[int(partition)] = offset
+            found = offsets.setdefault(topic, {})
+            if int(partition) in found:
+                # JSON's keys are texts: "0" and "00" are two of them.
+                raise ConfigError(f"{name} names {topic}-{int(partition)} twice: {text!r}")
+            found[int(partition)] = offset
     return offsets
+
+
+def _json(name: str, text: str, wrong: ConfigError) -> Any:
+    """Reads JSON in which each object has a key once: of two values for one key, nobody knows which is meant.
+
+    Raises:
+        ConfigError: a key is there twice; or ``wrong``, as it is no JSON.
+    """
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key, value in pairs:
+            if key in found:
+                raise ConfigError(f"{name} names {key!r} twice: {text!r}")
+            found[key] = value
+        return found
+
+    try:
+        return json.loads(text, object_pairs_hook=once)
+    except ConfigError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise wrong from error
 
 
 def _check_batch_bounds(start: Bound, end: Bound) -> None:
