@@ -140,11 +140,15 @@ def test_min_offsets_per_trigger_waits_for_enough_or_for_the_delay(cluster, topi
     assert reader(minOffsetsPerTrigger="10").getDefaultReadLimit() == ReadMinRows(10)
 
 
-def test_available_now_ends_where_the_topic_ended_and_ignores_the_minimum(cluster, topic, reader, admin):
+def test_available_now_ends_where_the_topic_ended_and_warns_of_the_minimum(cluster, topic, reader, admin, caplog):
     cluster.create_topic(topic)
+    reader(startingOffsets="earliest", maxOffsetsPerTrigger="500").prepareForTriggerAvailableNow()
+    assert not caplog.messages
     numbers(cluster, topic, range(7))
     stream = reader(startingOffsets="earliest", minOffsetsPerTrigger="100", maxOffsetsPerTrigger="500")
     stream.prepareForTriggerAvailableNow()
+    [warning] = caplog.messages
+    assert "minOffsetsPerTrigger has no effect with Trigger.AvailableNow" in warning
     numbers(cluster, topic, range(50))
     admin.create_partitions(topic, 2)
     limit = stream.getDefaultReadLimit()

@@ -165,6 +165,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  (Spark's name)
         """Fixes the end at what is there now."""
+        if self.options.min_offsets_per_trigger is not None:
+            _log.warning(
+                "minOffsetsPerTrigger has no effect with Trigger.AvailableNow: the query reads what is there and ends"
+            )
         self._stop_at = self._offsets.latest(self._partitions({}))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
