@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 
 import pyarrow as pa
 import pytest
@@ -68,3 +69,37 @@ def test_the_check_accepts_the_right_result_and_no_other(right):
 def test_sites_have_names_that_a_driver_knows():
     assert data.site_label("RWS01_MONIBAS_0021hrr1558ra_1") == "A2 km 155.8 right"
     assert data.site_label("RWS01_MONICA_00D00219A85F60200007_1") == "loop 0219A85F60200007"
+
+
+class Query:
+    """A streaming query that comes to rest when `at_rest` is set; notes what it was asked."""
+
+    def __init__(self) -> None:
+        self.at_rest = threading.Event()
+        self.asked: list[str] = []
+
+    def processAllAvailable(self) -> None:  # noqa: N802  (Spark's name)
+        assert self.at_rest.wait(60)
+        self.asked.append("rested")
+
+    def stop(self) -> None:
+        self.asked.append("stopped")
+        self.at_rest.set()
+
+
+def test_the_query_is_stopped_when_it_is_at_rest():
+    query = Query()
+    ending = threading.Thread(target=main.stop_idle, args=(query,))
+    ending.start()
+    ending.join(0.2)
+    assert query.asked == []
+    query.at_rest.set()
+    ending.join(60)
+    assert query.asked == ["rested", "stopped"]
+
+
+def test_a_query_that_never_rests_is_stopped_all_the_same(monkeypatch):
+    monkeypatch.setattr(main, "IDLE_TIMEOUT_S", 0.05)
+    query = Query()
+    main.stop_idle(query)
+    assert query.asked[0] == "stopped"

@@ -31,6 +31,7 @@ def test_the_demo_checks_its_own_result(request, broker, tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, timeout=380, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     assert "all 1,440 rows equal the table computed from the file" in done.stderr
+    assert "Traceback" not in done.stderr, done.stderr
     page = report.read_text()
     assert page.startswith("<!doctype html>")
     assert "end-to-end delay, p99" in page

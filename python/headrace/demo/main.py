@@ -6,8 +6,9 @@ import json
 import shutil
 import sys
 import tempfile
+import threading
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -165,10 +166,19 @@ def wait_for_first_batch(query: Any) -> None:
 
 
 def stop_idle(query: Any) -> None:
-    """Stops the query, if it can when nothing is left to do: tasks that are cut off end in tracebacks of Spark's."""
-    deadline = time.monotonic() + IDLE_TIMEOUT_S
-    while query.isActive and query.status["isDataAvailable"] and time.monotonic() < deadline:
-        time.sleep(0.1)
+    """Stops the query between two micro-batches, if it comes to rest: tasks that are cut off end in tracebacks.
+
+    The query's status does not say so: a micro-batch that only moves the watermark has no data.
+    """
+
+    def rest() -> None:
+        with suppress(Exception):  # the query has failed, which `watch` reports
+            query.processAllAvailable()
+
+    # The call has no time limit of its own, and ends with the query at the latest.
+    resting = threading.Thread(target=rest, name="rest", daemon=True)
+    resting.start()
+    resting.join(IDLE_TIMEOUT_S)
     query.stop()
 
 

@@ -31,6 +31,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+import pyspark_headrace  # noqa: F401  (quietens the worker that loads the source)
 from headrace._options import pairs
 from headrace.errors import ConfigError
 
@@ -60,6 +61,12 @@ _FIELDS = {
     "timestampType": IntegerType(),
     "headers": ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())])),
 }
+
+_SETTINGS = {
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.python.daemon.module": "pyspark_headrace.daemon",
+}
+"""What `session` sets unless it is given otherwise."""
 
 
 class HeadraceDataSource(DataSource):
@@ -143,8 +150,9 @@ def session(
 ) -> SparkSession:
     """A session set up for the source: this Python for the workers, Unix sockets to them, the source registered.
 
-    The first two count only when they are set before the session starts; a session that runs already is taken as it
-    is. An environment variable ``PYSPARK_PYTHON`` stays as it is: that Python must have headrace too.
+    The workers' daemon is `pyspark_headrace.daemon`, which leaves out the tracebacks of results that nobody wants any
+    more. All but the last count only when they are set before the session starts; a session that runs already is taken
+    as it is. An environment variable ``PYSPARK_PYTHON`` stays as it is: that Python must have headrace too.
 
     Args:
         app_name: shown in Spark's UI.
@@ -158,10 +166,7 @@ def session(
     builder = SparkSession.builder.appName(app_name)
     if master is not None:
         builder = builder.master(master)
-    for name, value in {
-        "spark.python.unix.domain.socket.enabled": "true",
-        **dict(pairs(None, config, options)),
-    }.items():
+    for name, value in {**_SETTINGS, **dict(pairs(None, config, options))}.items():
         builder = builder.config(name, value)
     return register(builder.getOrCreate())
 
