@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark_headrace.daemon import settle_worker
+from pyspark_headrace.unread import settle_worker
 
 if TYPE_CHECKING:
     from headrace.spark import HeadraceDataSource as DefaultSource

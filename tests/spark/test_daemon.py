@@ -99,12 +99,12 @@ def test_take_show_and_limit_print_nothing_and_a_workers_own_errors_are_printed(
 TASK = """
 import socket, sys, types
 from pyspark import daemon as sparks
-from pyspark_headrace import daemon as ours
+from pyspark_headrace import daemon as ours, unread
 
 if {planner}:  # forked from Spark's own daemon, which is its main module
-    sparks.__spec__.name = ours.SPARKS_OWN
+    sparks.__spec__.name = unread.SPARKS_OWN
     sys.modules["__main__"] = sparks
-    ours.settle_worker()
+    unread.settle_worker()
 else:
     sparks.manager = lambda: None
     ours.main()
@@ -155,6 +155,14 @@ def test_the_daemon_starts_without_what_could_start_a_thread():
     code = f"import sys, pyspark_headrace.daemon, pyspark.daemon; {heavy}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_the_daemon_starts_and_ends_in_silence():
+    """Without standard input it ends at once, as when Spark does."""
+    command = [sys.executable, "-m", "pyspark_headrace.daemon", "pyspark.worker"]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False)
+    assert done.stderr == b""
+    assert len(done.stdout) == 4  # its port
 
 
 def test_what_is_installed_has_the_package_that_spark_seeks():
