@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use headrace_log::Disk;
+use headrace_wire::primitive::Segment;
 use headrace_wire::time::Now;
 
 use crate::auth::{Authorizer, Operation, Resource};
@@ -17,11 +18,17 @@ use crate::flush::{FlushWork, Flushes};
 use crate::group::Groups;
 use crate::random::Random;
 use crate::store::{StartReport, Store};
+use crate::turns::{Due, Working};
 
 /// Requests of one connection that may wait behind a parked one before its socket is no longer read.
 const QUEUED_REQUESTS_MAX: usize = 32;
 /// Bytes of requests of one connection that may wait before its socket is no longer read. One request may exceed it.
 const QUEUED_BYTES_MAX: usize = 16 << 20;
+/// Bytes of answers to one connection that the driver has not taken yet, after which its socket is no longer read. One
+/// answer may exceed it.
+const UNSENT_BYTES_MAX: usize = 4 << 20;
+/// What an answer takes beside its bytes: it counts even where it is short.
+const RESPONSE_OVERHEAD_BYTES: usize = 1024;
 
 /// What the broker knows of a connection.
 #[derive(Debug)]
@@ -33,13 +40,35 @@ pub(crate) struct Connection {
     pub(crate) current: Option<u64>,
     /// Nothing further is handled.
     pub(crate) closing: bool,
+    /// Its next request waits for its turn.
+    due: bool,
+    /// Its answers are not taken by the peer: see [`Broker::hold`].
+    held: bool,
+    /// Of answers that the driver has not taken.
+    unsent_bytes: usize,
+}
+
+impl Connection {
+    fn wants_read(&self) -> bool {
+        !self.closing
+            && !self.held
+            && self.queue.len() < QUEUED_REQUESTS_MAX
+            && self.queued_bytes < QUEUED_BYTES_MAX
+            && self.unsent_bytes < UNSENT_BYTES_MAX
+    }
+
+    /// Whether its next request can be handled.
+    fn is_free(&self) -> bool {
+        self.current.is_none() && !self.closing && !self.held
+    }
 }
 
 /// A Kafka broker without sockets, clock or threads of its own; the driver's loop gives it those.
 ///
 /// Inputs are `handle_*`, outputs `poll_*`. After any input: poll responses until there is none, then closes, then
-/// flush work; then sleep until [`Broker::poll_timeout`] or the next input. Requests of one connection are answered
-/// in order. Memory: what the peers' limits allow, plus the indexes of the log.
+/// what is to be read again, then flush work; call [`Broker::work`] while it has some, as long as other inputs can wait; then sleep until
+/// [`Broker::poll_timeout`] or the next input. Requests of one connection are answered in order. One input and one unit
+/// of work are a few milliseconds each at most. Memory: what the peers' limits allow, plus the indexes of the log.
 pub struct Broker<D: Disk> {
     pub(crate) config: BrokerConfig,
     pub(crate) authorizer: Box<dyn Authorizer>,
@@ -54,9 +83,13 @@ pub struct Broker<D: Disk> {
     pub(crate) deadlines: BTreeSet<(u64, u64)>,
     /// Parked fetches that may have enough now.
     pub(crate) woken: BTreeSet<u64>,
-    /// Connections whose next request can be handled.
-    ready: VecDeque<ConnId>,
+    /// Requests, or parts of them, whose turn comes: one of each connection at most.
+    pub(crate) due: VecDeque<Due>,
+    /// Requests that are handled in turns.
+    pub(crate) tasks: HashMap<u64, Working<D>>,
     responses: VecDeque<Response<D::File>>,
+    /// Connections to be read again.
+    readable: BTreeSet<ConnId>,
     closes: VecDeque<(ConnId, String)>,
     last_token: u64,
     pub(crate) direct: Direct<D::File>,
@@ -110,8 +143,10 @@ impl<D: Disk> Broker<D> {
             parked: HashMap::new(),
             deadlines: BTreeSet::new(),
             woken: BTreeSet::new(),
-            ready: VecDeque::new(),
+            due: VecDeque::new(),
+            tasks: HashMap::new(),
             responses: VecDeque::new(),
+            readable: BTreeSet::new(),
             closes: VecDeque::new(),
             last_token: 0,
             direct: Direct::default(),
@@ -158,6 +193,9 @@ impl<D: Disk> Broker<D> {
             queued_bytes: 0,
             current: None,
             closing: false,
+            due: false,
+            held: false,
+            unsent_bytes: 0,
         };
         self.connections.insert(conn, connection);
     }
@@ -171,16 +209,31 @@ impl<D: Disk> Broker<D> {
         }
         connection.queued_bytes += frame.len();
         connection.queue.push_back(frame);
-        self.pump(conn);
+        if !connection.due {
+            self.pump(conn);
+        }
+    }
+
+    /// Whether the peer of a connection does not take its answers: then no further request of it is handled until it does.
+    pub fn hold(&mut self, conn: ConnId, held: bool) {
+        if let Some(connection) = self.connections.get_mut(&conn) {
+            connection.held = held;
+            self.queue(conn);
+        }
     }
 
     /// A client is gone. What it waits for is dropped; its group memberships end with their sessions.
     pub fn handle_disconnect(&mut self, now: Now, conn: ConnId) {
         self.now = now;
         let Some(connection) = self.connections.remove(&conn) else { return };
+        self.readable.remove(&conn);
+        self.sessions.end_of(conn);
         self.end_links_of(conn);
-        if let Some(parked) = connection.current.and_then(|token| self.parked.remove(&token)) {
-            self.unwatch(&parked);
+        if let Some(token) = connection.current {
+            self.abandon(token);
+            if let Some(parked) = self.parked.remove(&token) {
+                self.unwatch(&parked);
+            }
         }
     }
 
@@ -213,10 +266,37 @@ impl<D: Disk> Broker<D> {
 
     /// The next answer to send.
     pub fn poll_response(&mut self) -> Option<Response<D::File>> {
-        if self.responses.is_empty() {
-            self.settle();
+        let response = self.responses.pop_front()?;
+        if let Some(connection) = self.connections.get_mut(&response.conn) {
+            connection.unsent_bytes = connection.unsent_bytes.saturating_sub(cost_of(&response));
         }
-        self.responses.pop_front()
+        Some(response)
+    }
+
+    /// Whether [`Broker::work`] has something to do.
+    #[must_use]
+    pub fn has_work(&self) -> bool {
+        !self.woken.is_empty() || !self.due.is_empty()
+    }
+
+    /// Does one unit of what waits for its turn: answers a parked fetch that has enough, and handles the next request of a
+    /// connection, or a part of one. Whether there is more.
+    pub fn work(&mut self, now: Now) -> bool {
+        self.now = now;
+        if let Some(token) = self.woken.pop_first() {
+            self.retry_fetch(token);
+        }
+        match self.due.pop_front() {
+            Some(Due::Request(conn)) => {
+                if let Some(connection) = self.connections.get_mut(&conn) {
+                    connection.due = false;
+                    self.pump(conn);
+                }
+            }
+            Some(Due::Task(token)) => self.step(token),
+            None => {}
+        }
+        self.has_work()
     }
 
     /// The next connection to close, once what was answered before is sent, and why.
@@ -237,9 +317,12 @@ impl<D: Disk> Broker<D> {
     /// Whether more requests of this connection should be read now.
     #[must_use]
     pub fn wants_read(&self, conn: ConnId) -> bool {
-        self.connections.get(&conn).is_some_and(|c| {
-            !c.closing && c.queue.len() < QUEUED_REQUESTS_MAX && c.queued_bytes < QUEUED_BYTES_MAX
-        })
+        self.connections.get(&conn).is_some_and(Connection::wants_read)
+    }
+
+    /// The next connection that is to be read again though it gets no answer: requests of it that waited were handled.
+    pub fn poll_readable(&mut self) -> Option<ConnId> {
+        self.readable.pop_first()
     }
 
     /// Files to sync on a thread of their own; hand the work back with [`Broker::handle_flushed`].
@@ -269,6 +352,7 @@ impl<D: Disk> Broker<D> {
     /// The disk refused; the next start recovers as after a crash.
     pub fn close(&mut self, now: Now) -> Result<(), BrokerError> {
         self.now = now;
+        self.abandon_all();
         self.parked.clear();
         self.deadlines.clear();
         self.woken.clear();
@@ -277,14 +361,17 @@ impl<D: Disk> Broker<D> {
 
     // ---- in order
 
-    /// Handles what can be handled now of a connection's queue.
+    /// Handles the next request of a connection, if it can be handled now. The ones behind it have turns of their own.
     fn pump(&mut self, conn: ConnId) {
-        while let Some(connection) = self.connections.get_mut(&conn)
-            && connection.current.is_none()
-            && !connection.closing
+        let Some(connection) = self.connections.get_mut(&conn) else { return };
+        let wanted = connection.wants_read();
+        if connection.is_free()
             && let Some(frame) = connection.queue.pop_front()
         {
             connection.queued_bytes -= frame.len();
+            if !wanted && connection.wants_read() {
+                self.readable.insert(conn);
+            }
             self.last_token += 1;
             connection.current = Some(self.last_token);
             let token = self.last_token;
@@ -292,22 +379,24 @@ impl<D: Disk> Broker<D> {
         }
     }
 
-    /// Answers parked fetches that have enough, and goes on with the requests behind them, until nothing moves.
-    fn settle(&mut self) {
-        loop {
-            if let Some(token) = self.woken.pop_first() {
-                self.retry_fetch(token);
-            } else if let Some(conn) = self.ready.pop_front() {
-                self.pump(conn);
-            } else {
-                return;
-            }
+    /// Gives a connection whose next request can be handled its place in the rotation.
+    fn queue(&mut self, conn: ConnId) {
+        if let Some(connection) = self.connections.get_mut(&conn)
+            && connection.is_free()
+            && !connection.due
+            && !connection.queue.is_empty()
+        {
+            connection.due = true;
+            self.due.push_back(Due::Request(conn));
         }
     }
 
     /// Sends an answer and frees its connection for the next request.
     pub(crate) fn send(&mut self, call: &Call, response: Response<D::File>) {
-        self.responses.push_back(response);
+        if let Some(connection) = self.connections.get_mut(&response.conn) {
+            connection.unsent_bytes += cost_of(&response);
+            self.responses.push_back(response);
+        }
         self.release(call);
     }
 
@@ -316,9 +405,7 @@ impl<D: Disk> Broker<D> {
         let Some(connection) = self.connections.get_mut(&call.conn) else { return };
         if connection.current == Some(call.token) {
             connection.current = None;
-            if !connection.queue.is_empty() {
-                self.ready.push_back(call.conn);
-            }
+            self.queue(call.conn);
         }
     }
 
@@ -328,7 +415,7 @@ impl<D: Disk> Broker<D> {
             && !connection.closing
         {
             connection.closing = true;
-            connection.queue.clear();
+            connection.queue = VecDeque::new();
             connection.queued_bytes = 0;
             self.closes.push_back((conn, why));
         }
@@ -346,4 +433,13 @@ impl<D: Disk> Broker<D> {
         let allowed = resource.operations().iter().filter(|op| self.allows(call, **op, resource));
         allowed.fold(0, |bits, op| bits | (1 << (*op as u8)))
     }
+}
+
+/// Memory that an answer takes until it is sent; records are sent from their files.
+fn cost_of<F>(response: &Response<F>) -> usize {
+    let bytes = |segment: &Segment| match segment {
+        Segment::Bytes(bytes) => bytes.len(),
+        Segment::External { .. } => 0,
+    };
+    response.body.segments.iter().map(bytes).sum::<usize>() + RESPONSE_OVERHEAD_BYTES
 }

@@ -14,6 +14,10 @@ use headrace_wire::primitive::Reader;
 use crate::broker::Broker;
 use crate::call::{Call, ConnId, Outcome, Response};
 
+/// Most bytes of a request that is no Produce request. It bounds all lists in such a request: some ten thousand topics,
+/// groups or partitions, or the assignment of a large group.
+pub const OTHER_REQUEST_BYTES_MAX: usize = 4 << 20;
+
 /// What is answered, in which versions. Only versions whose every field is honoured are in it.
 const SUPPORTED: &[(ApiKey, i16, i16)] = &[
     (ApiKey::Produce, 3, 13),
@@ -78,6 +82,11 @@ impl<D: Disk> Broker<D> {
         let Some(key) = ApiKey::from_code(key) else {
             return self.close_connection(conn, format!("request with unknown API key {key}"));
         };
+        if key != ApiKey::Produce && frame.len() > OTHER_REQUEST_BYTES_MAX {
+            let why =
+                format!("{key:?} request of {} bytes: {OTHER_REQUEST_BYTES_MAX} are possible", frame.len());
+            return self.close_connection(conn, why);
+        }
         let Some(host) = self.connections.get(&conn).map(|c| c.host.clone()) else { return };
         let mut call = Call {
             conn,
@@ -157,13 +166,21 @@ impl<D: Disk> Broker<D> {
         handler: fn(&mut Self, &Call, R) -> Outcome<R::Response>,
     ) {
         match R::decode(call.version, reader) {
-            Ok(request) => match handler(self, call, request) {
-                Outcome::Reply(response) => self.reply::<R>(call, &response),
-                Outcome::Parked => {}
-                Outcome::Silent => self.release(call),
-                Outcome::Close(why) => self.close_connection(call.conn, why),
-            },
+            Ok(request) => {
+                let outcome = handler(self, call, request);
+                self.conclude::<R>(call, outcome);
+            }
             Err(error) => self.close_connection(call.conn, format!("{:?} request: {error}", call.key)),
+        }
+    }
+
+    /// Does what a handler has decided.
+    pub(crate) fn conclude<R: Request>(&mut self, call: &Call, outcome: Outcome<R::Response>) {
+        match outcome {
+            Outcome::Reply(response) => self.reply::<R>(call, &response),
+            Outcome::Parked => {}
+            Outcome::Silent => self.release(call),
+            Outcome::Close(why) => self.close_connection(call.conn, why),
         }
     }
 

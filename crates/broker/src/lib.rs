@@ -24,12 +24,14 @@ mod page;
 mod random;
 mod store;
 mod topic_config;
+mod turns;
 
 pub use auth::{AllowAll, Authorizer, Identity, Operation, Resource};
 pub use broker::Broker;
 pub use call::{ConnId, Response};
 pub use config::{BrokerConfig, ConfigError, OptionRow};
 pub use direct::{LinkAction, LinkId, Refusal, SLOTS_KEY};
+pub use dispatch::OTHER_REQUEST_BYTES_MAX;
 pub use error::BrokerError;
 pub use flush::FlushWork;
 pub use page::page as settings_page;

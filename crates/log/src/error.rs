@@ -93,6 +93,12 @@ pub enum AppendError {
         /// The setting.
         limit: u32,
     },
+    /// A compressed batch that grows beyond what the broker looks into.
+    #[error("the batch is larger than {limit} bytes once decompressed; send fewer records in one batch")]
+    PlainTooLarge {
+        /// Bytes allowed, see [`PLAIN_BYTES_MAX`](crate::PLAIN_BYTES_MAX).
+        limit: usize,
+    },
     /// An append above `segment.bytes`.
     #[error("{size} bytes in one append do not fit into a segment of {limit}")]
     ListTooLarge {
@@ -145,7 +151,7 @@ impl AppendError {
     pub fn code(&self) -> i16 {
         match self {
             Self::Corrupt(_) => 2,
-            Self::TooLarge { .. } => 10,
+            Self::TooLarge { .. } | Self::PlainTooLarge { .. } => 10,
             Self::ListTooLarge { .. } => 18,
             Self::Timestamp { .. } => 32,
             Self::OutOfOrder { .. } => 45,

@@ -30,4 +30,4 @@ pub use memory::{MemoryDisk, MemoryFile, MemoryLock};
 pub use recovery::{Cut, CutReason, Recovery, Start};
 pub use retention::{DeleteReason, DeletedSegment};
 pub use store::{Checkpoint, Identity, LogDir, PartitionDir};
-pub use validate::{AppendOrigin, DECOMPRESSED_BYTES_MAX};
+pub use validate::{AppendOrigin, DECOMPRESSED_BYTES_MAX, PLAIN_BYTES_MAX};

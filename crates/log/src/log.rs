@@ -182,7 +182,7 @@ impl<D: Disk> Log<D> {
     /// Checks and appends `records`: one whole batch, or several if it is the broker itself that appends.
     ///
     /// Checked are sizes, checksum, codec, that the records are what the header says (compressed ones are
-    /// decompressed for that, up to [`DECOMPRESSED_BYTES_MAX`](crate::DECOMPRESSED_BYTES_MAX)), timestamps, and
+    /// decompressed for that, up to [`PLAIN_BYTES_MAX`](crate::PLAIN_BYTES_MAX)), timestamps, and
     /// the sequence numbers of idempotent producers. Base offset and leader epoch are written into the batches,
     /// and the append time under `LogAppendTime`; the bodies are not copied. On an error nothing was appended.
     pub fn append(

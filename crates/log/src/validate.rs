@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-use headrace_wire::compression::{Codec, decompress};
+use headrace_wire::compression::{Codec, CompressionError, decompress};
 use headrace_wire::records::{
     BatchHeader, NO_PRODUCER_ID, RecordError, RecordIter, TimestampType, batch_size, crc32c, verify_crc,
 };
@@ -10,9 +10,13 @@ use headrace_wire::records::{
 use crate::config::LogConfig;
 use crate::error::AppendError;
 
-/// Most bytes that a compressed batch may hold once decompressed. A batch of zeros can claim a thousand times its
-/// size; the broker has to look into every batch, so it needs a bound of its own.
+/// Most bytes that a compressed batch may hold once decompressed, wherever it is read. A batch of zeros can claim a
+/// thousand times its size; the broker has to look into every batch, so it needs a bound of its own.
 pub const DECOMPRESSED_BYTES_MAX: usize = 128 << 20;
+/// Most bytes that a compressed batch may hold once decompressed to be appended, or `max.message.bytes` where that is
+/// more: what one batch can keep the broker's thread busy with. Beyond it a batch is `MESSAGE_TOO_LARGE`, which makes
+/// Kafka's producer split it.
+pub const PLAIN_BYTES_MAX: usize = 16 << 20;
 /// Decompression memory that is kept between batches, whether they were taken or refused.
 const SCRATCH_BYTES_KEPT: usize = 4 << 20;
 
@@ -97,7 +101,7 @@ fn check_one<'a>(
     let body = batch.get(BatchHeader::LEN..).unwrap_or_default();
     let (first, last) = match header.codec().map_err(AppendError::Codec)? {
         Codec::None => walk(&header, body)?,
-        codec => walk_compressed(&header, codec, body)?,
+        codec => walk_compressed(&header, codec, body, plain_limit(config))?,
     };
     if config.message_timestamp_type == TimestampType::LogAppendTime && !header.is_control() {
         header.set_append_time(wall_ms);
@@ -113,11 +117,23 @@ fn check_one<'a>(
     Ok(Checked { header, body })
 }
 
-fn walk_compressed(header: &BatchHeader, codec: Codec, body: &[u8]) -> Result<(i64, i64), AppendError> {
+fn plain_limit(config: &LogConfig) -> usize {
+    PLAIN_BYTES_MAX.max(config.max_message_bytes as usize).min(DECOMPRESSED_BYTES_MAX)
+}
+
+fn walk_compressed(
+    header: &BatchHeader,
+    codec: Codec,
+    body: &[u8],
+    limit: usize,
+) -> Result<(i64, i64), AppendError> {
     SCRATCH.with_borrow_mut(|scratch| {
         scratch.clear();
-        let walked = decompress(codec, body, DECOMPRESSED_BYTES_MAX, scratch)
-            .map_err(|e| AppendError::Invalid(e.into()))
+        let walked = decompress(codec, body, limit, scratch)
+            .map_err(|error| match error {
+                CompressionError::TooLarge { limit, .. } => AppendError::PlainTooLarge { limit },
+                error => AppendError::Invalid(error.into()),
+            })
             .and_then(|()| walk(header, scratch));
         if scratch.capacity() > SCRATCH_BYTES_KEPT {
             *scratch = Vec::new();

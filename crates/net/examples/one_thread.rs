@@ -83,6 +83,7 @@ impl World {
                 self.act(client, action);
             }
             while client.engine.poll_event().is_some() {}
+            while self.broker.work(self.clock.now()) {}
             while let Some(response) = self.broker.poll_response() {
                 self.answers.push_back(response);
             }

@@ -15,6 +15,11 @@ const IOV_MAX: usize = 64;
 /// The most that one `sendfile` moves, so that one fat fetch cannot hold the loop.
 const SENDFILE_MAX: u64 = 1 << 20;
 
+/// What a piece takes beside its bytes: many short ones are not for nothing.
+const PIECE_OVERHEAD_BYTES: u64 = 1024;
+/// Pieces that the queue keeps room for once it is empty.
+const PIECES_KEPT: usize = 64;
+
 /// A range of a file that goes to the socket from the page cache.
 #[derive(Debug, Clone)]
 pub struct FileRange {
@@ -37,6 +42,8 @@ enum Piece {
 pub struct Outbox {
     pieces: VecDeque<Piece>,
     len: u64,
+    /// Of `len`, what lies in files.
+    in_files: u64,
 }
 
 /// How a [`Outbox::flush`] ended.
@@ -63,6 +70,7 @@ impl Outbox {
     pub fn push_file(&mut self, range: FileRange) {
         if range.len > 0 {
             self.len += range.len;
+            self.in_files += range.len;
             self.pieces.push_back(Piece::File(range));
         }
     }
@@ -71,6 +79,12 @@ impl Outbox {
     #[must_use]
     pub fn len(&self) -> u64 {
         self.len
+    }
+
+    /// Memory that is held by what waits, at most: file ranges hold none.
+    #[must_use]
+    pub fn memory_bytes(&self) -> u64 {
+        (self.len - self.in_files).saturating_add(self.pieces.len() as u64 * PIECE_OVERHEAD_BYTES)
     }
 
     /// Whether nothing waits.
@@ -86,9 +100,9 @@ impl Outbox {
             if written >= budget {
                 return Ok(Flushed::Yielded);
             }
-            let step = match front {
-                Piece::Bytes(_) => self.send_bytes(socket),
-                Piece::File(range) => send_file(socket, range),
+            let (step, of_file) = match front {
+                Piece::Bytes(_) => (self.send_bytes(socket), false),
+                Piece::File(range) => (send_file(socket, range), true),
             };
             if matches!(self.pieces.front(), Some(Piece::File(range)) if range.len == 0) {
                 self.pieces.pop_front();
@@ -96,6 +110,7 @@ impl Outbox {
             match step {
                 Ok(n) => {
                     self.len -= n;
+                    self.in_files -= if of_file { n } else { 0 };
                     written += n;
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(Flushed::Blocked),
@@ -103,6 +118,7 @@ impl Outbox {
                 Err(e) => return Err(e),
             }
         }
+        self.pieces.shrink_to(PIECES_KEPT);
         Ok(Flushed::All)
     }
 
@@ -119,18 +135,18 @@ impl Outbox {
         while let (Some(front), Some(room)) = (self.pieces.front_mut(), into.get_mut(filled..))
             && !room.is_empty()
         {
-            let (taken, over) = match front {
+            let (taken, over, of_file) = match front {
                 Piece::Bytes(bytes) => {
                     let taken = bytes.len().min(room.len());
                     bytes.copy_to_slice(room.get_mut(..taken).unwrap_or_default());
-                    (taken, bytes.is_empty())
+                    (taken, bytes.is_empty(), false)
                 }
                 Piece::File(range) => {
                     let want = room.len().min(usize::try_from(range.len).unwrap_or(usize::MAX));
                     let taken =
                         range.file.read_at(room.get_mut(..want).unwrap_or_default(), range.position)?;
                     range.shorten(taken as u64)?;
-                    (taken, range.len == 0)
+                    (taken, range.len == 0, true)
                 }
             };
             if over {
@@ -138,6 +154,7 @@ impl Outbox {
             }
             filled += taken;
             self.len -= taken as u64;
+            self.in_files -= if of_file { taken as u64 } else { 0 };
         }
         Ok(filled)
     }
@@ -287,6 +304,8 @@ mod tests {
         outbox.push(Bytes::from_static(b"tail"));
         expected.extend_from_slice(b"tail");
         assert_eq!(outbox.len(), expected.len() as u64);
+        // What lies in a file takes no memory, and short pieces take more than their bytes.
+        assert_eq!(outbox.memory_bytes(), 200 * 100 + 4 + 202 * PIECE_OVERHEAD_BYTES);
 
         let total = expected.len();
         let reader = std::thread::Builder::new().spawn(move || {
@@ -298,6 +317,6 @@ mod tests {
             std::thread::yield_now();
         }
         assert_eq!(reader.unwrap().join().unwrap(), expected);
-        assert_eq!(outbox.len(), 0);
+        assert_eq!((outbox.len(), outbox.memory_bytes()), (0, 0));
     }
 }

@@ -373,6 +373,7 @@ impl Server {
         loop {
             let mut quiet = !self.poll_shares(now)?;
             let Some(broker) = &mut self.broker else { return Ok(Vec::new()) };
+            while broker.work(now) {}
             while let Some(response) = self.unread.pop_front().or_else(|| broker.poll_response()) {
                 quiet = false;
                 let conn = response.conn.0;
@@ -565,6 +566,7 @@ impl Server {
     ) -> Result<R::Response, String> {
         self.post(conn, version, request, now)?;
         let broker = self.broker.as_mut().ok_or("the broker is down")?;
+        while broker.work(now) {}
         let (own, others): (Vec<_>, Vec<_>) =
             std::iter::from_fn(|| broker.poll_response()).partition(|response| response.conn == ConnId(conn));
         self.unread.extend(others);

@@ -1,72 +1,76 @@
 //! Produce: appends one batch a partition. Record bytes go from the request's frame to the file uncopied.
 
 use headrace_log::{AppendOrigin, Disk};
+use headrace_wire::compression::Codec;
 use headrace_wire::errors::ErrorCode;
-use headrace_wire::messages::produce_request::PartitionProduceData;
+use headrace_wire::messages::produce_request::{PartitionProduceData, TopicProduceData};
 use headrace_wire::messages::produce_response::{PartitionProduceResponse, TopicProduceResponse};
 use headrace_wire::messages::{ProduceRequest, ProduceResponse};
 use headrace_wire::primitive::Records;
+use headrace_wire::records::BatchHeader;
 
+use super::topics::Refusal;
 use crate::auth::{Operation, Resource};
 use crate::broker::Broker;
 use crate::call::{Call, Outcome, Parked, Wait};
 use crate::fetch::TopicKey;
 use crate::flush::{FlushTarget, FlushWait};
+use crate::turns::{Task, Turn};
 
 /// The first version that names topics by id.
 const BY_ID_FROM: i16 = 13;
 
+/// What is appended in one turn, as [`cost_of`] counts it. One batch may exceed it.
+const COST_PER_TURN: usize = 1 << 20;
+/// What an append costs beside its bytes: a write, and perhaps a new segment with its files.
+const APPEND_COST: usize = 32 << 10;
+/// To look into a compressed byte costs as much as to look into so many plain ones, or more for what was made to grow.
+const COMPRESSED_COST: usize = 64;
+
 impl<D: Disk> Broker<D> {
     /// Appends batches. Waits only where `flush.messages` or `flush.ms` ask for a sync right now.
+    ///
+    /// Most work: `socket.request.max.bytes` of batches, each of which may be `max.message.bytes` and grow to
+    /// [`PLAIN_BYTES_MAX`](headrace_log::PLAIN_BYTES_MAX) once decompressed. So it is done in turns, at least one batch and
+    /// else [`COST_PER_TURN`] in each.
     pub(crate) fn produce(&mut self, call: &Call, request: ProduceRequest) -> Outcome<ProduceResponse> {
-        let acks = request.acks;
-        let valid_acks = (-1..=1).contains(&acks);
-        let mut response = ProduceResponse::default();
-        let mut syncs = Vec::new();
-        for topic in request.topic_data {
-            let key = if call.version >= BY_ID_FROM {
-                TopicKey::Id(topic.topic_id)
-            } else {
-                TopicKey::Name(topic.name.as_str().into())
-            };
-            let access = if valid_acks {
-                self.check_produce(call, &key)
-            } else {
-                Err((ErrorCode::INVALID_REQUIRED_ACKS, format!("acks {acks} is none of 0, 1, -1")))
-            };
-            let mut answer = TopicProduceResponse {
-                name: topic.name,
-                topic_id: topic.topic_id,
-                partition_responses: Vec::with_capacity(topic.partition_data.len()),
-            };
-            for data in topic.partition_data {
-                let index = data.index;
-                let result = match &access {
-                    Ok(()) => {
-                        let place = (response.responses.len(), answer.partition_responses.len());
-                        self.append_produced(&key, data, place, &mut syncs)
-                    }
-                    Err(error) => Err(error.clone()),
-                };
-                answer.partition_responses.push(result.unwrap_or_else(|(error, why)| {
-                    PartitionProduceResponse {
-                        index,
-                        error_code: error.code(),
-                        base_offset: -1,
-                        error_message: Some(why),
-                        ..PartitionProduceResponse::default()
-                    }
-                }));
-            }
-            response.responses.push(answer);
+        let topics = request.topic_data.into_iter();
+        let mut produce = Produce {
+            acks: request.acks,
+            topics,
+            current: None,
+            response: ProduceResponse::default(),
+            syncs: Vec::new(),
+        };
+        // Most requests are done with in their first turn, and cost no task.
+        if produce.advance(self, call) == Turn::More {
+            self.defer(call, produce);
+            return Outcome::Parked;
         }
+        self.finish_produce(call, produce.acks, produce.response, produce.syncs)
+    }
+
+    fn finish_produce(
+        &mut self,
+        call: &Call,
+        acks: i16,
+        response: ProduceResponse,
+        syncs: Vec<FlushTarget>,
+    ) -> Outcome<ProduceResponse> {
         if acks == 0 {
             return without_answer(&response);
         }
-        if syncs.is_empty() {
+        // What was appended in an earlier turn may be durable by now.
+        let store = &mut self.store;
+        let mut waits = |target: &FlushTarget| {
+            let partition = store.find_partition_by_id(target.topic_id, target.partition);
+            partition.is_some_and(|p| p.log.recovery_point() <= target.last_offset)
+        };
+        let left: Vec<_> = syncs.into_iter().filter(|target| waits(target)).collect();
+        if left.is_empty() {
             return Outcome::Reply(response);
         }
-        let wait = Wait::Flush(Box::new(FlushWait { response, left: syncs }));
+        let wait = Wait::Flush(Box::new(FlushWait { response, left }));
         self.parked.insert(call.token, Parked { call: call.clone(), wait });
         self.flushes.waiting.push(call.token);
         Outcome::Parked
@@ -132,6 +136,104 @@ impl<D: Disk> Broker<D> {
             ..PartitionProduceResponse::default()
         })
     }
+}
+
+/// A request under way.
+struct Produce {
+    acks: i16,
+    topics: std::vec::IntoIter<TopicProduceData>,
+    /// The topic whose partitions are appended to.
+    current: Option<OfTopic>,
+    response: ProduceResponse,
+    syncs: Vec<FlushTarget>,
+}
+
+struct OfTopic {
+    key: TopicKey,
+    access: Result<(), Refusal>,
+    partitions: std::vec::IntoIter<PartitionProduceData>,
+}
+
+impl Produce {
+    /// Appends one turn's worth.
+    fn advance<D: Disk>(&mut self, broker: &mut Broker<D>, call: &Call) -> Turn {
+        let mut left = COST_PER_TURN;
+        loop {
+            let Some(topic) = &mut self.current else {
+                let Some(topic) = self.topics.next() else { return Turn::Done };
+                self.open(broker, call, topic);
+                continue;
+            };
+            let Some(data) = topic.partitions.next() else {
+                self.current = None;
+                continue;
+            };
+            let cost = cost_of(&data);
+            let index = data.index;
+            let last = self.response.responses.len().saturating_sub(1);
+            let Some(answer) = self.response.responses.last_mut() else { return Turn::Done };
+            let place = (last, answer.partition_responses.len());
+            let result = match &topic.access {
+                Ok(()) => broker.append_produced(&topic.key, data, place, &mut self.syncs),
+                Err(error) => Err(error.clone()),
+            };
+            answer.partition_responses.push(result.unwrap_or_else(|(error, why)| PartitionProduceResponse {
+                index,
+                error_code: error.code(),
+                base_offset: -1,
+                error_message: Some(why),
+                ..PartitionProduceResponse::default()
+            }));
+            left = left.saturating_sub(cost);
+            if left == 0 && !(topic.partitions.as_slice().is_empty() && self.topics.as_slice().is_empty()) {
+                return Turn::More;
+            }
+        }
+    }
+
+    /// Goes on to the next topic.
+    fn open<D: Disk>(&mut self, broker: &Broker<D>, call: &Call, topic: TopicProduceData) {
+        let key = if call.version >= BY_ID_FROM {
+            TopicKey::Id(topic.topic_id)
+        } else {
+            TopicKey::Name(topic.name.as_str().into())
+        };
+        let access = if (-1..=1).contains(&self.acks) {
+            broker.check_produce(call, &key)
+        } else {
+            Err((ErrorCode::INVALID_REQUIRED_ACKS, format!("acks {} is none of 0, 1, -1", self.acks)))
+        };
+        self.response.responses.push(TopicProduceResponse {
+            name: topic.name,
+            topic_id: topic.topic_id,
+            partition_responses: Vec::with_capacity(topic.partition_data.len()),
+        });
+        self.current = Some(OfTopic { key, access, partitions: topic.partition_data.into_iter() });
+    }
+}
+
+impl<D: Disk> Task<D> for Produce {
+    fn turn(&mut self, broker: &mut Broker<D>, call: &Call) -> Turn {
+        if self.advance(broker, call) == Turn::More {
+            return Turn::More;
+        }
+        let outcome = broker.finish_produce(
+            call,
+            self.acks,
+            std::mem::take(&mut self.response),
+            std::mem::take(&mut self.syncs),
+        );
+        broker.conclude::<ProduceRequest>(call, outcome);
+        Turn::Done
+    }
+}
+
+/// What it costs to append a batch, about: in plain bytes that are looked into.
+fn cost_of(data: &PartitionProduceData) -> usize {
+    let records = data.records.as_ref().and_then(Records::to_bytes).unwrap_or_default();
+    let codec = BatchHeader::parse(&records).ok().and_then(|header| header.codec().ok());
+    let factor = if codec.is_some_and(|codec| codec != Codec::None) { COMPRESSED_COST } else { 1 };
+    APPEND_COST.saturating_add(records.len().saturating_mul(factor))
 }
 
 /// Who asked for no answer learns of an error only by the end of the connection, as in Kafka.

@@ -26,6 +26,9 @@ pub(crate) use session::{FetchItem, FetchSessions, TopicKey};
 /// The first version that names topics by id.
 const BY_ID_FROM: i16 = 13;
 
+/// Partitions that one request reads, with those that its session remembers.
+pub(crate) const PARTITIONS_MAX: usize = 20_000;
+
 /// The first version whose errors name the leader, and the first that gives its address (KIP-951).
 const LEADER_FROM: i16 = 12;
 const LEADER_ADDRESS_FROM: i16 = 16;
@@ -46,12 +49,20 @@ pub(crate) struct FetchWait {
 
 impl<D: Disk> Broker<D> {
     /// Handles a Fetch request.
+    ///
+    /// Most work: [`PARTITIONS_MAX`] partitions looked up and answered, once when it comes and once when it has waited; of
+    /// records only ranges of files are noted. A partition that is named again replaces what was asked of it before.
     pub(crate) fn fetch(&mut self, call: &Call, request: FetchRequest) {
         let by_id = call.version >= BY_ID_FROM;
         let items = items_of(&request, by_id);
         let forgotten = forgotten_of(&request, by_id);
         let (id, epoch) = (request.session_id, request.session_epoch);
-        let context = match self.sessions.begin(self.now.mono_ms, id, epoch, by_id, items, &forgotten) {
+        let context = if items.len().max(forgotten.len()) > PARTITIONS_MAX {
+            Err(ErrorCode::INVALID_REQUEST)
+        } else {
+            self.sessions.begin((self.now.mono_ms, call.conn), id, epoch, by_id, items, &forgotten)
+        };
+        let context = match context {
             Ok(context) => context,
             Err(error) => {
                 let response = FetchResponse { error_code: error.code(), ..FetchResponse::default() };
@@ -165,7 +176,7 @@ impl<D: Disk> Broker<D> {
                 let by_id = call.version >= BY_ID_FROM;
                 let random = &mut self.random;
                 let id = if call.version >= 7 {
-                    self.sessions.open(self.now.mono_ms, by_id, answers, || random.next())
+                    self.sessions.open((self.now.mono_ms, call.conn), by_id, answers, || random.next())
                 } else {
                     0
                 };
@@ -301,19 +312,29 @@ impl<F> PartitionRead<F> {
     }
 }
 
+/// What is asked for, each partition once. As in Kafka the last word about a partition counts, and its first place.
 fn items_of(request: &FetchRequest, by_id: bool) -> Vec<FetchItem> {
-    let mut items = Vec::with_capacity(request.topics.iter().map(|t| t.partitions.len()).sum());
+    let mut items: Vec<FetchItem> = Vec::new();
+    let mut places = HashMap::new();
     for topic in &request.topics {
         let key =
             if by_id { TopicKey::Id(topic.topic_id) } else { TopicKey::Name(topic.topic.as_str().into()) };
-        items.extend(topic.partitions.iter().map(|p| FetchItem {
-            topic: key.clone(),
-            partition: p.partition,
-            offset: p.fetch_offset,
-            max_bytes: p.partition_max_bytes,
-            current_leader_epoch: p.current_leader_epoch,
-            last_fetched_epoch: p.last_fetched_epoch,
-        }));
+        let place_of: &mut HashMap<i32, usize> = places.entry(key.clone()).or_default();
+        for p in &topic.partitions {
+            let item = FetchItem {
+                topic: key.clone(),
+                partition: p.partition,
+                offset: p.fetch_offset,
+                max_bytes: p.partition_max_bytes,
+                current_leader_epoch: p.current_leader_epoch,
+                last_fetched_epoch: p.last_fetched_epoch,
+            };
+            let place = *place_of.entry(p.partition).or_insert(items.len());
+            match items.get_mut(place) {
+                Some(earlier) => *earlier = item,
+                None => items.push(item),
+            }
+        }
     }
     items
 }

@@ -7,12 +7,15 @@ use std::sync::Arc;
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::uuid::Uuid;
 
+use super::PARTITIONS_MAX;
+use crate::call::ConnId;
+
 /// A session that was not used for so long may give its place to a new one.
 const EVICTION_MS: u64 = 2 * 60 * 1000;
-/// Partitions that one session remembers; whoever reads more goes without a session.
-const PARTITIONS_MAX: usize = 100_000;
-/// Partitions that all sessions together remember, some 200 bytes each; beyond it there are no new sessions.
-const ALL_PARTITIONS_MAX: usize = 1_000_000;
+/// Partitions that all sessions together remember, some 250 bytes each; beyond it there are no new sessions.
+const ALL_PARTITIONS_MAX: usize = 100_000;
+/// Sessions that one connection may have; the one that was used least recently gives way to another. A client has one.
+const SESSIONS_PER_CONNECTION: usize = 4;
 /// Longest topic name that is remembered: no topic has a longer one.
 const NAME_BYTES_MAX: usize = 249;
 /// Session epoch of a request that opens a session.
@@ -67,6 +70,8 @@ struct Session {
     epoch: i32,
     by_id: bool,
     last_used: u64,
+    /// Who used it last. It ends with that connection: the client that comes back asks with everything.
+    owner: ConnId,
     /// In the order in which they are read; the key only grows.
     entries: BTreeMap<u64, Entry>,
     places: HashMap<(TopicKey, i32), u64>,
@@ -106,7 +111,7 @@ impl FetchSessions {
     /// Sorts a request into its context and updates the session that it names.
     pub(crate) fn begin(
         &mut self,
-        now: u64,
+        (now, owner): (u64, ConnId),
         id: i32,
         epoch: i32,
         by_id: bool,
@@ -149,6 +154,7 @@ impl FetchSessions {
         }
         session.epoch = next_epoch(epoch);
         session.last_used = now;
+        session.owner = owner;
         Ok(Context::Incremental { id, epoch: session.epoch })
     }
 
@@ -163,13 +169,17 @@ impl FetchSessions {
     /// Opens a session for a full fetch that was just answered; 0 if there is no room.
     pub(crate) fn open(
         &mut self,
-        now: u64,
+        (now, owner): (u64, ConnId),
         by_id: bool,
         answers: Vec<(FetchItem, Answered)>,
         mut random: impl FnMut() -> u64,
     ) -> i32 {
         let too_long = answers.iter().any(|(item, _)| item.topic.is_too_long());
-        if answers.is_empty() || answers.len() > PARTITIONS_MAX || too_long || !self.make_room(now) {
+        if answers.is_empty() || answers.len() > PARTITIONS_MAX || too_long {
+            return 0;
+        }
+        self.make_room_for(owner);
+        if !self.make_room(now) {
             return 0;
         }
         if self.partitions + answers.len() > self.partitions_max {
@@ -185,6 +195,7 @@ impl FetchSessions {
             epoch: next_epoch(INITIAL_EPOCH),
             by_id,
             last_used: now,
+            owner,
             entries: BTreeMap::new(),
             places: HashMap::new(),
             next_place: 0,
@@ -233,6 +244,24 @@ impl FetchSessions {
             session.next_place += 1;
             session.entries.insert(last, entry);
             session.places.insert(key, last);
+        }
+    }
+
+    /// A connection has ended, and with it what it read.
+    pub(crate) fn end_of(&mut self, conn: ConnId) {
+        let own: Vec<i32> =
+            self.sessions.iter().filter(|(_, s)| s.owner == conn).map(|(id, _)| *id).collect();
+        for id in own {
+            self.close(id);
+        }
+    }
+
+    fn make_room_for(&mut self, owner: ConnId) {
+        let own = || self.sessions.iter().filter(|(_, s)| s.owner == owner);
+        if own().count() >= SESSIONS_PER_CONNECTION
+            && let Some(id) = own().min_by_key(|(_, s)| s.last_used).map(|(id, _)| *id)
+        {
+            self.close(id);
         }
     }
 
@@ -289,7 +318,11 @@ fn next_epoch(epoch: i32) -> i32 {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
     use super::*;
+
+    const BY: (u64, ConnId) = (0, ConnId(u64::MAX));
 
     fn item(partition: i32, offset: i64) -> FetchItem {
         FetchItem {
@@ -309,21 +342,27 @@ mod tests {
     fn open(sessions: &mut FetchSessions, now: u64, partitions: i32) -> i32 {
         let answers = (0..partitions).map(|p| (item(p, 0), quiet(5))).collect();
         let mut seed = now + 100;
-        sessions.open(now, false, answers, || {
+        sessions.open((now, owner()), false, answers, || {
             seed += 1;
             seed
         })
     }
 
+    /// A connection that there was not before.
+    fn owner() -> ConnId {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        ConnId(LAST.fetch_add(1, Ordering::Relaxed))
+    }
+
     fn begin(sessions: &mut FetchSessions, id: i32, epoch: i32) -> Result<Context, ErrorCode> {
-        sessions.begin(0, id, epoch, false, vec![], &[])
+        sessions.begin(BY, id, epoch, false, vec![], &[])
     }
 
     #[test]
     fn the_table_of_ids_and_epochs() {
         let mut sessions = FetchSessions::new(10);
         let one = vec![item(0, 0)];
-        let asked = |s: &mut FetchSessions, id, epoch| s.begin(0, id, epoch, false, one.clone(), &[]);
+        let asked = |s: &mut FetchSessions, id, epoch| s.begin(BY, id, epoch, false, one.clone(), &[]);
         assert_eq!(asked(&mut sessions, 0, -1), Ok(Context::Sessionless(one.clone())));
         assert_eq!(asked(&mut sessions, 0, 0), Ok(Context::Full(one.clone())));
         assert_eq!(asked(&mut sessions, 9, 1), Err(ErrorCode::FETCH_SESSION_ID_NOT_FOUND));
@@ -334,7 +373,10 @@ mod tests {
         assert_eq!(begin(&mut sessions, id, 3), Err(ErrorCode::INVALID_FETCH_SESSION_EPOCH));
         assert_eq!(begin(&mut sessions, id, 2), Ok(Context::Incremental { id, epoch: 3 }));
         assert!(sessions.is_current(id, 3) && !sessions.is_current(id, 2));
-        assert_eq!(sessions.begin(0, id, 3, true, vec![], &[]), Err(ErrorCode::FETCH_SESSION_TOPIC_ID_ERROR));
+        assert_eq!(
+            sessions.begin(BY, id, 3, true, vec![], &[]),
+            Err(ErrorCode::FETCH_SESSION_TOPIC_ID_ERROR)
+        );
 
         // (id, 0) closes and opens anew, (id, -1) closes.
         assert_eq!(asked(&mut sessions, id, 0), Ok(Context::Full(one.clone())));
@@ -357,11 +399,11 @@ mod tests {
         let mut sessions = FetchSessions::new(10);
         let id = open(&mut sessions, 0, 3);
         let forgotten = [(TopicKey::Name("t".into()), 1), (TopicKey::Name("no such".into()), 0)];
-        sessions.begin(0, id, 1, false, vec![item(2, 77), item(9, 1)], &forgotten).unwrap();
+        sessions.begin(BY, id, 1, false, vec![item(2, 77), item(9, 1)], &forgotten).unwrap();
         let now: Vec<(i32, i64)> = sessions.items(id).iter().map(|i| (i.partition, i.offset)).collect();
         assert_eq!(now, [(0, 0), (2, 77), (9, 1)]);
         let all: Vec<_> = [0, 2, 9].map(|p| (TopicKey::Name("t".into()), p)).into();
-        assert_eq!(sessions.begin(0, id, 2, false, vec![], &all), Ok(Context::Sessionless(vec![])));
+        assert_eq!(sessions.begin(BY, id, 2, false, vec![], &all), Ok(Context::Sessionless(vec![])));
         assert_eq!(begin(&mut sessions, id, 3), Err(ErrorCode::FETCH_SESSION_ID_NOT_FOUND));
     }
 
@@ -391,7 +433,7 @@ mod tests {
         let id = open(&mut sessions, 0, i32::try_from(PARTITIONS_MAX).unwrap());
         assert!(id > 0);
         assert_eq!(begin(&mut sessions, id, 1), Ok(Context::Incremental { id, epoch: 2 }));
-        let more = sessions.begin(0, id, 2, false, vec![item(i32::MAX, 0)], &[]);
+        let more = sessions.begin(BY, id, 2, false, vec![item(i32::MAX, 0)], &[]);
         assert_eq!(more, Err(ErrorCode::FETCH_SESSION_ID_NOT_FOUND));
         assert!(sessions.sessions.is_empty());
     }
@@ -405,11 +447,11 @@ mod tests {
         assert_eq!(open(&mut sessions, 0, 3), 0, "six are too many");
         let b = open(&mut sessions, 0, 2);
         assert!(b > 0);
-        assert!(sessions.begin(0, b, 1, false, vec![item(1, 9)], &[]).is_ok(), "a change is no growth");
-        let grown = sessions.begin(0, b, 2, false, vec![item(7, 0)], &[]);
+        assert!(sessions.begin(BY, b, 1, false, vec![item(1, 9)], &[]).is_ok(), "a change is no growth");
+        let grown = sessions.begin(BY, b, 2, false, vec![item(7, 0)], &[]);
         assert_eq!(grown, Err(ErrorCode::FETCH_SESSION_ID_NOT_FOUND));
         let forgotten = [(TopicKey::Name("t".into()), 0)];
-        assert!(sessions.begin(0, a, 1, false, vec![item(5, 0), item(6, 0)], &forgotten).is_ok());
+        assert!(sessions.begin(BY, a, 1, false, vec![item(5, 0), item(6, 0)], &forgotten).is_ok());
         assert_eq!(sessions.partitions, 4);
         assert_eq!(open(&mut sessions, 0, 2), 0);
         assert!(open(&mut sessions, 0, 1) > 0);
@@ -419,9 +461,9 @@ mod tests {
     fn a_name_that_no_topic_has_is_not_remembered() {
         let mut sessions = FetchSessions::new(10);
         let long = FetchItem { topic: TopicKey::Name("t".repeat(250).into()), ..item(0, 0) };
-        assert_eq!(sessions.open(0, false, vec![(long.clone(), quiet(0))], || 1), 0);
+        assert_eq!(sessions.open(BY, false, vec![(long.clone(), quiet(0))], || 1), 0);
         let id = open(&mut sessions, 0, 1);
-        let refused = sessions.begin(0, id, 1, false, vec![long], &[]);
+        let refused = sessions.begin(BY, id, 1, false, vec![long], &[]);
         assert_eq!(refused, Err(ErrorCode::FETCH_SESSION_ID_NOT_FOUND));
         assert_eq!(sessions.partitions, 0);
     }
@@ -437,7 +479,25 @@ mod tests {
         assert!(c > 0);
         assert_eq!(begin(&mut sessions, a, 1), Err(ErrorCode::FETCH_SESSION_ID_NOT_FOUND));
         assert!(begin(&mut sessions, b, 1).is_ok());
-        assert_eq!(FetchSessions::new(0).open(0, false, vec![(item(0, 0), quiet(0))], || 1), 0);
-        assert_eq!(sessions.open(0, false, vec![], || 1), 0, "nothing to remember");
+        assert_eq!(FetchSessions::new(0).open(BY, false, vec![(item(0, 0), quiet(0))], || 1), 0);
+        assert_eq!(sessions.open(BY, false, vec![], || 1), 0, "nothing to remember");
+    }
+    #[test]
+    fn a_connections_sessions_are_few_and_end_with_it() {
+        let mut sessions = FetchSessions::new(100);
+        let other = open(&mut sessions, 0, 1);
+        let mut ids = Vec::new();
+        for now in 0..10 {
+            let answers = vec![(item(0, 0), quiet(0))];
+            ids.push(sessions.open((now, ConnId(77)), false, answers, || 1000 + now));
+        }
+        assert_eq!(sessions.sessions.len(), 1 + SESSIONS_PER_CONNECTION);
+        assert_eq!(begin(&mut sessions, ids[0], 1), Err(ErrorCode::FETCH_SESSION_ID_NOT_FOUND));
+        // Whoever goes on with a session has it from then on.
+        assert!(begin(&mut sessions, ids[9], 1).is_ok());
+        sessions.end_of(ConnId(77));
+        assert_eq!(begin(&mut sessions, ids[8], 1), Err(ErrorCode::FETCH_SESSION_ID_NOT_FOUND));
+        assert!(begin(&mut sessions, ids[9], 2).is_ok() && begin(&mut sessions, other, 1).is_ok());
+        assert_eq!((sessions.sessions.len(), sessions.partitions), (2, 2));
     }
 }

@@ -248,3 +248,80 @@ fn flipped_bits_of_a_good_request_do_no_harm() {
     let all = values(&response);
     assert!(all.iter().all(|v| v == "x"), "{all:?}");
 }
+
+#[test]
+fn requests_that_waited_are_handled_one_a_turn() {
+    let mut world = World::new();
+    world.create("t", 1);
+    // A long poll of each connection, and behind it as many requests as may wait.
+    let fetch = FetchRequest { max_wait_ms: 100, ..fetch_request(&[("t", 0, 0)]) };
+    for conn in [A, B] {
+        world.send(conn, 12, &fetch);
+        while world.broker.wants_read(conn) {
+            world.send(conn, 9, &MetadataRequest::default());
+        }
+    }
+    world.order.clear();
+    world.now.mono_ms += 100;
+    world.broker.handle_timeout(world.now);
+    assert!(world.broker.poll_response().is_none(), "nothing is done but by work");
+    let mut turns = 0;
+    let mut answers = Vec::new();
+    while world.broker.has_work() {
+        world.broker.work(world.now);
+        turns += 1;
+        let before = answers.len();
+        while let Some(response) = world.broker.poll_response() {
+            answers.push(response.conn);
+        }
+        assert!(answers.len() <= before + 2, "one woken fetch and one request a unit");
+    }
+    assert!(turns >= 64, "{turns}");
+    // Neither has to wait for all of the other's.
+    let firsts = |conn| answers.iter().filter(|c| **c == conn).count();
+    assert_eq!(firsts(A), firsts(B));
+    let until =
+        answers.iter().rposition(|c| *c == A).unwrap().min(answers.iter().rposition(|c| *c == B).unwrap());
+    assert!(until + 3 >= answers.len(), "{answers:?}");
+    assert_eq!(world.broker.poll_readable(), Some(A), "its requests are wanted again");
+}
+
+#[test]
+fn answers_that_nobody_takes_stop_reading_and_handling() {
+    let mut world = World::new();
+    for topic in 0..3 {
+        world.create(&format!("t{topic}"), 1000);
+    }
+    let request = MetadataRequest { topics: None, ..MetadataRequest::default() };
+    let frame = frame::encode_request(9, 1, Some("c"), &request).unwrap().to_bytes().unwrap().slice(4..);
+    let mut handled = 0;
+    while world.broker.wants_read(A) {
+        world.broker.handle_frame(world.now, A, frame.clone());
+        handled += 1;
+        assert!(handled < 1000, "each answer takes a hundred kilobytes");
+    }
+    let unread: usize = std::iter::from_fn(|| world.broker.poll_response()).map(|r| r.body.len).sum();
+    assert!(unread < 8 << 20, "{unread}");
+    assert!(world.broker.wants_read(A));
+
+    // The driver says that its peer does not take them.
+    world.broker.hold(A, true);
+    assert!(!world.broker.wants_read(A));
+    world.broker.handle_frame(world.now, A, frame.clone());
+    while world.broker.work(world.now) {}
+    assert!(world.broker.poll_response().is_none());
+    world.call_on(B, 9, &MetadataRequest::default());
+    world.broker.hold(A, false);
+    while world.broker.work(world.now) {}
+    assert!(world.broker.poll_response().is_some_and(|r| r.conn == A));
+}
+
+#[test]
+fn only_produce_requests_may_be_large() {
+    let mut world = World::new();
+    let mut frame = header(3, 9, 1).to_vec();
+    frame.resize(headrace_broker::OTHER_REQUEST_BYTES_MAX + 1, 0);
+    world.broker.handle_frame(world.now, A, frame.into());
+    world.collect();
+    assert!(world.closed[0].1.contains("Metadata request of 4194305 bytes"), "{:?}", world.closed);
+}

@@ -313,3 +313,21 @@ fn leader_epochs_are_compared() {
     assert_eq!((partition.diverging_epoch.epoch, partition.diverging_epoch.end_offset), (0, 1));
     assert_eq!(error_of(&response), ErrorCode::NONE);
 }
+
+#[test]
+fn a_partition_counts_once_and_the_last_word_about_it() {
+    let mut world = World::new();
+    world.create("t", 2);
+    world.append("t", 0, &["a", "b", "c"]);
+    world.append("t", 0, &["d"]);
+    let named = [("t", 0, 9), ("t", 1, 0), ("t", 0, 0), ("t", 0, 3)];
+    let response = world.call(12, &fetch_request(&named));
+    let partitions: Vec<_> = response.responses.iter().flat_map(|t| &t.partitions).collect();
+    assert_eq!(partitions.iter().map(|p| p.partition_index).collect::<Vec<_>>(), [0, 1]);
+    assert_eq!(values(&response), ["d"]);
+
+    let many: Vec<_> = (0..20_001).map(|p| ("t", p, 0)).collect();
+    let refused = world.call(12, &fetch_request(&many));
+    assert_eq!(ErrorCode::new(refused.error_code), ErrorCode::INVALID_REQUEST);
+    assert!(refused.responses.is_empty());
+}

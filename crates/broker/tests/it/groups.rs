@@ -648,15 +648,15 @@ fn groups_and_positions_that_are_named_again_and_again_are_told_once() {
 
 #[test]
 fn a_commit_that_no_segment_holds_is_refused_for_good() {
-    let mut world = world();
-    world.create("wide", 1200);
-    let offsets: Vec<_> = (0..1200).map(|p| (p, 5)).collect();
+    let mut world = World::with(&[("offsets.topic.segment.bytes", "2000000")]);
+    world.create("wide", 600);
+    let offsets: Vec<_> = (0..600).map(|p| (p, 5)).collect();
     let mut request = commit_request("g", "", -1, &offsets);
     request.topics[0].name = "wide".into();
     for partition in &mut request.topics[0].partitions {
         partition.committed_metadata = Some("m".repeat(4000));
     }
-    assert_eq!(commit(&mut world, &request), [ErrorCode::INVALID_COMMIT_OFFSET_SIZE; 1200]);
+    assert_eq!(commit(&mut world, &request), [ErrorCode::INVALID_COMMIT_OFFSET_SIZE; 600]);
     assert!(committed(&mut world, "g").is_empty());
 }
 

@@ -1,12 +1,14 @@
 //! Produce and `InitProducerId`.
 
 use bytes::Bytes;
+use headrace_broker::ConnId;
 use headrace_wire::compression::Codec;
 use headrace_wire::errors::ErrorCode;
+use headrace_wire::frame;
 use headrace_wire::messages::produce_request::{PartitionProduceData, TopicProduceData};
 use headrace_wire::messages::{DeleteTopicsRequest, InitProducerIdRequest, MetadataRequest, ProduceRequest};
 use headrace_wire::primitive::Records;
-use headrace_wire::records::ProducerStamp;
+use headrace_wire::records::{BatchBuilder, NO_HEADERS, ProducerStamp};
 use headrace_wire::uuid::Uuid;
 
 use crate::world::*;
@@ -279,4 +281,54 @@ fn a_topic_that_goes_before_its_sync_ends_the_wait_for_it() {
     assert!(world.broker.poll_flush().is_none());
     let response = world.answer::<ProduceRequest>(A, 9, correlation).expect("nobody waits for ever");
     assert_eq!(produced(&response), (ErrorCode::NONE, 0));
+}
+
+#[test]
+fn many_compressed_batches_are_looked_into_over_many_turns() {
+    let mut world = World::new();
+    world.create("t", 40);
+    let value = "x".repeat(1 << 20);
+    let bomb = batch_with(WALL, &[&value], ProducerStamp::NONE, Codec::Gzip);
+    let mut request = produce_request(-1, "t", 0, bomb.clone());
+    request.topic_data[0].partition_data = (0..40)
+        .map(|index| PartitionProduceData { index, records: Some(Records::from(bomb.clone())) })
+        .collect();
+    let frame = frame::encode_request(9, 77, Some("c"), &request).unwrap().to_bytes().unwrap().slice(4..);
+    world.broker.handle_frame(world.now, A, frame);
+    // Others are served in between, and what comes behind it on its own connection waits.
+    let behind = frame::encode_request(9, 78, Some("c"), &MetadataRequest::default()).unwrap();
+    world.broker.handle_frame(world.now, A, behind.to_bytes().unwrap().slice(4..));
+    let mut turns = 1;
+    while world.broker.poll_response().is_none() {
+        assert!(world.broker.work(world.now));
+        turns += 1;
+    }
+    assert!(turns >= 3, "{turns}");
+    while world.broker.work(world.now) {}
+    assert!(world.broker.poll_response().is_some_and(|r| r.conn == A));
+    let end = |world: &mut World| world.fetch("t", 39, 1).responses[0].partitions[0].high_watermark;
+    assert_eq!(end(&mut world), 1);
+
+    // One that goes in the middle of it leaves nothing behind that is due.
+    let gone = ConnId(50);
+    world.connect(gone);
+    let frame = frame::encode_request(9, 77, Some("c"), &request).unwrap().to_bytes().unwrap().slice(4..);
+    world.broker.handle_frame(world.now, gone, frame);
+    assert!(world.broker.has_work());
+    world.broker.handle_disconnect(world.now, gone);
+    while world.broker.work(world.now) {}
+    assert_eq!(end(&mut world), 1);
+}
+
+#[test]
+fn a_batch_that_grows_too_much_is_too_large() {
+    let mut world = World::new();
+    world.create("t", 1);
+    world.create_with("large", 1, &[("max.message.bytes", "30000000")]);
+    let value = "x".repeat(17 << 20);
+    let mut builder = BatchBuilder::new(1 << 25);
+    builder.append(WALL, None, Some(value.as_bytes()), NO_HEADERS.iter().copied()).unwrap();
+    let bomb: Bytes = builder.finish(ProducerStamp::NONE, Codec::Gzip, None).unwrap().to_vec().into();
+    assert_eq!(produced(&world.produce("t", 0, bomb.clone())).0, ErrorCode::MESSAGE_TOO_LARGE);
+    assert_eq!(produced(&world.produce("large", 0, bomb)).0, ErrorCode::NONE, "plain ones may be as large");
 }

@@ -145,6 +145,7 @@ impl World {
     }
 
     pub(crate) fn collect(&mut self) {
+        while self.broker.work(self.now) {}
         while let Some(response) = self.broker.poll_response() {
             let conn = response.conn;
             let frame = flatten(&response);

@@ -4,6 +4,8 @@ use std::io;
 use std::os::fd::AsFd;
 
 use bytes::Bytes;
+use headrace_broker::OTHER_REQUEST_BYTES_MAX;
+use headrace_wire::messages::ApiKey;
 use rustix::buffer::spare_capacity;
 use rustix::net::RecvFlags;
 
@@ -19,6 +21,8 @@ pub(super) enum FrameError {
     Eof,
     /// The size prefix is negative, zero or beyond `socket.request.max.bytes`.
     Size(i32),
+    /// No Produce request, and too large for any other: its bytes.
+    TooLarge(usize),
     /// The socket failed.
     Io(io::Error),
 }
@@ -138,6 +142,12 @@ impl FrameReader {
         if size == 0 || size > self.request_max_bytes {
             return Err(FrameError::Size(prefix));
         }
+        if size > OTHER_REQUEST_BYTES_MAX {
+            let Some((key, _)) = body.split_first_chunk::<2>() else { return Ok(None) };
+            if i16::from_be_bytes(*key) != ApiKey::Produce.code() {
+                return Err(FrameError::TooLarge(size));
+            }
+        }
         if let Some(frame) = body.get(..size) {
             let frame = Bytes::copy_from_slice(frame);
             self.start += 4 + size;
@@ -202,11 +212,19 @@ mod tests {
     fn a_huge_size_prefix_costs_no_memory_and_a_lying_one_is_refused() {
         let (mut writer, reader) = pair();
         writer.write_all(&(90_i32 << 20).to_be_bytes()).unwrap();
-        writer.write_all(b"only a little").unwrap();
+        writer.write_all(b"\0\0only a little").unwrap();
         let mut frames = FrameReader::new(100 << 20);
         std::thread::sleep(std::time::Duration::from_millis(20));
         assert_eq!(frames.read(&reader, usize::MAX, |_| true).unwrap(), ReadTurn::Blocked);
         assert!(frames.large.as_ref().unwrap().0.capacity() <= 2 * FRAME_BYTES_FIRST);
+
+        let (mut writer, reader) = pair();
+        writer.write_all(&(5_i32 << 20).to_be_bytes()).unwrap();
+        writer.write_all(b"\0\x03too large for Metadata").unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(5));
+        let mut frames = FrameReader::new(100 << 20);
+        let refused = frames.read(&reader, usize::MAX, |_| true);
+        assert!(matches!(refused, Err(FrameError::TooLarge(n)) if n == 5 << 20), "{refused:?}");
 
         for lie in [0, -1, i32::MIN, (100 << 20) + 1, i32::from_be_bytes(*b"GET ")] {
             let (mut writer, reader) = pair();

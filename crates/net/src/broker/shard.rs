@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use headrace_broker::{Broker, BrokerError, ConnId, Response};
+use headrace_broker::{Broker, BrokerError, ConnId, OTHER_REQUEST_BYTES_MAX, Response};
 use headrace_wire::primitive::Segment;
 use headrace_wire::time::Now;
 use mio::net::{TcpListener, TcpStream};
@@ -33,10 +33,17 @@ pub(super) const WAKER: Token = Token(usize::MAX - 1);
 const CARRIERS: usize = 1 << 32;
 /// Bytes read from one connection before the others get their turn.
 const READ_BYTES_PER_TURN: usize = 1 << 20;
+/// How long requests of one connection are read and handled before the others get their turn. A request that takes longer
+/// is cut into turns by the broker.
+const TURN_MAX: Duration = Duration::from_millis(2);
+/// How long work that waits in the broker is done before sockets are looked at again.
+const WORK_MAX: Duration = Duration::from_millis(4);
 /// Bytes written to one connection before the others get their turn.
 const WRITE_BYTES_PER_TURN: u64 = 4 << 20;
-/// Unsent response bytes after which no more requests of that connection are read.
+/// Unsent response bytes after which no more requests of that connection are read or handled; most lie in files.
 const OUTBOX_BYTES_MAX: u64 = 64 << 20;
+/// The same of those that are held in memory.
+const OUTBOX_MEMORY_MAX: u64 = 8 << 20;
 /// Errors kept for the operator until they are asked for; beyond that the oldest go.
 const TROUBLES_MAX: usize = 1000;
 /// Connections served at once; further ones are closed as they come.
@@ -61,6 +68,8 @@ struct Connection {
     writable: bool,
     /// Close when the outbox is empty.
     closing: bool,
+    /// The broker handles no further request of it until its answers are taken.
+    held: bool,
     queued: bool,
     /// When bytes last came or went, by `mono_ms`.
     active_ms: u64,
@@ -72,6 +81,11 @@ impl Connection {
     /// Whether nothing waits to be sent.
     fn is_flushed(&self) -> bool {
         self.outbox.is_empty() && !self.carrier.as_ref().is_some_and(|carrier| carrier.is_sending())
+    }
+
+    /// Whether so much waits to be sent that nothing is to be added to it.
+    fn is_full(&self) -> bool {
+        self.outbox.len() > OUTBOX_BYTES_MAX || self.outbox.memory_bytes() > OUTBOX_MEMORY_MAX
     }
 }
 
@@ -211,6 +225,7 @@ impl Shard {
             self.links.turns(&mut self.broker, self.clock);
             self.timers();
             self.dispatch();
+            self.work();
             self.note_troubles();
         }
         let now = self.clock.now();
@@ -261,7 +276,7 @@ impl Shard {
 
     /// How long nothing will have to be done unless a socket says so; `None` for ever.
     fn timeout(&self) -> Option<Duration> {
-        if !self.pending.is_empty() {
+        if !self.pending.is_empty() || self.broker.has_work() {
             return Some(Duration::ZERO);
         }
         let idle = self.idle.first().map(|(at, _)| *at);
@@ -361,6 +376,7 @@ impl Shard {
             readable: true,
             writable: true,
             closing: false,
+            held: false,
             queued: false,
             active_ms: now.mono_ms,
             check_ms,
@@ -401,16 +417,17 @@ impl Shard {
             return Ok(());
         }
         let (broker, id) = (&mut self.broker, connection.id);
-        let wants = connection.outbox.len() <= OUTBOX_BYTES_MAX && broker.wants_read(id);
+        let wants = broker.wants_read(id);
         if let Some(carrier) = &mut connection.carrier {
             carrier.hold(!wants);
         }
         if !wants {
             return Ok(());
         }
+        let (clock, until) = (self.clock, self.clock.elapsed() + TURN_MAX);
         let accept = |frame| {
             broker.handle_frame(now, id, frame);
-            broker.wants_read(id)
+            broker.wants_read(id) && clock.elapsed() < until
         };
         let turn = match &mut connection.carrier {
             None => connection.reader.read(&connection.socket, READ_BYTES_PER_TURN, accept),
@@ -433,7 +450,19 @@ impl Shard {
                 "a request frame says it has {size} bytes; socket.request.max.bytes allows 1 to {}",
                 self.request_max_bytes
             ))),
+            Err(FrameError::TooLarge(size)) => Err(Some(format!(
+                "a request of {size} bytes is no Produce request; others have {OTHER_REQUEST_BYTES_MAX} at most"
+            ))),
             Err(FrameError::Io(e)) => Err(Some(e.to_string())),
+        }
+    }
+
+    /// Does what waits for its turn in the broker, for a while.
+    fn work(&mut self) {
+        let until = self.clock.elapsed() + WORK_MAX;
+        while self.broker.has_work() && self.clock.elapsed() < until {
+            self.broker.work(self.clock.now());
+            self.dispatch();
         }
     }
 
@@ -468,6 +497,12 @@ impl Shard {
                 }
             }
         }
+        while let Some(conn) = self.broker.poll_readable() {
+            let key = key_of(conn);
+            if self.connections.get(key).is_some_and(|connection| connection.id == conn) {
+                self.queue(key);
+            }
+        }
     }
 
     fn write(&mut self, key: usize) {
@@ -491,6 +526,11 @@ impl Shard {
             }
         }
         let Some(connection) = self.connections.get_mut(key) else { return };
+        let held = connection.is_full();
+        if held != connection.held {
+            connection.held = held;
+            self.broker.hold(connection.id, held);
+        }
         if connection.closing && connection.is_flushed() {
             self.drop_connection(key, None);
         } else if connection.readable && connection.is_flushed() && self.broker.wants_read(connection.id) {

@@ -1,0 +1,147 @@
+"""One hostile connection: another client is answered as ever, and what the broker took for it comes back."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+import threading
+import time
+import zlib
+from pathlib import Path
+
+import pytest
+
+import headrace as hr
+from tests.broker.process import BrokerProcess
+from tests.broker.raw import Connection, batch, record
+
+# What a broker owes everybody else (p99), ten times as much for a loaded machine and an unoptimized build.
+BAR_SECONDS = 0.05
+SLACK = 10
+# Resident memory that one connection may cost, and what may be left of it once it has gone: a heap keeps some.
+GROWTH_BYTES_MAX = 64 << 20
+LEFT_BYTES_MAX = 24 << 20
+HOSTILE_SECONDS = float(os.environ.get("HEADRACE_HOSTILE_SECONDS", "2"))
+PARTITIONS = 3000
+
+
+def text(value):
+    return struct.pack(">h", len(value)) + value
+
+
+def request(key, version, body, correlation=1):
+    frame = struct.pack(">hhih", key, version, correlation, -1) + body
+    return struct.pack(">i", len(frame)) + frame
+
+
+def metadata_again_and_again(servers):
+    """Metadata of all topics, as fast as the socket takes it, and no answer is read."""
+    yield request(3, 1, struct.pack(">i", -1)) * 10_000
+
+
+def one_partition_named_200_000_times(servers):
+    """Fetch of it, which waits for records and then is answered."""
+    named = struct.pack(">i", 1) + text(b"quiet") + struct.pack(">i", 200_000)
+    named += struct.pack(">iqi", 0, 0, 1 << 20) * 200_000
+
+    def fetch(wait_ms):
+        return request(1, 4, struct.pack(">iiiib", -1, wait_ms, 1 << 30, 1 << 30, 0) + named)
+
+    # Another that waits for the same, and for longer.
+    with Connection(servers) as other:
+        other.socket.sendall(fetch(30_000))
+        yield fetch(300)
+        time.sleep(1)
+
+
+def gzip(data):
+    compressor = zlib.compressobj(9, zlib.DEFLATED, 31)
+    return compressor.compress(data) + compressor.flush()
+
+
+def bombs(servers):
+    """Produce of 100 batches that grow a thousandfold: half of them too much, half of them just not."""
+    too_much = batch([b"x"], attributes=1, body=gzip(bytes(128 << 20)))
+    just_not = batch([b"x"], attributes=1, body=gzip(record(0, bytes((16 << 20) - 100))))
+    named = [struct.pack(">ii", 0, len(bomb)) + bomb for bomb in (too_much, just_not)]
+    body = struct.pack(">hhi", -1, 1, 5000) + struct.pack(">i", 1) + text(b"quiet")
+    yield request(0, 7, body + struct.pack(">i", 100) + b"".join(named * 50))
+
+
+def be_hostile(servers, kind, stop):
+    host, port = servers.split(":")
+    with socket.create_connection((host, int(port))) as peer:
+        peer.settimeout(0.2)
+        for data in kind(servers):
+            at = 0
+            while not stop.is_set() and at < len(data):
+                with contextlib.suppress(TimeoutError):
+                    at += peer.send(data[at : at + (1 << 20)])
+        if kind is metadata_again_and_again:
+            stop.wait(HOSTILE_SECONDS)
+            return
+        answers = 0
+        while answers == 0 and not stop.is_set():
+            with contextlib.suppress(TimeoutError):
+                answers = len(peer.recv(1 << 20)) or 1
+
+
+def resident(pid):
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) << 10
+    raise AssertionError(pid)
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory):
+    data = tmp_path_factory.mktemp("fair") / "data"
+    with BrokerProcess(data) as process:
+        with hr.Admin(process.bootstrap_servers) as admin:
+            admin.create_topic("many", PARTITIONS)
+            admin.create_topic("quiet", 1)
+            admin.create_topic("mine", 1)
+        yield process
+        assert process.stop() == 0
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [metadata_again_and_again, one_partition_named_200_000_times, bombs],
+    ids=lambda kind: kind.__name__.replace("_", "-"),
+)
+def test_one_hostile_connection_stalls_nobody(broker, kind):
+    pid, servers = broker.process.pid, broker.bootstrap_servers
+    mine = batch([b"x"])
+    with Connection(servers) as client:
+        client.socket.settimeout(100)
+        assert client.produce("mine", mine) == 0
+        before = resident(pid)
+        stop = threading.Event()
+        hostile = threading.Thread(target=be_hostile, args=(servers, kind, stop), daemon=True)
+        hostile.start()
+        waits, most, until = [], before, time.monotonic() + HOSTILE_SECONDS
+        while time.monotonic() < until or (hostile.is_alive() and time.monotonic() < until + 20):
+            began = time.monotonic()
+            assert client.produce("mine", mine) == 0
+            waits.append(time.monotonic() - began)
+            most = max(most, resident(pid))
+            time.sleep(0.002)
+        stop.set()
+        hostile.join(30)
+        assert not hostile.is_alive()
+        left, until = resident(pid) - before, time.monotonic() + 10
+        while left > LEFT_BYTES_MAX and time.monotonic() < until:
+            time.sleep(0.1)
+            left = resident(pid) - before
+    waits.sort()
+    p99 = waits[len(waits) * 99 // 100]
+    print(f"p99 {p99 * 1000:.1f} ms of {len(waits)}, most {waits[-1] * 1000:.1f} ms, ", end="")
+    print(f"grew by {(most - before) >> 20} MiB, {left >> 20} MiB left")
+    # A single stall is one wait of many, so the longest has a bound as well.
+    assert p99 <= BAR_SECONDS * SLACK
+    assert waits[-1] <= 4 * BAR_SECONDS * SLACK
+    assert most - before <= GROWTH_BYTES_MAX
+    assert left <= LEFT_BYTES_MAX
