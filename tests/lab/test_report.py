@@ -16,8 +16,9 @@ from rich.console import Console
 
 from headrace.cli import main
 from headrace.lab import bundle, report
-from headrace.lab.compare import compare
+from headrace.lab.compare import _apart, _word, compare
 from headrace.lab.view import HEAD, Plain, Rich, Snapshot, ramp
+from tests import pages
 
 
 class Page(HTMLParser):
@@ -196,11 +197,47 @@ def test_what_differs_is_told_first(campaign, tmp_path):
     summary = json.loads((other / "summary.json").read_text())
     summary["deliveryMs"]["p50"] = 2 * json.loads((ours / "summary.json").read_text())["deliveryMs"]["p50"]
     (other / "summary.json").write_text(json.dumps(summary))
+    resolved = json.loads((other / "resolved.json").read_text())
+    resolved["consumerConfig"] = {"fetch.max.wait.ms": "100", "max.poll.records": "7"}
+    (other / "resolved.json").write_text(json.dumps(resolved))
     text = compare(ours, other).text()
     assert text.startswith("different machines, ratios mean little: cores is ")
+    assert "different settings: consumerConfig.fetch.max.wait.ms is not set in A and '100' in B\n" in text
+    assert "different settings: consumerConfig.max.poll.records is not set in A and '7' in B\n" in text
+    assert "{" not in text
+    assert re.search(r"^headrace \| confluent-kafka +delivery p50 ms ", text, re.MULTILINE)
     assert "different settings: driver is 'headrace' in A and 'confluent-kafka' in B" in text
     [line] = [line for line in text.splitlines() if "delivery p50 ms" in line]
     assert line.split()[-1] == "2.00"
+
+
+def test_settings_of_any_kind_are_told_apart():
+    def apart(mine, other):
+        return [(path, _word(a), _word(b)) for path, a, b in _apart("x", mine, other)]
+
+    assert apart({"a": 1, "b": {"c": [1]}}, {"a": 1, "b": {"c": [2]}}) == [("x.b.c", "[1]", "[2]")]
+    assert apart(None, {"a": 1}) == [("x.a", "not set", "1")]
+    assert apart([1], None) == [("x", "[1]", "not set")]
+    assert apart("p", {"type": "z"}) == [("x", "'p'", '{"type": "z"}')]
+    assert apart({"a": None}, {}) == []
+
+
+@pytest.mark.slow
+def test_legends_stand_beside_the_charts_not_on_them(campaign):
+    text = (campaign / "report.html").read_text()
+    shown = charts(text)
+    assert pages.legends(text) == {
+        f"chart-{name}": [trace["name"] for trace in traces] for name, traces in shown.items() if len(traces) > 1
+    }
+    assert not any(layout["showlegend"] for layout in layouts(text).values())
+
+
+@pytest.mark.slow
+@pages.needs_browser
+@pytest.mark.parametrize("width", pages.WIDTHS)
+def test_nothing_lies_on_anything_else_on_the_page(campaign, width, tmp_path):
+    (tmp_path / "page.html").write_text((campaign / "report.html").read_text())
+    pages.check(tmp_path / "page.html", width)
 
 
 @pytest.mark.slow

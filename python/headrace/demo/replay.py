@@ -25,6 +25,8 @@ class Progress:
     records: int = 0
     label: str = ""
     started: float = 0.0
+    started_at: float = 0.0
+    """The same moment in seconds since the epoch."""
     ended: float | None = None
     behind_s: float = 0.0
     """The most that a minute was sent after its time."""
@@ -57,7 +59,7 @@ class Replay:
 
     def _run(self) -> None:
         progress = self.progress
-        progress.started = time.monotonic()
+        progress.started, progress.started_at = time.monotonic(), time.time()
         try:
             with Producer(self._bootstrap, linger_ms=0, acks="all") as producer:
                 for i, minute in enumerate(self._minutes):

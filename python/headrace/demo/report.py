@@ -6,8 +6,8 @@ import html
 import os
 import platform
 from dataclasses import dataclass
+from datetime import datetime
 from importlib.resources import files
-from itertools import pairwise
 from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Any, Final
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
-from headrace import __version__
+from headrace import __version__, _plots
 from headrace.demo import data
 from headrace.demo.pipeline import WATERMARK
 
@@ -43,7 +43,6 @@ _COLOURS: Final = (
     "#495057",
 )
 SHOWN_MINUTES: Final = 90
-_FONT: Final = "Inter, -apple-system, Segoe UI, Helvetica, Arial, sans-serif"
 
 
 @dataclass
@@ -68,10 +67,7 @@ def write(path: Path, run: Run) -> Path:
         "delay": _delay(run),
         "rate": _rate(run),
     }
-    plots = {
-        name: figure.to_html(full_html=False, include_plotlyjs=False, config={"displaylogo": False})
-        for name, figure in figures.items()
-    }
+    plots = {name: _plots.chart(figure, name) for name, figure in figures.items()}
     path.write_text(_page(run, plots), encoding="utf-8")
     return path
 
@@ -90,7 +86,8 @@ def _series(run: Run) -> dict[str, list[tuple[str, int, float]]]:
 
 
 def _flow(run: Run) -> go.Figure:
-    figure = go.Figure()
+    figure = _plots.figure(440, hovermode="x unified")
+    figure.update_layout(margin={"b": 12})  # the slider makes its own
     for colour, (site, rows) in zip(_COLOURS, _series(run).items(), strict=False):
         figure.add_scatter(
             x=[row[0] for row in rows],
@@ -101,8 +98,8 @@ def _flow(run: Run) -> go.Figure:
             hovertemplate="%{y:.0f}",
         )
     figure.update_yaxes(title="vehicles an hour, all lanes", rangemode="tozero")
-    figure.update_xaxes(range=_first_hours(run), rangeslider={"visible": True, "thickness": 0.06})
-    return _styled(figure, 480, hovermode="x unified")
+    figure.update_xaxes(range=_first_hours(run), rangeslider={"visible": True, "thickness": 0.08})
+    return figure
 
 
 def _first_hours(run: Run) -> list[str]:
@@ -116,7 +113,8 @@ def _speed_map(run: Run) -> go.Figure:
     minutes = sorted({row[0] for rows in series.values() for row in rows})
     sites = sorted(series, key=data.site_label, reverse=True)
     cells = [[speed if speed >= 0 else None for speed in _by_minute(series[site], minutes)] for site in sites]
-    figure = go.Figure(
+    figure = _plots.figure(420)
+    figure.add_trace(
         go.Heatmap(
             x=minutes,
             y=[data.site_label(site) for site in sites],
@@ -124,12 +122,21 @@ def _speed_map(run: Run) -> go.Figure:
             zmin=70,
             zmax=125,
             colorscale=[[0, "#c92a2a"], [0.35, "#f08c00"], [0.6, "#ffe066"], [1, "#2b8a3e"]],
-            colorbar={"title": "km/h", "thickness": 12},
+            # Below the chart: beside it, it would take a third of a telephone's width.
+            colorbar={
+                "title": {"text": "km/h", "side": "top"},
+                "thickness": 10,
+                "orientation": "h",
+                "y": -0.16,
+                "yanchor": "top",
+            },
             hovertemplate="%{y}<br>%{x}<br>%{z:.0f} km/h<extra></extra>",
         )
     )
-    figure.update_xaxes(range=_first_hours(run))
-    return _styled(figure, 420)
+    figure.update_layout(margin={"b": 110})
+    figure.update_yaxes(tickfont={"size": 11})
+    figure.update_xaxes(range=_first_hours(run), tickformat="%H:%M")
+    return figure
 
 
 def _by_minute(rows: list[tuple[str, int, float]], minutes: list[str]) -> list[float]:
@@ -138,7 +145,7 @@ def _by_minute(rows: list[tuple[str, int, float]], minutes: list[str]) -> list[f
 
 
 def _delay(run: Run) -> go.Figure:
-    figure = go.Figure()
+    figure = _plots.figure(320)
     delays = run.results.delays
     if delays:
         begun = min(at for at, _, _ in delays)
@@ -156,54 +163,45 @@ def _delay(run: Run) -> go.Figure:
             )
     figure.update_xaxes(title="seconds since the first result")
     figure.update_yaxes(title="seconds", rangemode="tozero")
-    return _styled(figure, 320)
+    return figure
 
 
 def _rate(run: Run) -> go.Figure:
-    figure = go.Figure()
-    points = run.replay.rates
-    step = max(len(points) // 120, 1)
-    chosen = points[::step]
-    pairs = list(pairwise(chosen))
-    figure.add_scatter(
-        x=[b[0] for _, b in pairs],
-        y=[(b[1] - a[1]) / max(b[0] - a[0], 1e-6) for a, b in pairs],
-        name="sent",
-        mode="lines",
-        line={"color": "#0b7285", "width": 2},
-    )
-    durations = [b["durationMs"]["triggerExecution"] / 1000 for b in run.batches if b.get("numInputRows")]
-    rows = [b["numInputRows"] for b in run.batches if b.get("numInputRows")]
-    figure.add_bar(
-        x=_ends(durations),
-        y=[n / max(d, 1e-6) for n, d in zip(rows, durations, strict=True)],
-        width=durations,
-        name="taken by a micro-batch",
-        marker={"color": "#e8590c", "opacity": 0.45},
-    )
+    figure = _plots.figure(320)
+    figure.add_bar(**_taken(run), name="taken by a micro-batch", marker={"color": "#e8590c", "opacity": 0.45})
+    seconds, sent = _by_second(run.replay.rates)
+    figure.add_scatter(x=seconds, y=sent, name="sent", mode="lines", line={"color": "#0b7285", "width": 2})
     figure.update_xaxes(title="seconds since the first record")
     figure.update_yaxes(title="records a second", rangemode="tozero")
-    return _styled(figure, 320)
-
-
-def _ends(durations: list[float]) -> list[float]:
-    at, middles = 0.0, []
-    for duration in durations:
-        middles.append(at + duration / 2)
-        at += duration
-    return middles
-
-
-def _styled(figure: go.Figure, height: int, **layout: Any) -> go.Figure:
-    figure.update_layout(
-        template="plotly_white",
-        height=height,
-        margin={"l": 60, "r": 20, "t": 16, "b": 50},
-        font={"family": _FONT, "size": 13},
-        legend={"orientation": "h", "y": -0.18, "font": {"size": 12}},
-        **layout,
-    )
     return figure
+
+
+def _by_second(points: list[tuple[float, int]]) -> tuple[list[float], list[int]]:
+    """The middle of each whole second and its records, from (seconds since the start, records so far).
+
+    Each point by itself would be a peak wherever two of them happen to be close.
+    """
+    sent = [0] * (int(points[-1][0]) + 1 if points else 0)
+    before = 0
+    for at, records in points:
+        sent[int(at)] += records - before
+        before = records
+    sent = sent[:-1] or sent  # the last second is not whole
+    return [second + 0.5 for second in range(len(sent))], sent
+
+
+def _taken(run: Run) -> dict[str, list[float]]:
+    """A bar for each micro-batch with rows: when it ran, and how many records a second it took."""
+    bars: dict[str, list[float]] = {"x": [], "y": [], "width": []}
+    for batch in run.batches:
+        if not batch.get("numInputRows"):
+            continue
+        took = max(batch["durationMs"]["triggerExecution"] / 1000, 1e-3)
+        began = datetime.fromisoformat(batch["timestamp"].replace("Z", "+00:00")).timestamp() - run.replay.started_at
+        bars["x"].append(began + took / 2)
+        bars["y"].append(batch["numInputRows"] / took)
+        bars["width"].append(took)
+    return bars
 
 
 def _page(run: Run, plots: dict[str, str]) -> str:
@@ -225,7 +223,8 @@ def _page(run: Run, plots: dict[str, str]) -> str:
     broker = f"Kafka at {html.escape(run.servers)}" if run.options.bootstrap else "headrace's embedded broker"
     here = files("headrace.demo")
     return Template((here / "report.html").read_text(encoding="utf-8")).substitute(
-        style=(here / "report.css").read_text(encoding="utf-8"),
+        style=(here / "report.css").read_text(encoding="utf-8") + _plots.STYLE,
+        script=_plots.SCRIPT,
         plotly=get_plotlyjs(),
         tiles=shown,
         wrong="" if right else f"<section><h2>What differs</h2><pre>{differences}</pre></section>",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,6 +27,7 @@ MEASURES: Final[dict[str, Callable[[dict[str, Any]], Any]]] = {
     "delivery p99.9 ms": lambda run: run["deliveryMs"]["p99.9"],
     "CPU s a million": lambda run: run.get("consumerCpuSecondsPerMillion"),
 }
+UNSET: Final = object()
 HARDWARE: Final = ("model", "cores", "usableCores", "memoryBytes", "kernel", "cgroup")
 
 
@@ -95,11 +97,31 @@ def compare(first: Path, second: Path) -> Comparison:
     for number, (a, b) in enumerate(both):
         colour = report.COLOURS[(2 * number) % len(report.COLOURS)]
         other = report.COLOURS[(2 * number + 1) % len(report.COLOURS)]
-        label = a.label.removeprefix("A · ")
+        names = dict.fromkeys((a.label.removeprefix("A · "), b.label.removeprefix("B · ")))
+        label = " | ".join(names)  # two single runs are a pair whatever their drivers are
         pairs.append(Pair(label, dataclasses.replace(a, colour=colour), dataclasses.replace(b, colour=other)))
     paired = {id(run) for pair in both for run in pair}
     alone = [f"only in one: {run.label}" for run in (*ours, *theirs) if id(run) not in paired]
     return Comparison(pairs, list(dict.fromkeys(line for a, b in both for line in _differences(a, b))), alone)
+
+
+def _apart(path: str, mine: object, other: object) -> Iterator[tuple[str, object, object]]:
+    """Where two values differ: of maps their entries, each by its path."""
+    if mine == other:
+        return
+    first, second = ({} if value is UNSET or value is None else value for value in (mine, other))
+    if isinstance(first, dict) and isinstance(second, dict):
+        for name in dict.fromkeys([*first, *second]):
+            yield from _apart(f"{path}.{name}", first.get(name, UNSET), second.get(name, UNSET))
+    else:
+        yield path, mine, other
+
+
+def _word(value: object) -> str:
+    """A setting in a sentence."""
+    if value is UNSET or value is None:
+        return "not set"
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else repr(value)
 
 
 def _key(run: Shown) -> tuple[str, str]:
@@ -115,8 +137,8 @@ def _differences(a: Shown, b: Shown) -> Iterator[str]:
     ):
         mine, other = a.other(file), b.other(file)
         for name in names or dict.fromkeys([*mine, *other]):
-            if mine.get(name) != other.get(name):
-                yield f"{warning}: {name} is {mine.get(name)!r} in A and {other.get(name)!r} in B"
+            for path, one, two in _apart(name, mine.get(name, UNSET), other.get(name, UNSET)):
+                yield f"{warning}: {path} is {_word(one)} in A and {_word(two)} in B"
     for run in (a, b):
         if not run.summary["complete"]:
             yield f"not complete: {run.label}"

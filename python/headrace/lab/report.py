@@ -9,18 +9,18 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import plotly.graph_objects as go
 import pyarrow.compute as pc
 from plotly.offline import get_plotlyjs
 from pyarrow import parquet
 
-from headrace import __version__
+from headrace import __version__, _plots
 from headrace.lab import bundle
 from headrace.lab.faults import Fault
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    import plotly.graph_objects as go
     import pyarrow as pa
 
 COLOURS: Final = (
@@ -50,7 +50,6 @@ KINDS: Final = (
     "publish: from the send to the acknowledgement; delay: from when a record was due to its send; "
     "delivery: from when it was due to when its work begins."
 )
-_FONT: Final = "Inter, -apple-system, Segoe UI, Helvetica, Arial, sans-serif"
 
 
 @dataclass
@@ -127,12 +126,13 @@ def page(title: str, runs: Sequence[Shown], head: str = "") -> str:
         *_settings(runs),
         f'<p class="note">Written by headrace {__version__}. All numbers are in the files beside this page.</p>',
     ]
-    style = (files("headrace.lab") / "report.css").read_text(encoding="utf-8")
+    style = (files("headrace.lab") / "report.css").read_text(encoding="utf-8") + _plots.STYLE
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)}</title><style>{style}</style>\n<script>{get_plotlyjs()}</script></head>\n<body>\n"
         + "\n".join(section for section in sections if section)
-        + "\n</body></html>\n"
+        + f"\n<script>{_plots.SCRIPT}</script></body></html>\n"
     )
 
 
@@ -205,12 +205,12 @@ def _charts(runs: Sequence[Shown]) -> list[str]:
             if any(run.summary[kind]):
                 _line(rates, run, seconds, run.summary[kind], name, dash)
     _faults(rates, runs)
-    found += ["<h3>Rates</h3>", _plot(rates, "rates")]
+    found += ["<h3>Rates</h3>", _plots.chart(rates, "rates")]
     backlog = _figure("records", "seconds")
     for run in runs:
         _line(backlog, run, list(range(len(run.summary["backlog"]))), run.summary["backlog"])
     _faults(backlog, runs)
-    found += ["<h3>Backlog</h3>", _plot(backlog, "backlog")]
+    found += ["<h3>Backlog</h3>", _plots.chart(backlog, "backlog")]
     latency = _figure("milliseconds", "seconds", log=True)
     for run in runs:
         rows = run.latency.filter(pc.and_(pc.equal(run.latency["kind"], "delivery"), pc.equal(run.latency["of"], "")))
@@ -218,7 +218,10 @@ def _charts(runs: Sequence[Shown]) -> list[str]:
         for column, name, dash in (("p50_ms", "p50", "solid"), ("p99_ms", "p99", "dash"), ("p99_9_ms", "p99.9", "dot")):
             _line(latency, run, rows["second"].to_pylist(), rows[column].to_pylist(), name, dash)
     _faults(latency, runs)
-    found += ["<h3>Delivery: from when a record was due to when its work begins</h3>", _plot(latency, "latency")]
+    found += [
+        "<h3>Delivery: from when a record was due to when its work begins</h3>",
+        _plots.chart(latency, "latency"),
+    ]
     found += _quantiles(runs)
     return found
 
@@ -238,7 +241,7 @@ def _quantiles(runs: Sequence[Shown]) -> list[str]:
     ]
     return [
         "<h2>Latency</h2>",
-        _plot(figure, "quantiles"),
+        _plots.chart(figure, "quantiles"),
         table(["ms", *QUANTILES], rows),
         f'<p class="note">{KINDS}</p>',
     ]
@@ -319,7 +322,7 @@ def _stacked(run: Shown, received: pa.Table, keys: tuple[str, ...], title: str) 
             line={"width": 0.5, "color": COLOURS[number % len(COLOURS)]},
         )
     _faults(figure, [run])
-    return _plot(figure, f"{title}-{run.label}")
+    return _plots.chart(figure, f"{title}-{run.label}")
 
 
 def _settings(runs: Sequence[Shown]) -> list[str]:
@@ -336,15 +339,7 @@ def _settings(runs: Sequence[Shown]) -> list[str]:
 
 
 def _figure(y: str, x: str, *, log: bool = False) -> go.Figure:
-    figure = go.Figure()
-    figure.update_layout(
-        template="plotly_white",
-        height=340,
-        margin={"l": 70, "r": 20, "t": 10, "b": 45},
-        font={"family": _FONT, "size": 13},
-        legend={"orientation": "h", "y": -0.2, "font": {"size": 12}},
-        hovermode="x unified",
-    )
+    figure = _plots.figure(340, hovermode="x unified")
     figure.update_xaxes(title=x)
     figure.update_yaxes(title=y, **({"type": "log"} if log else {"rangemode": "tozero"}))
     return figure
@@ -367,10 +362,3 @@ def _faults(figure: go.Figure, runs: Sequence[Shown]) -> None:
             if ended is not None:
                 figure.add_vline(x=ended, line={**line, "dash": "dot"})
                 figure.add_vrect(x0=began, x1=ended, fillcolor=run.colour, opacity=0.06, line_width=0, layer="below")
-
-
-def _plot(figure: go.Figure, name: str) -> str:
-    identity = "".join(c if c.isalnum() else "-" for c in name)
-    config = {"displaylogo": False}
-    shown: str = figure.to_html(full_html=False, include_plotlyjs=False, config=config, div_id=f"chart-{identity}")
-    return shown
