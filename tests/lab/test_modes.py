@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -11,8 +13,62 @@ from hypothesis import strategies as st
 from headrace.lab import bundle
 from headrace.lab.drain import course
 from headrace.lab.explore import CONFIRM_ATTEMPTS, Step, judge, search
+from headrace.lab.modes import MODES, unbalanced
 from headrace.lab.workload import Explore
 from tests.lab.test_run import ended, nothing_left, result
+
+
+class Steady:
+    """A run in mode run whose workers have told all that they will."""
+
+    def __init__(self, sent: int, received: int, failed: int = 0, groups: int = 1) -> None:
+        self.workload = SimpleNamespace(
+            warmup_duration_seconds=1, test_duration_seconds=2, schedule=None, producers_per_topic=0
+        )
+        self.totals = SimpleNamespace(
+            acknowledged=sent,
+            received=received,
+            failed=failed,
+            backlog_written=0,
+            groups=groups,
+            sent_by_second=Counter({1: sent}),
+            received_by_second=Counter({1: received}),
+        )
+        self.plan = SimpleNamespace(groups=["a"] * groups)
+        self.t_s = 0.0
+        self.warnings: list[str] = []
+
+    async def nothing(self, *_: object, **__: object) -> None: ...
+
+    backlog = consumers = producers = start = stop = until = nothing
+
+    def warn(self, text: str) -> None:
+        self.warnings.append(text)
+
+
+@pytest.mark.parametrize(
+    ("run", "kept_up", "missing", "repeated"),
+    [
+        (Steady(20_184, 20_184), True, 0, 0),
+        (Steady(20_184, 30_193), False, 0, 10_009),
+        (Steady(20_184, 20_185), True, 0, 1),
+        (Steady(20_184, 10_000), False, 10_184, 0),
+        (Steady(20_184, 20_183), True, 1, 0),
+        (Steady(20_184, 40_368, groups=2), True, 0, 0),
+        (Steady(20_184, 30_193, groups=2), False, 10_175, 0),
+        # What was not acknowledged may have come all the same.
+        (Steady(20_000, 20_050, failed=50), True, 0, 0),
+        (Steady(20_000, 20_051, failed=50), True, 0, 1),
+    ],
+)
+def test_a_run_that_did_not_receive_what_was_sent_says_so(run, kept_up, missing, repeated):
+    verdict = asyncio.run(MODES["run"](run))
+    assert (verdict["keptUp"], verdict["missing"], verdict["repeated"]) == (kept_up, missing, repeated)
+    assert unbalanced(100, 100, 5) == (0, 0)
+    assert len(run.warnings) == (missing > 0) + (repeated > 0)
+    wanted = run.totals.acknowledged * run.totals.groups
+    for warning in run.warnings:
+        assert f"received {run.totals.received:,} of {wanted:,}: {max(missing, repeated):,} " in warning
 
 
 def test_a_drain_that_collapses():

@@ -38,17 +38,34 @@ async def steady(run: Run) -> dict[str, Any]:
     everything = (totals.acknowledged + totals.backlog_written) * totals.groups if run.plan.groups else 0
     await run.until(lambda: totals.received >= everything, t_s=run.t_s + SETTLE_S)
     await run.stop("consume")
+    missing, repeated = unbalanced(totals.received, everything, totals.failed * totals.groups)
     seconds = range(*totals.counted)
     verdict = {
         "publishRate": sum(totals.sent_by_second[n] for n in seconds) / workload.test_duration_seconds,
         "consumeRate": sum(totals.received_by_second[n] for n in seconds) / workload.test_duration_seconds,
-        "keptUp": kept_up(run),
+        "keptUp": kept_up(run) and max(missing, repeated) <= (1 - SENT_MIN) * everything,
+        "missing": missing,
+        "repeated": repeated,
     }
-    if not verdict["keptUp"]:
+    if not kept_up(run):
         run.warn("producers could not keep up: the rate that was asked for was not sent")
+    if missing:
+        run.warn(
+            f"consumers received {totals.received:,} of {everything:,}: {missing:,} did not come in {SETTLE_S:g} s"
+        )
+    if repeated:
+        run.warn(f"consumers received {totals.received:,} of {everything:,}: {repeated:,} came more than once")
     if workload.schedule is None and workload.producers_per_topic:
         run.warn("producerRate is 0: delivery counts from the send, there are no due times")
     return verdict
+
+
+def unbalanced(received: int, wanted: int, failed: int) -> tuple[int, int]:
+    """Records that did not come, and those that came once more than was sent.
+
+    A `failed` record, which was not acknowledged, may have come or not: it is neither.
+    """
+    return max(wanted - received, 0), max(received - wanted - failed, 0)
 
 
 def kept_up(run: Run) -> bool:
