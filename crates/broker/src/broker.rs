@@ -46,6 +46,8 @@ pub(crate) struct Connection {
     held: bool,
     /// Of answers that the driver has not taken.
     unsent_bytes: usize,
+    /// Groups with ids in them that its client was given, and has perhaps not come back with yet.
+    pub(crate) pending_members: Vec<(String, String)>,
 }
 
 impl Connection {
@@ -196,6 +198,7 @@ impl<D: Disk> Broker<D> {
             due: false,
             held: false,
             unsent_bytes: 0,
+            pending_members: Vec::new(),
         };
         self.connections.insert(conn, connection);
     }
@@ -222,19 +225,25 @@ impl<D: Disk> Broker<D> {
         }
     }
 
-    /// A client is gone. What it waits for is dropped; its group memberships end with their sessions.
+    /// A client is gone. What it waits for is dropped; its group memberships end with their sessions, except for those that
+    /// it has not learnt of.
     pub fn handle_disconnect(&mut self, now: Now, conn: ConnId) {
         self.now = now;
         let Some(connection) = self.connections.remove(&conn) else { return };
         self.readable.remove(&conn);
         self.sessions.end_of(conn);
         self.end_links_of(conn);
+        let mut joining = None;
         if let Some(token) = connection.current {
             self.abandon(token);
             if let Some(parked) = self.parked.remove(&token) {
                 self.unwatch(&parked);
+                if let Wait::Join(group) = parked.wait {
+                    joining = Some((group, token));
+                }
             }
         }
+        self.forget_members_of(joining, connection.pending_members);
     }
 
     /// Time has passed: see [`Broker::poll_timeout`].

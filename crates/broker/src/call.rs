@@ -69,8 +69,8 @@ pub(crate) struct Parked {
 pub(crate) enum Wait {
     /// Records, or its deadline.
     Fetch(Box<FetchWait>),
-    /// The end of a rebalance.
-    Join,
+    /// The end of a rebalance of this group.
+    Join(String),
     /// The leader's assignment.
     Sync,
     /// The two ends of its link to be connected.

@@ -22,6 +22,8 @@ pub(crate) struct Join {
     pub(crate) must_know_id: bool,
     /// `JoinGroup` v9 and later: a returning static leader can be told not to assign (KIP-814).
     pub(crate) can_skip_assignment: bool,
+    /// Bytes that members of all groups may take beside those there are.
+    pub(crate) room: usize,
 }
 
 /// The answer to a join.
@@ -63,6 +65,8 @@ pub(crate) struct Sync {
     pub(crate) protocol: Option<String>,
     /// From the leader: the assignment of every member.
     pub(crate) assignments: Vec<(String, Bytes)>,
+    /// Bytes that members of all groups may take beside those there are.
+    pub(crate) room: usize,
 }
 
 /// The answer to a sync.

@@ -223,6 +223,7 @@ impl<D: Disk> Broker<D> {
             }
         }
         for id in self.groups.entries.keys().cloned().collect::<Vec<_>>() {
+            self.groups.measure(&id);
             self.groups.arm(&id);
         }
         Ok(())

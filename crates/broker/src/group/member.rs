@@ -5,6 +5,11 @@ use headrace_wire::errors::ErrorCode;
 
 use super::exchange::{Joined, Outputs, Synced, Waiter};
 
+/// What a member takes beside its strings and bytes, about.
+const MEMBER_BYTES: usize = 512;
+/// The same for each protocol of it.
+const PROTOCOL_BYTES: usize = 64;
+
 /// What a member says of itself each time it joins.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Profile {
@@ -14,6 +19,15 @@ pub(crate) struct Profile {
     pub(crate) rebalance_timeout_ms: i32,
     /// What it supports, best first, with its subscription in each.
     pub(crate) protocols: Vec<(String, Bytes)>,
+}
+
+impl Profile {
+    /// Memory that it takes, about.
+    pub(super) fn bytes(&self) -> usize {
+        let protocol = |(name, metadata): &(String, Bytes)| name.len() + metadata.len() + PROTOCOL_BYTES;
+        let protocols: usize = self.protocols.iter().map(protocol).sum();
+        MEMBER_BYTES + self.client_id.len() + self.client_host.len() + protocols
+    }
 }
 
 /// A member of a group.
@@ -63,6 +77,13 @@ impl Member {
         member
     }
 
+    /// Memory that it takes, about.
+    pub(super) fn bytes(&self) -> usize {
+        let instance = self.instance_id.as_ref().map_or(0, String::len);
+        // The id is the key of a map as well, and may be the leader's.
+        self.profile.bytes() + 2 * (self.id.len() + instance) + self.assignment.len()
+    }
+
     /// When its session ends. A member whose request is parked cannot send heartbeats and has none, except that a
     /// fresh one may wait only so long.
     pub(super) fn deadline(&self) -> Option<u64> {
@@ -72,10 +93,6 @@ impl Member {
     /// It lives.
     pub(super) fn touch(&mut self, now: u64) {
         self.expires_at = now.saturating_add(millis(self.profile.session_timeout_ms));
-    }
-
-    pub(super) fn supports(&self, protocol: &str) -> bool {
-        self.profile.protocols.iter().any(|(name, _)| name == protocol)
     }
 
     pub(crate) fn subscription(&self, protocol: Option<&str>) -> Bytes {

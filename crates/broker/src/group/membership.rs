@@ -13,6 +13,7 @@ use headrace_wire::messages::{
 
 use super::exchange::{Join, Joined, Outputs, Sync, Synced};
 use super::member::Profile;
+use crate::api::distinct;
 use crate::auth::{Operation, Resource};
 use crate::broker::Broker;
 use crate::call::{Call, Outcome, Parked, Wait};
@@ -89,6 +90,9 @@ impl<D: Disk> Broker<D> {
     }
 
     /// Joins a group; the answer comes with the next generation.
+    ///
+    /// Most work: a look at each of the group's members, and an answer to each of them, of which the leader's holds what all
+    /// have said: [`GROUP_BYTES_MAX`](super::state).
     pub(crate) fn join_group(
         &mut self,
         call: &Call,
@@ -103,6 +107,7 @@ impl<D: Disk> Broker<D> {
             }
         });
         let now = self.now;
+        let room = self.groups.room(request.protocols.iter().map(|p| p.name.len() + p.metadata.len()).sum());
         // A member that has an id has it from a group that exists.
         let entry = match checked {
             Err(error) => Err(error),
@@ -128,7 +133,9 @@ impl<D: Disk> Broker<D> {
                 request.rebalance_timeout_ms
             },
             // Copied: a slice would keep the whole frame in memory for as long as the member lives.
-            protocols: request.protocols.into_iter().map(|p| (p.name, own(&p.metadata))).collect(),
+            protocols: distinct(request.protocols, |p| p.name.clone())
+                .map(|p| (p.name, own(&p.metadata)))
+                .collect(),
         };
         let join = Join {
             member_id: request.member_id,
@@ -138,10 +145,20 @@ impl<D: Disk> Broker<D> {
             protocol_type: request.protocol_type,
             must_know_id: call.version >= 4,
             can_skip_assignment: call.version >= 9,
+            room,
         };
         let mut out = Outputs::default();
         entry.group.join(now.mono_ms, call.token, join, &mut out);
-        self.parked.insert(call.token, Parked { call: call.clone(), wait: Wait::Join });
+        let given = out
+            .joined
+            .iter()
+            .find(|(waiter, joined)| *waiter == call.token && joined.error == ErrorCode::MEMBER_ID_REQUIRED);
+        if let Some((_, joined)) = given {
+            let id = joined.member_id.clone();
+            self.note_pending(call.conn, &request.group_id, &id);
+        }
+        let wait = Wait::Join(request.group_id.clone());
+        self.parked.insert(call.token, Parked { call: call.clone(), wait });
         self.deliver(&request.group_id, out);
         self.forget_unused(&request.group_id);
         Outcome::Parked
@@ -154,6 +171,7 @@ impl<D: Disk> Broker<D> {
         request: SyncGroupRequest,
     ) -> Outcome<SyncGroupResponse> {
         let checked = self.check_member_of(call, &request.group_id);
+        let room = self.groups.room(request.assignments.iter().map(|a| a.assignment.len()).sum());
         let entry =
             checked.and_then(|()| self.groups.get_mut(&request.group_id).ok_or(ErrorCode::UNKNOWN_MEMBER_ID));
         let entry = match entry {
@@ -167,6 +185,7 @@ impl<D: Disk> Broker<D> {
             protocol_type: request.protocol_type,
             protocol: request.protocol_name,
             assignments: request.assignments.into_iter().map(|a| (a.member_id, own(&a.assignment))).collect(),
+            room,
         };
         let now = self.now.mono_ms;
         let mut out = Outputs::default();
@@ -263,6 +282,7 @@ impl<D: Disk> Broker<D> {
                 self.store.note_trouble(&format!("the state of group {group} was not written: {error}"));
             }
         }
+        self.groups.measure(group);
         self.groups.arm(group);
     }
 }

@@ -17,12 +17,25 @@ use headrace_log::Disk;
 use headrace_wire::time::Now;
 
 use crate::broker::Broker;
+use crate::call::ConnId;
 use crate::config::BrokerConfig;
 use exchange::Outputs;
 use state::{Group, Limits};
 
 /// Groups that are kept at most; beyond it new ones are told that there is no coordinator for them.
 const GROUPS_MAX: usize = 100_000;
+
+/// Bytes that the members of all groups may say of themselves, with their assignments. Members outlive their connections,
+/// so it bounds what a client can leave behind.
+const ALL_MEMBERS_BYTES_MAX: usize = 32 << 20;
+/// So much more there is for members that take no more than [`SMALL_MEMBER_BYTES`]: a few that say megabytes do not keep
+/// everybody else out.
+const SMALL_MEMBERS_BYTES: usize = 16 << 20;
+/// What the subscription of a usual member takes at most.
+const SMALL_MEMBER_BYTES: usize = 64 << 10;
+
+/// After so many ids that one connection was given, those of them are forgotten that are in use or have lapsed.
+const PENDING_CHECKED: usize = 64;
 
 /// A committed position.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,6 +60,8 @@ struct Entry {
     empty_since_ms: i64,
     /// Its own record is in the journal.
     recorded: bool,
+    /// What its members take, when it was last looked at.
+    bytes: usize,
 }
 
 /// All groups of a broker.
@@ -55,6 +70,8 @@ pub(crate) struct Groups {
     entries: HashMap<Arc<str>, Entry>,
     deadlines: BTreeSet<(u64, Arc<str>)>,
     limits: Limits,
+    /// What members of all groups take.
+    bytes: usize,
     journal: journal::Snapshots,
 }
 
@@ -68,6 +85,7 @@ impl Groups {
             entries: HashMap::new(),
             deadlines: BTreeSet::new(),
             limits,
+            bytes: 0,
             journal: journal::Snapshots::default(),
         }
     }
@@ -97,6 +115,7 @@ impl Groups {
                 armed: None,
                 empty_since_ms: now.wall_ms,
                 recorded: false,
+                bytes: 0,
             };
             self.entries.insert(id.into(), entry);
         }
@@ -104,10 +123,25 @@ impl Groups {
     }
 
     fn remove(&mut self, id: &str) {
-        if let Some((id, entry)) = self.entries.remove_entry(id)
-            && let Some(at) = entry.armed
-        {
+        let Some((id, entry)) = self.entries.remove_entry(id) else { return };
+        self.bytes = self.bytes.saturating_sub(entry.bytes);
+        if let Some(at) = entry.armed {
             self.deadlines.remove(&(at, id));
+        }
+    }
+
+    /// Bytes that members may take beside those there are, for one who needs so many.
+    fn room(&self, needed: usize) -> usize {
+        let reserve = if needed <= SMALL_MEMBER_BYTES { SMALL_MEMBERS_BYTES } else { 0 };
+        (ALL_MEMBERS_BYTES_MAX + reserve).saturating_sub(self.bytes)
+    }
+
+    /// A group has changed: looks again at what its members take.
+    fn measure(&mut self, id: &str) {
+        if let Some(entry) = self.entries.get_mut(id) {
+            let bytes = entry.group.bytes();
+            self.bytes = (self.bytes + bytes).saturating_sub(entry.bytes);
+            entry.bytes = bytes;
         }
     }
 
@@ -147,6 +181,50 @@ impl<D: Disk> Broker<D> {
             self.deliver(&id, out);
             self.forget_unused(&id);
         }
+    }
+
+    /// A client has gone: those of its memberships that it has not learnt of yet go with it. Others end with their sessions,
+    /// as it may come back.
+    pub(crate) fn forget_members_of(
+        &mut self,
+        joining: Option<(String, u64)>,
+        pending: Vec<(String, String)>,
+    ) {
+        let now = self.now.mono_ms;
+        let mut by_group: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for (group, id) in pending {
+            by_group.entry(group).or_default().push(id);
+        }
+        for (group, ids) in by_group {
+            let mut out = Outputs::default();
+            if let Some(entry) = self.groups.get_mut(&group) {
+                for id in ids {
+                    entry.group.forget_pending(now, &id, &mut out);
+                }
+            }
+            self.deliver(&group, out);
+            self.forget_unused(&group);
+        }
+        if let Some((group, waiter)) = joining {
+            let mut out = Outputs::default();
+            if let Some(entry) = self.groups.get_mut(&group) {
+                entry.group.forget_waiting(now, waiter, &mut out);
+            }
+            self.deliver(&group, out);
+            self.forget_unused(&group);
+        }
+    }
+
+    /// A client was given an id, which is forgotten should it go before it has come back with it.
+    fn note_pending(&mut self, conn: ConnId, group: &str, member: &str) {
+        let Some(connection) = self.connections.get_mut(&conn) else { return };
+        if connection.pending_members.len() % PENDING_CHECKED == PENDING_CHECKED - 1 {
+            let groups = &self.groups;
+            connection
+                .pending_members
+                .retain(|(group, id)| groups.get(group).is_some_and(|entry| entry.group.is_pending(id)));
+        }
+        connection.pending_members.push((group.to_owned(), member.to_owned()));
     }
 
     /// Drops a group that came to nothing, such as one whose only member never came back with its id.

@@ -15,6 +15,14 @@ const NEW_MEMBER_JOIN_TIMEOUT_MS: u64 = 5 * 60 * 1000;
 /// Members that have got an id and not come back with it yet.
 pub(super) const PENDING_MEMBERS_MAX: usize = 10_000;
 
+/// Protocols of one member. Kafka's own clients have up to four.
+const PROTOCOLS_MAX: usize = 100;
+/// Bytes that one group's members may say of themselves, with their assignments. It is also what one answer to its
+/// leader takes, and what its record in the journal may.
+pub(super) const GROUP_BYTES_MAX: usize = 8 << 20;
+/// What an id that was handed out takes beside its characters, about.
+const PENDING_BYTES: usize = 128;
+
 /// Limits that the broker's options set for every group.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
@@ -143,6 +151,9 @@ impl Group {
         if !self.members.contains_key(&join.member_id) && self.is_full_for(&join) {
             return refuse(ErrorCode::GROUP_MAX_SIZE_REACHED);
         }
+        if let Err(error) = self.check_room(&join) {
+            return refuse(error);
+        }
         if join.member_id.is_empty() {
             return self.join_unknown(now, waiter, join, out);
         }
@@ -159,6 +170,48 @@ impl Group {
         }
         self.join_known(now, waiter, join, out);
         Ok(())
+    }
+
+    /// Memory that its members take, about: they outlive their connections.
+    pub(super) fn bytes(&self) -> usize {
+        let members: usize = self.members.values().map(Member::bytes).sum();
+        let pending: usize = self.pending.keys().map(|id| id.len() + PENDING_BYTES).sum();
+        members + pending
+    }
+
+    /// Whether what a member says of itself can be kept. One that says as much as before is not refused for others' sake.
+    fn check_room(&self, join: &Join) -> Result<(), ErrorCode> {
+        let instance = join.instance_id.as_ref();
+        let id = instance.and_then(|instance| self.statics.get(instance)).unwrap_or(&join.member_id);
+        let before = self.members.get(id).map_or(0, Member::bytes);
+        let ids = join.fresh_member_id.len() + instance.map_or(0, String::len);
+        let added = (join.profile.bytes() + 2 * ids).saturating_sub(before);
+        if added > 0 && self.bytes() + added > GROUP_BYTES_MAX {
+            return Err(ErrorCode::GROUP_MAX_SIZE_REACHED);
+        }
+        if added > join.room { Err(ErrorCode::COORDINATOR_NOT_AVAILABLE) } else { Ok(()) }
+    }
+
+    /// A client has gone before it came back with the id that it was given.
+    pub(super) fn forget_pending(&mut self, now: u64, id: &str, out: &mut Outputs) {
+        if self.pending.remove(id).is_some() {
+            self.after_removal(now, self.members.len(), out);
+        }
+    }
+
+    /// Whether an id was handed out and not used yet.
+    pub(super) fn is_pending(&self, id: &str) -> bool {
+        self.pending.contains_key(id)
+    }
+
+    /// A client has gone while it waited for its first generation: it cannot learn its id any more.
+    pub(super) fn forget_waiting(&mut self, now: u64, waiter: Waiter, out: &mut Outputs) {
+        let before = self.members.len();
+        let gone = self.members.values().find(|m| m.fresh && m.joining == Some(waiter)).map(|m| m.id.clone());
+        if let Some(id) = gone {
+            self.remove(&id, out);
+            self.after_removal(now, before, out);
+        }
     }
 
     fn is_full_for(&self, join: &Join) -> bool {
@@ -280,15 +333,13 @@ impl Group {
 
     /// Whether a protocol is left that all support when this member is in.
     fn can_agree_with(&self, join: &Join) -> bool {
-        let mut protocols = join.profile.protocols.iter();
+        let protocols = &join.profile.protocols;
+        let others = self.members.values().filter(|m| m.id != join.member_id);
+        let (common, count) = supported(others);
         !join.protocol_type.is_empty()
+            && protocols.len() <= PROTOCOLS_MAX
             && (self.members.is_empty() || self.protocol_type.as_ref() == Some(&join.protocol_type))
-            && protocols.any(|(name, _)| self.all_support(name, &join.member_id))
-    }
-
-    /// Whether all members but one support a protocol.
-    fn all_support(&self, protocol: &str, but: &str) -> bool {
-        self.members.values().all(|m| m.id == but || m.supports(protocol))
+            && protocols.iter().any(|(name, _)| count == 0 || common.get(name.as_str()) == Some(&count))
     }
 
     // ---- rebalancing
@@ -390,9 +441,10 @@ impl Group {
     /// Every member votes for the first of its protocols that all support; most votes win.
     fn choose_protocol(&self) -> Option<String> {
         let mut votes: BTreeMap<&str, usize> = BTreeMap::new();
+        let (common, count) = supported(self.members.values());
         for member in self.members.values() {
             let mut protocols = member.profile.protocols.iter();
-            if let Some((name, _)) = protocols.find(|(name, _)| self.all_support(name, &member.id)) {
+            if let Some((name, _)) = protocols.find(|(name, _)| common.get(name.as_str()) == Some(&count)) {
                 *votes.entry(name).or_default() += 1;
             }
         }
@@ -444,6 +496,11 @@ impl Group {
         }
         if matches!(self.phase, Phase::Preparing { .. }) {
             return Err(ErrorCode::REBALANCE_IN_PROGRESS);
+        }
+        let assigned: usize = sync.assignments.iter().map(|(_, assignment)| assignment.len()).sum();
+        if assigned > 0 && (assigned > sync.room || self.bytes() + assigned > GROUP_BYTES_MAX) {
+            // As Kafka answers where the group's record would be too large: joining again would not help.
+            return Err(ErrorCode::UNKNOWN_SERVER_ERROR);
         }
         let member = self.members.get_mut(&sync.member_id).ok_or(ErrorCode::UNKNOWN_MEMBER_ID)?;
         // The same member on a second connection: if the first is still read, its client has to join again.
@@ -640,4 +697,16 @@ impl Group {
         member.touch(now);
         Ok(())
     }
+}
+
+/// How many of the members support each protocol, and how many there are. No member names one twice.
+fn supported<'a>(members: impl Iterator<Item = &'a Member>) -> (HashMap<&'a str, usize>, usize) {
+    let (mut common, mut count) = (HashMap::new(), 0);
+    for member in members {
+        count += 1;
+        for (name, _) in &member.profile.protocols {
+            *common.entry(name.as_str()).or_default() += 1;
+        }
+    }
+    (common, count)
 }

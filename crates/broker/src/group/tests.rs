@@ -87,6 +87,7 @@ impl Simulation {
             protocol_type: "consumer".into(),
             must_know_id: i.is_multiple_of(2),
             can_skip_assignment: true,
+            room: usize::MAX,
         };
         self.clients[i].client = Client::Joining(waiter);
         self.clients[i].last_beat = self.now;
@@ -102,6 +103,7 @@ impl Simulation {
             instance_id: self.clients[i].instance.clone(),
             generation: self.clients[i].generation,
             assignments: share,
+            room: usize::MAX,
             ..Sync::default()
         };
         self.clients[i].client = Client::Syncing(waiter);
@@ -326,6 +328,7 @@ fn simple_join(id: &str, fresh: &str, protocols: &[&str]) -> Join {
             ..Profile::default()
         },
         protocol_type: "consumer".into(),
+        room: usize::MAX,
         ..Join::default()
     }
 }
@@ -353,7 +356,7 @@ fn who_does_not_ask_for_its_assignment_is_dropped() {
     group.join(0, 2, simple_join("", "b", &["range"]), &mut out);
     group.join(0, 3, simple_join("a", "", &["range"]), &mut out);
     assert_eq!(group.generation, 2);
-    let sync = |id: &str| Sync { member_id: id.into(), generation: 2, ..Sync::default() };
+    let sync = |id: &str| Sync { member_id: id.into(), generation: 2, room: usize::MAX, ..Sync::default() };
     out.joined.clear();
     assert!(!group.sync(1, 4, sync("b"), &mut out));
     // The leader stays silent, though it beats.
@@ -378,6 +381,7 @@ fn an_assignment_that_could_not_be_written_starts_over() {
         member_id: "a".into(),
         generation: 1,
         assignments: vec![("a".into(), Bytes::from_static(b"x"))],
+        room: usize::MAX,
         ..Sync::default()
     };
     assert!(group.sync(0, 2, sync, &mut out));
@@ -416,7 +420,7 @@ fn a_second_sync_answers_the_first() {
     group.join(0, 1, simple_join("", "a", &["range"]), &mut out);
     group.join(0, 2, simple_join("", "b", &["range"]), &mut out);
     group.join(0, 3, simple_join("a", "", &["range"]), &mut out);
-    let sync = || Sync { member_id: "b".into(), generation: 2, ..Sync::default() };
+    let sync = || Sync { member_id: "b".into(), generation: 2, room: usize::MAX, ..Sync::default() };
     assert!(!group.sync(0, 4, sync(), &mut out));
     assert!(!group.sync(0, 5, sync(), &mut out));
     assert_eq!(out.synced, [(4, Synced::error(ErrorCode::REBALANCE_IN_PROGRESS))]);

@@ -690,3 +690,85 @@ fn journal_bytes(world: &World) -> usize {
         .map(|p| world.disk.contents(p).map_or(0, |b| b.len()))
         .sum()
 }
+
+/// A join with so many bytes of metadata, into a group of its own.
+fn large_join(group: usize, bytes: usize) -> JoinGroupRequest {
+    let protocol = JoinGroupRequestProtocol { name: "range".into(), metadata: vec![7; bytes].into() };
+    JoinGroupRequest { group_id: format!("large-{group}"), protocols: vec![protocol], ..join("", None) }
+}
+
+/// Has members join with 3 MB each, over connections of their own, until one is refused; how many came in.
+fn fill(world: &mut World, first: u64) -> u64 {
+    for i in first..first + 100 {
+        world.connect(ConnId(i));
+        let correlation = world.send(ConnId(i), 3, &large_join(usize::try_from(i).unwrap(), 3_000_000));
+        if let Some(answer) = world.answer::<JoinGroupRequest>(ConnId(i), 3, correlation)
+            && answer.error_code != 0
+        {
+            assert_eq!(ErrorCode::new(answer.error_code), ErrorCode::COORDINATOR_NOT_AVAILABLE);
+            return i - first;
+        }
+    }
+    panic!("nobody is refused");
+}
+
+#[test]
+fn what_members_say_is_bounded_and_goes_with_them() {
+    // Their first generation is put off: they have not learnt their ids yet.
+    let mut world = World::with(&[("group.initial.rebalance.delay.ms", "5000")]);
+    let came = fill(&mut world, 100);
+    assert!((5..=11).contains(&came), "{came}");
+    // There is room left for those who say little.
+    world.connect(ConnId(9));
+    let small = world.send(ConnId(9), 3, &join("", None));
+    assert!(world.answer::<JoinGroupRequest>(ConnId(9), 3, small).is_none());
+    for i in 100..=100 + came {
+        world.broker.handle_disconnect(world.now, ConnId(i));
+    }
+    assert_eq!(fill(&mut world, 200), came, "all was given back");
+
+    // Those who are in a generation may come back, and go with their sessions.
+    world.pass(5_000);
+    for i in 200..=200 + came {
+        world.broker.handle_disconnect(world.now, ConnId(i));
+    }
+    assert_eq!(fill(&mut world, 300), 0);
+    world.pass(11_000);
+    assert_eq!(fill(&mut world, 400), came);
+}
+
+#[test]
+fn what_one_group_says_is_bounded() {
+    let mut world = World::with(&[("group.initial.rebalance.delay.ms", "5000")]);
+    let mut codes = Vec::new();
+    for i in 100..103 {
+        world.connect(ConnId(i));
+        let correlation = world.send(ConnId(i), 3, &large_join(0, 3_000_000));
+        let answer = world.answer::<JoinGroupRequest>(ConnId(i), 3, correlation);
+        codes.push(answer.map_or(ErrorCode::NONE, |answer| ErrorCode::new(answer.error_code)));
+    }
+    assert_eq!(codes, [ErrorCode::NONE, ErrorCode::NONE, ErrorCode::GROUP_MAX_SIZE_REACHED]);
+
+    let protocol = |i: i32| JoinGroupRequestProtocol { name: format!("p{i}"), ..Default::default() };
+    let many = JoinGroupRequest {
+        group_id: "many".into(),
+        protocols: (0..101).map(protocol).collect(),
+        ..join("", None)
+    };
+    let refused = ErrorCode::new(world.call_on(B, 3, &many).error_code);
+    assert_eq!(refused, ErrorCode::INCONSISTENT_GROUP_PROTOCOL);
+}
+
+#[test]
+fn an_id_is_forgotten_with_the_connection_that_it_was_given_to() {
+    let mut world = world();
+    let conn = ConnId(70);
+    world.connect(conn);
+    let ids: Vec<String> = (0..200).map(|_| world.call_on(conn, 5, &join("", None)).member_id).collect();
+    let groups = |world: &mut World| world.call(3, &ListGroupsRequest::default()).groups.len();
+    assert_eq!(groups(&mut world), 1);
+    world.broker.handle_disconnect(world.now, conn);
+    assert_eq!(groups(&mut world), 0);
+    let late = world.call_on(B, 5, &join(&ids[0], None));
+    assert_eq!(ErrorCode::new(late.error_code), ErrorCode::UNKNOWN_MEMBER_ID);
+}
