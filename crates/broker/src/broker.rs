@@ -155,6 +155,7 @@ impl<D: Disk> Broker<D> {
             now,
         };
         broker.load_groups(now)?;
+        broker.flushes.note_offline(&broker.store);
         Ok((broker, report))
     }
 
@@ -259,6 +260,7 @@ impl<D: Disk> Broker<D> {
             }
         }
         self.expire_groups(now);
+        self.store.store_state_again(now);
         if self.retention_due <= now.mono_ms {
             self.retention_due = due(now, self.config.log_retention_check_interval_ms);
             self.store.apply_retention(now);
@@ -320,7 +322,8 @@ impl<D: Disk> Broker<D> {
         let housekeeping = self.retention_due.min(self.offsets_check_due);
         let flush = self.flushes.due();
         let holes = self.direct.holes_due();
-        [fetch, self.groups.deadline(), flush, holes, Some(housekeeping)].into_iter().flatten().min()
+        let state = self.store.state_due();
+        [fetch, self.groups.deadline(), flush, holes, state, Some(housekeeping)].into_iter().flatten().min()
     }
 
     /// Whether more requests of this connection should be read now.
@@ -350,8 +353,13 @@ impl<D: Disk> Broker<D> {
         if let Err(error) = &result {
             self.store.note_trouble(&format!("sync failed: {error}"));
         }
-        self.flushes.done(&mut self.store, now, &work, result.is_ok());
-        self.finish_flushed(work.key, result.is_ok());
+        let durable = self.flushes.done(&mut self.store, now, &work, result.is_ok());
+        self.finish_flushed(work.key, durable);
+        let (topic, index) = work.key;
+        if let Some(partition) = self.store.find_partition_by_id(topic, index).filter(|_| durable) {
+            // What came in before a failure is shown once it is durable.
+            Self::wake(&mut self.parked, &mut self.woken, &partition.watchers, 0);
+        }
     }
 
     /// Stops cleanly: everything is synced and marked, so that the next start need not check the log. Waiting

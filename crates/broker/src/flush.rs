@@ -12,7 +12,7 @@ use crate::broker::Broker;
 use crate::call::{Parked, Wait};
 use crate::store::Store;
 
-/// A failed sync is tried again after so long.
+/// What a failed sync left in doubt is written and synced again after so long.
 const RETRY_MS: u64 = 1000;
 
 /// Files to be synced, in any order and on any thread; then [`Broker::handle_flushed`](crate::Broker::handle_flushed).
@@ -34,6 +34,8 @@ impl<F> FlushWork<F> {
 pub(crate) struct Flushes {
     queue: BTreeSet<(u64, Uuid, i32)>,
     due: BTreeMap<(Uuid, i32), u64>,
+    /// Those whose last sync has failed.
+    offline: BTreeSet<(Uuid, i32)>,
     /// Tokens of the Produce requests that wait for a sync.
     pub(crate) waiting: Vec<u64>,
 }
@@ -86,28 +88,62 @@ impl Flushes {
         {
             self.queue.pop_first();
             self.due.remove(&(topic, index));
-            let partition = store.find_partition_by_id(topic, index);
-            if let Some(inner) = partition.and_then(|p| p.log.begin_flush()) {
-                return Some(FlushWork { key: (topic, index), inner });
+            let Some(partition) = store.find_partition_by_id(topic, index) else { continue };
+            let begun = partition.log.write_again().and_then(|()| Ok(partition.log.begin_flush()?));
+            match begun {
+                Ok(None) => {}
+                Ok(Some(inner)) => return Some(FlushWork { key: (topic, index), inner }),
+                Err(error) => {
+                    self.set(topic, index, now.mono_ms.saturating_add(RETRY_MS));
+                    store.note_trouble(&error);
+                }
             }
         }
         None
     }
 
+    /// Ends a flush; whether the records that it covers are durable.
     pub(crate) fn done<D: Disk>(
         &mut self,
         store: &mut Store<D>,
         now: Now,
         work: &FlushWork<D::File>,
-        durable: bool,
-    ) {
+        synced: bool,
+    ) -> bool {
         let (topic, index) = work.key;
-        let Some(partition) = store.find_partition_by_id(topic, index) else { return };
-        partition.log.end_flush(now, work.inner.up_to, durable);
-        if durable {
-            self.note(topic, index, partition.log.flush_due());
+        let Some(partition) = store.find_partition_by_id(topic, index) else { return synced };
+        let durable = partition.log.end_flush(now, &work.inner, synced);
+        if partition.log.is_offline() {
+            self.went_offline(store, topic, index, now);
         } else {
-            self.set(topic, index, now.mono_ms.saturating_add(RETRY_MS));
+            let due = partition.log.flush_due();
+            self.note(topic, index, due);
+            self.came_online(store, topic, index);
+        }
+        durable
+    }
+
+    /// Has what a failed sync of a log left in doubt written and synced again, at first in a while.
+    pub(crate) fn went_offline<D: Disk>(&mut self, store: &mut Store<D>, topic: Uuid, index: i32, now: Now) {
+        self.offline.insert((topic, index));
+        self.set(topic, index, now.mono_ms.saturating_add(RETRY_MS));
+        store.mark_failed_sync();
+    }
+
+    fn came_online<D: Disk>(&mut self, store: &mut Store<D>, topic: Uuid, index: i32) {
+        if self.offline.remove(&(topic, index)) && self.offline.is_empty() {
+            store.unmark_failed_sync();
+        }
+    }
+
+    /// Has the logs made good that a start finds offline.
+    pub(crate) fn note_offline<D: Disk>(&mut self, store: &Store<D>) {
+        for topic in store.topics() {
+            let logs = (0..).zip(&topic.partitions).filter(|(_, partition)| partition.log.is_offline());
+            for (index, _) in logs {
+                self.offline.insert((topic.id, index));
+                self.set(topic.id, index, 0);
+            }
         }
     }
 }
@@ -124,6 +160,10 @@ impl<D: Disk> Broker<D> {
 
     /// A topic was deleted: nobody need wait for its syncs.
     pub(crate) fn forget_flushes(&mut self, topic: Uuid) {
+        let gone: Vec<_> = self.flushes.offline.iter().copied().filter(|(of, _)| *of == topic).collect();
+        for (topic, index) in gone {
+            self.flushes.came_online(&mut self.store, topic, index);
+        }
         self.finish_flushes(true, |target| target.topic_id == topic);
     }
 

@@ -140,6 +140,9 @@ pub enum AppendError {
     /// A transactional batch; the log knows no transactions.
     #[error("producer {0} has no transaction open here")]
     NoTransaction(i64),
+    /// A sync has failed, and what it left in doubt was not made durable since.
+    #[error("the log is offline: its records could not be synced to disk, and are being written again")]
+    Offline,
     /// The disk refused; what had been written was taken back.
     #[error(transparent)]
     Disk(#[from] DiskError),
@@ -157,7 +160,7 @@ impl AppendError {
             Self::OutOfOrder { .. } => 45,
             Self::Fenced { .. } => 47,
             Self::NoTransaction(_) => 48,
-            Self::Disk(_) => 56,
+            Self::Offline | Self::Disk(_) => 56,
             Self::Codec(_) => 76,
             Self::Invalid(_) | Self::Refused(_) => 87,
         }

@@ -74,11 +74,25 @@ pub struct FlushWork<F> {
     pub files: Vec<F>,
     /// Every record before this offset is durable once all files are synced.
     pub up_to: i64,
+    /// How many syncs of the log had failed before.
+    pub(crate) failed_syncs: u64,
+}
+
+/// Whether syncs can be believed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Doubt {
+    /// They can.
+    None,
+    /// One has failed: what it was to write is on no disk, and no later sync will write it.
+    Failed,
+    /// That was written again, and is to be synced.
+    WrittenAgain,
 }
 
 /// One partition's log.
 ///
-/// A call that fails leaves the log as it was, usable. Only dropping it without [`close`](Self::close) makes the next
+/// A call that fails leaves the log as it was, usable; but a sync that fails takes it offline until
+/// [`write_again`](Self::write_again) and a flush have made good what it left in doubt. Only dropping it without [`close`](Self::close) makes the next
 /// [`open`](Self::open) recover.
 pub struct Log<D: Disk> {
     pub(crate) disk: D,
@@ -105,6 +119,10 @@ pub struct Log<D: Disk> {
     pub(crate) names_changed: bool,
     /// The active file may hold bytes beyond the segment's size: a write failed halfway.
     pub(crate) torn: bool,
+    /// Whether what is not known to be durable can become so by a sync.
+    pub(crate) doubt: Doubt,
+    /// Failed syncs. One that was begun before the last of them proves nothing.
+    pub(crate) failed_syncs: u64,
 }
 
 impl<D: Disk> fmt::Debug for Log<D> {
@@ -167,6 +185,10 @@ impl<D: Disk> Log<D> {
         self.producers.len()
     }
 
+    pub(crate) fn segments_mut(&mut self) -> impl Iterator<Item = &mut Segment<D>> {
+        self.closed.iter_mut().chain(iter::once(&mut self.active))
+    }
+
     pub(crate) fn segments(&self) -> impl DoubleEndedIterator<Item = &Segment<D>> {
         self.closed.iter().chain(iter::once(&self.active))
     }
@@ -193,6 +215,9 @@ impl<D: Disk> Log<D> {
     ) -> Result<Appended, AppendError> {
         let mut batches = validate::check(records, origin, now.wall_ms, &self.config)?;
         let stamped = self.append_time(now);
+        if self.is_offline() {
+            return Err(AppendError::Offline);
+        }
         if let ([only], true) = (batches.as_slice(), origin.client)
             && let Some(seen) = self.producers.check(&only.header)?
         {
@@ -267,7 +292,7 @@ impl<D: Disk> Log<D> {
     }
 
     /// Cuts what a failed write left behind, so that no start can take it for records.
-    fn mend(&mut self) -> Result<(), DiskError> {
+    pub(crate) fn mend(&mut self) -> Result<(), DiskError> {
         if self.torn {
             // Pages that readers may have been lent stay where they are; what is wrong in them is written over.
             if self.active.lengthened <= self.active.size {
@@ -424,52 +449,64 @@ impl<D: Disk> Log<D> {
         self.flush_due().is_some_and(|due| due <= now.mono_ms)
     }
 
-    /// What to sync so that all that is in the log now becomes durable; `None` when it is already, or under way.
-    pub fn begin_flush(&mut self) -> Option<FlushWork<D::File>> {
+    /// What to sync so that all that is in the log now becomes durable; `None` when it is already, or under way, or
+    /// cannot become so before [`write_again`](Self::write_again).
+    ///
+    /// # Errors
+    /// The directory cannot be opened, which is to be synced too. The flush is due still.
+    pub fn begin_flush(&mut self) -> Result<Option<FlushWork<D::File>>, DiskError> {
         let up_to = self.end_offset();
-        if up_to <= self.flush_asked {
-            return None;
+        let wanted = match self.doubt {
+            Doubt::None => up_to > self.flush_asked,
+            Doubt::Failed => false,
+            Doubt::WrittenAgain => true,
+        };
+        if !wanted {
+            return Ok(None);
         }
-        let dirty = self.closed.iter().chain(iter::once(&self.active)).filter(|segment| segment.dirty);
+        let dirty = self.segments().filter(|segment| segment.dirty);
         let mut files: Vec<_> = dirty.flat_map(Segment::files).map(|named| named.file.clone()).collect();
-        files.extend(self.unsynced_snapshot.take());
-        if self.names_changed
-            && let Ok(folder) = self.disk.open(&self.dir, OpenMode::Directory)
-        {
-            files.push(folder);
+        if self.names_changed {
+            files.push(NamedFile::<D>::open(&self.disk, self.dir.clone(), OpenMode::Directory)?.file);
             self.names_changed = false;
         }
+        files.extend(self.unsynced_snapshot.take());
         self.flush_asked = up_to;
         self.unflushed_since_ms = None;
-        Some(FlushWork { files, up_to })
+        if self.doubt == Doubt::WrittenAgain {
+            // One at a time: what is written again is asked for once.
+            self.doubt = Doubt::Failed;
+        }
+        Ok(Some(FlushWork { files, up_to, failed_syncs: self.failed_syncs }))
     }
 
-    /// Says how a flush that was begun has ended: `durable` when all its files were synced. After a failure the next
-    /// flush covers the same data again.
-    pub fn end_flush(&mut self, now: Now, up_to: i64, durable: bool) {
-        if durable {
-            self.recovery_point = self.recovery_point.max(up_to);
-        } else {
-            self.flush_asked = self.recovery_point;
-            self.names_changed = true;
-            self.unflushed_since_ms.get_or_insert(now.mono_ms);
+    /// Says how a flush that was begun has ended: `synced` when all its files were synced. Whether what it covers is
+    /// durable: a sync that was under way while another failed proves nothing, as one that comes after it does not.
+    /// After a failure the log is offline.
+    pub fn end_flush(&mut self, now: Now, work: &FlushWork<D::File>, synced: bool) -> bool {
+        if !synced {
+            self.sync_failed(now);
+            return false;
         }
-        for segment in self.closed.iter_mut().chain(iter::once(&mut self.active)) {
-            if durable && segment.next_offset <= up_to {
-                segment.dirty = false;
-            } else if !durable && segment.next_offset >= self.recovery_point {
-                // An earlier flush may have called a segment clean whose indexes only this one was to sync.
-                segment.dirty = true;
-            }
+        if work.failed_syncs != self.failed_syncs {
+            return false;
         }
+        let up_to = work.up_to;
+        self.recovery_point = self.recovery_point.max(up_to);
+        self.doubt = Doubt::None;
+        for segment in self.segments_mut().filter(|segment| segment.next_offset <= up_to) {
+            segment.dirty = false;
+        }
+        true
     }
 
-    /// Flushes on the spot.
+    /// Flushes on the spot, with what an earlier failure has left in doubt.
     pub fn flush(&mut self, now: Now) -> Result<(), LogError> {
+        self.write_again()?;
         self.flush_asked = self.recovery_point.min(self.flush_asked);
-        if let Some(work) = self.begin_flush() {
+        if let Some(work) = self.begin_flush()? {
             let synced = work.files.iter().try_for_each(|file| self.disk.sync(file));
-            self.end_flush(now, work.up_to, synced.is_ok());
+            self.end_flush(now, &work, synced.is_ok());
             synced.map_err(DiskError::at("sync", &self.dir))?;
         }
         Ok(())
@@ -488,11 +525,17 @@ impl<D: Disk> Log<D> {
         self.flush(now)?;
         // Index entries and cuts are no records, so a flush may have found nothing to do.
         self.active.dirty |= self.active.size > 0;
-        for segment in self.closed.iter_mut().chain(iter::once(&mut self.active)).filter(|s| s.dirty) {
-            segment.files().try_for_each(|file| file.sync(&self.disk))?;
-            segment.dirty = false;
+        let disk = self.disk.clone();
+        let synced: Result<(), DiskError> =
+            self.segments_mut().filter(|segment| segment.dirty).try_for_each(|segment| {
+                segment.files().try_for_each(|file| file.sync(&disk))?;
+                segment.dirty = false;
+                Ok(())
+            });
+        if synced.is_err() {
+            self.sync_failed(now);
         }
-        Ok(())
+        Ok(synced?)
     }
 
     /// Removes the directory. The log must not be used afterwards, but slices of it can still be read.

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, IoSlice};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -25,6 +26,9 @@ struct World {
     room: Option<u64>,
     /// Most bytes that one write takes.
     write_bytes_max: Option<usize>,
+    fault: SyncFault,
+    /// Files of which the drive has something in its memory.
+    lied_of: Vec<MemoryFile>,
     writes: u64,
     syncs: u64,
 }
@@ -35,10 +39,86 @@ pub struct MemoryFile {
     node: Arc<Mutex<Node>>,
 }
 
-#[derive(Debug, Default)]
+/// What a sync does that does not what it says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SyncFault {
+    /// It does what it says.
+    #[default]
+    None,
+    /// It fails, and as on Linux what it could not write counts as written from then on: no later sync tries again.
+    Fails,
+    /// It succeeds and has written nothing, as a drive does that keeps what comes in memory. A later one that does what it
+    /// says, of whatever file, has the drive write it.
+    Lies,
+}
+
+#[derive(Debug, Clone, Default)]
 struct Node {
+    /// What reads show.
     bytes: Vec<u8>,
+    /// What is on the disk.
     synced: Vec<u8>,
+    /// What the next sync writes, in any order.
+    dirty: Vec<Range<usize>>,
+    /// What the drive has in its memory and said to have written.
+    in_drive: Vec<Range<usize>>,
+    /// The shortest that the file has been since the last sync.
+    shortest: usize,
+}
+
+impl Node {
+    fn holding(bytes: Vec<u8>) -> Self {
+        Self { synced: bytes.clone(), shortest: bytes.len(), dirty: Vec::new(), in_drive: Vec::new(), bytes }
+    }
+
+    fn write(&mut self, range: Range<usize>) {
+        match self.dirty.last_mut() {
+            Some(last) if last.end == range.start => last.end = range.end,
+            _ => self.dirty.push(range),
+        }
+    }
+
+    fn resize(&mut self, len: usize) {
+        self.bytes.resize(len, 0);
+        self.shortest = self.shortest.min(len);
+        for ranges in [&mut self.dirty, &mut self.in_drive] {
+            ranges.retain_mut(|range| {
+                range.end = range.end.min(len);
+                range.start < range.end
+            });
+        }
+    }
+
+    /// What the disk holds once all is written that is to be.
+    fn written_back(&self) -> Vec<u8> {
+        let mut bytes = self.synced.clone();
+        bytes.truncate(self.shortest);
+        bytes.resize(self.bytes.len(), 0);
+        for range in self.in_drive.iter().chain(&self.dirty) {
+            bytes[range.clone()].copy_from_slice(&self.bytes[range.clone()]);
+        }
+        bytes
+    }
+
+    fn sync(&mut self) {
+        self.synced = self.written_back();
+        self.dirty.clear();
+        self.in_drive.clear();
+        self.shortest = self.bytes.len();
+    }
+
+    /// The drive writes what it has in its memory.
+    fn leave_drive(&mut self) {
+        let dirty = std::mem::take(&mut self.dirty);
+        let synced = self.written_back();
+        // A change of the length that nobody has synced is none of the drive's.
+        self.synced.resize(self.synced.len().max(self.in_drive.iter().map(|r| r.end).max().unwrap_or(0)), 0);
+        let len = self.synced.len().min(synced.len());
+        self.synced[..len].copy_from_slice(&synced[..len]);
+        self.in_drive.clear();
+        self.shortest = self.synced.len().min(self.bytes.len());
+        self.dirty = dirty;
+    }
 }
 
 /// The lock that [`MemoryDisk::lock`](Disk::lock) gives.
@@ -85,10 +165,22 @@ impl MemoryDisk {
         held(&self.world).write_bytes_max = bytes.map(|b| b.max(1));
     }
 
-    /// What a process finds that starts after this one was killed: all that was written, no locks, no limits.
+    /// What syncs do from now on.
+    pub fn set_sync_fault(&self, fault: SyncFault) {
+        held(&self.world).fault = fault;
+    }
+
+    /// Whether the drive has something in its memory that it said to have written.
+    #[must_use]
+    pub fn is_lied_to(&self) -> bool {
+        !held(&self.world).lied_of.is_empty()
+    }
+
+    /// What a process finds that starts after this one was killed: all that was written, synced or not, no locks, no
+    /// limits.
     #[must_use]
     pub fn after_kill(&self) -> Self {
-        self.copy(|node| node.bytes.clone())
+        self.copy(Node::clone)
     }
 
     /// What is found after a loss of power: of each file what was synced, plus what `keep` makes of the rest.
@@ -102,7 +194,9 @@ impl MemoryDisk {
             let mut bytes = node.synced.clone();
             if node.bytes.len() > bytes.len() {
                 let kept = keep(path, &node.synced, &node.bytes).min(node.bytes.len() - bytes.len());
-                bytes.extend_from_slice(&node.bytes[bytes.len()..][..kept]);
+                // What a failed sync has dropped is zeros.
+                let written = node.written_back();
+                bytes.extend_from_slice(&written[bytes.len()..][..kept]);
             }
             (path.clone(), MemoryFile::holding(bytes))
         });
@@ -111,11 +205,11 @@ impl MemoryDisk {
         Self { world: Arc::new(Mutex::new(world)) }
     }
 
-    fn copy(&self, bytes: impl Fn(&Node) -> Vec<u8>) -> Self {
+    fn copy(&self, node: impl Fn(&Node) -> Node) -> Self {
         let world = held(&self.world);
         let copied = |(path, file): (&PathBuf, &MemoryFile)| {
-            let bytes = bytes(&held(&file.node));
-            (path.clone(), MemoryFile::holding(bytes))
+            let node = Arc::new(Mutex::new(node(&held(&file.node))));
+            (path.clone(), MemoryFile { node })
         };
         let files = world.files.iter().map(copied).collect();
         let world = World { files, folders: world.folders.clone(), ..World::default() };
@@ -149,7 +243,7 @@ impl MemoryDisk {
 
 impl MemoryFile {
     fn holding(bytes: Vec<u8>) -> Self {
-        Self { node: Arc::new(Mutex::new(Node { synced: bytes.clone(), bytes })) }
+        Self { node: Arc::new(Mutex::new(Node::holding(bytes))) }
     }
 
     /// `len` bytes from `position`, fewer where the file ends.
@@ -195,7 +289,7 @@ impl Disk for MemoryDisk {
         }
         if let Some(file) = world.files.get(path) {
             if mode == OpenMode::Truncate {
-                held(&file.node).bytes.clear();
+                held(&file.node).resize(0);
             }
             return Ok(file.clone());
         }
@@ -241,6 +335,7 @@ impl Disk for MemoryDisk {
         if node.bytes.len() < until {
             node.bytes.resize(until, 0);
         }
+        node.write(from..until);
         let target = &mut node.bytes[from..until];
         let source = buffers.iter().flat_map(|b| b.iter());
         target.iter_mut().zip(source).for_each(|(to, from)| *to = *from);
@@ -248,14 +343,28 @@ impl Disk for MemoryDisk {
     }
 
     fn truncate(&self, file: &MemoryFile, len: u64) -> io::Result<()> {
-        held(&file.node).bytes.resize(index(len)?, 0);
+        held(&file.node).resize(index(len)?);
         Ok(())
     }
 
     fn sync(&self, file: &MemoryFile) -> io::Result<()> {
-        held(&self.world).syncs += 1;
-        let node = &mut *held(&file.node);
-        node.synced.clone_from(&node.bytes);
+        let mut world = held(&self.world);
+        world.syncs += 1;
+        match world.fault {
+            SyncFault::None => {
+                world.lied_of.drain(..).for_each(|file| held(&file.node).leave_drive());
+                held(&file.node).sync();
+            }
+            SyncFault::Fails => {
+                held(&file.node).dirty.clear();
+                return Err(io::Error::other("the disk has failed"));
+            }
+            SyncFault::Lies => {
+                world.lied_of.push(file.clone());
+                let node = &mut *held(&file.node);
+                node.in_drive.append(&mut node.dirty);
+            }
+        }
         Ok(())
     }
 

@@ -10,7 +10,7 @@ use crate::config::LogConfig;
 use crate::disk::{Disk, DiskError, NamedFile, remove_if_there};
 use crate::epochs::Epochs;
 use crate::error::LogError;
-use crate::log::Log;
+use crate::log::{Doubt, Log};
 use crate::producers::Producers;
 use crate::segment::{Segment, file_name};
 use crate::snapshot;
@@ -124,6 +124,8 @@ impl<D: Disk> Log<D> {
             unflushed_since_ms: (recovery_point < end).then_some(now.mono_ms),
             names_changed: recovery_point < end,
             torn: false,
+            doubt: Doubt::None,
+            failed_syncs: 0,
             config,
         };
         log.restore_states(now)?;
@@ -233,9 +235,11 @@ impl<D: Disk> Opening<'_, D> {
             self.close_last(&mut open)?;
             let (next, trusted) = (bases.get(at + 1).copied(), at < scan_from);
             if trusted
-                && let Some(segment) =
+                && let Some(mut segment) =
                     Segment::open_indexed(self.disk, self.dir, base, next, self.config, self.now.wall_ms)?
             {
+                // Its records were synced before its indexes were complete.
+                segment.dirty = !start.clean && at + 1 == scan_from;
                 open.push_back(segment);
                 continue;
             }

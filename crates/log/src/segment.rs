@@ -103,6 +103,23 @@ impl<D: Disk> Segment<D> {
         Ok(segment)
     }
 
+    /// The same segment as if nothing were in it, with new, hot indexes, whose files are made when they are written.
+    pub(crate) fn without_indexes(&self, disk: &D) -> Result<Self, DiskError> {
+        let offsets = Index::new(disk, self.offsets.path().to_owned())?;
+        let times = Index::new(disk, self.times.path().to_owned())?;
+        let log = NamedFile { file: self.log.file.clone(), path: self.log.path.clone() };
+        Ok(Self::over(self.base_offset, log, offsets, times, self.created_ms))
+    }
+
+    /// Takes the indexes of `other`, which are of the same batches.
+    pub(crate) fn take_indexes(&mut self, other: Self) {
+        self.offsets = other.offsets;
+        self.times = other.times;
+        self.bytes_since_entry = other.bytes_since_entry;
+        self.max_timestamp = other.max_timestamp;
+        self.max_timestamp_offset = other.max_timestamp_offset;
+    }
+
     /// Opens a segment by its indexes, cold, and walks the batches after the last index entry: they give the end of
     /// the last segment, and what an index that lost its tail would not say. `next_offset` is the next segment's
     /// base, `None` for the last one. Returns `None` when the indexes cannot be right or the walk meets what is

@@ -5,7 +5,7 @@
 mod common;
 
 use common::*;
-use headrace_log::{AppendError, Disk, Log, LogConfig, MemoryDisk, Start};
+use headrace_log::{AppendError, Disk, Log, LogConfig, MemoryDisk, Start, SyncFault};
 use headrace_wire::compression::Codec;
 use proptest::prelude::*;
 
@@ -41,6 +41,10 @@ enum Step {
         bytes: Vec<u8>,
     },
     Flush,
+    /// A sync fails, and what is then appended and synced of one that was under way.
+    FailedFlush,
+    /// What a failed sync left in doubt is made good.
+    MakeGood,
     DeleteBefore {
         percent: i64,
     },
@@ -74,6 +78,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0..=256_usize, 0..100_usize).prop_map(|(keep, zeros)| Step::PowerLoss { keep, zeros }),
         1 => prop::collection::vec(any::<u8>(), 1..200).prop_map(|bytes| Step::Garbage { bytes }),
         1 => Just(Step::Flush),
+        1 => Just(Step::FailedFlush),
+        1 => Just(Step::MakeGood),
         1 => (0..=100_i64).prop_map(|percent| Step::DeleteBefore { percent }),
         1 => Just(Step::RetainSize),
         4 => (-5..=105_i64, 0..4000_u32, 0..=110_i64)
@@ -105,6 +111,8 @@ struct World {
     written: u8,
     /// The id that each of the three producers uses now.
     ids: [i64; 3],
+    /// A sync has failed, and the file that says so to the next process is there.
+    marked: bool,
 }
 
 fn config() -> LogConfig {
@@ -139,6 +147,7 @@ impl World {
         let batch = batch_of(&records, stamp, codec);
         let base = self.end();
         match self.log.append(at(0), &batch, CLIENT) {
+            Err(AppendError::Offline) => assert!(self.log.is_offline()),
             Ok(appended) => {
                 assert_eq!((appended.base_offset, appended.duplicate), (base, false));
                 let row = |(n, (timestamp, value)): (usize, (i64, Vec<u8>))| Row {
@@ -158,7 +167,9 @@ impl World {
         let of = self.batches.iter().rev().filter(|b| b.producer.is_some_and(|(known, _)| known == id));
         let Some(batch) = of.clone().nth(back).cloned() else { return };
         let result = self.log.append(at(0), &batch.bytes, CLIENT);
-        if back < 5 {
+        if self.log.is_offline() {
+            assert_eq!(result.unwrap_err().code(), 56);
+        } else if back < 5 {
             let again = result.unwrap();
             assert_eq!((again.duplicate, again.base_offset), (true, batch.rows[0].offset));
         } else {
@@ -174,6 +185,10 @@ impl World {
             assert!(recovery.is_clean(), "{recovery:?}");
         }
         (self.disk, self.log) = (disk, log);
+        self.marked &= !clean;
+        if self.marked {
+            self.log.distrust(at(0));
+        }
     }
 
     fn power_loss(&mut self, keep: usize, zeros: usize) {
@@ -185,6 +200,8 @@ impl World {
             let torn = [disk.contents(path).unwrap(), vec![0; zeros]].concat();
             disk.put(path, &torn);
         }
+        // What reads show is what the disk has.
+        self.marked = false;
         self.open(disk, false);
         let end = self.log.end_offset();
         assert!(end >= durable, "{end} is less than was durable, {durable}");
@@ -261,12 +278,32 @@ impl World {
                 disk.put(&path, &tail);
                 self.open(disk, false);
             }
-            Step::Flush => {
-                if let Some(work) = self.log.begin_flush() {
-                    work.files.iter().for_each(|file| self.disk.sync(file).unwrap());
-                    self.log.end_flush(at(0), work.up_to, true);
+            Step::FailedFlush => {
+                let Some(first) = self.log.begin_flush().unwrap() else { return };
+                self.append(1, 10, 0, Codec::None, None);
+                let second = self.log.begin_flush().unwrap();
+                self.disk.set_sync_fault(SyncFault::Fails);
+                first.files.iter().for_each(|file| drop(self.disk.sync(file)));
+                self.disk.set_sync_fault(SyncFault::None);
+                assert!(!self.log.end_flush(at(0), &first, false));
+                if let Some(second) = second {
+                    second.files.iter().for_each(|file| self.disk.sync(file).unwrap());
+                    assert!(
+                        !self.log.end_flush(at(0), &second, true),
+                        "the first has dropped what it was to write"
+                    );
                 }
-                assert_eq!(self.log.recovery_point(), self.end());
+                assert!(self.log.is_offline());
+                self.marked = true;
+            }
+            Step::MakeGood => self.log.write_again().unwrap(),
+            Step::Flush => {
+                if let Some(work) = self.log.begin_flush().unwrap() {
+                    work.files.iter().for_each(|file| self.disk.sync(file).unwrap());
+                    assert!(self.log.end_flush(at(0), &work, true));
+                    self.marked = false;
+                }
+                assert!(self.log.is_offline() || self.log.recovery_point() == self.end());
             }
             Step::DeleteBefore { percent } => {
                 let offset = self.start + (self.end() - self.start) * percent / 100;
@@ -292,7 +329,7 @@ proptest! {
     #[test]
     fn the_log_is_a_list_of_batches(steps in prop::collection::vec(step(), 1..80)) {
         let (disk, log) = fresh(&config());
-        let mut world = World { disk, log, batches: Vec::new(), start: 0, written: 0, ids: [0, 1, 2] };
+        let mut world = World { disk, log, batches: Vec::new(), start: 0, written: 0, ids: [0, 1, 2], marked: false };
         for step in steps {
             world.run(step);
             world.check();

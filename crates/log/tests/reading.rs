@@ -196,19 +196,19 @@ fn segments_roll_by_age_of_records_and_by_index() {
 fn flushes_are_due_when_the_settings_say_so() {
     let (_, mut log) = fresh(&LogConfig { flush_messages: 10, flush_ms: 500, ..LogConfig::default() });
     assert_eq!(log.flush_due(), None);
-    assert!(log.begin_flush().is_none());
+    assert!(log.begin_flush().unwrap().is_none());
     log.append(at(100), &plain(4, 1), CLIENT).unwrap();
     assert_eq!(log.flush_due(), Some(600));
     assert!(!log.needs_flush(at(599)) && log.needs_flush(at(600)));
     log.append(at(200), &plain(6, 1), CLIENT).unwrap();
     assert!(log.needs_flush(at(200)));
-    let work = log.begin_flush().unwrap();
+    let work = log.begin_flush().unwrap().unwrap();
     assert_eq!((work.up_to, log.recovery_point(), log.flush_due()), (10, 0, None));
     log.append(at(300), &plain(1, 1), CLIENT).unwrap();
-    log.end_flush(at(300), work.up_to, true);
+    log.end_flush(at(300), &work, true);
     assert_eq!((log.recovery_point(), log.flush_due()), (10, Some(800)));
-    let work = log.begin_flush().unwrap();
-    log.end_flush(at(900), work.up_to, false);
+    let work = log.begin_flush().unwrap().unwrap();
+    log.end_flush(at(900), &work, false);
     assert_eq!((log.recovery_point(), log.flush_due()), (10, Some(1400)), "a failed flush is due again");
     log.flush(at(900)).unwrap();
     assert_eq!((log.recovery_point(), log.flush_due()), (11, None));
@@ -222,9 +222,9 @@ fn a_closed_segment_is_flushed_without_being_asked() {
         append(&mut log, &plain(2, 50));
     }
     assert!(log.needs_flush(at(0)));
-    let work = log.begin_flush().unwrap();
+    let work = log.begin_flush().unwrap().unwrap();
     work.files.iter().for_each(|file| disk.sync(file).unwrap());
-    log.end_flush(at(0), work.up_to, true);
+    log.end_flush(at(0), &work, true);
     append(&mut log, &plain(2, 50));
     let start = Start { recovery_point: log.recovery_point(), ..KILLED };
     let (end, lost) = (log.recovery_point(), disk.after_power_loss(|_, _, _| 0));

@@ -296,9 +296,9 @@ fn a_torn_snapshot_is_replaced_by_reading() {
 #[test]
 fn producers_of_deleted_records_survive_a_loss_of_power() {
     let (disk, mut log) = producing(60);
-    let work = log.begin_flush().unwrap();
+    let work = log.begin_flush().unwrap().unwrap();
     work.files.iter().for_each(|file| disk.sync(file).unwrap());
-    log.end_flush(at(0), work.up_to, true);
+    log.end_flush(at(0), &work, true);
     log.delete_records_before(180).unwrap();
     assert_eq!(log.segment_count(), 1);
     let start = Start { recovery_point: 180, start_offset: 180, ..KILLED };

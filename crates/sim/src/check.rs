@@ -33,6 +33,8 @@ pub(crate) fn check(world: &mut World) -> Result<(), String> {
         cut_off.extend(names.iter().enumerate().filter(|(at, _)| !shown(*at)).map(|(_, name)| *name));
         all.insert(place, names);
     }
+    cut_off.extend(world.server.lost().iter().filter_map(|value| name_of(value)));
+    world.outcome.lost = world.server.lost().len();
     for (place, log) in &logs {
         check_log(world, *place, log).map_err(|why| format!("{place:?}: {why}"))?;
     }

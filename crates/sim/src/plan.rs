@@ -109,7 +109,10 @@ pub(crate) struct Plan {
     /// Of Produce responses: how many ask for a pause.
     pub(crate) throttle: u64,
     pub(crate) sync_ms_max: u64,
+    /// Of syncs: how many fail. What they were to write is on no disk then, whatever later syncs say.
     pub(crate) sync_fails: u64,
+    /// Of syncs: how many succeed though the drive only keeps what they were to write, until one that does not lie.
+    pub(crate) sync_lies: u64,
     /// How much later than asked a client's thread or timer may run.
     pub(crate) lag_ms_max: u64,
     pub(crate) restarts: Vec<Restart>,
@@ -242,6 +245,7 @@ impl Plan {
             throttle: some(rng, 20, 50),
             sync_ms_max: rng.pick(&[0, 3, 50, 800, 3000]),
             sync_fails: if durable { some(rng, 25, 30) } else { 0 },
+            sync_lies: 0,
             lag_ms_max: rng.pick(&[0, 0, 1, 10, 100]),
             restarts: (0..restarts).map(|_| Restart::draw(rng, durable, heal_ms)).collect(),
             lies: (0..lies)
@@ -274,6 +278,14 @@ impl Plan {
             lies: Vec::new(),
             ..self
         }
+    }
+
+    /// The same with a drive that lies of its syncs, in some seeds in which power may be lost.
+    pub(crate) fn with_lying_syncs(mut self, rng: &mut Rng) -> Self {
+        if self.durable && !self.calm {
+            self.sync_lies = some(rng, 40, 60);
+        }
+        self
     }
 
     /// Whether the broker makes topics for those who ask.

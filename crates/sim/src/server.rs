@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use bytes::{Bytes, BytesMut};
 use headrace_broker::{AllowAll, Broker, BrokerConfig, ConnId, FlushWork, Response};
-use headrace_log::{Disk, MemoryDisk, MemoryFile};
+use headrace_log::{Disk, MemoryDisk, MemoryFile, SyncFault};
 use headrace_wire::compression::decompress;
 use headrace_wire::frame::{
     decode_request_header, decode_response, encode_request, encode_response, peek_request,
@@ -113,6 +113,10 @@ pub(crate) struct Server {
     offered: u64,
     /// The values of records that were deleted, from each partition's first on.
     deleted: BTreeMap<Place, Vec<Bytes>>,
+    /// The values of records when power was lost on a drive that had lied of its syncs.
+    before_loss: BTreeMap<Place, Vec<Bytes>>,
+    /// Those of them that were gone then.
+    lost: Vec<Bytes>,
     seed: u64,
 }
 
@@ -151,6 +155,8 @@ impl Server {
             lends: plan.direct.is_some(),
             offered: 0,
             deleted: BTreeMap::new(),
+            before_loss: BTreeMap::new(),
+            lost: Vec::new(),
             seed: rng.next(),
         };
         server.start(now)?;
@@ -176,7 +182,20 @@ impl Server {
             self.begin_links(report.clean);
         }
         self.may_have_more();
+        for (place, before) in std::mem::take(&mut self.before_loss) {
+            let after = self.values(place, now)?;
+            // What was not synced may have been kept as well.
+            if !before.iter().zip(&after).all(|(before, after)| before == after) {
+                return Err(format!("{place:?}: a drive that lies has taken records other than the last"));
+            }
+            self.lost.extend(before.into_iter().skip(after.len()));
+        }
         self.settle(now)
+    }
+
+    /// The values of records that a drive that lies has taken.
+    pub(crate) fn lost(&self) -> &[Bytes] {
+        &self.lost
     }
 
     /// Notes where the times of new leaders begin: at the log's end, which nobody can tell while the broker is down.
@@ -210,6 +229,12 @@ impl Server {
     }
 
     pub(crate) fn stop(&mut self, now: Now, down: Down, rng: &mut Rng) -> Result<(), String> {
+        if down == Down::PowerLoss && self.disk.is_lied_to() {
+            for place in self.cluster.logs().keys().copied().collect::<Vec<_>>() {
+                let values = self.values(place, now)?;
+                self.before_loss.insert(place, values);
+            }
+        }
         let Some(mut broker) = self.broker.take() else { return Ok(()) };
         if down == Down::Stop {
             broker.close(now).map_err(|why| format!("the broker does not stop cleanly: {why}"))?;
@@ -481,15 +506,15 @@ impl Server {
     }
 
     /// The oldest sync ends.
-    pub(crate) fn synced(&mut self, now: Now, fails: bool) -> Result<(), String> {
+    pub(crate) fn synced(&mut self, now: Now, fault: SyncFault) -> Result<(), String> {
         let (Some(broker), Some(work)) = (&mut self.broker, self.syncing.pop_front()) else { return Ok(()) };
-        let result = if fails {
-            Err(std::io::Error::other("the disk has failed"))
-        } else {
-            work.files().try_for_each(|file| self.disk.sync(file))
-        };
+        self.disk.set_sync_fault(fault);
+        // Of those that fail, all do.
+        let results: Vec<_> = work.files().map(|file| self.disk.sync(file)).collect();
+        self.disk.set_sync_fault(SyncFault::None);
+        let result = results.into_iter().collect::<Result<(), _>>();
         if let Err(why) = &result
-            && !fails
+            && fault != SyncFault::Fails
         {
             return Err(format!("a sync in memory fails: {why}"));
         }

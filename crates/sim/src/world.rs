@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use headrace_fabric::Memory;
+use headrace_log::SyncFault;
 use headrace_wire::time::Now;
 
 use crate::Cast;
@@ -43,6 +44,8 @@ const HEAL_MS_WITH_READERS: u64 = 3000;
 /// The network when all is well.
 const CALM: Weather = Weather { delay_ms_max: 3, piece_bytes_max: 1 << 20 };
 /// The longest sync when all is well.
+/// Makes the chance of a drive that lies one of its own.
+const SYNC_LIES: u64 = 0x6c69_6573;
 const CALM_SYNC_MS: u64 = 20;
 const THROTTLE_MS_MAX: u64 = 700;
 
@@ -112,6 +115,12 @@ pub struct Outcome {
     pub acked: usize,
     /// Batches that a node refused since it did not lead, or did not know that it did.
     pub refused: usize,
+    /// Syncs that failed.
+    pub syncs_failed: usize,
+    /// Syncs that succeeded and wrote nothing.
+    pub syncs_lied: usize,
+    /// Records that went with the power since syncs had lied.
+    pub lost: usize,
     /// Records that came through to their node while another one did nothing.
     pub lively: usize,
     /// What consumers did.
@@ -175,7 +184,8 @@ impl World {
         let heal_ms = if cast == Cast::Producers { HEAL_MS } else { HEAL_MS_WITH_READERS };
         let plan = Plan::draw(&mut rng, heal_ms);
         let plan = match cast {
-            Cast::Producers => plan,
+            // From chance of its own, so that the other draws of a seed stay what they are.
+            Cast::Producers => plan.with_lying_syncs(&mut Rng::new(seed ^ SYNC_LIES)),
             Cast::Consumers => plan.with_readers(&mut rng),
             Cast::Sharers => plan.with_sharers(&mut rng),
             Cast::Direct => plan.with_direct(&mut rng),
@@ -360,12 +370,7 @@ impl World {
                 }
                 Ok(())
             }
-            Event::Synced => {
-                let fails = !self.healed && self.rng.chance(self.plan.sync_fails);
-                self.tell(|| format!("a sync ends{}", if fails { " badly" } else { "" }));
-                self.server.synced(self.now, fails)?;
-                self.after_broker()
-            }
+            Event::Synced => self.sync_ends(),
             Event::Down(down, down_ms) => self.down(down, down_ms),
             Event::Up => {
                 self.tell(|| "the broker starts".to_owned());
@@ -394,6 +399,21 @@ impl World {
             Event::DeleteRecords(place, percent) => self.delete_records(place, percent),
             Event::Heal => self.heal_all(),
         }
+    }
+
+    fn sync_ends(&mut self) -> Result<(), String> {
+        let fails = !self.healed && self.rng.chance(self.plan.sync_fails);
+        let lies = self.plan.sync_lies > 0 && !self.healed && self.rng.chance(self.plan.sync_lies);
+        let fault = match (fails, lies) {
+            (true, _) => SyncFault::Fails,
+            (false, true) => SyncFault::Lies,
+            (false, false) => SyncFault::None,
+        };
+        self.outcome.syncs_failed += usize::from(fails);
+        self.outcome.syncs_lied += usize::from(lies && !fails);
+        self.tell(|| format!("a sync ends: {fault:?}"));
+        self.server.synced(self.now, fault)?;
+        self.after_broker()
     }
 
     fn heal_all(&mut self) -> Result<(), String> {
@@ -439,8 +459,9 @@ impl World {
                     self.tell(|| {
                         format!("connection {conn} is answered: {len} bytes, {refusals} refusals by its node")
                     });
-                    // Not even a refusal takes no time, or who tries again at once would do so for ever at one moment.
-                    let at = self.now.mono_ms + u64::from(refusals > 0);
+                    // Not even a refusal takes no time, a node's or that of a log that is offline, or who tries again at once
+                    // would do so for ever at one moment.
+                    let at = self.now.mono_ms + u64::from(refusals > 0 || self.plan.sync_fails > 0);
                     self.send_at(conn, Way::ToClient, bytes, at);
                 }
                 Said::Close(conn) => {

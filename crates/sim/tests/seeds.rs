@@ -105,6 +105,9 @@ fn seeds_hold() {
             ("rows", outcome.rows),
             ("refusals by nodes that do not lead", outcome.refused),
             ("records past a node that does nothing", outcome.lively),
+            ("syncs that failed", outcome.syncs_failed),
+            ("syncs that lied", outcome.syncs_lied),
+            ("records that syncs had lied of", outcome.lost),
         ]
     });
 }

@@ -86,7 +86,8 @@ impl<D: Disk> Broker<D> {
             return Ok(());
         }
         let max_bytes = u32::try_from(item.max_bytes).unwrap_or(0).min(left);
-        match log.read(item.offset, max_bytes, at_least_one, log.end_offset()) {
+        // While the log is offline: nothing that a loss of power could take.
+        match log.read(item.offset, max_bytes, at_least_one, log.readable_end()) {
             Ok(slice) => {
                 read.slice = Some(slice);
                 Ok(())

@@ -178,7 +178,16 @@ impl<D: Disk> Broker<D> {
         };
         let grown = log.size_bytes();
         // Durable first, or a loss of power could take the old records and the new.
-        let next = if written.is_ok() && log.flush(now).is_ok() {
+        let flushed = written.is_ok().then(|| log.flush(now));
+        if log.is_offline()
+            && let Some(topic) = self.store.by_name(OFFSETS_TOPIC).map(|topic| topic.id)
+        {
+            self.flushes.went_offline(&mut self.store, topic, partition, now);
+        }
+        let Some(log) = self.store.partition_by_name_mut(OFFSETS_TOPIC, partition).map(|p| &mut p.log) else {
+            return;
+        };
+        let next = if matches!(flushed, Some(Ok(()))) {
             let deleted = log.delete_records_before(before).map(drop);
             if let Err(error) = deleted.and_then(|()| self.store.checkpoint()) {
                 self.store.note_trouble(&error);

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use headrace_log::{Checkpoint, Disk, Log, LogDir, LogError};
+use headrace_log::{Checkpoint, Disk, DiskError, Log, LogDir, LogError, OpenMode};
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::time::Now;
 use headrace_wire::uuid::Uuid;
@@ -24,6 +24,10 @@ pub(crate) use state::read_range;
 
 /// Where group offsets are kept.
 pub(crate) const OFFSETS_TOPIC: &str = "__consumer_offsets";
+/// There while a log is offline. Not synced: with the power goes what reads show and no disk has, and so all doubt.
+const FAILED_SYNC: &str = ".sync-failed";
+/// A failed write of the state file is tried again after so long.
+const STATE_RETRY_MS: u64 = 1000;
 /// Producer ids that one write to disk covers.
 const PRODUCER_ID_BLOCK: i64 = 1000;
 /// Troubles that are kept for whoever asks; older ones are dropped.
@@ -89,6 +93,9 @@ pub(crate) struct Store<D: Disk> {
     state: State,
     producer_ids_left: std::ops::Range<i64>,
     troubles: Vec<String>,
+    /// When the state file is to be written again, by `mono_ms`: a write of it has failed, and which state it holds by
+    /// now nobody knows.
+    state_due: Option<u64>,
 }
 
 /// Whether this can be a topic's name.
@@ -317,7 +324,24 @@ impl<D: Disk> Store<D> {
                 configs: t.overrides.clone(),
             })
             .collect();
-        state::store(&self.disk, &self.path, &self.state)
+        let stored = state::store(&self.disk, &self.path, &self.state);
+        self.state_due = stored.is_err().then_some(0);
+        stored
+    }
+
+    /// When [`store_state_again`](Self::store_state_again) is to be called, by `mono_ms`.
+    pub(crate) fn state_due(&self) -> Option<u64> {
+        self.state_due
+    }
+
+    /// Writes the state file again, if a write of it has failed.
+    pub(crate) fn store_state_again(&mut self, now: Now) {
+        if self.state_due.is_some_and(|at| at <= now.mono_ms)
+            && let Err(error) = self.store_state()
+        {
+            self.state_due = Some(now.mono_ms.saturating_add(STATE_RETRY_MS));
+            self.note_trouble(&error);
+        }
     }
 
     // ---- keeping
@@ -348,6 +372,20 @@ impl<D: Disk> Store<D> {
         }
     }
 
+    /// Has the next start know, should this process be killed, that what it can read may be on no disk.
+    pub(crate) fn mark_failed_sync(&mut self) {
+        let path = self.path.join(FAILED_SYNC);
+        if let Err(error) = self.disk.open(&path, OpenMode::Create) {
+            self.note_trouble(&DiskError { action: "make", path, source: error });
+        }
+    }
+
+    /// All logs are durable again.
+    pub(crate) fn unmark_failed_sync(&mut self) {
+        // One that stays makes the next start write more again than it must.
+        let _ = self.disk.remove_file(&self.path.join(FAILED_SYNC));
+    }
+
     /// Keeps an error that no client can be told of.
     pub(crate) fn note_trouble(&mut self, error: &impl ToString) {
         if self.troubles.len() < TROUBLES_MAX {
@@ -362,12 +400,22 @@ impl<D: Disk> Store<D> {
 
     /// Syncs and marks everything, and lets go of the directory.
     pub(crate) fn close(&mut self, now: Now) -> Result<(), BrokerError> {
-        let Some(dir) = self.dir.take() else { return Ok(()) };
-        for (_, topic) in &mut self.topics {
-            for partition in &mut topic.partitions {
-                partition.log.close(now)?;
-            }
+        if self.state_due.is_some() {
+            self.store_state()?;
         }
+        let Some(dir) = self.dir.take() else { return Ok(()) };
+        let mut closed = Ok(());
+        for partition in self.topics.iter_mut().flat_map(|(_, topic)| &mut topic.partitions) {
+            // The others are closed all the same: the next start checks what is not.
+            closed = closed.and(partition.log.close(now));
+        }
+        if let Err(error) = closed {
+            if self.topics.iter().flat_map(|(_, t)| &t.partitions).any(|p| p.log.is_offline()) {
+                self.mark_failed_sync();
+            }
+            return Err(error.into());
+        }
+        self.unmark_failed_sync();
         dir.close(&self.checkpoints())?;
         Ok(())
     }

@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::path::Path;
 
-use headrace_log::{Disk, Identity, LogDir, PartitionDir, Recovery, Start};
+use headrace_log::{Disk, Identity, LogDir, OpenMode, PartitionDir, Recovery, Start};
 use headrace_wire::time::Now;
 use headrace_wire::uuid::Uuid;
 use slab::Slab;
 
 use super::state::{self, State, TopicState};
-use super::{OFFSETS_TOPIC, Partition, Store, Topic, is_valid_name};
+use super::{FAILED_SYNC, OFFSETS_TOPIC, Partition, Store, Topic, is_valid_name};
 use crate::config::BrokerConfig;
 use crate::error::BrokerError;
 use crate::random::Random;
@@ -117,12 +117,18 @@ impl<D: Disk> Store<D> {
             ids: HashMap::new(),
             producer_ids_left: 0..0,
             troubles: Vec::new(),
+            state_due: None,
             state,
         };
         for topic in store.state.topics.clone() {
             store.open_topic(config, &dir, &topic, &mut found, &mut report, now)?;
         }
         store.put_aside(found.into_values(), &mut report)?;
+        if store.disk.open(&store.path.join(FAILED_SYNC), OpenMode::Read).is_ok() && !clean {
+            for partition in store.topics.iter_mut().flat_map(|(_, topic)| &mut topic.partitions) {
+                partition.log.distrust(now);
+            }
+        }
         let latest = store.topics().flat_map(|t| &t.partitions).filter_map(|p| p.log.latest_epoch()).max();
         if let Some(latest) = latest.filter(|e| *e > store.state.leader_epoch) {
             // An epoch never goes back, or clients would not follow.

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use headrace_broker::{AllowAll, ConnId};
+use headrace_log::SyncFault;
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::join_group_request::JoinGroupRequestProtocol;
 use headrace_wire::messages::leave_group_request::MemberIdentity;
@@ -771,4 +772,24 @@ fn an_id_is_forgotten_with_the_connection_that_it_was_given_to() {
     assert_eq!(groups(&mut world), 0);
     let late = world.call_on(B, 5, &join(&ids[0], None));
     assert_eq!(ErrorCode::new(late.error_code), ErrorCode::UNKNOWN_MEMBER_ID);
+}
+
+#[test]
+fn commits_are_refused_while_the_offsets_log_is_offline() {
+    let mut world = World::with(&[("log.flush.interval.messages", "1")]);
+    world.create("t", 1);
+    let commit = |world: &mut World, offset| commit(world, &commit_request("g", "", -1, &[(0, offset)]))[0];
+    assert_eq!(commit(&mut world, 1), ErrorCode::NONE);
+    world.disk.set_sync_fault(SyncFault::Fails);
+    world.sync_all();
+    world.disk.set_sync_fault(SyncFault::None);
+    assert_eq!(commit(&mut world, 2), ErrorCode::COORDINATOR_NOT_AVAILABLE);
+    world.pass(1000);
+    world.sync_all();
+    assert_eq!(commit(&mut world, 3), ErrorCode::NONE);
+    world.sync_all();
+    let (disk, now) = (world.disk.after_power_loss(|_, _, _| 0), world.now);
+    drop(world);
+    let mut world = World::open(disk, config(&[]), Box::new(AllowAll), now);
+    assert_eq!(committed(&mut world, "g"), [("t".to_owned(), 0, 3)]);
 }

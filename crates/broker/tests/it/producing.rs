@@ -1,7 +1,8 @@
 //! Produce and `InitProducerId`.
 
 use bytes::Bytes;
-use headrace_broker::ConnId;
+use headrace_broker::{AllowAll, ConnId};
+use headrace_log::SyncFault;
 use headrace_wire::compression::Codec;
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::frame;
@@ -253,6 +254,75 @@ fn a_sync_that_was_asked_for_comes_before_the_answer() {
     let response = world.answer::<ProduceRequest>(B, 9, second).unwrap();
     assert_eq!(produced(&response).0, ErrorCode::KAFKA_STORAGE_ERROR);
     assert_eq!(world.broker.take_troubles().len(), 1);
+}
+
+#[test]
+fn a_sync_that_failed_is_not_believed_when_it_is_tried_again() {
+    for restarts in [false, true] {
+        let durable = ("log.flush.interval.messages", "1");
+        let mut world = World::with(&[durable]);
+        world.create("t", 1);
+        let id = world.call(4, &plain_id()).producer_id;
+        let request = |n: i32| produce_request(-1, "t", 0, stamped(id, 0, n, &[["a", "b", "c"][n as usize]]));
+        let send = |world: &mut World, n| {
+            let correlation = world.send(A, 9, &request(n));
+            world.sync_all();
+            produced(&world.answer::<ProduceRequest>(A, 9, correlation).expect("an answer")).0
+        };
+        assert_eq!(send(&mut world, 0), ErrorCode::NONE);
+        world.disk.set_sync_fault(SyncFault::Fails);
+        assert_eq!(send(&mut world, 1), ErrorCode::KAFKA_STORAGE_ERROR);
+        world.disk.set_sync_fault(SyncFault::None);
+        // The disk is well again, and what the system holds for written is on none.
+        assert_eq!(send(&mut world, 1), ErrorCode::KAFKA_STORAGE_ERROR);
+        assert_eq!(values(&world.fetch("t", 0, 0)), ["a"], "nothing that power may take");
+        if restarts {
+            world = world.killed(&[durable]);
+        } else {
+            world.pass(1000);
+        }
+        world.sync_all();
+        assert_eq!(values(&world.fetch("t", 0, 0)), ["a", "b"]);
+        assert_eq!(send(&mut world, 1), ErrorCode::NONE, "the repeat is known, and durable by now");
+        assert_eq!(send(&mut world, 2), ErrorCode::NONE);
+        let (disk, now) = (world.disk.after_power_loss(|_, _, _| 0), world.now);
+        drop(world);
+        let mut world = World::open(disk, config(&[]), Box::new(AllowAll), now);
+        assert_eq!(values(&world.fetch("t", 0, 0)), ["a", "b", "c"]);
+    }
+}
+
+#[test]
+fn a_broker_whose_sync_failed_can_be_stopped_cleanly_once_the_disk_is_well() {
+    let mut world = World::with(&[("log.flush.interval.messages", "1")]);
+    world.create("t", 1);
+    world.send(A, 9, &produce_request(-1, "t", 0, batch(WALL, &["a"])));
+    world.disk.set_sync_fault(SyncFault::Fails);
+    world.sync_all();
+    world.disk.set_sync_fault(SyncFault::None);
+    world.broker.close(world.now).unwrap();
+    let (disk, now) = (world.disk.after_power_loss(|_, _, _| 0), world.now);
+    drop(world);
+    let mut world = World::open(disk, config(&[]), Box::new(AllowAll), now);
+    assert!(world.report.clean && world.report.mended.is_empty(), "{}", world.report);
+    assert_eq!(values(&world.fetch("t", 0, 0)), ["a"]);
+}
+
+#[test]
+fn a_state_file_that_could_not_be_synced_is_written_again() {
+    let mut world = World::new();
+    world.create("t", 1);
+    world.disk.set_sync_fault(SyncFault::Fails);
+    assert_ne!(world.try_create("u", 1), ErrorCode::NONE);
+    world.pass(3000);
+    assert!(!world.broker.take_troubles().is_empty());
+    world.disk.set_sync_fault(SyncFault::None);
+    world.pass(3000);
+    let (disk, now) = (world.disk.after_power_loss(|_, _, _| 0), world.now);
+    drop(world);
+    let mut world = World::open(disk, config(&[]), Box::new(AllowAll), now);
+    assert_eq!((world.report.topics, world.report.strays.len()), (1, 0));
+    world.create("u", 1);
 }
 
 #[test]

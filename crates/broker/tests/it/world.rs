@@ -7,7 +7,7 @@ use bytes::{Bytes, BytesMut};
 use headrace_broker::{
     AllowAll, Authorizer, Broker, BrokerConfig, ConnId, Identity, Operation, Resource, Response, StartReport,
 };
-use headrace_log::{MemoryDisk, MemoryFile};
+use headrace_log::{Disk, MemoryDisk, MemoryFile};
 use headrace_wire::compression::Codec;
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::frame;
@@ -158,6 +158,14 @@ impl World {
         }
     }
 
+    /// Does the flushes that are due, with syncs that do as the disk says now.
+    pub(crate) fn sync_all(&mut self) {
+        while let Some(work) = self.broker.poll_flush() {
+            let synced = work.files().try_for_each(|file| self.disk.sync(file));
+            self.broker.handle_flushed(self.now, work, synced);
+        }
+    }
+
     /// Lets time pass, stopping at every deadline on the way.
     pub(crate) fn pass(&mut self, ms: u64) {
         let until = self.now.mono_ms + ms;
@@ -168,12 +176,7 @@ impl World {
                     self.now.wall_ms += (at - self.now.mono_ms) as i64;
                     self.now.mono_ms = at;
                     self.broker.handle_timeout(self.now);
-                    while self
-                        .broker
-                        .poll_flush()
-                        .map(|work| self.broker.handle_flushed(self.now, work, Ok(())))
-                        .is_some()
-                    {}
+                    self.sync_all();
                     self.collect();
                 }
                 _ => {
