@@ -6,7 +6,9 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
+import pyspark
 import pytest
 
 from tests.kafka.java import ROOT
@@ -69,6 +71,19 @@ def test_session_sets_what_must_be_set_before_the_start():
         "ui": "false",
     }
     assert "replaced a statically registered data source" not in log
+
+
+@pytest.mark.soak
+def test_what_spark_submit_was_given_stays(tmp_path):
+    (tmp_path / "program.py").write_text(OWN_SESSION)
+    submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+    given = ["--conf", "spark.python.daemon.module=pyspark.daemon", "--master", "local[1]"]
+    done = subprocess.run(
+        [submit, *given, tmp_path / "program.py"], cwd=ROOT, capture_output=True, text=True, timeout=280, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
+    assert (found["daemon"], found["sockets"]) == ("pyspark.daemon", "true")
 
 
 def test_an_older_pyspark_is_told_apart_and_leaves_other_sources_alone():

@@ -157,7 +157,7 @@ def session(
     Args:
         app_name: shown in Spark's UI.
         master: such as ``local[2]``; by default what spark-submit or Spark's own settings say, else all local cores.
-        config: further Spark settings by name.
+        config: further Spark settings by name; they go before those of this function, as do spark-submit's.
         **options: the same as keywords, underscores for dots: ``spark_sql_shuffle_partitions=2``.
     """
     from pyspark.sql import SparkSession  # noqa: PLC0415  (heavy)
@@ -166,9 +166,20 @@ def session(
     builder = SparkSession.builder.appName(app_name)
     if master is not None:
         builder = builder.master(master)
-    for name, value in {**_SETTINGS, **dict(pairs(None, config, options))}.items():
+    for name, value in {**_own_settings(), **dict(pairs(None, config, options))}.items():
         builder = builder.config(name, value)
     return register(builder.getOrCreate())
+
+
+def _own_settings() -> dict[str, str]:
+    """`_SETTINGS`, but for those that spark-submit was given: it has started the JVM with settings of its own."""
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        return _SETTINGS
+    from pyspark import SparkConf, SparkContext  # noqa: PLC0415  (heavy)
+
+    SparkContext._ensure_initialized()  # noqa: SLF001  (a SparkConf sees the JVM's settings only after it)
+    given = SparkConf()
+    return {name: value for name, value in _SETTINGS.items() if not given.contains(name)}
 
 
 def _is_known(spark: SparkSession) -> bool:
