@@ -153,7 +153,13 @@ def _number(value: object) -> str:
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """An HTML table; texts to the left, numbers to the right."""
-    cells = "".join(f"<th>{escape(name)}</th>" for name in header)
+    rows = list(rows)
+    # A title stands where its column does.
+    texts = [isinstance(value, str) for value in rows[0]] if rows else []
+    texts += [False] * (len(header) - len(texts))
+    cells = "".join(
+        f"<th{' class=text' if text else ''}>{escape(name)}</th>" for name, text in zip(header, texts, strict=False)
+    )
     lines = []
     for row in rows:
         marked = (
