@@ -20,6 +20,7 @@ mod error;
 mod fetch;
 mod flush;
 mod group;
+mod lacking;
 mod page;
 mod random;
 mod store;

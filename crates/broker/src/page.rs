@@ -30,9 +30,10 @@ pub fn page() -> String {
     for row in TOPIC_OPTIONS {
         let default = match row.default {
             DefaultOf::Broker(name) => format!("the broker's `{name}`"),
+            DefaultOf::Fixed("") => "none".to_owned(),
             DefaultOf::Fixed(value) => format!("`{value}`"),
         };
-        let _ = writeln!(page, "| `{}` | {} | {default} | {} |", row.name, name_of(row.kind), row.sentence);
+        let _ = writeln!(page, "| `{}` | {} | {default} | {} |", row.name, name_of(row.kind), row.sentence());
     }
     page.push_str("\n## Known to Kafka, not supported\n\n| setting | why |\n|---|---|\n");
     for (name, why) in UNSUPPORTED {

@@ -1,5 +1,6 @@
 //! Settings of topics: one table of Kafka's names, types, ranges and the broker options they default to.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use headrace_log::LogConfig;
@@ -42,7 +43,9 @@ pub(crate) struct TopicOption {
     min: i64,
     max: i64,
     words: &'static [&'static str],
-    pub(crate) sentence: &'static str,
+    sentence: &'static str,
+    /// Why no value but the default is accepted, as the end of "the broker ...".
+    only_default: Option<&'static str>,
 }
 
 const fn number(
@@ -53,7 +56,7 @@ const fn number(
     sentence: &'static str,
 ) -> TopicOption {
     let max = if matches!(kind, Int) { i32::MAX as i64 } else { i64::MAX };
-    TopicOption { name, kind, default, min, max, words: &[], sentence }
+    TopicOption { name, kind, default, min, max, words: &[], sentence, only_default: None }
 }
 
 const fn words(
@@ -63,11 +66,40 @@ const fn words(
     words: &'static [&'static str],
     sentence: &'static str,
 ) -> TopicOption {
-    TopicOption { name, kind, default, min: 0, max: 0, words, sentence }
+    TopicOption { name, kind, default, min: 0, max: 0, words, sentence, only_default: None }
+}
+
+/// A setting that exists for Kafka's tools, which send it at its default. Another value would be a promise that the
+/// broker does not keep, so it is refused.
+const fn only_default(
+    name: &'static str,
+    kind: Kind,
+    default: &'static str,
+    why: &'static str,
+) -> TopicOption {
+    let words: &[&str] = match kind {
+        Boolean => BOOLEANS,
+        _ => &[],
+    };
+    TopicOption {
+        name,
+        kind,
+        default: Fixed(default),
+        min: i64::MIN,
+        max: i64::MAX,
+        words,
+        sentence: "",
+        only_default: Some(why),
+    }
 }
 
 use DefaultOf::{Broker, Fixed};
 use Kind::{Boolean, Double, Int, List, Long, String as Text};
+
+const BOOLEANS: &[&str] = &["true", "false"];
+const NO_TIERS: &str = "has no tiered storage";
+const NO_RECOMPRESSION: &str = "keeps every batch as its producer compressed it";
+const NO_FOLLOWERS: &str = "is one node, and keeps one replica";
 
 const LONG_MAX: &str = "9223372036854775807";
 
@@ -77,24 +109,15 @@ pub(crate) const TOPIC_OPTIONS: &[TopicOption] = &[
         "cleanup.policy",
         List,
         Broker("log.cleanup.policy"),
-        &["delete", "compact"],
+        &["compact", "delete"],
         "What happens to old segments; compaction itself is not done yet, so compact keeps everything.",
     ),
-    words(
-        "compression.type",
-        Text,
-        Fixed("producer"),
-        &["producer"],
-        "The broker keeps the producer's compression.",
-    ),
-    number("delete.retention.ms", Long, Fixed("86400000"), 0, "Kept for Kafka's tools; has no effect."),
-    number(
-        "file.delete.delay.ms",
-        Long,
-        Fixed("60000"),
-        0,
-        "Kept for Kafka's tools; files are deleted at once.",
-    ),
+    only_default("compression.gzip.level", Int, "-1", NO_RECOMPRESSION),
+    only_default("compression.lz4.level", Int, "9", NO_RECOMPRESSION),
+    only_default("compression.type", Text, "producer", NO_RECOMPRESSION),
+    only_default("compression.zstd.level", Int, "3", NO_RECOMPRESSION),
+    number("delete.retention.ms", Long, Fixed("86400000"), 0, "Kept for compaction, which is not done yet."),
+    only_default("file.delete.delay.ms", Long, "60000", "deletes files at once"),
     number(
         "flush.messages",
         Long,
@@ -109,6 +132,7 @@ pub(crate) const TOPIC_OPTIONS: &[TopicOption] = &[
         0,
         "Milliseconds after which new records are synced to disk.",
     ),
+    only_default("follower.replication.throttled.replicas", List, "", NO_FOLLOWERS),
     number(
         "index.interval.bytes",
         Int,
@@ -116,7 +140,10 @@ pub(crate) const TOPIC_OPTIONS: &[TopicOption] = &[
         0,
         "Bytes of log between two index entries.",
     ),
-    number("max.compaction.lag.ms", Long, Fixed(LONG_MAX), 1, "Kept for Kafka's tools; has no effect."),
+    only_default("leader.replication.throttled.replicas", List, "", NO_FOLLOWERS),
+    only_default("local.retention.bytes", Long, "-2", NO_TIERS),
+    only_default("local.retention.ms", Long, "-2", NO_TIERS),
+    number("max.compaction.lag.ms", Long, Fixed(LONG_MAX), 1, "Kept for compaction, which is not done yet."),
     number(
         "max.message.bytes",
         Int,
@@ -145,16 +172,19 @@ pub(crate) const TOPIC_OPTIONS: &[TopicOption] = &[
         &["CreateTime", "LogAppendTime"],
         "Whose clock record timestamps come from.",
     ),
-    words("min.cleanable.dirty.ratio", Double, Fixed("0.5"), &[], "Kept for Kafka's tools; has no effect."),
-    number("min.compaction.lag.ms", Long, Fixed("0"), 0, "Kept for Kafka's tools; has no effect."),
-    number("min.insync.replicas", Int, Fixed("1"), 1, "Kept for Kafka's tools; one node keeps one replica."),
     words(
-        "preallocate",
-        Boolean,
-        Fixed("false"),
-        &["true", "false"],
-        "Kept for Kafka's tools; has no effect.",
+        "min.cleanable.dirty.ratio",
+        Double,
+        Fixed("0.5"),
+        &[],
+        "Kept for compaction, which is not done yet.",
     ),
+    number("min.compaction.lag.ms", Long, Fixed("0"), 0, "Kept for compaction, which is not done yet."),
+    only_default("min.insync.replicas", Int, "1", NO_FOLLOWERS),
+    only_default("preallocate", Boolean, "false", "does not preallocate files"),
+    only_default("remote.log.copy.disable", Boolean, "false", NO_TIERS),
+    only_default("remote.log.delete.on.disable", Boolean, "false", NO_TIERS),
+    only_default("remote.storage.enable", Boolean, "false", NO_TIERS),
     number(
         "retention.bytes",
         Long,
@@ -183,15 +213,9 @@ pub(crate) const TOPIC_OPTIONS: &[TopicOption] = &[
         4,
         "Size in bytes at which an index counts as full and the segment is closed.",
     ),
-    number("segment.jitter.ms", Long, Fixed("0"), 0, "Kept for Kafka's tools; has no effect."),
+    only_default("segment.jitter.ms", Long, "0", "closes segments without jitter"),
     number("segment.ms", Long, Broker("log.roll.ms"), 1, "Age in milliseconds at which a segment is closed."),
-    words(
-        "unclean.leader.election.enable",
-        Boolean,
-        Fixed("false"),
-        &["true", "false"],
-        "Kept for Kafka's tools; one node is always the leader.",
-    ),
+    only_default("unclean.leader.election.enable", Boolean, "false", NO_FOLLOWERS),
 ];
 
 /// The setting of this name.
@@ -208,45 +232,110 @@ impl TopicOption {
         }
     }
 
+    /// What it does, for the reference page and `DescribeConfigs`.
+    pub(crate) fn sentence(&self) -> Cow<'static, str> {
+        match self.only_default {
+            Some(why) => format!("Only the default is accepted: the broker {why}.").into(),
+            None => self.sentence.into(),
+        }
+    }
+
+    /// Whether the value is one of its kind and range. The words are Kafka's own, as clients print them.
     fn check(&self, value: &str) -> Result<(), String> {
-        let wrong = |expected: String| Err(format!("{} = {value:?}: expected {expected}", self.name));
+        let wrong = |bad: &str, why: String| {
+            Err(format!("Invalid value {bad} for configuration {}: {why}", self.name))
+        };
+        let trimmed = value.trim();
         match self.kind {
-            Int | Long => match value.trim().parse::<i64>() {
-                Ok(n) if (self.min..=self.max).contains(&n) => Ok(()),
-                _ => wrong(format!("a whole number from {} to {}", self.min, self.max)),
-            },
-            Double => match value.trim().parse::<f64>() {
-                Ok(n) if (0.0..=1.0).contains(&n) => Ok(()),
-                _ => wrong("a number from 0 to 1".to_owned()),
-            },
-            List => {
-                let given: Vec<&str> = value.split(',').map(str::trim).collect();
-                if given.iter().all(|w| self.words.contains(w)) {
-                    Ok(())
-                } else {
-                    wrong(format!("a list of {}", self.words.join(", ")))
+            Int | Long => {
+                let number = match self.kind {
+                    Int => trimmed.parse::<i32>().map(i64::from),
+                    _ => trimmed.parse::<i64>(),
+                };
+                match number {
+                    Ok(n) if n < self.min => wrong(value, format!("Value must be at least {}", self.min)),
+                    Ok(n) if n > self.max => wrong(value, format!("Value must be no more than {}", self.max)),
+                    Ok(_) => Ok(()),
+                    Err(_) => wrong(
+                        value,
+                        format!("Not a number of type {}", if self.kind == Int { "INT" } else { "LONG" }),
+                    ),
                 }
             }
-            Text | Boolean => {
-                if self.words.contains(&value) {
-                    Ok(())
-                } else {
-                    wrong(format!("one of {}", self.words.join(", ")))
+            Double => match trimmed.parse::<f64>() {
+                Ok(n) if n < 0.0 => wrong(&format!("{n:?}"), "Value must be at least 0".to_owned()),
+                Ok(n) if n > 1.0 => wrong(&format!("{n:?}"), "Value must be no more than 1".to_owned()),
+                Ok(n) if !n.is_nan() => Ok(()),
+                _ => wrong(value, "Not a number of type DOUBLE".to_owned()),
+            },
+            Boolean if BOOLEANS.iter().any(|word| trimmed.eq_ignore_ascii_case(word)) => Ok(()),
+            Boolean => wrong(value, "Expected value to be either true or false".to_owned()),
+            List | Text => {
+                let bad = items(self.kind, value).find(|word| !self.words.contains(word));
+                match bad {
+                    Some(bad) if !self.words.is_empty() => {
+                        wrong(bad, format!("String must be one of: {}", self.words.join(", ")))
+                    }
+                    _ => Ok(()),
                 }
             }
         }
     }
+
+    /// Whether the broker can do what the value says.
+    fn supports(&self, value: &str) -> Result<(), String> {
+        let (Some(why), Fixed(default)) = (self.only_default, self.default) else { return Ok(()) };
+        let same = match self.kind {
+            Int | Long => value.trim().parse::<i64>().ok() == default.parse().ok(),
+            _ => value.trim().eq_ignore_ascii_case(default),
+        };
+        if same {
+            return Ok(());
+        }
+        let only = if default.is_empty() { "an empty value" } else { default };
+        Err(format!(
+            "Invalid value {value} for configuration {}: this broker {why}, so only {only} is possible \
+             (docs/broker.md)",
+            self.name
+        ))
+    }
 }
 
-/// Checks one setting; the error is a sentence for the client.
+/// The words of a list, or the one of a text.
+fn items(kind: Kind, value: &str) -> impl Iterator<Item = &str> {
+    let pieces = if kind == List { usize::MAX } else { 1 };
+    value.splitn(pieces, ',').map(str::trim).filter(move |word| kind != List || !word.is_empty())
+}
+
+/// Checks one setting that is stored; the error is a sentence. What an earlier version has accepted stays readable.
 pub(crate) fn check(name: &str, value: &str) -> Result<(), String> {
-    if let Some(option) = find(name) {
-        option.check(value)
-    } else {
+    known(name)?.check(value)
+}
+
+fn known(name: &str) -> Result<&'static TopicOption, String> {
+    find(name).ok_or_else(|| {
         let hint = nearest(name, TOPIC_OPTIONS.iter().map(|o| o.name));
         let hint = hint.map(|n| format!(", did you mean {n}?")).unwrap_or_default();
-        Err(format!("unknown topic config name: {name}{hint}"))
+        format!("Unknown topic config name: {name}{hint}")
+    })
+}
+
+/// Checks the settings that a client wants a topic to have; the error is a sentence for the client.
+pub(crate) fn check_all(overrides: &BTreeMap<String, String>) -> Result<(), String> {
+    for (name, value) in overrides {
+        let option = known(name)?;
+        option.check(value).and_then(|()| option.supports(value))?;
     }
+    let number = |name: &str, default| {
+        overrides.get(name).and_then(|value| value.trim().parse::<i64>().ok()).unwrap_or(default)
+    };
+    let (least, most) = (number("min.compaction.lag.ms", 0), number("max.compaction.lag.ms", i64::MAX));
+    if least > most {
+        return Err(format!(
+            "conflict topic config setting min.compaction.lag.ms ({least}) > max.compaction.lag.ms ({most})"
+        ));
+    }
+    Ok(())
 }
 
 /// The log settings of a topic with these overrides, all of which were checked.
@@ -263,7 +352,7 @@ pub(crate) fn log_config(config: &BrokerConfig, overrides: &BTreeMap<String, Str
         n => u64::try_from(n).unwrap_or(0),
     };
     let deletes = value("cleanup.policy").split(',').any(|p| p.trim() == "delete");
-    let append_time = value("message.timestamp.type") == "LogAppendTime";
+    let append_time = value("message.timestamp.type").trim() == "LogAppendTime";
     LogConfig {
         segment_bytes: size("segment.bytes"),
         segment_ms: long("segment.ms"),
@@ -317,23 +406,65 @@ mod tests {
         assert_eq!(set(&[("cleanup.policy", "compact,delete")]).retention_ms, 604_800_000);
     }
 
+    /// What `check_all` says of one setting.
+    fn said(name: &str, value: &str) -> Result<(), String> {
+        check_all(&BTreeMap::from([(name.to_owned(), value.to_owned())]))
+    }
+
     #[test]
-    fn wrong_settings_are_named() {
-        for (name, value) in [
-            ("retention.ms", "soon"),
-            ("retention.ms", "-2"),
-            ("segment.bytes", "99999999999"),
-            ("cleanup.policy", "burn"),
-            ("preallocate", "maybe"),
-            ("min.cleanable.dirty.ratio", "2"),
-            ("compression.type", "zstd"),
+    fn wrong_settings_are_named_in_kafkas_words() {
+        for (name, value, why) in [
+            ("retention.ms", "soon", "Not a number of type LONG"),
+            ("retention.ms", "-2", "Value must be at least -1"),
+            ("segment.bytes", "99999999999", "Not a number of type INT"),
+            ("cleanup.policy", "burn", "String must be one of: compact, delete"),
+            ("preallocate", "maybe", "Expected value to be either true or false"),
+            ("min.cleanable.dirty.ratio", "x", "Not a number of type DOUBLE"),
         ] {
-            let error = check(name, value).unwrap_err();
-            assert!(error.contains(name) && error.contains("expected"), "{error}");
+            let expected = format!("Invalid value {value} for configuration {name}: {why}");
+            assert_eq!(said(name, value).unwrap_err(), expected);
         }
         assert_eq!(
-            check("retention.mss", "1").unwrap_err(),
-            "unknown topic config name: retention.mss, did you mean retention.ms?"
+            said("cleanup.policy", "compact,burn").unwrap_err(),
+            said("cleanup.policy", "burn").unwrap_err()
         );
+        assert_eq!(
+            said("min.cleanable.dirty.ratio", "2").unwrap_err(),
+            "Invalid value 2.0 for configuration min.cleanable.dirty.ratio: Value must be no more than 1"
+        );
+        assert_eq!(
+            said("retention.mss", "1").unwrap_err(),
+            "Unknown topic config name: retention.mss, did you mean retention.ms?"
+        );
+        let lags = [("min.compaction.lag.ms", "10"), ("max.compaction.lag.ms", "5")];
+        let lags = lags.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        assert_eq!(
+            check_all(&BTreeMap::from(lags)).unwrap_err(),
+            "conflict topic config setting min.compaction.lag.ms (10) > max.compaction.lag.ms (5)"
+        );
+        for (name, value) in
+            [("retention.ms", " 5 "), ("cleanup.policy", ""), ("cleanup.policy", "delete, compact")]
+        {
+            assert_eq!(said(name, value), Ok(()));
+        }
+    }
+
+    #[test]
+    fn what_the_broker_does_not_do_is_refused_by_name_and_stays_readable() {
+        let config = BrokerConfig::default();
+        for option in TOPIC_OPTIONS {
+            let Some(why) = option.only_default else { continue };
+            assert_eq!(said(option.name, &option.default_value(&config)), Ok(()), "{}", option.name);
+            let other = match option.kind {
+                Int | Long => "7",
+                Boolean => "true",
+                _ => "gzip",
+            };
+            let error = said(option.name, other).unwrap_err();
+            assert!(error.contains(option.name) && error.contains(why), "{error}");
+            assert_eq!(check(option.name, other), Ok(()), "stored by an earlier version");
+        }
+        assert_eq!(said("remote.storage.enable", " False "), Ok(()));
+        assert!(said("remote.storage.enable", "no").unwrap_err().contains("either true or false"));
     }
 }

@@ -54,7 +54,7 @@ impl<D: Disk> Broker<D> {
         })
     }
 
-    /// Answers brokers, topics and leaders; may create topics.
+    /// Answers brokers, topics and leaders. A topic that it creates is there from the next request on.
     pub(crate) fn metadata(&mut self, call: &Call, request: MetadataRequest) -> Outcome<MetadataResponse> {
         let mut response = MetadataResponse {
             brokers: vec![MetadataResponseBroker {
@@ -123,9 +123,11 @@ impl<D: Disk> Broker<D> {
             if !allowed {
                 return failed(ErrorCode::TOPIC_AUTHORIZATION_FAILED);
             }
-            if let Err((error, _)) = self.auto_create(name) {
-                return failed(error);
-            }
+            // Made, and still unknown in this answer, as Kafka's: a client that looks whether a topic is gone must not
+            // find it because it looked. Others ask again.
+            return failed(
+                self.auto_create(name).err().map_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, |(e, _)| e),
+            );
         }
         match self.store.by_name(name) {
             Some(topic) => self.metadata_of(call, topic, with_operations),

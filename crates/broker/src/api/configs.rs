@@ -1,6 +1,6 @@
 //! `DescribeConfigs`, `AlterConfigs`, `IncrementalAlterConfigs`: settings of topics, and the broker's to look at.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use headrace_log::Disk;
 use headrace_wire::errors::ErrorCode;
@@ -14,19 +14,24 @@ use headrace_wire::messages::{
     IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse, incremental_alter_configs_response,
 };
 
-use super::distinct;
 use super::topics::Refusal;
+use super::{distinct, repeated};
 use crate::auth::{Operation, Resource};
 use crate::broker::Broker;
 use crate::call::{Call, Outcome};
 use crate::config::BrokerConfig;
 use crate::fetch::TopicKey;
-use crate::store::Topic;
+use crate::lacking::lacks;
+use crate::store::{Topic, check_name};
 use crate::topic_config::{self, DefaultOf, Kind, TOPIC_OPTIONS, TopicOption};
 
 /// Kafka's resource types.
 const TOPIC: i8 = 2;
 const BROKER: i8 = 4;
+
+/// Kafka's resource types that this broker has none of, in its words for them.
+const LACKING: [(i8, &str); 3] =
+    [(8, "loggers to set"), (16, "client metrics subscriptions"), (32, "settings of groups")];
 
 /// Kafka's sources of a value.
 const OF_TOPIC: i8 = 1;
@@ -70,6 +75,36 @@ pub(super) fn source_of(
 fn broker_source(name: &str, config: &BrokerConfig) -> i8 {
     let default = BrokerConfig::OPTIONS.iter().find(|row| row.name == name).map(|row| row.default);
     if config.get(name).as_deref() == default { OF_DEFAULT } else { OF_BROKER_FILE }
+}
+
+/// Each resource may stand once in a request, and each setting once in a resource.
+fn check_once<'a>(
+    repeated: &HashSet<(i8, String)>,
+    kind: i8,
+    name: &str,
+    settings: impl Iterator<Item = &'a String>,
+) -> Result<(), Refusal> {
+    let why = if repeated.contains(&(kind, name.to_owned())) {
+        "Each resource must appear at most once."
+    } else if !super::repeated(settings).is_empty() {
+        "Error due to duplicate config keys"
+    } else {
+        return Ok(());
+    };
+    Err((ErrorCode::INVALID_REQUEST, why.to_owned()))
+}
+
+fn no_value(setting: &str) -> Refusal {
+    (ErrorCode::INVALID_REQUEST, format!("Null value not supported for topic configs: {setting}"))
+}
+
+/// What Kafka says of a broker's id that is none, or another's.
+fn not_this_broker(kind: &str, name: &str, expected: &str) -> String {
+    if name.parse::<i32>().is_ok() {
+        format!("Unexpected broker id, expected {expected}, but received {name}")
+    } else {
+        format!("{kind} id must be an integer, but it is: {name}")
+    }
 }
 
 impl<D: Disk> Broker<D> {
@@ -129,8 +164,8 @@ impl<D: Disk> Broker<D> {
                 Ok(options.chain([self.advertised_listeners()]).collect())
             }
             Target::Broker => {
-                let why = format!("there is no broker {name}, this one is {}", self.config.node_id);
-                Err((ErrorCode::INVALID_REQUEST, why))
+                let expected = format!("{} or empty string", self.config.node_id);
+                Err((ErrorCode::INVALID_REQUEST, not_this_broker("Broker", name, &expected)))
             }
         }
     }
@@ -145,15 +180,20 @@ impl<D: Disk> Broker<D> {
     ) -> Result<Target<'_, D>, Refusal> {
         match kind {
             TOPIC if self.allows(call, operation, Resource::Topic(name)) => {
-                self.topic_named(name).map(Target::Topic)
+                check_name(name).map_err(|why| (ErrorCode::INVALID_TOPIC_EXCEPTION, why))?;
+                let why = || format!("The topic '{name}' does not exist.");
+                let found = self.store.by_name(name).map(Target::Topic);
+                found.ok_or_else(|| (ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, why()))
             }
             TOPIC => Err((ErrorCode::TOPIC_AUTHORIZATION_FAILED, format!("not authorized: topic {name}"))),
             BROKER if self.allows(call, operation, Resource::Cluster) => Ok(Target::Broker),
             BROKER => Err((ErrorCode::CLUSTER_AUTHORIZATION_FAILED, "not authorized: cluster".to_owned())),
-            other => Err((
-                ErrorCode::INVALID_REQUEST,
-                format!("resources of type {other} have no settings on this broker"),
-            )),
+            other => {
+                let known = LACKING.iter().find(|(kind, _)| *kind == other);
+                let why =
+                    known.map_or_else(|| format!("Unknown resource type {other}"), |(_, what)| lacks(what));
+                Err((ErrorCode::INVALID_REQUEST, why))
+            }
         }
     }
 
@@ -180,7 +220,7 @@ impl<D: Disk> Broker<D> {
             is_sensitive: false,
             synonyms,
             config_type: option.kind.id(),
-            documentation: Some(option.sentence.to_owned()),
+            documentation: Some(option.sentence().into_owned()),
         }
     }
 
@@ -230,20 +270,19 @@ impl<D: Disk> Broker<D> {
         request: AlterConfigsRequest,
     ) -> Outcome<AlterConfigsResponse> {
         let mut response = AlterConfigsResponse::default();
+        let repeated = repeated(request.resources.iter().map(|r| (r.resource_type, r.resource_name.clone())));
         for resource in request.resources {
+            let name = &resource.resource_name;
+            let once =
+                check_once(&repeated, resource.resource_type, name, resource.configs.iter().map(|c| &c.name));
             let result =
-                self.alter_target(call, resource.resource_type, &resource.resource_name).and_then(|_| {
+                once.and_then(|()| self.alter_target(call, resource.resource_type, name)).and_then(|_| {
                     let mut overrides = BTreeMap::new();
                     for config in resource.configs {
-                        let Some(value) = config.value else {
-                            return Err((
-                                ErrorCode::INVALID_REQUEST,
-                                format!("{} has no value", config.name),
-                            ));
-                        };
-                        overrides.insert(config.name, value);
+                        overrides
+                            .insert(config.name.clone(), config.value.ok_or_else(|| no_value(&config.name))?);
                     }
-                    self.apply_overrides(&resource.resource_name, overrides, request.validate_only)
+                    self.apply_overrides(name, overrides, request.validate_only)
                 });
             let (error, why) = result.err().map_or((ErrorCode::NONE, None), |(e, why)| (e, Some(why)));
             response.responses.push(AlterConfigsResourceResponse {
@@ -263,9 +302,17 @@ impl<D: Disk> Broker<D> {
         request: IncrementalAlterConfigsRequest,
     ) -> Outcome<IncrementalAlterConfigsResponse> {
         let mut response = IncrementalAlterConfigsResponse::default();
+        let repeated = repeated(request.resources.iter().map(|r| (r.resource_type, r.resource_name.clone())));
         for resource in request.resources {
             let name = resource.resource_name;
-            let result = self.alter_target(call, resource.resource_type, &name).and_then(|mut overrides| {
+            let once = check_once(
+                &repeated,
+                resource.resource_type,
+                &name,
+                resource.configs.iter().map(|c| &c.name),
+            );
+            let target = once.and_then(|()| self.alter_target(call, resource.resource_type, &name));
+            let result = target.and_then(|mut overrides| {
                 for config in resource.configs {
                     self.change(&mut overrides, &config.name, config.config_operation, config.value)?;
                 }
@@ -284,10 +331,18 @@ impl<D: Disk> Broker<D> {
 
     /// The settings that a topic has of its own, if the caller may change them.
     fn alter_target(&self, call: &Call, kind: i8, name: &str) -> Result<BTreeMap<String, String>, Refusal> {
+        if kind == TOPIC && name.is_empty() {
+            return Err((ErrorCode::INVALID_REQUEST, "Default topic resources are not allowed.".to_owned()));
+        }
         match self.config_target(call, Operation::AlterConfigs, kind, name)? {
             Target::Topic(topic) => Ok(topic.overrides.clone()),
             Target::Broker => {
-                let why = "the broker's settings are given when it starts".to_owned();
+                let here = self.config.node_id.to_string();
+                let why = if name.is_empty() || *name == here {
+                    "This broker's settings are given when it starts: docs/broker.md".to_owned()
+                } else {
+                    not_this_broker("Node", name, &here)
+                };
                 Err((ErrorCode::INVALID_REQUEST, why))
             }
         }
@@ -300,19 +355,23 @@ impl<D: Disk> Broker<D> {
         operation: i8,
         value: Option<String>,
     ) -> Result<(), Refusal> {
+        if !(SET..=SUBTRACT).contains(&operation) {
+            let why = format!("Unknown operation {operation} on {name}");
+            return Err((ErrorCode::INVALID_REQUEST, why));
+        }
         if operation == DELETE {
             overrides.remove(name);
             return Ok(());
         }
-        let Some(value) = value else {
-            return Err((ErrorCode::INVALID_REQUEST, format!("{name} has no value")));
-        };
+        let value = value.ok_or_else(|| no_value(name))?;
         if operation == SET {
             overrides.insert(name.to_owned(), value);
             return Ok(());
         }
         let Some(option) = topic_config::find(name).filter(|o| o.kind == Kind::List) else {
-            return Err((ErrorCode::INVALID_CONFIG, format!("{name} is not a list")));
+            let operation = if operation == APPEND { "APPEND" } else { "SUBTRACT" };
+            let why = format!("Can't {operation} to key {name} because its type is not LIST.");
+            return Err((ErrorCode::INVALID_CONFIG, why));
         };
         let now = effective(option, overrides, &self.config);
         let mut words: Vec<&str> = now.split(',').map(str::trim).filter(|w| !w.is_empty()).collect();
@@ -320,8 +379,6 @@ impl<D: Disk> Broker<D> {
             words.retain(|w| *w != word);
             if operation == APPEND {
                 words.push(word);
-            } else if operation != SUBTRACT {
-                return Err((ErrorCode::INVALID_REQUEST, format!("unknown operation {operation} on {name}")));
             }
         }
         overrides.insert(name.to_owned(), words.join(","));
@@ -334,9 +391,7 @@ impl<D: Disk> Broker<D> {
         overrides: BTreeMap<String, String>,
         dry: bool,
     ) -> Result<(), Refusal> {
-        for (name, value) in &overrides {
-            topic_config::check(name, value).map_err(|why| (ErrorCode::INVALID_CONFIG, why))?;
-        }
+        topic_config::check_all(&overrides).map_err(|why| (ErrorCode::INVALID_CONFIG, why))?;
         if dry {
             return Ok(());
         }

@@ -23,3 +23,9 @@ pub(crate) fn distinct<T, K: Eq + Hash>(
     let mut seen = HashSet::new();
     items.into_iter().filter(move |item| seen.insert(key(item)))
 }
+
+/// The keys that occur more than once.
+fn repeated<K: Eq + Hash + Clone>(keys: impl Iterator<Item = K>) -> HashSet<K> {
+    let mut seen = HashSet::new();
+    keys.filter(|key| !seen.insert(key.clone())).collect()
+}

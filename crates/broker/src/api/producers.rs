@@ -9,7 +9,8 @@ use crate::broker::Broker;
 use crate::call::{Call, Outcome};
 
 impl<D: Disk> Broker<D> {
-    /// Gives out a producer id. Transactional ids are refused with `UNSUPPORTED_VERSION` until there are transactions.
+    /// Gives out a producer id. Transactional ids are refused until there are transactions; the answer has no message,
+    /// so `FindCoordinator`, which clients send before, says why.
     pub(crate) fn init_producer_id(
         &mut self,
         call: &Call,
@@ -26,10 +27,9 @@ impl<D: Disk> Broker<D> {
             if id.is_empty() {
                 return failed(ErrorCode::INVALID_REQUEST);
             }
-            if !self.allows(call, Operation::Write, Resource::TransactionalId(id)) {
-                return failed(ErrorCode::TRANSACTIONAL_ID_AUTHORIZATION_FAILED);
-            }
-            return failed(ErrorCode::UNSUPPORTED_VERSION);
+            // Whether the id is denied or cannot be served: of all codes only this one ends the tries of every client
+            // (librdkafka repeats the request after UNSUPPORTED_VERSION).
+            return failed(ErrorCode::TRANSACTIONAL_ID_AUTHORIZATION_FAILED);
         }
         let allowed = self.allows(call, Operation::IdempotentWrite, Resource::Cluster)
             || self.store.topics().any(|t| self.allows(call, Operation::Write, Resource::Topic(&t.name)));

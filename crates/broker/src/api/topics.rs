@@ -1,6 +1,6 @@
 //! `CreateTopics`, `DeleteTopics`, `CreatePartitions`.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use headrace_log::Disk;
 use headrace_wire::errors::ErrorCode;
@@ -16,16 +16,22 @@ use headrace_wire::messages::{
 };
 use headrace_wire::uuid::Uuid;
 
-use super::TOPICS_PER_REQUEST_MAX;
 use super::configs::{effective, source_of};
+use super::{TOPICS_PER_REQUEST_MAX, distinct, repeated};
 use crate::auth::{Operation, Resource};
 use crate::broker::Broker;
 use crate::call::{Call, Outcome};
-use crate::store::{OFFSETS_TOPIC, Topic, is_valid_name};
+use crate::store::{OFFSETS_TOPIC, Topic, check_name};
 use crate::topic_config::{self, TOPIC_OPTIONS};
 
-/// Partitions of one topic. Kafka's controller refuses larger requests too.
+/// Partitions of one topic, and most that one request may ask for (Kafka's `MAX_PARTITIONS_PER_BATCH`).
 const PARTITIONS_MAX: i32 = 10_000;
+
+/// Kafka's words for a topic that is to be deleted and not named.
+const NEITHER: &str = "Neither topic name nor id were specified.";
+
+/// Kafka's words for a name that stands twice in a request.
+const DUPLICATE: &str = "Duplicate topic name.";
 
 /// An error for the client, with a sentence.
 pub(crate) type Refusal = (ErrorCode, String);
@@ -46,18 +52,16 @@ impl<D: Disk> Broker<D> {
         let mut response = CreateTopicsResponse::default();
         let repeated = repeated(request.topics.iter().map(|t| t.name.as_str()));
         let mut told = HashSet::new();
-        let too_many = request.topics.len() > TOPICS_PER_REQUEST_MAX;
+        let wanted = request.topics.iter().map(|t| self.partitions_wanted(t));
+        let too_many = request.topics.len() > TOPICS_PER_REQUEST_MAX || is_excessive(wanted);
         for topic in &request.topics {
             if !told.insert(topic.name.as_str()) {
                 continue;
             }
             let result = if too_many {
-                Err((
-                    ErrorCode::POLICY_VIOLATION,
-                    format!("more than {TOPICS_PER_REQUEST_MAX} topics at once"),
-                ))
+                Err(excessive())
             } else if repeated.contains(topic.name.as_str()) {
-                Err((ErrorCode::INVALID_REQUEST, "the request names this topic more than once".to_owned()))
+                Err((ErrorCode::INVALID_REQUEST, DUPLICATE.to_owned()))
             } else {
                 self.create_one(call, topic, request.validate_only)
             };
@@ -114,7 +118,7 @@ impl<D: Disk> Broker<D> {
             return Err((ErrorCode::TOPIC_AUTHORIZATION_FAILED, why));
         }
         self.check_new_name(&topic.name)?;
-        let plan = self.plan(call, topic)?;
+        let plan = self.plan(topic)?;
         if dry {
             return Ok((Uuid::ZERO, plan.partitions));
         }
@@ -123,65 +127,93 @@ impl<D: Disk> Broker<D> {
     }
 
     fn check_new_name(&self, name: &str) -> Result<(), Refusal> {
-        if !is_valid_name(name) {
-            let why = format!("{name:?} is no topic name: 1 to 249 of letters, digits, '.', '_' and '-'");
-            return Err((ErrorCode::INVALID_TOPIC_EXCEPTION, why));
-        }
+        check_name(name).map_err(|why| (ErrorCode::INVALID_TOPIC_EXCEPTION, why))?;
         if self.store.by_name(name).is_some() {
-            return Err((ErrorCode::TOPIC_ALREADY_EXISTS, format!("topic {name} exists already")));
+            return Err((ErrorCode::TOPIC_ALREADY_EXISTS, format!("Topic '{name}' already exists.")));
         }
         if name.contains(['.', '_']) {
             // Metrics replace dots by underscores, so that two such topics could not be told apart.
             let flat = name.replace('.', "_");
             if let Some(twin) = self.store.topics().find(|t| t.name.replace('.', "_") == flat) {
-                let why = format!("topic {name} collides with topic {}", twin.name);
+                let why = format!("Topic '{name}' collides with existing topic: {}", twin.name);
                 return Err((ErrorCode::INVALID_TOPIC_EXCEPTION, why));
             }
         }
         Ok(())
     }
 
-    fn plan(&self, call: &Call, topic: &CreatableTopic) -> Result<Plan, Refusal> {
-        let mut partitions = topic.num_partitions;
-        if topic.assignments.is_empty() {
-            if partitions == -1 && call.version >= 4 {
-                partitions = self.config.num_partitions;
-            }
-            if !(topic.replication_factor == 1 || (topic.replication_factor == -1 && call.version >= 4)) {
-                let why = format!("replication factor {}: there is one broker", topic.replication_factor);
-                return Err((ErrorCode::INVALID_REPLICATION_FACTOR, why));
-            }
-        } else {
-            if partitions != -1 || topic.replication_factor != -1 {
-                let why = "with assignments, partitions and replication factor must be -1".to_owned();
-                return Err((ErrorCode::INVALID_REQUEST, why));
-            }
-            let mut indexes: Vec<i32> = topic.assignments.iter().map(|a| a.partition_index).collect();
-            indexes.sort_unstable();
-            let in_order = indexes.iter().zip(0..).all(|(index, expected)| *index == expected);
-            let here = topic.assignments.iter().all(|a| a.broker_ids == [self.config.node_id]);
-            if !in_order || !here {
-                let why = format!(
-                    "assignments must number partitions from 0 and name broker {}",
-                    self.config.node_id
-                );
-                return Err((ErrorCode::INVALID_REPLICA_ASSIGNMENT, why));
-            }
-            partitions = i32::try_from(indexes.len()).unwrap_or(i32::MAX);
-        }
-        if !(1..=PARTITIONS_MAX).contains(&partitions) {
-            let why = format!("{partitions} partitions: 1 to {PARTITIONS_MAX} are possible");
-            return Err((ErrorCode::INVALID_PARTITIONS, why));
-        }
+    fn plan(&self, topic: &CreatableTopic) -> Result<Plan, Refusal> {
         let mut overrides = BTreeMap::new();
         for config in &topic.configs {
             let Some(value) = &config.value else {
-                return Err((ErrorCode::INVALID_CONFIG, format!("{} has no value", config.name)));
+                let why = format!("Null value not supported for topic configs: {}", config.name);
+                return Err((ErrorCode::INVALID_CONFIG, why));
             };
-            topic_config::check(&config.name, value).map_err(|why| (ErrorCode::INVALID_CONFIG, why))?;
             overrides.insert(config.name.clone(), value.clone());
         }
+        topic_config::check_all(&overrides).map_err(|why| (ErrorCode::INVALID_CONFIG, why))?;
+        if topic.assignments.is_empty() {
+            check_replication(topic.replication_factor)?;
+        } else {
+            self.check_assignments(topic)?;
+        }
+        let partitions = self.partitions_wanted(topic);
+        if partitions < 1 {
+            let why = "Number of partitions was set to an invalid non-positive value.".to_owned();
+            return Err((ErrorCode::INVALID_PARTITIONS, why));
+        }
         Ok(Plan { partitions, overrides })
+    }
+
+    /// How many partitions a new topic is to have.
+    fn partitions_wanted(&self, topic: &CreatableTopic) -> i32 {
+        match topic.num_partitions {
+            -1 if !topic.assignments.is_empty() => i32::try_from(topic.assignments.len()).unwrap_or(i32::MAX),
+            -1 => self.config.num_partitions,
+            given => given,
+        }
+    }
+
+    fn check_assignments(&self, topic: &CreatableTopic) -> Result<(), Refusal> {
+        let manual = "A manual partition assignment was specified, but";
+        if topic.replication_factor != -1 {
+            let why = format!("{manual} replication factor was not set to -1.");
+            return Err((ErrorCode::INVALID_REQUEST, why));
+        }
+        if topic.num_partitions != -1 {
+            return Err((ErrorCode::INVALID_REQUEST, format!("{manual} numPartitions was not set to -1.")));
+        }
+        let mut indexes = BTreeSet::new();
+        for assignment in &topic.assignments {
+            let index = assignment.partition_index;
+            if !indexes.insert(index) {
+                let why = format!("Found multiple manual partition assignments for partition {index}");
+                return Err((ErrorCode::INVALID_REPLICA_ASSIGNMENT, why));
+            }
+            self.check_replicas(&assignment.broker_ids)?;
+        }
+        if indexes.iter().zip(0..).any(|(index, expected)| *index != expected) {
+            let why = "partitions should be a consecutive 0-based integer sequence".to_owned();
+            return Err((ErrorCode::INVALID_REPLICA_ASSIGNMENT, why));
+        }
+        Ok(())
+    }
+
+    /// The brokers that a client wants a partition on: this one.
+    fn check_replicas(&self, brokers: &[i32]) -> Result<(), Refusal> {
+        let mut brokers = brokers.to_vec();
+        brokers.sort_unstable();
+        let what = if brokers.is_empty() {
+            "an empty replica list.".to_owned()
+        } else if let Some(other) = brokers.iter().find(|broker| **broker != self.config.node_id) {
+            format!("broker {other}, but no such broker is registered.")
+        } else if brokers.len() > 1 {
+            format!("the broker {} more than once.", self.config.node_id)
+        } else {
+            return Ok(());
+        };
+        let why = format!("The manual partition assignment includes {what}");
+        Err((ErrorCode::INVALID_REPLICA_ASSIGNMENT, why))
     }
 
     fn make_topic(
@@ -224,8 +256,8 @@ impl<D: Disk> Broker<D> {
 
     /// The topic of this name.
     pub(super) fn topic_named(&self, name: &str) -> Result<&Topic<D>, Refusal> {
-        let missing = || (ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, format!("there is no topic {name}"));
-        self.store.by_name(name).ok_or_else(missing)
+        let why = "This server does not host this topic-partition.";
+        self.store.by_name(name).ok_or_else(|| (ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, why.to_owned()))
     }
 
     /// Removes topics.
@@ -241,13 +273,20 @@ impl<D: Disk> Broker<D> {
             request.topics
         };
         let mut response = DeleteTopicsResponse::default();
-        for topic in asked {
+        let mut counts: HashMap<(Option<&str>, Uuid), usize> = HashMap::new();
+        for topic in &asked {
+            *counts.entry((topic.name.as_deref(), topic.topic_id)).or_default() += 1;
+        }
+        for topic in distinct(&asked, |t| (t.name.as_deref(), t.topic_id)) {
             let mut answer = DeletableTopicResult {
                 name: topic.name.clone(),
                 topic_id: topic.topic_id,
                 ..DeletableTopicResult::default()
             };
-            if let Err((error, why)) = self.delete_one(call, &topic, &mut answer) {
+            let once = counts.get(&(topic.name.as_deref(), topic.topic_id)) == Some(&1);
+            let result =
+                if once { self.delete_one(call, topic, &mut answer) } else { Err(named_twice(topic)) };
+            if let Err((error, why)) = result {
                 answer.error_code = error.code();
                 answer.error_message = Some(why);
             }
@@ -279,8 +318,8 @@ impl<D: Disk> Broker<D> {
                 (name.clone(), self.topic_named(name)?.id)
             }
             (None, false) => {
-                let missing =
-                    || (ErrorCode::UNKNOWN_TOPIC_ID, format!("there is no topic {}", asked.topic_id));
+                let why = "This server does not host this topic ID.";
+                let missing = || (ErrorCode::UNKNOWN_TOPIC_ID, why.to_owned());
                 let name =
                     self.store.by_id(asked.topic_id).map(|t| t.name.to_string()).ok_or_else(missing)?;
                 if !self.allows(call, Operation::Describe, Resource::Topic(&name)) {
@@ -294,10 +333,11 @@ impl<D: Disk> Broker<D> {
                 }
                 (name, asked.topic_id)
             }
-            _ => {
-                let why = "a topic is named either by its name or by its id".to_owned();
+            (Some(_), false) => {
+                let why = "You may not specify both topic name and topic id.".to_owned();
                 return Err((ErrorCode::INVALID_REQUEST, why));
             }
+            (None, true) => return Err((ErrorCode::INVALID_REQUEST, NEITHER.to_owned())),
         };
         // The groups would live on and find nothing at the next start.
         refuse_internal(self.topic_named(&name)?)?;
@@ -320,14 +360,19 @@ impl<D: Disk> Broker<D> {
         request: CreatePartitionsRequest,
     ) -> Outcome<CreatePartitionsResponse> {
         let mut response = CreatePartitionsResponse::default();
+        let too_many = is_excessive(request.topics.iter().map(|t| {
+            t.count.saturating_sub(self.store.by_name(&t.name).map_or(t.count, Topic::partition_count))
+        }));
         let repeated = repeated(request.topics.iter().map(|t| t.name.as_str()));
         let mut told = HashSet::new();
         for topic in &request.topics {
             if !told.insert(topic.name.as_str()) {
                 continue;
             }
-            let result = if repeated.contains(topic.name.as_str()) {
-                Err((ErrorCode::INVALID_REQUEST, "the request names this topic more than once".to_owned()))
+            let result = if too_many {
+                Err(excessive())
+            } else if repeated.contains(topic.name.as_str()) {
+                Err((ErrorCode::INVALID_REQUEST, DUPLICATE.to_owned()))
             } else {
                 self.extend_one(call, topic, request.validate_only)
             };
@@ -353,17 +398,31 @@ impl<D: Disk> Broker<D> {
         // A group's records are in the partition that its name falls into, out of so many.
         refuse_internal(topic)?;
         let before = topic.partition_count();
-        if !(before + 1..=PARTITIONS_MAX).contains(&asked.count) {
-            let why =
-                format!("topic {name} has {before} partitions: {} are no more, or too many", asked.count);
+        if asked.count == before {
+            let why = format!("Topic already has {before} partition(s).");
             return Err((ErrorCode::INVALID_PARTITIONS, why));
+        }
+        if asked.count < before {
+            let why = format!(
+                "The topic {name} currently has {before} partition(s); {} would not be an increase.",
+                asked.count
+            );
+            return Err((ErrorCode::INVALID_PARTITIONS, why));
+        }
+        if asked.count > PARTITIONS_MAX {
+            return Err(excessive());
         }
         if let Some(assignments) = &asked.assignments {
             let added = usize::try_from(asked.count - before).unwrap_or(0);
-            if assignments.len() != added || assignments.iter().any(|a| a.broker_ids != [self.config.node_id])
-            {
-                let why = format!("{added} assignments to broker {} are needed", self.config.node_id);
+            if assignments.len() != added {
+                let why = format!(
+                    "Attempted to add {added} additional partition(s), but only {} assignment(s) were specified.",
+                    assignments.len()
+                );
                 return Err((ErrorCode::INVALID_REPLICA_ASSIGNMENT, why));
+            }
+            for assignment in assignments {
+                self.check_replicas(&assignment.broker_ids)?;
             }
         }
         if dry {
@@ -375,16 +434,41 @@ impl<D: Disk> Broker<D> {
     }
 }
 
+/// Whether a request asks for more partitions than one may.
+fn is_excessive(wanted: impl Iterator<Item = i32>) -> bool {
+    wanted.fold(0i32, |sum, count| sum.saturating_add(count.max(0))) > PARTITIONS_MAX
+}
+
+fn excessive() -> Refusal {
+    (ErrorCode::POLICY_VIOLATION, "Excessively large number of partitions per request.".to_owned())
+}
+
+fn check_replication(factor: i16) -> Result<(), Refusal> {
+    let why = match factor {
+        1 | -1 => return Ok(()),
+        2.. => format!(
+            "Unable to replicate the partition {factor} time(s): The target replication factor of {factor} cannot be \
+             reached because only 1 broker(s) are registered."
+        ),
+        _ => "Replication factor must be larger than 0, or -1 to use the default value.".to_owned(),
+    };
+    Err((ErrorCode::INVALID_REPLICATION_FACTOR, why))
+}
+
+/// A request to delete a topic that stands in it more than once: which one is meant cannot be known.
+fn named_twice(topic: &DeleteTopicState) -> Refusal {
+    let why = match (&topic.name, topic.topic_id.is_zero()) {
+        (Some(_), _) => DUPLICATE,
+        (None, false) => "Duplicate topic id.",
+        (None, true) => NEITHER,
+    };
+    (ErrorCode::INVALID_REQUEST, why.to_owned())
+}
+
 fn refuse_internal<D: Disk>(topic: &Topic<D>) -> Result<(), Refusal> {
     if topic.internal {
         let why = format!("topic {} is internal: it cannot be deleted, nor get partitions", topic.name);
         return Err((ErrorCode::INVALID_TOPIC_EXCEPTION, why));
     }
     Ok(())
-}
-
-/// Names that occur more than once.
-fn repeated<'a>(names: impl Iterator<Item = &'a str>) -> HashSet<&'a str> {
-    let mut seen = HashSet::new();
-    names.filter(|name| !seen.insert(*name)).collect()
 }

@@ -17,10 +17,22 @@ use crate::api::distinct;
 use crate::auth::{Operation, Resource};
 use crate::broker::Broker;
 use crate::call::{Call, Outcome, Parked, Wait};
+use crate::lacking::lacks;
 
 /// Kinds of coordinators.
 const OF_GROUP: i8 = 0;
 const OF_TRANSACTION: i8 = 1;
+
+/// The error for who looks for a coordinator of transactions. librdkafka asks in versions below 4 and looks again and
+/// again, unless it is not authorized; it shows our message with that. The Java client, which batches (version 4), ends
+/// on any error, and shows our message with every other one.
+fn no_transactions(version: i16) -> ErrorCode {
+    if version < 4 {
+        ErrorCode::TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    } else {
+        ErrorCode::UNSUPPORTED_VERSION
+    }
+}
 
 impl<D: Disk> Broker<D> {
     /// Names the coordinator: always this broker.
@@ -51,15 +63,13 @@ impl<D: Disk> Broker<D> {
                 .then(|| (ErrorCode::GROUP_AUTHORIZATION_FAILED, format!("not authorized: group {key}"))),
             OF_TRANSACTION => {
                 Some(if self.allows(call, Operation::Describe, Resource::TransactionalId(key)) {
-                    (ErrorCode::UNSUPPORTED_VERSION, "this broker has no transactions yet".to_owned())
+                    (no_transactions(call.version), lacks("transactions"))
                 } else {
                     let error = ErrorCode::TRANSACTIONAL_ID_AUTHORIZATION_FAILED;
                     (error, format!("not authorized: transactional id {key}"))
                 })
             }
-            other => {
-                Some((ErrorCode::INVALID_REQUEST, format!("there are no coordinators of type {other} here")))
-            }
+            other => Some((ErrorCode::INVALID_REQUEST, lacks(&format!("coordinators of type {other}")))),
         };
         match refusal {
             Some((error, why)) => Coordinator {

@@ -76,7 +76,7 @@ impl<D: Disk> Topic<D> {
     }
 
     pub(crate) fn is_compact_only(&self) -> bool {
-        self.overrides.get("cleanup.policy").is_some_and(|p| p == "compact")
+        self.overrides.get("cleanup.policy").is_some_and(|p| p.trim() == "compact")
     }
 }
 
@@ -98,10 +98,31 @@ pub(crate) struct Store<D: Disk> {
     state_due: Option<u64>,
 }
 
+/// Most characters of a topic's name, as in Kafka: with a partition's number it must fit a folder's name.
+const NAME_CHARS_MAX: usize = 249;
+
 /// Whether this can be a topic's name.
 pub(crate) fn is_valid_name(name: &str) -> bool {
+    check_name(name).is_ok()
+}
+
+/// Why this cannot be a topic's name, in Kafka's words.
+pub(crate) fn check_name(name: &str) -> Result<(), String> {
     let legal = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
-    (1..=249).contains(&name.len()) && name.bytes().all(legal) && !matches!(name, "." | "..")
+    let why = match name {
+        "" => "the empty string is not allowed".to_owned(),
+        "." | ".." => format!("'{name}' is not allowed"),
+        _ if name.len() > NAME_CHARS_MAX => {
+            format!("the length of '{name}' is longer than the max allowed length {NAME_CHARS_MAX}")
+        }
+        _ if !name.bytes().all(legal) => {
+            format!(
+                "'{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'"
+            )
+        }
+        _ => return Ok(()),
+    };
+    Err(format!("Topic name is invalid: {why}"))
 }
 
 /// The broker was closed: nothing can be changed any more.

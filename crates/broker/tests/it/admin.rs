@@ -64,10 +64,16 @@ fn topics_are_made_on_demand_where_that_is_allowed() {
         let response = world.call(version, &quiet);
         assert_eq!(response.topics[0].error_code, ErrorCode::UNKNOWN_TOPIC_OR_PARTITION.code());
     }
-    let response = world.call(9, &named(&["now"]));
-    assert_eq!((response.topics[0].error_code, response.topics[0].partitions.len()), (0, 3));
-    assert_eq!(world.append("now", 2, &["x"]), 0);
-    assert_eq!(world.call(0, &named(&["old"])).topics[0].error_code, 0, "old versions cannot say no");
+    let unknown = ErrorCode::UNKNOWN_TOPIC_OR_PARTITION.code();
+    for version in 0..=13 {
+        // Old versions cannot say that they want none made.
+        let name = format!("v{version}");
+        let first = world.call(version, &named(&[&name]));
+        assert_eq!((first.topics[0].error_code, first.topics[0].partitions.len()), (unknown, 0), "{name}");
+        let second = world.call(version, &named(&[&name]));
+        assert_eq!((second.topics[0].error_code, second.topics[0].partitions.len()), (0, 3), "{name}");
+        assert_eq!(world.append(&name, 2, &["x"]), 0);
+    }
     for bad in ["", ".", "..", "a b", "a/b", &"x".repeat(250)] {
         let response = world.call(9, &named(&[bad]));
         assert_eq!(response.topics[0].error_code, ErrorCode::INVALID_TOPIC_EXCEPTION.code(), "{bad:?}");
@@ -165,7 +171,7 @@ fn create_topics_refuses_what_cannot_be() {
         (topic("v2"), ErrorCode::TOPIC_ALREADY_EXISTS),
         (topic("a/b"), ErrorCode::INVALID_TOPIC_EXCEPTION),
         (CreatableTopic { num_partitions: 0, ..topic("bad") }, ErrorCode::INVALID_PARTITIONS),
-        (CreatableTopic { num_partitions: 1_000_000, ..topic("bad") }, ErrorCode::INVALID_PARTITIONS),
+        (CreatableTopic { num_partitions: 1_000_000, ..topic("bad") }, ErrorCode::POLICY_VIOLATION),
         (CreatableTopic { replication_factor: 3, ..topic("bad") }, ErrorCode::INVALID_REPLICATION_FACTOR),
         (config("no.such.setting", Some("1")), ErrorCode::INVALID_CONFIG),
         (config("retention.ms", Some("soon")), ErrorCode::INVALID_CONFIG),
@@ -190,6 +196,40 @@ fn create_topics_refuses_what_cannot_be() {
         [ErrorCode::INVALID_TOPIC_EXCEPTION],
         "names collide"
     );
+}
+
+#[test]
+fn one_request_makes_no_more_partitions_than_kafka_allows() {
+    let mut world = World::new();
+    let wanted = |name: &str| CreatableTopic { num_partitions: 5_001, ..topic(name) };
+    let refused = create(&mut world, 7, vec![wanted("a"), wanted("b")]);
+    assert_eq!(refused, [ErrorCode::POLICY_VIOLATION; 2]);
+    assert!(partition_dirs(&world.disk).is_empty());
+    world.create("a", 1);
+    world.create("b", 1);
+    let more = |name: &str| CreatePartitionsTopic { name: name.into(), count: 5_002, assignments: None };
+    let request = CreatePartitionsRequest {
+        topics: vec![more("a"), more("b")],
+        timeout_ms: 1000,
+        validate_only: false,
+    };
+    for result in world.call(3, &request).results {
+        assert_eq!(result.error_code, ErrorCode::POLICY_VIOLATION.code());
+    }
+    assert_eq!(partition_dirs(&world.disk).len(), 2);
+}
+
+#[test]
+fn topics_that_a_request_names_twice_are_not_deleted() {
+    let mut world = World::new();
+    world.create("t", 1);
+    world.create("u", 1);
+    let names = ["t", "u", "t"].map(str::to_owned).to_vec();
+    let response = world.call(5, &DeleteTopicsRequest { topic_names: names, ..Default::default() });
+    let answers: Vec<_> = response.responses.iter().map(|r| (r.name.as_deref(), r.error_code)).collect();
+    assert_eq!(answers, [(Some("t"), ErrorCode::INVALID_REQUEST.code()), (Some("u"), 0)]);
+    assert_eq!(response.responses[0].error_message.as_deref(), Some("Duplicate topic name."));
+    assert_eq!(partition_dirs(&world.disk).len(), 1);
 }
 
 #[test]
@@ -342,7 +382,9 @@ fn settings_are_described_and_altered() {
     assert_eq!(alter(vec![change("segment.bytes", 1, None)]), ErrorCode::NONE);
     assert_eq!(alter(vec![change("retention.ms", 2, Some("1"))]), ErrorCode::INVALID_CONFIG);
     assert_eq!(alter(vec![change("retention.mss", 0, Some("1"))]), ErrorCode::INVALID_CONFIG);
-    assert_eq!(alter(vec![change("retention.ms", 9, Some("1"))]), ErrorCode::INVALID_CONFIG);
+    assert_eq!(alter(vec![change("retention.ms", 9, Some("1"))]), ErrorCode::INVALID_REQUEST);
+    let twice = vec![change("retention.ms", 0, Some("1")), change("retention.ms", 0, Some("2"))];
+    assert_eq!(alter(twice), ErrorCode::INVALID_REQUEST);
     assert_eq!(alter(vec![change("retention.ms", 0, None)]), ErrorCode::INVALID_REQUEST);
     let response = world.produce("t", 0, batch(WALL, &[&"x".repeat(200)]));
     assert_eq!(produced(&response).0, ErrorCode::MESSAGE_TOO_LARGE, "the new limit holds at once");

@@ -7,7 +7,9 @@ use headrace_wire::compression::Codec;
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::frame;
 use headrace_wire::messages::produce_request::{PartitionProduceData, TopicProduceData};
-use headrace_wire::messages::{DeleteTopicsRequest, InitProducerIdRequest, MetadataRequest, ProduceRequest};
+use headrace_wire::messages::{
+    DeleteTopicsRequest, FindCoordinatorRequest, InitProducerIdRequest, MetadataRequest, ProduceRequest,
+};
 use headrace_wire::primitive::Records;
 use headrace_wire::records::{BatchBuilder, NO_HEADERS, ProducerStamp};
 use headrace_wire::uuid::Uuid;
@@ -189,7 +191,28 @@ fn transactional_ids_are_refused_clearly() {
     let request =
         InitProducerIdRequest { transactional_id: Some("tx".into()), ..InitProducerIdRequest::default() };
     let response = world.call(5, &request);
-    assert_eq!(response.error_code, ErrorCode::UNSUPPORTED_VERSION.code());
+    assert_eq!(response.error_code, ErrorCode::TRANSACTIONAL_ID_AUTHORIZATION_FAILED.code());
+    for version in 1..=6 {
+        let request = FindCoordinatorRequest {
+            key: if version < 4 { "tx".into() } else { String::new() },
+            key_type: 1,
+            coordinator_keys: if version < 4 { Vec::new() } else { vec!["tx".into()] },
+        };
+        let answer = world.call(version, &request);
+        let (code, why) = match answer.coordinators.first() {
+            Some(one) => (one.error_code, one.error_message.clone()),
+            None => (answer.error_code, answer.error_message),
+        };
+        // What librdkafka takes as final, and what Java prints the message with.
+        let expected = if version < 4 {
+            ErrorCode::TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        } else {
+            ErrorCode::UNSUPPORTED_VERSION
+        };
+        assert_eq!(code, expected.code(), "version {version}");
+        let why = why.unwrap();
+        assert!(why.contains("no transactions yet") && why.contains("docs/compatibility.md#"), "{why}");
+    }
     world.create("t", 1);
     let stamp = ProducerStamp { producer_id: 1, epoch: 0, base_sequence: 0, transactional: true };
     let records = batch_with(WALL, &["x"], stamp, Codec::None);
