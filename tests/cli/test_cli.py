@@ -41,6 +41,33 @@ def test_help_teaches(capsys):
     assert capsys.readouterr().out == f"headrace {version('headrace')}\n"
 
 
+@pytest.mark.parametrize("port", ["99999", "-1", "65536", "http", "²"])
+def test_what_is_no_port_is_named(port, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["broker", f"--port={port}"])
+    assert ended.value.code == 2
+    assert f"argument --port: {port!r} is not a port, 0 to 65535" in capsys.readouterr().err
+
+
+def test_the_package_runs_as_a_module():
+    done = subprocess.run(
+        [sys.executable, "-m", "headrace", "--version"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, f"headrace {version('headrace')}\n"), done.stderr
+
+
+@pytest.mark.parametrize("package", ["pyspark", "plotly"])
+def test_a_demo_without_its_packages_says_what_to_install(package, capsys, monkeypatch):
+    for module in [name for name in sys.modules if name.partition(".")[0] == package or "headrace.demo" in name]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, package, None)  # as if it were not installed
+    assert main(["demo", "--minutes", "1"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"headrace demo: the demo needs the package {package}, which is not installed")
+    assert "pip install '.[demo]'" in said
+    assert "Traceback" not in said
+
+
 def test_a_topic_from_its_making_to_its_end(run, topic):
     assert run("topic", "create", topic, "--partitions", 2).startswith(f"created {topic} with 2 partition(s)")
     assert topic in run("topic", "list").split()

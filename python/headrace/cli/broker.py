@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 import signal
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from headrace.broker import Broker
 from headrace.cli._common import setting
 
 if TYPE_CHECKING:
-    import argparse
     from types import FrameType
+
+PORT_MAX: Final = 65535
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -21,7 +23,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--data-dir", metavar="DIR", help="folder that keeps the data (default: a temporary one, removed at the end)"
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
-    parser.add_argument("--port", type=int, default=9092, help="port to listen on, 0 for a free one (default: 9092)")
+    parser.add_argument("--port", type=_port, default=9092, help="port to listen on, 0 for a free one (default: 9092)")
     parser.add_argument(
         "-c",
         "--config",
@@ -33,6 +35,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.set_defaults(run=run)
     parser.epilog = "Ends on Ctrl-C or SIGTERM, with everything written down. After a kill -9 the next start recovers."
+
+
+def _port(text: str) -> int:
+    """A port of TCP."""
+    if not (text.isascii() and text.isdecimal()) or int(text) > PORT_MAX:
+        message = f"{text!r} is not a port, 0 to {PORT_MAX}"
+        raise argparse.ArgumentTypeError(message)
+    return int(text)
 
 
 def run(options: argparse.Namespace) -> int:
