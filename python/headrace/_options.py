@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, TypeAlias
 
 from headrace.errors import ConfigError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
 OptionValue: TypeAlias = "str | int | float | bool | Iterable[str] | Callable[[str], tuple[Any, ...]] | None"
+Servers: TypeAlias = "str | Iterable[str] | Mapping[str, OptionValue]"
+"""Brokers to begin with, or a whole ``config``."""
 Setting: TypeAlias = tuple[str, Any]
 """Name and value as the native side takes them: all values are texts but that of `CALLBACK`."""
 
@@ -51,20 +51,25 @@ COMMON: Final = frozenset(
 
 
 def pairs(
-    bootstrap_servers: str | Iterable[str] | None,
+    bootstrap_servers: Servers | None,
     config: Mapping[str, OptionValue] | None,
     options: Mapping[str, OptionValue],
 ) -> list[Setting]:
     """Joins the three ways to give options into ``(name, value)`` pairs with Kafka's dotted names.
+
+    A mapping in place of the servers is a ``config``, as confluent-kafka takes it. Errors name an option and the type
+    of what was given, never the value: it may be a secret, also in the wrong place.
 
     Raises:
         ConfigError: an option is given twice, or its value is of a type that no option has.
     """
     merged: dict[str, Any] = {}
     given: list[tuple[str, OptionValue]] = []
-    if bootstrap_servers is not None:
+    if isinstance(bootstrap_servers, Mapping):
+        given.extend(_items("the first argument", bootstrap_servers))
+    elif bootstrap_servers is not None:
         given.append(("bootstrap.servers", bootstrap_servers))
-    given.extend((config or {}).items())
+    given.extend(_items("config", config))
     given.extend(options.items())
     for name, value in given:
         if value is None:
@@ -75,6 +80,20 @@ def pairs(
             raise ConfigError(message)
         merged[key] = function(name, value) if key == CALLBACK else text(name, value)
     return list(merged.items())
+
+
+def _items(argument: str, config: object) -> Iterable[tuple[str, Any]]:
+    """Names and values of a mapping."""
+    if config is None:
+        return ()
+    if not isinstance(config, Mapping):
+        message = f"{argument} takes a mapping of options by name, not {type(config).__name__}"
+        raise ConfigError(message)
+    wrong = next((name for name in config if not isinstance(name, str)), None)
+    if wrong is not None:
+        message = f"{argument} names its options by strings, not by {type(wrong).__name__}"
+        raise ConfigError(message)
+    return config.items()
 
 
 def common(settings: Iterable[Setting]) -> dict[str, Any]:
@@ -95,15 +114,25 @@ def text(name: str, value: OptionValue) -> str:
     """An option's value as Kafka writes it in a properties file."""
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, (str, int)):
+    if isinstance(value, str):
+        # Python's own error would carry the value.
+        if not _is_unicode(value):
+            message = f"option {name} takes text of Unicode alone, without surrogates"
+            raise ConfigError(message)
+        return value
+    if isinstance(value, int):
         return str(value)
     if isinstance(value, float):
         return repr(int(value)) if value.is_integer() else repr(value)
     if isinstance(value, (list, tuple, set, frozenset)) and all(isinstance(item, str) for item in value):
-        return ",".join(value)
-    # What is not even a text may still hold the secret.
-    shown = "" if any(word in name for word in ("password", "token", "oauth")) else f": {value!r}"
-    message = (
-        f"option {name} takes a string, a number, a boolean or a list of strings, not {type(value).__name__}{shown}"
-    )
+        return ",".join(text(name, item) for item in value)
+    message = f"option {name} takes a string, a number, a boolean or a list of strings, not {type(value).__name__}"
     raise ConfigError(message)
+
+
+def _is_unicode(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

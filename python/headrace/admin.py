@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from headrace import _native
-from headrace._options import OptionValue, pairs
+from headrace._options import OptionValue, Servers, pairs
 from headrace._types import TopicPartition
 
 if TYPE_CHECKING:
@@ -133,14 +133,15 @@ class Admin:
     `KafkaError` of the first thing that failed, with its topic or group.
 
     Args:
-        bootstrap_servers: ``"host:port"``, several with commas or as a list.
+        bootstrap_servers: ``"host:port"``, several with commas or as a list; or a mapping of options by Kafka's
+            names, ``bootstrap.servers`` among them, as confluent-kafka takes it.
         config: options by Kafka's names, and ``oauth_cb`` (docs/security.md).
         **options: the same as keywords.
     """
 
     def __init__(
         self,
-        bootstrap_servers: str | Iterable[str] | None = None,
+        bootstrap_servers: Servers | None = None,
         config: Mapping[str, OptionValue] | None = None,
         **options: OptionValue,
     ) -> None:

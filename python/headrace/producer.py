@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import atexit
+import sys
 import weakref
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from headrace import _native
-from headrace._options import OptionValue, pairs
+from headrace._failures import Failures
+from headrace._options import OptionValue, Servers, pairs
 from headrace.errors import Abortable, KafkaError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import TracebackType
 
     import pyarrow as pa
@@ -40,6 +42,36 @@ class _Sent(Future[_T]):
 
     # Whoever holds a future does not hold its producer, which ends when it is dropped.
     _producer: weakref.ref[Producer]
+    _failures: Failures
+    # Under the lock of the future: how many ask at present, whether anybody was told, its number among the failures.
+    _asking = 0
+    _told = False
+    _number: int | None = None
+
+    @classmethod
+    def of(cls, producer: Producer) -> Self:
+        """A future of something that this producer sends."""
+        future = cls()
+        future._producer = producer._weak  # noqa: SLF001  (its own)
+        future._failures = producer._failures  # noqa: SLF001  (its own)
+        future.set_running_or_notify_cancel()
+        return future
+
+    def set_exception(self, exception: BaseException | None) -> None:
+        """As of any future."""
+        if exception is not None:
+            self._failed(exception)
+        super().set_exception(exception)
+
+    def set_results(self, results: _T, why: str) -> None:
+        """The outcome of rows of which some have failed, and why the first of these."""
+        self._failed(KafkaError(why))
+        self.set_result(results)
+
+    def _failed(self, error: BaseException) -> None:
+        with self._condition:
+            if not self._told and not self._asking:
+                self._number = self._failures.add(self, error)
 
     def result(self, timeout: float | None = None) -> _T:
         """As of any future."""
@@ -61,22 +93,37 @@ class _Sent(Future[_T]):
         """As of any future; from then on no future of this producer is set late."""
         if (producer := self._producer()) is not None:
             producer._native.be_patient(patient=False)  # noqa: SLF001  (its own)
+        with self._condition:
+            self._told = True
+            self._asked()
         super().add_done_callback(fn)
 
     @contextmanager
     def _waiting(self, timeout: float | None) -> Iterator[None]:
         """Looks for the answer, and has it told at once while somebody sleeps for it."""
-        producer = self._producer()
-        if producer is None or self.done() or (timeout is not None and timeout <= 0):
-            yield
-            return
-        native = producer._native  # noqa: SLF001  (its own)
-        del producer
-        native.begin_wait()
+        with self._condition:
+            self._asking += 1
+            self._asked()
         try:
-            yield
+            producer = self._producer()
+            if producer is None or self.done() or (timeout is not None and timeout <= 0):
+                yield
+                return
+            native = producer._native  # noqa: SLF001  (its own)
+            del producer
+            native.begin_wait()
+            try:
+                yield
+            finally:
+                native.end_wait()
         finally:
-            native.end_wait()
+            with self._condition:
+                self._asking -= 1
+                self._told = self._told or super().done()
+
+    def _asked(self) -> None:
+        if self._number is not None:
+            self._failures.forget(self._number)
 
 
 class Producer:
@@ -87,7 +134,8 @@ class Producer:
     ``buffer.memory.broker.share`` of it (half): one that stops answering leaves room for the others.
 
     Args:
-        bootstrap_servers: ``"host:port"``, several with commas or as a list.
+        bootstrap_servers: ``"host:port"``, several with commas or as a list; or a mapping of options by Kafka's
+            names, ``bootstrap.servers`` among them, as confluent-kafka takes it.
         config: options by Kafka's names (``{"linger.ms": 5}``); docs/options.md lists them, and
             docs/security.md has ``oauth_cb``, the only one that is a function.
         **options: the same as keywords (``linger_ms=5``).
@@ -98,7 +146,7 @@ class Producer:
 
     def __init__(
         self,
-        bootstrap_servers: str | Iterable[str] | None = None,
+        bootstrap_servers: Servers | None = None,
         config: Mapping[str, OptionValue] | None = None,
         **options: OptionValue,
     ) -> None:
@@ -106,6 +154,9 @@ class Producer:
         self._native = _native.Producer(pairs(bootstrap_servers, config, options), patient=True)
         self._initialized = False
         self._weak = weakref.ref(self)
+        self._failures = Failures()
+        self._results = False
+        self._closed = False
         _open.add(self)
 
     def send(
@@ -138,9 +189,7 @@ class Producer:
             KafkaTimeoutError: the buffer stayed full for ``max.block.ms``.
             MessageTooLargeError: the record is larger than ``max.request.size``.
         """
-        future: _Sent[RecordMetadata] = _Sent()
-        future._producer = self._weak  # noqa: SLF001  (its own)
-        future.set_running_or_notify_cancel()
+        future: _Sent[RecordMetadata] = _Sent.of(self)
         self._native.send(topic, partition, key, value, headers_of(headers), timestamp_of(timestamp), future)
         return future
 
@@ -187,9 +236,8 @@ class Producer:
                 ``results``.
         """
         arrow_checked(data)
-        future: _Sent[Any] = _Sent()
-        future._producer = self._weak  # noqa: SLF001  (its own)
-        future.set_running_or_notify_cancel()
+        future: _Sent[Any] = _Sent.of(self)
+        self._results |= results
         self._native.send_arrow(topic, data, future, results)
         return future
 
@@ -201,9 +249,15 @@ class Producer:
 
         Raises:
             KafkaTimeoutError: some are still on their way.
-            KafkaError: a record sent since the last flush failed; the first such error.
+            KafkaError: a record sent since the last flush failed, and nobody has asked its future; the first such
+                error. Who asks (``result``, ``exception``, a callback) knows, and decides.
         """
         self._native.flush(timeout)
+        # Rows with results may have failed before they were in a batch.
+        if self._native.take_failed() or self._results:
+            self._results = False
+            self._settle()
+        self._raise_failure()
 
     def init_transactions(self, timeout: float | None = None) -> None:
         """Takes over ``transactional.id``; once, before the first transaction, and after a time-out again.
@@ -265,6 +319,7 @@ class Producer:
             ProducerFencedError: a newer producer has the same ``transactional.id``.
         """
         self._native.end_transaction(commit=True, timeout=timeout)
+        self._failures.take()
 
     def abort_transaction(self, timeout: float | None = None) -> None:
         """Aborts the transaction. Records that were not sent yet end with `TransactionAbortedError`.
@@ -277,6 +332,9 @@ class Producer:
             ProducerFencedError: a newer producer has the same ``transactional.id``.
         """
         self._native.end_transaction(commit=False, timeout=timeout)
+        # What failed was the transaction's, and it has ended as its caller wished.
+        self._settle()
+        self._failures.take()
 
     @contextmanager
     def transaction(self) -> Iterator[Self]:
@@ -317,10 +375,35 @@ class Producer:
         A transaction that is open is aborted.
 
         Raises:
-            KafkaError: a record sent since the last flush failed, or did not get through in time.
+            KafkaError: a record sent since the last flush failed, or did not get through in time, and nobody has asked
+                its future.
         """
+        self._closed = True
         _open.discard(self)
         self._native.close(timeout)
+        self._raise_failure()
+
+    def _settle(self) -> None:
+        """Waits until the futures of all that has ended are set; not within a callback, which they may be behind."""
+        settled: Future[None] = Future()
+        if self._native.settle(settled):
+            settled.result()
+
+    def _raise_failure(self) -> None:
+        """Raises the first failure that nobody has asked for."""
+        error = self._failures.take()
+        if error is not None:
+            raise error
+
+    def __del__(self) -> None:
+        """Sends what it took: whoever queued it has been told nothing else."""
+        if getattr(self, "_closed", True):
+            return
+        try:
+            self.close()
+        except Exception as error:  # noqa: BLE001  (nobody is left to raise to; it must still be seen)
+            with suppress(Exception):
+                sys.stderr.write(f"headrace: records were lost when their producer was dropped: {error}\n")
 
     def metrics(self) -> dict[str, float]:
         """What the buffer has been through, under Kafka's names; docs/buffer-pool.md says what each counts.
@@ -381,8 +464,6 @@ def arrow_checked(data: object) -> None:
 
 @atexit.register
 def _close_all() -> None:
-    import sys  # noqa: PLC0415  (only at the end)
-
     for producer in list(_open):
         try:
             producer.close()

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from headrace import _native
-from headrace._options import OptionValue, pairs
+from headrace._options import OptionValue, Servers, pairs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -50,7 +50,7 @@ class Read:
 
 
 def read(
-    bootstrap_servers: str | Iterable[str],
+    bootstrap_servers: Servers,
     topic: str,
     *,
     start: Bound = "earliest",
@@ -62,7 +62,8 @@ def read(
     """Reads a range of a topic, without a group.
 
     Args:
-        bootstrap_servers: ``"host:port"``, several with commas or as a list.
+        bootstrap_servers: ``"host:port"``, several with commas or as a list; or a mapping of options by Kafka's
+            names, ``bootstrap.servers`` among them, as confluent-kafka takes it.
         topic: the topic's name.
         start: ``"earliest"``, ``"latest"``, an aware datetime (first record at or after it), an offset for every
             partition, or offsets by partition.

@@ -13,7 +13,7 @@ import pyarrow as pa
 from headrace import _native
 from headrace._acknowledgements import AcknowledgeType, How, marks
 from headrace._commits import Commits
-from headrace._options import OptionValue, pairs
+from headrace._options import OptionValue, Servers, pairs
 from headrace._types import TopicPartition
 from headrace.errors import KafkaError, UsageError
 
@@ -54,7 +54,8 @@ class ShareConsumer:
     the logger ``headrace.share``; the logger ``headrace.share.decisions`` says on DEBUG why which broker was asked.
 
     Args:
-        bootstrap_servers: ``"host:port"``, several with commas or as a list.
+        bootstrap_servers: ``"host:port"``, several with commas or as a list; or a mapping of options by Kafka's
+            names, ``bootstrap.servers`` among them, as confluent-kafka takes it.
         config: options by Kafka's names; docs/options.md lists them.
         **options: the same as keywords with underscores.
 
@@ -65,7 +66,7 @@ class ShareConsumer:
 
     def __init__(
         self,
-        bootstrap_servers: str | Iterable[str] | None = None,
+        bootstrap_servers: Servers | None = None,
         config: Mapping[str, OptionValue] | None = None,
         **options: OptionValue,
     ) -> None:

@@ -269,8 +269,10 @@ def test_an_unreachable_broker_is_named():
             producer.send("t", b"x").result(10)
         assert caught.value.retriable
         assert isinstance(caught.value, TimeoutError)
+        kept = producer.send("t", b"x")
         with pytest.raises(KafkaTimeoutError, match="topic 't'"):
             producer.flush()
+        assert kept.done()
 
 
 def test_options_are_checked_by_name_and_value():

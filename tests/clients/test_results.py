@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import headrace as hr
-from headrace.errors import KafkaError, MessageTooLargeError, SchemaError
+from headrace.errors import SchemaError
 
 SCHEMA = pa.schema(
     [
@@ -96,7 +96,7 @@ def test_rows_that_cannot_be_sent_keep_no_others_back(cluster, topic):
 def test_a_batch_that_the_broker_refuses_fails_its_rows(cluster, topic):
     cluster.create_topic(topic, 1, {"max.message.bytes": "2000"})
     table = pa.table({"value": [b"small", b"x" * 5000, b"small"]})
-    with pytest.raises(MessageTooLargeError), hr.Producer(cluster.bootstrap_servers, batch_size=200) as producer:
+    with hr.Producer(cluster.bootstrap_servers, batch_size=200) as producer:
         batch = producer.send_arrow(topic, table, results=True).result(10)
         errors = batch["error"].to_pylist()
         assert errors[0] is None
@@ -139,8 +139,7 @@ def test_rows_on_their_way_to_a_broker_that_goes_fail(topic):
     batch = producer.send_arrow(topic, pa.table({"value": ["a", "b"]}), results=True).result(20)
     assert batch["offset"].null_count == 2
     assert batch["error"].null_count == 0
-    with pytest.raises(KafkaError):
-        producer.close()
+    producer.close()
 
 
 def test_columns_that_cannot_be_sent_are_an_error_at_once(cluster, topic):

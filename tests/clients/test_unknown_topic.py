@@ -34,8 +34,7 @@ def test_an_unknown_topic_fails_in_its_time_and_holds_up_no_other(strict, topic)
             assert isinstance(error, KafkaTimeoutError)
             assert f"{topic}-none" in str(error)
             assert "UNKNOWN_TOPIC_OR_PARTITION" in str(error), "what the broker said is told"
-        with pytest.raises(KafkaTimeoutError, match=f"{topic}-none"):
-            producer.flush(TIMEOUT)
+        producer.flush(TIMEOUT)
         metrics = producer.metrics()
         assert metrics["buffer-available-bytes"] == metrics["buffer-total-bytes"]
 
@@ -50,8 +49,7 @@ def test_a_topic_that_is_made_meanwhile_gets_its_records_in_order(strict, topic)
         assert {future.result(TIMEOUT).topic for future in sent} == {topic}
         with pytest.raises(UsageError, match=f"{topic}.* has no partition 3: it has 3"):
             wrong.result(TIMEOUT)
-        with pytest.raises(UsageError, match="has no partition 3"):
-            producer.flush()
+        producer.flush()
     got = values(strict, topic)
     assert sorted(got) == [b"%03d" % n for n in range(250)]
     for key in range(7):
@@ -90,8 +88,7 @@ def test_coroutines_do_not_wait_for_a_topic_either(strict, topic):
             assert (await (await producer.send(topic, b"y"))).offset == 1
             with pytest.raises(KafkaTimeoutError, match=f"{topic}-none"):
                 await lost
-            with pytest.raises(KafkaTimeoutError, match=f"{topic}-none"):
-                await producer.flush()
+            await producer.flush()
 
     asyncio.run(asyncio.wait_for(work(), TIMEOUT))
 

@@ -1,5 +1,6 @@
 //! The producer.
 
+use std::cell::Cell;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arrow_array::types::TimestampMillisecondType;
@@ -24,6 +25,11 @@ use crate::consumer::name;
 use crate::options::{Given, Options};
 use crate::wait::{detached, seconds};
 use crate::{arrow, errors};
+
+thread_local! {
+    /// This thread is telling recipients what has ended.
+    static DELIVERING: Cell<bool> = const { Cell::new(false) };
+}
 
 /// How long the end of a producer that was not closed waits for its records, as at the end of a `with` block.
 const DROP_TIMEOUT_S: f64 = 30.0;
@@ -203,9 +209,17 @@ impl Producer {
         detached(py, |_| Ok(self.client.begin_flush(waiter)?))
     }
 
-    /// The first failure since the last flush, raised once.
-    fn raise_failure(&self, py: Python<'_>) -> PyResult<()> {
-        self.client.take_failure().map_or(Ok(()), |error| Err(errors::to_py(py, &error)))
+    /// Whether any delivery has failed since the last call.
+    fn take_failed(&self, py: Python<'_>) -> bool {
+        py.detach(|| self.client.take_failure().is_some())
+    }
+
+    /// Has `waiter` told behind all that has ended before. False within a delivery, where nobody may wait for that.
+    fn settle(&self, py: Python<'_>, waiter: Py<PyAny>) -> PyResult<bool> {
+        if DELIVERING.get() {
+            return Ok(false);
+        }
+        detached(py, |_| Ok(self.client.settle(waiter).map(|()| true)?))
     }
 
     fn flush(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
@@ -448,6 +462,7 @@ fn bytes_of(what: &str, object: &Bound<'_, PyAny>) -> PyResult<PyBackedBytes> {
 fn deliver(deliveries: Vec<Delivery<Py<PyAny>>>) {
     // While the interpreter shuts down nobody can look at a future any more.
     let _ = Python::try_attach(|py| {
+        let outer = DELIVERING.replace(true);
         for delivery in deliveries {
             let outcome = match delivery {
                 Delivery::Record(future, Ok(metadata)) => {
@@ -455,7 +470,10 @@ fn deliver(deliveries: Vec<Delivery<Py<PyAny>>>) {
                 }
                 Delivery::Rows(future, Ok(rows)) => future.call_method1(py, "set_result", (rows,)),
                 Delivery::Results(future, results) => match results_object(py, &results) {
-                    Ok(batch) => future.call_method1(py, "set_result", (batch,)),
+                    Ok(batch) => match results.iter().find_map(|row| row.error) {
+                        None => future.call_method1(py, "set_result", (batch,)),
+                        Some(why) => future.call_method1(py, "set_results", (batch, why)),
+                    },
                     Err(error) => future.call_method1(py, "set_exception", (error.into_value(py),)),
                 },
                 Delivery::Done(future, Ok(())) => future.call_method1(py, "set_result", (py.None(),)),
@@ -469,6 +487,7 @@ fn deliver(deliveries: Vec<Delivery<Py<PyAny>>>) {
                 error.write_unraisable(py, None);
             }
         }
+        DELIVERING.set(outer);
     });
 }
 

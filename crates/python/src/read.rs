@@ -247,16 +247,38 @@ fn resolve(
     let starts = offsets(admin, &partitions, ("start", start), check)?;
     let ranges: Vec<_> =
         partitions.into_iter().zip(starts).zip(ends).map(|((tp, start), end)| (tp, start, end)).collect();
-    // A start that was looked up may lie behind an end of a moment before; one that a caller names may not.
-    if end.0 == "latest"
-        && start.0.starts_with("offset")
-        && let Some((tp, start, end)) = ranges.iter().find(|(_, start, end)| start > end)
-    {
-        let why = format!("start is {start}, and the log ends at {end}");
+    check_named(admin, &ranges, (start, end), check)?;
+    Ok(ranges)
+}
+
+/// Refuses offsets that a caller names and that lie behind the log's end: nobody would get what is asked for. A start that
+/// was looked up may lie behind an end of a moment before.
+fn check_named(
+    admin: &AdminClient,
+    ranges: &[(TopicPartition, i64, i64)],
+    (start, end): (&PyBound, &PyBound),
+    check: Check<'_>,
+) -> Result<(), CallError> {
+    let (start_named, end_named) = (start.0.starts_with("offset"), end.0.starts_with("offset"));
+    if !start_named && !end_named {
+        return Ok(());
+    }
+    let partitions: Vec<_> = ranges.iter().map(|(tp, ..)| tp.clone()).collect();
+    let latest = ("latest".to_owned(), 0, HashMap::new());
+    let known = end.0 == "latest";
+    let ends = if known { Vec::new() } else { offsets(admin, &partitions, ("end", &latest), check)? };
+    for (place, (tp, start, end)) in ranges.iter().enumerate() {
+        let log_end = ends.get(place).copied().unwrap_or(*end);
+        let (bound, given) = match (start_named && *start > log_end, end_named && *end > log_end) {
+            (true, _) => ("start", start),
+            (false, true) => ("end", end),
+            (false, false) => continue,
+        };
+        let why = format!("{bound} is {given}, and the log ends at {log_end}");
         let error = Error::partition(ErrorCode::OFFSET_OUT_OF_RANGE, &*tp.topic, tp.partition, why);
         return Err(CallError::Failed(error));
     }
-    Ok(ranges)
+    Ok(())
 }
 
 fn offsets(

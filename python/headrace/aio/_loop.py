@@ -6,9 +6,15 @@ import asyncio
 import contextlib
 import weakref
 from collections import deque
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.errors import KafkaError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from contextvars import Context
+
+    from headrace._failures import Failures
 
 
 class Mailbox:
@@ -33,7 +39,12 @@ class Mailbox:
             UsageError: this is another event loop.
         """
         self.check_loop()
-        return Slot(self)
+        return Slot(self, self.loop.create_future())
+
+    def delivery(self, failures: Failures) -> Slot:
+        """As `slot`, for what is sent: a failure that nobody asks the future for goes to ``failures``."""
+        self.check_loop()
+        return Slot(self, Outcome(failures, loop=self.loop))
 
     def post(self, future: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
         """Runs on the delivery thread."""
@@ -52,14 +63,73 @@ class Mailbox:
         self._woken = False
         while self._posts:
             future, result, error = self._posts.popleft()
-            if future.done():
+            if error is not None and isinstance(future, Outcome):
+                future.fail(result, error)
+            elif future.done():
                 continue
-            if error is None:
+            elif error is None:
                 future.set_result(result)
             else:
                 future.set_exception(error)
-                # Also a future that nobody keeps ends quietly: `flush` and `close` tell what has failed.
+                # Also a future that nobody keeps ends quietly.
                 future.exception()
+
+
+class Outcome(asyncio.Future[Any]):
+    """The future of something that was sent; it knows whether anybody has asked for a failure."""
+
+    def __init__(self, failures: Failures, *, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop=loop)
+        self._failures = failures
+        self._watchers = 0
+        self._number: int | None = None
+
+    def fail(self, results: object, error: BaseException) -> None:
+        """Ends it with the error, or with results of rows of which some have failed."""
+        if self.done():
+            # It was cancelled, and the record was not.
+            self._failures.lost(error)
+            return
+        if not self._watchers:
+            self._number = self._failures.add(self, error)
+        if results is not None:
+            self.set_result(results)
+        else:
+            self.set_exception(error)
+            # Also a future that nobody keeps ends quietly: `flush` and `close` tell what has failed.
+            super().exception()
+
+    def result(self) -> Any:
+        """As of any future."""
+        self._asked()
+        return super().result()
+
+    def exception(self) -> BaseException | None:
+        """As of any future."""
+        self._asked()
+        return super().exception()
+
+    def add_done_callback(self, fn: Any, /, *, context: Context | None = None) -> None:
+        """As of any future."""
+        self._asked()
+        self._watchers += 1
+        super().add_done_callback(fn, context=context)
+
+    def remove_done_callback(self, fn: Any, /) -> int:
+        """As of any future."""
+        removed = super().remove_done_callback(fn)
+        self._watchers -= removed
+        return removed
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        """As of any future."""
+        if self.done():
+            self._asked()
+        return super().__await__()
+
+    def _asked(self) -> None:
+        if self._number is not None:
+            self._failures.forget(self._number)
 
 
 class Slot:
@@ -67,12 +137,15 @@ class Slot:
 
     __slots__ = ("_mailbox", "future")
 
-    def __init__(self, mailbox: Mailbox) -> None:
+    def __init__(self, mailbox: Mailbox, future: asyncio.Future[Any]) -> None:
         self._mailbox = mailbox
-        self.future: asyncio.Future[Any] = mailbox.loop.create_future()
+        self.future = future
 
     def set_result(self, result: Any, /) -> None:
         self._mailbox.post(self.future, result, None)
+
+    def set_results(self, results: Any, why: str, /) -> None:
+        self._mailbox.post(self.future, results, KafkaError(why))
 
     def set_exception(self, exception: BaseException, /) -> None:
         self._mailbox.post(self.future, None, exception)

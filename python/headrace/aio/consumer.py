@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace import consumer as blocking
 from headrace._listener import Listener
-from headrace._options import OptionValue, pairs
+from headrace._options import OptionValue, Servers, pairs
 from headrace._types import GroupMetadata, TopicPartition
 from headrace.aio._callbacks import Callbacks
 from headrace.aio._loop import Lookout, Mailbox, Slot, Turn
@@ -49,7 +49,8 @@ class Consumer:
     commit, may happen all the same. A compressed batch is decoded in the poll that takes it, about a mebibyte at once.
 
     Args:
-        bootstrap_servers: ``"host:port"``, several with commas or as a list.
+        bootstrap_servers: ``"host:port"``, several with commas or as a list; or a mapping of options by Kafka's
+            names, ``bootstrap.servers`` among them, as confluent-kafka takes it.
         config: options by Kafka's names; docs/options.md lists them, and
             docs/security.md has ``oauth_cb``, the only one that is a function.
         **options: the same as keywords with underscores.
@@ -60,7 +61,7 @@ class Consumer:
 
     def __init__(
         self,
-        bootstrap_servers: str | Iterable[str] | None = None,
+        bootstrap_servers: Servers | None = None,
         config: Mapping[str, OptionValue] | None = None,
         **options: OptionValue,
     ) -> None:

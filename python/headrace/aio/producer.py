@@ -7,19 +7,20 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from headrace import _native
 from headrace import producer as blocking
-from headrace.aio._loop import Bell, Mailbox, Slot
+from headrace._options import pairs
+from headrace.aio._loop import Bell, Mailbox
 from headrace.aio._order import Order
 from headrace.errors import ConfigError, KafkaTimeoutError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from datetime import datetime
     from types import TracebackType
 
     import pyarrow as pa
     from typing_extensions import Buffer, Self
 
-    from headrace._options import OptionValue
+    from headrace._options import OptionValue, Servers
     from headrace._types import RecordMetadata
 
 SENDS_PER_TURN = 64
@@ -43,7 +44,8 @@ class Producer:
     `headrace.Producer`: about a mebibyte at a time, after which other tasks get their turn.
 
     Args:
-        bootstrap_servers: ``"host:port"``, several with commas or as a list.
+        bootstrap_servers: ``"host:port"``, several with commas or as a list; or a mapping of options by Kafka's
+            names, ``bootstrap.servers`` among them, as confluent-kafka takes it.
         config: options by Kafka's names (``{"linger.ms": 5}``); docs/options.md lists them, and
             docs/security.md has ``oauth_cb``, the only one that is a function.
         **options: the same as keywords (``linger_ms=5``).
@@ -54,16 +56,17 @@ class Producer:
 
     def __init__(
         self,
-        bootstrap_servers: str | Iterable[str] | None = None,
+        bootstrap_servers: Servers | None = None,
         config: Mapping[str, OptionValue] | None = None,
         **options: OptionValue,
     ) -> None:
         """Checks the options and starts the threads; connects on first use."""
-        if any(name.replace("_", ".") == "transactional.id" for name in (*(config or {}), *options)):
+        if any(name == "transactional.id" for name, _ in pairs(bootstrap_servers, config, options)):
             message = "option transactional.id: there are no transactions for asyncio yet; headrace.Producer has them"
             raise ConfigError(message, name="INVALID_CONFIG")
         self._blocking = blocking.Producer(bootstrap_servers, config, **options)
         self._native = self._blocking._native  # noqa: SLF001  (the same client with another face)
+        self._failures = self._blocking._failures  # noqa: SLF001
         self._mailbox: Mailbox | None = None
         self._order = Order()
         # Who sent last, and how often without another task's sends in between.
@@ -100,7 +103,7 @@ class Producer:
             MessageTooLargeError: the record is larger than ``max.request.size``.
             UsageError: another event loop uses this producer.
         """
-        slot = self._slot()
+        slot = self._mail().delivery(self._failures)
         record = (topic, partition, key, value, blocking.headers_of(headers), blocking.timestamp_of(timestamp))
         sender = id(asyncio.current_task())
         self._sends = self._sends + 1 if sender == self._sender else 1
@@ -165,7 +168,7 @@ class Producer:
             UsageError: another event loop uses this producer.
         """
         blocking.arrow_checked(data)
-        slot = self._slot()
+        slot = self._mail().delivery(self._failures)
         attempt = _native.Attempt()
         upload = self._native.begin_arrow(topic, data, slot, results)
         with self._order.claim(topic, None, many=True) as claim:
@@ -184,17 +187,17 @@ class Producer:
 
         Raises:
             KafkaTimeoutError: some are still on their way.
-            KafkaError: a record sent since the last flush failed; the first such error. A flush that is cancelled or
-                times out leaves it to the next one.
+            KafkaError: a record sent since the last flush failed, and nobody has asked its future (awaited it, or left
+                a callback); the first such error. A flush that is cancelled or times out leaves it to the next one.
         """
-        slot = self._slot()
+        slot = self._mail().slot()
         self._native.begin_flush(slot)
         done, _ = await asyncio.wait((slot.future,), timeout=timeout)
         if not done:
             message = f"flushing the producer took longer than {timeout} s"
             raise KafkaTimeoutError(message, name="REQUEST_TIMED_OUT")
         slot.future.result()
-        self._native.raise_failure()
+        self._blocking._raise_failure()  # noqa: SLF001  (the same client)
 
     async def close(self, timeout: float = blocking.CLOSE_TIMEOUT_S) -> None:
         """Flushes for at most ``timeout`` seconds, fails what is left, and ends the threads.
@@ -203,9 +206,12 @@ class Producer:
         event loop's default executor.
 
         Raises:
-            KafkaError: a record sent since the last flush failed, or did not get through in time.
+            KafkaError: a record sent since the last flush failed, or did not get through in time, and nobody has asked
+                its future.
         """
         await asyncio.to_thread(self._blocking.close, timeout)
+        # What the thread has told came into the loop before its end did.
+        self._blocking._raise_failure()  # noqa: SLF001  (the same client)
 
     def metrics(self) -> dict[str, float]:
         """What the buffer has been through, under Kafka's names: see `headrace.Producer.metrics`."""
@@ -227,15 +233,15 @@ class Producer:
             if error is None:
                 raise
 
-    def _slot(self) -> Slot:
+    def _mail(self) -> Mailbox:
         if self._mailbox is None:
             self._mailbox = Mailbox(asyncio.get_running_loop(), "producer")
-        return self._mailbox.slot()
+        return self._mailbox
 
     async def _room(self, attempt: _native.Attempt) -> None:
         """Awaits until it is worth trying again."""
         while True:
-            bell = Bell(self._slot())
+            bell = Bell(self._mail().slot())
             within = self._native.park(attempt, bell)
             if within is None:
                 return

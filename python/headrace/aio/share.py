@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from headrace._acknowledgements import How
-    from headrace._options import OptionValue
+    from headrace._options import OptionValue, Servers
     from headrace._types import TopicPartition
     from headrace.share import Results
 
@@ -34,7 +34,8 @@ class ShareConsumer:
     call that is cancelled while it waits has taken no rows. A commit that is cancelled may be carried out all the same.
 
     Args:
-        bootstrap_servers: ``"host:port"``, several with commas or as a list.
+        bootstrap_servers: ``"host:port"``, several with commas or as a list; or a mapping of options by Kafka's
+            names, ``bootstrap.servers`` among them, as confluent-kafka takes it.
         config: options by Kafka's names; docs/options.md lists them.
         **options: the same as keywords with underscores.
 
@@ -44,7 +45,7 @@ class ShareConsumer:
 
     def __init__(
         self,
-        bootstrap_servers: str | Iterable[str] | None = None,
+        bootstrap_servers: Servers | None = None,
         config: Mapping[str, OptionValue] | None = None,
         **options: OptionValue,
     ) -> None:

@@ -55,7 +55,8 @@ class Stream:
     in one event loop.
 
     Args:
-        bootstrap_servers: ``"host:port"``, several with commas or as a list.
+        bootstrap_servers: ``"host:port"``, several with commas or as a list; or a mapping of options by Kafka's
+            names, ``bootstrap.servers`` among them, as confluent-kafka takes it.
         topics: a topic or several, or a pattern of names, to subscribe to; or partitions, chosen by hand; or partitions
             with the offset where each begins.
         config: consumer options by Kafka's names; docs/options.md lists them.

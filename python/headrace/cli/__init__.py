@@ -52,7 +52,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         if name == chosen:
             import_module(f"headrace.cli.{name}").configure(command)
-    options = parser.parse_args(arguments)
+    options, rest = parser.parse_known_args(arguments)
+    if rest:
+        # Not what was given: it may be a password that stands apart from its option.
+        shown = ", ".join(each.partition("=")[0] if each.startswith("-") else "a value" for each in rest)
+        parser.error(f"unrecognized arguments: {shown}")
     if options.version:
         from headrace import __version__  # noqa: PLC0415  (asked for)
 

@@ -34,7 +34,9 @@ def setting(text: str) -> tuple[str, str]:
     """``NAME=VALUE`` as a pair."""
     name, found, value = text.partition("=")
     if not found or not name.strip():
-        message = f"{text!r} is not of the form NAME=VALUE"
+        # Not what was given: it may be a password.
+        missing = "a name before '='" if found else "'='"
+        message = f"it is not of the form NAME=VALUE: {missing} is missing"
         raise argparse.ArgumentTypeError(message)
     return name.strip(), value.strip()
 

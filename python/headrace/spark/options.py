@@ -112,7 +112,7 @@ class SourceOptions:
     topics: Topics
     start: Bound
     end: Bound
-    client: tuple[tuple[str, str], ...]
+    client: tuple[tuple[str, str], ...] = field(repr=False)
     """Client options, names without ``kafka.``, sorted."""
     fail_on_data_loss: bool = True
     start_strategy: Literal["error", "latest"] = "error"
@@ -154,7 +154,7 @@ class SinkOptions:
     """Everything a query may say about its sink."""
 
     topic: str | None
-    client: tuple[tuple[str, str], ...]
+    client: tuple[tuple[str, str], ...] = field(repr=False)
 
 
 def source_options(options: Mapping[str, str], *, streaming: bool | None) -> SourceOptions:

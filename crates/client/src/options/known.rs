@@ -48,6 +48,73 @@ const UNSUPPORTED: &[(&str, &str)] = &[
     ("internal.throw.on.fetch.stable.offset.unsupported", "it is internal to Kafka's own consumer"),
 ];
 
+/// librdkafka's names for what has another name here, each with what to use.
+const OF_LIBRDKAFKA: &[(&str, &str)] = &[
+    ("metadata.broker.list", "use bootstrap.servers"),
+    ("queue.buffering.max.ms", "use linger.ms"),
+    ("queue.buffering.max.kbytes", "use buffer.memory, which is in bytes"),
+    ("queue.buffering.max.messages", "use buffer.memory, which limits bytes and not records"),
+    ("queue.buffering.backpressure.threshold", "batches grow as far as batch.size by themselves"),
+    ("batch.num.messages", "use batch.size, which limits bytes and not records"),
+    ("message.max.bytes", "use max.request.size"),
+    ("message.timeout.ms", "use delivery.timeout.ms"),
+    ("message.send.max.retries", "use retries, or delivery.timeout.ms"),
+    ("request.required.acks", "use acks"),
+    ("compression.codec", "use compression.type"),
+    ("compression.level", "use compression.gzip.level or compression.zstd.level"),
+    ("max.in.flight", "use max.in.flight.requests.per.connection"),
+    (
+        "sticky.partitioning.linger.ms",
+        "a batch's worth of bytes goes to one partition, whatever time that takes",
+    ),
+    ("enable.gapless.guarantee", "with enable.idempotence records of a partition keep their order"),
+    ("dr.cb", "send gives a future: its result is the delivery report"),
+    ("dr.msg.cb", "send gives a future: its result is the delivery report"),
+    ("on.delivery", "send gives a future: its result is the delivery report"),
+    ("delivery.report.only.error", "send gives a future: its result is the delivery report"),
+    ("error.cb", "errors are raised by the calls that they are about"),
+    ("throttle.cb", NO_STATISTICS),
+    ("stats.cb", NO_STATISTICS),
+    ("statistics.interval.ms", NO_STATISTICS),
+    ("logger", "Python's loggers below 'headrace' tell what no call can raise"),
+    ("debug", "Python's loggers below 'headrace' tell what no call can raise"),
+    ("log.level", "Python's loggers below 'headrace' tell what no call can raise"),
+    ("log.connection.close", "Python's loggers below 'headrace' tell what no call can raise"),
+    ("socket.timeout.ms", "use request.timeout.ms"),
+    ("socket.keepalive.enable", "connections.max.idle.ms ends those that nobody needs"),
+    ("socket.nagle.disable", "it is always so"),
+    ("socket.send.buffer.bytes", "use send.buffer.bytes"),
+    ("socket.receive.buffer.bytes", "use receive.buffer.bytes"),
+    ("topic.metadata.refresh.interval.ms", "use metadata.max.age.ms"),
+    ("topic.metadata.refresh.fast.interval.ms", "use retry.backoff.ms"),
+    ("topic.metadata.refresh.sparse", "only topics in use are asked for, always"),
+    (
+        "enable.auto.offset.store",
+        "rows of a poll count as processed with the next one: see enable.auto.commit and commit",
+    ),
+    ("queued.min.messages", "use fetch.buffer.bytes, which limits bytes and not records"),
+    ("queued.max.messages.kbytes", "use fetch.buffer.bytes"),
+    ("fetch.message.max.bytes", "use max.partition.fetch.bytes"),
+    ("fetch.wait.max.ms", "use fetch.max.wait.ms"),
+    ("fetch.error.backoff.ms", "use retry.backoff.ms"),
+    ("fetch.queue.backoff.ms", "a full cache is filled again as soon as rows are taken"),
+    ("coordinator.query.interval.ms", "the coordinator is looked up whenever it is not known"),
+    ("enable.partition.eof", "compare Consumer.position with Consumer.end_offsets, or use headrace.read"),
+    ("rebalance.cb", "give on_assigned and on_revoked to Consumer.subscribe"),
+    ("offset.commit.cb", "give a callback to Consumer.commit_async"),
+    ("on.commit", "give a callback to Consumer.commit_async"),
+    ("ssl.ca.pem", "write it to a file, and use ssl.ca.location"),
+    ("ssl.certificate.pem", "write it to a file, and use ssl.certificate.location"),
+    ("ssl.key.pem", "write it to a file, and use ssl.key.location"),
+    (
+        "enable.ssl.certificate.verification",
+        "certificates are always verified: trust the broker's own by ssl.ca.location",
+    ),
+    ("broker.address.family", "every address that the system's resolver gives is tried"),
+];
+
+const NO_STATISTICS: &str = "metrics() of producers and consumers tells what there is";
+
 /// Settings of a share group (KIP-932, KIP-1240), which all its members have in common.
 const OF_SHARE_GROUPS: &[&str] = &[
     "share.auto.offset.reset",
@@ -93,6 +160,9 @@ const NOT_FOR_SHARES: &[(&str, &str)] = &[
 const NO_SERIALIZERS: &str = "there are no serializers: keys and values are bytes and Arrow columns";
 const NO_METRICS: &str = "there are no reporters; Producer.metrics() tells what there is";
 
+/// Letters in which a name that was meant to be an option's differs from it, at most.
+const SLIP_MAX: usize = 2;
+
 /// The row for a name in either spelling, among those that `role` takes.
 pub(super) fn find(role: Role, written: &str) -> Result<&'static Row> {
     let name = canonical(written);
@@ -110,22 +180,32 @@ pub(super) fn find(role: Role, written: &str) -> Result<&'static Row> {
         let why = format!("it is an option of the {}, not of the {}", row.role.name(), role.name());
         return Err(Error::config(written, why));
     }
-    let unsupported = UNSUPPORTED
-        .iter()
-        .find(|(known, _)| if known.ends_with('.') { name.starts_with(known) } else { name == *known });
+    if let Some((_, instead)) = OF_LIBRDKAFKA.iter().find(|(known, _)| name == *known) {
+        return Err(Error::config(written, format!("librdkafka calls it so: {instead}")));
+    }
+    let near = rows().filter(|r| role.takes(r.role)).map(|r| (distance(&name, r.name), r.name)).min();
+    let unsupported = UNSUPPORTED.iter().find(|(known, _)| match known.strip_suffix('.') {
+        // A slip of the finger is no option of Kafka's.
+        Some(_) => name.starts_with(known) && near.is_none_or(|(far, _)| far > SLIP_MAX),
+        None => name == *known,
+    });
     if let Some((_, reason)) = unsupported {
         return Err(Error::config(
             written,
             format!("Kafka knows it, headrace does not support it: {reason}"),
         ));
     }
-    let near = rows().filter(|r| role.takes(r.role)).map(|r| (distance(&name, r.name), r.name)).min();
     let hint = match near {
         // Farther than that, a hint only misleads.
         Some((far, near)) if far <= 2 + name.chars().count() / 4 => format!("; did you mean '{near}'?"),
         _ => String::new(),
     };
     Err(Error::config(written, format!("no such option of the {}{hint}", role.name())))
+}
+
+/// librdkafka's names that are none here, and what to use.
+pub(super) fn of_librdkafka() -> &'static [(&'static str, &'static str)] {
+    OF_LIBRDKAFKA
 }
 
 /// Whether a name in either spelling is an option of another kind of client only.

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::known::{settings_of_share_groups, unsupported};
+use super::known::{of_librdkafka, settings_of_share_groups, unsupported};
 use super::table::rows;
 use super::{Kind, Role, Row};
 
@@ -39,6 +39,10 @@ pub fn page() -> String {
     for (name, why) in unsupported() {
         let all = if name.ends_with('.') { "*" } else { "" };
         let _ = writeln!(page, "| `{name}{all}` | {why} |");
+    }
+    page.push_str("\n## Names of librdkafka\n\n| option | what to use |\n|---|---|\n");
+    for (name, instead) in of_librdkafka() {
+        let _ = writeln!(page, "| `{name}` | {instead} |");
     }
     page
 }

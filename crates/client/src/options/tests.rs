@@ -103,9 +103,32 @@ fn an_unknown_option_is_answered_with_the_nearest() {
         assert_eq!(option, written);
         assert!(why.contains(&format!("did you mean '{near}'?")), "{why}");
     }
+    for (written, near) in [("sasl.passwrd", "sasl.password"), ("ssl_ca_loction", "ssl.ca.location")] {
+        let (_, why) = refused(producer(&[(written, "secret")]));
+        assert!(why.contains(&format!("did you mean '{near}'?")) && !why.contains("secret"), "{why}");
+    }
+    let (_, why) = refused(producer(&[("ssl.keystore.password", "secret")]));
+    assert!(why.contains("ssl.certificate.location") && !why.contains("secret"), "{why}");
     let (_, why) = refused(producer(&[("fnord.gizmo", "1")]));
     assert!(!why.contains("did you mean"), "{why}");
     refused(producer(&[(&"x".repeat(100_000), "1")]));
+}
+
+#[test]
+fn names_of_librdkafka_are_answered_with_ours() {
+    for (written, instead) in
+        [("queue.buffering.max.ms", "linger.ms"), ("message_timeout_ms", "delivery.timeout.ms")]
+    {
+        let (option, why) = refused(producer(&[(written, "1")]));
+        assert_eq!(option, written);
+        assert!(why.contains(&format!("use {instead}")), "{why}");
+    }
+    for (name, instead) in known::of_librdkafka() {
+        assert!(!rows().any(|row| row.name == *name), "{name} is an option");
+        if let Some(ours) = instead.strip_prefix("use ").and_then(|rest| rest.split([',', ' ']).next()) {
+            assert!(rows().any(|row| row.name == ours), "{ours} is none");
+        }
+    }
 }
 
 #[test]

@@ -45,4 +45,4 @@ pub enum SchemaError {
 }
 
 /// The columns that a batch may have.
-pub(super) const KNOWN_COLUMNS: &str = "value, key, headers, partition, timestamp, topic";
+pub(super) const KNOWN_COLUMNS: &str = "value, key, headers, partition, timestamp, topic; offset, timestampType and __index_level_0__ are left out";

@@ -13,7 +13,8 @@ use super::source::{BytesSource, HeaderSource, Kind, PartitionSource, TimestampS
 /// Columns, in any order: `value` (required; bytes or strings of any layout, or a dictionary of them; null is
 /// a tombstone), `key` (the same types), `headers` (list of struct `key`, `value`), `partition` (int32,
 /// int64; null leaves the choice to the partitioner), `timestamp` (any unit, or int64 milliseconds; null is
-/// the time of the call), `topic` (strings). A column of Arrow's null type counts as nulls. The buffers are
+/// the time of the call), `topic` (strings). Left out, whatever they hold: `offset` and `timestampType`, which rows have
+/// that were read, and pandas' `__index_level_0__` and so on. A column of Arrow's null type counts as nulls. The buffers are
 /// shared with the batch, not copied, but for dictionary indices and 64-bit partition numbers.
 #[derive(Clone, Debug)]
 pub struct Rows {
@@ -162,6 +163,7 @@ impl<'a> Columns<'a> {
             "partition" => &mut self.partition,
             "timestamp" => &mut self.timestamp,
             "topic" => &mut self.topic,
+            _ if is_left_out(name) => return Ok(()),
             _ => return Err(SchemaError::UnknownColumn { column: name.to_owned() }),
         };
         match slot.replace(array) {
@@ -169,6 +171,14 @@ impl<'a> Columns<'a> {
             None => Ok(()),
         }
     }
+}
+
+/// Whether a column that others put beside those of a record is left out: what a consumer gives of where a record was,
+/// which the broker decides anew, and the index that pandas adds where nobody has named it.
+fn is_left_out(name: &str) -> bool {
+    let index = name.strip_prefix("__index_level_").and_then(|rest| rest.strip_suffix("__"));
+    matches!(name, "offset" | "timestampType")
+        || index.is_some_and(|level| !level.is_empty() && level.bytes().all(|digit| digit.is_ascii_digit()))
 }
 
 /// Walks the headers of one row.

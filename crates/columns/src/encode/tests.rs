@@ -244,15 +244,28 @@ fn a_null_header_key_is_refused_unless_it_is_behind_a_null_list() {
 }
 
 #[test]
+fn what_says_where_a_record_was_and_an_index_of_pandas_are_left_out() {
+    let text: ArrayRef = Arc::new(StringArray::from(vec!["a"]));
+    let beside = ["offset", "timestampType", "__index_level_0__", "__index_level_12__"];
+    let columns = beside.into_iter().chain(["value"]).map(|name| (name, text.clone()));
+    assert_eq!(Rows::new(&batch(columns.collect())).unwrap().value(0), Some(b"a".as_slice()));
+    for name in ["__index_level___", "__index_level_x__", "index", "offset_"] {
+        let error = Rows::new(&batch(vec![("value", text.clone()), (name, text.clone())])).unwrap_err();
+        assert!(matches!(error, SchemaError::UnknownColumn { .. }), "{name}");
+    }
+}
+
+#[test]
 fn what_is_wrong_with_a_batch_is_named() {
     let text: ArrayRef = Arc::new(StringArray::from(vec!["a"]));
     let float: ArrayRef = Arc::new(Float64Array::from(vec![1.0]));
     let error = |columns: Vec<(&str, ArrayRef)>| Rows::new(&batch(columns)).unwrap_err().to_string();
     assert_eq!(error(vec![("key", text.clone())]), "the batch has no column \"value\"; it has key");
-    let message = error(vec![("value", text.clone()), ("offset", text.clone())]);
+    let message = error(vec![("value", text.clone()), ("offsets", text.clone())]);
     assert_eq!(
         message,
-        "unknown column \"offset\"; known are value, key, headers, partition, timestamp, topic"
+        "unknown column \"offsets\"; known are value, key, headers, partition, timestamp, topic; offset, \
+         timestampType and __index_level_0__ are left out"
     );
     assert_eq!(
         error(vec![("value", text.clone()), ("value", text.clone())]),

@@ -289,8 +289,8 @@ impl<R: Send + 'static> ProducerClient<R> {
         ticket.finish().map_or(Ok(()), |done| self.deliver(done))
     }
 
-    /// Waits until all records queued before are acknowledged or have failed; the first failure since the last flush
-    /// is the error.
+    /// Waits until all records queued before are acknowledged or have failed. What has failed is told to its recipient,
+    /// and [`Self::take_failure`] says whether anything has; [`Self::settle`] waits until it was told.
     pub fn flush(&self, timeout: Option<Duration>, check: Check<'_>) -> Result<(), CallError> {
         self.handle.alive()?;
         let op = self.ops.begin();
@@ -300,10 +300,14 @@ impl<R: Send + 'static> ProducerClient<R> {
         self.ops.wait(op, "flushing the producer", deadline_in(timeout), check)?;
         // What a patient post holds still.
         self.post.let_go(true);
-        match lock(&self.dispatch).failed.take() {
-            Some(error) => Err(CallError::Failed(error)),
-            None => Ok(()),
-        }
+        Ok(())
+    }
+
+    /// `recipient` is told ([`Delivery::Done`]) behind all that has ended before. Nobody may wait for that within a
+    /// delivery.
+    pub fn settle(&self, recipient: R) -> Result<(), Error> {
+        self.handle.alive()?;
+        self.deliver(Delivery::Done(recipient, Ok(())))
     }
 
     /// Sends everything that was queued before; `recipient` is told when all of it has ended, well or not: see
@@ -318,7 +322,7 @@ impl<R: Send + 'static> ProducerClient<R> {
         Ok(())
     }
 
-    /// The first failure since the last flush, once.
+    /// The first failure since the last call, or since the last end of a transaction.
     pub fn take_failure(&self) -> Option<Error> {
         lock(&self.dispatch).failed.take()
     }
@@ -327,7 +331,8 @@ impl<R: Send + 'static> ProducerClient<R> {
         u64::try_from(timeout.unwrap_or(self.max_block).as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Flushes for at most `timeout`, fails what is left, ends the threads. A second call does nothing.
+    /// Flushes for at most `timeout`, fails what is left, ends the threads. A second call does nothing. Recipients are
+    /// told of all failures before it returns, unless it is called within a delivery.
     pub fn close(&self, timeout: Duration, check: Check<'_>) -> Result<(), CallError> {
         if self.handle.is_forked() {
             return Ok(());
@@ -351,9 +356,11 @@ impl<R: Send + 'static> ProducerClient<R> {
                 let _ = thread.join();
             }
         }
-        // Taken in any case: what this call has told is not told again by the next.
-        let failed = lock(&self.dispatch).failed.take();
-        outcome.and(failed.map_or(Ok(()), |error| Err(CallError::Failed(error))))
+        match outcome {
+            // The recipients of what was left were told.
+            Err(CallError::Failed(_)) if lock(&self.dispatch).failed.is_some() => Ok(()),
+            outcome => outcome,
+        }
     }
 
     /// `buffer.memory`, and how much of it is free, bytes.

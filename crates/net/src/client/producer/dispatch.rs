@@ -40,7 +40,7 @@ enum Entry<R> {
 /// Who waits for which batch.
 pub(super) struct Dispatch<R> {
     batches: HashMap<BatchId, Vec<Entry<R>>>,
-    /// The first delivery error since the last flush.
+    /// The first delivery error that [`ProducerClient::take_failure`] has not given.
     pub(super) failed: Option<Error>,
 }
 
