@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import random
+import signal
 import subprocess
 import sys
+import time
 from importlib.metadata import version
 
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+import headrace as hr
 from headrace.cli import COMMANDS, main
 
 
@@ -123,6 +127,155 @@ def test_files_in_and_out(run, topic, tmp_path):
     assert "column" in run("produce", topic, "--file", tmp_path / "rows.csv", status=1)
     run("produce", topic, "--file", tmp_path / "rows.csv", "--as-json")
     assert run("consume", topic, "--from", "earliest", "--max", 3).splitlines()[-1] == '{"a": 1, "b": 2}'
+
+
+def awkward(count):
+    """Records of every kind that a file must keep apart."""
+    parts = [
+        None,
+        b"",
+        b"text",
+        b"with,comma",
+        b'with "quotes"',
+        b"two\nlines\r\nand more",
+        b"\xff\x00\xfe",
+        b"base64:aGk=",
+    ]
+    parts += [
+        "äöü ☃".encode(),
+        b" spaces ",
+        b"null",
+        b"12",
+        b"1.50",
+        b"2024-01-01 00:00:00",
+        b"true",
+        b"base64:no!",
+        b"\x00",
+    ]
+    parts += [b'{"base64": "aGk="}', b'"', b"\\", b"NaN"]
+    dice = random.Random(count)
+    for number in range(count):
+        headers = [(dice.choice(["", "a", "b,c"]), dice.choice(parts)) for _ in range(dice.randrange(4))]
+        value = parts[number % len(parts)]
+        yield value, dice.choice(parts), dice.randrange(3), 1_700_000_000_000 + dice.randrange(10**9), headers
+
+
+def rows_of(servers, topic):
+    table = hr.read(servers, topic, include_headers=True).read_all()
+    table = table.sort_by([("partition", "ascending"), ("offset", "ascending")])
+    return table.drop_columns(["topic", "offset", "timestampType"]).to_pylist()
+
+
+@pytest.mark.parametrize("ending", [".parquet", ".csv", ".json", ".ndjson"])
+def test_what_consume_writes_produce_takes_back(run, embedded_broker, topic, tmp_path, ending):
+    servers, copy, path = embedded_broker.bootstrap_servers, f"{topic}-copy", tmp_path / f"records{ending}"
+    for name in (topic, copy):
+        run("topic", "create", name, "--partitions", 3)
+    with hr.Producer(servers) as producer:
+        for value, key, partition, timestamp, headers in awkward(200):
+            producer.send(topic, value, key=key, partition=partition, timestamp=timestamp, headers=headers)
+    run("consume", topic, "--from", "earliest", "--until-end", "--output", path)
+    run("produce", copy, "--file", path)
+    assert rows_of(servers, copy) == rows_of(servers, topic)
+    assert len(rows_of(servers, topic)) == 200
+
+
+def test_printed_json_is_a_file_as_well(run, embedded_broker, topic, tmp_path):
+    run("topic", "create", topic)
+    with hr.Producer(embedded_broker.bootstrap_servers) as producer:
+        for value, key, _, timestamp, headers in awkward(30):
+            producer.send(topic, value, key=key, timestamp=timestamp, headers=headers)
+    path = tmp_path / "printed.jsonl"
+    path.write_text(run("consume", topic, "--from", "earliest", "--until-end", "--format", "json"))
+    run("topic", "create", f"{topic}-copy")
+    run("produce", f"{topic}-copy", "--file", path)
+    servers = embedded_broker.bootstrap_servers
+    assert rows_of(servers, f"{topic}-copy") == rows_of(servers, topic)
+
+
+def test_a_topic_is_copied_by_a_read(embedded_broker, topic):
+    servers = embedded_broker.bootstrap_servers
+    with hr.Admin(servers) as admin:
+        admin.create_topics([hr.NewTopic(topic, 3), hr.NewTopic(f"{topic}-copy", 3)])
+    with hr.Producer(servers) as producer:
+        for value, key, partition, timestamp, headers in awkward(50):
+            producer.send(topic, value, key=key, partition=partition, timestamp=timestamp, headers=headers)
+        producer.flush()
+        assert producer.send_arrow(f"{topic}-copy", hr.read(servers, topic, include_headers=True)).result(20) == 50
+    assert rows_of(servers, f"{topic}-copy") == rows_of(servers, topic)
+
+
+def test_numbers_and_objects_in_files_are_texts(run, topic, tmp_path):
+    run("topic", "create", topic)
+    (tmp_path / "rows.csv").write_text("key,value,timestamp\n1,007,1700000000000\n,2.50,2023-11-14T22:13:21+00:00\n")
+    run("produce", topic, "--file", tmp_path / "rows.csv")
+    (tmp_path / "rows.json").write_text('{"key": 5, "value": {"a": [1, null]}}\n\n{"key": "k", "value": 1.5}\n')
+    run("produce", topic, "--file", tmp_path / "rows.json")
+    run("produce", topic, "--file", tmp_path / "rows.json", "--as-json", "--key-column", "key")
+    lines = run("consume", topic, "--from", "earliest", "--until-end", "--format", "json").splitlines()
+    rows = [json.loads(line) for line in lines]
+    assert [(row["key"], row["value"]) for row in rows] == [
+        ("1", "007"),
+        (None, "2.50"),
+        ("5", '{"a":[1,null]}'),
+        ("k", "1.5"),
+        ("5", '{"key": 5, "value": {"a": [1, null]}}'),
+        ("k", '{"key": "k", "value": 1.5}'),
+    ]
+    assert [row["timestamp"] for row in rows[:2]] == ["2023-11-14T22:13:20+00:00", "2023-11-14T22:13:21+00:00"]
+    (tmp_path / "bad.json").write_text('{"value": "x"}\n{"value": \n')
+    assert "bad.json, line 2" in run("produce", topic, "--file", tmp_path / "bad.json", status=1)
+    (tmp_path / "bad.csv").write_text("value,partition\nx,first\n")
+    assert "column partition" in run("produce", topic, "--file", tmp_path / "bad.csv", status=1)
+    assert "ends in none of" in run("consume", topic, "--until-end", "--output", "x.xls", status=1)
+
+
+def test_lines_go_out_as_they_come(embedded_broker, topic):
+    servers = embedded_broker.bootstrap_servers
+    with hr.Admin(servers) as admin:
+        admin.create_topic(topic)
+    command = [sys.executable, "-m", "headrace.cli", "produce", topic, "-b", servers]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        with hr.Consumer(servers) as consumer:
+            consumer.assign([(topic, 0)])
+            consumer.seek_to_beginning()
+            for part, found in [(b"one\ntw", [b"one"]), (b"o\r\n", [b"two"]), (b"three\n\nla", [b"three", b""])]:
+                process.stdin.write(part)
+                process.stdin.flush()
+                got = []
+                deadline = time.monotonic() + 30
+                while len(got) < len(found) and time.monotonic() < deadline:
+                    got += consumer.poll(1.0)["value"].to_pylist()
+                assert got == found
+            process.stdin.write(b"st")
+            process.stdin.close()
+            assert process.wait(30) == 0
+            assert consumer.poll(20)["value"].to_pylist() == [b"last"]
+
+
+@pytest.mark.parametrize("ending", [".parquet", ".csv", ".json"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_leaves_a_whole_file(run, embedded_broker, topic, tmp_path, ending, number):
+    servers, path = embedded_broker.bootstrap_servers, tmp_path / f"out{ending}"
+    run("topic", "create", topic)
+    run("produce", topic, stdin="one\ntwo\n")
+    command = [sys.executable, "-m", "headrace.cli", "consume", topic, "--from", "earliest", "--group", topic]
+    command += ["--output", path, "-b", servers, "-X", "auto.commit.interval.ms=10"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process, hr.Admin(servers) as admin:
+        deadline = time.monotonic() + 30
+        # Rows are committed once they count as processed, with the poll after they were written.
+        while admin.group_offsets(topic).get(hr.TopicPartition(topic, 0), 0) < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.send_signal(number)
+        assert process.wait(30) == 128 + number
+        assert process.stderr.read() == f"2 records written to {path}\n"
+    run("topic", "create", f"{topic}-copy")
+    run("produce", f"{topic}-copy", "--file", path)
+    assert [row["value"] for row in rows_of(servers, f"{topic}-copy")] == [b"one", b"two"]
+
+
+def test_a_group_that_is_not_there_is_an_error(run):
+    assert run("group", "describe", "nope", status=1) == "headrace group: there is no group 'nope'\n"
 
 
 def test_errors_are_one_line(run, topic):

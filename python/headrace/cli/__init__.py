@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
+import threading
+from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 COMMANDS: Final = {
     "broker": "run a broker in the foreground",
     "topic": "list, create, describe and delete topics",
     "produce": "send lines, or rows of a Parquet, CSV or JSON file",
-    "consume": "print records, or write them to a Parquet file",
+    "consume": "print records, or write them to a Parquet, CSV or JSON file",
     "group": "list consumer groups, show their lag, set their offsets",
     "lab": "run a workload from a file with several clients, and measure it",
     "demo": "see real traffic measurements flow from broker to PySpark to a picture",
@@ -34,7 +37,7 @@ any Apache Kafka serves as well. -X sets client options by Kafka's names. `headr
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command; gives the exit status: 0 well, 1 failed, 2 wrong usage, 130 stopped by Ctrl-C."""
+    """Runs a command; gives the exit status: 0 well, 1 failed, 2 wrong usage, 130 stopped by Ctrl-C, 143 by SIGTERM."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     # Help of all commands needs all parsers, but running one needs only its own.
     chosen = next((a for a in arguments if not a.startswith("-")), None)
@@ -68,13 +71,37 @@ def main(argv: Sequence[str] | None = None) -> int:
     return _run(options)
 
 
+class Terminated(BaseException):
+    """SIGTERM came: files are closed, and records sent, on the way out."""
+
+
+@contextmanager
+def _ending_well() -> Iterator[None]:
+    """Lets SIGTERM end the command as Ctrl-C does, where nobody else takes care of it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(_number: int, _frame: object) -> None:
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def _run(options: argparse.Namespace) -> int:
     from headrace.errors import KafkaError  # noqa: PLC0415  (not for --help)
 
     try:
-        status: int | None = options.run(options)
+        with _ending_well():
+            status: int | None = options.run(options)
     except KeyboardInterrupt:
         return 130
+    except Terminated:
+        return 143
     except BrokenPipeError:
         # The reader, such as `head`, has seen enough.
         sys.stderr.close()

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from headrace._options import common, pairs
 from headrace.admin import Admin
+from headrace.cli import _rows
 from headrace.cli._common import client_options
 from headrace.consumer import Consumer
 
@@ -32,9 +33,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--format",
         choices=("value", "key-value", "json"),
         default="value",
-        help="value: one value a line; key-value: key, tab, value; json: an object with all columns (default: value)",
+        help="value: one value a line; key-value: key, tab, value; json: an object with all columns, as in a file "
+        "(default: value)",
     )
-    parser.add_argument("--output", metavar="FILE.parquet", help="write all columns to a Parquet file instead")
+    parser.add_argument(
+        "--output",
+        metavar="FILE",
+        help="write all columns, headers included, to a file instead: .parquet, .csv, or .json with an object a line. "
+        "produce --file takes it back",
+    )
     client_options(parser)
     parser.set_defaults(run=run)
 
@@ -45,21 +52,25 @@ def run(options: argparse.Namespace) -> None:
         for batch in _batches(options):
             _print(batch, options.format)
         return
-    from pyarrow import parquet  # noqa: PLC0415  (only for this)
-
+    path = Path(options.output)
+    _rows.check_ending("--output", path)
     rows = 0
     batches = _batches(options)
-    with parquet.ParquetWriter(Path(options.output), next(batches).schema) as writer:
-        for batch in batches:
-            writer.write_batch(batch)
-            rows += batch.num_rows
-    sys.stderr.write(f"{rows:,} records written to {options.output}\n")
+    try:
+        with _rows.writer(path, next(batches).schema) as writer:
+            for batch in batches:
+                writer.write_batch(batch)
+                rows += batch.num_rows
+    finally:
+        sys.stderr.write(f"{rows:,} records written to {options.output}\n")
 
 
 def _batches(options: argparse.Namespace) -> Iterator[pa.RecordBatch]:
     """The batches; first one without rows, for the schema."""
     given = pairs(None, dict(options.option), {})
     settings = {"auto.offset.reset": options.start, **dict(given)}
+    if options.output or options.format == "json":
+        settings.setdefault("include.headers", "true")
     if options.group:
         settings["group.id"] = options.group
     left = options.max
@@ -95,8 +106,8 @@ def _at_end(consumer: Consumer, ends: dict[Any, int]) -> bool:
 def _print(batch: pa.RecordBatch, form: str) -> None:
     out = sys.stdout
     if form == "json":
-        for row in batch.to_pylist():
-            out.write(json.dumps({name: _text(value) for name, value in row.items()}) + "\n")
+        for row in _rows.json_rows(batch):
+            out.write(json.dumps(row) + "\n")
     elif form == "key-value":
         for key, value in zip(batch.column("key").to_pylist(), batch.column("value").to_pylist(), strict=True):
             out.write(f"{_text(key) or ''}\t{_text(value) or ''}\n")
@@ -106,9 +117,5 @@ def _print(batch: pa.RecordBatch, form: str) -> None:
     out.flush()
 
 
-def _text(value: object) -> object:
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "backslashreplace")
-    if isinstance(value, (int, float, str, type(None))):
-        return value
-    return str(value)
+def _text(value: bytes | str | None) -> str | None:
+    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
