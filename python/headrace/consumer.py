@@ -68,6 +68,9 @@ class Consumer:
         """Checks the options and starts the thread; connects on first use."""
         self._native = _native.Consumer(pairs(bootstrap_servers, config, options))
         self._subscribed = False
+        self._closed = False
+        # Something was subscribed or assigned, and not given up.
+        self._reads = False
         self._empty: pa.RecordBatch | None = None
         self._listener: Listener | None = None
         self._commits: Commits[Callable[[KafkaError | None], object] | None, tuple[int, KafkaError | None]] = Commits()
@@ -116,11 +119,13 @@ class Consumer:
             self._native.subscribe_pattern(pattern)
         else:
             self._native.subscribe(names)
-        self._subscribed = True
+        self._subscribed = self._reads = True
 
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
         """Reads exactly these partitions, from the committed offset or as ``auto.offset.reset`` says."""
-        self._native.assign(list(partitions))
+        chosen = list(partitions)
+        self._native.assign(chosen)
+        self._reads = bool(chosen)
 
     def unsubscribe(self) -> None:
         """Leaves the group, or drops the assignment."""
@@ -130,7 +135,7 @@ class Consumer:
         finally:
             self._native.unsubscribe()
             self._native.listen(on=False)
-            self._subscribed = False
+            self._subscribed = self._reads = False
 
     def assignment(self) -> list[TopicPartition]:
         """The partitions read at present."""
@@ -151,7 +156,10 @@ class Consumer:
             KafkaError: what the broker said, with topic and partition.
             OffsetOutOfRangeError: the position is not in the log and ``auto.offset.reset`` is ``none``.
             RecordError: a record cannot be read; `seek` past it to go on.
+            UsageError: nothing is subscribed or assigned.
         """
+        if not self._reads:
+            self._refuse_to_poll()
         plain = self._listener is None and not self._commits
         rows = self._native.poll(timeout, max_records) if plain else self._poll(timeout, max_records)
         if self._native.troubled:
@@ -162,11 +170,22 @@ class Consumer:
         """Takes one batch of every partition that has rows ready; waits up to ``timeout`` for the first.
 
         ``max_records`` limits the rows of all batches together.
+
+        Raises:
+            UsageError: nothing is subscribed or assigned.
         """
+        if not self._reads:
+            self._refuse_to_poll()
         plain = self._listener is None and not self._commits
         found = self._native.poll_all(timeout, max_records) if plain else self._poll_all(timeout, max_records)
         self._tell_troubles()
         return found
+
+    def _refuse_to_poll(self, hint: str = "") -> None:
+        if self._closed:
+            return  # the client says so
+        message = f"this consumer reads nothing: call subscribe or assign before poll{hint}"
+        raise UsageError(message, name="ILLEGAL_STATE")
 
     def position(self, partition: tuple[str, int], timeout: float | None = None) -> int:
         """The offset of the next row that `poll` gives for the partition; looked up first where it is not known yet.
@@ -304,6 +323,7 @@ class Consumer:
     def _close(self, timeout: float, *, finished: bool) -> None:
         self._not_within_callback("close")
         _open.discard(self)
+        self._closed = True
         try:
             self._give_back()
         finally:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import atexit
 import sys
 import weakref
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, overload
 
 from headrace import _native
 from headrace._failures import Failures
@@ -16,7 +17,7 @@ from headrace._options import OptionValue, Servers, pairs
 from headrace.errors import Abortable, KafkaError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator
     from types import TracebackType
 
     import pyarrow as pa
@@ -31,6 +32,8 @@ CLOSE_TIMEOUT_S = 30.0
 
 
 _T = TypeVar("_T")
+HeaderValue: TypeAlias = "Buffer | str | None"
+"""A header's value: bytes, a text that is sent as UTF-8, or null."""
 
 
 class _Sent(Future[_T]):
@@ -167,7 +170,7 @@ class Producer:
         key: Buffer | None = None,
         partition: int | None = None,
         timestamp: int | datetime | None = None,
-        headers: Mapping[str, bytes | None] | Sequence[tuple[str, bytes | None]] | None = None,
+        headers: Mapping[str, HeaderValue] | Iterable[tuple[str, HeaderValue]] | None = None,
     ) -> Future[RecordMetadata]:
         """Queues one record and returns at once, unless the buffer is full.
 
@@ -179,7 +182,7 @@ class Producer:
             key: chooses the partition (murmur2, as in Java) unless ``partition`` is given.
             partition: a partition of the topic.
             timestamp: milliseconds since the Unix epoch or an aware datetime; by default now.
-            headers: names and values, in order.
+            headers: names and values, in order, as a mapping or pairs; a str is sent as UTF-8.
 
         Returns:
             A future of the record's `RecordMetadata`; it raises what the broker or the network said, or
@@ -216,7 +219,9 @@ class Producer:
                 ``__arrow_c_array__`` (polars, duckdb, pandas 3); of an array of structs no row may be null as a whole.
                 Columns: ``value`` (binary or string of any width, view or dictionary; null is a tombstone), and if
                 wanted ``key`` (the same types), ``headers`` (list of struct of key and value), ``partition`` (integer),
-                ``timestamp`` (timestamp, or integer milliseconds), ``topic``.
+                ``timestamp`` (timestamp, or integer milliseconds), ``topic``. Left out, so that what was read can be sent
+                on: ``offset`` and ``timestampType``, which say what a record was where it was read, and the index that
+                pandas adds (``__index_level_0__``). ``topic`` is left out where one is given; ``partition`` is not.
             results: tells what became of each row. Costs up to 56 bytes a row until the future is done.
 
         Returns:
@@ -433,22 +438,57 @@ class Producer:
 
 
 def headers_of(
-    headers: Mapping[str, bytes | None] | Sequence[tuple[str, bytes | None]] | None,
+    headers: Mapping[str, HeaderValue] | Iterable[tuple[str, HeaderValue]] | None,
 ) -> list[tuple[str, bytes | None]] | None:
-    """A record's headers as the native side takes them."""
-    if headers is None:
+    """A record's headers as the native side takes them.
+
+    Raises:
+        TypeError: a header is no pair of a name and bytes, a text, or None.
+    """
+    if not headers:
         return None
-    items = getattr(headers, "items", None)
-    return list(items() if items is not None else headers)
+    given: Any = headers.items() if isinstance(headers, Mapping) else headers
+    if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
+        message = f"headers takes a mapping or pairs of name and value, not {type(given).__name__}"
+        raise TypeError(message)
+    return [_header_of(header) for header in given]
 
 
-def timestamp_of(timestamp: int | datetime | None) -> int | None:
-    """A record's timestamp in milliseconds since the Unix epoch."""
+def _header_of(header: object) -> tuple[str, bytes | None]:
+    if not isinstance(header, (tuple, list)) or len(header) != 2:  # noqa: PLR2004  (a pair)
+        message = f"headers takes pairs of name and value; one is {type(header).__name__}"
+        raise TypeError(message)
+    name, value = header
+    if not isinstance(name, str):
+        message = f"the name of a header is a str, not {type(name).__name__}"
+        raise TypeError(message)
+    if value is None or isinstance(value, bytes):
+        return name, value
+    if isinstance(value, str):
+        return name, value.encode()
+    try:
+        return name, memoryview(value).tobytes()
+    except TypeError:
+        message = f"header {name!r} takes bytes, a str (sent as UTF-8) or None, not {type(value).__name__}"
+        raise TypeError(message) from None
+
+
+def timestamp_of(timestamp: object) -> int | None:
+    """A record's timestamp in milliseconds since the Unix epoch.
+
+    Raises:
+        TypeError: it is neither a number of milliseconds nor a datetime.
+    """
+    if timestamp is None:
+        return None
     if isinstance(timestamp, datetime):
         if timestamp.tzinfo is None:
             message = "timestamp is a datetime without a time zone; give it one, or milliseconds since the epoch"
             raise ValueError(message)
         return int(timestamp.timestamp() * 1000)
+    if not isinstance(timestamp, int) or isinstance(timestamp, bool):
+        message = f"timestamp takes whole milliseconds or an aware datetime, not {type(timestamp).__name__}"
+        raise TypeError(message)
     return timestamp
 
 

@@ -77,7 +77,7 @@ def read(
 
     Raises:
         UnknownTopicOrPartitionError: there is no such topic or partition.
-        OffsetOutOfRangeError: ``start`` lies outside of the log.
+        OffsetOutOfRangeError: ``start`` lies outside of the log, or a given ``end`` behind it.
         KafkaTimeoutError: no broker answered within ``default.api.timeout.ms``.
     """
     settings = pairs(bootstrap_servers, config, options)
@@ -87,7 +87,7 @@ def read(
     return Read(_native.Read(settings, topic, chosen, _bound("start", start), _bound("end", end)))
 
 
-def _bound(name: str, bound: Bound) -> tuple[str, int, dict[int, int]]:
+def _bound(name: str, bound: object) -> tuple[str, int, dict[int, int]]:
     """A bound as (kind, value, offsets by partition) for the native side."""
     if isinstance(bound, str):
         if bound in {"earliest", "latest"}:
@@ -101,9 +101,19 @@ def _bound(name: str, bound: Bound) -> tuple[str, int, dict[int, int]]:
         if bound >= 0:
             return ("offset", bound, {})
     elif isinstance(bound, Mapping):
-        return ("offsets", 0, dict(bound))
-    message = f"{name} takes 'earliest', 'latest', an offset, an aware datetime, or offsets by partition, not {bound!r}"
+        by_partition = {number: offset for number, offset in bound.items() if _is_offset(number) and _is_offset(offset)}
+        if len(by_partition) == len(bound):
+            return ("offsets", 0, by_partition)
+        message = f"{name} as a mapping takes offsets by partition, whole numbers of at least 0"
+        raise ValueError(message)
+    # Of a mapping or the like only the type: it may be of options, and hold a secret.
+    shown = repr(bound) if isinstance(bound, (str, int, float)) else type(bound).__name__
+    message = f"{name} takes 'earliest', 'latest', an offset, an aware datetime, or offsets by partition, not {shown}"
     raise ValueError(message)
+
+
+def _is_offset(number: object) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool) and number >= 0
 
 
 def batches(native: _native.Batches) -> Iterator[pa.RecordBatch]:

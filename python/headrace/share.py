@@ -73,6 +73,7 @@ class ShareConsumer:
         """Checks the options and starts the thread; connects on first use."""
         self._native = _native.ShareConsumer(pairs(bootstrap_servers, config, options))
         self._topics: list[str] = []
+        self._reads = False
         self._empty: pa.RecordBatch | None = None
         self._commits: Commits[Callable[[Results, KafkaError | None], object] | None, Ended] = Commits()
         self._decided = 0
@@ -95,6 +96,7 @@ class ShareConsumer:
         names = topic_names(topics)
         self._native.subscribe(names)
         self._topics = names
+        self._reads = True
 
     def unsubscribe(self) -> None:
         """Leaves the group. Rows that were handed out can still be acknowledged; others that are held are released."""
@@ -124,8 +126,10 @@ class ShareConsumer:
             UnsupportedVersionError: the cluster has no share groups, or none with ``record_limit``.
             RecordError: a batch cannot be read; its records were released, or rejected with
                 ``on_bad_records="skip"``.
-            UsageError: another thread polls, or, with explicit acknowledgement, rows were not acknowledged.
+            UsageError: nothing was subscribed, another thread polls, or, with explicit acknowledgement, rows were not
+                acknowledged.
         """
+        self._check_reads()
         rows = self._native.poll(timeout, max_records)
         self._tell()
         return self._no_rows() if rows is None else rows
@@ -135,6 +139,7 @@ class ShareConsumer:
 
         ``max_records`` limits the rows of all batches together.
         """
+        self._check_reads()
         found = self._native.poll_all(timeout, max_records)
         self._tell()
         return found
@@ -269,6 +274,12 @@ class ShareConsumer:
                 raised = raised or failure
         if raised is not None:
             raise raised
+
+    def _check_reads(self) -> None:
+        # After `unsubscribe` polls go on: what they gave before is still to be acknowledged.
+        if not self._reads:
+            message = "this consumer reads nothing: call subscribe before poll"
+            raise UsageError(message, name="ILLEGAL_STATE")
 
     def _no_rows(self) -> pa.RecordBatch:
         if self._empty is None:

@@ -394,7 +394,7 @@ def test_a_missing_package_is_named():
     done = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (
         1,
-        "headrace lab: the lab needs the package yaml: pip install 'headrace[lab]'\n",
+        "headrace lab: the lab needs the package yaml: in a checkout of headrace, pip install '.[lab]'\n",
     )
 
 

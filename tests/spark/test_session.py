@@ -98,4 +98,4 @@ except ImportError as error:
     import json; print(json.dumps({"error": str(error)}))
 """
     found, _ = run(program)
-    assert found == {"error": "headrace.spark needs PySpark 4.2 or newer: pip install 'headrace[spark]'"}
+    assert found == {"error": "headrace.spark needs PySpark 4.2 or newer: pip install 'pyspark>=4.2'"}

@@ -71,6 +71,7 @@ class Consumer:
         commits = bool(settings.get("group.id")) and settings.get("enable.auto.commit", "true").lower() != "false"
         self._polling: Turn | contextlib.nullcontext[None] = Turn(ONE_POLLS) if commits else contextlib.nullcontext()
         self._native = self._blocking._native.awaiting()  # noqa: SLF001  (the same client with another face)
+        self._reads = False
         self._lookout = Lookout(self._native)
         self._callbacks = Callbacks(self._blocking._native)  # noqa: SLF001
         self._mailbox: Mailbox | None = None
@@ -111,6 +112,7 @@ class Consumer:
         names, pattern = blocking.subscription(topics)
         await self._callbacks.over(None)
         self._callbacks.listen(Listener.of(on_assigned, on_revoked, on_lost))
+        self._reads = True
         if pattern is not None:
             await self._ask(lambda slot: self._native.begin_subscribe_pattern(pattern, slot))
         else:
@@ -145,9 +147,11 @@ class Consumer:
             OffsetOutOfRangeError: the position is not in the log and ``auto.offset.reset`` is ``none``.
             RecordError: a record cannot be read; `seek` past it to go on.
             ClosedError: the consumer was closed meanwhile.
-            UsageError: another event loop uses this consumer, or another task polls while commits are automatic.
+            UsageError: nothing is subscribed or assigned (a call without ``await`` does nothing), another event loop
+                uses this consumer, or another task polls while commits are automatic.
         """
         self._callbacks.refuse_within("poll")
+        self._check_reads()
         async with self._polling:
             rows = await self._take(lambda: self._native.try_poll(max_records), timeout)
         return self._blocking._no_rows() if rows is None else rows  # noqa: SLF001
@@ -158,9 +162,14 @@ class Consumer:
         ``max_records`` limits the rows of all batches together.
         """
         self._callbacks.refuse_within("poll_all")
+        self._check_reads()
         async with self._polling:
             found = await self._take(lambda: self._native.try_poll_all(max_records), timeout)
         return found or []
+
+    def _check_reads(self) -> None:
+        if not self._reads:
+            self._blocking._refuse_to_poll(", and await it: without await a call does nothing")  # noqa: SLF001
 
     async def position(self, partition: tuple[str, int], timeout: float | None = None) -> int:
         """The offset of the next row that `poll` gives for the partition; looked up first where it is not known yet.
@@ -295,6 +304,7 @@ class Consumer:
         try:
             await self._callbacks.give_back()
         finally:
+            self._reads = False
             await self._ask(self._native.begin_unsubscribe)
             self._callbacks.listen(None)
 
@@ -314,6 +324,7 @@ class Consumer:
 
     async def _assign(self, partitions: list[tuple[tuple[str, int], int | None]]) -> None:
         """With the offset where each begins; None for the group's."""
+        self._reads = bool(partitions)
         await self._ask(lambda slot: self._native.begin_assign(partitions, slot))
 
     async def _commit_parts(self, offsets: list[tuple[int, tuple[str, int], int, int]]) -> None:

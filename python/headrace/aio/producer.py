@@ -13,7 +13,7 @@ from headrace.aio._order import Order
 from headrace.errors import ConfigError, KafkaTimeoutError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping
     from datetime import datetime
     from types import TracebackType
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from headrace._options import OptionValue, Servers
     from headrace._types import RecordMetadata
+    from headrace.producer import HeaderValue
 
 SENDS_PER_TURN = 64
 """After so many sends of one task the event loop gets its turn: a loop of sends alone would starve it."""
@@ -81,7 +82,7 @@ class Producer:
         key: Buffer | None = None,
         partition: int | None = None,
         timestamp: int | datetime | None = None,
-        headers: Mapping[str, bytes | None] | Sequence[tuple[str, bytes | None]] | None = None,
+        headers: Mapping[str, HeaderValue] | Iterable[tuple[str, HeaderValue]] | None = None,
     ) -> asyncio.Future[RecordMetadata]:
         """Queues one record as soon as there is room for it; cancelled before, it leaves nothing behind.
 
@@ -91,7 +92,7 @@ class Producer:
             key: chooses the partition (murmur2, as in Java) unless ``partition`` is given.
             partition: a partition of the topic.
             timestamp: milliseconds since the Unix epoch or an aware datetime; by default now.
-            headers: names and values, in order.
+            headers: names and values, in order, as a mapping or pairs; a str is sent as UTF-8.
 
         Returns:
             A future of the record's `RecordMetadata`; it raises what the broker or the network said, or

@@ -171,6 +171,7 @@ class ShareConsumer:
 
     async def _take(self, take: Callable[[], Any], timeout: float) -> Any:
         """What ``take`` finds within the time. Nothing is awaited once it has found something."""
+        self._blocking._check_reads()  # noqa: SLF001
         async with self._polling:
             loop = self._home().loop
             deadline = loop.time() + timeout

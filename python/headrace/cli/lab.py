@@ -100,7 +100,9 @@ def lab(module: str) -> Any:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in PACKAGES:
             raise
-        raise ConfigError(f"the lab needs the package {error.name}: pip install 'headrace[lab]'") from None
+        raise ConfigError(
+            f"the lab needs the package {error.name}: in a checkout of headrace, pip install '.[lab]'"
+        ) from None
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -1,5 +1,5 @@
 """The workload lab: a workload in YAML, run against any Kafka with any of several clients, measured and reported.
 
 `headrace lab` is its command; docs/lab.md tells of the files it reads and writes. It needs ``pip install
-headrace[lab]``: nothing else of headrace imports this package.
+'.[lab]'`` in a checkout: nothing else of headrace imports this package.
 """

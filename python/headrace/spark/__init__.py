@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 try:
     import pyspark.sql.streaming.datasource  # noqa: F401  (new in 4.2, and what the source needs of it)
 except ImportError as missing:
-    raise ImportError("headrace.spark needs PySpark 4.2 or newer: pip install 'headrace[spark]'") from missing
+    raise ImportError("headrace.spark needs PySpark 4.2 or newer: pip install 'pyspark>=4.2'") from missing
 
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import (
