@@ -219,9 +219,9 @@ class Producer:
                 ``__arrow_c_array__`` (polars, duckdb, pandas 3); of an array of structs no row may be null as a whole.
                 Columns: ``value`` (binary or string of any width, view or dictionary; null is a tombstone), and if
                 wanted ``key`` (the same types), ``headers`` (list of struct of key and value), ``partition`` (integer),
-                ``timestamp`` (timestamp, or integer milliseconds), ``topic``. Left out, so that what was read can be sent
-                on: ``offset`` and ``timestampType``, which say what a record was where it was read, and the index that
-                pandas adds (``__index_level_0__``). ``topic`` is left out where one is given; ``partition`` is not.
+                ``timestamp`` (timestamp, or integer milliseconds), ``topic``. Left out, so that what was read can be
+                sent on: ``offset`` and ``timestampType``, which say what a record was where it was read, the index that
+                pandas adds (``__index_level_0__``), and ``topic`` where one is given; ``partition`` is not.
             results: tells what became of each row. Costs up to 56 bytes a row until the future is done.
 
         Returns:
