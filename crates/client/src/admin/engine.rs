@@ -9,7 +9,7 @@ use headrace_wire::time::Now;
 use super::job::{Answer, Calls, Each, Job, Route, Tag};
 use super::types::{AdminCommand, AdminEvent, AdminRequest};
 use super::{configs, groups, offsets, shares, topics};
-use crate::core::{Backoff, Core, Lane, NoStream, Reply, Target};
+use crate::core::{Backoff, CREATING_WAITS, Core, Lane, NoStream, Reply, Target};
 use crate::engine::{Action, Arrived, ConnId, Consumed, Engine};
 use crate::error::{Error, Result};
 use crate::group::Coordinator;
@@ -337,7 +337,8 @@ impl AdminEngine {
         }
         if UNKNOWN_TOPIC.contains(&code) {
             item.failures = item.failures.saturating_add(1);
-            if item.failures > op.job.unknown_topic_tries() {
+            let tries = op.job.unknown_topic_tries();
+            if item.failures > if tries == 0 { 0 } else { tries + CREATING_WAITS } {
                 return Way::Failed(error);
             }
         }

@@ -32,6 +32,7 @@ pub(crate) use self::call::{decode_body, peer_name};
 use self::link::{Link, LinkKey, Peer};
 use self::matching::Matching;
 pub(crate) use self::matching::TopicPattern;
+pub(crate) use self::refresh::CREATING_WAITS;
 use self::refresh::Refresh;
 use crate::cluster::{Cluster, TopicInfo};
 use crate::connection::{Features, InFlight, Received};

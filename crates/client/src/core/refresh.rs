@@ -6,6 +6,14 @@ use headrace_wire::time::Now;
 
 use super::backoff::{Backoff, Jitter};
 
+/// The first wait in milliseconds for a topic that an answer did not have: mostly it is being created, which takes
+/// Apache Kafka some 40 ms. The waits double until they are as long as the back-off's.
+const CREATING_WAIT_MS: u64 = 10;
+
+/// How many of those waits come on top of the back-off's: whoever counts answers before it calls a topic unknown counts
+/// so many more.
+pub(crate) const CREATING_WAITS: u32 = 3;
+
 /// Decides when the next metadata request is due. At most one is in flight.
 #[derive(Debug)]
 pub(super) struct Refresh {
@@ -124,6 +132,9 @@ impl Refresh {
             self.due = Some(now.mono_ms.saturating_add(self.max_age_ms));
         } else {
             self.back_off(now, jitter);
+            let doublings = self.failures.saturating_sub(1).min(u64::BITS / 2);
+            let at = now.mono_ms.saturating_add(CREATING_WAIT_MS << doublings);
+            self.due = self.due.map(|due| due.min(at));
         }
         if self.again {
             self.due = Some(now.mono_ms);
@@ -138,5 +149,43 @@ impl Refresh {
     fn back_off(&mut self, now: Now, jitter: &mut Jitter) {
         self.failures = self.failures.saturating_add(1);
         self.due = Some(now.mono_ms.saturating_add(self.backoff.wait_ms(self.failures, jitter).max(1)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(mono_ms: u64) -> Now {
+        Now { mono_ms, wall_ms: 0 }
+    }
+
+    #[test]
+    fn a_topic_that_is_being_created_is_asked_for_soon_and_then_less_and_less() {
+        let backoff = Backoff { first_ms: 100, max_ms: 1000 };
+        let (mut refresh, mut jitter) = (Refresh::new(backoff, 300_000), Jitter::new(7));
+        refresh.want(at(0), "t");
+        let (mut now, mut waits) = (0, Vec::new());
+        for _ in 0..10 {
+            refresh.sent(at(now));
+            refresh.answered(at(now), false, &mut jitter);
+            waits.push(refresh.due().unwrap() - now);
+            now += waits[waits.len() - 1];
+        }
+        assert_eq!(waits[..4], [10, 20, 40, 80]);
+        assert!(waits[8..].iter().all(|wait| (800..=1200).contains(wait)), "{waits:?}");
+        refresh.sent(at(now));
+        refresh.failed(at(now), &mut jitter);
+        assert!(refresh.due().unwrap() - now >= 800, "a request that failed waits as long as it is set");
+    }
+
+    #[test]
+    fn a_wait_that_is_set_shorter_stays_shorter() {
+        let (mut refresh, mut jitter) =
+            (Refresh::new(Backoff { first_ms: 2, max_ms: 2 }, 300_000), Jitter::new(7));
+        refresh.want(at(0), "t");
+        refresh.sent(at(0));
+        refresh.answered(at(0), false, &mut jitter);
+        assert!(refresh.due().unwrap() <= 3);
     }
 }
