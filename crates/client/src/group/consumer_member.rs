@@ -215,7 +215,7 @@ impl ConsumerMember {
         let gone =
             matches!(error.code(), Some(ErrorCode::UNKNOWN_MEMBER_ID | ErrorCode::FENCED_MEMBER_EPOCH));
         if !gone && !error.retriable() {
-            return Some(MemberEvent::Failed(error));
+            return Some(MemberEvent::Failed(explained(error)));
         }
         self.failures = self.failures.saturating_add(1);
         let wait = self.settings.retry.wait_ms(self.failures, way.core.jitter());
@@ -360,6 +360,18 @@ impl GroupMember for ConsumerMember {
         let retry = if active { self.retry_at } else { 0 };
         let names = if active && self.target.is_some() { self.names.ask_at() } else { 0 };
         [heartbeat, retry, names]
+    }
+}
+
+/// Says what to do where the broker has the classic protocol alone.
+fn explained(error: Error) -> Error {
+    match error {
+        Error::Broker { code: ErrorCode::UNSUPPORTED_VERSION, detail, .. } if !detail.contains("speaks") => {
+            let needs =
+                "group.protocol=consumer needs Kafka 4.0 or newer; group.protocol=classic does without";
+            Error::broker(ErrorCode::UNSUPPORTED_VERSION, format!("{detail}: {needs}"))
+        }
+        error => error,
     }
 }
 

@@ -10,6 +10,32 @@ use crate::error::{Error, Result};
 /// The last version with one key a request. All brokers speak it, and one key is all that is asked for.
 const VERSION_WITH_ONE_KEY: i16 = 3;
 
+/// How much of a broker's words goes into an error.
+const WHY_CHARS_MAX: usize = 500;
+
+/// The request for one key's coordinator.
+fn request(version: i16, key: &str, key_type: i8) -> FindCoordinatorRequest {
+    let mut request = FindCoordinatorRequest { key_type, ..FindCoordinatorRequest::default() };
+    if version > VERSION_WITH_ONE_KEY {
+        request.coordinator_keys = vec![key.to_owned()];
+    } else {
+        key.clone_into(&mut request.key);
+    }
+    request
+}
+
+/// The answer for the only key, which stands in a list since there may be several.
+fn only(mut found: FindCoordinatorResponse) -> FindCoordinatorResponse {
+    if let Some(one) = found.coordinators.pop() {
+        found.error_code = one.error_code;
+        found.error_message = one.error_message;
+        found.node_id = one.node_id;
+        found.host = one.host;
+        found.port = one.port;
+    }
+    found
+}
+
 /// Finds the coordinator and remembers it until it says that it is not.
 #[derive(Debug)]
 pub(crate) struct Coordinator {
@@ -65,14 +91,12 @@ impl Coordinator {
         if self.node.is_none() && !self.finding && self.retry_at <= now.mono_ms {
             self.finding = true;
             self.retry_at = 0;
-            let request = FindCoordinatorRequest {
-                key: self.group.clone(),
-                key_type: i8::from(self.transactions),
-                ..FindCoordinatorRequest::default()
-            };
-            let spec = CallSpec::new(Target::Any, Lane::Control, self.request_timeout_ms)
-                .version_max(VERSION_WITH_ONE_KEY);
-            core.call_with(now, spec, request, tag());
+            let spec = CallSpec::new(Target::Any, Lane::Control, self.request_timeout_ms);
+            let (key, key_type) = (self.group.clone(), i8::from(self.transactions));
+            // Brokers without transactions say so to those who ask with lists of keys; others are not authorized.
+            let spec = if self.transactions { spec } else { spec.version_max(VERSION_WITH_ONE_KEY) };
+            let make = move |version| request(version, &key, key_type);
+            core.call_versioned(now, spec, make, tag());
         }
         self.node
     }
@@ -92,6 +116,7 @@ impl Coordinator {
         self.finding = false;
         let error = match result {
             Ok(found) => {
+                let found = only(found);
                 let code = ErrorCode::new(found.error_code);
                 if code == ErrorCode::NONE {
                     core.learn_broker(found.node_id, &found.host, found.port);
@@ -101,7 +126,10 @@ impl Coordinator {
                     return Ok(());
                 }
                 let kind = if self.transactions { "transactional id" } else { "group" };
-                Error::broker(code, format!("finding the coordinator of {kind} '{}'", self.group))
+                let why = found.error_message.as_deref().unwrap_or_default();
+                let why: String = why.chars().take(WHY_CHARS_MAX).collect();
+                let stop = if why.is_empty() { "" } else { ": " };
+                Error::broker(code, format!("finding the coordinator of {kind} '{}'{stop}{why}", self.group))
             }
             Err(error) => error,
         };

@@ -6,6 +6,7 @@ use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::add_partitions_to_txn_response::{
     AddPartitionsToTxnPartitionResult, AddPartitionsToTxnTopicResult,
 };
+use headrace_wire::messages::find_coordinator_response::Coordinator as Found;
 use headrace_wire::messages::txn_offset_commit_response::{
     TxnOffsetCommitResponsePartition, TxnOffsetCommitResponseTopic,
 };
@@ -22,6 +23,8 @@ use super::world::World;
 use crate::engine::ConnId;
 
 pub(super) const ID: &str = "tx";
+/// What it says when it refuses to be found.
+pub(super) const WHY: &str = "in the broker's own words";
 const PRODUCER: i64 = 4000;
 
 /// What befalls one request to the coordinator.
@@ -55,6 +58,30 @@ pub(super) struct Coordinator {
     pending_offsets: BTreeMap<i32, i64>,
     pub(super) offsets: BTreeMap<i32, i64>,
     pub(super) member: Option<(i32, String)>,
+}
+
+/// Node 1, or why not: in a list since version 4.
+fn found(
+    version: i16,
+    request: &FindCoordinatorRequest,
+    refused: Result<(), ErrorCode>,
+) -> FindCoordinatorResponse {
+    let key = request.coordinator_keys.first().unwrap_or(&request.key);
+    assert_eq!((key.as_str(), request.key_type), if request.key_type == 1 { (ID, 1) } else { ("g", 0) });
+    let one = Found {
+        key: key.clone(),
+        node_id: 1,
+        host: "node1".to_owned(),
+        port: 9092,
+        error_code: refused.err().unwrap_or(ErrorCode::NONE).code(),
+        error_message: refused.err().map(|_| WHY.to_owned()),
+    };
+    if version > 3 {
+        FindCoordinatorResponse { coordinators: vec![one], ..Default::default() }
+    } else {
+        let Found { node_id, host, port, error_code, error_message, .. } = one;
+        FindCoordinatorResponse { node_id, host, port, error_code, error_message, ..Default::default() }
+    }
 }
 
 impl Coordinator {
@@ -211,17 +238,7 @@ impl World {
         match key {
             ApiKey::FindCoordinator => {
                 let request = FindCoordinatorRequest::decode(version, reader).unwrap();
-                assert_eq!(
-                    (request.key.as_str(), request.key_type),
-                    if request.key_type == 1 { (ID, 1) } else { ("g", 0) }
-                );
-                let response = FindCoordinatorResponse {
-                    error_code: refused.err().unwrap_or(ErrorCode::NONE).code(),
-                    node_id: 1,
-                    host: "node1".to_owned(),
-                    port: 9092,
-                    ..Default::default()
-                };
+                let response = found(version, &request, refused);
                 self.answer_unless_lost::<FindCoordinatorRequest>(mishap, conn, (version, id), &response);
             }
             ApiKey::AddPartitionsToTxn => {

@@ -4,7 +4,7 @@ use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::ApiKey;
 use proptest::prelude::*;
 
-use super::coordinator::{ID, Mishap};
+use super::coordinator::{ID, Mishap, WHY};
 use super::world::{Fault, TOPIC, World};
 use crate::error::Error;
 use crate::partition::{CommitOffset, GroupMetadata, TopicPartition};
@@ -310,12 +310,19 @@ fn a_newer_producer_fences_this_one_for_good() {
 
 #[test]
 fn a_refused_id_ends_the_producer() {
-    for code in [ErrorCode::INVALID_TRANSACTION_TIMEOUT, ErrorCode::TRANSACTIONAL_ID_AUTHORIZATION_FAILED] {
+    // The last one is what a broker without transactions says.
+    for code in [
+        ErrorCode::INVALID_TRANSACTION_TIMEOUT,
+        ErrorCode::TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        ErrorCode::UNSUPPORTED_VERSION,
+    ] {
         for found in [false, true] {
             let mut world = fresh(true);
             world.coordinator.mishaps.extend(found.then_some(Mishap::None));
             world.coordinator.mishaps.push_back(Mishap::Refuse(code));
-            assert_eq!(ask(&mut world, init).unwrap_err().code(), Some(code));
+            let error = ask(&mut world, init).unwrap_err();
+            assert_eq!(error.code(), Some(code));
+            assert_eq!(error.to_string().contains(WHY), !found, "{error}");
             assert_eq!(ask(&mut world, begin).unwrap_err().code(), Some(code));
         }
     }
