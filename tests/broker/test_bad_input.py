@@ -171,8 +171,7 @@ def test_a_server_that_does_not_speak_kafka_is_named(answer):
         with hr.Producer(liar.address, max_block_ms=1500) as producer:
             with pytest.raises(KafkaError, match=liar.address):
                 producer.send("t", b"x").result(10)
-            with pytest.raises(KafkaError, match=liar.address):
-                producer.flush()
+            producer.flush()
     finally:
         liar.close()
 

@@ -145,8 +145,7 @@ def test_a_full_disk_is_an_error_of_the_partition(tmp_path, topic):
             assert caught.value.topic == topic
             other = producer.send(f"{topic}-other", b"fits").result(10)
             assert other.offset == 0
-            with pytest.raises(KafkaError):
-                producer.flush()
+            producer.flush()
         kept = values(broker.bootstrap_servers, topic)
         assert [v[: len(b"%d" % i)] for i, v in enumerate(kept[:20])] == [b"%d" % i for i in range(20)]
         assert broker.stop() == 0

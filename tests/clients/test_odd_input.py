@@ -182,7 +182,9 @@ def test_a_start_behind_the_end_of_the_log_is_told(servers, ten):
         assert (caught.value.topic, caught.value.partition) == (ten, 0)
     assert hr.read(servers, ten, start=10).read_all().num_rows == 0
     # A range that is empty by itself names no offset that must be there.
-    assert hr.read(servers, ten, start=11, end=5).read_all().num_rows == 0
+    with pytest.raises(OffsetOutOfRangeError, match="start is 11, and the log ends at 10"):
+        hr.read(servers, ten, start=11, end=5)
+    assert hr.read(servers, ten, start=9, end=5).read_all().num_rows == 0
 
 
 @pytest.mark.parametrize("before_ms", [1, 2, 3, 10, 10**12])
@@ -389,7 +391,8 @@ def test_rows_that_nobody_holds_are_not_acknowledged(share, rows, how):
 
 def test_a_share_consumer_that_is_closed_or_has_no_topics(servers):
     share = hr.ShareConsumer(servers, group_id="g", share_acknowledgement_mode="explicit")
-    assert share.poll(0.1).num_rows == 0
+    with pytest.raises(UsageError, match="call subscribe"):
+        share.poll(0.1)
     assert share.commit() == {}
     share.subscribe(["a", "b", "a"])
     assert share.subscription() == ["a", "b"]
