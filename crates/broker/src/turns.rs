@@ -24,6 +24,11 @@ pub(crate) trait Task<D: Disk>: Send + 'static {
     /// Does a part of it that takes some milliseconds at most.
     fn turn(&mut self, broker: &mut Broker<D>, call: &Call) -> Turn;
 
+    /// Whether it goes on when its client has gone.
+    fn outlives_client(&self) -> bool {
+        false
+    }
+
     /// The client has gone or the broker is closed: what is left is not done.
     fn abandon(&mut self, _broker: &mut Broker<D>) {}
 }
@@ -68,6 +73,12 @@ impl<D: Disk> Broker<D> {
 
     /// A request's client has gone.
     pub(crate) fn abandon(&mut self, token: u64) {
+        if self.tasks.get(&token).is_some_and(|working| !working.task.outlives_client()) {
+            self.end(token);
+        }
+    }
+
+    fn end(&mut self, token: u64) {
         if let Some(mut working) = self.tasks.remove(&token) {
             working.task.abandon(self);
         }
@@ -77,7 +88,7 @@ impl<D: Disk> Broker<D> {
     pub(crate) fn abandon_all(&mut self) {
         self.due.clear();
         for token in self.tasks.keys().copied().collect::<Vec<_>>() {
-            self.abandon(token);
+            self.end(token);
         }
     }
 

@@ -1,5 +1,7 @@
 //! ApiVersions, Metadata, `DescribeCluster`, `DescribeTopicPartitions`: what the cluster looks like.
 
+use std::collections::BTreeMap;
+
 use headrace_log::Disk;
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::describe_cluster_response::DescribeClusterBroker;
@@ -15,12 +17,16 @@ use headrace_wire::messages::{
 };
 use headrace_wire::uuid::Uuid;
 
-use super::distinct;
+use super::making::{Make, Refused, Wish};
+use super::{TOPICS_PER_REQUEST_MAX as NAMES_MAX, distinct};
 use crate::auth::{Operation, Resource};
 use crate::broker::Broker;
 use crate::call::{Call, Outcome};
 use crate::dispatch;
-use crate::store::{Topic, is_valid_name};
+use crate::store::{OFFSETS_TOPIC, Topic, is_valid_name};
+
+/// A Metadata request, and what is answered about the topics that it has made.
+type Asked = (MetadataRequest, BTreeMap<String, ErrorCode>);
 
 /// What headrace's own clients call themselves (KIP-511).
 const OUR_NAME: &str = "headrace";
@@ -55,7 +61,60 @@ impl<D: Disk> Broker<D> {
     }
 
     /// Answers brokers, topics and leaders. A topic that it creates is there from the next request on.
+    ///
+    /// Most work: an answer about all partitions of the broker, 26 bytes for each of them, and [`NAMES_MAX`] topics to make,
+    /// which is done in turns.
     pub(crate) fn metadata(&mut self, call: &Call, request: MetadataRequest) -> Outcome<MetadataResponse> {
+        let count = request.topics.as_ref().map_or(0, Vec::len);
+        if count > NAMES_MAX {
+            return Outcome::Close(format!(
+                "a Metadata request names {count} topics, {NAMES_MAX} are possible"
+            ));
+        }
+        let wishes = self.topics_to_make(call, &request);
+        if wishes.is_empty() {
+            return self.answer_metadata(call, request, &BTreeMap::new());
+        }
+        // Made, and still unknown in this answer, as Kafka's: a client that looks whether a topic is gone must not find it
+        // because it looked. Others ask again.
+        let unknown = |wish: &Wish| (wish.name.clone(), ErrorCode::UNKNOWN_TOPIC_OR_PARTITION);
+        let errors: BTreeMap<String, ErrorCode> = wishes.iter().map(unknown).collect();
+        let answer = |broker: &mut Self, call: &Call, (request, mut errors): Asked, refused: Refused| {
+            errors.extend(refused.into_iter().map(|(name, (error, _))| (name, error)));
+            let outcome = broker.answer_metadata(call, request, &errors);
+            broker.conclude::<MetadataRequest>(call, outcome);
+        };
+        self.begin(call, Make::new(wishes, (request, errors), answer));
+        Outcome::Parked
+    }
+
+    /// Topics that are to be made because a request asks for them.
+    fn topics_to_make(&mut self, call: &Call, request: &MetadataRequest) -> Vec<Wish> {
+        let may_create = request.allow_auto_topic_creation || call.version < 4;
+        if !may_create || !self.config.auto_create_topics_enable {
+            return Vec::new();
+        }
+        let mut wishes = Vec::new();
+        for topic in distinct(request.topics.iter().flatten(), |t| (t.name.clone(), t.topic_id)) {
+            let Some(name) = topic.name.as_deref().filter(|_| topic.topic_id.is_zero()) else { continue };
+            let allowed = self.allows(call, Operation::Describe, Resource::Topic(name))
+                && (self.allows(call, Operation::Create, Resource::Cluster)
+                    || self.allows(call, Operation::Create, Resource::Topic(name)));
+            if allowed && name != OFFSETS_TOPIC && is_valid_name(name) && self.store.by_name(name).is_none() {
+                let (id, partitions) = (self.random.uuid(), self.config.num_partitions);
+                wishes.push(Wish { name: name.to_owned(), id, partitions });
+            }
+        }
+        wishes
+    }
+
+    /// Answers what there is. What is said of topics that were to be made is in `errors`.
+    fn answer_metadata(
+        &mut self,
+        call: &Call,
+        request: MetadataRequest,
+        errors: &BTreeMap<String, ErrorCode>,
+    ) -> Outcome<MetadataResponse> {
         let mut response = MetadataResponse {
             brokers: vec![MetadataResponseBroker {
                 node_id: self.config.node_id,
@@ -74,7 +133,7 @@ impl<D: Disk> Broker<D> {
                 for topic in distinct(topics, |t| (t.name.clone(), t.topic_id)) {
                     let found = match topic.name {
                         Some(name) if topic.topic_id.is_zero() => {
-                            self.metadata_by_name(call, &name, may_create, with_operations)
+                            self.metadata_by_name(call, &name, may_create, with_operations, errors)
                         }
                         _ => self.metadata_by_id(call, topic.topic_id, with_operations),
                     };
@@ -102,6 +161,7 @@ impl<D: Disk> Broker<D> {
         name: &str,
         may_create: bool,
         with_operations: bool,
+        errors: &BTreeMap<String, ErrorCode>,
     ) -> MetadataResponseTopic {
         let failed = |error: ErrorCode| MetadataResponseTopic {
             error_code: error.code(),
@@ -110,6 +170,9 @@ impl<D: Disk> Broker<D> {
         };
         if !self.allows(call, Operation::Describe, Resource::Topic(name)) {
             return failed(ErrorCode::TOPIC_AUTHORIZATION_FAILED);
+        }
+        if let Some(error) = errors.get(name) {
+            return failed(*error);
         }
         if self.store.by_name(name).is_none() {
             if !is_valid_name(name) {
@@ -123,11 +186,12 @@ impl<D: Disk> Broker<D> {
             if !allowed {
                 return failed(ErrorCode::TOPIC_AUTHORIZATION_FAILED);
             }
-            // Made, and still unknown in this answer, as Kafka's: a client that looks whether a topic is gone must not
-            // find it because it looked. Others ask again.
-            return failed(
-                self.auto_create(name).err().map_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, |(e, _)| e),
-            );
+            if name == OFFSETS_TOPIC
+                && let Err((error, _)) = self.ensure_offsets_topic()
+            {
+                return failed(error);
+            }
+            return failed(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION);
         }
         match self.store.by_name(name) {
             Some(topic) => self.metadata_of(call, topic, with_operations),
@@ -213,11 +277,19 @@ impl<D: Disk> Broker<D> {
     }
 
     /// Answers topics page by page, in the order of their names.
+    ///
+    /// Most work: the names of all topics sorted, or [`NAMES_MAX`], and [`DESCRIBED_PARTITIONS_MAX`] partitions answered.
     pub(crate) fn describe_topic_partitions(
         &mut self,
         call: &Call,
         request: DescribeTopicPartitionsRequest,
     ) -> Outcome<DescribeTopicPartitionsResponse> {
+        if request.topics.len() > NAMES_MAX {
+            let count = request.topics.len();
+            return Outcome::Close(format!(
+                "{count} topics are to be described, {NAMES_MAX} are possible at once"
+            ));
+        }
         let mut names: Vec<String> = if request.topics.is_empty() {
             let visible = |t: &&Topic<D>| self.allows(call, Operation::Describe, Resource::Topic(&t.name));
             self.store.topics().filter(visible).map(|t| t.name.to_string()).collect()

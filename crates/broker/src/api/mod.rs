@@ -3,6 +3,7 @@
 
 mod cluster;
 mod configs;
+mod making;
 mod offsets;
 mod produce;
 mod producers;

@@ -126,15 +126,16 @@ impl<D: Disk> Broker<D> {
         Ok((id, plan.partitions))
     }
 
-    fn check_new_name(&self, name: &str) -> Result<(), Refusal> {
+    pub(super) fn check_new_name(&self, name: &str) -> Result<(), Refusal> {
         check_name(name).map_err(|why| (ErrorCode::INVALID_TOPIC_EXCEPTION, why))?;
-        if self.store.by_name(name).is_some() {
+        if self.store.by_name(name).is_some() || self.store.is_busy(name) {
             return Err((ErrorCode::TOPIC_ALREADY_EXISTS, format!("Topic '{name}' already exists.")));
         }
         if name.contains(['.', '_']) {
             // Metrics replace dots by underscores, so that two such topics could not be told apart.
-            let flat = name.replace('.', "_");
-            if let Some(twin) = self.store.topics().find(|t| t.name.replace('.', "_") == flat) {
+            let flat = |byte: u8| if byte == b'.' { b'_' } else { byte };
+            let is_twin = |other: &str| other.bytes().map(flat).eq(name.bytes().map(flat));
+            if let Some(twin) = self.store.topics().find(|t| is_twin(&t.name)) {
                 let why = format!("Topic '{name}' collides with existing topic: {}", twin.name);
                 return Err((ErrorCode::INVALID_TOPIC_EXCEPTION, why));
             }
@@ -229,15 +230,6 @@ impl<D: Disk> Broker<D> {
                 Err((ErrorCode::KAFKA_STORAGE_ERROR, format!("topic {name} cannot be made: {error}")))
             }
         }
-    }
-
-    /// Makes a topic that a client asked for without having created it.
-    pub(crate) fn auto_create(&mut self, name: &str) -> Result<(), Refusal> {
-        if name == OFFSETS_TOPIC {
-            return self.ensure_offsets_topic();
-        }
-        self.check_new_name(name)?;
-        self.make_topic(name, self.config.num_partitions, BTreeMap::new()).map(drop)
     }
 
     /// Makes the topic of group offsets when it is first needed.

@@ -12,11 +12,14 @@ use headrace_wire::messages::{
 
 use super::journal;
 use super::member::Member;
+use super::state::STATE_NAMES;
 use crate::api::distinct;
 use crate::auth::{Operation, Resource};
 use crate::broker::Broker;
 use crate::call::{Call, Outcome};
 
+/// Groups that are described in one turn.
+const DESCRIBED_PER_TURN: usize = 1000;
 /// Groups that are deleted in one turn, each with a write to the journal.
 const DELETED_PER_TURN: usize = 16;
 
@@ -25,21 +28,37 @@ const CLASSIC: &str = "classic";
 
 impl<D: Disk> Broker<D> {
     /// Answers states and members of groups.
+    ///
+    /// Most work: what members of all groups have said, which is bounded, copied into one answer.
     pub(crate) fn describe_groups(
         &mut self,
         call: &Call,
         request: DescribeGroupsRequest,
     ) -> Outcome<DescribeGroupsResponse> {
-        let mut response = DescribeGroupsResponse::default();
-        for id in distinct(request.groups, String::clone) {
-            let mut described = self.describe_group(call, &id);
-            if request.include_authorized_operations && described.error_code == 0 {
-                described.authorized_operations = self.allowed_operations(call, Resource::Group(&id));
-            }
-            described.group_id = id;
-            response.groups.push(described);
+        let with_operations = request.include_authorized_operations;
+        let ids = distinct(request.groups, String::clone).map(|id| (id, with_operations)).collect();
+        let response = DescribeGroupsResponse::default();
+        self.each::<DescribeGroupsRequest, _>(
+            call,
+            DESCRIBED_PER_TURN,
+            ids,
+            response,
+            Self::describe_and_answer,
+        )
+    }
+
+    fn describe_and_answer(
+        &mut self,
+        call: &Call,
+        (id, with_operations): (String, bool),
+        response: &mut DescribeGroupsResponse,
+    ) {
+        let mut described = self.describe_group(call, &id);
+        if with_operations && described.error_code == 0 {
+            described.authorized_operations = self.allowed_operations(call, Resource::Group(&id));
         }
-        Outcome::Reply(response)
+        described.group_id = id;
+        response.groups.push(described);
     }
 
     fn describe_group(&self, call: &Call, id: &str) -> DescribedGroup {
@@ -78,6 +97,8 @@ impl<D: Disk> Broker<D> {
     }
 
     /// Lists groups.
+    ///
+    /// Most work: one line for each group. Filters are looked at once, however many there are.
     pub(crate) fn list_groups(
         &mut self,
         call: &Call,
@@ -87,13 +108,15 @@ impl<D: Disk> Broker<D> {
         let matches = |filter: &[String], value: &str| {
             filter.is_empty() || filter.iter().any(|f| f.eq_ignore_ascii_case(value))
         };
+        let states: Vec<&str> =
+            STATE_NAMES.into_iter().filter(|name| matches(&request.states_filter, name)).collect();
+        let of_type = matches(&request.types_filter, CLASSIC);
         let mut groups: Vec<ListedGroup> = self
             .groups
             .entries
             .iter()
             .filter(|(id, _)| all || self.allows(call, Operation::Describe, Resource::Group(id)))
-            .filter(|(_, entry)| matches(&request.states_filter, entry.group.state_name()))
-            .filter(|_| matches(&request.types_filter, CLASSIC))
+            .filter(|(_, entry)| of_type && states.contains(&entry.group.state_name()))
             .map(|(id, entry)| ListedGroup {
                 group_id: id.to_string(),
                 protocol_type: entry.group.protocol_type.clone().unwrap_or_default(),

@@ -31,18 +31,28 @@ use crate::auth::{Operation, Resource};
 use crate::broker::Broker;
 use crate::call::{Call, Outcome};
 
+/// Positions that one commit stores. Kafka's journal takes a batch of 1 MB, which is less.
+const COMMITS_MAX: usize = 20_000;
+
+/// Groups whose positions are answered in one turn.
+const FETCHED_PER_TURN: usize = 16;
+
 /// The first versions of `OffsetCommit` and `OffsetFetch` that name topics by id.
 const BY_ID_FROM: i16 = 10;
 
 impl<D: Disk> Broker<D> {
     /// Stores positions.
+    ///
+    /// Most work: [`COMMITS_MAX`] records in one batch of the journal, after a snapshot of one of its partitions.
     pub(crate) fn offset_commit(
         &mut self,
         call: &Call,
         request: OffsetCommitRequest,
     ) -> Outcome<OffsetCommitResponse> {
         let group = request.group_id.clone();
-        let refusal = self.check_commit(call, &request).err();
+        let count: usize = request.topics.iter().map(|topic| topic.partitions.len()).sum();
+        let too_many = (count > COMMITS_MAX).then_some(ErrorCode::INVALID_COMMIT_OFFSET_SIZE);
+        let refusal = too_many.or_else(|| self.check_commit(call, &request).err());
         let expires_ms = (request.retention_time_ms >= 0 && call.version < 5)
             .then(|| self.now.wall_ms.saturating_add(request.retention_time_ms));
         let mut response = OffsetCommitResponse::default();
@@ -169,15 +179,20 @@ impl<D: Disk> Broker<D> {
     }
 
     /// Answers positions.
+    ///
+    /// Most work: all positions of so many groups in each turn.
     pub(crate) fn offset_fetch(
         &mut self,
         call: &Call,
         request: OffsetFetchRequest,
     ) -> Outcome<OffsetFetchResponse> {
         if call.version >= 8 {
-            let groups = distinct(request.groups, |g| g.group_id.clone());
-            let groups = groups.map(|group| self.fetch_group(call, group)).collect();
-            return Outcome::Reply(OffsetFetchResponse { groups, ..OffsetFetchResponse::default() });
+            let groups = distinct(request.groups, |g| g.group_id.clone()).collect();
+            let response = OffsetFetchResponse::default();
+            let fetch = |broker: &mut Self, call: &Call, group, response: &mut OffsetFetchResponse| {
+                response.groups.push(broker.fetch_group(call, group));
+            };
+            return self.each::<OffsetFetchRequest, _>(call, FETCHED_PER_TURN, groups, response, fetch);
         }
         let topics = request.topics.map(|topics| {
             let topic = |t: headrace_wire::messages::offset_fetch_request::OffsetFetchRequestTopic| {
@@ -295,6 +310,8 @@ impl<D: Disk> Broker<D> {
     }
 
     /// Forgets positions of a group.
+    ///
+    /// Most work: a look-up for each of some 500,000 partitions, and one batch in the journal for those there are.
     pub(crate) fn offset_delete(
         &mut self,
         call: &Call,

@@ -19,6 +19,11 @@ use crate::broker::Broker;
 use crate::call::{Call, Outcome, Parked, Wait};
 use crate::lacking::lacks;
 
+/// Groups that one request asks a coordinator for.
+const KEYS_MAX: usize = 10_000;
+/// Members that one request takes out of a group.
+const LEAVERS_MAX: usize = 10_000;
+
 /// Kinds of coordinators.
 const OF_GROUP: i8 = 0;
 const OF_TRANSACTION: i8 = 1;
@@ -36,12 +41,20 @@ fn no_transactions(version: i16) -> ErrorCode {
 
 impl<D: Disk> Broker<D> {
     /// Names the coordinator: always this broker.
+    ///
+    /// Most work: an answer for each of [`KEYS_MAX`] groups.
     pub(crate) fn find_coordinator(
         &mut self,
         call: &Call,
         request: FindCoordinatorRequest,
     ) -> Outcome<FindCoordinatorResponse> {
         let mut response = FindCoordinatorResponse::default();
+        let count = request.coordinator_keys.len();
+        if count > KEYS_MAX {
+            return Outcome::Close(format!(
+                "{count} coordinators are looked for, {KEYS_MAX} are possible at once"
+            ));
+        }
         if call.version >= 4 {
             let keys = &request.coordinator_keys;
             response.coordinators =
@@ -175,6 +188,8 @@ impl<D: Disk> Broker<D> {
     }
 
     /// Asks for a member's assignment; the leader brings everyone's.
+    ///
+    /// Most work: an answer to each member of the group, and its record in the journal, [`GROUP_BYTES_MAX`](super::state) both.
     pub(crate) fn sync_group(
         &mut self,
         call: &Call,
@@ -216,7 +231,7 @@ impl<D: Disk> Broker<D> {
         Outcome::Parked
     }
 
-    /// Notes that a member lives.
+    /// Notes that a member lives. Most work: two look-ups.
     pub(crate) fn heartbeat(&mut self, call: &Call, request: HeartbeatRequest) -> Outcome<HeartbeatResponse> {
         let now = self.now.mono_ms;
         let instance = request.group_instance_id.as_deref();
@@ -229,12 +244,20 @@ impl<D: Disk> Broker<D> {
     }
 
     /// Takes members out of a group.
+    ///
+    /// Most work: [`LEAVERS_MAX`] members looked up, one rebalance of the group.
     pub(crate) fn leave_group(
         &mut self,
         call: &Call,
         request: LeaveGroupRequest,
     ) -> Outcome<LeaveGroupResponse> {
         let mut response = LeaveGroupResponse::default();
+        if request.members.len() > LEAVERS_MAX {
+            let count = request.members.len();
+            return Outcome::Close(format!(
+                "{count} members are to leave, {LEAVERS_MAX} are possible at once"
+            ));
+        }
         let leavers: Vec<(String, Option<String>)> = if call.version >= 3 {
             request.members.into_iter().map(|m| (m.member_id, m.group_instance_id)).collect()
         } else {

@@ -49,6 +49,9 @@ enum Phase {
     Stable,
 }
 
+/// All names that [`Group::state_name`] gives.
+pub(super) const STATE_NAMES: [&str; 4] = ["Empty", "PreparingRebalance", "CompletingRebalance", "Stable"];
+
 /// A classic group.
 #[derive(Debug)]
 pub(crate) struct Group {

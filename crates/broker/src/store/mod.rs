@@ -1,9 +1,10 @@
 //! The topics of a broker with their logs, and the files that remember them.
 
+mod making;
 mod open;
 mod state;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -19,6 +20,7 @@ use crate::fetch::TopicKey;
 use crate::topic_config;
 use state::{State, TopicState};
 
+pub(crate) use making::{Making, Removing};
 pub use open::StartReport;
 pub(crate) use state::read_range;
 
@@ -90,6 +92,8 @@ pub(crate) struct Store<D: Disk> {
     topics: Slab<Topic<D>>,
     names: BTreeMap<Arc<str>, usize>,
     ids: HashMap<Uuid, usize>,
+    /// Names of topics that are being made.
+    busy: BTreeSet<Arc<str>>,
     state: State,
     producer_ids_left: std::ops::Range<i64>,
     troubles: Vec<String>,

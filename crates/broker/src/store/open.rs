@@ -115,6 +115,7 @@ impl<D: Disk> Store<D> {
             topics: Slab::new(),
             names: BTreeMap::new(),
             ids: HashMap::new(),
+            busy: std::collections::BTreeSet::new(),
             producer_ids_left: 0..0,
             troubles: Vec::new(),
             state_due: None,

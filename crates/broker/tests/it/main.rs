@@ -20,3 +20,4 @@ mod restart;
 mod shared;
 mod verbs;
 mod world;
+mod worst;
