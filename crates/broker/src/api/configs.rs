@@ -11,7 +11,8 @@ use headrace_wire::messages::describe_configs_response::{
 };
 use headrace_wire::messages::{
     AlterConfigsRequest, AlterConfigsResponse, DescribeConfigsRequest, DescribeConfigsResponse,
-    IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse, incremental_alter_configs_response,
+    IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse, alter_configs_request,
+    incremental_alter_configs_request, incremental_alter_configs_response,
 };
 
 use super::topics::Refusal;
@@ -264,25 +265,36 @@ impl<D: Disk> Broker<D> {
     }
 
     /// Replaces all settings of topics.
+    ///
+    /// Most work: one topic a turn, with a write of the state file.
     pub(crate) fn alter_configs(
         &mut self,
         call: &Call,
         request: AlterConfigsRequest,
     ) -> Outcome<AlterConfigsResponse> {
-        let mut response = AlterConfigsResponse::default();
         let repeated = repeated(request.resources.iter().map(|r| (r.resource_type, r.resource_name.clone())));
-        for resource in request.resources {
+        let items = request.resources.into_iter().map(|resource| {
+            let names = resource.configs.iter().map(|c| &c.name);
+            let once = check_once(&repeated, resource.resource_type, &resource.resource_name, names);
+            (resource, once, request.validate_only)
+        });
+        let items = items.collect();
+        let response = AlterConfigsResponse::default();
+        self.each::<AlterConfigsRequest, _>(call, 1, items, response, |broker, call, item, response| {
+            let (resource, once, dry): (
+                alter_configs_request::AlterConfigsResource,
+                Result<(), Refusal>,
+                bool,
+            ) = item;
             let name = &resource.resource_name;
-            let once =
-                check_once(&repeated, resource.resource_type, name, resource.configs.iter().map(|c| &c.name));
             let result =
-                once.and_then(|()| self.alter_target(call, resource.resource_type, name)).and_then(|_| {
+                once.and_then(|()| broker.alter_target(call, resource.resource_type, name)).and_then(|_| {
                     let mut overrides = BTreeMap::new();
                     for config in resource.configs {
                         overrides
                             .insert(config.name.clone(), config.value.ok_or_else(|| no_value(&config.name))?);
                     }
-                    self.apply_overrides(name, overrides, request.validate_only)
+                    broker.apply_overrides(name, overrides, dry)
                 });
             let (error, why) = result.err().map_or((ErrorCode::NONE, None), |(e, why)| (e, Some(why)));
             response.responses.push(AlterConfigsResourceResponse {
@@ -291,42 +303,53 @@ impl<D: Disk> Broker<D> {
                 resource_type: resource.resource_type,
                 resource_name: resource.resource_name,
             });
-        }
-        Outcome::Reply(response)
+        })
     }
 
     /// Changes settings of topics one by one.
+    ///
+    /// Most work: one topic a turn, with a write of the state file.
     pub(crate) fn incremental_alter_configs(
         &mut self,
         call: &Call,
         request: IncrementalAlterConfigsRequest,
     ) -> Outcome<IncrementalAlterConfigsResponse> {
-        let mut response = IncrementalAlterConfigsResponse::default();
         let repeated = repeated(request.resources.iter().map(|r| (r.resource_type, r.resource_name.clone())));
-        for resource in request.resources {
-            let name = resource.resource_name;
-            let once = check_once(
-                &repeated,
-                resource.resource_type,
-                &name,
-                resource.configs.iter().map(|c| &c.name),
-            );
-            let target = once.and_then(|()| self.alter_target(call, resource.resource_type, &name));
-            let result = target.and_then(|mut overrides| {
-                for config in resource.configs {
-                    self.change(&mut overrides, &config.name, config.config_operation, config.value)?;
-                }
-                self.apply_overrides(&name, overrides, request.validate_only)
-            });
-            let (error, why) = result.err().map_or((ErrorCode::NONE, None), |(e, why)| (e, Some(why)));
-            response.responses.push(incremental_alter_configs_response::AlterConfigsResourceResponse {
-                error_code: error.code(),
-                error_message: why,
-                resource_type: resource.resource_type,
-                resource_name: name,
-            });
-        }
-        Outcome::Reply(response)
+        let items = request.resources.into_iter().map(|resource| {
+            let names = resource.configs.iter().map(|c| &c.name);
+            let once = check_once(&repeated, resource.resource_type, &resource.resource_name, names);
+            (resource, once, request.validate_only)
+        });
+        let items = items.collect();
+        let response = IncrementalAlterConfigsResponse::default();
+        self.each::<IncrementalAlterConfigsRequest, _>(
+            call,
+            1,
+            items,
+            response,
+            |broker, call, item, response| {
+                let (resource, once, dry): (
+                    incremental_alter_configs_request::AlterConfigsResource,
+                    Result<(), Refusal>,
+                    bool,
+                ) = item;
+                let name = resource.resource_name;
+                let target = once.and_then(|()| broker.alter_target(call, resource.resource_type, &name));
+                let result = target.and_then(|mut overrides| {
+                    for config in resource.configs {
+                        broker.change(&mut overrides, &config.name, config.config_operation, config.value)?;
+                    }
+                    broker.apply_overrides(&name, overrides, dry)
+                });
+                let (error, why) = result.err().map_or((ErrorCode::NONE, None), |(e, why)| (e, Some(why)));
+                response.responses.push(incremental_alter_configs_response::AlterConfigsResourceResponse {
+                    error_code: error.code(),
+                    error_message: why,
+                    resource_type: resource.resource_type,
+                    resource_name: name,
+                });
+            },
+        )
     }
 
     /// The settings that a topic has of its own, if the caller may change them.

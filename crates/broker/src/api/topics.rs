@@ -253,6 +253,8 @@ impl<D: Disk> Broker<D> {
     }
 
     /// Removes topics.
+    ///
+    /// Most work: one topic a turn, with its files and a write of the state file.
     pub(crate) fn delete_topics(
         &mut self,
         call: &Call,
@@ -264,27 +266,36 @@ impl<D: Disk> Broker<D> {
         } else {
             request.topics
         };
-        let mut response = DeleteTopicsResponse::default();
         let mut counts: HashMap<(Option<&str>, Uuid), usize> = HashMap::new();
         for topic in &asked {
             *counts.entry((topic.name.as_deref(), topic.topic_id)).or_default() += 1;
         }
-        for topic in distinct(&asked, |t| (t.name.as_deref(), t.topic_id)) {
-            let mut answer = DeletableTopicResult {
-                name: topic.name.clone(),
-                topic_id: topic.topic_id,
-                ..DeletableTopicResult::default()
-            };
+        let items = distinct(&asked, |t| (t.name.as_deref(), t.topic_id)).map(|topic| {
             let once = counts.get(&(topic.name.as_deref(), topic.topic_id)) == Some(&1);
-            let result =
-                if once { self.delete_one(call, topic, &mut answer) } else { Err(named_twice(topic)) };
-            if let Err((error, why)) = result {
-                answer.error_code = error.code();
-                answer.error_message = Some(why);
-            }
-            response.responses.push(answer);
+            (topic.clone(), once)
+        });
+        let items = items.collect();
+        let response = DeleteTopicsResponse::default();
+        self.each::<DeleteTopicsRequest, _>(call, 1, items, response, Self::delete_and_answer_topic)
+    }
+
+    fn delete_and_answer_topic(
+        &mut self,
+        call: &Call,
+        (topic, once): (DeleteTopicState, bool),
+        response: &mut DeleteTopicsResponse,
+    ) {
+        let mut answer = DeletableTopicResult {
+            name: topic.name.clone(),
+            topic_id: topic.topic_id,
+            ..DeletableTopicResult::default()
+        };
+        let result = if once { self.delete_one(call, &topic, &mut answer) } else { Err(named_twice(&topic)) };
+        if let Err((error, why)) = result {
+            answer.error_code = error.code();
+            answer.error_message = Some(why);
         }
-        Outcome::Reply(response)
+        response.responses.push(answer);
     }
 
     fn delete_one(
