@@ -207,14 +207,13 @@ pub(crate) enum Durable {
     No,
 }
 
-/// Replaces a small file in one step: a reader, or a start after a crash, finds the old or the new one whole. Returns
-/// the new one.
+/// Replaces a small file in one step: a reader, or a start after a crash, finds the old or the new one whole.
 pub(crate) fn replace_small<D: Disk>(
     disk: &D,
     path: &Path,
     bytes: &[u8],
     durable: Durable,
-) -> Result<D::File, DiskError> {
+) -> Result<(), DiskError> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".tmp");
     let temporary = path.with_file_name(name);
@@ -224,21 +223,18 @@ pub(crate) fn replace_small<D: Disk>(
             if durable == Durable::Yes {
                 file.sync(disk)?;
             }
-            Ok(file.file)
+            Ok(())
         });
-    let file = match written {
-        Ok(file) => file,
-        Err(error) => {
-            // The write's error says more than a second one about the left-over file would.
-            let _ = disk.remove_file(&temporary);
-            return Err(error);
-        }
-    };
+    if let Err(error) = written {
+        // The write's error says more than a second one about the left-over file would.
+        let _ = disk.remove_file(&temporary);
+        return Err(error);
+    }
     disk.rename(&temporary, path).map_err(DiskError::at("replace", path))?;
     if durable == Durable::Yes
         && let Some(folder) = path.parent()
     {
         NamedFile::open(disk, folder.to_owned(), OpenMode::Directory)?.sync(disk)?;
     }
-    Ok(file)
+    Ok(())
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use headrace_wire::records::crc32c;
 
-use crate::disk::{Disk, DiskError, Durable, read_small, replace_small};
+use crate::disk::{Disk, DiskError, Durable, OpenMode, read_small, replace_small};
 use crate::producers::{BATCHES_KEPT, PRODUCERS_MAX, Producer, Producers, SeenBatch};
 
 const VERSION: i16 = 1;
@@ -23,7 +23,9 @@ const FILE_BYTES_MAX: u64 = 32 << 20;
 /// Writes a snapshot and returns its file, to be synced with the next flush. Torn by a loss of power before that, it
 /// fails its checksum, and recovery takes an older one.
 pub(crate) fn write<D: Disk>(disk: &D, path: &Path, producers: &Producers) -> Result<D::File, DiskError> {
-    replace_small(disk, path, &encode(producers), Durable::No)
+    replace_small(disk, path, &encode(producers), Durable::No)?;
+    // By the name that it has now: a disk may close a file and open it again.
+    disk.open(path, OpenMode::Write).map_err(DiskError::at("open", path))
 }
 
 /// Reads a snapshot; `None` when there is none, or it is torn.

@@ -65,7 +65,7 @@ fn flatten(response: &Response<FileHandle>) -> Bytes {
             Segment::External { token, len } => {
                 let slice = &response.files[*token as usize];
                 let mut bytes = vec![0; *len as usize];
-                slice.file.shared().read_exact_at(&mut bytes, slice.position).unwrap();
+                slice.file.shared().unwrap().read_exact_at(&mut bytes, slice.position).unwrap();
                 flat.extend_from_slice(&bytes);
             }
         }
@@ -162,7 +162,7 @@ impl World {
                 client.engine.handle_lent(now, name.unwrap(), key, memory);
             }
             LinkAction::ShowFile { link, key, file, bytes } if link == own => {
-                let path = format!("/proc/self/fd/{}", file.shared().as_raw_fd());
+                let path = format!("/proc/self/fd/{}", file.shared().unwrap().as_raw_fd());
                 let opened = std::fs::File::open(path).unwrap().into();
                 let file = Committed::map(opened, bytes as usize).unwrap();
                 client.engine.handle_file(now, name.unwrap(), key, file);

@@ -8,35 +8,55 @@ use std::sync::Arc;
 
 use headrace_log::{DirEntry, Disk, OpenMode};
 
-/// The real disk.
-#[derive(Debug, Clone, Copy)]
+mod open_files;
+
+pub(crate) use open_files::raise_descriptor_limit;
+use open_files::{OpenFiles, Shared};
+
+/// The real disk. Clones share it. Files that are not used are closed where the process has few descriptors, and opened
+/// again when they are.
+#[derive(Debug, Clone)]
 pub struct FileDisk {
     syncs: bool,
+    files: Arc<OpenFiles>,
 }
 
 impl FileDisk {
     /// The file system of this machine.
     #[must_use]
     pub fn durable() -> Self {
-        Self { syncs: true }
+        Self { syncs: true, files: Arc::new(OpenFiles::new(true)) }
     }
 
     /// The same, for files that nobody will want once this process has ended: they are not synced.
     #[must_use]
     pub fn temporary() -> Self {
-        Self { syncs: false }
+        Self { syncs: false, files: Arc::new(OpenFiles::new(false)) }
     }
 }
 
-/// An open file; clones share it.
+/// A file; clones share it.
 #[derive(Debug, Clone)]
-pub struct FileHandle(Arc<File>);
+pub struct FileHandle(Arc<Shared>);
 
 impl FileHandle {
-    /// The file, for `sendfile`.
-    #[must_use]
-    pub fn shared(&self) -> Arc<File> {
-        self.0.clone()
+    /// The file, for `sendfile`. It stays open as long as the caller keeps it.
+    ///
+    /// # Errors
+    /// It had been closed for want of descriptors, and cannot be opened again.
+    pub fn shared(&self) -> io::Result<Arc<File>> {
+        self.0.get()
+    }
+}
+
+/// The lock of a file.
+#[derive(Debug)]
+pub struct FileLock(File);
+
+impl Drop for FileLock {
+    fn drop(&mut self) {
+        // Closing it would not do: a child of this process that was forked meanwhile has it open too.
+        let _ = self.0.unlock();
     }
 }
 
@@ -45,7 +65,7 @@ const IOV_MAX: usize = 64;
 
 impl Disk for FileDisk {
     type File = FileHandle;
-    type Lock = File;
+    type Lock = FileLock;
 
     fn create_dir_all(&self, path: &Path) -> io::Result<()> {
         fs::create_dir_all(path)
@@ -63,35 +83,32 @@ impl Disk for FileDisk {
     }
 
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<FileHandle> {
-        let mut options = File::options();
-        match mode {
-            OpenMode::Read | OpenMode::Directory => options.read(true),
-            OpenMode::Write => options.read(true).write(true),
-            OpenMode::Create => options.read(true).write(true).create(true),
-            OpenMode::Truncate => options.read(true).write(true).create(true).truncate(true),
-        };
-        options.open(path).map(|file| FileHandle(Arc::new(file)))
+        self.files.open(path, mode).map(FileHandle)
     }
 
     fn len(&self, file: &FileHandle) -> io::Result<u64> {
-        file.0.metadata().map(|m| m.len())
+        file.shared()?.metadata().map(|m| m.len())
     }
 
     fn read_at(&self, file: &FileHandle, buffer: &mut [u8], position: u64) -> io::Result<usize> {
-        file.0.read_at(buffer, position)
+        file.shared()?.read_at(buffer, position)
     }
 
     fn write_at(&self, file: &FileHandle, buffers: &[IoSlice<'_>], position: u64) -> io::Result<usize> {
         let buffers = buffers.get(..IOV_MAX).unwrap_or(buffers);
-        Ok(rustix::io::pwritev(&file.0, buffers, position)?)
+        let open = file.shared()?;
+        file.0.changes();
+        Ok(rustix::io::pwritev(&open, buffers, position)?)
     }
 
     fn truncate(&self, file: &FileHandle, len: u64) -> io::Result<()> {
-        file.0.set_len(len)
+        let open = file.shared()?;
+        file.0.changes();
+        open.set_len(len)
     }
 
     fn sync(&self, file: &FileHandle) -> io::Result<()> {
-        if self.syncs { file.0.sync_data() } else { Ok(()) }
+        if self.syncs { file.0.sync() } else { Ok(()) }
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
@@ -106,10 +123,10 @@ impl Disk for FileDisk {
         fs::remove_dir_all(path)
     }
 
-    fn lock(&self, path: &Path) -> io::Result<Option<File>> {
+    fn lock(&self, path: &Path) -> io::Result<Option<FileLock>> {
         let file = File::options().create(true).truncate(false).write(true).open(path)?;
         match file.try_lock() {
-            Ok(()) => Ok(Some(file)),
+            Ok(()) => Ok(Some(FileLock(file))),
             Err(TryLockError::WouldBlock) => Ok(None),
             Err(TryLockError::Error(e)) => Err(e),
         }

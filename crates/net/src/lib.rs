@@ -7,6 +7,7 @@ pub mod clock;
 pub mod disk;
 mod fork;
 pub mod outbox;
+mod random;
 mod tls;
 mod told;
 mod two_sided;

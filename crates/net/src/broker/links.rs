@@ -611,7 +611,9 @@ fn verbs_act(
     let lent = match action {
         LinkAction::Lend { key, memory, shared, .. } => (key, end.lend(key, memory, shared)?),
         LinkAction::Show { key, memory, .. } => (key, end.show(key, memory)?),
-        LinkAction::ShowFile { key, file, bytes, .. } => (key, end.show_file(key, file.shared(), bytes)?),
+        LinkAction::ShowFile { key, file, bytes, .. } => {
+            (key, end.show_file(key, file.shared().map_err(|_| Lost)?, bytes)?)
+        }
         LinkAction::End { key, .. } => return Ok(end.end(key)?),
         LinkAction::Tell { note, .. } => return Ok(end.send(note)?),
         LinkAction::Nudge { .. } => {
@@ -644,7 +646,8 @@ fn send_waiting(end: &mut Shm) -> Result<(), LinkError> {
 /// Shows a client a file, opened anew so that it cannot be written.
 fn show(link: &mut Link, key: u64, file: &FileHandle, bytes: u64) -> Result<(), LinkError> {
     let again = |source| LinkError::System { action: "open a segment for readers", source };
-    let path = format!("/proc/self/fd/{}", file.shared().as_raw_fd());
+    let segment = file.shared().map_err(again)?;
+    let path = format!("/proc/self/fd/{}", segment.as_raw_fd());
     let opened: OwnedFd = std::fs::File::open(path).map_err(again)?.into();
     let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
     link.lend_file(key, opened.as_fd(), bytes)

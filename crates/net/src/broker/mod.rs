@@ -15,8 +15,9 @@ use headrace_broker::{AllowAll, Broker, BrokerConfig, BrokerError, StartReport};
 use mio::{Poll, Waker};
 
 use crate::clock::Clock;
-use crate::disk::FileDisk;
+use crate::disk::{FileDisk, raise_descriptor_limit};
 use crate::fork::Home;
+use crate::random;
 use flusher::Flusher;
 use shard::{Shard, Troubles};
 
@@ -81,14 +82,16 @@ impl BrokerServer {
             BrokerError::from(std::io::Error::new(e.kind(), format!("cannot listen on {address}: {e}")))
         })?;
         let address = listener.local_addr().map_err(BrokerError::from)?;
-        let seed = u64::from(std::process::id()) ^ clock.now().wall_ms.unsigned_abs().rotate_left(20);
+        raise_descriptor_limit();
         let disk = if options.temporary { FileDisk::temporary() } else { FileDisk::durable() };
-        let (mut broker, report) = Broker::open(disk, options.broker, Box::new(AllowAll), seed, clock.now())?;
+        let seed = random::seed(clock);
+        let (mut broker, report) =
+            Broker::open(disk.clone(), options.broker, Box::new(AllowAll), seed, clock.now())?;
         let host =
             if address.ip().is_unspecified() { "localhost".to_owned() } else { address.ip().to_string() };
-        if broker.advertised().0.is_empty() {
-            broker.set_advertised(host, address.port());
-        }
+        let (given_host, given_port) = broker.advertised();
+        let host = if given_host.is_empty() { host } else { given_host.to_owned() };
+        broker.set_advertised(host, if given_port == 0 { address.port() } else { given_port });
         let (host, port) = broker.advertised();
         // An IPv6 address is full of colons itself.
         let advertised =
@@ -225,6 +228,51 @@ mod tests {
         // Roughly: the broker counts from before the answer was read.
         assert!(since.elapsed() > limit / 2, "{:?}", since.elapsed());
         ask(&mut busy);
+        stop(server);
+    }
+
+    /// A child of this process that does nothing for a while.
+    #[expect(unsafe_code, reason = "no safe library forks")]
+    fn fork_idler() -> libc::pid_t {
+        // SAFETY: the child calls nothing but what may be called there.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            // SAFETY: as above.
+            unsafe { libc::sleep(120) };
+            // SAFETY: as above.
+            unsafe { libc::_exit(0) };
+        }
+        assert!(pid > 0);
+        pid
+    }
+
+    #[test]
+    fn a_forked_child_keeps_neither_the_port_nor_the_folder_nor_connections() {
+        let (mut server, dir) = start("forked", &[]);
+        let address = server.address();
+        let mut client = TcpStream::connect(address).unwrap();
+        ask(&mut client);
+        let child = fork_idler();
+        server.stop().unwrap();
+        client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        assert_eq!(client.read(&mut [0]).unwrap(), 0, "the client learns that the broker is gone");
+        assert!(TcpStream::connect(address).is_err(), "nobody listens");
+        let broker = BrokerConfig::from_pairs([("log.dir", dir.to_str().unwrap())]).unwrap();
+        let again = ServerOptions { port: address.port(), ..ServerOptions::local(broker) };
+        let again = BrokerServer::start(again);
+        let child = rustix::process::Pid::from_raw(child).unwrap();
+        rustix::process::kill_process(child, rustix::process::Signal::KILL).unwrap();
+        let _ = rustix::process::waitpid(Some(child), rustix::process::WaitOptions::empty());
+        stop((again.unwrap(), dir));
+    }
+
+    #[test]
+    fn host_and_port_are_advertised_each_for_itself() {
+        let server = start("host", &[("advertised.host", "broker.test")]);
+        assert_eq!(server.0.bootstrap_servers(), format!("broker.test:{}", server.0.address().port()));
+        stop(server);
+        let server = start("port", &[("advertised.port", "1234")]);
+        assert_eq!(server.0.bootstrap_servers(), "127.0.0.1:1234");
         stop(server);
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Shutdown, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
@@ -544,7 +544,20 @@ impl Shard {
             self.idle.remove(&(connection.check_ms, key));
             self.carried.remove(&key);
             let _ = self.poll.registry().deregister(&mut connection.socket);
+            // A child of this process that was forked meanwhile has the socket open too.
+            let _ = connection.socket.shutdown(Shutdown::Both);
             self.broker.handle_disconnect(self.clock.now(), connection.id);
+        }
+    }
+}
+
+impl Drop for Shard {
+    /// Closing the sockets would not do: a child of this process that was forked meanwhile has them open too, and clients
+    /// would wait for an answer of its.
+    fn drop(&mut self) {
+        let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
+        for (_, connection) in &self.connections {
+            let _ = connection.socket.shutdown(Shutdown::Both);
         }
     }
 }
@@ -561,12 +574,10 @@ fn enqueue(outbox: &mut Outbox, response: Response<FileHandle>) -> bool {
             Segment::Bytes(bytes) => outbox.push(bytes),
             Segment::External { token, .. } => {
                 let slice = usize::try_from(token).ok().and_then(|i| response.files.get(i));
-                let Some(slice) = slice else { return false };
-                outbox.push_file(FileRange {
-                    file: slice.file.shared(),
-                    position: slice.position,
-                    len: u64::from(slice.len),
-                });
+                let Some((slice, Ok(file))) = slice.map(|slice| (slice, slice.file.shared())) else {
+                    return false;
+                };
+                outbox.push_file(FileRange { file, position: slice.position, len: u64::from(slice.len) });
             }
         }
     }

@@ -29,12 +29,4 @@ pub use producer::{Delivery, ProducerClient, RecordMetadata, RowsOnWay, RowsTick
 pub use results::{RowResult, RowResults};
 pub use share::{CommitEnd, ShareClient};
 
-/// A seed for back-off jitter and nonces, from the system's source of random numbers.
-fn seed(clock: crate::clock::Clock) -> u64 {
-    let mut bytes = [0; 8];
-    match rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty()) {
-        Ok(8) => u64::from_le_bytes(bytes),
-        // A kernel without it: enough for jitter, and a nonce still never comes twice.
-        _ => u64::from(std::process::id()).rotate_left(32) ^ clock.now().wall_ms.unsigned_abs(),
-    }
-}
+use crate::random::seed;
