@@ -18,7 +18,7 @@ use headrace_wire::primitive::{Encoded, Reader};
 use headrace_wire::time::Now;
 
 use self::login::{Login, Waiting};
-use crate::core::{CallId, Expect, StreamSink};
+use crate::core::{CallId, Expect, ReadBody, StreamSink};
 use crate::engine::{Arrived, ConnId, Consumed};
 use crate::error::{Error, Result};
 use crate::sasl::Exchange;
@@ -90,6 +90,7 @@ pub(crate) struct InFlight<T> {
     pub(crate) key: ApiKey,
     pub(crate) version: i16,
     pub(crate) expect: Expect,
+    pub(crate) read: ReadBody,
     pub(crate) deadline: u64,
     pub(crate) timeout_ms: u64,
     pub(crate) correlation: i32,
@@ -208,6 +209,11 @@ impl<T> Connection<T> {
             State::Ready(versions) => Some(versions),
             _ => None,
         }
+    }
+
+    /// Whether nothing is known of the peer yet.
+    pub(crate) fn asks_versions(&self) -> bool {
+        matches!(self.state, State::AskingVersions { .. })
     }
 
     /// What the connection was doing, for the message about its end.

@@ -9,6 +9,9 @@ use headrace_wire::errors::ErrorCode;
 /// The result of anything a client does.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
+/// So many answers in a row that are [`Error::BadAnswer`] are asked for again in silence; the next is the caller's.
+pub(crate) const BAD_ANSWERS_MAX: u32 = 3;
+
 /// Where an error belongs, as far as it belongs to a topic.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Place {
@@ -127,9 +130,18 @@ pub enum Error {
         /// What the function failed with.
         cause: Option<Cause>,
     },
-    /// A peer sent what Kafka's protocol does not allow.
+    /// A peer does not speak Kafka's protocol, or says in it what cannot be.
     #[error("{peer} {why}")]
     Protocol {
+        /// Host, port and node of the peer.
+        peer: String,
+        /// What was wrong, as the rest of a sentence that begins with the peer.
+        why: String,
+    },
+    /// An answer cannot be read, or lacks what was asked for. The request may have been carried out all the same; sent
+    /// again on a new connection it may be answered well.
+    #[error("{peer} {why}")]
+    BadAnswer {
         /// Host, port and node of the peer.
         peer: String,
         /// What was wrong, as the rest of a sentence that begins with the peer.
@@ -263,14 +275,17 @@ impl Error {
     pub fn retriable(&self) -> bool {
         match self {
             Self::Broker { code, .. } => code.retriable(),
-            Self::Timeout { .. } | Self::Disconnected { .. } => true,
+            Self::Timeout { .. } | Self::Disconnected { .. } | Self::BadAnswer { .. } => true,
             _ => false,
         }
     }
 
     /// Whether no answer came, or none that can be read: what was asked for may have been done all the same.
     pub(crate) fn answer_is_lost(&self) -> bool {
-        matches!(self, Self::Timeout { .. } | Self::Disconnected { .. } | Self::Protocol { .. })
+        matches!(
+            self,
+            Self::Timeout { .. } | Self::Disconnected { .. } | Self::Protocol { .. } | Self::BadAnswer { .. }
+        )
     }
 
     /// Kafka's name of the error where it has one, else a name of the same style.
@@ -282,7 +297,7 @@ impl Error {
             Self::Disconnected { .. } => "NETWORK_EXCEPTION",
             Self::Tls { .. } => "TLS_FAILED",
             Self::Login { .. } => ErrorCode::SASL_AUTHENTICATION_FAILED.name(),
-            Self::Protocol { .. } => "PROTOCOL_ERROR",
+            Self::Protocol { .. } | Self::BadAnswer { .. } => "PROTOCOL_ERROR",
             Self::Config { .. } => "INVALID_CONFIG",
             Self::Usage(_) => "ILLEGAL_STATE",
             Self::Record { .. } => "CORRUPT_MESSAGE",
@@ -349,6 +364,7 @@ mod tests {
     #[test]
     fn only_what_may_pass_is_retriable() {
         assert!(Error::timeout("x", 1).retriable());
+        assert!(Error::BadAnswer { peer: String::new(), why: String::new() }.retriable());
         assert!(Error::broker(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS, "").retriable());
         for error in [
             Error::broker(ErrorCode::TOPIC_AUTHORIZATION_FAILED, ""),

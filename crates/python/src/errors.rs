@@ -45,7 +45,7 @@ fn build(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
         Error::Disconnected { .. } => ("Disconnected", None),
         Error::Tls { .. } => ("Tls", None),
         Error::Login { .. } => ("Login", None),
-        Error::Protocol { .. } => ("Protocol", None),
+        Error::Protocol { .. } | Error::BadAnswer { .. } => ("Protocol", None),
         Error::Config { .. } => ("Config", None),
         Error::Usage(_) => ("Usage", None),
         Error::Record { .. } => ("Record", None),

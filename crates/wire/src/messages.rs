@@ -89,7 +89,7 @@ pub trait Request: Message {
     /// Its kind.
     const KEY: ApiKey;
     /// Its response, which has the same versions.
-    type Response: Message;
+    type Response: Message + Send + 'static;
 }
 
 impl ApiKey {

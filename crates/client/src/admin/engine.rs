@@ -11,7 +11,7 @@ use super::types::{AdminCommand, AdminEvent, AdminRequest};
 use super::{configs, groups, offsets, shares, topics};
 use crate::core::{Backoff, CREATING_WAITS, Core, Lane, NoStream, Reply, Target};
 use crate::engine::{Action, Arrived, ConnId, Consumed, Engine};
-use crate::error::{Error, Result};
+use crate::error::{BAD_ANSWERS_MAX, Error, Result};
 use crate::group::Coordinator;
 use crate::options::AdminConfig;
 
@@ -131,8 +131,8 @@ impl AdminEngine {
             Tag::Items { op, items } => {
                 let Some(state) = self.ops.get_mut(&op) else { return };
                 let node = reply.node;
-                let results = reply.result.and_then(|(version, body)| {
-                    let results = state.job.receive(&items, &Answer { version, body, node })?;
+                let results = reply.result.and_then(|(_, body)| {
+                    let results = state.job.receive(&items, &Answer { body, node })?;
                     Ok(results)
                 });
                 match results {
@@ -161,7 +161,11 @@ impl AdminEngine {
         };
         item.failures = item.failures.saturating_add(1);
         let unknown = error.code().is_some_and(|code| UNKNOWN_TOPIC.contains(&code));
-        let tries = if unknown { op.job.unknown_topic_tries().min(self.retries) } else { self.retries };
+        let tries = match error {
+            _ if unknown => op.job.unknown_topic_tries().min(self.retries),
+            Error::BadAnswer { .. } => BAD_ANSWERS_MAX.min(self.retries),
+            _ => self.retries,
+        };
         if !error.retriable() || item.failures > tries {
             item.state = State::Done(Some(error));
             return;

@@ -3,13 +3,12 @@
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 
-use bytes::Bytes;
 use headrace_wire::messages::Request;
 use headrace_wire::time::Now;
 
 use super::types::AdminOutcome;
 use crate::cluster::Cluster;
-use crate::core::{CallSpec, Core, Lane, Target, peer_name};
+use crate::core::{Body, CallSpec, Core, Lane, Target, peer_name};
 use crate::error::{Error, Result};
 use crate::partition::TopicPartition;
 
@@ -73,14 +72,13 @@ impl Calls<'_> {
 
 /// An answer to some items.
 pub(super) struct Answer {
-    pub(super) version: i16,
-    pub(super) body: Bytes,
+    pub(super) body: Body,
     pub(super) node: Option<i32>,
 }
 
 impl Answer {
     pub(super) fn decode<R: Request>(&self) -> Result<R::Response> {
-        crate::core::decode_body::<R>(self.version, &self.body, self.node)
+        self.body.of::<R>(self.node).cloned()
     }
 }
 
@@ -252,5 +250,5 @@ pub(super) fn partition_name(TopicPartition { topic, partition }: &TopicPartitio
 
 /// The error for an item that an answer leaves out.
 fn missing(answer: &Answer, what: &str) -> Error {
-    Error::Protocol { peer: peer_name(answer.node), why: format!("left {what} out of its answer") }
+    Error::BadAnswer { peer: peer_name(answer.node), why: format!("left {what} out of its answer") }
 }

@@ -307,9 +307,9 @@ fn an_answer_that_leaves_an_item_out_is_an_error_of_that_item() {
         _ => base(&layout, i),
     };
     ask(&mut world, 1, AdminRequest::DeleteTopics(vec!["t".to_owned()]));
-    world.settle(&mut broker);
+    world.run(5_000, &mut broker);
     let AdminOutcome::Named(results) = done(&mut world).unwrap() else { panic!() };
-    assert!(matches!(&results[0].1, Err(Error::Protocol { why, .. }) if why.contains("topic 't'")));
+    assert!(matches!(&results[0].1, Err(Error::BadAnswer { why, .. }) if why.contains("topic 't'")));
 }
 
 #[test]

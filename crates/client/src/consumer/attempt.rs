@@ -6,7 +6,7 @@ use headrace_wire::time::Now;
 use super::engine::Tag;
 use super::types::TopicPartition;
 use crate::core::{Backoff, CallSpec, Core, Lane, Target};
-use crate::error::{Error, Result};
+use crate::error::{BAD_ANSWERS_MAX, Error, Result};
 use crate::group::Coordinator;
 
 /// How requests are sent, and sent again.
@@ -37,6 +37,11 @@ impl Attempt {
             failures: 0,
             last_error: None,
         }
+    }
+
+    /// Whether a coordinator that answers like this will not do better.
+    pub(super) fn gives_up(&self, error: &Error) -> bool {
+        matches!(error, Error::BadAnswer { .. }) && self.failures >= BAD_ANSWERS_MAX
     }
 
     /// Whether it waits until it is sent again.
@@ -96,5 +101,5 @@ pub(super) fn check(
 /// A partition without an answer must not pass for one that went well, or that has no commit.
 pub(super) fn left_out(partition: &TopicPartition, what: &str) -> Error {
     let why = format!("left {partition} out of its {what} response");
-    Error::Protocol { peer: "the group coordinator".into(), why }
+    Error::BadAnswer { peer: "the group coordinator".into(), why }
 }

@@ -183,7 +183,11 @@ impl Commits {
         let Some(mut job) = self.jobs.remove(&id) else { return };
         match result.and_then(|response| job.read(response)) {
             // What is about membership is not retriable: the same commit would be refused again.
-            Err(error) if !job.given_up && (error.retriable() || is_stale(&error)) => {
+            Err(error)
+                if !job.given_up
+                    && !job.attempt.gives_up(&error)
+                    && (error.retriable() || is_stale(&error)) =>
+            {
                 coordinator.judge(&error);
                 job.attempt.again(now, core, self.manner, error);
                 self.jobs.insert(id, job);

@@ -286,7 +286,7 @@ impl ConsumerEngine {
         self.fetcher.leave_replica(source.node);
         self.core.refresh(now);
         if let Err(error) = result
-            && !error.retriable()
+            && (!error.retriable() || matches!(error, Error::BadAnswer { .. }))
             && !matches!(error, Error::Closed)
         {
             lock(&self.cache).fail_all(error);
@@ -298,7 +298,7 @@ impl ConsumerEngine {
         for found in std::mem::take(&mut self.lookups.found) {
             match found {
                 Found::Offset(ticket, offset) => self.fetcher.resolved(ticket, offset, -1),
-                Found::Failed(ticket, error) => self.fetcher.fail(ticket, error),
+                Found::Failed(ticket, error) => self.start_failed(now, ticket, error),
             }
         }
         for Ended { id, asker, result, committed } in std::mem::take(&mut self.commits.ended) {
@@ -319,7 +319,7 @@ impl ConsumerEngine {
                 }
                 (queries::Asker::Starts(starts), Err(error)) => {
                     for (_, ticket) in starts {
-                        self.start_failed(ticket, error.clone());
+                        self.start_failed(now, ticket, error.clone());
                     }
                 }
             }

@@ -220,6 +220,7 @@ impl Fetcher {
         {
             (part.offset, part.leader_epoch) = (Some(offset), leader_epoch);
             part.resolving = false;
+            part.failures = 0;
             self.dirty = true;
         }
     }

@@ -317,6 +317,7 @@ impl ConsumerEngine {
         let reason = "the group has refused it";
         let coordinator = &mut membership.coordinator;
         membership.member.leave(&mut Way { now, core: &mut self.core, coordinator }, reason);
+        membership.coordinator.judge(&error);
         membership.refusals = membership.refusals.saturating_add(1);
         let retry_at = later(now, retry_of(&self.config), membership.refusals, &mut self.core);
         let for_good = error.code().is_some_and(ErrorCode::fatal);

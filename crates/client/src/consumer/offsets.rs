@@ -12,7 +12,7 @@ use super::engine::Tag;
 use super::fetcher::later;
 use super::types::{ConsumerOutcome, OffsetAt, StartAt, TopicPartition, some_of};
 use crate::core::{Backoff, Core, Lane, Target};
-use crate::error::{Error, Result};
+use crate::error::{BAD_ANSWERS_MAX, Error, Result};
 
 /// The timestamp that asks for the end of the log.
 const LATEST: i64 = -1;
@@ -42,9 +42,10 @@ struct Lookup {
 }
 
 impl Lookup {
-    /// A partition is to begin at its end.
-    fn is_of_the_end(&self) -> bool {
-        self.timestamp == LATEST && matches!(self.purpose, Purpose::Start(_))
+    /// What every log has is asked for: its beginning, or its end. A broker that cannot say where that is does not know
+    /// it yet; taken for an answer, its -1 would begin the partition at its end.
+    fn is_of_what_is_there(&self) -> bool {
+        self.timestamp == EARLIEST || (self.timestamp == LATEST && matches!(self.purpose, Purpose::Start(_)))
     }
 }
 
@@ -239,10 +240,14 @@ impl Lookups {
             let answer = answers.get(&(topic.to_string(), *partition));
             let code = answer.map(|answer| ErrorCode::new(answer.error_code));
             match (answer, code) {
-                // A log has an end. Asked again at once, a broker that does not know it says the same.
-                (Some(answer), Some(ErrorCode::NONE)) if answer.offset < 0 && lookup.is_of_the_end() => {
-                    lookup.failures = lookup.failures.saturating_add(1);
-                    lookup.retry_at = later(now, self.retry, lookup.failures, core);
+                (Some(answer), Some(ErrorCode::NONE))
+                    if answer.offset < 0 && lookup.is_of_what_is_there() =>
+                {
+                    let what = if lookup.timestamp == EARLIEST { "beginning" } else { "end" };
+                    let detail = format!("ListOffsets has no {what} of the log (offset {})", answer.offset);
+                    let code = ErrorCode::OFFSET_NOT_AVAILABLE;
+                    let error = Error::partition(code, &**topic, *partition, detail);
+                    self.retry(now, core, id, error);
                 }
                 (Some(answer), Some(ErrorCode::NONE)) => {
                     let at = OffsetAt {
@@ -254,7 +259,7 @@ impl Lookups {
                 }
                 (_, code) => {
                     let error = code.map(|code| Error::partition(code, &**topic, *partition, "ListOffsets"));
-                    let error = error.or(failed.clone()).unwrap_or_else(|| Error::Protocol {
+                    let error = error.or(failed.clone()).unwrap_or_else(|| Error::BadAnswer {
                         peer: "a broker".into(),
                         why: format!("did not answer for {topic}-{partition}"),
                     });
@@ -288,7 +293,9 @@ impl Lookups {
 
     fn retry(&mut self, now: Now, core: &mut Core<Tag>, id: u64, error: Error) {
         let Some(lookup) = self.pending.get_mut(&id) else { return };
-        if error.retriable() {
+        let bad =
+            matches!(error, Error::BadAnswer { .. }) || error.code() == Some(ErrorCode::OFFSET_NOT_AVAILABLE);
+        if error.retriable() && !(bad && lookup.failures >= BAD_ANSWERS_MAX) {
             lookup.failures = lookup.failures.saturating_add(1);
             lookup.retry_at = later(now, self.retry, lookup.failures, core);
             core.refresh(now);

@@ -127,7 +127,7 @@ impl Queries {
     ) {
         let Some(mut query) = self.all.remove(&id) else { return };
         match result.and_then(|response| read(coordinator.group(), &query, response)) {
-            Err(error) if error.retriable() => {
+            Err(error) if error.retriable() && !query.attempt.gives_up(&error) => {
                 coordinator.judge(&error);
                 query.attempt.again(now, core, self.manner, error);
                 self.all.insert(id, query);

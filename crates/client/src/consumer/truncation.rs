@@ -69,7 +69,8 @@ impl Fetcher {
         }
     }
 
-    /// An answer, or its failure. What may pass is asked again; for what may not the next Fetch has the same error.
+    /// An answer, or its failure. What may pass is asked again, and so is who was left out of an answer: a cut that nobody
+    /// notices hands out rows that are gone. For what may not pass the next Fetch has the same error.
     pub(super) fn checked(
         &mut self,
         now: Now,
@@ -78,7 +79,7 @@ impl Fetcher {
         result: Result<OffsetForLeaderEpochResponse>,
     ) {
         self.dirty = true;
-        let again = result.as_ref().err().is_some_and(Error::retriable);
+        let again = result.as_ref().map_or_else(Error::retriable, |_| true);
         let mut ends = HashMap::new();
         for topic in result.map(|response| response.topics).unwrap_or_default() {
             for end in topic.partitions {
@@ -98,7 +99,7 @@ impl Fetcher {
                         self.truncated(now, core, ticket, DivergingEpoch { epoch, end_offset });
                     }
                 }
-                (_, code) if again || code.is_some_and(ErrorCode::retriable) => {
+                (_, code) if code.map_or(again, ErrorCode::retriable) => {
                     self.put_off(now, core, ticket);
                     core.refresh(now);
                 }

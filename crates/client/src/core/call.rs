@@ -1,9 +1,11 @@
 //! Calls: one request, its answer, and who asked.
 
+use std::any::Any;
+
 use bytes::Bytes;
 use headrace_wire::frame::encode_request;
 use headrace_wire::messages::{ApiKey, Message, Request, VersionRange};
-use headrace_wire::primitive::{Encoded, Reader};
+use headrace_wire::primitive::{DecodeError, Encoded, Reader};
 use headrace_wire::time::Now;
 
 use crate::engine::Arrived;
@@ -100,6 +102,38 @@ impl CallSpec {
     }
 }
 
+/// An answer that has been read, as the response of its request; none of a call that awaits no whole frame.
+#[derive(Debug)]
+pub struct Body(Option<Box<dyn Any + Send>>);
+
+impl Body {
+    pub(crate) const NONE: Self = Self(None);
+
+    /// The answer to an `R`.
+    pub(crate) fn of<R: Request>(&self, node: Option<i32>) -> Result<&R::Response> {
+        let body = self.0.as_ref().and_then(|body| body.downcast_ref());
+        body.ok_or_else(|| no_body::<R>(node))
+    }
+
+    /// The same, taken out.
+    pub(crate) fn take<R: Request>(self, node: Option<i32>) -> Result<R::Response> {
+        let body = self.0.and_then(|body| body.downcast().ok());
+        body.map(|body| *body).ok_or_else(|| no_body::<R>(node))
+    }
+}
+
+fn no_body<R: Request>(node: Option<i32>) -> Error {
+    let why = format!("has not answered {} with a frame", R::KEY.name());
+    Error::Protocol { peer: peer_name(node), why }
+}
+
+/// Reads the body of an answer in a version.
+pub(crate) type ReadBody = fn(i16, Bytes) -> Result<Body, DecodeError>;
+
+fn read_body<R: Request>(version: i16, body: Bytes) -> Result<Body, DecodeError> {
+    Ok(Body(Some(Box::new(R::Response::decode(version, &mut Reader::new(body))?))))
+}
+
 /// The end of a call: exactly one for each, in whatever order they end.
 #[derive(Debug)]
 pub struct Reply<T> {
@@ -111,21 +145,21 @@ pub struct Reply<T> {
     pub node: Option<i32>,
     /// Whether the request was handed to a connection. If not, no broker has seen it.
     pub sent: bool,
-    /// The version spoken and the body behind the response header, or what went wrong.
-    pub result: Result<(i16, Bytes)>,
+    /// The version spoken and the answer, or what went wrong.
+    pub result: Result<(i16, Body)>,
 }
 
 impl<T> Reply<T> {
-    /// Decodes the answer as that of `R`.
+    /// The answer to an `R`.
     pub fn decode<R: Request>(self) -> Result<R::Response> {
-        let (version, body) = self.result?;
-        decode_body::<R>(version, &body, self.node)
+        let (_, body) = self.result?;
+        body.take::<R>(self.node)
     }
 
-    /// Takes the tag out, and decodes what is left as the answer of `R`.
+    /// Takes the tag out, and what is left as the answer to an `R`.
     pub fn split<R: Request>(self) -> (T, Option<i32>, Result<R::Response>) {
         let node = self.node;
-        let result = self.result.and_then(|(version, body)| decode_body::<R>(version, &body, node));
+        let result = self.result.and_then(|(_, body)| body.take::<R>(node));
         (self.tag, node, result)
     }
 }
@@ -133,13 +167,6 @@ impl<T> Reply<T> {
 /// Who answered, for messages.
 pub(crate) fn peer_name(node: Option<i32>) -> String {
     node.map_or_else(|| "a bootstrap server".to_owned(), |id| format!("node {id}"))
-}
-
-pub(crate) fn decode_body<R: Request>(version: i16, body: &Bytes, node: Option<i32>) -> Result<R::Response> {
-    R::Response::decode(version, &mut Reader::new(body.clone())).map_err(|e| Error::Protocol {
-        peer: peer_name(node),
-        why: format!("sent a broken {} response: {e}", R::KEY.name()),
-    })
 }
 
 /// What a [`StreamSink`] made of the bytes it was offered.
@@ -181,6 +208,8 @@ impl<T> StreamSink<T> for NoStream {
 /// A request that waits for the version its broker speaks.
 pub(crate) trait Outgoing: Send {
     fn key(&self) -> ApiKey;
+    /// What reads the answer.
+    fn reader(&self) -> ReadBody;
     fn encode(&self, version: i16, correlation: i32, client_id: &str) -> Result<Encoded, String>;
 }
 
@@ -189,6 +218,10 @@ pub(crate) struct Typed<R>(pub(crate) R);
 impl<R: Request + Send> Outgoing for Typed<R> {
     fn key(&self) -> ApiKey {
         R::KEY
+    }
+
+    fn reader(&self) -> ReadBody {
+        read_body::<R>
     }
 
     fn encode(&self, version: i16, correlation: i32, client_id: &str) -> Result<Encoded, String> {
@@ -202,6 +235,10 @@ pub(crate) struct Made<F>(pub(crate) F);
 impl<R: Request, F: Fn(i16) -> R + Send> Outgoing for Made<F> {
     fn key(&self) -> ApiKey {
         R::KEY
+    }
+
+    fn reader(&self) -> ReadBody {
+        read_body::<R>
     }
 
     fn encode(&self, version: i16, correlation: i32, client_id: &str) -> Result<Encoded, String> {

@@ -1,6 +1,8 @@
 //! A link: one lane to one peer, over whatever connections it takes. It keeps what waits for the next connection.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
+
+use headrace_wire::messages::{ApiKey, VersionRange};
 
 use super::call::{Lane, Queued};
 use crate::connection::Connection;
@@ -44,6 +46,8 @@ pub(super) struct Link<T> {
     pub(super) not_before: u64,
     /// Why the last connection ended.
     pub(super) last_error: Option<Error>,
+    /// What the last connection said of requests that had no place in it.
+    pub(super) doubted: BTreeMap<ApiKey, Option<VersionRange>>,
     /// It did so before calls could be sent, and in a way that waiting does not mend.
     pub(super) hopeless: bool,
 }
@@ -63,6 +67,7 @@ impl<T> Link<T> {
             failures: 0,
             not_before: 0,
             last_error: None,
+            doubted: BTreeMap::new(),
             hopeless: false,
         }
     }

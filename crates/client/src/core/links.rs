@@ -1,11 +1,13 @@
 //! How calls get to connections, and what happens when time or a connection ends.
 
 use std::collections::VecDeque;
+use std::mem::discriminant;
 
-use headrace_wire::messages::VersionRange;
+use headrace_wire::errors::ErrorCode;
+use headrace_wire::messages::{ApiKey, VersionRange};
 use headrace_wire::time::Now;
 
-use super::call::{Expect, Lane, Queued};
+use super::call::{Body, Expect, Lane, Queued};
 use super::link::{Link, LinkKey, Peer};
 use super::{Core, Tag, no_version};
 use crate::connection::{Connection, InFlight};
@@ -136,6 +138,13 @@ impl<T> Core<T> {
             };
             let Some(version) = theirs.and_then(|theirs| ours.newest_common(theirs)) else {
                 let error = no_version(&link.name, request_key, ours, theirs);
+                link.queue.push_front(queued);
+                if self.doubts_versions(now, key, request_key, theirs) {
+                    return;
+                }
+                let Some(queued) = self.links.get_mut(&key).and_then(|link| link.queue.pop_front()) else {
+                    return;
+                };
                 self.answer(Some(now), queued.call, queued.tag, key.node(), false, Err(error));
                 continue;
             };
@@ -152,7 +161,7 @@ impl<T> Core<T> {
             self.actions.push_back(Action::Write { conn: connection.id, data });
             connection.last_used = now.mono_ms;
             if queued.spec.expect == Expect::Nothing {
-                let result = Ok((version, bytes::Bytes::new()));
+                let result = Ok((version, Body::NONE));
                 self.answer(Some(now), queued.call, queued.tag, key.node(), true, result);
                 continue;
             }
@@ -162,6 +171,7 @@ impl<T> Core<T> {
                 key: request_key,
                 version,
                 expect: queued.spec.expect,
+                read: queued.request.reader(),
                 deadline: queued.deadline,
                 timeout_ms: queued.spec.timeout_ms,
                 correlation,
@@ -174,8 +184,14 @@ impl<T> Core<T> {
     pub(super) fn end_connection(&mut self, now: Now, key: LinkKey, error: &Error, close: bool) {
         let Some(link) = self.links.get_mut(&key) else { return };
         let mut ended = VecDeque::new();
-        // Who has spoken Kafka and then something else may do better on the next connection.
-        link.hopeless = !error.retriable() && !link.is_ready();
+        // Who has spoken Kafka and then something else may do better on the next connection. And one answer may have been
+        // spoiled on its way: what it says of the peer is believed when the next connection says the same.
+        let lasting = !error.retriable() && !link.is_ready();
+        let again = link.last_error.as_ref().is_some_and(|last| discriminant(last) == discriminant(error));
+        let unclear =
+            link.connection.as_ref().is_some_and(Connection::asks_versions) && may_be_spoiled(error);
+        link.hopeless = lasting && (again || !unclear);
+        let passing = lasting && !link.hopeless;
         if let Some(connection) = link.connection.take() {
             self.connections.remove(&connection.id);
             if close {
@@ -194,9 +210,35 @@ impl<T> Core<T> {
         if key.node().is_some() {
             self.refresh.stale(now);
         }
+        let error = match error {
+            Error::Broker { detail: why, .. } | Error::Protocol { why, .. } if passing => {
+                let peer = self.links.get(&key).map_or_else(String::new, |link| link.name.clone());
+                Error::BadAnswer { peer, why: why.clone() }
+            }
+            error => error.clone(),
+        };
         for (call, tag, sent) in ended {
             self.answer(Some(now), call, tag, key.node(), sent, Err(error.clone()));
         }
+    }
+
+    /// A request that the connection's versions have no place for. They were said in one answer, which may have been
+    /// spoiled on its way, and hold for as long as the connection lasts: before that is believed a new connection is
+    /// asked. True when that is under way, and the call waits for it.
+    fn doubts_versions(&mut self, now: Now, key: LinkKey, api: ApiKey, theirs: Option<VersionRange>) -> bool {
+        let Some(link) = self.links.get_mut(&key) else { return false };
+        if link.doubted.insert(api, theirs) == Some(theirs) {
+            return false;
+        }
+        let why = format!("closed, to ask once more for its versions of {}", api.name());
+        let error = Error::Disconnected { peer: link.name.clone(), why };
+        let waiting = std::mem::take(&mut link.queue);
+        self.end_connection(now, key, &error, true);
+        if let Some(link) = self.links.get_mut(&key) {
+            (link.queue, link.failures, link.not_before) = (waiting, 0, now.mono_ms);
+        }
+        self.connect(now, key);
+        true
     }
 
     /// Ends the calls whose time is up. One that was written takes its connection with it: its answer would still come,
@@ -314,6 +356,11 @@ impl<T> Core<T> {
             |peer| self.links.get(&LinkKey { peer, lane: Lane::Control }).map_or(0, |l| l.not_before);
         self.candidates().into_iter().map(not_before).min()
     }
+}
+
+/// Whether an answer to ApiVersions that was spoiled on its way may be all that is behind an error.
+fn may_be_spoiled(error: &Error) -> bool {
+    matches!(error, Error::Protocol { .. }) || error.code() == Some(ErrorCode::UNSUPPORTED_VERSION)
 }
 
 /// Takes out what is late, keeping the order of the rest.

@@ -26,9 +26,9 @@ use headrace_wire::messages::{ApiKey, Message, MetadataRequest, Request, Version
 use headrace_wire::time::Now;
 
 pub use self::backoff::{Backoff, Jitter};
-pub use self::call::{CallId, CallSpec, Expect, Lane, NoStream, Reply, StreamSink, StreamStep, Target};
+pub use self::call::{Body, CallId, CallSpec, Expect, Lane, NoStream, Reply, StreamSink, StreamStep, Target};
 use self::call::{Made, Outgoing, Queued, Typed};
-pub(crate) use self::call::{decode_body, peer_name};
+pub(crate) use self::call::{ReadBody, peer_name};
 use self::link::{Link, LinkKey, Peer};
 use self::matching::Matching;
 pub(crate) use self::matching::TopicPattern;
@@ -386,11 +386,16 @@ impl<T> Core<T> {
                 Received::Carry(hello) => {
                     self.actions.push_back(Action::Verbs(OverVerbs::Carry { conn, hello }));
                 }
-                Received::Answer(call, body) => self.answered(now, key, call, body),
+                Received::Answer(call, body) => self.answered(now, key, conn, call, body),
             }
         }
         self.received = received;
         let consumed = taken.unwrap_or_else(|error| {
+            let spoke = self.links.get(&key).is_some_and(Link::is_ready);
+            let error = match error {
+                Error::Protocol { peer, why } if spoke => Error::BadAnswer { peer, why },
+                error => error,
+            };
             self.end_connection(now, key, &error, true);
             gone
         });
@@ -398,32 +403,30 @@ impl<T> Core<T> {
         consumed
     }
 
-    fn answered(&mut self, now: Now, key: LinkKey, call: InFlight<Tag<T>>, body: Bytes) {
+    /// A call has its answer. What cannot be read counts as lost, and its connection is not used any more: what is asked
+    /// again goes over a new one.
+    fn answered(&mut self, now: Now, key: LinkKey, conn: ConnId, call: InFlight<Tag<T>>, body: Bytes) {
+        let InFlight { call, tag, key: api, version, expect, read, .. } = call;
+        let body = if expect == Expect::Stream { Ok(Body::NONE) } else { read(version, body) };
         let node = key.node();
-        match call.tag {
-            Tag::User(tag) => {
-                self.replies.push_back(Reply {
-                    call: call.call,
-                    tag,
-                    node,
-                    sent: true,
-                    result: Ok((call.version, body)),
-                });
-            }
-            Tag::Metadata => match decode_body::<MetadataRequest>(call.version, &body, node) {
-                Ok(response) => self.metadata_answered(now, response),
-                // The next candidate may do better; whoever waits for a topic has a deadline.
-                Err(error) => {
-                    let error = match (error, self.links.get(&key)) {
-                        (Error::Protocol { why, .. }, Some(link)) => {
-                            Error::Protocol { peer: link.name.clone(), why }
-                        }
-                        (error, _) => error,
-                    };
-                    self.metadata_failed(now, error);
-                }
+        let bad = match body {
+            Ok(body) => match tag {
+                Tag::User(_) => return self.answer(None, call, tag, node, true, Ok((version, body))),
+                Tag::Metadata => match body.take::<MetadataRequest>(node) {
+                    Ok(response) => return self.metadata_answered(now, response),
+                    Err(error) => error,
+                },
             },
+            Err(why) => {
+                let peer = self.links.get(&key).map_or_else(|| peer_name(node), |link| link.name.clone());
+                Error::BadAnswer { peer, why: format!("sent a broken {} response: {why}", api.name()) }
+            }
+        };
+        let is_open = |link: &Link<Tag<T>>| link.connection.as_ref().is_some_and(|open| open.id == conn);
+        if self.links.get(&key).is_some_and(is_open) {
+            self.end_connection(now, key, &bad, true);
         }
+        self.answer(Some(now), call, tag, node, true, Err(bad));
     }
 
     /// See [`Engine::handle_timeout`](crate::engine::Engine::handle_timeout).
@@ -548,7 +551,7 @@ impl<T> Core<T> {
         tag: Tag<T>,
         node: Option<i32>,
         sent: bool,
-        result: Result<(i16, Bytes)>,
+        result: Result<(i16, Body)>,
     ) {
         match (tag, now, result) {
             (Tag::User(tag), _, result) => self.replies.push_back(Reply { call, tag, node, sent, result }),

@@ -210,7 +210,7 @@ impl ConsumerMember {
             }
             Err(error) => error,
         };
-        way.coordinator.judge(&error);
+        way.coordinator.judge_passing(&error);
         self.full = true;
         let gone =
             matches!(error.code(), Some(ErrorCode::UNKNOWN_MEMBER_ID | ErrorCode::FENCED_MEMBER_EPOCH));

@@ -144,6 +144,14 @@ impl Coordinator {
         Some(self.retry_at).filter(|at| *at > 0)
     }
 
+    /// The same for a member, which leaves the group over an error that does not pass: until it has done so it needs the
+    /// coordinator, or the group waits for it until its session ends.
+    pub(crate) fn judge_passing(&mut self, error: &Error) {
+        if error.retriable() {
+            self.judge(error);
+        }
+    }
+
     /// Deals with an error of a request to the coordinator: whether it has to be found anew.
     pub(crate) fn judge(&mut self, error: &Error) {
         let moved = match error {

@@ -165,6 +165,10 @@ impl Member {
         let State::Joining { again } = self.state else { return Ok(None) };
         let response = result?;
         if ErrorCode::new(response.error_code) == ErrorCode::MEMBER_ID_REQUIRED && self.id.is_empty() {
+            if response.member_id.is_empty() {
+                let why = "asks for a member id and gives none".to_owned();
+                return Err(Error::BadAnswer { peer: "the group coordinator".into(), why });
+            }
             self.id = response.member_id;
             self.state = State::Join;
             return Ok(None);
@@ -326,7 +330,7 @@ impl Member {
         };
         let forgotten =
             matches!(error.code(), Some(ErrorCode::UNKNOWN_MEMBER_ID | ErrorCode::ILLEGAL_GENERATION));
-        way.coordinator.judge(&error);
+        way.coordinator.judge_passing(&error);
         match error.code() {
             Some(ErrorCode::UNKNOWN_MEMBER_ID | ErrorCode::ILLEGAL_GENERATION) => {
                 if error.code() == Some(ErrorCode::UNKNOWN_MEMBER_ID) {

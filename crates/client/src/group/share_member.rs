@@ -271,7 +271,7 @@ impl ShareMember {
             }
             Err(error) => error,
         };
-        way.coordinator.judge(&error);
+        way.coordinator.judge_passing(&error);
         self.full = true;
         let gone =
             matches!(error.code(), Some(ErrorCode::UNKNOWN_MEMBER_ID | ErrorCode::FENCED_MEMBER_EPOCH));

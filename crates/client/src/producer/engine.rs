@@ -295,7 +295,12 @@ impl ProducerEngine {
                     "left partition {} of topic '{name}' out of a Produce response",
                     entry.key.number()
                 );
-                self.on_error(now, accumulator, entry, Error::Protocol { peer: format!("node {node}"), why });
+                self.on_error(
+                    now,
+                    accumulator,
+                    entry,
+                    Error::BadAnswer { peer: format!("node {node}"), why },
+                );
                 continue;
             };
             let code = ErrorCode::from(answer.error_code);

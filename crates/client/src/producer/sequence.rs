@@ -49,7 +49,7 @@ impl Identity {
         }
         // Taken, it would pass for a producer without an id: no broker would look at its sequences.
         let why = format!("gave producer id {id} with epoch {epoch}, of which neither may be negative");
-        Err(Error::Protocol { peer: peer_name(node), why })
+        Err(Error::BadAnswer { peer: peer_name(node), why })
     }
 }
 

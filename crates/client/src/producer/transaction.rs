@@ -516,7 +516,7 @@ impl Transactions {
 
     /// The coordinator said what cannot be.
     fn lie(&self, why: &str) -> Error {
-        Error::Protocol { peer: format!("{self}: its coordinator"), why: why.to_owned() }
+        Error::BadAnswer { peer: format!("{self}: its coordinator"), why: why.to_owned() }
     }
 
     fn partitions_refusal(

@@ -296,15 +296,15 @@ impl ShareEngine {
                 self.refused_joins = 0;
                 self.assign(partitions);
             }
-            Some(ShareMemberEvent::Failed(error)) => self.fail_group(now, error),
+            Some(ShareMemberEvent::Failed(error)) => self.fail_group(now, &error),
         }
     }
 
     /// The group cannot be joined: the next poll is told, and the one after that tries again.
-    fn fail_group(&mut self, now: Now, error: Error) {
+    fn fail_group(&mut self, now: Now, error: &Error) {
         let polls = {
             let mut shelf = lock(&self.shelf);
-            shelf.fail(error);
+            shelf.fail(error.clone());
             // The poll that is told does not count.
             shelf.polls() + u64::from(!shelf.is_waited_for())
         };
@@ -313,6 +313,7 @@ impl ShareEngine {
         self.refused_joins = self.refused_joins.saturating_add(1);
         let until_ms = now.mono_ms + self.settings.retry.wait_ms(self.refused_joins, self.core.jitter());
         self.leave_group(now, Standing::Away { polls, until_ms });
+        self.coordinator.judge(error);
     }
 
     // ---- driving
@@ -382,7 +383,7 @@ impl ShareEngine {
                 if let Err(error) = self.coordinator.answered(now, &mut self.core, result)
                     && self.standing == Standing::Member
                 {
-                    self.fail_group(now, error);
+                    self.fail_group(now, &error);
                 }
             }
             Tag::Member(MemberTag::Leave) => self.left(),

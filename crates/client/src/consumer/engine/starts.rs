@@ -11,17 +11,15 @@ use crate::consumer::types::{CommitOffset, StartAt, TopicPartition};
 use crate::error::Error;
 
 impl ConsumerEngine {
-    /// The group's offset could not be had. What may pass is told and tried again.
-    pub(super) fn start_failed(&mut self, ticket: Ticket, error: Error) {
-        if error.retriable() {
-            lock(&self.cache).fail(ticket, error, false);
-            if let Some(part) = self.fetcher.part(ticket) {
-                part.resolving = false;
-            }
-            self.fetcher.unresolved = true;
-        } else {
-            self.fetcher.fail(ticket, error);
+    /// Where the partition begins could not be found out. Whoever polls is told, and it is tried again after a while: of
+    /// what a broker says nothing is so final that a seek should be needed.
+    pub(super) fn start_failed(&mut self, now: Now, ticket: Ticket, error: Error) {
+        lock(&self.cache).fail(ticket, error, false);
+        self.fetcher.put_off(now, &mut self.core, ticket);
+        if let Some(part) = self.fetcher.part(ticket) {
+            part.resolving = false;
         }
+        self.fetcher.unresolved = true;
     }
 
     /// Begins to look for the position of partitions that have none.
@@ -33,6 +31,10 @@ impl ConsumerEngine {
         let mut elsewhere = Vec::new();
         for part in self.fetcher.parts.values_mut() {
             if part.offset.is_some() || part.resolving || part.failed {
+                continue;
+            }
+            if part.retry_at > now.mono_ms {
+                self.fetcher.unresolved = true;
                 continue;
             }
             part.resolving = true;

@@ -15,4 +15,5 @@ mod positions;
 mod random;
 mod recreated;
 mod sharing;
+mod spoiled;
 mod truncation;

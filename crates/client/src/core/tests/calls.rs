@@ -36,7 +36,7 @@ fn each_node_and_lane_has_its_own_connection() {
     ports.sort_unstable();
     assert_eq!(ports, [9001, 9001, 9002, 9092]);
     let mut tags: Vec<u32> =
-        ends(&mut world).into_iter().map(|(tag, end)| end.map(|_| tag).unwrap()).collect();
+        ends(&mut world).into_iter().map(|(tag, end)| end.map(|()| tag).unwrap()).collect();
     tags.sort_unstable();
     assert_eq!(tags, [1, 2, 3, 4]);
     assert_eq!(world.engine.pending(1, CONTROL), 0);
@@ -149,7 +149,7 @@ fn a_call_without_an_answer_ends_when_it_is_written() {
     world.settle(&mut broker);
     world.command(Do::ProduceWithoutAnswer(1, 5));
     world.settle(&mut broker);
-    assert_eq!(ends(&mut world), [(5, Ok(0))]);
+    assert_eq!(ends(&mut world), [(5, Ok(()))]);
     assert_eq!(world.engine.pending(1, Lane::Produce), 0);
 }
 
@@ -175,7 +175,7 @@ fn a_streamed_answer_goes_to_the_sink_whatever_the_pieces() {
         world.command(Do::Call(Target::Node(2), Lane::Fetch, 2, 30_000));
         world.settle(&mut broker);
         let ended = ends(&mut world);
-        assert!(ended[0].0 > 1_000 && ended[0].1 == Ok(0), "{ended:?}");
+        assert!(ended[0].0 > 1_000 && ended[0].1 == Ok(()), "{ended:?}");
         assert!(ended[1].0 == 2 && ended[1].1.is_ok(), "the connection goes on: {ended:?}");
         // Size, correlation id and empty tagged fields are the core's.
         assert_eq!(world.engine.sink.bytes, frame[9..], "pieces of {piece}, steps of {step}");
@@ -192,7 +192,7 @@ fn a_sink_that_finds_nonsense_ends_the_connection() {
     world.command(Do::Fetch(2, 1));
     world.settle(&mut broker);
     let error = ends(&mut world).remove(0).1.unwrap_err();
-    assert!(matches!(&error, Error::Protocol { why, .. } if why == "sent nonsense"), "{error:?}");
+    assert!(matches!(&error, Error::BadAnswer { why, .. } if why == "sent nonsense"), "{error:?}");
     assert!(!world.open_ports().contains(&9002));
 }
 

@@ -59,12 +59,12 @@ fn records_wait_until_their_connection_goes_over_rdma_and_others_do_not() {
         world.perform(action, answer);
     }
     world.settle(answer);
-    assert!(matches!(ends(&mut world)[..], [(_, Ok(_))]));
+    assert!(matches!(ends(&mut world)[..], [(_, Ok(()))]));
 }
 
 #[test]
 fn what_keeps_a_connection_from_rdma_is_told_by_the_options_name() {
-    let config = |ends: Vec<(u32, Result<usize>)>, words: &str| {
+    let config = |ends: Vec<(u32, Result<()>)>, words: &str| {
         let [(2, Err(error))] = &ends[..] else { panic!("{ends:?}") };
         assert!(!error.retriable(), "{error}");
         let told = error.to_string();

@@ -152,7 +152,7 @@ fn a_failed_metadata_request_is_kept_as_the_reason_and_tried_again() {
         if *healthy_now.borrow() { healthy(&layout, i) } else { Answer::Last(b"HTTP/1.1 400".to_vec()) }
     };
     world.command(Do::Want("t"));
-    world.settle(&mut broker);
+    world.run(500, &mut broker);
     let error = world.engine.core.metadata_error().unwrap();
     assert!(!error.retriable() && error.to_string().contains("HTTP"), "{error}");
     *healthy_now.borrow_mut() = true;

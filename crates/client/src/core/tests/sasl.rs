@@ -179,7 +179,7 @@ fn a_refused_token_is_told_with_what_the_broker_has_against_it() {
 fn a_broker_without_sasl_requests_is_too_old() {
     let mut world = world_with("localhost:9092", &PLAIN);
     world.command(Do::Call(Target::Any, Lane::Control, 1, 5_000));
-    world.run(10, &mut |i: &Incoming| {
+    world.run(200, &mut |i: &Incoming| {
         let mut list = version_list();
         list.api_keys.retain(|k| k.api_key != ApiKey::SaslHandshake.code());
         i.reply::<ApiVersionsRequest>(&list)

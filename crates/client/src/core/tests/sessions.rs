@@ -175,7 +175,7 @@ fn calls_in_flight_are_answered_before_the_renewal_and_later_ones_wait_for_it() 
         world.push(conn, &handshake);
         run(&mut world, &mut broker, 10);
         let ended: Vec<u32> =
-            ends(&mut world).into_iter().map(|(tag, result)| result.map(|_| tag).unwrap()).collect();
+            ends(&mut world).into_iter().map(|(tag, result)| result.map(|()| tag).unwrap()).collect();
         assert_eq!(ended, [2, 3, 4]);
     }
 }

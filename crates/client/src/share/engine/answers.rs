@@ -15,7 +15,7 @@ use headrace_wire::primitive::Records;
 use headrace_wire::time::Now;
 
 use super::{Kind, Request, ShareEngine, Tag, VERSION_OF_LIMITS};
-use crate::core::{Lane, Reply, decode_body, peer_name};
+use crate::core::{Lane, Reply, peer_name};
 use crate::error::{Error, Result};
 use crate::partition::TopicPartition;
 use crate::share::ledger::{Ack, Origin, Verdict};
@@ -59,10 +59,10 @@ impl ShareEngine {
             Ok((version, body)) => {
                 lock(&self.shelf).set_renews(version >= VERSION_OF_LIMITS);
                 if asked.kind == Kind::Fetch {
-                    let response = decode_body::<ShareFetchRequest>(version, &body, from);
+                    let response = body.take::<ShareFetchRequest>(from);
                     response.and_then(|response| self.fetched(now, node, &asked, response))
                 } else {
-                    let response = decode_body::<ShareAcknowledgeRequest>(version, &body, from);
+                    let response = body.take::<ShareAcknowledgeRequest>(from);
                     response.map(|response| self.acknowledged(now, node, &asked, response))
                 }
             }
@@ -116,7 +116,7 @@ impl ShareEngine {
         self.back_off(now, node);
         self.core.refresh(now);
         match error {
-            Error::Protocol { ref why, .. } => {
+            Error::Protocol { ref why, .. } | Error::BadAnswer { ref why, .. } => {
                 self.core.disconnect(now, node, Lane::Share, why);
                 self.events.push_back(ShareEvent::Trouble { what: BROKEN_ANSWER, error });
             }

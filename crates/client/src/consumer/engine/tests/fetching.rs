@@ -486,7 +486,7 @@ fn a_broken_response_is_told_and_fetching_goes_on() {
     }));
     bench.assign(&[("t", 0)], OFFSETS_AT_0);
     let error = bench.poll_error();
-    assert!(matches!(error, Error::Protocol { .. }), "{error}");
+    assert!(matches!(error, Error::BadAnswer { .. }), "{error}");
     bench.run(5_000);
     assert_eq!(bench.drain(), named("t", 0, 0..10));
 }

@@ -348,12 +348,14 @@ fn a_partition_that_the_coordinator_leaves_out_of_its_answer_is_an_error() {
         _ => None,
     }));
     bench.assign(&[("t", 0)], StartAt::Committed);
+    bench.run(3_000);
     let error = bench.poll_error();
-    assert!(matches!(&error, Error::Protocol { why, .. } if why.contains("t-0")), "{error}");
+    assert!(matches!(&error, Error::BadAnswer { why, .. } if why.contains("t-0")), "{error}");
     let op =
-        bench.command(|op| ConsumerCommand::Commit { op, offsets: vec![commit_of(3)], timeout_ms: 1_000 });
+        bench.command(|op| ConsumerCommand::Commit { op, offsets: vec![commit_of(3)], timeout_ms: 9_000 });
+    bench.run(5_000);
     let error = bench.result(op).unwrap().unwrap_err();
-    assert!(matches!(&error, Error::Protocol { why, .. } if why.contains("t-0")), "{error}");
+    assert!(matches!(&error, Error::BadAnswer { why, .. } if why.contains("t-0")), "{error}");
 }
 
 #[test]

@@ -1,0 +1,333 @@
+//! One answer of each kind that cannot be read, says nothing, or never comes: the consumer goes on by itself.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use headrace_wire::compression::Codec;
+use headrace_wire::errors::ErrorCode;
+use headrace_wire::messages::list_offsets_response::{
+    ListOffsetsPartitionResponse, ListOffsetsTopicResponse,
+};
+use headrace_wire::messages::{
+    ApiKey, ApiVersionsRequest, FetchRequest, FindCoordinatorRequest, HeartbeatRequest, JoinGroupRequest,
+    LeaveGroupRequest, ListOffsetsRequest, ListOffsetsResponse, MetadataRequest, OffsetCommitRequest,
+    OffsetFetchRequest, OffsetForLeaderEpochRequest, Request, SyncGroupRequest, SyncGroupResponse,
+};
+
+use super::groups::Crowd;
+use super::kafka::{Bench, Kafka, named, tp};
+use crate::consumer::{ConsumerCommand, ConsumerOutcome, StartAt, lock};
+use crate::core::scripted::{Answer, Incoming, version_list};
+use crate::error::Error;
+
+const KINDS: [ApiKey; 11] = [
+    ApiKey::ApiVersions,
+    ApiKey::Metadata,
+    ApiKey::FindCoordinator,
+    ApiKey::JoinGroup,
+    ApiKey::SyncGroup,
+    ApiKey::Heartbeat,
+    ApiKey::OffsetFetch,
+    ApiKey::ListOffsets,
+    ApiKey::Fetch,
+    ApiKey::OffsetCommit,
+    ApiKey::LeaveGroup,
+];
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Way {
+    /// Nothing behind the correlation id is what it should be.
+    Garbage,
+    /// It ends before its first field.
+    Short,
+    /// The answer to another request.
+    Correlation,
+    /// The connection ends before it.
+    Cut,
+    /// It is never sent.
+    Silence,
+    /// It has nothing in it.
+    Empty,
+}
+
+const WAYS: [Way; 6] = [Way::Garbage, Way::Short, Way::Correlation, Way::Cut, Way::Silence, Way::Empty];
+
+/// Milliseconds of the scripted clock that one spoiled answer may cost: some back-offs of 100 ms, or a request's timeout of
+/// 2 s. A session lasts 45 s.
+const COST_MS: u64 = 6_000;
+
+fn framed(correlation: i32, body: &[u8]) -> Vec<u8> {
+    let size = u32::try_from(4 + body.len()).unwrap();
+    [&size.to_be_bytes(), &correlation.to_be_bytes(), body].concat()
+}
+
+fn blank<R: Request>(incoming: &Incoming) -> Answer {
+    incoming.reply::<R>(&R::Response::default())
+}
+
+/// An answer in which every field has its default; `None` where that is a good one.
+fn empty(i: &Incoming) -> Option<Answer> {
+    Some(match i.key {
+        ApiKey::ApiVersions => blank::<ApiVersionsRequest>(i),
+        ApiKey::Metadata => blank::<MetadataRequest>(i),
+        ApiKey::FindCoordinator => blank::<FindCoordinatorRequest>(i),
+        ApiKey::JoinGroup => blank::<JoinGroupRequest>(i),
+        ApiKey::SyncGroup => blank::<SyncGroupRequest>(i),
+        ApiKey::OffsetFetch => blank::<OffsetFetchRequest>(i),
+        ApiKey::ListOffsets => blank::<ListOffsetsRequest>(i),
+        ApiKey::Fetch => blank::<FetchRequest>(i),
+        ApiKey::OffsetCommit => blank::<OffsetCommitRequest>(i),
+        ApiKey::OffsetForLeaderEpoch => blank::<OffsetForLeaderEpochRequest>(i),
+        ApiKey::Heartbeat => blank::<HeartbeatRequest>(i),
+        ApiKey::LeaveGroup => blank::<LeaveGroupRequest>(i),
+        _ => return None,
+    })
+}
+
+fn spoiled(way: Way, incoming: &Incoming) -> Option<Answer> {
+    let id = incoming.correlation;
+    Some(match way {
+        Way::Garbage => Answer::Bytes(framed(id, &[0xff; 40])),
+        Way::Short => Answer::Bytes(framed(id, &[])),
+        Way::Correlation => Answer::Bytes(framed(id ^ 0x40, &[0; 40])),
+        Way::Cut => Answer::Last(Vec::new()),
+        Way::Silence => Answer::Silence,
+        Way::Empty => return empty(incoming),
+    })
+}
+
+/// Spoils the first answer of a kind; how many are left says whether it was asked for.
+fn spoil(kafka: &mut Kafka, key: ApiKey, way: Way) -> Rc<Cell<u32>> {
+    let left = Rc::new(Cell::new(1));
+    let mine = left.clone();
+    kafka.script = Some(Box::new(move |incoming| {
+        if incoming.key != key || mine.get() == 0 {
+            return None;
+        }
+        mine.set(0);
+        spoiled(way, incoming)
+    }));
+    left
+}
+
+#[test]
+fn a_member_of_a_group_goes_on_after_one_spoiled_answer_of_any_kind() {
+    for key in KINDS {
+        // An empty answer to SyncGroup is a good one: no partition is this member's.
+        for way in WAYS.into_iter().filter(|way| (key, *way) != (ApiKey::SyncGroup, Way::Empty)) {
+            member_goes_on(key, way);
+        }
+    }
+}
+
+fn member_goes_on(key: ApiKey, way: Way) {
+    let what = format!("{key:?} {way:?}");
+    let options = [
+        ("enable.auto.commit", "false"),
+        ("request.timeout.ms", "2000"),
+        ("socket.connection.setup.timeout.ms", "1000"),
+    ];
+    let mut crowd = Crowd::new(1, 1, &options);
+    let left = spoil(&mut crowd.0[0].kafka, key, way);
+    crowd.subscribe(0);
+    let mut rows = Vec::new();
+    let mut take = |crowd: &mut Crowd, ms: u64| {
+        for _ in 0..ms / 100 {
+            crowd.run(100);
+            // A Fetch that cannot be read is told of, and an assignor that nobody offered; nothing else is.
+            match crowd.0[0].poll(usize::MAX) {
+                Some(Ok(more)) => rows.extend(more),
+                Some(Err(Error::BadAnswer { .. })) if key == ApiKey::Fetch => {}
+                Some(Err(Error::Protocol { .. })) if key == ApiKey::JoinGroup && way == Way::Empty => {}
+                None => {}
+                Some(Err(error)) => panic!("{what}: {error}"),
+            }
+            crowd.0[0].unpark();
+            crowd.deliver();
+        }
+        rows.len()
+    };
+    // These two wait for the other members: how long they may take says max.poll.interval.ms.
+    let waits = way == Way::Silence && matches!(key, ApiKey::JoinGroup | ApiKey::SyncGroup);
+    let cost_ms = if waits { 306_000 + COST_MS } else { COST_MS };
+    assert_eq!(take(&mut crowd, cost_ms), 10, "{what}");
+    let bench = &mut crowd.0[0];
+    let positions = lock(&bench.world.engine.cache).positions();
+    let op = bench.command(|op| ConsumerCommand::CommitPositions { op, positions, timeout_ms: 20_000 });
+    take(&mut crowd, COST_MS);
+    assert_eq!(crowd.0[0].result(op), Some(Ok(ConsumerOutcome::Ok)), "{what}");
+    crowd.0[0].kafka.fill("t", 0, 1, 10, Codec::None);
+    take(&mut crowd, COST_MS);
+    assert_eq!(rows, named("t", 0, 0..20), "{what}: each once");
+    let op = crowd.0[0].command(|op| ConsumerCommand::Close { op, finished: true, timeout_ms: 20_000 });
+    crowd.run(COST_MS);
+    assert_eq!(crowd.0[0].result(op), Some(Ok(ConsumerOutcome::Ok)), "{what}");
+    assert_eq!(left.get(), 0, "{what}: it was asked for");
+}
+
+#[test]
+fn a_spoiled_answer_is_asked_for_again_on_a_new_connection() {
+    for key in [ApiKey::ListOffsets, ApiKey::OffsetFetch] {
+        for way in [Way::Garbage, Way::Short] {
+            let mut kafka = Kafka::new(&[("t", 1)]);
+            kafka.fill("t", 0, 1, 10, Codec::None);
+            let asked = Rc::new(RefCell::new(Vec::new()));
+            let list = asked.clone();
+            kafka.script = Some(Box::new(move |incoming| {
+                if incoming.key != key {
+                    return None;
+                }
+                list.borrow_mut().push(incoming.conn);
+                (list.borrow().len() == 1).then(|| spoiled(way, incoming).unwrap())
+            }));
+            let mut bench = Bench::new(kafka, &[("group.id", "g"), ("auto.offset.reset", "earliest")]);
+            bench.assign(&[("t", 0)], StartAt::Committed);
+            bench.run(1_000);
+            assert_eq!(bench.drain(), named("t", 0, 0..10), "{key:?} {way:?}");
+            let asked = asked.borrow();
+            assert!(asked.len() == 2 && asked[0] != asked[1], "{key:?} {way:?}: {asked:?}");
+        }
+    }
+}
+
+#[test]
+fn versions_that_were_spoiled_hold_for_one_connection_and_not_for_good() {
+    // The highest version of ListOffsets, of Fetch, and of what is asked first.
+    for (key, min, max) in [
+        (ApiKey::ListOffsets, 0, 0),
+        (ApiKey::ListOffsets, 300, 400),
+        (ApiKey::Fetch, 0, 3),
+        (ApiKey::Metadata, 90, 91),
+        (ApiKey::FindCoordinator, 90, 91),
+        (ApiKey::OffsetFetch, -7, -5),
+    ] {
+        let mut kafka = Kafka::new(&[("t", 1)]);
+        kafka.fill("t", 0, 1, 10, Codec::None);
+        let told = Rc::new(Cell::new(0));
+        let count = told.clone();
+        kafka.script = Some(Box::new(move |incoming| {
+            if incoming.key != ApiKey::ApiVersions || count.get() == 3 {
+                return None;
+            }
+            // Of the first connections each is told a lie once; no two in turn the same.
+            count.set(count.get() + 1);
+            let mut list = version_list();
+            if count.get() == 2 {
+                return None;
+            }
+            for api in list.api_keys.iter_mut().filter(|api| api.api_key == key.code()) {
+                (api.min_version, api.max_version) = (min, max);
+            }
+            Some(incoming.reply::<ApiVersionsRequest>(&list))
+        }));
+        let options = [("group.id", "g"), ("auto.offset.reset", "earliest")];
+        let mut bench = Bench::new(kafka, &options);
+        bench.assign(&[("t", 0)], StartAt::Committed);
+        bench.run(3_000);
+        assert_eq!(bench.drain(), named("t", 0, 0..10), "{key:?} {min} {max}");
+    }
+}
+
+/// `ListOffsets` without an offset.
+fn no_offset(incoming: &Incoming) -> Answer {
+    let request: ListOffsetsRequest = incoming.decode();
+    let topics = request.topics.into_iter().map(|topic| ListOffsetsTopicResponse {
+        name: topic.name,
+        partitions: vec![ListOffsetsPartitionResponse { offset: -1, ..Default::default() }],
+    });
+    incoming
+        .reply::<ListOffsetsRequest>(&ListOffsetsResponse { topics: topics.collect(), ..Default::default() })
+}
+
+#[test]
+fn a_log_without_a_beginning_is_asked_for_again_and_then_told_and_is_never_its_end() {
+    let mut kafka = Kafka::new(&[("t", 1)]);
+    kafka.fill("t", 0, 1, 10, Codec::None);
+    let wrong = Rc::new(Cell::new(true));
+    let (still, asked) = (wrong.clone(), Rc::new(Cell::new(0)));
+    let count = asked.clone();
+    kafka.script = Some(Box::new(move |incoming| {
+        (incoming.key == ApiKey::ListOffsets && still.get()).then(|| {
+            count.set(count.get() + 1);
+            no_offset(incoming)
+        })
+    }));
+    let mut bench = Bench::new(kafka, &[("group.id", "g"), ("auto.offset.reset", "earliest")]);
+    bench.assign(&[("t", 0)], StartAt::Committed);
+    bench.run(5_000);
+    assert!((4..40).contains(&asked.get()), "{} in 5 s", asked.get());
+    assert_eq!(bench.position("t", 0), None);
+    let error = bench.poll_error();
+    assert_eq!(error.code(), Some(ErrorCode::OFFSET_NOT_AVAILABLE), "{error}");
+    assert_eq!((error.place().topic.as_deref(), error.place().partition), (Some("t"), Some(0)));
+    assert!(error.to_string().contains("beginning"), "{error}");
+    let targets = vec![(tp("t", 0), -2)];
+    let op = bench.command(|op| ConsumerCommand::ListOffsets { op, targets, timeout_ms: 20_000 });
+    bench.run(5_000);
+    let error = bench.result(op).unwrap().unwrap_err();
+    assert_eq!(error.code(), Some(ErrorCode::OFFSET_NOT_AVAILABLE), "{error}");
+    wrong.set(false);
+    bench.run(3_000);
+    // What was told by the way is not the rows.
+    let mut rows = Vec::new();
+    for _ in 0..3 {
+        rows.extend(bench.poll(usize::MAX).and_then(Result::ok).unwrap_or_default());
+    }
+    assert_eq!(rows, named("t", 0, 0..10));
+}
+
+#[test]
+fn a_partition_whose_beginning_is_never_told_of_is_told_at_the_pace_of_the_backoff() {
+    let mut kafka = Kafka::new(&[("t", 1)]);
+    kafka.script = Some(Box::new(|incoming| {
+        (incoming.key == ApiKey::ListOffsets).then(|| spoiled(Way::Garbage, incoming).unwrap())
+    }));
+    let mut bench = Bench::new(kafka, &[]);
+    bench.assign(&[("t", 0)], StartAt::Earliest);
+    let mut told = 0;
+    for _ in 0..2_000 {
+        bench.run(10);
+        for _ in 0..10 {
+            told += u32::from(matches!(bench.poll(1), Some(Err(Error::BadAnswer { .. }))));
+        }
+    }
+    assert!((3..40).contains(&told), "{told} in 20 s");
+}
+
+#[test]
+fn an_epoch_that_an_answer_leaves_out_is_asked_for_again() {
+    let mut kafka = Kafka::new(&[("t", 1)]);
+    kafka.fill("t", 0, 2, 10, Codec::None);
+    let mut bench = Bench::new(kafka, &[("max.partition.fetch.bytes", "1000000")]);
+    bench.assign(&[("t", 0)], StartAt::Offset(0));
+    bench.run(100);
+    bench.pause("t", 0);
+    let left = spoil(&mut bench.kafka, ApiKey::OffsetForLeaderEpoch, Way::Empty);
+    // Another leader, whose log lacks what is held here from offset 10 on.
+    bench.kafka.logs.get_mut(&("t".to_owned(), 0)).unwrap().cut(10);
+    bench.kafka.layout.epoch += 1;
+    bench.run(400_000);
+    assert_eq!(left.get(), 0, "the new leader was asked");
+    bench.resume("t", 0);
+    bench.run(1_000);
+    assert_eq!(bench.drain(), named("t", 0, 0..10), "what is gone is not handed out");
+}
+
+#[test]
+fn a_division_that_cannot_be_read_is_left_behind_and_holds_nobody_up() {
+    let mut crowd = Crowd::new(1, 1, &[]);
+    let left = Rc::new(Cell::new(1));
+    let mine = left.clone();
+    crowd.0[0].kafka.script = Some(Box::new(move |incoming| {
+        (incoming.key == ApiKey::SyncGroup && mine.replace(0) == 1).then(|| {
+            let assignment = vec![0, 0, 0xff, 0xff, 0xff].into();
+            incoming.reply::<SyncGroupRequest>(&SyncGroupResponse { assignment, ..Default::default() })
+        })
+    }));
+    crowd.subscribe(0);
+    crowd.run(1_000);
+    assert_eq!(left.get(), 0);
+    assert_eq!(crowd.0[0].kafka.member.borrow().left.len(), 1, "the group need not wait for it");
+    assert!(matches!(crowd.0[0].poll_error(), Error::Protocol { .. }));
+    assert_eq!(crowd.poll_for(1_000).remove(0), named("t", 0, 0..10));
+}
