@@ -9,7 +9,7 @@ import shutil
 import tempfile
 import weakref
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from headrace import _native
 from headrace._options import OptionValue, pairs
@@ -21,6 +21,42 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _running: weakref.WeakSet[Broker] = weakref.WeakSet()
+
+
+class RecoveryEntry(NamedTuple):
+    """One thing that a broker's start found wrong with a partition's log, and mended."""
+
+    topic: str
+    """The partition's topic."""
+    partition: int
+    """The partition's number."""
+    what: str
+    """``hole``, ``cut``, ``rebuilt``, ``repaired`` or ``deleted``.
+
+    In a ``hole`` records are gone, and their offsets are not given out again. At a ``cut`` the log ends: a write was
+    cut short, or its last batches are damaged. ``rebuilt`` is an index that was made anew, ``repaired`` a batch whose
+    length or magic was made right; no record is gone. ``deleted`` are segments before the log's start."""
+    start_offset: int
+    """First offset that this is about."""
+    end_offset: int | None
+    """The offset after the last; None where nobody knows how far the records went."""
+    bytes: int
+    """Bytes that were taken out of the file."""
+    file: str
+    """Path of the damaged or missing file."""
+    moved_to: str | None
+    """Path of the file that holds those bytes now; None where there are none, or they were not kept."""
+    reason: str
+    """What was seen."""
+
+    def __str__(self) -> str:
+        """The entry as a line."""
+        end = "on" if self.end_offset is None else f"to {self.end_offset}"
+        line = f"{self.topic}-{self.partition}: {self.what}, offsets {self.start_offset} {end}: {Path(self.file).name}"
+        if self.bytes:
+            kept = f"kept in {Path(self.moved_to).name}" if self.moved_to else "not kept"
+            line += f" lost {self.bytes} bytes, {kept}"
+        return f"{line} ({self.reason})"
 
 
 class Broker:
@@ -86,9 +122,22 @@ class Broker:
         return self._native.is_running
 
     @property
-    def recovery(self) -> list[str]:
-        """What opening the data folder found and mended, a line each; empty after a clean stop."""
-        return self._native.recovery
+    def recovery(self) -> list[RecoveryEntry]:
+        """What opening the data folder found damaged or missing in logs, and mended, by partition and offset.
+
+        Empty where nothing was, as after a clean stop. Every loss of records that a start can see has an entry.
+        """
+        return [RecoveryEntry(*entry) for entry in self._native.recovery]
+
+    @property
+    def strays(self) -> list[str]:
+        """Folders of partitions that belong to no topic; they were put aside in the data folder under these names."""
+        return self._native.strays
+
+    @property
+    def was_clean(self) -> bool:
+        """Whether the data folder was new or had been stopped cleanly; if not, the logs were checked."""
+        return self._native.was_clean
 
     def take_troubles(self) -> list[str]:
         """Errors since the last call that no client could be told of, such as a failed sync; the last 1,000 at most."""

@@ -6,6 +6,8 @@
 use std::io::IoSlice;
 use std::path::{Path, PathBuf};
 
+use headrace_wire::records::crc32c_append;
+
 use crate::disk::{Disk, DiskError, NamedFile, OpenMode};
 
 /// An entry of an index file. Entries are in strictly ascending order of their keys.
@@ -74,6 +76,8 @@ impl Entry for TimeEntry {
 const WRITE_BEHIND_ENTRIES: usize = 64;
 /// Entries that a search in a file reads at once when so few are left.
 const SEARCH_BLOCK_ENTRIES: usize = 64;
+/// Entries that the check of a whole file reads at once.
+const CHECK_BLOCK_ENTRIES: usize = 8192;
 
 /// One index of one segment. Its file is made with the first entry that is written.
 #[derive(Debug)]
@@ -87,19 +91,25 @@ pub(crate) struct Index<D: Disk, E> {
     /// Entries that are in the file. Behind `len` only while hot.
     written: usize,
     last: Option<E>,
+    /// CRC-32C of all entries.
+    crc: u32,
 }
 
 impl<D: Disk, E: Entry> Index<D, E> {
     /// The index of a new segment: empty, hot; an old file of that name is emptied.
     pub(crate) fn new(disk: &D, path: PathBuf) -> Result<Self, DiskError> {
         crate::disk::remove_if_there(disk, &path)?;
-        Ok(Self { path, file: None, len: 0, hot: Some(Vec::new()), written: 0, last: None })
+        Ok(Self { path, file: None, len: 0, hot: Some(Vec::new()), written: 0, last: None, crc: 0 })
     }
 
-    /// Opens the file of a segment, cold. `None` when its length or its last entry's key cannot be right, as
-    /// `sane` finds; a missing file reads as an empty index.
-    pub(crate) fn open(disk: &D, path: PathBuf, sane: impl Fn(E) -> bool) -> Result<Option<Self>, DiskError> {
-        let mut index = Self { path, file: None, len: 0, hot: None, written: 0, last: None };
+    /// Opens the file of a segment, cold, and looks at every entry once. `None` when its length cannot be right, the keys
+    /// do not rise, or an entry cannot follow the one before, as `sane` finds; a missing file reads as an empty index.
+    pub(crate) fn open(
+        disk: &D,
+        path: PathBuf,
+        sane: impl Fn(Option<E>, E) -> bool,
+    ) -> Result<Option<Self>, DiskError> {
+        let mut index = Self { path, file: None, len: 0, hot: None, written: 0, last: None, crc: 0 };
         let file = match disk.open(&index.path, OpenMode::Write) {
             Ok(file) => NamedFile { file, path: index.path.clone() },
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Some(index)),
@@ -110,24 +120,30 @@ impl<D: Disk, E: Entry> Index<D, E> {
         if bytes % E::LEN as u64 != 0 {
             return Ok(None);
         }
-        index.file = Some(file);
-        (index.len, index.written) = (len, len);
-        if len > 0 {
-            let last = index.block(disk, len - 1, 1)?.first().copied();
-            if !last.is_some_and(sane) {
-                return Ok(None);
+        let mut buffer = Vec::new();
+        while index.len < len {
+            buffer.resize((len - index.len).min(CHECK_BLOCK_ENTRIES) * E::LEN, 0);
+            file.read_exact(disk, &mut buffer, (index.len * E::LEN) as u64)?;
+            for entry in buffer.chunks_exact(E::LEN).map(E::decode) {
+                if index.last.is_some_and(|last| last.key() >= entry.key()) || !sane(index.last, entry) {
+                    return Ok(None);
+                }
+                index.last = Some(entry);
             }
-            index.last = last;
+            index.crc = crc32c_append(index.crc, &buffer);
+            index.len += buffer.len() / E::LEN;
         }
+        index.written = len;
+        index.file = Some(file);
         Ok(Some(index))
     }
 
-    /// Loads a cold index into memory, to be written further. `false` when its entries are not in order.
-    pub(crate) fn warm(&mut self, disk: &D) -> Result<bool, DiskError> {
+    /// Loads a cold index into memory, to be written further.
+    pub(crate) fn warm(&mut self, disk: &D) -> Result<(), DiskError> {
         if self.hot.is_none() {
             self.hot = Some(self.block(disk, 0, self.len)?);
         }
-        Ok(self.hot.as_ref().is_some_and(|hot| hot.is_sorted_by_key(|entry| entry.key())))
+        Ok(())
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -136,6 +152,11 @@ impl<D: Disk, E: Entry> Index<D, E> {
 
     pub(crate) fn last(&self) -> Option<E> {
         self.last
+    }
+
+    /// CRC-32C of all entries, as the file has them once it is complete.
+    pub(crate) fn crc(&self) -> u32 {
+        self.crc
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -150,6 +171,9 @@ impl<D: Disk, E: Entry> Index<D, E> {
     /// Adds an entry. Nothing is written yet.
     pub(crate) fn push(&mut self, entry: E) {
         if let Some(hot) = &mut self.hot {
+            let mut bytes = Vec::with_capacity(E::LEN);
+            entry.encode(&mut bytes);
+            self.crc = crc32c_append(self.crc, &bytes);
             hot.push(entry);
             self.len += 1;
             self.last = Some(entry);
@@ -194,6 +218,16 @@ impl<D: Disk, E: Entry> Index<D, E> {
             self.file = Some(NamedFile::open(disk, self.path.clone(), OpenMode::Create)?);
         }
         Ok(())
+    }
+
+    /// An entry by its number, with that.
+    pub(crate) fn entry(&self, disk: &D, at: usize) -> Result<Option<(usize, E)>, DiskError> {
+        let held = self.hot.as_ref().map(|hot| hot.get(at).copied());
+        let entry = match held {
+            Some(entry) => entry,
+            None => self.block(disk, at, 1)?.first().copied(),
+        };
+        Ok(entry.map(|entry| (at, entry)))
     }
 
     /// The last entry whose key is at most `key`, and its number.
@@ -289,7 +323,7 @@ mod tests {
         let disk = MemoryDisk::new();
         disk.create_dir_all(Path::new("/d")).unwrap();
         disk.put(Path::new("/d/i.index"), &[0; 15]);
-        let index = Index::<_, OffsetEntry>::open(&disk, PathBuf::from("/d/i.index"), |_| true).unwrap();
+        let index = Index::<_, OffsetEntry>::open(&disk, PathBuf::from("/d/i.index"), |_, _| true).unwrap();
         assert!(index.is_none());
     }
 
@@ -301,7 +335,8 @@ mod tests {
         disk.set_room(None);
         index.persist(&disk).unwrap();
         let reopened =
-            Index::<_, OffsetEntry>::open(&disk, index.path().to_owned(), |_| true).unwrap().unwrap();
+            Index::<_, OffsetEntry>::open(&disk, index.path().to_owned(), |_, _| true).unwrap().unwrap();
         assert_eq!((reopened.len(), reopened.last()), (100, index.last()));
+        assert_eq!(reopened.crc(), index.crc());
     }
 }

@@ -382,8 +382,13 @@ impl<D: Disk> Log<D> {
             } else if first_end > asked_end {
                 if at_least_one { first_end } else { position }
             } else {
-                segment.batch_end_before(&self.disk, first_end, asked_end)?.min(limit)
+                match segment.batch_end_before(&self.disk, first_end, asked_end) {
+                    // Of what is damaged only the first batch is known to be in its place.
+                    Err(LogError::Damaged { .. }) => first_end,
+                    end => end?.min(limit),
+                }
             };
+            let until = segment.sound_until(&self.disk, position, &first, until)?;
             return Ok(slice_of(segment, position, until.saturating_sub(position)));
         }
         Ok(slice_of(&self.active, self.active.size, 0))

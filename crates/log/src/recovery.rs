@@ -1,82 +1,55 @@
-//! Opening a log: trusting a clean one, checking and mending what a crash left.
+//! Opening a log: trusting a clean one, checking and mending what a crash or a damage left.
 
-use std::collections::VecDeque;
-use std::path::{Path, PathBuf};
+use std::collections::{BTreeSet, VecDeque};
+use std::path::Path;
 
-use headrace_wire::records::{BatchHeader, RecordError, crc32c_append};
 use headrace_wire::time::Now;
 
 use crate::config::LogConfig;
-use crate::disk::{Disk, DiskError, NamedFile, remove_if_there};
+use crate::disk::{Disk, DiskError, NamedFile, OpenMode, remove_if_there};
 use crate::epochs::Epochs;
 use crate::error::LogError;
+use crate::index::{Entry, OffsetEntry};
 use crate::log::{Doubt, Log};
+use crate::mend::is_aside;
+use crate::noted::{NotedLog, NotedSegment};
 use crate::producers::Producers;
+use crate::report::{Finding, FindingKind, Recovery};
+use crate::scan::Bounds;
 use crate::segment::{Segment, file_name};
 use crate::snapshot;
 
+/// Offsets that a note of a log's end may be ahead of its files: beyond that the note is what is damaged.
+const LOST_OFFSETS_MAX: i64 = 1 << 40;
+
 /// What is known of a log before it is opened.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Start {
-    /// The last shutdown completed: the log is trusted as it is.
+    /// The last shutdown completed: the log is trusted as far as it is as it was noted.
     pub clean: bool,
     /// Everything before this offset was durable; only what follows is checked. 0 if unknown.
     pub recovery_point: i64,
     /// First offset of the log as last noted. 0 if unknown.
     pub start_offset: i64,
+    /// What the last stop noted of the log; `None` when there is no such note.
+    pub noted: Option<NotedLog>,
 }
 
-/// What opening a log found and mended. All zero after a clean shutdown.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Recovery {
-    /// Bytes of segments whose checksums were checked.
-    pub scanned_bytes: u64,
-    /// Where the log was cut.
-    pub cut: Option<Cut>,
-    /// Segments after the cut that were dropped whole.
-    pub segments_dropped: usize,
-    /// Segments below the recovery point whose indexes had to be made anew.
-    pub indexes_rebuilt: usize,
-    /// Files of interrupted deletions and writes that were removed, by name.
-    pub leftovers: Vec<String>,
-}
+impl Start {
+    /// A note under a checksum says more than a checkpoint without one.
+    fn first_offset(&self) -> i64 {
+        self.noted.as_ref().map_or(self.start_offset, |noted| noted.start_offset)
+    }
 
-/// A torn or damaged tail that was cut off.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Cut {
-    /// The segment file.
-    pub path: PathBuf,
-    /// Its length now.
-    pub position: u64,
-    /// Bytes that were cut, dropped segments included.
-    pub bytes: u64,
-    /// The offset that the next record gets.
-    pub end_offset: i64,
-    /// What was wrong there.
-    pub error: CutReason,
-}
+    /// The offset before which all records were durable.
+    fn known_end(&self) -> i64 {
+        let durable = if self.clean { 0 } else { self.recovery_point };
+        self.noted.as_ref().map_or(durable, |noted| noted.end_offset)
+    }
 
-/// Why a log was cut.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum CutReason {
-    /// A batch is torn or damaged.
-    #[error(transparent)]
-    Batch(RecordError),
-    /// A segment lost its end: the next one does not begin where it ends. Batches are whole, but some are missing.
-    #[error("the segment ends before offset {end}, and the next one begins with {next}")]
-    Gap {
-        /// The offset after the segment's last record.
-        end: i64,
-        /// Base offset of the next segment.
-        next: i64,
-    },
-}
-
-impl Recovery {
-    /// Whether nothing had to be mended.
-    #[must_use]
-    pub fn is_clean(&self) -> bool {
-        self.cut.is_none() && self.indexes_rebuilt == 0 && self.leftovers.is_empty()
+    fn segment(&self, base: i64) -> Option<&NotedSegment> {
+        let segments = &self.noted.as_ref()?.segments;
+        segments.iter().find(|segment| segment.base_offset == base)
     }
 }
 
@@ -85,14 +58,19 @@ impl Recovery {
 struct Found {
     bases: Vec<i64>,
     snapshots: Vec<i64>,
+    /// Segments whose index is there and whose log is not, and the offset after the last one that the index knows.
+    orphans: Vec<(i64, i64)>,
 }
 
 impl<D: Disk> Log<D> {
     /// Opens the log in `dir`, which is made if it is missing.
     ///
-    /// After an unclean shutdown every batch from the recovery point's segment on is read and checked; at the first
-    /// that is torn or wrong the log is cut, and what follows is dropped. Indexes of checked segments are made
-    /// anew. Producer states come from the latest snapshot and the batch headers after it.
+    /// After an unclean shutdown every batch from the recovery point's segment on is read and checked; after a clean
+    /// one those of segments that are not as they were noted. What is damaged is moved aside, into files of the same
+    /// directory, and reported; batches behind it stay. Indexes of checked segments are made anew. Offsets of records
+    /// that were durable and are lost are not given out again. Producer states come from the latest snapshot and
+    /// the batch headers after it.
+    #[expect(clippy::needless_pass_by_value, reason = "a start uses up what was known")]
     pub fn open(
         disk: &D,
         dir: &Path,
@@ -100,12 +78,20 @@ impl<D: Disk> Log<D> {
         start: Start,
         now: Now,
     ) -> Result<(Self, Recovery), LogError> {
-        let mut opening = Opening { disk, dir, config: &config, now, recovery: Recovery::default() };
+        let mut opening = Opening {
+            disk,
+            dir,
+            config: &config,
+            now,
+            recovery: Recovery::default(),
+            aside: BTreeSet::new(),
+        };
         disk.create_dir_all(dir).map_err(DiskError::at("make", dir))?;
         let found = opening.sweep()?;
-        let (closed, active, scanned_from) = opening.open_segments(&found.bases, start)?;
+        let (closed, active, scanned_from) = opening.open_segments(&found, &start)?;
         let snapshots = opening.keep_snapshots(&found.snapshots, active.next_offset)?;
-        let recovery = opening.recovery;
+        let mut recovery = opening.recovery;
+        recovery.findings.sort_by_key(|finding| finding.start_offset);
         let end = active.next_offset;
         let first = closed.front().map_or(active.base_offset, |segment| segment.base_offset);
         let recovery_point = scanned_from.unwrap_or(end).min(end);
@@ -114,7 +100,7 @@ impl<D: Disk> Log<D> {
             dir: dir.to_owned(),
             closed,
             active,
-            start_offset: start.start_offset.max(first),
+            start_offset: start.first_offset().max(first),
             producers: Producers::default(),
             epochs: Epochs::open(disk, dir.join("leader-epoch-checkpoint"))?,
             snapshots,
@@ -146,9 +132,11 @@ impl<D: Disk> Log<D> {
             self.snapshots.pop();
         }
         let (mut producers, mut epochs) = (std::mem::take(&mut self.producers), Vec::new());
+        // Without their file the epochs are in the batches alone, the producers in those after the snapshot.
+        let walk_from = if self.epochs.latest().is_none() { 0 } else { from };
         let mut newest = self.epochs.latest().unwrap_or(-1);
-        for segment in self.segments_from(from).filter(|segment| segment.next_offset > from) {
-            let start = match segment.find(&self.disk, from) {
+        for segment in self.segments_from(walk_from).filter(|segment| segment.next_offset > walk_from) {
+            let start = match segment.find(&self.disk, walk_from) {
                 Ok(found) => found.map_or(segment.size, |(position, _)| position),
                 Err(LogError::Damaged { .. }) => continue,
                 Err(other) => return Err(other),
@@ -161,7 +149,9 @@ impl<D: Disk> Log<D> {
                     Ok(None) | Err(LogError::Damaged { .. }) => break,
                     Err(other) => return Err(other),
                 };
-                producers.note(&header, now.wall_ms);
+                if header.last_offset() >= from {
+                    producers.note(&header, now.wall_ms);
+                }
                 if header.partition_leader_epoch > newest {
                     newest = header.partition_leader_epoch;
                     epochs.push((newest, header.base_offset));
@@ -177,13 +167,18 @@ impl<D: Disk> Log<D> {
     }
 }
 
-struct Opening<'a, D> {
-    disk: &'a D,
-    dir: &'a Path,
-    config: &'a LogConfig,
-    now: Now,
-    recovery: Recovery,
+pub(crate) struct Opening<'a, D> {
+    pub(crate) disk: &'a D,
+    pub(crate) dir: &'a Path,
+    pub(crate) config: &'a LogConfig,
+    pub(crate) now: Now,
+    pub(crate) recovery: Recovery,
+    /// Names of the files that damaged bytes were moved to.
+    pub(crate) aside: BTreeSet<String>,
 }
+
+/// The closed segments, the active one, and the offset from which on they were scanned, if any was.
+type Opened<D> = (VecDeque<Segment<D>>, Segment<D>, Option<i64>);
 
 impl<D: Disk> Opening<'_, D> {
     /// Lists the directory and removes what interrupted work left: half-written files, deleted ones, indexes
@@ -194,75 +189,187 @@ impl<D: Disk> Opening<'_, D> {
         let numbered = |suffix: &'static str| {
             names.iter().filter_map(move |name| number(name.strip_suffix(suffix)?)).collect::<Vec<i64>>()
         };
-        let mut found = Found { bases: numbered(".log"), snapshots: numbered(".snapshot") };
+        let mut found =
+            Found { bases: numbered(".log"), snapshots: numbered(".snapshot"), orphans: Vec::new() };
         found.bases.sort_unstable();
         found.snapshots.sort_unstable();
         for name in &names {
-            let index = name.strip_suffix(".index").or_else(|| name.strip_suffix(".timeindex"));
-            let orphan = index.and_then(number).is_some_and(|base| found.bases.binary_search(&base).is_err());
-            if orphan || [".tmp", ".deleted", ".cleaned"].iter().any(|suffix| name.ends_with(suffix)) {
+            let index = name.strip_suffix(".index").and_then(number);
+            let times = name.strip_suffix(".timeindex").and_then(number);
+            let orphan = index.or(times).filter(|base| found.bases.binary_search(base).is_err());
+            if let Some(base) = orphan {
+                let end = if index.is_some() { self.end_by_index(base)? } else { base };
+                found.orphans.push((base, end));
+            }
+            if orphan.is_some()
+                || [".tmp", ".deleted", ".cleaned"].iter().any(|suffix| name.ends_with(suffix))
+            {
                 remove_if_there(self.disk, &self.dir.join(name))?;
                 self.recovery.leftovers.push(name.clone());
             }
         }
+        self.aside = names.iter().filter(|name| is_aside(name)).cloned().collect();
+        found.orphans.sort_unstable();
         self.recovery.leftovers.sort_unstable();
         Ok(found)
     }
 
-    /// Opens all segments; the last one is the active one. The offset from which on they were scanned, if any was.
-    #[expect(clippy::type_complexity, reason = "three things of one caller, named there")]
-    fn open_segments(
-        &mut self,
-        bases: &[i64],
-        start: Start,
-    ) -> Result<(VecDeque<Segment<D>>, Segment<D>, Option<i64>), LogError> {
-        let mut bases = bases.to_vec();
-        // Segments wholly before the start go, if a deletion was interrupted or has not come yet.
-        while let [first, second, ..] = *bases.as_slice()
-            && second <= start.start_offset
-        {
-            self.remove_segment(first)?;
-            bases.remove(0);
-        }
-        let scan_from = if start.clean {
+    /// The offset after the last one that the offset index of a segment knows.
+    fn end_by_index(&self, base: i64) -> Result<i64, LogError> {
+        let path = self.dir.join(file_name(base, "index"));
+        let file = NamedFile::<D>::open(self.disk, path, OpenMode::Read)?;
+        let len = OffsetEntry::LEN as u64;
+        let Some(last) = (file.len(self.disk)? / len).checked_sub(1) else { return Ok(base) };
+        let mut bytes = vec![0; OffsetEntry::LEN];
+        file.read_exact(self.disk, &mut bytes, last * len)?;
+        let relative = i64::from(OffsetEntry::decode(&bytes).relative.max(0));
+        Ok(base.saturating_add(relative).saturating_add(1))
+    }
+
+    /// The segments that are not as they were noted, and all after the first of them, are scanned.
+    fn scan_from(&self, bases: &[i64], start: &Start) -> Result<usize, LogError> {
+        let mut from = if start.clean {
             bases.len()
         } else {
             bases.partition_point(|base| *base <= start.recovery_point).saturating_sub(1)
         };
+        let Some(noted) = &start.noted else { return Ok(from) };
+        for (at, base) in bases.iter().enumerate().take(from) {
+            let path = self.dir.join(file_name(*base, "log"));
+            let size = NamedFile::<D>::open(self.disk, path, OpenMode::Read)?.len(self.disk)?;
+            if start.segment(*base).is_none_or(|noted| noted.size != size) {
+                from = at;
+                break;
+            }
+        }
+        let missing = noted.segments.iter().find(|noted| bases.binary_search(&noted.base_offset).is_err());
+        Ok(missing.map_or(from, |gone| from.min(bases.partition_point(|base| *base < gone.base_offset))))
+    }
+
+    fn hole(&mut self, path: &Path, start: i64, end: Option<i64>, reason: impl Into<String>) {
+        self.recovery.findings.push(Finding {
+            kind: FindingKind::Hole,
+            file: path.to_owned(),
+            position: 0,
+            bytes: 0,
+            start_offset: start,
+            end_offset: end,
+            moved_to: None,
+            reason: reason.into(),
+        });
+    }
+
+    /// Opens all segments; the last one is the active one.
+    fn open_segments(&mut self, found: &Found, start: &Start) -> Result<Opened<D>, LogError> {
+        let mut bases = found.bases.clone();
+        // Segments wholly before the start go, if a deletion was interrupted or has not come yet.
+        while let [first, second, ..] = *bases.as_slice()
+            && second <= start.first_offset()
+        {
+            self.remove_segment(first, second, start.clean)?;
+            bases.remove(0);
+        }
+        self.note_missing(&bases, start);
+        if let (Some(first), None, false) = (bases.first(), &start.noted, start.clean)
+            && *first > start.start_offset
+        {
+            let path = self.dir.join(file_name(*first, "log"));
+            let reason =
+                format!("the log began at offset {}, and this is its first segment", start.start_offset);
+            self.hole(&path, start.start_offset, Some(*first), reason);
+        }
+        let scan_from = self.scan_from(&bases, start)?;
         let mut open = VecDeque::with_capacity(bases.len());
-        let mut scanned_from = (scan_from < bases.len()).then(|| bases.get(scan_from).copied()).flatten();
+        let mut scanned_from = bases.get(scan_from).copied();
+        let mut end = 0;
         for (at, base) in bases.iter().copied().enumerate() {
             self.close_last(&mut open)?;
-            let (next, trusted) = (bases.get(at + 1).copied(), at < scan_from);
-            if trusted
-                && let Some(mut segment) =
-                    Segment::open_indexed(self.disk, self.dir, base, next, self.config, self.now.wall_ms)?
-            {
+            let (next, noted) = (bases.get(at + 1).copied(), start.segment(base));
+            let segment = self.open_segment(base, end, next, at < scan_from, noted)?;
+            let segment = if let Some(mut segment) = segment {
                 // Its records were synced before its indexes were complete.
                 segment.dirty = !start.clean && at + 1 == scan_from;
-                open.push_back(segment);
-                continue;
-            }
-            let (mut segment, damage) = self.scan(base, trusted)?;
-            self.recovery.indexes_rebuilt += usize::from(trusted);
-            match (damage, next) {
-                // The records after it were durable: the log keeps a hole rather than lose them too.
-                (_, Some(next)) if trusted => segment.next_offset = next,
-                (damage, next) => {
-                    scanned_from = scanned_from.or(Some(base));
-                    let end = segment.next_offset;
-                    let gap = next.filter(|next| *next != end).map(|next| CutReason::Gap { end, next });
-                    if let Some(error) = damage.map(CutReason::Batch).or(gap) {
-                        self.cut(&mut segment, error, bases.get(at + 1..).unwrap_or_default())?;
-                        open.push_back(segment);
-                        break;
-                    }
-                }
-            }
+                segment
+            } else {
+                scanned_from = Some(scanned_from.map_or(base, |from| from.min(base)));
+                // An index has 31 bits for an offset above the base.
+                let most = Some(base.saturating_add(1 << 31));
+                let below = [next, noted.map(|noted| noted.end_offset), most].into_iter().flatten().min();
+                self.scan(base, Bounds { from: base.max(end), below: below.unwrap_or(base) })?
+            };
+            // Without a note a gap may be one that compaction left; after a crash it is more likely none.
+            let expected = noted.map(|noted| noted.end_offset).or(next.filter(|_| !start.clean));
+            self.note_end(&segment, expected);
+            end = segment.next_offset;
             open.push_back(segment);
         }
-        let active = self.choose_active(&mut open, start.start_offset)?;
+        let orphan = found.orphans.iter().filter(|(base, _)| *base >= end && *base >= start.first_offset());
+        let orphan = orphan.map(|(base, end)| (*end, *base)).max().filter(|_| !start.clean);
+        if let Some((_, base)) = orphan.filter(|_| start.noted.is_none()) {
+            let path = self.dir.join(file_name(base, "log"));
+            self.hole(&path, end.max(base), None, "the file is missing, its index is there");
+        }
+        let known_end = start.known_end().max(orphan.map_or(0, |(end, _)| end));
+        let (active, filled_from) = self.choose_active(&mut open, start.first_offset(), known_end)?;
+        let scanned_from = [scanned_from, filled_from].into_iter().flatten().min();
         Ok((open, active, scanned_from))
+    }
+
+    /// Opens a trusted segment by its indexes. `None` when it is to be scanned.
+    fn open_segment(
+        &mut self,
+        base: i64,
+        end: i64,
+        next: Option<i64>,
+        trusted: bool,
+        noted: Option<&NotedSegment>,
+    ) -> Result<Option<Segment<D>>, LogError> {
+        if !trusted || base < end {
+            return Ok(None);
+        }
+        let wall_ms = self.now.wall_ms;
+        let opened = Segment::open_indexed(self.disk, self.dir, base, next, noted, self.config, wall_ms)?;
+        if opened.is_none() {
+            let file = self.dir.join(file_name(base, "index"));
+            self.recovery.findings.push(Finding {
+                kind: FindingKind::Rebuilt,
+                file,
+                position: 0,
+                bytes: 0,
+                start_offset: base,
+                end_offset: noted.map(|noted| noted.end_offset).or(next),
+                moved_to: None,
+                reason: "an index of the segment is missing or cannot be right".to_owned(),
+            });
+        }
+        Ok(opened)
+    }
+
+    /// Reports the segments that were noted and are not there.
+    fn note_missing(&mut self, bases: &[i64], start: &Start) {
+        let Some(noted) = &start.noted else { return };
+        for gone in noted.segments.iter().filter(|gone| bases.binary_search(&gone.base_offset).is_err()) {
+            let from = gone.base_offset.max(noted.start_offset);
+            if from < gone.end_offset {
+                let path = self.dir.join(file_name(gone.base_offset, "log"));
+                self.hole(&path, from, Some(gone.end_offset), "the file is missing");
+            }
+        }
+    }
+
+    /// Reports that a segment ends before the offset where it should.
+    fn note_end(&mut self, segment: &Segment<D>, expected: Option<i64>) {
+        let Some(expected) = expected.filter(|expected| *expected > segment.next_offset) else { return };
+        let path = segment.path().clone();
+        let cut = self.recovery.findings.last_mut().filter(|finding| {
+            finding.kind == FindingKind::Cut && finding.file == path && finding.end_offset.is_none()
+        });
+        if let Some(cut) = cut {
+            (cut.kind, cut.end_offset) = (FindingKind::Hole, Some(expected));
+        } else {
+            let from = segment.next_offset;
+            self.hole(&path, from, Some(expected), format!("the segment ends before offset {expected}"));
+        }
     }
 
     /// Completes the indexes of the last segment, since another one follows.
@@ -274,88 +381,123 @@ impl<D: Disk> Opening<'_, D> {
         Ok(())
     }
 
-    /// The last segment, or a new one where there is none or all that there is lies before the start.
+    /// The last segment, reaching to `known_end`, or a new one where there is none or all that there is lies before
+    /// the start; and from which offset on it was written to.
     fn choose_active(
         &mut self,
         open: &mut VecDeque<Segment<D>>,
         start_offset: i64,
-    ) -> Result<Segment<D>, LogError> {
-        if let Some(last) = open.pop_back() {
-            if last.next_offset >= start_offset {
-                return Ok(last);
+        known_end: i64,
+    ) -> Result<(Segment<D>, Option<i64>), LogError> {
+        let end = open.back().map_or(0, |last| last.next_offset).max(start_offset.max(0));
+        let lost = known_end - end;
+        if lost > 0 && lost <= LOST_OFFSETS_MAX {
+            let path = open.back().map_or_else(|| self.dir.to_owned(), |last| last.path().clone());
+            self.note_lost_end(&path, end, known_end);
+        }
+        let target = if lost > 0 && lost <= LOST_OFFSETS_MAX { known_end } else { end };
+        let has_records = open.iter().any(|segment| segment.size > 0);
+        if let Some(mut last) = open.pop_back() {
+            let reaches = last.next_offset >= start_offset;
+            if last.next_offset >= target {
+                let filled = self.reach(open, &last)?;
+                return Ok((last, filled));
             }
-            // The records up to the start were lost after it had moved there.
-            for segment in open.drain(..).chain([last]) {
-                segment.remove(self.disk)?;
+            if reaches && has_records {
+                let base = last.base_offset;
+                if self.fill(&mut last, target)? {
+                    return Ok((last, Some(base)));
+                }
+                open.push_back(last);
+                self.close_last(open)?;
+            } else {
+                // The records up to the start were lost after it had moved there.
+                for segment in open.drain(..).chain([last]) {
+                    self.drop_segment(&segment)?;
+                }
             }
         }
-        Ok(Segment::create(self.disk, self.dir, start_offset.max(0), self.now.wall_ms)?)
+        Ok((Segment::create(self.disk, self.dir, target, self.now.wall_ms)?, None))
     }
 
-    fn remove_segment(&self, base: i64) -> Result<(), LogError> {
+    /// Leads readers to an active segment that has no batch to do so: over the offsets that are lost before it, or, if
+    /// there are no records at all, by having the log start there.
+    fn reach(&mut self, open: &mut VecDeque<Segment<D>>, last: &Segment<D>) -> Result<Option<i64>, LogError> {
+        if last.size > 0 {
+            return Ok(None);
+        }
+        if open.iter().all(|segment| segment.size == 0) {
+            return open
+                .drain(..)
+                .try_for_each(|segment| segment.remove(self.disk))
+                .map(|()| None)
+                .map_err(Into::into);
+        }
+        let Some(before) = open.back_mut().filter(|before| before.next_offset < last.base_offset) else {
+            return Ok(None);
+        };
+        before.warm_indexes(self.disk)?;
+        self.fill(before, last.base_offset)?;
+        let base = before.base_offset;
+        self.close_last(open)?;
+        Ok(Some(base))
+    }
+
+    /// Reports that the log ends before the offset where it did.
+    fn note_lost_end(&mut self, path: &Path, end: i64, known_end: i64) {
+        let last = self.recovery.findings.iter_mut().rev();
+        let open_ended = last.filter(|finding| finding.end_offset.is_none()).last();
+        if let Some(finding) = open_ended {
+            (finding.kind, finding.end_offset) = (FindingKind::Hole, Some(known_end));
+            return;
+        }
+        let covered = self.recovery.findings.iter().filter(|finding| finding.kind == FindingKind::Hole);
+        let covered = covered.filter_map(|finding| finding.end_offset).max().unwrap_or(0);
+        if covered < known_end {
+            let reason = format!("the log ends before offset {known_end}, up to which it was durable");
+            self.hole(path, end.max(covered.min(known_end)), Some(known_end), reason);
+        }
+    }
+
+    fn remove_segment(&mut self, base: i64, next: i64, expected: bool) -> Result<(), LogError> {
+        let path = self.dir.join(file_name(base, "log"));
+        let bytes = NamedFile::<D>::open(self.disk, path.clone(), OpenMode::Read)?.len(self.disk)?;
         for suffix in ["log", "index", "timeindex"] {
             remove_if_there(self.disk, &self.dir.join(file_name(base, suffix)))?;
         }
-        Ok(())
-    }
-
-    /// Cuts the file where the segment's good batches end, and drops all later segments.
-    fn cut(&mut self, segment: &mut Segment<D>, error: CutReason, later: &[i64]) -> Result<(), LogError> {
-        let mut bytes = segment.log.len(self.disk)?.saturating_sub(segment.size);
-        segment.log.truncate(self.disk, segment.size)?;
-        // A tail that came back after a loss of power could lie behind newer records.
-        segment.log.sync(self.disk)?;
-        for base in later {
-            let path = self.dir.join(file_name(*base, "log"));
-            if let Ok(file) = NamedFile::<D>::open(self.disk, path, crate::disk::OpenMode::Read) {
-                bytes += file.len(self.disk)?;
-            }
-            self.remove_segment(*base)?;
+        if expected {
+            return Ok(());
         }
-        self.recovery.segments_dropped = later.len();
-        self.recovery.cut = Some(Cut {
-            path: segment.path().clone(),
-            position: segment.size,
+        // No checksum covers the start offset that a checkpoint says.
+        self.recovery.findings.push(Finding {
+            kind: FindingKind::Deleted,
+            file: path,
+            position: 0,
             bytes,
-            end_offset: segment.next_offset,
-            error,
+            start_offset: base,
+            end_offset: Some(next),
+            moved_to: None,
+            reason: "the segment lies before the start of the log".to_owned(),
         });
         Ok(())
     }
 
-    /// Reads a segment from its first byte and makes its indexes, up to the first batch that is wrong. No checksum
-    /// covers a batch's offset, so it must be the next one; only in a `trusted` segment may some be missing.
-    fn scan(&mut self, base: i64, trusted: bool) -> Result<(Segment<D>, Option<RecordError>), LogError> {
-        let mut segment = Segment::open_bare(self.disk, self.dir, base, self.now.wall_ms)?;
-        let mut scan = Scan::new(segment.log.len(self.disk)?);
-        let damage = loop {
-            match scan.next(self.disk, &segment.log)? {
-                Some(Ok(header))
-                    if header.base_offset == segment.next_offset
-                        || trusted && header.base_offset > segment.next_offset =>
-                {
-                    segment.note((&header).into(), self.config);
-                    segment.write_behind(self.disk);
-                }
-                Some(Ok(header)) => {
-                    let (base, delta) = (header.base_offset, header.last_offset_delta);
-                    break Some(RecordError::Offsets { base, delta });
-                }
-                // What was made ahead of batches that did not come.
-                Some(Err(error))
-                    if !matches!(error, RecordError::Crc { .. })
-                        && scan.is_blank(self.disk, &segment.log)? =>
-                {
-                    segment.log.truncate(self.disk, segment.size)?;
-                    segment.log.sync(self.disk)?;
-                    break None;
-                }
-                Some(Err(error)) => break Some(error),
-                None => break None,
-            }
-        };
-        self.recovery.scanned_bytes += segment.size;
-        Ok((segment, damage))
+    /// Drops a segment that lies before the start of the log; its batches are kept in a file aside.
+    fn drop_segment(&mut self, segment: &Segment<D>) -> Result<(), LogError> {
+        if segment.size > 0 {
+            let moved_to = Some(self.set_segment_aside(segment.path())?);
+            self.recovery.findings.push(Finding {
+                kind: FindingKind::Deleted,
+                file: segment.path().clone(),
+                position: 0,
+                bytes: segment.size,
+                start_offset: segment.base_offset,
+                end_offset: Some(segment.next_offset),
+                moved_to,
+                reason: "the log starts behind its last record".to_owned(),
+            });
+        }
+        Ok(segment.remove(self.disk)?)
     }
 
     /// Removes snapshots of offsets that the log no longer reaches.
@@ -372,100 +514,4 @@ impl<D: Disk> Opening<'_, D> {
 /// The number that a file name of 20 digits stands for.
 fn number(stem: &str) -> Option<i64> {
     (stem.len() == 20 && stem.bytes().all(|b| b.is_ascii_digit())).then(|| stem.parse().ok())?
-}
-
-/// Bytes read at once while scanning.
-const SCAN_BYTES: usize = 1 << 20;
-/// Bytes of a batch before those that its checksum covers.
-const CRC_COVERS_FROM: usize = 21;
-
-/// Reads a segment from front to end and checks each batch's checksum. Memory does not depend on what the headers
-/// say: a batch is summed piece by piece.
-struct Scan {
-    buffer: Vec<u8>,
-    /// Where in the buffer the next batch begins.
-    at: usize,
-    /// Where in the file the buffer ends.
-    read_to: u64,
-    len: u64,
-}
-
-impl Scan {
-    fn new(len: u64) -> Self {
-        Self { buffer: Vec::new(), at: 0, read_to: 0, len }
-    }
-
-    fn rest(&self) -> &[u8] {
-        self.buffer.get(self.at..).unwrap_or_default()
-    }
-
-    /// Drops what was used and reads on.
-    fn fill<D: Disk>(&mut self, disk: &D, file: &NamedFile<D>) -> Result<bool, DiskError> {
-        let kept = self.rest().len();
-        self.buffer.drain(..self.buffer.len() - kept);
-        self.at = 0;
-        self.buffer.resize(kept + SCAN_BYTES, 0);
-        let read = match self.buffer.get_mut(kept..) {
-            Some(free) => file.read_up_to(disk, free, self.read_to)?,
-            None => 0,
-        };
-        self.buffer.truncate(kept + read);
-        self.read_to += read as u64;
-        Ok(read > 0)
-    }
-
-    /// Whether nothing but zeros is left.
-    fn is_blank<D: Disk>(&mut self, disk: &D, file: &NamedFile<D>) -> Result<bool, DiskError> {
-        loop {
-            if self.rest().iter().any(|byte| *byte != 0) {
-                return Ok(false);
-            }
-            self.at = self.buffer.len();
-            if !self.fill(disk, file)? {
-                return Ok(true);
-            }
-        }
-    }
-
-    /// The next batch's header; `None` at the end of the file.
-    fn next<D: Disk>(
-        &mut self,
-        disk: &D,
-        file: &NamedFile<D>,
-    ) -> Result<Option<Result<BatchHeader, RecordError>>, DiskError> {
-        if self.rest().len() < BatchHeader::LEN {
-            self.fill(disk, file)?;
-        }
-        if self.rest().is_empty() {
-            return Ok(None);
-        }
-        let header = match BatchHeader::parse(self.rest()) {
-            Ok(header) => header,
-            Err(error) => return Ok(Some(Err(error))),
-        };
-        let here = self.read_to - self.rest().len() as u64;
-        let left = usize::try_from(self.len.saturating_sub(here)).unwrap_or(usize::MAX);
-        if header.size() > left {
-            return Ok(Some(Err(RecordError::Truncated { need: header.size(), have: left })));
-        }
-        let mut skip = CRC_COVERS_FROM;
-        let mut missing = header.size();
-        let mut computed = 0;
-        while missing > 0 {
-            if self.rest().is_empty() && !self.fill(disk, file)? {
-                return Ok(Some(Err(RecordError::Truncated { need: missing, have: 0 })));
-            }
-            let piece = self.rest().len().min(missing);
-            let summed = self.rest().get(skip..piece).unwrap_or_default();
-            computed = crc32c_append(computed, summed);
-            skip = 0;
-            missing -= piece;
-            self.at += piece;
-        }
-        let stored = header.crc;
-        if stored != computed {
-            return Ok(Some(Err(RecordError::Crc { stored, computed })));
-        }
-        Ok(Some(Ok(header)))
-    }
 }

@@ -114,8 +114,10 @@ impl<D: Disk> Log<D> {
             bytes: oldest.size,
             reason,
         });
-        self.start_offset = self.start_offset.max(oldest.next_offset);
         self.closed.pop_front();
+        // Between the two there may be offsets without records.
+        let first = self.closed.front().map_or(self.active.base_offset, |next| next.base_offset);
+        self.start_offset = self.start_offset.max(first);
         self.epochs.cut_start(self.start_offset);
         Ok(())
     }

@@ -2,6 +2,7 @@
 
 use std::io::IoSlice;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
 
 use headrace_wire::records::BatchHeader;
 
@@ -9,6 +10,7 @@ use crate::config::LogConfig;
 use crate::disk::{Disk, DiskError, NamedFile, OpenMode, remove_if_there};
 use crate::error::LogError;
 use crate::index::{Entry, Index, OffsetEntry, TimeEntry};
+use crate::noted::NotedSegment;
 
 /// Timestamp of a batch whose records have none.
 pub(crate) const NO_TIMESTAMP: i64 = -1;
@@ -58,6 +60,10 @@ pub(crate) struct Segment<D: Disk> {
     pub(crate) lengthened: u64,
     /// Whether it has bytes that were not synced.
     pub(crate) dirty: bool,
+    /// Up to this position its batches were there when it was opened, and were not read then.
+    pub(crate) unchecked_to: u64,
+    /// Up to this position reads have found them in their places since.
+    pub(crate) checked_to: AtomicU64,
 }
 
 impl<D: Disk> Segment<D> {
@@ -90,6 +96,8 @@ impl<D: Disk> Segment<D> {
             created_ms: wall_ms,
             lengthened: 0,
             dirty: false,
+            unchecked_to: 0,
+            checked_to: AtomicU64::new(0),
         }
     }
 
@@ -121,14 +129,15 @@ impl<D: Disk> Segment<D> {
     }
 
     /// Opens a segment by its indexes, cold, and walks the batches after the last index entry: they give the end of
-    /// the last segment, and what an index that lost its tail would not say. `next_offset` is the next segment's
-    /// base, `None` for the last one. Returns `None` when the indexes cannot be right or the walk meets what is
-    /// no batch: the caller scans the segment.
+    /// each segment, and what an index that lost its tail would not say. `next_offset` is the next segment's base,
+    /// `None` for the last one. Returns `None` when the indexes cannot be right or are not as they were `noted`, or
+    /// the walk meets what is no batch: the caller scans the segment.
     pub(crate) fn open_indexed(
         disk: &D,
         dir: &Path,
         base_offset: i64,
         next_offset: Option<i64>,
+        noted: Option<&NotedSegment>,
         config: &LogConfig,
         wall_ms: i64,
     ) -> Result<Option<Self>, LogError> {
@@ -138,17 +147,25 @@ impl<D: Disk> Segment<D> {
             relative >= 0 && next_offset.is_none_or(|next| base_offset + i64::from(relative) < next)
         };
         let path = |suffix| dir.join(file_name(base_offset, suffix));
-        let offsets = Index::open(disk, path("index"), |entry: OffsetEntry| {
-            in_range(entry.relative) && u64::from(entry.position) < size
+        let offsets = Index::open(disk, path("index"), |before, entry: OffsetEntry| {
+            in_range(entry.relative)
+                && u64::from(entry.position) < size
+                && before.is_none_or(|before| before.position < entry.position)
         })?;
-        let times = Index::open(disk, path("timeindex"), |entry: TimeEntry| in_range(entry.relative))?;
+        let times = Index::open(disk, path("timeindex"), |before, entry: TimeEntry| {
+            in_range(entry.relative) && before.is_none_or(|before| before.relative <= entry.relative)
+        })?;
         let (Some(offsets), Some(times)) = (offsets, times) else { return Ok(None) };
-        if offsets.len() > 0 && times.len() == 0 {
+        if let Some(noted) = noted {
+            if (noted.index_crc, noted.times_crc) != (offsets.crc(), times.crc()) {
+                return Ok(None);
+            }
+        } else if offsets.len() > 0 && times.len() == 0 {
             // Or the records have no timestamps: then the segment is scanned for nothing.
             return Ok(None);
         }
         let mut segment = Self::over(base_offset, log, offsets, times, wall_ms);
-        segment.size = size;
+        (segment.size, segment.unchecked_to) = (size, size);
         if let Some(entry) = segment.times.last() {
             segment.max_timestamp = entry.timestamp;
             segment.max_timestamp_offset = base_offset + i64::from(entry.relative);
@@ -161,14 +178,12 @@ impl<D: Disk> Segment<D> {
         if !complete
             || segment.max_timestamp_offset > segment.next_offset
             || next_offset.is_some_and(|next| next < segment.next_offset)
+            || noted.is_some_and(|noted| noted.end_offset != segment.next_offset)
         {
             return Ok(None);
         }
-        match next_offset {
-            Some(next) => segment.next_offset = next,
-            // This one is loaded and written further, so here its order can be checked for nothing.
-            None if !segment.warm_indexes(disk)? => return Ok(None),
-            None => {}
+        if next_offset.is_none() {
+            segment.warm_indexes(disk)?;
         }
         Ok(Some(segment))
     }
@@ -179,11 +194,13 @@ impl<D: Disk> Segment<D> {
             self.first_timestamp = first.max_timestamp;
         }
         let from = self.offsets.last().map_or(0, |entry| u64::from(entry.position));
+        let entry = self.offsets.last().map(|entry| self.base_offset + i64::from(entry.relative));
         self.bytes_since_entry = self.size - from;
         let mut headers = self.headers(from);
         while let Some((position, header)) = headers.next(disk, &self.log)? {
             if position - from > u64::from(config.index_interval_bytes)
                 || header.base_offset < self.next_offset
+                || entry.is_some_and(|entry| position == from && header.last_offset() != entry)
             {
                 return Ok(false);
             }
@@ -306,9 +323,10 @@ impl<D: Disk> Segment<D> {
         self.times.cool();
     }
 
-    /// Loads the indexes, to be written further. `false` when their entries are not in order.
-    pub(crate) fn warm_indexes(&mut self, disk: &D) -> Result<bool, DiskError> {
-        Ok(self.offsets.warm(disk)? && self.times.warm(disk)?)
+    /// Loads the indexes, to be written further.
+    pub(crate) fn warm_indexes(&mut self, disk: &D) -> Result<(), DiskError> {
+        self.offsets.warm(disk)?;
+        self.times.warm(disk)
     }
 
     /// The files to sync, indexes too.
@@ -327,18 +345,6 @@ impl<D: Disk> Segment<D> {
     /// Walks the headers from a batch's position to the end of the segment.
     pub(crate) fn headers(&self, position: u64) -> Headers {
         Headers { position, end: self.size, buffer: Vec::new(), buffer_at: position, small: true }
-    }
-
-    /// The first batch that ends with `offset` or later: its position and header.
-    pub(crate) fn find(&self, disk: &D, offset: i64) -> Result<Option<(u64, BatchHeader)>, LogError> {
-        let entry = self.offsets.floor(disk, offset - self.base_offset)?;
-        let mut headers = self.headers(entry.map_or(0, |(_, entry)| u64::from(entry.position)));
-        while let Some((position, header)) = headers.next(disk, &self.log)? {
-            if header.last_offset() >= offset {
-                return Ok(Some((position, header)));
-            }
-        }
-        Ok(None)
     }
 
     /// The largest end of a batch that is at most `limit`, given that a batch ends at `at_least`.

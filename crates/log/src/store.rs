@@ -13,12 +13,20 @@ use crate::disk::{
 };
 use crate::error::LogError;
 use crate::log::Log;
-use crate::recovery::{Recovery, Start};
+use crate::noted::{self, NotedLog, Notes};
+use crate::recovery::Start;
+use crate::report::Recovery;
 use crate::text;
 
 const LOCK: &str = ".lock";
 const META: &str = "meta.properties";
 const CLEAN: &str = ".kafka_cleanshutdown";
+/// What the mark holds. Kafka's has the broker's epoch there, which is never 0.
+const CLEAN_TEXT: &[u8] = b"{\"version\":0,\"brokerEpoch\":0}";
+/// What a clean stop notes of the logs.
+const NOTES: &str = "headrace-clean-shutdown";
+/// Largest notes that are read: some three million segments.
+const NOTES_BYTES_MAX: u64 = 256 << 20;
 const RECOVERY_POINTS: &str = "recovery-point-offset-checkpoint";
 const START_OFFSETS: &str = "log-start-offset-checkpoint";
 const PARTITION_METADATA: &str = "partition.metadata";
@@ -68,6 +76,8 @@ pub struct Checkpoint {
     pub recovery_point: i64,
     /// [`Log::start_offset`].
     pub start_offset: i64,
+    /// [`Log::noted`].
+    pub noted: NotedLog,
 }
 
 impl Checkpoint {
@@ -75,7 +85,7 @@ impl Checkpoint {
     #[must_use]
     pub fn of<D: Disk>(topic: &str, partition: i32, log: &Log<D>) -> Self {
         let (recovery_point, start_offset) = (log.recovery_point(), log.start_offset());
-        Self { topic: topic.to_owned(), partition, recovery_point, start_offset }
+        Self { topic: topic.to_owned(), partition, recovery_point, start_offset, noted: log.noted() }
     }
 }
 
@@ -85,10 +95,18 @@ pub struct LogDir<D: Disk> {
     path: PathBuf,
     _lock: D::Lock,
     clean: bool,
+    /// There is a mark of a clean shutdown.
+    is_marked: bool,
+    /// There are notes of one.
+    is_noted: bool,
+    notes: Notes,
     cluster_id: String,
     directory_id: Option<Uuid>,
     deleted: u64,
 }
+
+/// An offset of each partition.
+type Offsets = BTreeMap<(String, i32), i64>;
 
 impl<D: Disk> fmt::Debug for LogDir<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -113,14 +131,31 @@ impl<D: Disk> LogDir<D> {
         let lock = disk.lock(&lock_path).map_err(DiskError::at("lock", &lock_path))?;
         let lock = lock.ok_or_else(|| LogError::InUse(path.to_owned()))?;
         let (cluster_id, directory_id) = own(&disk, &path.join(META), identity)?;
-        let clean = read_small(&disk, &path.join(CLEAN), 4096)?.is_some();
-        Ok(Self { disk, path: path.to_owned(), _lock: lock, clean, cluster_id, directory_id, deleted: 0 })
+        let marked = read_small(&disk, &path.join(CLEAN), 4096)?;
+        let notes = read_small(&disk, &path.join(NOTES), NOTES_BYTES_MAX)?;
+        let (is_marked, is_noted) = (marked.is_some(), notes.is_some());
+        let notes = notes.and_then(|bytes| noted::decode(str::from_utf8(&bytes).ok()?));
+        // A mark of ours without the notes that belong to it says nothing.
+        let clean = marked.is_some_and(|mark| notes.is_some() || mark != CLEAN_TEXT);
+        let (path, notes) = (path.to_owned(), notes.unwrap_or_default());
+        Ok(Self {
+            disk,
+            path,
+            _lock: lock,
+            clean,
+            is_marked,
+            is_noted,
+            notes,
+            cluster_id,
+            directory_id,
+            deleted: 0,
+        })
     }
 
     /// To be called once nothing speaks against using the directory, and before any log of it is opened: uses the mark
     /// of a clean shutdown up, and removes what interrupted deletions left.
     pub fn begin(&mut self) -> Result<(), LogError> {
-        if self.clean {
+        if self.is_marked {
             remove_if_there(&self.disk, &self.path.join(CLEAN))?;
             // If the mark came back after a loss of power, an unclean log would be trusted.
             NamedFile::open(&self.disk, self.path.clone(), OpenMode::Directory)?.sync(&self.disk)?;
@@ -136,6 +171,17 @@ impl<D: Disk> LogDir<D> {
             } else {
                 self.deleted = self.deleted.max(number.saturating_add(1));
             }
+        }
+        Ok(())
+    }
+
+    /// To be called once all logs are open, and before anything is appended: uses up what the last clean shutdown noted
+    /// of them. A start that fails before that leaves it to the next one.
+    pub fn opened(&mut self) -> Result<(), LogError> {
+        self.notes.clear();
+        if std::mem::take(&mut self.is_noted) {
+            remove_if_there(&self.disk, &self.path.join(NOTES))?;
+            NamedFile::open(&self.disk, self.path.clone(), OpenMode::Directory)?.sync(&self.disk)?;
         }
         Ok(())
     }
@@ -180,11 +226,7 @@ impl<D: Disk> LogDir<D> {
                 continue;
             }
             let key = (topic.to_owned(), partition);
-            let start = Start {
-                clean: self.clean,
-                recovery_point: recovery_points.get(&key).copied().unwrap_or(0),
-                start_offset: start_offsets.get(&key).copied().unwrap_or(0),
-            };
+            let start = self.start(&key, &recovery_points, &start_offsets);
             let metadata = self.path.join(&entry.name).join(PARTITION_METADATA);
             let topic_id = match text::read(&self.disk, &metadata) {
                 Ok(text) => text.and_then(|text| text::parse_partition_metadata(&metadata, &text).ok()),
@@ -195,6 +237,23 @@ impl<D: Disk> LogDir<D> {
         }
         found.sort_unstable_by(|a, b| (&a.topic, a.partition).cmp(&(&b.topic, b.partition)));
         Ok(found)
+    }
+
+    fn start(&self, key: &(String, i32), recovery_points: &Offsets, start_offsets: &Offsets) -> Start {
+        Start {
+            clean: self.clean,
+            recovery_point: recovery_points.get(key).copied().unwrap_or(0),
+            start_offset: start_offsets.get(key).copied().unwrap_or(0),
+            noted: self.notes.get(key).cloned(),
+        }
+    }
+
+    /// What is known of a partition whose directory is missing.
+    pub fn missing(&self, topic: &str, partition: i32) -> Result<PartitionDir, LogError> {
+        let key = (topic.to_owned(), partition);
+        let (points, starts) = (self.read_checkpoint(RECOVERY_POINTS)?, self.read_checkpoint(START_OFFSETS)?);
+        let start = self.start(&key, &points, &starts);
+        Ok(PartitionDir { topic: key.0, partition, topic_id: None, start })
     }
 
     /// The directory of a partition. The name of its topic is checked, so that it cannot lead elsewhere.
@@ -213,7 +272,7 @@ impl<D: Disk> LogDir<D> {
         now: Now,
     ) -> Result<(Log<D>, Recovery), LogError> {
         let path = self.partition_path(&partition.topic, partition.partition)?;
-        Log::open(&self.disk, &path, config, partition.start, now)
+        Log::open(&self.disk, &path, config, partition.start.clone(), now)
     }
 
     /// Makes a partition's directory and opens its empty log. A directory of the name that holds anything but a
@@ -263,7 +322,7 @@ impl<D: Disk> LogDir<D> {
         Ok(())
     }
 
-    fn read_checkpoint(&self, name: &str) -> Result<BTreeMap<(String, i32), i64>, LogError> {
+    fn read_checkpoint(&self, name: &str) -> Result<Offsets, LogError> {
         let path = self.path.join(name);
         let text = match text::read(&self.disk, &path) {
             Ok(text) => text.unwrap_or_default(),
@@ -300,8 +359,9 @@ impl<D: Disk> LogDir<D> {
     /// Notes that all logs were closed ([`Log::close`]) and lets go of the directory. The next start trusts the logs.
     pub fn close(self, logs: &[Checkpoint]) -> Result<(), LogError> {
         self.write_checkpoints(logs)?;
-        let mark = b"{\"version\":0,\"brokerEpoch\":0}";
-        replace_small(&self.disk, &self.path.join(CLEAN), mark, Durable::Yes)?;
+        let notes = noted::encode(logs.iter().map(|c| (c.topic.as_str(), c.partition, &c.noted)));
+        replace_small(&self.disk, &self.path.join(NOTES), notes.as_bytes(), Durable::Yes)?;
+        replace_small(&self.disk, &self.path.join(CLEAN), CLEAN_TEXT, Durable::Yes)?;
         Ok(())
     }
 }

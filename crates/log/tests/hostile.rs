@@ -111,7 +111,7 @@ proptest! {
         }
         disk.put(path, &bytes);
         disk.create_dir_all(Path::new("/data")).unwrap();
-        let start = Start { clean, recovery_point, start_offset };
+        let start = Start { clean, recovery_point, start_offset, noted: None };
         let (mut log, _) = Log::open(&disk, &dir(), small(), start, at(0)).unwrap();
         prop_assert!(log.start_offset() >= start_offset.min(96));
         exercise(&mut log, clean);
@@ -120,7 +120,9 @@ proptest! {
         disk.put(path, &bytes);
         let (rebuilt, _) = open(&disk, &small(), KILLED);
         for row in read_all(&rebuilt, 1000) {
-            prop_assert!(rows.contains(&row), "{row:?} was never written");
+            // No checksum covers a base offset, and the last batch has none behind it that would give it the lie.
+            let same = |known: &Row| (known.timestamp, &known.value) == (row.timestamp, &row.value);
+            prop_assert!(rows.iter().any(same), "{row:?} was never written");
         }
     }
 }

@@ -5,7 +5,7 @@
 mod common;
 
 use common::*;
-use headrace_log::{AppendError, Disk, Log, LogConfig, MemoryDisk, Start, SyncFault};
+use headrace_log::{AppendError, Disk, FindingKind, Log, LogConfig, MemoryDisk, Recovery, Start, SyncFault};
 use headrace_wire::compression::Codec;
 use proptest::prelude::*;
 
@@ -109,6 +109,8 @@ struct World {
     batches: Vec<Known>,
     start: i64,
     written: u8,
+    /// Offsets up to which records were lost, and are not given out again.
+    lost_to: i64,
     /// The id that each of the three producers uses now.
     ids: [i64; 3],
     /// A sync has failed, and the file that says so to the next process is there.
@@ -121,7 +123,7 @@ fn config() -> LogConfig {
 
 impl World {
     fn end(&self) -> i64 {
-        self.batches.last().map_or(0, Known::next_offset).max(self.start)
+        self.batches.last().map_or(0, Known::next_offset).max(self.start).max(self.lost_to)
     }
 
     fn rows(&self) -> Vec<Row> {
@@ -177,9 +179,13 @@ impl World {
         }
     }
 
-    fn open(&mut self, disk: MemoryDisk, clean: bool) {
-        let start =
-            Start { clean, recovery_point: self.log.recovery_point(), start_offset: self.log.start_offset() };
+    fn open(&mut self, disk: MemoryDisk, clean: bool) -> Recovery {
+        let start = Start {
+            clean,
+            recovery_point: self.log.recovery_point(),
+            start_offset: self.log.start_offset(),
+            noted: None,
+        };
         let (log, recovery) = open(&disk, &config(), start);
         if clean {
             assert!(recovery.is_clean(), "{recovery:?}");
@@ -189,6 +195,7 @@ impl World {
         if self.marked {
             self.log.distrust(at(0));
         }
+        recovery
     }
 
     fn power_loss(&mut self, keep: usize, zeros: usize) {
@@ -202,10 +209,27 @@ impl World {
         }
         // What reads show is what the disk has.
         self.marked = false;
-        self.open(disk, false);
+        let findings = self.open(disk, false).findings;
         let end = self.log.end_offset();
         assert!(end >= durable, "{end} is less than was durable, {durable}");
-        self.batches.retain(|batch| batch.next_offset() <= end);
+        // What is gone was lost from the end, or reported as a hole.
+        let there = read_all(&self.log, 700);
+        let holes = findings.into_iter().filter(|found| found.kind == FindingKind::Hole);
+        let holes: Vec<_> = holes.map(|found| found.start_offset..found.end_offset.unwrap()).collect();
+        self.batches.retain(|batch| {
+            let kept = batch.rows.iter().all(|row| row.offset < self.start || there.contains(row));
+            let first = batch.rows[0].offset;
+            assert!(
+                kept || batch.next_offset() > end || holes.iter().any(|hole| hole.contains(&first)),
+                "{first}: {holes:?}"
+            );
+            kept && batch.next_offset() <= end
+        });
+        self.lost_to = end;
+        if !holes.is_empty() {
+            // Batches before the start may be in them, and nobody can read those.
+            self.ids.iter_mut().for_each(|id| *id += 3);
+        }
         self.start = self.start.max(self.log.start_offset());
         if self.batches.is_empty() {
             self.start = end;
@@ -245,7 +269,12 @@ impl World {
         assert_eq!(rows, expected[from..][..rows.len()]);
     }
 
-    fn check(&self) {
+    fn check(&mut self) {
+        let start = self.log.start_offset();
+        if self.rows().first().is_none_or(|row| row.offset >= start) {
+            // The log may begin behind offsets that were lost.
+            self.start = self.start.max(start.min(self.end()));
+        }
         assert_eq!((self.log.start_offset(), self.log.end_offset()), (self.start, self.end()));
         assert_eq!(read_all(&self.log, 700), self.rows());
         let largest = self.rows().into_iter().rev().max_by_key(|row| row.timestamp);
@@ -267,16 +296,16 @@ impl World {
             Step::Repeat { producer, back } => self.repeat(self.ids[producer], back),
             Step::Reopen => {
                 self.log.close(at(0)).unwrap();
-                self.open(self.disk.after_power_loss(|_, _, _| 0), true);
+                drop(self.open(self.disk.after_power_loss(|_, _, _| 0), true));
             }
-            Step::Kill => self.open(self.disk.after_kill(), false),
+            Step::Kill => drop(self.open(self.disk.after_kill(), false)),
             Step::PowerLoss { keep, zeros } => self.power_loss(keep, zeros),
             Step::Garbage { bytes } => {
                 let disk = self.disk.after_kill();
                 let path = self.log_files().pop().unwrap();
                 let tail = [disk.contents(&path).unwrap(), bytes].concat();
                 disk.put(&path, &tail);
-                self.open(disk, false);
+                drop(self.open(disk, false));
             }
             Step::FailedFlush => {
                 let Some(first) = self.log.begin_flush().unwrap() else { return };
@@ -312,7 +341,11 @@ impl World {
             }
             Step::RetainSize => {
                 let deleted = self.log.retain(at(0)).unwrap();
-                self.start = deleted.last().map_or(self.start, |d| d.next_offset.max(self.start));
+                if let Some(last) = deleted.last() {
+                    // The next segment may begin behind offsets that were lost.
+                    assert!(self.log.start_offset() >= last.next_offset);
+                    self.start = self.log.start_offset();
+                }
             }
             Step::Read { percent, max_bytes, upper_percent } => self.read(percent, max_bytes, upper_percent),
             Step::Find { ago } => {
@@ -329,7 +362,16 @@ proptest! {
     #[test]
     fn the_log_is_a_list_of_batches(steps in prop::collection::vec(step(), 1..80)) {
         let (disk, log) = fresh(&config());
-        let mut world = World { disk, log, batches: Vec::new(), start: 0, written: 0, ids: [0, 1, 2], marked: false };
+        let mut world = World {
+            disk,
+            log,
+            batches: Vec::new(),
+            start: 0,
+            written: 0,
+            lost_to: 0,
+            ids: [0, 1, 2],
+            marked: false,
+        };
         for step in steps {
             world.run(step);
             world.check();

@@ -4,8 +4,9 @@
 mod common;
 
 use common::*;
-use headrace_log::{Disk, LogConfig, MemoryDisk, Recovery, Start};
+use headrace_log::{Disk, Finding, FindingKind, LogConfig, MemoryDisk, Recovery, Start};
 use headrace_wire::compression::Codec;
+use headrace_wire::records::ProducerStamp;
 
 /// A log of several segments that two producers wrote by turns, three records a batch.
 fn producing(batches: i32) -> (MemoryDisk, headrace_log::Log<MemoryDisk>) {
@@ -14,6 +15,17 @@ fn producing(batches: i32) -> (MemoryDisk, headrace_log::Log<MemoryDisk>) {
         append(&mut log, &sequenced(3, i64::from(n % 2), 0, n / 2 * 3));
     }
     (disk, log)
+}
+
+/// The one thing that was found.
+fn only(recovery: &Recovery) -> &Finding {
+    let [finding] = recovery.findings.as_slice() else { panic!("{recovery:?}") };
+    finding
+}
+
+/// The bytes that were moved aside.
+fn kept(disk: &MemoryDisk, finding: &Finding) -> Vec<u8> {
+    disk.contents(finding.moved_to.as_ref().expect("the bytes are kept")).unwrap()
 }
 
 fn last_segment(disk: &MemoryDisk) -> std::path::PathBuf {
@@ -52,11 +64,12 @@ fn a_torn_tail_is_cut_wherever_it_is_torn() {
         disk.put(&last, &whole[..whole.len() - torn]);
         let (mut log, recovery) = open(&disk, &small(), KILLED);
         if whole[whole.len() - size..whole.len() - torn].iter().all(|byte| *byte == 0) {
-            assert_eq!(recovery.cut, None, "zeros are no batch");
+            assert!(recovery.is_clean(), "zeros are no batch");
         } else {
-            let cut = recovery.cut.unwrap();
-            assert_eq!((cut.path.clone(), cut.bytes), (last.clone(), (size - torn) as u64));
-            assert_eq!(cut.end_offset, 87);
+            let cut = only(&recovery);
+            assert_eq!((cut.kind, &cut.file, cut.bytes), (FindingKind::Cut, &last, (size - torn) as u64));
+            assert_eq!((cut.start_offset, cut.end_offset), (87, None));
+            assert_eq!(kept(&disk, cut), whole[whole.len() - size..whole.len() - torn]);
         }
         assert_eq!(log.end_offset(), 87);
         assert_eq!(read_all(&log, 1000), rows[..87]);
@@ -73,7 +86,8 @@ fn a_torn_tail_is_cut_wherever_it_is_torn() {
         let disk = disk.after_kill();
         disk.put(&last, &[whole.as_slice(), &tail].concat());
         let (log, recovery) = open(&disk, &small(), KILLED);
-        assert_eq!(recovery.cut.unwrap().bytes, tail.len() as u64);
+        assert_eq!(only(&recovery).kind, FindingKind::Cut);
+        assert_eq!(kept(&disk, only(&recovery)), tail);
         assert_eq!(read_all(&log, 1000), rows);
         assert_eq!(disk.contents(&last).unwrap(), whole);
     }
@@ -154,22 +168,144 @@ fn a_segment_that_cannot_be_rolled_keeps_what_it_was_made_longer_by() {
 }
 
 #[test]
-fn damage_in_an_unflushed_segment_cuts_the_log_there() {
+fn damage_in_the_middle_takes_nothing_with_it() {
     let (disk, log) = producing(60);
     let (rows, segments) = (read_all(&log, 1000), log.segment_count());
     assert!(segments > 2);
-    let mut bytes = disk.contents(&path(0, "log")).unwrap();
-    let at = bytes.len() / 2;
-    bytes[at] ^= 0x10;
-    disk.put(&path(0, "log"), &bytes);
+    let whole = disk.contents(&path(0, "log")).unwrap();
+    let size = sequenced(3, 0, 0, 0).len();
+    // Byte of the batch that is damaged, and whether its records can be saved: what length and magic must be is known
+    // from the checksum.
+    for (byte, saved) in
+        [(0, false), (9, true), (11, true), (16, true), (20, false), (30, false), (size - 1, false)]
+    {
+        for batch in [0, 5, whole.len() / size - 1] {
+            let disk = disk.after_kill();
+            let mut bytes = whole.clone();
+            bytes[batch * size + byte] ^= 0x10;
+            disk.put(&path(0, "log"), &bytes);
+            let (log, recovery) = open(&disk, &small(), KILLED);
+            let finding = only(&recovery);
+            let first = i64::try_from(batch).unwrap() * 3;
+            assert_eq!((finding.start_offset, finding.end_offset), (first, Some(first + 3)), "byte {byte}");
+            let mut expected = rows.clone();
+            if saved {
+                assert_eq!(finding.kind, FindingKind::Repaired);
+            } else {
+                assert_eq!((finding.kind, finding.bytes), (FindingKind::Hole, size as u64));
+                assert_eq!(kept(&disk, finding), bytes[batch * size..][..size]);
+                expected.drain(batch * 3..batch * 3 + 3);
+            }
+            assert_eq!(log.segment_count(), segments);
+            assert_eq!(read_all(&log, 1000), expected);
+            let (log, recovery) = open(&disk.after_kill(), &small(), KILLED);
+            let again = recovery.findings.iter().filter(|found| found.bytes > 0).count();
+            assert_eq!((again, read_all(&log, 1000)), (0, expected), "it is mended once");
+        }
+    }
+}
+
+/// What Kafka's compaction leaves: every second batch, and a segment that ends before the next one begins.
+#[test]
+fn gaps_are_legal() {
+    let (disk, log) = producing(1000);
+    let (rows, size) = (read_all(&log, 1 << 20), sequenced(3, 0, 0, 0).len());
+    let kept = |row: &Row| row.offset / 3 % 2 == 0;
+    for path in disk.file_paths().iter().filter(|p| p.extension().is_some_and(|e| e == "log")) {
+        let bytes = disk.contents(path).unwrap();
+        let first: usize = path.file_stem().unwrap().to_str().unwrap().parse().unwrap();
+        let chunks = bytes.chunks(size).enumerate().filter(|(at, _)| (first / 3 + at).is_multiple_of(2));
+        disk.put(path, &chunks.flat_map(|(_, chunk)| chunk.to_vec()).collect::<Vec<_>>());
+    }
+    let expected: Vec<Row> = rows.into_iter().filter(kept).collect();
     let (log, recovery) = open(&disk, &small(), KILLED);
-    let cut = recovery.cut.unwrap();
-    assert_eq!(recovery.segments_dropped, segments - 1);
-    assert!(cut.position <= at as u64 && cut.bytes > 0);
-    let end = usize::try_from(log.end_offset()).unwrap();
-    assert!(end > 0 && end < rows.len());
-    assert_eq!(read_all(&log, 1000), rows[..end]);
-    assert_eq!(disk.file_paths().iter().filter(|p| p.extension().is_some_and(|e| e == "log")).count(), 1);
+    assert_eq!(recovery.bytes_cut(), 0, "{recovery:?}");
+    assert!(recovery.findings.iter().all(|found| found.kind == FindingKind::Hole));
+    assert_eq!(read_all(&log, 1 << 20), expected);
+}
+
+/// Damage in a batch whose value looks like a batch: what its writer hid there is no record of the log.
+#[test]
+fn a_batch_hidden_in_a_value_is_not_taken() {
+    let (disk, mut log) = fresh(&LogConfig { segment_bytes: 1 << 20, ..small() });
+    append(&mut log, &plain(1, 10));
+    let hidden = [1, 2, 3, 50].map(|base| forged(&plain(1, 30), |header| header.base_offset = base)).concat();
+    let outer = batch_of(&[(WALL_MS, hidden), (WALL_MS, b"end".to_vec())], ProducerStamp::NONE, Codec::None);
+    append(&mut log, &outer);
+    append(&mut log, &plain(1, 10));
+    let rows = read_all(&log, 1 << 20);
+    let (at, whole) = (plain(1, 10).len(), disk.contents(&path(0, "log")).unwrap());
+    for byte in (0..61).chain([at + 100, outer.len() - 1]) {
+        let disk = disk.after_kill();
+        let mut bytes = whole.clone();
+        bytes[at + byte] ^= 0x40;
+        disk.put(&path(0, "log"), &bytes);
+        let (log, recovery) = open(&disk, &LogConfig { segment_bytes: 1 << 20, ..small() }, KILLED);
+        let got = read_all(&log, 1 << 20);
+        assert!(got.iter().all(|row| rows.contains(row)), "byte {byte}: {got:?}, {recovery:?}");
+        assert!([&rows[0], &rows[3]].iter().all(|row| got.contains(row)), "byte {byte}");
+    }
+}
+
+#[test]
+fn offsets_of_lost_records_are_not_given_out_again() {
+    let (disk, mut log) = producing(60);
+    log.close(at(0)).unwrap();
+    let (rows, noted) = (read_all(&log, 1000), log.noted());
+    let last = last_segment(&disk);
+    let base = log.locate(log.end_offset()).unwrap().base_offset;
+    let whole = disk.contents(&last).unwrap();
+    let start = Start { noted: Some(noted), ..CLEAN };
+    for left in [None, Some(0), Some(100), Some(whole.len() - 1)] {
+        let disk = disk.after_kill();
+        match left {
+            None => disk.remove_file(&last).unwrap(),
+            Some(len) => disk.put(&last, &whole[..len]),
+        }
+        let (mut log, recovery) = open(&disk, &small(), start.clone());
+        let hole = recovery.findings.iter().find(|found| found.kind == FindingKind::Hole).unwrap();
+        assert_eq!(hole.end_offset, Some(180), "{left:?}: {recovery:?}");
+        assert_eq!((log.start_offset(), log.end_offset()), (0, 180));
+        let expected: Vec<Row> = rows.iter().filter(|row| row.offset < hole.start_offset).cloned().collect();
+        assert!(expected.len() >= usize::try_from(base).unwrap());
+        assert_eq!(append(&mut log, &plain(1, 1)).base_offset, 180);
+        let got = read_all(&log, 1000);
+        assert_eq!((&got[..expected.len()], got[expected.len()].offset), (&expected[..], 180));
+    }
+    // Nothing at all is left.
+    let disk = MemoryDisk::new();
+    let (log, recovery) = open(&disk, &small(), start);
+    assert_eq!((log.start_offset(), log.end_offset()), (180, 180));
+    let covered = recovery.findings.iter().map(|found| found.end_offset.unwrap() - found.start_offset);
+    assert_eq!(covered.sum::<i64>(), 180, "{recovery:?}");
+    let start = Start { recovery_point: 90, ..KILLED };
+    let (log, recovery) = open(&MemoryDisk::new(), &small(), start);
+    assert_eq!((log.end_offset(), only(&recovery).end_offset), (90, Some(90)));
+}
+
+#[test]
+fn bytes_of_torn_writes_are_kept_up_to_a_number_of_files() {
+    let (disk, _) = producing(3);
+    let last = last_segment(&disk);
+    for n in 0..120_u8 {
+        let bytes = [disk.contents(&last).unwrap(), vec![n, 1, 2]].concat();
+        disk.put(&last, &bytes);
+        let (log, recovery) = open(&disk, &small(), KILLED);
+        assert_eq!((log.end_offset(), only(&recovery).bytes), (9, 3));
+        assert_eq!(only(&recovery).moved_to.is_some(), n < 100, "{n}");
+    }
+    let aside = disk.file_paths().into_iter().filter(|p| p.to_str().unwrap().ends_with("-cut"));
+    assert_eq!(aside.count(), 100);
+}
+
+#[test]
+fn a_torn_write_is_cut_on_a_full_disk_too() {
+    let (disk, _) = producing(3);
+    let last = last_segment(&disk);
+    disk.put(&last, &[disk.contents(&last).unwrap(), vec![1; 300]].concat());
+    disk.set_room(Some(0));
+    let (log, recovery) = open(&disk, &small(), KILLED);
+    assert_eq!((log.end_offset(), &only(&recovery).moved_to), (9, &None));
 }
 
 #[test]
@@ -234,7 +370,7 @@ fn lost_or_broken_indexes_are_rebuilt_even_when_clean() {
                 }
             }
             let (log, recovery) = open(&disk, &small(), CLEAN);
-            assert_eq!(recovery.indexes_rebuilt, 1, "{suffix} {broken:?}");
+            assert_eq!(only(&recovery).kind, FindingKind::Rebuilt, "{suffix} {broken:?}");
             assert_eq!(read_all(&log, 1000), rows);
             assert_eq!(log.offset_for_timestamp(WALL_MS).unwrap().unwrap().offset, 0);
         }
@@ -319,7 +455,9 @@ fn damage_below_the_recovery_point_leaves_a_hole() {
     disk.put(&path(0, "log"), &bytes);
     disk.put(&path(0, "index"), &[9; 8]);
     let (log, recovery) = open(&disk, &small(), CLEAN);
-    assert_eq!((recovery.indexes_rebuilt, recovery.cut), (1, None));
+    let [rebuilt, hole] = recovery.findings.as_slice() else { panic!("{recovery:?}") };
+    assert_eq!((rebuilt.kind, hole.kind), (FindingKind::Rebuilt, FindingKind::Cut));
+    assert_eq!((hole.start_offset, kept(&disk, hole).len()), (second - 3, sequenced(3, 0, 0, 0).len()));
     assert_eq!(log.end_offset(), 180);
     let got = read_all(&log, 1000);
     assert_eq!(got.len(), 177);
@@ -332,10 +470,7 @@ fn compressed_batches_are_recovered_too() {
     // Larger than what recovery reads at once.
     let noise: Vec<u8> = (0..700_000_u32).map(|n| n.wrapping_mul(2_654_435_761).to_be_bytes()[0]).collect();
     for codec in Codec::ALL {
-        append(
-            &mut log,
-            &batch_of(&[(WALL_MS, noise.clone())], headrace_wire::records::ProducerStamp::NONE, codec),
-        );
+        append(&mut log, &batch_of(&[(WALL_MS, noise.clone())], ProducerStamp::NONE, codec));
     }
     let (again, recovery) = open(&disk.after_kill(), &small(), KILLED);
     assert!(recovery.is_clean());

@@ -1,8 +1,10 @@
 //! The embedded broker.
 
+use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
-use headrace_broker::{BrokerConfig, BrokerError};
+use headrace_broker::{BrokerConfig, BrokerError, StartReport};
+use headrace_log::Recovery;
 use headrace_net::broker::{BrokerServer, ServerOptions};
 use pyo3::prelude::*;
 
@@ -11,7 +13,27 @@ use pyo3::prelude::*;
 pub(crate) struct Broker {
     server: Mutex<Option<BrokerServer>>,
     bootstrap_servers: String,
-    recovery: Vec<String>,
+    recovery: Vec<Entry>,
+    strays: Vec<String>,
+    was_clean: bool,
+}
+
+/// Topic, partition, what, first offset, the offset after the last, bytes, file, the file that holds the bytes now, reason.
+type Entry = (String, i32, &'static str, i64, Option<i64>, u64, String, Option<String>, String);
+
+/// What a start found in the logs, for `RecoveryEntry`.
+fn entries(report: &StartReport) -> Vec<Entry> {
+    let of = |(topic, partition, recovery): &(String, i32, Recovery)| -> Vec<Entry> {
+        let findings = recovery.findings.iter().map(|found| {
+            let text = |path: &PathBuf| path.to_string_lossy().into_owned();
+            let (file, moved_to) = (text(&found.file), found.moved_to.as_ref().map(text));
+            let (start, end, kind) = (found.start_offset, found.end_offset, found.kind.name());
+            let (topic, reason) = (topic.clone(), found.reason.clone());
+            (topic, *partition, kind, start, end, found.bytes, file, moved_to, reason)
+        });
+        findings.collect()
+    };
+    report.mended.iter().flat_map(of).collect()
 }
 
 #[pymethods]
@@ -34,12 +56,8 @@ impl Broker {
         let server = py.detach(|| BrokerServer::start(options)).map_err(|e| to_py(py, &e))?;
         let bootstrap_servers = server.bootstrap_servers().to_owned();
         let report = server.report();
-        let recovery = if report.clean {
-            Vec::new()
-        } else {
-            report.to_string().split("; ").map(str::to_owned).collect()
-        };
-        Ok(Self { server: Mutex::new(Some(server)), bootstrap_servers, recovery })
+        let (recovery, strays, was_clean) = (entries(report), report.strays.clone(), report.clean);
+        Ok(Self { server: Mutex::new(Some(server)), bootstrap_servers, recovery, strays, was_clean })
     }
 
     #[getter]
@@ -53,8 +71,18 @@ impl Broker {
     }
 
     #[getter]
-    fn recovery(&self) -> Vec<String> {
+    fn recovery(&self) -> Vec<Entry> {
         self.recovery.clone()
+    }
+
+    #[getter]
+    fn strays(&self) -> Vec<String> {
+        self.strays.clone()
+    }
+
+    #[getter]
+    fn was_clean(&self) -> bool {
+        self.was_clean
     }
 
     /// Errors since the last call that no client could be told of.

@@ -58,8 +58,12 @@ def run(options: argparse.Namespace) -> int:
         signal.signal(number, stop)
     broker = Broker.start(options.data_dir, host=options.host, port=options.port, config=dict(options.config))
     with broker:
-        for line in broker.recovery:
-            sys.stderr.write(f"recovered: {line}\n")
+        if not broker.was_clean:
+            sys.stderr.write("recovered: the broker was not stopped cleanly, logs were checked\n")
+        for entry in broker.recovery:
+            sys.stderr.write(f"recovered: {entry}\n")
+        for name in broker.strays:
+            sys.stderr.write(f"recovered: {name} belongs to no topic\n")
         took = (time.perf_counter() - begun) * 1000
         sys.stdout.write(f"serving on {broker.bootstrap_servers} ({took:.0f} ms); Ctrl-C ends\n")
         sys.stdout.flush()

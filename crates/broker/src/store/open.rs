@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::path::Path;
 
-use headrace_log::{Disk, Identity, LogDir, OpenMode, PartitionDir, Recovery, Start};
+use headrace_log::{Disk, Identity, LogDir, OpenMode, PartitionDir, Recovery};
 use headrace_wire::time::Now;
 use headrace_wire::uuid::Uuid;
 use slab::Slab;
@@ -33,8 +33,8 @@ pub struct StartReport {
     pub partitions: usize,
     /// The broker had been stopped cleanly, or the directory is new.
     pub clean: bool,
-    /// What was mended, by partition.
-    pub mended: Vec<(String, Recovery)>,
+    /// What was mended, by topic and partition.
+    pub mended: Vec<(String, i32, Recovery)>,
     /// Directories that belong to no known topic; they were put aside under these names.
     pub strays: Vec<String>,
 }
@@ -43,7 +43,7 @@ impl StartReport {
     /// Bytes of torn or damaged log that were cut off.
     #[must_use]
     pub fn bytes_cut(&self) -> u64 {
-        self.mended.iter().filter_map(|(_, r)| r.cut.as_ref()).map(|c| c.bytes).sum()
+        self.mended.iter().map(|(.., recovery)| recovery.bytes_cut()).sum()
     }
 }
 
@@ -53,10 +53,9 @@ impl fmt::Display for StartReport {
         if !self.clean {
             write!(f, "; was not stopped cleanly, logs were checked")?;
         }
-        for (partition, recovery) in &self.mended {
-            if let Some(cut) = &recovery.cut {
-                let (bytes, end) = (cut.bytes, cut.end_offset);
-                write!(f, "; {partition}: {bytes} bytes cut off at offset {end} ({})", cut.error)?;
+        for (topic, partition, recovery) in &self.mended {
+            for finding in &recovery.findings {
+                write!(f, "; {topic}-{partition}: {finding}")?;
             }
         }
         for stray in &self.strays {
@@ -136,6 +135,8 @@ impl<D: Disk> Store<D> {
             store.state.leader_epoch = latest;
             state::store(&store.disk, &store.path, &store.state)?;
         }
+        // From here on records may be appended.
+        dir.opened()?;
         store.dir = Some(dir);
         report.topics = store.topics.len();
         report.partitions = store.topics().map(|t| t.partitions.len()).sum();
@@ -155,23 +156,18 @@ impl<D: Disk> Store<D> {
         let settings = topic_config::log_config(config, &known.configs);
         let mut partitions = Vec::new();
         for index in (0..).take(usize::try_from(known.partitions).unwrap_or(usize::MAX)) {
-            let place = found.remove(&(known.name.clone(), index)).unwrap_or_else(|| PartitionDir {
-                topic: known.name.clone(),
-                partition: index,
-                topic_id: None,
-                start: Start { clean: report.clean, recovery_point: 0, start_offset: 0 },
-            });
-            let log = if place.topic_id == Some(id) {
-                let (log, recovery) = dir.open_log(&place, settings.clone(), now)?;
-                if !recovery.is_clean() {
-                    report.mended.push((format!("{}-{index}", known.name), recovery));
-                }
-                log
-            } else {
+            let place = match found.remove(&(known.name.clone(), index)) {
+                Some(place) => place,
+                None => dir.missing(&known.name, index)?,
+            };
+            if place.topic_id != Some(id) {
                 // Its directory was lost or its metadata torn: what is there is kept, the metadata written again.
                 dir.write_metadata(&known.name, index, id)?;
-                dir.open_log(&place, settings.clone(), now)?.0
-            };
+            }
+            let (log, recovery) = dir.open_log(&place, settings.clone(), now)?;
+            if !recovery.is_clean() {
+                report.mended.push((known.name.clone(), index, recovery));
+            }
             partitions.push(Partition::new(log));
         }
         let name: std::sync::Arc<str> = known.name.as_str().into();
@@ -232,7 +228,7 @@ fn check_topic(
         let place = found.get(&(known.name.clone(), index));
         if let Some(other) = place.and_then(|place| place.topic_id).filter(|other| *other != id) {
             return Err(malformed(format!(
-                "partition {}-{index} belongs to another topic of that name, whose id is {other}",
+                "partition {}-{index} belongs to another topic of that name, whose id is {other} by its partition.metadata",
                 known.name
             )));
         }

@@ -6,6 +6,7 @@ use std::io::IoSlice;
 use std::path::{Path, PathBuf};
 
 use headrace_log::{Disk, DiskError, LogError, OpenMode};
+use headrace_wire::records::crc32c;
 use serde::{Deserialize, Serialize};
 
 use crate::error::BrokerError;
@@ -30,6 +31,9 @@ pub(crate) struct State {
     /// Directories of deleted topics, removed again at the next start in case the removal was cut short.
     #[serde(default)]
     pub(crate) deleting: Vec<String>,
+    /// CRC-32C of the file's text without this field: a flipped bit must not rename a topic.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) checksum: Option<u32>,
 }
 
 /// A topic in the file.
@@ -51,6 +55,7 @@ impl Default for State {
             next_producer_id: 0,
             topics: Vec::new(),
             deleting: Vec::new(),
+            checksum: None,
         }
     }
 }
@@ -78,12 +83,18 @@ pub(crate) fn load<D: Disk>(disk: &D, dir: &Path) -> Result<Option<State>, Broke
         return Err(malformed(format!("{len} bytes are too many for a state file")));
     }
     let bytes = read_range(disk, &file, &path, 0, usize::try_from(len).unwrap_or(0))?;
-    let state: State = serde_json::from_slice(&bytes).map_err(|e| malformed(e.to_string()))?;
+    let mut state: State = serde_json::from_slice(&bytes).map_err(|e| malformed(e.to_string()))?;
     if state.format != FORMAT {
         return Err(malformed(format!(
             "format {} is not {FORMAT}: written by another version",
             state.format
         )));
+    }
+    if let Some(stored) = state.checksum.take() {
+        let text = serde_json::to_vec_pretty(&state).map_err(|e| malformed(e.to_string()))?;
+        if crc32c(&text) != stored {
+            return Err(malformed("it is damaged: its checksum is not that of what it says".to_owned()));
+        }
     }
     Ok(Some(state))
 }
@@ -92,8 +103,13 @@ pub(crate) fn load<D: Disk>(disk: &D, dir: &Path) -> Result<Option<State>, Broke
 pub(crate) fn store<D: Disk>(disk: &D, dir: &Path, state: &State) -> Result<(), LogError> {
     let path = path(dir);
     let draft = dir.join(format!("{FILE_NAME}.new"));
-    let text = serde_json::to_vec_pretty(state)
-        .map_err(|e| LogError::Malformed { path: path.clone(), what: e.to_string() })?;
+    let encode = |state: &State| {
+        serde_json::to_vec_pretty(state)
+            .map_err(|e| LogError::Malformed { path: path.clone(), what: e.to_string() })
+    };
+    let plain = State { checksum: None, ..state.clone() };
+    let checksum = Some(crc32c(&encode(&plain)?));
+    let text = encode(&State { checksum, ..plain })?;
     let file = disk.open(&draft, OpenMode::Truncate).map_err(disk_error("make", &draft))?;
     let mut written = 0;
     while let Some(rest) = text.get(written..).filter(|rest| !rest.is_empty()) {
@@ -168,5 +184,9 @@ mod tests {
             let error = load(&disk, dir).unwrap_err().to_string();
             assert!(error.starts_with("/data/headrace-state.json: "), "{error}");
         }
+        store(&disk, dir, &State { next_producer_id: 7, ..State::default() }).unwrap();
+        let text = String::from_utf8(disk.contents(&path(dir)).unwrap()).unwrap();
+        disk.put(&path(dir), text.replace("\"next_producer_id\": 7", "\"next_producer_id\": 5").as_bytes());
+        assert!(load(&disk, dir).unwrap_err().to_string().contains("checksum"));
     }
 }

@@ -11,6 +11,7 @@ mod admin;
 mod authorization;
 mod caught_up;
 mod connections;
+mod damage;
 mod direct;
 mod fetching;
 mod groups;

@@ -15,8 +15,8 @@ use headrace_wire::messages::create_topics_request::{CreatableTopic, CreatableTo
 use headrace_wire::messages::fetch_request::{FetchPartition, FetchTopic};
 use headrace_wire::messages::produce_request::{PartitionProduceData, TopicProduceData};
 use headrace_wire::messages::{
-    CreateTopicsRequest, FetchRequest, FetchResponse, InitProducerIdRequest, ProduceRequest, ProduceResponse,
-    Request,
+    CreateTopicsRequest, FetchRequest, FetchResponse, InitProducerIdRequest, MetadataRequest, ProduceRequest,
+    ProduceResponse, Request,
 };
 use headrace_wire::primitive::{Records, Segment};
 use headrace_wire::records::{
@@ -229,6 +229,12 @@ impl World {
         let partition = &response.responses[0].partition_responses[0];
         assert_eq!(partition.error_code, 0, "{:?}", partition.error_message);
         partition.base_offset
+    }
+
+    /// Whether a topic is there.
+    pub(crate) fn has(&mut self, topic: &str) -> bool {
+        let response = self.call(12, &MetadataRequest { topics: None, ..MetadataRequest::default() });
+        response.topics.iter().any(|found| found.name.as_deref() == Some(topic))
     }
 
     pub(crate) fn fetch(&mut self, topic: &str, partition: i32, offset: i64) -> FetchResponse {

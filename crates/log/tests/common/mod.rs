@@ -55,8 +55,8 @@ pub(crate) fn forged(batch: &[u8], change: impl FnOnce(&mut BatchHeader)) -> Vec
     [&header.encode(), body].concat()
 }
 
-pub(crate) const KILLED: Start = Start { clean: false, recovery_point: 0, start_offset: 0 };
-pub(crate) const CLEAN: Start = Start { clean: true, recovery_point: 0, start_offset: 0 };
+pub(crate) const KILLED: Start = Start { clean: false, recovery_point: 0, start_offset: 0, noted: None };
+pub(crate) const CLEAN: Start = Start { clean: true, recovery_point: 0, start_offset: 0, noted: None };
 
 pub(crate) fn open(disk: &MemoryDisk, config: &LogConfig, start: Start) -> (Log<MemoryDisk>, Recovery) {
     disk.create_dir_all(Path::new("/data")).unwrap();
@@ -118,6 +118,17 @@ pub(crate) fn rows_of(mut bytes: &[u8]) -> Vec<Row> {
     rows
 }
 
+/// The offset after the last batch.
+pub(crate) fn end_of(mut bytes: &[u8]) -> Option<i64> {
+    let mut end = None;
+    while !bytes.is_empty() {
+        let header = BatchHeader::parse(bytes).unwrap();
+        end = Some(header.last_offset() + 1);
+        bytes = &bytes[header.size()..];
+    }
+    end
+}
+
 pub(crate) fn read(log: &Log<MemoryDisk>, offset: i64, max_bytes: u32) -> Vec<Row> {
     let slice = log.read(offset, max_bytes, true, i64::MAX).unwrap();
     rows_of(&slice.file.bytes(slice.position, slice.len as usize))
@@ -128,10 +139,11 @@ pub(crate) fn read_all(log: &Log<MemoryDisk>, max_bytes: u32) -> Vec<Row> {
     let mut rows = Vec::new();
     let mut position = log.start_offset();
     while position < log.end_offset() {
-        let got = read(log, position, max_bytes);
-        let next = got.last().unwrap_or_else(|| panic!("nothing at {position} in {log:?}")).offset + 1;
+        let slice = log.read(position, max_bytes, true, i64::MAX).unwrap();
+        let bytes = slice.file.bytes(slice.position, slice.len as usize);
+        let next = end_of(&bytes).unwrap_or_else(|| panic!("nothing at {position} in {log:?}"));
         assert!(next > position, "{position} leads to {next}");
-        rows.extend(got.into_iter().filter(|row| row.offset >= position));
+        rows.extend(rows_of(&bytes).into_iter().filter(|row| row.offset >= position));
         position = next;
     }
     rows
