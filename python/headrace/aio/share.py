@@ -66,6 +66,7 @@ class ShareConsumer:
         names = blocking.topic_names(topics)
         await self._ask(lambda slot: self._native.begin_subscribe(names, slot))
         self._blocking._topics = names  # noqa: SLF001
+        self._blocking._reads = True  # noqa: SLF001
 
     async def unsubscribe(self) -> None:
         """Leaves the group. Rows that were handed out can still be acknowledged; others that are held are released."""
