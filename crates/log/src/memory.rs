@@ -177,10 +177,18 @@ impl MemoryDisk {
     }
 
     /// What a process finds that starts after this one was killed: all that was written, synced or not, no locks, no
-    /// limits.
+    /// limits. A drive keeps what it has in its memory: it does not notice.
     #[must_use]
     pub fn after_kill(&self) -> Self {
-        self.copy(Node::clone)
+        let world = held(&self.world);
+        let copied = |(path, file): (&PathBuf, &MemoryFile)| {
+            let node = Arc::new(Mutex::new(held(&file.node).clone()));
+            (path.clone(), MemoryFile { node })
+        };
+        let files: BTreeMap<_, _> = world.files.iter().map(copied).collect();
+        let lied_of = files.values().filter(|file| !held(&file.node).in_drive.is_empty()).cloned().collect();
+        let world = World { files, folders: world.folders.clone(), lied_of, ..World::default() };
+        Self { world: Arc::new(Mutex::new(world)) }
     }
 
     /// What is found after a loss of power: of each file what was synced, plus what `keep` makes of the rest.
@@ -201,17 +209,6 @@ impl MemoryDisk {
             (path.clone(), MemoryFile::holding(bytes))
         });
         let files = files.collect();
-        let world = World { files, folders: world.folders.clone(), ..World::default() };
-        Self { world: Arc::new(Mutex::new(world)) }
-    }
-
-    fn copy(&self, node: impl Fn(&Node) -> Node) -> Self {
-        let world = held(&self.world);
-        let copied = |(path, file): (&PathBuf, &MemoryFile)| {
-            let node = Arc::new(Mutex::new(node(&held(&file.node))));
-            (path.clone(), MemoryFile { node })
-        };
-        let files = world.files.iter().map(copied).collect();
         let world = World { files, folders: world.folders.clone(), ..World::default() };
         Self { world: Arc::new(Mutex::new(world)) }
     }
@@ -404,5 +401,28 @@ impl Disk for MemoryDisk {
         let mut world = held(&self.world);
         let free = world.locks.insert(path.to_owned());
         Ok(free.then(|| MemoryLock { world: self.world.clone(), path: path.to_owned() }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_drive_that_lies_keeps_what_it_has_when_the_process_is_killed() {
+        let disk = MemoryDisk::new();
+        let open = |disk: &MemoryDisk, name: &str| disk.open(Path::new(name), OpenMode::Create).unwrap();
+        let file = open(&disk, "/a");
+        disk.write_at(&file, &[IoSlice::new(b"abc")], 0).unwrap();
+        disk.set_sync_fault(SyncFault::Lies);
+        disk.sync(&file).unwrap();
+        let killed = disk.after_kill();
+        assert!(killed.is_lied_to());
+        let lost = killed.after_power_loss(|_, _, _| 0);
+        assert_eq!(lost.contents(Path::new("/a")).unwrap(), b"");
+        killed.sync(&open(&killed, "/b")).unwrap();
+        assert!(!killed.is_lied_to());
+        let kept = killed.after_power_loss(|_, _, _| 0);
+        assert_eq!(kept.contents(Path::new("/a")).unwrap(), b"abc");
     }
 }
