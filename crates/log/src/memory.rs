@@ -411,18 +411,19 @@ mod tests {
     #[test]
     fn a_drive_that_lies_keeps_what_it_has_when_the_process_is_killed() {
         let disk = MemoryDisk::new();
+        disk.create_dir_all(Path::new("/d")).unwrap();
         let open = |disk: &MemoryDisk, name: &str| disk.open(Path::new(name), OpenMode::Create).unwrap();
-        let file = open(&disk, "/a");
+        let file = open(&disk, "/d/a");
         disk.write_at(&file, &[IoSlice::new(b"abc")], 0).unwrap();
         disk.set_sync_fault(SyncFault::Lies);
         disk.sync(&file).unwrap();
         let killed = disk.after_kill();
         assert!(killed.is_lied_to());
         let lost = killed.after_power_loss(|_, _, _| 0);
-        assert_eq!(lost.contents(Path::new("/a")).unwrap(), b"");
-        killed.sync(&open(&killed, "/b")).unwrap();
+        assert_eq!(lost.contents(Path::new("/d/a")).unwrap(), b"");
+        killed.sync(&open(&killed, "/d/b")).unwrap();
         assert!(!killed.is_lied_to());
         let kept = killed.after_power_loss(|_, _, _| 0);
-        assert_eq!(kept.contents(Path::new("/a")).unwrap(), b"abc");
+        assert_eq!(kept.contents(Path::new("/d/a")).unwrap(), b"abc");
     }
 }
