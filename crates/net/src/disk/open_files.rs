@@ -177,6 +177,10 @@ impl Shared {
                 "a sync of the file has failed before it was closed for want of descriptors",
             ));
         }
+        // It was synced when it was closed, and may have another name since. A directory has no changes that are counted.
+        if self.mode != OpenMode::Directory && !self.is_dirty() && held(&self.open).is_none() {
+            return Ok(());
+        }
         let changes = self.changes.load(Ordering::Acquire);
         self.get()?.sync_data()?;
         self.synced.fetch_max(changes, Ordering::AcqRel);
@@ -206,9 +210,10 @@ impl Drop for Shared {
 
 #[cfg(test)]
 mod tests {
+    use std::io::IoSlice;
     use std::process::Command;
 
-    use headrace_log::{AppendOrigin, Checkpoint, Identity, LogConfig, LogDir};
+    use headrace_log::{AppendOrigin, Checkpoint, Disk, Identity, LogConfig, LogDir, OpenMode};
     use headrace_wire::compression::Codec;
     use headrace_wire::records::{BatchBuilder, NO_HEADERS, ProducerStamp};
     use headrace_wire::time::Now;
@@ -229,6 +234,20 @@ mod tests {
         let ended = command.env("HEADRACE_SEGMENTS", segments.to_string()).output().unwrap();
         assert!(ended.status.success(), "{ended:?}");
         assert!(String::from_utf8_lossy(&ended.stdout).contains("1 passed"), "{ended:?}");
+    }
+
+    #[test]
+    fn a_file_that_was_closed_and_renamed_needs_no_other_sync() {
+        let dir = std::env::temp_dir().join(format!("headrace-renamed-{}", std::process::id()));
+        let (draft, path) = (dir.join("draft"), dir.join("file"));
+        let disk = FileDisk::durable();
+        disk.create_dir_all(&dir).unwrap();
+        let file = disk.open(&draft, OpenMode::Truncate).unwrap();
+        disk.write_at(&file, &[IoSlice::new(b"abc")], 0).unwrap();
+        assert!(disk.files.close_one(), "there is one that can be closed");
+        disk.rename(&draft, &path).unwrap();
+        disk.sync(&file).unwrap();
+        std::fs::remove_dir_all(dir).unwrap();
     }
 
     #[test]
