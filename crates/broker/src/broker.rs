@@ -98,6 +98,7 @@ pub struct Broker<D: Disk> {
     pub(crate) now: Now,
     pub(crate) retention_due: u64,
     pub(crate) offsets_check_due: u64,
+    checkpoint_due: u64,
 }
 
 impl<D: Disk> std::fmt::Debug for Broker<D> {
@@ -135,7 +136,12 @@ impl<D: Disk> Broker<D> {
             ),
             groups: Groups::new(&config),
             flushes: Flushes::default(),
-            retention_due: due(now, config.log_retention_check_interval_ms),
+            // A full disk waits for nothing else.
+            retention_due: match store.check_appends() {
+                Ok(()) => due(now, config.log_retention_check_interval_ms),
+                Err(_) => now.mono_ms,
+            },
+            checkpoint_due: due(now, config.log_flush_offset_checkpoint_interval_ms),
             offsets_check_due: due(now, config.offsets_retention_check_interval_ms),
             config,
             authorizer,
@@ -260,11 +266,17 @@ impl<D: Disk> Broker<D> {
             }
         }
         self.expire_groups(now);
-        self.store.store_state_again(now);
         if self.retention_due <= now.mono_ms {
             self.retention_due = due(now, self.config.log_retention_check_interval_ms);
             self.store.apply_retention(now);
             self.publish_all();
+        }
+        self.store.store_state_again(now);
+        if self.checkpoint_due <= now.mono_ms {
+            self.checkpoint_due = due(now, self.config.log_flush_offset_checkpoint_interval_ms);
+            if let Err(error) = self.store.checkpoint() {
+                self.store.note_trouble(&error);
+            }
         }
         self.end_holes(now);
         if self.offsets_check_due <= now.mono_ms {
@@ -319,7 +331,7 @@ impl<D: Disk> Broker<D> {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<u64> {
         let fetch = self.deadlines.first().map(|(at, _)| *at);
-        let housekeeping = self.retention_due.min(self.offsets_check_due);
+        let housekeeping = self.retention_due.min(self.offsets_check_due).min(self.checkpoint_due);
         let flush = self.flushes.due();
         let holes = self.direct.holes_due();
         let state = self.store.state_due();

@@ -203,6 +203,7 @@ options! {
     log_index_size_max_bytes: i32 = "10485760", "log.index.size.max.bytes", 4..=i32::MAX, "size in bytes at which an index counts as full and the segment is closed.";
     log_flush_interval_messages: i64 = "9223372036854775807", "log.flush.interval.messages", 1..=i64::MAX, "records after which a partition is synced to disk.";
     log_flush_interval_ms: i64 = "9223372036854775807", "log.flush.interval.ms", 0..=i64::MAX, "ms after which a partition with new records is synced to disk.";
+    log_flush_offset_checkpoint_interval_ms: i64 = "60000", "log.flush.offset.checkpoint.interval.ms", 1..=i64::MAX, "how often in ms it is noted how far each partition is synced to disk, and where it starts: after a crash only what follows is checked.";
     log_message_timestamp_type: String = "CreateTime", "log.message.timestamp.type", TIMESTAMP_TYPES, "whose clock record timestamps come from.";
     log_message_timestamp_before_max_ms: i64 = "9223372036854775807", "log.message.timestamp.before.max.ms", 0..=i64::MAX, "how far in ms a record's timestamp may lie in the past.";
     log_message_timestamp_after_max_ms: i64 = "3600000", "log.message.timestamp.after.max.ms", 0..=i64::MAX, "how far in ms a record's timestamp may lie in the future.";

@@ -4,12 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use headrace_log::Disk;
 use headrace_wire::errors::ErrorCode;
-use headrace_wire::messages::{ProduceRequest, ProduceResponse};
+use headrace_wire::messages::{
+    DeleteGroupsRequest, DeleteGroupsResponse, OffsetCommitRequest, OffsetCommitResponse,
+    OffsetDeleteRequest, OffsetDeleteResponse, ProduceRequest, ProduceResponse,
+};
 use headrace_wire::time::Now;
 use headrace_wire::uuid::Uuid;
 
 use crate::broker::Broker;
-use crate::call::{Parked, Wait};
+use crate::call::{Call, Parked, Wait};
 use crate::store::Store;
 
 /// What a failed sync left in doubt is written and synced again after so long.
@@ -36,25 +39,66 @@ pub(crate) struct Flushes {
     due: BTreeMap<(Uuid, i32), u64>,
     /// Those whose last sync has failed.
     offline: BTreeSet<(Uuid, i32)>,
-    /// Tokens of the Produce requests that wait for a sync.
+    /// Tokens of the requests that wait for a sync.
     pub(crate) waiting: Vec<u64>,
 }
 
-/// A partition that a Produce request waits for.
+/// A partition that a request waits for.
 #[derive(Debug, Clone)]
 pub(crate) struct FlushTarget {
-    /// Where the answer stands in the response: topic and partition.
+    /// Where the answer stands in the response to a Produce request: topic and partition.
     pub(crate) place: (usize, usize),
     pub(crate) topic_id: Uuid,
     pub(crate) partition: i32,
     pub(crate) last_offset: i64,
 }
 
-/// A Produce request whose records are to be durable before it is answered.
+/// A request whose records are to be durable before it is answered.
 #[derive(Debug)]
 pub(crate) struct FlushWait {
-    pub(crate) response: ProduceResponse,
-    pub(crate) left: Vec<FlushTarget>,
+    answer: Answer,
+    left: Vec<FlushTarget>,
+}
+
+/// What is answered once all is durable.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    Produce(ProduceResponse),
+    OffsetCommit(OffsetCommitResponse),
+    OffsetDelete(OffsetDeleteResponse),
+    DeleteGroups(DeleteGroupsResponse),
+}
+
+impl Answer {
+    /// A sync has failed that a part of it waited for.
+    fn fail(&mut self, (topic, partition): (usize, usize)) {
+        let coordinator = ErrorCode::COORDINATOR_NOT_AVAILABLE.code();
+        let or_failed = |code: &mut i16| {
+            if *code == ErrorCode::NONE.code() {
+                *code = coordinator;
+            }
+        };
+        match self {
+            Self::Produce(response) => {
+                let topic = response.responses.get_mut(topic);
+                if let Some(answer) = topic.and_then(|t| t.partition_responses.get_mut(partition)) {
+                    answer.error_code = ErrorCode::KAFKA_STORAGE_ERROR.code();
+                    answer.error_message = Some("the records could not be synced to disk".to_owned());
+                }
+            }
+            Self::OffsetCommit(response) => {
+                let partitions = response.topics.iter_mut().flat_map(|topic| &mut topic.partitions);
+                partitions.for_each(|partition| or_failed(&mut partition.error_code));
+            }
+            Self::OffsetDelete(response) => {
+                response.error_code = coordinator;
+                response.topics.clear();
+            }
+            Self::DeleteGroups(response) => {
+                response.results.iter_mut().for_each(|result| or_failed(&mut result.error_code));
+            }
+        }
+    }
 }
 
 impl Flushes {
@@ -149,7 +193,24 @@ impl Flushes {
 }
 
 impl<D: Disk> Broker<D> {
-    /// Answers the Produce requests whose records a flush of `key` has made durable, or failed to.
+    /// Of what a request has appended, what is to be waited for: it may be durable by now.
+    pub(crate) fn not_durable(&mut self, mut targets: Vec<FlushTarget>) -> Vec<FlushTarget> {
+        let store = &mut self.store;
+        targets.retain(|target| {
+            let partition = store.find_partition_by_id(target.topic_id, target.partition);
+            partition.is_some_and(|p| p.log.recovery_point() <= target.last_offset)
+        });
+        targets
+    }
+
+    /// Answers a request once these are durable.
+    pub(crate) fn answer_when_durable(&mut self, call: &Call, answer: Answer, left: Vec<FlushTarget>) {
+        let wait = Wait::Flush(Box::new(FlushWait { answer, left }));
+        self.parked.insert(call.token, Parked { call: call.clone(), wait });
+        self.flushes.waiting.push(call.token);
+    }
+
+    /// Answers the requests whose records a flush of `key` has made durable, or failed to.
     pub(crate) fn finish_flushed(&mut self, key: (Uuid, i32), durable: bool) {
         let recovery_point = self.store.find_partition_by_id(key.0, key.1).map(|p| p.log.recovery_point());
         self.finish_flushes(durable, |target| {
@@ -173,23 +234,21 @@ impl<D: Disk> Broker<D> {
             let Some(Parked { call, wait: Wait::Flush(mut wait) }) = self.parked.remove(&token) else {
                 continue;
             };
-            let response = &mut wait.response;
+            let answer = &mut wait.answer;
             wait.left.retain(|target| {
-                if !is_over(target) {
-                    return true;
+                let is_over = is_over(target);
+                if is_over && !durable {
+                    answer.fail(target.place);
                 }
-                if !durable {
-                    let topic = response.responses.get_mut(target.place.0);
-                    let answer = topic.and_then(|t| t.partition_responses.get_mut(target.place.1));
-                    if let Some(answer) = answer {
-                        answer.error_code = ErrorCode::KAFKA_STORAGE_ERROR.code();
-                        answer.error_message = Some("the records could not be synced to disk".to_owned());
-                    }
-                }
-                false
+                !is_over
             });
             if wait.left.is_empty() {
-                self.reply::<ProduceRequest>(&call, &wait.response);
+                match &wait.answer {
+                    Answer::Produce(response) => self.reply::<ProduceRequest>(&call, response),
+                    Answer::OffsetCommit(response) => self.reply::<OffsetCommitRequest>(&call, response),
+                    Answer::OffsetDelete(response) => self.reply::<OffsetDeleteRequest>(&call, response),
+                    Answer::DeleteGroups(response) => self.reply::<DeleteGroupsRequest>(&call, response),
+                }
             } else {
                 self.parked.insert(token, Parked { call, wait: Wait::Flush(wait) });
                 still.push(token);

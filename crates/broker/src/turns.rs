@@ -104,10 +104,25 @@ impl<D: Disk> Broker<D> {
     where
         R::Response: Send + 'static,
     {
-        self.begin(
-            call,
-            Each::<D, R, I> { items: items.into_iter(), per_turn, response: Some(response), handle },
-        );
+        let reply: Then<D, R> = |broker, call, response| broker.reply::<R>(call, &response);
+        self.each_then::<R, I>(call, per_turn, items, response, handle, reply)
+    }
+
+    /// The same with something else to be done at the end than to answer.
+    pub(crate) fn each_then<R: Request + 'static, I: Send + 'static>(
+        &mut self,
+        call: &Call,
+        per_turn: usize,
+        items: Vec<I>,
+        response: R::Response,
+        handle: Handle<D, R, I>,
+        then: Then<D, R>,
+    ) -> Outcome<R::Response>
+    where
+        R::Response: Send + 'static,
+    {
+        let (items, response) = (items.into_iter(), Some(response));
+        self.begin(call, Each::<D, R, I> { items, per_turn, response, handle, then });
         Outcome::Parked
     }
 }
@@ -115,11 +130,15 @@ impl<D: Disk> Broker<D> {
 /// Handles one item of a request, and adds to the answer.
 pub(crate) type Handle<D, R, I> = fn(&mut Broker<D>, &Call, I, &mut <R as Request>::Response);
 
+/// Answers a request whose items are all handled.
+pub(crate) type Then<D, R> = fn(&mut Broker<D>, &Call, <R as Request>::Response);
+
 struct Each<D: Disk, R: Request, I> {
     items: std::vec::IntoIter<I>,
     per_turn: usize,
     response: Option<R::Response>,
     handle: Handle<D, R, I>,
+    then: Then<D, R>,
 }
 
 impl<D: Disk, R: Request, I: Send + 'static> Task<D> for Each<D, R, I>
@@ -136,7 +155,7 @@ where
             self.response = Some(response);
             return Turn::More;
         }
-        broker.reply::<R>(call, &response);
+        (self.then)(broker, call, response);
         Turn::Done
     }
 }

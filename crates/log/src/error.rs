@@ -140,6 +140,10 @@ pub enum AppendError {
     /// A transactional batch; the log knows no transactions.
     #[error("producer {0} has no transaction open here")]
     NoTransaction(i64),
+    /// The epoch under which records are written is on no disk yet: after a crash another run would take the same one, and
+    /// clients would not notice that records are gone.
+    #[error("nothing can be appended before the leader epoch is on disk; the disk is full")]
+    EpochUnstored,
     /// A sync has failed, and what it left in doubt was not made durable since.
     #[error("the log is offline: its records could not be synced to disk, and are being written again")]
     Offline,
@@ -160,7 +164,7 @@ impl AppendError {
             Self::OutOfOrder { .. } => 45,
             Self::Fenced { .. } => 47,
             Self::NoTransaction(_) => 48,
-            Self::Offline | Self::Disk(_) => 56,
+            Self::Offline | Self::EpochUnstored | Self::Disk(_) => 56,
             Self::Codec(_) => 76,
             Self::Invalid(_) | Self::Refused(_) => 87,
         }

@@ -204,6 +204,11 @@ impl<D: Disk, E: Entry> Index<D, E> {
         Ok(())
     }
 
+    /// Whether all entries are in memory.
+    pub(crate) fn is_hot(&self) -> bool {
+        self.hot.is_some()
+    }
+
     /// Lets go of the memory: the segment is closed. What was not persisted stays in memory.
     pub(crate) fn cool(&mut self) {
         if self.written == self.len && self.file.is_some() {

@@ -306,7 +306,9 @@ impl<D: Disk> Log<D> {
 
     /// Closes the active segment and begins a new one at the end offset.
     pub(crate) fn roll(&mut self, now: Now) -> Result<(), DiskError> {
-        self.active.persist_indexes(&self.disk)?;
+        self.active
+            .persist_indexes(&self.disk)
+            .or_else(|error| if error.is_full() { Ok(()) } else { Err(error) })?;
         // Without the snapshot the next recovery reads more; without the epochs it reads them from the batches.
         let _ = self.take_snapshot();
         let _ = self.epochs.persist(&self.disk);
@@ -469,6 +471,10 @@ impl<D: Disk> Log<D> {
         if !wanted {
             return Ok(None);
         }
+        for segment in self.closed.iter_mut().filter(|segment| segment.dirty && segment.is_hot()) {
+            // The disk may have room by now. Without the indexes the next start makes them from the records.
+            let _ = segment.complete_indexes(&self.disk);
+        }
         let dirty = self.segments().filter(|segment| segment.dirty);
         let mut files: Vec<_> = dirty.flat_map(Segment::files).map(|named| named.file.clone()).collect();
         if self.names_changed {
@@ -523,6 +529,11 @@ impl<D: Disk> Log<D> {
         self.mend()?;
         self.active.shorten(&self.disk)?;
         self.active.persist_indexes(&self.disk)?;
+        for segment in self.closed.iter_mut().filter(|segment| segment.is_hot()) {
+            segment.persist_indexes(&self.disk)?;
+            segment.cool_indexes();
+            segment.dirty = true;
+        }
         self.epochs.persist(&self.disk)?;
         if self.active.size > 0 || self.producers.len() > 0 {
             self.take_snapshot()?;

@@ -29,81 +29,213 @@ pub struct EpochEnd {
     pub end_offset: i64,
 }
 
+/// A search for a record by time, which can be done in parts: where timestamps do not rise, as many batches as a segment has
+/// may have to be looked at.
+#[derive(Debug, Clone, Copy)]
+pub struct TimeSearch(Goal);
+
+/// What comes next in a search.
+#[derive(Debug, Clone, Copy)]
+enum Goal {
+    /// To learn the largest timestamp.
+    Largest,
+    /// To learn it of the segment in which the log starts.
+    Rest(Rest),
+    /// To find the first record that has `timestamp` or a later one, from a batch on.
+    First { timestamp: i64, from: Spot },
+}
+
+/// The rest of the segment in which the log starts.
+#[derive(Debug, Clone, Copy)]
+struct Rest {
+    start_offset: i64,
+    next: Spot,
+    /// The largest timestamp so far, and the batch that has it.
+    largest: i64,
+    at: Spot,
+}
+
+/// Where a batch begins: the base offset of its segment, and the position there.
+#[derive(Debug, Clone, Copy)]
+struct Spot {
+    base_offset: i64,
+    position: u64,
+}
+
+/// What a part of a search came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Searched {
+    /// There is more to look at.
+    More,
+    /// It has ended: the record, or that there is none.
+    Found(Option<FoundRecord>),
+}
+
+impl TimeSearch {
+    /// For the first record whose timestamp is `timestamp` (Unix milliseconds) or later.
+    #[must_use]
+    pub fn first_since(timestamp: i64) -> Self {
+        Self(Goal::First { timestamp, from: Spot { base_offset: i64::MIN, position: 0 } })
+    }
+
+    /// For the first record that has the largest timestamp.
+    #[must_use]
+    pub fn largest() -> Self {
+        Self(Goal::Largest)
+    }
+}
+
 impl<D: Disk> Log<D> {
     /// The first record whose timestamp is `timestamp` (Unix milliseconds) or later, wherever later records with
     /// earlier timestamps lie. `None` when there is none.
     pub fn offset_for_timestamp(&self, timestamp: i64) -> Result<Option<FoundRecord>, LogError> {
-        for segment in self.segments_from(self.start_offset) {
-            if segment.size == 0 || segment.max_timestamp < timestamp {
-                continue;
-            }
-            let from = segment.position_before_timestamp(&self.disk, timestamp)?;
-            if let Some(found) = self.first_at_or_after(segment, from, timestamp)? {
-                return Ok(Some(found));
-            }
-        }
-        Ok(None)
+        self.search_to_end(TimeSearch::first_since(timestamp))
     }
 
     /// The first record that has the largest timestamp of the log. `None` when the log is empty or its records
     /// have no timestamps.
     pub fn max_timestamp(&self) -> Result<Option<FoundRecord>, LogError> {
-        let mut best: Option<FoundRecord> = None;
-        for segment in self.segments_from(self.start_offset) {
-            let largest = if segment.base_offset >= self.start_offset {
-                segment.max_timestamp
-            } else {
-                self.max_in_rest(segment)?
-            };
-            if largest == NO_TIMESTAMP || best.is_some_and(|best| best.timestamp >= largest) {
-                continue;
-            }
-            let from = segment.position_before_timestamp(&self.disk, largest)?;
-            best = self.first_at_or_after(segment, from, largest)?.or(best);
-        }
-        Ok(best)
+        self.search_to_end(TimeSearch::largest())
     }
 
-    /// The largest timestamp from the start offset on, in the segment that holds it.
-    fn max_in_rest(&self, segment: &Segment<D>) -> Result<i64, LogError> {
-        let mut largest = NO_TIMESTAMP;
-        let Some((from, _)) = segment.find(&self.disk, self.start_offset)? else { return Ok(largest) };
-        let mut headers = segment.headers(from);
-        while let Some((position, header)) = headers.next(&self.disk, &segment.log)? {
-            if header.base_offset >= self.start_offset {
-                largest = largest.max(header.max_timestamp);
-                continue;
+    fn search_to_end(&self, mut search: TimeSearch) -> Result<Option<FoundRecord>, LogError> {
+        loop {
+            if let Searched::Found(found) = self.search(&mut search, usize::MAX)? {
+                return Ok(found);
             }
-            // The start lies in the middle of this batch: only its rest counts.
-            self.find_record(segment, position, &header, |offset, timestamp| {
-                if offset >= self.start_offset {
-                    largest = largest.max(timestamp);
+        }
+    }
+
+    /// Goes on with a search, and looks at so many batches at most; two may be decompressed. Between two parts the log may
+    /// change.
+    pub fn search(&self, search: &mut TimeSearch, batches_max: usize) -> Result<Searched, LogError> {
+        let mut left = batches_max;
+        loop {
+            match &mut search.0 {
+                Goal::Rest(rest) if rest.start_offset == self.start_offset => {
+                    if !self.look_through(rest, &mut left)? {
+                        return Ok(Searched::More);
+                    }
+                    search.0 = self.first_of_largest(Some(rest));
                 }
-                false
-            })?;
+                Goal::Largest | Goal::Rest(_) => {
+                    search.0 = match self.rest_to_look_through()? {
+                        Some(rest) => Goal::Rest(rest),
+                        None => self.first_of_largest(None),
+                    };
+                }
+                Goal::First { timestamp, .. } if *timestamp == NO_TIMESTAMP => {
+                    return Ok(Searched::Found(None));
+                }
+                Goal::First { timestamp, from } => return self.first_since(*timestamp, from, &mut left),
+            }
         }
-        Ok(largest)
     }
 
-    fn first_at_or_after(
-        &self,
-        segment: &Segment<D>,
-        from: u64,
-        timestamp: i64,
-    ) -> Result<Option<FoundRecord>, LogError> {
-        let mut headers = segment.headers(from);
-        while let Some((position, header)) = headers.next(&self.disk, &segment.log)? {
-            if header.max_timestamp < timestamp || header.last_offset() < self.start_offset {
-                continue;
+    /// The segment in which the log starts, if its largest timestamp may be of a record before the start, and no other
+    /// segment has a larger one.
+    fn rest_to_look_through(&self) -> Result<Option<Rest>, LogError> {
+        let mut segments = self.segments_from(self.start_offset);
+        let Some(segment) = segments.next().filter(|s| s.base_offset < self.start_offset && s.size > 0)
+        else {
+            return Ok(None);
+        };
+        let others = segments.map(|segment| segment.max_timestamp).max().unwrap_or(NO_TIMESTAMP);
+        if segment.max_timestamp < others {
+            return Ok(None);
+        }
+        let mut position = segment.size;
+        if let Some((at, header)) = segment.find(&self.disk, self.start_offset)? {
+            let (is_cut, largest_at) = (header.base_offset < self.start_offset, segment.max_timestamp_offset);
+            if largest_at > header.last_offset() || !is_cut && largest_at >= header.base_offset {
+                return Ok(None);
             }
-            let late = |offset, t| t >= timestamp && offset >= self.start_offset;
-            let found = self.find_record(segment, position, &header, late)?;
-            if let Some((offset, timestamp)) = found {
-                let leader_epoch = header.partition_leader_epoch;
-                return Ok(Some(FoundRecord { offset, timestamp, leader_epoch }));
+            position = at;
+        }
+        let next = Spot { base_offset: segment.base_offset, position };
+        Ok(Some(Rest { start_offset: self.start_offset, next, largest: NO_TIMESTAMP, at: next }))
+    }
+
+    /// Looks at so many batches of the rest of a segment; whether these were all.
+    fn look_through(&self, rest: &mut Rest, left: &mut usize) -> Result<bool, LogError> {
+        let mut segments = self.segments_from(self.start_offset);
+        let Some(segment) = segments.next().filter(|s| s.base_offset == rest.next.base_offset) else {
+            return Ok(true);
+        };
+        let mut headers = segment.headers(rest.next.position);
+        while *left > 0 {
+            let Some((position, header)) = headers.next(&self.disk, &segment.log)? else { return Ok(true) };
+            *left -= 1;
+            let mut largest = header.max_timestamp;
+            if header.base_offset < self.start_offset {
+                // The start lies in the middle of this batch: only its rest counts.
+                largest = NO_TIMESTAMP;
+                self.find_record(segment, position, &header, |offset, timestamp| {
+                    if offset >= self.start_offset {
+                        largest = largest.max(timestamp);
+                    }
+                    false
+                })?;
+            }
+            if largest > rest.largest {
+                (rest.largest, rest.at) = (largest, Spot { position, ..rest.next });
+            }
+            rest.next.position = position + header.size() as u64;
+        }
+        Ok(false)
+    }
+
+    /// The largest timestamp there is, and where it is first found. Where the segment in which the log starts was looked
+    /// through, that counts and not what the segment has in all.
+    fn first_of_largest(&self, rest: Option<&Rest>) -> Goal {
+        let mut best = (NO_TIMESTAMP, Spot { base_offset: i64::MIN, position: 0 });
+        for segment in self.segments_from(self.start_offset) {
+            let start = Spot { base_offset: segment.base_offset, position: 0 };
+            let own = match rest.filter(|rest| rest.next.base_offset == segment.base_offset) {
+                Some(rest) => (rest.largest, rest.at),
+                None if segment.size == 0 => continue,
+                // Of a segment whose records before the start have later timestamps than any other, the rest was looked
+                // through; of another one it does not matter.
+                None => (segment.max_timestamp, start),
+            };
+            if own.0 > best.0 {
+                best = own;
             }
         }
-        Ok(None)
+        Goal::First { timestamp: best.0, from: best.1 }
+    }
+
+    fn first_since(&self, timestamp: i64, from: &mut Spot, left: &mut usize) -> Result<Searched, LogError> {
+        for segment in self.segments_from(self.start_offset.max(from.base_offset)) {
+            if segment.size == 0 || segment.max_timestamp < timestamp {
+                continue;
+            }
+            let mut position = if segment.base_offset == from.base_offset { from.position } else { 0 };
+            if position == 0 {
+                position = segment.position_before_timestamp(&self.disk, timestamp)?;
+                if segment.base_offset < self.start_offset {
+                    let start = segment.find(&self.disk, self.start_offset)?;
+                    position = position.max(start.map_or(segment.size, |(position, _)| position));
+                }
+            }
+            let mut headers = segment.headers(position);
+            while let Some((position, header)) = headers.next(&self.disk, &segment.log)? {
+                if *left == 0 {
+                    *from = Spot { base_offset: segment.base_offset, position };
+                    return Ok(Searched::More);
+                }
+                *left -= 1;
+                if header.max_timestamp < timestamp || header.last_offset() < self.start_offset {
+                    continue;
+                }
+                let late = |offset, t| t >= timestamp && offset >= self.start_offset;
+                if let Some((offset, timestamp)) = self.find_record(segment, position, &header, late)? {
+                    let leader_epoch = header.partition_leader_epoch;
+                    return Ok(Searched::Found(Some(FoundRecord { offset, timestamp, leader_epoch })));
+                }
+            }
+        }
+        Ok(Searched::Found(None))
     }
 
     /// Offset and timestamp of the first record of a batch for which both satisfy `wanted`.

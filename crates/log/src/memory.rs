@@ -24,6 +24,8 @@ struct World {
     locks: BTreeSet<PathBuf>,
     /// Bytes that may still be written before the disk is full.
     room: Option<u64>,
+    /// Bytes that all files together may have.
+    capacity: Option<u64>,
     /// Most bytes that one write takes.
     write_bytes_max: Option<usize>,
     fault: SyncFault,
@@ -31,6 +33,29 @@ struct World {
     lied_of: Vec<MemoryFile>,
     writes: u64,
     syncs: u64,
+}
+
+impl World {
+    fn used(&self) -> u64 {
+        self.files.values().map(|file| held(&file.node).bytes.len() as u64).sum()
+    }
+
+    /// A folder and all folders in it.
+    fn folders_in(&self, path: &Path) -> Vec<PathBuf> {
+        let from = self.folders.range(path.to_owned()..);
+        from.take_while(|p| p.starts_with(path)).cloned().collect()
+    }
+
+    /// All files in a folder and in those in it.
+    fn files_in(&self, path: &Path) -> Vec<PathBuf> {
+        let from = self.files.range(path.to_owned()..);
+        from.map(|(p, _)| p).take_while(|p| p.starts_with(path)).cloned().collect()
+    }
+
+    /// Bytes by which files may get longer.
+    fn left(&self) -> u64 {
+        self.capacity.map_or(u64::MAX, |capacity| capacity.saturating_sub(self.used()))
+    }
 }
 
 /// An open file of a [`MemoryDisk`].
@@ -160,6 +185,18 @@ impl MemoryDisk {
         held(&self.world).room = bytes;
     }
 
+    /// From now on no file is made and none gets longer while all together have `bytes` or more: what is deleted gives
+    /// room. `None` lifts it.
+    pub fn set_capacity(&self, bytes: Option<u64>) {
+        held(&self.world).capacity = bytes;
+    }
+
+    /// Bytes of all files together.
+    #[must_use]
+    pub fn used_bytes(&self) -> u64 {
+        held(&self.world).used()
+    }
+
     /// One write takes at most so many bytes, as an interrupted system call might; `None` lifts it.
     pub fn set_write_bytes_max(&self, bytes: Option<usize>) {
         held(&self.world).write_bytes_max = bytes.map(|b| b.max(1));
@@ -275,8 +312,10 @@ impl Disk for MemoryDisk {
                 .then(|| p.file_name()?.to_str().map(|name| DirEntry { name: name.to_owned(), is_dir }))
                 .flatten()
         };
-        let folders = world.folders.iter().filter_map(|p| named(p, true));
-        Ok(folders.chain(world.files.keys().filter_map(|p| named(p, false))).collect())
+        let folders = world.folders_in(path);
+        let files = world.files_in(path);
+        let folders = folders.iter().filter_map(|p| named(p, true));
+        Ok(folders.chain(files.iter().filter_map(|p| named(p, false))).collect())
     }
 
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<MemoryFile> {
@@ -295,7 +334,7 @@ impl Disk for MemoryDisk {
         {
             return Err(missing());
         }
-        if world.room == Some(0) {
+        if world.room == Some(0) || world.left() == 0 {
             return Err(io::ErrorKind::StorageFull.into());
         }
         Ok(world.files.entry(path.to_owned()).or_default().clone())
@@ -318,7 +357,10 @@ impl Disk for MemoryDisk {
         let mut world = held(&self.world);
         world.writes += 1;
         let asked: usize = buffers.iter().map(|b| b.len()).sum();
-        let room = usize::try_from(world.room.unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
+        let from = index(position)?;
+        let over = held(&file.node).bytes.len().saturating_sub(from) as u64;
+        let room = world.room.unwrap_or(u64::MAX).min(world.left().saturating_add(over));
+        let room = usize::try_from(room).unwrap_or(usize::MAX);
         let taken = asked.min(room).min(world.write_bytes_max.unwrap_or(usize::MAX));
         if taken == 0 && asked > 0 {
             return Err(io::ErrorKind::StorageFull.into());
@@ -327,7 +369,6 @@ impl Disk for MemoryDisk {
             *room -= taken as u64;
         }
         let mut node = held(&file.node);
-        let from = index(position)?;
         let until = from + taken;
         if node.bytes.len() < until {
             node.bytes.resize(until, 0);
@@ -374,12 +415,19 @@ impl Disk for MemoryDisk {
         if !world.folders.contains(from) {
             return Err(missing());
         }
-        let moved = |p: &Path| {
-            p.strip_prefix(from).map(|rest| if rest == Path::new("") { to.to_owned() } else { to.join(rest) })
+        let moved = |p: &Path| match p.strip_prefix(from) {
+            Ok(rest) if rest != Path::new("") => to.join(rest),
+            _ => to.to_owned(),
         };
-        world.folders = world.folders.iter().map(|p| moved(p).unwrap_or_else(|_| p.clone())).collect();
-        let files = std::mem::take(&mut world.files);
-        world.files = files.into_iter().map(|(p, f)| (moved(&p).unwrap_or(p), f)).collect();
+        for folder in world.folders_in(from) {
+            world.folders.remove(&folder);
+            world.folders.insert(moved(&folder));
+        }
+        for path in world.files_in(from) {
+            if let Some(file) = world.files.remove(&path) {
+                world.files.insert(moved(&path), file);
+            }
+        }
         Ok(())
     }
 
@@ -392,8 +440,12 @@ impl Disk for MemoryDisk {
         if !world.folders.contains(path) {
             return Err(missing());
         }
-        world.folders.retain(|p| !p.starts_with(path));
-        world.files.retain(|p, _| !p.starts_with(path));
+        for folder in world.folders_in(path) {
+            world.folders.remove(&folder);
+        }
+        for file in world.files_in(path) {
+            world.files.remove(&file);
+        }
         Ok(())
     }
 

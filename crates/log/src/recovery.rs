@@ -375,8 +375,7 @@ impl<D: Disk> Opening<'_, D> {
     /// Completes the indexes of the last segment, since another one follows.
     fn close_last(&self, open: &mut VecDeque<Segment<D>>) -> Result<(), LogError> {
         if let Some(segment) = open.back_mut() {
-            segment.persist_indexes(self.disk)?;
-            segment.cool_indexes();
+            segment.complete_indexes(self.disk)?;
         }
         Ok(())
     }

@@ -76,15 +76,33 @@ impl<D: Disk> Log<D> {
     /// before the start changes nothing; one after the end is an error. The start offset is kept by
     /// [`LogDir`](crate::LogDir)'s checkpoint.
     pub fn delete_records_before(&mut self, offset: i64) -> Result<Vec<DeletedSegment>, LogError> {
+        self.move_start(offset)?;
+        let mut deleted = Vec::new();
+        self.delete_before_start(&mut deleted)?;
+        Ok(deleted)
+    }
+
+    /// The first half of [`delete_records_before`](Self::delete_records_before): nobody can read the records any more.
+    pub fn move_start(&mut self, offset: i64) -> Result<(), LogError> {
         let (start, end) = (self.start_offset, self.end_offset());
         if offset > end {
             return Err(LogError::OutOfRange { offset, start, end });
         }
         self.start_offset = start.max(offset);
         self.epochs.cut_start(self.start_offset);
-        let mut deleted = Vec::new();
-        self.delete_before_start(&mut deleted)?;
-        Ok(deleted)
+        Ok(())
+    }
+
+    /// Deletes so many of the segments that lie before the start; whether there are more.
+    pub fn delete_some(&mut self, segments_max: usize) -> Result<bool, LogError> {
+        let lies_before = |log: &Self| log.closed.front().is_some_and(|s| s.next_offset <= log.start_offset);
+        for _ in 0..segments_max {
+            if !lies_before(self) {
+                return Ok(false);
+            }
+            self.delete_oldest(DeleteReason::Start, &mut Vec::new())?;
+        }
+        Ok(lies_before(self))
     }
 
     fn delete_before_start(&mut self, deleted: &mut Vec<DeletedSegment>) -> Result<(), LogError> {

@@ -51,7 +51,7 @@ pub(crate) struct Segment<D: Disk> {
     bytes_since_entry: u64,
     /// Largest batch timestamp, and the last offset of the first batch that has it.
     pub(crate) max_timestamp: i64,
-    max_timestamp_offset: i64,
+    pub(crate) max_timestamp_offset: i64,
     /// Largest timestamp of the first batch, which the age of the segment counts from.
     pub(crate) first_timestamp: i64,
     /// The broker's time when the segment was made or opened.
@@ -315,6 +315,21 @@ impl<D: Disk> Segment<D> {
         self.push_time();
         self.offsets.persist(disk)?;
         self.times.persist(disk)
+    }
+
+    /// Completes the index files of a segment that nothing more is written to, and lets go of their memory. Those that a
+    /// full disk has no room for stay in memory, so that records can be read, and segments deleted, on such a disk too.
+    pub(crate) fn complete_indexes(&mut self, disk: &D) -> Result<(), DiskError> {
+        match self.persist_indexes(disk) {
+            Err(error) if !error.is_full() => return Err(error),
+            _ => self.cool_indexes(),
+        }
+        Ok(())
+    }
+
+    /// Whether index entries wait in memory for room on the disk, or for the segment to be closed.
+    pub(crate) fn is_hot(&self) -> bool {
+        self.offsets.is_hot() || self.times.is_hot()
     }
 
     /// Lets go of the memory of persisted indexes: nothing more is written.

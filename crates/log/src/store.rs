@@ -65,7 +65,7 @@ pub struct PartitionDir {
     pub start: Start,
 }
 
-/// What [`LogDir::write_checkpoints`] keeps of a log.
+/// What [`LogDir::close`] keeps of a log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checkpoint {
     /// Topic name.
@@ -80,7 +80,25 @@ pub struct Checkpoint {
     pub noted: NotedLog,
 }
 
+/// How far a log is durable, and where it starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct LogMarks<'a> {
+    /// Topic name.
+    pub topic: &'a str,
+    /// Partition number.
+    pub partition: i32,
+    /// [`Log::recovery_point`].
+    pub recovery_point: i64,
+    /// [`Log::start_offset`].
+    pub start_offset: i64,
+}
+
 impl Checkpoint {
+    fn marks(&self) -> LogMarks<'_> {
+        let Self { partition, recovery_point, start_offset, .. } = *self;
+        LogMarks { topic: &self.topic, partition, recovery_point, start_offset }
+    }
+
     /// The checkpoint of a log as it is now.
     #[must_use]
     pub fn of<D: Disk>(topic: &str, partition: i32, log: &Log<D>) -> Self {
@@ -275,8 +293,8 @@ impl<D: Disk> LogDir<D> {
         Log::open(&self.disk, &path, config, partition.start.clone(), now)
     }
 
-    /// Makes a partition's directory and opens its empty log. A directory of the name that holds anything but a
-    /// partition's files is refused.
+    /// Makes a partition's directory and opens its empty log. A directory of the name that holds anything but the files of
+    /// a partition to which nothing was written is refused.
     pub fn create_log(
         &self,
         topic: &str,
@@ -292,6 +310,10 @@ impl<D: Disk> LogDir<D> {
             let what = format!("it holds {:?}, which is no file of a partition", other.name);
             return Err(LogError::NotOurs { path, what });
         }
+        if there.is_some() && !self.is_unwritten(topic, partition)? {
+            let what = "it holds a partition that could not be removed".to_owned();
+            return Err(LogError::NotOurs { path, what });
+        }
         let opened = self.write_metadata(topic, partition, topic_id).and_then(|()| {
             Log::open(&self.disk, &path, config, Start { clean: true, ..Start::default() }, now)
         });
@@ -300,6 +322,28 @@ impl<D: Disk> LogDir<D> {
             let _ = self.disk.remove_dir_all(&path);
         }
         Ok(opened?.0)
+    }
+
+    /// Whether nothing was ever appended to a partition, as its files say: its log begins with offset 0, and ends there.
+    pub fn is_unwritten(&self, topic: &str, partition: i32) -> Result<bool, LogError> {
+        let path = self.partition_path(topic, partition)?;
+        for entry in self.list(&path)? {
+            let name = entry.name.strip_suffix(".tmp").unwrap_or(&entry.name);
+            let is_first = name
+                .strip_prefix("00000000000000000000.")
+                .is_some_and(|suffix| matches!(suffix, "log" | "index" | "timeindex"));
+            if entry.is_dir || !(is_first || name == PARTITION_METADATA) {
+                return Ok(false);
+            }
+            if is_first
+                && NamedFile::<D>::open(&self.disk, path.join(&entry.name), OpenMode::Read)?
+                    .len(&self.disk)?
+                    > 0
+            {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Writes `partition.metadata` of a partition, whose directory is made if it is missing.
@@ -343,12 +387,15 @@ impl<D: Disk> LogDir<D> {
 
     /// Writes the recovery points and start offsets of all logs, durably. To be called now and then, after records
     /// were deleted by request, and after flushes.
-    pub fn write_checkpoints(&self, logs: &[Checkpoint]) -> Result<(), LogError> {
-        let line = |c: &Checkpoint, offset: i64| format!("{} {} {offset}", c.topic, c.partition);
-        let recovery: Vec<_> = logs.iter().map(|c| line(c, c.recovery_point)).collect();
-        // A log that starts at 0 needs no line.
-        let moved = logs.iter().filter(|c| c.start_offset > 0);
-        let starts: Vec<_> = moved.map(|c| line(c, c.start_offset)).collect();
+    pub fn write_checkpoints<'a>(&self, logs: impl Iterator<Item = LogMarks<'a>>) -> Result<(), LogError> {
+        let (mut recovery, mut starts) = (Vec::new(), Vec::new());
+        for LogMarks { topic, partition, recovery_point, start_offset } in logs {
+            recovery.push(format!("{topic} {partition} {recovery_point}"));
+            // A log that starts at 0 needs no line.
+            if start_offset > 0 {
+                starts.push(format!("{topic} {partition} {start_offset}"));
+            }
+        }
         for (name, lines) in [(RECOVERY_POINTS, recovery), (START_OFFSETS, starts)] {
             let text = text::checkpoint(&lines);
             replace_small(&self.disk, &self.path.join(name), text.as_bytes(), Durable::Yes)?;
@@ -358,7 +405,7 @@ impl<D: Disk> LogDir<D> {
 
     /// Notes that all logs were closed ([`Log::close`]) and lets go of the directory. The next start trusts the logs.
     pub fn close(self, logs: &[Checkpoint]) -> Result<(), LogError> {
-        self.write_checkpoints(logs)?;
+        self.write_checkpoints(logs.iter().map(Checkpoint::marks))?;
         let notes = noted::encode(logs.iter().map(|c| (c.topic.as_str(), c.partition, &c.noted)));
         replace_small(&self.disk, &self.path.join(NOTES), notes.as_bytes(), Durable::Yes)?;
         replace_small(&self.disk, &self.path.join(CLEAN), CLEAN_TEXT, Durable::Yes)?;

@@ -17,7 +17,7 @@ use headrace_wire::messages::{
 };
 use headrace_wire::uuid::Uuid;
 
-use super::making::{Make, Refused, Wish};
+use super::making::{Make, Refused, What, Wish};
 use super::{TOPICS_PER_REQUEST_MAX as NAMES_MAX, distinct};
 use crate::auth::{Operation, Resource};
 use crate::broker::Broker;
@@ -36,6 +36,8 @@ const DESCRIBED_PARTITIONS_MAX: usize = 2000;
 
 impl<D: Disk> Broker<D> {
     /// Answers which requests are supported.
+    ///
+    /// Most work: the two names in the request looked at, and some thirty lines answered.
     pub(crate) fn api_versions(
         &mut self,
         call: &Call,
@@ -102,7 +104,8 @@ impl<D: Disk> Broker<D> {
                     || self.allows(call, Operation::Create, Resource::Topic(name)));
             if allowed && name != OFFSETS_TOPIC && is_valid_name(name) && self.store.by_name(name).is_none() {
                 let (id, partitions) = (self.random.uuid(), self.config.num_partitions);
-                wishes.push(Wish { name: name.to_owned(), id, partitions });
+                let what = What::New { id, overrides: BTreeMap::new(), or_there: true };
+                wishes.push(Wish { name: name.to_owned(), what, partitions });
             }
         }
         wishes
@@ -239,6 +242,8 @@ impl<D: Disk> Broker<D> {
     }
 
     /// Answers the cluster's id, controller and brokers.
+    ///
+    /// Most work: one broker answered.
     pub(crate) fn describe_cluster(
         &mut self,
         call: &Call,

@@ -1,6 +1,6 @@
 //! `DescribeConfigs`, `AlterConfigs`, `IncrementalAlterConfigs`: settings of topics, and the broker's to look at.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 
 use headrace_log::Disk;
 use headrace_wire::errors::ErrorCode;
@@ -25,6 +25,7 @@ use crate::fetch::TopicKey;
 use crate::lacking::lacks;
 use crate::store::{Topic, check_name};
 use crate::topic_config::{self, DefaultOf, Kind, TOPIC_OPTIONS, TopicOption};
+use crate::turns::{Task, Turn};
 
 /// Kafka's resource types.
 const TOPIC: i8 = 2;
@@ -44,6 +45,74 @@ const SET: i8 = 0;
 const DELETE: i8 = 1;
 const APPEND: i8 = 2;
 const SUBTRACT: i8 = 3;
+
+/// Resources whose settings are answered in one turn.
+const DESCRIBED_PER_TURN: usize = 32;
+/// Memory that the settings of one answer may take before it is encoded, about; what a request names beyond that is
+/// refused. It is some eight thousand topics.
+const DESCRIBED_BYTES_MAX: usize = 40 << 20;
+/// What a string or list takes beside its bytes, about.
+const FIELD_OVERHEAD_BYTES: usize = 40;
+
+/// What is answered beside the settings themselves.
+#[derive(Clone, Copy)]
+struct Detail {
+    synonyms: bool,
+    documentation: bool,
+}
+
+/// A `DescribeConfigs` request under way.
+struct DescribeConfigs {
+    items: VecDeque<DescribeConfigsResource>,
+    detail: Detail,
+    /// What the answer takes so far.
+    bytes: usize,
+    response: DescribeConfigsResponse,
+}
+
+impl<D: Disk> Task<D> for DescribeConfigs {
+    fn turn(&mut self, broker: &mut Broker<D>, call: &Call) -> Turn {
+        for _ in 0..DESCRIBED_PER_TURN {
+            let Some(resource) = self.items.pop_front() else { break };
+            let described = if self.bytes < DESCRIBED_BYTES_MAX {
+                broker.describe_resource(call, &resource, self.detail)
+            } else {
+                let why = "the answer would be too large: describe fewer resources in one request";
+                Err((ErrorCode::INVALID_REQUEST, why.to_owned()))
+            };
+            let mut result = DescribeConfigsResult {
+                resource_type: resource.resource_type,
+                resource_name: resource.resource_name,
+                error_message: None,
+                ..DescribeConfigsResult::default()
+            };
+            match described {
+                Ok(configs) => {
+                    self.bytes += configs.iter().map(cost_of).sum::<usize>();
+                    result.configs = configs;
+                }
+                Err((error, why)) => {
+                    result.error_code = error.code();
+                    result.error_message = Some(why);
+                }
+            }
+            self.response.results.push(result);
+        }
+        if !self.items.is_empty() {
+            return Turn::More;
+        }
+        broker.reply::<DescribeConfigsRequest>(call, &self.response);
+        Turn::Done
+    }
+}
+
+/// Memory that the answer about a setting takes, about.
+fn cost_of(config: &DescribeConfigsResourceResult) -> usize {
+    let text = |text: &Option<String>| text.as_ref().map_or(0, String::len) + FIELD_OVERHEAD_BYTES;
+    let synonyms = config.synonyms.iter().map(|s| s.name.len() + FIELD_OVERHEAD_BYTES + text(&s.value));
+    let own = config.name.len() + 2 * FIELD_OVERHEAD_BYTES;
+    own + text(&config.value) + text(&config.documentation) + synonyms.sum::<usize>()
+}
 
 /// What has settings.
 enum Target<'a, D: Disk> {
@@ -110,59 +179,42 @@ fn not_this_broker(kind: &str, name: &str, expected: &str) -> String {
 
 impl<D: Disk> Broker<D> {
     /// Answers settings.
+    ///
+    /// Most work: in turns, all settings of [`DESCRIBED_PER_TURN`] resources, of which [`DESCRIBED_BYTES_MAX`] of answers
+    /// are made, and encoded at once at the end.
     pub(crate) fn describe_configs(
         &mut self,
         call: &Call,
         request: DescribeConfigsRequest,
     ) -> Outcome<DescribeConfigsResponse> {
-        let mut response = DescribeConfigsResponse::default();
-        for resource in distinct(&request.resources, |r| (r.resource_type, r.resource_name.clone())) {
-            let mut result = DescribeConfigsResult {
-                resource_type: resource.resource_type,
-                resource_name: resource.resource_name.clone(),
-                error_message: None,
-                ..DescribeConfigsResult::default()
-            };
-            match self.describe_resource(call, resource) {
-                Ok(mut configs) => {
-                    if let Some(keys) = &resource.configuration_keys {
-                        configs.retain(|c| keys.contains(&c.name));
-                    }
-                    for config in &mut configs {
-                        if !request.include_synonyms {
-                            config.synonyms.clear();
-                        }
-                        if !request.include_documentation {
-                            config.documentation = None;
-                        }
-                    }
-                    result.configs = configs;
-                }
-                Err((error, why)) => {
-                    result.error_code = error.code();
-                    result.error_message = Some(why);
-                }
-            }
-            response.results.push(result);
-        }
-        Outcome::Reply(response)
+        let detail =
+            Detail { synonyms: request.include_synonyms, documentation: request.include_documentation };
+        let items = distinct(request.resources, |r| (r.resource_type, r.resource_name.clone())).collect();
+        let task = DescribeConfigs { items, detail, bytes: 0, response: DescribeConfigsResponse::default() };
+        self.begin(call, task);
+        Outcome::Parked
     }
 
     fn describe_resource(
         &self,
         call: &Call,
         resource: &DescribeConfigsResource,
+        detail: Detail,
     ) -> Result<Vec<DescribeConfigsResourceResult>, Refusal> {
         let name = &resource.resource_name;
+        let keys = resource.configuration_keys.as_deref();
+        let wanted = |name: &str| keys.is_none_or(|keys| keys.iter().any(|key| key == name));
         match self.config_target(call, Operation::DescribeConfigs, resource.resource_type, name)? {
             Target::Topic(topic) => {
-                Ok(TOPIC_OPTIONS.iter().map(|o| self.topic_option(o, &topic.overrides)).collect())
+                let options = TOPIC_OPTIONS.iter().filter(|option| wanted(option.name));
+                Ok(options.map(|option| self.topic_option(option, &topic.overrides, detail)).collect())
             }
             // An empty name asks for the defaults of all brokers, of which there are none.
             Target::Broker if name.is_empty() => Ok(Vec::new()),
             Target::Broker if *name == self.config.node_id.to_string() => {
-                let options = BrokerConfig::OPTIONS.iter().map(|row| self.broker_option(row));
-                Ok(options.chain([self.advertised_listeners()]).collect())
+                let options = BrokerConfig::OPTIONS.iter().map(|row| self.broker_option(row, detail));
+                let options = options.chain([self.advertised_listeners(detail)]);
+                Ok(options.filter(|option| wanted(&option.name)).collect())
             }
             Target::Broker => {
                 let expected = format!("{} or empty string", self.config.node_id);
@@ -202,13 +254,16 @@ impl<D: Disk> Broker<D> {
         &self,
         option: &TopicOption,
         overrides: &BTreeMap<String, String>,
+        detail: Detail,
     ) -> DescribeConfigsResourceResult {
         let mut synonyms = Vec::new();
-        if let Some(value) = overrides.get(option.name) {
+        if let Some(value) = overrides.get(option.name).filter(|_| detail.synonyms) {
             let (name, value) = (option.name.to_owned(), Some(value.clone()));
             synonyms.push(DescribeConfigsSynonym { name, value, source: OF_TOPIC });
         }
-        if let DefaultOf::Broker(name) = option.default {
+        if let DefaultOf::Broker(name) = option.default
+            && detail.synonyms
+        {
             let source = broker_source(name, &self.config);
             let value = self.config.get(name);
             synonyms.push(DescribeConfigsSynonym { name: name.to_owned(), value, source });
@@ -221,12 +276,12 @@ impl<D: Disk> Broker<D> {
             is_sensitive: false,
             synonyms,
             config_type: option.kind.id(),
-            documentation: Some(option.sentence().into_owned()),
+            documentation: detail.documentation.then(|| option.sentence().into_owned()),
         }
     }
 
     /// Kafka's one setting for our host and port: admin tools look there for a broker's address.
-    fn advertised_listeners(&self) -> DescribeConfigsResourceResult {
+    fn advertised_listeners(&self, detail: Detail) -> DescribeConfigsResourceResult {
         let host = &self.config.advertised_host;
         let host = if host.contains(':') { format!("[{host}]") } else { host.clone() };
         DescribeConfigsResourceResult {
@@ -237,11 +292,11 @@ impl<D: Disk> Broker<D> {
             is_sensitive: false,
             synonyms: Vec::new(),
             config_type: Kind::List.id(),
-            documentation: Some("where clients are told to connect.".to_owned()),
+            documentation: detail.documentation.then(|| "where clients are told to connect.".to_owned()),
         }
     }
 
-    fn broker_option(&self, row: &crate::config::OptionRow) -> DescribeConfigsResourceResult {
+    fn broker_option(&self, row: &crate::config::OptionRow, detail: Detail) -> DescribeConfigsResourceResult {
         let kind = match row.kind {
             "boolean" => Kind::Boolean,
             "int" => Kind::Int,
@@ -251,7 +306,8 @@ impl<D: Disk> Broker<D> {
         let value = self.config.get(row.name);
         let source = broker_source(row.name, &self.config);
         let name = row.name.to_owned();
-        let synonyms = vec![DescribeConfigsSynonym { name: name.clone(), value: value.clone(), source }];
+        let own = || DescribeConfigsSynonym { name: name.clone(), value: value.clone(), source };
+        let synonyms = detail.synonyms.then(own).into_iter().collect();
         DescribeConfigsResourceResult {
             name,
             value,
@@ -260,7 +316,7 @@ impl<D: Disk> Broker<D> {
             is_sensitive: false,
             synonyms,
             config_type: kind.id(),
-            documentation: Some(row.sentence.to_owned()),
+            documentation: detail.documentation.then(|| row.sentence.to_owned()),
         }
     }
 

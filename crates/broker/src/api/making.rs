@@ -1,4 +1,4 @@
-//! Making topics in turns.
+//! Making, extending and removing topics in turns.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -13,15 +13,24 @@ use crate::store::{Making, Removing};
 use crate::turns::{Task, Turn};
 
 /// Partitions whose files are made or removed in one turn.
-const PARTITIONS_PER_TURN: usize = 32;
+pub(super) const PARTITIONS_PER_TURN: usize = 32;
 /// Topics that one write of the state file stands for.
 const TOPICS_PER_WRITE: usize = 32;
 
-/// A topic to be made.
+/// A topic to be made, or to get partitions.
 pub(super) struct Wish {
     pub(super) name: String,
-    pub(super) id: Uuid,
+    pub(super) what: What,
+    /// How many partitions it is to have.
     pub(super) partitions: i32,
+}
+
+/// What is to become of a topic.
+pub(super) enum What {
+    /// It is made, under this id and with these settings. Where `or_there` says so it may be there already.
+    New { id: Uuid, overrides: BTreeMap<String, String>, or_there: bool },
+    /// It gets partitions.
+    Extended,
 }
 
 /// By name, why topics could not be made.
@@ -35,7 +44,7 @@ pub(super) struct Make<D: Disk, A> {
     wishes: VecDeque<Wish>,
     /// Made in part, or in whole and not in the state file yet.
     made: Vec<Making<D>>,
-    leaving: Vec<Removing>,
+    leaving: Vec<Removing<D>>,
     refused: Refused,
     answer: Option<A>,
     finish: Finish<D, A>,
@@ -54,7 +63,7 @@ impl<D: Disk, A: Send + 'static> Make<D, A> {
     }
 
     fn refuse(&mut self, name: &str, error: &LogError) {
-        let why = format!("topic {name} cannot be made: {error}");
+        let why = format!("topic {name} cannot be made or extended: {error}");
         self.refused.insert(name.to_owned(), (ErrorCode::KAFKA_STORAGE_ERROR, why));
     }
 
@@ -65,15 +74,22 @@ impl<D: Disk, A: Send + 'static> Make<D, A> {
         if broker.store.is_busy(&wish.name) {
             return false;
         }
-        let Some(wish) = self.wishes.pop_front() else { return false };
-        match broker.check_new_name(&wish.name) {
-            Ok(()) => {
-                let making = broker.store.start_topic(&wish.name, wish.id, wish.partitions, BTreeMap::new());
-                self.made.push(making);
-            }
-            // Another request was faster: it is there.
-            Err((ErrorCode::TOPIC_ALREADY_EXISTS, _)) => {}
-            Err(refusal) => drop(self.refused.insert(wish.name, refusal)),
+        let Some(Wish { name, what, partitions }) = self.wishes.pop_front() else { return false };
+        let begun = match what {
+            What::New { id, overrides, or_there } => match broker.check_new_name(&name) {
+                Ok(()) => Ok(Some(broker.store.start_topic(&name, id, partitions, overrides))),
+                // Another request was faster: it is there.
+                Err((ErrorCode::TOPIC_ALREADY_EXISTS, _)) if or_there => Ok(None),
+                Err(refusal) => Err(refusal),
+            },
+            // Another request may have been faster.
+            What::Extended => broker
+                .check_more_partitions(&name, partitions)
+                .map(|()| broker.store.start_partitions(&name, partitions)),
+        };
+        match begun {
+            Ok(making) => self.made.extend(making),
+            Err(refusal) => drop(self.refused.insert(name, refusal)),
         }
         true
     }
@@ -84,9 +100,12 @@ impl<D: Disk, A: Send + 'static> Make<D, A> {
         while left > 0 {
             let unfinished = self.made.last_mut().filter(|making| making.left() > 0);
             let Some(making) = unfinished else {
-                if self.made.len() >= TOPICS_PER_WRITE || !self.start(broker) {
+                let begun = self.made.len();
+                if begun >= TOPICS_PER_WRITE || !self.start(broker) {
                     return true;
                 }
+                // To refuse one has its price too.
+                left -= usize::from(self.made.len() == begun);
                 continue;
             };
             let before = making.left();
@@ -108,7 +127,7 @@ impl<D: Disk, A: Send + 'static> Make<D, A> {
         if made.is_empty() {
             return;
         }
-        if let Err(error) = broker.store.finish(&mut made) {
+        if let Err(error) = broker.store.finish(&broker.config, &mut made) {
             for making in made {
                 self.refuse(&making.name, &error);
                 self.leaving.push(broker.store.give_up(making));

@@ -1,9 +1,10 @@
 //! `ListOffsets`, `OffsetForLeaderEpoch`, `DeleteRecords`: where a partition's records begin and end.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 
-use headrace_log::{Disk, Log};
+use headrace_log::{Disk, Log, Searched, TimeSearch};
 use headrace_wire::errors::ErrorCode;
+use headrace_wire::messages::delete_records_request::DeleteRecordsPartition;
 use headrace_wire::messages::delete_records_response::{
     DeleteRecordsPartitionResult, DeleteRecordsTopicResult,
 };
@@ -21,6 +22,7 @@ use crate::auth::{Operation, Resource};
 use crate::broker::Broker;
 use crate::call::{Call, Outcome};
 use crate::store::Partition;
+use crate::turns::{Task, Turn};
 
 /// Special timestamps of `ListOffsets`, with the first version that may ask for each.
 const LATEST: i64 = -1;
@@ -29,6 +31,13 @@ const MAX_TIMESTAMP: (i64, i16) = (-3, 7);
 const EARLIEST_LOCAL: (i64, i16) = (-4, 8);
 const LATEST_TIERED: (i64, i16) = (-5, 9);
 const EARLIEST_PENDING_UPLOAD: (i64, i16) = (-6, 11);
+
+/// Batches that a search by time looks at in one turn.
+const BATCHES_PER_TURN: usize = 4096;
+/// Partitions of which what is known is answered in one turn.
+const ANSWERS_PER_TURN: usize = 10_000;
+/// Segments that are deleted in one turn.
+const SEGMENTS_PER_TURN: usize = 4;
 
 /// `DeleteRecords`: up to the end of the log.
 const HIGH_WATERMARK: i64 = -1;
@@ -55,21 +64,20 @@ impl<D: Disk> Broker<D> {
 
     /// Looks up offsets by time, or the special ones.
     ///
-    /// Most work: a batch read and decompressed for each partition that is looked into by time, one a turn. The special ones
-    /// are known.
+    /// Most work: for each partition that is looked into by time, all batches of a segment, where timestamps do not rise: in
+    /// turns, [`BATCHES_PER_TURN`] in each, two of which may have to be decompressed. The special ones are known:
+    /// [`ANSWERS_PER_TURN`] a turn.
     pub(crate) fn list_offsets(
         &mut self,
         call: &Call,
         request: ListOffsetsRequest,
     ) -> Outcome<ListOffsetsResponse> {
-        let by_time = |p: &ListOffsetsPartition| p.timestamp >= 0 || p.timestamp == MAX_TIMESTAMP.0;
-        let searches = request.topics.iter().flat_map(|t| &t.partitions).any(by_time);
         let mut seen = HashSet::new();
-        let mut items = Vec::new();
+        let mut asked = Vec::new();
         for (place, topic) in request.topics.iter().enumerate() {
-            for asked in &topic.partitions {
-                let first = seen.insert((topic.name.as_str(), asked.partition_index));
-                items.push((place, asked.clone(), first));
+            for partition in &topic.partitions {
+                let first = seen.insert((topic.name.as_str(), partition.partition_index));
+                asked.push((place, partition.clone(), first));
             }
         }
         let answer =
@@ -78,34 +86,12 @@ impl<D: Disk> Broker<D> {
             topics: request.topics.iter().map(answer).collect(),
             ..ListOffsetsResponse::default()
         };
-        let per_turn = if searches { 1 } else { usize::MAX };
-        self.each::<ListOffsetsRequest, _>(call, per_turn, items, response, Self::list_and_answer)
+        self.begin(call, ListOffsets { asked: asked.into(), search: None, response });
+        Outcome::Parked
     }
 
-    fn list_and_answer(
-        &mut self,
-        call: &Call,
-        (place, asked, first): (usize, ListOffsetsPartition, bool),
-        response: &mut ListOffsetsResponse,
-    ) {
-        let Some(topic) = response.topics.get_mut(place) else { return };
-        // Naming a partition again is an error, as in Kafka.
-        let found =
-            if first { self.list_one(call, &topic.name, &asked) } else { Err(ErrorCode::INVALID_REQUEST) };
-        let (error, (offset, timestamp, leader_epoch)) = match found {
-            Ok(found) => (ErrorCode::NONE, found),
-            Err(error) => (error, NOTHING),
-        };
-        topic.partitions.push(ListOffsetsPartitionResponse {
-            partition_index: asked.partition_index,
-            error_code: error.code(),
-            timestamp,
-            offset,
-            leader_epoch: if call.version >= 4 { leader_epoch } else { -1 },
-        });
-    }
-
-    fn list_one(&self, call: &Call, topic: &str, asked: &ListOffsetsPartition) -> Result<Found, ErrorCode> {
+    /// Looks up what is known, or begins to search.
+    fn list_one(&self, call: &Call, topic: &str, asked: &ListOffsetsPartition) -> Result<Listed, ErrorCode> {
         let partition = self.partition_for(call, Operation::Describe, topic, asked.partition_index)?;
         self.store.check_leader_epoch(asked.current_leader_epoch)?;
         let special = [MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD];
@@ -114,19 +100,35 @@ impl<D: Disk> Broker<D> {
             return Err(ErrorCode::UNSUPPORTED_VERSION);
         }
         let log = &partition.log;
-        let found = match asked.timestamp {
-            LATEST => return Ok((log.end_offset(), -1, self.store.leader_epoch())),
-            EARLIEST => return Ok((log.start_offset(), -1, epoch_at(log, log.start_offset()))),
+        let earliest = || (log.start_offset(), -1, epoch_at(log, log.start_offset()));
+        Ok(match asked.timestamp {
+            LATEST => Listed::Known((log.end_offset(), -1, self.store.leader_epoch())),
+            EARLIEST => Listed::Known(earliest()),
             // Without tiered storage everything is local and nothing is tiered or waits for it.
-            t if t == EARLIEST_LOCAL.0 => {
-                return Ok((log.start_offset(), -1, epoch_at(log, log.start_offset())));
+            t if t == EARLIEST_LOCAL.0 => Listed::Known(earliest()),
+            t if t == LATEST_TIERED.0 || t == EARLIEST_PENDING_UPLOAD.0 => Listed::Known(NOTHING),
+            t if t == MAX_TIMESTAMP.0 => Listed::ToSearch(TimeSearch::largest()),
+            time => Listed::ToSearch(TimeSearch::first_since(time)),
+        })
+    }
+
+    /// A part of a search; `None` when there is more to it.
+    fn search_one(
+        &self,
+        topic: &str,
+        partition: i32,
+        search: &mut TimeSearch,
+    ) -> Result<Option<Found>, ErrorCode> {
+        // It may have been deleted since the last part.
+        let partition = self.store.by_name(topic).and_then(|topic| topic.partition(partition));
+        let log = &partition.ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)?.log;
+        match log.search(search, BATCHES_PER_TURN) {
+            Ok(Searched::More) => Ok(None),
+            Ok(Searched::Found(found)) => {
+                Ok(Some(found.map_or(NOTHING, |f| (f.offset, f.timestamp, f.leader_epoch))))
             }
-            t if t == LATEST_TIERED.0 || t == EARLIEST_PENDING_UPLOAD.0 => return Ok(NOTHING),
-            t if t == MAX_TIMESTAMP.0 => log.max_timestamp(),
-            time => log.offset_for_timestamp(time),
-        };
-        let found = found.map_err(|_| ErrorCode::KAFKA_STORAGE_ERROR)?;
-        Ok(found.map_or(NOTHING, |f| (f.offset, f.timestamp, f.leader_epoch)))
+            Err(_) => Err(ErrorCode::KAFKA_STORAGE_ERROR),
+        }
     }
 
     /// Answers where leader epochs end.
@@ -164,33 +166,26 @@ impl<D: Disk> Broker<D> {
 
     /// Drops records before an offset.
     ///
-    /// Most work: the segments of the partitions that it names removed, and the checkpoints written once.
+    /// Most work: in turns, [`SEGMENTS_PER_TURN`] segments removed, or [`ANSWERS_PER_TURN`] partitions whose start moves
+    /// within a segment; and the checkpoints written once.
     pub(crate) fn delete_records(
         &mut self,
         call: &Call,
         request: DeleteRecordsRequest,
     ) -> Outcome<DeleteRecordsResponse> {
+        let mut asked = VecDeque::new();
         let mut response = DeleteRecordsResponse::default();
-        for topic in request.topics {
-            let mut partitions = Vec::with_capacity(topic.partitions.len());
-            for asked in &topic.partitions {
-                let result = self.delete_before(call, &topic.name, asked.partition_index, asked.offset);
-                partitions.push(DeleteRecordsPartitionResult {
-                    partition_index: asked.partition_index,
-                    low_watermark: result.unwrap_or(-1),
-                    error_code: result.err().unwrap_or(ErrorCode::NONE).code(),
-                });
-            }
+        for (place, topic) in request.topics.into_iter().enumerate() {
+            asked.extend(topic.partitions.into_iter().map(|partition| (place, partition)));
+            let partitions = Vec::new();
             response.topics.push(DeleteRecordsTopicResult { name: topic.name, partitions });
         }
-        if let Err(error) = self.store.checkpoint() {
-            // The records are gone from sight; only a crash before the next checkpoint could show them again.
-            self.store.note_trouble(&error);
-        }
-        Outcome::Reply(response)
+        self.begin(call, DeleteRecords { asked, deleting: None, response });
+        Outcome::Parked
     }
 
-    fn delete_before(&mut self, call: &Call, topic: &str, index: i32, offset: i64) -> Result<i64, ErrorCode> {
+    /// Moves the start of a partition; what lies before it is to be deleted then.
+    fn move_start(&mut self, call: &Call, topic: &str, index: i32, offset: i64) -> Result<(), ErrorCode> {
         let partition = self.partition_for(call, Operation::Delete, topic, index)?;
         let end = partition.log.end_offset();
         let offset = if offset == HIGH_WATERMARK { end } else { offset };
@@ -202,8 +197,169 @@ impl<D: Disk> Broker<D> {
         }
         let partition =
             self.store.partition_by_name_mut(topic, index).ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)?;
-        partition.log.delete_records_before(offset).map_err(|_| ErrorCode::KAFKA_STORAGE_ERROR)?;
-        Ok(partition.log.start_offset())
+        partition.log.move_start(offset).map_err(|_| ErrorCode::KAFKA_STORAGE_ERROR)
+    }
+
+    /// Deletes so many segments before the start of a partition; that start, once there are no more.
+    fn delete_some(&mut self, topic: &str, index: i32, at_most: usize) -> Result<Option<i64>, ErrorCode> {
+        let partition =
+            self.store.partition_by_name_mut(topic, index).ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)?;
+        match partition.log.delete_some(at_most) {
+            Ok(true) => Ok(None),
+            Ok(false) => Ok(Some(partition.log.start_offset())),
+            Err(_) => Err(ErrorCode::KAFKA_STORAGE_ERROR),
+        }
+    }
+}
+
+/// What is answered of a partition.
+enum Listed {
+    Known(Found),
+    ToSearch(TimeSearch),
+}
+
+/// A `ListOffsets` request under way.
+struct ListOffsets {
+    /// By the place of the topic in the answer, with whether the partition is named for the first time.
+    asked: VecDeque<(usize, ListOffsetsPartition, bool)>,
+    /// Of the first of them.
+    search: Option<TimeSearch>,
+    response: ListOffsetsResponse,
+}
+
+impl ListOffsets {
+    /// Answers the first partition; `false` when its search is to go on.
+    fn answer_first<D: Disk>(&mut self, broker: &Broker<D>, call: &Call) -> bool {
+        let Some((place, asked, first)) = self.asked.front() else { return true };
+        let Some(topic) = self.response.topics.get_mut(*place) else { return true };
+        let listed = match self.search.take() {
+            Some(search) => Ok(Listed::ToSearch(search)),
+            None if *first => broker.list_one(call, &topic.name, asked),
+            // Naming a partition again is an error, as in Kafka.
+            None => Err(ErrorCode::INVALID_REQUEST),
+        };
+        let found = match listed {
+            Ok(Listed::Known(found)) => Ok(found),
+            Ok(Listed::ToSearch(mut search)) => {
+                match broker.search_one(&topic.name, asked.partition_index, &mut search) {
+                    Ok(None) => {
+                        self.search = Some(search);
+                        return false;
+                    }
+                    Ok(Some(found)) => Ok(found),
+                    Err(error) => Err(error),
+                }
+            }
+            Err(error) => Err(error),
+        };
+        let (error, (offset, timestamp, leader_epoch)) = match found {
+            Ok(found) => (ErrorCode::NONE, found),
+            Err(error) => (error, NOTHING),
+        };
+        topic.partitions.push(ListOffsetsPartitionResponse {
+            partition_index: asked.partition_index,
+            error_code: error.code(),
+            timestamp,
+            offset,
+            leader_epoch: if call.version >= 4 { leader_epoch } else { -1 },
+        });
+        true
+    }
+}
+
+impl<D: Disk> Task<D> for ListOffsets {
+    fn turn(&mut self, broker: &mut Broker<D>, call: &Call) -> Turn {
+        let by_time = |p: &ListOffsetsPartition| p.timestamp >= 0 || p.timestamp == MAX_TIMESTAMP.0;
+        for _ in 0..ANSWERS_PER_TURN {
+            let Some((_, asked, _)) = self.asked.front() else { break };
+            let searches = by_time(asked);
+            if !self.answer_first(broker, call) {
+                return Turn::More;
+            }
+            self.asked.pop_front();
+            if searches && !self.asked.is_empty() {
+                return Turn::More;
+            }
+        }
+        if !self.asked.is_empty() {
+            return Turn::More;
+        }
+        broker.reply::<ListOffsetsRequest>(call, &self.response);
+        Turn::Done
+    }
+}
+
+/// A `DeleteRecords` request under way. Once begun it goes on without its client, so that the new starts are noted.
+struct DeleteRecords {
+    /// By the place of the topic in the answer.
+    asked: VecDeque<(usize, DeleteRecordsPartition)>,
+    /// The one whose segments are being deleted: the place of its topic, and its number.
+    deleting: Option<(usize, i32)>,
+    response: DeleteRecordsResponse,
+}
+
+impl DeleteRecords {
+    /// Deletes so many of a partition's segments and answers once all are gone; whether that is so.
+    fn delete<D: Disk>(
+        &mut self,
+        broker: &mut Broker<D>,
+        (place, index): (usize, i32),
+        at_most: usize,
+    ) -> bool {
+        let Some(topic) = self.response.topics.get_mut(place) else { return true };
+        let result = match broker.delete_some(&topic.name, index, at_most) {
+            Ok(None) => return false,
+            Ok(Some(start)) => Ok(start),
+            Err(error) => Err(error),
+        };
+        topic.partitions.push(answer(index, result));
+        true
+    }
+}
+
+impl<D: Disk> Task<D> for DeleteRecords {
+    fn turn(&mut self, broker: &mut Broker<D>, call: &Call) -> Turn {
+        if let Some(place) = self.deleting {
+            if self.delete(broker, place, SEGMENTS_PER_TURN) {
+                self.deleting = None;
+            }
+            return Turn::More;
+        }
+        for _ in 0..ANSWERS_PER_TURN {
+            let Some((place, asked)) = self.asked.pop_front() else { break };
+            let Some(topic) = self.response.topics.get_mut(place) else { continue };
+            let index = asked.partition_index;
+            match broker.move_start(call, &topic.name, index, asked.offset) {
+                Ok(()) => {
+                    if !self.delete(broker, (place, index), 0) {
+                        self.deleting = Some((place, index));
+                        return Turn::More;
+                    }
+                }
+                Err(error) => topic.partitions.push(answer(index, Err(error))),
+            }
+        }
+        if !self.asked.is_empty() {
+            return Turn::More;
+        }
+        if let Err(error) = broker.store.checkpoint() {
+            // The records are gone from sight; only a crash before the next checkpoint could show them again.
+            broker.store.note_trouble(&error);
+        }
+        broker.reply::<DeleteRecordsRequest>(call, &self.response);
+        Turn::Done
+    }
+
+    fn outlives_client(&self) -> bool {
+        true
+    }
+}
+
+fn answer(partition_index: i32, result: Result<i64, ErrorCode>) -> DeleteRecordsPartitionResult {
+    DeleteRecordsPartitionResult {
+        partition_index,
+        low_watermark: result.unwrap_or(-1),
+        error_code: result.err().unwrap_or(ErrorCode::NONE).code(),
     }
 }
 

@@ -12,9 +12,9 @@ use headrace_wire::records::BatchHeader;
 use super::topics::Refusal;
 use crate::auth::{Operation, Resource};
 use crate::broker::Broker;
-use crate::call::{Call, Outcome, Parked, Wait};
+use crate::call::{Call, Outcome};
 use crate::fetch::TopicKey;
-use crate::flush::{FlushTarget, FlushWait};
+use crate::flush::{Answer, FlushTarget};
 use crate::turns::{Task, Turn};
 
 /// The first version that names topics by id.
@@ -60,19 +60,11 @@ impl<D: Disk> Broker<D> {
         if acks == 0 {
             return without_answer(&response);
         }
-        // What was appended in an earlier turn may be durable by now.
-        let store = &mut self.store;
-        let mut waits = |target: &FlushTarget| {
-            let partition = store.find_partition_by_id(target.topic_id, target.partition);
-            partition.is_some_and(|p| p.log.recovery_point() <= target.last_offset)
-        };
-        let left: Vec<_> = syncs.into_iter().filter(|target| waits(target)).collect();
+        let left = self.not_durable(syncs);
         if left.is_empty() {
             return Outcome::Reply(response);
         }
-        let wait = Wait::Flush(Box::new(FlushWait { response, left }));
-        self.parked.insert(call.token, Parked { call: call.clone(), wait });
-        self.flushes.waiting.push(call.token);
+        self.answer_when_durable(call, Answer::Produce(response), left);
         Outcome::Parked
     }
 
@@ -108,15 +100,15 @@ impl<D: Disk> Broker<D> {
     ) -> Result<PartitionProduceResponse, (ErrorCode, String)> {
         let index = data.index;
         let (now, leader_epoch) = (self.now, self.store.leader_epoch());
+        let writable = self.store.check_appends();
         let Some((topic_id, partition)) = self.store.partition_for_append(key, index) else {
             let why = format!("the topic has no partition {index}");
             return Err((ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, why));
         };
         let records = data.records.as_ref().and_then(Records::to_bytes).unwrap_or_default();
         let origin = AppendOrigin { leader_epoch, client: true };
-        let appended = partition
-            .log
-            .append(now, &records, origin)
+        let appended = writable
+            .and_then(|()| partition.log.append(now, &records, origin))
             .map_err(|error| (ErrorCode::new(error.code()), error.to_string()))?;
         let due = partition.log.flush_due();
         // Nothing may be due and the records not be durable yet: a repeat of what is being synced just now.

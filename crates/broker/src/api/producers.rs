@@ -11,6 +11,9 @@ use crate::call::{Call, Outcome};
 impl<D: Disk> Broker<D> {
     /// Gives out a producer id. Transactional ids are refused until there are transactions; the answer has no message,
     /// so `FindCoordinator`, which clients send before, says why.
+    ///
+    /// Most work: the state file written for every thousandth id, and for a client that may not write everywhere the
+    /// authorizer asked about each topic.
     pub(crate) fn init_producer_id(
         &mut self,
         call: &Call,

@@ -1,8 +1,8 @@
 //! `CreateTopics`, `DeleteTopics`, `CreatePartitions`.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use headrace_log::Disk;
+use headrace_log::{Disk, LogError};
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::create_partitions_request::CreatePartitionsTopic;
 use headrace_wire::messages::create_partitions_response::CreatePartitionsTopicResult;
@@ -17,12 +17,14 @@ use headrace_wire::messages::{
 use headrace_wire::uuid::Uuid;
 
 use super::configs::{effective, source_of};
+use super::making::{Make, PARTITIONS_PER_TURN, Refused, What, Wish};
 use super::{TOPICS_PER_REQUEST_MAX, distinct, repeated};
 use crate::auth::{Operation, Resource};
 use crate::broker::Broker;
 use crate::call::{Call, Outcome};
-use crate::store::{OFFSETS_TOPIC, Topic, check_name};
+use crate::store::{OFFSETS_TOPIC, Removing, Topic, check_name};
 use crate::topic_config::{self, TOPIC_OPTIONS};
+use crate::turns::{Task, Turn};
 
 /// Partitions of one topic, and most that one request may ask for (Kafka's `MAX_PARTITIONS_PER_BATCH`).
 const PARTITIONS_MAX: i32 = 10_000;
@@ -36,6 +38,15 @@ const DUPLICATE: &str = "Duplicate topic name.";
 /// An error for the client, with a sentence.
 pub(crate) type Refusal = (ErrorCode, String);
 
+/// Topics that were made, and are answered, in one turn.
+const ANSWERS_PER_TURN: usize = 64;
+
+/// A topic that was to be made: its id and partitions, or why it was not.
+type Created = (CreatableTopic, Result<(Uuid, i32), Refusal>);
+
+/// A topic that was to get partitions.
+type Extended = (String, Result<(), Refusal>);
+
 /// A topic that passed all checks.
 struct Plan {
     partitions: i32,
@@ -44,45 +55,73 @@ struct Plan {
 
 impl<D: Disk> Broker<D> {
     /// Makes topics.
+    ///
+    /// Most work: the request looked through, which has [`TOPICS_PER_REQUEST_MAX`] topics at most; what is to be made, of
+    /// [`PARTITIONS_MAX`] partitions at most, is made in turns, and answered in turns.
     pub(crate) fn create_topics(
         &mut self,
         call: &Call,
         request: CreateTopicsRequest,
     ) -> Outcome<CreateTopicsResponse> {
-        let mut response = CreateTopicsResponse::default();
-        let repeated = repeated(request.topics.iter().map(|t| t.name.as_str()));
-        let mut told = HashSet::new();
+        let repeated = repeated(request.topics.iter().map(|t| t.name.clone()));
         let wanted = request.topics.iter().map(|t| self.partitions_wanted(t));
         let too_many = request.topics.len() > TOPICS_PER_REQUEST_MAX || is_excessive(wanted);
-        for topic in &request.topics {
-            if !told.insert(topic.name.as_str()) {
-                continue;
-            }
-            let result = if too_many {
+        let dry = request.validate_only;
+        let (mut wishes, mut created) = (Vec::new(), Vec::new());
+        for topic in distinct(request.topics, |t| t.name.clone()) {
+            let planned = if too_many {
                 Err(excessive())
-            } else if repeated.contains(topic.name.as_str()) {
+            } else if repeated.contains(&topic.name) {
                 Err((ErrorCode::INVALID_REQUEST, DUPLICATE.to_owned()))
             } else {
-                self.create_one(call, topic, request.validate_only)
+                self.check_creation(call, &topic)
             };
-            let mut answer = CreatableTopicResult {
-                name: topic.name.clone(),
-                error_message: None,
-                ..CreatableTopicResult::default()
-            };
-            match result {
-                Ok((id, partitions)) => {
-                    answer.topic_id = id;
-                    self.describe_created(call, partitions, topic, &mut answer);
+            let result = planned.map(|Plan { partitions, overrides }| {
+                let id = if dry { Uuid::ZERO } else { self.random.uuid() };
+                if !dry {
+                    let what = What::New { id, overrides, or_there: false };
+                    wishes.push(Wish { name: topic.name.clone(), what, partitions });
                 }
-                Err((error, why)) => {
-                    answer.error_code = error.code();
-                    answer.error_message = Some(why);
+                (id, partitions)
+            });
+            created.push((topic, result));
+        }
+        let answer = |broker: &mut Self, call: &Call, mut created: Vec<Created>, mut refused: Refused| {
+            for (topic, result) in &mut created {
+                if let Some(refusal) = refused.remove(&topic.name) {
+                    *result = Err(refusal);
                 }
             }
-            response.topics.push(answer);
+            let response = CreateTopicsResponse::default();
+            broker.each::<CreateTopicsRequest, _>(
+                call,
+                ANSWERS_PER_TURN,
+                created,
+                response,
+                Self::answer_created,
+            );
+        };
+        self.begin(call, Make::new(wishes, created, answer));
+        Outcome::Parked
+    }
+
+    fn answer_created(&mut self, call: &Call, (topic, result): Created, response: &mut CreateTopicsResponse) {
+        let mut answer = CreatableTopicResult {
+            name: topic.name.clone(),
+            error_message: None,
+            ..CreatableTopicResult::default()
+        };
+        match result {
+            Ok((id, partitions)) => {
+                answer.topic_id = id;
+                self.describe_created(call, partitions, &topic, &mut answer);
+            }
+            Err((error, why)) => {
+                answer.error_code = error.code();
+                answer.error_message = Some(why);
+            }
         }
-        Outcome::Reply(response)
+        response.topics.push(answer);
     }
 
     fn describe_created(
@@ -110,7 +149,7 @@ impl<D: Disk> Broker<D> {
         answer.configs = Some(TOPIC_OPTIONS.iter().map(config).collect());
     }
 
-    fn create_one(&mut self, call: &Call, topic: &CreatableTopic, dry: bool) -> Result<(Uuid, i32), Refusal> {
+    fn check_creation(&self, call: &Call, topic: &CreatableTopic) -> Result<Plan, Refusal> {
         let allowed = self.allows(call, Operation::Create, Resource::Cluster)
             || self.allows(call, Operation::Create, Resource::Topic(&topic.name));
         if !allowed {
@@ -118,12 +157,7 @@ impl<D: Disk> Broker<D> {
             return Err((ErrorCode::TOPIC_AUTHORIZATION_FAILED, why));
         }
         self.check_new_name(&topic.name)?;
-        let plan = self.plan(topic)?;
-        if dry {
-            return Ok((Uuid::ZERO, plan.partitions));
-        }
-        let id = self.make_topic(&topic.name, plan.partitions, plan.overrides)?;
-        Ok((id, plan.partitions))
+        self.plan(topic)
     }
 
     pub(super) fn check_new_name(&self, name: &str) -> Result<(), Refusal> {
@@ -131,14 +165,9 @@ impl<D: Disk> Broker<D> {
         if self.store.by_name(name).is_some() || self.store.is_busy(name) {
             return Err((ErrorCode::TOPIC_ALREADY_EXISTS, format!("Topic '{name}' already exists.")));
         }
-        if name.contains(['.', '_']) {
-            // Metrics replace dots by underscores, so that two such topics could not be told apart.
-            let flat = |byte: u8| if byte == b'.' { b'_' } else { byte };
-            let is_twin = |other: &str| other.bytes().map(flat).eq(name.bytes().map(flat));
-            if let Some(twin) = self.store.topics().find(|t| is_twin(&t.name)) {
-                let why = format!("Topic '{name}' collides with existing topic: {}", twin.name);
-                return Err((ErrorCode::INVALID_TOPIC_EXCEPTION, why));
-            }
+        if let Some(twin) = self.store.twin(name) {
+            let why = format!("Topic '{name}' collides with existing topic: {twin}");
+            return Err((ErrorCode::INVALID_TOPIC_EXCEPTION, why));
         }
         Ok(())
     }
@@ -217,25 +246,14 @@ impl<D: Disk> Broker<D> {
         Err((ErrorCode::INVALID_REPLICA_ASSIGNMENT, why))
     }
 
-    fn make_topic(
-        &mut self,
-        name: &str,
-        partitions: i32,
-        overrides: BTreeMap<String, String>,
-    ) -> Result<Uuid, Refusal> {
-        let id = self.random.uuid();
-        match self.store.create_topic(&self.config, name, id, partitions, overrides, self.now) {
-            Ok(()) => Ok(id),
-            Err(error) => {
-                Err((ErrorCode::KAFKA_STORAGE_ERROR, format!("topic {name} cannot be made: {error}")))
-            }
-        }
-    }
-
     /// Makes the topic of group offsets when it is first needed.
     pub(crate) fn ensure_offsets_topic(&mut self) -> Result<(), Refusal> {
         if self.store.by_name(OFFSETS_TOPIC).is_some() {
             return Ok(());
+        }
+        if self.store.is_busy(OFFSETS_TOPIC) {
+            let why = format!("topic {OFFSETS_TOPIC} is being made");
+            return Err((ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, why));
         }
         let overrides = BTreeMap::from([
             ("cleanup.policy".to_owned(), "compact".to_owned()),
@@ -243,7 +261,10 @@ impl<D: Disk> Broker<D> {
             ("message.timestamp.type".to_owned(), "CreateTime".to_owned()),
             ("max.message.bytes".to_owned(), i32::MAX.to_string()),
         ]);
-        self.make_topic(OFFSETS_TOPIC, self.config.offsets_topic_num_partitions, overrides).map(drop)
+        let (id, partitions) = (self.random.uuid(), self.config.offsets_topic_num_partitions);
+        let made = self.store.create_topic(&self.config, OFFSETS_TOPIC, id, partitions, overrides, self.now);
+        let why = |error: LogError| format!("topic {OFFSETS_TOPIC} cannot be made: {error}");
+        made.map_err(|error| (ErrorCode::KAFKA_STORAGE_ERROR, why(error)))
     }
 
     /// The topic of this name.
@@ -254,7 +275,8 @@ impl<D: Disk> Broker<D> {
 
     /// Removes topics.
     ///
-    /// Most work: one topic a turn, with its files and a write of the state file.
+    /// Most work: a write of the state file in one turn for each topic, and in those that follow its files,
+    /// [`PARTITIONS_PER_TURN`] partitions in each.
     pub(crate) fn delete_topics(
         &mut self,
         call: &Call,
@@ -266,44 +288,23 @@ impl<D: Disk> Broker<D> {
         } else {
             request.topics
         };
-        let mut counts: HashMap<(Option<&str>, Uuid), usize> = HashMap::new();
-        for topic in &asked {
-            *counts.entry((topic.name.as_deref(), topic.topic_id)).or_default() += 1;
-        }
-        let items = distinct(&asked, |t| (t.name.as_deref(), t.topic_id)).map(|topic| {
-            let once = counts.get(&(topic.name.as_deref(), topic.topic_id)) == Some(&1);
-            (topic.clone(), once)
+        let repeated = repeated(asked.iter().map(|t| (t.name.clone(), t.topic_id)));
+        let asked = distinct(asked, |t| (t.name.clone(), t.topic_id)).map(|topic| {
+            let once = !repeated.contains(&(topic.name.clone(), topic.topic_id));
+            (topic, once)
         });
-        let items = items.collect();
-        let response = DeleteTopicsResponse::default();
-        self.each::<DeleteTopicsRequest, _>(call, 1, items, response, Self::delete_and_answer_topic)
+        let asked = asked.collect();
+        self.begin(call, Delete { asked, removing: None, response: DeleteTopicsResponse::default() });
+        Outcome::Parked
     }
 
-    fn delete_and_answer_topic(
-        &mut self,
-        call: &Call,
-        (topic, once): (DeleteTopicState, bool),
-        response: &mut DeleteTopicsResponse,
-    ) {
-        let mut answer = DeletableTopicResult {
-            name: topic.name.clone(),
-            topic_id: topic.topic_id,
-            ..DeletableTopicResult::default()
-        };
-        let result = if once { self.delete_one(call, &topic, &mut answer) } else { Err(named_twice(&topic)) };
-        if let Err((error, why)) = result {
-            answer.error_code = error.code();
-            answer.error_message = Some(why);
-        }
-        response.responses.push(answer);
-    }
-
-    fn delete_one(
+    /// Removes a topic from sight; what is left of it to be removed. `None`: another request is at it.
+    fn begin_deletion(
         &mut self,
         call: &Call,
         asked: &DeleteTopicState,
         answer: &mut DeletableTopicResult,
-    ) -> Result<(), Refusal> {
+    ) -> Result<Option<Removing<D>>, Refusal> {
         if !self.config.delete_topic_enable {
             let error = if call.version < 3 {
                 ErrorCode::INVALID_REQUEST
@@ -312,13 +313,42 @@ impl<D: Disk> Broker<D> {
             };
             return Err((error, "delete.topic.enable is false".to_owned()));
         }
-        let (name, id) = match (&asked.name, asked.topic_id.is_zero()) {
+        let (name, id) = self.topic_to_delete(call, asked, answer)?;
+        // The groups would live on and find nothing at the next start.
+        refuse_internal(self.topic_named(&name)?)?;
+        if self.store.is_busy(&name) {
+            return Ok(None);
+        }
+        let removed = self
+            .store
+            .start_removal(&name)
+            .map_err(|e| (ErrorCode::KAFKA_STORAGE_ERROR, format!("topic {name} cannot be deleted: {e}")))?;
+        let Some((removing, watchers)) = removed else { return Ok(None) };
+        answer.topic_id = id;
+        self.wake_now(&watchers);
+        self.forget_flushes(id);
+        self.direct.end_topic(id);
+        self.forget_topic(&name);
+        Ok(Some(removing))
+    }
+
+    /// The topic that a request to delete names, if the caller may do so.
+    fn topic_to_delete(
+        &self,
+        call: &Call,
+        asked: &DeleteTopicState,
+        answer: &mut DeletableTopicResult,
+    ) -> Result<(String, Uuid), Refusal> {
+        let refuse = |name: &str| {
+            let why = format!("not authorized to delete topic {name}");
+            (ErrorCode::TOPIC_AUTHORIZATION_FAILED, why)
+        };
+        match (&asked.name, asked.topic_id.is_zero()) {
             (Some(name), true) => {
                 if !self.allows(call, Operation::Delete, Resource::Topic(name)) {
-                    let why = format!("not authorized to delete topic {name}");
-                    return Err((ErrorCode::TOPIC_AUTHORIZATION_FAILED, why));
+                    return Err(refuse(name));
                 }
-                (name.clone(), self.topic_named(name)?.id)
+                Ok((name.clone(), self.topic_named(name)?.id))
             }
             (None, false) => {
                 let why = "This server does not host this topic ID.";
@@ -331,65 +361,82 @@ impl<D: Disk> Broker<D> {
                 }
                 answer.name = Some(name.clone());
                 if !self.allows(call, Operation::Delete, Resource::Topic(&name)) {
-                    let why = format!("not authorized to delete topic {name}");
-                    return Err((ErrorCode::TOPIC_AUTHORIZATION_FAILED, why));
+                    return Err(refuse(&name));
                 }
-                (name, asked.topic_id)
+                Ok((name, asked.topic_id))
             }
             (Some(_), false) => {
                 let why = "You may not specify both topic name and topic id.".to_owned();
-                return Err((ErrorCode::INVALID_REQUEST, why));
+                Err((ErrorCode::INVALID_REQUEST, why))
             }
-            (None, true) => return Err((ErrorCode::INVALID_REQUEST, NEITHER.to_owned())),
-        };
-        // The groups would live on and find nothing at the next start.
-        refuse_internal(self.topic_named(&name)?)?;
-        let watchers = self
-            .store
-            .delete_topic(&name)
-            .map_err(|e| (ErrorCode::KAFKA_STORAGE_ERROR, format!("topic {name} cannot be deleted: {e}")))?;
-        answer.topic_id = id;
-        self.wake_now(&watchers);
-        self.forget_flushes(id);
-        self.direct.end_topic(id);
-        self.forget_topic(&name);
-        Ok(())
+            (None, true) => Err((ErrorCode::INVALID_REQUEST, NEITHER.to_owned())),
+        }
     }
 
     /// Adds partitions to topics.
+    ///
+    /// Most work: a look-up for each topic that the request has bytes for, some hundred thousand; [`PARTITIONS_MAX`]
+    /// partitions at most are made in turns.
     pub(crate) fn create_partitions(
         &mut self,
         call: &Call,
         request: CreatePartitionsRequest,
     ) -> Outcome<CreatePartitionsResponse> {
-        let mut response = CreatePartitionsResponse::default();
         let too_many = is_excessive(request.topics.iter().map(|t| {
             t.count.saturating_sub(self.store.by_name(&t.name).map_or(t.count, Topic::partition_count))
         }));
-        let repeated = repeated(request.topics.iter().map(|t| t.name.as_str()));
-        let mut told = HashSet::new();
-        for topic in &request.topics {
-            if !told.insert(topic.name.as_str()) {
-                continue;
-            }
+        let repeated = repeated(request.topics.iter().map(|t| t.name.clone()));
+        let (mut wishes, mut answers) = (Vec::new(), Vec::new());
+        for topic in distinct(request.topics, |t| t.name.clone()) {
             let result = if too_many {
                 Err(excessive())
-            } else if repeated.contains(topic.name.as_str()) {
+            } else if repeated.contains(&topic.name) {
                 Err((ErrorCode::INVALID_REQUEST, DUPLICATE.to_owned()))
             } else {
-                self.extend_one(call, topic, request.validate_only)
+                self.check_extension(call, &topic)
             };
-            let (error, why) = result.err().map_or((ErrorCode::NONE, None), |(e, why)| (e, Some(why)));
-            response.results.push(CreatePartitionsTopicResult {
-                name: topic.name.clone(),
-                error_code: error.code(),
-                error_message: why,
-            });
+            if result.is_ok() && !request.validate_only {
+                let (name, partitions) = (topic.name.clone(), topic.count);
+                wishes.push(Wish { name, what: What::Extended, partitions });
+            }
+            answers.push((topic.name, result));
         }
-        Outcome::Reply(response)
+        let answer = |broker: &mut Self, call: &Call, answers: Vec<Extended>, mut refused: Refused| {
+            let results = answers.into_iter().map(|(name, result)| {
+                let refusal = result.err().or_else(|| refused.remove(&name));
+                let (error, why) = refusal.map_or((ErrorCode::NONE, None), |(e, why)| (e, Some(why)));
+                CreatePartitionsTopicResult { name, error_code: error.code(), error_message: why }
+            });
+            let response = CreatePartitionsResponse {
+                results: results.collect(),
+                ..CreatePartitionsResponse::default()
+            };
+            broker.reply::<CreatePartitionsRequest>(call, &response);
+        };
+        self.begin(call, Make::new(wishes, answers, answer));
+        Outcome::Parked
     }
 
-    fn extend_one(&mut self, call: &Call, asked: &CreatePartitionsTopic, dry: bool) -> Result<(), Refusal> {
+    /// Whether a topic can get partitions, so that it has `count`.
+    pub(super) fn check_more_partitions(&self, name: &str, count: i32) -> Result<(), Refusal> {
+        let topic = self.topic_named(name)?;
+        // A group's records are in the partition that its name falls into, out of so many.
+        refuse_internal(topic)?;
+        let before = topic.partition_count();
+        if count == before {
+            let why = format!("Topic already has {before} partition(s).");
+            return Err((ErrorCode::INVALID_PARTITIONS, why));
+        }
+        if count < before {
+            let why = format!(
+                "The topic {name} currently has {before} partition(s); {count} would not be an increase.",
+            );
+            return Err((ErrorCode::INVALID_PARTITIONS, why));
+        }
+        Ok(())
+    }
+
+    fn check_extension(&self, call: &Call, asked: &CreatePartitionsTopic) -> Result<(), Refusal> {
         let name = &asked.name;
         if !self.allows(call, Operation::Alter, Resource::Topic(name)) {
             return Err((
@@ -397,26 +444,12 @@ impl<D: Disk> Broker<D> {
                 format!("not authorized to alter topic {name}"),
             ));
         }
-        let topic = self.topic_named(name)?;
-        // A group's records are in the partition that its name falls into, out of so many.
-        refuse_internal(topic)?;
-        let before = topic.partition_count();
-        if asked.count == before {
-            let why = format!("Topic already has {before} partition(s).");
-            return Err((ErrorCode::INVALID_PARTITIONS, why));
-        }
-        if asked.count < before {
-            let why = format!(
-                "The topic {name} currently has {before} partition(s); {} would not be an increase.",
-                asked.count
-            );
-            return Err((ErrorCode::INVALID_PARTITIONS, why));
-        }
+        self.check_more_partitions(name, asked.count)?;
         if asked.count > PARTITIONS_MAX {
             return Err(excessive());
         }
         if let Some(assignments) = &asked.assignments {
-            let added = usize::try_from(asked.count - before).unwrap_or(0);
+            let added = usize::try_from(asked.count - self.topic_named(name)?.partition_count()).unwrap_or(0);
             if assignments.len() != added {
                 let why = format!(
                     "Attempted to add {added} additional partition(s), but only {} assignment(s) were specified.",
@@ -428,12 +461,67 @@ impl<D: Disk> Broker<D> {
                 self.check_replicas(&assignment.broker_ids)?;
             }
         }
-        if dry {
-            return Ok(());
+        Ok(())
+    }
+}
+
+/// A request to delete topics under way. Once begun it goes on without its client.
+struct Delete<D: Disk> {
+    /// With whether each stands in the request once.
+    asked: VecDeque<(DeleteTopicState, bool)>,
+    removing: Option<Removing<D>>,
+    response: DeleteTopicsResponse,
+}
+
+impl<D: Disk> Delete<D> {
+    /// Begins with the next topic.
+    fn start(&mut self, broker: &mut Broker<D>, call: &Call) {
+        let Some((topic, once)) = self.asked.front() else { return };
+        let mut answer = DeletableTopicResult {
+            name: topic.name.clone(),
+            topic_id: topic.topic_id,
+            ..DeletableTopicResult::default()
+        };
+        let begun =
+            if *once { broker.begin_deletion(call, topic, &mut answer) } else { Err(named_twice(topic)) };
+        match begun {
+            // The outcome of what another request does with it is awaited.
+            Ok(None) => return,
+            Ok(removing) => self.removing = removing,
+            Err((error, why)) => {
+                answer.error_code = error.code();
+                answer.error_message = Some(why);
+            }
         }
-        self.store
-            .add_partitions(&self.config, name, asked.count, self.now)
-            .map_err(|e| (ErrorCode::KAFKA_STORAGE_ERROR, format!("topic {name} cannot be extended: {e}")))
+        self.response.responses.push(answer);
+        self.asked.pop_front();
+    }
+}
+
+impl<D: Disk> Task<D> for Delete<D> {
+    fn turn(&mut self, broker: &mut Broker<D>, call: &Call) -> Turn {
+        if let Some(removing) = &mut self.removing {
+            if !broker.store.remove_some(removing, PARTITIONS_PER_TURN) {
+                self.removing = None;
+            }
+        } else {
+            self.start(broker, call);
+        }
+        if self.removing.is_some() || !self.asked.is_empty() {
+            return Turn::More;
+        }
+        broker.reply::<DeleteTopicsRequest>(call, &self.response);
+        Turn::Done
+    }
+
+    fn outlives_client(&self) -> bool {
+        true
+    }
+
+    fn abandon(&mut self, broker: &mut Broker<D>) {
+        if let Some(removing) = &mut self.removing {
+            broker.store.remove_some(removing, usize::MAX);
+        }
     }
 }
 

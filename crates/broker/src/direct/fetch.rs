@@ -80,6 +80,8 @@ fn too_many() -> String {
 
 impl<D: Disk> Broker<D> {
     /// Shows a client the segment that holds an offset.
+    ///
+    /// Most work: an offset looked up in one log, as for Fetch.
     pub(crate) fn grant_fetch(
         &mut self,
         call: &Call,

@@ -550,6 +550,9 @@ impl<D: Disk> Broker<D> {
     }
 
     /// Answers where a link can be made.
+    ///
+    /// Most work: tokens that have run out looked for among those of `headrace.direct.links.max` clients, and the grants of
+    /// the link that the client had ended.
     pub(crate) fn direct_connect(
         &mut self,
         call: &Call,
@@ -619,6 +622,8 @@ impl<D: Disk> Broker<D> {
     }
 
     /// Takes grants back.
+    ///
+    /// Most work: a look-up for each of the two million ids that the request has bytes for, and all grants of one link ended.
     pub(crate) fn direct_release(
         &mut self,
         call: &Call,

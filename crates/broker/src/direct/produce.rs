@@ -94,6 +94,8 @@ struct Lent {
 
 impl<D: Disk> Broker<D> {
     /// Lends a ring for one partition.
+    ///
+    /// Most work: a piece of memory of `headrace.direct.ring.bytes.max` made, whose pages are there once they are written.
     pub(crate) fn grant_produce(
         &mut self,
         call: &Call,
@@ -387,11 +389,12 @@ impl<D: Disk> Broker<D> {
         };
         let (topic_id, index) = place;
         let leader_epoch = self.store.leader_epoch();
+        let writable = self.store.check_appends();
         let Some((_, partition)) = self.store.partition_for_append(&TopicKey::Id(topic_id), index) else {
             return refuse(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION);
         };
         let origin = AppendOrigin { leader_epoch, client: true };
-        let appended = match partition.log.append(now, batch, origin) {
+        let appended = match writable.and_then(|()| partition.log.append(now, batch, origin)) {
             Ok(appended) => appended,
             Err(error) => return refuse(ErrorCode::new(error.code())),
         };

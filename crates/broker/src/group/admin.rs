@@ -17,6 +17,7 @@ use crate::api::distinct;
 use crate::auth::{Operation, Resource};
 use crate::broker::Broker;
 use crate::call::{Call, Outcome};
+use crate::flush::Answer;
 
 /// Groups that are described in one turn.
 const DESCRIBED_PER_TURN: usize = 1000;
@@ -138,7 +139,17 @@ impl<D: Disk> Broker<D> {
     ) -> Outcome<DeleteGroupsResponse> {
         let names = distinct(request.groups_names, String::clone).collect();
         let response = DeleteGroupsResponse::default();
-        self.each::<DeleteGroupsRequest, _>(call, DELETED_PER_TURN, names, response, Self::delete_and_answer)
+        let finish = |broker: &mut Self, call: &Call, response: DeleteGroupsResponse| {
+            let deleted = response.results.iter().filter(|result| result.error_code == 0);
+            let left = broker.journal_syncs(deleted.map(|result| result.group_id.as_str()));
+            if left.is_empty() {
+                broker.reply::<DeleteGroupsRequest>(call, &response);
+            } else {
+                broker.answer_when_durable(call, Answer::DeleteGroups(response), left);
+            }
+        };
+        let handle = Self::delete_and_answer;
+        self.each_then::<DeleteGroupsRequest, _>(call, DELETED_PER_TURN, names, response, handle, finish)
     }
 
     fn delete_and_answer(&mut self, call: &Call, group_id: String, response: &mut DeleteGroupsResponse) {

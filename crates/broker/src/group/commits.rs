@@ -30,6 +30,7 @@ use crate::api::distinct;
 use crate::auth::{Operation, Resource};
 use crate::broker::Broker;
 use crate::call::{Call, Outcome};
+use crate::flush::Answer;
 
 /// Positions that one commit stores. Kafka's journal takes a batch of 1 MB, which is less.
 const COMMITS_MAX: usize = 20_000;
@@ -41,7 +42,8 @@ const FETCHED_PER_TURN: usize = 16;
 const BY_ID_FROM: i16 = 10;
 
 impl<D: Disk> Broker<D> {
-    /// Stores positions.
+    /// Stores positions. They are answered by `OffsetFetch` from then on; the answer to this waits for a sync where Produce
+    /// does.
     ///
     /// Most work: [`COMMITS_MAX`] records in one batch of the journal, after a snapshot of one of its partitions.
     pub(crate) fn offset_commit(
@@ -78,7 +80,10 @@ impl<D: Disk> Broker<D> {
             let answer = OffsetCommitResponseTopic { name: topic.name, topic_id: topic.topic_id, partitions };
             response.topics.push(answer);
         }
-        if let Err(error) = self.store_commits(&group, commits) {
+        let is_written = !commits.is_empty();
+        let stored = self.store_commits(&group, commits);
+        self.groups.arm(&group);
+        if let Err(error) = stored {
             for (topic, partition) in places {
                 let answer = response.topics.get_mut(topic).and_then(|t| t.partitions.get_mut(partition));
                 if let Some(answer) = answer {
@@ -86,8 +91,16 @@ impl<D: Disk> Broker<D> {
                 }
             }
         }
-        self.groups.arm(&group);
-        Outcome::Reply(response)
+        let left = if is_written && stored.is_ok() {
+            self.journal_syncs([group.as_str()].into_iter())
+        } else {
+            Vec::new()
+        };
+        if left.is_empty() {
+            return Outcome::Reply(response);
+        }
+        self.answer_when_durable(call, Answer::OffsetCommit(response), left);
+        Outcome::Parked
     }
 
     fn committed(&self, partition: OffsetCommitRequestPartition, expires_ms: Option<i64>) -> Committed {
@@ -351,8 +364,14 @@ impl<D: Disk> Broker<D> {
         if let Err(error) = self.remove_offsets(&request.group_id, &tombstones) {
             response.error_code = error.code();
             response.topics.clear();
+            return Outcome::Reply(response);
         }
-        Outcome::Reply(response)
+        let left = self.journal_syncs([request.group_id.as_str()].into_iter());
+        if left.is_empty() {
+            return Outcome::Reply(response);
+        }
+        self.answer_when_durable(call, Answer::OffsetDelete(response), left);
+        Outcome::Parked
     }
 
     fn check_offset_delete(&self, call: &Call, group: &str) -> Result<Subscribed, ErrorCode> {

@@ -4,7 +4,7 @@
 //! its groups need, their whole state is written again at its end and everything before is deleted. Reading the
 //! partition from any earlier point up to its end gives the same state, so a crash in between does no harm.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 
 use bytes::Bytes;
@@ -25,6 +25,7 @@ use super::state::Group;
 use crate::broker::Broker;
 use crate::error::BrokerError;
 use crate::fetch::TopicKey;
+use crate::flush::FlushTarget;
 use crate::store::{OFFSETS_TOPIC, read_range};
 
 /// Kinds of records, the first two bytes of their keys.
@@ -127,9 +128,10 @@ impl<D: Disk> Broker<D> {
         }
         let batch = builder.finish(ProducerStamp::NONE, Codec::None, None).map_err(|_| failed)?.to_vec();
         let key = TopicKey::Name(OFFSETS_TOPIC.into());
+        let writable = self.store.check_appends();
         let (topic_id, partition) = self.store.partition_for_append(&key, index).ok_or(failed)?;
         let origin = AppendOrigin { leader_epoch, client: false };
-        let appended = partition.log.append(now, &batch, origin);
+        let appended = writable.and_then(|()| partition.log.append(now, &batch, origin));
         self.flushes.note(topic_id, index, partition.log.flush_due());
         match appended {
             Ok(_) => {
@@ -146,6 +148,21 @@ impl<D: Disk> Broker<D> {
                 Err(failed)
             }
         }
+    }
+
+    /// What an answer about these groups is to wait for, where what is written to the journal is synced before it is
+    /// acknowledged.
+    pub(super) fn journal_syncs<'a>(&mut self, groups: impl Iterator<Item = &'a str>) -> Vec<FlushTarget> {
+        let Some(topic) = self.store.by_name(OFFSETS_TOPIC) else { return Vec::new() };
+        let count = topic.partition_count();
+        let places: BTreeSet<i32> = groups.map(|group| partition_of(group, count)).collect();
+        let unsynced = places.into_iter().filter_map(|index| {
+            let partition = topic.partition(index).filter(|partition| partition.syncs_before_ack())?;
+            let last_offset = partition.log.end_offset() - 1;
+            Some(FlushTarget { place: (0, 0), topic_id: topic.id, partition: index, last_offset })
+        });
+        let unsynced = unsynced.collect();
+        self.not_durable(unsynced)
     }
 
     /// Writes the record of a group as it is now.

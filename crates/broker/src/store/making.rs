@@ -1,5 +1,8 @@
-//! Topics that are made in turns: nobody sees one before all of its partitions are there. One write of the state file
-//! stands for many topics.
+//! Topics that are made, get partitions, or are removed in turns: nobody sees a partition before all of those that were
+//! asked for are there. One write of the state file stands for many topics.
+//!
+//! A crash leaves of what was being made at most directories to which nothing was written, which the next start removes, and
+//! of a topic that was being removed directories that the state file names, which it removes too.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -9,15 +12,18 @@ use headrace_log::{Disk, Log, LogError};
 use headrace_wire::time::Now;
 use headrace_wire::uuid::Uuid;
 
-use super::{OFFSETS_TOPIC, Partition, Store, Topic, closed};
+use super::{OFFSETS_TOPIC, Partition, Store, Topic, closed, flattened};
 use crate::config::BrokerConfig;
 use crate::topic_config;
 
-/// A topic on its way.
+/// A topic on its way, or partitions of one.
 pub(crate) struct Making<D: Disk> {
     pub(crate) name: Arc<str>,
-    pub(crate) id: Uuid,
+    id: Uuid,
     overrides: BTreeMap<String, String>,
+    /// Those that are there already, and are not of this.
+    first: i32,
+    /// Those that are to be there.
     partitions: i32,
     logs: Vec<Log<D>>,
 }
@@ -25,18 +31,31 @@ pub(crate) struct Making<D: Disk> {
 impl<D: Disk> Making<D> {
     /// Partitions that are still to be made.
     pub(crate) fn left(&self) -> usize {
-        usize::try_from(self.partitions).unwrap_or(0).saturating_sub(self.logs.len())
+        usize::try_from(self.partitions - self.first).unwrap_or(0).saturating_sub(self.logs.len())
+    }
+
+    /// The next partition to be made.
+    fn next(&self) -> i32 {
+        self.first.saturating_add(i32::try_from(self.logs.len()).unwrap_or(i32::MAX))
     }
 }
 
-/// Directories of a topic that is not to be.
-pub(crate) struct Removing {
+/// Directories that are to go.
+pub(crate) struct Removing<D: Disk> {
     name: Arc<str>,
     left: Range<i32>,
+    /// Their logs, which go with them: thousands at once take their time as well.
+    logs: std::vec::IntoIter<Log<D>>,
+    /// The state file names them.
+    is_noted: bool,
+    failed: Option<LogError>,
 }
 
+/// What is left of a topic to be removed, and the tokens of the fetches that wait for it.
+pub(crate) type Removal<D> = (Removing<D>, Vec<u64>);
+
 impl<D: Disk> Store<D> {
-    /// Whether a topic of this name is being made.
+    /// Whether a topic of this name is being made, gets partitions, or is being removed.
     pub(crate) fn is_busy(&self, name: &str) -> bool {
         self.busy.contains(name)
     }
@@ -51,7 +70,17 @@ impl<D: Disk> Store<D> {
     ) -> Making<D> {
         let name: Arc<str> = name.into();
         self.busy.insert(name.clone());
-        Making { name, id, overrides, partitions, logs: Vec::new() }
+        self.flat.extend(flattened(&name).map(|flat| (flat, name.clone())));
+        Making { name, id, overrides, first: 0, partitions, logs: Vec::new() }
+    }
+
+    /// Begins to add partitions to a topic, up to so many. It is busy until [`Store::finish`] or [`Store::give_up`].
+    pub(crate) fn start_partitions(&mut self, name: &str, partitions: i32) -> Option<Making<D>> {
+        let topic = self.by_name(name)?;
+        let (name, id, first) = (topic.name.clone(), topic.id, topic.partition_count());
+        let overrides = topic.overrides.clone();
+        self.busy.insert(name.clone());
+        Some(Making { name, id, overrides, first, partitions, logs: Vec::new() })
     }
 
     /// Makes some of the partitions.
@@ -65,24 +94,33 @@ impl<D: Disk> Store<D> {
         let dir = self.dir.as_ref().ok_or_else(|| closed(&self.path))?;
         let settings = topic_config::log_config(config, &making.overrides);
         for _ in 0..at_most.min(making.left()) {
-            let index = i32::try_from(making.logs.len()).unwrap_or(i32::MAX);
-            making.logs.push(dir.create_log(&making.name, index, making.id, settings.clone(), now)?);
+            let log = dir.create_log(&making.name, making.next(), making.id, settings.clone(), now)?;
+            making.logs.push(log);
         }
         Ok(())
     }
 
-    /// Has all these topics there, or on an error none of them: then [`Store::give_up`] removes their files.
-    pub(crate) fn finish(&mut self, made: &mut [Making<D>]) -> Result<(), LogError> {
+    /// Has all these there, or on an error none of them: then [`Store::give_up`] removes their files.
+    pub(crate) fn finish(&mut self, config: &BrokerConfig, made: &mut [Making<D>]) -> Result<(), LogError> {
         for making in made.iter_mut() {
-            let slot = self.topics.insert(Topic {
-                id: making.id,
-                internal: &*making.name == OFFSETS_TOPIC,
-                name: making.name.clone(),
-                overrides: std::mem::take(&mut making.overrides),
-                partitions: making.logs.drain(..).map(Partition::new).collect(),
-            });
-            self.names.insert(making.name.clone(), slot);
-            self.ids.insert(making.id, slot);
+            let partitions = making.logs.drain(..).map(Partition::new);
+            if making.first == 0 {
+                let topic = Topic {
+                    id: making.id,
+                    internal: &*making.name == OFFSETS_TOPIC,
+                    name: making.name.clone(),
+                    overrides: std::mem::take(&mut making.overrides),
+                    partitions: partitions.collect(),
+                };
+                self.insert(topic);
+            } else if let Some(topic) =
+                self.names.get(&making.name).and_then(|slot| self.topics.get_mut(*slot))
+            {
+                topic.partitions.extend(partitions);
+                // The settings may have been changed since it began.
+                let settings = topic_config::log_config(config, &topic.overrides);
+                topic.partitions.iter_mut().for_each(|partition| partition.log.set_config(settings.clone()));
+            }
         }
         let stored = self.store_state();
         for making in made {
@@ -96,31 +134,69 @@ impl<D: Disk> Store<D> {
     }
 
     fn take_back(&mut self, making: &mut Making<D>) {
-        let Some(slot) = self.names.get(&making.name).copied() else { return };
-        self.names.remove(&making.name);
-        self.ids.remove(&making.id);
-        making.logs.extend(self.topics.remove(slot).partitions.into_iter().map(|partition| partition.log));
+        let first = usize::try_from(making.first).unwrap_or(0);
+        let partitions = if first == 0 {
+            self.take(&making.name).map(|topic| topic.partitions)
+        } else {
+            let topic = self.names.get(&making.name).and_then(|slot| self.topics.get_mut(*slot));
+            topic.map(|topic| topic.partitions.split_off(first.min(topic.partitions.len())))
+        };
+        making.logs.extend(partitions.into_iter().flatten().map(|partition| partition.log));
     }
 
     /// What was made is not to be: its files are to be removed with [`Store::remove_some`]. The name stays taken until then.
-    pub(crate) fn give_up(&mut self, making: Making<D>) -> Removing {
+    pub(crate) fn give_up(&mut self, making: Making<D>) -> Removing<D> {
         // What is there beyond those that were made is not this topic's.
-        let made = i32::try_from(making.logs.len()).unwrap_or(i32::MAX);
-        Removing { name: making.name, left: 0..made }
+        let left = making.first..making.next();
+        Removing { left, name: making.name, logs: making.logs.into_iter(), is_noted: false, failed: None }
+    }
+
+    /// Removes a topic from sight, for good once this returns: its files are to be removed with [`Store::remove_some`], until
+    /// when its name is taken. With it come the tokens of the fetches that wait for it.
+    pub(crate) fn start_removal(&mut self, name: &str) -> Result<Option<Removal<D>>, LogError> {
+        let Some(topic) = self.take(name) else { return Ok(None) };
+        let (name, count) = (topic.name.clone(), topic.partition_count());
+        self.deleting.insert(name.clone(), count);
+        if let Err(error) = self.store_state() {
+            self.deleting.remove(&name);
+            self.insert(topic);
+            return Err(error);
+        }
+        self.busy.insert(name.clone());
+        let mut watchers = Vec::new();
+        let mut log_of = |partition: Partition<D>| {
+            watchers.extend(partition.watchers);
+            partition.log
+        };
+        let logs: Vec<_> = topic.partitions.into_iter().map(&mut log_of).collect();
+        let removing =
+            Removing { name, left: 0..count, logs: logs.into_iter(), is_noted: true, failed: None };
+        Ok(Some((removing, watchers)))
     }
 
     /// Removes some directories; whether there are more.
-    pub(crate) fn remove_some(&mut self, removing: &mut Removing, at_most: usize) -> bool {
+    pub(crate) fn remove_some(&mut self, removing: &mut Removing<D>, at_most: usize) -> bool {
         for index in removing.left.by_ref().take(at_most) {
-            if let Some(dir) = &mut self.dir {
-                // It need not exist; and what cannot be removed now is removed at the next start.
-                let _ = dir.delete_log(&removing.name, index);
+            drop(removing.logs.next());
+            if let Some(dir) = &mut self.dir
+                && let Err(error) = dir.delete_log(&removing.name, index)
+            {
+                // The next start removes it.
+                removing.failed.get_or_insert(error);
             }
         }
         if !removing.left.is_empty() {
             return true;
         }
         self.busy.remove(&removing.name);
+        if let Some(flat) = flattened(&removing.name).filter(|_| self.by_name(&removing.name).is_none()) {
+            self.flat.remove(&(flat, removing.name.clone()));
+        }
+        match removing.failed.take() {
+            Some(error) => self.note_trouble(&error),
+            None if removing.is_noted => drop(self.deleting.remove(&removing.name)),
+            None => {}
+        }
         false
     }
 }

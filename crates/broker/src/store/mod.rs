@@ -5,10 +5,11 @@ mod open;
 mod state;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use headrace_log::{Checkpoint, Disk, DiskError, Log, LogDir, LogError, OpenMode};
+use headrace_log::{AppendError, Checkpoint, Disk, DiskError, Log, LogDir, LogError, LogMarks, OpenMode};
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::time::Now;
 use headrace_wire::uuid::Uuid;
@@ -91,15 +92,23 @@ pub(crate) struct Store<D: Disk> {
     pub(crate) cluster_id: String,
     topics: Slab<Topic<D>>,
     names: BTreeMap<Arc<str>, usize>,
+    /// Names with dots or underscores, behind what metrics make of them.
+    flat: BTreeSet<(String, Arc<str>)>,
     ids: HashMap<Uuid, usize>,
-    /// Names of topics that are being made.
+    /// Names of topics that are being made, or get partitions, or are being removed.
     busy: BTreeSet<Arc<str>>,
+    /// Topics whose directories are being removed, and how many those are.
+    deleting: BTreeMap<Arc<str>, i32>,
     state: State,
     producer_ids_left: std::ops::Range<i64>,
     troubles: Vec<String>,
     /// When the state file is to be written again, by `mono_ms`: a write of it has failed, and which state it holds by
     /// now nobody knows.
     state_due: Option<u64>,
+    /// Whether the leader epoch is in the state file. Nothing is appended under one that is not.
+    is_epoch_stored: bool,
+    /// A hash of what the checkpoints hold; `None` when that is not known.
+    checkpointed: Option<u64>,
 }
 
 /// Most characters of a topic's name, as in Kafka: with a partition's number it must fit a folder's name.
@@ -129,6 +138,11 @@ pub(crate) fn check_name(name: &str) -> Result<(), String> {
     Err(format!("Topic name is invalid: {why}"))
 }
 
+/// What metrics make of a name; `None` where that is the name itself, and no other name's.
+fn flattened(name: &str) -> Option<String> {
+    name.contains(['.', '_']).then(|| name.replace('.', "_"))
+}
+
 /// The broker was closed: nothing can be changed any more.
 fn closed(path: &Path) -> LogError {
     LogError::Malformed { path: path.to_owned(), what: "the broker was closed".to_owned() }
@@ -136,6 +150,13 @@ fn closed(path: &Path) -> LogError {
 
 impl<D: Disk> Store<D> {
     // ---- looking up
+
+    /// The topic whose name metrics would not tell from this one: they replace dots by underscores.
+    pub(crate) fn twin(&self, name: &str) -> Option<&str> {
+        let flat = flattened(name)?;
+        let (found, twin) = self.flat.range((flat.clone(), Arc::from(""))..).next()?;
+        (*found == flat).then_some(&**twin)
+    }
 
     /// All topics, by name.
     pub(crate) fn topics(&self) -> impl Iterator<Item = &Topic<D>> {
@@ -204,9 +225,34 @@ impl<D: Disk> Store<D> {
         }
     }
 
+    /// Whether records may be appended at all.
+    pub(crate) fn check_appends(&self) -> Result<(), AppendError> {
+        if self.is_epoch_stored { Ok(()) } else { Err(AppendError::EpochUnstored) }
+    }
+
     // ---- changing
 
-    /// Makes a topic. Either all of it is there afterwards, or nothing.
+    fn insert(&mut self, topic: Topic<D>) {
+        let (name, id) = (topic.name.clone(), topic.id);
+        let slot = self.topics.insert(topic);
+        if let Some(flat) = flattened(&name) {
+            self.flat.insert((flat, name.clone()));
+        }
+        self.names.insert(name, slot);
+        self.ids.insert(id, slot);
+    }
+
+    fn take(&mut self, name: &str) -> Option<Topic<D>> {
+        let slot = self.names.remove(name)?;
+        let topic = self.topics.try_remove(slot)?;
+        self.ids.remove(&topic.id);
+        if let Some(flat) = flattened(name) {
+            self.flat.remove(&(flat, topic.name.clone()));
+        }
+        Some(topic)
+    }
+
+    /// Makes a small topic at once. Either all of it is there afterwards, or nothing.
     pub(crate) fn create_topic(
         &mut self,
         config: &BrokerConfig,
@@ -216,86 +262,16 @@ impl<D: Disk> Store<D> {
         overrides: BTreeMap<String, String>,
         now: Now,
     ) -> Result<(), LogError> {
-        let name: Arc<str> = name.into();
-        let topic = Topic {
-            id,
-            internal: &*name == OFFSETS_TOPIC,
-            name: name.clone(),
-            overrides,
-            partitions: Vec::new(),
-        };
-        let slot = self.topics.insert(topic);
-        let made = self.add_logs(config, slot, partitions, now).and_then(|()| {
-            self.names.insert(name.clone(), slot);
-            self.ids.insert(id, slot);
-            self.store_state()
-        });
+        let mut making = [self.start_topic(name, id, partitions, overrides)];
+        let made = making.iter_mut().try_for_each(|m| self.make_some(config, m, usize::MAX, now));
+        let made = made.and_then(|()| self.finish(config, &mut making));
         if made.is_err() {
-            self.names.remove(&name);
-            self.ids.remove(&id);
-            // What is there beyond those that were made is not this topic's.
-            let count = self.topics.remove(slot).partition_count();
-            self.remove_dirs(&name, 0..count);
+            for making in making {
+                let mut removing = self.give_up(making);
+                self.remove_some(&mut removing, usize::MAX);
+            }
         }
         made
-    }
-
-    /// Adds partitions to a topic, up to `count`.
-    pub(crate) fn add_partitions(
-        &mut self,
-        config: &BrokerConfig,
-        name: &str,
-        count: i32,
-        now: Now,
-    ) -> Result<(), LogError> {
-        let Some(slot) = self.names.get(name).copied() else { return Ok(()) };
-        let before = self.topics.get(slot).map_or(0, Topic::partition_count);
-        let made = self.add_logs(config, slot, count, now).and_then(|()| self.store_state());
-        if made.is_err()
-            && let Some(topic) = self.topics.get_mut(slot)
-        {
-            let made = topic.partition_count();
-            topic.partitions.truncate(usize::try_from(before).unwrap_or(0));
-            self.remove_dirs(name, before..made);
-        }
-        made
-    }
-
-    fn add_logs(&mut self, config: &BrokerConfig, slot: usize, count: i32, now: Now) -> Result<(), LogError> {
-        let dir = self.dir.as_ref().ok_or_else(|| closed(&self.path))?;
-        let Some(topic) = self.topics.get_mut(slot) else { return Ok(()) };
-        let settings = topic_config::log_config(config, &topic.overrides);
-        for index in topic.partition_count()..count {
-            let log = dir.create_log(&topic.name, index, topic.id, settings.clone(), now)?;
-            topic.partitions.push(Partition::new(log));
-        }
-        Ok(())
-    }
-
-    fn remove_dirs(&mut self, name: &str, partitions: std::ops::Range<i32>) {
-        for index in partitions {
-            let Some(dir) = &mut self.dir else { return };
-            // It need not exist; and what cannot be removed now is removed at the next start.
-            let _ = dir.delete_log(name, index);
-        }
-    }
-
-    /// Removes a topic; the tokens of the fetches that wait for it.
-    pub(crate) fn delete_topic(&mut self, name: &str) -> Result<Vec<u64>, LogError> {
-        let Some((name, slot)) = self.names.remove_entry(name) else { return Ok(Vec::new()) };
-        let Some(id) = self.topics.get(slot).map(|t| t.id) else { return Ok(Vec::new()) };
-        self.ids.remove(&id);
-        let count = self.topics.get(slot).map_or(0, Topic::partition_count);
-        self.state.deleting = (0..count).map(|p| format!("{name}-{p}")).collect();
-        if let Err(error) = self.store_state() {
-            self.names.insert(name, slot);
-            self.ids.insert(id, slot);
-            self.state.deleting.clear();
-            return Err(error);
-        }
-        let topic = self.topics.remove(slot);
-        self.remove_dirs(&name, 0..count);
-        Ok(topic.partitions.into_iter().flat_map(|p| p.watchers).collect())
     }
 
     /// Replaces a topic's own settings.
@@ -349,8 +325,13 @@ impl<D: Disk> Store<D> {
                 configs: t.overrides.clone(),
             })
             .collect();
+        let directories = |(name, count): (&Arc<str>, &i32)| -> Vec<String> {
+            (0..*count).map(|partition| format!("{name}-{partition}")).collect()
+        };
+        self.state.deleting = self.deleting.iter().flat_map(directories).collect();
         let stored = state::store(&self.disk, &self.path, &self.state);
         self.state_due = stored.is_err().then_some(0);
+        self.is_epoch_stored |= stored.is_ok();
         stored
     }
 
@@ -378,12 +359,33 @@ impl<D: Disk> Store<D> {
         self.topics().flat_map(of).collect()
     }
 
-    /// Notes start offsets and recovery points.
-    pub(crate) fn checkpoint(&self) -> Result<(), LogError> {
-        self.dir.as_ref().map_or(Ok(()), |dir| dir.write_checkpoints(&self.checkpoints()))
+    /// Where the logs start, and how far they are durable.
+    fn marks(&self) -> impl Iterator<Item = LogMarks<'_>> {
+        self.topics().flat_map(|topic| {
+            topic.partitions.iter().zip(0..).map(|(partition, index)| LogMarks {
+                topic: &topic.name,
+                partition: index,
+                recovery_point: partition.log.recovery_point(),
+                start_offset: partition.log.start_offset(),
+            })
+        })
     }
 
-    /// Deletes segments that are too old or too many, and notes how far the logs are durable.
+    /// Notes start offsets and recovery points, if they are not as they were noted last.
+    pub(crate) fn checkpoint(&mut self) -> Result<(), LogError> {
+        let Some(dir) = &self.dir else { return Ok(()) };
+        let mut hasher = DefaultHasher::new();
+        self.marks().for_each(|marks| marks.hash(&mut hasher));
+        let hash = Some(hasher.finish());
+        if hash != self.checkpointed {
+            let written = dir.write_checkpoints(self.marks());
+            self.checkpointed = hash.filter(|_| written.is_ok());
+            written?;
+        }
+        Ok(())
+    }
+
+    /// Deletes segments that are too old or too many.
     pub(crate) fn apply_retention(&mut self, now: Now) {
         let mut failed = Vec::new();
         for partition in self.topics.iter_mut().flat_map(|(_, t)| &mut t.partitions) {
@@ -391,7 +393,10 @@ impl<D: Disk> Store<D> {
                 failed.push(error);
             }
         }
-        failed.extend(self.checkpoint().err());
+        if self.state_due.is_some() {
+            // There may be room now.
+            self.state_due = Some(now.mono_ms);
+        }
         for error in &failed {
             self.note_trouble(error);
         }

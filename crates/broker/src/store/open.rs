@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::path::Path;
 
-use headrace_log::{Disk, Identity, LogDir, OpenMode, PartitionDir, Recovery};
+use headrace_log::{Disk, Identity, LogDir, LogError, OpenMode, PartitionDir, Recovery};
 use headrace_wire::time::Now;
 use headrace_wire::uuid::Uuid;
 use slab::Slab;
@@ -84,7 +84,8 @@ impl<D: Disk> Store<D> {
         let mut found: HashMap<(String, i32), PartitionDir> =
             dir.partitions()?.into_iter().map(|p| ((p.topic.clone(), p.partition), p)).collect();
         let known = state::load(&disk, &path)?;
-        let is_new = known.is_none() && found.is_empty();
+        let is_stored = known.is_some();
+        let is_new = !is_stored && found.is_empty();
         let mut state = known.unwrap_or_else(|| adopt(found.values(), random));
         for topic in &state.topics {
             check_topic(&path, topic, &found)?;
@@ -102,10 +103,6 @@ impl<D: Disk> Store<D> {
         }
         let mut report =
             StartReport { cluster_id: dir.cluster_id().to_owned(), clean, ..StartReport::default() };
-        if !clean {
-            state.leader_epoch = state.leader_epoch.saturating_add(1);
-            state::store(&disk, &path, &state)?;
-        }
         let mut store = Self {
             disk,
             cluster_id: dir.cluster_id().to_owned(),
@@ -113,34 +110,57 @@ impl<D: Disk> Store<D> {
             path,
             topics: Slab::new(),
             names: BTreeMap::new(),
+            flat: std::collections::BTreeSet::new(),
             ids: HashMap::new(),
             busy: std::collections::BTreeSet::new(),
             producer_ids_left: 0..0,
             troubles: Vec::new(),
             state_due: None,
+            is_epoch_stored: true,
+            deleting: BTreeMap::new(),
+            checkpointed: None,
             state,
         };
         for topic in store.state.topics.clone() {
             store.open_topic(config, &dir, &topic, &mut found, &mut report, now)?;
         }
-        store.put_aside(found.into_values(), &mut report)?;
+        store.put_aside(&mut dir, found.into_values(), &mut report)?;
         if store.disk.open(&store.path.join(FAILED_SYNC), OpenMode::Read).is_ok() && !clean {
             for partition in store.topics.iter_mut().flat_map(|(_, topic)| &mut topic.partitions) {
                 partition.log.distrust(now);
             }
         }
-        let latest = store.topics().flat_map(|t| &t.partitions).filter_map(|p| p.log.latest_epoch()).max();
-        if let Some(latest) = latest.filter(|e| *e > store.state.leader_epoch) {
-            // An epoch never goes back, or clients would not follow.
-            store.state.leader_epoch = latest;
-            state::store(&store.disk, &store.path, &store.state)?;
-        }
+        store.begin_epoch(clean, is_stored)?;
         // From here on records may be appended.
         dir.opened()?;
         store.dir = Some(dir);
         report.topics = store.topics.len();
         report.partitions = store.topics().map(|t| t.partitions.len()).sum();
         Ok((store, report))
+    }
+
+    /// Leads under an epoch of its own after a stop that was not clean, so that clients look for records that are gone, and
+    /// never under one below those in the logs, or they would not follow. A full disk does not keep the broker from
+    /// starting, or nobody could read, and retention free nothing: appends wait until the epoch is written.
+    ///
+    /// What there is no state file of yet gets one, or a crash would have topics taken over that were half made.
+    fn begin_epoch(&mut self, clean: bool, is_stored: bool) -> Result<(), BrokerError> {
+        let latest = self.topics().flat_map(|t| &t.partitions).filter_map(|p| p.log.latest_epoch()).max();
+        let known = latest.map_or(self.state.leader_epoch, |latest| latest.max(self.state.leader_epoch));
+        let epoch = known.saturating_add(i32::from(!clean));
+        if epoch == self.state.leader_epoch && is_stored {
+            return Ok(());
+        }
+        self.state.leader_epoch = epoch;
+        match state::store(&self.disk, &self.path, &self.state) {
+            Err(LogError::Disk(error)) if error.is_full() => {
+                self.is_epoch_stored = false;
+                self.state_due = Some(0);
+                self.note_trouble(&format!("nothing is appended until the disk has room: {error}"));
+                Ok(())
+            }
+            stored => Ok(stored?),
+        }
     }
 
     fn open_topic(
@@ -162,7 +182,11 @@ impl<D: Disk> Store<D> {
             };
             if place.topic_id != Some(id) {
                 // Its directory was lost or its metadata torn: what is there is kept, the metadata written again.
-                dir.write_metadata(&known.name, index, id)?;
+                match dir.write_metadata(&known.name, index, id) {
+                    // The next start writes it.
+                    Err(LogError::Disk(error)) if error.is_full() => self.note_trouble(&error),
+                    written => written?,
+                }
             }
             let (log, recovery) = dir.open_log(&place, settings.clone(), now)?;
             if !recovery.is_clean() {
@@ -171,25 +195,32 @@ impl<D: Disk> Store<D> {
             partitions.push(Partition::new(log));
         }
         let name: std::sync::Arc<str> = known.name.as_str().into();
-        let slot = self.topics.insert(Topic {
+        self.insert(Topic {
             id,
             internal: &*name == OFFSETS_TOPIC,
-            name: name.clone(),
+            name,
             overrides: known.configs.clone(),
             partitions,
         });
-        self.names.insert(name, slot);
-        self.ids.insert(id, slot);
         Ok(())
     }
 
-    /// Directories that no topic owns must not turn up in a topic that is made later under the same name.
+    /// Directories that no topic owns must not turn up in a topic that is made later under the same name. Those into which
+    /// nothing was written are what a crash has left of topics that were being made; they go.
     fn put_aside(
         &self,
+        dir: &mut LogDir<D>,
         strays: impl Iterator<Item = PartitionDir>,
         report: &mut StartReport,
     ) -> Result<(), BrokerError> {
-        let mut names: Vec<String> = strays.map(|s| format!("{}-{}", s.topic, s.partition)).collect();
+        let mut names = Vec::new();
+        for stray in strays {
+            if dir.is_unwritten(&stray.topic, stray.partition)? {
+                dir.delete_log(&stray.topic, stray.partition)?;
+            } else {
+                names.push(format!("{}-{}", stray.topic, stray.partition));
+            }
+        }
         names.sort_unstable();
         let taken = self.disk.read_dir(&self.path)?;
         for name in names {

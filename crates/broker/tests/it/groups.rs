@@ -778,18 +778,64 @@ fn an_id_is_forgotten_with_the_connection_that_it_was_given_to() {
 fn commits_are_refused_while_the_offsets_log_is_offline() {
     let mut world = World::with(&[("log.flush.interval.messages", "1")]);
     world.create("t", 1);
-    let commit = |world: &mut World, offset| commit(world, &commit_request("g", "", -1, &[(0, offset)]))[0];
+    let commit = |world: &mut World, offset| {
+        let correlation = world.send(A, 8, &commit_request("g", "", -1, &[(0, offset)]));
+        world.sync_all();
+        let response = world.answer::<OffsetCommitRequest>(A, 8, correlation).expect("an answer");
+        ErrorCode::new(response.topics[0].partitions[0].error_code)
+    };
     assert_eq!(commit(&mut world, 1), ErrorCode::NONE);
     world.disk.set_sync_fault(SyncFault::Fails);
-    world.sync_all();
+    assert_eq!(commit(&mut world, 2), ErrorCode::COORDINATOR_NOT_AVAILABLE, "its own sync has failed");
     world.disk.set_sync_fault(SyncFault::None);
     assert_eq!(commit(&mut world, 2), ErrorCode::COORDINATOR_NOT_AVAILABLE);
     world.pass(1000);
     world.sync_all();
     assert_eq!(commit(&mut world, 3), ErrorCode::NONE);
-    world.sync_all();
     let (disk, now) = (world.disk.after_power_loss(|_, _, _| 0), world.now);
     drop(world);
     let mut world = World::open(disk, config(&[]), Box::new(AllowAll), now);
     assert_eq!(committed(&mut world, "g"), [("t".to_owned(), 0, 3)]);
+}
+
+#[test]
+fn what_was_acknowledged_of_a_groups_offsets_survives_a_loss_of_power() {
+    let durable = [("log.flush.interval.messages", "1")];
+    let mut world = World::with(&durable);
+    world.create("t", 3);
+    let lose_power = |world: World| {
+        let (disk, now) = (world.disk.after_power_loss(|_, _, _| 0), world.now);
+        drop(world);
+        World::open(disk, config(&durable), Box::new(AllowAll), now)
+    };
+    let correlation = world.send(A, 8, &commit_request("g", "", -1, &[(0, 7), (1, 8)]));
+    assert!(world.answer::<OffsetCommitRequest>(A, 8, correlation).is_none(), "on no disk yet");
+    world.sync_all();
+    let response = world.answer::<OffsetCommitRequest>(A, 8, correlation).expect("an answer");
+    assert!(response.topics[0].partitions.iter().all(|partition| partition.error_code == 0));
+    world = lose_power(world);
+    let (first, second) = (("t".to_owned(), 0, 7), ("t".to_owned(), 1, 8));
+    assert_eq!(committed(&mut world, "g"), [first, second.clone()]);
+    // What was refused waits for nothing.
+    let response = world.call(8, &commit_request("g", "", 5, &[(0, 9)]));
+    assert_ne!(response.topics[0].partitions[0].error_code, 0);
+
+    let partitions = vec![OffsetDeleteRequestPartition { partition_index: 0 }];
+    let topics = vec![OffsetDeleteRequestTopic { name: "t".into(), partitions }];
+    let request = OffsetDeleteRequest { group_id: "g".into(), topics };
+    let correlation = world.send(A, 0, &request);
+    assert!(world.answer::<OffsetDeleteRequest>(A, 0, correlation).is_none());
+    world.sync_all();
+    let response = world.answer::<OffsetDeleteRequest>(A, 0, correlation).expect("an answer");
+    assert_eq!((response.error_code, response.topics[0].partitions[0].error_code), (0, 0));
+    world = lose_power(world);
+    assert_eq!(committed(&mut world, "g"), [second]);
+
+    let correlation = world.send(A, 2, &DeleteGroupsRequest { groups_names: vec!["g".into()] });
+    assert!(world.answer::<DeleteGroupsRequest>(A, 2, correlation).is_none());
+    world.sync_all();
+    let response = world.answer::<DeleteGroupsRequest>(A, 2, correlation).expect("an answer");
+    assert_eq!(response.results[0].error_code, 0);
+    world = lose_power(world);
+    assert_eq!(committed(&mut world, "g"), []);
 }

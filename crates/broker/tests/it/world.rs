@@ -104,12 +104,18 @@ impl World {
 
     /// Sends a request; its correlation id.
     pub(crate) fn send<R: Request>(&mut self, conn: ConnId, version: i16, request: &R) -> i32 {
+        let correlation = self.begin(conn, version, request);
+        self.collect();
+        correlation
+    }
+
+    /// Sends a request of which no more is done than what is done at once; its correlation id.
+    pub(crate) fn begin<R: Request>(&mut self, conn: ConnId, version: i16, request: &R) -> i32 {
         self.last_correlation += 1;
         let correlation = self.last_correlation;
         let encoded = frame::encode_request(version, correlation, Some("test"), request).unwrap();
         let bytes = encoded.to_bytes().unwrap();
         self.broker.handle_frame(self.now, conn, bytes.slice(4..));
-        self.collect();
         correlation
     }
 

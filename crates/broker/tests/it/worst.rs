@@ -5,7 +5,10 @@
 use bytes::Bytes;
 use headrace_wire::compression::Codec;
 use headrace_wire::frame;
+use headrace_wire::messages::create_partitions_request::CreatePartitionsTopic;
+use headrace_wire::messages::create_topics_request::CreatableTopic;
 use headrace_wire::messages::delete_topics_request::DeleteTopicState;
+use headrace_wire::messages::describe_configs_request::DescribeConfigsResource;
 use headrace_wire::messages::describe_topic_partitions_request::TopicRequest;
 use headrace_wire::messages::fetch_request::{FetchPartition, FetchTopic};
 use headrace_wire::messages::join_group_request::JoinGroupRequestProtocol;
@@ -35,6 +38,10 @@ const SLACK: u64 = 10;
 fn spent() -> u64 {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
     text.split(' ').next().unwrap().parse().unwrap()
+}
+
+fn encoded<R: Request>(version: i16, request: &R) -> Bytes {
+    frame::encode_request(version, 1, Some("c"), request).unwrap().to_bytes().unwrap().slice(4..)
 }
 
 /// Handles a request; the longest that one step of it took, and how many there were.
@@ -101,6 +108,78 @@ fn metadata_of_everything_and_of_topics_that_are_to_be_made() {
         ..DescribeTopicPartitionsRequest::default()
     };
     check(&mut world, 0, &pages);
+}
+
+#[test]
+fn topics_of_thousands_of_partitions() {
+    let mut world = World::new();
+    let topic = |name: &str, num_partitions| CreatableTopic {
+        name: name.into(),
+        num_partitions,
+        replication_factor: 1,
+        ..CreatableTopic::default()
+    };
+    let request = |topics| CreateTopicsRequest { topics, timeout_ms: 1000, ..CreateTopicsRequest::default() };
+    assert!(check(&mut world, 7, &request(vec![topic("t", 5000)])) >= 100);
+    let more = vec![CreatePartitionsTopic { name: "t".into(), count: 9000, assignments: None }];
+    let request_more = CreatePartitionsRequest { topics: more, ..CreatePartitionsRequest::default() };
+    assert!(check(&mut world, 3, &request_more) >= 100);
+    assert_eq!(partition_dirs(&world.disk).len(), 9000);
+    let gone = vec![DeleteTopicState { name: Some("t".into()), ..Default::default() }];
+    assert!(
+        check(&mut world, 6, &DeleteTopicsRequest { topics: gone, ..DeleteTopicsRequest::default() }) >= 200
+    );
+    assert_eq!(partition_dirs(&world.disk).len(), 0);
+    // Names that metrics tell apart, each to be compared with all others.
+    let many = (0..3000).map(|n| topic(&format!("a.{n}_b"), 1)).collect();
+    assert!(check(&mut world, 7, &request(many)) >= 100);
+    let again = (0..3000).map(|n| topic(&format!("a_{n}.b"), 1)).collect();
+    check(&mut world, 7, &request(again));
+    assert_eq!(partition_dirs(&world.disk).len(), 3000);
+
+    let resource = |n: i32| DescribeConfigsResource {
+        resource_type: 2,
+        resource_name: format!("a.{n}_b"),
+        configuration_keys: None,
+    };
+    let describe = |detailed| DescribeConfigsRequest {
+        resources: (0..3000).map(resource).collect(),
+        include_synonyms: detailed,
+        include_documentation: detailed,
+    };
+    assert!(check(&mut world, 4, &describe(false)) >= 90);
+    assert!(check(&mut world, 4, &describe(true)) >= 90);
+    let all = world.call(4, &describe(false));
+    assert!(all.results.iter().all(|result| result.error_code == 0), "thousands can be described at once");
+    // What would take too much memory is refused by name.
+    let much = world.call(4, &describe(true));
+    let refused = much.results.iter().filter(|result| result.error_code != 0).count();
+    let described = much.results.iter().filter(|result| !result.configs.is_empty()).count();
+    assert!(refused + described == 3000 && described > 2000, "{refused} {described}");
+}
+
+#[test]
+fn searches_by_time_where_no_index_helps() {
+    let mut world = World::new();
+    world.create_with("t", 1, &[("index.interval.bytes", "1000000000"), ("segment.bytes", "100000000")]);
+    let same = batch(WALL, &["x"]);
+    for _ in 0..50_000 {
+        world.broker.handle_frame(world.now, A, encoded(9, &produce_request(-1, "t", 0, same.clone())));
+        while world.broker.work(world.now) {}
+        while world.broker.poll_response().is_some() {}
+    }
+    world.append("t", 0, &["the largest"]);
+    let find = |timestamp| {
+        let asked = ListOffsetsPartition { timestamp, ..ListOffsetsPartition::default() };
+        let topics = vec![ListOffsetsTopic { name: "t".into(), partitions: vec![asked] }];
+        ListOffsetsRequest { topics, ..ListOffsetsRequest::default() }
+    };
+    world.produce("t", 0, batch(WALL + 1, &["later"]));
+    for timestamp in [WALL + 1, -3] {
+        assert!(check(&mut world, 7, &find(timestamp)) >= 10);
+        let found = world.call(7, &find(timestamp));
+        assert_eq!(found.topics[0].partitions[0].offset, 50_001);
+    }
 }
 
 #[test]
