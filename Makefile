@@ -57,6 +57,7 @@ bench: need-test $(STAMPS)/test $(STAMPS)/native $(DEPS)/kafka.cp $(DEPS)/connec
 soak: need-test $(STAMPS)/test $(STAMPS)/native $(DEPS)/kafka.cp ## minutes of load, kills and restarts; HEADRACE_SOAK_SECONDS=300
 	@HEADRACE_SIM_FIRST=$${HEADRACE_SIM_FIRST:-$$(date +%s)000000} HEADRACE_SIM_SEEDS=$${HEADRACE_SIM_SEEDS:-200000} \
 	  cargo test --locked --quiet -p headrace-sim
+	@HEADRACE_DAMAGES=$${HEADRACE_DAMAGES:-100000} cargo test --locked --quiet -p headrace-broker --test it damage
 	@$(SPARK_ENV) $(KAFKA_ENV) $(BIN)/pytest -m soak --timeout 0 $(ARGS)
 
 .PHONY: fmt

@@ -310,9 +310,30 @@ impl<D: Disk> Opening<'_, D> {
             self.hole(&path, end.max(base), None, "the file is missing, its index is there");
         }
         let known_end = start.known_end().max(orphan.map_or(0, |(end, _)| end));
+        self.note_snapshots(found, start, end.max(known_end));
         let (active, filled_from) = self.choose_active(&mut open, start.first_offset(), known_end)?;
         let scanned_from = [scanned_from, filled_from].into_iter().flatten().min();
         Ok((open, active, scanned_from))
+    }
+
+    /// Reports that a snapshot is newer than the log's end: snapshots are written when a segment begins, and all else
+    /// that tells of a last segment may be lost with it in a crash. Its records were not known to be durable, so their
+    /// offsets are given out again.
+    fn note_snapshots(&mut self, found: &Found, start: &Start, end: i64) {
+        let end = end.max(start.first_offset());
+        let reached = found.snapshots.last().copied().filter(|reached| *reached > end);
+        if let Some(reached) = reached.filter(|_| !start.clean && start.noted.is_none()) {
+            self.recovery.findings.push(Finding {
+                kind: FindingKind::Cut,
+                file: self.dir.join(file_name(reached, "snapshot")),
+                position: 0,
+                bytes: 0,
+                start_offset: end,
+                end_offset: Some(reached),
+                moved_to: None,
+                reason: format!("the log had reached offset {reached}, as the file's name says"),
+            });
+        }
     }
 
     /// Opens a trusted segment by its indexes. `None` when it is to be scanned.

@@ -185,7 +185,7 @@ impl<'a, D: Disk> Scan<'a, D> {
     }
 
     /// The header of the batch at `position`, if its checksum is true.
-    fn whole(&mut self, position: u64) -> Result<Result<BatchHeader, RecordError>, DiskError> {
+    pub(crate) fn whole(&mut self, position: u64) -> Result<Result<BatchHeader, RecordError>, DiskError> {
         let header = match self.header(position)? {
             Ok(header) => header,
             Err(error) => return Ok(Err(error)),

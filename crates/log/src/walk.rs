@@ -54,8 +54,16 @@ impl<D: Disk> Segment<D> {
         offset: i64,
     ) -> Result<Option<(u64, BatchHeader)>, LogError> {
         let mut headers = self.headers(from);
+        let mut before: Option<(u64, BatchHeader)> = None;
         while let Some((position, header)) = headers.next(disk, &self.log)? {
             let is_found = header.last_offset() >= offset;
+            // A gap may be the rest of a batch whose count of offsets is damaged.
+            if is_found
+                && header.base_offset > offset
+                && let Some((position, before)) = before.filter(|(at, _)| *at < self.unchecked_to)
+            {
+                self.check_sum(disk, position, &before)?;
+            }
             // A damaged count of offsets would pass for what follows.
             let peek = is_found && position < self.unchecked_to;
             self.check_place(disk, position, &header, expected, peek)?;
@@ -63,8 +71,18 @@ impl<D: Disk> Segment<D> {
                 return Ok(Some((position, header)));
             }
             expected = header.last_offset() + 1;
+            before = Some((position, header));
         }
         Ok(None)
+    }
+
+    /// Refuses a batch whose bytes do not have its checksum.
+    fn check_sum(&self, disk: &D, position: u64, header: &BatchHeader) -> Result<(), LogError> {
+        let file = NamedFile::<D> { file: self.log.file.clone(), path: self.log.path.clone() };
+        let end = position + header.size() as u64;
+        let bounds = Bounds { from: self.base_offset, below: self.next_offset };
+        let checked = Scan::new(disk, &file, position, end, bounds).whole(position)?;
+        checked.map(drop).map_err(|error| LogError::Damaged { path: file.path, position, error })
     }
 
     /// Refuses a batch whose offsets do not fit between those before and, where there is a gap before it or `peek` says

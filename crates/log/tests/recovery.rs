@@ -4,7 +4,7 @@
 mod common;
 
 use common::*;
-use headrace_log::{Disk, Finding, FindingKind, LogConfig, MemoryDisk, Recovery, Start};
+use headrace_log::{Disk, Finding, FindingKind, LogConfig, LogError, MemoryDisk, ReadError, Recovery, Start};
 use headrace_wire::compression::Codec;
 use headrace_wire::records::ProducerStamp;
 
@@ -462,6 +462,63 @@ fn damage_below_the_recovery_point_leaves_a_hole() {
     let got = read_all(&log, 1000);
     assert_eq!(got.len(), 177);
     assert_eq!(read(&log, second - 1, 1000)[0].offset, second, "the hole is stepped over");
+}
+
+/// A header that says too few offsets looks like a gap behind its batch; who asks for one in the gap gets an error.
+#[test]
+fn a_count_of_offsets_that_is_damaged_hides_no_record() {
+    let (disk, mut log) = producing(60);
+    log.close(at(0)).unwrap();
+    let size = sequenced(3, 0, 0, 0).len();
+    let whole = disk.contents(&path(0, "log")).unwrap();
+    let mut seen = 0;
+    for batch in 0..whole.len() / size - 1 {
+        let mut bytes = whole.clone();
+        // The last byte of last_offset_delta, 2.
+        bytes[batch * size + 26] = 0;
+        disk.put(&path(0, "log"), &bytes);
+        let (log, recovery) = open(&disk, &small(), CLEAN);
+        let first = i64::try_from(batch).unwrap() * 3;
+        // The index knows the last batches, so a start sees what became of them.
+        let found = recovery.findings.iter().any(|found| {
+            found.kind == FindingKind::Hole
+                && (found.start_offset, found.end_offset) == (first, Some(first + 3))
+        });
+        for lost in [first + 1, first + 2] {
+            let answer = log.read(lost, 1000, true, i64::MAX).map(|slice| slice.position);
+            assert!(
+                found || matches!(answer, Err(ReadError::Log(LogError::Damaged { .. }))),
+                "{lost}: {answer:?}"
+            );
+        }
+        seen += usize::from(!found);
+        assert_eq!(read(&log, first + 3, 1000)[0].offset, first + 3);
+    }
+    assert!(seen > 10, "{seen} were read without a report");
+}
+
+/// After a crash the last segment's file may be gone, and its index with it.
+#[test]
+fn a_last_segment_that_is_gone_is_reported_by_its_snapshot() {
+    let (disk, log) = producing(60);
+    let last = last_segment(&disk);
+    let base = log.locate(log.end_offset()).unwrap().base_offset;
+    for suffix in ["log", "index", "timeindex"] {
+        if disk.contents(&path(base, suffix)).is_some() {
+            disk.remove_file(&path(base, suffix)).unwrap();
+        }
+    }
+    let before = last_segment(&disk);
+    assert!(before < last);
+    let bytes = disk.contents(&before).unwrap();
+    disk.put(&before, &bytes[..bytes.len() - sequenced(3, 0, 0, 0).len()]);
+    let (log, recovery) = open(&disk, &small(), KILLED);
+    assert_eq!(log.end_offset(), base - 3);
+    let finding = only(&recovery);
+    assert_eq!((finding.kind, finding.start_offset), (FindingKind::Cut, base - 3));
+    assert_eq!(finding.end_offset, Some(base));
+    let (_, recovery) = open(&disk, &small(), KILLED);
+    assert!(recovery.is_clean(), "it is reported once: {recovery:?}");
 }
 
 #[test]
