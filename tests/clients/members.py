@@ -79,7 +79,7 @@ class Ours(Member):
     """A member of ours, and what its listener was told."""
 
     def __init__(
-        self, cluster: Cluster, topic: str, subscription: re.Pattern[str] | None = None, **options: Any
+        self, cluster: Cluster, topic: str, subscription: re.Pattern[str] | list[str] | None = None, **options: Any
     ) -> None:
         self.told: list[tuple[str, set[Partition]]] = []
         consumer = hr.Consumer(

@@ -106,6 +106,23 @@ def test_a_pattern_is_resolved_by_the_coordinator(kafka, topic):
         member.close()
 
 
+def test_a_topic_that_a_pattern_has_found_is_not_made_again(kafka, topic):
+    kafka.create_topic(topic, 1)
+    member = ours(kafka, topic, re.compile(f"{topic}.*"), metadata_max_age_ms=500)
+    # It may hear that the topic is gone before the coordinator takes it back.
+    member.may_fail = True
+    try:
+        eventually(lambda: member.assigned() == {(topic, 0)}, member)
+        kafka.delete_topic(topic)
+        eventually(lambda: not member.assigned() or member.error, member)
+        # It asks for metadata some times more.
+        time.sleep(3)
+        with hr.Admin(kafka.bootstrap_servers) as admin:
+            assert topic not in admin.list_topics()
+    finally:
+        member.close()
+
+
 def test_a_pattern_that_cannot_be_understood_is_told(kafka, topic):
     member = ours(kafka, topic, re.compile("(?=a)b"))
     member.may_fail = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import time
 
 import pytest
 
@@ -111,3 +112,29 @@ def test_coroutines_and_streams_take_patterns(cluster, topic):
         assert sorted(found) == sorted(values) == [name.encode() for name in names]
 
     bounded(work())
+
+
+@pytest.mark.parametrize("leads", ["name", "pattern"])
+def test_a_topic_that_a_pattern_has_found_is_not_made_again(cluster, topic, leads):
+    found, named = f"{topic}-a", f"n-{topic}"
+    for name in (found, named):
+        cluster.create_topic(name)
+    quick = {"metadata_max_age_ms": 500, "heartbeat_interval_ms": 300}
+    join = {
+        "name": lambda: Ours(cluster, topic, [named], **quick),
+        "pattern": lambda: Ours(cluster, topic, re.compile(f"{topic}-.*"), **quick),
+    }
+    with contextlib.ExitStack() as stack:
+        members = {}
+        # Whoever comes first leads, and asks for the topics of both.
+        for kind in sorted(join, key=lambda kind: kind != leads):
+            members[kind] = join[kind]()
+            stack.callback(members[kind].close)
+            eventually(lambda kind=kind: members[kind].assigned(), *members.values())
+        eventually(lambda: members["pattern"].assigned() == {(found, 0)}, *members.values())
+        cluster.delete_topic(found)
+        eventually(lambda: not members["pattern"].assigned(), *members.values())
+        # Each of them asks for metadata some times more.
+        time.sleep(3)
+        with hr.Admin(cluster.bootstrap_servers) as admin:
+            assert {found, named} & set(admin.list_topics()) == {named}

@@ -139,6 +139,12 @@ impl Lookups {
         self.pending.values().map(|lookup| &*lookup.partition.topic)
     }
 
+    /// Of those, the ones that a caller has named.
+    pub(super) fn named(&self) -> impl Iterator<Item = &str> {
+        let is_callers = |lookup: &&Lookup| matches!(lookup.purpose, Purpose::Caller { .. });
+        self.pending.values().filter(is_callers).map(|lookup| &*lookup.partition.topic)
+    }
+
     /// Drops the lookups of partitions that are not read any more.
     pub(super) fn retain_starts(&mut self, mut current: impl FnMut(Ticket) -> bool) {
         self.pending.retain(|_, lookup| match lookup.purpose {

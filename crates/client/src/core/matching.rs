@@ -72,9 +72,8 @@ impl<T> Core<T> {
     /// Asks for topics by name alone from now on.
     pub(crate) fn match_no_topics(&mut self) {
         if self.matching.pattern.take().is_some() {
-            let wanted = self.refresh.wanted();
             let known = self.cluster.topics().map(|(name, _)| name.to_owned());
-            for name in known.filter(|name| !wanted.contains(name)).collect::<Vec<_>>() {
+            for name in known.filter(|name| !self.refresh.is_wanted(name)).collect::<Vec<_>>() {
                 self.cluster.forget_topic(&name);
             }
         }
@@ -97,22 +96,22 @@ impl<T> Core<T> {
             response.topics.clear();
             return response;
         }
-        let (matching, wanted) = (&mut self.matching, self.refresh.wanted());
+        let (matching, refresh) = (&mut self.matching, &self.refresh);
         let pattern = matching.pattern.as_ref();
         response.topics.retain(|topic| {
             let matches = |name: &str| pattern.is_some_and(|pattern| pattern.takes(name, topic.is_internal));
-            topic.name.as_ref().is_some_and(|name| wanted.contains(name) || matches(name))
+            topic.name.as_ref().is_some_and(|name| refresh.is_wanted(name) || matches(name))
         });
         matching.seen = pattern.is_some();
         let told: HashSet<String> = response.topics.iter().filter_map(|topic| topic.name.clone()).collect();
-        let missing = wanted.iter().filter(|name| !told.contains(*name));
+        let missing = refresh.wanted().filter(|name| !told.contains(*name));
         response.topics.extend(missing.map(|name| MetadataResponseTopic {
             error_code: ErrorCode::UNKNOWN_TOPIC_OR_PARTITION.code(),
             name: Some(name.clone()),
             ..MetadataResponseTopic::default()
         }));
         let known = self.cluster.topics().map(|(name, _)| name);
-        let gone = known.filter(|name| !told.contains(*name) && !wanted.contains(*name));
+        let gone = known.filter(|name| !told.contains(*name) && !refresh.is_wanted(name));
         for name in gone.map(str::to_owned).collect::<Vec<_>>() {
             self.cluster.forget_topic(&name);
         }

@@ -208,15 +208,33 @@ impl<T> Core<T> {
         call
     }
 
-    /// Asks for these topics with every metadata request from now on, at once for those that are new.
+    /// Asks for these topics with every metadata request from now on, at once for those that are new. With `auto_create`
+    /// such a request makes those that are missing.
     pub fn want_topics<'a>(&mut self, now: Now, topics: impl IntoIterator<Item = &'a str>) {
+        self.add_topics(now, topics, true);
+    }
+
+    /// The same for topics that no request makes, unless they are wanted otherwise as well.
+    pub fn watch_topics<'a>(&mut self, now: Now, topics: impl IntoIterator<Item = &'a str>) {
+        self.add_topics(now, topics, false);
+    }
+
+    /// No request makes these topics from now on.
+    pub(crate) fn make_no_more<'a>(&mut self, topics: impl IntoIterator<Item = &'a str>) {
+        for topic in topics {
+            self.refresh.make_no_more(topic);
+        }
+    }
+
+    fn add_topics<'a>(&mut self, now: Now, topics: impl IntoIterator<Item = &'a str>, makes: bool) {
+        let makes = makes && self.settings.auto_create;
         for topic in topics {
             // What came with an answer on all topics need not be asked for again.
             let led = |topic: &TopicInfo| topic.partitions.iter().all(|p| p.leader.is_some());
             if self.matching.is_on() && self.cluster.topic(topic).is_some_and(led) {
-                self.refresh.keep(topic);
+                self.refresh.keep(topic, makes);
             } else {
-                self.refresh.want(now, topic);
+                self.refresh.want(now, topic, makes);
             }
         }
         self.pump(now);
@@ -460,15 +478,19 @@ impl<T> Core<T> {
     }
 
     fn ask_metadata(&mut self, now: Now) {
-        let topics = self
-            .refresh
-            .wanted()
-            .iter()
-            .map(|name| MetadataRequestTopic { name: Some(name.clone()), ..Default::default() })
-            .collect();
+        let named = |name: &String| MetadataRequestTopic { name: Some(name.clone()), ..Default::default() };
+        // A request makes all that it names and that is missing, or nothing. Where some topics may not be made, those
+        // that may are asked for by themselves, once an answer has shown that they are missing.
+        let mixed = self.refresh.is_mixed();
+        let makes = if mixed { self.refresh.makes_next() } else { self.refresh.makeable().next().is_some() };
+        let topics = if mixed && makes {
+            self.unmade().map(named).collect()
+        } else {
+            self.refresh.wanted().map(named).collect()
+        };
         let request = MetadataRequest {
             topics: Some(topics).filter(|_| !self.matching.is_on()),
-            allow_auto_topic_creation: self.settings.auto_create,
+            allow_auto_topic_creation: makes,
             ..Default::default()
         };
         self.matching.asked_all = request.topics.is_none();
@@ -477,11 +499,24 @@ impl<T> Core<T> {
         self.queue(now, spec, MetadataRequest::VERSIONS, Box::new(Typed(request)), Tag::Metadata);
     }
 
+    /// The topics that may be made and are missing.
+    fn unmade(&self) -> impl Iterator<Item = &String> {
+        let is_missing =
+            |name: &&String| self.cluster.topic_error(name) == Some(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION);
+        self.refresh.makeable().filter(is_missing)
+    }
+
+    /// Whether the next request is to make what the last one has shown to be missing.
+    fn is_to_make(&self) -> bool {
+        let told = !self.refresh.makes_next() && !self.matching.is_on();
+        told && self.refresh.is_mixed() && self.unmade().next().is_some()
+    }
+
     /// Whether every wanted topic is known with all its leaders, or refused for good, and those that match are known.
     fn is_complete(&self) -> bool {
-        let wanted = self.refresh.wanted();
+        let mut wanted = self.refresh.wanted();
         self.matching.is_settled()
-            && wanted.iter().all(|name| match self.cluster.topic_error(name) {
+            && wanted.all(|name| match self.cluster.topic_error(name) {
                 Some(code) => !code.retriable(),
                 None => {
                     self.cluster.topic(name).is_some_and(|t| t.partitions.iter().all(|p| p.leader.is_some()))

@@ -18,6 +18,9 @@ impl<T> Core<T> {
             let response = self.select(response);
             self.cluster.update(response);
             self.metadata_error = None;
+            if self.is_to_make() {
+                return self.refresh.answered_unmade(now);
+            }
             let complete = self.is_complete();
             self.refresh.answered(now, complete, &mut self.jitter);
             return;

@@ -1,6 +1,6 @@
 //! When metadata is asked for: at once for a new topic, else no oftener than the back-off allows.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use headrace_wire::time::Now;
 
@@ -17,7 +17,11 @@ pub(crate) const CREATING_WAITS: u32 = 3;
 /// Decides when the next metadata request is due. At most one is in flight.
 #[derive(Debug)]
 pub(super) struct Refresh {
-    wanted: BTreeSet<String>,
+    /// By name, whether a request for it may make the topic. What an assignment or a pattern names may not: it was there
+    /// already, and asking would make it again once somebody has deleted it.
+    wanted: BTreeMap<String, bool>,
+    /// The last answer was to a request that made nothing, and misses topics that may be made: those are asked for next.
+    makes_next: bool,
     backoff: Backoff,
     max_age_ms: u64,
     in_flight: bool,
@@ -33,7 +37,8 @@ pub(super) struct Refresh {
 impl Refresh {
     pub(super) fn new(backoff: Backoff, max_age_ms: u64) -> Self {
         Self {
-            wanted: BTreeSet::new(),
+            wanted: BTreeMap::new(),
+            makes_next: false,
             backoff,
             max_age_ms,
             in_flight: false,
@@ -45,23 +50,47 @@ impl Refresh {
         }
     }
 
-    pub(super) fn wanted(&self) -> &BTreeSet<String> {
-        &self.wanted
+    pub(super) fn wanted(&self) -> impl Iterator<Item = &String> {
+        self.wanted.keys()
     }
 
-    /// Adds a topic; asked for at once when it is new.
-    pub(super) fn want(&mut self, now: Now, topic: &str) {
-        if self.wanted.contains(topic) {
-            return;
+    pub(super) fn is_wanted(&self, topic: &str) -> bool {
+        self.wanted.contains_key(topic)
+    }
+
+    /// The topics that a request may make.
+    pub(super) fn makeable(&self) -> impl Iterator<Item = &String> {
+        self.wanted.iter().filter(|(_, makes)| **makes).map(|(topic, _)| topic)
+    }
+
+    /// Whether there are topics of both kinds, so that one request does not do for all.
+    pub(super) fn is_mixed(&self) -> bool {
+        self.makeable().next().is_some() && self.wanted.values().any(|makes| !makes)
+    }
+
+    /// Whether what is missing and may be made is asked for next.
+    pub(super) fn makes_next(&self) -> bool {
+        self.makes_next
+    }
+
+    /// Adds a topic; asked for at once when it is new. One that may be made stays so.
+    pub(super) fn want(&mut self, now: Now, topic: &str, makes: bool) {
+        let known = self.wanted.get(topic).copied();
+        if known.is_none() || (makes && known == Some(false)) {
+            self.wanted.insert(topic.to_owned(), makes);
+            self.ask(now);
         }
-        self.wanted.insert(topic.to_owned());
-        self.ask(now);
     }
 
     /// Adds a topic that is known already.
-    pub(super) fn keep(&mut self, topic: &str) {
-        if !self.wanted.contains(topic) {
-            self.wanted.insert(topic.to_owned());
+    pub(super) fn keep(&mut self, topic: &str, makes: bool) {
+        *self.wanted.entry(topic.to_owned()).or_default() |= makes;
+    }
+
+    /// No request makes this topic from now on.
+    pub(super) fn make_no_more(&mut self, topic: &str) {
+        if let Some(makes) = self.wanted.get_mut(topic) {
+            *makes = false;
         }
     }
 
@@ -123,9 +152,19 @@ impl Refresh {
         }
     }
 
+    /// An answer came that made nothing, and misses topics that may be made: they are asked for at once.
+    pub(super) fn answered_unmade(&mut self, now: Now) {
+        self.in_flight = false;
+        self.trying_since = None;
+        // A topic that has been added since is not known to be missing yet.
+        self.makes_next = !self.again;
+        self.due = Some(now.mono_ms);
+    }
+
     /// An answer came. `complete` says that no wanted topic misses anything that may still come.
     pub(super) fn answered(&mut self, now: Now, complete: bool, jitter: &mut Jitter) {
         self.in_flight = false;
+        self.makes_next = false;
         self.trying_since = None;
         if complete {
             self.failures = 0;
@@ -164,7 +203,7 @@ mod tests {
     fn a_topic_that_is_being_created_is_asked_for_soon_and_then_less_and_less() {
         let backoff = Backoff { first_ms: 100, max_ms: 1000 };
         let (mut refresh, mut jitter) = (Refresh::new(backoff, 300_000), Jitter::new(7));
-        refresh.want(at(0), "t");
+        refresh.want(at(0), "t", true);
         let (mut now, mut waits) = (0, Vec::new());
         for _ in 0..10 {
             refresh.sent(at(now));
@@ -183,7 +222,7 @@ mod tests {
     fn a_wait_that_is_set_shorter_stays_shorter() {
         let (mut refresh, mut jitter) =
             (Refresh::new(Backoff { first_ms: 2, max_ms: 2 }, 300_000), Jitter::new(7));
-        refresh.want(at(0), "t");
+        refresh.want(at(0), "t", true);
         refresh.sent(at(0));
         refresh.answered(at(0), false, &mut jitter);
         assert!(refresh.due().unwrap() <= 3);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use headrace_wire::frame::{decode_request_header, encode_response, peek_request};
 use headrace_wire::messages::api_versions_response::ApiVersion;
+use headrace_wire::messages::metadata_request::MetadataRequestTopic;
 use headrace_wire::messages::metadata_response::{
     MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic,
 };
@@ -334,7 +335,11 @@ pub(crate) struct Layout {
 impl Layout {
     pub(crate) fn metadata(&self, incoming: &Incoming) -> Answer {
         let request: MetadataRequest = incoming.decode();
-        let names = request.topics.map(|topics| topics.into_iter().filter_map(|t| t.name).collect());
+        let of_id = |id: Uuid| usize::from(id.0[0]).checked_sub(1).and_then(|at| self.topics.get(at));
+        let name = |topic: MetadataRequestTopic| {
+            topic.name.or_else(|| of_id(topic.topic_id).map(|(name, _)| (*name).to_owned()))
+        };
+        let names = request.topics.map(|topics| topics.into_iter().filter_map(name).collect());
         incoming.reply::<MetadataRequest>(&self.metadata_of(names))
     }
 

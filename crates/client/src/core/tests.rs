@@ -66,6 +66,7 @@ pub(super) enum Do {
     Fetch(i32, u32),
     ProduceWithoutAnswer(i32, u32),
     Want(&'static str),
+    Watch(&'static str),
     Refresh,
     Close,
 }
@@ -92,6 +93,7 @@ impl crate::engine::Engine for Probe {
                 self.core.call_with(now, spec, ProduceRequest::default(), tag);
             }
             Do::Want(topic) => self.core.want_topics(now, [topic]),
+            Do::Watch(topic) => self.core.watch_topics(now, [topic]),
             Do::Refresh => self.core.refresh(now),
             Do::Close => self.core.close(),
         }
@@ -164,6 +166,13 @@ pub(super) fn world_with(bootstrap: &str, more: &[(&str, &str)]) -> World<Probe>
     let pairs = pairs.iter().chain(more).map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
     let config = CommonConfig::from_pairs(pairs).unwrap();
     World::new(Probe { core: Core::new(&config, false, 42), ended: VecDeque::new(), sink: Taken::default() })
+}
+
+/// One whose metadata requests may make topics.
+pub(super) fn world_that_makes(bootstrap: &str) -> World<Probe> {
+    let pair = ("bootstrap.servers".to_owned(), bootstrap.to_owned());
+    let config = CommonConfig::from_pairs([pair]).unwrap();
+    World::new(Probe { core: Core::new(&config, true, 42), ended: VecDeque::new(), sink: Taken::default() })
 }
 
 pub(super) fn two_nodes() -> Layout {

@@ -151,9 +151,11 @@ impl Member {
         Ok(())
     }
 
-    /// How long `JoinGroup` and `SyncGroup` may take: they wait for the other members.
+    /// How long `JoinGroup` may take: it waits until the other members have let go. All else is answered sooner, also
+    /// `SyncGroup`, which waits for the leader alone, as in Kafka's own consumer.
     fn join_timeout_ms(&self) -> u64 {
-        u64::from(self.settings.rebalance_timeout_ms) + JOIN_SLACK_MS
+        let join = u64::from(self.settings.rebalance_timeout_ms) + JOIN_SLACK_MS;
+        join.max(self.settings.request_timeout_ms)
     }
 
     fn joined(
@@ -218,7 +220,8 @@ impl Member {
     fn try_divide(&mut self, way: &mut Way<'_>, node: i32) -> Result<()> {
         let State::Divide { protocol, members, stands, until } = &self.state else { return Ok(()) };
         let topics: BTreeSet<&String> = members.iter().flat_map(|member| &member.topics).collect();
-        way.core.want_topics(way.now, topics.iter().map(|topic| topic.as_str()));
+        // Whoever subscribes to them by name has them made.
+        way.core.watch_topics(way.now, topics.iter().map(|topic| topic.as_str()));
         let cluster = way.core.cluster();
         let known = |topic: &str| cluster.topic(topic).is_some() || cluster.topic_error(topic).is_some();
         if !topics.iter().all(|topic| known(topic)) && way.now.mono_ms < *until {
@@ -243,7 +246,7 @@ impl Member {
         };
         self.counts = leads.then_some(counts);
         self.state = State::Syncing;
-        way.call(node, request, MemberTag::Sync(self.attempt), self.join_timeout_ms());
+        way.call(node, request, MemberTag::Sync(self.attempt), self.settings.request_timeout_ms);
         Ok(())
     }
 

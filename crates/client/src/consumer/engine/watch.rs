@@ -20,13 +20,29 @@ impl ConsumerEngine {
         let subscribed = self.membership.iter().filter(|membership| membership.is_subscribed());
         let member = subscribed.flat_map(|membership| membership.member.watched());
         let wanted: BTreeSet<String> = parts.chain(lookups).chain(member).collect();
+        let named = self.named_topics();
         self.core.forget_topics(self.wanted_topics.difference(&wanted).map(String::as_str));
-        self.core.want_topics(now, wanted.iter().map(String::as_str));
+        self.core.make_no_more(wanted.difference(&named).map(String::as_str));
+        self.core.want_topics(now, wanted.intersection(&named).map(String::as_str));
+        self.core.watch_topics(now, wanted.difference(&named).map(String::as_str));
         self.unknown.retain(|topic, _| wanted.contains(topic));
         self.seen_cluster = 0;
         self.wanted_topics = wanted;
         let fetcher = &mut self.fetcher;
         self.lookups.retain_starts(|ticket| fetcher.part(ticket).is_some());
+    }
+
+    /// The topics that the caller has named, and which may be made for it. What the group assigned or a pattern found was
+    /// there already: asked for by name once somebody has deleted it, it would be made again.
+    fn named_topics(&self) -> BTreeSet<String> {
+        let assigned = |topic: &TopicPartition| {
+            self.membership.as_ref().is_some_and(|m| m.is_subscribed() || m.owned.contains(topic))
+        };
+        let by_hand = self.fetcher.parts.values().filter(|part| !assigned(&part.partition));
+        let by_hand = by_hand.map(|part| part.partition.topic.to_string());
+        let by_name = self.membership.iter().filter(|m| m.is_subscribed() && m.pattern.is_none());
+        let by_name = by_name.flat_map(|membership| membership.topics.iter().cloned());
+        by_hand.chain(by_name).chain(self.lookups.named().map(str::to_owned)).collect()
     }
 
     /// Tells the caller of partitions that the cluster has not got, once for each time they go missing.

@@ -41,6 +41,43 @@ fn wanted_topics_are_asked_for_at_once_and_together() {
 }
 
 #[test]
+fn only_topics_that_may_be_made_are_asked_to_be_made() {
+    let mut world = world_that_makes("localhost:9092");
+    let layout = RefCell::new(two_nodes());
+    let made = RefCell::new(Vec::new());
+    let mut broker = |i: &Incoming| {
+        if i.key == ApiKey::Metadata {
+            let request: MetadataRequest = i.decode();
+            for name in request.topics.unwrap().into_iter().map(|t| t.name.unwrap()) {
+                let missing = !layout.borrow().topics.iter().any(|(topic, _)| *topic == name);
+                if missing && request.allow_auto_topic_creation {
+                    made.borrow_mut().push(name);
+                }
+            }
+        }
+        healthy(&layout.borrow(), i)
+    };
+    world.command(Do::Watch("t"));
+    world.command(Do::Want("u"));
+    world.settle(&mut broker);
+    layout.borrow_mut().topics.clear();
+    world.command(Do::Refresh);
+    world.run(5_000, &mut broker);
+    let tries = std::mem::take(&mut *made.borrow_mut());
+    assert!(tries.len() > 3 && tries.iter().all(|name| name == "u"), "{tries:?}");
+    layout.borrow_mut().topics.push(("u", vec![2]));
+    world.run(2_000, &mut broker);
+    assert_eq!(world.engine.core.cluster().leader("u", 0), Some((2, 5)));
+    // A third, new one is asked for at once beside the missing one, which stays as it is.
+    world.command(Do::Want("new"));
+    world.settle(&mut broker);
+    assert_eq!(*made.borrow(), ["new"]);
+    world.command(Do::Want("t"));
+    world.run(5_000, &mut broker);
+    assert!(made.borrow().iter().any(|name| name == "t"), "now somebody names it");
+}
+
+#[test]
 fn many_wishes_to_refresh_make_one_request_after_the_back_off() {
     let (mut world, layout) = (world("localhost:9092"), two_nodes());
     let mut broker = |i: &Incoming| healthy(&layout, i);

@@ -283,6 +283,25 @@ fn a_topic_that_only_its_id_tells_of_is_asked_for() {
 }
 
 #[test]
+fn a_topic_that_the_coordinator_had_found_is_not_made_again() {
+    let mut group = Group::new(1, &[]);
+    group.will_answer([answer(1, Some(&[0]))]);
+    group.bench.ok(|op| ConsumerCommand::SubscribePattern { op, pattern: "t.*".to_owned() });
+    group.bench.run(500);
+    assert_eq!(group.bench.drain(), named("t", 0, 0..10));
+    group.bench.kafka.delete("t");
+    for _ in 0..100 {
+        group.bench.poll(10);
+        group.bench.run(100);
+    }
+    assert_eq!(group.bench.kafka.to_make.len(), 0, "{:?}", group.bench.kafka.to_make);
+    group.bench.ok(|op| ConsumerCommand::Subscribe { op, topics: vec!["v".to_owned()] });
+    group.bench.run(500);
+    let to_make: Vec<_> = group.bench.kafka.to_make.iter().collect();
+    assert_eq!(to_make, ["v"], "the one that is named is to be there");
+}
+
+#[test]
 fn a_commit_that_waits_when_its_partition_is_lost_is_not_made_under_a_later_epoch() {
     let mut group = Group::joined(2, &[0, 1], &[("enable.auto.commit", "false")]);
     group.side.borrow_mut().commits_from = i32::MAX;

@@ -137,6 +137,39 @@ fn another_subscription_replaces_the_pattern() {
 }
 
 #[test]
+fn a_leader_makes_no_topics_that_other_members_name() {
+    let mut crowd = crowd(2, &[]);
+    for (who, topic) in [(0, "u"), (1, "later")] {
+        crowd.0[who].ok(|op| ConsumerCommand::Subscribe { op, topics: vec![topic.to_owned()] });
+        crowd.deliver();
+    }
+    crowd.run(12_000);
+    let to_make = |who: usize| crowd.0[who].kafka.to_make.iter().cloned().collect::<Vec<_>>();
+    assert_eq!((to_make(0), to_make(1)), (vec!["u".to_owned()], vec!["later".to_owned()]));
+}
+
+#[test]
+fn a_topic_that_a_pattern_had_found_is_not_made_again() {
+    let mut crowd = crowd(2, &[]);
+    // It leads, and asks by name for the topics of all.
+    crowd.0[1].ok(|op| ConsumerCommand::Subscribe { op, topics: vec!["u".to_owned()] });
+    crowd.deliver();
+    crowd.poll_for(1_000);
+    subscribe(&mut crowd, 0, "t-.*");
+    crowd.poll_for(8_000);
+    assert_eq!(crowd.assignment(0), [tp("t-a", 0), tp("t-a", 1)]);
+    crowd.0.iter_mut().for_each(|bench| bench.kafka.delete("t-a"));
+    crowd.poll_for(10_000);
+    let op = crowd.0[0].command(|op| ConsumerCommand::Unsubscribe { op });
+    crowd.deliver();
+    assert_eq!(crowd.0[0].result(op), Some(Ok(ConsumerOutcome::Ok)));
+    crowd.run(3_000);
+    for bench in &crowd.0 {
+        assert!(!bench.kafka.to_make.contains("t-a"), "{:?}", bench.kafka.to_make);
+    }
+}
+
+#[test]
 fn a_broker_that_has_just_started_takes_no_topic_away() {
     use headrace_wire::messages::MetadataResponse;
     let mut crowd = crowd(1, &[]);

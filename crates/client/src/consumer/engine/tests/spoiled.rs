@@ -147,8 +147,8 @@ fn member_goes_on(key: ApiKey, way: Way) {
         }
         rows.len()
     };
-    // These two wait for the other members: how long they may take says max.poll.interval.ms.
-    let waits = way == Way::Silence && matches!(key, ApiKey::JoinGroup | ApiKey::SyncGroup);
+    // It waits for the other members: how long it may take says max.poll.interval.ms.
+    let waits = way == Way::Silence && key == ApiKey::JoinGroup;
     let cost_ms = if waits { 306_000 + COST_MS } else { COST_MS };
     assert_eq!(take(&mut crowd, cost_ms), 10, "{what}");
     let bench = &mut crowd.0[0];
