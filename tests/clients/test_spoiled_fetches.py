@@ -6,6 +6,7 @@ to have a bad one, and heals it again.
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 import pyarrow as pa
@@ -25,6 +26,9 @@ LIES = {
     "end-beyond-the-log": batch([VALUE], last_delta=2**30, crc=1),
     "end-within-the-next": batch([VALUE], last_delta=1, crc=1),
 }
+ON_ITS_WAY = ["wrong-crc", "end-beyond-the-log", "end-within-the-next"]
+"""Those whose checksum is wrong."""
+CHECKSUM_WRONG = [LIES[name] for name in ON_ITS_WAY]
 BAD_AT = 2
 ROWS = [(0, 0), (0, 1), (0, 2), (0, 3), (0, 4), (1, 0), (1, 1)]
 AROUND = [row for row in ROWS if row != (0, BAD_AT)]
@@ -147,11 +151,90 @@ def test_a_damaged_batch_can_be_left_out_alone(spoiler, damage, topic, lie, valu
     with consumer(spoiler, topic, on_bad_records="skip", value_type=value_type) as one:
         assert read(one, len(AROUND)) == (AROUND, [])
         assert one.position((topic, 0)) == 5
-    (told,) = [record.getMessage() for record in caplog.records if topic in record.getMessage()]
-    assert "on.bad.records" in told
+    messages = [record.getMessage() for record in caplog.records if topic in record.getMessage()]
+    (told,) = [message for message in messages if "on.bad.records" in message]
+    # With a checksum that is right it was not damaged on its way.
+    assert len(messages) == 1 + (lie in CHECKSUM_WRONG), messages
     assert f"offset {BAD_AT}" in told
     table = hr.read(spoiler.address, topic, on_bad_records="skip").read_all()
     assert sorted(rows_of(table)) == AROUND
+
+
+class Once:
+    """Changes the first answer that it can change, and no other."""
+
+    def __init__(self, change):
+        self._change = change
+        self.done = False
+
+    def __call__(self, frame):
+        spoiled = frame if self.done else self._change(frame)
+        self.done |= spoiled != frame
+        return spoiled
+
+
+ONCE = [("error", name) for name in [*LIES, *UNREADABLE]] + [("skip", name) for name in [*ON_ITS_WAY, *UNREADABLE]]
+
+
+@pytest.mark.parametrize(("on_bad", "name"), ONCE)
+def test_a_batch_that_is_damaged_once_on_its_way_costs_nothing(spoiler, damage, topic, name, on_bad, caplog):
+    lie = {**LIES, **UNREADABLE}[name]
+    spoils = Once(damage.written_as(lie))
+    spoiler.rewrite(FETCH, spoils)
+    with consumer(spoiler, topic, on_bad_records=on_bad) as one:
+        assert read(one, len(ROWS)) == (ROWS, [])
+        assert spoils.done
+        assert [one.position((topic, number)) for number in range(2)] == [5, 2]
+    told = [record.getMessage() for record in caplog.records if topic in record.getMessage()]
+    # A batch that the answer does not have all of may be cut off by a limit.
+    assert len(told) == (name != "length-beyond-the-file"), told
+    assert all("fetched once more over a new connection" in message for message in told)
+    spoils = Once(damage.written_as(lie))
+    spoiler.rewrite(FETCH, spoils)
+    assert sorted(rows_of(hr.read(spoiler.address, topic, on_bad_records=on_bad).read_all())) == ROWS
+    assert spoils.done
+
+
+@pytest.mark.parametrize("face", ["consumer", "aio", "stream"])
+def test_an_error_that_lasts_is_not_raised_as_fast_as_the_caller_asks(spoiler, damage, topic, face):
+    spoiler.rewrite(FETCH, damage.written_as(LIES["wrong-crc"]))
+    # Once for each of these waits, so within this test once.
+    options = {"auto_offset_reset": "earliest", "retry_backoff_max_ms": 600_000}
+
+    async def polled(one):
+        await one.assign([(topic, 0)])
+        for _ in range(2):
+            with pytest.raises(RecordError):
+                while True:
+                    await one.poll(1.0)
+            for _ in range(3):
+                assert (await one.poll(0.1)).num_rows == 0
+            one.seek((topic, 0), BAD_AT)
+
+    async def streamed():
+        async with hr.aio.Stream(spoiler.address, [(topic, 0)], **options) as stream:
+            with pytest.raises(RecordError):
+                while True:
+                    await anext(aiter(stream))
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(anext(aiter(stream)), 0.3)
+
+    async def awaited():
+        async with hr.aio.Consumer(spoiler.address, **options) as one:
+            await polled(one)
+
+    if face != "consumer":
+        return bounded(awaited() if face == "aio" else streamed())
+    with hr.Consumer(spoiler.address, **options) as one:
+        one.assign([(topic, 0)])
+        for _ in range(2):
+            with pytest.raises(RecordError):
+                while True:
+                    one.poll(1.0)
+            for _ in range(3):
+                assert one.poll(0.1).num_rows == 0
+            one.seek((topic, 0), BAD_AT)
+    return None
 
 
 @pytest.mark.parametrize("lie", UNREADABLE.values(), ids=UNREADABLE)

@@ -16,6 +16,7 @@
 
 mod demand;
 mod fill;
+mod lasting;
 mod look;
 mod metrics;
 mod renew;
@@ -34,6 +35,7 @@ use foldhash::fast::RandomState;
 use headrace_columns::decode::BatchSchema;
 
 pub use self::demand::{AHEAD_BYTES, Admission, Asked};
+use self::lasting::Lasting;
 pub use self::metrics::{ConsumerMetrics, Discarded};
 use self::metrics::{Counters, Dropped};
 use self::slot::Slot;
@@ -165,8 +167,7 @@ pub struct FetchCache {
     /// Grows with each poll.
     polls: u64,
     error: Option<Error>,
-    /// Every poll is told of the error.
-    error_stays: bool,
+    lasting: Lasting,
     /// The poll that was last told of such an error.
     told_at: u64,
     schema: BatchSchema,
@@ -200,7 +201,7 @@ impl FetchCache {
             last_poll_ms: 0,
             polls: 0,
             error: None,
-            error_stays: false,
+            lasting: Lasting::default(),
             told_at: 0,
             schema,
             admission: Admission::default(),

@@ -97,6 +97,8 @@ pub struct ConsumerEngine {
     unknown: HashMap<String, (u64, bool)>,
     /// When the caller is told that no broker answers.
     unreachable_at: Option<u64>,
+    /// When errors that last are handed out again.
+    raise_at: Option<u64>,
     driven_at: u64,
     pub(super) closed: bool,
 }
@@ -140,6 +142,7 @@ impl ConsumerEngine {
             topics_dirty: true,
             unknown: HashMap::new(),
             unreachable_at: None,
+            raise_at: None,
             driven_at: 0,
             closed: false,
         }
@@ -173,6 +176,7 @@ impl ConsumerEngine {
                 break;
             }
             self.fetcher.handle_issues(now, &mut self.core);
+            self.fetcher.fetch_damaged_again(now, &mut self.core);
             let troubles = self.fetcher.troubles.drain(..);
             self.events.extend(troubles.map(|(what, error)| ConsumerEvent::Trouble { what, error }));
             self.tell_skipped();
@@ -194,6 +198,8 @@ impl ConsumerEngine {
             }
         }
         self.answer_waits(now);
+        let wait = self.config.common.retry_backoff_max_ms;
+        self.raise_at = lock(&self.cache).raise_again(now.mono_ms, wait);
         self.tell_ready();
     }
 
@@ -491,6 +497,7 @@ impl Engine for ConsumerEngine {
         let own = waits
             .chain(unknown)
             .chain(self.unreachable_at)
+            .chain(self.raise_at)
             .chain(self.fetcher.timeouts())
             .chain(self.lookups.timeouts())
             .chain(self.commits.timeouts())

@@ -24,7 +24,7 @@ use super::engine::Tag;
 use super::fetch_stream::FetchStream;
 use super::session::{Member, Session};
 use super::settings::FetchSettings;
-use super::sink::{FetchCall, Issue};
+use super::sink::{DAMAGED, FetchCall, Issue};
 use super::types::{StartAt, TopicPartition};
 use crate::core::{Backoff, CallSpec, Core, Expect, Lane, Target};
 use crate::error::Error;
@@ -73,6 +73,8 @@ pub(super) struct Part {
     pub(super) busy: Option<Source>,
     /// Its answer is not known to its last batch: where it will end, and with it what to ask for next, is open.
     pub(super) arriving: bool,
+    /// Where its last data came from.
+    pub(super) source: Option<Source>,
     /// The offset that was asked for outside the session.
     caught_up: Option<i64>,
     /// A follower to read from, and until when.
@@ -103,6 +105,7 @@ impl Part {
             served: 0,
             busy: None,
             arriving: false,
+            source: None,
             caught_up: None,
             replica: None,
             open: None,
@@ -351,12 +354,40 @@ impl Fetcher {
                     }
                 }
                 Issue::Diverging { ticket, node, end } => self.diverging(now, core, ticket, node, end),
+                Issue::Damaged { source } => self.connect_anew(now, core, source),
                 Issue::Session { source, code } => self.session_error(now, core, source, code),
                 Issue::Partition { ticket, node, code, range } => {
                     self.partition_error(now, core, ticket, node, code, range);
                 }
             }
         }
+    }
+
+    /// What callers have found damaged is fetched once more, over new connections.
+    pub(super) fn fetch_damaged_again(&mut self, now: Now, core: &mut Core<Tag>) {
+        let damaged = lock(&self.cache).take_damaged();
+        for (part, error) in damaged {
+            self.troubles.push((DAMAGED, error));
+            if let Some(source) = self.parts.get(&part).and_then(|part| part.source) {
+                self.connect_anew(now, core, source);
+            }
+        }
+    }
+
+    /// What comes from there is damaged: the connection is not used any more, nor the follower if it is one. Another
+    /// connection that is open already would not do: both may lead through what damages.
+    fn connect_anew(&mut self, now: Now, core: &mut Core<Tag>, Source { node, catch_up }: Source) {
+        let why = "closed, since a record batch came damaged";
+        core.disconnect(now, node, Lane::Fetch, why);
+        if catch_up {
+            core.disconnect(now, node, Lane::Control, why);
+        }
+        for catch_up in [false, true] {
+            if let Some(session) = self.sessions.get_mut(&Source { node, catch_up }) {
+                session.retry_at = later(now, self.settings.retry, session.failures.saturating_add(1), core);
+            }
+        }
+        self.leave_replica(node);
     }
 
     /// This node cannot be read from: what a leader has sent to it is asked of the leader again.

@@ -20,6 +20,10 @@ use crate::core::{StreamSink, StreamStep};
 use crate::engine::Arrived;
 use crate::error::Error;
 
+/// What a caller is told of a batch that is damaged for the first time.
+pub(super) const DAMAGED: &str =
+    "a record batch came damaged, and is fetched once more over a new connection";
+
 /// What a caller is told of a batch that was left out.
 pub(super) const SKIPPED: &str = "a record batch was left out (on.bad.records is skip)";
 
@@ -45,6 +49,8 @@ pub(super) enum Issue {
     Endpoint(NodeEndpoint),
     /// A follower to read from.
     Replica { ticket: Ticket, node: i32 },
+    /// What came from there is damaged, and is asked for again over a new connection.
+    Damaged { source: Source },
 }
 
 /// A Fetch that has not been answered to its end.
@@ -63,6 +69,8 @@ pub(crate) struct FetchCall {
 #[derive(Debug)]
 pub(super) struct Current {
     ticket: Ticket,
+    /// `None`: out of memory that is read, not out of an answer.
+    source: Option<Source>,
     open: OpenChunk,
     aborted: Option<AbortedFilter>,
     /// The position that the cache has been brought to.
@@ -225,7 +233,7 @@ impl Fetcher {
             return None;
         }
         part.failures = 0;
-        (part.busy, part.arriving) = (Some(source), true);
+        (part.busy, part.arriving, part.source) = (Some(source), true, Some(source));
         // What a follower has says nothing about the leader's log.
         if part.replica.is_none_or(|(replica, _)| replica != source.node) {
             part.checked_epoch = part.checked_epoch.max(checked);
@@ -234,6 +242,7 @@ impl Fetcher {
             self.issues.push(Issue::Replica { ticket, node: head.preferred_read_replica });
         }
         let mut current = self.open(ticket, asked, head.high_watermark, head.records_bytes)?;
+        current.source = Some(source);
         current.aborted = self.settings.is_read_committed().then(|| AbortedFilter::new(head.aborted));
         Some(current)
     }
@@ -259,6 +268,7 @@ impl Fetcher {
         lock(&self.cache).answered(ticket, high_watermark, records_bytes);
         Some(Current {
             ticket,
+            source: None,
             open,
             aborted: None,
             pushed: asked,
@@ -287,6 +297,10 @@ impl Fetcher {
         if self.settings.skips_bad
             && let Err(error) = open.check(&self.schema, header, bytes)
         {
+            let known = self.part(current.ticket).and_then(|part| part.left_out) == Some(header.base_offset);
+            if !known && self.doubts(current, &error) {
+                return false;
+            }
             return self.leave_out(current, header, error);
         }
         if header.last_offset() < open.next_offset() {
@@ -316,8 +330,9 @@ impl Fetcher {
                     self.close(current)
                 }
                 Err(error) => {
-                    self.close(current);
-                    self.fail(current.ticket, error);
+                    if !self.doubts(current, &error) {
+                        self.fail(current.ticket, error);
+                    }
                     false
                 }
             };
@@ -379,12 +394,33 @@ impl Fetcher {
 
     /// What comes next is no batch.
     pub(super) fn spoil(&mut self, current: &mut Current, why: String) {
-        self.close(current);
         let offset = current.open.next_offset();
         if let Some(part) = self.part(current.ticket) {
             let (topic, partition) = (part.partition.topic.to_string(), part.partition.partition);
-            self.fail(current.ticket, Error::Record { topic, partition, offset, why });
+            let error = Error::Record { topic, partition, offset, why };
+            if !self.doubts(current, &error) {
+                self.fail(current.ticket, error);
+            }
         }
+    }
+
+    /// What comes next of an answer is damaged. It may have been damaged on its way, by whatever it came through: so it
+    /// is fetched once more, over a new connection. False when it has come like this before: the broker has it so then.
+    fn doubts(&mut self, current: &mut Current, error: &Error) -> bool {
+        self.close(current);
+        let (next, leader_epoch) = (current.open.next_offset(), current.open.leader_epoch());
+        let Some(source) = current.source else { return false };
+        if !lock(&self.cache).suspect(current.ticket, next) {
+            return false;
+        }
+        if let Some(part) = self.part(current.ticket) {
+            // The answer's last header may have been taken at its word.
+            (part.offset, part.leader_epoch) = (Some(next), leader_epoch);
+            (part.busy, part.arriving) = (None, false);
+        }
+        self.issues.push(Issue::Damaged { source });
+        self.troubles.push((DAMAGED, error.clone()));
+        true
     }
 
     fn partition_end(&mut self, call: &mut FetchCall, tail: &PartitionTail) {

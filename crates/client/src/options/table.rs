@@ -88,7 +88,8 @@ options! {
     retry_backoff_ms: u64 = "retry.backoff.ms", ms(0), Some("100"), false,
         "The first wait before a failed request is sent again; it doubles with each failure.";
     retry_backoff_max_ms: u64 = "retry.backoff.max.ms", ms(0), Some("1000"), false,
-        "The longest wait before a failed request is sent again.";
+        "The longest wait before a failed request is sent again, and the time between two polls that raise the same \
+         error while it lasts.";
     socket_connection_setup_timeout_ms: u64 = "socket.connection.setup.timeout.ms", ms(1), Some("10000"), false,
         "How long connecting may take, with the first exchange of versions; it doubles with each failure.";
     socket_connection_setup_timeout_max_ms: u64 = "socket.connection.setup.timeout.max.ms", ms(1), Some("30000"), false,
@@ -235,7 +236,8 @@ options! {
     value_type: ValueType = "value.type", Kind::Choice(&["binary", "binary_view"]), Some("binary"), true,
         "The Arrow type of the column value. With binary_view values stay in the memory in which they arrived or were decompressed, and rows keep that alive.";
     allow_auto_create_topics: bool = "allow.auto.create.topics", Kind::Bool, Some("true"), false,
-        "Whether asking for a topic may create it, where the broker allows that.";
+        "Whether asking for a topic by its name may create it, where the broker allows that. What a pattern or the group \
+         has found is not created again once somebody has deleted it.";
     exclude_internal_topics: bool = "exclude.internal.topics", Kind::Bool, Some("true"), false,
         "Whether a subscription by pattern leaves out topics that the cluster calls internal. With \
          group.protocol=consumer the coordinator leaves them out, whatever this says.";

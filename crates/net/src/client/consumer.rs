@@ -260,7 +260,11 @@ impl ConsumerClient {
             let taken = next(&mut lock(&self.cache));
             match taken {
                 None => return Ok(None),
-                Some(Taken::Failed(error)) => return Err(error),
+                Some(Taken::Failed(error)) => {
+                    // One that lasts is to be handed out again, and the engine keeps the time.
+                    self.handle.drive(ConsumerCommand::Wake);
+                    return Err(error);
+                }
                 Some(Taken::Rows(rows)) => {
                     if rows.wake {
                         self.handle.drive(ConsumerCommand::Wake);

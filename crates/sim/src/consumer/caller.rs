@@ -127,6 +127,9 @@ impl Consumer {
             } else {
                 None
             };
+            if matches!(taken, Some(Taken::Failed(_))) {
+                self.commands.push_back(ConsumerCommand::Wake);
+            }
             match taken {
                 Some(Taken::Rows(rows)) => {
                     if rows.wake {

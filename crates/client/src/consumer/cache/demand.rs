@@ -112,7 +112,7 @@ impl FetchCache {
         if let Some(error) = self.take_error() {
             return Asked::Taken(Taken::Failed(error));
         }
-        while !self.held_back && self.bring_forward(part) {
+        while !self.is_shut() && self.bring_forward(part) {
             if let Some(taken) = self.take_from(part, max_records.max(1)) {
                 return Asked::Taken(taken);
             }
@@ -138,13 +138,13 @@ impl FetchCache {
     #[must_use]
     pub fn has_for(&self, part: PartId) -> Option<bool> {
         let slot = self.slots.get(&part)?;
-        Some(self.error.is_some() || (!self.held_back && slot.has_work()))
+        Some(self.error.is_some() || (!self.is_shut() && slot.has_work()))
     }
 
     /// The partitions that have something for who asks.
     #[must_use]
     pub fn parts_ready(&self) -> Vec<PartId> {
-        if self.held_back {
+        if self.is_shut() {
             return Vec::new();
         }
         let has_work = |part: &&PartId| self.slots.get(part).is_some_and(super::Slot::has_work);

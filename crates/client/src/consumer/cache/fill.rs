@@ -29,7 +29,7 @@ impl FetchCache {
     pub fn failure(&self, partition: &TopicPartition) -> Option<(Error, bool)> {
         let slot = self.by_name.get(partition).and_then(|part| self.slots.get(part))?;
         slot.entries.iter().find_map(|entry| match entry {
-            Entry::Failed { error, sticky } => Some((error.clone(), *sticky)),
+            Entry::Failed { error, sticky, .. } => Some((error.clone(), *sticky)),
             _ => None,
         })
     }
@@ -106,8 +106,8 @@ impl FetchCache {
         self.push(ticket, Entry::Advance { next, leader_epoch }, 0)
     }
 
-    /// The next record cannot be had. `sticky`: handed out again and again until a seek, since the position stays;
-    /// else once, and the engine tries again.
+    /// The next record cannot be had. `sticky`: handed out from time to time until a seek, since the position stays (see
+    /// [`raise_again`](Self::raise_again)); else once, and the engine tries again.
     pub fn fail(&mut self, ticket: Ticket, error: Error, sticky: bool) -> bool {
         // However often the engine tries while nobody takes anything: one error says it.
         if let Some(slot) = self.current(ticket)
@@ -115,7 +115,7 @@ impl FetchCache {
         {
             slot.entries.pop_back();
         }
-        self.push(ticket, Entry::Failed { error, sticky }, 0)
+        self.push(ticket, Entry::Failed { error, sticky, raised: false }, 0)
     }
 
     fn push(&mut self, ticket: Ticket, entry: Entry, bytes: usize) -> bool {
@@ -146,28 +146,29 @@ impl FetchCache {
 
     /// An error of the whole consumer, handed out once by the next take.
     pub fn fail_all(&mut self, error: Error) {
-        if !self.error_stays {
+        if self.lasting.of_all.is_none() {
             self.error = Some(error);
         }
         self.fills += 1;
     }
 
-    /// The same, handed out by every take until [`forgive`](Self::forgive).
+    /// The same, handed out from time to time until [`forgive`](Self::forgive).
     pub fn fail_for_good(&mut self, error: Error) {
-        (self.error, self.error_stays) = (Some(error), true);
+        self.error = Some(error.clone());
+        self.lasting.of_all = Some(error);
         self.fills += 1;
     }
 
     /// Ends what [`fail_for_good`](Self::fail_for_good) has begun.
     pub fn forgive(&mut self) {
-        if std::mem::take(&mut self.error_stays) {
+        if self.lasting.of_all.take().is_some() {
             self.error = None;
         }
     }
 
     /// The error of the whole consumer. Takes give it before rows; while there is no partition nobody asks for those.
     pub fn take_error(&mut self) -> Option<Error> {
-        let error = if self.error_stays { self.error.clone() } else { self.error.take() };
+        let error = self.error.take();
         if error.is_some() {
             self.told_at = self.polls;
         }
@@ -228,7 +229,7 @@ impl FetchCache {
     #[must_use]
     pub fn is_ready(&self) -> bool {
         let rows =
-            !self.held_back && self.ready.iter().any(|part| self.slots.get(part).is_some_and(Slot::has_work));
+            !self.is_shut() && self.ready.iter().any(|part| self.slots.get(part).is_some_and(Slot::has_work));
         rows || self.error.is_some() || self.is_finished()
     }
 

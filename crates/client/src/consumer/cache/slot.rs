@@ -24,6 +24,8 @@ pub(super) enum Entry {
     Failed {
         error: Error,
         sticky: bool,
+        /// It was handed out, and is not until the engine says so (see `raise_again`).
+        raised: bool,
     },
 }
 
@@ -71,6 +73,10 @@ pub(super) struct Slot {
     pub(super) starved: bool,
     /// The next record cannot be had: nothing is fetched until a seek.
     pub(super) failed: bool,
+    /// When its error, which was handed out, is handed out again; 0: that is not decided.
+    pub(super) raise_at: u64,
+    /// What came at this offset was damaged, and is fetched a second time.
+    pub(super) suspect: Option<i64>,
     pub(super) entries: VecDeque<Entry>,
     pub(super) open: Option<Open>,
     pub(super) bytes: usize,
@@ -100,6 +106,8 @@ impl Slot {
             decoding: false,
             starved: false,
             failed: false,
+            raise_at: 0,
+            suspect: None,
             entries: VecDeque::new(),
             open: None,
             bytes: 0,
@@ -117,6 +125,7 @@ impl Slot {
         self.decoding = false;
         self.starved = false;
         self.failed = false;
+        (self.raise_at, self.suspect) = (0, None);
         self.start = start;
         self.position = start.offset();
         self.leader_epoch = -1;
@@ -161,7 +170,9 @@ impl Slot {
     }
 
     pub(super) fn has_work(&self) -> bool {
-        !self.paused && !self.withheld && !self.decoding && (self.open.is_some() || !self.entries.is_empty())
+        let silent = matches!(self.entries.front(), Some(Entry::Failed { raised: true, .. }));
+        let any = self.open.is_some() || !(self.entries.is_empty() || silent);
+        !self.paused && !self.withheld && !self.decoding && any
     }
 
     /// Whether rows are held. Who takes the last of them wakes the engine; nobody does so for an error.

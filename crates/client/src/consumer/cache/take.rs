@@ -26,7 +26,7 @@ impl FetchCache {
         if let Some(error) = self.take_error() {
             return Some(Taken::Failed(error));
         }
-        while !self.held_back
+        while !self.is_shut()
             && let Some(&part) = self.ready.front()
         {
             if let Some(taken) = self.take_from(part, max_records.max(1)) {
@@ -41,7 +41,7 @@ impl FetchCache {
     /// Rows that are decoded already, as [`take`](Self::take) would give them next. `None` also when something else comes
     /// in their place.
     pub fn take_decoded(&mut self, max_records: usize) -> Option<Rows> {
-        if self.error.is_some() || self.held_back {
+        if self.error.is_some() || self.is_shut() {
             return None;
         }
         while let Some(&part) = self.ready.front() {
@@ -91,9 +91,11 @@ impl FetchCache {
                     slot.settle();
                     return self.take_from(part, max_records);
                 }
-                Entry::Failed { error, sticky } => {
+                Entry::Failed { error, sticky, .. } => {
                     if sticky {
-                        slot.entries.push_front(Entry::Failed { error: error.clone(), sticky });
+                        let error = error.clone();
+                        slot.entries.push_front(Entry::Failed { error, sticky, raised: true });
+                        self.lasting.raised(part);
                     }
                     slot.settle();
                     self.rotate();
@@ -171,17 +173,24 @@ impl FetchCache {
     }
 
     /// Gives back what a job has made. Dropped when the partition has moved on meanwhile. True when the engine has to
-    /// know at once (`Wake`): there is room again, and no rows whose take would tell it.
+    /// know at once (`Wake`): there is room again, and no rows whose take would tell it, or something was damaged.
     pub fn put_back(&mut self, decoded: Decoded) -> bool {
         if self.current(decoded.ticket).is_some() {
             self.skipped.extend(decoded.skipped);
         }
         let Some(slot) = self.current(decoded.ticket) else { return false };
         slot.decoding = false;
+        let mut raw_bytes = decoded.raw_bytes;
+        let damaged = decoded.failed.is_some();
         if let Some(error) = decoded.failed {
-            slot.failed = true;
-            slot.entries.push_front(Entry::Failed { error, sticky: true });
+            if self.suspect_held(decoded.ticket, decoded.next_offset, &error) {
+                raw_bytes = 0;
+            } else if let Some(slot) = self.current(decoded.ticket) {
+                slot.failed = true;
+                slot.entries.push_front(Entry::Failed { error, sticky: true, raised: false });
+            }
         }
+        let Some(slot) = self.slots.get_mut(&decoded.ticket.part) else { return false };
         let (next, leader_epoch) = (decoded.next_offset, decoded.leader_epoch);
         slot.entries.push_front(Entry::Advance { next, leader_epoch });
         let mut added = 0;
@@ -192,13 +201,13 @@ impl FetchCache {
         slot.settle();
         slot.bytes += added;
         self.held_bytes += added;
-        self.release(decoded.ticket.part, decoded.raw_bytes);
+        self.release(decoded.ticket.part, raw_bytes);
         self.queue(decoded.ticket.part);
         // It is still this partition's turn: a caller that has just decoded for it goes on with it.
         if self.ready.back() == Some(&decoded.ticket.part) {
             self.ready.rotate_right(1);
         }
-        added == 0 && self.has_room_again(decoded.ticket.part)
+        damaged || (added == 0 && self.has_room_again(decoded.ticket.part))
     }
 
     fn release(&mut self, part: PartId, bytes: usize) {

@@ -238,18 +238,60 @@ fn what_is_withheld_is_handed_out_once_it_is_not() {
 }
 
 #[test]
-fn an_error_for_good_is_told_to_every_poll_until_it_is_forgiven() {
+fn an_error_for_good_is_told_once_for_each_wait_until_it_is_forgiven() {
     let mut cache = cache_of(1);
     cache.fail_for_good(Error::Closed);
-    for _ in 0..2 {
-        cache.begin_poll(1);
+    let ticket = ticket(&cache, 0);
+    cache.push_chunk(ticket, chunk(0, 0, 2));
+    let part = ticket.part;
+    for now in [0, 1_000] {
+        assert_eq!(cache.raise_again(now, 1_000), None, "it is there");
+        assert!(cache.take_decoded(1).is_none());
+        cache.begin_poll(now);
         assert!(matches!(cache.take(1), Some(Taken::Failed(Error::Closed))));
+        cache.fail_all(Error::Forked);
+        assert!(cache.take(1).is_none() && !cache.is_ready(), "nor another one, nor rows");
+        assert_eq!(cache.raise_again(now, 1_000), Some(now + 1_000));
+        assert!(cache.take(1).is_none() && cache.take_decoded(1).is_none() && cache.parts_ready().is_empty());
+        assert!(matches!(cache.take_of(part, 1), Asked::Nothing) && cache.has_for(part) == Some(false));
+        assert!(cache.take_more(1, |_| true).is_none());
     }
     cache.forgive();
+    assert_eq!(cache.raise_again(9_000, 1_000), None);
+    assert_eq!(take(&mut cache, 9), Some((0, vec![0, 1])));
     let polls = cache.polls();
     assert!(cache.take(1).is_none() && !cache.polled_since(polls), "no poll has begun that was not told");
     cache.begin_poll(1);
     assert!(cache.polled_since(polls));
+}
+
+#[test]
+fn errors_that_last_are_told_once_for_each_wait_and_let_nothing_behind_them_out() {
+    let mut cache = cache_of(2);
+    let tickets = [0, 1].map(|partition| ticket(&cache, partition));
+    cache.push_chunk(tickets[0], chunk(0, 0, 2));
+    cache.fail(tickets[0], Error::Closed, true);
+    cache.push_chunk(tickets[0], chunk(0, 2, 2));
+    assert_eq!(take(&mut cache, 9), Some((0, vec![0, 1])));
+    for now in [0, 100] {
+        let fills = cache.fills();
+        cache.raise_again(now, 100);
+        assert!(cache.is_ready() && (now == 0 || cache.fills() > fills), "who waits is told");
+        assert!(matches!(cache.take(1), Some(Taken::Failed(Error::Closed))));
+        assert_eq!(cache.raise_again(now, 100), Some(now + 100));
+        assert!(cache.take(1).is_none() && !cache.is_ready() && cache.parts_ready().is_empty());
+        assert_eq!(cache.failure(&tp(0)), Some((Error::Closed, true)), "who asks why is told");
+    }
+    cache.push_chunk(tickets[1], chunk(1, 0, 1));
+    assert_eq!(take(&mut cache, 9), Some((1, vec![0])), "the others go on");
+    cache.set_paused(&[tp(0)], true).unwrap();
+    assert_eq!(cache.raise_again(200, 100), None);
+    assert!(cache.take(1).is_none(), "a paused one waits with it");
+    cache.set_paused(&[tp(0)], false).unwrap();
+    assert!(matches!(cache.take(1), Some(Taken::Failed(Error::Closed))));
+    cache.seek(&[(tp(0), StartAt::Offset(7))]).unwrap();
+    assert_eq!(cache.raise_again(1_000, 100), None);
+    assert!(cache.take(1).is_none());
 }
 
 #[derive(Clone, Debug)]

@@ -20,7 +20,8 @@ impl FetchCache {
     pub(in crate::consumer) fn truncate(&mut self, ticket: Ticket, epoch: i32, end: i64) -> Option<Cut> {
         let slot = self.current(ticket)?;
         let position = slot.position?;
-        if position > end || slot.leader_epoch > epoch {
+        // Without an epoch nothing was handed out before the position: it was sought, whatever the log has there.
+        if slot.leader_epoch >= 0 && (position > end || slot.leader_epoch > epoch) {
             return Some(Cut::HandedOut(position));
         }
         let held = slot.bytes;

@@ -131,7 +131,9 @@ impl ConsumerClient {
     /// An error of the whole consumer, told once: for who waits for a partition, and so takes nothing.
     pub fn take_error(&self) -> Result<()> {
         self.alive()?;
-        lock(&self.cache).take_error().map_or(Ok(()), Err)
+        let Some(error) = lock(&self.cache).take_error() else { return Ok(()) };
+        self.handle.send(ConsumerCommand::Wake);
+        Err(error)
     }
 
     /// The next rows of any partition. They count as processed by [`ConsumerClient::disown`] or a poll, not by this.

@@ -4,6 +4,7 @@ use headrace_wire::compression::Codec;
 use headrace_wire::records::BatchHeader;
 
 use super::kafka::{Bench, Kafka, named};
+use crate::consumer::sink::{DAMAGED, SKIPPED};
 use crate::consumer::{ConsumerCommand, ConsumerEvent, StartAt};
 use crate::error::Error;
 
@@ -61,6 +62,64 @@ const WAYS: [(&str, Codec, Spoil); 8] = [
     ("a record beyond the batch", Codec::None, long_record),
 ];
 
+fn troubles(bench: &Bench, which: &str) -> Vec<String> {
+    let trouble = |event: &ConsumerEvent| match event {
+        ConsumerEvent::Trouble { what, error } if *what == which => Some(format!("{what}: {error}")),
+        _ => None,
+    };
+    bench.world.events.iter().filter_map(trouble).collect()
+}
+
+#[test]
+fn a_batch_that_was_damaged_on_its_way_is_fetched_again_over_a_new_connection() {
+    for (what, codec, spoil) in WAYS {
+        for options in [&[][..], &[SKIP]] {
+            let good = with_bad(codec, |_| {});
+            let mut bench = Bench::new(with_bad(codec, |batch| spoil(batch)), options);
+            bench.assign(&[("t", 0)], StartAt::Offset(0));
+            let mut rows = bench.drain();
+            // The broker has it as it was written.
+            bench.kafka.logs = good.logs;
+            let before = bench.world.attempts.len();
+            bench.run(1_000);
+            rows.extend(bench.drain());
+            // With a checksum that is right nothing has happened on the way, and who skips need not ask again.
+            let final_at_once = !options.is_empty() && !what.contains("checksum") && codec != Codec::Lz4;
+            if final_at_once {
+                continue;
+            }
+            assert_eq!(rows, named("t", 0, 0..30), "{what} {options:?}");
+            assert_eq!((troubles(&bench, DAMAGED).len(), troubles(&bench, SKIPPED).len()), (1, 0), "{what}");
+            assert!(bench.world.attempts.len() > before, "{what}: over a new connection");
+        }
+    }
+}
+
+#[test]
+fn an_error_that_lasts_is_raised_once_for_each_wait() {
+    for codec in [Codec::None, Codec::Lz4] {
+        let mut bench = Bench::new(with_bad(codec, |batch| flip_last(batch)), &[]);
+        bench.assign(&[("t", 0)], StartAt::Offset(10));
+        let mut raised = 0;
+        for _ in 0..10_000 {
+            bench.run(1);
+            raised += u32::from(matches!(bench.poll(1), Some(Err(Error::Record { offset: 10, .. }))));
+        }
+        assert!((9..=11).contains(&raised), "{codec:?}: {raised} in 10 s with retry.backoff.max.ms 1 s");
+        bench.seek("t", 0, StartAt::Offset(20));
+        bench.unpark();
+        assert_eq!(bench.drain(), named("t", 0, 20..30), "and not after a seek");
+        bench.run(5_000);
+        assert_eq!(bench.poll(1), None);
+        // It recurs where it is sought again.
+        bench.seek("t", 0, StartAt::Offset(10));
+        bench.unpark();
+        bench.poll(1);
+        bench.run(500);
+        assert!(matches!(bench.poll_error(), Error::Record { offset: 10, .. }));
+    }
+}
+
 #[test]
 fn a_bad_batch_is_an_error_with_its_place_until_a_seek() {
     for (what, codec, spoil) in WAYS {
@@ -68,6 +127,12 @@ fn a_bad_batch_is_an_error_with_its_place_until_a_seek() {
         bench.assign(&[("t", 0)], StartAt::Offset(0));
         assert_eq!(bench.poll(100).unwrap().unwrap(), named("t", 0, 0..10), "{what}");
         for _ in 0..2 {
+            assert_eq!(
+                bench.poll(100),
+                None,
+                "{what}: it is fetched once more, and then raised once for each wait"
+            );
+            bench.run(1_000);
             let error = bench.poll_error();
             let placed =
                 matches!(&error, Error::Record { topic, partition: 0, offset: 10..20, .. } if topic == "t");
@@ -86,14 +151,13 @@ fn a_bad_batch_can_be_left_out_and_is_told_of() {
         let mut bench = Bench::new(with_bad(codec, |batch| spoil(batch)), &[SKIP]);
         bench.assign(&[("t", 0)], StartAt::Offset(0));
         let expected = [named("t", 0, 0..10), named("t", 0, 20..30)].concat();
-        assert_eq!(bench.drain(), expected, "{what}");
+        let mut rows = bench.drain();
+        bench.run(1_000);
+        rows.extend(bench.drain());
+        assert_eq!(rows, expected, "{what}");
         assert_eq!(bench.position("t", 0), Some(30), "{what}");
         bench.command(|_| ConsumerCommand::Wake);
-        let told = |event: &ConsumerEvent| match event {
-            ConsumerEvent::Trouble { what, error } => Some(format!("{what}: {error}")),
-            _ => None,
-        };
-        let told: Vec<String> = bench.world.events.iter().filter_map(told).collect();
+        let told = troubles(&bench, SKIPPED);
         let [one] = &told[..] else { panic!("{what}: {told:?}") };
         assert!(
             one.contains("on.bad.records") && one.contains("'t', partition 0: offset 1"),
@@ -124,14 +188,14 @@ fn passes(codec: Codec, limit: &str, lie: (i32, i32)) {
     bench.assign(&[("t", 0)], StartAt::Offset(0));
     let mut rows = bench.drain();
     for _ in 0..20 {
-        bench.run(10);
+        bench.run(100);
         rows.extend(bench.drain());
     }
     let after = if limit == "1" && lie == WITHIN { 25 } else { 20 };
     assert_eq!(rows, [named("t", 0, 0..10), named("t", 0, after..30)].concat(), "{what}");
     assert_eq!(bench.position("t", 0), Some(30), "{what}");
-    let troubles = |e: &&ConsumerEvent| matches!(e, ConsumerEvent::Trouble { .. });
-    assert_eq!(bench.world.events.iter().filter(troubles).count(), 1, "{what}");
+    assert_eq!(troubles(&bench, SKIPPED).len(), 1, "{what}");
+    assert_eq!(troubles(&bench, DAMAGED).len(), 1, "{what}: it was fetched twice, and no more");
     assert_eq!(bench.parked(), 1, "{what}: it waits for more");
 }
 
@@ -156,7 +220,8 @@ fn a_bad_batch_at_the_end_of_the_log_is_passed_whatever_it_says() {
         let mut bench = Bench::new(with_lying_end(Codec::None, lie, 2), &[SKIP]);
         bench.assign(&[("t", 0)], StartAt::Offset(0));
         assert_eq!(bench.drain(), named("t", 0, 0..10), "{lie:?}");
-        bench.run(200);
+        bench.run(1_000);
+        bench.drain();
         assert_eq!(bench.position("t", 0), Some(20), "{lie:?}");
         bench.kafka.fill("t", 0, 1, 10, Codec::None);
         bench.unpark();
@@ -171,6 +236,7 @@ fn what_has_no_bounds_is_an_error_all_the_same() {
     kafka.logs.get_mut(&("t".to_owned(), 0)).unwrap().batches.truncate(2);
     let mut bench = Bench::new(kafka, &[SKIP]);
     bench.assign(&[("t", 0)], StartAt::Offset(10));
+    bench.run(1_000);
     let error = bench.poll_error();
     assert!(matches!(&error, Error::Record { offset: 10, .. }), "{error}");
 }

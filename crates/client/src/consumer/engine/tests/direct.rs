@@ -183,6 +183,8 @@ fn where_no_memory_can_be_had_it_is_tcp_or_an_error() {
                     }
                     other => panic!("{other:?}"),
                 }
+                assert_eq!(shared.bench.poll(10), None, "nor anything over TCP");
+                shared.run(1_000);
             }
             continue;
         }

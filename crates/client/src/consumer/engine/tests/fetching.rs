@@ -444,6 +444,7 @@ fn a_damaged_batch_is_an_error_that_stays_until_a_seek() {
         bench.assign(&[("t", 0)], OFFSETS_AT_0);
         assert_eq!(bench.poll(usize::MAX).unwrap().unwrap(), named("t", 0, 0..10));
         for _ in 0..2 {
+            bench.run(1_000);
             let error = bench.poll_error();
             assert!(
                 matches!(&error, Error::Record { topic, partition: 0, offset: 10, .. } if topic == "t"),
@@ -466,6 +467,7 @@ fn a_first_batch_that_is_cut_off_is_an_error() {
     log.batches[0].truncate(end);
     let mut bench = Bench::new(kafka, &[]);
     bench.assign(&[("t", 0)], OFFSETS_AT_0);
+    bench.run(1_000);
     let error = bench.poll_error();
     assert!(error.to_string().contains("cut off"), "{error}");
 }

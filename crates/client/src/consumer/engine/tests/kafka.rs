@@ -1,7 +1,7 @@
 //! A small Kafka for one engine: logs, fetch sessions as KIP-227 has them, committed offsets, a group of one.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
 
 use bytes::Bytes;
@@ -28,8 +28,8 @@ use headrace_wire::messages::offset_for_leader_epoch_request::OffsetForLeaderPar
 use headrace_wire::messages::offset_for_leader_epoch_response as epoch_ends;
 use headrace_wire::messages::{
     ApiKey, FetchRequest, FetchResponse, FindCoordinatorRequest, FindCoordinatorResponse, ListOffsetsRequest,
-    ListOffsetsResponse, OffsetCommitRequest, OffsetCommitResponse, OffsetFetchRequest, OffsetFetchResponse,
-    OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse,
+    ListOffsetsResponse, MetadataRequest, OffsetCommitRequest, OffsetCommitResponse, OffsetFetchRequest,
+    OffsetFetchResponse, OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse,
 };
 use headrace_wire::primitive::Records;
 use headrace_wire::records::{BatchBuilder, BatchHeader, NO_HEADERS, ProducerStamp, patch};
@@ -158,6 +158,8 @@ pub(super) struct Kafka {
     pub(super) who: usize,
     /// Aborted transactions of every partition: producer and first offset.
     aborted: Vec<(i64, i64)>,
+    /// The topics that Metadata requests have asked to be made if they are missing.
+    pub(super) to_make: BTreeSet<String>,
 }
 
 impl Kafka {
@@ -192,6 +194,7 @@ impl Kafka {
             member: Rc::default(),
             who: 0,
             aborted: Vec::new(),
+            to_make: BTreeSet::new(),
         }
     }
 
@@ -285,7 +288,7 @@ impl Kafka {
         }
         match incoming.key {
             ApiKey::ApiVersions => versions(incoming),
-            ApiKey::Metadata => self.layout.metadata(incoming),
+            ApiKey::Metadata => self.metadata(incoming),
             ApiKey::Fetch => self.fetch(incoming),
             ApiKey::ListOffsets => self.list_offsets(incoming),
             ApiKey::FindCoordinator => incoming.reply::<FindCoordinatorRequest>(&FindCoordinatorResponse {
@@ -299,6 +302,15 @@ impl Kafka {
             ApiKey::OffsetCommit => self.offset_commit(incoming),
             _ => self.member.borrow_mut().answer(self.who, incoming),
         }
+    }
+
+    fn metadata(&mut self, incoming: &Incoming) -> Answer {
+        let request: MetadataRequest = incoming.decode();
+        if request.allow_auto_topic_creation {
+            let names = request.topics.into_iter().flatten().filter_map(|topic| topic.name);
+            self.to_make.extend(names);
+        }
+        self.layout.metadata(incoming)
     }
 
     fn fetch(&mut self, incoming: &Incoming) -> Answer {
@@ -668,7 +680,10 @@ impl Bench {
         loop {
             let taken = lock(&cache).take(max_records)?;
             match taken {
-                Taken::Failed(error) => return Some(Err(error)),
+                Taken::Failed(error) => {
+                    self.command(|_| ConsumerCommand::Wake);
+                    return Some(Err(error));
+                }
                 Taken::Decode(job) => {
                     let wake = lock(&cache).put_back(job.run());
                     if wake {
@@ -705,6 +720,9 @@ impl Bench {
     /// Answers the Fetch requests that were parked: data has come, or their time is over.
     pub(super) fn unpark(&mut self) {
         for incoming in std::mem::take(&mut self.kafka.parked) {
+            if !self.world.open_conns().contains(&incoming.conn) {
+                continue;
+            }
             let request: FetchRequest = incoming.decode();
             if let Some(Answer::Bytes(bytes)) = self.kafka.fetch_answer(&incoming, &request, true) {
                 self.world.push(incoming.conn, &bytes);

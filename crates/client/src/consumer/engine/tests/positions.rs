@@ -91,6 +91,8 @@ fn an_offset_out_of_range_is_reset_or_told_with_the_range() {
         assert_eq!(error.code(), Some(ErrorCode::OFFSET_OUT_OF_RANGE));
         let text = error.to_string();
         assert!(["'t'", "partition 0", "99", "2 to 10"].iter().all(|part| text.contains(part)), "{text}");
+        assert_eq!(bench.poll(1), None, "not as fast as the caller can ask");
+        bench.run(1_000);
     }
     let mut kafka = ten();
     kafka.logs.get_mut(&("t".to_owned(), 0)).unwrap().start = 2;

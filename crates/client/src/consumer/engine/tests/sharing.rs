@@ -4,7 +4,7 @@ use arrow_array::cast::AsArray;
 use headrace_wire::compression::Codec;
 
 use super::kafka::{Bench, Kafka, named, values};
-use crate::consumer::{StartAt, Taken, lock};
+use crate::consumer::{ConsumerCommand, StartAt, Taken, lock};
 use crate::error::Error;
 
 /// Records of a batch of about 100 KB.
@@ -150,6 +150,8 @@ fn a_damaged_batch_is_told_by_who_decodes_it_or_left_out() {
                 panic!("what stands before it is good")
             };
             assert!(values(&rows.batch()) == named("t", 0, 0..EACH));
+            bench.command(|_| ConsumerCommand::Wake);
+            bench.run(1_000);
             assert!(matches!(bench.poll_error(), Error::Record { offset: EACH, .. }));
         }
     }

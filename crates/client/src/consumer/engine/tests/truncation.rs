@@ -127,10 +127,31 @@ fn without_a_policy_the_caller_decides() {
     change_leader(&mut bench, 30, 30);
     let expected = Error::Truncated { topic: "t".to_owned(), partition: 0, offset: 45, end: Some(30) };
     assert_eq!(bench.poll_error(), expected, "and what was held beyond is gone");
+    assert_eq!(bench.poll(1), None, "it is not raised as fast as the caller can ask");
+    bench.run(1_000);
     assert_eq!(bench.poll_error(), expected, "until a seek");
     assert_eq!(bench.position("t", 0), Some(45));
     bench.seek("t", 0, StartAt::Offset(30));
     assert_eq!(bench.drain(), new(30..60));
+}
+
+#[test]
+fn what_is_cut_below_a_position_that_was_sought_is_no_cut_of_what_was_read() {
+    for policy in [EARLIEST, NONE] {
+        let mut bench = Bench::new(two_epochs(Codec::None), &[policy]);
+        bench.assign(&[("t", 0)], StartAt::Offset(45));
+        bench.run(100);
+        assert!(lock(&bench.world.engine.cache).held_bytes() > 0, "rows behind the position are held");
+        change_leader(&mut bench, 30, 30);
+        assert_eq!(bench.drain(), new(45..60), "{policy:?}: none of those that were held");
+        assert_eq!(troubles(&bench), Vec::<String>::new());
+    }
+    let mut bench = Bench::new(two_epochs(Codec::None), &[NONE]);
+    bench.assign(&[("t", 0)], StartAt::Offset(45));
+    bench.run(100);
+    change_leader(&mut bench, 30, 5);
+    let error = bench.poll_error();
+    assert_eq!(error.kafka_name(), "OFFSET_OUT_OF_RANGE", "the log ends before it: {error}");
 }
 
 #[test]

@@ -1,0 +1,110 @@
+//! What keeps a partition from going on: errors that last, and batches that came damaged.
+//!
+//! An error that lasts is handed out once and then again from time to time, so that a caller that goes on polling hears
+//! of it and still waits: given by every take, it would be raised as fast as the caller can ask.
+
+use std::collections::VecDeque;
+
+use super::slot::Entry;
+use super::{FetchCache, PartId, Ticket};
+use crate::error::Error;
+
+/// Of which partitions, and of the whole consumer.
+#[derive(Debug, Default)]
+pub(super) struct Lasting {
+    /// Of the whole consumer, until it is forgiven.
+    pub(super) of_all: Option<Error>,
+    /// When that is handed out again; 0: that is not decided.
+    of_all_at: u64,
+    /// Partitions whose error was handed out, and stays.
+    parts: Vec<PartId>,
+    /// Partitions that are fetched again, since what came of them was damaged.
+    damaged: Vec<(PartId, Error)>,
+}
+
+impl Lasting {
+    /// The error of this partition was handed out.
+    pub(super) fn raised(&mut self, part: PartId) {
+        if !self.parts.contains(&part) {
+            self.parts.push(part);
+        }
+    }
+}
+
+impl FetchCache {
+    /// Whether no rows are handed out at all: the group has its turn, or an error of the whole consumer lasts.
+    pub(super) fn is_shut(&self) -> bool {
+        self.held_back || self.lasting.of_all.is_some()
+    }
+
+    /// Lets errors that last be handed out again, each `wait_ms` after it was, or after this first saw that. Gives the
+    /// time of the next one.
+    pub fn raise_again(&mut self, now_ms: u64, wait_ms: u64) -> Option<u64> {
+        let at = now_ms.saturating_add(wait_ms.max(1));
+        let mut next = None;
+        if self.lasting.of_all.is_some() && self.error.is_none() {
+            if self.lasting.of_all_at == 0 {
+                self.lasting.of_all_at = at;
+            }
+            if self.lasting.of_all_at <= now_ms {
+                self.lasting.of_all_at = 0;
+                self.error.clone_from(&self.lasting.of_all);
+                self.fills += 1;
+            } else {
+                next = Some(self.lasting.of_all_at);
+            }
+        }
+        let (slots, mut due) = (&mut self.slots, Vec::new());
+        self.lasting.parts.retain(|part| {
+            let Some(slot) = slots.get_mut(part) else { return false };
+            let Some(Entry::Failed { raised: raised @ true, .. }) = slot.entries.front_mut() else {
+                return false;
+            };
+            if slot.raise_at == 0 {
+                slot.raise_at = at;
+            }
+            if slot.raise_at > now_ms {
+                next = Some(next.map_or(slot.raise_at, |next: u64| next.min(slot.raise_at)));
+                return true;
+            }
+            (*raised, slot.raise_at) = (false, 0);
+            due.push(*part);
+            false
+        });
+        for part in due {
+            self.fills += 1;
+            self.queue(part);
+        }
+        next
+    }
+
+    /// What comes next, at `offset`, is damaged. True when that is so for the first time: perhaps it was damaged on its
+    /// way, and it is to be fetched once more, over a new connection. What comes the same again the broker has so.
+    pub(in crate::consumer) fn suspect(&mut self, ticket: Ticket, offset: i64) -> bool {
+        self.current(ticket).is_some_and(|slot| slot.suspect.replace(offset) != Some(offset))
+    }
+
+    /// The same, found by a caller that decodes: what is held behind the damage is dropped, to be fetched again with it.
+    /// False when it is known to be the broker's.
+    pub(super) fn suspect_held(&mut self, ticket: Ticket, offset: i64, error: &Error) -> bool {
+        if !self.suspect(ticket, offset) {
+            return false;
+        }
+        self.changes += 1;
+        let generation = self.fresh();
+        let Some(slot) = self.slots.get_mut(&ticket.part) else { return false };
+        slot.generation = generation;
+        slot.entries = VecDeque::new();
+        (slot.starved, slot.failed) = (false, false);
+        let held = std::mem::take(&mut slot.bytes);
+        slot.raw_bytes = 0;
+        self.held_bytes = self.held_bytes.saturating_sub(held);
+        self.lasting.damaged.push((ticket.part, error.clone()));
+        true
+    }
+
+    /// The partitions that are fetched again since a caller found what they hold damaged, and how.
+    pub(in crate::consumer) fn take_damaged(&mut self) -> Vec<(PartId, Error)> {
+        std::mem::take(&mut self.lasting.damaged)
+    }
+}
