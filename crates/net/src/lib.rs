@@ -6,6 +6,7 @@ pub mod client;
 pub mod clock;
 pub mod disk;
 mod fork;
+mod heap;
 pub mod outbox;
 mod random;
 mod tls;

@@ -49,8 +49,8 @@ const SUBTRACT: i8 = 3;
 /// Resources whose settings are answered in one turn.
 const DESCRIBED_PER_TURN: usize = 32;
 /// Memory that the settings of one answer may take before it is encoded, about; what a request names beyond that is
-/// refused. It is some eight thousand topics.
-const DESCRIBED_BYTES_MAX: usize = 40 << 20;
+/// refused. It is some five thousand topics.
+const DESCRIBED_BYTES_MAX: usize = 24 << 20;
 /// What a string or list takes beside its bytes, about.
 const FIELD_OVERHEAD_BYTES: usize = 40;
 

@@ -9,6 +9,7 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use headrace_broker::{Broker, BrokerError, ConnId, OTHER_REQUEST_BYTES_MAX, Response};
 use headrace_wire::primitive::Segment;
 use headrace_wire::time::Now;
@@ -20,6 +21,7 @@ use slab::Slab;
 
 use crate::clock::Clock;
 use crate::disk::{FileDisk, FileHandle};
+use crate::heap::Heap;
 use crate::outbox::{FileRange, Flushed, Outbox};
 
 use super::flusher::{FlushDone, FlushWork};
@@ -44,6 +46,8 @@ const WRITE_BYTES_PER_TURN: u64 = 4 << 20;
 const OUTBOX_BYTES_MAX: u64 = 64 << 20;
 /// The same of those that are held in memory.
 const OUTBOX_MEMORY_MAX: u64 = 8 << 20;
+/// Bytes that a connection must have had handled for its end to be one after which freed memory is given back.
+const LARGE_BYTES: u64 = 1 << 20;
 /// Errors kept for the operator until they are asked for; beyond that the oldest go.
 const TROUBLES_MAX: usize = 1000;
 /// Connections served at once; further ones are closed as they come.
@@ -71,6 +75,8 @@ struct Connection {
     /// The broker handles no further request of it until its answers are taken.
     held: bool,
     queued: bool,
+    /// Bytes of its requests, and of those answers that were in memory.
+    handled_bytes: u64,
     /// When bytes last came or went, by `mono_ms`.
     active_ms: u64,
     /// Where it stands in [`Shard::idle`].
@@ -117,6 +123,7 @@ pub(super) struct Shard {
     /// moved when it comes due, so that neither traffic nor a look at it costs more with more connections.
     idle: BTreeSet<(u64, usize)>,
     troubles: Troubles,
+    heap: Heap,
     /// Generation in the upper half keeps a closed connection's late response from its slot's next owner.
     accepted: u64,
 }
@@ -156,6 +163,7 @@ impl Shard {
             flush_to,
             flushed,
             troubles,
+            heap: Heap::default(),
             accepted: 0,
         })
     }
@@ -282,7 +290,8 @@ impl Shard {
         let idle = self.idle.first().map(|(at, _)| *at);
         let accept = (self.acceptable || self.links.is_acceptable())
             .then(|| self.clock.now().mono_ms.saturating_add(ACCEPT_RETRY_MS));
-        self.clock.until([self.broker.poll_timeout(), idle, accept].into_iter().flatten().min())
+        let heap = self.heap.due_ms();
+        self.clock.until([self.broker.poll_timeout(), idle, accept, heap].into_iter().flatten().min())
     }
 
     fn timers(&mut self) {
@@ -298,6 +307,7 @@ impl Shard {
             let _ = self.flush_to.send(work);
         }
         self.close_idle(now.mono_ms);
+        self.heap.turn(now.mono_ms);
     }
 
     /// Closes the connections on which nothing came or went for `connections.max.idle.ms`, as Kafka does whatever
@@ -378,6 +388,7 @@ impl Shard {
             closing: false,
             held: false,
             queued: false,
+            handled_bytes: 0,
             active_ms: now.mono_ms,
             check_ms,
         });
@@ -425,7 +436,9 @@ impl Shard {
             return Ok(());
         }
         let (clock, until) = (self.clock, self.clock.elapsed() + TURN_MAX);
-        let accept = |frame| {
+        let handled_bytes = &mut connection.handled_bytes;
+        let accept = |frame: Bytes| {
+            *handled_bytes += frame.len() as u64;
             broker.handle_frame(now, id, frame);
             broker.wants_read(id) && clock.elapsed() < until
         };
@@ -478,7 +491,9 @@ impl Shard {
             if let Some(connection) = self.connections.get_mut(key)
                 && connection.id == response.conn
             {
+                let before = connection.outbox.memory_bytes();
                 if enqueue(&mut connection.outbox, response) {
+                    connection.handled_bytes += connection.outbox.memory_bytes() - before;
                     self.write(key);
                 } else {
                     self.drop_connection(key, Some("a response names a file range that it does not carry"));
@@ -546,7 +561,11 @@ impl Shard {
             let _ = self.poll.registry().deregister(&mut connection.socket);
             // A child of this process that was forked meanwhile has the socket open too.
             let _ = connection.socket.shutdown(Shutdown::Both);
-            self.broker.handle_disconnect(self.clock.now(), connection.id);
+            let now = self.clock.now();
+            self.broker.handle_disconnect(now, connection.id);
+            if connection.handled_bytes > LARGE_BYTES {
+                self.heap.note_freed(now.mono_ms);
+            }
         }
     }
 }
