@@ -31,11 +31,12 @@ class RecoveryEntry(NamedTuple):
     partition: int
     """The partition's number."""
     what: str
-    """``hole``, ``cut``, ``rebuilt``, ``repaired`` or ``deleted``.
+    """``hole``, ``cut``, ``rebuilt``, ``repaired``, ``deleted`` or ``skipped``.
 
     In a ``hole`` records are gone, and their offsets are not given out again. At a ``cut`` the log ends: a write was
     cut short, or its last batches are damaged. ``rebuilt`` is an index that was made anew, ``repaired`` a batch whose
-    length or magic was made right; no record is gone. ``deleted`` are segments before the log's start."""
+    length or magic was made right; no record is gone. ``deleted`` are segments before the log's start.
+    ``skipped`` are records of ``__consumer_offsets`` that could not be understood when groups were loaded."""
     start_offset: int
     """First offset that this is about."""
     end_offset: int | None

@@ -17,7 +17,7 @@ use crate::fetch::FetchSessions;
 use crate::flush::{FlushWork, Flushes};
 use crate::group::Groups;
 use crate::random::Random;
-use crate::store::{StartReport, Store};
+use crate::store::{OFFSETS_TOPIC, StartReport, Store};
 use crate::turns::{Due, Working};
 
 /// Requests of one connection that may wait behind a parked one before its socket is no longer read.
@@ -129,7 +129,7 @@ impl<D: Disk> Broker<D> {
         now: Now,
     ) -> Result<(Self, StartReport), BrokerError> {
         let mut random = Random::new(random_seed);
-        let (store, report) = Store::open(disk, &config, &mut random, now)?;
+        let (store, mut report) = Store::open(disk, &config, &mut random, now)?;
         let mut broker = Self {
             sessions: FetchSessions::new(
                 usize::try_from(config.max_incremental_fetch_session_cache_slots).unwrap_or(0),
@@ -160,7 +160,9 @@ impl<D: Disk> Broker<D> {
             direct: Direct::default(),
             now,
         };
-        broker.load_groups(now)?;
+        for (partition, skipped) in broker.load_groups(now)? {
+            report.add(OFFSETS_TOPIC, partition, skipped);
+        }
         broker.flushes.note_offline(&broker.store);
         Ok((broker, report))
     }

@@ -33,12 +33,17 @@ pub struct Start {
     pub start_offset: i64,
     /// What the last stop noted of the log; `None` when there is no such note.
     pub noted: Option<NotedLog>,
+    /// Every segment is read and checked, however the log was stopped, and a start offset that no checksum covers hides
+    /// nothing: for a log that is small, that one damaged batch must not make useless, and that says the same from
+    /// whichever offset it is read.
+    pub check_all: bool,
 }
 
 impl Start {
     /// A note under a checksum says more than a checkpoint without one.
     fn first_offset(&self) -> i64 {
-        self.noted.as_ref().map_or(self.start_offset, |noted| noted.start_offset)
+        let unchecked = if self.check_all { 0 } else { self.start_offset };
+        self.noted.as_ref().map_or(unchecked, |noted| noted.start_offset)
     }
 
     /// The offset before which all records were durable.
@@ -66,7 +71,7 @@ impl<D: Disk> Log<D> {
     /// Opens the log in `dir`, which is made if it is missing.
     ///
     /// After an unclean shutdown every batch from the recovery point's segment on is read and checked; after a clean
-    /// one those of segments that are not as they were noted. What is damaged is moved aside, into files of the same
+    /// one those of segments that are not as they were noted; all of them where `start` says so. What is damaged is moved aside, into files of the same
     /// directory, and reported; batches behind it stay. Indexes of checked segments are made anew. Offsets of records
     /// that were durable and are lost are not given out again. Producer states come from the latest snapshot and
     /// the batch headers after it.
@@ -228,7 +233,9 @@ impl<D: Disk> Opening<'_, D> {
 
     /// The segments that are not as they were noted, and all after the first of them, are scanned.
     fn scan_from(&self, bases: &[i64], start: &Start) -> Result<usize, LogError> {
-        let mut from = if start.clean {
+        let mut from = if start.check_all {
+            0
+        } else if start.clean {
             bases.len()
         } else {
             bases.partition_point(|base| *base <= start.recovery_point).saturating_sub(1)
@@ -308,6 +315,10 @@ impl<D: Disk> Opening<'_, D> {
         if let Some((_, base)) = orphan.filter(|_| start.noted.is_none()) {
             let path = self.dir.join(file_name(base, "log"));
             self.hole(&path, end.max(base), None, "the file is missing, its index is there");
+        }
+        // What was read for certainty's sake, and is as it was written, is as durable as it was.
+        if scanned_from.is_some() && start.check_all && self.recovery.findings.is_empty() {
+            scanned_from = (!start.clean).then_some(start.recovery_point.min(end));
         }
         let known_end = start.known_end().max(orphan.map_or(0, |(end, _)| end));
         self.note_snapshots(found, start, end.max(known_end));

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-/// What opening a log found and mended. Empty after a clean shutdown.
+/// What opening a log found and mended. Empty where nothing was wrong.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Recovery {
     /// Bytes of segments whose checksums were checked and true.
@@ -48,6 +48,9 @@ pub enum FindingKind {
     Repaired,
     /// Segments before the start offset of the log, which a request had deleted, were removed.
     Deleted,
+    /// Records of `__consumer_offsets` that mean nothing to this broker, though their checksums are true, were passed
+    /// over when groups were loaded. They stay where they are.
+    Skipped,
 }
 
 impl FindingKind {
@@ -60,6 +63,7 @@ impl FindingKind {
             Self::Rebuilt => "rebuilt",
             Self::Repaired => "repaired",
             Self::Deleted => "deleted",
+            Self::Skipped => "skipped",
         }
     }
 }
@@ -69,6 +73,9 @@ impl fmt::Display for Finding {
         let file = self.file.file_name().unwrap_or(self.file.as_os_str()).to_string_lossy();
         match (self.kind, self.end_offset) {
             (FindingKind::Cut, None) => write!(f, "cut at offset {}", self.start_offset)?,
+            (FindingKind::Skipped, Some(end)) => {
+                write!(f, "skipped offsets {} to {end}", self.start_offset)?;
+            }
             (kind, None) => write!(f, "{} from offset {} on", kind.name(), self.start_offset)?,
             (kind, Some(end)) => write!(f, "{} of offsets {} to {end}", kind.name(), self.start_offset)?,
         }

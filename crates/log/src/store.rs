@@ -263,6 +263,7 @@ impl<D: Disk> LogDir<D> {
             recovery_point: recovery_points.get(key).copied().unwrap_or(0),
             start_offset: start_offsets.get(key).copied().unwrap_or(0),
             noted: self.notes.get(key).cloned(),
+            check_all: false,
         }
     }
 

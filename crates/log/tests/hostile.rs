@@ -111,7 +111,7 @@ proptest! {
         }
         disk.put(path, &bytes);
         disk.create_dir_all(Path::new("/data")).unwrap();
-        let start = Start { clean, recovery_point, start_offset, noted: None };
+        let start = Start { clean, recovery_point, start_offset, ..Start::default() };
         let (mut log, _) = Log::open(&disk, &dir(), small(), start, at(0)).unwrap();
         prop_assert!(log.start_offset() >= start_offset.min(96));
         exercise(&mut log, clean);

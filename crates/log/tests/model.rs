@@ -184,7 +184,7 @@ impl World {
             clean,
             recovery_point: self.log.recovery_point(),
             start_offset: self.log.start_offset(),
-            noted: None,
+            ..Start::default()
         };
         let (log, recovery) = open(&disk, &config(), start);
         if clean {

@@ -284,6 +284,34 @@ fn offsets_of_lost_records_are_not_given_out_again() {
 }
 
 #[test]
+fn a_log_of_which_all_is_checked_loses_one_damaged_batch_and_is_as_durable_as_it_was() {
+    let (disk, mut log) = producing(60);
+    log.close(at(0)).unwrap();
+    let (rows, noted, size) = (read_all(&log, 1000), log.noted(), log.size_bytes());
+    let clean = Start { noted: Some(noted), check_all: true, ..CLEAN };
+    // A start offset in a checkpoint may be damaged.
+    let killed = Start { check_all: true, recovery_point: 90, start_offset: 100, ..KILLED };
+    for (start, durable) in [(clean, 180), (killed, 90)] {
+        let (log, recovery) = open(&disk.after_kill(), &small(), start.clone());
+        assert_eq!((recovery.findings.len(), recovery.scanned_bytes), (0, size), "{recovery:?}");
+        assert_eq!((log.start_offset(), log.recovery_point()), (0, durable));
+        assert_eq!(read_all(&log, 1000), rows);
+
+        let disk = disk.after_kill();
+        let mut bytes = disk.contents(&path(0, "log")).unwrap();
+        let damaged = headrace_wire::records::batch_size(&bytes).unwrap().unwrap() + 80;
+        bytes[damaged] ^= 4;
+        disk.put(&path(0, "log"), &bytes);
+        let (log, recovery) = open(&disk, &small(), start);
+        let found = only(&recovery);
+        assert_eq!((found.kind, found.start_offset, found.end_offset), (FindingKind::Hole, 3, Some(6)));
+        assert_eq!((log.recovery_point(), log.end_offset()), (0, 180));
+        let left: Vec<Row> = rows.iter().filter(|row| !(3..6).contains(&row.offset)).cloned().collect();
+        assert_eq!(read_all(&log, 1000), left);
+    }
+}
+
+#[test]
 fn bytes_of_torn_writes_are_kept_up_to_a_number_of_files() {
     let (disk, _) = producing(3);
     let last = last_segment(&disk);

@@ -1,36 +1,35 @@
-//! Groups and offsets in `__consumer_offsets`, in Kafka's record formats: written as they change, read at the start.
+//! Groups and offsets in `__consumer_offsets`, in Kafka's record formats: written as they change, read at the start
+//! (`replay.rs`).
 //!
 //! The journal is kept short by snapshots in place of compaction: once a partition has grown to several times what
 //! its groups need, their whole state is written again at its end and everything before is deleted. Reading the
 //! partition from any earlier point up to its end gives the same state, so a crash in between does no harm.
 
 use std::collections::{BTreeSet, HashMap};
-use std::path::Path;
 
 use bytes::Bytes;
 use headrace_log::{AppendError, AppendOrigin, Disk};
-use headrace_wire::compression::{Codec, decompress};
+use headrace_wire::compression::Codec;
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::group_metadata_value::MemberMetadata;
 use headrace_wire::messages::{
     GroupMetadataKey, GroupMetadataValue, Message, OffsetCommitKey, OffsetCommitValue,
 };
-use headrace_wire::primitive::{Reader, Writer};
-use headrace_wire::records::{BatchBuilder, BatchHeader, NO_HEADERS, ProducerStamp, RecordIter, batch_size};
+use headrace_wire::primitive::Writer;
+use headrace_wire::records::{BatchBuilder, NO_HEADERS, ProducerStamp};
 use headrace_wire::time::Now;
 
 use super::Committed;
-use super::member::{Member, Profile};
+use super::member::Member;
 use super::state::Group;
 use crate::broker::Broker;
-use crate::error::BrokerError;
 use crate::fetch::TopicKey;
 use crate::flush::FlushTarget;
-use crate::store::{OFFSETS_TOPIC, read_range};
+use crate::store::OFFSETS_TOPIC;
 
 /// Kinds of records, the first two bytes of their keys.
-const OFFSET_KINDS: [i16; 2] = [0, 1];
-const GROUP_KIND: i16 = 2;
+pub(super) const OFFSET_KINDS: [i16; 2] = [0, 1];
+pub(super) const GROUP_KIND: i16 = 2;
 /// Versions of the values written.
 const OFFSET_VALUE_VERSION: i16 = 3;
 /// The version of an offset's value with an expiry of its own.
@@ -45,10 +44,6 @@ const SNAPSHOT_GROWTH: u64 = 4;
 const SNAPSHOT_BATCH_BYTES: usize = 512 * 1024;
 /// What a record takes beside its key and value, roughly.
 const RECORD_OVERHEAD_BYTES: usize = 32;
-/// The journal is read in pieces of this size; a batch may be larger.
-const READ_BYTES: u32 = 1 << 20;
-/// Most bytes of one batch once decompressed: ours are plain, a directory that Kafka wrote may hold others.
-const PLAIN_BYTES_MAX: usize = 128 << 20;
 
 /// By partition, the size at which the next snapshot is due.
 #[derive(Debug, Default)]
@@ -235,162 +230,6 @@ impl<D: Disk> Broker<D> {
             }
         }
         if batch.is_empty() { Ok(()) } else { self.append_journal(partition, &batch) }
-    }
-
-    // ---- reading
-
-    /// Reads all groups from the journal.
-    pub(crate) fn load_groups(&mut self, now: Now) -> Result<(), BrokerError> {
-        let partitions = self.store.by_name(OFFSETS_TOPIC).map_or(0, crate::store::Topic::partition_count);
-        for index in 0..partitions {
-            let mut offset = i64::MIN;
-            while let Some((bytes, path)) = self.read_journal(index, &mut offset)? {
-                offset = self.replay(now, &bytes, offset, &path)?;
-            }
-        }
-        for id in self.groups.entries.keys().cloned().collect::<Vec<_>>() {
-            self.groups.measure(&id);
-            self.groups.arm(&id);
-        }
-        Ok(())
-    }
-
-    fn read_journal(
-        &mut self,
-        index: i32,
-        offset: &mut i64,
-    ) -> Result<Option<(Vec<u8>, std::path::PathBuf)>, BrokerError> {
-        let disk = self.store.disk.clone();
-        let Some(partition) = self.store.partition_by_name_mut(OFFSETS_TOPIC, index) else { return Ok(None) };
-        let log = &partition.log;
-        *offset = (*offset).max(log.start_offset());
-        if *offset >= log.end_offset() {
-            return Ok(None);
-        }
-        let path = log.dir().to_owned();
-        let malformed =
-            |e: headrace_log::ReadError| BrokerError::State { path: path.clone(), what: e.to_string() };
-        let slice = log.read(*offset, READ_BYTES, true, log.end_offset()).map_err(malformed)?;
-        if slice.len == 0 {
-            return Ok(None);
-        }
-        let len = usize::try_from(slice.len).unwrap_or(usize::MAX);
-        let bytes = read_range(&disk, &slice.file, &path, slice.position, len)?;
-        Ok(Some((bytes, path)))
-    }
-
-    /// Applies whole batches; the offset after the last one.
-    fn replay(&mut self, now: Now, mut bytes: &[u8], from: i64, path: &Path) -> Result<i64, BrokerError> {
-        let malformed = |what: String| BrokerError::State { path: path.to_owned(), what };
-        let mut next = from;
-        let mut plain = Vec::new();
-        while !bytes.is_empty() {
-            let size = match batch_size(bytes) {
-                Some(Ok(size)) if size <= bytes.len() => size,
-                _ => return Err(malformed(format!("a batch at offset {next} is cut short"))),
-            };
-            let (batch, rest) = bytes.split_at(size);
-            bytes = rest;
-            let header = BatchHeader::parse(batch).map_err(|e| malformed(e.to_string()))?;
-            next = header.last_offset().saturating_add(1);
-            if header.is_control() {
-                continue;
-            }
-            let body = batch.get(BatchHeader::LEN..).unwrap_or_default();
-            plain.clear();
-            let codec = header.codec().map_err(|e| malformed(e.to_string()))?;
-            decompress(codec, body, PLAIN_BYTES_MAX, &mut plain).map_err(|e| malformed(e.to_string()))?;
-            for record in RecordIter::new(&header, &plain).map_err(|e| malformed(e.to_string()))? {
-                let record = record.map_err(|e| malformed(e.to_string()))?;
-                if let Some(key) = record.key {
-                    // A kind of record or a version that this broker does not know is not its to judge.
-                    let _ = self.replay_record(now, key, record.value);
-                }
-            }
-        }
-        Ok(next)
-    }
-
-    fn replay_record(&mut self, now: Now, key: &[u8], value: Option<&[u8]>) -> Option<()> {
-        let mut key = Reader::new(Bytes::copy_from_slice(key));
-        let kind = key.i16("key kind").ok()?;
-        if OFFSET_KINDS.contains(&kind) {
-            let key = OffsetCommitKey::decode(0, &mut key).ok()?;
-            return self.replay_offset(now, key, value);
-        }
-        if kind == GROUP_KIND {
-            let key = GroupMetadataKey::decode(0, &mut key).ok()?;
-            return self.replay_group(now, &key.group, value);
-        }
-        None
-    }
-
-    fn replay_offset(&mut self, now: Now, key: OffsetCommitKey, value: Option<&[u8]>) -> Option<()> {
-        let Some(value) = value else {
-            let entry = self.groups.get_mut(&key.group)?;
-            let partitions = entry.offsets.get_mut(&key.topic)?;
-            partitions.remove(&key.partition);
-            if partitions.is_empty() {
-                entry.offsets.remove(&key.topic);
-            }
-            self.forget_unused(&key.group);
-            return Some(());
-        };
-        let mut reader = Reader::new(Bytes::copy_from_slice(value));
-        let version = reader.i16("value version").ok()?;
-        let value = OffsetCommitValue::decode(version, &mut reader).ok()?;
-        let committed = Committed {
-            offset: value.offset,
-            leader_epoch: value.leader_epoch,
-            metadata: value.metadata,
-            stored_ms: value.commit_timestamp,
-            expires_ms: (value.expire_timestamp >= 0).then_some(value.expire_timestamp),
-        };
-        let entry = self.groups.get_or_make(&key.group, now)?;
-        entry.offsets.entry(key.topic).or_default().insert(key.partition, committed);
-        Some(())
-    }
-
-    fn replay_group(&mut self, now: Now, group: &str, value: Option<&[u8]>) -> Option<()> {
-        let Some(value) = value else {
-            let entry = self.groups.get_mut(group)?;
-            entry.recorded = false;
-            entry.group.restore(std::iter::empty());
-            self.forget_unused(group);
-            return Some(());
-        };
-        let mut reader = Reader::new(Bytes::copy_from_slice(value));
-        let version = reader.i16("value version").ok()?;
-        let value = GroupMetadataValue::decode(version, &mut reader).ok()?;
-        let entry = self.groups.get_or_make(group, now)?;
-        entry.recorded = true;
-        if value.current_state_timestamp >= 0 {
-            entry.empty_since_ms = value.current_state_timestamp;
-        }
-        entry.group.generation = value.generation;
-        entry.group.protocol_type = (!value.protocol_type.is_empty()).then_some(value.protocol_type);
-        entry.group.leader = value.leader;
-        let member = |m: MemberMetadata| {
-            let profile = Profile {
-                client_id: m.client_id,
-                client_host: m.client_host,
-                session_timeout_ms: m.session_timeout,
-                rebalance_timeout_ms: if m.rebalance_timeout < 0 {
-                    m.session_timeout
-                } else {
-                    m.rebalance_timeout
-                },
-                protocols: vec![(
-                    value.protocol.clone().unwrap_or_default(),
-                    Bytes::copy_from_slice(&m.subscription),
-                )],
-            };
-            let assignment = Bytes::copy_from_slice(&m.assignment);
-            Member::restored(now.mono_ms, m.member_id, m.group_instance_id, profile, assignment)
-        };
-        entry.group.restore(value.members.into_iter().map(member));
-        entry.group.protocol = value.protocol;
-        Some(())
     }
 }
 

@@ -6,6 +6,7 @@ mod exchange;
 mod journal;
 mod member;
 mod membership;
+mod replay;
 mod state;
 #[cfg(test)]
 mod tests;

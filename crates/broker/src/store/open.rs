@@ -40,6 +40,19 @@ pub struct StartReport {
 }
 
 impl StartReport {
+    /// Takes what was found in a partition, beside what the report has of it already.
+    pub(crate) fn add(&mut self, topic: &str, partition: i32, recovery: Recovery) {
+        if recovery.is_clean() {
+            return;
+        }
+        let known =
+            self.mended.iter_mut().find(|(name, index, _)| (name.as_str(), *index) == (topic, partition));
+        match known {
+            Some((.., known)) => known.findings.extend(recovery.findings),
+            None => self.mended.push((topic.to_owned(), partition, recovery)),
+        }
+    }
+
     /// Bytes of torn or damaged log that were cut off.
     #[must_use]
     pub fn bytes_cut(&self) -> u64 {
@@ -176,7 +189,7 @@ impl<D: Disk> Store<D> {
         let settings = topic_config::log_config(config, &known.configs);
         let mut partitions = Vec::new();
         for index in (0..).take(usize::try_from(known.partitions).unwrap_or(usize::MAX)) {
-            let place = match found.remove(&(known.name.clone(), index)) {
+            let mut place = match found.remove(&(known.name.clone(), index)) {
                 Some(place) => place,
                 None => dir.missing(&known.name, index)?,
             };
@@ -188,10 +201,10 @@ impl<D: Disk> Store<D> {
                     written => written?,
                 }
             }
+            // All groups are read from it, so one damaged batch would cost those behind it, or the start.
+            place.start.check_all = known.name == OFFSETS_TOPIC;
             let (log, recovery) = dir.open_log(&place, settings.clone(), now)?;
-            if !recovery.is_clean() {
-                report.mended.push((known.name.clone(), index, recovery));
-            }
+            report.add(&known.name, index, recovery);
             partitions.push(Partition::new(log));
         }
         let name: std::sync::Arc<str> = known.name.as_str().into();

@@ -1,5 +1,6 @@
 //! Random damages of a data folder, after clean and unclean stops: the broker starts or names the file that it cannot
-//! read, every record outside of a damaged batch can be read, and every loss is reported.
+//! read, every record outside of a damaged batch can be read, every commit outside of one counts, and every loss is
+//! reported.
 //!
 //! `HEADRACE_DAMAGES` says how many, `HEADRACE_DAMAGE` repeats one.
 
@@ -9,17 +10,23 @@ use std::path::{Path, PathBuf};
 use headrace_broker::{AllowAll, Broker, StartReport};
 use headrace_log::{Disk, FindingKind, MemoryDisk};
 use headrace_wire::errors::ErrorCode;
-use headrace_wire::messages::DeleteRecordsRequest;
 use headrace_wire::messages::delete_records_request::{DeleteRecordsPartition, DeleteRecordsTopic};
+use headrace_wire::messages::incremental_alter_configs_request::{AlterConfigsResource, AlterableConfig};
+use headrace_wire::messages::{DeleteRecordsRequest, IncrementalAlterConfigsRequest};
 use headrace_wire::primitive::Records;
 use headrace_wire::records::{BatchHeader, RecordIter, batch_size, verify_crc};
 use headrace_wire::time::Now;
 
+use crate::groups::{commit, commit_request};
+use crate::journal::{Written, is_reported, join_and_sync, seen, written};
 use crate::world::*;
 
 /// Damages by default, a second or two.
 const DAMAGES: u64 = 400;
 const TOPICS: [(&str, i32); 3] = [("t", 0), ("t", 1), ("u", 0)];
+const GROUPS: [&str; 6] = ["a", "b", "c", "d", "early", "late"];
+const SETTINGS: [(&str, &str); 2] =
+    [("offsets.topic.num.partitions", "2"), ("group.initial.rebalance.delay.ms", "0")];
 
 /// Numbers from a seed, by `SplitMix64`.
 struct Rng(u64);
@@ -50,6 +57,8 @@ struct Known {
 struct Folder {
     files: BTreeMap<PathBuf, Vec<u8>>,
     batches: BTreeMap<(&'static str, i32), Vec<Known>>,
+    /// What groups have written.
+    journal: Vec<Written>,
     clean: bool,
 }
 
@@ -67,9 +76,28 @@ fn dir_of(topic: &str, partition: i32) -> PathBuf {
     Path::new(DIR).join(format!("{topic}-{partition}"))
 }
 
-/// Three partitions of some segments each; of one the first records are deleted.
+/// Gives the journal of groups segments that are as small as those of the topics.
+fn divide_journal(world: &mut World) {
+    let setting = |(name, value): (&str, &str)| AlterableConfig {
+        name: name.into(),
+        value: Some(value.into()),
+        ..AlterableConfig::default()
+    };
+    let resource = AlterConfigsResource {
+        resource_type: 2,
+        resource_name: "__consumer_offsets".into(),
+        configs: [("segment.ms", "1000"), ("index.interval.bytes", "300")].map(setting).to_vec(),
+    };
+    let request = IncrementalAlterConfigsRequest {
+        resources: vec![resource],
+        ..IncrementalAlterConfigsRequest::default()
+    };
+    assert_eq!(world.call(1, &request).responses[0].error_code, 0);
+}
+
+/// Three partitions of some segments each; of one the first records are deleted. Two more of the journal of groups.
 fn folder(clean: bool) -> Folder {
-    let mut world = World::new();
+    let mut world = World::with(&SETTINGS);
     let configs = [("segment.ms", "1000"), ("index.interval.bytes", "300"), ("retention.ms", "-1")];
     world.create_with("t", 2, &configs);
     world.create_with("u", 1, &configs);
@@ -82,6 +110,17 @@ fn folder(clean: bool) -> Folder {
             let values: Vec<&str> = values.iter().map(String::as_str).collect();
             let produced_ = produced(&world.produce(topic, partition, batch(WALL + n * 60, &values)));
             assert_eq!(produced_.0, ErrorCode::NONE);
+        }
+        world.now.wall_ms += 60;
+        let group = GROUPS[rng.below(4)];
+        let offsets: Vec<(i32, i64)> = (0..=rng.below(2) as i32).map(|p| (p, n)).collect();
+        let committed = commit(&mut world, &commit_request(group, "", -1, &offsets));
+        assert!(committed.iter().all(|error| *error == ErrorCode::NONE));
+        match n {
+            0 => divide_journal(&mut world),
+            20 => drop(join_and_sync(&mut world, "early")),
+            100 => drop(join_and_sync(&mut world, "late")),
+            _ => {}
         }
         if n == 60 {
             let partition = DeleteRecordsPartition { partition_index: 1, offset: 40 };
@@ -116,7 +155,9 @@ fn folder(clean: bool) -> Folder {
         assert!(known.len() > 50);
         batches.insert((topic, partition), known);
     }
-    Folder { files, batches, clean }
+    let journal = written(&files);
+    assert!(journal.iter().map(|batch| &batch.path).collect::<BTreeSet<_>>().len() > 6);
+    Folder { files, batches, journal, clean }
 }
 
 fn disk_of(files: &BTreeMap<PathBuf, Vec<u8>>) -> MemoryDisk {
@@ -240,6 +281,8 @@ fn reported(report: &StartReport, topic: &str, partition: i32, offset: i64) -> b
 struct Counts {
     refused: u64,
     lost: u64,
+    /// Changes to groups that do not count any more.
+    commits: u64,
     errors: u64,
     unseen: u64,
 }
@@ -251,7 +294,7 @@ fn run(folder: &Folder, seed: u64, counts: &mut Counts) -> Result<(), String> {
     let story = format!("seed {seed}, clean {}: {damages:?}", folder.clean);
     let disk = disk_of(&files);
     let now = Now { mono_ms: 0, wall_ms: WALL + 1_000_000 };
-    if let Err(error) = Broker::open(disk.after_kill(), config(&[]), Box::new(AllowAll), 42, now) {
+    if let Err(error) = Broker::open(disk.after_kill(), config(&SETTINGS), Box::new(AllowAll), 42, now) {
         let error = error.to_string();
         counts.refused += 1;
         let name = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().to_owned();
@@ -260,7 +303,7 @@ fn run(folder: &Folder, seed: u64, counts: &mut Counts) -> Result<(), String> {
             || damages.iter().any(|(path, _)| path.ends_with("meta.properties")) && error.contains(DIR);
         return if named { Ok(()) } else { Err(format!("{story}: refused without a name: {error}")) };
     }
-    let mut world = World::open(disk, config(&[]), Box::new(AllowAll), now);
+    let mut world = World::open(disk, config(&SETTINGS), Box::new(AllowAll), now);
     let touched = |suffix: &str| damages.iter().any(|(path, _)| path.to_str().unwrap().ends_with(suffix));
     for ((topic, partition), batches) in &folder.batches {
         if !world.has(topic) {
@@ -280,19 +323,19 @@ fn run(folder: &Folder, seed: u64, counts: &mut Counts) -> Result<(), String> {
                 if rows.get(offset) == Some(value) || deleted || hidden {
                     continue;
                 }
-                let told = errors.contains(offset) || reported(&world.report, topic, *partition, *offset);
+                let known = errors.contains(offset) || reported(&world.report, topic, *partition, *offset);
                 if whole {
                     return Err(format!(
-                        "{story}: whole record {offset} of {topic}-{partition} is gone, reported: {told}; {}",
+                        "{story}: whole record {offset} of {topic}-{partition} is gone, reported: {known}; {}",
                         world.report
                     ));
                 }
                 counts.lost += 1;
                 counts.errors += u64::from(errors.contains(offset));
                 // What was not durable and is gone to the last byte nobody can know of.
-                if !told && !folder.clean && batch.path == *last {
+                if !known && !folder.clean && batch.path == *last {
                     counts.unseen += 1;
-                } else if !told {
+                } else if !known {
                     return Err(format!(
                         "{story}: the loss of record {offset} of {topic}-{partition} is silent; {}",
                         world.report
@@ -306,7 +349,52 @@ fn run(folder: &Folder, seed: u64, counts: &mut Counts) -> Result<(), String> {
             return Err(format!("{story}: {row:?} was never written to {topic}-{partition}"));
         }
     }
-    Ok(())
+    check_journal(folder, &files, &mut world, counts).map_err(|what| format!("{story}: {what}"))
+}
+
+/// Whether each group has what the last of its whole batches says, or what a later one does; and whether batches that do
+/// not count are reported.
+fn check_journal(
+    folder: &Folder,
+    files: &BTreeMap<PathBuf, Vec<u8>>,
+    world: &mut World,
+    counts: &mut Counts,
+) -> Result<(), String> {
+    let is = seen(world, &GROUPS);
+    let mut changes: BTreeMap<&str, Vec<(&Written, Option<&str>)>> = BTreeMap::new();
+    for batch in &folder.journal {
+        for (key, value) in &batch.changes {
+            changes.entry(key).or_default().push((batch, value.as_deref()));
+        }
+    }
+    let last = |batch: &Written| {
+        let of_partition = folder.journal.iter().filter(|other| other.partition == batch.partition);
+        of_partition.map(|other| &other.path).max() == Some(&batch.path)
+    };
+    for (key, changes) in &changes {
+        let value = is.get(*key).map(String::as_str);
+        for (batch, written) in changes.iter().rev() {
+            if *written == value {
+                break;
+            }
+            let range = batch.position..batch.position + batch.size;
+            let bytes = files.get(&batch.path).and_then(|bytes| bytes.get(range.clone()));
+            if bytes == folder.files[&batch.path].get(range) {
+                return Err(format!("{key:?} has {value:?}, not {written:?}; {}", world.report));
+            }
+            counts.commits += 1;
+            if !is_reported(&world.report, batch) {
+                if folder.clean || !last(batch) {
+                    return Err(format!("the loss of {written:?} of {key:?} is silent; {}", world.report));
+                }
+                counts.unseen += 1;
+            }
+        }
+    }
+    match is.keys().find(|key| !changes.contains_key(key.as_str())) {
+        Some(key) => Err(format!("{key:?} was never written; {}", world.report)),
+        None => Ok(()),
+    }
 }
 
 #[test]
@@ -324,9 +412,9 @@ fn of_a_data_folder_is_survived_and_reported() {
         failed.extend(run(&folders[(seed % 2) as usize], seed, &mut counts).err());
     }
     println!(
-        "{count} damages: {} starts refused by name; {} records lost with their batches, {} of them shown by errors to \
-         readers, {} that no start can know of",
-        counts.refused, counts.lost, counts.errors, counts.unseen
+        "{count} damages: {} starts refused by name; {} records and {} commits lost with their batches, {} of them shown \
+         by errors to readers, {} that no start can know of",
+        counts.refused, counts.lost, counts.commits, counts.errors, counts.unseen
     );
     assert!(failed.is_empty(), "{} of {count}:\n{}", failed.len(), failed[..failed.len().min(8)].join("\n"));
 }

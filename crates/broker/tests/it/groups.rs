@@ -33,7 +33,7 @@ fn subscription(topics: &[&str]) -> Bytes {
     writer.finish().to_bytes().unwrap()
 }
 
-fn join(member: &str, instance: Option<&str>) -> JoinGroupRequest {
+pub(crate) fn join(member: &str, instance: Option<&str>) -> JoinGroupRequest {
     JoinGroupRequest {
         group_id: "g".into(),
         session_timeout_ms: 10_000,
@@ -46,7 +46,7 @@ fn join(member: &str, instance: Option<&str>) -> JoinGroupRequest {
     }
 }
 
-fn sync(member: &str, generation_id: i32, assignments: &[(&str, &str)]) -> SyncGroupRequest {
+pub(crate) fn sync(member: &str, generation_id: i32, assignments: &[(&str, &str)]) -> SyncGroupRequest {
     SyncGroupRequest {
         group_id: "g".into(),
         generation_id,
@@ -314,7 +314,12 @@ fn ids_that_are_not_used_lapse() {
 
 // ---- offsets
 
-fn commit_request(group: &str, member: &str, generation: i32, offsets: &[(i32, i64)]) -> OffsetCommitRequest {
+pub(crate) fn commit_request(
+    group: &str,
+    member: &str,
+    generation: i32,
+    offsets: &[(i32, i64)],
+) -> OffsetCommitRequest {
     let partition = |(partition_index, committed_offset): &(i32, i64)| OffsetCommitRequestPartition {
         partition_index: *partition_index,
         committed_offset: *committed_offset,
@@ -331,7 +336,7 @@ fn commit_request(group: &str, member: &str, generation: i32, offsets: &[(i32, i
     }
 }
 
-fn commit(world: &mut World, request: &OffsetCommitRequest) -> Vec<ErrorCode> {
+pub(crate) fn commit(world: &mut World, request: &OffsetCommitRequest) -> Vec<ErrorCode> {
     let response = world.call(8, request);
     response.topics.iter().flat_map(|t| &t.partitions).map(|p| ErrorCode::new(p.error_code)).collect()
 }
@@ -592,7 +597,7 @@ fn the_journal_is_kept_short() {
 }
 
 /// Commits to group `busy` until the journal is written anew; the offset of the last commit.
-fn commit_until_a_snapshot(world: &mut World) -> i64 {
+pub(crate) fn commit_until_a_snapshot(world: &mut World) -> i64 {
     let mut request = commit_request("busy", "", -1, &[(0, 0), (1, 0), (2, 0), (3, 0)]);
     let mut before = 0;
     for offset in 0..1000 {
@@ -681,7 +686,7 @@ fn a_group_that_no_segment_holds_is_part_of_a_snapshot_all_the_same() {
 
 fn journal_bytes(world: &World) -> usize {
     let of_journal = |p: &&std::path::PathBuf| {
-        p.to_string_lossy().contains("__consumer_offsets-0/") && p.extension().is_some_and(|e| e == "log")
+        p.to_string_lossy().contains("__consumer_offsets-") && p.extension().is_some_and(|e| e == "log")
     };
     world
         .disk

@@ -16,6 +16,7 @@ mod direct;
 mod fetching;
 mod full_disk;
 mod groups;
+mod journal;
 mod offsets;
 mod producing;
 mod restart;

@@ -55,8 +55,10 @@ pub(crate) fn forged(batch: &[u8], change: impl FnOnce(&mut BatchHeader)) -> Vec
     [&header.encode(), body].concat()
 }
 
-pub(crate) const KILLED: Start = Start { clean: false, recovery_point: 0, start_offset: 0, noted: None };
-pub(crate) const CLEAN: Start = Start { clean: true, recovery_point: 0, start_offset: 0, noted: None };
+pub(crate) const KILLED: Start =
+    Start { clean: false, recovery_point: 0, start_offset: 0, noted: None, check_all: false };
+pub(crate) const CLEAN: Start =
+    Start { clean: true, recovery_point: 0, start_offset: 0, noted: None, check_all: false };
 
 pub(crate) fn open(disk: &MemoryDisk, config: &LogConfig, start: Start) -> (Log<MemoryDisk>, Recovery) {
     disk.create_dir_all(Path::new("/data")).unwrap();
