@@ -18,7 +18,7 @@ use headrace_wire::primitive::{Encoded, Reader};
 use headrace_wire::time::Now;
 
 use self::login::{Login, Waiting};
-use crate::core::{CallId, Expect, ReadBody, StreamSink};
+use crate::core::{CallId, Expect, ReadBody, StreamSink, Throttle};
 use crate::engine::{Arrived, ConnId, Consumed};
 use crate::error::{Error, Result};
 use crate::sasl::Exchange;
@@ -169,6 +169,8 @@ pub(crate) struct Connection<T> {
     pub(crate) setup_deadline: u64,
     /// When something was last sent or received.
     pub(crate) last_used: u64,
+    /// The last pause that the broker has asked for; it may be over.
+    pub(crate) throttle: Option<Throttle>,
 }
 
 impl<T> Connection<T> {
@@ -197,6 +199,7 @@ impl<T> Connection<T> {
             correlation: 0,
             setup_deadline: now.mono_ms.saturating_add(setup_timeout_ms),
             last_used: now.mono_ms,
+            throttle: None,
         }
     }
 

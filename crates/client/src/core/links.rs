@@ -258,13 +258,17 @@ impl<T> Core<T> {
                 link.last_error.as_ref().map_or_else(|| format!("{name} is not connected"), Error::to_string);
             let silent =
                 link.connection.as_mut().map(|c| take_late(&mut c.in_flight, now, |call| call.deadline));
+            let throttle = link.connection.as_ref().and_then(|connection| connection.throttle);
             self.answer_late(now, queued, key.node(), &why);
             let mut close = None;
             for call in silent.into_iter().flatten() {
                 let (what, ms) = (format!("{} to {name}", call.key.name()), call.timeout_ms);
                 let why = format!("closed, since {what} was not answered within {ms} ms");
                 close.get_or_insert(Error::Disconnected { peer: name.clone(), why });
-                let error = Error::timeout(what, ms);
+                let asked =
+                    throttle.filter(|asked| asked.asked_until_ms() > call.deadline.saturating_sub(ms));
+                let detail = asked.map(|asked| asked.to_string()).unwrap_or_default();
+                let error = Error::Timeout { what, ms, detail };
                 self.answer(Some(now), call.call, call.tag, key.node(), true, Err(error));
             }
             if let Some(error) = close {

@@ -16,6 +16,7 @@ pub(crate) mod scripted;
 mod sessions;
 #[cfg(test)]
 mod tests;
+mod throttle;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -34,6 +35,7 @@ use self::matching::Matching;
 pub(crate) use self::matching::TopicPattern;
 pub(crate) use self::refresh::CREATING_WAITS;
 use self::refresh::Refresh;
+pub(crate) use self::throttle::Throttle;
 use crate::cluster::{Cluster, TopicInfo};
 use crate::connection::{Features, InFlight, Received};
 use crate::engine::{Action, Arrived, ConnId, Consumed, OverVerbs};

@@ -61,6 +61,8 @@ impl StreamSink<u32> for Taken {
 
 pub(super) enum Do {
     Call(Target, Lane, u32, u64),
+    /// An answer of a node over a lane has asked for a pause of so many milliseconds.
+    Throttle(i32, Lane, i32),
     /// To node 1, in a version of at least this one.
     CallFrom(i16, u32),
     Fetch(i32, u32),
@@ -80,6 +82,7 @@ impl crate::engine::Engine for Probe {
             Do::Call(target, lane, tag, timeout) => {
                 self.core.call(now, target, lane, DescribeClusterRequest::default(), tag, timeout);
             }
+            Do::Throttle(node, lane, ms) => self.core.throttled(now, node, lane, ms),
             Do::CallFrom(version, tag) => {
                 let spec = CallSpec::new(Target::Node(1), Lane::Share, 30_000).version_min(version);
                 self.core.call_with(now, spec, DescribeClusterRequest::default(), tag);

@@ -17,7 +17,10 @@ use headrace_wire::time::Now;
 use headrace_wire::uuid::Uuid;
 
 use super::names::TopicNames;
-use super::{Coordinator, GroupMember, MemberEvent, MemberSettings, MemberTag, Way, to_i32};
+use super::{
+    Coordinator, GroupMember, HEARTBEAT_MS_MIN, MemberEvent, MemberSettings, MemberTag, Way,
+    heartbeat_wait_ms, to_i32,
+};
 use crate::consumer::{Tag, TopicPartition};
 use crate::core::Reply;
 use crate::error::{Error, Result};
@@ -136,6 +139,8 @@ impl ConsumerMember {
             self.names.ask(way.now, way.core, unknown, || Tag::Member(MemberTag::Names));
         }
         if known == self.owned {
+            // A coordinator may give the same with every answer: who acknowledged that at once would never stop.
+            self.retry_at = way.now.mono_ms + HEARTBEAT_MS_MIN;
             return None;
         }
         let has =
@@ -237,8 +242,7 @@ impl ConsumerMember {
         if let Some(id) = response.member_id.filter(|id| !id.is_empty()) {
             self.id = id;
         }
-        let interval = u64::try_from(response.heartbeat_interval_ms).unwrap_or(0).max(1);
-        self.heartbeat_at = now.mono_ms + interval;
+        self.heartbeat_at = now.mono_ms + heartbeat_wait_ms(response.heartbeat_interval_ms);
         if self.state == State::Join {
             self.state = State::Stable;
         }

@@ -24,6 +24,18 @@ use crate::core::{Backoff, Core, Lane, Reply, Target};
 use crate::error::Error;
 use crate::options::{Assignor, GroupProtocol};
 
+/// Bounds of the pause between heartbeats that a coordinator asks for (KIP-848, KIP-932), in milliseconds. With less, 0 or a
+/// damaged number would be a storm of requests. With more, the member would be silent until its session ends, which lasts
+/// 45 s by default; Kafka's brokers ask for 5 s, and by default allow 15 s at most
+/// (`group.consumer.max.heartbeat.interval.ms`). Nothing is lost with heartbeats that come sooner than they were asked for.
+const HEARTBEAT_MS_MIN: u64 = 100;
+const HEARTBEAT_MS_MAX: u64 = 15_000;
+
+/// When to send the next heartbeat, by what a coordinator asks for: so many milliseconds from now.
+fn heartbeat_wait_ms(heartbeat_interval_ms: i32) -> u64 {
+    u64::try_from(heartbeat_interval_ms).unwrap_or(0).clamp(HEARTBEAT_MS_MIN, HEARTBEAT_MS_MAX)
+}
+
 /// What a member needs to know of the options.
 #[derive(Clone, Debug)]
 pub(crate) struct MemberSettings {

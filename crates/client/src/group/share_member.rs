@@ -12,7 +12,7 @@ use headrace_wire::messages::{MetadataRequest, ShareGroupHeartbeatRequest, Share
 use headrace_wire::uuid::Uuid;
 
 use super::names::TopicNames;
-use super::{GroupTag, MemberTag, Way};
+use super::{GroupTag, MemberTag, Way, heartbeat_wait_ms};
 use crate::core::{Backoff, Reply};
 use crate::error::{Error, Result};
 use crate::partition::TopicPartition;
@@ -296,7 +296,7 @@ impl ShareMember {
         self.retry_at = 0;
         self.epoch = response.member_epoch;
         self.state = State::Stable;
-        let interval = u64::try_from(response.heartbeat_interval_ms).unwrap_or(0).max(1);
+        let interval = heartbeat_wait_ms(response.heartbeat_interval_ms);
         if let Some(assignment) = response.assignment {
             let mut ids = Ids::new();
             for topic in assignment.topic_partitions {

@@ -28,7 +28,7 @@ use super::request::{Answers, Draft, Entry, VERSION_WITH_TOPIC_IDS, refusal};
 use super::sequence::{Identity, Sending, says_early};
 use super::transaction::{Step, Transactions};
 use super::{BatchAck, ProducerCommand, ProducerEvent};
-use crate::core::{Backoff, CallSpec, Core, Expect, Lane, NoStream, Reply, Target};
+use crate::core::{Backoff, CallSpec, Core, Expect, Lane, NoStream, Reply, Target, Throttle};
 use crate::engine::{Action, Arrived, ConnId, Consumed, Engine, LinkId};
 use crate::error::Error;
 use crate::options::{Datapath, ProducerConfig};
@@ -97,8 +97,6 @@ struct Closing {
 #[derive(Debug, Default)]
 struct Node {
     in_flight: usize,
-    /// The broker asked for a pause until then (KIP-219).
-    throttled_until: u64,
     /// Since when batches have been ready for the broker without it taking any.
     waited_for_since: Option<u64>,
 }
@@ -275,9 +273,7 @@ impl ProducerEngine {
                 return;
             }
         };
-        if let Ok(throttle) = u64::try_from(response.throttle_time_ms) {
-            sender.throttled_until = sender.throttled_until.max(now.mono_ms.saturating_add(throttle));
-        }
+        self.core.throttled(now, node, Lane::Produce, response.throttle_time_ms);
         for endpoint in &response.node_endpoints {
             self.core.learn_broker(endpoint.node_id, &endpoint.host, endpoint.port);
         }
@@ -425,9 +421,8 @@ impl ProducerEngine {
     // ---- sending ----
 
     fn node_is_free(&self, now: Now, node: i32) -> bool {
-        self.nodes.get(&node).is_none_or(|node| {
-            node.in_flight < self.settings.in_flight_max && node.throttled_until <= now.mono_ms
-        })
+        self.nodes.get(&node).is_none_or(|node| node.in_flight < self.settings.in_flight_max)
+            && self.core.throttle(now, node, Lane::Produce).is_none()
     }
 
     /// Whether a new batch of the partition could go out now.
@@ -665,7 +660,8 @@ impl ProducerEngine {
             let retry = sending.retry_at().filter(|at| *at > now.mono_ms);
             retry.into_iter().chain(sending.deadline(self.settings.delivery_timeout_ms)).min()
         });
-        let throttles = self.nodes.values().map(|node| node.throttled_until).filter(|at| *at > now.mono_ms);
+        let asked = |node: &i32| self.core.throttle(now, *node, Lane::Produce);
+        let throttles = self.nodes.keys().filter_map(asked).map(Throttle::until_ms);
         let stalls = self.nodes.values().filter_map(|node| {
             let at = node.waited_for_since?.saturating_add(self.settings.stalled_after_ms?);
             (at > now.mono_ms).then_some(at)

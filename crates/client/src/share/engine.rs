@@ -31,7 +31,7 @@ use super::settings::{ShareSettings, retry_of, schema_of};
 use super::shelf::{LOCK_MS_MAX, SharedShelf, Shelf, lock};
 use super::types::{ShareCommand, ShareEvent, ShareOutcome};
 use super::watch::{Question, Watches};
-use crate::core::{CallSpec, Core, Lane, NoStream, Reply, Target};
+use crate::core::{CallSpec, Core, Lane, NoStream, Reply, Target, Throttle};
 use crate::engine::{Action, Arrived, ConnId, Consumed, Engine};
 use crate::error::{Error, Result};
 use crate::group::{
@@ -407,6 +407,8 @@ impl ShareEngine {
             return;
         }
         let fetches = self.standing == Standing::Member;
+        let core = &self.core;
+        self.scheduler.throttle(|node| core.throttle(now, node, Lane::Share).map_or(0, Throttle::until_ms));
         loop {
             self.hear(now, &mut shelf);
             let demand = if fetches { shelf.demand(now.mono_ms) } else { Demand::None };

@@ -241,6 +241,8 @@ struct Broker {
     gave_ms: u64,
     /// No request before this time.
     retry_ms: u64,
+    /// The same because it has asked for a pause; forgotten with the connection.
+    throttled_ms: u64,
     /// The last time that it had the turn.
     turn_ms: u64,
     /// Watches in a row whose records others took.
@@ -266,6 +268,7 @@ impl Broker {
             asked_ms: None,
             gave_ms: 0,
             retry_ms: 0,
+            throttled_ms: 0,
             turn_ms: 0,
             fruitless: 0,
             watch_ms: 0,
@@ -276,9 +279,14 @@ impl Broker {
         self.held.saturating_add(self.lane.charge())
     }
 
+    /// Whether nothing may go to it yet.
+    fn is_put_off(&self, now_ms: u64) -> bool {
+        self.retry_ms.max(self.throttled_ms) > now_ms
+    }
+
     /// Whether a request can be sent now.
     fn is_idle(&self, now_ms: u64) -> bool {
-        self.lane == Lane::Free && self.retry_ms <= now_ms
+        self.lane == Lane::Free && !self.is_put_off(now_ms)
     }
 
     fn sweep_ms(&self) -> u64 {
@@ -516,6 +524,13 @@ impl Scheduler {
         }
     }
 
+    /// Until when each broker has asked not to be sent anything; 0 for one that has not.
+    pub(crate) fn throttle(&mut self, until_ms: impl Fn(i32) -> u64) {
+        for (node, broker) in &mut self.brokers {
+            broker.throttled_ms = until_ms(*node);
+        }
+    }
+
     /// A watch has ended. `seen`: there are new records; `again_ms`: no other watch before that time.
     pub(crate) fn watched(&mut self, node: i32, seen: bool, again_ms: u64) {
         let Some(broker) = self.brokers.get_mut(&node) else { return };
@@ -553,6 +568,7 @@ impl Scheduler {
                 let quiet = broker.active && !broker.ready && quiet_matters;
                 [
                     Some(broker.retry_ms),
+                    Some(broker.throttled_ms),
                     (broker.due > 0).then_some(broker.due_since.saturating_add(ACK_LINGER_MS)),
                     quiet.then(|| broker.sweep_ms()),
                     (quiet && !broker.watching).then_some(broker.watch_ms),
@@ -649,8 +665,9 @@ impl Scheduler {
     /// Among the brokers with a backlog one has the turn, until another has waited [`TURN_MS`].
     fn choose_turn(&mut self, now: Now, cap: u32) {
         let now_ms = now.mono_ms;
-        let has_backlog =
-            |broker: &Broker| broker.active && broker.ready && broker.want > cap && broker.retry_ms <= now_ms;
+        let has_backlog = |broker: &Broker| {
+            broker.active && broker.ready && broker.want > cap && !broker.is_put_off(now_ms)
+        };
         let mut waiting = self.brokers.iter().filter(|(_, broker)| has_backlog(broker));
         if let Some((node, since)) = self.turn
             && self.brokers.get(&node).is_some_and(has_backlog)

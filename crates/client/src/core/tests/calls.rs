@@ -43,6 +43,25 @@ fn each_node_and_lane_has_its_own_connection() {
 }
 
 #[test]
+fn a_call_that_a_paused_connection_does_not_answer_says_so() {
+    let (mut world, layout) = (world("localhost:9092"), two_nodes());
+    let mut silent = |i: &Incoming| match i.key {
+        ApiKey::DescribeCluster => Answer::Silence,
+        _ => healthy(&layout, i),
+    };
+    world.command(Do::Want("t"));
+    world.settle(&mut silent);
+    for (tag, pause_ms, named) in [(1, 40_000, true), (2, 0, false)] {
+        world.command(Do::Call(Target::Node(1), CONTROL, tag, 30_000));
+        world.settle(&mut silent);
+        world.command(Do::Throttle(1, CONTROL, pause_ms));
+        world.run(35_000, &mut silent);
+        let text = ends(&mut world).remove(0).1.unwrap_err().to_string();
+        assert_eq!(text.contains("node 1 asked to wait 40000 ms (throttled)"), named, "{text}");
+    }
+}
+
+#[test]
 fn a_node_that_metadata_does_not_know_fails_at_once_and_metadata_is_refreshed() {
     let (mut world, layout) = (world("localhost:9092"), two_nodes());
     world.command(Do::Call(Target::Node(9), CONTROL, 1, 30_000));

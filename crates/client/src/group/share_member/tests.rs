@@ -270,6 +270,22 @@ fn until_it_has_partitions_it_asks_more_often() {
 }
 
 #[test]
+fn a_pause_between_heartbeats_that_cannot_be_is_no_storm_and_no_silence() {
+    for (interval_ms, most) in [(0, 600), (i32::MIN, 600), (i32::MAX, 6)] {
+        let given = ShareGroupHeartbeatResponse {
+            heartbeat_interval_ms: interval_ms,
+            ..answer(1, Some(&[(1, &[0])]))
+        };
+        let side = Side::new(vec![given; 1_000]);
+        let (mut world, mut broker) = (world(), |i: &Incoming| side.borrow_mut().answer(i));
+        world.command(Do::Subscribe(&["t"]));
+        world.run(60_000, &mut broker);
+        let asked = side.borrow().asked.len();
+        assert!((4..=most + 1).contains(&asked), "{interval_ms}: {asked} heartbeats in a minute");
+    }
+}
+
+#[test]
 fn who_gets_no_partitions_does_not_ask_more_often_for_ever() {
     let side = Side::new([]);
     let (mut world, mut broker) = (world(), |i: &Incoming| side.borrow_mut().answer(i));

@@ -3,6 +3,7 @@
 use headrace_wire::time::Now;
 
 use super::ProducerEngine;
+use crate::core::Lane;
 use crate::error::Error;
 use crate::producer::accumulator::{Accumulator, Dropped};
 use crate::producer::batch::{BatchId, PartitionKey};
@@ -34,7 +35,8 @@ impl ProducerEngine {
                 }
                 None => "no answer to the request it is in".to_owned(),
             });
-            let error = self.too_late(accumulator, key, detail.unwrap_or_default());
+            let pause = accumulator.leader(key).map(|node| self.pause_of(now, node)).unwrap_or_default();
+            let error = self.too_late(accumulator, key, detail.unwrap_or_default() + &pause);
             self.give_up(accumulator, key, id, Fate::Unknown, error);
         }
         for dropped in accumulator.drop_dead(now) {
@@ -43,7 +45,7 @@ impl ProducerEngine {
                 let topic = accumulator.topic_name(key).to_string();
                 Error::Record { topic, partition: key.number(), offset: -1, why: why.to_string() }
             } else {
-                let detail = self.why_not_sent(accumulator, key);
+                let detail = self.why_not_sent(now, accumulator, key);
                 self.too_late(accumulator, key, detail)
             };
             self.events.push_back(ProducerEvent::BatchDone { batch: id, records, result: Err(error) });
@@ -59,7 +61,7 @@ impl ProducerEngine {
         }
     }
 
-    fn why_not_sent(&self, accumulator: &Accumulator, key: PartitionKey) -> String {
+    fn why_not_sent(&self, now: Now, accumulator: &Accumulator, key: PartitionKey) -> String {
         if let Some(error) = accumulator.topic_error(key) {
             return error.to_string();
         }
@@ -72,9 +74,16 @@ impl ProducerEngine {
             Some(node) => {
                 let busy = self.partitions.get(&key).and_then(|sending| sending.first_error());
                 let why = busy.map(|error| format!("; the last try failed: {error}")).unwrap_or_default();
-                format!("it was waiting for node {node} to take batches before it{why}")
+                let pause = self.pause_of(now, node);
+                format!("it was waiting for node {node} to take batches before it{why}{pause}")
             }
         }
+    }
+
+    /// That a broker has asked for a pause, where it has, for the end of a message.
+    fn pause_of(&self, now: Now, node: i32) -> String {
+        let asked = self.core.throttle(now, node, Lane::Produce);
+        asked.map(|asked| format!("; {asked}")).unwrap_or_default()
     }
 
     pub(super) fn give_up(

@@ -467,6 +467,38 @@ fn a_throttled_producer_pauses() {
 }
 
 #[test]
+fn a_pause_that_is_too_long_is_cut_short_and_named_in_the_error() {
+    let mut world = World::ready(&[1], &[("delivery.timeout.ms", "40000")]);
+    world.throttle_ms = 1 << 30;
+    world.send(0, "a");
+    world.send(0, "b");
+    world.advance(40_000);
+    world.send(0, "c");
+    let errors: Vec<String> =
+        world.take_done().into_iter().filter_map(|(_, result)| Some(result.err()?.to_string())).collect();
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    assert!(errors[0].contains("node 1 asked to wait 1073741824 ms (throttled)"), "{errors:?}");
+    world.advance(19_000);
+    assert_eq!(world.logs[0].values, ["a"]);
+    world.advance(1_000);
+    assert_eq!(world.logs[0].values, ["a", "c"]);
+}
+
+#[test]
+fn a_pause_ends_with_the_connection_that_it_was_asked_for_over() {
+    let mut world = World::ready(&[1], &[]);
+    world.throttle_ms = 50_000;
+    world.send(0, "a");
+    world.send(0, "b");
+    world.advance(1_000);
+    assert_eq!(world.logs[0].values, ["a"]);
+    world.kill(1);
+    world.down.clear();
+    world.advance(2_000);
+    assert_eq!(world.logs[0].values, ["a", "b"]);
+}
+
+#[test]
 fn compressed_batches_give_memory_back_when_they_are_closed() {
     for codec in ["gzip", "snappy", "lz4", "zstd"] {
         let mut world = World::ready(&[1], &[("compression.type", codec), ("linger.ms", "100")]);

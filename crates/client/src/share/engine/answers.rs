@@ -182,7 +182,6 @@ impl ShareEngine {
             return Ok(());
         };
         let lock_ms = u64::try_from(response.acquisition_lock_timeout_ms).unwrap_or(0);
-        let throttle_ms = u64::try_from(response.throttle_time_ms).unwrap_or(0);
         let (parts, leaders) = self.read(node, &members, &response)?;
         for endpoint in &response.node_endpoints {
             self.core.learn_broker(endpoint.node_id, &endpoint.host, endpoint.port);
@@ -209,9 +208,8 @@ impl ShareEngine {
             self.forgive(node);
         }
         self.take_in(now, origin, parts);
-        if throttle_ms > 0 {
-            self.scheduler.put_off(node, now.mono_ms + throttle_ms);
-        } else if all_failed {
+        self.core.throttled(now, node, Lane::Share, response.throttle_time_ms);
+        if all_failed {
             self.back_off(now, node);
         } else if acquired == 0 && asked.wait_ms > IMPATIENT_MS && now.mono_ms < asked.sent_ms + IMPATIENT_MS
         {
@@ -293,10 +291,7 @@ impl ShareEngine {
             self.forgive(node);
         }
         self.scheduler.acknowledged(node, u32::try_from(refused).unwrap_or(u32::MAX));
-        let throttle_ms = u64::try_from(response.throttle_time_ms).unwrap_or(0);
-        if throttle_ms > 0 {
-            self.scheduler.put_off(node, now.mono_ms + throttle_ms);
-        }
+        self.core.throttled(now, node, Lane::Share, response.throttle_time_ms);
     }
 
     fn learn_leaders(&mut self, now: Now, leaders: Vec<Leader>) {

@@ -148,6 +148,31 @@ fn a_member_joins_is_given_partitions_and_says_that_it_has_them() {
 }
 
 #[test]
+fn a_pause_between_heartbeats_that_cannot_be_is_no_storm_and_no_silence() {
+    for (interval_ms, most) in [(0, 600), (i32::MIN, 600), (i32::MAX, 6)] {
+        let mut group = Group::joined(1, &[0], &[]);
+        let before = group.asked().len();
+        let given = ConsumerGroupHeartbeatResponse { heartbeat_interval_ms: interval_ms, ..answer(1, None) };
+        group.will_answer(vec![given; 1_000]);
+        group.bench.run(60_000);
+        let asked = group.asked().len() - before;
+        assert!((4..=most + 1).contains(&asked), "{interval_ms}: {asked} heartbeats in a minute");
+    }
+}
+
+#[test]
+fn an_assignment_that_every_answer_repeats_is_no_storm_of_heartbeats() {
+    let mut group = Group::joined(1, &[0], &[]);
+    let before = group.asked().len();
+    group.will_answer(vec![answer(1, Some(&[0])); 2_000]);
+    group.bench.run(60_000);
+    let asked = group.asked().len() - before;
+    assert!((60..=601).contains(&asked), "{asked} heartbeats in a minute");
+    assert_eq!(group.count(|e| matches!(e, ConsumerEvent::Assigned(_))), 1);
+    assert_eq!(group.bench.drain(), named("t", 0, 0..10));
+}
+
+#[test]
 fn what_goes_is_processed_and_committed_before_the_member_says_so() {
     let mut group = Group::joined(2, &[0, 1], &[]);
     group.bench.pause("t", 0);

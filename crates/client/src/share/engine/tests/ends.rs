@@ -68,6 +68,33 @@ fn a_lost_answer_costs_what_it_may_have_brought_until_that_is_over() {
     assert!(bench.now_ms() - lost_at >= LOCK_MS);
 }
 
+/// A consumer of five records that was given one, and asked to wait for 2^30 ms.
+fn throttled() -> Bench {
+    let mut bench = Bench::limited(&[1], 2, &[]);
+    bench.append(0, 5);
+    bench.cluster.spoil = Some(Box::new(|response| {
+        response.throttle_time_ms = 1 << 30;
+        true
+    }));
+    assert_eq!(bench.rows().1, [(0, 1)]);
+    assert_eq!(bench.poll(5_000), Ok(None));
+    bench
+}
+
+#[test]
+fn a_pause_that_is_too_long_is_cut_short() {
+    let mut bench = throttled();
+    assert_eq!(bench.poll(50_000), Ok(None));
+    assert!(bench.poll(6_000).unwrap().is_some());
+}
+
+#[test]
+fn a_pause_ends_with_the_connection_that_it_was_asked_for_over() {
+    let mut bench = throttled();
+    bench.cut(1);
+    assert!(bench.poll(5_000).unwrap().is_some());
+}
+
 #[test]
 fn a_request_that_was_never_written_costs_nothing() {
     let mut bench = Bench::limited(&[1], 1, &[]);
