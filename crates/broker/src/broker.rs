@@ -173,13 +173,13 @@ impl<D: Disk> Broker<D> {
         &self.config
     }
 
-    /// Sets the address that clients are told, once the driver has bound its socket.
+    /// Sets the address that metadata gives to clients, once the driver has bound its socket.
     pub fn set_advertised(&mut self, host: impl Into<String>, port: u16) {
         self.config.advertised_host = host.into();
         self.config.advertised_port = port;
     }
 
-    /// The address that clients are told.
+    /// The address that metadata gives to clients.
     #[must_use]
     pub fn advertised(&self) -> (&str, u16) {
         (&self.config.advertised_host, self.config.advertised_port)
@@ -356,7 +356,7 @@ impl<D: Disk> Broker<D> {
         self.flushes.poll(&mut self.store, self.now)
     }
 
-    /// Errors that no client could be told of since the last call, one sentence each: for the driver to log.
+    /// Errors since the last call that no answer to a client could name, one sentence each: for the driver to log.
     pub fn take_troubles(&mut self) -> Vec<String> {
         self.store.take_troubles()
     }

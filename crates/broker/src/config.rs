@@ -187,8 +187,8 @@ options! {
     node_id: i32 = "1", "node.id", 0..=i32::MAX, "the node's number in the cluster.";
     cluster_id: Option<String> = "", "cluster.id", (), "the cluster's id; made at random once and kept in the data directory when empty.";
     broker_rack: Option<String> = "", "broker.rack", (), "the rack named in metadata.";
-    advertised_host: String = "", "advertised.host", ANY, "the host name that clients are told to connect to; empty: the address that the broker is bound to.";
-    advertised_port: u16 = "0", "advertised.port", 0..=u16::MAX, "the port that clients are told to connect to; 0: the one that the broker is bound to.";
+    advertised_host: String = "", "advertised.host", ANY, "the host name that metadata gives to clients to connect to; empty: the address that the broker is bound to.";
+    advertised_port: u16 = "0", "advertised.port", 0..=u16::MAX, "the port that metadata gives to clients to connect to; 0: the one that the broker is bound to.";
     data_dir: PathBuf = "headrace-data", "log.dir", (), "the directory that holds topics and offsets.";
     auto_create_topics_enable: bool = "true", "auto.create.topics.enable", (), "whether a metadata request for an unknown topic creates it.";
     delete_topic_enable: bool = "true", "delete.topic.enable", (), "whether topics can be deleted.";

@@ -35,12 +35,49 @@ pub fn page() -> String {
         };
         let _ = writeln!(page, "| `{}` | {} | {default} | {} |", row.name, name_of(row.kind), row.sentence());
     }
+    page.push_str(DISK_FAILURES);
     page.push_str("\n## Known to Kafka, not supported\n\n| setting | why |\n|---|---|\n");
     for (name, why) in UNSUPPORTED {
         let _ = writeln!(page, "| `{name}` | {why} |");
     }
     page
 }
+
+/// What users see when the disk refuses.
+const DISK_FAILURES: &str = "
+## When the disk refuses
+
+Nothing here needs a restart. What goes wrong is printed by `headrace broker`, and is in `Broker.take_troubles()`.
+
+**A write fails**, as on a full disk. Nothing of the records is in the log; the producer gets KAFKA_STORAGE_ERROR and \
+tries again until `delivery.timeout.ms` is over. Reads go on, and retention makes room.
+
+**A sync fails.** Syncs come with `log.flush.interval.messages`, `log.flush.interval.ms` and what topics have of these, \
+and at the end of each segment. After one has failed, what was to be synced may be on no disk though it can be read, \
+and another sync would say nothing about it. So that partition is offline until its records were read back, \
+checked, written and synced again, which is tried each second:
+
+| who | sees |
+|---|---|
+| a producer whose records waited for the sync (`flush.messages=1`) | KAFKA_STORAGE_ERROR; it tries again. The records are in the log and stay there once the partition is back: an idempotent producer's are not written twice, those of another may be |
+| producers that write to the partition | KAFKA_STORAGE_ERROR; they try again until `delivery.timeout.ms` is over |
+| consumers | the records up to the last sync that succeeded, then nothing new until the partition is back |
+| other partitions | nothing |
+
+A record that was acknowledged is lost only if power fails as well before the partition is back, and then only where the \
+acknowledgement had not waited for a sync. Should what is read back be damaged, the partition stays offline until the \
+next start, which keeps what is whole and reports the rest.
+
+**The groups' journal, `__consumer_offsets`**, goes offline like any partition. Commits and removals of offsets get \
+COORDINATOR_NOT_AVAILABLE, which clients try again; where the journal is synced before the answer, so does the commit \
+whose sync has failed, though it may count all the same. A rebalance ends only when the journal can be written again. \
+Members that have their partitions go on reading, heartbeats are answered, and OffsetFetch gives what was committed.
+
+**The state file, `headrace-state.json`**, is replaced in one step, so the old one or the new one is there. While it cannot \
+be written, topics cannot be made, extended, removed or given other settings (KAFKA_STORAGE_ERROR), and new idempotent \
+producers get no id once those that were reserved are used up (COORDINATOR_NOT_AVAILABLE). Records go on, but for one \
+case: after a crash nothing is appended before the new leader epoch is in that file. The broker tries each second.
+";
 
 fn name_of(kind: Kind) -> &'static str {
     match kind {

@@ -25,7 +25,7 @@ pub enum LogError {
         what: &'static str,
         /// What the file says.
         found: String,
-        /// What the broker was told.
+        /// What the broker's settings say.
         wanted: String,
     },
     /// A directory that holds what no broker has put there.

@@ -57,7 +57,7 @@ impl Producers {
     pub(crate) fn check(&self, header: &BatchHeader) -> Result<Option<SeenBatch>, AppendError> {
         let BatchHeader { producer_id, producer_epoch: epoch, base_sequence: sequence, .. } = *header;
         // A producer nobody remembers (expired, or its records deleted) may go on where it is; a client that was
-        // told otherwise could only give up.
+        // that got another answer could only give up.
         let Some(known) = self.by_id.get(&producer_id).filter(|_| producer_id >= 0) else { return Ok(None) };
         if epoch < known.epoch {
             return Err(AppendError::Fenced { producer_id, epoch, current: known.epoch });

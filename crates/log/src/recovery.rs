@@ -150,7 +150,7 @@ impl<D: Disk> Log<D> {
             loop {
                 let header = match headers.next(&self.disk, &segment.log) {
                     Ok(Some((_, header))) => header,
-                    // Whoever reads the damaged batch is told; the log as a whole can be used.
+                    // Whoever reads the damaged batch gets an error; the log as a whole can be used.
                     Ok(None) | Err(LogError::Damaged { .. }) => break,
                     Err(other) => return Err(other),
                 };

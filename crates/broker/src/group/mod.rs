@@ -23,7 +23,7 @@ use crate::config::BrokerConfig;
 use exchange::Outputs;
 use state::{Group, Limits};
 
-/// Groups that are kept at most; beyond it new ones are told that there is no coordinator for them.
+/// Groups that are kept at most; beyond it new ones are refused: there is no coordinator for them.
 const GROUPS_MAX: usize = 100_000;
 
 /// Bytes that the members of all groups may say of themselves, with their assignments. Members outlive their connections,

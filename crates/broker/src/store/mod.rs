@@ -416,7 +416,7 @@ impl<D: Disk> Store<D> {
         let _ = self.disk.remove_file(&self.path.join(FAILED_SYNC));
     }
 
-    /// Keeps an error that no client can be told of.
+    /// Keeps an error that no answer to a client can name.
     pub(crate) fn note_trouble(&mut self, error: &impl ToString) {
         if self.troubles.len() < TROUBLES_MAX {
             self.troubles.push(error.to_string());
