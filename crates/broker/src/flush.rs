@@ -193,6 +193,13 @@ impl Flushes {
 }
 
 impl<D: Disk> Broker<D> {
+    /// Partitions whose last sync has failed and was not made good since: they take nothing, and reads end before what is
+    /// not known to be durable.
+    #[must_use]
+    pub fn offline_logs(&self) -> usize {
+        self.flushes.offline.len()
+    }
+
     /// Of what a request has appended, what is to be waited for: it may be durable by now.
     pub(crate) fn not_durable(&mut self, mut targets: Vec<FlushTarget>) -> Vec<FlushTarget> {
         let store = &mut self.store;

@@ -439,6 +439,11 @@ impl Server {
 
     // ---- time and syncs
 
+    /// Whether a log is offline after a failed sync: what it has in doubt is written again by the broker's timers alone.
+    pub(crate) fn has_offline_logs(&self) -> bool {
+        self.broker.as_ref().is_some_and(|broker| broker.offline_logs() > 0)
+    }
+
     pub(crate) fn poll_timeout(&self) -> Option<u64> {
         let broker = self.broker.as_ref()?;
         let share = self.share.as_ref().and_then(Sharing::poll_timeout);

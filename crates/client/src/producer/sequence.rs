@@ -279,6 +279,15 @@ impl Sending {
         }
     }
 
+    /// A batch that is to be sent again is not sent before this time.
+    pub(super) fn put_off(&mut self, id: BatchId, not_before: u64) {
+        if let Some(out) = self.pending.iter_mut().find(|out| out.id == id)
+            && let State::Waiting(at) = &mut out.state
+        {
+            *at = not_before.max(*at);
+        }
+    }
+
     /// Puts two batches in the place of one that the broker found too large, to be sent from `now_ms` on; says how many
     /// records keep the id, and the id of the others. `None`: the batch has ended.
     pub(super) fn replace(

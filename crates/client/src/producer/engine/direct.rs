@@ -35,6 +35,9 @@ const RING_BYTES_MIN: i64 = 256 << 10;
 const BATCHES_MIN: usize = 4;
 /// Grants that are asked for at once: each comes with a descriptor, and those that wait in a socket are few.
 const ASKED_MAX: usize = 64;
+/// A write that the broker has refused is not tried again before so long, whatever `retry.backoff.ms` says. There is no
+/// round trip to slow it down, and a log that is offline refuses for a second.
+const REFUSED_WRITE_MS: u64 = 10;
 /// How long who finds a shared ring full waits before it looks again.
 const CROWDED_MS: u64 = 1;
 
@@ -405,6 +408,9 @@ impl ProducerEngine {
         } else {
             let error = Error::partition(code, accumulator.topic_name(key).as_ref(), key.number(), "");
             self.on_error(now, &mut accumulator, &entry, error);
+            if let Some(sending) = self.partitions.get_mut(&key) {
+                sending.put_off(entry.id, now.mono_ms.saturating_add(REFUSED_WRITE_MS));
+            }
         }
     }
 

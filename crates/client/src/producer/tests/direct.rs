@@ -1,6 +1,8 @@
 //! Memory that a broker lends: what comes over the link and what comes over the connection are not in order to each other.
 
 use headrace_fabric::Memory;
+use headrace_wire::direct::{WriteAck, Written};
+use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::{GrantProduceRequest, GrantProduceResponse};
 
 use super::world::{Asked, World};
@@ -155,4 +157,34 @@ fn memory_in_which_a_write_is_not_answered_in_time_is_given_back() {
     world.advance(60_000);
     world.send(0, "f");
     assert_eq!((world.asked.len(), world.written.len(), world.logs[0].values.len()), (1, 2, 6));
+}
+
+#[test]
+fn a_write_that_a_broker_refuses_is_not_tried_again_at_the_same_moment() {
+    let options = [("headrace.datapath", "shm"), ("linger.ms", "0"), ("retry.backoff.ms", "0")];
+    let mut world = World::ready(&[1], &options);
+    for value in ["a", "b"] {
+        world.send(0, value);
+    }
+    lend(&mut world, 1);
+    grant(&mut world, 5, 1);
+    world.send(0, "c");
+    for tries in 1..20 {
+        assert_eq!(world.written.len(), tries);
+        let order = u16::try_from(world.written[tries - 1].told.0 & 0xffff).unwrap();
+        // As a log says that is offline.
+        let refused = WriteAck {
+            written: Written { id: 5, order },
+            error_code: ErrorCode::KAFKA_STORAGE_ERROR.code(),
+            base_offset: -1,
+            log_append_time: -1,
+            log_start_offset: 0,
+        };
+        world.engine.handle_note(world.now, world.link.unwrap(), refused.to_note());
+        world.engine.handle_look(world.now);
+        world.settle();
+        assert_eq!(world.written.len(), tries, "it waits, though retry.backoff.ms is 0");
+        world.advance(20);
+    }
+    assert_eq!(world.logs[0].values, ["a", "b"]);
 }
