@@ -131,8 +131,8 @@ impl AdminEngine {
             Tag::Items { op, items } => {
                 let Some(state) = self.ops.get_mut(&op) else { return };
                 let node = reply.node;
-                let results = reply.result.and_then(|(_, body)| {
-                    let results = state.job.receive(&items, &Answer { body, node })?;
+                let results = reply.result.and_then(|(version, body)| {
+                    let results = state.job.receive(&items, &Answer { version, body, node })?;
                     Ok(results)
                 });
                 match results {

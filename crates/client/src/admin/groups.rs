@@ -1,6 +1,6 @@
 //! Consumer groups: list, describe, offsets, delete.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use headrace_wire::errors::ErrorCode;
@@ -26,6 +26,9 @@ use crate::partition::{CommitOffset, TopicPartition};
 /// The last versions of `OffsetCommit` and `OffsetFetch` that name topics; later ones take topic ids, and a group may hold
 /// offsets of topics that are gone.
 pub(super) const OFFSETS_BY_NAME_VERSION_MAX: i16 = 9;
+
+/// This version of `OffsetFetch` moved the group into a list (KIP-709).
+const VERSION_WITH_GROUPS: i16 = 8;
 
 pub(super) fn group_name(group: &str) -> String {
     format!("group '{group}'")
@@ -192,8 +195,7 @@ impl Job for GroupOffsets {
         let make = move |version| {
             let (group_id, topics) = (group.clone(), topics.clone());
             let mut request = OffsetFetchRequest::default();
-            // Version 8 moved the group into a list (KIP-709).
-            if version >= 8 {
+            if version >= VERSION_WITH_GROUPS {
                 let topic = |(name, partition_indexes)| OffsetFetchRequestTopics {
                     name,
                     partition_indexes,
@@ -214,8 +216,14 @@ impl Job for GroupOffsets {
     fn receive(&mut self, _: &[usize], answer: &Answer) -> Result<Vec<Result<()>>> {
         let response = answer.decode::<OffsetFetchRequest>()?;
         check(response.error_code, &self.group)?;
-        let mut found = Vec::new();
+        // An empty answer would look like a group that has committed nothing.
+        let is_there = response.groups.iter().any(|group| group.group_id == self.group);
+        if answer.version >= VERSION_WITH_GROUPS && !is_there {
+            return Err(answer.lacks(&group_name(&self.group)));
+        }
+        let (mut found, mut named) = (Vec::new(), BTreeSet::new());
         let mut push = |topic: &str, partition, code, offset, leader_epoch, metadata: Option<String>| {
+            named.insert(TopicPartition::new(topic, partition));
             let result = match ErrorCode::new(code) {
                 // -1 stands for a partition without a committed offset.
                 ErrorCode::NONE if offset < 0 => return,
@@ -243,6 +251,9 @@ impl Job for GroupOffsets {
                     push(&t.name, p.partition_index, p.error_code, offset, epoch, p.metadata);
                 }
             }
+        }
+        if let Some(left_out) = self.partitions.iter().flatten().find(|tp| !named.contains(*tp)) {
+            return Err(answer.lacks(&partition_name(left_out)));
         }
         found.sort_by(|a, b| a.0.cmp(&b.0));
         self.found = found;

@@ -72,6 +72,7 @@ impl Calls<'_> {
 
 /// An answer to some items.
 pub(super) struct Answer {
+    pub(super) version: i16,
     pub(super) body: Body,
     pub(super) node: Option<i32>,
 }
@@ -79,6 +80,11 @@ pub(super) struct Answer {
 impl Answer {
     pub(super) fn decode<R: Request>(&self) -> Result<R::Response> {
         self.body.of::<R>(self.node).cloned()
+    }
+
+    /// The error for something that it leaves out.
+    pub(super) fn lacks(&self, what: &str) -> Error {
+        Error::BadAnswer { peer: peer_name(self.node), why: format!("left {what} out of its answer") }
     }
 }
 
@@ -203,8 +209,7 @@ impl<Q: Question> Job for Each<Q> {
         let mut results: HashMap<_, _> = self.question.read(answer)?.into_iter().collect();
         let mut keep = |&item: &usize| {
             let key = &self.items[item].0;
-            let result =
-                results.remove(key).unwrap_or_else(|| Err(missing(answer, &self.question.name(key))));
+            let result = results.remove(key).unwrap_or_else(|| Err(answer.lacks(&self.question.name(key))));
             self.found[item] = Some(result?);
             Ok(())
         };
@@ -246,9 +251,4 @@ pub(super) fn by_topic<'a, V>(
 /// A partition by name.
 pub(super) fn partition_name(TopicPartition { topic, partition }: &TopicPartition) -> String {
     format!("topic '{topic}', partition {partition}")
-}
-
-/// The error for an item that an answer leaves out.
-fn missing(answer: &Answer, what: &str) -> Error {
-    Error::BadAnswer { peer: peer_name(answer.node), why: format!("left {what} out of its answer") }
 }

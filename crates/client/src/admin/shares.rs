@@ -43,6 +43,9 @@ impl Job for ShareGroupOffsets {
     fn receive(&mut self, _: &[usize], answer: &Answer) -> Result<Vec<Result<()>>> {
         let response = answer.decode::<DescribeShareGroupOffsetsRequest>()?;
         self.found.clear();
+        if !response.groups.iter().any(|group| group.group_id == self.group) {
+            return Err(answer.lacks(&group_name(&self.group)));
+        }
         for group in response.groups.into_iter().filter(|group| group.group_id == self.group) {
             let refused = |code| {
                 let why = group.error_message.clone().unwrap_or_default();

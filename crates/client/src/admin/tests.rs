@@ -1,5 +1,7 @@
 //! The admin engine against scripted brokers on a fake clock.
 
+mod spoiled;
+
 use std::cell::RefCell;
 
 use headrace_wire::errors::ErrorCode;

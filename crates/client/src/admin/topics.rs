@@ -224,7 +224,8 @@ fn metadata_request(topics: Option<Vec<MetadataRequestTopic>>) -> MetadataReques
 fn described(answer: &Answer) -> Result<Cluster> {
     let mut cluster = Cluster::default();
     cluster.update(answer.decode::<MetadataRequest>()?);
-    Ok(cluster)
+    // A broker that is starting says nothing yet: no cluster is without brokers.
+    if cluster.brokers().next().is_none() { Err(answer.lacks("all brokers")) } else { Ok(cluster) }
 }
 
 /// What any broker knows of all topics.
@@ -290,6 +291,9 @@ impl Job for DescribeCluster {
         let code = ErrorCode::new(response.error_code);
         if !code.is_none() {
             return Err(Error::broker(code, response.error_message.unwrap_or_default()));
+        }
+        if response.brokers.is_empty() {
+            return Err(answer.lacks("all brokers"));
         }
         let mut brokers: Vec<BrokerInfo> = response
             .brokers

@@ -15,6 +15,8 @@ mod refresh;
 pub(crate) mod scripted;
 mod sessions;
 #[cfg(test)]
+pub(crate) mod spoil;
+#[cfg(test)]
 mod tests;
 mod throttle;
 

@@ -14,6 +14,11 @@ impl<T> Core<T> {
     /// A metadata answer that can be read.
     pub(super) fn metadata_answered(&mut self, now: Now, response: MetadataResponse) {
         let code = ErrorCode::new(response.error_code);
+        if code == ErrorCode::NONE && response.brokers.is_empty() {
+            // A broker that is just starting says so, or one whose answer was damaged; as in Kafka's clients it says nothing.
+            let why = "named no brokers in a Metadata response".to_owned();
+            return self.metadata_failed(now, Error::BadAnswer { peer: "a broker".to_owned(), why });
+        }
         if code == ErrorCode::NONE {
             let response = self.select(response);
             self.cluster.update(response);

@@ -114,22 +114,13 @@ impl Coordinator {
         result: Result<FindCoordinatorResponse>,
     ) -> Result<()> {
         self.finding = false;
-        let error = match result {
+        let error = match result.and_then(|found| self.check(only(found))) {
             Ok(found) => {
-                let found = only(found);
-                let code = ErrorCode::new(found.error_code);
-                if code == ErrorCode::NONE {
-                    core.learn_broker(found.node_id, &found.host, found.port);
-                    self.node = Some(found.node_id);
-                    self.failures = 0;
-                    self.last_error = None;
-                    return Ok(());
-                }
-                let kind = if self.transactions { "transactional id" } else { "group" };
-                let why = found.error_message.as_deref().unwrap_or_default();
-                let why: String = why.chars().take(WHY_CHARS_MAX).collect();
-                let stop = if why.is_empty() { "" } else { ": " };
-                Error::broker(code, format!("finding the coordinator of {kind} '{}'{stop}{why}", self.group))
+                core.learn_broker(found.node_id, &found.host, found.port);
+                self.node = Some(found.node_id);
+                self.failures = 0;
+                self.last_error = None;
+                return Ok(());
             }
             Err(error) => error,
         };
@@ -137,6 +128,26 @@ impl Coordinator {
         self.retry_at = now.mono_ms + self.retry.wait_ms(self.failures, core.jitter()).max(1);
         self.last_error = Some(error.clone());
         if error.retriable() { Ok(()) } else { Err(error) }
+    }
+
+    /// What an answer names, unless it is a refusal, or no broker can be where it says.
+    fn check(&self, found: FindCoordinatorResponse) -> Result<FindCoordinatorResponse> {
+        let kind = if self.transactions { "transactional id" } else { "group" };
+        let code = ErrorCode::new(found.error_code);
+        if code != ErrorCode::NONE {
+            let why = found.error_message.as_deref().unwrap_or_default();
+            let why: String = why.chars().take(WHY_CHARS_MAX).collect();
+            let stop = if why.is_empty() { "" } else { ": " };
+            let what = format!("finding the coordinator of {kind} '{}'{stop}{why}", self.group);
+            return Err(Error::broker(code, what));
+        }
+        let is_there =
+            found.node_id >= 0 && !found.host.is_empty() && u16::try_from(found.port).is_ok_and(|p| p > 0);
+        if !is_there {
+            let why = format!("named no broker as the coordinator of {kind} '{}'", self.group);
+            return Err(Error::BadAnswer { peer: "a broker".to_owned(), why });
+        }
+        Ok(found)
     }
 
     /// When to ask again.

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use super::*;
 use headrace_wire::errors::ErrorCode;
-use headrace_wire::messages::MetadataRequest;
+use headrace_wire::messages::{MetadataRequest, MetadataResponse};
 
 fn asked(world: &World<Probe>) -> usize {
     world.log.iter().filter(|l| l.1 == ApiKey::Metadata).count()
@@ -218,4 +218,24 @@ fn a_lying_partition_index_allocates_nothing() {
     });
     assert_eq!(cluster.partition_count("t"), Some(2));
     assert_eq!((cluster.leader("t", 0), cluster.leader("t", 1)), (None, Some((1, -1))));
+}
+
+#[test]
+fn an_answer_without_brokers_says_nothing_and_is_asked_for_again() {
+    let (mut world, layout) = (world("localhost:9092"), two_nodes());
+    let mut left = 2;
+    let mut broker = |i: &Incoming| match i.key {
+        ApiKey::Metadata if left > 0 => {
+            left -= 1;
+            i.reply::<MetadataRequest>(&MetadataResponse::default())
+        }
+        _ => healthy(&layout, i),
+    };
+    world.command(Do::Want("t"));
+    world.settle(&mut broker);
+    let why = world.engine.core.metadata_error().map(ToString::to_string).unwrap_or_default();
+    assert_eq!((world.engine.core.cluster().generation(), why.contains("no brokers")), (0, true), "{why}");
+    world.run(1_000, &mut broker);
+    assert_eq!(world.engine.core.cluster().leader("t", 0), Some((1, 5)));
+    assert!(world.engine.core.metadata_error().is_none());
 }

@@ -5,6 +5,7 @@ mod ends;
 mod hostile;
 mod random;
 mod rows;
+mod spoiled;
 mod watching;
 
 use std::collections::BTreeMap;
@@ -20,6 +21,7 @@ use headrace_wire::messages::{
 
 use super::*;
 use crate::core::scripted::{Answer, Incoming, Layout, World, version_list};
+use crate::core::spoil::{Way, spoiled};
 use crate::share::ledger::{Ack, Mark};
 use crate::share::model::{Key, Late, Outcome, Part, Record, ShareKafka};
 
@@ -50,6 +52,8 @@ struct Cluster {
     fetches: Vec<(i32, ShareFetchRequest)>,
     acknowledges: Vec<(i32, ShareAcknowledgeRequest)>,
     watches: usize,
+    /// Spoils the next answer of a kind.
+    spoiling: Option<(ApiKey, Way)>,
 }
 
 fn node_of(incoming: &Incoming) -> i32 {
@@ -89,6 +93,7 @@ impl Cluster {
             fetches: Vec::new(),
             acknowledges: Vec::new(),
             watches: 0,
+            spoiling: None,
         }
     }
 
@@ -123,6 +128,13 @@ impl Cluster {
     }
 
     fn answer(&mut self, incoming: &Incoming) -> Answer {
+        let Some((_, way)) = self.spoiling.take_if(|(key, _)| *key == incoming.key) else {
+            return self.good_answer(incoming);
+        };
+        spoiled(way, incoming, || Some(self.good_answer(incoming))).unwrap()
+    }
+
+    fn good_answer(&mut self, incoming: &Incoming) -> Answer {
         let node = node_of(incoming);
         match incoming.key {
             ApiKey::ApiVersions => self.versions(incoming),

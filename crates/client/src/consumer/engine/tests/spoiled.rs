@@ -5,19 +5,21 @@ use std::rc::Rc;
 
 use headrace_wire::compression::Codec;
 use headrace_wire::errors::ErrorCode;
+use headrace_wire::messages::consumer_group_heartbeat_response::{Assignment, TopicPartitions};
 use headrace_wire::messages::list_offsets_response::{
     ListOffsetsPartitionResponse, ListOffsetsTopicResponse,
 };
 use headrace_wire::messages::{
-    ApiKey, ApiVersionsRequest, FetchRequest, FindCoordinatorRequest, HeartbeatRequest, JoinGroupRequest,
-    LeaveGroupRequest, ListOffsetsRequest, ListOffsetsResponse, MetadataRequest, OffsetCommitRequest,
-    OffsetFetchRequest, OffsetForLeaderEpochRequest, Request, SyncGroupRequest, SyncGroupResponse,
+    ApiKey, ApiVersionsRequest, ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse,
+    ListOffsetsRequest, ListOffsetsResponse, SyncGroupRequest, SyncGroupResponse,
 };
+use headrace_wire::uuid::Uuid;
 
 use super::groups::Crowd;
 use super::kafka::{Bench, Kafka, named, tp};
 use crate::consumer::{ConsumerCommand, ConsumerOutcome, StartAt, lock};
 use crate::core::scripted::{Answer, Incoming, version_list};
+use crate::core::spoil::{ALL_WAYS, COST_MS, WAYS, Way, spoiled};
 use crate::error::Error;
 
 const KINDS: [ApiKey; 11] = [
@@ -34,68 +36,6 @@ const KINDS: [ApiKey; 11] = [
     ApiKey::LeaveGroup,
 ];
 
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Way {
-    /// Nothing behind the correlation id is what it should be.
-    Garbage,
-    /// It ends before its first field.
-    Short,
-    /// The answer to another request.
-    Correlation,
-    /// The connection ends before it.
-    Cut,
-    /// It is never sent.
-    Silence,
-    /// It has nothing in it.
-    Empty,
-}
-
-const WAYS: [Way; 6] = [Way::Garbage, Way::Short, Way::Correlation, Way::Cut, Way::Silence, Way::Empty];
-
-/// Milliseconds of the scripted clock that one spoiled answer may cost: some back-offs of 100 ms, or a request's timeout of
-/// 2 s. A session lasts 45 s.
-const COST_MS: u64 = 6_000;
-
-fn framed(correlation: i32, body: &[u8]) -> Vec<u8> {
-    let size = u32::try_from(4 + body.len()).unwrap();
-    [&size.to_be_bytes(), &correlation.to_be_bytes(), body].concat()
-}
-
-fn blank<R: Request>(incoming: &Incoming) -> Answer {
-    incoming.reply::<R>(&R::Response::default())
-}
-
-/// An answer in which every field has its default; `None` where that is a good one.
-fn empty(i: &Incoming) -> Option<Answer> {
-    Some(match i.key {
-        ApiKey::ApiVersions => blank::<ApiVersionsRequest>(i),
-        ApiKey::Metadata => blank::<MetadataRequest>(i),
-        ApiKey::FindCoordinator => blank::<FindCoordinatorRequest>(i),
-        ApiKey::JoinGroup => blank::<JoinGroupRequest>(i),
-        ApiKey::SyncGroup => blank::<SyncGroupRequest>(i),
-        ApiKey::OffsetFetch => blank::<OffsetFetchRequest>(i),
-        ApiKey::ListOffsets => blank::<ListOffsetsRequest>(i),
-        ApiKey::Fetch => blank::<FetchRequest>(i),
-        ApiKey::OffsetCommit => blank::<OffsetCommitRequest>(i),
-        ApiKey::OffsetForLeaderEpoch => blank::<OffsetForLeaderEpochRequest>(i),
-        ApiKey::Heartbeat => blank::<HeartbeatRequest>(i),
-        ApiKey::LeaveGroup => blank::<LeaveGroupRequest>(i),
-        _ => return None,
-    })
-}
-
-fn spoiled(way: Way, incoming: &Incoming) -> Option<Answer> {
-    let id = incoming.correlation;
-    Some(match way {
-        Way::Garbage => Answer::Bytes(framed(id, &[0xff; 40])),
-        Way::Short => Answer::Bytes(framed(id, &[])),
-        Way::Correlation => Answer::Bytes(framed(id ^ 0x40, &[0; 40])),
-        Way::Cut => Answer::Last(Vec::new()),
-        Way::Silence => Answer::Silence,
-        Way::Empty => return empty(incoming),
-    })
-}
-
 /// Spoils the first answer of a kind; how many are left says whether it was asked for.
 fn spoil(kafka: &mut Kafka, key: ApiKey, way: Way) -> Rc<Cell<u32>> {
     let left = Rc::new(Cell::new(1));
@@ -105,7 +45,7 @@ fn spoil(kafka: &mut Kafka, key: ApiKey, way: Way) -> Rc<Cell<u32>> {
             return None;
         }
         mine.set(0);
-        spoiled(way, incoming)
+        spoiled(way, incoming, || None)
     }));
     left
 }
@@ -165,6 +105,105 @@ fn member_goes_on(key: ApiKey, way: Way) {
     assert_eq!(left.get(), 0, "{what}: it was asked for");
 }
 
+/// The kinds that a member of a group of KIP-848 asks for.
+const KINDS_OF_KIP_848: [ApiKey; 8] = [
+    ApiKey::ApiVersions,
+    ApiKey::Metadata,
+    ApiKey::FindCoordinator,
+    ApiKey::ConsumerGroupHeartbeat,
+    ApiKey::OffsetFetch,
+    ApiKey::ListOffsets,
+    ApiKey::Fetch,
+    ApiKey::OffsetCommit,
+];
+
+/// A coordinator that gives partition 0 to whoever says everything, and else has no news.
+fn divides(incoming: &Incoming) -> Option<Answer> {
+    if incoming.key != ApiKey::ConsumerGroupHeartbeat {
+        return None;
+    }
+    let request: ConsumerGroupHeartbeatRequest = incoming.decode();
+    let part = || TopicPartitions { topic_id: Uuid([1; 16]), partitions: vec![0] };
+    let full = request.member_epoch >= 0 && request.rebalance_timeout_ms > 0;
+    Some(incoming.reply::<ConsumerGroupHeartbeatRequest>(&ConsumerGroupHeartbeatResponse {
+        member_epoch: if request.member_epoch < 0 { request.member_epoch } else { 1 },
+        heartbeat_interval_ms: 1_000,
+        assignment: full.then(|| Assignment { topic_partitions: vec![part()] }),
+        ..ConsumerGroupHeartbeatResponse::default()
+    }))
+}
+
+#[test]
+fn a_member_of_kip_848_goes_on_after_one_spoiled_answer_of_any_kind() {
+    for key in KINDS_OF_KIP_848 {
+        for way in ALL_WAYS {
+            // How the join is answered, and how a later heartbeat is.
+            for after in if key == ApiKey::ConsumerGroupHeartbeat { 0..4 } else { 0..1 } {
+                member_of_kip_848_goes_on(key, way, after);
+            }
+        }
+    }
+}
+
+fn member_of_kip_848_goes_on(key: ApiKey, way: Way, after: u32) {
+    let what = format!("{key:?} {way:?} after {after}");
+    let mut kafka = Kafka::new(&[("t", 1)]);
+    kafka.fill("t", 0, 1, 10, Codec::None);
+    let (seen, beats) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
+    let (count, heartbeats) = (seen.clone(), beats.clone());
+    kafka.script = Some(Box::new(move |incoming| {
+        heartbeats.set(heartbeats.get() + u32::from(incoming.key == ApiKey::ConsumerGroupHeartbeat));
+        if incoming.key == key {
+            count.set(count.get() + 1);
+            if count.get() == after + 1 {
+                return spoiled(way, incoming, || divides(incoming)).or_else(|| divides(incoming));
+            }
+        }
+        divides(incoming)
+    }));
+    let options = [
+        ("group.id", "g"),
+        ("group.protocol", "consumer"),
+        ("auto.offset.reset", "earliest"),
+        ("enable.auto.commit", "false"),
+        ("request.timeout.ms", "2000"),
+        ("socket.connection.setup.timeout.ms", "1000"),
+    ];
+    let mut bench = Bench::new(kafka, &options);
+    let op = bench.command(|op| ConsumerCommand::Subscribe { op, topics: vec!["t".to_owned()] });
+    let mut rows = Vec::new();
+    let mut take = |bench: &mut Bench, ms: u64| {
+        for _ in 0..ms / 100 {
+            bench.run(100);
+            match bench.poll(usize::MAX) {
+                Some(Ok(more)) => rows.extend(more),
+                Some(Err(Error::BadAnswer { .. })) if key == ApiKey::Fetch => {}
+                None => {}
+                Some(Err(error)) => panic!("{what}: {error}"),
+            }
+            bench.unpark();
+        }
+        rows.len()
+    };
+    assert_eq!(take(&mut bench, COST_MS), 10, "{what}");
+    assert_eq!(bench.result(op), Some(Ok(ConsumerOutcome::Ok)), "{what}");
+    let positions = lock(&bench.world.engine.cache).positions();
+    let op = bench.command(|op| ConsumerCommand::CommitPositions { op, positions, timeout_ms: 20_000 });
+    take(&mut bench, COST_MS);
+    assert_eq!(bench.result(op), Some(Ok(ConsumerOutcome::Ok)), "{what}");
+    bench.kafka.fill("t", 0, 1, 10, Codec::None);
+    take(&mut bench, COST_MS);
+    assert_eq!(rows, named("t", 0, 0..20), "{what}: each once");
+    let asked = beats.get();
+    assert!((15..=40).contains(&asked), "{what}: {asked} heartbeats in 18 s");
+    let requests = bench.world.log.len();
+    assert!(requests < 300, "{what}: {requests} requests in 18 s, with a Fetch every 100 ms");
+    let op = bench.command(|op| ConsumerCommand::Close { op, finished: true, timeout_ms: 20_000 });
+    bench.run(COST_MS);
+    assert_eq!(bench.result(op), Some(Ok(ConsumerOutcome::Ok)), "{what}");
+    assert!(seen.get() > after, "{what}: it was asked for");
+}
+
 #[test]
 fn a_spoiled_answer_is_asked_for_again_on_a_new_connection() {
     for key in [ApiKey::ListOffsets, ApiKey::OffsetFetch] {
@@ -178,7 +217,7 @@ fn a_spoiled_answer_is_asked_for_again_on_a_new_connection() {
                     return None;
                 }
                 list.borrow_mut().push(incoming.conn);
-                (list.borrow().len() == 1).then(|| spoiled(way, incoming).unwrap())
+                (list.borrow().len() == 1).then(|| spoiled(way, incoming, || None).unwrap())
             }));
             let mut bench = Bench::new(kafka, &[("group.id", "g"), ("auto.offset.reset", "earliest")]);
             bench.assign(&[("t", 0)], StartAt::Committed);
@@ -280,7 +319,7 @@ fn a_log_without_a_beginning_is_asked_for_again_and_then_told_and_is_never_its_e
 fn a_partition_whose_beginning_is_never_told_of_is_told_at_the_pace_of_the_backoff() {
     let mut kafka = Kafka::new(&[("t", 1)]);
     kafka.script = Some(Box::new(|incoming| {
-        (incoming.key == ApiKey::ListOffsets).then(|| spoiled(Way::Garbage, incoming).unwrap())
+        (incoming.key == ApiKey::ListOffsets).then(|| spoiled(Way::Garbage, incoming, || None).unwrap())
     }));
     let mut bench = Bench::new(kafka, &[]);
     bench.assign(&[("t", 0)], StartAt::Earliest);
