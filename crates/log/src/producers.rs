@@ -2,6 +2,7 @@
 //! to refuse a gap or a replaced producer.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use headrace_wire::records::BatchHeader;
 
@@ -56,8 +57,8 @@ impl Producers {
     /// Checks a client's batch against what is known. `Some` is the batch that it repeats.
     pub(crate) fn check(&self, header: &BatchHeader) -> Result<Option<SeenBatch>, AppendError> {
         let BatchHeader { producer_id, producer_epoch: epoch, base_sequence: sequence, .. } = *header;
-        // A producer nobody remembers (expired, or its records deleted) may go on where it is; a client that was
-        // that got another answer could only give up.
+        // A producer nobody remembers (expired, or its records deleted) may go on where it is; a client that
+        // got another answer could only give up.
         let Some(known) = self.by_id.get(&producer_id).filter(|_| producer_id >= 0) else { return Ok(None) };
         if epoch < known.epoch {
             return Err(AppendError::Fenced { producer_id, epoch, current: known.epoch });
@@ -126,6 +127,22 @@ impl Producers {
     /// Forgets producers that were silent for `expiration_ms`.
     pub(crate) fn expire(&mut self, wall_ms: i64, expiration_ms: i64) {
         self.by_id.retain(|_, p| wall_ms.saturating_sub(p.last_append_ms) < expiration_ms);
+    }
+
+    /// Forgets batches that have an offset in one of these ranges, and producers of which nothing is left; whether there
+    /// were any.
+    pub(crate) fn forget(&mut self, lost: &[Range<i64>]) -> bool {
+        let mut forgotten = false;
+        self.by_id.retain(|_, producer| {
+            let before = producer.batches.len();
+            let is_in = |batch: &SeenBatch, lost: &Range<i64>| {
+                batch.last_offset >= lost.start && batch.base_offset < lost.end
+            };
+            producer.batches.retain(|batch| !lost.iter().any(|lost| is_in(batch, lost)));
+            forgotten |= producer.batches.len() < before;
+            !producer.batches.is_empty()
+        });
+        forgotten
     }
 
     pub(crate) fn len(&self) -> usize {

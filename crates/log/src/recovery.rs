@@ -1,6 +1,7 @@
 //! Opening a log: trusting a clean one, checking and mending what a crash or a damage left.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::ops::Range;
 use std::path::Path;
 
 use headrace_wire::time::Now;
@@ -119,12 +120,15 @@ impl<D: Disk> Log<D> {
             failed_syncs: 0,
             config,
         };
-        log.restore_states(now)?;
+        log.restore_states(now, &lost_offsets(&recovery))?;
         Ok((log, recovery))
     }
 
     /// Producer states and leader epochs: from their files, then from the batches that those do not cover.
-    fn restore_states(&mut self, now: Now) -> Result<(), LogError> {
+    ///
+    /// A snapshot may know batches that are `lost`, if it reached the disk before them. Were one of these sent again, the
+    /// producer would have the old answer, and believe that it is there. So they are taken out, for good.
+    fn restore_states(&mut self, now: Now, lost: &[Range<i64>]) -> Result<(), LogError> {
         self.epochs.cut_end(self.end_offset());
         let mut from = 0;
         while let Some(at) = self.snapshots.last().copied() {
@@ -136,6 +140,7 @@ impl<D: Disk> Log<D> {
             remove_if_there(&self.disk, &path)?;
             self.snapshots.pop();
         }
+        let is_wrong = self.producers.forget(lost);
         let (mut producers, mut epochs) = (std::mem::take(&mut self.producers), Vec::new());
         // Without their file the epochs are in the batches alone, the producers in those after the snapshot.
         let walk_from = if self.epochs.latest().is_none() { 0 } else { from };
@@ -168,8 +173,33 @@ impl<D: Disk> Log<D> {
             self.epochs.note(epoch, offset);
         }
         self.epochs.cut_start(self.start_offset);
+        if is_wrong {
+            self.replace_snapshots(lost)?;
+        }
         Ok(())
     }
+
+    /// Replaces the snapshots that may know lost batches by one that does not.
+    fn replace_snapshots(&mut self, lost: &[Range<i64>]) -> Result<(), LogError> {
+        let first = lost.iter().map(|lost| lost.start).min().unwrap_or(i64::MAX);
+        let sound = self.snapshots.partition_point(|at| *at <= first);
+        for at in self.snapshots.drain(sound..) {
+            remove_if_there(&self.disk, &self.dir.join(file_name(at, "snapshot")))?;
+        }
+        self.names_changed = true;
+        match self.take_snapshot() {
+            // The batches say what it would.
+            Err(error) if !error.is_full() => Err(error.into()),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The offsets of records that a start found to be gone.
+fn lost_offsets(recovery: &Recovery) -> Vec<Range<i64>> {
+    let is_lost = |found: &&Finding| matches!(found.kind, FindingKind::Cut | FindingKind::Hole);
+    let range = |found: &Finding| found.start_offset..found.end_offset.unwrap_or(i64::MAX);
+    recovery.findings.iter().filter(is_lost).map(range).collect()
 }
 
 pub(crate) struct Opening<'a, D> {

@@ -438,6 +438,43 @@ fn a_start_offset_beyond_what_is_left_begins_anew_there() {
     assert_eq!(append(&mut log, &plain(1, 1)).base_offset, 1000);
 }
 
+/// What was sent and not yet acknowledged is sent again after a crash; a snapshot that was on disk before its batches must
+/// not have it taken for what is there.
+#[test]
+fn a_batch_that_is_lost_is_no_repeat_though_a_later_snapshot_knows_it() {
+    let (disk, mut log) = producing(40);
+    let lost = sequenced(2, 9, 0, 0);
+    let offset = append(&mut log, &lost).base_offset;
+    for n in 40..60 {
+        append(&mut log, &sequenced(3, i64::from(n % 2), 0, n / 2 * 3));
+    }
+    let at_ = log.locate(offset).unwrap();
+    let file = path(at_.base_offset, "log");
+    let newest =
+        disk.file_paths().into_iter().filter(|p| p.extension().is_some_and(|e| e == "snapshot")).max();
+    assert!(newest.unwrap() > path(offset + 2, "snapshot"));
+    for torn in [false, true] {
+        let disk = disk.after_kill();
+        let mut bytes = disk.contents(&file).unwrap();
+        let place = usize::try_from(at_.position).unwrap();
+        // Torn: with all that follows in the segment.
+        if torn {
+            bytes.truncate(place + 70);
+        } else {
+            bytes[place + 70] ^= 1;
+        }
+        disk.put(&file, &bytes);
+        let (_, recovery) = open(&disk, &small(), KILLED);
+        assert_eq!(only(&recovery).start_offset, offset);
+        // Nor at the start after that, when nothing is found any more.
+        let (mut log, _) = open(&disk.after_kill(), &small(), KILLED);
+        let again = append(&mut log, &lost);
+        assert!(!again.duplicate && again.base_offset >= 182, "{again:?}");
+        let repeat = append(&mut log, &sequenced(3, 1, 0, 29 * 3));
+        assert!(repeat.duplicate, "what is there is known");
+    }
+}
+
 #[test]
 fn a_torn_snapshot_is_replaced_by_reading() {
     let (disk, mut log) = producing(100);
