@@ -7,10 +7,14 @@ use headrace_client::producer::BatchId;
 use crate::consumer::Consumer;
 use crate::plan::{Place, Trouble};
 use crate::producer::{End, Producer, Record, name_of};
+use crate::server::HOLE;
 use crate::world::World;
 
 /// How long, beyond `linger.ms`, a record to a node that is well may take when nothing is wrong but another node.
 const LIVELY_MS: u64 = 500;
+
+/// Stands for what is not there any more.
+const NOBODY: (usize, usize) = (usize::MAX, usize::MAX);
 
 /// Producer and number of each record of each partition, by offset.
 type Logs = BTreeMap<Place, Vec<(usize, usize)>>;
@@ -24,7 +28,8 @@ pub(crate) fn check(world: &mut World) -> Result<(), String> {
     let mut cut_off = BTreeSet::new();
     for place in world.plan.lasting().collect::<Vec<_>>() {
         let values = world.server.values(place, world.now)?;
-        let names: Option<Vec<(usize, usize)>> = values.iter().map(|value| name_of(value)).collect();
+        let names: Option<Vec<(usize, usize)>> =
+            values.iter().map(|value| if *value == HOLE { Some(NOBODY) } else { name_of(value) }).collect();
         let names = names.ok_or_else(|| format!("{place:?} has a record that nobody sent"))?;
         let history = world.server.cluster.log(place).ok_or("a partition without a log")?;
         let shown = |at: usize| i64::try_from(at).is_ok_and(|at| history.shown(at).is_ok());
@@ -35,6 +40,7 @@ pub(crate) fn check(world: &mut World) -> Result<(), String> {
     }
     cut_off.extend(world.server.lost().iter().filter_map(|value| name_of(value)));
     world.outcome.lost = world.server.lost().len();
+    world.outcome.segments = world.server.segments();
     for (place, log) in &logs {
         check_log(world, *place, log).map_err(|why| format!("{place:?}: {why}"))?;
     }
@@ -119,7 +125,7 @@ fn check_sharers(world: &mut World, all: &Logs) -> Result<(), String> {
 /// Nothing is there that was not sent, and of idempotent producers everything once and in order.
 fn check_log(world: &World, own: Place, log: &[(usize, usize)]) -> Result<(), String> {
     let mut last: Vec<Option<(BatchId, u32)>> = vec![None; world.producers.len()];
-    for (offset, (number, at)) in log.iter().enumerate() {
+    for (offset, (number, at)) in log.iter().enumerate().filter(|(_, name)| **name != NOBODY) {
         let producer = world.producers.get(*number).ok_or("a record of no producer")?;
         let record =
             producer.records.get(*at).ok_or_else(|| format!("a record that producer {number} never had"))?;

@@ -7,7 +7,7 @@
 //! A seed stands for everything: options, callers, and which faults come when. Faults are delays, reordering between
 //! connections, connections cut at any byte, stalls, connection attempts that are never answered, pauses that a broker
 //! asks for, restarts of the broker (stop, kill, loss of power where it syncs before it confirms), failing syncs, late
-//! timers and threads, peers that lie, leaders that move, nodes that go down or do nothing for a time, nodes that know of
+//! timers and threads, segments that are closed after a millisecond or some, peers that lie, leaders that move, nodes that go down or do nothing for a time, nodes that know of
 //! none of that yet, and topics that are made only later. After a while all faults end, producers are closed, and [`run`] checks:
 //! - nothing confirmed is lost, and it lies at the offset that was told;
 //! - of an idempotent producer nothing is there twice, and each partition has its records in order; of one with one

@@ -108,6 +108,8 @@ pub(crate) struct Plan {
     pub(crate) black_hole: u64,
     /// Of Produce responses: how many ask for a pause.
     pub(crate) throttle: u64,
+    /// Age at which the broker begins a new segment, of the groups' journal as well; without it a log has one.
+    pub(crate) roll_ms: Option<u64>,
     pub(crate) sync_ms_max: u64,
     /// Of syncs: how many fail. What they were to write is on no disk then, whatever later syncs say.
     pub(crate) sync_fails: u64,
@@ -243,6 +245,7 @@ impl Plan {
             stall_ms_max: rng.pick(&[50, 500, 4000, 60_000]),
             black_hole: some(rng, 20, 40),
             throttle: some(rng, 20, 50),
+            roll_ms: None,
             sync_ms_max: rng.pick(&[0, 3, 50, 800, 3000]),
             sync_fails: if durable { some(rng, 25, 30) } else { 0 },
             sync_lies: 0,
@@ -285,6 +288,12 @@ impl Plan {
         if self.durable && !self.calm {
             self.sync_lies = some(rng, 40, 60);
         }
+        self
+    }
+
+    /// The same with logs of several segments, in some seeds.
+    pub(crate) fn with_segments(mut self, rng: &mut Rng) -> Self {
+        self.roll_ms = rng.pick(&[None, Some(1), Some(20), Some(300)]);
         self
     }
 

@@ -5,7 +5,7 @@ mod lending;
 mod reading;
 mod sharing;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use bytes::{Bytes, BytesMut};
 use headrace_broker::{AllowAll, Broker, BrokerConfig, ConnId, FlushWork, Response};
@@ -40,6 +40,11 @@ const CREATE_VERSION: i16 = 7;
 const FETCH_VERSION: i16 = 12;
 const LIST_VERSION: i16 = 7;
 const METADATA_VERSION: i16 = 12;
+/// Timestamps that stand for the end of a log and for its start.
+const LATEST: i64 = -1;
+const EARLIEST: i64 = -2;
+/// What stands for the value of a record that is not there; those of producers are never empty.
+pub(crate) const HOLE: Bytes = Bytes::new();
 const DECOMPRESSED_BYTES_MAX: usize = 1 << 24;
 
 /// What the broker has to say to a connection.
@@ -117,6 +122,7 @@ pub(crate) struct Server {
     before_loss: BTreeMap<Place, Vec<Bytes>>,
     /// Those of them that were gone then.
     lost: Vec<Bytes>,
+    lost_power: bool,
     seed: u64,
 }
 
@@ -134,6 +140,10 @@ impl Server {
         ];
         if plan.durable {
             options.push(("log.flush.interval.messages", "1"));
+        }
+        let roll_ms = plan.roll_ms.map(|ms| ms.to_string());
+        if let Some(ms) = &roll_ms {
+            options.extend([("log.roll.ms", ms.as_str()), ("log.index.interval.bytes", "100")]);
         }
         let lending = plan.direct.as_ref().map(|direct| direct.settings.clone()).unwrap_or_default();
         options.extend(lending.iter().map(|(name, value)| (*name, value.as_str())));
@@ -157,6 +167,7 @@ impl Server {
             deleted: BTreeMap::new(),
             before_loss: BTreeMap::new(),
             lost: Vec::new(),
+            lost_power: false,
             seed: rng.next(),
         };
         server.start(now)?;
@@ -185,10 +196,13 @@ impl Server {
         for (place, before) in std::mem::take(&mut self.before_loss) {
             let after = self.values(place, now)?;
             // What was not synced may have been kept as well.
-            if !before.iter().zip(&after).all(|(before, after)| before == after) {
+            if !before.iter().zip(&after).all(|(before, after)| before == after || *after == HOLE) {
                 return Err(format!("{place:?}: a drive that lies has taken records other than the last"));
             }
-            self.lost.extend(before.into_iter().skip(after.len()));
+            let is_lost = |at: usize| after.get(at).is_none_or(|value| *value == HOLE);
+            self.lost.extend(
+                before.into_iter().enumerate().filter(|(at, _)| is_lost(*at)).map(|(_, value)| value),
+            );
         }
         self.settle(now)
     }
@@ -196,6 +210,14 @@ impl Server {
     /// The values of records that a drive that lies has taken.
     pub(crate) fn lost(&self) -> &[Bytes] {
         &self.lost
+    }
+
+    /// Closed segments of all logs.
+    pub(crate) fn segments(&self) -> usize {
+        let paths = self.disk.file_paths();
+        let logs = paths.iter().filter(|path| path.extension().is_some_and(|suffix| suffix == "log"));
+        let dirs: BTreeSet<_> = logs.clone().filter_map(|path| path.parent()).collect();
+        logs.count() - dirs.len()
     }
 
     /// Notes where the times of new leaders begin: at the log's end, which nobody can tell while the broker is down.
@@ -229,6 +251,7 @@ impl Server {
     }
 
     pub(crate) fn stop(&mut self, now: Now, down: Down, rng: &mut Rng) -> Result<(), String> {
+        self.lost_power |= down == Down::PowerLoss;
         if down == Down::PowerLoss && self.disk.is_lied_to() {
             for place in self.cluster.logs().keys().copied().collect::<Vec<_>>() {
                 let values = self.values(place, now)?;
@@ -608,14 +631,15 @@ impl Server {
 
     /// The end of a partition in the broker's log; 0 when there is no topic, or nobody to ask.
     pub(crate) fn end_of(&mut self, place: Place, now: Now) -> Result<i64, String> {
+        self.offset_at(place, LATEST, now)
+    }
+
+    fn offset_at(&mut self, place: Place, timestamp: i64, now: Now) -> Result<i64, String> {
         if self.broker.is_none() {
             return Ok(0);
         }
-        let asked = ListOffsetsPartition {
-            partition_index: place.partition,
-            current_leader_epoch: -1,
-            timestamp: -1,
-        };
+        let asked =
+            ListOffsetsPartition { partition_index: place.partition, current_leader_epoch: -1, timestamp };
         let topic = ListOffsetsTopic { name: TOPICS[place.topic].to_owned(), partitions: vec![asked] };
         let request = ListOffsetsRequest { topics: vec![topic], ..ListOffsetsRequest::default() };
         let response = self.call(LIST_VERSION, &request, now)?;
@@ -623,18 +647,55 @@ impl Server {
         Ok(answer.filter(|answer| answer.error_code == 0).map_or(0, |answer| answer.offset))
     }
 
-    /// The values of a partition in the broker's log, in the order of their offsets, which must have no gap; none when
-    /// there is no topic. Those that were deleted are as they were.
+    /// The values of a partition in the broker's log, in the order of their offsets; none when there is no topic. Those that
+    /// were deleted are as they were. There must be no gap, but for those of records that went with the power before they
+    /// were synced: offsets that others came after are not given out again. They are [`HOLE`]s.
     pub(crate) fn values(&mut self, place: Place, now: Now) -> Result<Vec<Bytes>, String> {
         let mut values = self.deleted.get(&place).cloned().unwrap_or_default();
+        let start = self.offset_at(place, EARLIEST, now)?;
+        self.fill_up(&mut values, start).map_err(|why| format!("{place:?}: {why}"))?;
         loop {
             let offset = i64::try_from(values.len()).unwrap_or(i64::MAX);
             let bytes = self.batches(place, offset, now)?;
             if bytes.is_empty() {
                 return Ok(values);
             }
-            read_batches(&bytes, &mut values).map_err(|why| format!("{place:?}: {why}"))?;
+            self.read_batches(&bytes, &mut values).map_err(|why| format!("{place:?}: {why}"))?;
         }
+    }
+
+    fn read_batches(&self, mut bytes: &[u8], values: &mut Vec<Bytes>) -> Result<(), String> {
+        while !bytes.is_empty() {
+            let size = batch_size(bytes).ok_or("half a batch header")?.map_err(|why| why.to_string())?;
+            let batch = bytes.get(..size).ok_or("half a batch")?;
+            bytes = &bytes[size..];
+            verify_crc(batch).map_err(|why| why.to_string())?;
+            let header = BatchHeader::parse(batch).map_err(|why| why.to_string())?;
+            // The first batch comes as a whole, also if it was deleted in part.
+            values.truncate(usize::try_from(header.base_offset).unwrap_or(0));
+            self.fill_up(values, header.base_offset)?;
+            let codec = header.codec().map_err(|why| why.to_string())?;
+            let mut plain = Vec::new();
+            decompress(codec, &batch[BatchHeader::LEN..], DECOMPRESSED_BYTES_MAX, &mut plain)
+                .map_err(|why| why.to_string())?;
+            for record in RecordIter::new(&header, &plain).map_err(|why| why.to_string())? {
+                let record = record.map_err(|why| why.to_string())?;
+                values.push(Bytes::copy_from_slice(record.value.unwrap_or_default()));
+            }
+            // A batch without records leads over what is lost at the end of a log.
+            self.fill_up(values, header.last_offset() + 1)?;
+        }
+        Ok(())
+    }
+
+    /// Takes offsets up to `offset` for a hole, where there can be one.
+    fn fill_up(&self, values: &mut Vec<Bytes>, offset: i64) -> Result<(), String> {
+        let missing = usize::try_from(offset).unwrap_or(0).saturating_sub(values.len());
+        if missing > 0 && !self.lost_power {
+            return Err(format!("a batch has offset {offset} where {} is next", values.len()));
+        }
+        values.extend(std::iter::repeat_n(HOLE, missing));
+        Ok(())
     }
 
     /// Batches from an offset of the broker's log on; nothing at its end, and when there is no topic.
@@ -776,28 +837,4 @@ fn flatten(response: &Response<MemoryFile>) -> Result<Bytes, String> {
         return Err(format!("a response of {} bytes says it has {}", flat.len(), response.body.len));
     }
     Ok(flat.freeze())
-}
-
-fn read_batches(mut bytes: &[u8], values: &mut Vec<Bytes>) -> Result<(), String> {
-    while !bytes.is_empty() {
-        let size = batch_size(bytes).ok_or("half a batch header")?.map_err(|why| why.to_string())?;
-        let batch = bytes.get(..size).ok_or("half a batch")?;
-        bytes = &bytes[size..];
-        verify_crc(batch).map_err(|why| why.to_string())?;
-        let header = BatchHeader::parse(batch).map_err(|why| why.to_string())?;
-        // The first batch comes as a whole, also if it was deleted in part.
-        values.truncate(usize::try_from(header.base_offset).unwrap_or(0));
-        if i64::try_from(values.len()) != Ok(header.base_offset) {
-            return Err(format!("a batch has offset {} where {} is next", header.base_offset, values.len()));
-        }
-        let codec = header.codec().map_err(|why| why.to_string())?;
-        let mut plain = Vec::new();
-        decompress(codec, &batch[BatchHeader::LEN..], DECOMPRESSED_BYTES_MAX, &mut plain)
-            .map_err(|why| why.to_string())?;
-        for record in RecordIter::new(&header, &plain).map_err(|why| why.to_string())? {
-            let record = record.map_err(|why| why.to_string())?;
-            values.push(Bytes::copy_from_slice(record.value.unwrap_or_default()));
-        }
-    }
-    Ok(())
 }

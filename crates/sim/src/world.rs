@@ -46,6 +46,8 @@ const CALM: Weather = Weather { delay_ms_max: 3, piece_bytes_max: 1 << 20 };
 /// The longest sync when all is well.
 /// Makes the chance of a drive that lies one of its own.
 const SYNC_LIES: u64 = 0x6c69_6573;
+/// What tells the chance of segments from that of all else.
+const SEGMENTS: u64 = 0x7365_676d;
 const CALM_SYNC_MS: u64 = 20;
 const THROTTLE_MS_MAX: u64 = 700;
 
@@ -121,6 +123,8 @@ pub struct Outcome {
     pub syncs_lied: usize,
     /// Records that went with the power since syncs had lied.
     pub lost: usize,
+    /// Segments that were closed, of all logs in the end.
+    pub segments: usize,
     /// Records that came through to their node while another one did nothing.
     pub lively: usize,
     /// What consumers did.
@@ -190,6 +194,9 @@ impl World {
             Cast::Sharers => plan.with_sharers(&mut rng),
             Cast::Direct => plan.with_direct(&mut rng),
         };
+        // Settings of its own decide where memory is lent.
+        let plan =
+            if cast == Cast::Direct { plan } else { plan.with_segments(&mut Rng::new(seed ^ SEGMENTS)) };
         let now = Now { mono_ms: START_MS, wall_ms: WALL_MS };
         let server = Server::new(&plan, &mut rng, now)?;
         let mut producers = Vec::new();

@@ -102,6 +102,7 @@ fn seeds_hold() {
     hold(Cast::Producers, "seeds_hold", |outcome| {
         vec![
             ("confirmed records", outcome.acked),
+            ("segments that were closed", outcome.segments),
             ("rows", outcome.rows),
             ("refusals by nodes that do not lead", outcome.refused),
             ("records past a node that does nothing", outcome.lively),
@@ -117,6 +118,7 @@ fn consumers_hold() {
     hold(Cast::Consumers, "consumers_hold", |outcome| {
         vec![
             ("confirmed records", outcome.acked),
+            ("segments that were closed", outcome.segments),
             ("rows that consumers were given", outcome.read.given),
             ("rows that were kept through a pause", outcome.read.kept),
             ("shares of a generation", outcome.read.shares),
@@ -143,6 +145,7 @@ fn sharers_hold() {
         let (shared, counts) = (&outcome.shared, &outcome.shared.counts);
         vec![
             ("confirmed records", outcome.acked),
+            ("segments that were closed", outcome.segments),
             ("records acquired", counts.acquired),
             ("records acquired again", counts.again),
             ("records accepted", counts.accepted),
@@ -167,6 +170,7 @@ fn memory_holds() {
         let lent = &outcome.lent;
         vec![
             ("confirmed records", outcome.acked),
+            ("segments that were closed", outcome.segments),
             ("rows that consumers were given", outcome.read.given),
             ("links that stood", lent.links),
             ("links that ended", lent.ended),
