@@ -13,12 +13,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headrace import _native
 from headrace._options import OptionValue, pairs
+from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import TracebackType
 
     from typing_extensions import Self
+
+PORT_MAX = 65535
+"""The highest number of a port."""
 
 _running: weakref.WeakSet[Broker] = weakref.WeakSet()
 
@@ -97,8 +101,9 @@ class Broker:
 
         Raises:
             BrokerStartError: the port is taken, the folder cannot be used, or another broker uses it.
-            ConfigError: a setting is unknown or out of its range.
+            ConfigError: a setting is unknown or out of its range, or an argument is; it names which.
         """
+        _check_arguments(data_dir, host, port)
         settings = pairs(None, config, options)
         temporary = None
         if data_dir is None:
@@ -173,6 +178,19 @@ class Broker:
         """Where it serves."""
         state = "serving" if self.is_running else "stopped"
         return f"<headrace.Broker {self.bootstrap_servers} {state}>"
+
+
+def _check_arguments(data_dir: object, host: object, port: object) -> None:
+    """Names the argument that cannot be, before anything is made."""
+    wrong = None
+    if data_dir is not None and not isinstance(data_dir, (str, bytes, os.PathLike)):
+        wrong = f"data_dir takes the path of a folder, not {type(data_dir).__name__}"
+    elif not isinstance(host, str) or not host:
+        wrong = f"host takes a name or an address, not {host!r}"
+    elif not isinstance(port, int) or isinstance(port, bool) or not 0 <= port <= PORT_MAX:
+        wrong = f"port takes a whole number from 0 (any that is free) to {PORT_MAX}, not {port!r}"
+    if wrong is not None:
+        raise ConfigError(wrong, name="INVALID_CONFIG")
 
 
 @atexit.register

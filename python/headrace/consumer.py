@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
 import re
 import sys
 import time
@@ -16,6 +17,7 @@ from headrace import _native
 from headrace._commits import Commits
 from headrace._listener import Listener
 from headrace._options import OptionValue, Servers, pairs
+from headrace._process import check_process
 from headrace._types import GroupMetadata, TopicPartition
 from headrace.errors import ConfigError, KafkaTimeoutError, UsageError
 
@@ -67,6 +69,7 @@ class Consumer:
     ) -> None:
         """Checks the options and starts the thread; connects on first use."""
         self._native = _native.Consumer(pairs(bootstrap_servers, config, options))
+        self._process = os.getpid()
         self._subscribed = False
         self._closed = False
         # Something was subscribed or assigned, and not given up.
@@ -182,6 +185,7 @@ class Consumer:
         return found
 
     def _refuse_to_poll(self, hint: str = "") -> None:
+        check_process(self._process)
         if self._closed:
             return  # the client says so
         message = f"this consumer reads nothing: call subscribe or assign before poll{hint}"
@@ -305,6 +309,7 @@ class Consumer:
         Raises:
             UsageError: no partition is assigned, and no topic subscribed.
         """
+        check_process(self._process)
         if not self._subscribed and not self.assignment():
             message = "a consumer reads nothing yet: assign partitions or subscribe to topics first"
             raise UsageError(message, name="ILLEGAL_STATE")
@@ -447,6 +452,7 @@ class Consumer:
 
     def _not_within_callback(self, call: str) -> None:
         if self._telling:
+            check_process(self._process)
             message = f"{call} was called within a callback of a rebalance, or by another thread during one"
             raise UsageError(message, name="ILLEGAL_STATE")
 

@@ -408,7 +408,7 @@ class Producer:
             self.close()
         except Exception as error:  # noqa: BLE001  (nobody is left to raise to; it must still be seen)
             with suppress(Exception):
-                sys.stderr.write(f"headrace: records were lost when their producer was dropped: {error}\n")
+                _lost(f"records were lost when their producer was dropped: {error}")
 
     def metrics(self) -> dict[str, float]:
         """What the buffer has been through, under Kafka's names; docs/buffer-pool.md says what each counts.
@@ -502,10 +502,16 @@ def arrow_checked(data: object) -> None:
         raise TypeError(message)
 
 
+def _lost(what: str) -> None:
+    """Says that records were lost, with nobody left to raise to: on stderr, and by an exit code that is not 0."""
+    _native.fail_exit()
+    sys.stderr.write(f"headrace: {what}\n")
+
+
 @atexit.register
 def _close_all() -> None:
     for producer in list(_open):
         try:
             producer.close()
         except Exception as error:  # noqa: BLE001  (nobody is left to raise to; it must still be seen)
-            sys.stderr.write(f"headrace: records were lost when the process ended: {error}\n")
+            _lost(f"records were lost when the process ended: {error}")

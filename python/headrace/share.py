@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
 import sys
 import weakref
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -14,6 +15,7 @@ from headrace import _native
 from headrace._acknowledgements import AcknowledgeType, How, marks
 from headrace._commits import Commits
 from headrace._options import OptionValue, Servers, pairs
+from headrace._process import check_process
 from headrace._types import TopicPartition
 from headrace.errors import KafkaError, UsageError
 
@@ -73,6 +75,7 @@ class ShareConsumer:
         """Checks the options and starts the thread; connects on first use."""
         self._native = _native.ShareConsumer(pairs(bootstrap_servers, config, options))
         self._topics: list[str] = []
+        self._process = os.getpid()
         self._reads = False
         self._empty: pa.RecordBatch | None = None
         self._commits: Commits[Callable[[Results, KafkaError | None], object] | None, Ended] = Commits()
@@ -278,6 +281,7 @@ class ShareConsumer:
     def _check_reads(self) -> None:
         # After `unsubscribe` polls go on: what they gave before is still to be acknowledged.
         if not self._reads:
+            check_process(self._process)
             message = "this consumer reads nothing: call subscribe before poll"
             raise UsageError(message, name="ILLEGAL_STATE")
 

@@ -71,10 +71,39 @@ producer.send("t", b"lost")
 """
 
 
-def test_records_that_are_lost_with_the_process_are_told():
+def test_records_that_are_lost_with_the_process_are_reported_and_its_exit_code_is_1():
     code, _, said = run(LOST)
-    assert code == 0
+    assert code == 1
     assert "headrace: records were lost when the process ended: delivery to topic 't', partition 0" in said
+    assert said.count("Connection refused") >= 2, "in the log, at once, and in the error"
+
+
+LOST_OTHERWISE = """
+import os, sys
+import headrace as hr
+how = sys.argv[1]
+broker = hr.Broker.start()
+producer = hr.Producer(broker.bootstrap_servers, linger_ms=0, request_timeout_ms=200, delivery_timeout_ms=400)
+producer.send("t", b"there").result(10)
+broker.stop()
+future = producer.send("t", b"lost")
+if how == "dropped":
+    del producer, future
+elif how == "exit":
+    sys.exit(3)
+elif how == "asked":
+    assert "Connection refused" in str(future.exception(10))
+elif how == "child":
+    future.exception(10)
+    if os.fork() == 0:
+        sys.exit(0)
+    sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+
+
+@pytest.mark.parametrize(("how", "code"), [("dropped", 1), ("exit", 3), ("asked", 0), ("child", 0)])
+def test_the_exit_code_is_1_only_where_nobody_knows_of_the_loss(how, code):
+    assert run(LOST_OTHERWISE, how)[0] == code
 
 
 OPEN = """
@@ -158,3 +187,76 @@ def test_a_forked_child_sends_nothing_and_takes_nothing_away(cluster, topic, how
     assert run(FORKED, cluster.bootstrap_servers, topic, how) == (0, "child 0\nTrue\n", "")
     own = [b"own"] if how == "own" else []
     assert values(cluster.bootstrap_servers, topic) == [b"%03d" % n for n in range(100)] + own
+
+
+FORKED_READERS = """
+import asyncio, os, sys, threading, time
+import headrace as hr
+from headrace.errors import ForkedError
+servers, topic = sys.argv[1:]
+idle = hr.Consumer(servers)
+reading, polled = hr.Consumer(servers), hr.Consumer(servers)
+reading.assign([(topic, 0)])
+polled.assign([(topic, 0)])
+share = hr.ShareConsumer(servers, group_id="g")
+of_loop = hr.aio.Consumer(servers)
+admin = hr.Admin(servers)
+sender = hr.aio.Producer(servers)
+
+async def in_the_parent():
+    await of_loop.assign([(topic, 0)])
+    await of_loop.poll(0.01)
+    await (await sender.send(topic, b"parent"))
+
+async def in_the_child(call):
+    await call()
+
+asyncio.run(in_the_parent())
+threading.Thread(target=polled.poll, args=(60.0,), daemon=True).start()
+time.sleep(0.3)
+child = os.fork()
+if child == 0:
+    for name, call in {
+        "idle poll": idle.poll,
+        "idle poll_all": idle.poll_all,
+        "stream": idle.__arrow_c_stream__,
+        "poll": reading.poll,
+        "poll beside another": polled.poll,
+        "poll_all beside another": polled.poll_all,
+        "assign": lambda: idle.assign([(topic, 0)]),
+        "subscribe": lambda: idle.subscribe([topic]),
+        "position": lambda: reading.position((topic, 0)),
+        "commit": reading.commit,
+        "assignment": reading.assignment,
+        "paused": reading.paused,
+        "pause": lambda: reading.pause([(topic, 0)]),
+        "resume": lambda: reading.resume([(topic, 0)]),
+        "seek": lambda: reading.seek((topic, 0), 0),
+        "metrics": reading.metrics,
+        "share metrics": share.metrics,
+        "share poll": share.poll,
+        "share subscribe": lambda: share.subscribe([topic]),
+        "aio poll": lambda: asyncio.run(in_the_child(of_loop.poll)),
+        "aio position": lambda: asyncio.run(in_the_child(lambda: of_loop.position((topic, 0)))),
+        "aio send": lambda: asyncio.run(in_the_child(lambda: sender.send(topic, b"child"))),
+        "admin": admin.list_topics,
+    }.items():
+        try:
+            call()
+        except ForkedError:
+            continue
+        except Exception as error:
+            print(name, "raised", repr(error))
+        else:
+            print(name, "was taken")
+    sys.stdout.flush()
+    os._exit(0)
+print("child", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+sys.stdout.flush()
+os._exit(0)
+"""
+
+
+def test_a_forked_child_hears_of_the_fork_whatever_else_is_wrong(cluster, topic):
+    cluster.create_topic(topic)
+    assert run(FORKED_READERS, cluster.bootstrap_servers, topic) == (0, "child 0\n", "")

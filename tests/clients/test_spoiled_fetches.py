@@ -196,7 +196,9 @@ def test_a_batch_that_is_damaged_once_on_its_way_costs_nothing(spoiler, damage, 
 
 
 @pytest.mark.parametrize("face", ["consumer", "aio", "stream"])
-def test_an_error_that_lasts_is_not_raised_as_fast_as_the_caller_asks(spoiler, damage, topic, face):
+def test_an_error_that_lasts_is_not_raised_as_fast_as_the_caller_asks(  # noqa: C901  (one loop for each face)
+    spoiler, damage, topic, face
+):
     spoiler.rewrite(FETCH, damage.written_as(LIES["wrong-crc"]))
     # Once for each of these waits, so within this test once.
     options = {"auto_offset_reset": "earliest", "retry_backoff_max_ms": 600_000}

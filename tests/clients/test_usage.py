@@ -124,3 +124,21 @@ def test_names_of_others_and_slips_are_answered(topic):
     ]:
         with pytest.raises(ConfigError, match=message):
             hr.Producer("127.0.0.1:1", {name: 1})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"port": 99999}, "port takes a whole number from 0 .* to 65535, not 99999"),
+        ({"port": -1}, "port .* not -1"),
+        ({"port": "9092"}, "port .* not '9092'"),
+        ({"port": True}, "port .* not True"),
+        ({"host": 7}, "host takes a name or an address, not 7"),
+        ({"host": ""}, "host .* not ''"),
+        ({"data_dir": 7}, "data_dir takes the path of a folder, not int"),
+    ],
+    ids=str,
+)
+def test_a_broker_names_the_argument_that_cannot_be(arguments: dict[str, Any], named):
+    with pytest.raises(ConfigError, match=named):
+        hr.Broker.start(**arguments)

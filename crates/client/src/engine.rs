@@ -7,6 +7,8 @@ use headrace_wire::primitive::Encoded;
 use headrace_wire::time::Now;
 use headrace_wire::uuid::Uuid;
 
+use crate::core::ConnectionEvent;
+
 /// A connection that an engine has asked for. Never used twice by one engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnId(pub u32);
@@ -328,6 +330,14 @@ pub trait Engine {
     fn poll_action(&mut self) -> Option<Action>;
     /// The next thing to tell a caller.
     fn poll_event(&mut self) -> Option<Self::Event>;
+    /// The next line for the client's log of its connections.
+    fn poll_connection_event(&mut self) -> Option<ConnectionEvent> {
+        None
+    }
+    /// Why brokers cannot be reached at present, for the message of a caller whose time has run out; empty when all can.
+    fn failing(&self) -> String {
+        String::new()
+    }
     /// When to call [`handle_timeout`](Self::handle_timeout), in `Now::mono_ms`.
     fn poll_timeout(&self) -> Option<u64>;
 }

@@ -43,6 +43,7 @@ impl Admin {
         let mut config = AdminConfig::from_pairs(pairs).map_err(|e| errors::to_py(py, &e))?;
         options.complete(py, &mut config.common)?;
         let client = py.detach(|| AdminClient::start(&config)).map_err(|e| errors::to_py(py, &e))?;
+        client.log_to(Options::log(py)?, format!("admin client {}", config.common.client_id));
         Ok(Self { client })
     }
 

@@ -109,7 +109,9 @@ impl Consumer {
         let pairs = std::mem::take(&mut options.pairs);
         let mut config = ConsumerConfig::from_pairs(pairs).map_err(|e| errors::to_py(py, &e))?;
         options.complete(py, &mut config.common)?;
+        let name = format!("consumer {}", config.common.client_id);
         let client = py.detach(|| ConsumerClient::start(config)).map_err(|e| errors::to_py(py, &e))?;
+        client.log_to(Options::log(py)?, name);
         Ok(Self { client: Arc::new(client), chunks: Arc::default() })
     }
 
@@ -150,12 +152,12 @@ impl Consumer {
         detached(py, |check| self.client.unsubscribe(check))
     }
 
-    fn assignment(&self) -> Vec<Tp> {
-        plain(&self.client.assignment())
+    fn assignment(&self, py: Python<'_>) -> PyResult<Vec<Tp>> {
+        self.client.assignment().map(|names| plain(&names)).map_err(|e| errors::to_py(py, &e))
     }
 
-    fn paused(&self) -> Vec<Tp> {
-        plain(&self.client.paused())
+    fn paused(&self, py: Python<'_>) -> PyResult<Vec<Tp>> {
+        self.client.paused().map(|names| plain(&names)).map_err(|e| errors::to_py(py, &e))
     }
 
     /// What has been read and what lies in the fetch cache, under Kafka's names.

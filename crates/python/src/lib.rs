@@ -11,6 +11,7 @@ mod broker;
 mod chunks;
 mod consumer;
 mod errors;
+mod exit;
 mod lab;
 mod options;
 mod producer;
@@ -41,11 +42,13 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<read::RangeReader>()?;
     module.add_class::<read::Batches>()?;
     module.add_class::<options::TokenReply>()?;
+    module.add_class::<options::ConnectionLog>()?;
     module.add_class::<lab::TimeCounts>()?;
     module.add_class::<lab::SeenRecords>()?;
     module.add_class::<lab::ValueMaker>()?;
     module.add_class::<lab::Deliveries>()?;
     module.add_function(wrap_pyfunction!(lab::count_records, module)?)?;
+    module.add_function(wrap_pyfunction!(exit::fail_exit, module)?)?;
     // Hooks run last in, first out: the package's own, which come later, still close their clients in peace.
     let stop_other_threads = wrap_pyfunction!(wait::stop_other_threads, module)?;
     module.py().import("atexit")?.call_method1("register", (stop_other_threads,))?;

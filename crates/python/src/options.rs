@@ -1,10 +1,13 @@
 //! Options as Python gives them: texts, and the function among them.
 
+use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 
+use headrace_client::core::{ConnectionEvent, Severity};
 use headrace_client::error::{Cause, Error};
 use headrace_client::options::{CommonConfig, Secret};
 use headrace_client::sasl::{Token, TokenFailure, TokenSource};
+use headrace_net::client as net;
 use pyo3::exceptions::PyBaseException;
 use pyo3::prelude::*;
 
@@ -44,6 +47,12 @@ impl Options {
             TokenSource::calling(move || ask(&callback, &config))
         });
         Ok(Self { pairs, tokens })
+    }
+
+    /// Where clients of this process write lines about their connections.
+    pub(crate) fn log(py: Python<'_>) -> PyResult<Arc<net::ConnectionLog>> {
+        let log = py.import("headrace._connection_log")?.getattr("current")?.call0()?;
+        Ok(log.cast::<ConnectionLog>()?.get().0.clone())
     }
 
     /// Gives the function to a client of these options.
@@ -108,6 +117,32 @@ impl TokenReply {
         // Only whoever asked holds the other end, and it waits.
         let _ = self.answer_to.send(answer);
     }
+}
+
+/// Lines about connections, for `headrace._connection_log`.
+#[pyclass(frozen, module = "headrace._native")]
+pub(crate) struct ConnectionLog(Arc<net::ConnectionLog>);
+
+#[pymethods]
+impl ConnectionLog {
+    #[new]
+    fn new() -> Self {
+        Self(Arc::default())
+    }
+
+    /// The next line, and whether it is a warning; `None` when there will be no more.
+    fn next(&self, py: Python<'_>) -> PyResult<Option<(bool, String)>> {
+        wait::uninterrupted(py, || self.0.next().map(line))
+    }
+
+    /// The lines that are left; ends `next`.
+    fn close(&self) -> Vec<(bool, String)> {
+        self.0.close().into_iter().map(line).collect()
+    }
+}
+
+fn line(event: ConnectionEvent) -> (bool, String) {
+    (event.severity == Severity::Warning, event.text)
 }
 
 /// The exception behind an error, if it is from Python.

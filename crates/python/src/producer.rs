@@ -49,10 +49,17 @@ impl Producer {
         let pairs = std::mem::take(&mut options.pairs);
         let mut config = ProducerConfig::from_pairs(pairs).map_err(|e| errors::to_py(py, &e))?;
         options.complete(py, &mut config.common)?;
+        let name = format!("producer {}", config.common.client_id);
         let client =
             py.detach(|| ProducerClient::start(config, deliver)).map_err(|e| errors::to_py(py, &e))?;
+        client.log_to(Options::log(py)?, name);
         client.be_patient(patient);
         Ok(Self { client })
+    }
+
+    /// Why brokers cannot be reached at present; empty when all can.
+    fn failing(&self, py: Python<'_>) -> String {
+        py.detach(|| self.client.failing())
     }
 
     /// Whether futures of `send` that nobody waits for may be set some milliseconds late.

@@ -113,8 +113,11 @@ impl Read {
             .map_err(|e| errors::to_py(py, &e))?;
         options.complete(py, &mut admin.common)?;
         let (client, patience) = consumer(py, options)?;
+        let log = Options::log(py)?;
         let ranges = detached(py, |check| {
+            let name = format!("read {}", admin.common.client_id);
             let admin = AdminClient::start(&admin)?;
+            admin.log_to(log, name);
             resolve(&admin, &topic, partitions, (&start, &end), check)
         })?;
         Ok(Self { client: Arc::new(client), patience, ranges: Mutex::new(Some(ranges)) })
@@ -188,7 +191,9 @@ fn consumer(py: Python<'_>, mut options: Options) -> PyResult<(ConsumerClient, D
     let mut config = ConsumerConfig::from_pairs(pairs).map_err(|e| errors::to_py(py, &e))?;
     options.complete(py, &mut config.common)?;
     let patience = Duration::from_millis(config.common.default_api_timeout_ms);
+    let name = format!("read {}", config.common.client_id);
     let client = py.detach(|| ConsumerClient::start(config)).map_err(|e| errors::to_py(py, &e))?;
+    client.log_to(Options::log(py)?, name);
     Ok((client, patience))
 }
 
@@ -215,14 +220,15 @@ fn next_rows(
     patience: Duration,
     check: Check<'_>,
 ) -> Result<Option<Rows>, CallError> {
-    if client.assignment().is_empty() {
+    if client.assignment()?.is_empty() {
         return Ok(None);
     }
     let rows = client.poll(usize::MAX, deadline_in(Some(patience)), check)?;
     if rows.is_none() && !client.is_finished() {
         let ms = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
-        let stuck = client.assignment().iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-        return Err(CallError::Failed(Error::timeout(format!("waiting for records of {stuck}"), ms)));
+        let stuck = client.assignment()?.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        let what = format!("waiting for records of {stuck}");
+        return Err(CallError::Failed(Error::Timeout { what, ms, detail: client.failing() }));
     }
     Ok(rows)
 }

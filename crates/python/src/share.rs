@@ -40,6 +40,7 @@ impl ShareConsumer {
         let mut config = ShareConfig::from_pairs(pairs).map_err(|e| errors::to_py(py, &e))?;
         options.complete(py, &mut config.common)?;
         let client = py.detach(|| ShareClient::start(&config)).map_err(|e| errors::to_py(py, &e))?;
+        client.log_to(Options::log(py)?, format!("share consumer {}", config.common.client_id));
         Ok(Self { client: Arc::new(client), chunks: Arc::default() })
     }
 
@@ -68,8 +69,8 @@ impl ShareConsumer {
         detached(py, |check| self.client.subscribe(topics, check))
     }
 
-    fn assignment(&self) -> Vec<Tp> {
-        plain(&self.client.assignment())
+    fn assignment(&self, py: Python<'_>) -> PyResult<Vec<Tp>> {
+        self.client.assignment().map(|names| plain(&names)).map_err(|e| errors::to_py(py, &e))
     }
 
     #[pyo3(signature = (timeout, max_records=None))]
@@ -132,6 +133,7 @@ impl ShareConsumer {
 
     /// The counters, under Kafka's names where it has them.
     fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let assigned = self.client.assignment().map_err(|e| errors::to_py(py, &e))?;
         let now = self.client.metrics();
         let metrics = PyDict::new(py);
         metrics.set_item("records-consumed-total", now.records_consumed)?;
@@ -139,7 +141,7 @@ impl ShareConsumer {
         metrics.set_item("records-acknowledged-total", now.records_acknowledged)?;
         metrics.set_item("records-lock-expired-total", now.records_lock_expired)?;
         metrics.set_item("records-excess-total", now.records_excess)?;
-        metrics.set_item("assigned-partitions", self.client.assignment().len())?;
+        metrics.set_item("assigned-partitions", assigned.len())?;
         Ok(metrics)
     }
 

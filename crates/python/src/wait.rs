@@ -106,6 +106,19 @@ pub(crate) fn detached<T: Send>(
     }
 }
 
+/// Runs a wait without the GIL that nothing but its own end ends: for threads that Python's signals do not reach.
+pub(crate) fn uninterrupted<T: Send>(py: Python<'_>, wait: impl FnOnce() -> T + Send) -> PyResult<T> {
+    counted(py, || {
+        Ok(py.detach(|| {
+            let found = wait();
+            if is_ending() {
+                stop_for_ever();
+            }
+            found
+        }))
+    })
+}
+
 /// Runs what may let other threads run, as all Python code may, with frames of Rust below it: the interpreter does not end
 /// meanwhile, nor does this begin once it ends.
 pub(crate) fn counted<T>(py: Python<'_>, call: impl FnOnce() -> PyResult<T>) -> PyResult<T> {

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
+from headrace._process import check_process
 from headrace.errors import KafkaError, UsageError
 
 if TYPE_CHECKING:
@@ -23,12 +25,14 @@ class Mailbox:
     def __init__(self, loop: asyncio.AbstractEventLoop, client: str) -> None:
         self.loop = loop
         self._client = client
+        self._process = os.getpid()
         self._posts: deque[tuple[asyncio.Future[Any], Any, BaseException | None]] = deque()
         self._woken = False
 
     def check_loop(self) -> None:
-        """Raises `UsageError` in another event loop."""
+        """Raises `UsageError` in another event loop, and `ForkedError` in another process."""
         if asyncio.get_running_loop() is not self.loop:
+            check_process(self._process)
             message = f"this {self._client} is used in another event loop; make one for each loop"
             raise UsageError(message, name="ILLEGAL_STATE")
 
@@ -169,9 +173,10 @@ class Bell:
 class Turn:
     """One task at a time does something; another that wants to is told why it may not."""
 
-    __slots__ = ("_taken", "_why")
+    __slots__ = ("_process", "_taken", "_why")
 
     def __init__(self, why: str) -> None:
+        self._process = os.getpid()
         self._taken = False
         self._why = why
 
@@ -179,6 +184,7 @@ class Turn:
         if self._taken:
             await asyncio.sleep(0)  # one that was cancelled a moment ago ends now
         if self._taken:
+            check_process(self._process)
             raise UsageError(self._why, name="ILLEGAL_STATE")
         self._taken = True
 

@@ -195,7 +195,8 @@ class Producer:
         self._native.begin_flush(slot)
         done, _ = await asyncio.wait((slot.future,), timeout=timeout)
         if not done:
-            message = f"flushing the producer took longer than {timeout} s"
+            failing = self._native.failing()
+            message = f"flushing the producer took longer than {timeout} s{': ' if failing else ''}{failing}"
             raise KafkaTimeoutError(message, name="REQUEST_TIMED_OUT")
         slot.future.result()
         self._blocking._raise_failure()  # noqa: SLF001  (the same client)

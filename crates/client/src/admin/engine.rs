@@ -9,7 +9,7 @@ use headrace_wire::time::Now;
 use super::job::{Answer, Calls, Each, Job, Route, Tag};
 use super::types::{AdminCommand, AdminEvent, AdminRequest};
 use super::{configs, groups, offsets, shares, topics};
-use crate::core::{Backoff, CREATING_WAITS, Core, Lane, NoStream, Reply, Target};
+use crate::core::{Backoff, CREATING_WAITS, ConnectionEvent, Core, Lane, NoStream, Reply, Target};
 use crate::engine::{Action, Arrived, ConnId, Consumed, Engine};
 use crate::error::{BAD_ANSWERS_MAX, Error, Result};
 use crate::group::Coordinator;
@@ -479,6 +479,14 @@ impl Engine for AdminEngine {
     fn handle_timeout(&mut self, now: Now) {
         self.core.handle_timeout(now);
         self.work(now);
+    }
+
+    fn poll_connection_event(&mut self) -> Option<ConnectionEvent> {
+        self.core.poll_connection_event()
+    }
+
+    fn failing(&self) -> String {
+        self.core.failing()
     }
 
     fn poll_action(&mut self) -> Option<Action> {

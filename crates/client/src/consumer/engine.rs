@@ -36,7 +36,7 @@ use super::settings::{FetchSettings, retry_of, schema_of};
 use super::sink::{FetchCall, SKIPPED};
 use super::truncation::Asked;
 use super::types::{ConsumerCommand, ConsumerEvent, ConsumerOutcome};
-use crate::core::{Core, Reply};
+use crate::core::{ConnectionEvent, Core, Reply};
 use crate::engine::{Action, Arrived, ConnId, Consumed, Engine, LinkId};
 use crate::error::{Error, Result};
 use crate::group::{GroupTag, MemberTag, Way};
@@ -469,6 +469,14 @@ impl Engine for ConsumerEngine {
     fn handle_timeout(&mut self, now: Now) {
         self.core.handle_timeout(now);
         self.drive(now);
+    }
+
+    fn poll_connection_event(&mut self) -> Option<ConnectionEvent> {
+        self.core.poll_connection_event()
+    }
+
+    fn failing(&self) -> String {
+        self.core.failing()
     }
 
     fn poll_action(&mut self) -> Option<Action> {

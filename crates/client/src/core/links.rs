@@ -179,9 +179,20 @@ impl<T> Core<T> {
         }
     }
 
+    /// As [`Self::end_quietly`], and the log has it.
+    pub(super) fn end_connection(&mut self, now: Now, key: LinkKey, error: &Error, close: bool) {
+        let Some(link) = self.links.get(&key) else { return };
+        let is_lost = !close && link.is_ready();
+        // Nobody misses a connection that is lost while nobody uses it.
+        if !is_lost || link.pending() > 0 {
+            self.log.failed(now, key.peer, is_lost, error);
+        }
+        self.end_quietly(now, key, error, close);
+    }
+
     /// A connection is over: its calls and those that wait for it end, and the next one waits its turn. `close` tells
     /// the driver, which does not know yet.
-    pub(super) fn end_connection(&mut self, now: Now, key: LinkKey, error: &Error, close: bool) {
+    pub(super) fn end_quietly(&mut self, now: Now, key: LinkKey, error: &Error, close: bool) {
         let Some(link) = self.links.get_mut(&key) else { return };
         let mut ended = VecDeque::new();
         // Who has spoken Kafka and then something else may do better on the next connection. And one answer may have been
@@ -233,7 +244,7 @@ impl<T> Core<T> {
         let why = format!("closed, to ask once more for its versions of {}", api.name());
         let error = Error::Disconnected { peer: link.name.clone(), why };
         let waiting = std::mem::take(&mut link.queue);
-        self.end_connection(now, key, &error, true);
+        self.end_quietly(now, key, &error, true);
         if let Some(link) = self.links.get_mut(&key) {
             (link.queue, link.failures, link.not_before) = (waiting, 0, now.mono_ms);
         }

@@ -6,6 +6,7 @@
 
 mod backoff;
 mod call;
+mod connection_log;
 mod link;
 mod links;
 mod matching;
@@ -32,6 +33,8 @@ pub use self::backoff::{Backoff, Jitter};
 pub use self::call::{Body, CallId, CallSpec, Expect, Lane, NoStream, Reply, StreamSink, StreamStep, Target};
 use self::call::{Made, Outgoing, Queued, Typed};
 pub(crate) use self::call::{ReadBody, peer_name};
+use self::connection_log::ConnectionLog;
+pub use self::connection_log::{ConnectionEvent, Severity};
 use self::link::{Link, LinkKey, Peer};
 use self::matching::Matching;
 pub(crate) use self::matching::TopicPattern;
@@ -85,6 +88,7 @@ pub struct Core<T> {
     closed: bool,
     /// Nodes whose connection for links has ended, and they with it.
     links_ended: Vec<i32>,
+    log: ConnectionLog,
 }
 
 /// The options that concern connections and metadata.
@@ -151,6 +155,7 @@ impl<T> Core<T> {
             next_call: 0,
             closed: false,
             links_ended: Vec::new(),
+            log: ConnectionLog::default(),
         }
     }
 
@@ -295,7 +300,7 @@ impl<T> Core<T> {
         let key = LinkKey { peer: Peer::Node(node), lane };
         if let Some(link) = self.links.get(&key) {
             let error = Error::Disconnected { peer: link.name.clone(), why: why.to_owned() };
-            self.end_connection(now, key, &error, true);
+            self.end_quietly(now, key, &error, true);
             self.pump(now);
         }
     }
@@ -396,6 +401,7 @@ impl<T> Core<T> {
                     if let Some(link) = self.links.get_mut(&key) {
                         link.failures = 0;
                         link.last_error = None;
+                        self.log.ready(now, key.peer, &link.name);
                         let versions = link.connection.as_ref().and_then(|c| c.versions());
                         if let Some(versions) = versions {
                             self.features.update(&versions.features);
@@ -457,6 +463,17 @@ impl<T> Core<T> {
         self.expire_connections(now);
         self.give_up_cluster(now);
         self.pump(now);
+    }
+
+    /// See [`Engine::failing`](crate::engine::Engine::failing).
+    #[must_use]
+    pub fn failing(&self) -> String {
+        self.log.failing()
+    }
+
+    /// See [`Engine::poll_connection_event`](crate::engine::Engine::poll_connection_event).
+    pub fn poll_connection_event(&mut self) -> Option<ConnectionEvent> {
+        self.log.poll()
     }
 
     /// The next thing the driver is to do.

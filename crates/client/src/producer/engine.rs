@@ -28,11 +28,15 @@ use super::request::{Answers, Draft, Entry, VERSION_WITH_TOPIC_IDS, refusal};
 use super::sequence::{Identity, Sending, says_early};
 use super::transaction::{Step, Transactions};
 use super::{BatchAck, ProducerCommand, ProducerEvent};
-use crate::core::{Backoff, CallSpec, Core, Expect, Lane, NoStream, Reply, Target, Throttle};
+use crate::core::{
+    Backoff, CallSpec, ConnectionEvent, Core, Expect, Lane, NoStream, Reply, Target, Throttle,
+};
 use crate::engine::{Action, Arrived, ConnId, Consumed, Engine, LinkId};
 use crate::error::Error;
 use crate::options::{Datapath, ProducerConfig};
 
+/// What is known of records that are given up on the way.
+const MAYBE_ARRIVED: &str = "these records may or may not have arrived";
 /// Most rounds of sending in one turn: those that cannot go out may be tried again at once.
 const SENDS_MAX: usize = 100;
 
@@ -595,7 +599,10 @@ impl ProducerEngine {
                 let error = Error::Timeout {
                     what: "sending what was left when the producer was closed".to_owned(),
                     ms: closing.timeout_ms,
-                    detail: "these records may or may not have arrived".to_owned(),
+                    detail: match self.core.failing() {
+                        none if none.is_empty() => MAYBE_ARRIVED.to_owned(),
+                        failing => format!("{MAYBE_ARRIVED}; {failing}"),
+                    },
                 };
                 self.fail_all(accumulator, &error);
                 result = Err(error);
@@ -792,6 +799,14 @@ impl Engine for ProducerEngine {
         if self.direct.take_news() {
             self.pump(now);
         }
+    }
+
+    fn poll_connection_event(&mut self) -> Option<ConnectionEvent> {
+        self.core.poll_connection_event()
+    }
+
+    fn failing(&self) -> String {
+        self.core.failing()
     }
 
     fn poll_action(&mut self) -> Option<Action> {

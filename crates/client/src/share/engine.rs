@@ -31,7 +31,7 @@ use super::settings::{ShareSettings, retry_of, schema_of};
 use super::shelf::{LOCK_MS_MAX, SharedShelf, Shelf, lock};
 use super::types::{ShareCommand, ShareEvent, ShareOutcome};
 use super::watch::{Question, Watches};
-use crate::core::{CallSpec, Core, Lane, NoStream, Reply, Target, Throttle};
+use crate::core::{CallSpec, ConnectionEvent, Core, Lane, NoStream, Reply, Target, Throttle};
 use crate::engine::{Action, Arrived, ConnId, Consumed, Engine};
 use crate::error::{Error, Result};
 use crate::group::{
@@ -583,6 +583,14 @@ impl Engine for ShareEngine {
     fn handle_timeout(&mut self, now: Now) {
         self.core.handle_timeout(now);
         self.drive(now);
+    }
+
+    fn poll_connection_event(&mut self) -> Option<ConnectionEvent> {
+        self.core.poll_connection_event()
+    }
+
+    fn failing(&self) -> String {
+        self.core.failing()
     }
 
     fn poll_action(&mut self) -> Option<Action> {

@@ -15,6 +15,7 @@ use headrace_client::consumer::{
 use headrace_client::error::{Error, Result};
 use headrace_client::options::ConsumerConfig;
 
+use super::connection_log::ConnectionLog;
 use super::driver::{Handle, Hooks, SocketOptions};
 use super::notices::{Notice, Notices};
 use super::ops::{CallError, Check, Deadline, Ops, Signal, deadline_in};
@@ -110,6 +111,16 @@ impl ConsumerClient {
         })
     }
 
+    /// Why brokers cannot be reached at present; empty when all can.
+    pub fn failing(&self) -> String {
+        self.handle.failing()
+    }
+
+    /// From now on lines about connections go to `log`, as those of `client`. Once; a second log gets none.
+    pub fn log_to(&self, log: Arc<ConnectionLog>, client: String) {
+        self.handle.log_to(log, client);
+    }
+
     /// What has been read, and what lies in the fetch cache.
     pub fn metrics(&self) -> Result<ConsumerMetrics> {
         if self.handle.is_forked() {
@@ -148,13 +159,13 @@ impl ConsumerClient {
         deadline: Deadline,
         check: Check<'_>,
     ) -> Result<Option<Rows>, CallError> {
-        let _polling = Polling::begin(&self.polling)?;
+        let _polling = Polling::begin(&self.polling, self.handle.is_forked())?;
         self.next(max_records, deadline, check)
     }
 
     /// What `poll` would give at once, if it waits for nobody, decodes nothing and has nothing else to tell.
     pub fn poll_at_hand(&self, max_records: usize) -> Option<Rows> {
-        let _polling = Polling::begin(&self.polling).ok()?;
+        let _polling = Polling::begin(&self.polling, self.handle.is_forked()).ok()?;
         self.alive().ok()?;
         if self.notices.is_pending() {
             return None;
@@ -167,6 +178,11 @@ impl ConsumerClient {
             self.handle.send(ConsumerCommand::Wake);
         }
         rows
+    }
+
+    /// The cache. In a forked child the parent's thread may have held it, and would for ever.
+    fn cache(&self) -> Result<MutexGuard<'_, FetchCache>> {
+        if self.handle.is_forked() { Err(Error::Forked) } else { Ok(lock(&self.cache)) }
     }
 
     /// The cache, unless somebody else has it at this instant.
@@ -220,7 +236,7 @@ impl ConsumerClient {
         deadline: Deadline,
         check: Check<'_>,
     ) -> Result<Vec<Rows>, CallError> {
-        let _polling = Polling::begin(&self.polling)?;
+        let _polling = Polling::begin(&self.polling, self.handle.is_forked())?;
         let first = self.next(max_records, deadline, check)?;
         Ok(self.take_rest(first, self.rows_max(max_records))?)
     }
@@ -311,15 +327,13 @@ impl ConsumerClient {
     }
 
     /// The partitions read at present.
-    #[must_use]
-    pub fn assignment(&self) -> Vec<TopicPartition> {
-        lock(&self.cache).assignment()
+    pub fn assignment(&self) -> Result<Vec<TopicPartition>> {
+        Ok(self.cache()?.assignment())
     }
 
     /// The partitions paused at present.
-    #[must_use]
-    pub fn paused(&self) -> Vec<TopicPartition> {
-        lock(&self.cache).paused()
+    pub fn paused(&self) -> Result<Vec<TopicPartition>> {
+        Ok(self.cache()?.paused())
     }
 
     /// Goes on elsewhere in these partitions. Takes effect at once, without a hand-over to the engine's thread.
@@ -332,12 +346,12 @@ impl ConsumerClient {
 
     /// Hands nothing out of these partitions, and keeps what was fetched. Takes effect at once.
     pub fn pause<P: PartitionName>(&self, partitions: &[P]) -> Result<()> {
-        self.set_paused(lock(&self.cache), partitions, true)
+        self.set_paused(self.cache()?, partitions, true)
     }
 
     /// The opposite of [`ConsumerClient::pause`].
     pub fn resume<P: PartitionName>(&self, partitions: &[P]) -> Result<()> {
-        self.set_paused(lock(&self.cache), partitions, false)
+        self.set_paused(self.cache()?, partitions, false)
     }
 
     /// One of both, if that waits for nobody, not even for the engine's hand on the cache.
@@ -371,7 +385,7 @@ impl ConsumerClient {
         timeout: Option<Duration>,
         check: Check<'_>,
     ) -> Result<i64, CallError> {
-        if let Some(position) = lock(&self.cache).position(&partition)? {
+        if let Some(position) = self.cache()?.position(&partition)? {
             return Ok(position);
         }
         let what = format!("finding the position of {partition}");
@@ -464,7 +478,7 @@ impl ConsumerClient {
     /// What a listener has to give back because this consumer leaves its group; no notice comes of it.
     #[must_use]
     pub fn take_back(&self) -> Vec<TopicPartition> {
-        if self.handle.is_forked() { Vec::new() } else { self.notices.take_back(self.assignment()) }
+        self.assignment().map_or_else(|_| Vec::new(), |assigned| self.notices.take_back(assigned))
     }
 
     /// As whom this consumer commits: for a producer that commits its offsets in a transaction.

@@ -26,7 +26,7 @@ use mio::{Events, Interest, Poll, Token, Waker};
 use rustls::ClientConfig;
 
 use self::connection::Connection;
-pub(crate) use self::handle::{Handle, Hooks};
+pub(crate) use self::handle::{Handle, Hooks, LogTarget};
 use super::aside::{self, For, Report};
 use super::inbox::Inbox;
 use super::low_water::LowWater;
@@ -134,6 +134,8 @@ struct Driver<E: Engine, F> {
     spin: Duration,
     /// When something last did.
     stirred: Instant,
+    /// Where lines about connections go, if anywhere; with the name of this client.
+    log: LogTarget,
 }
 
 impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
@@ -283,6 +285,16 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
             }
         }
         work.tell();
+        self.write_log(work);
+    }
+
+    /// Writes what the engine has to say of its connections.
+    fn write_log(&mut self, work: &mut Work<E, F>) {
+        while let Some(event) = work.engine.poll_connection_event() {
+            if let Some((log, client)) = self.log.get() {
+                log.push(client, &event);
+            }
+        }
     }
 
     /// A link is made: its descriptors are watched from now on.

@@ -3,6 +3,7 @@
 mod admin;
 mod aside;
 mod attempt;
+mod connection_log;
 mod consumer;
 mod driver;
 mod inbox;
@@ -20,6 +21,7 @@ mod work;
 
 pub use admin::{AdminClient, mismatch};
 pub use attempt::Attempt;
+pub use connection_log::ConnectionLog;
 pub use consumer::ConsumerClient;
 pub use headrace_pool::PoolMetrics;
 pub use notices::Notice;

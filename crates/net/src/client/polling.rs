@@ -13,7 +13,11 @@ const TROUBLES_MAX: usize = 100;
 pub(super) struct Polling<'a>(&'a AtomicBool);
 
 impl<'a> Polling<'a> {
-    pub(super) fn begin(polling: &'a AtomicBool) -> Result<Self> {
+    /// `is_forked`: a child cannot know whether its parent was polling, and may not poll either way.
+    pub(super) fn begin(polling: &'a AtomicBool, is_forked: bool) -> Result<Self> {
+        if is_forked {
+            return Err(Error::Forked);
+        }
         if polling.swap(true, Ordering::Acquire) {
             let why = "another thread is polling this consumer: one thread at a time may";
             return Err(Error::Usage(why.into()));

@@ -28,6 +28,7 @@ use self::dispatch::Dispatch;
 pub use self::dispatch::{RowsOnWay, RowsTicket};
 use self::post::Post;
 use super::attempt::{Attempt, Hold, Parked};
+use super::connection_log::ConnectionLog;
 use super::driver::{Handle, Hooks, SocketOptions};
 use super::ops::{CallError, Check, Ops, Signal, deadline_in};
 use super::results::RowResults;
@@ -152,6 +153,16 @@ impl<R: Send + 'static> ProducerClient<R> {
             clock,
             max_block,
         })
+    }
+
+    /// Why brokers cannot be reached at present; empty when all can.
+    pub fn failing(&self) -> String {
+        self.handle.failing()
+    }
+
+    /// From now on lines about connections go to `log`, as those of `client`. Once; a second log gets none.
+    pub fn log_to(&self, log: Arc<ConnectionLog>, client: String) {
+        self.handle.log_to(log, client);
     }
 
     /// Whether records that nobody waits for ([`Self::begin_wait`]) may be told of some milliseconds late, or by a caller's thread
@@ -297,7 +308,8 @@ impl<R: Send + 'static> ProducerClient<R> {
         self.appender.seal_all();
         self.handle.drive(ProducerCommand::Flush { op });
         self.handle.spin(|| self.ops.is_open(op));
-        self.ops.wait(op, "flushing the producer", deadline_in(timeout), check)?;
+        let flushed = self.ops.wait(op, "flushing the producer", deadline_in(timeout), check);
+        flushed.map_err(|late| self.handle.explain(late))?;
         // What a patient post holds still.
         self.post.let_go(true);
         Ok(())
@@ -533,7 +545,10 @@ impl<R: Send + 'static> ProducerClient<R> {
                         Err(PoolError::Interrupted) => return Err(CallError::Interrupted),
                         // The next try says why.
                         Err(PoolError::Closed) => None,
-                        Err(_) => return Err(CallError::Failed(scarce.timed_out(blocked_ms))),
+                        Err(_) => {
+                            let late = CallError::Failed(scarce.timed_out(blocked_ms));
+                            return Err(self.handle.explain(late));
+                        }
                     };
                 }
                 AppendError::NeedMetadata { .. } => {

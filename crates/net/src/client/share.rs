@@ -18,6 +18,7 @@ use headrace_client::share::{
 
 pub use self::commits::CommitEnd;
 use self::commits::CommitEnds;
+use super::connection_log::ConnectionLog;
 use super::driver::{Handle, Hooks, SocketOptions};
 use super::ops::{CallError, Check, Deadline, Ops, Signal, deadline_in};
 use super::parking::Parked;
@@ -94,6 +95,11 @@ impl ShareClient {
         })
     }
 
+    /// From now on lines about connections go to `log`, as those of `client`. Once; a second log gets none.
+    pub fn log_to(&self, log: Arc<ConnectionLog>, client: String) {
+        self.handle.log_to(log, client);
+    }
+
     /// A batch of no rows with the schema of all batches.
     #[must_use]
     pub fn empty(&self) -> &RecordBatch {
@@ -109,9 +115,9 @@ impl ShareClient {
     }
 
     /// The partitions that are given at present; others may have the same.
-    #[must_use]
-    pub fn assignment(&self) -> Vec<TopicPartition> {
-        lock(&self.shelf).assignment()
+    pub fn assignment(&self) -> Result<Vec<TopicPartition>> {
+        // In a forked child the parent's thread may have held the lock, and would for ever.
+        if self.handle.is_forked() { Err(Error::Forked) } else { Ok(lock(&self.shelf).assignment()) }
     }
 
     /// The next rows of one partition, at most `max_records` (0: `max.poll.records`); `None` when the deadline has passed.
@@ -125,7 +131,7 @@ impl ShareClient {
         deadline: Deadline,
         check: Check<'_>,
     ) -> Result<Option<ShareRows>, CallError> {
-        let _polling = Polling::begin(&self.polling)?;
+        let _polling = Polling::begin(&self.polling, self.handle.is_forked())?;
         self.handle.alive()?;
         let max_records = self.rows_max(max_records);
         let wakes = lock(&self.shelf).begin_poll(self.now_ms())?;

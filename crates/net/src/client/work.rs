@@ -457,6 +457,8 @@ pub(super) trait Driven<C>: Send + Sync {
     fn begin_looking(&self) -> bool;
     /// A caller sleeps from now on, and is not patient any more: brokers are to ring.
     fn expect(&self);
+    /// Why brokers cannot be reached at present; empty when all can.
+    fn failing(&self) -> String;
     /// It does not look any more: what it looked for is there, or it goes to sleep until it is told.
     fn end_looking(&self, found: bool);
 }
@@ -547,6 +549,10 @@ where
             self.told(true);
         }
         Ok(())
+    }
+
+    fn failing(&self) -> String {
+        self.lock().map_or_else(String::new, |work| work.engine.failing())
     }
 
     fn look(&self) -> Option<bool> {

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -12,6 +12,8 @@ use headrace_client::engine::Engine;
 use headrace_client::error::Error;
 use mio::{Poll, Waker};
 
+use super::super::connection_log::ConnectionLog;
+use super::super::ops::CallError;
 use super::super::shortage;
 use super::super::work::{self, Driven, Patient, Shared, Told, Work};
 use super::{Driver, SocketOptions, WAKER};
@@ -27,7 +29,11 @@ pub(crate) struct Handle<C> {
     spin: Duration,
     thread: Mutex<Option<JoinHandle<()>>>,
     home: Home,
+    log: LogTarget,
 }
+
+/// Where a client writes lines about its connections, and under which name; set once, if at all.
+pub(crate) type LogTarget = Arc<OnceLock<(Arc<ConnectionLog>, String)>>;
 
 impl<C: Send + 'static> Handle<C> {
     /// Starts the engine's thread. `on_event` runs on it, or on that of a caller who drives the engine, and must not block;
@@ -54,6 +60,7 @@ impl<C: Send + 'static> Handle<C> {
         let shared = Arc::new(Shared::new(work, waker.clone(), told));
         let driven: Arc<dyn Driven<C>> = shared.clone();
         let spin = sockets.spin;
+        let log = LogTarget::default();
         let driver = Driver {
             shared,
             poll,
@@ -75,6 +82,7 @@ impl<C: Send + 'static> Handle<C> {
             device: Arc::default(),
             spin,
             stirred: Instant::now(),
+            log: log.clone(),
         };
         let (ended, shared) = (stop.clone(), driver.shared.clone());
         let thread = Builder::new().name(name.to_owned()).spawn(move || {
@@ -86,12 +94,26 @@ impl<C: Send + 'static> Handle<C> {
             }));
             driver.run();
         })?;
-        Ok(Self { commands, waker, stop, driven, spin, thread: Mutex::new(Some(thread)), home: Home::here() })
+        Ok(Self {
+            commands,
+            waker,
+            stop,
+            driven,
+            spin,
+            thread: Mutex::new(Some(thread)),
+            home: Home::here(),
+            log,
+        })
     }
 
     /// Whether this process is a fork of the one that started the engine: then its thread is not here.
     pub(crate) fn is_forked(&self) -> bool {
         self.home.is_left()
+    }
+
+    /// From now on lines about connections go there, as those of `client`. The first target stays.
+    pub(crate) fn log_to(&self, log: Arc<ConnectionLog>, client: String) {
+        let _ = self.log.set((log, client));
     }
 
     /// Hands a command to the engine.
@@ -136,6 +158,23 @@ impl<C: Send + 'static> Handle<C> {
             return Err(Error::Forked);
         }
         if self.is_stopped() { Err(Error::Closed) } else { Ok(()) }
+    }
+
+    /// Why brokers cannot be reached at present; empty when all can. Not with a lock that the engine takes.
+    pub(crate) fn failing(&self) -> String {
+        if self.is_forked() { String::new() } else { self.driven.failing() }
+    }
+
+    /// The error of a call whose time has run out, with what stands in its way where nothing else does.
+    pub(crate) fn explain(&self, error: CallError) -> CallError {
+        match error {
+            CallError::Failed(Error::Timeout { what, ms, detail }) => {
+                let failing = self.failing();
+                let gap = if detail.is_empty() || failing.is_empty() { "" } else { "; " };
+                CallError::Failed(Error::Timeout { what, ms, detail: format!("{detail}{gap}{failing}") })
+            }
+            other => other,
+        }
     }
 
     /// Whether the thread was told to end, or has ended by itself.
