@@ -68,7 +68,8 @@ def _in_child() -> None:
 
 
 @atexit.register
-def _end() -> None:
+def end() -> None:
+    """Logs what is left, and no more: brokers of this process that end with it are no news."""
     if _writer is not None and _writer.process == os.getpid():
         _writer.end()
 

@@ -11,7 +11,7 @@ import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace import _native
+from headrace import _connection_log, _native
 from headrace._options import OptionValue, pairs
 from headrace.errors import ConfigError
 
@@ -195,6 +195,7 @@ def _check_arguments(data_dir: object, host: object, port: object) -> None:
 
 @atexit.register
 def _stop_all() -> None:
+    _connection_log.end()
     with contextlib.ExitStack() as all_of_them:
         for broker in list(_running):
             all_of_them.callback(broker.stop)

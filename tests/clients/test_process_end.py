@@ -52,12 +52,13 @@ def test_threads_that_still_work_do_not_take_the_process_down(work):
     ended = subprocess.run(
         [sys.executable, "-c", BEGIN + WORK[work]], capture_output=True, text=True, timeout=40, check=False
     )
-    assert ended.returncode == 0, ended.stderr
+    said = re.sub(r"(?m)^(admin client|producer) headrace: .*\n", "", ended.stderr)
+    assert ended.returncode == (1 if work == "send" else 0), ended.stderr
     if work == "send":
-        # What was taken and not sent is told.
-        assert re.fullmatch(r"headrace: records were lost .* topic 't' .*\n", ended.stderr)
+        # What was taken and not sent is reported.
+        assert re.fullmatch(r"headrace: records were lost .* topic 't' .*\n", said)
     else:
-        assert ended.stderr == ""
+        assert said == ""
 
 
 TWO = """
