@@ -17,6 +17,7 @@ __all__ = [
     "Batches",
     "Broker",
     "Chunks",
+    "ConnectionLog",
     "Consumer",
     "Deliveries",
     "Empty",
@@ -32,6 +33,7 @@ __all__ = [
     "Upload",
     "ValueMaker",
     "count_records",
+    "fail_exit",
 ]
 
 _Partition: TypeAlias = tuple[str, int]

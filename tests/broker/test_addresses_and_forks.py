@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import headrace as hr
+from headrace.errors import ConfigError
 from headrace.errors import BrokerStartError
 
 
@@ -37,7 +38,7 @@ def test_a_host_that_is_not_there_is_named():
 
 def test_a_data_folder_is_a_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(TypeError, match="int"):
+    with pytest.raises(ConfigError, match="data_dir .* not int"):
         hr.Broker.start(5)
     assert list(tmp_path.iterdir()) == []
     hr.Broker.start(Path("data")).stop()
