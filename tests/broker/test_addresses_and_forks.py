@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 import headrace as hr
-from headrace.errors import ConfigError
-from headrace.errors import BrokerStartError
+from headrace.errors import BrokerStartError, ConfigError
 
 
 def has_ipv6():
@@ -38,7 +37,7 @@ def test_a_host_that_is_not_there_is_named():
 
 def test_a_data_folder_is_a_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match="data_dir .* not int"):
+    with pytest.raises(ConfigError, match=r"data_dir .* not int"):
         hr.Broker.start(5)
     assert list(tmp_path.iterdir()) == []
     hr.Broker.start(Path("data")).stop()
