@@ -69,28 +69,41 @@ fn a_lost_answer_costs_what_it_may_have_brought_until_that_is_over() {
 }
 
 /// A consumer of five records that was given one, and asked to wait for 2^30 ms.
-fn throttled() -> Bench {
-    let mut bench = Bench::limited(&[1], 2, &[]);
+fn throttled(options: &[(&str, &str)]) -> Bench {
+    let mut bench = Bench::limited(&[1], 2, options);
     bench.append(0, 5);
     bench.cluster.spoil = Some(Box::new(|response| {
         response.throttle_time_ms = 1 << 30;
         true
     }));
     assert_eq!(bench.rows().1, [(0, 1)]);
-    assert_eq!(bench.poll(5_000), Ok(None));
     bench
 }
 
 #[test]
+fn a_commit_that_a_pause_holds_up_says_so() {
+    let mut bench = throttled(&[("share.acknowledgement.mode", "explicit")]);
+    bench.mark(0, 0, 0, Ack::Accept);
+    let (op, now_ms) = (99, bench.now_ms());
+    bench.shelf().commit(now_ms, op, 10_000);
+    bench.command(ShareCommand::Wake);
+    bench.run(10_000);
+    let told = format!("{:?}", bench.world.events.last());
+    assert!(told.contains("op: 99") && told.contains("Timeout"), "{told}");
+    assert!(told.contains("node 1 asked to wait 1073741824 ms (throttled)"), "{told}");
+}
+
+#[test]
 fn a_pause_that_is_too_long_is_cut_short() {
-    let mut bench = throttled();
-    assert_eq!(bench.poll(50_000), Ok(None));
+    let mut bench = throttled(&[]);
+    assert_eq!(bench.poll(55_000), Ok(None));
     assert!(bench.poll(6_000).unwrap().is_some());
 }
 
 #[test]
 fn a_pause_ends_with_the_connection_that_it_was_asked_for_over() {
-    let mut bench = throttled();
+    let mut bench = throttled(&[]);
+    assert_eq!(bench.poll(5_000), Ok(None));
     bench.cut(1);
     assert!(bench.poll(5_000).unwrap().is_some());
 }
