@@ -14,6 +14,17 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
+def text(value: bytes) -> bytes:
+    """A string of the older versions of Kafka's protocol."""
+    return struct.pack(">h", len(value)) + value
+
+
+def request(key: int, version: int, body: bytes, correlation: int = 1) -> bytes:
+    """A whole request with its size, without a client's name."""
+    frame = struct.pack(">hhih", key, version, correlation, -1) + body
+    return struct.pack(">i", len(frame)) + frame
+
+
 def varint(number: int) -> bytes:
     """A zigzag varint."""
     number = (number << 1) ^ (number >> 63)

@@ -15,7 +15,7 @@ import pytest
 
 import headrace as hr
 from tests.broker.process import BrokerProcess
-from tests.broker.raw import Connection, batch, record
+from tests.broker.raw import Connection, batch, record, request, text
 
 # What a broker owes everybody else (p99), ten times as much for a loaded machine and an unoptimized build.
 BAR_SECONDS = 0.05
@@ -25,15 +25,6 @@ GROWTH_BYTES_MAX = 64 << 20
 LEFT_BYTES_MAX = 16 << 20
 HOSTILE_SECONDS = float(os.environ.get("HEADRACE_HOSTILE_SECONDS", "2"))
 PARTITIONS = 3000
-
-
-def text(value):
-    return struct.pack(">h", len(value)) + value
-
-
-def request(key, version, body, correlation=1):
-    frame = struct.pack(">hhih", key, version, correlation, -1) + body
-    return struct.pack(">i", len(frame)) + frame
 
 
 def metadata_again_and_again(servers):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import resource
+import struct
 from pathlib import Path
 
 import pytest
 
 import headrace as hr
 from tests.broker.process import BrokerProcess
+from tests.broker.raw import Connection, request, text
 
 DESCRIPTORS = 1024
 PARTITIONS = 10_000
@@ -27,7 +30,7 @@ def read_back(servers, topic):
 @pytest.mark.slow
 def test_ten_thousand_partitions_and_five_thousand_segments_with_a_thousand_descriptors(tmp_path):
     data = tmp_path / "data"
-    written = range(0, PARTITIONS, 20)
+    written = range(0, PARTITIONS, 3)
     expected = {"wide": [(p, b"%d" % p) for p in written], "deep": []}
     with BrokerProcess(data, before=few_descriptors) as broker:
         servers = broker.bootstrap_servers
@@ -52,3 +55,29 @@ def test_ten_thousand_partitions_and_five_thousand_segments_with_a_thousand_desc
         with hr.Producer(servers) as producer:
             assert producer.send("wide", b"more", partition=0).result(30).offset == 1
         assert "cut" not in broker.output.read_text()
+
+
+READERS = 4
+EACH = 250
+
+
+def test_readers_that_do_not_read_keep_no_files_from_others(tmp_path):
+    """Together they ask for all files that the process may have open, none of them small, and then read nothing."""
+    values = [b"%04d" % p * 15_000 for p in range(READERS * EACH)]
+    with BrokerProcess(tmp_path / "data", before=few_descriptors) as broker, contextlib.ExitStack() as hostile:
+        servers = broker.bootstrap_servers
+        with hr.Admin(servers) as admin:
+            admin.create_topic("fat", len(values), 1)
+        with hr.Producer(servers) as producer:
+            for p, value in enumerate(values):
+                producer.send("fat", value, partition=p)
+        body = struct.pack(">iiiib", -1, 0, 1, 1 << 30, 0) + struct.pack(">i", 1) + text(b"fat")
+        for first in range(0, len(values), EACH):
+            reader = hostile.enter_context(Connection(servers))
+            named = b"".join(struct.pack(">iqi", p, 0, 1 << 30) for p in range(first, first + EACH))
+            reader.socket.sendall(request(1, 4, body + struct.pack(">i", EACH) + named))
+            assert len(reader.socket.recv(1)) == 1
+        assert read_back(servers, "fat") == list(enumerate(values))
+        with hr.Producer(servers) as producer:
+            for future in [producer.send("fat", b"more", partition=p) for p in range(len(values))]:
+                assert future.result(30).offset == 1

@@ -6,10 +6,12 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use headrace_log::{DirEntry, Disk, OpenMode};
 
 mod open_files;
 
+pub use open_files::Lent;
 pub(crate) use open_files::raise_descriptor_limit;
 use open_files::{OpenFiles, Shared};
 
@@ -46,6 +48,27 @@ impl FileHandle {
     /// It had been closed for want of descriptors, and cannot be opened again.
     pub fn shared(&self) -> io::Result<Arc<File>> {
         self.0.get()
+    }
+}
+
+impl FileHandle {
+    /// The file, for `sendfile`: it stays open as long as the caller keeps it. `None` when others keep so many that this one
+    /// is to be read at once instead.
+    ///
+    /// # Errors
+    /// It had been closed for want of descriptors, and cannot be opened again.
+    pub fn lend(&self) -> io::Result<Option<Lent>> {
+        self.0.lend()
+    }
+
+    /// Bytes of the file, in memory.
+    ///
+    /// # Errors
+    /// It cannot be opened or read, or is shorter.
+    pub fn read(&self, position: u64, len: usize) -> io::Result<Bytes> {
+        let mut bytes = vec![0; len];
+        self.shared()?.read_exact_at(&mut bytes, position)?;
+        Ok(bytes.into())
     }
 }
 

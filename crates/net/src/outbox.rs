@@ -1,14 +1,14 @@
 //! What waits to be written to one socket: byte segments and file ranges, in order, never flattened.
 
 use std::collections::VecDeque;
-use std::fs::File;
 use std::io::{self, IoSlice};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
 
 use bytes::{Buf, Bytes};
 use rustix::net::{SendAncillaryBuffer, SendFlags};
+
+use crate::disk::Lent;
 
 /// Segments gathered into one `sendmsg`; Linux allows 1,024 (`IOV_MAX`), past 64 nothing is gained.
 const IOV_MAX: usize = 64;
@@ -21,10 +21,10 @@ const PIECE_OVERHEAD_BYTES: u64 = 1024;
 const PIECES_KEPT: usize = 64;
 
 /// A range of a file that goes to the socket from the page cache.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct FileRange {
     /// The open file; kept alive until the range is sent, even when it was deleted meanwhile.
-    pub file: Arc<File>,
+    pub file: Lent,
     /// First byte of the range.
     pub position: u64,
     /// Bytes in the range.
@@ -143,8 +143,10 @@ impl Outbox {
                 }
                 Piece::File(range) => {
                     let want = room.len().min(usize::try_from(range.len).unwrap_or(usize::MAX));
-                    let taken =
-                        range.file.read_at(room.get_mut(..want).unwrap_or_default(), range.position)?;
+                    let taken = range
+                        .file
+                        .file()
+                        .read_at(room.get_mut(..want).unwrap_or_default(), range.position)?;
                     range.shorten(taken as u64)?;
                     (taken, range.len == 0, true)
                 }
@@ -209,7 +211,7 @@ impl Outbox {
 fn send_file(socket: &impl AsFd, range: &mut FileRange) -> io::Result<u64> {
     let want = usize::try_from(range.len.min(SENDFILE_MAX)).unwrap_or(usize::MAX);
     let mut position = range.position;
-    let sent = rustix::fs::sendfile(socket, range.file.as_ref(), Some(&mut position), want)? as u64;
+    let sent = rustix::fs::sendfile(socket, range.file.file(), Some(&mut position), want)? as u64;
     range.shorten(sent)?;
     Ok(sent)
 }
@@ -233,10 +235,15 @@ impl FileRange {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
 
     use super::*;
+
+    fn lent(file: &File) -> Lent {
+        Lent::alone(file.try_clone().unwrap())
+    }
 
     #[test]
     fn what_is_passed_on_is_dropped_as_far_as_it_was_taken() {
@@ -261,11 +268,11 @@ mod tests {
     fn what_is_moved_into_memory_keeps_its_order_and_a_short_file_is_an_error() {
         let path = std::env::temp_dir().join(format!("headrace-outbox-fill-{}", std::process::id()));
         std::fs::write(&path, b"0123456789").unwrap();
-        let file = Arc::new(File::open(&path).unwrap());
+        let file = File::open(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
         let mut outbox = Outbox::default();
         outbox.push(Bytes::from_static(b"ab"));
-        outbox.push_file(FileRange { file: file.clone(), position: 2, len: 5 });
+        outbox.push_file(FileRange { file: lent(&file), position: 2, len: 5 });
         outbox.push(Bytes::from_static(b"cd"));
         let (mut got, mut room) = (Vec::new(), [0; 4]);
         while !outbox.is_empty() {
@@ -274,7 +281,7 @@ mod tests {
             got.extend_from_slice(&room[..filled]);
         }
         assert_eq!((&got[..], outbox.len()), (&b"ab23456cd"[..], 0));
-        outbox.push_file(FileRange { file, position: 8, len: 5 });
+        outbox.push_file(FileRange { file: lent(&file), position: 8, len: 5 });
         assert_eq!(outbox.fill(&mut [0; 2]).unwrap(), 2);
         assert_eq!(outbox.fill(&mut [0; 2]).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
     }
@@ -291,7 +298,6 @@ mod tests {
         let body: Vec<u8> = (0..3_000_000_u32).map(|i| (i % 251) as u8).collect();
         file.write_all(&body).unwrap();
         std::fs::remove_file(&path).unwrap();
-        let file = Arc::new(file);
 
         let mut outbox = Outbox::default();
         let mut expected = Vec::new();
@@ -299,7 +305,7 @@ mod tests {
             outbox.push(Bytes::from(vec![i; 100]));
             expected.extend_from_slice(&[i; 100]);
         }
-        outbox.push_file(FileRange { file: file.clone(), position: 10, len: 2_500_000 });
+        outbox.push_file(FileRange { file: lent(&file), position: 10, len: 2_500_000 });
         expected.extend_from_slice(&body[10..2_500_010]);
         outbox.push(Bytes::from_static(b"tail"));
         expected.extend_from_slice(b"tail");

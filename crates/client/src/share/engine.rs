@@ -350,7 +350,9 @@ impl ShareEngine {
         self.filled |= shelf.set_broken(metadata.or_else(|| self.unsupported.clone()));
         while let Some((op, mut results)) = shelf.ended(now.mono_ms) {
             for (partition, error) in &mut results {
-                self.name_pause(now, partition, error.as_mut());
+                if let Some(error) = error {
+                    self.name_pause(now, partition, error);
+                }
             }
             let result = Ok(ShareOutcome::Committed(results));
             self.events.push_back(ShareEvent::Done { op, result });
@@ -364,8 +366,8 @@ impl ShareEngine {
     }
 
     /// Says in the error of what was not acknowledged in time that its broker has asked for a pause, where it has.
-    fn name_pause(&self, now: Now, partition: &TopicPartition, error: Option<&mut Error>) {
-        let Some(Error::Timeout { detail, .. }) = error else { return };
+    fn name_pause(&self, now: Now, partition: &TopicPartition, error: &mut Error) {
+        let Error::Timeout { detail, .. } = error else { return };
         let leader = self.core.cluster().leader(&partition.topic, partition.partition);
         if let Some(asked) = leader.and_then(|(node, _)| self.core.throttle(now, node, Lane::Share)) {
             *detail = asked.to_string();

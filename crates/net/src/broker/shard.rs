@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use headrace_broker::{Broker, BrokerError, ConnId, OTHER_REQUEST_BYTES_MAX, Response};
+use headrace_log::Slice;
 use headrace_wire::primitive::Segment;
 use headrace_wire::time::Now;
 use mio::net::{TcpListener, TcpStream};
@@ -585,6 +586,21 @@ fn key_of(conn: ConnId) -> usize {
     usize::try_from(conn.0 & 0xF_FFFF).unwrap_or(usize::MAX)
 }
 
+/// Slices up to so many bytes are read into memory: that costs no more than to send them by `sendfile`, and an answer over
+/// thousands of partitions holds no thousands of files.
+const READ_BYTES_MAX: u32 = 16 << 10;
+
+fn enqueue_slice(outbox: &mut Outbox, slice: &Slice<FileHandle>) -> io::Result<()> {
+    let lent = if slice.len <= READ_BYTES_MAX { None } else { slice.file.lend()? };
+    match lent {
+        Some(file) => {
+            outbox.push_file(FileRange { file, position: slice.position, len: u64::from(slice.len) });
+        }
+        None => outbox.push(slice.file.read(slice.position, slice.len as usize)?),
+    }
+    Ok(())
+}
+
 /// Puts a response's segments in order, each external one replaced by the file range it stands for. `false`: a
 /// range is missing, so the response cannot be sent whole.
 fn enqueue(outbox: &mut Outbox, response: Response<FileHandle>) -> bool {
@@ -593,10 +609,9 @@ fn enqueue(outbox: &mut Outbox, response: Response<FileHandle>) -> bool {
             Segment::Bytes(bytes) => outbox.push(bytes),
             Segment::External { token, .. } => {
                 let slice = usize::try_from(token).ok().and_then(|i| response.files.get(i));
-                let Some((slice, Ok(file))) = slice.map(|slice| (slice, slice.file.shared())) else {
+                if slice.is_none_or(|slice| enqueue_slice(outbox, slice).is_err()) {
                     return false;
-                };
-                outbox.push_file(FileRange { file, position: slice.position, len: u64::from(slice.len) });
+                }
             }
         }
     }

@@ -31,6 +31,8 @@ pub(crate) fn raise_descriptor_limit() {
 pub(super) struct OpenFiles {
     max: usize,
     count: AtomicUsize,
+    /// Files that answers hold until they are sent, and which nothing can close before.
+    lent: Arc<AtomicUsize>,
     /// Those that are open, and some that are not any more; what was used comes behind what was not, by and by.
     list: Mutex<VecDeque<Weak<Shared>>>,
     /// Files are synced before they are closed with unsynced bytes.
@@ -63,7 +65,7 @@ impl OpenFiles {
     pub(super) fn new(syncs: bool) -> Self {
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(DESCRIPTORS_MAX).min(DESCRIPTORS_MAX);
         let max = usize::try_from(limit / 2).unwrap_or(usize::MAX).max(FILES_MIN);
-        Self { max, count: AtomicUsize::new(0), list: Mutex::default(), syncs }
+        Self { max, count: AtomicUsize::new(0), lent: Arc::default(), list: Mutex::default(), syncs }
     }
 
     /// Opens a file, which stays open while it is used.
@@ -138,6 +140,33 @@ impl OpenFiles {
     }
 }
 
+/// An open file that is held until this goes.
+#[derive(Debug)]
+pub struct Lent {
+    file: Arc<File>,
+    count: Arc<AtomicUsize>,
+}
+
+impl Lent {
+    /// A file of no disk.
+    #[cfg(test)]
+    pub(crate) fn alone(file: File) -> Self {
+        Self { file: Arc::new(file), count: Arc::new(AtomicUsize::new(1)) }
+    }
+
+    /// The file.
+    #[must_use]
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        self.count.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 fn is_out_of_descriptors(error: &io::Error) -> bool {
     let code = error.raw_os_error();
     code == Some(Errno::MFILE.raw_os_error()) || code == Some(Errno::NFILE.raw_os_error())
@@ -160,6 +189,18 @@ impl Shared {
         drop(open);
         self.files.add(self);
         Ok(file)
+    }
+
+    /// The open file, for as long as the caller wishes; `None` when others hold half of all files: whoever reads slowly
+    /// must not have all of them.
+    pub(super) fn lend(self: &Arc<Self>) -> io::Result<Option<Lent>> {
+        let count = &self.files.lent;
+        if count.load(Ordering::Relaxed) >= self.files.max / 2 {
+            return Ok(None);
+        }
+        let file = self.get()?;
+        count.fetch_add(1, Ordering::Relaxed);
+        Ok(Some(Lent { file, count: count.clone() }))
     }
 
     /// To be called before each change.
