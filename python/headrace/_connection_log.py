@@ -6,17 +6,20 @@ them out and logs them, so that a handler that is slow holds up no records.
 
 from __future__ import annotations
 
-import atexit
+import contextlib
 import logging
 import os
+import queue
 import threading
+import traceback
 
 from headrace import _native
+from headrace._process import LOG, at_end
 
 _log = logging.getLogger("headrace.connection")
 
 END_TIMEOUT_S = 1.0
-"""How long the end of the process waits for a handler that is at work on a line."""
+"""How long the end of the process waits for handlers."""
 
 
 class _Writer:
@@ -25,24 +28,32 @@ class _Writer:
     def __init__(self) -> None:
         self.process = os.getpid()
         self.lines = _native.ConnectionLog()
+        self._left: queue.SimpleQueue[tuple[bool, str] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="headrace-log", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
-        while (line := self.lines.next()) is not None:
-            _write(line)
+        for next_line in (self.lines.next, self._left.get):
+            while (line := next_line()) is not None:
+                _write(line)
 
     def end(self) -> None:
-        """Logs what is left and ends the thread."""
-        left = self.lines.close()
+        """Has what is left logged, and waits for it as long as a handler may take."""
+        for line in self.lines.close():
+            self._left.put(line)
+        self._left.put(None)
         self._thread.join(END_TIMEOUT_S)
-        for line in left:
-            _write(line)
 
 
 def _write(line: tuple[bool, str]) -> None:
     is_warning, text = line
-    _log.log(logging.WARNING if is_warning else logging.INFO, "%s", text)
+    # Hosts come from brokers: none may write a line of its own.
+    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    try:
+        _log.log(logging.WARNING if is_warning else logging.INFO, "%s", shown)
+    except BaseException:  # noqa: BLE001  (a handler of the user's, or a filter; the next line may fare better)
+        with contextlib.suppress(BaseException):
+            traceback.print_exc()
 
 
 _lock = threading.Lock()
@@ -67,7 +78,6 @@ def _in_child() -> None:
     _lock = threading.Lock()
 
 
-@atexit.register
 def end() -> None:
     """Logs what is left, and no more: brokers of this process that end with it are no news."""
     if _writer is not None and _writer.process == os.getpid():
@@ -76,3 +86,5 @@ def end() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_in_child)
+
+at_end(LOG, end)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeAlias
 
-# Its hook runs at the end of the process after those of all modules with clients, which import this one first.
-from headrace import _connection_log  # noqa: F401  (as said)
 from headrace.errors import ConfigError
 
 OptionValue: TypeAlias = "str | int | float | bool | Iterable[str] | Callable[[str], tuple[Any, ...]] | None"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
 import shutil
@@ -11,8 +10,9 @@ import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace import _connection_log, _native
+from headrace import _native
 from headrace._options import OptionValue, pairs
+from headrace._process import BROKERS, at_end
 from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -193,9 +193,10 @@ def _check_arguments(data_dir: object, host: object, port: object) -> None:
         raise ConfigError(wrong, name="INVALID_CONFIG")
 
 
-@atexit.register
 def _stop_all() -> None:
-    _connection_log.end()
     with contextlib.ExitStack() as all_of_them:
         for broker in list(_running):
             all_of_them.callback(broker.stop)
+
+
+at_end(BROKERS, _stop_all)

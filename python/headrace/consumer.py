@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import re
@@ -17,7 +16,7 @@ from headrace import _native
 from headrace._commits import Commits
 from headrace._listener import Listener
 from headrace._options import OptionValue, Servers, pairs
-from headrace._process import check_process
+from headrace._process import CLIENTS, at_end, check_process
 from headrace._types import GroupMetadata, TopicPartition
 from headrace.errors import ConfigError, KafkaTimeoutError, UsageError
 
@@ -488,7 +487,6 @@ def _text_of(pattern: re.Pattern[Any]) -> str:
     return text
 
 
-@atexit.register
 def _close_all() -> None:
     # It may be an exception that has ended the program: what was being processed is to come again.
     for consumer in list(_open):
@@ -496,3 +494,6 @@ def _close_all() -> None:
             consumer._close(CLOSE_TIMEOUT_S, finished=False)  # noqa: SLF001
         except Exception as error:  # noqa: BLE001  (nobody is left to raise to, and the others are to be closed)
             sys.stderr.write(f"headrace: a consumer was not closed well when the process ended: {error}\n")
+
+
+at_end(CLIENTS, _close_all)

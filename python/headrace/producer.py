@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import sys
 import weakref
 from collections.abc import Iterable, Mapping
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, overload
 from headrace import _native
 from headrace._failures import Failures
 from headrace._options import OptionValue, Servers, pairs
+from headrace._process import CLIENTS, at_end
 from headrace.errors import Abortable, KafkaError
 
 if TYPE_CHECKING:
@@ -508,10 +508,12 @@ def _lost(what: str) -> None:
     sys.stderr.write(f"headrace: {what}\n")
 
 
-@atexit.register
 def _close_all() -> None:
     for producer in list(_open):
         try:
             producer.close()
         except Exception as error:  # noqa: BLE001  (nobody is left to raise to; it must still be seen)
             _lost(f"records were lost when the process ended: {error}")
+
+
+at_end(CLIENTS, _close_all)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import sys
@@ -15,7 +14,7 @@ from headrace import _native
 from headrace._acknowledgements import AcknowledgeType, How, marks
 from headrace._commits import Commits
 from headrace._options import OptionValue, Servers, pairs
-from headrace._process import check_process
+from headrace._process import CLIENTS, at_end, check_process
 from headrace._types import TopicPartition
 from headrace.errors import KafkaError, UsageError
 
@@ -319,7 +318,6 @@ def _warn(results: Results, error: KafkaError | None) -> None:
             _log.warning("commit_async failed: %s", failure)
 
 
-@atexit.register
 def _close_all() -> None:
     # It may be an exception that has ended the program: what was being processed is to come again.
     for consumer in list(_open):
@@ -330,3 +328,6 @@ def _close_all() -> None:
 
 
 __all__ = ["AcknowledgeType", "ShareConsumer"]
+
+
+at_end(CLIENTS, _close_all)

@@ -151,6 +151,43 @@ def test_a_handler_that_hangs_holds_up_no_records(cluster, dead, topic):
         logging.getLogger(LOGGER).removeHandler(handler)
 
 
+def test_a_handler_that_raises_costs_its_line_alone(dead, capsys):
+    seen = []
+
+    def refuse(record):
+        seen.append(record.getMessage())
+        raise SystemExit(7) if len(seen) > 1 else ZeroDivisionError
+
+    logger = logging.getLogger(LOGGER)
+    logger.addFilter(refuse)
+    try:
+        for client_id in ("one", "two", "three\n\x1b[31m"):
+            with hr.Consumer(dead, client_id=client_id) as consumer:
+                consumer.assign([("t", 0)])
+                wait_for(lambda: any(f"consumer {client_id[:3]}" in line for line in seen), client_id)  # noqa: B023
+    finally:
+        logger.removeFilter(refuse)
+    assert seen[2].startswith(r"consumer three\n\x1b[31m: bootstrap server"), "and no line begins another"
+    wait_for(lambda: "ZeroDivisionError" in capsys.readouterr().err, "what it raised")
+
+
+SLOW = """
+import logging, sys, time
+import headrace as hr
+logging.getLogger("headrace.connection").addFilter(lambda record: time.sleep(600))
+for n in range(5):
+    consumer = hr.Consumer(sys.argv[1], client_id=str(n))
+    consumer.assign([("t", 0)])
+    globals()[f"c{n}"] = consumer
+time.sleep(0.5)
+"""
+
+
+def test_a_handler_that_hangs_holds_up_no_end(dead):
+    ended = subprocess.run([sys.executable, "-c", SLOW, dead], capture_output=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr) == (0, b"")
+
+
 SECRET = "correct horse battery staple"  # noqa: S105  (of nothing)
 
 

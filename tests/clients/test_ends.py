@@ -60,6 +60,25 @@ def test_an_interpreter_that_ends_without_a_flush_loses_nothing(cluster, topic, 
         time.sleep(0.05)
 
 
+ORDER = """
+import sys
+from headrace.{first} import {First}
+import headrace as hr
+broker = hr.Broker.start(sys.argv[1])
+producer = hr.Producer(broker.bootstrap_servers, linger_ms=600_000)
+for n in range(5):
+    producer.send("t", b"%d" % n)
+"""
+
+
+@pytest.mark.parametrize("first", ["producer", "broker"])
+def test_clients_end_before_the_broker_of_their_process_whatever_was_imported_first(tmp_path, first):
+    program = ORDER.format(first=first, First=first.title())
+    assert run(program, str(tmp_path)) == (0, "", "")
+    with hr.Broker.start(tmp_path) as broker:
+        assert values(broker.bootstrap_servers, "t") == [b"%d" % n for n in range(5)]
+
+
 LOST = """
 import sys
 import headrace as hr
