@@ -208,6 +208,44 @@ def test_a_forked_child_sends_nothing_and_takes_nothing_away(cluster, topic, how
     assert values(cluster.bootstrap_servers, topic) == [b"%03d" % n for n in range(100)] + own
 
 
+FORKED_MAKER = """
+import asyncio, os, sys
+import headrace as hr
+servers, topic = sys.argv[1:]
+producer = hr.Producer(servers)
+producer.send(topic, b"0").result(10)
+waiting = hr.aio.Consumer(servers, auto_offset_reset="earliest")
+
+async def read(consumer):
+    await consumer.assign([(topic, 0)])
+    while not (await consumer.poll(1.0)).num_rows:
+        pass
+
+asyncio.run(read(waiting))
+if os.fork() == 0:
+    own, reader = hr.Producer(servers, client_id="child"), hr.aio.Consumer(servers, auto_offset_reset="earliest")
+    own.send(topic, b"1").result(10)
+
+    async def end():
+        global producer, waiting
+        await read(reader)
+        # The number of a thread of the parent may be that of a thread of the child.
+        del producer, waiting
+        own.close()
+        await reader.close()
+
+    asyncio.run(end())
+    sys.exit(0)
+sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+
+
+def test_a_forked_child_that_drops_its_parents_clients_keeps_its_own(cluster, topic):
+    cluster.create_topic(topic)
+    assert run(FORKED_MAKER, cluster.bootstrap_servers, topic) == (0, "", "")
+    assert values(cluster.bootstrap_servers, topic) == [b"0", b"1"]
+
+
 FORKED_READERS = """
 import asyncio, os, sys, threading, time
 import headrace as hr

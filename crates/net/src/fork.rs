@@ -4,6 +4,7 @@
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
 
 /// Forks between this process and the one in which the count began.
 static FORKS: AtomicU64 = AtomicU64::new(0);
@@ -21,6 +22,41 @@ impl Home {
     /// Whether this process is another one by now.
     pub(crate) fn is_left(self) -> bool {
         self.0 != number()
+    }
+}
+
+/// A thread of the process in which it was started. In a forked child it is forgotten: to let go of it there would detach
+/// whichever thread of the child has its number.
+#[derive(Debug)]
+pub(crate) struct Thread {
+    handle: Option<JoinHandle<()>>,
+    home: Home,
+}
+
+impl Thread {
+    /// A thread that was started just now.
+    pub(crate) fn new(handle: JoinHandle<()>) -> Self {
+        Self { handle: Some(handle), home: Home::here() }
+    }
+
+    /// Waits for its end, unless this is that thread, which then ends on its own, or another process.
+    pub(crate) fn join(mut self) {
+        if self.home.is_left() {
+            return;
+        }
+        if let Some(handle) = self.handle.take()
+            && handle.thread().id() != std::thread::current().id()
+        {
+            let _ = handle.join();
+        }
+    }
+}
+
+impl Drop for Thread {
+    fn drop(&mut self) {
+        if self.home.is_left() {
+            std::mem::forget(self.handle.take());
+        }
     }
 }
 

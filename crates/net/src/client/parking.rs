@@ -4,9 +4,11 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::{Builder, JoinHandle};
+use std::thread::Builder;
 
 use headrace_client::error::{Error, Result};
+
+use crate::fork::Thread;
 
 /// What is called with an operation's end, once.
 pub type Recipient<T> = Box<dyn FnOnce(Result<T>) + Send>;
@@ -36,7 +38,7 @@ struct Table<T> {
     waiting: HashMap<u64, Recipient<T>>,
     bell: Option<Bell>,
     posts: Option<Sender<Post<T>>>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<Thread>,
     /// The engine is gone: nobody is taken in any more.
     ended: bool,
 }
@@ -58,7 +60,7 @@ impl<T: Send + 'static> Table<T> {
         };
         let thread = Builder::new().name("headrace-tell".into()).spawn(deliver);
         let failed = |e| Error::Usage(format!("cannot start the consumer's thread: {e}"));
-        self.thread = Some(thread.map_err(failed)?);
+        self.thread = Some(Thread::new(thread.map_err(failed)?));
         self.posts = Some(posts);
         Ok(())
     }
@@ -133,8 +135,8 @@ impl<T: Send + 'static> Parked<T> {
     pub(super) fn join(&self) {
         let thread = self.lock().thread.take();
         // Who is told may close the consumer from that very thread, which then ends on its own.
-        if let Some(thread) = thread.filter(|thread| thread.thread().id() != std::thread::current().id()) {
-            let _ = thread.join();
+        if let Some(thread) = thread {
+            thread.join();
         }
     }
 

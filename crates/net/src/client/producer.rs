@@ -12,7 +12,6 @@ use std::io;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use headrace_client::error::{Error, Result};
@@ -33,6 +32,7 @@ use super::driver::{Handle, Hooks, SocketOptions};
 use super::ops::{CallError, Check, Ops, Signal, deadline_in};
 use super::results::RowResults;
 use crate::clock::Clock;
+use crate::fork::Thread;
 
 /// Where one record went.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,7 +64,7 @@ pub enum Delivery<R> {
 const PACE_MAX: Duration = Duration::from_millis(100);
 
 /// The way to the delivery thread, and the thread; it ends when the last sender is gone.
-type Deliveries<R> = (Sender<Vec<Delivery<R>>>, JoinHandle<()>);
+type Deliveries<R> = (Sender<Vec<Delivery<R>>>, Thread);
 
 /// A producer with its threads.
 pub struct ProducerClient<R: Send + 'static> {
@@ -138,7 +138,7 @@ impl<R: Send + 'static> ProducerClient<R> {
             Handle::start("headrace-produce", engine, clock, sockets, on_event, hooks).map_err(failed)?;
         let handle = Arc::new(handle);
         let appender = appender(&handle, accumulator);
-        let deliveries = Mutex::new(Some((to_deliver, thread)));
+        let deliveries = Mutex::new(Some((to_deliver, Thread::new(thread))));
         Ok(Self {
             appender,
             handle,
@@ -363,10 +363,8 @@ impl<R: Send + 'static> ProducerClient<R> {
         if let Some((sender, thread)) = deliveries {
             drop(sender);
             // The event closure's sender went with the engine's thread, so the inbox ends once it is empty.
-            // A callback may close the producer from that very thread, which then ends on its own.
-            if thread.thread().id() != std::thread::current().id() {
-                let _ = thread.join();
-            }
+            // A callback may close the producer from that very thread.
+            thread.join();
         }
         match outcome {
             // The recipients of what was left were told.
