@@ -141,6 +141,15 @@ class Broker:
         return self._native.strays
 
     @property
+    def adopted(self) -> list[str]:
+        """Topics that were taken over as their folders show them, with default settings.
+
+        Empty unless the data folder had no ``headrace-state.json``: another broker made it, such as Kafka, or the file was
+        lost and ``headrace.adopt`` is on.
+        """
+        return self._native.adopted
+
+    @property
     def was_clean(self) -> bool:
         """Whether the data folder was new or had been stopped cleanly; if not, the logs were checked."""
         return self._native.was_clean

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import signal
 import socket
@@ -81,6 +82,41 @@ def test_kill_9_with_a_torn_tail_loses_nothing_acknowledged(tmp_path, topic):
             assert admin.group_offsets("g") == {(topic, 0): 1234}
         with hr.Producer(again.bootstrap_servers) as producer:
             assert producer.send(topic, b"next").result(10).offset == 2000
+
+
+def test_a_lost_state_file_is_refused_unless_it_is_to_be_taken_over(tmp_path, topic):
+    data = tmp_path / "data"
+    with hr.Broker.start(data) as broker, hr.Admin(broker.bootstrap_servers) as admin:
+        admin.create_topic(topic, 2, config={"retention.ms": "-1"})
+        with hr.Producer(broker.bootstrap_servers) as producer:
+            producer.send(topic, b"kept", partition=1).result(10)
+    (data / "headrace-state.json").unlink()
+    with pytest.raises(BrokerStartError, match=r"headrace-state\.json.*headrace\.adopt=true"):
+        hr.Broker.start(data)
+    with BrokerProcess(data, "headrace.adopt=true") as broker:
+        assert values(broker.bootstrap_servers, topic) == [b"kept"]
+        broker.stop()
+        assert f"with default settings: {topic}" in broker.output.read_text()
+    with hr.Broker.start(data) as broker:
+        assert broker.adopted == []
+    (data / "headrace-state.json").unlink()
+    with hr.Broker.start(data, headrace_adopt=True) as broker:
+        assert broker.adopted == [topic]
+
+
+def test_a_fifo_in_the_data_folder_ends_the_start(tmp_path, topic):
+    with hr.Broker.start(tmp_path) as broker, hr.Producer(broker.bootstrap_servers) as producer:
+        producer.send(topic, b"kept").result(10)
+    (snapshot,) = tmp_path.glob(f"{topic}-0/*.snapshot")
+    kept = snapshot.read_bytes()
+    snapshot.unlink()
+    os.mkfifo(snapshot)
+    with pytest.raises(BrokerStartError, match=snapshot.name):
+        hr.Broker.start(tmp_path)
+    snapshot.unlink()
+    snapshot.write_bytes(kept)
+    with hr.Broker.start(tmp_path) as broker:
+        assert values(broker.bootstrap_servers, topic) == [b"kept"]
 
 
 def test_one_broker_a_directory(tmp_path):

@@ -17,6 +17,7 @@ use crate::fetch::FetchSessions;
 use crate::flush::{FlushWork, Flushes};
 use crate::group::Groups;
 use crate::random::Random;
+use crate::retention::Retention;
 use crate::store::{OFFSETS_TOPIC, StartReport, Store};
 use crate::turns::{Due, Working};
 
@@ -97,6 +98,8 @@ pub struct Broker<D: Disk> {
     pub(crate) direct: Direct<D::File>,
     pub(crate) now: Now,
     pub(crate) retention_due: u64,
+    /// The round of it that is under way.
+    pub(crate) retention: Option<Retention>,
     pub(crate) offsets_check_due: u64,
     checkpoint_due: u64,
 }
@@ -137,6 +140,7 @@ impl<D: Disk> Broker<D> {
             groups: Groups::new(&config),
             flushes: Flushes::default(),
             // A full disk waits for nothing else.
+            retention: None,
             retention_due: match store.check_appends() {
                 Ok(()) => due(now, config.log_retention_check_interval_ms),
                 Err(_) => now.mono_ms,
@@ -270,8 +274,7 @@ impl<D: Disk> Broker<D> {
         self.expire_groups(now);
         if self.retention_due <= now.mono_ms {
             self.retention_due = due(now, self.config.log_retention_check_interval_ms);
-            self.store.apply_retention(now);
-            self.publish_all();
+            self.begin_retention();
         }
         self.store.store_state_again(now);
         if self.checkpoint_due <= now.mono_ms {
@@ -319,6 +322,7 @@ impl<D: Disk> Broker<D> {
                 }
             }
             Some(Due::Task(token)) => self.step(token),
+            Some(Due::Retention) => self.step_retention(),
             None => {}
         }
         self.has_work()

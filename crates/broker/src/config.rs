@@ -190,6 +190,7 @@ options! {
     advertised_host: String = "", "advertised.host", ANY, "the host name that metadata gives to clients to connect to; empty: the address that the broker is bound to.";
     advertised_port: u16 = "0", "advertised.port", 0..=u16::MAX, "the port that metadata gives to clients to connect to; 0: the one that the broker is bound to.";
     data_dir: PathBuf = "headrace-data", "log.dir", (), "the directory that holds topics and offsets.";
+    headrace_adopt: bool = "false", "headrace.adopt", (), "whether the directory is taken over though `headrace-state.json`, which held the settings of its topics, is gone from it: topics are what the folders show, with default settings. A directory that another broker has made is always taken over so.";
     auto_create_topics_enable: bool = "true", "auto.create.topics.enable", (), "whether a metadata request for an unknown topic creates it.";
     delete_topic_enable: bool = "true", "delete.topic.enable", (), "whether topics can be deleted.";
     num_partitions: i32 = "1", "num.partitions", 1..=10_000, "partitions of a topic that is created without a number.";

@@ -23,6 +23,7 @@ mod group;
 mod lacking;
 mod page;
 mod random;
+mod retention;
 mod store;
 mod topic_config;
 mod turns;

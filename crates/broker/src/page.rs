@@ -76,7 +76,9 @@ Members that have their partitions go on reading, heartbeats are answered, and O
 **The state file, `headrace-state.json`**, is replaced in one step, so the old one or the new one is there. While it cannot \
 be written, topics cannot be made, extended, removed or given other settings (KAFKA_STORAGE_ERROR), and new idempotent \
 producers get no id once those that were reserved are used up (COORDINATOR_NOT_AVAILABLE). Records go on, but for one \
-case: after a crash nothing is appended before the new leader epoch is in that file. The broker tries each second.
+case: after a crash nothing is appended before the new leader epoch is in that file. The broker tries each second. When it \
+is lost, the next start is refused, since the settings of all topics are lost with it, and the default ones may keep less. Put \
+it back, or start with `headrace.adopt=true`; then set again what topics are to have.
 ";
 
 fn name_of(kind: Kind) -> &'static str {

@@ -46,6 +46,8 @@ pub(crate) enum Due {
     Request(ConnId),
     /// The next part of the request with this token.
     Task(u64),
+    /// The next part of the round of retention that is under way.
+    Retention,
 }
 
 impl<D: Disk> Broker<D> {

@@ -27,8 +27,27 @@ pub enum OpenMode {
 pub struct DirEntry {
     /// The name without its path. Names that are no UTF-8 are left out by [`Disk::read_dir`]: none of ours is one.
     pub name: String,
+    /// What has the name.
+    pub kind: EntryKind,
+}
+
+/// What a name in a directory stands for; that of a symbolic link is what it leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EntryKind {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// What no log is kept in: a device, a FIFO, a socket, or a link that leads nowhere.
+    Other,
+}
+
+impl DirEntry {
     /// Whether it is itself a directory.
-    pub is_dir: bool,
+    #[must_use]
+    pub fn is_dir(&self) -> bool {
+        self.kind == EntryKind::Directory
+    }
 }
 
 /// A place to keep files. Clones share the same place.
@@ -46,7 +65,7 @@ pub trait Disk: Clone + Send + 'static {
     fn create_dir_all(&self, path: &Path) -> io::Result<()>;
     /// What is in a directory, in any order.
     fn read_dir(&self, path: &Path) -> io::Result<Vec<DirEntry>>;
-    /// Opens a file.
+    /// Opens a file. What is there and is none (or no directory, where one is to be opened) is an error, and never waited for.
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Self::File>;
     /// Bytes in a file.
     fn len(&self, file: &Self::File) -> io::Result<u64>;

@@ -28,7 +28,7 @@ mod validate;
 mod walk;
 
 pub use config::LogConfig;
-pub use disk::{DirEntry, Disk, DiskError, OpenMode};
+pub use disk::{DirEntry, Disk, DiskError, EntryKind, OpenMode};
 pub use error::{AppendError, LogError, ReadError};
 pub use log::{Appended, Extent, FlushWork, Located, Log, Slice};
 pub use lookup::{EpochEnd, FoundRecord, Searched, TimeSearch};
@@ -36,6 +36,5 @@ pub use memory::{MemoryDisk, MemoryFile, MemoryLock, SyncFault};
 pub use noted::{NotedLog, NotedSegment};
 pub use recovery::Start;
 pub use report::{Finding, FindingKind, Recovery};
-pub use retention::{DeleteReason, DeletedSegment};
 pub use store::{Checkpoint, Identity, LogDir, LogMarks, PartitionDir};
 pub use validate::{AppendOrigin, DECOMPRESSED_BYTES_MAX, PLAIN_BYTES_MAX};

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::disk::{DirEntry, Disk, OpenMode};
+use crate::disk::{DirEntry, Disk, EntryKind, OpenMode};
 
 /// A disk in memory. Clones share it.
 ///
@@ -307,15 +307,15 @@ impl Disk for MemoryDisk {
         if !world.folders.contains(path) {
             return Err(missing());
         }
-        let named = |p: &PathBuf, is_dir| {
+        let named = |p: &PathBuf, kind| {
             (p.parent() == Some(path))
-                .then(|| p.file_name()?.to_str().map(|name| DirEntry { name: name.to_owned(), is_dir }))
+                .then(|| p.file_name()?.to_str().map(|name| DirEntry { name: name.to_owned(), kind }))
                 .flatten()
         };
         let folders = world.folders_in(path);
         let files = world.files_in(path);
-        let folders = folders.iter().filter_map(|p| named(p, true));
-        Ok(folders.chain(files.iter().filter_map(|p| named(p, false))).collect())
+        let folders = folders.iter().filter_map(|p| named(p, EntryKind::Directory));
+        Ok(folders.chain(files.iter().filter_map(|p| named(p, EntryKind::File))).collect())
     }
 
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<MemoryFile> {

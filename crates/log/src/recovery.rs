@@ -7,7 +7,7 @@ use std::path::Path;
 use headrace_wire::time::Now;
 
 use crate::config::LogConfig;
-use crate::disk::{Disk, DiskError, NamedFile, OpenMode, remove_if_there};
+use crate::disk::{Disk, DiskError, EntryKind, NamedFile, OpenMode, remove_if_there};
 use crate::epochs::Epochs;
 use crate::error::LogError;
 use crate::index::{Entry, OffsetEntry};
@@ -20,6 +20,8 @@ use crate::scan::Bounds;
 use crate::segment::{Segment, file_name};
 use crate::snapshot;
 
+/// How names of files end that a log reads.
+const OUR_SUFFIXES: [&str; 4] = ["log", "index", "timeindex", "snapshot"];
 /// Offsets that a note of a log's end may be ahead of its files: beyond that the note is what is damaged.
 const LOST_OFFSETS_MAX: i64 = 1 << 40;
 
@@ -220,7 +222,14 @@ impl<D: Disk> Opening<'_, D> {
     /// without a log.
     fn sweep(&mut self) -> Result<Found, LogError> {
         let entries = self.disk.read_dir(self.dir).map_err(DiskError::at("list", self.dir))?;
-        let names: Vec<String> = entries.into_iter().filter(|e| !e.is_dir).map(|e| e.name).collect();
+        if let Some(entry) = entries.iter().find(|e| e.kind != EntryKind::File && is_ours(&e.name)) {
+            // No crash leaves that, and nobody knows where the records are.
+            let is = if entry.is_dir() { "a directory" } else { "neither a file nor a directory" };
+            let what = format!("it is {is}, where the log has a file; move it away, or put the file back");
+            return Err(LogError::NotOurs { path: self.dir.join(&entry.name), what });
+        }
+        let files = entries.into_iter().filter(|e| e.kind == EntryKind::File);
+        let names: Vec<String> = files.map(|e| e.name).collect();
         let numbered = |suffix: &'static str| {
             names.iter().filter_map(move |name| number(name.strip_suffix(suffix)?)).collect::<Vec<i64>>()
         };
@@ -570,6 +579,12 @@ impl<D: Disk> Opening<'_, D> {
         }
         Ok(kept.to_vec())
     }
+}
+
+/// Whether a log reads the file of this name.
+fn is_ours(name: &str) -> bool {
+    let stem = name.split_once('.').filter(|(_, suffix)| OUR_SUFFIXES.contains(suffix)).map(|(stem, _)| stem);
+    stem.and_then(number).is_some()
 }
 
 /// The number that a file name of 20 digits stands for.

@@ -9,17 +9,20 @@ use headrace_wire::uuid::Uuid;
 
 use crate::config::LogConfig;
 use crate::disk::{
-    DirEntry, Disk, DiskError, Durable, NamedFile, OpenMode, read_small, remove_if_there, replace_small,
+    DirEntry, Disk, DiskError, Durable, EntryKind, NamedFile, OpenMode, read_small, remove_if_there,
+    replace_small,
 };
 use crate::error::LogError;
 use crate::log::Log;
 use crate::noted::{self, NotedLog, Notes};
 use crate::recovery::Start;
-use crate::report::Recovery;
+use crate::report::{Finding, FindingKind, Recovery};
 use crate::text;
 
 const LOCK: &str = ".lock";
 const META: &str = "meta.properties";
+/// Our own key in it, which Kafka passes over.
+const MADE_BY: &str = "made.by";
 const CLEAN: &str = ".kafka_cleanshutdown";
 /// What the mark holds. Kafka's has the broker's epoch there, which is never 0.
 const CLEAN_TEXT: &[u8] = b"{\"version\":0,\"brokerEpoch\":0}";
@@ -63,6 +66,8 @@ pub struct PartitionDir {
     pub topic_id: Option<Uuid>,
     /// What the directory knows of the log.
     pub start: Start,
+    /// Whether a segment is there.
+    pub has_segments: bool,
 }
 
 /// What [`LogDir::close`] keeps of a log.
@@ -118,9 +123,17 @@ pub struct LogDir<D: Disk> {
     /// There are notes of one.
     is_noted: bool,
     notes: Notes,
+    owned: Owned,
+    deleted: u64,
+}
+
+/// What `meta.properties` says.
+#[derive(Debug)]
+struct Owned {
     cluster_id: String,
     directory_id: Option<Uuid>,
-    deleted: u64,
+    /// It was headrace that made the directory.
+    is_headrace: bool,
 }
 
 /// An offset of each partition.
@@ -148,7 +161,7 @@ impl<D: Disk> LogDir<D> {
         let lock_path = path.join(LOCK);
         let lock = disk.lock(&lock_path).map_err(DiskError::at("lock", &lock_path))?;
         let lock = lock.ok_or_else(|| LogError::InUse(path.to_owned()))?;
-        let (cluster_id, directory_id) = own(&disk, &path.join(META), identity)?;
+        let owned = own(&disk, &path.join(META), identity)?;
         let marked = read_small(&disk, &path.join(CLEAN), 4096)?;
         let notes = read_small(&disk, &path.join(NOTES), NOTES_BYTES_MAX)?;
         let (is_marked, is_noted) = (marked.is_some(), notes.is_some());
@@ -156,18 +169,7 @@ impl<D: Disk> LogDir<D> {
         // A mark of ours without the notes that belong to it says nothing.
         let clean = marked.is_some_and(|mark| notes.is_some() || mark != CLEAN_TEXT);
         let (path, notes) = (path.to_owned(), notes.unwrap_or_default());
-        Ok(Self {
-            disk,
-            path,
-            _lock: lock,
-            clean,
-            is_marked,
-            is_noted,
-            notes,
-            cluster_id,
-            directory_id,
-            deleted: 0,
-        })
+        Ok(Self { disk, path, _lock: lock, clean, is_marked, is_noted, notes, owned, deleted: 0 })
     }
 
     /// To be called once nothing speaks against using the directory, and before any log of it is opened: uses the mark
@@ -180,11 +182,11 @@ impl<D: Disk> LogDir<D> {
         }
         for entry in self.disk.read_dir(&self.path).map_err(DiskError::at("list", &self.path))? {
             let number = entry.name.strip_suffix(DELETING).filter(|n| n.bytes().all(|b| b.is_ascii_digit()));
-            let Some(number) = number.and_then(|n| n.parse::<u64>().ok()).filter(|_| entry.is_dir) else {
+            let Some(number) = number.and_then(|n| n.parse::<u64>().ok()).filter(|_| entry.is_dir()) else {
                 continue;
             };
             let path = self.path.join(&entry.name);
-            if self.list(&path)?.iter().all(|e| !e.is_dir && is_partition_file(&e.name)) {
+            if self.list(&path)?.iter().all(is_partition_file) {
                 self.disk.remove_dir_all(&path).map_err(DiskError::at("remove", &path))?;
             } else {
                 self.deleted = self.deleted.max(number.saturating_add(1));
@@ -217,13 +219,19 @@ impl<D: Disk> LogDir<D> {
     /// The cluster that the directory belongs to.
     #[must_use]
     pub fn cluster_id(&self) -> &str {
-        &self.cluster_id
+        &self.owned.cluster_id
     }
 
     /// The directory's own id (KIP-858); `None` in one that an older broker made.
     #[must_use]
     pub fn directory_id(&self) -> Option<Uuid> {
-        self.directory_id
+        self.owned.directory_id
+    }
+
+    /// Whether headrace made the directory, and not another broker, such as Kafka.
+    #[must_use]
+    pub fn is_headraces(&self) -> bool {
+        self.owned.is_headrace
     }
 
     /// Whether the last shutdown was clean.
@@ -237,10 +245,12 @@ impl<D: Disk> LogDir<D> {
         let recovery_points = self.read_checkpoint(RECOVERY_POINTS)?;
         let start_offsets = self.read_checkpoint(START_OFFSETS)?;
         let mut found = Vec::new();
-        for entry in self.list(&self.path)?.into_iter().filter(|entry| entry.is_dir) {
+        for entry in self.list(&self.path)?.into_iter().filter(DirEntry::is_dir) {
             let Some((topic, partition)) = partition_of(&entry.name) else { continue };
             // The name alone says little: `project-2` is also what a user calls a folder.
-            if !self.list(&self.path.join(&entry.name))?.iter().any(marks_partition) {
+            let entries = self.list(&self.path.join(&entry.name))?;
+            let has_segments = entries.iter().any(is_segment);
+            if !has_segments && !entries.iter().any(is_metadata) {
                 continue;
             }
             let key = (topic.to_owned(), partition);
@@ -251,7 +261,7 @@ impl<D: Disk> LogDir<D> {
                 Err(LogError::Malformed { .. }) => None,
                 Err(other) => return Err(other),
             };
-            found.push(PartitionDir { topic: key.0, partition, topic_id, start });
+            found.push(PartitionDir { topic: key.0, partition, topic_id, start, has_segments });
         }
         found.sort_unstable_by(|a, b| (&a.topic, a.partition).cmp(&(&b.topic, b.partition)));
         Ok(found)
@@ -272,7 +282,7 @@ impl<D: Disk> LogDir<D> {
         let key = (topic.to_owned(), partition);
         let (points, starts) = (self.read_checkpoint(RECOVERY_POINTS)?, self.read_checkpoint(START_OFFSETS)?);
         let start = self.start(&key, &points, &starts);
-        Ok(PartitionDir { topic: key.0, partition, topic_id: None, start })
+        Ok(PartitionDir { topic: key.0, partition, topic_id: None, start, has_segments: false })
     }
 
     /// The directory of a partition. The name of its topic is checked, so that it cannot lead elsewhere.
@@ -283,7 +293,8 @@ impl<D: Disk> LogDir<D> {
         Ok(self.path.join(format!("{topic}-{partition}")))
     }
 
-    /// Opens the log of a partition that [`partitions`](Self::partitions) found.
+    /// Opens the log of a partition that is known to have been made. One of which no segment is there begins anew, which is
+    /// reported where nothing says that it held no records.
     pub fn open_log(
         &self,
         partition: &PartitionDir,
@@ -291,7 +302,20 @@ impl<D: Disk> LogDir<D> {
         now: Now,
     ) -> Result<(Log<D>, Recovery), LogError> {
         let path = self.partition_path(&partition.topic, partition.partition)?;
-        Log::open(&self.disk, &path, config, partition.start.clone(), now)
+        let (log, mut recovery) = Log::open(&self.disk, &path, config, partition.start.clone(), now)?;
+        if !partition.has_segments && partition.start.noted.is_none() && recovery.findings.is_empty() {
+            recovery.findings.push(Finding {
+                kind: FindingKind::Cut,
+                file: path,
+                position: 0,
+                bytes: 0,
+                start_offset: log.start_offset(),
+                end_offset: None,
+                moved_to: None,
+                reason: "no segment of the partition was there".to_owned(),
+            });
+        }
+        Ok((log, recovery))
     }
 
     /// Makes a partition's directory and opens its empty log. A directory of the name that holds anything but the files of
@@ -306,7 +330,7 @@ impl<D: Disk> LogDir<D> {
     ) -> Result<Log<D>, LogError> {
         let path = self.partition_path(topic, partition)?;
         let there = self.disk.read_dir(&path).ok();
-        let other = there.iter().flatten().find(|e| e.is_dir || !is_partition_file(&e.name));
+        let other = there.iter().flatten().find(|entry| !is_partition_file(entry));
         if let Some(other) = other {
             let what = format!("it holds {:?}, which is no file of a partition", other.name);
             return Err(LogError::NotOurs { path, what });
@@ -333,7 +357,7 @@ impl<D: Disk> LogDir<D> {
             let is_first = name
                 .strip_prefix("00000000000000000000.")
                 .is_some_and(|suffix| matches!(suffix, "log" | "index" | "timeindex"));
-            if entry.is_dir || !(is_first || name == PARTITION_METADATA) {
+            if entry.kind != EntryKind::File || !(is_first || name == PARTITION_METADATA) {
                 return Ok(false);
             }
             if is_first
@@ -414,8 +438,8 @@ impl<D: Disk> LogDir<D> {
     }
 }
 
-/// Checks that `meta.properties` names this broker, or writes it; cluster and directory id.
-fn own<D: Disk>(disk: &D, path: &Path, identity: &Identity) -> Result<(String, Option<Uuid>), LogError> {
+/// Checks that `meta.properties` names this broker, or writes it; what it says.
+fn own<D: Disk>(disk: &D, path: &Path, identity: &Identity) -> Result<Owned, LogError> {
     if let Some(found) = read_own(disk, path, identity)? {
         return Ok(found);
     }
@@ -423,19 +447,15 @@ fn own<D: Disk>(disk: &D, path: &Path, identity: &Identity) -> Result<(String, O
     let cluster_id = identity.cluster_id.clone().unwrap_or_else(fresh);
     let directory_id = identity.new_directory_id;
     let text = format!(
-        "cluster.id={cluster_id}\ndirectory.id={directory_id}\nnode.id={}\nversion=1\n",
+        "cluster.id={cluster_id}\ndirectory.id={directory_id}\nnode.id={}\nversion=1\n{MADE_BY}=headrace\n",
         identity.node_id
     );
     replace_small(disk, path, text.as_bytes(), Durable::Yes)?;
-    Ok((cluster_id, Some(directory_id)))
+    Ok(Owned { cluster_id, directory_id: Some(directory_id), is_headrace: true })
 }
 
-/// Checks that `meta.properties` names this broker; cluster and directory id, `None` where there is no such file.
-fn read_own<D: Disk>(
-    disk: &D,
-    path: &Path,
-    identity: &Identity,
-) -> Result<Option<(String, Option<Uuid>)>, LogError> {
+/// Checks that `meta.properties` names this broker; what it says, `None` where there is no such file.
+fn read_own<D: Disk>(disk: &D, path: &Path, identity: &Identity) -> Result<Option<Owned>, LogError> {
     let Some(found) = text::read(disk, path)? else { return Ok(None) };
     let properties = text::properties(&found);
     let value = |key: &str| {
@@ -459,7 +479,8 @@ fn read_own<D: Disk>(
         Some(wanted) if wanted != cluster_id => Err(foreign("cluster.id", cluster_id, wanted)),
         _ => {
             let directory_id = value("directory.id").ok().and_then(|id| id.parse().ok());
-            Ok(Some((cluster_id.to_owned(), directory_id)))
+            let is_headrace = value(MADE_BY).is_ok_and(|by| by == "headrace");
+            Ok(Some(Owned { cluster_id: cluster_id.to_owned(), directory_id, is_headrace }))
         }
     }
 }
@@ -481,17 +502,22 @@ fn check_empty<D: Disk>(disk: &D, path: &Path) -> Result<(), LogError> {
     Err(LogError::NotOurs { path: path.to_owned(), what })
 }
 
-/// Whether a directory with this file in it is a partition's.
-fn marks_partition(entry: &DirEntry) -> bool {
-    let is_log = || entry.name.strip_suffix(".log").is_some_and(is_offset);
-    !entry.is_dir && (entry.name == PARTITION_METADATA || is_log())
+/// A directory with one of these two in it is a partition's.
+fn is_segment(entry: &DirEntry) -> bool {
+    entry.kind == EntryKind::File && entry.name.strip_suffix(".log").is_some_and(is_offset)
 }
 
-/// Whether a partition's directory may hold a file of this name.
-fn is_partition_file(name: &str) -> bool {
-    let name = name.strip_suffix(".tmp").unwrap_or(name);
+fn is_metadata(entry: &DirEntry) -> bool {
+    entry.kind == EntryKind::File && entry.name == PARTITION_METADATA
+}
+
+/// Whether this is a file of a partition, by its name.
+fn is_partition_file(entry: &DirEntry) -> bool {
+    let name = entry.name.strip_suffix(".tmp").unwrap_or(&entry.name);
     let named = matches!(name, PARTITION_METADATA | "leader-epoch-checkpoint");
-    named || name.split_at_checked(20).is_some_and(|(stem, rest)| is_offset(stem) && rest.starts_with('.'))
+    let is_named = named
+        || name.split_at_checked(20).is_some_and(|(stem, rest)| is_offset(stem) && rest.starts_with('.'));
+    is_named && entry.kind == EntryKind::File
 }
 
 /// The 20 digits that names of a partition's files begin with.

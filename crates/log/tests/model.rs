@@ -336,16 +336,16 @@ impl World {
             }
             Step::DeleteBefore { percent } => {
                 let offset = self.start + (self.end() - self.start) * percent / 100;
-                self.log.delete_records_before(offset).unwrap();
+                delete_before(&mut self.log, offset);
                 self.start = offset;
             }
             Step::RetainSize => {
-                let deleted = self.log.retain(at(0)).unwrap();
-                if let Some(last) = deleted.last() {
-                    // The next segment may begin behind offsets that were lost.
-                    assert!(self.log.start_offset() >= last.next_offset);
-                    self.start = self.log.start_offset();
-                }
+                self.log.retire(at(0)).unwrap();
+                let start = self.log.start_offset();
+                assert!(start >= self.start);
+                self.log.delete_some(usize::MAX).unwrap();
+                assert_eq!(self.log.start_offset(), start);
+                self.start = start;
             }
             Step::Read { percent, max_bytes, upper_percent } => self.read(percent, max_bytes, upper_percent),
             Step::Find { ago } => {

@@ -4,7 +4,7 @@
 mod common;
 
 use common::*;
-use headrace_log::{DeleteReason, Disk, LogConfig, LogError, ReadError, Start};
+use headrace_log::{Disk, LogConfig, LogError, ReadError, Start};
 use headrace_wire::compression::Codec;
 use headrace_wire::records::{ProducerStamp, TimestampType};
 
@@ -85,7 +85,7 @@ fn times_are_found_exactly() {
     let mut probes: Vec<i64> = all.iter().flat_map(|t| [t - 1, *t, t + 1]).collect();
     probes.extend([i64::MIN, 0, i64::MAX]);
     for start in [0, 1, 37, 200] {
-        log.delete_records_before(start).unwrap();
+        delete_before(&mut log, start);
         let skip = usize::try_from(start).unwrap();
         for probe in &probes {
             let expected = all.iter().enumerate().skip(skip).find(|(_, t)| *t >= probe);
@@ -121,17 +121,21 @@ fn retention_by_size_keeps_at_least_so_much() {
         append(&mut log, &plain(1, 100));
     }
     let (size, count) = (log.size_bytes(), log.segment_count());
-    let deleted = log.retain(at(0)).unwrap();
-    assert!(deleted.iter().all(|d| d.reason == DeleteReason::Size));
-    assert_eq!(log.segment_count(), count - deleted.len());
-    assert_eq!(log.size_bytes(), size - deleted.iter().map(|d| d.bytes).sum::<u64>());
-    assert!((5000..7000).contains(&log.size_bytes()), "{}", log.size_bytes());
+    log.retire(at(0)).unwrap();
+    assert_eq!((log.size_bytes(), log.segment_count()), (size, count), "only the start has moved");
     let start = log.start_offset();
-    assert_eq!(start, deleted.last().unwrap().next_offset);
+    assert!(start > 0 && log.has_retired());
+    assert!(log.delete_some(1).unwrap());
+    assert_eq!(log.segment_count(), count - 1);
+    assert!(!log.delete_some(usize::MAX).unwrap());
+    assert!((5000..7000).contains(&log.size_bytes()), "{}", log.size_bytes());
+    assert_eq!(log.start_offset(), start);
     assert_eq!(read_all(&log, 1000).len(), usize::try_from(200 - start).unwrap());
     let error = log.read(start - 1, 100, true, i64::MAX).unwrap_err();
     assert!(matches!(error, ReadError::OutOfRange { .. }));
-    assert_eq!(log.retain(at(0)).unwrap(), []);
+    let left = log.segment_count();
+    retain(&mut log, 0);
+    assert_eq!((log.start_offset(), log.segment_count()), (start, left), "the rest is kept");
 }
 
 #[test]
@@ -141,13 +145,14 @@ fn retention_by_age_goes_by_record_timestamps_and_takes_the_active_segment_too()
         log.append(at(0), &timed(&[3000 - n * 100, 2990 - n * 100], Codec::None), CLIENT).unwrap();
     }
     let held = log.read(0, 100, true, i64::MAX).unwrap();
-    let deleted = log.retain(at(0)).unwrap();
-    assert!(!deleted.is_empty() && deleted.iter().all(|d| d.reason == DeleteReason::Age));
+    let count = log.segment_count();
+    retain(&mut log, 0);
+    assert!(log.segment_count() < count);
     let oldest = read_all(&log, 1000).iter().map(|row| row.timestamp).max().unwrap();
     assert!(oldest >= WALL_MS - 1000);
     assert!(!disk.file_paths().contains(&path(0, "log")));
     assert_eq!(rows_of(&held.file.bytes(held.position, held.len as usize)).len(), 2, "readers keep the file");
-    log.retain(at(10_000)).unwrap();
+    retain(&mut log, 10_000);
     assert_eq!((log.start_offset(), log.end_offset(), log.size_bytes()), (60, 60, 0));
     assert_eq!(append(&mut log, &plain(1, 1)).base_offset, 60);
 }
@@ -158,20 +163,19 @@ fn deleting_records_moves_the_start() {
     for _ in 0..100 {
         append(&mut log, &plain(2, 50));
     }
-    assert_eq!(log.delete_records_before(0).unwrap(), []);
-    let deleted = log.delete_records_before(77).unwrap();
-    assert!(deleted.iter().all(|d| d.reason == DeleteReason::Start && d.next_offset <= 77));
+    let count = log.segment_count();
+    delete_before(&mut log, 0);
+    assert_eq!(log.segment_count(), count);
+    delete_before(&mut log, 77);
+    assert!(log.segment_count() < count);
     assert_eq!((log.start_offset(), read_all(&log, 500)[0].offset), (77, 77));
-    assert!(matches!(
-        log.delete_records_before(201),
-        Err(LogError::OutOfRange { offset: 201, start: 77, end: 200 })
-    ));
+    assert!(matches!(log.move_start(201), Err(LogError::OutOfRange { offset: 201, start: 77, end: 200 })));
     let start = Start { start_offset: log.start_offset(), ..KILLED };
     drop(log);
     let (mut log, recovery) = open(&disk.after_kill(), &small(), start);
     assert!(recovery.is_clean());
     assert_eq!((log.start_offset(), read_all(&log, 500).len()), (77, 123));
-    log.delete_records_before(200).unwrap();
+    delete_before(&mut log, 200);
     assert_eq!((log.start_offset(), log.segment_count()), (200, 1));
 }
 

@@ -500,7 +500,7 @@ fn producers_of_deleted_records_survive_a_loss_of_power() {
     let work = log.begin_flush().unwrap().unwrap();
     work.files.iter().for_each(|file| disk.sync(file).unwrap());
     log.end_flush(at(0), &work, true);
-    log.delete_records_before(180).unwrap();
+    delete_before(&mut log, 180);
     assert_eq!(log.segment_count(), 1);
     let start = Start { recovery_point: 180, start_offset: 180, ..KILLED };
     let (mut log, _) = open(&disk.after_power_loss(|_, _, _| 0), &small(), start);

@@ -43,7 +43,7 @@ fn tree(disk: &MemoryDisk, of: &Path) -> Vec<(PathBuf, Option<Vec<u8>>)> {
     let mut found = Vec::new();
     for entry in disk.read_dir(of).unwrap_or_default() {
         let path = of.join(&entry.name);
-        if entry.is_dir {
+        if entry.is_dir() {
             found.push((path.clone(), None));
             found.extend(tree(disk, &path));
         } else {
@@ -146,7 +146,7 @@ fn partitions_come_back_with_what_was_known_of_them() {
         for _ in 0..30 {
             append(&mut log, &plain(1, 100));
         }
-        log.delete_records_before(i64::from(partition) * 10).unwrap();
+        delete_before(&mut log, i64::from(partition) * 10);
         log.close(at(0)).unwrap();
         logs.push(log);
     }
@@ -178,7 +178,7 @@ fn the_text_files_are_kafkas() {
     let dir = open_dir(&disk).unwrap();
     let mut log = dir.create_log("t", 4, Uuid::ZERO, LogConfig::default(), at(0)).unwrap();
     append(&mut log, &plain(3, 1));
-    log.delete_records_before(2).unwrap();
+    delete_before(&mut log, 2);
     log.close(at(0)).unwrap();
     dir.close(&[Checkpoint::of("t", 4, &log)]).unwrap();
     let text =

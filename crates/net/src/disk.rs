@@ -1,13 +1,13 @@
 //! The log's [`Disk`] over the file system.
 
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File, FileType, TryLockError};
 use std::io::{self, IoSlice};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use headrace_log::{DirEntry, Disk, OpenMode};
+use headrace_log::{DirEntry, Disk, EntryKind, OpenMode};
 
 mod open_files;
 
@@ -83,6 +83,16 @@ impl Drop for FileLock {
     }
 }
 
+fn entry_kind(kind: FileType) -> EntryKind {
+    if kind.is_file() {
+        EntryKind::File
+    } else if kind.is_dir() {
+        EntryKind::Directory
+    } else {
+        EntryKind::Other
+    }
+}
+
 /// Buffers in one `pwritev`; Linux allows 1,024.
 const IOV_MAX: usize = 64;
 
@@ -99,7 +109,12 @@ impl Disk for FileDisk {
         for entry in fs::read_dir(path)? {
             let entry = entry?;
             if let Ok(name) = entry.file_name().into_string() {
-                found.push(DirEntry { name, is_dir: entry.file_type()?.is_dir() });
+                let kind = match entry.file_type()? {
+                    // A link to nowhere, or in a circle, has no kind.
+                    link if link.is_symlink() => fs::metadata(entry.path()).map(|m| m.file_type()).ok(),
+                    kind => Some(kind),
+                };
+                found.push(DirEntry { name, kind: kind.map_or(EntryKind::Other, entry_kind) });
             }
         }
         Ok(found)
@@ -147,7 +162,9 @@ impl Disk for FileDisk {
     }
 
     fn lock(&self, path: &Path) -> io::Result<Option<FileLock>> {
-        let file = File::options().create(true).truncate(false).write(true).open(path)?;
+        let mut options = File::options();
+        options.create(true).truncate(false).write(true);
+        let file = open_files::open_kind(&options, path, EntryKind::File)?;
         match file.try_lock() {
             Ok(()) => Ok(Some(FileLock(file))),
             Err(TryLockError::WouldBlock) => Ok(None),

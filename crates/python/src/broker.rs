@@ -15,6 +15,7 @@ pub(crate) struct Broker {
     bootstrap_servers: String,
     recovery: Vec<Entry>,
     strays: Vec<String>,
+    adopted: Vec<String>,
     was_clean: bool,
 }
 
@@ -56,8 +57,10 @@ impl Broker {
         let server = py.detach(|| BrokerServer::start(options)).map_err(|e| to_py(py, &e))?;
         let bootstrap_servers = server.bootstrap_servers().to_owned();
         let report = server.report();
-        let (recovery, strays, was_clean) = (entries(report), report.strays.clone(), report.clean);
-        Ok(Self { server: Mutex::new(Some(server)), bootstrap_servers, recovery, strays, was_clean })
+        let (recovery, was_clean) = (entries(report), report.clean);
+        let (strays, adopted) = (report.strays.clone(), report.adopted.clone());
+        let server = Mutex::new(Some(server));
+        Ok(Self { server, bootstrap_servers, recovery, strays, adopted, was_clean })
     }
 
     #[getter]
@@ -78,6 +81,11 @@ impl Broker {
     #[getter]
     fn strays(&self) -> Vec<String> {
         self.strays.clone()
+    }
+
+    #[getter]
+    fn adopted(&self) -> Vec<String> {
+        self.adopted.clone()
     }
 
     #[getter]

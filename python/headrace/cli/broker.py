@@ -64,6 +64,9 @@ def run(options: argparse.Namespace) -> int:
             sys.stderr.write(f"recovered: {entry}\n")
         for name in broker.strays:
             sys.stderr.write(f"recovered: {name} belongs to no topic\n")
+        if broker.adopted:
+            names = ", ".join(broker.adopted)
+            sys.stderr.write(f"recovered: headrace-state.json was not there; with default settings: {names}\n")
         took = (time.perf_counter() - begun) * 1000
         sys.stdout.write(f"serving on {broker.bootstrap_servers} ({took:.0f} ms); Ctrl-C ends\n")
         sys.stdout.flush()

@@ -21,6 +21,7 @@ use headrace_wire::messages::{
 use crate::auth::{Operation, Resource};
 use crate::broker::Broker;
 use crate::call::{Call, Outcome};
+use crate::retention::SEGMENTS_PER_TURN;
 use crate::store::Partition;
 use crate::turns::{Task, Turn};
 
@@ -36,8 +37,6 @@ const EARLIEST_PENDING_UPLOAD: (i64, i16) = (-6, 11);
 const BATCHES_PER_TURN: usize = 4096;
 /// Partitions of which what is known is answered in one turn.
 const ANSWERS_PER_TURN: usize = 10_000;
-/// Segments that are deleted in one turn.
-const SEGMENTS_PER_TURN: usize = 4;
 
 /// `DeleteRecords`: up to the end of the log.
 const HIGH_WATERMARK: i64 = -1;
@@ -180,7 +179,7 @@ impl<D: Disk> Broker<D> {
             let partitions = Vec::new();
             response.topics.push(DeleteRecordsTopicResult { name: topic.name, partitions });
         }
-        self.begin(call, DeleteRecords { asked, deleting: None, response });
+        self.begin(call, DeleteRecords { asked, moved: VecDeque::new(), response });
         Outcome::Parked
     }
 
@@ -289,25 +288,26 @@ impl<D: Disk> Task<D> for ListOffsets {
     }
 }
 
-/// A `DeleteRecords` request under way. Once begun it goes on without its client, so that the new starts are noted.
+/// A `DeleteRecords` request under way: all starts are moved and noted before the first segment goes. Once begun it goes on
+/// without its client, so that none is left that was not noted.
 struct DeleteRecords {
     /// By the place of the topic in the answer.
     asked: VecDeque<(usize, DeleteRecordsPartition)>,
-    /// The one whose segments are being deleted: the place of its topic, and its number.
-    deleting: Option<(usize, i32)>,
+    /// What came of it, and whose segments are to be deleted where it was done: the place of the topic, and the number.
+    moved: VecDeque<(usize, i32, Result<(), ErrorCode>)>,
     response: DeleteRecordsResponse,
 }
 
 impl DeleteRecords {
-    /// Deletes so many of a partition's segments and answers once all are gone; whether that is so.
-    fn delete<D: Disk>(
-        &mut self,
-        broker: &mut Broker<D>,
-        (place, index): (usize, i32),
-        at_most: usize,
-    ) -> bool {
+    fn has_retired<D: Disk>(&self, broker: &Broker<D>, place: usize, index: i32) -> bool {
+        let topic = self.response.topics.get(place).and_then(|topic| broker.store.by_name(&topic.name));
+        topic.and_then(|topic| topic.partition(index)).is_some_and(|partition| partition.log.has_retired())
+    }
+
+    /// Deletes some of a partition's segments and answers once all are gone; whether that is so.
+    fn delete<D: Disk>(&mut self, broker: &mut Broker<D>, place: usize, index: i32) -> bool {
         let Some(topic) = self.response.topics.get_mut(place) else { return true };
-        let result = match broker.delete_some(&topic.name, index, at_most) {
+        let result = match broker.delete_some(&topic.name, index, SEGMENTS_PER_TURN) {
             Ok(None) => return false,
             Ok(Some(start)) => Ok(start),
             Err(error) => Err(error),
@@ -315,36 +315,49 @@ impl DeleteRecords {
         topic.partitions.push(answer(index, result));
         true
     }
+
+    /// Moves some of the starts.
+    fn move_some<D: Disk>(&mut self, broker: &mut Broker<D>, call: &Call) {
+        for (place, asked) in self.asked.drain(..ANSWERS_PER_TURN.min(self.asked.len())) {
+            let Some(topic) = self.response.topics.get(place) else { continue };
+            let moved = broker.move_start(call, &topic.name, asked.partition_index, asked.offset);
+            self.moved.push_back((place, asked.partition_index, moved));
+        }
+    }
 }
 
 impl<D: Disk> Task<D> for DeleteRecords {
     fn turn(&mut self, broker: &mut Broker<D>, call: &Call) -> Turn {
-        if let Some(place) = self.deleting {
-            if self.delete(broker, place, SEGMENTS_PER_TURN) {
-                self.deleting = None;
+        if !self.asked.is_empty() {
+            self.move_some(broker, call);
+            if !self.asked.is_empty() {
+                return Turn::More;
             }
-            return Turn::More;
+            if let Err(error) = broker.store.checkpoint() {
+                // The records are gone from sight; only a crash before the next checkpoint could show them again.
+                broker.store.note_trouble(&error);
+            }
         }
         for _ in 0..ANSWERS_PER_TURN {
-            let Some((place, asked)) = self.asked.pop_front() else { break };
-            let Some(topic) = self.response.topics.get_mut(place) else { continue };
-            let index = asked.partition_index;
-            match broker.move_start(call, &topic.name, index, asked.offset) {
-                Ok(()) => {
-                    if !self.delete(broker, (place, index), 0) {
-                        self.deleting = Some((place, index));
-                        return Turn::More;
-                    }
+            let Some((place, index, moved)) = self.moved.front().copied() else { break };
+            let mut deletes = false;
+            if let Err(error) = moved {
+                if let Some(topic) = self.response.topics.get_mut(place) {
+                    topic.partitions.push(answer(index, Err(error)));
                 }
-                Err(error) => topic.partitions.push(answer(index, Err(error))),
+            } else {
+                deletes = self.has_retired(broker, place, index);
+                if !self.delete(broker, place, index) {
+                    return Turn::More;
+                }
+            }
+            self.moved.pop_front();
+            if deletes {
+                break;
             }
         }
-        if !self.asked.is_empty() {
+        if !self.moved.is_empty() {
             return Turn::More;
-        }
-        if let Err(error) = broker.store.checkpoint() {
-            // The records are gone from sight; only a crash before the next checkpoint could show them again.
-            broker.store.note_trouble(&error);
         }
         broker.reply::<DeleteRecordsRequest>(call, &self.response);
         Turn::Done

@@ -200,8 +200,16 @@ impl<D: Disk> Broker<D> {
             return;
         };
         let next = if matches!(flushed, Some(Ok(()))) {
-            let deleted = log.delete_records_before(before).map(drop);
-            if let Err(error) = deleted.and_then(|()| self.store.checkpoint()) {
+            if let Err(error) = log.move_start(before) {
+                self.store.note_trouble(&error);
+            }
+            // A start that is not noted would look like a loss after a crash.
+            let noted = self.store.checkpoint();
+            let deleted = match self.store.partition_by_name_mut(OFFSETS_TOPIC, partition) {
+                Some(partition) => partition.log.delete_some(usize::MAX).map(drop),
+                None => Ok(()),
+            };
+            if let Err(error) = noted.and(deleted) {
                 self.store.note_trouble(&error);
             }
             grown.saturating_sub(size).saturating_mul(SNAPSHOT_GROWTH).max(SNAPSHOT_FROM_BYTES)

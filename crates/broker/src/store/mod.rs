@@ -385,20 +385,19 @@ impl<D: Disk> Store<D> {
         Ok(())
     }
 
-    /// Deletes segments that are too old or too many.
-    pub(crate) fn apply_retention(&mut self, now: Now) {
-        let mut failed = Vec::new();
-        for partition in self.topics.iter_mut().flat_map(|(_, t)| &mut t.partitions) {
-            if let Err(error) = partition.log.retain(now) {
-                failed.push(error);
-            }
-        }
+    /// All partitions there are.
+    pub(crate) fn places(&self) -> Vec<(Arc<str>, i32)> {
+        let of = |topic: &Topic<D>| {
+            let name = topic.name.clone();
+            (0..topic.partition_count()).map(move |index| (name.clone(), index))
+        };
+        self.topics().flat_map(of).collect()
+    }
+
+    /// Has a write of the state file that has failed be tried again at once.
+    pub(crate) fn hurry_state(&mut self, now: Now) {
         if self.state_due.is_some() {
-            // There may be room now.
             self.state_due = Some(now.mono_ms);
-        }
-        for error in &failed {
-            self.note_trouble(error);
         }
     }
 

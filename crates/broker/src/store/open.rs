@@ -37,6 +37,8 @@ pub struct StartReport {
     pub mended: Vec<(String, i32, Recovery)>,
     /// Directories that belong to no known topic; they were put aside under these names.
     pub strays: Vec<String>,
+    /// Topics that were taken over as their directories show them, with default settings: there was no state file.
+    pub adopted: Vec<String>,
 }
 
 impl StartReport {
@@ -74,6 +76,9 @@ impl fmt::Display for StartReport {
         for stray in &self.strays {
             write!(f, "; {stray} belongs to no topic")?;
         }
+        if !self.adopted.is_empty() {
+            write!(f, "; without a state file, with default settings: {}", self.adopted.join(", "))?;
+        }
         Ok(())
     }
 }
@@ -99,6 +104,9 @@ impl<D: Disk> Store<D> {
         let known = state::load(&disk, &path)?;
         let is_stored = known.is_some();
         let is_new = !is_stored && found.is_empty();
+        if !is_stored && !config.headrace_adopt {
+            check_adoption(&dir, found.values())?;
+        }
         let mut state = known.unwrap_or_else(|| adopt(found.values(), random));
         for topic in &state.topics {
             check_topic(&path, topic, &found)?;
@@ -116,6 +124,9 @@ impl<D: Disk> Store<D> {
         }
         let mut report =
             StartReport { cluster_id: dir.cluster_id().to_owned(), clean, ..StartReport::default() };
+        if !is_stored {
+            report.adopted = state.topics.iter().map(|topic| topic.name.clone()).collect();
+        }
         let mut store = Self {
             disk,
             cluster_id: dir.cluster_id().to_owned(),
@@ -278,6 +289,30 @@ fn check_topic(
         }
     }
     Ok(id)
+}
+
+/// Refuses to take a directory over that headrace has made, and whose state file is gone: the settings of its topics are in
+/// there, and with the default ones retention would delete what they keep.
+fn check_adoption<'a, D: Disk>(
+    dir: &LogDir<D>,
+    found: impl Iterator<Item = &'a PartitionDir>,
+) -> Result<(), BrokerError> {
+    if !dir.is_headraces() {
+        return Ok(());
+    }
+    for place in found {
+        // What a first start leaves that was cut short has no records.
+        if !dir.is_unwritten(&place.topic, place.partition)? {
+            let what = format!(
+                "the file is missing, and with it the settings of all topics ({} among them). Put it back, or start with \
+                 headrace.adopt=true: topics are then what the folders show, with default settings, by which records may \
+                 be too old to be kept",
+                place.topic
+            );
+            return Err(BrokerError::State { path: state::path(dir.path()), what });
+        }
+    }
+    Ok(())
 }
 
 /// A directory without a state file, such as one that Kafka wrote: topics are what the directories say.

@@ -3,9 +3,10 @@
 use std::path::Path;
 
 use headrace_broker::{AllowAll, Broker, BrokerError};
-use headrace_log::{Disk, LogError, MemoryDisk};
+use headrace_log::{Disk, Finding, FindingKind, LogError, MemoryDisk};
 use headrace_wire::errors::ErrorCode;
-use headrace_wire::messages::{DeleteTopicsRequest, MetadataRequest, MetadataResponse};
+use headrace_wire::messages::delete_records_request::{DeleteRecordsPartition, DeleteRecordsTopic};
+use headrace_wire::messages::{DeleteRecordsRequest, DeleteTopicsRequest, MetadataRequest, MetadataResponse};
 use headrace_wire::time::Now;
 
 use crate::world::*;
@@ -169,7 +170,7 @@ fn folders_of_somebody_else_beside_the_partitions_stay() {
         if adopt {
             world.disk.remove_file(&Path::new(DIR).join("headrace-state.json")).unwrap();
         }
-        world = world.killed(&[]);
+        world = world.killed(&[("headrace.adopt", if adopt { "true" } else { "false" })]);
         all_there(&world);
         assert_eq!((world.report.topics, &world.report.strays), (1, &Vec::new()));
         assert_ne!(world.try_create("project", 3), ErrorCode::NONE);
@@ -183,25 +184,151 @@ fn folders_of_somebody_else_beside_the_partitions_stay() {
 }
 
 #[test]
-fn a_directory_without_a_state_file_is_taken_over() {
+fn another_brokers_directory_is_taken_over() {
     let mut world = World::new();
     world.create("t", 2);
     world.append("t", 1, &["kept"]);
     let id = all(&mut world).topics[0].topic_id;
     world.broker.close(world.now).unwrap();
-    let disk = MemoryDisk::new();
-    for path in world.disk.file_paths() {
-        if !path.ends_with("headrace-state.json") {
-            disk.create_dir_all(path.parent().unwrap()).unwrap();
-            disk.put(&path, &world.disk.contents(&path).unwrap());
-        }
-    }
+    let disk = without_state(&world);
+    let meta = Path::new(DIR).join("meta.properties");
+    let text = String::from_utf8(disk.contents(&meta).unwrap()).unwrap();
+    disk.put(&meta, text.replace("made.by=headrace\n", "").as_bytes());
     let mut world = World::open(disk, config(&[]), Box::new(AllowAll), world.now);
     assert_eq!((world.report.topics, world.report.partitions), (1, 2));
+    assert_eq!(world.report.adopted, ["t"]);
+    assert!(world.report.to_string().ends_with("with default settings: t"), "{}", world.report);
     assert_eq!(all(&mut world).topics[0].topic_id, id);
     assert_eq!(values(&world.fetch("t", 1, 0)), ["kept"]);
     let producer = world.call(4, &plain_id()).producer_id;
     assert!(producer > 1 << 39, "ids that the earlier broker gave out are not given again");
+}
+
+/// What is on the disk without the state file.
+fn without_state(world: &World) -> MemoryDisk {
+    let disk = world.disk.after_kill();
+    disk.remove_file(&Path::new(DIR).join("headrace-state.json")).unwrap();
+    disk
+}
+
+/// With the default settings retention would delete what a topic's own ones keep.
+#[test]
+fn a_lost_state_file_is_refused_by_name() {
+    for stop in [true, false] {
+        let mut world = World::new();
+        world.create_with("kept", 1, &[("retention.ms", "-1")]);
+        world.append("kept", 0, &["old"]);
+        if stop {
+            world.broker.close(world.now).unwrap();
+        }
+        let disk = without_state(&world);
+        drop(world);
+        let tree = || -> Vec<_> { disk.file_paths().into_iter().map(|p| (disk.contents(&p), p)).collect() };
+        let before = tree();
+        let open = |pairs| Broker::open(disk.clone(), config(pairs), Box::new(AllowAll), 1, Now::default());
+        let error = open(&[]).expect_err("its settings are lost").to_string();
+        let named = ["/data/headrace-state.json: ", "kept", "headrace.adopt=true"];
+        assert!(named.iter().all(|part| error.contains(part)), "{error}");
+        assert_eq!(before, tree());
+        let (_, report) = open(&[("headrace.adopt", "true")]).unwrap();
+        assert_eq!((report.adopted, report.clean), (vec!["kept".to_owned()], stop));
+    }
+}
+
+#[test]
+fn a_first_start_that_was_cut_short_is_no_lost_state_file() {
+    let mut world = World::new();
+    world.create("half", 1);
+    let disk = without_state(&world);
+    drop(world);
+    let mut world = World::open(disk, config(&[]), Box::new(AllowAll), Now { mono_ms: 0, wall_ms: WALL });
+    assert!(world.has("half"));
+}
+
+/// The state file names the partition, so its absence is seen whatever else is gone.
+#[test]
+fn a_partition_whose_files_are_gone_is_reported() {
+    for (keeps_folder, stop) in [(false, false), (true, false), (false, true), (true, true)] {
+        let mut world = World::new();
+        world.create("gone", 2);
+        world.append("gone", 0, &["a"]);
+        world.append("gone", 1, &["b", "c"]);
+        if stop {
+            world.broker.close(world.now).unwrap();
+        }
+        let disk = world.disk.after_kill();
+        drop(world);
+        let folder = Path::new(DIR).join("gone-1");
+        if keeps_folder {
+            let files = disk.file_paths().into_iter().filter(|p| p.starts_with(&folder));
+            files.filter(|p| !p.ends_with("partition.metadata")).for_each(|p| disk.remove_file(&p).unwrap());
+        } else {
+            disk.remove_dir_all(&folder).unwrap();
+        }
+        let mut world = World::open(disk, config(&[]), Box::new(AllowAll), Now { mono_ms: 0, wall_ms: WALL });
+        let mended = &world.report.mended;
+        assert_eq!(mended.len(), 1, "{}", world.report);
+        let (topic, partition, recovery) = &mended[0];
+        assert_eq!((topic.as_str(), *partition, recovery.findings.len()), ("gone", 1, 1), "{}", world.report);
+        assert_eq!(recovery.findings[0].start_offset, 0);
+        assert_eq!(values(&world.fetch("gone", 0, 0)), ["a"]);
+        assert_eq!(world.append("gone", 1, &["d"]), if stop { 2 } else { 0 });
+    }
+}
+
+/// Retention takes segments of a topic; whenever the process is killed, the next start misses none.
+#[test]
+fn a_kill_during_retention_or_a_deletion_of_records_is_no_loss() {
+    for retention in [true, false] {
+        let mut cut_short = false;
+        for turns in 0..40 {
+            let mut world = World::with(&[("log.retention.check.interval.ms", "1000")]);
+            let configs = [("segment.bytes", "1048576"), ("segment.ms", "1"), ("retention.ms", "5000")];
+            world.create_with("t", 3, &configs);
+            for n in 0..10 {
+                for partition in 0..3 {
+                    world.append("t", partition, &[&format!("{n}")]);
+                }
+                world.pass(10);
+            }
+            let logs = |world: &World| {
+                let paths = world.disk.file_paths().into_iter();
+                paths.filter(|p| p.extension().is_some_and(|e| e == "log")).count()
+            };
+            let all = logs(&world);
+            if retention {
+                world.now.mono_ms += 10_000;
+                world.now.wall_ms += 10_000;
+                world.broker.handle_timeout(world.now);
+            } else {
+                let partitions: Vec<_> = (0..3)
+                    .map(|partition_index| DeleteRecordsPartition { partition_index, offset: 9 })
+                    .collect();
+                let topics = vec![DeleteRecordsTopic { name: "t".into(), partitions }];
+                world.begin(A, 2, &DeleteRecordsRequest { topics, timeout_ms: 1000 });
+            }
+            for _ in 0..turns {
+                world.broker.work(world.now);
+            }
+            let ended = !world.broker.has_work();
+            cut_short |= !ended && logs(&world) < all;
+            let world = world.killed(&[("log.retention.ms", "-1")]);
+            for (.., recovery) in &world.report.mended {
+                let is_loss = |f: &&Finding| matches!(f.kind, FindingKind::Cut | FindingKind::Hole);
+                assert_eq!(
+                    recovery.findings.iter().find(is_loss),
+                    None,
+                    "after {turns} turns: {}",
+                    world.report
+                );
+            }
+            if ended {
+                break;
+            }
+            assert!(turns < 39, "it goes on for ever");
+        }
+        assert!(cut_short, "no kill fell between the first deletion and the last");
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use headrace_log::{DirEntry, Disk, OpenMode};
+use headrace_log::{DirEntry, Disk, EntryKind, OpenMode};
 
 /// The file system, written without `pwritev`.
 #[derive(Debug, Clone, Copy)]
@@ -24,7 +24,8 @@ impl Disk for StdDisk {
         let entry = |entry: io::Result<fs::DirEntry>| {
             let entry = entry?;
             let is_dir = entry.file_type()?.is_dir();
-            Ok(DirEntry { name: entry.file_name().to_string_lossy().into_owned(), is_dir })
+            let kind = if is_dir { EntryKind::Directory } else { EntryKind::File };
+            Ok(DirEntry { name: entry.file_name().to_string_lossy().into_owned(), kind })
         };
         fs::read_dir(path)?.map(entry).collect()
     }

@@ -83,6 +83,20 @@ pub(crate) fn small() -> LogConfig {
     }
 }
 
+/// Applies the settings to what is there, and deletes what they do not keep.
+#[allow(dead_code, reason = "not every test needs it")]
+pub(crate) fn retain(log: &mut Log<MemoryDisk>, ms: u64) {
+    log.retire(at(ms)).unwrap();
+    log.delete_some(usize::MAX).unwrap();
+}
+
+/// Deletes the records before an offset.
+#[allow(dead_code, reason = "not every test needs it")]
+pub(crate) fn delete_before(log: &mut Log<MemoryDisk>, offset: i64) {
+    log.move_start(offset).unwrap();
+    log.delete_some(usize::MAX).unwrap();
+}
+
 pub(crate) fn append(log: &mut Log<MemoryDisk>, batch: &[u8]) -> Appended {
     log.append(at(0), batch, CLIENT).unwrap()
 }

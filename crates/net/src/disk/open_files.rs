@@ -1,13 +1,15 @@
 //! Files that are open only while they are used: a log has three for each segment, and a process may have few descriptors.
 
 use std::collections::VecDeque;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 
-use headrace_log::OpenMode;
+use headrace_log::{EntryKind, OpenMode};
+use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -87,6 +89,7 @@ impl OpenFiles {
 
     fn try_open(&self, path: &Path, mode: OpenMode) -> io::Result<File> {
         let mut options = File::options();
+        let kind = if mode == OpenMode::Directory { EntryKind::Directory } else { EntryKind::File };
         match mode {
             OpenMode::Read | OpenMode::Directory => options.read(true),
             OpenMode::Write => options.read(true).write(true),
@@ -94,7 +97,7 @@ impl OpenFiles {
             OpenMode::Truncate => options.read(true).write(true).create(true).truncate(true),
         };
         loop {
-            match options.open(path) {
+            match open_kind(&options, path, kind) {
                 Err(e) if is_out_of_descriptors(&e) && self.close_one() => {}
                 opened => return opened,
             }
@@ -165,6 +168,30 @@ impl Drop for Lent {
     fn drop(&mut self) {
         self.count.fetch_sub(1, Ordering::Relaxed);
     }
+}
+
+/// Opens what is of this kind. Of another one it is an error: opening a FIFO would wait for somebody to open its other end,
+/// and a device has no end, or takes what is written to it.
+pub(super) fn open_kind(options: &OpenOptions, path: &Path, kind: EntryKind) -> io::Result<File> {
+    let file = match options.clone().custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(path) {
+        // A FIFO that nobody reads, or a socket.
+        Err(e) if e.raw_os_error() == Some(Errno::NXIO.raw_os_error()) => return Err(no_file()),
+        opened => opened?,
+    };
+    let found = file.metadata()?.file_type();
+    match kind {
+        EntryKind::Directory if !found.is_dir() => return Err(io::ErrorKind::NotADirectory.into()),
+        EntryKind::File if found.is_dir() => return Err(io::ErrorKind::IsADirectory.into()),
+        EntryKind::File if !found.is_file() => return Err(no_file()),
+        _ => {}
+    }
+    // It was for opening alone.
+    fcntl_setfl(&file, OFlags::empty())?;
+    Ok(file)
+}
+
+fn no_file() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file, but a device, a FIFO or a socket")
 }
 
 fn is_out_of_descriptors(error: &io::Error) -> bool {
@@ -252,9 +279,10 @@ impl Drop for Shared {
 #[cfg(test)]
 mod tests {
     use std::io::IoSlice;
+    use std::path::Path;
     use std::process::Command;
 
-    use headrace_log::{AppendOrigin, Checkpoint, Disk, Identity, LogConfig, LogDir, OpenMode};
+    use headrace_log::{AppendOrigin, Checkpoint, Disk, Identity, LogConfig, LogDir, LogError, OpenMode};
     use headrace_wire::compression::Codec;
     use headrace_wire::records::{BatchBuilder, NO_HEADERS, ProducerStamp};
     use headrace_wire::time::Now;
@@ -291,6 +319,86 @@ mod tests {
         std::fs::remove_dir_all(dir).unwrap();
     }
 
+    /// A log in a folder, closed cleanly or not.
+    fn closed_log(path: &Path, clean: bool) {
+        let disk = FileDisk::durable();
+        let mut dir = LogDir::open(disk, path, &identity()).unwrap();
+        dir.begin().unwrap();
+        let mut log = dir.create_log("t", 0, Uuid([3; 16]), LogConfig::default(), NOW).unwrap();
+        let mut builder = BatchBuilder::new(1 << 16);
+        builder.append(NOW.wall_ms, None, Some(&[7; 100]), NO_HEADERS.iter().copied()).unwrap();
+        let batch = builder
+            .finish(
+                ProducerStamp { producer_id: 5, epoch: 0, base_sequence: 0, transactional: false },
+                Codec::None,
+                None,
+            )
+            .unwrap()
+            .to_vec();
+        log.append(NOW, &batch, AppendOrigin { leader_epoch: 0, client: true }).unwrap();
+        log.close(NOW).unwrap();
+        if clean {
+            dir.close(&[Checkpoint::of("t", 0, &log)]).unwrap();
+        }
+    }
+
+    fn open_all(path: &Path) -> Result<(), LogError> {
+        let mut dir = LogDir::open(FileDisk::durable(), path, &identity())?;
+        dir.begin()?;
+        for place in dir.partitions()? {
+            dir.open_log(&place, LogConfig::default(), NOW)?;
+        }
+        Ok(())
+    }
+
+    type Make = fn(&Path);
+
+    /// Opening a FIFO would wait for ever, and a device has no end.
+    #[test]
+    fn what_is_no_file_is_refused_by_name_whichever_it_replaces() {
+        let root = std::env::temp_dir().join(format!("headrace-kinds-{}", std::process::id()));
+        let mut names = Vec::new();
+        closed_log(&root, true);
+        for folder in [&root, &root.join("t-0")] {
+            let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+            names.extend(entries.filter(|p| p.is_file()).map(|p| p.strip_prefix(&root).unwrap().to_owned()));
+        }
+        assert!(names.len() >= 9, "{names:?}");
+        let kinds: [(&str, Make); 4] = [
+            ("directory", |path| std::fs::create_dir(path).unwrap()),
+            ("FIFO", |path| assert!(Command::new("mkfifo").arg(path).status().unwrap().success())),
+            ("socket", |path| drop(std::os::unix::net::UnixListener::bind(path).unwrap())),
+            ("device", |path| std::os::unix::fs::symlink("/dev/zero", path).unwrap()),
+        ];
+        for name in &names {
+            for (kind, make) in &kinds {
+                std::fs::remove_dir_all(&root).unwrap();
+                closed_log(&root, true);
+                let path = root.join(name);
+                std::fs::remove_file(&path).unwrap();
+                make(&path);
+                let error = open_all(&root).expect_err(&format!("a {kind} in place of {}", name.display()));
+                let text = error.to_string();
+                assert!(text.contains(path.to_str().unwrap()), "{kind}: {text}");
+            }
+        }
+        std::fs::remove_dir_all(root).unwrap();
+    }
+
+    #[test]
+    fn a_partition_behind_a_symbolic_link_is_found() {
+        let root = std::env::temp_dir().join(format!("headrace-linked-{}", std::process::id()));
+        let data = root.join("data");
+        closed_log(&data, false);
+        std::fs::rename(data.join("t-0"), root.join("elsewhere")).unwrap();
+        std::os::unix::fs::symlink(root.join("elsewhere"), data.join("t-0")).unwrap();
+        let dir = LogDir::open(FileDisk::durable(), &data, &identity()).unwrap();
+        let [found] = &dir.partitions().unwrap()[..] else { panic!("not found") };
+        let (log, recovery) = dir.open_log(found, LogConfig::default(), NOW).unwrap();
+        assert_eq!((log.end_offset(), recovery.findings), (1, vec![]));
+        std::fs::remove_dir_all(root).unwrap();
+    }
+
     #[test]
     fn many_partitions_and_segments_need_few_descriptors() {
         with_descriptors(64, 100, 60);
@@ -302,6 +410,15 @@ mod tests {
         with_descriptors(1024, 10_000, 5000);
     }
 
+    fn identity() -> Identity {
+        Identity {
+            node_id: 1,
+            cluster_id: None,
+            new_cluster_id: Uuid([1; 16]),
+            new_directory_id: Uuid([2; 16]),
+        }
+    }
+
     fn number(name: &str) -> i32 {
         std::env::var(name).unwrap().parse().unwrap()
     }
@@ -311,12 +428,7 @@ mod tests {
     fn few() {
         let (partitions, segments) = (number("HEADRACE_PARTITIONS"), number("HEADRACE_SEGMENTS"));
         let path = std::env::temp_dir().join(format!("headrace-descriptors-{}", std::process::id()));
-        let identity = Identity {
-            node_id: 1,
-            cluster_id: None,
-            new_cluster_id: Uuid([1; 16]),
-            new_directory_id: Uuid([2; 16]),
-        };
+        let identity = identity();
         let config = LogConfig { segment_bytes: 200, ..LogConfig::default() };
         let mut builder = BatchBuilder::new(1 << 16);
         builder.append(NOW.wall_ms, None, Some(&[7; 100]), NO_HEADERS.iter().copied()).unwrap();
