@@ -144,8 +144,8 @@ class Broker:
     def adopted(self) -> list[str]:
         """Topics that were taken over as their folders show them, with default settings.
 
-        Empty unless the data folder had no ``headrace-state.json``: another broker made it, such as Kafka, or the file was
-        lost and ``headrace.adopt`` is on.
+        Empty unless the data folder had no ``headrace-state.json``: another broker made it, such as Kafka, or the file
+        was lost and ``headrace.adopt`` is on.
         """
         return self._native.adopted
 
