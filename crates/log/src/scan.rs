@@ -215,9 +215,12 @@ impl<'a, D: Disk> Scan<'a, D> {
         if header.base_offset > from
             && let Ok(next) = self.header(after)?
             && (from..=header.last_offset()).contains(&next.base_offset)
-            && self.whole(after)?.is_ok()
         {
-            return Ok(Err(misplaced));
+            // A next one that begins where this one would end from the expected offset on says it even if it is damaged.
+            let is_adjacent = next.base_offset - from == i64::from(header.last_offset_delta) + 1;
+            if is_adjacent || self.whole(after)?.is_ok() {
+                return Ok(Err(misplaced));
+            }
         }
         Ok(Ok(header))
     }
