@@ -4,9 +4,9 @@
 //! may hold bytes that look like a batch, put there by whoever wrote it. So the search goes in this order:
 //!
 //! 1. The lengths in the headers are followed, whatever else is wrong with them. A batch with a true checksum in its
-//!    place, or the end of the file, ends the damage. What lies inside of a batch is never looked at.
-//! 2. Otherwise a length is wrong. If the bytes up to some later header, or to the end, have the checksum of the damaged
-//!    one, nothing else is, and the batch is whole again with the right length.
+//!    place, or the end of the file, ends the damage. What lies inside of a batch is not taken for one.
+//! 2. If the bytes up to some header before that, or up to any or the end of the file where lengths lead nowhere, have the
+//!    checksum of the damaged batch, only its length is wrong, and it is whole again with the right one.
 //! 3. Otherwise each later byte may begin a batch: one counts if its checksum is true and its offsets fit between those
 //!    before and after. Of these it is the first that begins after the offsets that the damaged header claims, where that
 //!    stands at the expected offset; without one, the first from which whole batches lead to the end of the file.
@@ -114,12 +114,17 @@ impl<'a, D: Disk> Scan<'a, D> {
         {
             return Ok(Some(self.accept(position, header, true)));
         }
-        let (to, has_batches) = if let Some(found) = self.follow_lengths(position)? {
-            found
-        } else if let Some(header) = self.repair(position)? {
+        let followed = self.follow_lengths(position)?;
+        // A wrong length may lead to another batch's begin by chance, over those between.
+        let end = followed.map_or(self.len.saturating_add(1), |(to, _)| to);
+        if followed.is_none_or(|(_, has_batches)| !has_batches)
+            && let Some(header) = self.repair(position, end)?
+        {
             return Ok(Some(self.accept(position, header, true)));
-        } else {
-            self.search(position)?
+        }
+        let (to, has_batches) = match followed {
+            Some(found) => found,
+            None => self.search(position)?,
         };
         self.position = to;
         let is_blank = !has_batches && self.is_blank(position, to)?;
@@ -245,8 +250,9 @@ impl<'a, D: Disk> Scan<'a, D> {
         Ok(Some((self.len, has_batches)))
     }
 
-    /// The header of the batch at `position` with the length that it must have by its checksum, if there is one.
-    fn repair(&mut self, position: u64) -> Result<Option<BatchHeader>, DiskError> {
+    /// The header of the batch at `position` with the length that it must have by its checksum, if there is one by which it
+    /// ends before `below`.
+    fn repair(&mut self, position: u64, below: u64) -> Result<Option<BatchHeader>, DiskError> {
         let head = self.bytes(position, BatchHeader::LEN)?.to_vec();
         let stored = head.get(CRC_AT).and_then(|crc| crc.first_chunk().copied()).map(u32::from_be_bytes);
         if head.len() < BatchHeader::LEN {
@@ -258,7 +264,7 @@ impl<'a, D: Disk> Scan<'a, D> {
         loop {
             let candidate = self.next_candidate(at)?.filter(|candidate| *candidate < limit);
             let end = candidate.unwrap_or(self.len);
-            if end > limit {
+            if end > limit || end >= below {
                 return Ok(None);
             }
             sum = self.crc(sum, summed, end)?;

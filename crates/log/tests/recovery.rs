@@ -598,3 +598,26 @@ fn compressed_batches_are_recovered_too() {
     assert!(recovery.is_clean());
     assert_eq!(read_all(&again, 1), read_all(&log, 1));
 }
+
+/// One flipped bit of a length may make a batch end where a later one does.
+#[test]
+fn a_length_that_leads_over_another_batch_to_one_in_its_place_costs_nothing() {
+    let (disk, mut log) = fresh(&LogConfig::default());
+    let batches = [plain(1, 40), plain(2, 60), plain(1, 30), plain(1, 50)];
+    for batch in &batches {
+        append(&mut log, batch);
+    }
+    let rows = read_all(&log, 1000);
+    let sound = disk.contents(&path(0, "log")).unwrap();
+    for covered in [2, 3, 4] {
+        let mut bytes = sound.clone();
+        let size: usize = batches[..covered].iter().map(|batch| batch.len()).sum();
+        bytes[8..12].copy_from_slice(&i32::try_from(size - 12).unwrap().to_be_bytes());
+        let disk = disk.after_kill();
+        disk.put(&path(0, "log"), &bytes);
+        let (log, recovery) = open(&disk, &LogConfig::default(), KILLED);
+        assert_eq!(only(&recovery).kind, FindingKind::Repaired, "{recovery:?}");
+        assert_eq!(read_all(&log, 1000), rows);
+        assert_eq!(disk.contents(&path(0, "log")).unwrap(), sound);
+    }
+}
