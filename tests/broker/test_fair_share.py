@@ -197,6 +197,50 @@ def test_one_hostile_connection_stalls_nobody(broker, kind):
     assert left <= LEFT_BYTES_MAX
 
 
+def test_a_hundred_connections_that_do_not_read_share_one_limit(tmp_path):
+    limit, count = 16 << 20, 100
+    pipelined = request(3, 1, struct.pack(">i", -1)) * 10_000
+    with BrokerProcess(tmp_path / "data", f"headrace.queued.max.response.bytes={limit}") as process:
+        servers = process.bootstrap_servers
+        with hr.Admin(servers) as admin:
+            admin.create_topic("many", PARTITIONS)
+            admin.create_topic("mine", 1)
+        with contextlib.ExitStack() as opened:
+            reader = opened.enter_context(Connection(servers))
+            reader.socket.settimeout(60)
+            reader.socket.sendall(request(3, 1, struct.pack(">i", -1)))
+            answer_bytes = len(reader.receive())
+            client = opened.enter_context(Connection(servers))
+            client.socket.settimeout(60)
+            assert client.produce("mine", batch([b"x"])) == 0
+            before, most, waits = resident(process.process.pid), 0, []
+            peers = [opened.enter_context(Connection(servers)) for _ in range(count)]
+            for peer in peers:
+                peer.socket.setblocking(False)
+                with contextlib.suppress(BlockingIOError):
+                    peer.socket.send(pipelined)
+            until = time.monotonic() + HOSTILE_SECONDS
+            while time.monotonic() < until:
+                began = time.monotonic()
+                assert client.produce("mine", batch([b"x"])) == 0
+                waits.append(time.monotonic() - began)
+                most = max(most, resident(process.process.pid) - before)
+            # Who reads is served all along, however large its answers are.
+            reader.socket.sendall(request(3, 1, struct.pack(">i", -1)) * 50)
+            assert [len(reader.receive()) for _ in range(50)] == [answer_bytes] * 50
+            waits.sort()
+            p99 = waits[len(waits) * 99 // 100]
+            print(f"p99 {p99 * 1000:.1f} ms of {len(waits)}, most {waits[-1] * 1000:.1f} ms, grew by {most >> 20} MiB")
+            assert p99 <= BAR_SECONDS * SLACK
+            # The limit, an answer of each, and what each has in buffers for its requests.
+            assert most <= limit + count * (answer_bytes + (1 << 19)) + LEFT_BYTES_MAX
+            while "did not read their answers" not in process.output.read_text():
+                assert time.monotonic() < until + 60
+                assert client.produce("mine", batch([b"x"])) == 0
+                time.sleep(0.1)
+            assert client.produce("mine", batch([b"x"])) == 0
+
+
 def attack(broker, client, kind):
     """How long another client waited meanwhile, by how many bytes the broker grew, and how many of them are left."""
     pid, servers = broker.process.pid, broker.bootstrap_servers

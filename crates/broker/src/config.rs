@@ -223,6 +223,7 @@ options! {
     producer_id_expiration_ms: i32 = "86400000", "producer.id.expiration.ms", 1..=i32::MAX, "ms after which an idle producer's sequence numbers are forgotten.";
     socket_request_max_bytes: i32 = "104857600", "socket.request.max.bytes", 1_024..=i32::MAX, "largest request in bytes; a larger one closes the connection.";
     socket_send_buffer_bytes: i32 = "131072", "socket.send.buffer.bytes", -1..=i32::MAX, "bytes of each connection's send buffer (`SO_SNDBUF`; Kafka: 102400). -1 leaves it to the system: better for readers far away, while near ones cost more CPU.";
+    headrace_queued_max_response_bytes: i64 = "134217728", "headrace.queued.max.response.bytes", 0..=i64::MAX, "bytes of answers in memory that may wait for all clients together to read them (records wait in their files). Beyond that, a client's requests wait until it has read its answers, and clients that read nothing for 10 s are closed, the largest first.";
     connections_max_idle_ms: i64 = "600000", "connections.max.idle.ms", 1..=i64::MAX, "ms after which an idle connection is closed.";
     headrace_direct: bool = "true", "headrace.direct", (), "whether headrace's clients of the broker's own user on the same host may write and read records through shared memory (docs/one-sided.md).";
     headrace_direct_verbs: bool = "false", "headrace.direct.verbs", (), "whether headrace's clients may write and read records over RDMA (docs/one-sided.md); what goes that way is not encrypted.";

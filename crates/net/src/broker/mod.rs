@@ -4,6 +4,7 @@ mod flusher;
 mod frames;
 mod links;
 mod shard;
+mod unsent;
 mod verbs_end;
 
 use std::net::{SocketAddr, ToSocketAddrs};

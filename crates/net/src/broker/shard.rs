@@ -28,6 +28,7 @@ use crate::outbox::{FileRange, Flushed, Outbox};
 use super::flusher::{FlushDone, FlushWork};
 use super::frames::{FrameError, FrameReader, ReadTurn};
 use super::links::Links;
+use super::unsent::{Stalled, Unsent};
 use crate::two_sided::Carrier;
 
 const LISTENER: Token = Token(usize::MAX);
@@ -39,6 +40,11 @@ const READ_BYTES_PER_TURN: usize = 1 << 20;
 /// How long requests of one connection are read and handled before the others get their turn. A request that takes longer
 /// is cut into turns by the broker.
 const TURN_MAX: Duration = Duration::from_millis(2);
+/// The same of all connections together, of which each gets an equal part: so it is the parts that get shorter when there are
+/// many, not the wait for one that gets longer.
+const ROUND_MAX: Duration = Duration::from_millis(10);
+/// The shortest part.
+const TURN_MIN: Duration = Duration::from_micros(100);
 /// How long work that waits in the broker is done before sockets are looked at again.
 const WORK_MAX: Duration = Duration::from_millis(4);
 /// Bytes written to one connection before the others get their turn.
@@ -80,6 +86,8 @@ struct Connection {
     handled_bytes: u64,
     /// When bytes last came or went, by `mono_ms`.
     active_ms: u64,
+    /// Since when its answers wait without one byte of them being taken.
+    unsent_since_ms: u64,
     /// Where it stands in [`Shard::idle`].
     check_ms: u64,
 }
@@ -109,6 +117,10 @@ pub(super) struct Shard {
     links: Links,
     /// Connections that have a carrier.
     carried: BTreeSet<usize>,
+    /// What waits to be sent to all of them.
+    unsent: Unsent,
+    /// How long the turn of a connection is.
+    turn_max: Duration,
     /// `headrace.poll.spin.us`.
     spin: Duration,
     clock: Clock,
@@ -145,6 +157,7 @@ impl Shard {
         poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
         let links = Links::new(&mut broker, poll.registry(), waker)?;
         let config = broker.config();
+        let unsent_max = u64::try_from(config.headrace_queued_max_response_bytes).unwrap_or(0);
         Ok(Self {
             request_max_bytes: usize::try_from(config.socket_request_max_bytes).unwrap_or(0),
             send_buffer_bytes: config.socket_send_buffer_bytes,
@@ -159,6 +172,8 @@ impl Shard {
             pending: VecDeque::new(),
             links,
             carried: BTreeSet::new(),
+            unsent: Unsent::new(unsent_max),
+            turn_max: TURN_MAX,
             clock,
             stop,
             flush_to,
@@ -226,6 +241,8 @@ impl Shard {
                 self.links.accept(&mut self.broker, self.poll.registry(), now);
             }
             self.links.take_joined(&mut self.broker, now);
+            let waiting = u32::try_from(self.pending.len()).unwrap_or(u32::MAX).max(1);
+            self.turn_max = (ROUND_MAX / waiting).clamp(TURN_MIN, TURN_MAX);
             for _ in 0..self.pending.len() {
                 if let Some(key) = self.pending.pop_front() {
                     self.turn(key);
@@ -233,6 +250,9 @@ impl Shard {
             }
             self.links.turns(&mut self.broker, self.clock);
             self.timers();
+            for key in self.unsent.release() {
+                self.write(key);
+            }
             self.dispatch();
             self.work();
             self.note_troubles();
@@ -292,7 +312,8 @@ impl Shard {
         let accept = (self.acceptable || self.links.is_acceptable())
             .then(|| self.clock.now().mono_ms.saturating_add(ACCEPT_RETRY_MS));
         let heap = self.heap.due_ms();
-        self.clock.until([self.broker.poll_timeout(), idle, accept, heap].into_iter().flatten().min())
+        let due = [self.broker.poll_timeout(), idle, accept, heap, self.unsent.due_ms()];
+        self.clock.until(due.into_iter().flatten().min())
     }
 
     fn timers(&mut self) {
@@ -308,6 +329,9 @@ impl Shard {
             let _ = self.flush_to.send(work);
         }
         self.close_idle(now.mono_ms);
+        if self.unsent.take_look(now.mono_ms) {
+            self.close_stalled(now.mono_ms);
+        }
         self.heap.turn(now.mono_ms);
     }
 
@@ -329,12 +353,36 @@ impl Shard {
         }
     }
 
+    /// Closes connections that take nothing, while too much waits to be sent to all of them.
+    fn close_stalled(&mut self, now_ms: u64) {
+        let stalled = |(key, connection): (usize, &Connection)| Stalled {
+            key,
+            bytes: connection.outbox.memory_bytes(),
+            since_ms: connection.unsent_since_ms,
+        };
+        let (keys, bytes) = self.unsent.to_close(self.connections.iter().map(stalled).collect(), now_ms);
+        if !keys.is_empty() {
+            let limit = self.broker.config().headrace_queued_max_response_bytes;
+            self.keep_troubles(vec![format!(
+                "closed {} connections that did not read their answers, {bytes} bytes of them: more than \
+                 headrace.queued.max.response.bytes ({limit}) waited to be sent",
+                keys.len()
+            )]);
+        }
+        for key in keys {
+            self.drop_connection(key, Some("it does not read its answers"));
+        }
+    }
+
     /// Keeps the latest errors that no client could be told of, for the operator.
     fn note_troubles(&mut self) {
         let troubles = self.broker.take_troubles();
-        if troubles.is_empty() {
-            return;
+        if !troubles.is_empty() {
+            self.keep_troubles(troubles);
         }
+    }
+
+    fn keep_troubles(&self, troubles: Vec<String>) {
         let mut kept = self.troubles.lock().unwrap_or_else(PoisonError::into_inner);
         kept.extend(troubles);
         let surplus = kept.len().saturating_sub(TROUBLES_MAX);
@@ -391,6 +439,7 @@ impl Shard {
             queued: false,
             handled_bytes: 0,
             active_ms: now.mono_ms,
+            unsent_since_ms: now.mono_ms,
             check_ms,
         });
         self.broker.handle_connect(now, id, &peer.to_string());
@@ -436,7 +485,7 @@ impl Shard {
         if !wants {
             return Ok(());
         }
-        let (clock, until) = (self.clock, self.clock.elapsed() + TURN_MAX);
+        let (clock, until) = (self.clock, self.clock.elapsed() + self.turn_max);
         let handled_bytes = &mut connection.handled_bytes;
         let accept = |frame: Bytes| {
             *handled_bytes += frame.len() as u64;
@@ -492,9 +541,15 @@ impl Shard {
             if let Some(connection) = self.connections.get_mut(key)
                 && connection.id == response.conn
             {
-                let before = connection.outbox.memory_bytes();
-                if enqueue(&mut connection.outbox, response) {
-                    connection.handled_bytes += connection.outbox.memory_bytes() - before;
+                let (before, now_ms) = (connection.outbox.memory_bytes(), self.clock.now().mono_ms);
+                if connection.outbox.is_empty() {
+                    connection.unsent_since_ms = now_ms;
+                }
+                let is_whole = enqueue(&mut connection.outbox, response);
+                let after = connection.outbox.memory_bytes();
+                self.unsent.change(before, after, now_ms);
+                if is_whole {
+                    connection.handled_bytes += after - before;
                     self.write(key);
                 } else {
                     self.drop_connection(key, Some("a response names a file range that it does not carry"));
@@ -524,13 +579,19 @@ impl Shard {
     fn write(&mut self, key: usize) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         if !connection.is_flushed() && connection.writable {
-            connection.active_ms = self.clock.now().mono_ms;
+            let (now_ms, before) = (self.clock.now().mono_ms, connection.outbox.memory_bytes());
+            let len = connection.outbox.len();
+            connection.active_ms = now_ms;
             let flushed = match &mut connection.carrier {
                 Some(carrier) if carrier.has_heard() => {
                     carrier.flush(&mut connection.outbox, WRITE_BYTES_PER_TURN)
                 }
                 _ => connection.outbox.flush(&connection.socket, WRITE_BYTES_PER_TURN),
             };
+            self.unsent.change(before, connection.outbox.memory_bytes(), now_ms);
+            if connection.outbox.len() < len {
+                connection.unsent_since_ms = now_ms;
+            }
             match flushed {
                 Ok(Flushed::All) => {}
                 Ok(Flushed::Blocked) => connection.writable = false,
@@ -542,7 +603,11 @@ impl Shard {
             }
         }
         let Some(connection) = self.connections.get_mut(key) else { return };
-        let held = connection.is_full();
+        let waits = self.unsent.is_over() && !connection.outbox.is_empty();
+        if waits {
+            self.unsent.hold(key);
+        }
+        let held = waits || connection.is_full();
         if held != connection.held {
             connection.held = held;
             self.broker.hold(connection.id, held);
@@ -563,6 +628,7 @@ impl Shard {
             // A child of this process that was forked meanwhile has the socket open too.
             let _ = connection.socket.shutdown(Shutdown::Both);
             let now = self.clock.now();
+            self.unsent.change(connection.outbox.memory_bytes(), 0, now.mono_ms);
             self.broker.handle_disconnect(now, connection.id);
             if connection.handled_bytes > LARGE_BYTES {
                 self.heap.note_freed(now.mono_ms);
