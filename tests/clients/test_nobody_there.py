@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 
 import pytest
@@ -38,6 +39,19 @@ def test_a_server_that_is_no_broker_is_named():
                 consumer.position(("t", 0))
     finally:
         liar.close()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_a_server_that_never_answers_has_not_ended_the_connection(host):
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host, 0), family=family) as mute:
+        shown = f"[{host}]" if ":" in host else host
+        address = f"{shown}:{mute.getsockname()[1]}"
+        times = {"default_api_timeout_ms": 1500, "socket_connection_setup_timeout_ms": 300}
+        with hr.Admin(address, **times) as admin, pytest.raises(KafkaTimeoutError) as failed:
+            admin.list_topics()
+        assert f"bootstrap server {address}: no answer to ApiVersions" in str(failed.value)
+        assert "ended" not in str(failed.value)
 
 
 @pytest.mark.parametrize("make", [hr.Consumer, hr.ShareConsumer])

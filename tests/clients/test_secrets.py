@@ -112,6 +112,38 @@ def test_no_client_shows_a_secret(make, caplog):
             assert_hidden(lambda given={**base, name: value}: make(given), caplog)
 
 
+@pytest.mark.parametrize("make", [pytest.param(make, id=name) for name, make in clients()])
+def test_a_password_among_the_servers_is_not_shown(make, caplog):
+    for servers in (
+        f"u:{SECRET}@127.0.0.1:1",
+        f"{SECRET}@127.0.0.1:1",
+        f"127.0.0.1:1,u:{SECRET}%40k:1",
+        f"u:{SECRET}:1",
+    ):
+        assert_hidden(lambda servers=servers: make(servers), caplog)
+        with pytest.raises(ConfigError, match=r"bootstrap\.servers.*host:port"):
+            make({"bootstrap.servers": servers})
+
+
+def test_user_info_among_the_servers_is_told_where_it_belongs():
+    with pytest.raises(ConfigError, match=r"sasl\.username and sasl\.password"):
+        hr.Admin("u:p@127.0.0.1:1")
+    with pytest.raises(ConfigError, match=r"no '\\n'"):
+        hr.Admin("127.0.0.1\nx:1")
+
+
+@pytest.mark.parametrize(
+    "command", [["topic", "list"], ["consume", "t"], ["produce", "t"], ["group", "list"], ["demo"]], ids=" ".join
+)
+def test_the_command_line_shows_no_password_among_the_servers(command, capfd):
+    option = "--bootstrap"
+    with contextlib.suppress(SystemExit):
+        main([*command, option, f"u:{SECRET}@127.0.0.1:1"])
+    shown = capfd.readouterr()
+    assert SECRET not in shown.out + shown.err
+    assert "bootstrap.servers" in shown.err
+
+
 @pytest.mark.parametrize(
     ("name", "make"), [pytest.param(n, m, id=n) for n, m in clients() if n in ("Producer", "Admin")]
 )

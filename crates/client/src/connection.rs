@@ -219,14 +219,38 @@ impl<T> Connection<T> {
         matches!(self.state, State::AskingVersions { .. })
     }
 
-    /// What the connection was doing, for the message about its end.
+    /// What has not come yet before calls can be sent, behind a "no"; `None` once they can.
+    pub(crate) fn lacks(&self) -> Option<&'static str> {
+        Some(match &self.state {
+            State::Connecting => "connection (with its name looked up, TCP, and TLS where that is on)",
+            State::AskingVersions { .. } => "answer to ApiVersions",
+            State::AwaitingToken(_) => "token to log in with (oauth_cb)",
+            State::Authenticating(_) => "answer to the authentication",
+            State::AwaitingEnd(_) => "end of its own for RDMA (headrace.datapath=two-sided)",
+            State::AskingEnd { .. } => "answer to DirectConnect (headrace.datapath=two-sided)",
+            State::Ready(_) => return None,
+        })
+    }
+
+    /// What to say of a connection whose setup has taken too long. Nothing has ended it but that.
+    pub(crate) fn late(&self) -> String {
+        let lacks = self.lacks().unwrap_or("answer");
+        let hint = match self.state {
+            State::AskingVersions { .. } => " (does the listener expect TLS or SASL?)",
+            _ => "",
+        };
+        // Its value would differ each time: a random part is in it, and it grows.
+        format!("no {lacks} within socket.connection.setup.timeout.ms{hint}")
+    }
+
+    /// What the connection was doing when it ended, for the message about that.
     pub(crate) fn stage(&self) -> &'static str {
         match self.state {
             State::Connecting => "cannot connect",
             State::AskingVersions { .. } => {
                 "the connection ended before ApiVersions was answered (does the listener expect TLS or SASL?)"
             }
-            State::AwaitingToken(_) => "the login waits for a token (oauth_cb)",
+            State::AwaitingToken(_) => "the connection ended while the login waited for a token (oauth_cb)",
             State::Authenticating(_) => "the connection ended before the authentication was answered",
             State::AwaitingEnd(_) | State::AskingEnd { .. } => {
                 "the connection ended before it could go over RDMA (headrace.datapath=two-sided)"

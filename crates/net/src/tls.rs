@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use headrace_client::error::{Error, Result};
 use headrace_client::options::CommonConfig;
+use headrace_wire::address::ShownHost;
 use mio::net::TcpStream;
 use rustix::net::{SendAncillaryBuffer, SendFlags};
 use rustls::client::WebPkiServerVerifier;
@@ -171,8 +172,9 @@ pub(crate) struct Session {
 impl Session {
     /// A session that begins with its handshake.
     pub(crate) fn new(settings: &Arc<ClientConfig>, host: &str) -> Result<Self, Fault> {
-        let name = ServerName::try_from(host.to_owned())
-            .map_err(|_| Fault::lasting(format!("'{host}' is no name that a certificate can be for")))?;
+        let name = ServerName::try_from(host.to_owned()).map_err(|_| {
+            Fault::lasting(format!("'{}' is no name that a certificate can be for", ShownHost(host)))
+        })?;
         let tls = ClientConnection::new(settings.clone(), name).map_err(|e| Fault::lasting(e.to_string()))?;
         Ok(Self { tls, host: host.to_owned(), heard: false })
     }

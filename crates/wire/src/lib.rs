@@ -1,6 +1,8 @@
 //! Kafka's bytes: messages, record batches, compression, errors. No I/O, no unsafe.
 #![forbid(unsafe_code)]
 
+#[deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
+pub mod address;
 pub mod compression;
 #[deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 pub mod direct;

@@ -106,7 +106,7 @@ def cluster(bootstrap_servers: str | None) -> Iterator[str]:
     from headrace.broker import Broker  # noqa: PLC0415
 
     if bootstrap_servers is not None:
-        say(f"using the Kafka at {bootstrap_servers}")
+        say("using the Kafka of --bootstrap")
         yield bootstrap_servers
         return
     begun = time.perf_counter()

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashSet, VecDeque};
 
 use headrace_log::Disk;
+use headrace_wire::address::HostPort;
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::alter_configs_response::AlterConfigsResourceResponse;
 use headrace_wire::messages::describe_configs_request::DescribeConfigsResource;
@@ -282,11 +283,10 @@ impl<D: Disk> Broker<D> {
 
     /// Kafka's one setting for our host and port: admin tools look there for a broker's address.
     fn advertised_listeners(&self, detail: Detail) -> DescribeConfigsResourceResult {
-        let host = &self.config.advertised_host;
-        let host = if host.contains(':') { format!("[{host}]") } else { host.clone() };
+        let at = HostPort { host: &self.config.advertised_host, port: self.config.advertised_port };
         DescribeConfigsResourceResult {
             name: "advertised.listeners".to_owned(),
-            value: Some(format!("PLAINTEXT://{host}:{}", self.config.advertised_port)),
+            value: Some(format!("PLAINTEXT://{at}")),
             read_only: true,
             config_source: OF_BROKER_FILE,
             is_sensitive: false,

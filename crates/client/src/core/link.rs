@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use headrace_wire::address::HostPort;
 use headrace_wire::messages::{ApiKey, VersionRange};
 
 use super::call::{Lane, Queued};
@@ -54,9 +55,10 @@ pub(super) struct Link<T> {
 
 impl<T> Link<T> {
     pub(super) fn new(key: LinkKey, host: String, port: u16) -> Self {
+        let at = HostPort { host: &host, port };
         let name = match key.peer {
-            Peer::Node(node) => format!("node {node} ({host}:{port})"),
-            Peer::Bootstrap(_) => format!("bootstrap server {host}:{port}"),
+            Peer::Node(node) => format!("node {node} ({at})"),
+            Peer::Bootstrap(_) => format!("bootstrap server {at}"),
         };
         Self {
             host,
@@ -79,5 +81,35 @@ impl<T> Link<T> {
     /// Calls that are not answered yet.
     pub(super) fn pending(&self) -> usize {
         self.queue.len() + self.connection.as_ref().map_or(0, |c| c.in_flight.len())
+    }
+
+    /// Who it leads to and why no call can be sent to them, while none can.
+    pub(super) fn why_not_ready(&self) -> String {
+        let lacks = self.connection.as_ref().and_then(Connection::lacks);
+        match (lacks, &self.last_error) {
+            (Some(what), None) => format!("{}: no {what} yet", self.name),
+            (Some(what), Some(error)) => format!("{error}; and now no {what} yet"),
+            (None, Some(error)) => error.to_string(),
+            (None, None) => format!("{} is not connected", self.name),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::call::Lane;
+    use super::*;
+
+    fn name(peer: Peer, host: &str) -> String {
+        Link::<()>::new(LinkKey { peer, lane: Lane::Control }, host.to_owned(), 1).name
+    }
+
+    #[test]
+    fn peers_are_named_by_addresses_that_can_be_read() {
+        assert_eq!(name(Peer::Bootstrap(0), "::1"), "bootstrap server [::1]:1");
+        assert_eq!(name(Peer::Node(2), "::1"), "node 2 ([::1]:1)");
+        assert_eq!(name(Peer::Node(2), "k"), "node 2 (k:1)");
+        // Metadata may name any host.
+        assert_eq!(name(Peer::Node(2), "alice:hunter2@k\nx"), "node 2 (k\\nx:1)");
     }
 }

@@ -265,8 +265,7 @@ impl<T> Core<T> {
             let Some(link) = self.links.get_mut(&key) else { continue };
             let name = link.name.clone();
             let queued = take_late(&mut link.queue, now, |q| q.deadline);
-            let why =
-                link.last_error.as_ref().map_or_else(|| format!("{name} is not connected"), Error::to_string);
+            let why = if queued.is_empty() { String::new() } else { link.why_not_ready() };
             let silent =
                 link.connection.as_mut().map(|c| take_late(&mut c.in_flight, now, |call| call.deadline));
             let throttle = link.connection.as_ref().and_then(|connection| connection.throttle);
@@ -299,12 +298,12 @@ impl<T> Core<T> {
     /// Why no broker is ready, for the message of whoever waits for any; empty when one is.
     #[must_use]
     pub fn why_unreachable(&self) -> String {
-        let mut tried = self.links.iter().filter(|(key, _)| key.lane == Lane::Control);
+        let tried = self.links.iter().filter(|(key, _)| key.lane == Lane::Control);
         if tried.clone().any(|(_, link)| link.is_ready()) {
             return String::new();
         }
-        let why: Vec<String> =
-            tried.by_ref().filter_map(|(_, l)| l.last_error.as_ref().map(Error::to_string)).collect();
+        let begun = tried.filter(|(_, link)| link.last_error.is_some() || link.connection.is_some());
+        let why: Vec<String> = begun.map(|(_, link)| link.why_not_ready()).collect();
         if why.is_empty() {
             let servers: Vec<String> = self.settings.bootstrap.iter().map(ToString::to_string).collect();
             return format!("no answer from {}", servers.join(", "));
@@ -319,7 +318,7 @@ impl<T> Core<T> {
             let Some(connection) = self.links.get(&key).and_then(|l| l.connection.as_ref()) else { continue };
             let peer = connection.peer.clone();
             if !connection.is_ready() && connection.setup_deadline <= now.mono_ms {
-                let why = format!("{}: no answer in time", connection.stage());
+                let why = connection.late();
                 self.end_connection(now, key, &Error::Disconnected { peer, why }, true);
             } else if self.idle_deadline(key).is_some_and(|at| at <= now.mono_ms) {
                 // Nothing has failed, so the next call may connect at once.

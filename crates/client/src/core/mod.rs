@@ -24,6 +24,7 @@ mod throttle;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use bytes::Bytes;
+use headrace_wire::address::HostPort;
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::metadata_request::MetadataRequestTopic;
 use headrace_wire::messages::{ApiKey, Message, MetadataRequest, Request, VersionRange};
@@ -590,7 +591,7 @@ impl<T> Core<T> {
         if self.links.get(&key).is_some_and(|l| l.host != host || l.port != port) {
             let error = Error::Disconnected {
                 peer: format!("node {node}"),
-                why: format!("it has moved to {host}:{port}"),
+                why: format!("it has moved to {}", HostPort { host: &host, port }),
             };
             self.end_connection(now, key, &error, true);
             self.links.remove(&key);

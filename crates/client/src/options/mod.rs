@@ -122,7 +122,7 @@ impl Values {
         };
         V::from_text(text, row.kind).map_err(|accepted| {
             let why = match text {
-                Some(text) => format!("'{text}' is not accepted; it takes {accepted}"),
+                Some(text) => V::refusal(text, &accepted),
                 None => format!("it must be given; it takes {accepted}"),
             };
             Error::config(option, why)

@@ -260,6 +260,53 @@ fn servers_must_be_given_and_readable() {
     assert_eq!(CommonConfig::from_pairs(given).unwrap().bootstrap_servers.len(), 2);
 }
 
+/// What is said of these servers.
+fn refusal_of(servers: &str) -> String {
+    let given = [("bootstrap.servers".to_owned(), servers.to_owned())];
+    let (option, why) = refused(CommonConfig::from_pairs(given));
+    assert_eq!(option, "bootstrap.servers");
+    why
+}
+
+#[test]
+fn a_password_among_the_servers_is_not_shown() {
+    for servers in [
+        "alice:hunter2@k:9092",
+        "hunter2@k:9092",
+        "a:1,alice:hunter2@k",
+        "alice:hunter2@k:port",
+        "SASL_SSL://alice:hunter2@k:9092",
+        "alice:hun,hunter2@k:9092",
+        "alice:@hunter2@k:9092",
+        "alice:hunter2%40k:9092",
+        "alice:hunter2@[::1]:9092",
+        "a:1,b c:2,alice:hunter2@k:1",
+    ] {
+        let why = refusal_of(servers);
+        assert!(!why.contains("hun") && !why.contains("alice"), "{why}");
+        assert!(why.contains("sasl.username and sasl.password"), "{why}");
+        assert!(why.contains("host:port"), "{why}");
+    }
+    let why = refusal_of("alice:hunter2:9092");
+    assert!(!why.contains("hunter2") && why.contains("more than one ':'"), "{why}");
+}
+
+#[test]
+fn a_host_without_a_place_in_dns_is_refused_by_name() {
+    for (servers, shown) in [
+        ("a:1,b\nc:2", r"no '\n', and 'b\nc:2' has"),
+        ("[::1\u{7}]:2", r"no '\u{7}', and '[::1\u{7}]:2' has"),
+        ("b c:2", "no ' ', and 'b c:2' has"),
+        ("b\tc", r"no '\t'"),
+        ("::1:9092", "an IPv6 address stands in brackets"),
+        ("a:1,b", "'b' is not accepted"),
+        (" , ", "it names no server"),
+    ] {
+        let why = refusal_of(servers);
+        assert!(why.contains(shown) && !why.contains('\n') && why.ends_with("separated by commas"), "{why}");
+    }
+}
+
 #[test]
 fn idempotence_gives_way_unless_it_was_asked_for() {
     for conflict in [("acks", "1"), ("retries", "0"), ("max.in.flight.requests.per.connection", "6")] {

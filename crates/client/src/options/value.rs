@@ -1,14 +1,20 @@
 //! The types that option values are turned into.
 
-use headrace_pool::AllocationStrategy;
-
 use std::fmt;
+
+use headrace_pool::AllocationStrategy;
+use headrace_wire::address::{HostError, HostPort, check_host, has_user_info};
 
 use super::Kind;
 
 /// Reads a value. The error says what is accepted, as the end of "it takes ...".
 pub(super) trait FromText: Sized {
     fn from_text(text: Option<&str>, kind: Kind) -> Result<Self, String>;
+
+    /// Why a text is refused, for whoever gave it.
+    fn refusal(text: &str, accepted: &str) -> String {
+        format!("'{text}' is not accepted; it takes {accepted}")
+    }
 }
 
 impl Kind {
@@ -157,8 +163,7 @@ pub struct Endpoint {
 
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { host, port } = self;
-        if host.contains(':') { write!(f, "[{host}]:{port}") } else { write!(f, "{host}:{port}") }
+        HostPort { host: &self.host, port: self.port }.fmt(f)
     }
 }
 
@@ -170,11 +175,27 @@ impl Endpoint {
         let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']'));
         let host = match bare {
             Some(address) => address,
-            None if host.contains([':', '[', ']', '/', ' ']) => return None,
+            None if host.contains(':') => return None,
             None => host,
         };
         let port = port.parse().ok().filter(|port| *port > 0)?;
-        (!host.is_empty()).then(|| Self { host: host.to_owned(), port })
+        (!host.is_empty() && check_host(host).is_ok()).then(|| Self { host: host.to_owned(), port })
+    }
+
+    /// Why a server is refused. What may have a password in it is not shown.
+    fn why_not(text: &str) -> String {
+        // Not the port: with a password in front, all that is known of the text is that it is wrong.
+        let host = text.strip_prefix("PLAINTEXT://").unwrap_or(text).trim_start_matches('[');
+        let host = host.rsplit_once(':').map_or(host, |(host, _)| host).trim_end_matches(']');
+        match check_host(host) {
+            Err(HostError::Character(c)) if c.is_control() || c.is_whitespace() => {
+                format!("a host name has no {c:?}, and '{}' has", text.escape_debug())
+            }
+            _ if host.contains(':') && !text.starts_with('[') => {
+                "a server has more than one ':' (an IPv6 address stands in brackets)".to_owned()
+            }
+            _ => format!("'{}' is not accepted", text.escape_debug()),
+        }
     }
 }
 
@@ -183,6 +204,20 @@ impl FromText for Vec<Endpoint> {
         let servers = text.unwrap_or("").split(',').map(str::trim).filter(|s| !s.is_empty());
         let servers: Option<Self> = servers.map(Endpoint::parse).collect();
         servers.filter(|s| !s.is_empty()).ok_or_else(|| kind.accepted())
+    }
+
+    fn refusal(text: &str, accepted: &str) -> String {
+        // A comma may be part of a password, so all of the text counts.
+        let why = if has_user_info(text) {
+            "user info does not belong there (what stands before '@' is not shown): name sasl.username and sasl.password"
+                .to_owned()
+        } else {
+            let mut servers = text.split(',').map(str::trim).filter(|s| !s.is_empty());
+            servers
+                .find(|server| Endpoint::parse(server).is_none())
+                .map_or_else(|| "it names no server".to_owned(), Endpoint::why_not)
+        };
+        format!("{why}; it takes {accepted}")
     }
 }
 
@@ -517,9 +552,17 @@ mod tests {
         assert_eq!(parse("kafka1:9092"), Some(("kafka1".to_owned(), 9092)));
         assert_eq!(parse("[::1]:9092"), Some(("::1".to_owned(), 9092)));
         assert_eq!(parse("PLAINTEXT://k:1"), Some(("k".to_owned(), 1)));
-        for bad in
-            ["kafka1", "kafka1:", ":9092", "::1:9092", "kafka1:0", "kafka1:70000", "http://k:1", "a b:1"]
-        {
+        for bad in [
+            "kafka1",
+            "kafka1:",
+            ":9092",
+            "::1:9092",
+            "kafka1:0",
+            "kafka1:70000",
+            "http://k:1",
+            "a b:1",
+            "[::1\n]:1",
+        ] {
             assert_eq!(parse(bad), None, "{bad}");
         }
         assert_eq!(Endpoint { host: "::1".into(), port: 1 }.to_string(), "[::1]:1");

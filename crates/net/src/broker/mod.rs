@@ -13,6 +13,7 @@ use std::sync::{Arc, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
 use headrace_broker::{AllowAll, Broker, BrokerConfig, BrokerError, StartReport};
+use headrace_wire::address::HostPort;
 use mio::{Poll, Waker};
 
 use crate::clock::Clock;
@@ -94,9 +95,7 @@ impl BrokerServer {
         let host = if given_host.is_empty() { host } else { given_host.to_owned() };
         broker.set_advertised(host, if given_port == 0 { address.port() } else { given_port });
         let (host, port) = broker.advertised();
-        // An IPv6 address is full of colons itself.
-        let advertised =
-            if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+        let advertised = HostPort { host, port }.to_string();
         let poll = Poll::new().map_err(BrokerError::from)?;
         let waker = Arc::new(Waker::new(poll.registry(), shard::WAKER).map_err(BrokerError::from)?);
         let stop = Arc::new(AtomicBool::new(false));
