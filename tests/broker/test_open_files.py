@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import resource
 import struct
+import time
 from pathlib import Path
 
 import pytest
@@ -81,3 +82,28 @@ def test_readers_that_do_not_read_keep_no_files_from_others(tmp_path):
         with hr.Producer(servers) as producer:
             for future in [producer.send("fat", b"more", partition=p) for p in range(len(values))]:
                 assert future.result(30).offset == 1
+
+
+def test_a_broker_without_descriptors_says_so_and_when_it_is_over(tmp_path):
+    def few():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+
+    with BrokerProcess(tmp_path / "data", before=few) as broker:
+        servers = broker.bootstrap_servers
+        with contextlib.ExitStack() as opened:
+            for _ in range(80):
+                opened.enter_context(Connection(servers))
+            wait_for(lambda: "cannot accept connections: " in broker.output.read_text())
+        said = broker.output.read_text()
+        assert "(ulimit -n 64)" in said
+        assert said.count("cannot accept connections: ") == 1
+        with hr.Admin(servers) as admin:
+            admin.create_topic("t", 1)
+        wait_for(lambda: "connections are accepted again" in broker.output.read_text())
+
+
+def wait_for(condition):
+    until = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.05)

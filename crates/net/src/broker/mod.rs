@@ -3,6 +3,7 @@
 mod flusher;
 mod frames;
 mod links;
+mod refusals;
 mod shard;
 mod unsent;
 mod verbs_end;

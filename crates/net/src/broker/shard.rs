@@ -28,6 +28,7 @@ use crate::outbox::{FileRange, Flushed, Outbox};
 use super::flusher::{FlushDone, FlushWork};
 use super::frames::{FrameError, FrameReader, ReadTurn};
 use super::links::Links;
+use super::refusals::{Refusals, reason};
 use super::unsent::{Stalled, Unsent};
 use crate::two_sided::Carrier;
 
@@ -136,6 +137,7 @@ pub(super) struct Shard {
     /// moved when it comes due, so that neither traffic nor a look at it costs more with more connections.
     idle: BTreeSet<(u64, usize)>,
     troubles: Troubles,
+    refusals: Refusals,
     heap: Heap,
     /// Generation in the upper half keeps a closed connection's late response from its slot's next owner.
     accepted: u64,
@@ -179,6 +181,7 @@ impl Shard {
             flush_to,
             flushed,
             troubles,
+            refusals: Refusals::default(),
             heap: Heap::default(),
             accepted: 0,
         })
@@ -312,7 +315,8 @@ impl Shard {
         let accept = (self.acceptable || self.links.is_acceptable())
             .then(|| self.clock.now().mono_ms.saturating_add(ACCEPT_RETRY_MS));
         let heap = self.heap.due_ms();
-        let due = [self.broker.poll_timeout(), idle, accept, heap, self.unsent.due_ms()];
+        let due =
+            [self.broker.poll_timeout(), idle, accept, heap, self.unsent.due_ms(), self.refusals.due_ms()];
         self.clock.until(due.into_iter().flatten().min())
     }
 
@@ -331,6 +335,9 @@ impl Shard {
         self.close_idle(now.mono_ms);
         if self.unsent.take_look(now.mono_ms) {
             self.close_stalled(now.mono_ms);
+        }
+        if let Some(line) = self.refusals.turn(now.mono_ms) {
+            self.keep_troubles(vec![line]);
         }
         self.heap.turn(now.mono_ms);
     }
@@ -395,6 +402,10 @@ impl Shard {
                 Ok((socket, peer)) => {
                     if self.connections.len() < CONNECTIONS_MAX {
                         self.add(socket, peer);
+                    } else {
+                        self.refuse(|_| {
+                            format!("closed a connection as it came: there are {CONNECTIONS_MAX}")
+                        });
                     }
                 }
                 // An aborted one is one that has gone before its turn came.
@@ -402,10 +413,20 @@ impl Shard {
                     if matches!(e.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted) => {}
                 Err(e) => {
                     self.acceptable = e.kind() != io::ErrorKind::WouldBlock;
+                    if self.acceptable {
+                        self.refuse(|connections| reason(&e, connections));
+                    }
                     return;
                 }
             }
         }
+    }
+
+    /// A connection could not be accepted, which is said now and then.
+    fn refuse(&mut self, why: impl FnOnce(usize) -> String) {
+        let connections = self.connections.len();
+        let line = self.refusals.meet(self.clock.now().mono_ms, || why(connections));
+        self.keep_troubles(line.into_iter().collect());
     }
 
     fn add(&mut self, mut socket: TcpStream, peer: SocketAddr) {
