@@ -93,10 +93,10 @@ def test_a_lost_state_file_is_refused_unless_it_is_to_be_taken_over(tmp_path, to
     (data / "headrace-state.json").unlink()
     with pytest.raises(BrokerStartError, match=r"headrace-state\.json.*headrace\.adopt=true"):
         hr.Broker.start(data)
-    with BrokerProcess(data, "headrace.adopt=true") as broker:
-        assert values(broker.bootstrap_servers, topic) == [b"kept"]
-        broker.stop()
-        assert f"with default settings: {topic}" in broker.output.read_text()
+    with BrokerProcess(data, "headrace.adopt=true") as process:
+        assert values(process.bootstrap_servers, topic) == [b"kept"]
+        process.stop()
+        assert f"with default settings: {topic}" in process.output.read_text()
     with hr.Broker.start(data) as broker:
         assert broker.adopted == []
     (data / "headrace-state.json").unlink()

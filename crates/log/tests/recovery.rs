@@ -611,7 +611,7 @@ fn a_length_that_leads_over_another_batch_to_one_in_its_place_costs_nothing() {
     let sound = disk.contents(&path(0, "log")).unwrap();
     for covered in [2, 3, 4] {
         let mut bytes = sound.clone();
-        let size: usize = batches[..covered].iter().map(|batch| batch.len()).sum();
+        let size: usize = batches[..covered].iter().map(Vec::len).sum();
         bytes[8..12].copy_from_slice(&i32::try_from(size - 12).unwrap().to_be_bytes());
         let disk = disk.after_kill();
         disk.put(&path(0, "log"), &bytes);
