@@ -1,4 +1,4 @@
-"""Small guards over the tree: sizes of files and functions, no names of anybody's machine, the minimal Rust.
+"""Small guards over the tree: sizes, no names of anybody's machine, pages that name files that exist, the minimal Rust.
 
 A file over 1,000 lines or a function over 80 asks for a split; one that has a reason not to says so in a
 comment in the line above it (a file: in its first ten lines), `size: REASON`. A guard that finds nothing to
@@ -25,6 +25,8 @@ RUST_FUNCTION = re.compile(r"^(?P<indent> *)(?:pub(?:\([\w: ]+\))? )?(?:const |a
 EXCUSE = re.compile(r"(?://|#).*\bsize: \S+")
 # Paths of one machine; the brackets keep these patterns from finding themselves.
 PRIVATE = re.compile(r"/wor[k]/|\.\./share[d]\b|/roo[t]/|/home/\w+/|crates\.io-[0-9a-f]{8}")
+# A file or folder of this project in a sentence; the extension may be left out.
+NAMED = re.compile(r"(?<![\w./-])(?:crates|python|tests|docs|scripts|benches)/[\w./-]*\w")
 BINARY = {".parquet", ".png", ".zip", ".bin", ".gz", ".jar"}
 
 
@@ -88,6 +90,22 @@ def private_names(files: list[Path]) -> Iterator[str]:
                 yield f"{file.relative_to(ROOT)}:{number}: names a path of one machine: {found[0]}"
 
 
+def lost_names(files: list[Path]) -> Iterator[str]:
+    """Files and folders that pages of this project name and that are not there."""
+    names = {str(file.relative_to(ROOT)) for file in files}
+    names |= {str(parent) for name in names for parent in Path(name).parents}
+    # What lies in a crate is often named from there.
+    known = {"/".join(parts[start:]) for name in names for parts in [name.split("/")] for start in range(len(parts))}
+    pages = [file for file in files if file.suffix == ".md" and file.name != "CHANGELOG.md"]
+    if not pages:
+        yield "no page found to read"
+    for page in pages:
+        for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
+            for found in NAMED.findall(line):
+                if found not in known and not found.startswith("benches/results/"):
+                    yield f"{page.relative_to(ROOT)}:{number}: names {found}, which is not there"
+
+
 def dotted(text: str) -> tuple[int, ...]:
     """A version for comparison."""
     return tuple(int(part) for part in text.split("."))
@@ -117,7 +135,7 @@ def minimal_rust() -> Iterator[str]:
 def main() -> int:
     """Entry point."""
     files = tracked()
-    complaints = [*sizes(files), *private_names(files), *minimal_rust()]
+    complaints = [*sizes(files), *private_names(files), *lost_names(files), *minimal_rust()]
     print(*complaints, f"{len(files)} files looked at, {len(complaints)} complaints", sep="\n")
     return 1 if complaints else 0
 

@@ -3,7 +3,7 @@
 lint() {
   step "rustfmt" cargo fmt --all -- --check
   step "clippy" cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
-  step "sizes, private names, minimal Rust" "$BIN/python" scripts/check_tree.py
+  step "sizes, private names, names of files, minimal Rust" "$BIN/python" scripts/check_tree.py
   step "ruff" "$BIN/ruff" check --quiet
   step "ruff format" "$BIN/ruff" format --check --quiet
   step "mypy" "$BIN/mypy"
