@@ -1,4 +1,4 @@
-"""Small guards over the tree: sizes, no names of anybody's machine, pages that name files that exist, the minimal Rust.
+"""Small guards over the tree: sizes, names of machines, pages that name files that exist, minimal Rust, import circles.
 
 A file over 1,000 lines or a function over 80 asks for a split; one that has a reason not to says so in a
 comment in the line above it (a file: in its first ten lines), `size: REASON`. A guard that finds nothing to
@@ -14,6 +14,8 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from import_graph import import_circles
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -135,7 +137,7 @@ def minimal_rust() -> Iterator[str]:
 def main() -> int:
     """Entry point."""
     files = tracked()
-    complaints = [*sizes(files), *private_names(files), *lost_names(files), *minimal_rust()]
+    complaints = [*sizes(files), *private_names(files), *lost_names(files), *minimal_rust(), *import_circles()]
     print(*complaints, f"{len(files)} files looked at, {len(complaints)} complaints", sep="\n")
     return 1 if complaints else 0
 
