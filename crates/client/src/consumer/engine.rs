@@ -39,7 +39,7 @@ use super::types::{ConsumerCommand, ConsumerEvent, ConsumerOutcome};
 use crate::core::{ConnectionEvent, Core, Reply};
 use crate::engine::{Action, Arrived, ConnId, Consumed, Engine, LinkId};
 use crate::error::{Error, Result};
-use crate::group::{GroupTag, MemberTag, Way};
+use crate::group::{GroupTag, MemberContext, MemberTag};
 use crate::options::{ConsumerConfig, Datapath};
 
 /// Rounds of driving after one input. What is not settled then waits for the next input or timer; more
@@ -267,7 +267,8 @@ impl ConsumerEngine {
             return self.left();
         }
         let Some(Membership { coordinator, member, .. }) = &mut self.membership else { return };
-        let event = member.answered(&mut Way { now, core: &mut self.core, coordinator }, tag, reply);
+        let event =
+            member.answered(&mut MemberContext { now, core: &mut self.core, coordinator }, tag, reply);
         self.topics_dirty = true;
         if let Some(event) = event {
             self.member_event(now, event);

@@ -8,7 +8,7 @@ use super::engine::ConsumerEngine;
 use super::membership::{Membership, Standing};
 use super::types::{ConsumerOutcome, Rebalance};
 use crate::error::{Error, Result};
-use crate::group::Way;
+use crate::group::MemberContext;
 
 /// Why a consumer leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,7 +116,7 @@ impl ConsumerEngine {
         };
         leaving.stage = Stage::Left;
         let reason = if leaving.close { "the consumer is closed" } else { "the consumer unsubscribed" };
-        member.leave(&mut Way { now, core: &mut self.core, coordinator }, reason)
+        member.leave(&mut MemberContext { now, core: &mut self.core, coordinator }, reason)
     }
 
     /// A caller goes on before its unsubscribing has ended: the rest of that is not awaited. Without this the new

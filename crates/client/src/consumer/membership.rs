@@ -12,7 +12,7 @@ use headrace_wire::time::Now;
 
 use super::cache::{FetchCache, lock};
 use super::commits::{Asker, Identity, of_before};
-use super::engine::ConsumerEngine;
+use super::engine::{ConsumerEngine, Tag};
 use super::fetcher::later;
 use super::leaving::Leaving;
 use super::settings::retry_of;
@@ -20,7 +20,7 @@ use super::types::{Assignment, CommitOffset, ConsumerEvent, ConsumerOutcome, Reb
 use crate::cluster::Cluster;
 use crate::core::TopicPattern;
 use crate::error::{Error, Result};
-use crate::group::{Coordinator, GroupMember, MemberEvent, MemberSettings, Way, member_of};
+use crate::group::{Coordinator, GroupMember, MemberContext, MemberEvent, MemberSettings, member_of};
 use crate::options::ConsumerConfig;
 
 /// Where a consumer stands with its group.
@@ -63,7 +63,7 @@ enum Release {
 #[derive(Debug)]
 pub(super) struct Membership {
     pub(super) coordinator: Coordinator,
-    pub(super) member: Box<dyn GroupMember>,
+    pub(super) member: Box<dyn GroupMember<Tag>>,
     pub(super) standing: Standing,
     /// What was last committed, so that the same is not committed again and again.
     pub(super) committed: HashMap<TopicPartition, (i64, i32)>,
@@ -316,7 +316,7 @@ impl ConsumerEngine {
         // What the coordinator knows of it would hold up the others until its session ends.
         let reason = "the group has refused it";
         let coordinator = &mut membership.coordinator;
-        membership.member.leave(&mut Way { now, core: &mut self.core, coordinator }, reason);
+        membership.member.leave(&mut MemberContext { now, core: &mut self.core, coordinator }, reason);
         membership.coordinator.judge(&error);
         membership.refusals = membership.refusals.saturating_add(1);
         let retry_at = later(now, retry_of(&self.config), membership.refusals, &mut self.core);
@@ -365,7 +365,7 @@ impl ConsumerEngine {
             self.follow_pattern();
             self.drive_release(now);
             let Some(Membership { coordinator, member, .. }) = &mut self.membership else { return };
-            if let Some(event) = member.drive(&mut Way { now, core: &mut self.core, coordinator }) {
+            if let Some(event) = member.drive(&mut MemberContext { now, core: &mut self.core, coordinator }) {
                 self.member_event(now, event);
             }
             // What it has found out may be all that happens for long: partitions that go because of it go now.
@@ -398,7 +398,9 @@ impl ConsumerEngine {
                 }
                 let reason = "max.poll.interval.ms has passed without a poll";
                 let coordinator = &mut membership.coordinator;
-                membership.member.leave(&mut Way { now, core: &mut self.core, coordinator }, reason);
+                membership
+                    .member
+                    .leave(&mut MemberContext { now, core: &mut self.core, coordinator }, reason);
                 // The next poll wakes the engine, which then joins again.
                 membership.standing = Standing::Away(Away { polls, retry_at: 0, for_good: false });
                 self.let_go(Rebalance::Lost);

@@ -26,7 +26,6 @@ pub use cache::{
 };
 pub use decode::{CHUNK_BYTES, DecodeJob, Decoded, RawBatch};
 pub use engine::ConsumerEngine;
-pub(crate) use engine::Tag;
 pub use fetch_stream::{
     AbortedTransaction, BATCH_BYTES_MAX, DivergingEpoch, FetchEvent, FetchStream, FetchStreamError,
     LeaderHint, NodeEndpoint, PartitionHead, PartitionTail, Progress, ResponseHead, Step, TopicKey,

@@ -35,7 +35,7 @@ use crate::core::{CallSpec, ConnectionEvent, Core, Lane, NoStream, Reply, Target
 use crate::engine::{Action, Arrived, ConnId, Consumed, Engine};
 use crate::error::{Error, Result};
 use crate::group::{
-    Coordinator, GroupTag, MemberTag, ShareMember, ShareMemberEvent, ShareMemberSettings, Way,
+    Coordinator, EpochMemberEvent, GroupTag, MemberContext, MemberTag, ShareMember, ShareMemberSettings,
 };
 use crate::options::ShareConfig;
 use crate::partition::TopicPartition;
@@ -252,7 +252,11 @@ impl ShareEngine {
 
     /// Out of the group, but for its sessions: what is held is handed out and acknowledged as ever.
     fn leave_group(&mut self, now: Now, standing: Standing) {
-        self.member.leave(&mut Way { now, core: &mut self.core, coordinator: &mut self.coordinator });
+        self.member.leave(&mut MemberContext {
+            now,
+            core: &mut self.core,
+            coordinator: &mut self.coordinator,
+        });
         self.standing = standing;
         self.assign(Vec::new());
     }
@@ -279,8 +283,8 @@ impl ShareEngine {
             }
             Standing::Member => {}
         }
-        let way = &mut Way { now, core: &mut self.core, coordinator: &mut self.coordinator };
-        let event = self.member.drive(way);
+        let cx = &mut MemberContext { now, core: &mut self.core, coordinator: &mut self.coordinator };
+        let event = self.member.drive(cx);
         self.group_event(now, event);
     }
 
@@ -289,15 +293,15 @@ impl ShareEngine {
         polled.saturating_add(self.settings.max_poll_interval_ms)
     }
 
-    fn group_event(&mut self, now: Now, event: Option<ShareMemberEvent>) {
-        match event {
-            None => {}
-            Some(ShareMemberEvent::Assigned(partitions)) => {
-                self.refused_joins = 0;
-                self.assign(partitions);
-            }
-            Some(ShareMemberEvent::Failed(error)) => self.fail_group(now, &error),
-        }
+    fn group_event(&mut self, now: Now, event: Option<EpochMemberEvent>) {
+        let partitions = match event {
+            None => return,
+            Some(EpochMemberEvent::Assigned(partitions)) => partitions,
+            Some(EpochMemberEvent::Lost) => Vec::new(),
+            Some(EpochMemberEvent::Failed(error)) => return self.fail_group(now, &error),
+        };
+        self.refused_joins = 0;
+        self.assign(partitions);
     }
 
     /// The group cannot be joined: the next poll is told, and the one after that tries again.
@@ -402,8 +406,8 @@ impl ShareEngine {
             }
             Tag::Member(MemberTag::Leave) => self.left(),
             Tag::Member(tag) => {
-                let way = &mut Way { now, core: &mut self.core, coordinator: &mut self.coordinator };
-                let event = self.member.answered(way, tag, reply);
+                let cx = &mut MemberContext { now, core: &mut self.core, coordinator: &mut self.coordinator };
+                let event = self.member.answered(cx, tag, reply);
                 self.group_event(now, event);
             }
         }

@@ -9,13 +9,15 @@ use headrace_wire::messages::{
     ApiKey, ApiVersionsRequest, FindCoordinatorRequest, FindCoordinatorResponse, MetadataRequest,
 };
 use headrace_wire::time::Now;
+use headrace_wire::uuid::Uuid;
 
 use super::*;
 use crate::core::scripted::{Answer, Incoming, Layout, World, version_list, versions};
 use crate::core::{Core, NoStream};
 use crate::engine::{Action, Arrived, ConnId, Consumed, Engine};
-use crate::group::Coordinator;
+use crate::group::{Coordinator, EpochMemberEvent, GroupTag, MemberContext, MemberTag};
 use crate::options::CommonConfig;
+use crate::partition::TopicPartition;
 
 enum Tag {
     Coordinator,
@@ -42,7 +44,7 @@ struct Probe {
     core: Core<Tag>,
     coordinator: Coordinator,
     member: ShareMember,
-    events: VecDeque<ShareMemberEvent>,
+    events: VecDeque<EpochMemberEvent>,
     now_ms: u64,
 }
 
@@ -58,13 +60,17 @@ impl Probe {
                         coordinator.answered(now, core, result).unwrap();
                     }
                     Tag::Member(tag) => {
-                        events.extend(member.answered(&mut Way { now, core, coordinator }, tag, reply));
+                        events.extend(member.answered(
+                            &mut MemberContext { now, core, coordinator },
+                            tag,
+                            reply,
+                        ));
                     }
                 }
             }
-            events.extend(member.drive(&mut Way { now, core, coordinator }));
-            if matches!(events.back(), Some(ShareMemberEvent::Failed(_))) {
-                member.leave(&mut Way { now, core, coordinator });
+            events.extend(member.drive(&mut MemberContext { now, core, coordinator }));
+            if matches!(events.back(), Some(EpochMemberEvent::Failed(_))) {
+                member.leave(&mut MemberContext { now, core, coordinator });
             }
         }
     }
@@ -72,13 +78,13 @@ impl Probe {
 
 impl Engine for Probe {
     type Command = Do;
-    type Event = ShareMemberEvent;
+    type Event = EpochMemberEvent;
 
     fn handle_command(&mut self, now: Now, command: Do) {
         let Probe { core, coordinator, member, .. } = self;
         match command {
             Do::Subscribe(topics) => member.subscribe(topics.iter().map(|topic| (*topic).to_owned())),
-            Do::Leave => drop(member.leave(&mut Way { now, core, coordinator })),
+            Do::Leave => drop(member.leave(&mut MemberContext { now, core, coordinator })),
         }
         self.work(now);
     }
@@ -116,7 +122,7 @@ impl Engine for Probe {
         self.core.poll_action()
     }
 
-    fn poll_event(&mut self) -> Option<ShareMemberEvent> {
+    fn poll_event(&mut self) -> Option<EpochMemberEvent> {
         self.events.pop_front()
     }
 
@@ -227,11 +233,11 @@ fn refusal(code: ErrorCode, why: &str) -> ShareGroupHeartbeatResponse {
     }
 }
 
-fn assigned(given: &[(&str, i32)]) -> ShareMemberEvent {
+fn assigned(given: &[(&str, i32)]) -> EpochMemberEvent {
     let one = |(topic, partition): &(&str, i32)| {
         (TopicPartition::new(*topic, *partition), Uuid([if *topic == "t" { 1 } else { 2 }; 16]))
     };
-    ShareMemberEvent::Assigned(given.iter().map(one).collect())
+    EpochMemberEvent::Assigned(given.iter().map(one).collect())
 }
 
 #[test]
@@ -321,7 +327,7 @@ fn forgotten_by_its_coordinator_it_joins_again_under_the_same_id() {
         let (mut world, mut broker) = (world(), |i: &Incoming| side.borrow_mut().answer(i));
         world.command(Do::Subscribe(&["u"]));
         world.run(1_800, &mut broker);
-        assert_eq!(world.events, [assigned(&[("u", 0)]), assigned(&[]), assigned(&[("u", 0)])]);
+        assert_eq!(world.events, [assigned(&[("u", 0)]), EpochMemberEvent::Lost, assigned(&[("u", 0)])]);
         let asked = &side.borrow().asked;
         assert_eq!((asked[1].1.member_epoch, asked[2].1.member_epoch), (3, 0));
         assert_eq!(asked[0].1.member_id, asked[2].1.member_id);
@@ -390,7 +396,7 @@ fn what_a_coordinator_refuses_for_good_is_told() {
     let (mut world, mut broker) = (world(), |i: &Incoming| side.borrow_mut().answer(i));
     world.command(Do::Subscribe(&["u"]));
     world.run(10, &mut broker);
-    let [ShareMemberEvent::Failed(error)] = &world.events[..] else { panic!("{:?}", world.events) };
+    let [EpochMemberEvent::Failed(error)] = &world.events[..] else { panic!("{:?}", world.events) };
     assert_eq!(error.code(), Some(ErrorCode::GROUP_AUTHORIZATION_FAILED));
     assert!(error.to_string().contains("share group 'g': not you"), "{error}");
 }
@@ -410,7 +416,7 @@ fn a_broker_without_share_groups_is_told_apart() {
         let mut world = world();
         world.command(Do::Subscribe(&["u"]));
         world.run(10, &mut broker);
-        let [ShareMemberEvent::Failed(error)] = &world.events[..] else { panic!("{:?}", world.events) };
+        let [EpochMemberEvent::Failed(error)] = &world.events[..] else { panic!("{:?}", world.events) };
         let text = error.to_string();
         assert_eq!(error.code(), Some(ErrorCode::UNSUPPORTED_VERSION));
         assert!(text.contains("share groups need Kafka 4.1 or newer"), "{text}");

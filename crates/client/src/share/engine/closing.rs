@@ -4,7 +4,7 @@ use headrace_wire::time::Now;
 
 use super::{Kind, ShareEngine, Standing};
 use crate::error::Error;
-use crate::group::Way;
+use crate::group::MemberContext;
 use crate::share::ledger::Verdict;
 use crate::share::shelf::lock;
 use crate::share::types::ShareOutcome;
@@ -28,8 +28,8 @@ impl Closing {
 impl ShareEngine {
     pub(super) fn close(&mut self, now: Now, op: u64, finished: bool, timeout_ms: u64) {
         lock(&self.shelf).close(finished);
-        let way = &mut Way { now, core: &mut self.core, coordinator: &mut self.coordinator };
-        let leaving = self.member.leave(way);
+        let cx = &mut MemberContext { now, core: &mut self.core, coordinator: &mut self.coordinator };
+        let leaving = self.member.leave(cx);
         self.standing = Standing::Alone;
         self.closing = Some(Closing { op, deadline: now.mono_ms.saturating_add(timeout_ms), leaving });
     }

@@ -1,0 +1,59 @@
+//! What a member of a group works with: its coordinator, the core that sends its requests, and the tags that tell them
+//! apart.
+
+use headrace_wire::messages::Request;
+use headrace_wire::time::Now;
+
+use super::coordinator::Coordinator;
+use crate::core::{Core, Lane, Target};
+
+/// Tells the calls of a member apart. The number is that of the attempt: answers to an earlier one are dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MemberTag {
+    Join(u64),
+    Sync(u64),
+    Heartbeat(u64),
+    /// The heartbeat of KIP-848 and KIP-932.
+    Group(u64),
+    /// Asking for the names of topics by their ids.
+    Names,
+    Leave,
+}
+
+/// What an engine that is a member of a group gives along with the calls for that.
+pub(crate) trait GroupTag {
+    /// Finding the coordinator.
+    fn coordinator() -> Self;
+
+    /// A call of the member.
+    fn member(tag: MemberTag) -> Self;
+}
+
+/// What an engine lends its member for one call.
+pub(crate) struct MemberContext<'a, T> {
+    pub(crate) now: Now,
+    pub(crate) core: &'a mut Core<T>,
+    pub(crate) coordinator: &'a mut Coordinator,
+}
+
+impl<T: GroupTag> MemberContext<'_, T> {
+    pub(super) fn group(&self) -> String {
+        self.coordinator.group().to_owned()
+    }
+
+    /// The coordinator's node; asks for it when it is not known.
+    pub(super) fn need_node(&mut self) -> Option<i32> {
+        self.coordinator.need(self.now, self.core, T::coordinator)
+    }
+
+    pub(super) fn call<R: Request + Send + 'static>(
+        &mut self,
+        node: i32,
+        request: R,
+        tag: MemberTag,
+        timeout_ms: u64,
+    ) {
+        let (target, tag) = (Target::Node(node), T::member(tag));
+        self.core.call(self.now, target, Lane::Coordinator, request, tag, timeout_ms);
+    }
+}

@@ -1,0 +1,431 @@
+//! A member by the heartbeats of KIP-848 and KIP-932: the coordinator divides, and one request says everything.
+//!
+//! The flow: find the coordinator, join with epoch 0, then heartbeats as often as it asks for. What it answers as the
+//! assignment can be used at once. Where partitions have one owner, what is not in it any more is let go first; then the
+//! member says what it has, and the coordinator gives the rest to others. Heartbeats carry what has changed; after one
+//! that failed, everything, since it is not known what has arrived.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use headrace_wire::errors::ErrorCode;
+use headrace_wire::messages::{MetadataRequest, Request};
+use headrace_wire::uuid::Uuid;
+
+use super::context::{GroupTag, MemberContext, MemberTag};
+use super::names::TopicNames;
+use crate::core::{Backoff, Reply};
+use crate::error::{Error, Result};
+use crate::partition::TopicPartition;
+
+/// The epoch of who joins.
+const JOIN: i32 = 0;
+
+/// Bounds of the pause between heartbeats that a coordinator asks for (KIP-848, KIP-932), in milliseconds. With less, 0 or a
+/// damaged number would be a storm of requests. With more, the member would be silent until its session ends, which lasts
+/// 45 s by default; Kafka's brokers ask for 5 s, and by default allow 15 s at most
+/// (`group.consumer.max.heartbeat.interval.ms`). Nothing is lost with heartbeats that come sooner than they were asked for.
+const HEARTBEAT_MS_MIN: u64 = 100;
+const HEARTBEAT_MS_MAX: u64 = 15_000;
+
+/// Partitions as the coordinator names them.
+pub(crate) type Ids = BTreeMap<Uuid, BTreeSet<i32>>;
+
+/// What the protocols differ in.
+pub(crate) trait EpochProtocol: std::fmt::Debug {
+    /// The heartbeat.
+    type Request: Request + Send + 'static;
+
+    /// What errors call the group.
+    const GROUP: &'static str;
+
+    /// A partition has one owner: who is to give it back lets go of it first, and says so.
+    const HAS_OWNERS: bool;
+
+    /// The next heartbeat.
+    fn heartbeat(&mut self, say: Heartbeat<'_>) -> Self::Request;
+
+    /// The heartbeat of who leaves.
+    fn leave(&self, group_id: String, member_id: String) -> Self::Request;
+
+    /// What was answered.
+    fn read(response: <Self::Request as Request>::Response) -> Answer;
+
+    /// What a broker needs that does not know these groups.
+    fn explained(error: Error) -> Error;
+
+    /// Other topics were subscribed to.
+    fn subscribed(&mut self) {}
+
+    /// When to send the next heartbeat, where the coordinator says after `asked_ms`: so many milliseconds from now.
+    fn wait_ms(&mut self, asked_ms: u64, _has_partitions: bool) -> u64 {
+        asked_ms
+    }
+}
+
+/// What a heartbeat says.
+pub(crate) struct Heartbeat<'a> {
+    pub(super) group_id: String,
+    pub(super) member_id: String,
+    pub(super) member_epoch: i32,
+    pub(super) rack_id: Option<String>,
+    /// The topics subscribed to, if the coordinator is to hear of them.
+    pub(super) topics: Option<Vec<String>>,
+    /// What the member has, if the coordinator is to hear of it.
+    pub(super) held: Option<&'a Ids>,
+    /// It says everything.
+    pub(super) full: bool,
+}
+
+/// What a heartbeat was answered.
+pub(crate) struct Answer {
+    pub(super) code: i16,
+    pub(super) message: Option<String>,
+    /// The id that the coordinator gives the member, if it gives one.
+    pub(super) member_id: Option<String>,
+    pub(super) member_epoch: i32,
+    pub(super) interval_ms: i32,
+    pub(super) assignment: Option<Ids>,
+}
+
+/// What a member tells.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum EpochMemberEvent {
+    /// These are its partitions, with the ids of their topics.
+    Assigned(Vec<(TopicPartition, Uuid)>),
+    /// The group has gone on without this member.
+    Lost,
+    /// The group cannot be joined: the member is to leave.
+    Failed(Error),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Not subscribed, or left.
+    Out,
+    /// To join, or joining.
+    Join,
+    Stable,
+    /// Partitions are to be let go. Only where they have owners.
+    Release,
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "independent facts, each read by itself")]
+pub(crate) struct EpochMember<P> {
+    pub(super) protocol: P,
+    /// `client.rack`.
+    rack: String,
+    request_timeout_ms: u64,
+    retry: Backoff,
+    state: State,
+    topics: BTreeSet<String>,
+    /// Made once, and kept for good.
+    id: String,
+    epoch: i32,
+    /// What it is to have, as far as the names are known.
+    owned: Ids,
+    /// What it has: until it has let go, more than that.
+    held: Ids,
+    /// What the coordinator wants it to have, and has not been taken over.
+    target: Option<Ids>,
+    names: TopicNames,
+    /// The next heartbeat says everything.
+    full: bool,
+    subscription_changed: bool,
+    /// The next heartbeat says what the member has.
+    acknowledge: bool,
+    attempt: u64,
+    in_flight: bool,
+    heartbeat_at: u64,
+    retry_at: u64,
+    failures: u32,
+}
+
+impl<P: EpochProtocol> EpochMember<P> {
+    pub(super) fn of(protocol: P, rack: String, request_timeout_ms: u64, retry: Backoff) -> EpochMember<P> {
+        EpochMember {
+            protocol,
+            rack,
+            request_timeout_ms,
+            retry,
+            state: State::Out,
+            topics: BTreeSet::new(),
+            id: String::new(),
+            epoch: JOIN,
+            owned: Ids::new(),
+            held: Ids::new(),
+            target: None,
+            names: TopicNames::new(retry.max_ms, request_timeout_ms),
+            full: true,
+            subscription_changed: false,
+            acknowledge: false,
+            attempt: 0,
+            in_flight: false,
+            heartbeat_at: 0,
+            retry_at: 0,
+            failures: 0,
+        }
+    }
+
+    /// Joins, or goes on with other topics.
+    pub(crate) fn subscribe(&mut self, topics: impl IntoIterator<Item = String>) {
+        self.topics = topics.into_iter().collect();
+        self.protocol.subscribed();
+        self.subscription_changed = true;
+        self.retry_at = 0;
+        if self.state == State::Out {
+            self.state = State::Join;
+        }
+    }
+
+    /// The topics subscribed to.
+    pub(crate) fn topics(&self) -> &BTreeSet<String> {
+        &self.topics
+    }
+
+    /// Made with the first heartbeat, and the same from then on; empty before.
+    pub(crate) fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Whether there is a subscription, and the group was not left.
+    pub(crate) fn is_active(&self) -> bool {
+        self.state != State::Out
+    }
+
+    /// The epoch to commit with. None while it is about to change, and outside of the group.
+    pub(super) fn epoch(&self) -> Option<i32> {
+        matches!(self.state, State::Stable | State::Release).then_some(self.epoch)
+    }
+
+    /// Partitions are to be let go: after that, [`released`](Self::released).
+    pub(super) fn wants_release(&self) -> bool {
+        self.state == State::Release
+    }
+
+    /// The partitions have been let go.
+    pub(super) fn released(&mut self) {
+        if self.state == State::Release {
+            self.state = State::Stable;
+            self.held.clone_from(&self.owned);
+            self.acknowledge = true;
+        }
+    }
+
+    /// Leaves the group. True when an answer will come, tagged [`MemberTag::Leave`].
+    pub(crate) fn leave<T: GroupTag>(&mut self, cx: &mut MemberContext<'_, T>) -> bool {
+        // Also before the first heartbeat was answered: the coordinator may have taken it in (KIP-1082).
+        let node = cx.coordinator.node().filter(|_| self.is_active() && !self.id.is_empty());
+        self.state = State::Out;
+        self.forget();
+        let Some(node) = node else { return false };
+        let request = self.protocol.leave(cx.group(), self.id.clone());
+        cx.call(node, request, MemberTag::Leave, self.request_timeout_ms);
+        true
+    }
+
+    /// Sends what is due, and tells of what was given.
+    pub(crate) fn drive<T: GroupTag>(&mut self, cx: &mut MemberContext<'_, T>) -> Option<EpochMemberEvent> {
+        if !self.is_active() {
+            return None;
+        }
+        let event = self.take_over(cx);
+        if self.retry_at <= cx.now.mono_ms
+            && !self.in_flight
+            && let Some(node) = cx.need_node()
+        {
+            let news = self.subscription_changed || (self.acknowledge && self.state == State::Stable);
+            if self.state == State::Join || news || self.heartbeat_at <= cx.now.mono_ms {
+                self.heartbeat(cx, node);
+            }
+        }
+        event
+    }
+
+    /// A call of this member has ended.
+    pub(crate) fn answered<T: GroupTag>(
+        &mut self,
+        cx: &mut MemberContext<'_, T>,
+        tag: MemberTag,
+        reply: Reply<T>,
+    ) -> Option<EpochMemberEvent> {
+        match tag {
+            MemberTag::Group(attempt) if attempt == self.attempt => {
+                self.in_flight = false;
+                self.heard(cx, reply.decode::<P::Request>().map(P::read))
+            }
+            MemberTag::Names => {
+                self.names.learn(reply.decode::<MetadataRequest>());
+                None
+            }
+            _ => None,
+        }
+    }
+
+    /// When [`drive`](Self::drive) has something to do; 0 for never.
+    pub(crate) fn timeouts(&self) -> [u64; 3] {
+        if !self.is_active() {
+            return [0; 3];
+        }
+        let heartbeat = if self.in_flight { 0 } else { self.heartbeat_at };
+        let names = if self.target.is_some() { self.names.ask_at() } else { 0 };
+        [heartbeat, self.retry_at, names]
+    }
+
+    /// It has nothing, and is no member.
+    fn forget(&mut self) {
+        self.attempt += 1;
+        self.in_flight = false;
+        self.epoch = JOIN;
+        self.owned.clear();
+        self.held.clear();
+        self.target = None;
+        self.full = true;
+        self.acknowledge = false;
+    }
+
+    /// Takes over what the coordinator wants, as far as the names of its topics are known.
+    fn take_over<T: GroupTag>(&mut self, cx: &mut MemberContext<'_, T>) -> Option<EpochMemberEvent> {
+        let target = self.target.clone().filter(|_| self.state == State::Stable)?;
+        let (mut unknown, mut known) = (Vec::new(), Ids::new());
+        for (id, partitions) in target {
+            if self.names.find(cx.core.cluster(), id) {
+                known.insert(id, partitions);
+            } else {
+                unknown.push(id);
+            }
+        }
+        if unknown.is_empty() {
+            self.target = None;
+            self.acknowledge = P::HAS_OWNERS;
+        } else {
+            self.names.ask(cx.now, cx.core, unknown, || T::member(MemberTag::Names));
+        }
+        if known == self.owned {
+            if P::HAS_OWNERS {
+                // A coordinator may give the same with every answer: who acknowledged that at once would never stop.
+                self.retry_at = cx.now.mono_ms + HEARTBEAT_MS_MIN;
+            }
+            return None;
+        }
+        self.own(known);
+        let (held, target) = (&self.held, &self.target);
+        self.names
+            .retain(|id| held.contains_key(id) || target.as_ref().is_some_and(|ids| ids.contains_key(id)));
+        let named =
+            self.owned.iter().filter_map(|(id, partitions)| Some((id, self.names.get(id)?, partitions)));
+        let mut partitions: Vec<_> = named
+            .flat_map(|(id, name, partitions)| {
+                partitions.iter().map(move |p| (TopicPartition::new(name, *p), *id))
+            })
+            .collect();
+        partitions.sort();
+        Some(EpochMemberEvent::Assigned(partitions))
+    }
+
+    /// It is to have these. What it had and is not among them it has until it has let go, where somebody waits for that.
+    fn own(&mut self, ids: Ids) {
+        if !P::HAS_OWNERS {
+            self.held.clone_from(&ids);
+            self.owned = ids;
+            return;
+        }
+        let keeps = |id: &Uuid, had: &BTreeSet<i32>| ids.get(id).is_some_and(|has| had.is_subset(has));
+        if self.owned.iter().any(|(id, had)| !had.is_empty() && !keeps(id, had)) {
+            self.state = State::Release;
+        } else {
+            self.acknowledge = true;
+        }
+        for (id, partitions) in &ids {
+            self.held.entry(*id).or_default().extend(partitions);
+        }
+        self.owned = ids;
+    }
+
+    fn heartbeat<T: GroupTag>(&mut self, cx: &mut MemberContext<'_, T>, node: i32) {
+        if self.id.is_empty() {
+            let (a, b) = (cx.core.jitter().next_u64(), cx.core.jitter().next_u64());
+            self.id = Uuid((u128::from(a) << 64 | u128::from(b)).to_be_bytes()).to_string();
+        }
+        let full = self.full || self.epoch == JOIN;
+        let tells = full || (self.acknowledge && self.state == State::Stable);
+        let subscription = full || self.subscription_changed;
+        let request = self.protocol.heartbeat(Heartbeat {
+            group_id: cx.group(),
+            member_id: self.id.clone(),
+            member_epoch: self.epoch,
+            rack_id: Some(self.rack.clone()).filter(|rack| full && !rack.is_empty()),
+            topics: subscription.then(|| self.topics.iter().cloned().collect()),
+            held: tells.then_some(&self.held),
+            full,
+        });
+        (self.full, self.subscription_changed) = (false, false);
+        self.acknowledge &= !tells;
+        self.in_flight = true;
+        self.attempt += 1;
+        cx.call(node, request, MemberTag::Group(self.attempt), self.request_timeout_ms);
+    }
+
+    fn heard<T: GroupTag>(
+        &mut self,
+        cx: &mut MemberContext<'_, T>,
+        result: Result<Answer>,
+    ) -> Option<EpochMemberEvent> {
+        let error = match result.and_then(|answer| check::<P>(answer, cx.coordinator.group())) {
+            Ok(answer) => {
+                self.accept(cx.now.mono_ms, answer);
+                return None;
+            }
+            Err(error) => error,
+        };
+        cx.coordinator.judge_passing(&error);
+        self.full = true;
+        let gone =
+            matches!(error.code(), Some(ErrorCode::UNKNOWN_MEMBER_ID | ErrorCode::FENCED_MEMBER_EPOCH));
+        if !gone && !error.retriable() {
+            return Some(EpochMemberEvent::Failed(P::explained(error)));
+        }
+        self.failures = self.failures.saturating_add(1);
+        let wait = self.retry.wait_ms(self.failures, cx.core.jitter());
+        self.retry_at = cx.now.mono_ms + wait.max(1);
+        if !gone {
+            self.heartbeat_at = self.retry_at;
+            return None;
+        }
+        let had = !self.held.is_empty();
+        self.state = State::Join;
+        self.forget();
+        had.then_some(EpochMemberEvent::Lost)
+    }
+
+    fn accept(&mut self, now_ms: u64, answer: Answer) {
+        self.failures = 0;
+        self.retry_at = 0;
+        self.epoch = answer.member_epoch;
+        if let Some(id) = answer.member_id.filter(|id| !id.is_empty()) {
+            self.id = id;
+        }
+        if self.state == State::Join {
+            self.state = State::Stable;
+        }
+        if answer.assignment.is_some() {
+            self.target = answer.assignment;
+        }
+        let has_partitions = !self.target.as_ref().unwrap_or(&self.owned).is_empty();
+        let asked_ms = u64::try_from(answer.interval_ms).unwrap_or(0);
+        let asked_ms = asked_ms.clamp(HEARTBEAT_MS_MIN, HEARTBEAT_MS_MAX);
+        self.heartbeat_at = now_ms + self.protocol.wait_ms(asked_ms, has_partitions);
+    }
+}
+
+/// What the coordinator says about this member.
+fn check<P: EpochProtocol>(answer: Answer, group: &str) -> Result<Answer> {
+    let refused = |code| {
+        let why = answer.message.as_deref().unwrap_or_default();
+        let stop = if why.is_empty() { "" } else { ": " };
+        Error::broker(code, format!("a heartbeat in {} '{group}'{stop}{why}", P::GROUP))
+    };
+    ErrorCode::new(answer.code).check().map_err(refused)?;
+    Ok(answer)
+}
