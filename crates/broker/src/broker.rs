@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use headrace_fabric::MemorySource;
 use headrace_log::Disk;
 use headrace_wire::primitive::Segment;
 use headrace_wire::time::Now;
@@ -119,13 +120,15 @@ fn due(now: Now, interval_ms: i64) -> u64 {
 }
 
 impl<D: Disk> Broker<D> {
-    /// Opens the data directory named in `config`, recovers what is in it, and loads topics and groups.
+    /// Opens the data directory named in `config`, recovers what is in it, and loads topics and groups. What it exposes to
+    /// clients over links comes from `memory`.
     ///
     /// # Errors
     /// [`BrokerError`] names the file: the directory is in use by another broker, belongs to another cluster, or
     /// holds damaged files.
     pub fn open(
         disk: D,
+        memory: Box<dyn MemorySource>,
         config: BrokerConfig,
         authorizer: Box<dyn Authorizer>,
         random_seed: u64,
@@ -161,7 +164,7 @@ impl<D: Disk> Broker<D> {
             readable: BTreeSet::new(),
             closes: VecDeque::new(),
             last_token: 0,
-            direct: Direct::default(),
+            direct: Direct::new(memory),
             now,
         };
         for (partition, skipped) in broker.load_groups(now)? {

@@ -29,6 +29,6 @@ pub use self::endpoint::{
     Access, DESCRIPTOR_BYTES_MAX, Descriptor, Endpoint, Event, FabricError, Limits, Local, Message,
     PIECES_MAX, Piece, Registration, Remote, SHORT_BYTES_MAX,
 };
-pub use self::memory::{Memory, MemoryError, Rights};
+pub use self::memory::{Memory, MemoryError, MemorySource, Rights, SystemMemory};
 pub use self::region::{OutOfBounds, Region};
 pub use self::ring::{Note, NotesError, Receiver, RingWords, Sender, SharedWords, ring_bytes};

@@ -41,6 +41,25 @@ pub enum MemoryError {
     Size(usize),
 }
 
+/// Where the memory comes from that a state machine exposes to its peers: it makes none itself.
+pub trait MemorySource: Send {
+    /// Zeroed memory of a size that nobody can change, gone with its last user. `name` is for whoever looks at the process.
+    ///
+    /// # Errors
+    /// [`MemoryError`] where there is none.
+    fn sealed(&mut self, name: &str, len: usize) -> Result<Arc<Memory>, MemoryError>;
+}
+
+/// The operating system's: [`Memory::sealed`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SystemMemory;
+
+impl MemorySource for SystemMemory {
+    fn sealed(&mut self, name: &str, len: usize) -> Result<Arc<Memory>, MemoryError> {
+        Memory::sealed(name, len)
+    }
+}
+
 fn failed(action: &'static str) -> impl FnOnce(rustix::io::Errno) -> MemoryError {
     move |errno| MemoryError::System { action, source: errno.into() }
 }

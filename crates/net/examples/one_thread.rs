@@ -24,7 +24,7 @@ use headrace_client::consumer::{
 use headrace_client::engine::{Action, Arrived, Engine};
 use headrace_client::options::{ConsumerConfig, ProducerConfig};
 use headrace_client::producer::{Appender, ProducerCommand, ProducerEngine, RecordRef};
-use headrace_fabric::{Committed, Region};
+use headrace_fabric::{Committed, Region, SystemMemory};
 use headrace_net::clock::Clock;
 use headrace_net::disk::{FileDisk, FileHandle};
 use headrace_wire::primitive::Segment;
@@ -198,8 +198,15 @@ impl Bench {
         let pairs =
             [("log.dir", dir.to_str().unwrap()), ("advertised.host", "here"), ("advertised.port", "1")];
         let config = BrokerConfig::from_pairs(pairs).unwrap();
-        let (mut broker, _) =
-            Broker::open(FileDisk::durable(), config, Box::new(AllowAll), 1, clock.now()).unwrap();
+        let (mut broker, _) = Broker::open(
+            FileDisk::durable(),
+            Box::new(SystemMemory),
+            config,
+            Box::new(AllowAll),
+            1,
+            clock.now(),
+        )
+        .unwrap();
         broker.set_link_address("here".to_owned());
         let world = World { broker, clock, said: VecDeque::new(), answers: VecDeque::new() };
         let own = [("bootstrap.servers", "here:1"), ("headrace.datapath", "shm")];

@@ -27,6 +27,7 @@ use headrace_wire::primitive::{Reader, Records, Segment};
 use headrace_wire::records::{BatchHeader, RecordIter, batch_size, verify_crc};
 use headrace_wire::time::Now;
 
+use self::lending::SimMemory;
 use self::reading::{Read, Sessions};
 pub(crate) use self::sharing::Sharing;
 use crate::cluster::{Cluster, Refusals};
@@ -112,8 +113,8 @@ pub(crate) struct Server {
     unread: VecDeque<Response<MemoryFile>>,
     pub(crate) share: Option<Sharing>,
     starts: u64,
-    /// Clients may have memory of the broker's.
-    lends: bool,
+    /// Clients may have memory of the broker's, of which so much is not to be had, in percent.
+    exposes: Option<u64>,
     /// Ends of links over RDMA so far.
     offered: u64,
     /// The values of records that were deleted, from each partition's first on.
@@ -162,7 +163,7 @@ impl Server {
             unread: VecDeque::new(),
             share: plan.share.as_ref().map(|share| Sharing::new(plan, share, rng)),
             starts: 0,
-            lends: plan.direct.is_some(),
+            exposes: plan.direct.as_ref().map(|direct| direct.missing),
             offered: 0,
             deleted: BTreeMap::new(),
             before_loss: BTreeMap::new(),
@@ -186,10 +187,12 @@ impl Server {
     pub(crate) fn start(&mut self, now: Now) -> Result<(), String> {
         self.starts += 1;
         let seed = self.seed.wrapping_add(self.starts);
-        let opened = Broker::open(self.disk.clone(), self.config.clone(), Box::new(AllowAll), seed, now);
+        let memory = SimMemory { rng: Rng::new(seed), missing: self.exposes.unwrap_or(0) };
+        let (disk, config) = (self.disk.clone(), self.config.clone());
+        let opened = Broker::open(disk, Box::new(memory), config, Box::new(AllowAll), seed, now);
         let (broker, report) = opened.map_err(|why| format!("the broker does not start: {why}"))?;
         self.broker = Some(broker);
-        if self.lends {
+        if self.exposes.is_some() {
             self.begin_links(report.clean);
         }
         self.may_have_more();

@@ -179,7 +179,7 @@ impl<D: Disk> Broker<D> {
             return Err((ErrorCode::INVALID_REQUEST, "the link has ended".to_owned()));
         };
         if owner.slots.is_none() {
-            let Some(slots) = Slots::new() else {
+            let Some(slots) = Slots::new(&mut *self.direct.memory) else {
                 let why = "the broker's machine has no memory for slots".to_owned();
                 return Err((ErrorCode::THROTTLING_QUOTA_EXCEEDED, why));
             };

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use headrace_fabric::shm::KEYS_MAX;
-use headrace_fabric::{Memory, Note, Region};
+use headrace_fabric::{Memory, MemorySource, Note, Region};
 use headrace_log::Disk;
 use headrace_wire::direct::{SLOT_BYTES, Written};
 use headrace_wire::errors::ErrorCode;
@@ -230,6 +230,8 @@ struct Joining {
 
 /// All links with their grants.
 pub(crate) struct Direct<F> {
+    /// Where rings and slots are made.
+    memory: Box<dyn MemorySource>,
     /// Where links are made; `None` where there are to be none.
     address: Option<String>,
     /// An end of a link over verbs that the driver has ready, and what it says of itself; or why there is none.
@@ -261,9 +263,10 @@ pub(crate) struct Direct<F> {
     landed: Vec<u8>,
 }
 
-impl<F> Default for Direct<F> {
-    fn default() -> Self {
+impl<F> Direct<F> {
+    pub(crate) fn new(memory: Box<dyn MemorySource>) -> Self {
         Self {
+            memory,
             address: None,
             offered: Ok(None),
             has_offered: false,
@@ -284,9 +287,7 @@ impl<F> Default for Direct<F> {
             landed: Vec::new(),
         }
     }
-}
 
-impl<F> Direct<F> {
     /// When to look for writes that do not come.
     pub(crate) fn holes_due(&self) -> Option<u64> {
         self.holes_due
@@ -666,8 +667,8 @@ fn parse_note([immediate, bytes, ..]: Note) -> Option<(Written, u32)> {
 }
 
 impl Slots {
-    fn new() -> Option<Slots> {
-        let memory = Memory::sealed("headrace-slots", SLOTS_MAX * SLOT_BYTES).ok()?;
+    fn new(source: &mut dyn MemorySource) -> Option<Slots> {
+        let memory = source.sealed("headrace-slots", SLOTS_MAX * SLOT_BYTES).ok()?;
         let free = (0..u32::try_from(SLOTS_MAX).unwrap_or(0)).rev().collect();
         Some(Slots { region: Region::whole(memory.clone()), memory, free })
     }
@@ -675,11 +676,13 @@ impl Slots {
 
 #[cfg(test)]
 mod tests {
+    use headrace_fabric::SystemMemory;
+
     use super::*;
 
     #[test]
     fn numbers_of_grants_do_not_run_out() {
-        let mut direct = Direct::<()>::default();
+        let mut direct = Direct::<()>::new(Box::new(SystemMemory));
         let place = (Uuid::default(), 0);
         let links: Vec<LinkId> = (0..17).map(LinkId).collect();
         for link in &links {

@@ -205,13 +205,13 @@ impl<D: Disk> Broker<D> {
             (ErrorCode::THROTTLING_QUOTA_EXCEEDED, why)
         };
         let (lent, side) = if other.is_some() {
-            let mut shared = Shared::new(bytes, verbs).ok_or_else(none)?;
+            let mut shared = Shared::new(&mut *self.direct.memory, bytes, verbs).ok_or_else(none)?;
             self.look_for_holes(self.now);
             shared.members.insert(id);
             (Lent::of(&shared), Side::Shared(Box::new(shared)))
         } else {
             let memory = usize::try_from(bytes).ok();
-            let memory = memory.and_then(|bytes| Memory::sealed("headrace-landing", bytes).ok());
+            let memory = memory.and_then(|bytes| self.direct.memory.sealed("headrace-landing", bytes).ok());
             let memory = memory.ok_or_else(none)?;
             let side = Side::Own { id, alone: mode == EXCLUSIVE, verbs };
             (Lent { mode: EXCLUSIVE, ring: bytes, memory, freed: None }, side)

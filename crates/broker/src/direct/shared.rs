@@ -6,7 +6,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use headrace_fabric::{Memory, OutOfBounds, Region};
+use headrace_fabric::{Memory, MemorySource, OutOfBounds, Region};
 use headrace_wire::direct::{Drawn, Written};
 use headrace_wire::records::batch_size;
 
@@ -59,12 +59,12 @@ pub(super) struct Shared {
 
 impl Shared {
     /// A ring of so many bytes, or somewhat less; `None` where the machine has no memory.
-    pub(super) fn new(bytes: u64, verbs: bool) -> Option<Shared> {
+    pub(super) fn new(source: &mut dyn MemorySource, bytes: u64, verbs: bool) -> Option<Shared> {
         let bytes = usize::try_from(bytes).ok()? / TAIL * TAIL;
-        let memory = Memory::sealed("headrace-landing", bytes.checked_add(TAIL)?).ok()?;
+        let memory = source.sealed("headrace-landing", bytes.checked_add(TAIL)?).ok()?;
         let whole = Region::whole(memory.clone());
         let (ring, tail) = (whole.part(0, bytes).ok()?, whole.part(bytes, TAIL).ok()?);
-        let freed_memory = Memory::sealed("headrace-freed", TAIL).ok()?;
+        let freed_memory = source.sealed("headrace-freed", TAIL).ok()?;
         let freed = Region::whole(freed_memory.clone());
         let (members, waiting) = (BTreeSet::new(), HashMap::new());
         Some(Shared {

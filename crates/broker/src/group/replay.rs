@@ -295,6 +295,7 @@ mod tests {
     use std::io::IoSlice;
     use std::path::Path;
 
+    use headrace_fabric::SystemMemory;
     use headrace_log::{MemoryDisk, OpenMode};
 
     use super::*;
@@ -307,7 +308,8 @@ mod tests {
         let now = Now { mono_ms: 0, wall_ms: 1_700_000_000_000 };
         let config = || BrokerConfig::from_pairs([("log.dir", "/data")]).unwrap();
         let disk = MemoryDisk::new();
-        let (mut broker, _) = Broker::open(disk.clone(), config(), Box::new(AllowAll), 1, now).unwrap();
+        let (mut broker, _) =
+            Broker::open(disk.clone(), Box::new(SystemMemory), config(), Box::new(AllowAll), 1, now).unwrap();
         let commit = |broker: &mut Broker<MemoryDisk>, partition: i32, offset: i64| {
             let committed = Committed {
                 offset,

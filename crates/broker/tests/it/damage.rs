@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use headrace_broker::{AllowAll, Broker, StartReport};
+use headrace_broker::{AllowAll, StartReport};
 use headrace_log::{Disk, FindingKind, MemoryDisk};
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::delete_records_request::{DeleteRecordsPartition, DeleteRecordsTopic};
@@ -294,7 +294,7 @@ fn run(folder: &Folder, seed: u64, counts: &mut Counts) -> Result<(), String> {
     let story = format!("seed {seed}, clean {}: {damages:?}", folder.clean);
     let disk = disk_of(&files);
     let now = Now { mono_ms: 0, wall_ms: WALL + 1_000_000 };
-    if let Err(error) = Broker::open(disk.after_kill(), config(&SETTINGS), Box::new(AllowAll), 42, now) {
+    if let Err(error) = open(&disk.after_kill(), &SETTINGS, now) {
         let error = error.to_string();
         counts.refused += 1;
         let name = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().to_owned();

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use headrace_broker::{AllowAll, Broker, StartReport};
+use headrace_broker::{AllowAll, StartReport};
 use headrace_log::{Disk, FindingKind, MemoryDisk};
 use headrace_wire::compression::Codec;
 use headrace_wire::errors::ErrorCode;
@@ -222,8 +222,7 @@ fn start(files: &BTreeMap<PathBuf, Vec<u8>>) -> Result<World, String> {
         disk.put(path, bytes);
     }
     let now = Now { mono_ms: 0, wall_ms: WALL + 1000 };
-    Broker::open(disk.after_kill(), config(&SETTINGS), Box::new(AllowAll), 42, now)
-        .map_err(|e| e.to_string())?;
+    open(&disk.after_kill(), &SETTINGS, now).map_err(|e| e.to_string())?;
     Ok(World::open(disk, config(&SETTINGS), Box::new(AllowAll), now))
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use headrace_broker::{AllowAll, Broker, BrokerError};
+use headrace_broker::{AllowAll, BrokerError};
 use headrace_log::{Disk, Finding, FindingKind, LogError, MemoryDisk};
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::delete_records_request::{DeleteRecordsPartition, DeleteRecordsTopic};
@@ -82,7 +82,7 @@ fn a_torn_tail_is_cut_and_reported() {
 #[test]
 fn a_directory_in_use_is_refused_by_name() {
     let world = World::new();
-    let second = Broker::open(world.disk.clone(), config(&[]), Box::new(AllowAll), 1, world.now);
+    let second = open(&world.disk, &[], world.now);
     let error = second.expect_err("it is in use");
     assert!(matches!(error, BrokerError::Log(LogError::InUse(_))));
     assert_eq!(error.to_string(), "data directory /data is in use by another broker");
@@ -96,8 +96,7 @@ fn another_clusters_directory_is_refused() {
     drop(world);
     let now = Now::default();
     for pair in [("cluster.id", "AAAAAAAAAAAAAAAAAAAAAA"), ("node.id", "9")] {
-        let error =
-            Broker::open(disk.clone(), config(&[pair]), Box::new(AllowAll), 1, now).expect_err("foreign");
+        let error = open(&disk, &[pair], now).expect_err("foreign");
         assert!(error.to_string().contains("meta.properties"), "{error}");
     }
 }
@@ -112,8 +111,7 @@ fn a_damaged_state_file_is_named_and_nothing_is_changed() {
     disk.put(&path, b"{ not json");
     drop(world);
     let before = disk.file_paths();
-    let error =
-        Broker::open(disk.clone(), config(&[]), Box::new(AllowAll), 1, Now::default()).expect_err("damaged");
+    let error = open(&disk, &[], Now::default()).expect_err("damaged");
     assert!(error.to_string().starts_with("/data/headrace-state.json: "), "{error}");
     assert_eq!(before, disk.file_paths());
 }
@@ -136,7 +134,7 @@ fn a_start_that_is_refused_changes_nothing() {
         disk.put(&state, damage.as_bytes());
         let tree = || -> Vec<_> { disk.file_paths().into_iter().map(|p| (disk.contents(&p), p)).collect() };
         let before = tree();
-        Broker::open(disk.clone(), config(&[]), Box::new(AllowAll), 1, Now::default()).expect_err("damaged");
+        open(&disk, &[], Now::default()).expect_err("damaged");
         assert_eq!(before, tree());
         assert!(disk.read_dir(&Path::new(DIR).join("0-delete")).is_ok());
     }
@@ -225,7 +223,7 @@ fn a_lost_state_file_is_refused_by_name() {
         drop(world);
         let tree = || -> Vec<_> { disk.file_paths().into_iter().map(|p| (disk.contents(&p), p)).collect() };
         let before = tree();
-        let open = |pairs| Broker::open(disk.clone(), config(pairs), Box::new(AllowAll), 1, Now::default());
+        let open = |pairs| open(&disk, pairs, Now::default());
         let error = open(&[]).expect_err("its settings are lost").to_string();
         let named = ["/data/headrace-state.json: ", "kept", "headrace.adopt=true"];
         assert!(named.iter().all(|part| error.contains(part)), "{error}");
@@ -369,6 +367,6 @@ fn a_deletion_that_was_cut_short_is_finished_and_strays_are_put_aside() {
 fn the_start_fails_cleanly_on_a_full_disk() {
     let disk = MemoryDisk::new();
     disk.set_room(Some(30));
-    let error = Broker::open(disk, config(&[]), Box::new(AllowAll), 1, Now::default()).expect_err("full");
+    let error = open(&disk, &[], Now::default()).expect_err("full");
     assert!(error.to_string().contains("/data/"), "{error}");
 }

@@ -5,8 +5,10 @@ use std::path::Path;
 
 use bytes::{Bytes, BytesMut};
 use headrace_broker::{
-    AllowAll, Authorizer, Broker, BrokerConfig, ConnId, Identity, Operation, Resource, Response, StartReport,
+    AllowAll, Authorizer, Broker, BrokerConfig, BrokerError, ConnId, Identity, Operation, Resource, Response,
+    StartReport,
 };
+use headrace_fabric::SystemMemory;
 use headrace_log::{Disk, MemoryDisk, MemoryFile};
 use headrace_wire::compression::Codec;
 use headrace_wire::errors::ErrorCode;
@@ -49,6 +51,15 @@ pub(crate) fn config(pairs: &[(&str, &str)]) -> BrokerConfig {
     BrokerConfig::from_pairs(base.into_iter().chain(pairs.iter().copied())).unwrap()
 }
 
+/// Opens what is on a disk.
+pub(crate) fn open(
+    disk: &MemoryDisk,
+    pairs: &[(&str, &str)],
+    now: Now,
+) -> Result<(Broker<MemoryDisk>, StartReport), BrokerError> {
+    Broker::open(disk.clone(), Box::new(SystemMemory), config(pairs), Box::new(AllowAll), 42, now)
+}
+
 impl World {
     pub(crate) fn new() -> Self {
         Self::with(&[])
@@ -69,7 +80,8 @@ impl World {
         authorizer: Box<dyn Authorizer>,
         now: Now,
     ) -> Self {
-        let (broker, report) = Broker::open(disk.clone(), config, authorizer, 42, now).unwrap();
+        let (broker, report) =
+            Broker::open(disk.clone(), Box::new(SystemMemory), config, authorizer, 42, now).unwrap();
         let mut world = Self {
             broker,
             disk,

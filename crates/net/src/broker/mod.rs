@@ -14,6 +14,7 @@ use std::sync::{Arc, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
 use headrace_broker::{AllowAll, Broker, BrokerConfig, BrokerError, StartReport};
+use headrace_fabric::SystemMemory;
 use headrace_wire::address::HostPort;
 use mio::{Poll, Waker};
 
@@ -88,8 +89,14 @@ impl BrokerServer {
         raise_descriptor_limit();
         let disk = if options.temporary { FileDisk::temporary() } else { FileDisk::durable() };
         let seed = random::seed(clock);
-        let (mut broker, report) =
-            Broker::open(disk.clone(), options.broker, Box::new(AllowAll), seed, clock.now())?;
+        let (mut broker, report) = Broker::open(
+            disk.clone(),
+            Box::new(SystemMemory),
+            options.broker,
+            Box::new(AllowAll),
+            seed,
+            clock.now(),
+        )?;
         let host =
             if address.ip().is_unspecified() { "localhost".to_owned() } else { address.ip().to_string() };
         let (given_host, given_port) = broker.advertised();

@@ -42,6 +42,8 @@ pub(crate) struct DirectPlan {
     pub(crate) far: bool,
     /// Of files that are shown over RDMA: how many cannot be registered.
     pub(crate) unregistered: u64,
+    /// Of the memory that the broker wants to expose: how much its machine has not.
+    pub(crate) missing: u64,
 }
 
 /// A client that asks for memory and tells of what it has not written there.
@@ -93,6 +95,7 @@ impl DirectPlan {
             card: false,
             far: false,
             unregistered: 0,
+            missing: 0,
         }
     }
 
@@ -145,8 +148,8 @@ impl Plan {
         let sure =
             !self.durable && direct.rogues.is_empty() && !scarce && direct.lies == 0 && direct.unmade == 0;
         let card = rng.chance(50);
-        let unregistered = if sure { 0 } else { some(rng, 20, 50) };
-        self.direct = Some(DirectPlan { doomed, card, far: card && !sure, unregistered, ..direct });
+        let [unregistered, missing] = [(); 2].map(|()| if sure { 0 } else { some(rng, 20, 50) });
+        self.direct = Some(DirectPlan { doomed, card, far: card && !sure, unregistered, missing, ..direct });
         for rogue in self.direct.iter_mut().flat_map(|direct| &mut direct.rogues) {
             // Nobody shares a ring with who comes another way.
             rogue.verbs &= card;

@@ -1,9 +1,10 @@
 //! The broker's side of links, and clients that lie over them.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use headrace_broker::{LinkAction, LinkId, Refusal};
-use headrace_fabric::Note;
+use headrace_fabric::{Memory, MemoryError, MemorySource, Note};
 use headrace_log::MemoryFile;
 use headrace_wire::messages::delete_records_request::{DeleteRecordsPartition, DeleteRecordsTopic};
 use headrace_wire::messages::delete_topics_request::DeleteTopicState;
@@ -14,11 +15,25 @@ use headrace_wire::uuid::Uuid;
 
 use super::{METADATA_VERSION, Server};
 use crate::plan::{Place, TOPICS};
+use crate::rng::Rng;
 
 const DELETE_VERSION: i16 = 6;
 const DELETE_RECORDS_VERSION: i16 = 2;
 /// Links that the broker has ready are counted from here.
 const FIRST_OFFERED: u64 = 1 << 40;
+
+/// Where the broker gets what it exposes: from a machine that may have no memory left.
+pub(super) struct SimMemory {
+    pub(super) rng: Rng,
+    /// How much is not to be had, in percent.
+    pub(super) missing: u64,
+}
+
+impl MemorySource for SimMemory {
+    fn sealed(&mut self, name: &str, len: usize) -> Result<Arc<Memory>, MemoryError> {
+        if self.rng.chance(self.missing) { Err(MemoryError::Size(len)) } else { Memory::sealed(name, len) }
+    }
+}
 
 impl Server {
     /// Where links are made, of this start of the broker.
