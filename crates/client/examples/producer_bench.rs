@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 
 use arrow_array::{ArrayRef, BinaryArray, RecordBatch};
 use bytes::Bytes;
-use headrace_client::engine::{Action, ConnId, Engine};
+use headrace_client::engine::Engine;
+use headrace_client::io::{ChannelEvent, ChannelRequest, ConnId, Input, Output};
 use headrace_client::options::ProducerConfig;
 use headrace_client::producer::{
     AppendError, Appender, ProducerCommand, ProducerEngine, ProducerEvent, RecordRef,
@@ -80,15 +81,16 @@ impl Bench {
 
     fn command(&mut self, command: ProducerCommand) {
         let now = self.now();
-        self.timed(|engine| engine.handle_command(now, command));
+        self.timed(|engine| engine.handle(now, Input::Command(command)));
         loop {
-            while let Some(action) = self.timed(Engine::poll_action) {
-                self.act(action);
-            }
-            while let Some(event) = self.engine.poll_event() {
-                if let ProducerEvent::BatchDone { records, result, .. } = event {
-                    result.unwrap();
-                    self.acked += u64::from(records);
+            while let Some(output) = self.timed(Engine::poll_output) {
+                match output {
+                    Output::Channel(conn, request) => self.act(conn, request),
+                    Output::Event(ProducerEvent::BatchDone { records, result, .. }) => {
+                        result.unwrap();
+                        self.acked += u64::from(records);
+                    }
+                    _ => {}
                 }
             }
             let Some((conn, frame)) = self.requests.pop_front() else { return };
@@ -105,28 +107,19 @@ impl Bench {
         result
     }
 
-    fn act(&mut self, action: Action) {
-        match action {
-            Action::Connect { conn, .. } => {
-                let now = self.now();
-                self.engine.handle_connected(now, conn);
-            }
-            Action::Write { conn, data } => {
+    fn act(&mut self, conn: ConnId, request: ChannelRequest) {
+        let event = match request {
+            ChannelRequest::Connect { .. } => ChannelEvent::Connected,
+            ChannelRequest::RenewToken => ChannelEvent::TokenRenewed,
+            ChannelRequest::Write(data) => {
                 let buffer = self.buffers.entry(conn).or_default();
                 buffer.extend_from_slice(&data.to_bytes().unwrap());
                 self.requests.push_back((conn, Bytes::from(buffer.split_off(4))));
-                buffer.clear();
+                return buffer.clear();
             }
-            Action::Token { conn } => {
-                let now = self.now();
-                self.engine.handle_token(now, conn);
-            }
-            Action::Close { .. }
-            | Action::Link { .. }
-            | Action::Verbs(_)
-            | Action::WriteDirect(_)
-            | Action::Unlink { .. } => {}
-        }
+            _ => return,
+        };
+        self.engine.handle(self.now(), Input::Channel(conn, event));
     }
 
     fn answer(&self, frame: Bytes) -> Bytes {

@@ -18,9 +18,10 @@ use headrace_wire::primitive::{Encoded, Reader};
 use headrace_wire::time::Now;
 
 use self::login::{Login, Waiting};
+use crate::arrived::{Arrived, Consumed};
 use crate::core::{CallId, Expect, ReadBody, StreamSink, Throttle};
-use crate::engine::{Arrived, ConnId, Consumed};
 use crate::error::{Error, Result};
+use crate::io::ConnId;
 use crate::sasl::Exchange;
 
 /// The largest answer to the first request. Larger means that the peer does not speak Kafka's protocol.

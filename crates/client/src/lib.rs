@@ -1,10 +1,11 @@
 //! The client as sans-IO state machines: connection, cluster, producer, consumer, groups, admin.
 //!
-//! An [`engine::Engine`] is what a driver runs. Each engine embeds a [`core::Core`], which owns the connections, the
-//! cluster's metadata and the calls in flight. Nothing here opens a socket or reads a clock.
+//! An [`engine::Engine`] is what a driver runs: [values](io) go in, and come out. Each engine embeds a [`core::Core`], which
+//! owns the connections, the cluster's metadata and the calls in flight. Nothing here opens a socket or reads a clock.
 #![forbid(unsafe_code)]
 
 pub mod admin;
+pub mod arrived;
 pub mod cluster;
 mod connection;
 pub mod consumer;
@@ -13,6 +14,7 @@ mod direct;
 pub mod engine;
 pub mod error;
 mod group;
+pub mod io;
 pub mod options;
 pub mod partition;
 pub mod producer;

@@ -18,10 +18,12 @@ use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
 use headrace_broker::{AllowAll, Broker, BrokerConfig, ConnId, LinkAction, LinkId, Response};
+use headrace_client::arrived::Arrived;
 use headrace_client::consumer::{
     Assignment, ConsumerCommand, ConsumerEngine, SharedCache, StartAt, Taken, TopicPartition, lock,
 };
-use headrace_client::engine::{Action, Arrived, Engine};
+use headrace_client::engine::Engine;
+use headrace_client::io::{ChannelEvent, ChannelRequest, Input, LinkEvent, LinkRequest, Output};
 use headrace_client::options::{ConsumerConfig, ProducerConfig};
 use headrace_client::producer::{Appender, ProducerCommand, ProducerEngine, RecordRef};
 use headrace_fabric::{Committed, Region, SystemMemory};
@@ -44,9 +46,9 @@ const WARM_UP: usize = 20_000;
 struct Client<E> {
     engine: E,
     number: u64,
-    conns: HashMap<ConnId, headrace_client::engine::ConnId>,
+    conns: HashMap<ConnId, headrace_client::io::ConnId>,
     unread: Vec<u8>,
-    link: Option<headrace_client::engine::LinkId>,
+    link: Option<headrace_client::io::LinkId>,
     lent: BTreeMap<u64, Region>,
 }
 
@@ -78,11 +80,15 @@ impl World {
     fn settle<E: Engine>(&mut self, client: &mut Client<E>) {
         loop {
             let mut quiet = true;
-            while let Some(action) = client.engine.poll_action() {
-                quiet = false;
-                self.act(client, action);
+            while let Some(output) = client.engine.poll_output() {
+                match output {
+                    Output::Event(_) | Output::Log(_) => {}
+                    request => {
+                        quiet = false;
+                        self.act(client, request);
+                    }
+                }
             }
-            while client.engine.poll_event().is_some() {}
             while self.broker.work(self.clock.now()) {}
             while let Some(response) = self.broker.poll_response() {
                 self.answers.push_back(response);
@@ -115,34 +121,34 @@ impl World {
         }
     }
 
-    fn act<E: Engine>(&mut self, client: &mut Client<E>, action: Action) {
+    fn act<E: Engine>(&mut self, client: &mut Client<E>, request: Output<E::Event>) {
         let now = self.clock.now();
-        match action {
-            Action::Connect { conn, .. } => {
+        match request {
+            Output::Channel(conn, ChannelRequest::Connect { .. }) => {
                 let theirs = ConnId(client.number << 32 | u64::from(conn.0));
                 self.broker.handle_connect(now, theirs, "127.0.0.1:1");
                 client.conns.insert(theirs, conn);
-                client.engine.handle_connected(now, conn);
+                client.engine.handle(now, Input::Channel(conn, ChannelEvent::Connected));
             }
-            Action::Write { conn, data } => {
+            Output::Channel(conn, ChannelRequest::Write(data)) => {
                 let theirs = ConnId(client.number << 32 | u64::from(conn.0));
                 let frame = data.to_bytes().unwrap();
                 self.broker.handle_frame(now, theirs, frame.slice(4..));
             }
-            Action::Link { link, token, .. } => {
+            Output::Link(link, LinkRequest::Connect { token, .. }) => {
                 assert!(self.broker.handle_link(LinkId(client.number), token.0));
                 client.link = Some(link);
-                client.engine.handle_linked(now, link);
+                client.engine.handle(now, Input::Link(link, LinkEvent::Connected));
             }
-            Action::WriteDirect(write) => {
+            Output::Link(_, LinkRequest::Write(write)) => {
                 let region = &client.lent[&write.key];
                 for (at, piece) in &write.pieces {
                     region.write(*at as usize, piece).unwrap();
                 }
-                let note = [u64::from(write.told.0), u64::from(write.told.1), 0, 0];
+                let note = [u64::from(write.notify.0), u64::from(write.notify.1), 0, 0];
                 self.broker.handle_note(now, LinkId(client.number), note);
             }
-            other => panic!("{other:?}"),
+            _ => panic!("a request that nobody carries out"),
         }
     }
 
@@ -159,17 +165,17 @@ impl World {
                 if link == own =>
             {
                 client.lent.insert(key, Region::whole(memory.clone()));
-                client.engine.handle_lent(now, name.unwrap(), key, memory);
+                client.engine.handle(now, Input::Link(name.unwrap(), LinkEvent::Exposed { key, memory }));
             }
             LinkAction::ShowFile { link, key, file, bytes } if link == own => {
                 let path = format!("/proc/self/fd/{}", file.shared().unwrap().as_raw_fd());
                 let opened = std::fs::File::open(path).unwrap().into();
                 let file = Committed::map(opened, bytes as usize).unwrap();
-                client.engine.handle_file(now, name.unwrap(), key, file);
+                client.engine.handle(now, Input::Link(name.unwrap(), LinkEvent::FileExposed { key, file }));
             }
             LinkAction::Tell { link, note } if link == own => {
-                client.engine.handle_note(now, name.unwrap(), note);
-                client.engine.handle_look(now);
+                client.engine.handle(now, Input::Link(name.unwrap(), LinkEvent::Note(note)));
+                client.engine.handle(now, Input::PollMemory);
             }
             LinkAction::Nudge { link } => self.broker.handle_nudged(link),
             other => return Some(other),
@@ -223,7 +229,7 @@ impl Bench {
         let cache = engine.cache();
         let partition = TopicPartition::new("t", 0);
         lock(&cache).assign(vec![Assignment { partition, start: Some(StartAt::Earliest), stop: None }]);
-        engine.handle_command(clock.now(), ConsumerCommand::Wake);
+        engine.handle(clock.now(), Input::Command(ConsumerCommand::Wake));
         Bench { world, producer, appender, consumer: client(2, engine), cache }
     }
 
@@ -234,10 +240,10 @@ impl Bench {
             .append_or_park(clock.now(), &RECORD, None, |_, _| (), || Box::new(|_| ()))
             .unwrap_or_else(|_| panic!("there is room for one record"));
         loop {
-            self.producer.engine.handle_command(clock.now(), ProducerCommand::Wake);
+            self.producer.engine.handle(clock.now(), Input::Command(ProducerCommand::Wake));
             self.world.settle(&mut self.producer);
             if self.consumer.engine.has_news() {
-                self.consumer.engine.handle_look(clock.now());
+                self.consumer.engine.handle(clock.now(), Input::PollMemory);
             }
             self.world.settle(&mut self.consumer);
             let taken = lock(&self.cache).take(500);
@@ -254,10 +260,10 @@ impl Bench {
         let now = self.world.clock.now();
         let due = |at: Option<u64>| at.is_some_and(|at| at <= now.mono_ms);
         if due(self.producer.engine.poll_timeout()) {
-            self.producer.engine.handle_timeout(now);
+            self.producer.engine.handle(now, Input::Timeout);
         }
         if due(self.consumer.engine.poll_timeout()) {
-            self.consumer.engine.handle_timeout(now);
+            self.consumer.engine.handle(now, Input::Timeout);
         }
         if due(self.world.broker.poll_timeout()) {
             self.world.broker.handle_timeout(now);

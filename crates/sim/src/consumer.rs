@@ -13,6 +13,7 @@ use headrace_client::consumer::{
 };
 use headrace_client::engine::Engine;
 use headrace_client::error::Error;
+use headrace_client::io::Input;
 use headrace_client::options::ConsumerConfig;
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::frame::decode_request_header;
@@ -239,7 +240,7 @@ impl Consumer {
                 }
                 // At once, and not through the thread's queue: later the generation may be another one.
                 let op = self.op(Asked::Generation);
-                self.engine.handle_command(now, ConsumerCommand::GroupMetadata { op });
+                self.engine.handle(now, Input::Command(ConsumerCommand::GroupMetadata { op }));
             }
             ConsumerEvent::Revoked(ref partitions) | ConsumerEvent::Lost(ref partitions) => {
                 self.listener.gone(partitions)?;

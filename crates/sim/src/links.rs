@@ -14,7 +14,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use headrace_client::engine::LinkId;
+use headrace_client::io::LinkId;
 use headrace_fabric::{Committed, Memory, Note, Region};
 use headrace_log::MemoryFile;
 use headrace_wire::direct::{SLOT_BYTES, SLOT_WORDS};

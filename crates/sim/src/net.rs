@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
-use headrace_client::engine::ConnId;
+use headrace_client::io::ConnId;
 
 use crate::client::Who;
 use crate::liar::Liar;

@@ -12,6 +12,7 @@ mod sharers;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use headrace_client::io::Input;
 use headrace_fabric::Memory;
 use headrace_log::SyncFault;
 use headrace_wire::time::Now;
@@ -345,8 +346,7 @@ impl World {
                         self.touch(who);
                     }
                     if self.wants_timeout(who).is_some_and(|at| at <= self.now.mono_ms) {
-                        let now = self.now;
-                        self.runs(who).timeout(now);
+                        self.input(who, Input::Timeout);
                         self.settle(who)?;
                     }
                 }

@@ -9,10 +9,12 @@ use headrace_wire::time::Now;
 use super::job::{Answer, Calls, Each, Job, Route, Tag};
 use super::types::{AdminCommand, AdminEvent, AdminRequest};
 use super::{configs, groups, offsets, shares, topics};
-use crate::core::{Backoff, CREATING_WAITS, ConnectionEvent, Core, Lane, NoStream, Reply, Target};
-use crate::engine::{Action, Arrived, ConnId, Consumed, Engine};
+use crate::arrived::{Arrived, Consumed};
+use crate::core::{Backoff, CREATING_WAITS, Core, Lane, NoStream, Reply, Target};
+use crate::engine::Engine;
 use crate::error::{BAD_ANSWERS_MAX, Error, Result};
 use crate::group::Coordinator;
+use crate::io::{ConnId, Input, Output};
 use crate::options::AdminConfig;
 
 /// Answers about a topic that the cluster does not know. They count as passing errors only as often as
@@ -437,36 +439,22 @@ impl Engine for AdminEngine {
     type Command = AdminCommand;
     type Event = AdminEvent;
 
-    fn handle_command(&mut self, now: Now, command: AdminCommand) {
-        match command {
-            AdminCommand::Do { op, request, timeout_ms } => self.start(now, op, request, timeout_ms),
-            AdminCommand::Close => {
+    fn handle(&mut self, now: Now, input: Input<AdminCommand>) {
+        match input {
+            Input::Command(AdminCommand::Do { op, request, timeout_ms }) => {
+                self.start(now, op, request, timeout_ms);
+            }
+            Input::Command(AdminCommand::Close) => {
                 for op in std::mem::take(&mut self.ops).into_keys() {
                     self.finish(op, Err(Error::Closed));
                 }
                 self.core.close();
             }
+            Input::Channel(conn, event) => self.core.handle_channel(now, conn, event),
+            Input::Timeout => self.core.handle_timeout(now),
+            // It has no links.
+            Input::Link(..) | Input::PollMemory | Input::DescriptorShortage => return,
         }
-        self.work(now);
-    }
-
-    fn handle_connected(&mut self, now: Now, conn: ConnId) {
-        self.core.handle_connected(now, conn);
-        self.work(now);
-    }
-
-    fn handle_closed(&mut self, now: Now, conn: ConnId, reason: String) {
-        self.core.handle_closed(now, conn, &reason);
-        self.work(now);
-    }
-
-    fn handle_rejected(&mut self, now: Now, conn: ConnId, reason: String) {
-        self.core.handle_rejected(now, conn, &reason);
-        self.work(now);
-    }
-
-    fn handle_token(&mut self, now: Now, conn: ConnId) {
-        self.core.handle_token(now, conn);
         self.work(now);
     }
 
@@ -476,25 +464,13 @@ impl Engine for AdminEngine {
         consumed
     }
 
-    fn handle_timeout(&mut self, now: Now) {
-        self.core.handle_timeout(now);
-        self.work(now);
-    }
-
-    fn poll_connection_event(&mut self) -> Option<ConnectionEvent> {
-        self.core.poll_connection_event()
+    fn poll_output(&mut self) -> Option<Output<AdminEvent>> {
+        let event = || self.events.pop_front().map(Output::Event);
+        self.core.poll_request().or_else(event).or_else(|| self.core.poll_log())
     }
 
     fn failing(&self) -> String {
         self.core.failing()
-    }
-
-    fn poll_action(&mut self) -> Option<Action> {
-        self.core.poll_action()
-    }
-
-    fn poll_event(&mut self) -> Option<AdminEvent> {
-        self.events.pop_front()
     }
 
     fn poll_timeout(&self) -> Option<u64> {

@@ -27,10 +27,11 @@ use super::engine::{ConsumerEngine, Tag};
 use super::fetch_stream::BATCH_BYTES_MAX;
 use super::fetcher::Fetcher;
 use super::types::TopicPartition;
+use crate::arrived::Arrived;
 use crate::core::{CallSpec, Lane, Target};
 use crate::direct::{self, Links, Lost, NO_DESCRIPTORS, RETRY_MS, RETRY_REFUSED_MS, Reader};
-use crate::engine::{Action, Arrived, LinkId, OverVerbs};
 use crate::error::{Error, Result};
+use crate::io::{LinkEvent, LinkId, LinkRequest};
 use crate::options::{ConsumerConfig, Datapath, IsolationLevel};
 
 /// What is read in one go, of all partitions; then timers, connections and callers get their turn.
@@ -291,8 +292,7 @@ impl ConsumerEngine {
         }
         let turn = self.fetcher.read_in_place(granted.ticket, reader, limit);
         if let Some((at, len)) = reader.ask() {
-            let (link, key) = (reader.link, reader.key);
-            self.direct.links.act(Action::Verbs(OverVerbs::Read { link, key, at, len }));
+            self.direct.links.request(reader.link, LinkRequest::Read { key: reader.key, at, len });
         }
         if reader.is_read_out() {
             let (node, link, id) = (reader.node, reader.link, reader.id());
@@ -315,7 +315,27 @@ impl ConsumerEngine {
         self.direct.dirty = true;
     }
 
-    pub(super) fn on_begun(&mut self, now: Now, link: LinkId, made: std::result::Result<Vec<u8>, String>) {
+    /// Something has happened to a link, or came over it.
+    pub(super) fn on_link(&mut self, now: Now, link: LinkId, event: LinkEvent) {
+        match event {
+            LinkEvent::Read { key, at, bytes } => return self.on_read(now, link, key, at, &bytes),
+            // A consumer writes nothing.
+            LinkEvent::Note(_) | LinkEvent::FetchAdded { .. } => return,
+            LinkEvent::EndpointReady(made) => self.on_endpoint(now, link, made),
+            LinkEvent::Connected => self.direct.dirty |= self.direct.links.linked(link).is_some(),
+            LinkEvent::Closed { reason, lasting } => {
+                self.withdraw(link);
+                self.direct.links.unlinked(now, link, reason, lasting);
+            }
+            LinkEvent::Exposed { key, memory } => self.on_slots(now, link, key, memory),
+            LinkEvent::FileExposed { key, file } => self.on_file(now, link, key, file),
+            LinkEvent::Unreachable { key, why } => self.on_unreachable(now, link, key, why),
+            LinkEvent::Revoked { key } => self.on_revoked(now, link, key),
+        }
+        self.drive(now);
+    }
+
+    fn on_endpoint(&mut self, now: Now, link: LinkId, made: std::result::Result<Vec<u8>, String>) {
         let timeout_ms = self.fetcher.settings.request_timeout_ms;
         if let Some((node, spec, request)) = self.direct.links.begun(now, link, made, timeout_ms) {
             self.core.call_with(now, spec, request, Tag::Link { node });
@@ -333,7 +353,7 @@ impl ConsumerEngine {
     }
 
     /// What was granted, or is about to be, cannot be reached.
-    pub(super) fn on_refused(&mut self, now: Now, link: LinkId, key: u64, why: String) {
+    fn on_unreachable(&mut self, now: Now, link: LinkId, key: u64, why: String) {
         self.direct.refused.insert((link, key), why);
         let needs =
             |reader: &Reader| reader.link == link && (reader.key == key || reader.slots_key == Some(key));
@@ -360,7 +380,7 @@ impl ConsumerEngine {
     }
 
     /// Bytes have come that were asked for.
-    pub(super) fn on_read(&mut self, now: Now, link: LinkId, key: u64, at: u64, bytes: &Bytes) {
+    fn on_read(&mut self, now: Now, link: LinkId, key: u64, at: u64, bytes: &Bytes) {
         let Some(partition) = self.direct.of_key(link, key) else { return };
         let Some(Reading::Granted(granted)) = self.direct.readings.get_mut(&partition) else { return };
         granted.reader.take_read(at, bytes);
@@ -369,15 +389,6 @@ impl ConsumerEngine {
         }
         self.direct.more = true;
         self.look(now);
-    }
-
-    pub(super) fn on_linked(&mut self, link: LinkId) {
-        self.direct.dirty |= self.direct.links.linked(link).is_some();
-    }
-
-    pub(super) fn on_unlinked(&mut self, now: Now, link: LinkId, reason: String, lasting: bool) {
-        self.withdraw(link);
-        self.direct.links.unlinked(now, link, reason, lasting);
     }
 
     /// Links are given up, and the connections that they were asked for over.
@@ -418,7 +429,7 @@ impl ConsumerEngine {
         (direct.dirty, fetcher.dirty) = (true, true);
     }
 
-    pub(super) fn on_slots(&mut self, now: Now, link: LinkId, key: u64, memory: Arc<Memory>) {
+    fn on_slots(&mut self, now: Now, link: LinkId, key: u64, memory: Arc<Memory>) {
         self.direct.slots.insert((link, key), Region::whole(memory));
         let waits = |reader: &Reader| reader.link == link && reader.slots_key == Some(key);
         let found = self.direct.granted().filter(|(_, granted)| waits(&granted.reader));
@@ -430,7 +441,7 @@ impl ConsumerEngine {
         }
     }
 
-    pub(super) fn on_file(&mut self, now: Now, link: LinkId, key: u64, file: Committed) {
+    fn on_file(&mut self, now: Now, link: LinkId, key: u64, file: Committed) {
         self.direct.files.insert((link, key), file);
         if let Some(partition) = self.direct.of_key(link, key) {
             self.show(now, &partition);
@@ -438,7 +449,7 @@ impl ConsumerEngine {
     }
 
     /// The broker has ended a grant: its topic is gone, or going.
-    pub(super) fn on_ended(&mut self, now: Now, link: LinkId, key: u64) {
+    fn on_revoked(&mut self, now: Now, link: LinkId, key: u64) {
         self.direct.files.remove(&(link, key));
         if let Some(partition) = self.direct.of_key(link, key) {
             self.end_reading(now, &partition, RETRY_MS);
@@ -473,7 +484,7 @@ impl ConsumerEngine {
             let seen = slots.load(at).unwrap_or(0);
             if reader.is_remote() {
                 let (key, bytes) = (reader.slots_key.unwrap_or(0), at + SLOT_BYTES);
-                direct.links.act(Action::Verbs(OverVerbs::Watch { link, key, bytes }));
+                direct.links.request(link, LinkRequest::Watch { key, bytes });
             }
             direct.watches.push(Watch { slots, at, seen, id: reader.id(), partition: partition.clone() });
         }
@@ -721,7 +732,7 @@ impl Fetcher {
         let Some(mut current) = self.open(ticket, asked, reader.high_watermark(), bytes.len()) else {
             return Turn::Nothing;
         };
-        let arrived = Arrived::lent(&bytes);
+        let arrived = Arrived::exposed(&bytes);
         let mut read = 0;
         while let Some(rest) = bytes.get(read..).filter(|rest| !rest.is_empty()) {
             let header = match BatchHeader::parse(rest) {

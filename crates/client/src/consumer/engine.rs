@@ -11,11 +11,8 @@ mod tests;
 mod watch;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::sync::Arc;
 
 use arrow_array::RecordBatch;
-use bytes::Bytes;
-use headrace_fabric::{Committed, Memory};
 use headrace_wire::messages::{
     DirectConnectRequest, FindCoordinatorRequest, GrantFetchRequest, ListOffsetsRequest, OffsetCommitRequest,
     OffsetFetchRequest, OffsetForLeaderEpochRequest,
@@ -36,10 +33,12 @@ use super::settings::{FetchSettings, retry_of, schema_of};
 use super::sink::{FetchCall, SKIPPED};
 use super::truncation::Asked;
 use super::types::{ConsumerCommand, ConsumerEvent, ConsumerOutcome};
-use crate::core::{ConnectionEvent, Core, Reply};
-use crate::engine::{Action, Arrived, ConnId, Consumed, Engine, LinkId};
+use crate::arrived::{Arrived, Consumed};
+use crate::core::{Core, Reply};
+use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::group::{GroupTag, MemberContext, MemberTag};
+use crate::io::{ConnId, Input, Output};
 use crate::options::{ConsumerConfig, Datapath};
 
 /// Rounds of driving after one input. What is not settled then waits for the next input or timer; more
@@ -341,6 +340,27 @@ impl ConsumerEngine {
         self.queries.drive(now, core, coordinator, &self.incarnations);
     }
 
+    /// The next thing to tell a caller.
+    fn event(&mut self) -> Option<ConsumerEvent> {
+        let looked_up = self.lookups.done.pop().map(|(op, result)| ConsumerEvent::Done { op, result });
+        let mut event = looked_up.or_else(|| self.events.pop_front())?;
+        // Whoever waited in vain hears why no broker is there, unless the operation knows better.
+        if let ConsumerEvent::Done { result: Err(Error::Timeout { detail, .. }), .. } = &mut event
+            && detail.is_empty()
+        {
+            *detail = self.core.why_unreachable();
+        }
+        Some(event)
+    }
+
+    /// Answers a command that comes after the end.
+    fn refuse(&mut self, command: &ConsumerCommand) {
+        if let Some(op) = command.op() {
+            let closing = matches!(command, ConsumerCommand::Close { .. });
+            self.done(op, if closing { Ok(ConsumerOutcome::Ok) } else { Err(Error::Closed) });
+        }
+    }
+
     /// Ends what is still open, and every connection.
     pub(super) fn shut(&mut self) {
         self.closed = true;
@@ -370,37 +390,20 @@ impl Engine for ConsumerEngine {
     type Command = ConsumerCommand;
     type Event = ConsumerEvent;
 
-    fn handle_command(&mut self, now: Now, command: ConsumerCommand) {
-        if self.closed {
-            if let Some(op) = command.op() {
-                let closing = matches!(command, ConsumerCommand::Close { .. });
-                self.done(op, if closing { Ok(ConsumerOutcome::Ok) } else { Err(Error::Closed) });
+    fn handle(&mut self, now: Now, input: Input<ConsumerCommand>) {
+        match input {
+            Input::Command(command) if self.closed => return self.refuse(&command),
+            Input::Command(command) => {
+                // Before the answer, so that whoever closes hears of it.
+                self.tell_skipped();
+                self.command(now, command);
             }
-            return;
+            Input::Channel(conn, event) => self.core.handle_channel(now, conn, event),
+            Input::Link(link, event) => return self.on_link(now, link, event),
+            Input::PollMemory => return self.look(now),
+            Input::DescriptorShortage => self.on_shortage(now),
+            Input::Timeout => self.core.handle_timeout(now),
         }
-        // Before the answer, so that whoever closes hears of it.
-        self.tell_skipped();
-        self.command(now, command);
-        self.drive(now);
-    }
-
-    fn handle_connected(&mut self, now: Now, conn: ConnId) {
-        self.core.handle_connected(now, conn);
-        self.drive(now);
-    }
-
-    fn handle_closed(&mut self, now: Now, conn: ConnId, reason: String) {
-        self.core.handle_closed(now, conn, &reason);
-        self.drive(now);
-    }
-
-    fn handle_rejected(&mut self, now: Now, conn: ConnId, reason: String) {
-        self.core.handle_rejected(now, conn, &reason);
-        self.drive(now);
-    }
-
-    fn handle_token(&mut self, now: Now, conn: ConnId) {
-        self.core.handle_token(now, conn);
         self.drive(now);
     }
 
@@ -410,90 +413,17 @@ impl Engine for ConsumerEngine {
         consumed
     }
 
-    fn handle_linked(&mut self, now: Now, link: LinkId) {
-        self.on_linked(link);
-        self.drive(now);
-    }
-
-    fn handle_unlinked(&mut self, now: Now, link: LinkId, reason: String, lasting: bool) {
-        self.on_unlinked(now, link, reason, lasting);
-        self.drive(now);
-    }
-
-    fn handle_shortage(&mut self, now: Now) {
-        self.on_shortage(now);
-        self.drive(now);
-    }
-
-    fn handle_lent(&mut self, now: Now, link: LinkId, key: u64, memory: Arc<Memory>) {
-        self.on_slots(now, link, key, memory);
-        self.drive(now);
-    }
-
-    fn handle_offered(&mut self, now: Now, conn: ConnId, made: std::result::Result<Vec<u8>, String>) {
-        self.core.handle_offered(now, conn, made);
-        self.drive(now);
-    }
-
-    fn handle_begun(&mut self, now: Now, link: LinkId, made: std::result::Result<Vec<u8>, String>) {
-        self.on_begun(now, link, made);
-        self.drive(now);
-    }
-
-    fn handle_refused(&mut self, now: Now, link: LinkId, key: u64, why: String) {
-        self.on_refused(now, link, key, why);
-        self.drive(now);
-    }
-
-    fn handle_read(&mut self, now: Now, link: LinkId, key: u64, at: u64, bytes: Bytes) {
-        self.on_read(now, link, key, at, &bytes);
-    }
-
-    fn handle_file(&mut self, now: Now, link: LinkId, key: u64, file: Committed) {
-        self.on_file(now, link, key, file);
-        self.drive(now);
-    }
-
-    fn handle_ended(&mut self, now: Now, link: LinkId, key: u64) {
-        self.on_ended(now, link, key);
-        self.drive(now);
+    fn poll_output(&mut self) -> Option<Output<ConsumerEvent>> {
+        let request = self.direct.links.poll_request().or_else(|| self.core.poll_request());
+        request.or_else(|| self.event().map(Output::Event)).or_else(|| self.core.poll_log())
     }
 
     fn has_news(&mut self) -> bool {
         self.direct.has_news()
     }
 
-    fn handle_look(&mut self, now: Now) {
-        self.look(now);
-    }
-
-    fn handle_timeout(&mut self, now: Now) {
-        self.core.handle_timeout(now);
-        self.drive(now);
-    }
-
-    fn poll_connection_event(&mut self) -> Option<ConnectionEvent> {
-        self.core.poll_connection_event()
-    }
-
     fn failing(&self) -> String {
         self.core.failing()
-    }
-
-    fn poll_action(&mut self) -> Option<Action> {
-        self.direct.links.poll_action().or_else(|| self.core.poll_action())
-    }
-
-    fn poll_event(&mut self) -> Option<ConsumerEvent> {
-        let looked_up = self.lookups.done.pop().map(|(op, result)| ConsumerEvent::Done { op, result });
-        let mut event = looked_up.or_else(|| self.events.pop_front())?;
-        // Whoever waited in vain hears why no broker is there, unless the operation knows better.
-        if let ConsumerEvent::Done { result: Err(Error::Timeout { detail, .. }), .. } = &mut event
-            && detail.is_empty()
-        {
-            *detail = self.core.why_unreachable();
-        }
-        Some(event)
     }
 
     fn poll_timeout(&self) -> Option<u64> {

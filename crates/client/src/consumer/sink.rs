@@ -16,8 +16,8 @@ use super::fetch_stream::{
 };
 use super::fetcher::{Fetcher, Source};
 use super::types::TopicPartition;
+use crate::arrived::Arrived;
 use crate::core::{StreamSink, StreamStep};
-use crate::engine::Arrived;
 use crate::error::Error;
 
 /// What a caller is told of a batch that is damaged for the first time.

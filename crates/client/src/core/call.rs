@@ -8,7 +8,7 @@ use headrace_wire::messages::{ApiKey, Message, Request, VersionRange};
 use headrace_wire::primitive::{DecodeError, Encoded, Reader};
 use headrace_wire::time::Now;
 
-use crate::engine::Arrived;
+use crate::arrived::Arrived;
 use crate::error::{Error, Result};
 
 /// Which of a broker's connections a call takes. A broker answers one connection's requests in order, so whatever may

@@ -11,8 +11,8 @@ use super::call::{Body, Expect, Lane, Queued};
 use super::link::{Link, LinkKey, Peer};
 use super::{Core, Tag, no_version};
 use crate::connection::{Connection, InFlight};
-use crate::engine::{Action, ConnId};
 use crate::error::Error;
+use crate::io::{ChannelRequest, ConnId};
 
 impl<T> Core<T> {
     /// Calls to any broker go to a connection that is ready; while there is none, one candidate after the other is
@@ -105,7 +105,7 @@ impl<T> Core<T> {
         connection.is_to_be_carried = self.settings.two_sided && records;
         link.connection = Some(connection);
         self.connections.insert(conn, key);
-        self.actions.push_back(Action::Connect { conn, host: link.host.clone(), port: link.port });
+        self.requests.push_back((conn, ChannelRequest::Connect { host: link.host.clone(), port: link.port }));
     }
 
     /// Links with work get a connection once their back-off is over; links that are ready write what they have.
@@ -158,7 +158,7 @@ impl<T> Core<T> {
                     continue;
                 }
             };
-            self.actions.push_back(Action::Write { conn: connection.id, data });
+            self.requests.push_back((connection.id, ChannelRequest::Write(data)));
             connection.last_used = now.mono_ms;
             if queued.spec.expect == Expect::Nothing {
                 let result = Ok((version, Body::NONE));
@@ -206,7 +206,7 @@ impl<T> Core<T> {
         if let Some(connection) = link.connection.take() {
             self.connections.remove(&connection.id);
             if close {
-                self.actions.push_back(Action::Close { conn: connection.id });
+                self.requests.push_back((connection.id, ChannelRequest::Close));
             }
             ended.extend(connection.in_flight.into_iter().map(|c| (c.call, c.tag, true)));
         }
@@ -325,7 +325,7 @@ impl<T> Core<T> {
                 let Some(link) = self.links.get_mut(&key) else { continue };
                 if let Some(connection) = link.connection.take() {
                     self.connections.remove(&connection.id);
-                    self.actions.push_back(Action::Close { conn: connection.id });
+                    self.requests.push_back((connection.id, ChannelRequest::Close));
                 }
             }
         }

@@ -42,10 +42,11 @@ pub(crate) use self::matching::TopicPattern;
 pub(crate) use self::refresh::CREATING_WAITS;
 use self::refresh::Refresh;
 pub(crate) use self::throttle::Throttle;
+use crate::arrived::{Arrived, Consumed};
 use crate::cluster::{Cluster, TopicInfo};
 use crate::connection::{Features, InFlight, Received};
-use crate::engine::{Action, Arrived, ConnId, Consumed, OverVerbs};
 use crate::error::{Error, Result};
+use crate::io::{ChannelEvent, ChannelRequest, ConnId, Output};
 use crate::options::{CommonConfig, Endpoint, RecoveryStrategy};
 use crate::sasl::Credentials;
 
@@ -79,7 +80,7 @@ pub struct Core<T> {
     matching: Matching,
     metadata_error: Option<Error>,
     features: Features,
-    actions: VecDeque<Action>,
+    requests: VecDeque<(ConnId, ChannelRequest)>,
     replies: VecDeque<Reply<T>>,
     received: Vec<Received<Tag<T>>>,
     next_connection: u32,
@@ -148,7 +149,7 @@ impl<T> Core<T> {
             matching: Matching::default(),
             metadata_error: None,
             features: Features::default(),
-            actions: VecDeque::new(),
+            requests: VecDeque::new(),
             replies: VecDeque::new(),
             received: Vec::new(),
             next_connection: 0,
@@ -312,7 +313,7 @@ impl<T> Core<T> {
         let mut ended = std::mem::take(&mut self.waiting);
         for (key, link) in std::mem::take(&mut self.links) {
             if let Some(connection) = link.connection {
-                self.actions.push_back(Action::Close { conn: connection.id });
+                self.requests.push_back((connection.id, ChannelRequest::Close));
                 for call in connection.in_flight {
                     self.answer(None, call.call, call.tag, key.node(), true, Err(Error::Closed));
                 }
@@ -331,38 +332,27 @@ impl<T> Core<T> {
         self.closed
     }
 
-    /// See [`Engine::handle_connected`](crate::engine::Engine::handle_connected).
-    pub fn handle_connected(&mut self, now: Now, conn: ConnId) {
+    /// Something has happened to a channel.
+    pub fn handle_channel(&mut self, now: Now, conn: ConnId, event: ChannelEvent) {
         let Some(&key) = self.connections.get(&conn) else { return };
+        let Some(link) = self.links.get_mut(&key) else { return };
+        let Some(connection) = link.connection.as_mut() else { return };
         let client_id = &self.settings.client_id;
-        let Some(connection) = self.links.get_mut(&key).and_then(|l| l.connection.as_mut()) else { return };
-        match connection.connected(now, client_id) {
-            Ok(Some(data)) => self.actions.push_back(Action::Write { conn, data }),
-            Ok(None) => {}
-            Err(error) => self.end_connection(now, key, &error, true),
-        }
-        self.pump(now);
-    }
-
-    /// See [`Engine::handle_closed`](crate::engine::Engine::handle_closed).
-    pub fn handle_closed(&mut self, now: Now, conn: ConnId, reason: &str) {
-        let Some(&key) = self.connections.get(&conn) else { return };
-        let Some(link) = self.links.get(&key) else { return };
-        let stage = link.connection.as_ref().map_or("", |c| c.stage());
-        let error = Error::Disconnected { peer: link.name.clone(), why: format!("{stage}: {reason}") };
-        self.end_connection(now, key, &error, false);
-        self.pump(now);
-    }
-
-    /// See [`Engine::handle_offered`](crate::engine::Engine::handle_offered).
-    pub fn handle_offered(&mut self, now: Now, conn: ConnId, made: std::result::Result<Vec<u8>, String>) {
-        let Some(&key) = self.connections.get(&conn) else { return };
-        let client_id = &self.settings.client_id;
-        let Some(connection) = self.links.get_mut(&key).and_then(|l| l.connection.as_mut()) else { return };
-        match connection.offered(made, client_id) {
-            Ok(Some(data)) => self.actions.push_back(Action::Write { conn, data }),
-            Ok(None) => {}
-            Err(error) => self.end_connection(now, key, &error, true),
+        let (written, is_open) = match event {
+            ChannelEvent::Connected => (connection.connected(now, client_id), true),
+            ChannelEvent::TokenRenewed => {
+                (connection.token_renewed(now, self.settings.setup.first_ms, client_id), true)
+            }
+            ChannelEvent::EndpointReady(made) => (connection.offered(made, client_id), true),
+            ChannelEvent::Closed(reason) => {
+                let why = format!("{}: {reason}", connection.stage());
+                (Err(Error::Disconnected { peer: link.name.clone(), why }), false)
+            }
+            ChannelEvent::Rejected(why) => (Err(Error::Tls { peer: link.name.clone(), why }), false),
+        };
+        match written {
+            Ok(data) => self.requests.extend(data.map(|data| (conn, ChannelRequest::Write(data)))),
+            Err(error) => self.end_connection(now, key, &error, is_open),
         }
         self.pump(now);
     }
@@ -370,15 +360,6 @@ impl<T> Core<T> {
     /// A node whose connection for links has ended, each once.
     pub(crate) fn take_link_ended(&mut self) -> Option<i32> {
         self.links_ended.pop()
-    }
-
-    /// See [`Engine::handle_rejected`](crate::engine::Engine::handle_rejected).
-    pub fn handle_rejected(&mut self, now: Now, conn: ConnId, reason: &str) {
-        let Some(&key) = self.connections.get(&conn) else { return };
-        let Some(link) = self.links.get(&key) else { return };
-        let error = Error::Tls { peer: link.name.clone(), why: reason.to_owned() };
-        self.end_connection(now, key, &error, false);
-        self.pump(now);
     }
 
     /// See [`Engine::handle_bytes`](crate::engine::Engine::handle_bytes). Bodies of streamed answers go to `sink`.
@@ -409,12 +390,10 @@ impl<T> Core<T> {
                         }
                     }
                 }
-                Received::Write(data) => self.actions.push_back(Action::Write { conn, data }),
-                Received::NeedsToken => self.actions.push_back(Action::Token { conn }),
-                Received::NeedsEnd => self.actions.push_back(Action::Verbs(OverVerbs::Offer { conn })),
-                Received::Carry(hello) => {
-                    self.actions.push_back(Action::Verbs(OverVerbs::Carry { conn, hello }));
-                }
+                Received::Write(data) => self.requests.push_back((conn, ChannelRequest::Write(data))),
+                Received::NeedsToken => self.requests.push_back((conn, ChannelRequest::RenewToken)),
+                Received::NeedsEnd => self.requests.push_back((conn, ChannelRequest::MakeEndpoint)),
+                Received::Carry(hello) => self.requests.push_back((conn, ChannelRequest::Carry(hello))),
                 Received::Answer(call, body) => self.answered(now, key, conn, call, body),
             }
         }
@@ -458,7 +437,7 @@ impl<T> Core<T> {
         self.answer(Some(now), call, tag, node, true, Err(bad));
     }
 
-    /// See [`Engine::handle_timeout`](crate::engine::Engine::handle_timeout).
+    /// See [`Input::Timeout`](crate::io::Input::Timeout).
     pub fn handle_timeout(&mut self, now: Now) {
         self.expire_calls(now);
         self.expire_connections(now);
@@ -472,14 +451,14 @@ impl<T> Core<T> {
         self.log.failing()
     }
 
-    /// See [`Engine::poll_connection_event`](crate::engine::Engine::poll_connection_event).
-    pub fn poll_connection_event(&mut self) -> Option<ConnectionEvent> {
-        self.log.poll()
+    /// The next line for the log of connections.
+    pub fn poll_log<E>(&mut self) -> Option<Output<E>> {
+        self.log.poll().map(|line| Output::Log(Box::new(line)))
     }
 
-    /// The next thing the driver is to do.
-    pub fn poll_action(&mut self) -> Option<Action> {
-        self.actions.pop_front()
+    /// The next thing that the driver is to do about a channel.
+    pub fn poll_request<E>(&mut self) -> Option<Output<E>> {
+        self.requests.pop_front().map(|(conn, request)| Output::Channel(conn, request))
     }
 
     /// The next call that has ended.

@@ -7,8 +7,8 @@ use headrace_wire::time::Now;
 
 use super::link::{LinkKey, Peer};
 use super::{Core, Tag};
-use crate::engine::Action;
 use crate::error::Error;
+use crate::io::ChannelRequest;
 
 impl<T> Core<T> {
     /// A metadata answer that can be read.
@@ -73,7 +73,7 @@ impl<T> Core<T> {
         let mut ended: Vec<(_, Tag<T>, bool)> = Vec::new();
         if let Some(connection) = link.connection {
             self.connections.remove(&connection.id);
-            self.actions.push_back(Action::Close { conn: connection.id });
+            self.requests.push_back((connection.id, ChannelRequest::Close));
             ended.extend(connection.in_flight.into_iter().map(|call| (call.call, call.tag, true)));
         }
         ended.extend(queued);

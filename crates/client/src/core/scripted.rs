@@ -17,7 +17,9 @@ use headrace_wire::primitive::{Reader, Segment};
 use headrace_wire::time::Now;
 use headrace_wire::uuid::Uuid;
 
-use crate::engine::{Action, Arrived, ConnId, Engine, LinkId, OverVerbs};
+use crate::arrived::Arrived;
+use crate::engine::Engine;
+use crate::io::{ChannelEvent, ChannelRequest, ConnId, Input, LinkEvent, LinkId, LinkRequest, Output};
 use crate::sasl::TokenSource;
 
 /// A request that a peer has received.
@@ -77,8 +79,8 @@ pub(crate) struct World<E: Engine> {
     pub(crate) events: Vec<E::Event>,
     /// Links that were asked for, and not ended by the engine. A test makes them, and says so.
     pub(crate) links: Vec<LinkId>,
-    /// What was asked of ends of links that are to carry connections.
-    pub(crate) over_verbs: Vec<OverVerbs>,
+    /// What was asked of ends of links that are to carry channels.
+    pub(crate) carriers: Vec<(ConnId, ChannelRequest)>,
     /// Every request received, in order.
     pub(crate) log: Vec<(u16, ApiKey, i16)>,
     /// Every connection attempt: time and port.
@@ -100,7 +102,7 @@ impl<E: Engine> World<E> {
             piece: usize::MAX,
             events: Vec::new(),
             links: Vec::new(),
-            over_verbs: Vec::new(),
+            carriers: Vec::new(),
             log: Vec::new(),
             attempts: Vec::new(),
             tokens: TokenSource::default(),
@@ -109,7 +111,17 @@ impl<E: Engine> World<E> {
     }
 
     pub(crate) fn command(&mut self, command: E::Command) {
-        self.engine.handle_command(self.now, command);
+        self.engine.handle(self.now, Input::Command(command));
+    }
+
+    /// Something happens to a channel.
+    pub(crate) fn channel(&mut self, conn: ConnId, event: ChannelEvent) {
+        self.engine.handle(self.now, Input::Channel(conn, event));
+    }
+
+    /// Something happens to a link.
+    pub(crate) fn link(&mut self, link: LinkId, event: LinkEvent) {
+        self.engine.handle(self.now, Input::Link(link, event));
     }
 
     pub(crate) fn open_ports(&self) -> Vec<u16> {
@@ -131,7 +143,7 @@ impl<E: Engine> World<E> {
     /// The peer ends a connection.
     pub(crate) fn reset(&mut self, conn: ConnId) {
         self.peers.remove(&conn).unwrap();
-        self.engine.handle_closed(self.now, conn, "connection reset".to_owned());
+        self.channel(conn, ChannelEvent::Closed("connection reset".to_owned()));
     }
 
     /// The peer sends bytes by itself.
@@ -144,13 +156,9 @@ impl<E: Engine> World<E> {
     pub(crate) fn settle(&mut self, answer: &mut dyn FnMut(&Incoming) -> Answer) {
         for _ in 0..1_000 {
             let mut quiet = true;
-            while let Some(action) = self.engine.poll_action() {
+            while let Some(output) = self.engine.poll_output() {
                 quiet = false;
-                self.act(action, answer);
-            }
-            while let Some(event) = self.engine.poll_event() {
-                quiet = false;
-                self.events.push(event);
+                self.perform(output, answer);
             }
             if quiet {
                 return;
@@ -165,7 +173,7 @@ impl<E: Engine> World<E> {
         let Some(at) = self.engine.poll_timeout().filter(|at| *at <= until) else { return false };
         assert!(at > self.now.mono_ms, "a timer in the past would spin: {at} at {}", self.now.mono_ms);
         self.sleep_to(at);
-        self.engine.handle_timeout(self.now);
+        self.engine.handle(self.now, Input::Timeout);
         self.settle(answer);
         true
     }
@@ -187,52 +195,47 @@ impl<E: Engine> World<E> {
         self.now.mono_ms = at;
     }
 
-    /// As [`Self::settle`] with one action, which the caller has polled.
-    pub(crate) fn perform(&mut self, action: Action, answer: &mut dyn FnMut(&Incoming) -> Answer) {
-        self.act(action, answer);
+    /// As [`Self::settle`] with one output, which the caller has polled.
+    pub(crate) fn perform(&mut self, output: Output<E::Event>, answer: &mut dyn FnMut(&Incoming) -> Answer) {
+        match output {
+            Output::Channel(conn, request) => self.act(conn, request, answer),
+            Output::Link(link, LinkRequest::Connect { .. }) => self.links.push(link),
+            Output::Link(link, LinkRequest::Close) => self.links.retain(|at| *at != link),
+            Output::Link(link, LinkRequest::MakeEndpoint) => {
+                let why = "this machine has no RDMA device".to_owned();
+                self.link(link, LinkEvent::EndpointReady(Err(why)));
+            }
+            Output::Link(_, other) => panic!("nobody takes {other:?}"),
+            Output::Event(event) => self.events.push(event),
+            Output::Log(_) => {}
+        }
     }
 
-    fn act(&mut self, action: Action, answer: &mut dyn FnMut(&Incoming) -> Answer) {
-        match action {
-            Action::Connect { conn, port, .. } => {
+    fn act(&mut self, conn: ConnId, request: ChannelRequest, answer: &mut dyn FnMut(&Incoming) -> Answer) {
+        match request {
+            ChannelRequest::Connect { port, .. } => {
                 self.attempts.push((self.now.mono_ms, port));
                 if self.refused.contains(&port) {
-                    self.engine.handle_closed(self.now, conn, "connection refused".to_owned());
-                    return;
+                    return self.channel(conn, ChannelEvent::Closed("connection refused".to_owned()));
                 }
-                let peer = Peer {
-                    port,
-                    connected: false,
-                    requests: BytesMut::new(),
-                    responses: Vec::new(),
-                    want: 1,
-                };
+                let connected = !self.silent.contains(&port);
+                let peer =
+                    Peer { port, connected, requests: BytesMut::new(), responses: Vec::new(), want: 1 };
                 self.peers.insert(conn, peer);
-                if !self.silent.contains(&port) {
-                    self.peers.get_mut(&conn).unwrap().connected = true;
-                    self.engine.handle_connected(self.now, conn);
+                if connected {
+                    self.channel(conn, ChannelEvent::Connected);
                 }
             }
-            Action::Close { conn } => drop(self.peers.remove(&conn)),
-            Action::Link { link, .. } => self.links.push(link),
-            Action::Unlink { link } => self.links.retain(|at| *at != link),
-            Action::WriteDirect(write) => panic!("nobody takes {write:?}"),
-            Action::Verbs(OverVerbs::Begin { link }) => {
-                let why = "this machine has no RDMA device".to_owned();
-                self.engine.handle_begun(self.now, link, Err(why));
-            }
-            Action::Verbs(asked @ (OverVerbs::Offer { .. } | OverVerbs::Carry { .. })) => {
-                self.over_verbs.push(asked);
-            }
-            Action::Verbs(other) => panic!("nobody takes {other:?}"),
-            Action::Token { .. } if self.silent_tokens => {}
-            Action::Token { conn } => {
+            ChannelRequest::Close => drop(self.peers.remove(&conn)),
+            ChannelRequest::MakeEndpoint | ChannelRequest::Carry(_) => self.carriers.push((conn, request)),
+            ChannelRequest::RenewToken if self.silent_tokens => {}
+            ChannelRequest::RenewToken => {
                 if self.tokens.is_stale(self.now.wall_ms) {
                     self.tokens.renew(self.now.wall_ms);
                 }
-                self.engine.handle_token(self.now, conn);
+                self.channel(conn, ChannelEvent::TokenRenewed);
             }
-            Action::Write { conn, data } => {
+            ChannelRequest::Write(data) => {
                 let Some(peer) = self.peers.get_mut(&conn) else { return };
                 assert!(peer.connected, "a write before the connection stands");
                 for segment in data.segments {

@@ -5,7 +5,7 @@ use headrace_wire::time::Now;
 use super::Core;
 use super::link::LinkKey;
 use crate::connection::Received;
-use crate::engine::{Action, ConnId};
+use crate::io::ChannelRequest;
 use crate::sasl::Exchange;
 
 /// A session is renewed when this much of its life has gone by, percent, and up to [`SPREAD_PERCENT`] more by chance, so
@@ -14,18 +14,6 @@ const RENEWAL_PERCENT: u64 = 85;
 const SPREAD_PERCENT: u64 = 10;
 
 impl<T> Core<T> {
-    /// See [`Engine::handle_token`](crate::engine::Engine::handle_token).
-    pub fn handle_token(&mut self, now: Now, conn: ConnId) {
-        let Some(&key) = self.connections.get(&conn) else { return };
-        let Some(connection) = self.links.get_mut(&key).and_then(|l| l.connection.as_mut()) else { return };
-        match connection.token_renewed(now, self.settings.setup.first_ms, &self.settings.client_id) {
-            Ok(Some(data)) => self.actions.push_back(Action::Write { conn, data }),
-            Ok(None) => {}
-            Err(error) => self.end_connection(now, key, &error, true),
-        }
-        self.pump(now);
-    }
-
     /// What a connection says to log in; `None` without SASL.
     pub(super) fn new_login(&mut self) -> Option<Exchange> {
         let credentials = self.settings.credentials.as_ref()?;
@@ -55,12 +43,12 @@ impl<T> Core<T> {
         let setup_ms = self.settings.setup.first_ms;
         match connection.log_in_again(now, setup_ms, exchange, stale, &self.settings.client_id) {
             Ok(Received::Write(data)) => {
-                self.actions.push_back(Action::Write { conn, data });
+                self.requests.push_back((conn, ChannelRequest::Write(data)));
                 true
             }
             Ok(_) => {
                 let waits = !connection.is_ready();
-                self.actions.push_back(Action::Token { conn });
+                self.requests.push_back((conn, ChannelRequest::RenewToken));
                 waits
             }
             Err(error) => {

@@ -18,6 +18,7 @@ use headrace_wire::time::Now;
 
 use super::scripted::{Answer, Incoming, Layout, World, version_list as scripted_versions, versions};
 use super::*;
+use crate::io::Input;
 
 /// An engine that does what a test tells its core to do.
 pub(super) struct Probe {
@@ -59,6 +60,7 @@ impl StreamSink<u32> for Taken {
     }
 }
 
+#[derive(Debug, Clone, Copy)]
 pub(super) enum Do {
     Call(Target, Lane, u32, u64),
     /// An answer of a node over a lane has asked for a pause of so many milliseconds.
@@ -77,7 +79,38 @@ impl crate::engine::Engine for Probe {
     type Command = Do;
     type Event = Reply<u32>;
 
-    fn handle_command(&mut self, now: Now, command: Do) {
+    fn handle(&mut self, now: Now, input: Input<Do>) {
+        match input {
+            Input::Command(command) => self.command(now, command),
+            Input::Channel(conn, event) => self.core.handle_channel(now, conn, event),
+            Input::Timeout => self.core.handle_timeout(now),
+            other => panic!("{other:?}"),
+        }
+        self.collect();
+    }
+
+    fn handle_bytes(&mut self, now: Now, conn: ConnId, bytes: Arrived<'_>) -> Consumed {
+        let consumed = self.core.handle_bytes(now, conn, bytes, &mut self.sink);
+        self.collect();
+        consumed
+    }
+
+    fn poll_output(&mut self) -> Option<Output<Reply<u32>>> {
+        self.core.poll_request().or_else(|| self.ended.pop_front().map(Output::Event))
+    }
+
+    fn poll_timeout(&self) -> Option<u64> {
+        self.core.poll_timeout()
+    }
+}
+
+impl Probe {
+    /// Calls on a lane that are not answered yet, those that wait for a connection included.
+    pub(super) fn pending(&self, node: i32, lane: Lane) -> usize {
+        self.core.links.get(&LinkKey { peer: Peer::Node(node), lane }).map_or(0, Link::pending)
+    }
+
+    fn command(&mut self, now: Now, command: Do) {
         match command {
             Do::Call(target, lane, tag, timeout) => {
                 self.core.call(now, target, lane, DescribeClusterRequest::default(), tag, timeout);
@@ -100,57 +133,6 @@ impl crate::engine::Engine for Probe {
             Do::Refresh => self.core.refresh(now),
             Do::Close => self.core.close(),
         }
-        self.collect();
-    }
-
-    fn handle_connected(&mut self, now: Now, conn: ConnId) {
-        self.core.handle_connected(now, conn);
-        self.collect();
-    }
-
-    fn handle_closed(&mut self, now: Now, conn: ConnId, reason: String) {
-        self.core.handle_closed(now, conn, &reason);
-        self.collect();
-    }
-
-    fn handle_rejected(&mut self, now: Now, conn: ConnId, reason: String) {
-        self.core.handle_rejected(now, conn, &reason);
-        self.collect();
-    }
-
-    fn handle_token(&mut self, now: Now, conn: ConnId) {
-        self.core.handle_token(now, conn);
-        self.collect();
-    }
-
-    fn handle_bytes(&mut self, now: Now, conn: ConnId, bytes: Arrived<'_>) -> Consumed {
-        let consumed = self.core.handle_bytes(now, conn, bytes, &mut self.sink);
-        self.collect();
-        consumed
-    }
-
-    fn handle_timeout(&mut self, now: Now) {
-        self.core.handle_timeout(now);
-        self.collect();
-    }
-
-    fn poll_action(&mut self) -> Option<Action> {
-        self.core.poll_action()
-    }
-
-    fn poll_event(&mut self) -> Option<Reply<u32>> {
-        self.ended.pop_front()
-    }
-
-    fn poll_timeout(&self) -> Option<u64> {
-        self.core.poll_timeout()
-    }
-}
-
-impl Probe {
-    /// Calls on a lane that are not answered yet, those that wait for a connection included.
-    pub(super) fn pending(&self, node: i32, lane: Lane) -> usize {
-        self.core.links.get(&LinkKey { peer: Peer::Node(node), lane }).map_or(0, Link::pending)
     }
 
     fn collect(&mut self) {

@@ -8,8 +8,8 @@ use headrace_wire::time::Now;
 
 use super::{RETRY_MS, RETRY_REFUSED_MS};
 use crate::core::{CallSpec, Lane, Target};
-use crate::engine::{Action, LinkId, OverVerbs};
 use crate::error::{Error, Result};
+use crate::io::{LinkId, LinkRequest, Output};
 use crate::options::Datapath;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,7 +47,7 @@ pub(crate) struct Links {
     datapath: Datapath,
     brokers: BTreeMap<i32, Node>,
     next: u32,
-    actions: VecDeque<Action>,
+    requests: VecDeque<(LinkId, LinkRequest)>,
     /// Why there is no link and will be none, until it is told.
     refused: Option<Error>,
     /// It was told: once is enough.
@@ -58,8 +58,8 @@ pub(crate) struct Links {
 
 impl Links {
     pub(crate) fn new(datapath: Datapath) -> Self {
-        let (brokers, actions) = (BTreeMap::new(), VecDeque::new());
-        Self { datapath, brokers, next: 0, actions, refused: None, told: false, no_verbs: None }
+        let (brokers, requests) = (BTreeMap::new(), VecDeque::new());
+        Self { datapath, brokers, next: 0, requests, refused: None, told: false, no_verbs: None }
     }
 
     /// Whether there are to be any.
@@ -124,7 +124,7 @@ impl Links {
         if node.fabric == Fabric::Verbs {
             let link = self.new_link();
             self.set(number, State::Beginning(link));
-            self.actions.push_back(Action::Verbs(OverVerbs::Begin { link }));
+            self.request(link, LinkRequest::MakeEndpoint);
             return None;
         }
         node.state = State::Asking(None);
@@ -162,11 +162,11 @@ impl Links {
                 let link = begun.unwrap_or_else(|| self.new_link());
                 self.set(number, State::Connecting(link));
                 let (address, token) = (response.address, response.token);
-                self.actions.push_back(match begun {
-                    None => Action::Link { link, address, token },
-                    Some(_) => Action::Verbs(OverVerbs::Connect { link, hello: response.hello }),
-                });
-                return;
+                let request = match begun {
+                    None => LinkRequest::Connect { address, token },
+                    Some(_) => LinkRequest::Join(response.hello),
+                };
+                return self.request(link, request);
             }
             Ok(response) => {
                 Error::broker(response.error_code.into(), response.error_message.unwrap_or_default())
@@ -174,7 +174,7 @@ impl Links {
             Err(error) => error,
         };
         if let Some(link) = begun {
-            self.actions.push_back(Action::Unlink { link });
+            self.request(link, LinkRequest::Close);
         }
         let why = match refusal.code() {
             Some(ErrorCode::UNSUPPORTED_VERSION) => {
@@ -209,7 +209,7 @@ impl Links {
     /// Ends a link whose broker says what cannot be.
     pub(crate) fn give_up(&mut self, now: Now, link: LinkId, why: String) {
         self.unlinked(now, link, why, false);
-        self.actions.push_back(Action::Unlink { link });
+        self.request(link, LinkRequest::Close);
     }
 
     /// The links that stand.
@@ -223,7 +223,7 @@ impl Links {
         let mut held = Vec::new();
         for (number, node) in &mut self.brokers {
             match node.state {
-                State::Up(link) => self.actions.push_back(Action::Unlink { link }),
+                State::Up(link) => self.requests.push_back((link, LinkRequest::Close)),
                 State::Down(before) if before < until => {}
                 // What is on its way is given up when it lacks something itself.
                 _ => continue,
@@ -286,12 +286,14 @@ impl Links {
         self.refused.take()
     }
 
-    pub(crate) fn act(&mut self, action: Action) {
-        self.actions.push_back(action);
+    /// Something to be done about a link, or over it.
+    pub(crate) fn request(&mut self, link: LinkId, request: LinkRequest) {
+        self.requests.push_back((link, request));
     }
 
-    pub(crate) fn poll_action(&mut self) -> Option<Action> {
-        self.actions.pop_front()
+    /// The next thing that the driver is to do about a link.
+    pub(crate) fn poll_request<E>(&mut self) -> Option<Output<E>> {
+        self.requests.pop_front().map(|(link, request)| Output::Link(link, request))
     }
 
     /// When a broker may be asked again.
@@ -332,8 +334,8 @@ mod tests {
     /// The end of a link over verbs that is to be made now.
     fn begins(links: &mut Links, now: Now) -> LinkId {
         assert_eq!(asks(links, now), None, "its end is made first");
-        match links.poll_action() {
-            Some(Action::Verbs(OverVerbs::Begin { link })) => link,
+        match links.requests.pop_front() {
+            Some((link, LinkRequest::MakeEndpoint)) => link,
             other => panic!("{other:?}"),
         }
     }
@@ -348,16 +350,14 @@ mod tests {
         assert_eq!((number, request.fabric.as_str(), &request.hello[..]), (NODE, "verbs", &[7][..]));
         let answer = DirectConnectResponse { hello: vec![8].into(), ..DirectConnectResponse::default() };
         links.answered(at(0), NODE, Ok(answer));
-        let action = links.poll_action();
-        let Some(Action::Verbs(OverVerbs::Connect { link: of, hello })) = action else {
-            panic!("{action:?}")
-        };
+        let request = links.requests.pop_front();
+        let Some((of, LinkRequest::Join(hello))) = request else { panic!("{request:?}") };
         assert_eq!((of, &hello[..]), (link, &[8][..]));
         assert_eq!((links.to(NODE), links.ended_with(NODE)), (None, Some(link)));
         assert_eq!(links.linked(link), Some(NODE));
         assert!(links.to(NODE) == Some(link) && links.is_remote(link));
         assert_eq!(links.unlinked(at(5), link, "gone".to_owned(), false), Some(NODE));
-        assert!(asks(&mut links, at(4 + RETRY_MS)).is_none() && links.poll_action().is_none());
+        assert!(asks(&mut links, at(4 + RETRY_MS)).is_none() && links.requests.is_empty());
         assert_eq!(asks(&mut links, at(5 + RETRY_MS)).as_deref(), Some("shm"));
         assert!(links.take_refusal().is_none());
     }
@@ -371,14 +371,14 @@ mod tests {
         assert!(links.begun(at(0), link, Err("no card".to_owned()), 100).is_none());
         let refusal = links.take_refusal().unwrap().to_string();
         assert!(refusal.contains("another host") && !refusal.contains("no card"), "{refusal}");
-        assert!(asks(&mut links, at(1 << 40)).is_none() && links.poll_action().is_none(), "never again");
+        assert!(asks(&mut links, at(1 << 40)).is_none() && links.requests.is_empty(), "never again");
         assert!(links.take_refusal().is_none(), "once");
         // Of another broker it is known that there is no card, and shared memory that is short now is asked for again.
         assert!(links.ask(at(0), 2, 100).is_some());
         let error_code = ErrorCode::THROTTLING_QUOTA_EXCEEDED.code();
         let full = DirectConnectResponse { error_code, ..DirectConnectResponse::default() };
         links.answered(at(0), 2, Ok(full));
-        assert!(links.ask(at(0), 2, 100).is_none() && links.poll_action().is_none());
+        assert!(links.ask(at(0), 2, 100).is_none() && links.requests.is_empty());
         assert_eq!(links.poll_timeout(at(0)), Some(RETRY_MS));
         assert_eq!(links.ask(at(RETRY_MS), 2, 100).unwrap().1.fabric, "shm");
     }
@@ -389,19 +389,19 @@ mod tests {
         assert!(asks(&mut links, at(0)).is_some());
         assert!(links.hold_off(at(0)).is_empty(), "one that is on its way");
         links.answered(at(0), NODE, Ok(DirectConnectResponse::default()));
-        let action = links.poll_action();
-        let Some(Action::Link { link, .. }) = action else { panic!("{action:?}") };
+        let request = links.requests.pop_front();
+        let Some((link, LinkRequest::Connect { .. })) = request else { panic!("{request:?}") };
         assert!(links.hold_off(at(0)).is_empty());
         assert_eq!(links.linked(link), Some(NODE));
         assert_eq!((links.standing(), links.hold_off(at(5))), (vec![link], vec![NODE]));
-        assert!(matches!(links.poll_action(), Some(Action::Unlink { link: of }) if of == link));
+        assert!(matches!(links.requests.pop_front(), Some((of, LinkRequest::Close)) if of == link));
         assert!(links.standing().is_empty() && links.take_refusal().is_none());
         assert!(asks(&mut links, at(4 + RETRY_REFUSED_MS)).is_none());
         assert_eq!(links.poll_timeout(at(5)), Some(5 + RETRY_REFUSED_MS));
         assert!(asks(&mut links, at(5 + RETRY_REFUSED_MS)).is_some());
         // One that could not be made for want of them would be tried a second later else.
         links.answered(at(0), NODE, Ok(DirectConnectResponse::default()));
-        let Some(Action::Link { link, .. }) = links.poll_action() else { panic!("no link") };
+        let Some((link, LinkRequest::Connect { .. })) = links.requests.pop_front() else { panic!("no link") };
         links.unlinked(at(10), link, "no descriptors".to_owned(), false);
         assert_eq!(links.hold_off(at(10)), [NODE]);
         assert_eq!(links.poll_timeout(at(10)), Some(10 + RETRY_REFUSED_MS));
@@ -413,7 +413,7 @@ mod tests {
         let link = begins(&mut links, at(0));
         links.begun(at(0), link, Ok(vec![7]), 100).unwrap();
         refuses(&mut links, at(0), ErrorCode::THROTTLING_QUOTA_EXCEEDED, "ask again");
-        assert!(matches!(links.poll_action(), Some(Action::Unlink { link: of }) if of == link));
+        assert!(matches!(links.requests.pop_front(), Some((of, LinkRequest::Close)) if of == link));
         assert!(asks(&mut links, at(0)).is_none() && links.take_refusal().is_none());
         let again = begins(&mut links, at(RETRY_MS));
         assert_ne!(again, link);

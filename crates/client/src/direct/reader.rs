@@ -7,7 +7,7 @@ use headrace_wire::messages::GrantFetchResponse;
 use headrace_wire::records::BatchHeader;
 
 use crate::consumer::BATCH_BYTES_MAX;
-use crate::engine::LinkId;
+use crate::io::LinkId;
 
 /// Why a segment is read no further.
 #[derive(Debug, PartialEq, Eq)]

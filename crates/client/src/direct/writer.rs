@@ -10,7 +10,7 @@ use headrace_wire::direct::{Drawn, EXCLUSIVE, SHARED, WriteAck, Written};
 use headrace_wire::messages::GrantProduceResponse;
 use headrace_wire::records::FinishedBatch;
 
-use crate::engine::{Action, DirectWrite, LinkId, OverVerbs};
+use crate::io::{DirectWrite, LinkId, LinkRequest};
 
 /// Turns that are asked for at once.
 const ASKED_MAX: usize = 8;
@@ -260,14 +260,10 @@ impl<T> Writer<T> {
     }
 
     /// What is to be done so that it is seen how far the ring was read, if a write waits for that.
-    pub(crate) fn refresh(&self) -> Option<Action> {
+    pub(crate) fn refresh(&self) -> Option<LinkRequest> {
         match &self.turns {
             Turns::Asked { freed_key, held, .. } if !held.is_empty() => {
-                Some(Action::Verbs(OverVerbs::Refresh {
-                    link: self.link,
-                    key: *freed_key,
-                    bytes: WORD_BYTES,
-                }))
+                Some(LinkRequest::Refresh { key: *freed_key, bytes: WORD_BYTES })
             }
             _ => None,
         }
@@ -305,7 +301,7 @@ impl<T> Writer<T> {
 
     /// Takes a batch for which there was room: it is written, or a turn is asked for. `None`: others were faster, and it is
     /// [released](Self::release) later.
-    pub(crate) fn write(&mut self, batch: &FinishedBatch, what: T, since: u64) -> Option<Action> {
+    pub(crate) fn write(&mut self, batch: &FinishedBatch, what: T, since: u64) -> Option<LinkRequest> {
         let bytes = batch.len as u64;
         self.pending_bytes += bytes;
         let turn = match &mut self.turns {
@@ -313,8 +309,7 @@ impl<T> Writer<T> {
                 self.pending.push_back(Pending { end: 0, order: 0, bytes, since, what });
                 asking.push_back(batch.chunks.clone());
                 let add = Drawn::add(batch.len);
-                let draw = OverVerbs::Draw { link: self.link, key: self.key, at: *order_at, add };
-                return Some(Action::Verbs(draw));
+                return Some(LinkRequest::FetchAdd { key: self.key, at: *order_at, add });
             }
             Turns::Own { next, .. } => {
                 let turn = *next;
@@ -332,7 +327,7 @@ impl<T> Writer<T> {
         self.pending.push_back(Pending { end, order: turn.order, bytes, since, what });
         let write = self.write_at(turn, &batch.chunks);
         if self.is_read_to(end) {
-            return Some(Action::WriteDirect(write));
+            return Some(LinkRequest::Write(write));
         }
         if let Turns::Drawn { held, .. } = &mut self.turns {
             *held = Some((end, write));
@@ -376,8 +371,8 @@ impl<T> Writer<T> {
             }
         }
         let written = Written { id: self.id, order: turn.order };
-        let told = (written.to_immediate(), u32::try_from(bytes).unwrap_or(u32::MAX));
-        DirectWrite { link: self.link, key: self.key, pieces, told }
+        let notify = (written.to_immediate(), u32::try_from(bytes).unwrap_or(u32::MAX));
+        DirectWrite { key: self.key, pieces, notify }
     }
 
     /// Which write an answer is of. Answers come in the order of the writes; any other is an error.
@@ -452,8 +447,8 @@ mod tests {
         (member(7), member(8), Region::whole(freed.clone()))
     }
 
-    fn direct(action: Option<Action>) -> DirectWrite {
-        let Some(Action::WriteDirect(write)) = action else { panic!("{action:?}") };
+    fn direct(request: Option<LinkRequest>) -> DirectWrite {
+        let Some(LinkRequest::Write(write)) = request else { panic!("{request:?}") };
         write
     }
 
@@ -482,11 +477,9 @@ mod tests {
     }
 
     fn ask(writer: &mut Writer<u32>, bytes: &'static [u8], what: u32) {
-        let action = writer.write(&batch(&[bytes]), what, 0);
-        let Some(Action::Verbs(OverVerbs::Draw { link, key, at, add })) = action else {
-            panic!("{action:?}")
-        };
-        assert_eq!((link, key, at, add), (LinkId(2), 3, 104, Drawn::add(bytes.len())));
+        let request = writer.write(&batch(&[bytes]), what, 0);
+        let Some(LinkRequest::FetchAdd { key, at, add }) = request else { panic!("{request:?}") };
+        assert_eq!((key, at, add), (3, 104, Drawn::add(bytes.len())));
     }
 
     fn word(order: u16, position: u64) -> u64 {
@@ -514,7 +507,7 @@ mod tests {
         let mut writer = writer(100, 8);
         assert!(writer.takes(80) && !writer.takes(81));
         let first = direct(writer.write(&batch(&[&[1; 60], &[2; 10]]), 1, 0));
-        assert_eq!((first.key, first.told), (3, (0x0007_0000, 70)));
+        assert_eq!((first.key, first.notify), (3, (0x0007_0000, 70)));
         assert_eq!(
             first.pieces.iter().map(|(at, piece)| (*at, piece.len())).collect::<Vec<_>>(),
             [(0, 60), (60, 10)]
@@ -526,7 +519,7 @@ mod tests {
             second.pieces.iter().map(|(at, piece)| (*at, piece.len())).collect::<Vec<_>>(),
             [(70, 20), (90, 10), (0, 30)]
         );
-        assert_eq!(second.told, (0x0007_0001, 60));
+        assert_eq!(second.notify, (0x0007_0001, 60));
     }
 
     #[test]
@@ -549,7 +542,7 @@ mod tests {
     #[test]
     fn members_of_a_ring_draw_turns_and_wait_for_it_to_be_read() {
         let (mut one, mut two, freed) = pair(128, 8);
-        let drawn = |write: DirectWrite| (write.told, write.pieces[0].0);
+        let drawn = |write: DirectWrite| (write.notify, write.pieces[0].0);
         assert_eq!(drawn(direct(one.write(&batch(&[&[1; 40]]), 1, 0))), ((0x0007_0000, 40), 0));
         assert_eq!(drawn(direct(two.write(&batch(&[&[2; 60]]), 2, 0))), ((0x0008_0001, 60), 40));
         assert!(one.has_room(28) && !one.has_room(29), "what others have drawn counts");
@@ -598,13 +591,13 @@ mod tests {
         assert!(!writer.is_idle());
         assert!(writer.acked(ack(0)).unwrap_err().contains("when none was next"), "it has no turn yet");
         let first = writer.drew(word(5, 1000)).unwrap();
-        assert_eq!((first.told, first.key), ((0x0007_0005, 40), 3));
+        assert_eq!((first.notify, first.key), ((0x0007_0005, 40), 3));
         let at: Vec<_> = first.pieces.iter().map(|(at, piece)| (*at, piece.len())).collect();
         assert_eq!(at, [(1000 % 104, 40)]);
         assert_eq!(writer.acked(ack(5)), Ok(1));
         // Somebody else has drawn in between.
         let second = writer.drew(word(9, 1070)).unwrap();
-        assert_eq!((second.told, second.pieces[0].0), ((0x0007_0009, 20), 1070 % 104));
+        assert_eq!((second.notify, second.pieces[0].0), ((0x0007_0009, 20), 1070 % 104));
         assert!(writer.drew(word(10, 1090)).is_none(), "of a turn that nobody has asked for");
         assert_eq!(writer.acked(ack(9)), Ok(2));
         assert!(writer.is_idle());
@@ -619,7 +612,7 @@ mod tests {
         for (what, order) in [(1, u16::MAX - 1), (2, u16::MAX), (3, 0), (4, 1)] {
             ask(&mut writer, &[1; 20], what);
             let write = writer.drew(order_word).unwrap();
-            assert_eq!(write.told, (0x0007_0000 | u32::from(order), 20));
+            assert_eq!(write.notify, (0x0007_0000 | u32::from(order), 20));
             order_word = order_word.wrapping_add(Drawn::add(20));
             assert_eq!(writer.acked(ack(order)), Ok(what));
             freed.word(0).unwrap().fetch_add(20, Ordering::Release);
@@ -641,19 +634,16 @@ mod tests {
         assert!(writer.drew(word(6, 350)).is_none(), "in order, behind the first");
         assert!(writer.is_held() && writer.waits_untold() && !writer.has_room(1));
         let refresh = writer.refresh();
-        assert!(
-            matches!(refresh, Some(Action::Verbs(OverVerbs::Refresh { key: 4, bytes: 8, .. }))),
-            "{refresh:?}"
-        );
+        assert!(matches!(refresh, Some(LinkRequest::Refresh { key: 4, bytes: 8 })), "{refresh:?}");
         assert!(writer.acked(ack(4)).is_err(), "it was not written");
         freed.word(0).unwrap().store(225, Ordering::Release);
         assert!(writer.release().is_none());
         freed.word(0).unwrap().store(226, Ordering::Release);
-        assert_eq!(writer.release().unwrap().told, (0x0007_0004, 30));
+        assert_eq!(writer.release().unwrap().notify, (0x0007_0004, 30));
         assert!(writer.release().is_none() && writer.is_held());
         // Its own answer tells how far the ring was read, as well.
         assert_eq!(writer.acked(ack(4)), Ok(1));
-        assert_eq!(writer.release().unwrap().told, (0x0007_0006, 30));
+        assert_eq!(writer.release().unwrap().notify, (0x0007_0006, 30));
         assert!(!writer.is_held() && writer.release().is_none());
         assert_eq!(writer.abandon().collect::<Vec<_>>(), [2, 3]);
     }

@@ -10,7 +10,6 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex};
 
 use foldhash::{HashMap, HashMapExt as _};
-use headrace_fabric::{Memory, Note};
 use headrace_wire::compression::check_level;
 use headrace_wire::errors::{ErrorCode, Remedy};
 use headrace_wire::messages::{DirectConnectRequest, GrantProduceRequest, ProduceRequest, ProduceResponse};
@@ -28,11 +27,11 @@ use super::request::{Answers, Draft, Entry, VERSION_WITH_TOPIC_IDS, refusal};
 use super::sequence::{Identity, Sending, says_early};
 use super::transaction::{Step, Transactions};
 use super::{BatchAck, ProducerCommand, ProducerEvent};
-use crate::core::{
-    Backoff, CallSpec, ConnectionEvent, Core, Expect, Lane, NoStream, Reply, Target, Throttle,
-};
-use crate::engine::{Action, Arrived, ConnId, Consumed, Engine, LinkId};
+use crate::arrived::{Arrived, Consumed};
+use crate::core::{Backoff, CallSpec, Core, Expect, Lane, NoStream, Reply, Target, Throttle};
+use crate::engine::Engine;
 use crate::error::Error;
+use crate::io::{ConnId, Input, Output};
 use crate::options::{Datapath, ProducerConfig};
 
 /// What is known of records that are given up on the way.
@@ -183,6 +182,21 @@ impl ProducerEngine {
     /// The id and epoch for what is sent from now on.
     fn know(&mut self, identity: Identity) {
         self.identity = Asked::Known(identity);
+    }
+
+    fn command(&mut self, now: Now, command: ProducerCommand) {
+        match command {
+            ProducerCommand::Wake => {}
+            ProducerCommand::Metadata { topic } => {
+                lock(&self.accumulator).want(&topic);
+            }
+            ProducerCommand::Flush { op } => {
+                let below = lock(&self.accumulator).hurry();
+                self.flushes.push_back((op, below));
+            }
+            ProducerCommand::Close { op, timeout_ms } => self.close(now, op, timeout_ms),
+            other => self.transaction_command(now, other),
+        }
     }
 
     fn is_closed(&self) -> bool {
@@ -689,39 +703,16 @@ impl Engine for ProducerEngine {
     type Command = ProducerCommand;
     type Event = ProducerEvent;
 
-    fn handle_command(&mut self, now: Now, command: ProducerCommand) {
-        match command {
-            ProducerCommand::Wake => {}
-            ProducerCommand::Metadata { topic } => {
-                lock(&self.accumulator).want(&topic);
-            }
-            ProducerCommand::Flush { op } => {
-                let below = lock(&self.accumulator).hurry();
-                self.flushes.push_back((op, below));
-            }
-            ProducerCommand::Close { op, timeout_ms } => self.close(now, op, timeout_ms),
-            other => self.transaction_command(now, other),
+    fn handle(&mut self, now: Now, input: Input<ProducerCommand>) {
+        match input {
+            Input::Command(command) => self.command(now, command),
+            Input::Channel(conn, event) => self.core.handle_channel(now, conn, event),
+            Input::Link(link, event) => return self.on_link(now, link, event),
+            Input::PollMemory if !self.direct.take_news() => return,
+            Input::PollMemory => {}
+            Input::DescriptorShortage => self.on_shortage(now),
+            Input::Timeout => self.core.handle_timeout(now),
         }
-        self.pump(now);
-    }
-
-    fn handle_connected(&mut self, now: Now, conn: ConnId) {
-        self.core.handle_connected(now, conn);
-        self.pump(now);
-    }
-
-    fn handle_closed(&mut self, now: Now, conn: ConnId, reason: String) {
-        self.core.handle_closed(now, conn, &reason);
-        self.pump(now);
-    }
-
-    fn handle_rejected(&mut self, now: Now, conn: ConnId, reason: String) {
-        self.core.handle_rejected(now, conn, &reason);
-        self.pump(now);
-    }
-
-    fn handle_token(&mut self, now: Now, conn: ConnId) {
-        self.core.handle_token(now, conn);
         self.pump(now);
     }
 
@@ -731,60 +722,10 @@ impl Engine for ProducerEngine {
         consumed
     }
 
-    fn handle_timeout(&mut self, now: Now) {
-        self.core.handle_timeout(now);
-        self.pump(now);
-    }
-
-    fn handle_linked(&mut self, now: Now, link: LinkId) {
-        self.direct.links.linked(link);
-        self.pump(now);
-    }
-
-    fn handle_unlinked(&mut self, now: Now, link: LinkId, reason: String, lasting: bool) {
-        self.on_unlinked(now, link, reason, lasting);
-        self.pump(now);
-    }
-
-    fn handle_shortage(&mut self, now: Now) {
-        self.on_shortage(now);
-        self.pump(now);
-    }
-
-    fn handle_offered(&mut self, now: Now, conn: ConnId, made: Result<Vec<u8>, String>) {
-        self.core.handle_offered(now, conn, made);
-        self.pump(now);
-    }
-
-    fn handle_begun(&mut self, now: Now, link: LinkId, made: Result<Vec<u8>, String>) {
-        let timeout_ms = self.settings.request_timeout_ms;
-        if let Some((node, spec, request)) = self.direct.links.begun(now, link, made, timeout_ms) {
-            self.core.call_with(now, spec, request, Tag::Link { node });
-        }
-        self.pump(now);
-    }
-
-    fn handle_refused(&mut self, now: Now, link: LinkId, key: u64, why: String) {
-        self.on_refused(now, link, key, &why);
-        self.pump(now);
-    }
-
-    fn handle_lent(&mut self, now: Now, link: LinkId, key: u64, memory: Arc<Memory>) {
-        self.on_lent(now, link, key, memory);
-        self.pump(now);
-    }
-
-    fn handle_drew(&mut self, _now: Now, link: LinkId, key: u64, word: u64) {
-        self.on_drew(link, key, word);
-    }
-
-    fn handle_ended(&mut self, now: Now, link: LinkId, key: u64) {
-        self.on_ended(now, link, key);
-        self.pump(now);
-    }
-
-    fn handle_note(&mut self, now: Now, link: LinkId, note: Note) {
-        self.on_note(now, link, note);
+    fn poll_output(&mut self) -> Option<Output<ProducerEvent>> {
+        let request = self.direct.links.poll_request().or_else(|| self.core.poll_request());
+        let event = || self.events.pop_front().map(Output::Event);
+        request.or_else(event).or_else(|| self.core.poll_log())
     }
 
     fn has_news(&mut self) -> bool {
@@ -795,26 +736,8 @@ impl Engine for ProducerEngine {
         self.direct.is_held_up()
     }
 
-    fn handle_look(&mut self, now: Now) {
-        if self.direct.take_news() {
-            self.pump(now);
-        }
-    }
-
-    fn poll_connection_event(&mut self) -> Option<ConnectionEvent> {
-        self.core.poll_connection_event()
-    }
-
     fn failing(&self) -> String {
         self.core.failing()
-    }
-
-    fn poll_action(&mut self) -> Option<Action> {
-        self.direct.links.poll_action().or_else(|| self.core.poll_action())
-    }
-
-    fn poll_event(&mut self) -> Option<ProducerEvent> {
-        self.events.pop_front()
     }
 
     fn poll_timeout(&self) -> Option<u64> {

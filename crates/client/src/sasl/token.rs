@@ -82,7 +82,7 @@ type Fetch = dyn Fn() -> Result<Token, TokenFailure> + Send + Sync;
 /// Where the tokens of OAUTHBEARER come from: nowhere, a fixed text, or a function that may block.
 ///
 /// Engines read the token at hand; the driver, which an engine asks by
-/// [`Action::Token`](crate::engine::Action::Token), sees to it that there is a good one. The two share it under a
+/// [`ChannelRequest::RenewToken`](crate::io::ChannelRequest::RenewToken), sees to it that there is a good one. The two share it under a
 /// lock, which is never held while a function runs.
 #[derive(Clone, Default)]
 pub struct TokenSource(Option<Arc<Shared>>);

@@ -31,12 +31,14 @@ use super::settings::{ShareSettings, retry_of, schema_of};
 use super::shelf::{LOCK_MS_MAX, SharedShelf, Shelf, lock};
 use super::types::{ShareCommand, ShareEvent, ShareOutcome};
 use super::watch::{Question, Watches};
-use crate::core::{CallSpec, ConnectionEvent, Core, Lane, NoStream, Reply, Target, Throttle};
-use crate::engine::{Action, Arrived, ConnId, Consumed, Engine};
+use crate::arrived::{Arrived, Consumed};
+use crate::core::{CallSpec, Core, Lane, NoStream, Reply, Target, Throttle};
+use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::group::{
     Coordinator, EpochMemberEvent, GroupTag, MemberContext, MemberTag, ShareMember, ShareMemberSettings,
 };
+use crate::io::{ConnId, Input, Output};
 use crate::options::ShareConfig;
 use crate::partition::TopicPartition;
 
@@ -229,6 +231,15 @@ impl ShareEngine {
             }
             ShareCommand::Close { op, finished, timeout_ms } => self.close(now, op, finished, timeout_ms),
         }
+    }
+
+    /// Answers a command that comes after the end.
+    fn refuse(&mut self, command: &ShareCommand) {
+        if let Some(op) = command.op() {
+            let closing = matches!(command, ShareCommand::Close { .. });
+            self.done(op, if closing { Ok(ShareOutcome::Ok) } else { Err(Error::Closed) });
+        }
+        self.abandon_commits();
     }
 
     fn subscribe(&mut self, now: Now, topics: Vec<String>) {
@@ -559,36 +570,15 @@ impl Engine for ShareEngine {
     type Command = ShareCommand;
     type Event = ShareEvent;
 
-    fn handle_command(&mut self, now: Now, command: ShareCommand) {
-        if self.closed {
-            let closing = matches!(command, ShareCommand::Close { .. });
-            if let Some(op) = command.op() {
-                self.done(op, if closing { Ok(ShareOutcome::Ok) } else { Err(Error::Closed) });
-            }
-            self.abandon_commits();
-            return;
+    fn handle(&mut self, now: Now, input: Input<ShareCommand>) {
+        match input {
+            Input::Command(command) if self.closed => return self.refuse(&command),
+            Input::Command(command) => self.command(now, command),
+            Input::Channel(conn, event) => self.core.handle_channel(now, conn, event),
+            Input::Timeout => self.core.handle_timeout(now),
+            // It has no links.
+            Input::Link(..) | Input::PollMemory | Input::DescriptorShortage => return,
         }
-        self.command(now, command);
-        self.drive(now);
-    }
-
-    fn handle_connected(&mut self, now: Now, conn: ConnId) {
-        self.core.handle_connected(now, conn);
-        self.drive(now);
-    }
-
-    fn handle_closed(&mut self, now: Now, conn: ConnId, reason: String) {
-        self.core.handle_closed(now, conn, &reason);
-        self.drive(now);
-    }
-
-    fn handle_rejected(&mut self, now: Now, conn: ConnId, reason: String) {
-        self.core.handle_rejected(now, conn, &reason);
-        self.drive(now);
-    }
-
-    fn handle_token(&mut self, now: Now, conn: ConnId) {
-        self.core.handle_token(now, conn);
         self.drive(now);
     }
 
@@ -598,25 +588,13 @@ impl Engine for ShareEngine {
         consumed
     }
 
-    fn handle_timeout(&mut self, now: Now) {
-        self.core.handle_timeout(now);
-        self.drive(now);
-    }
-
-    fn poll_connection_event(&mut self) -> Option<ConnectionEvent> {
-        self.core.poll_connection_event()
+    fn poll_output(&mut self) -> Option<Output<ShareEvent>> {
+        let event = || self.events.pop_front().map(Output::Event);
+        self.core.poll_request().or_else(event).or_else(|| self.core.poll_log())
     }
 
     fn failing(&self) -> String {
         self.core.failing()
-    }
-
-    fn poll_action(&mut self) -> Option<Action> {
-        self.core.poll_action()
-    }
-
-    fn poll_event(&mut self) -> Option<ShareEvent> {
-        self.events.pop_front()
     }
 
     fn poll_timeout(&self) -> Option<u64> {

@@ -9,7 +9,7 @@ use std::thread::Builder;
 use std::time::Duration;
 
 use bytes::Bytes;
-use headrace_client::engine::{ConnId, LinkId};
+use headrace_client::io::{ConnId, LinkId};
 use headrace_client::sasl::TokenSource;
 use headrace_fabric::shm::{self, Link, LinkError};
 use headrace_fabric::verbs::{Device, Joining, Options, VerbsEndpoint, VerbsError, Want};

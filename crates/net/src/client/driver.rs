@@ -13,8 +13,9 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use headrace_client::engine::{Action, ConnId, Engine, LinkId};
+use headrace_client::engine::Engine;
 use headrace_client::error::Error;
+use headrace_client::io::{ChannelEvent, ChannelRequest, ConnId, Input, LinkEvent, LinkId, Output};
 use headrace_client::options::CommonConfig;
 use headrace_client::sasl::TokenSource;
 use headrace_fabric::shm::{Link, LinkError};
@@ -188,13 +189,13 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
             let commands = std::mem::take(&mut *self.commands.lock().unwrap_or_else(PoisonError::into_inner));
             let now = self.clock.now();
             for command in commands {
-                work.engine.handle_command(now, command);
+                work.engine.handle(now, Input::Command(command));
             }
             while let Ok(report) = self.reports.try_recv() {
                 self.take_report(work, report);
             }
             if self.shortages.has_news() {
-                work.engine.handle_shortage(now);
+                work.engine.handle(now, Input::DescriptorShortage);
             }
             self.turn_outputs(work);
             let mut pending = std::mem::take(&mut self.pending);
@@ -208,7 +209,7 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
             }
             let now = self.clock.now();
             if work.engine.poll_timeout().is_some_and(|at| at <= now.mono_ms) {
-                work.engine.handle_timeout(now);
+                work.engine.handle(now, Input::Timeout);
             }
         }
     }
@@ -247,54 +248,65 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
         true
     }
 
-    /// Carries out what the engine wants done, and hands up its events, until it is quiet.
+    /// Carries out what the engine wants done, hands up its events and writes its log, until it is quiet.
     fn turn_outputs(&mut self, work: &mut Work<E, F>) {
-        while let Some(action) = work.poll_action() {
-            match action {
-                Action::Connect { conn, host, port } => self.resolve(work, conn, &host, port),
-                Action::Write { conn, data } => {
-                    if let Some(connection) = self.connections.get_mut(&conn) {
-                        for segment in data.segments {
-                            if let Segment::Bytes(bytes) = segment {
-                                connection.outbox.push(bytes);
-                            }
-                        }
-                        if connection.connected
-                            && let Err(why) = self.write(conn)
-                        {
-                            self.drop_connection(conn);
-                            self.closed(work, conn, why);
-                        }
+        while let Some(output) = work.poll_output() {
+            match output {
+                Output::Channel(conn, request) => self.channel(work, conn, request),
+                Output::Link(link, request) => {
+                    if let Err(request) = work.request(link, request) {
+                        self.link(work, link, request);
                     }
                 }
-                Action::Token { conn } => self.renew_token(work, conn),
-                Action::Close { conn } => self.drop_connection(conn),
-                Action::Link { link, address, token } => {
-                    if let Err(source) = aside::link(self.back(), link, address, token) {
-                        let action = "start a thread";
-                        work.linked(link, Err(LinkError::System { action, source }));
+                Output::Event(event) => (work.on_event)(event),
+                Output::Log(line) => {
+                    if let Some((log, client)) = self.log.get() {
+                        log.push(client, &line);
                     }
-                }
-                Action::Verbs(action) => self.verbs(work, action),
-                Action::WriteDirect(write) => work.write(&write),
-                Action::Unlink { link } => {
-                    self.begun.remove(&For::Link(link));
-                    self.joining.remove(&For::Link(link));
-                    work.unlink(link);
                 }
             }
         }
-        work.tell();
-        self.write_log(work);
     }
 
-    /// Writes what the engine has to say of its connections.
-    fn write_log(&mut self, work: &mut Work<E, F>) {
-        while let Some(event) = work.engine.poll_connection_event() {
-            if let Some((log, client)) = self.log.get() {
-                log.push(client, &event);
+    fn channel(&mut self, work: &mut Work<E, F>, conn: ConnId, request: ChannelRequest) {
+        match request {
+            ChannelRequest::Connect { host, port } => self.resolve(work, conn, &host, port),
+            ChannelRequest::Write(data) => {
+                let Some(connection) = self.connections.get_mut(&conn) else { return };
+                for segment in data.segments {
+                    if let Segment::Bytes(bytes) = segment {
+                        connection.outbox.push(bytes);
+                    }
+                }
+                if connection.connected
+                    && let Err(why) = self.write(conn)
+                {
+                    self.drop_connection(conn);
+                    self.closed(work, conn, why);
+                }
             }
+            ChannelRequest::RenewToken => self.renew_token(work, conn),
+            ChannelRequest::MakeEndpoint => {
+                if let Err(error) = self.make_endpoint(For::Connection(conn)) {
+                    self.failed(work, conn, error.into());
+                }
+            }
+            ChannelRequest::Carry(hello) => {
+                // What is to be sent from now on waits for the link.
+                if let Some(connection) = self.connections.get_mut(&conn) {
+                    connection.joining = true;
+                }
+                if let Err(why) = self.join(For::Connection(conn), hello) {
+                    self.failed(work, conn, why.into());
+                }
+            }
+            ChannelRequest::Close => self.drop_connection(conn),
         }
+    }
+
+    /// Tells the engine what has happened to a channel.
+    fn tell_engine(&self, work: &mut Work<E, F>, conn: ConnId, event: ChannelEvent) {
+        work.engine.handle(self.clock.now(), Input::Channel(conn, event));
     }
 
     /// A link is made: its descriptors are watched from now on.
@@ -333,7 +345,7 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
                 return Ok(());
             }
             connection.established = true;
-            work.engine.handle_connected(self.clock.now(), id);
+            self.tell_engine(work, id, ChannelEvent::Connected);
             self.turn_outputs(work);
         }
         let written = self.write(id);
@@ -438,15 +450,16 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
             Report::Probed { conn, fault } => self.closed(work, conn, fault),
             Report::Begun { of: For::Connection(conn), .. } if !self.connections.contains_key(&conn) => {}
             Report::Begun { of, made } => {
-                let now = self.clock.now();
                 let made = made.map(|joining| {
                     let hello = joining.hello().to_vec();
                     self.begun.insert(of, joining);
                     hello
                 });
                 match of {
-                    For::Link(link) => work.engine.handle_begun(now, link, made),
-                    For::Connection(conn) => work.engine.handle_offered(now, conn, made),
+                    For::Link(link) => work.tell_engine(link, LinkEvent::EndpointReady(made)),
+                    For::Connection(conn) => {
+                        self.tell_engine(work, conn, ChannelEvent::EndpointReady(made));
+                    }
                 }
             }
             Report::Joined { of, made } => self.joined(work, of, made),
@@ -463,7 +476,7 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
             Report::Token => {
                 self.renewing = false;
                 for conn in std::mem::take(&mut self.awaiting_token) {
-                    work.engine.handle_token(self.clock.now(), conn);
+                    self.tell_engine(work, conn, ChannelEvent::TokenRenewed);
                 }
             }
         }
@@ -482,8 +495,7 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
     fn renew_token(&mut self, work: &mut Work<E, F>, conn: ConnId) {
         let now = self.clock.now();
         if !self.sockets.tokens.is_stale(now.wall_ms) {
-            work.engine.handle_token(now, conn);
-            return;
+            return self.tell_engine(work, conn, ChannelEvent::TokenRenewed);
         }
         self.awaiting_token.push(conn);
         if self.renewing {
@@ -578,12 +590,8 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
     }
 
     fn closed(&mut self, work: &mut Work<E, F>, conn: ConnId, fault: Fault) {
-        let now = self.clock.now();
-        if fault.lasting {
-            work.engine.handle_rejected(now, conn, fault.why);
-        } else {
-            work.engine.handle_closed(now, conn, fault.why);
-        }
+        let ended = if fault.lasting { ChannelEvent::Rejected } else { ChannelEvent::Closed };
+        self.tell_engine(work, conn, ended(fault.why));
     }
 
     fn drop_connection(&mut self, id: ConnId) {

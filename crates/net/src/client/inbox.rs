@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use headrace_client::engine::{Arrived, Consumed};
+use headrace_client::arrived::{Arrived, Consumed};
 
 /// Bytes taken from a socket at once. Half a megabyte is decoded while it is still in the CPU's cache.
 const PIECE_BYTES: usize = 512 * 1024;

@@ -7,14 +7,12 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-use headrace_client::engine::DirectWrite;
+use headrace_client::io::{DirectWrite, LinkEvent, LinkRequest};
 use headrace_fabric::verbs::VerbsEndpoint;
 use headrace_fabric::{
-    Access, Descriptor, Endpoint, Event, FabricError, Local, Memory, Note, PIECES_MAX, Piece, Region, Remote,
+    Access, Descriptor, Endpoint, Event, FabricError, Local, Memory, PIECES_MAX, Piece, Region, Remote,
 };
 
 use crate::told::Told;
@@ -31,33 +29,6 @@ const EVENTS: usize = 64;
 const UNSENT_MAX: usize = 1 << 16;
 /// Bytes of all that a broker has lent, at most: as much is locked here.
 const LENT_BYTES_MAX: usize = 1 << 30;
-
-/// What the broker has told, or what came of what was asked.
-pub(super) enum Came {
-    Note(Note),
-    /// Memory; the engine sees a copy of it.
-    Lent {
-        key: u64,
-        memory: Arc<Memory>,
-    },
-    Refused {
-        key: u64,
-        why: &'static str,
-    },
-    Ended {
-        key: u64,
-    },
-    Read {
-        key: u64,
-        at: u64,
-        bytes: Bytes,
-    },
-    /// What a word was before it was added to.
-    Drew {
-        key: u64,
-        word: u64,
-    },
-}
 
 /// Memory that the broker has lent, with what is written to it from, or read of it into.
 struct Lent {
@@ -141,7 +112,7 @@ enum Retired {
 pub(super) struct VerbsLink {
     endpoint: VerbsEndpoint,
     taken: Vec<Event>,
-    came: VecDeque<Came>,
+    came: VecDeque<LinkEvent>,
     ops: VecDeque<Op>,
     /// Operations that have ended.
     done: u64,
@@ -190,7 +161,7 @@ impl VerbsLink {
     }
 
     /// The next thing that came; none: not now.
-    pub(super) fn take(&mut self) -> Result<Option<Came>, FabricError> {
+    pub(super) fn take(&mut self) -> Result<Option<LinkEvent>, FabricError> {
         if self.came.is_empty() {
             self.pump()?;
         }
@@ -223,7 +194,7 @@ impl VerbsLink {
 
     fn told(&mut self, told: Told) -> Result<(), FabricError> {
         match told {
-            Told::Note(note) => self.came.push_back(Came::Note(note)),
+            Told::Note(note) => self.came.push_back(LinkEvent::Note(note)),
             Told::Lent { key, ring } => self.lend(key, &ring, false)?,
             Told::Shown { key, slots } => self.lend(key, &slots, true)?,
             Told::Window { key, at, bytes } => {
@@ -239,13 +210,13 @@ impl VerbsLink {
             }
             Told::Refused { key, why } => {
                 self.forget(key)?;
-                self.came.push_back(Came::Refused { key, why: why.text() });
+                self.came.push_back(LinkEvent::Unreachable { key, why: why.text().to_owned() });
             }
             Told::Ended { key } => {
                 self.forget(key)?;
                 self.retire(Retired::Lent { key });
                 self.give_back()?;
-                self.came.push_back(Came::Ended { key });
+                self.came.push_back(LinkEvent::Revoked { key });
             }
             Told::Nudge => {
                 self.sleeps = false;
@@ -303,7 +274,7 @@ impl VerbsLink {
         let seen = shown.clone().unwrap_or(memory);
         let shown = shown.map(Region::whole);
         self.lent.insert(key, Lent { remote, region, local, shown, refreshing: false });
-        self.came.push_back(Came::Lent { key, memory: seen });
+        self.came.push_back(LinkEvent::Exposed { key, memory: seen });
         Ok(())
     }
 
@@ -312,7 +283,7 @@ impl VerbsLink {
         self.done += 1;
         match self.ops.pop_front() {
             None | Some(Op::Write) => {}
-            Some(Op::Draw { key }) => self.came.push_back(Came::Drew { key, word }),
+            Some(Op::Draw { key }) => self.came.push_back(LinkEvent::FetchAdded { key, word }),
             Some(Op::Refresh { key, bytes }) => {
                 if let Some(Lent { region, shown: Some(shown), refreshing, .. }) = self.lent.get_mut(&key) {
                     *refreshing = false;
@@ -341,16 +312,31 @@ impl VerbsLink {
                 if reading.bytes.len() == reading.len
                     && let Some(Reading { key, at, bytes, .. }) = self.readings.remove(at)
                 {
-                    self.came.push_back(Came::Read { key, at, bytes: bytes.into() });
+                    self.came.push_back(LinkEvent::Read { key, at, bytes: bytes.into() });
                 }
             }
         }
         self.give_back()
     }
 
+    /// What the engine asks for while the link stands.
+    pub(super) fn request(&mut self, request: LinkRequest) -> Result<(), FabricError> {
+        match request {
+            LinkRequest::Write(write) => self.write(&write),
+            LinkRequest::FetchAdd { key, at, add } => self.fetch_add(key, at, add),
+            LinkRequest::Read { key, at, len } => self.read(key, at, len),
+            LinkRequest::Watch { key, bytes } => self.watch(key, bytes),
+            LinkRequest::Refresh { key, bytes } => self.refresh(key, bytes),
+            LinkRequest::Connect { .. }
+            | LinkRequest::MakeEndpoint
+            | LinkRequest::Join(_)
+            | LinkRequest::Close => Ok(()),
+        }
+    }
+
     // ---- writing
 
-    pub(super) fn write(&mut self, write: &DirectWrite) -> Result<(), FabricError> {
+    fn write(&mut self, write: &DirectWrite) -> Result<(), FabricError> {
         let Some(lent) = self.lent.get(&write.key) else { return Ok(()) };
         // The ring goes around once at most in a batch: two runs.
         let mut runs: Vec<(usize, usize)> = Vec::with_capacity(2);
@@ -362,7 +348,7 @@ impl VerbsLink {
                 _ => runs.push((at, piece.len())),
             }
         }
-        let (immediate, bytes) = write.told;
+        let (immediate, bytes) = write.notify;
         let one = runs.len() == 1;
         for (at, len) in runs {
             let notify = one.then_some(immediate);
@@ -375,13 +361,13 @@ impl VerbsLink {
     }
 
     /// Adds to a word of what was lent by a key.
-    pub(super) fn draw(&mut self, key: u64, at: usize, add: u64) -> Result<(), FabricError> {
+    fn fetch_add(&mut self, key: u64, at: usize, add: u64) -> Result<(), FabricError> {
         self.unsent.push_back(Unsent::Draw { key, at, add });
         self.send()
     }
 
     /// Reads the first bytes of what was lent by a key, if they are not being read.
-    pub(super) fn refresh(&mut self, key: u64, bytes: usize) -> Result<(), FabricError> {
+    fn refresh(&mut self, key: u64, bytes: usize) -> Result<(), FabricError> {
         let Some(lent) = self.lent.get_mut(&key).filter(|lent| !lent.refreshing) else { return Ok(()) };
         let into = Piece { local: lent.local, at: 0, len: bytes.min(lent.region.len()) };
         match self.endpoint.read(0, lent.remote, 0, into) {
@@ -440,7 +426,7 @@ impl VerbsLink {
     // ---- reading
 
     /// The first bytes of what was lent by a key are kept up to date.
-    pub(super) fn watch(&mut self, key: u64, bytes: usize) -> Result<(), FabricError> {
+    fn watch(&mut self, key: u64, bytes: usize) -> Result<(), FabricError> {
         self.watched.key = key;
         self.watched.bytes = self.watched.bytes.max(bytes);
         (self.watched.again, self.watched.last) = (true, None);
@@ -469,7 +455,7 @@ impl VerbsLink {
         }
     }
 
-    pub(super) fn read(&mut self, key: u64, at: u64, len: usize) -> Result<(), FabricError> {
+    fn read(&mut self, key: u64, at: u64, len: usize) -> Result<(), FabricError> {
         self.numbers += 1;
         let bytes = Vec::with_capacity(len);
         self.readings.push_back(Reading { number: self.numbers, key, at, len, begun: 0, bytes });

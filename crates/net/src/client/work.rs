@@ -8,7 +8,8 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-use headrace_client::engine::{Action, DirectWrite, Engine, LinkId, OverVerbs};
+use headrace_client::engine::Engine;
+use headrace_client::io::{DirectWrite, Input, LinkEvent, LinkId, LinkRequest, Output};
 use headrace_fabric::shm::{Control, Link, LinkError};
 use headrace_fabric::verbs::VerbsError;
 use headrace_fabric::{FabricError, Note, NotesError, Region};
@@ -16,7 +17,7 @@ use headrace_wire::time::Now;
 use mio::Waker;
 
 use super::shortage;
-use super::verbs_link::{Came, VerbsLink};
+use super::verbs_link::VerbsLink;
 use crate::clock::Clock;
 
 /// How long brokers go on not to ring after a caller has ended to look, or while nobody waits for what comes.
@@ -94,7 +95,7 @@ pub(super) struct Work<E: Engine, F> {
     /// it is told of once more, it is out of reach.
     absent: VecDeque<String>,
     /// What a caller has left to the engine's thread.
-    left: VecDeque<Action>,
+    left: VecDeque<Output<E::Event>>,
     /// Callers that look again and again: while there are some, nobody needs to be woken.
     looking: usize,
     /// One has just ended to look, and is likely to come again, as one that waits for each of its records: brokers still do
@@ -143,16 +144,14 @@ impl<E: Engine, F: FnMut(E::Event)> Work<E, F> {
         !self.links.is_empty()
     }
 
-    /// The next thing for the engine's thread to do.
-    pub(super) fn poll_action(&mut self) -> Option<Action> {
-        self.left.pop_front().or_else(|| self.engine.poll_action())
+    /// The next thing for the engine's thread to do or to tell.
+    pub(super) fn poll_output(&mut self) -> Option<Output<E::Event>> {
+        self.left.pop_front().or_else(|| self.engine.poll_output())
     }
 
-    /// Hands up what the engine tells.
-    pub(super) fn tell(&mut self) {
-        while let Some(event) = self.engine.poll_event() {
-            (self.on_event)(event);
-        }
+    /// Tells the engine what has happened to a link, or came over it.
+    pub(super) fn tell_engine(&mut self, link: LinkId, event: LinkEvent) {
+        self.engine.handle(self.clock.now(), Input::Link(link, event));
     }
 
     // ---- links
@@ -185,13 +184,12 @@ impl<E: Engine, F: FnMut(E::Event)> Work<E, F> {
     }
 
     fn stands(&mut self, id: LinkId, made: Result<Over, Lost>) {
-        let now = self.clock.now();
         match made {
             Ok(link) => {
                 self.links.insert(id, link);
-                self.engine.handle_linked(now, id);
+                self.tell_engine(id, LinkEvent::Connected);
             }
-            Err(lost) => self.unlinked(now, id, lost),
+            Err(lost) => self.unlinked(id, lost),
         }
     }
 
@@ -202,36 +200,39 @@ impl<E: Engine, F: FnMut(E::Event)> Work<E, F> {
 
     fn lost(&mut self, id: LinkId, lost: impl Into<Lost>) {
         if self.links.remove(&id).is_some() {
-            self.unlinked(self.clock.now(), id, lost.into());
+            self.unlinked(id, lost.into());
         }
     }
 
-    fn unlinked(&mut self, now: Now, id: LinkId, Lost { why, lasting, short }: Lost) {
-        self.engine.handle_unlinked(now, id, why, lasting);
+    fn unlinked(&mut self, id: LinkId, Lost { why, lasting, short }: Lost) {
+        self.tell_engine(id, LinkEvent::Closed { reason: why, lasting });
         if short {
-            self.engine.handle_shortage(now);
+            self.engine.handle(self.clock.now(), Input::DescriptorShortage);
         }
     }
 
     /// Takes what has come over a link's socket: memory, or its end.
     pub(super) fn control(&mut self, id: LinkId) {
         while let Some(Over::Shm(Linked { link, lent, .. })) = self.links.get_mut(&id) {
-            let now = self.clock.now();
-            match link.control() {
+            let event = match link.control() {
                 Ok(None) => return,
                 Ok(Some(Control::Lent { key, memory })) => {
                     lent.insert(key, Region::whole(memory.clone()));
-                    self.engine.handle_lent(now, id, key, memory);
+                    LinkEvent::Exposed { key, memory }
                 }
-                Ok(Some(Control::File { key, file })) => self.engine.handle_file(now, id, key, file),
+                Ok(Some(Control::File { key, file })) => LinkEvent::FileExposed { key, file },
                 Ok(Some(Control::Ended { key })) => {
                     lent.remove(&key);
                     // Answers that the broker gave before it took the memory back count.
                     self.take_notes();
-                    self.engine.handle_ended(now, id, key);
+                    LinkEvent::Revoked { key }
                 }
-                Err(error) => self.lost(id, error),
-            }
+                Err(error) => {
+                    self.lost(id, error);
+                    continue;
+                }
+            };
+            self.tell_engine(id, event);
         }
     }
 
@@ -248,7 +249,7 @@ impl<E: Engine, F: FnMut(E::Event)> Work<E, F> {
         // A look that finds nothing reads no clock.
         let news = self.engine.has_news();
         if news {
-            self.engine.handle_look(self.clock.now());
+            self.engine.handle(self.clock.now(), Input::PollMemory);
         }
         self.stirred |= noted || news;
         noted || news
@@ -309,7 +310,7 @@ impl<E: Engine, F: FnMut(E::Event)> Work<E, F> {
             return false;
         }
         // What lies elsewhere than in notes was perhaps published before the broker saw that we sleep.
-        self.engine.handle_look(self.clock.now());
+        self.engine.handle(self.clock.now(), Input::PollMemory);
         sleeps
     }
 
@@ -355,40 +356,23 @@ impl<E: Engine, F: FnMut(E::Event)> Work<E, F> {
         }
     }
 
-    pub(super) fn write(&mut self, write: &DirectWrite) {
-        let written = match self.links.get_mut(&write.link) {
-            Some(Over::Shm(linked)) => write_shm(linked, write).map_err(Lost::from),
-            Some(Over::Verbs(link)) => link.write(write).map_err(Lost::from),
-            None => return,
-        };
-        if let Err(error) = written {
-            self.lost(write.link, error);
+    /// Does what is to be done over a link that stands. What comes back makes or ends one: that is for the engine's thread.
+    pub(super) fn request(&mut self, id: LinkId, request: LinkRequest) -> Result<(), LinkRequest> {
+        if matches!(
+            request,
+            LinkRequest::Connect { .. }
+                | LinkRequest::MakeEndpoint
+                | LinkRequest::Join(_)
+                | LinkRequest::Close
+        ) {
+            return Err(request);
         }
-    }
-
-    /// What links over verbs do beside that. `Err`: it is for the engine's thread.
-    pub(super) fn verbs(&mut self, action: OverVerbs) -> Result<(), OverVerbs> {
-        let (id, done) = match action {
-            OverVerbs::Begin { .. }
-            | OverVerbs::Connect { .. }
-            | OverVerbs::Offer { .. }
-            | OverVerbs::Carry { .. } => return Err(action),
-            OverVerbs::Watch { link: id, key, bytes } => {
-                let Some(Over::Verbs(link)) = self.links.get_mut(&id) else { return Ok(()) };
-                (id, link.watch(key, bytes))
+        let done = match (self.links.get_mut(&id), request) {
+            (Some(Over::Shm(linked)), LinkRequest::Write(write)) => {
+                write_shm(linked, &write).map_err(Lost::from)
             }
-            OverVerbs::Read { link: id, key, at, len } => {
-                let Some(Over::Verbs(link)) = self.links.get_mut(&id) else { return Ok(()) };
-                (id, link.read(key, at, len))
-            }
-            OverVerbs::Draw { link: id, key, at, add } => {
-                let Some(Over::Verbs(link)) = self.links.get_mut(&id) else { return Ok(()) };
-                (id, link.draw(key, at, add))
-            }
-            OverVerbs::Refresh { link: id, key, bytes } => {
-                let Some(Over::Verbs(link)) = self.links.get_mut(&id) else { return Ok(()) };
-                (id, link.refresh(key, bytes))
-            }
+            (Some(Over::Verbs(link)), request) => link.request(request).map_err(Lost::from),
+            (Some(Over::Shm(_)) | None, _) => return Ok(()),
         };
         if let Err(error) = done {
             self.lost(id, error);
@@ -406,7 +390,8 @@ fn take_shm<E: Engine>(
 ) -> Result<(), LinkError> {
     for _ in 0..NOTES_PER_TURN {
         let Some(note) = linked.link.take()? else { break };
-        engine.handle_note(*now.get_or_insert_with(|| clock.now()), id, note);
+        let now = *now.get_or_insert_with(|| clock.now());
+        engine.handle(now, Input::Link(id, LinkEvent::Note(note)));
     }
     if linked.unsent.is_empty() { Ok(()) } else { send(&mut linked.link, &mut linked.unsent) }
 }
@@ -419,16 +404,8 @@ fn take_verbs<E: Engine>(
     link: &mut VerbsLink,
 ) -> Result<(), FabricError> {
     for _ in 0..NOTES_PER_TURN {
-        let Some(came) = link.take()? else { break };
-        let now = *now.get_or_insert_with(|| clock.now());
-        match came {
-            Came::Note(note) => engine.handle_note(now, id, note),
-            Came::Lent { key, memory } => engine.handle_lent(now, id, key, memory),
-            Came::Refused { key, why } => engine.handle_refused(now, id, key, why.to_owned()),
-            Came::Ended { key } => engine.handle_ended(now, id, key),
-            Came::Drew { key, word } => engine.handle_drew(now, id, key, word),
-            Came::Read { key, at, bytes } => engine.handle_read(now, id, key, at, bytes),
-        }
+        let Some(event) = link.take()? else { break };
+        engine.handle(*now.get_or_insert_with(|| clock.now()), Input::Link(id, event));
     }
     Ok(())
 }
@@ -436,7 +413,7 @@ fn take_verbs<E: Engine>(
 fn write_shm(linked: &mut Linked, write: &DirectWrite) -> Result<(), LinkError> {
     let Linked { link, lent, unsent } = linked;
     let Some(region) = lent.get(&write.key) else { return Ok(()) };
-    let (immediate, bytes) = write.told;
+    let (immediate, bytes) = write.notify;
     // The broker may have lent less than it has granted.
     write.pieces.iter().try_for_each(|(at, piece)| {
         let at = usize::try_from(*at).unwrap_or(usize::MAX);
@@ -504,18 +481,16 @@ impl<E: Engine, F: FnMut(E::Event)> Shared<E, F> {
 
     /// Carries out what a caller can, and leaves the rest to the engine's thread.
     fn settle(&self, mut work: MutexGuard<'_, Work<E, F>>) {
-        while let Some(action) = work.engine.poll_action() {
-            match action {
-                Action::WriteDirect(write) => work.write(&write),
-                Action::Verbs(action) => {
-                    if let Err(action) = work.verbs(action) {
-                        work.left.push_back(Action::Verbs(action));
-                    }
+        while let Some(output) = work.engine.poll_output() {
+            match output {
+                Output::Link(link, request) => {
+                    let left = work.request(link, request).err();
+                    work.left.extend(left.map(|request| Output::Link(link, request)));
                 }
+                Output::Event(event) => (work.on_event)(event),
                 other => work.left.push_back(other),
             }
         }
-        work.tell();
         let due = work.engine.poll_timeout().into_iter().chain(work.linger_until()).min();
         let earlier = due.is_some_and(|due| work.sleeps_until.is_none_or(|until| due < until));
         let wakes = !work.left.is_empty() || earlier;
@@ -531,14 +506,14 @@ impl<E: Engine, F: FnMut(E::Event)> Shared<E, F> {
 
 impl<E, F> Driven<E::Command> for Shared<E, F>
 where
-    E: Engine + Send,
+    E: Engine<Event: Send> + Send,
     F: FnMut(E::Event) + Send,
 {
     fn drive(&self, command: E::Command) -> Result<(), E::Command> {
         let Some(mut work) = self.try_lock() else { return Err(command) };
         work.take_notes();
         let now = work.clock.now();
-        work.engine.handle_command(now, command);
+        work.engine.handle(now, Input::Command(command));
         let looked = work.looking > 0;
         if work.commands_without_look() {
             // This caller does not wait for what it sends.

@@ -1,7 +1,7 @@
 //! Consumers over RDMA: what they read, when it is read, and when they are told.
 
 use headrace_broker::SLOTS_KEY;
-use headrace_client::engine::LinkId;
+use headrace_client::io::{self, LinkId};
 use headrace_wire::direct::SLOT_BYTES;
 
 use super::links::LinkEvent;
@@ -163,7 +163,7 @@ impl World {
                     if let Some((key, at, bytes)) = link.card.came(number, &bytes) {
                         self.tell(|| format!("{who:?} has {} bytes of file {key} from {at} on", bytes.len()));
                         self.outcome.lent.reads += 1;
-                        self.runs(who).came(now, id, key, at, bytes);
+                        self.link(who, id, io::LinkEvent::Read { key, at, bytes });
                     }
                 }
                 Done::Slots(words) => {

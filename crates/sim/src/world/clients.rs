@@ -1,19 +1,59 @@
 //! Engines: their turns and timers, what they want done, and what they tell.
 
-use headrace_client::engine::{Action, Engine, OverVerbs};
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use headrace_client::arrived::{Arrived, Consumed};
+use headrace_client::engine::Engine;
+use headrace_client::io::{
+    ChannelEvent, ChannelRequest, ConnId, Input, LinkEvent, LinkId, LinkRequest, Output,
+};
+use headrace_client::producer::ProducerEvent;
 use headrace_wire::primitive::Segment;
 
 use super::{Event, World};
-use crate::client::{Runs, Who, Wires};
+use crate::client::{AnyEvent, Who, Wires};
 use crate::net::Way;
 
 impl World {
-    pub(super) fn runs(&mut self, who: Who) -> &mut dyn Runs {
+    /// Something has happened to an engine's channels or links, or its time has come.
+    pub(super) fn input(&mut self, who: Who, input: Input<Infallible>) {
+        let now = self.now;
         match who {
-            Who::Producer(number) => &mut self.producers[number].engine,
-            Who::Consumer(number) => &mut self.consumers[number].engine,
-            Who::Sharer(number) => &mut self.sharers[number].engine,
+            Who::Producer(number) => {
+                self.producers[number].engine.handle(now, input.map(|none| match none {}));
+            }
+            Who::Consumer(number) => {
+                self.consumers[number].engine.handle(now, input.map(|none| match none {}));
+            }
+            Who::Sharer(number) => self.sharers[number].engine.handle(now, input.map(|none| match none {})),
         }
+    }
+
+    pub(super) fn channel(&mut self, who: Who, conn: ConnId, event: ChannelEvent) {
+        self.input(who, Input::Channel(conn, event));
+    }
+
+    pub(super) fn link(&mut self, who: Who, link: LinkId, event: LinkEvent) {
+        self.input(who, Input::Link(link, event));
+    }
+
+    pub(super) fn bytes(&mut self, who: Who, conn: ConnId, bytes: &[u8]) -> Consumed {
+        let (now, memory) = (self.now, Arc::new(bytes.to_vec()));
+        let bytes = Arrived::shared(&memory, 0);
+        match who {
+            Who::Producer(number) => self.producers[number].engine.handle_bytes(now, conn, bytes),
+            Who::Consumer(number) => self.consumers[number].engine.handle_bytes(now, conn, bytes),
+            Who::Sharer(number) => self.sharers[number].engine.handle_bytes(now, conn, bytes),
+        }
+    }
+
+    fn poll_output(&mut self, who: Who) -> Option<Output<AnyEvent>> {
+        Some(match who {
+            Who::Producer(number) => self.producers[number].engine.poll_output()?.map(AnyEvent::Producer),
+            Who::Consumer(number) => self.consumers[number].engine.poll_output()?.map(AnyEvent::Consumer),
+            Who::Sharer(number) => self.sharers[number].engine.poll_output()?.map(AnyEvent::Share),
+        })
     }
 
     pub(super) fn wires(&mut self, who: Who) -> &mut Wires {
@@ -26,9 +66,9 @@ impl World {
 
     pub(super) fn wants_timeout(&self, who: Who) -> Option<u64> {
         match who {
-            Who::Producer(number) => self.producers[number].engine.wants_timeout(),
-            Who::Consumer(number) => self.consumers[number].engine.wants_timeout(),
-            Who::Sharer(number) => self.sharers[number].engine.wants_timeout(),
+            Who::Producer(number) => self.producers[number].engine.poll_timeout(),
+            Who::Consumer(number) => self.consumers[number].engine.poll_timeout(),
+            Who::Sharer(number) => self.sharers[number].engine.poll_timeout(),
         }
     }
 
@@ -54,7 +94,7 @@ impl World {
                     return Ok(());
                 }
                 for command in self.producers[number].take_commands() {
-                    self.producers[number].engine.handle_command(self.now, command);
+                    self.producers[number].engine.handle(self.now, Input::Command(command));
                 }
             }
             Who::Consumer(number) => {
@@ -62,7 +102,7 @@ impl World {
                     return Ok(());
                 }
                 for command in self.consumers[number].take_commands() {
-                    self.consumers[number].engine.handle_command(self.now, command);
+                    self.consumers[number].engine.handle(self.now, Input::Command(command));
                 }
             }
             Who::Sharer(number) => {
@@ -70,7 +110,7 @@ impl World {
                     return Ok(());
                 }
                 for command in self.sharers[number].take_commands() {
-                    self.sharers[number].engine.handle_command(self.now, command);
+                    self.sharers[number].engine.handle(self.now, Input::Command(command));
                 }
             }
         }
@@ -87,35 +127,58 @@ impl World {
             if let Who::Producer(number) = who {
                 self.producers[number].hear(self.now).map_err(|why| format!("producer {number}: {why}"))?;
             }
-            let mut quiet = true;
-            while let Some(action) = self.runs(who).action() {
+            let (mut quiet, mut rings) = (true, false);
+            while let Some(output) = self.poll_output(who) {
                 quiet = false;
-                self.act(who, action)?;
+                match output {
+                    Output::Channel(conn, request) => self.act(who, conn, request)?,
+                    Output::Link(link, request) => self.act_on_link(who, link, request)?,
+                    Output::Event(event) => rings |= self.hear(who, event)?,
+                    Output::Log(_) => {}
+                }
             }
-            quiet &= match who {
-                Who::Producer(number) => self.hear_producer(number)?,
-                Who::Consumer(number) => self.hear_consumer(number)?,
-                Who::Sharer(number) => self.hear_sharer(number)?,
-            };
+            if rings {
+                self.ring(who);
+            }
             if quiet {
                 return self.check_ended(who);
             }
         }
     }
 
-    /// True when it tells nothing.
-    pub(super) fn hear_producer(&mut self, number: usize) -> Result<bool, String> {
-        let mut quiet = true;
-        while let Some(event) = self.producers[number].engine.poll_event() {
-            quiet = false;
-            self.tell(|| format!("producer {number} tells {event:?}"));
-            self.digest(1);
-            let woken = self.producers[number].on_event(self.now, event);
-            for caller in woken.map_err(|why| format!("producer {number}: {why}"))? {
-                self.at(self.now.mono_ms, Event::Caller(number, caller));
+    /// Hands on what an engine tells; whether its caller is woken by that.
+    fn hear(&mut self, who: Who, event: AnyEvent) -> Result<bool, String> {
+        match (who, event) {
+            (Who::Producer(number), AnyEvent::Producer(event)) => {
+                self.hear_producer(number, event)?;
+                Ok(false)
             }
+            (Who::Consumer(number), AnyEvent::Consumer(event)) => self.hear_consumer(number, event),
+            (Who::Sharer(number), AnyEvent::Share(event)) => self.hear_sharer(number, event),
+            (who, event) => Err(format!("{who:?} tells {event:?}")),
         }
-        Ok(quiet)
+    }
+
+    /// A caller is woken, which may take its time.
+    fn ring(&mut self, who: Who) {
+        let lag_ms = if self.healed { 0 } else { self.plan.lag_ms_max };
+        let at = self.now.mono_ms + self.rng.between(0, lag_ms);
+        match who {
+            // Its callers are woken one by one.
+            Who::Producer(_) => {}
+            Who::Consumer(number) => self.at(at, Event::Reader(number)),
+            Who::Sharer(number) => self.at(at, Event::Sharer(number)),
+        }
+    }
+
+    fn hear_producer(&mut self, number: usize, event: ProducerEvent) -> Result<(), String> {
+        self.tell(|| format!("producer {number} tells {event:?}"));
+        self.digest(1);
+        let woken = self.producers[number].on_event(self.now, event);
+        for caller in woken.map_err(|why| format!("producer {number}: {why}"))? {
+            self.at(self.now.mono_ms, Event::Caller(number, caller));
+        }
+        Ok(())
     }
 
     pub(super) fn after_producer(&mut self, number: usize) {
@@ -151,10 +214,35 @@ impl World {
         }
     }
 
-    pub(super) fn act(&mut self, who: Who, action: Action) -> Result<(), String> {
-        match action {
-            Action::Connect { conn, host, port } => self.begin_connect(who, conn, &host, port)?,
-            Action::Write { conn, data } => {
+    /// Carries out what is to be done about a link, or over it.
+    fn act_on_link(&mut self, who: Who, link: LinkId, request: LinkRequest) -> Result<(), String> {
+        match request {
+            LinkRequest::Connect { address, token } => self.begin_link(who, link, address, token.0),
+            LinkRequest::MakeEndpoint => {
+                self.begin_verbs(who, link);
+                Ok(())
+            }
+            LinkRequest::Join(hello) => {
+                self.connect_verbs(who, link, &hello);
+                Ok(())
+            }
+            LinkRequest::Write(write) => self.write_direct(who, link, &write),
+            LinkRequest::FetchAdd { key, at, add } => self.draw(who, link, (key, at, add)),
+            LinkRequest::Read { key, at, len } => {
+                self.card_reads(who, link, (key, at, len));
+                Ok(())
+            }
+            LinkRequest::Watch { key, bytes } => self.card_watches(who, link, key, bytes),
+            // The simulated client sees the broker's word itself.
+            LinkRequest::Refresh { .. } => Ok(()),
+            LinkRequest::Close => self.unlink(who, link),
+        }
+    }
+
+    fn act(&mut self, who: Who, conn: ConnId, request: ChannelRequest) -> Result<(), String> {
+        match request {
+            ChannelRequest::Connect { host, port } => self.begin_connect(who, conn, &host, port)?,
+            ChannelRequest::Write(data) => {
                 let Some(&conn) = self.wires(who).conns.get(&conn) else { return Ok(()) };
                 self.tell(|| format!("{who:?} writes {} bytes to connection {conn}", data.len));
                 if let Who::Consumer(number) = who {
@@ -167,28 +255,11 @@ impl World {
                     self.send(conn, Way::ToServer, bytes);
                 }
             }
-            Action::Link { link, address, token } => self.begin_link(who, link, address, token.0)?,
-            Action::WriteDirect(write) => self.write_direct(who, &write)?,
-            Action::Unlink { link } => self.unlink(who, link)?,
-            Action::Verbs(OverVerbs::Begin { link }) => self.begin_verbs(who, link),
-            Action::Verbs(OverVerbs::Connect { link, hello }) => self.connect_verbs(who, link, &hello),
-            Action::Verbs(OverVerbs::Draw { link, key, at, add }) => self.draw(who, link, (key, at, add))?,
-            // The simulated client sees the broker's word itself.
-            Action::Verbs(OverVerbs::Refresh { .. }) => {}
-            Action::Verbs(OverVerbs::Read { link, key, at, len }) => {
-                self.card_reads(who, link, (key, at, len));
-            }
-            Action::Verbs(OverVerbs::Watch { link, key, bytes }) => {
-                self.card_watches(who, link, key, bytes)?;
-            }
-            Action::Verbs(OverVerbs::Offer { .. } | OverVerbs::Carry { .. }) => {
+            ChannelRequest::MakeEndpoint | ChannelRequest::Carry(_) => {
                 return Err("a client carries a connection over RDMA".to_owned());
             }
-            Action::Token { conn } => {
-                let now = self.now;
-                self.runs(who).token(now, conn);
-            }
-            Action::Close { conn } => {
+            ChannelRequest::RenewToken => self.channel(who, conn, ChannelEvent::TokenRenewed),
+            ChannelRequest::Close => {
                 let Some(key) = self.wires(who).conns.remove(&conn) else { return Ok(()) };
                 self.wires(who).conns_ended += 1;
                 self.tell(|| format!("{who:?} closes connection {key}"));

@@ -1,7 +1,7 @@
 //! Connections: how they come to be, what travels over them, and how they end.
 
 use bytes::Bytes;
-use headrace_client::engine::ConnId;
+use headrace_client::io::{ChannelEvent, ConnId};
 
 use super::{Event, World};
 use crate::client::Who;
@@ -88,8 +88,7 @@ impl World {
             self.tell(|| format!("connection {key} is refused"));
             return self.client_end(key, "connection refused");
         }
-        let now = self.now;
-        self.runs(who).connected(now, id);
+        self.channel(who, id, ChannelEvent::Connected);
         self.settle(who)
     }
 
@@ -185,8 +184,7 @@ impl World {
             }
             let (who, id, offered) = (conn.who, conn.id, conn.buffer.len());
             let mut buffer = std::mem::take(&mut conn.buffer);
-            let now = self.now;
-            let consumed = self.runs(who).bytes(now, id, &buffer);
+            let consumed = self.bytes(who, id, &buffer);
             if consumed.bytes > offered || (consumed.bytes == 0 && consumed.want <= offered) {
                 return Err(format!("{who:?} was offered {offered} bytes and says {consumed:?}"));
             }
@@ -214,8 +212,7 @@ impl World {
         conn.to_server.copy_out();
         self.wires(who).conns.remove(&id);
         self.wires(who).conns_ended += 1;
-        let now = self.now;
-        self.runs(who).closed(now, id, why.to_owned());
+        self.channel(who, id, ChannelEvent::Closed(why.to_owned()));
         self.end(key, Way::ToServer);
         self.settle(who)
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use headrace_broker::{LinkAction, SLOTS_KEY};
-use headrace_client::engine::{DirectWrite, LinkId};
+use headrace_client::io::{self, DirectWrite, Input, LinkId};
 use headrace_fabric::{Memory, Note, Region};
 use headrace_log::MemoryFile;
 use headrace_wire::direct::{Drawn, SLOT_BYTES, WriteAck, Written};
@@ -172,8 +172,8 @@ impl World {
     ) -> Result<(), String> {
         let (unmade, far) = self.lending().map(|plan| (plan.unmade, plan.is_far(who)))?;
         if far {
-            let now = self.now;
-            self.runs(who).unlinked(now, id, "it is on another host".to_owned(), true);
+            let reason = "it is on another host".to_owned();
+            self.link(who, id, io::LinkEvent::Closed { reason, lasting: true });
             return Ok(());
         }
         self.last_link += 1;
@@ -192,10 +192,9 @@ impl World {
 
     /// A client wants a link over RDMA.
     pub(super) fn begin_verbs(&mut self, who: Who, id: LinkId) {
-        let now = self.now;
         if !self.plan.direct.as_ref().is_some_and(|plan| plan.card) {
-            self.runs(who).begun(now, id, Err("there is no device".to_owned()));
-            return;
+            let why = "there is no device".to_owned();
+            return self.link(who, id, io::LinkEvent::EndpointReady(Err(why)));
         }
         self.last_link += 1;
         let key = self.last_link;
@@ -205,7 +204,7 @@ impl World {
         link.since = self.wires(who).conns_ended;
         self.links.insert(key, link);
         self.wires(who).links.insert(id, key);
-        self.runs(who).begun(now, id, Ok(key.to_le_bytes().to_vec()));
+        self.link(who, id, io::LinkEvent::EndpointReady(Ok(key.to_le_bytes().to_vec())));
     }
 
     /// The broker connects an end of its own to a client's, which takes its time.
@@ -260,8 +259,8 @@ impl World {
         if self.wires(who).links.get(&id) == Some(&key) {
             self.tell_link(key, Control::Linked);
         } else {
-            let now = self.now;
-            self.runs(who).unlinked(now, id, "its other end has gone".to_owned(), false);
+            let reason = "its other end has gone".to_owned();
+            self.link(who, id, io::LinkEvent::Closed { reason, lasting: false });
         }
     }
 
@@ -307,15 +306,15 @@ impl World {
             let (who, id) = (link.who, link.id);
             let Some((key, word)) = links::take(&mut link.drew, now.mono_ms) else { break };
             self.outcome.lent.drawn += 1;
-            self.runs(who).drew(now, id, key, word);
+            self.link(who, id, io::LinkEvent::FetchAdded { key, word });
             self.look(who)?;
         }
         Ok(())
     }
 
-    pub(super) fn write_direct(&mut self, who: Who, write: &DirectWrite) -> Result<(), String> {
+    pub(super) fn write_direct(&mut self, who: Who, link: LinkId, write: &DirectWrite) -> Result<(), String> {
         let breaks = self.lending()?.breaks;
-        let Some(&key) = self.wires(who).links.get(&write.link) else { return Ok(()) };
+        let Some(&key) = self.wires(who).links.get(&link) else { return Ok(()) };
         let Some(region) = self.links.get(&key).and_then(|link| link.lent.get(&write.key)).cloned() else {
             return Err(format!("{who:?} writes into memory that it has not: {}", write.key));
         };
@@ -329,7 +328,7 @@ impl World {
         let told = done > write.pieces.len();
         if told {
             self.outcome.lent.writes += 1;
-            let (immediate, bytes) = write.told;
+            let (immediate, bytes) = write.notify;
             let due = self.note_due();
             if let Some(link) = self.links.get_mut(&key) {
                 let note = [u64::from(immediate), u64::from(bytes), 0, 0];
@@ -337,7 +336,7 @@ impl World {
                 self.at(due, Event::Link(key, LinkEvent::ToBroker));
             }
         }
-        self.digest(key ^ u64::from(write.told.0) << 20);
+        self.digest(key ^ u64::from(write.notify.0) << 20);
         if breaks {
             self.outcome.lent.broken += usize::from(!told);
             self.tell(|| {
@@ -349,8 +348,8 @@ impl World {
             self.tell(|| {
                 format!(
                     "{who:?} writes {} bytes over link {key}: {:?}",
-                    write.told.1,
-                    Written::from_immediate(write.told.0)
+                    write.notify.1,
+                    Written::from_immediate(write.notify.0)
                 )
             });
         }
@@ -395,8 +394,7 @@ impl World {
         self.wires(who).links.remove(&id);
         self.outcome.lent.ended += 1;
         self.end_link_at_client(key);
-        let now = self.now;
-        self.runs(who).unlinked(now, id, why.to_owned(), false);
+        self.link(who, id, io::LinkEvent::Closed { reason: why.to_owned(), lasting: false });
     }
 
     /// Nobody is at the client's end any more, of which the broker learns.
@@ -492,15 +490,15 @@ impl World {
             match control {
                 Control::Linked => {
                     link.linked = true;
-                    self.runs(who).linked(now, id);
+                    self.link(who, id, io::LinkEvent::Connected);
                 }
                 Control::Lent(name, memory) => {
                     link.lent.insert(name, Region::whole(memory.clone()));
-                    self.runs(who).lent(now, id, name, memory);
+                    self.link(who, id, io::LinkEvent::Exposed { key: name, memory });
                 }
                 Control::File(name, file, bytes) => {
                     let file = links::map(file, bytes)?;
-                    self.runs(who).file(now, id, name, file);
+                    self.link(who, id, io::LinkEvent::FileExposed { key: name, file });
                 }
                 Control::Ended(name) => {
                     link.lent.remove(&name);
@@ -509,11 +507,12 @@ impl World {
                     if verbs {
                         self.card_sends(key, Asked::Freed { key: name });
                     }
-                    self.runs(who).ended(now, id, name);
+                    self.link(who, id, io::LinkEvent::Revoked { key: name });
                 }
                 Control::Refused(name) => {
                     link.card.forget(name);
-                    self.runs(who).refused(now, id, name, "it cannot be registered".to_owned());
+                    let why = "it cannot be registered".to_owned();
+                    self.link(who, id, io::LinkEvent::Unreachable { key: name, why });
                 }
                 Control::Window(name, part) => link.card.shows(name, part),
                 Control::Nudge => link.card.nudged(),
@@ -539,7 +538,7 @@ impl World {
         }
         for note in notes {
             self.tell(|| format!("{who:?} is told over link {key}: {:?}", WriteAck::from_note(note)));
-            self.runs(who).note(now, id, note);
+            self.link(who, id, io::LinkEvent::Note(note));
         }
         self.look(who)
     }
@@ -554,7 +553,7 @@ impl World {
                 slots.arrive(now.mono_ms)?;
             }
         }
-        self.runs(who).look(now);
+        self.input(who, Input::PollMemory);
         self.settle(who)
     }
 

@@ -1,6 +1,6 @@
 //! Consumers: who comes and goes, and when all is read.
 
-use headrace_client::engine::Engine;
+use headrace_client::consumer::ConsumerEvent;
 use headrace_wire::primitive::Encoded;
 
 use super::{Event, World};
@@ -102,22 +102,12 @@ impl World {
         Ok(())
     }
 
-    /// True when it tells nothing.
-    pub(super) fn hear_consumer(&mut self, number: usize) -> Result<bool, String> {
-        let (mut quiet, mut rings) = (true, false);
-        while let Some(event) = self.consumers[number].engine.poll_event() {
-            quiet = false;
-            self.tell(|| format!("consumer {number} tells {event:?}"));
-            self.digest(2);
-            let rung = self.consumers[number].on_event(self.now, event, &mut self.ledger);
-            rings |= rung.map_err(|why| format!("consumer {number}: {why}"))?;
-        }
-        if rings {
-            let lag_ms = if self.healed { 0 } else { self.plan.lag_ms_max };
-            let at = self.now.mono_ms + self.rng.between(0, lag_ms);
-            self.at(at, Event::Reader(number));
-        }
-        Ok(quiet)
+    /// Whether its caller is woken by that.
+    pub(super) fn hear_consumer(&mut self, number: usize, event: ConsumerEvent) -> Result<bool, String> {
+        self.tell(|| format!("consumer {number} tells {event:?}"));
+        self.digest(2);
+        let rung = self.consumers[number].on_event(self.now, event, &mut self.ledger);
+        rung.map_err(|why| format!("consumer {number}: {why}"))
     }
 
     pub(super) fn inspect(&mut self, number: usize, conn: u64, data: &Encoded) -> Result<(), String> {

@@ -1,6 +1,6 @@
 //! Share consumers: who comes and goes, what they were told, and when all records are done with.
 
-use headrace_client::engine::Engine;
+use headrace_client::share::ShareEvent;
 use headrace_client::share::model::{Counts, Part};
 
 use super::{Event, World};
@@ -155,22 +155,11 @@ impl World {
         Ok(())
     }
 
-    /// True when it tells nothing.
-    pub(super) fn hear_sharer(&mut self, number: usize) -> Result<bool, String> {
-        let (mut quiet, mut rings) = (true, false);
-        while let Some(event) = self.sharers[number].engine.poll_event() {
-            quiet = false;
-            self.tell(|| format!("share consumer {number} tells {event:?}"));
-            self.digest(3);
-            let rung = self.sharers[number].on_event(self.now, event);
-            rings |= rung.map_err(|why| blame(number, &why))?;
-        }
-        if rings {
-            let lag_ms = if self.healed { 0 } else { self.plan.lag_ms_max };
-            let at = self.now.mono_ms + self.rng.between(0, lag_ms);
-            self.at(at, Event::Sharer(number));
-        }
-        Ok(quiet)
+    /// Whether its caller is woken by that.
+    pub(super) fn hear_sharer(&mut self, number: usize, event: ShareEvent) -> Result<bool, String> {
+        self.tell(|| format!("share consumer {number} tells {event:?}"));
+        self.digest(3);
+        self.sharers[number].on_event(self.now, event).map_err(|why| blame(number, &why))
     }
 
     /// All is well: share consumers go on steadily, and at least one is there.

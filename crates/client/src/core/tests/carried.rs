@@ -4,7 +4,7 @@ use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::{DirectConnectRequest, DirectConnectResponse};
 
 use super::*;
-use crate::engine::OverVerbs;
+use crate::engine::Engine;
 
 fn two_sided() -> World<Probe> {
     let mut world = world("localhost:9001");
@@ -14,9 +14,12 @@ fn two_sided() -> World<Probe> {
 }
 
 /// What the driver was asked to do about ends of links; what else it was asked is done.
-fn asked(world: &mut World<Probe>, answer: &mut dyn FnMut(&Incoming) -> Answer) -> Vec<OverVerbs> {
+fn asked(
+    world: &mut World<Probe>,
+    answer: &mut dyn FnMut(&Incoming) -> Answer,
+) -> Vec<(ConnId, ChannelRequest)> {
     world.settle(answer);
-    std::mem::take(&mut world.over_verbs)
+    std::mem::take(&mut world.carriers)
 }
 
 fn answers(code: ErrorCode) -> impl FnMut(&Incoming) -> Answer {
@@ -42,21 +45,25 @@ fn records_wait_until_their_connection_goes_over_rdma_and_others_do_not() {
     assert!(asked(&mut world, answer).is_empty(), "metadata goes over TCP");
     world.command(Do::Call(Target::Node(1), Lane::Coordinator, 1, 30_000));
     world.command(Do::Fetch(1, 2));
-    let [OverVerbs::Offer { conn }] = asked(&mut world, answer)[..] else { panic!("an end is needed") };
+    let [(conn, ChannelRequest::MakeEndpoint)] = asked(&mut world, answer)[..] else {
+        panic!("an end is needed")
+    };
     assert_eq!(ends(&mut world).len(), 1, "the other call is answered");
     assert!(world.log.iter().all(|(_, key, _)| *key != ApiKey::Fetch));
-    world.engine.core.handle_offered(world.now, conn, Ok(b"ours".to_vec()));
+    world.channel(conn, ChannelEvent::EndpointReady(Ok(b"ours".to_vec())));
     // First the link is carried over, then the request is written.
-    let last = world.engine.core.poll_action();
-    assert!(matches!(last, Some(Action::Write { .. })), "{last:?}");
-    world.perform(last.unwrap(), answer);
-    let actions: Vec<Action> = std::iter::from_fn(|| world.engine.core.poll_action()).collect();
-    let [Action::Verbs(OverVerbs::Carry { conn: of, hello }), Action::Write { .. }] = &actions[..] else {
-        panic!("{actions:?}");
+    let last = world.engine.poll_output();
+    let Some(last @ Output::Channel(_, ChannelRequest::Write(_))) = last else { panic!("{last:?}") };
+    world.perform(last, answer);
+    let outputs: Vec<_> = std::iter::from_fn(|| world.engine.poll_output()).collect();
+    let [Output::Channel(of, ChannelRequest::Carry(hello)), Output::Channel(_, ChannelRequest::Write(_))] =
+        &outputs[..]
+    else {
+        panic!("{outputs:?}");
     };
     assert_eq!((*of, &hello[..]), (conn, &b"theirs"[..]));
-    for action in actions {
-        world.perform(action, answer);
+    for output in outputs {
+        world.perform(output, answer);
     }
     world.settle(answer);
     assert!(matches!(ends(&mut world)[..], [(_, Ok(()))]));
@@ -74,9 +81,8 @@ fn what_keeps_a_connection_from_rdma_is_told_by_the_options_name() {
         let mut world = two_sided();
         world.settle(answer);
         world.command(Do::Fetch(1, 2));
-        if let [OverVerbs::Offer { conn }] = asked(&mut world, answer)[..] {
-            world.engine.core.handle_offered(world.now, conn, made);
-            world.engine.collect();
+        if let [(conn, ChannelRequest::MakeEndpoint)] = asked(&mut world, answer)[..] {
+            world.channel(conn, ChannelEvent::EndpointReady(made));
             world.settle(answer);
         }
         ends(&mut world)

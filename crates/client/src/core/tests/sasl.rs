@@ -207,7 +207,7 @@ fn trouble_beneath_the_protocol_ends_a_call_at_once() {
     world.command(Do::Call(Target::Any, Lane::Control, 1, 5_000));
     world.settle(&mut |_: &Incoming| Answer::Silence);
     let conn = world.conn_of(9092);
-    crate::engine::Engine::handle_rejected(&mut world.engine, world.now, conn, "expired".to_owned());
+    world.channel(conn, ChannelEvent::Rejected("expired".to_owned()));
     world.settle(&mut |_: &Incoming| Answer::Silence);
     let error = ends(&mut world).remove(0).1.unwrap_err();
     assert!(matches!(&error, Error::Tls { why, .. } if why == "expired") && !error.retriable(), "{error}");

@@ -322,7 +322,7 @@ fn a_token_that_comes_late_for_a_renewal_holds_no_call_up_before_the_session_end
     source.renew(world.now.wall_ms);
     let conns = world.open_conns();
     for conn in conns {
-        crate::engine::Engine::handle_token(&mut world.engine, world.now, conn);
+        world.channel(conn, ChannelEvent::TokenRenewed);
     }
     run(&mut world, &mut broker, 10);
     let ended = ends(&mut world);

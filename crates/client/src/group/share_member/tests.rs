@@ -12,10 +12,12 @@ use headrace_wire::time::Now;
 use headrace_wire::uuid::Uuid;
 
 use super::*;
+use crate::arrived::{Arrived, Consumed};
 use crate::core::scripted::{Answer, Incoming, Layout, World, version_list, versions};
 use crate::core::{Core, NoStream};
-use crate::engine::{Action, Arrived, ConnId, Consumed, Engine};
+use crate::engine::Engine;
 use crate::group::{Coordinator, EpochMemberEvent, GroupTag, MemberContext, MemberTag};
+use crate::io::{ConnId, Input, Output};
 use crate::options::CommonConfig;
 use crate::partition::TopicPartition;
 
@@ -80,31 +82,18 @@ impl Engine for Probe {
     type Command = Do;
     type Event = EpochMemberEvent;
 
-    fn handle_command(&mut self, now: Now, command: Do) {
+    fn handle(&mut self, now: Now, input: Input<Do>) {
         let Probe { core, coordinator, member, .. } = self;
-        match command {
-            Do::Subscribe(topics) => member.subscribe(topics.iter().map(|topic| (*topic).to_owned())),
-            Do::Leave => drop(member.leave(&mut MemberContext { now, core, coordinator })),
+        match input {
+            Input::Command(Do::Subscribe(topics)) => {
+                member.subscribe(topics.iter().map(|topic| (*topic).to_owned()));
+            }
+            Input::Command(Do::Leave) => drop(member.leave(&mut MemberContext { now, core, coordinator })),
+            Input::Channel(conn, event) => core.handle_channel(now, conn, event),
+            Input::Timeout => core.handle_timeout(now),
+            Input::Link(..) | Input::PollMemory | Input::DescriptorShortage => {}
         }
         self.work(now);
-    }
-
-    fn handle_connected(&mut self, now: Now, conn: ConnId) {
-        self.core.handle_connected(now, conn);
-        self.work(now);
-    }
-
-    fn handle_closed(&mut self, now: Now, conn: ConnId, reason: String) {
-        self.core.handle_closed(now, conn, &reason);
-        self.work(now);
-    }
-
-    fn handle_rejected(&mut self, now: Now, conn: ConnId, reason: String) {
-        self.core.handle_rejected(now, conn, &reason);
-    }
-
-    fn handle_token(&mut self, now: Now, conn: ConnId) {
-        self.core.handle_token(now, conn);
     }
 
     fn handle_bytes(&mut self, now: Now, conn: ConnId, bytes: Arrived<'_>) -> Consumed {
@@ -113,17 +102,8 @@ impl Engine for Probe {
         consumed
     }
 
-    fn handle_timeout(&mut self, now: Now) {
-        self.core.handle_timeout(now);
-        self.work(now);
-    }
-
-    fn poll_action(&mut self) -> Option<Action> {
-        self.core.poll_action()
-    }
-
-    fn poll_event(&mut self) -> Option<EpochMemberEvent> {
-        self.events.pop_front()
+    fn poll_output(&mut self) -> Option<Output<EpochMemberEvent>> {
+        self.core.poll_request().or_else(|| self.events.pop_front().map(Output::Event))
     }
 
     fn poll_timeout(&self) -> Option<u64> {

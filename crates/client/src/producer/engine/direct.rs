@@ -19,8 +19,8 @@ use headrace_wire::time::Now;
 use super::{Accumulator, Entry, PartitionKey, ProducerEngine, Sending, Tag, lock};
 use crate::core::{CallSpec, Lane, Target};
 use crate::direct::{self, Links, NO_DESCRIPTORS, RETRY_MS, RETRY_REFUSED_MS, Writer, Writing};
-use crate::engine::{Action, LinkId};
 use crate::error::{Error, Result};
+use crate::io::{LinkEvent, LinkId, LinkRequest};
 use crate::options::Datapath;
 
 /// Most memory that is wished for, for one partition, unless a batch is large: what keeps both sides busy.
@@ -100,7 +100,7 @@ impl Direct {
     }
 
     /// Memory has come. An error says what cannot be of it.
-    pub(super) fn lent(&mut self, link: LinkId, key: u64, memory: Arc<Memory>) -> Result<(), String> {
+    fn exposed(&mut self, link: LinkId, key: u64, memory: Arc<Memory>) -> Result<(), String> {
         for writing in self.writings.values_mut() {
             if let Writing::Granted(writer) = writing
                 && writer.link == link
@@ -159,9 +159,9 @@ impl Direct {
     fn crowd(&mut self, key: PartitionKey) {
         self.crowded.insert(key);
         if let Some(Writing::Granted(writer)) = self.writings.get(&key)
-            && let Some(action) = writer.refresh()
+            && let Some(request) = writer.refresh()
         {
-            self.links.act(action);
+            self.links.request(writer.link, request);
         }
     }
 
@@ -246,7 +246,7 @@ impl ProducerEngine {
         for key in std::mem::take(&mut self.direct.crowded) {
             let Some(Writing::Granted(writer)) = self.direct.writings.get_mut(&key) else { continue };
             while let Some(write) = writer.release() {
-                self.direct.links.act(Action::WriteDirect(write));
+                self.direct.links.request(writer.link, LinkRequest::Write(write));
             }
             if writer.is_held() {
                 self.direct.crowd(key);
@@ -280,7 +280,7 @@ impl ProducerEngine {
         let late_at = now.mono_ms.saturating_add(self.settings.request_timeout_ms);
         self.direct.late_at.get_or_insert(late_at);
         match writer.write(&batch, Entry { key, id, topic_id }, now.mono_ms) {
-            Some(action) => self.direct.links.act(action),
+            Some(request) => self.direct.links.request(writer.link, request),
             None => self.direct.crowd(key),
         }
         Some(())
@@ -383,14 +383,36 @@ impl ProducerEngine {
         }
     }
 
-    pub(super) fn on_lent(&mut self, now: Now, link: LinkId, key: u64, memory: Arc<Memory>) {
-        if let Err(why) = self.direct.lent(link, key, memory) {
+    /// Something has happened to a link, or came over it. Answers to writes, and turns, are kept until somebody polls.
+    pub(super) fn on_link(&mut self, now: Now, link: LinkId, event: LinkEvent) {
+        match event {
+            LinkEvent::Note(note) => return self.on_note(now, link, note),
+            LinkEvent::FetchAdded { key, word } => return self.on_fetch_added(link, key, word),
+            // A producer reads nothing.
+            LinkEvent::FileExposed { .. } | LinkEvent::Read { .. } => return,
+            LinkEvent::EndpointReady(made) => {
+                let timeout_ms = self.settings.request_timeout_ms;
+                if let Some((node, spec, request)) = self.direct.links.begun(now, link, made, timeout_ms) {
+                    self.core.call_with(now, spec, request, Tag::Link { node });
+                }
+            }
+            LinkEvent::Connected => drop(self.direct.links.linked(link)),
+            LinkEvent::Closed { reason, lasting } => self.on_unlinked(now, link, reason, lasting),
+            LinkEvent::Exposed { key, memory } => self.on_exposed(now, link, key, memory),
+            LinkEvent::Unreachable { key, why } => self.on_unreachable(now, link, key, &why),
+            LinkEvent::Revoked { key } => self.on_revoked(now, link, key),
+        }
+        self.pump(now);
+    }
+
+    fn on_exposed(&mut self, now: Now, link: LinkId, key: u64, memory: Arc<Memory>) {
+        if let Err(why) = self.direct.exposed(link, key, memory) {
             let shared = self.accumulator.clone();
             self.on_unlinked_by_us(now, &mut lock(&shared), link, why);
         }
     }
 
-    pub(super) fn on_note(&mut self, now: Now, link: LinkId, note: Note) {
+    fn on_note(&mut self, now: Now, link: LinkId, note: Note) {
         let ack = WriteAck::from_note(note);
         // A grant that is gone has had its writes ended.
         let Some(&key) = self.direct.grants.get(&(link, ack.written.id)) else { return };
@@ -415,18 +437,18 @@ impl ProducerEngine {
     }
 
     /// A turn in a shared ring has come.
-    pub(super) fn on_drew(&mut self, link: LinkId, memory: u64, word: u64) {
+    fn on_fetch_added(&mut self, link: LinkId, memory: u64, word: u64) {
         let Some(key) = self.direct.of_memory(link, |writer| writer.key == memory) else { return };
         let Some(Writing::Granted(writer)) = self.direct.writings.get_mut(&key) else { return };
         self.direct.noted = true;
         match writer.drew(word) {
-            Some(write) => self.direct.links.act(Action::WriteDirect(write)),
+            Some(write) => self.direct.links.request(link, LinkRequest::Write(write)),
             None => self.direct.crowd(key),
         }
     }
 
     /// The broker has taken memory back: what was on its way there goes another way.
-    pub(super) fn on_ended(&mut self, now: Now, link: LinkId, memory: u64) {
+    fn on_revoked(&mut self, now: Now, link: LinkId, memory: u64) {
         self.direct.early.remove(&(link, memory));
         if let Some(key) = self.direct.of_memory(link, |writer| writer.key == memory) {
             let shared = self.accumulator.clone();
@@ -439,7 +461,7 @@ impl ProducerEngine {
         }
     }
 
-    pub(super) fn on_unlinked(&mut self, now: Now, link: LinkId, reason: String, lasting: bool) {
+    fn on_unlinked(&mut self, now: Now, link: LinkId, reason: String, lasting: bool) {
         let shared = self.accumulator.clone();
         let mut accumulator = lock(&shared);
         self.withdraw_all(now, &mut accumulator, link, &reason);
@@ -466,7 +488,7 @@ impl ProducerEngine {
     }
 
     /// The memory of a grant cannot be reached.
-    pub(super) fn on_refused(&mut self, now: Now, link: LinkId, memory: u64, why: &str) {
+    fn on_unreachable(&mut self, now: Now, link: LinkId, memory: u64, why: &str) {
         let Some(key) = self.direct.of_memory(link, |writer| writer.has_key(memory)) else {
             // The word that it was granted is still on its way.
             self.direct.refused.insert((link, memory), why.to_owned());

@@ -20,7 +20,7 @@ use headrace_wire::primitive::Reader;
 use headrace_wire::records::BatchHeader;
 
 use super::world::World;
-use crate::engine::ConnId;
+use crate::io::ConnId;
 
 pub(super) const ID: &str = "tx";
 /// What it says when it refuses to be found.

@@ -1,4 +1,4 @@
-//! Memory that a broker lends: what comes over the link and what comes over the connection are not in order to each other.
+//! Memory that a broker exposes: what comes over the link and what comes over the connection are not in order to each other.
 
 use headrace_fabric::Memory;
 use headrace_wire::direct::{WriteAck, Written};
@@ -6,7 +6,7 @@ use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::{GrantProduceRequest, GrantProduceResponse};
 
 use super::world::{Asked, World};
-use crate::engine::Engine;
+use crate::io::{Input, LinkEvent};
 
 const RING: usize = 65_536;
 
@@ -31,9 +31,9 @@ fn grant_ring(world: &mut World, id: u16, key: i64, ring: usize) -> i64 {
     ring_bytes
 }
 
-fn lend(world: &mut World, key: u64) {
+fn expose(world: &mut World, key: u64) {
     let link = world.link.unwrap();
-    world.engine.handle_lent(world.now, link, key, Memory::sealed("test", RING).unwrap());
+    world.link(link, LinkEvent::Exposed { key, memory: Memory::sealed("test", RING).unwrap() });
     world.settle();
 }
 
@@ -50,7 +50,7 @@ fn asking() -> World {
 #[test]
 fn memory_that_comes_before_the_word_that_it_was_granted_is_written() {
     let mut world = asking();
-    lend(&mut world, 1);
+    expose(&mut world, 1);
     grant(&mut world, 5, 1);
     world.send(0, "c");
     assert_eq!((world.written.len(), world.logs[0].values.len()), (1, 2));
@@ -60,14 +60,14 @@ fn memory_that_comes_before_the_word_that_it_was_granted_is_written() {
 fn memory_that_is_taken_back_before_the_word_that_it_was_granted_is_asked_for_again() {
     let mut world = asking();
     // Another producer has come, and both are to write into one ring.
-    lend(&mut world, 1);
-    world.engine.handle_ended(world.now, world.link.unwrap(), 1);
+    expose(&mut world, 1);
+    world.link(world.link.unwrap(), LinkEvent::Revoked { key: 1 });
     grant(&mut world, 5, 1);
     world.send(0, "c");
     assert_eq!((world.written.len(), world.logs[0].values.len()), (0, 3), "nothing is written there");
     assert_eq!(world.asked.len(), 1, "it is not waited for for ever");
     grant(&mut world, 6, 2);
-    lend(&mut world, 2);
+    expose(&mut world, 2);
     world.send(0, "d");
     assert_eq!((world.written.len(), world.logs[0].values.len()), (1, 3));
 }
@@ -76,8 +76,8 @@ fn memory_that_is_taken_back_before_the_word_that_it_was_granted_is_asked_for_ag
 fn memory_that_cannot_be_had_is_told_though_it_ends_before_the_word_that_it_was_granted() {
     let mut world = asking();
     let link = world.link.unwrap();
-    world.engine.handle_refused(world.now, link, 1, "too little may be locked".to_owned());
-    world.engine.handle_ended(world.now, link, 1);
+    world.link(link, LinkEvent::Unreachable { key: 1, why: "too little may be locked".to_owned() });
+    world.link(link, LinkEvent::Revoked { key: 1 });
     grant(&mut world, 5, 1);
     let told = format!("{:?}", world.append(0, "c").unwrap_err());
     assert!(told.contains("headrace.datapath") && told.contains("too little may be locked"), "{told}");
@@ -107,19 +107,19 @@ fn batches_that_outgrow_their_ring_ask_for_a_larger_one_a_few_times() {
     world.send(0, "asks for a link first");
     world.send(0, "small");
     let mut wishes = vec![grant_ring(&mut world, 1, 1, 100_000)];
-    let lend = |world: &mut World, key| {
+    let expose = |world: &mut World, key| {
         let link = world.link.unwrap();
-        world.engine.handle_lent(world.now, link, key, Memory::sealed("test", 100_000).unwrap());
+        world.link(link, LinkEvent::Exposed { key, memory: Memory::sealed("test", 100_000).unwrap() });
         world.settle();
     };
-    lend(&mut world, 1);
+    expose(&mut world, 1);
     // The broker gives no more than that each time, so they go over TCP.
     for number in 2..82 {
         world.send(0, &"x".repeat(100_000 * number));
         if !world.asked.is_empty() {
             let key = number.try_into().unwrap();
             wishes.push(grant_ring(&mut world, key, i64::from(key), 100_000));
-            lend(&mut world, u64::from(key));
+            expose(&mut world, u64::from(key));
         }
     }
     assert_eq!(wishes, [4 << 20, 8 << 20, 16 << 20]);
@@ -140,7 +140,7 @@ fn memory_in_which_a_write_is_not_answered_in_time_is_given_back() {
     for value in ["a", "b"] {
         world.send(0, value);
     }
-    lend(&mut world, 1);
+    expose(&mut world, 1);
     grant(&mut world, 5, 1);
     let before = world.logs[0].values.clone();
     world.send(0, "c");
@@ -166,12 +166,12 @@ fn a_write_that_a_broker_refuses_is_not_tried_again_at_the_same_moment() {
     for value in ["a", "b"] {
         world.send(0, value);
     }
-    lend(&mut world, 1);
+    expose(&mut world, 1);
     grant(&mut world, 5, 1);
     world.send(0, "c");
     for tries in 1..20 {
         assert_eq!(world.written.len(), tries);
-        let order = u16::try_from(world.written[tries - 1].told.0 & 0xffff).unwrap();
+        let order = u16::try_from(world.written[tries - 1].notify.0 & 0xffff).unwrap();
         // As a log says that is offline.
         let refused = WriteAck {
             written: Written { id: 5, order },
@@ -180,8 +180,8 @@ fn a_write_that_a_broker_refuses_is_not_tried_again_at_the_same_moment() {
             log_append_time: -1,
             log_start_offset: 0,
         };
-        world.engine.handle_note(world.now, world.link.unwrap(), refused.to_note());
-        world.engine.handle_look(world.now);
+        world.link(world.link.unwrap(), LinkEvent::Note(refused.to_note()));
+        world.handle(Input::PollMemory);
         world.settle();
         assert_eq!(world.written.len(), tries, "it waits, though retry.backoff.ms is 0");
         world.advance(20);

@@ -26,8 +26,11 @@ use headrace_wire::time::Now;
 use headrace_wire::uuid::Uuid;
 
 use super::coordinator::Coordinator;
-use crate::engine::{Action, ConnId, DirectWrite, Engine, LinkId};
+use crate::engine::Engine;
 use crate::error::Error;
+use crate::io::{
+    ChannelEvent, ChannelRequest, ConnId, DirectWrite, Input, LinkEvent, LinkId, LinkRequest, Output,
+};
 use crate::options::ProducerConfig;
 use crate::producer::{
     Accumulator, AppendError, Appended, Appender, BatchAck, BatchId, Grant, Place, ProducerCommand,
@@ -220,8 +223,16 @@ impl World {
         appended
     }
 
+    pub(super) fn handle(&mut self, input: Input<ProducerCommand>) {
+        self.engine.handle(self.now, input);
+    }
+
+    pub(super) fn link(&mut self, link: LinkId, event: LinkEvent) {
+        self.handle(Input::Link(link, event));
+    }
+
     pub(super) fn command(&mut self, command: ProducerCommand) {
-        self.engine.handle_command(self.now, command);
+        self.handle(Input::Command(command));
         self.settle();
     }
 
@@ -238,15 +249,12 @@ impl World {
     pub(super) fn settle(&mut self) {
         for _ in 0..STEPS_MAX {
             if std::mem::take(&mut *self.woken.lock().unwrap()) {
-                self.engine.handle_command(self.now, ProducerCommand::Wake);
+                self.handle(Input::Command(ProducerCommand::Wake));
             }
             let mut idle = true;
-            while let Some(action) = self.engine.poll_action() {
+            while let Some(output) = self.engine.poll_output() {
                 idle = false;
-                self.act(action);
-            }
-            while let Some(event) = self.engine.poll_event() {
-                self.events.push(event);
+                self.act(output);
             }
             idle &= !self.serve_one();
             if idle && !*self.woken.lock().unwrap() {
@@ -266,7 +274,7 @@ impl World {
                 Some(at) if at <= end => {
                     let passed = at.saturating_sub(self.now.mono_ms);
                     self.pass(passed);
-                    self.engine.handle_timeout(self.now);
+                    self.handle(Input::Timeout);
                 }
                 _ => {
                     self.pass(end - self.now.mono_ms);
@@ -282,23 +290,23 @@ impl World {
         self.now.wall_ms += i64::try_from(ms).unwrap();
     }
 
-    fn act(&mut self, action: Action) {
-        match action {
-            Action::Connect { conn, host, .. } => {
+    fn act(&mut self, output: Output<ProducerEvent>) {
+        match output {
+            Output::Channel(conn, ChannelRequest::Connect { host, .. }) => {
                 let node = match host.as_str() {
                     "boot" => 1,
                     host => host.trim_start_matches("node").parse().unwrap(),
                 };
                 if self.down.contains(&node) {
-                    self.engine.handle_closed(self.now, conn, "connection refused".to_owned());
-                    return;
+                    let why = "connection refused".to_owned();
+                    return self.handle(Input::Channel(conn, ChannelEvent::Closed(why)));
                 }
                 let connection =
                     Connection { node, bytes: Vec::new(), requests: VecDeque::new(), silent: false };
                 self.connections.insert(conn, connection);
-                self.engine.handle_connected(self.now, conn);
+                self.handle(Input::Channel(conn, ChannelEvent::Connected));
             }
-            Action::Write { conn, data } => {
+            Output::Channel(conn, ChannelRequest::Write(data)) => {
                 let Some(connection) = self.connections.get_mut(&conn) else { return };
                 connection.bytes.extend_from_slice(&data.to_bytes().unwrap());
                 while let Some(size) = connection.bytes.first_chunk::<4>() {
@@ -310,16 +318,18 @@ impl World {
                     connection.requests.push_back(Bytes::from(frame));
                 }
             }
-            Action::Token { conn } => self.engine.handle_token(self.now, conn),
-            Action::Link { link, .. } => {
+            Output::Channel(conn, ChannelRequest::RenewToken) => {
+                self.handle(Input::Channel(conn, ChannelEvent::TokenRenewed));
+            }
+            Output::Channel(conn, ChannelRequest::Close) => drop(self.connections.remove(&conn)),
+            Output::Link(link, LinkRequest::Connect { .. }) => {
                 self.link = Some(link);
-                self.engine.handle_linked(self.now, link);
+                self.link(link, LinkEvent::Connected);
             }
-            Action::WriteDirect(write) => self.written.push(write),
-            Action::Verbs(_) | Action::Unlink { .. } => panic!("memory is shared, and the link stands"),
-            Action::Close { conn } => {
-                self.connections.remove(&conn);
-            }
+            Output::Link(_, LinkRequest::Write(write)) => self.written.push(write),
+            Output::Event(event) => self.events.push(event),
+            Output::Log(_) => {}
+            other => panic!("memory is shared, and the link stands: {other:?}"),
         }
     }
 
@@ -336,7 +346,7 @@ impl World {
 
     pub(super) fn drop_connection(&mut self, conn: ConnId) {
         self.connections.remove(&conn);
-        self.engine.handle_closed(self.now, conn, "connection reset".to_owned());
+        self.handle(Input::Channel(conn, ChannelEvent::Closed("connection reset".to_owned())));
     }
 
     /// Requests that lie at the brokers unanswered.

@@ -22,6 +22,7 @@ use headrace_wire::messages::{
 use super::*;
 use crate::core::scripted::{Answer, Incoming, Layout, World, version_list};
 use crate::core::spoil::{Way, spoiled};
+use crate::io::Input;
 use crate::share::ledger::{Ack, Mark};
 use crate::share::model::{Key, Late, Outcome, Part, Record, ShareKafka};
 
@@ -309,7 +310,7 @@ impl Bench {
         let Some(at) = next.filter(|at| *at <= until) else { return false };
         assert!(at > self.world.now.mono_ms, "a timer in the past would spin: {at}");
         self.world.sleep_to(at);
-        self.world.engine.handle_timeout(self.world.now);
+        self.world.engine.handle(self.world.now, Input::Timeout);
         self.settle();
         true
     }

@@ -48,7 +48,7 @@ impl<C: Send + 'static> Handle<C> {
     ) -> io::Result<Self>
     where
         E: Engine<Command = C> + Send + 'static,
-        E::Event: 'static,
+        E::Event: Send + 'static,
     {
         let poll = Poll::new().inspect_err(shortage::note)?;
         let waker = Arc::new(Waker::new(poll.registry(), WAKER).inspect_err(shortage::note)?);

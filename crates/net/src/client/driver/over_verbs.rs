@@ -1,9 +1,12 @@
 //! What the loop does for links over verbs, and for connections that go over one.
 
+use std::io;
 use std::os::fd::AsRawFd;
 
 use bytes::Bytes;
-use headrace_client::engine::{ConnId, Engine, OverVerbs};
+use headrace_client::engine::Engine;
+use headrace_client::io::{ConnId, LinkEvent, LinkId, LinkRequest};
+use headrace_fabric::shm::LinkError;
 use headrace_fabric::verbs::{VerbsEndpoint, Want};
 use mio::unix::SourceFd;
 use mio::{Interest, Token};
@@ -15,47 +18,45 @@ use super::{Driver, FIRST_CARRIER, link_token};
 use crate::two_sided::Carrier;
 
 impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
-    pub(super) fn verbs(&mut self, work: &mut Work<E, F>, action: OverVerbs) {
-        match work.verbs(action) {
-            Ok(())
-            | Err(
-                OverVerbs::Watch { .. }
-                | OverVerbs::Read { .. }
-                | OverVerbs::Draw { .. }
-                | OverVerbs::Refresh { .. },
-            ) => {}
-            Err(OverVerbs::Begin { link }) => {
-                let want = Want { device: self.sockets.verbs_device.clone(), ..Want::default() };
-                if let Err(error) = aside::begin(self.back(), For::Link(link), self.device.clone(), want) {
-                    work.engine.handle_begun(self.clock.now(), link, Err(error.to_string()));
+    /// Makes or ends a link.
+    pub(super) fn link(&mut self, work: &mut Work<E, F>, link: LinkId, request: LinkRequest) {
+        match request {
+            LinkRequest::Connect { address, token } => {
+                if let Err(source) = aside::link(self.back(), link, address, token) {
+                    let action = "start a thread";
+                    work.linked(link, Err(LinkError::System { action, source }));
                 }
             }
-            Err(OverVerbs::Connect { link, hello }) => {
+            LinkRequest::MakeEndpoint => {
+                if let Err(error) = self.make_endpoint(For::Link(link)) {
+                    work.tell_engine(link, LinkEvent::EndpointReady(Err(error.to_string())));
+                }
+            }
+            LinkRequest::Join(hello) => {
                 if let Err(why) = self.join(For::Link(link), hello) {
                     work.joined(link, Err(why));
                 }
             }
-            Err(OverVerbs::Offer { conn }) => {
-                let want = Want { device: self.sockets.verbs_device.clone(), ..Want::default() };
-                let of = For::Connection(conn);
-                if let Err(error) = aside::begin(self.back(), of, self.device.clone(), want) {
-                    self.failed(work, conn, error.into());
-                }
+            LinkRequest::Close => {
+                self.begun.remove(&For::Link(link));
+                self.joining.remove(&For::Link(link));
+                work.unlink(link);
             }
-            Err(OverVerbs::Carry { conn, hello }) => {
-                // What is to be sent from now on waits for the link.
-                if let Some(connection) = self.connections.get_mut(&conn) {
-                    connection.joining = true;
-                }
-                if let Err(why) = self.join(For::Connection(conn), hello) {
-                    self.failed(work, conn, why.into());
-                }
-            }
+            LinkRequest::Write(_)
+            | LinkRequest::FetchAdd { .. }
+            | LinkRequest::Read { .. }
+            | LinkRequest::Watch { .. }
+            | LinkRequest::Refresh { .. } => {}
         }
     }
 
+    pub(super) fn make_endpoint(&self, of: For) -> io::Result<()> {
+        let want = Want { device: self.sockets.verbs_device.clone(), ..Want::default() };
+        aside::begin(self.back(), of, self.device.clone(), want)
+    }
+
     /// Our end is connected to the broker's.
-    fn join(&mut self, of: For, hello: Bytes) -> Result<(), String> {
+    pub(super) fn join(&mut self, of: For, hello: Bytes) -> Result<(), String> {
         let joining = self.begun.remove(&of).ok_or("its end is not there any more")?;
         aside::join(self.back(), of, joining, hello).map_err(|error| error.to_string())?;
         self.joining.insert(of);

@@ -11,6 +11,7 @@ use super::lender::{SEGMENT_BYTES, Shared};
 use crate::consumer::{Assignment, ConsumerCommand, ConsumerEvent, StartAt, Taken, lock};
 use crate::engine::Engine;
 use crate::error::Error;
+use crate::io::{Input, LinkEvent};
 use crate::options::ConsumerConfig;
 
 type Lie = fn(&mut GrantFetchResponse);
@@ -522,13 +523,12 @@ fn memory_that_does_not_come_is_given_back_and_its_partition_fetched() {
 fn memory_may_come_before_the_word_that_it_is_granted() {
     let mut shared = Shared::reading(1, &[]);
     // The next grant has this key.
-    let now = shared.bench.world.now;
     let link = shared.bench.world.links[0];
     shared.append(0, 10);
     let file = shared.host.borrow().logs[&0][0].file.try_clone().unwrap();
     let file = Committed::map(file.into(), SEGMENT_BYTES).unwrap();
     shared.holds_files = true;
-    shared.bench.world.engine.handle_file(now, link, 102, file);
+    shared.bench.world.link(link, LinkEvent::FileExposed { key: 102, file });
     shared.bench.seek("t", 0, StartAt::Offset(5));
     shared.settle();
     assert_eq!(shared.drain(), named("t", 0, 5..10));
@@ -598,10 +598,9 @@ fn a_topic_that_goes_is_told_by_fetch() {
     let mut shared = Shared::reading(1, &[]);
     shared.append(0, 10);
     shared.look();
-    let now = shared.bench.world.now;
     let link = shared.bench.world.links[0];
     shared.host.borrow_mut().refuse_grant = Some(100);
-    shared.bench.world.engine.handle_ended(now, link, 101);
+    shared.bench.world.link(link, LinkEvent::Revoked { key: 101 });
     shared.settle();
     assert_eq!(shared.drain(), named("t", 0, 0..10));
     assert!(shared.fetches() > 1, "Fetch is asked again");
@@ -619,13 +618,13 @@ fn views_point_into_the_mapping_and_keep_it() {
     shared.holds_files = true;
     shared.assign(1);
     shared.append(0, 1000);
-    let (now, link) = (shared.bench.world.now, shared.bench.world.links[0]);
+    let link = shared.bench.world.links[0];
     let (key, file, len) = shared.host.borrow_mut().files.pop_front().unwrap();
     let file = Committed::map(file.into(), len).unwrap();
     let mut mapping = file.clone();
     mapping.advance(shared.host.borrow().logs[&0][0].bytes).unwrap();
     let all = mapping.bytes(0..mapping.position()).unwrap();
-    shared.bench.world.engine.handle_file(now, link, key, file);
+    shared.bench.world.link(link, LinkEvent::FileExposed { key, file });
     shared.settle();
     shared.look();
     let cache = shared.bench.world.engine.cache();
@@ -675,9 +674,9 @@ fn a_look_that_finds_nothing_touches_nothing() {
     // Whoever locks the cache would wait for ever.
     let held = lock(&cache);
     let now = shared.bench.world.now;
-    shared.bench.world.engine.handle_look(now);
+    shared.bench.world.engine.handle(now, Input::PollMemory);
     drop(held);
-    assert_eq!(shared.bench.world.engine.poll_event(), None);
+    assert!(shared.bench.world.engine.poll_output().is_none());
 }
 
 #[test]

@@ -20,8 +20,8 @@ use crate::consumer::{
     CommitOffset, ConsumerCommand, ConsumerEvent, ConsumerOutcome, StartAt, TopicPartition, lock,
 };
 use crate::core::scripted::{Answer, Incoming};
-use crate::engine::ConnId;
 use crate::error::Error;
+use crate::io::ConnId;
 
 pub(super) const MEMBER_ID_REQUIRED: i16 = 79;
 pub(super) const UNKNOWN_MEMBER_ID: i16 = 25;

@@ -20,7 +20,8 @@ use headrace_wire::records::BatchHeader;
 use super::kafka::{Bench, Kafka};
 use crate::consumer::{ConsumerEvent, StartAt, lock};
 use crate::core::scripted::{Answer, Incoming};
-use crate::engine::{Engine, LinkId};
+use crate::engine::Engine;
+use crate::io::{Input, LinkEvent, LinkId};
 
 const SLOTS_KEY: u64 = 1;
 pub(super) const SEGMENT_BYTES: usize = 8 << 20;
@@ -290,7 +291,7 @@ impl Shared {
 
     pub(super) fn look(&mut self) {
         let now = self.bench.world.now;
-        self.bench.world.engine.handle_look(now);
+        self.bench.world.engine.handle(now, Input::PollMemory);
         self.settle();
     }
 
@@ -298,14 +299,13 @@ impl Shared {
     pub(super) fn settle(&mut self) {
         for _ in 0..1000 {
             self.bench.settle();
-            let now = self.bench.world.now;
             let made: Vec<LinkId> =
                 self.bench.world.links.iter().copied().filter(|link| self.made.insert(*link)).collect();
             let link = self.bench.world.links.last().copied();
-            let engine = &mut self.bench.world.engine;
+            let world = &mut self.bench.world;
             for link in &made {
                 self.host.borrow_mut().slots_sent = false;
-                engine.handle_linked(now, *link);
+                world.link(*link, LinkEvent::Connected);
             }
             let mut came = !made.is_empty();
             if let Some(link) = link {
@@ -314,18 +314,19 @@ impl Shared {
                 if granted && !self.holds_slots && !std::mem::replace(&mut host.slots_sent, true) {
                     let file = host.memory.readers_file().unwrap();
                     let memory = Memory::from_peer(file, host.memory.len(), Rights::Read).unwrap();
-                    engine.handle_lent(now, link, SLOTS_KEY, memory);
+                    world.link(link, LinkEvent::Exposed { key: SLOTS_KEY, memory });
                     came = true;
                 }
                 while !self.holds_files
                     && let Some((key, file, len)) = host.files.pop_front()
                 {
-                    engine.handle_file(now, link, key, Committed::map(file.into(), len).unwrap());
+                    let file = Committed::map(file.into(), len).unwrap();
+                    world.link(link, LinkEvent::FileExposed { key, file });
                     came = true;
                 }
             }
-            if engine.direct_is_busy() {
-                engine.handle_timeout(now);
+            if world.engine.direct_is_busy() {
+                world.engine.handle(world.now, Input::Timeout);
                 came = true;
             }
             if !came {
@@ -351,8 +352,7 @@ impl Shared {
         host.files.clear();
         host.slots_sent = false;
         drop(host);
-        let now = self.bench.world.now;
-        self.bench.world.engine.handle_unlinked(now, link, "gone".to_owned(), false);
+        self.bench.world.link(link, LinkEvent::Closed { reason: "gone".to_owned(), lasting: false });
     }
 
     pub(super) fn drain(&mut self) -> Vec<String> {
