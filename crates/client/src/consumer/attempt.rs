@@ -3,7 +3,7 @@
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::time::Now;
 
-use super::engine::Tag;
+use super::tag::Tag;
 use super::types::TopicPartition;
 use crate::core::{Backoff, CallSpec, Core, Lane, Target};
 use crate::error::{BAD_ANSWERS_MAX, Error, Result};

@@ -30,17 +30,17 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arrow_array::RecordBatch;
-use arrow_buffer::ScalarBuffer;
 use foldhash::fast::RandomState;
 use headrace_columns::decode::BatchSchema;
 
-pub use self::demand::{AHEAD_BYTES, Admission, Asked};
-use self::lasting::Lasting;
+pub use self::demand::Asked;
 pub use self::metrics::{ConsumerMetrics, Discarded};
 use self::metrics::{Counters, Dropped};
 use self::slot::Slot;
+pub use self::slot::{AHEAD_BYTES, Admission};
 pub(super) use self::truncate::Cut;
 use super::decode::DecodeJob;
+use super::ticket::{PartId, Ticket};
 use super::types::{Assignment, PartitionName, StartAt, TopicPartition};
 use crate::error::{Error, Result};
 
@@ -50,33 +50,6 @@ pub type SharedCache = Arc<Mutex<FetchCache>>;
 /// Locks the cache. A panic of another thread while it held the lock leaves nothing half done that matters here.
 pub fn lock(cache: &SharedCache) -> MutexGuard<'_, FetchCache> {
     cache.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// A partition of the cache. Never used twice by one cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct PartId(u64);
-
-/// What a fill must show: the partition, and the generation that its data was fetched for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Ticket {
-    /// The partition.
-    pub part: PartId,
-    generation: u64,
-}
-
-/// Decoded rows of one partition.
-#[derive(Clone, Debug)]
-pub struct Chunk {
-    /// The rows.
-    pub batch: RecordBatch,
-    /// The offset of each row, ascending.
-    pub offsets: ScalarBuffer<i64>,
-    /// The position after the last row: beyond gaps and control records.
-    pub next_offset: i64,
-    /// The leader epoch of its rows, -1 when not known (KIP-320).
-    pub leader_epoch: i32,
-    /// Memory that counts against `fetch.buffer.bytes`.
-    pub bytes: usize,
 }
 
 /// Rows that were handed out.
@@ -141,6 +114,28 @@ pub struct SlotView {
     pub stop: Option<i64>,
     /// Nothing is to be handed out.
     pub paused: bool,
+}
+
+/// Errors that last, of partitions and of the whole consumer.
+#[derive(Debug, Default)]
+struct Lasting {
+    /// Of the whole consumer, until it is forgiven.
+    of_all: Option<Error>,
+    /// When that is handed out again; 0: that is not decided.
+    of_all_at: u64,
+    /// Partitions whose error was handed out, and stays.
+    parts: Vec<PartId>,
+    /// Partitions that are fetched again, since what came of them was damaged.
+    damaged: Vec<(PartId, Error)>,
+}
+
+impl Lasting {
+    /// The error of this partition was handed out.
+    fn raised(&mut self, part: PartId) {
+        if !self.parts.contains(&part) {
+            self.parts.push(part);
+        }
+    }
 }
 
 /// See the module's documentation.
@@ -363,5 +358,45 @@ impl FetchCache {
     #[must_use]
     pub fn held_bytes(&self) -> usize {
         self.held_bytes
+    }
+}
+
+/// What all of the cache's parts work with.
+impl FetchCache {
+    /// Whether no rows are handed out at all: the group has its turn, or an error of the whole consumer lasts.
+    fn is_shut(&self) -> bool {
+        self.held_back || self.lasting.of_all.is_some()
+    }
+
+    /// The error of the whole consumer. Takes give it before rows; while there is no partition nobody asks for those.
+    pub fn take_error(&mut self) -> Option<Error> {
+        let error = self.error.take();
+        if error.is_some() {
+            self.told_at = self.polls;
+        }
+        error
+    }
+
+    /// Puts a partition at the end of the line if it has something and is not in it.
+    fn queue(&mut self, part: PartId) {
+        if let Some(slot) = self.slots.get_mut(&part)
+            && slot.has_work()
+            && !slot.queued
+        {
+            slot.queued = true;
+            self.ready.push_back(part);
+        }
+    }
+
+    fn unqueue_front(&mut self) {
+        if let Some(part) = self.ready.pop_front()
+            && let Some(slot) = self.slots.get_mut(&part)
+        {
+            slot.queued = false;
+        }
+    }
+
+    fn current(&mut self, ticket: Ticket) -> Option<&mut Slot> {
+        self.slots.get_mut(&ticket.part).filter(|slot| slot.generation == ticket.generation)
     }
 }

@@ -18,8 +18,8 @@ use headrace_wire::messages::{OffsetCommitRequest, OffsetCommitResponse};
 use headrace_wire::time::Now;
 
 use super::attempt::{Attempt, Manner, check, left_out};
-use super::engine::Tag;
 use super::recreated::{Incarnations, TopicIds};
+use super::tag::Tag;
 use super::types::{CommitOffset, TopicPartition, some_of};
 use crate::core::Core;
 use crate::error::{Error, Result};

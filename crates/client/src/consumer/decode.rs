@@ -1,13 +1,15 @@
 //! From record batches to chunks, and the job that a caller does for compressed batches.
 
+use arrow_array::RecordBatch;
 use arrow_array::cast::AsArray;
 use arrow_array::types::Int64Type;
+use arrow_buffer::ScalarBuffer;
 use bytes::Bytes;
 use headrace_columns::decode::{BatchSchema, ChunkBuilder, DecodeError, Pushed};
 use headrace_wire::compression::Codec;
 use headrace_wire::records::{BatchHeader, verify_crc};
 
-use super::cache::{Chunk, Ticket};
+use super::ticket::Ticket;
 use super::types::TopicPartition;
 use crate::error::Error;
 
@@ -21,6 +23,21 @@ pub(crate) const RAW_BYTES: usize = 4 << 20;
 
 /// What compressed batches are taken to grow to.
 const COMPRESSED_TO: usize = 4;
+
+/// Decoded rows of one partition.
+#[derive(Clone, Debug)]
+pub struct Chunk {
+    /// The rows.
+    pub batch: RecordBatch,
+    /// The offset of each row, ascending.
+    pub offsets: ScalarBuffer<i64>,
+    /// The position after the last row: beyond gaps and control records.
+    pub next_offset: i64,
+    /// The leader epoch of its rows, -1 when not known (KIP-320).
+    pub leader_epoch: i32,
+    /// Memory that counts against `fetch.buffer.bytes`.
+    pub bytes: usize,
+}
 
 /// A batch as it came, checked only in its header: a compressed one, or one that a caller has time for.
 #[derive(Clone, Debug)]

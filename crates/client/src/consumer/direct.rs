@@ -22,10 +22,13 @@ use headrace_wire::messages::{
 use headrace_wire::records::{BatchHeader, RecordError};
 use headrace_wire::time::Now;
 
-use super::cache::{Ticket, lock};
-use super::engine::{ConsumerEngine, Tag};
+use super::cache::lock;
+use super::engine::ConsumerEngine;
 use super::fetch_stream::BATCH_BYTES_MAX;
 use super::fetcher::Fetcher;
+use super::part::{Answer, Place};
+use super::tag::{Granting, Tag};
+use super::ticket::Ticket;
 use super::types::TopicPartition;
 use crate::arrived::Arrived;
 use crate::core::{CallSpec, Lane, Target};
@@ -71,17 +74,6 @@ struct Granted {
     comes_by: u64,
     /// The offset that it was asked for. What is before is not in it.
     from: i64,
-}
-
-/// What a request for a grant was about.
-#[derive(Debug)]
-pub(crate) struct Granting {
-    partition: TopicPartition,
-    ticket: Ticket,
-    node: i32,
-    link: LinkId,
-    leader_epoch: i32,
-    offset: i64,
 }
 
 /// The word that changes when a partition has something new.
@@ -493,9 +485,9 @@ impl ConsumerEngine {
         }
         let (ticket, epoch) = (*ticket, *leader_epoch);
         direct.dirty = true;
-        if let Some(part) = self.fetcher.part(ticket) {
+        if let Some(place) = self.fetcher.place(ticket) {
             // What was read before is known to be in this leader's log, or nothing was.
-            part.checked_epoch = part.checked_epoch.max(epoch);
+            place.check(epoch);
         }
     }
 
@@ -528,11 +520,10 @@ impl ConsumerEngine {
             };
             let leader = core.cluster().leader(&partition.topic, partition.partition);
             let leads = leader.is_none_or(|(at, of)| at == node && epoch.is_none_or(|epoch| epoch == of));
-            match fetcher.part(ticket) {
-                Some(part) if leads && !part.stands_before(from) => return true,
-                Some(part) => part.direct = false,
-                None => {}
+            if leads && fetcher.part(ticket).is_some_and(|part| !part.stands_before(from)) {
+                return true;
             }
+            fetcher.set_direct(ticket, false);
             ids.entry(node).or_default().push(id.into());
             false
         });
@@ -569,22 +560,25 @@ impl ConsumerEngine {
 
     /// Asks for the memory of partitions that have none.
     fn ask(&mut self, now: Now) {
-        let mut wanted: Vec<_> = self.fetcher.parts.values().filter(|part| part.may_be_direct()).collect();
-        wanted.retain(|part| match self.direct.readings.get(&part.partition) {
+        let parts = self.fetcher.parts.values();
+        let mut wanted: Vec<_> = parts.filter_map(|part| Some((part, *part.may_be_direct()?))).collect();
+        wanted.retain(|(part, _)| match self.direct.readings.get(&part.partition) {
             None | Some(Reading::Over { .. }) => true,
             Some(Reading::Refused { until }) => *until <= now.mono_ms,
             Some(_) => false,
         });
         // The same seed is to do the same.
-        wanted.sort_by(|a, b| a.partition.cmp(&b.partition));
+        wanted.sort_by(|(a, _), (b, _)| a.partition.cmp(&b.partition));
         let timeout_ms = self.fetcher.settings.request_timeout_ms;
         let mut asked = Vec::new();
-        for part in wanted {
+        for (part, place) in wanted {
             let TopicPartition { topic, partition } = &part.partition;
             let Some((node, leader_epoch)) = self.core.cluster().leader(topic, *partition) else { continue };
             // Fetch alone finds out that a log was cut below what was read.
-            let checked = part.leader_epoch < 0 || part.checked_epoch >= leader_epoch;
-            let Some(offset) = part.offset.filter(|_| checked) else { continue };
+            if place.leader_epoch >= 0 && place.checked_epoch < leader_epoch {
+                continue;
+            }
+            let offset = place.offset;
             let Some(link) = self.direct.links.to(node) else {
                 if let Some((spec, request)) = self.direct.links.ask(now, node, timeout_ms) {
                     self.core.call_with(now, spec, request, Tag::Link { node });
@@ -708,8 +702,8 @@ fn ticket_of(reading: &Reading) -> Option<Ticket> {
 impl Fetcher {
     /// Whether Fetch leaves the partition alone.
     fn set_direct(&mut self, ticket: Ticket, direct: bool) {
-        if let Some(part) = self.part(ticket) {
-            part.direct = direct;
+        if let Some(place) = self.place(ticket) {
+            place.direct = direct;
         }
     }
 
@@ -718,10 +712,9 @@ impl Fetcher {
         if !reader.has_unread() {
             return Turn::Nothing;
         }
-        let Some(part) = self.part(ticket) else { return Turn::Nothing };
-        let done = part.failed || part.stop.zip(part.offset).is_some_and(|(stop, offset)| offset >= stop);
-        let Some(asked) = part.offset.filter(|_| !done) else { return Turn::Nothing };
-        if part.busy.is_some() || part.arriving {
+        let place = self.part(ticket).and_then(|part| part.goes_on_at().copied());
+        let Some(Place { offset: asked, answer, .. }) = place else { return Turn::Nothing };
+        if answer != Answer::None {
             self.held_up = true;
             return Turn::Later;
         }

@@ -23,55 +23,27 @@ use self::commands::PositionWait;
 use super::attempt::Manner;
 use super::cache::{FetchCache, SharedCache, lock};
 use super::commits::{self, Commits, Ended};
-use super::direct::{Direct, Granting};
+use super::direct::Direct;
+use super::fetch_call::{FetchCall, SKIPPED};
 use super::fetcher::{Fetcher, later};
-use super::membership::Membership;
+use super::leaving::{Leave, Left};
+use super::membership::{GroupContext, Membership};
 use super::offsets::{Found, Lookups, UNKNOWN_TOPIC_GRACE_MS};
 use super::queries::{self, Queries};
-use super::recreated::Incarnations;
+use super::recreated::{Incarnations, of_old_topic};
 use super::settings::{FetchSettings, retry_of, schema_of};
-use super::sink::{FetchCall, SKIPPED};
-use super::truncation::Asked;
+use super::tag::Tag;
 use super::types::{ConsumerCommand, ConsumerEvent, ConsumerOutcome};
 use crate::arrived::{Arrived, Consumed};
 use crate::core::{Core, Reply};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::group::{GroupTag, MemberContext, MemberTag};
 use crate::io::{ConnId, Input, Output};
 use crate::options::{ConsumerConfig, Datapath};
 
 /// Rounds of driving after one input. What is not settled then waits for the next input or timer; more
 /// than a few rounds would mean that two parts answer each other without end.
 const ROUNDS_MAX: usize = 16;
-
-/// What a call is for.
-#[derive(Debug)]
-pub(crate) enum Tag {
-    Fetch(Box<FetchCall>),
-    ListOffsets(Vec<u64>),
-    EpochEnds(Vec<Asked>),
-    Coordinator,
-    OffsetCommit(u64),
-    OffsetFetch(u64),
-    Member(MemberTag),
-    /// A link to this node.
-    Link {
-        node: i32,
-    },
-    Grant(Box<Granting>),
-    Released,
-}
-
-impl GroupTag for Tag {
-    fn coordinator() -> Tag {
-        Tag::Coordinator
-    }
-
-    fn member(tag: MemberTag) -> Tag {
-        Tag::Member(tag)
-    }
-}
 
 /// See the module's documentation. Callers reach what they need at once through [`ConsumerEngine::cache`].
 pub struct ConsumerEngine {
@@ -180,7 +152,10 @@ impl ConsumerEngine {
             self.events.extend(troubles.map(|(what, error)| ConsumerEvent::Trouble { what, error }));
             self.tell_skipped();
             self.settle(now);
-            self.drive_membership(now);
+            if let Some((membership, mut cx)) = self.group(now) {
+                let left = membership.drive(&mut cx);
+                self.end_leave(left);
+            }
             self.restart_recreated(now);
             self.topics_dirty |= self.fetcher.sync();
             self.begin_partitions(now);
@@ -232,7 +207,11 @@ impl ConsumerEngine {
             }
             Tag::Coordinator => {
                 let result = reply.decode::<FindCoordinatorRequest>();
-                self.coordinator_found(now, result);
+                if let Some((membership, mut cx)) = self.group(now)
+                    && let Err(error) = membership.coordinator_found(&mut cx, result)
+                {
+                    self.queries.fail_all(&error);
+                }
             }
             Tag::OffsetCommit(id) => {
                 let result = reply.decode::<OffsetCommitRequest>();
@@ -246,7 +225,11 @@ impl ConsumerEngine {
                     self.queries.answered(now, &mut self.core, &mut membership.coordinator, id, result);
                 }
             }
-            Tag::Member(tag) => self.member_reply(now, tag, reply),
+            Tag::Member(tag) => {
+                let left =
+                    self.group(now).and_then(|(membership, mut cx)| membership.answered(&mut cx, tag, reply));
+                self.end_leave(left);
+            }
             Tag::Link { node } => {
                 let result = reply.decode::<DirectConnectRequest>();
                 self.on_link_answered(now, node, result);
@@ -258,19 +241,6 @@ impl ConsumerEngine {
                 }
             }
             Tag::Released => {}
-        }
-    }
-
-    fn member_reply(&mut self, now: Now, tag: MemberTag, reply: Reply<Tag>) {
-        if tag == MemberTag::Leave {
-            return self.left();
-        }
-        let Some(Membership { coordinator, member, .. }) = &mut self.membership else { return };
-        let event =
-            member.answered(&mut MemberContext { now, core: &mut self.core, coordinator }, tag, reply);
-        self.topics_dirty = true;
-        if let Some(event) = event {
-            self.member_event(now, event);
         }
     }
 
@@ -313,8 +283,16 @@ impl ConsumerEngine {
             }
             match asker {
                 commits::Asker::Op(op) => self.done(op, result.map(|()| ConsumerOutcome::Ok)),
-                commits::Asker::Auto => self.auto_committed(result),
-                commits::Asker::Farewell => self.farewell_committed(id, result),
+                commits::Asker::Auto => {
+                    if let Some((membership, mut cx)) = self.group(now) {
+                        membership.auto_committed(&mut cx, result);
+                    }
+                }
+                commits::Asker::Farewell => {
+                    if let Some((membership, mut cx)) = self.group(now) {
+                        membership.farewell_committed(&mut cx, id, result);
+                    }
+                }
             }
         }
         for (asker, result) in std::mem::take(&mut self.queries.ended) {
@@ -332,7 +310,59 @@ impl ConsumerEngine {
         }
     }
 
-    pub(super) fn drive_commits(&mut self, now: Now) {
+    /// Begins anew in topics that were made again.
+    fn restart_recreated(&mut self, now: Now) {
+        let reset = self.fetcher.settings.reset;
+        let (cluster, topics) = (self.core.cluster(), &self.wanted_topics);
+        let Some(renewed) = self.incarnations.restart(now, cluster, topics, reset, &self.cache) else {
+            return;
+        };
+        self.commits.give_up(&renewed.partitions, of_old_topic);
+        if let Some(membership) = &mut self.membership {
+            membership.committed.retain(|partition, _| !renewed.topics.contains(&*partition.topic));
+        }
+    }
+
+    /// The membership, and what it works with; `None` without a `group.id`.
+    fn group(&mut self, now: Now) -> Option<(&mut Membership, GroupContext<'_>)> {
+        let cx = GroupContext {
+            now,
+            core: &mut self.core,
+            config: &self.config,
+            cache: &self.cache,
+            commits: &mut self.commits,
+            incarnations: &self.incarnations,
+            events: &mut self.events,
+            topics_dirty: &mut self.topics_dirty,
+        };
+        Some((self.membership.as_mut()?, cx))
+    }
+
+    /// Begins to unsubscribe or close.
+    fn take_leave(&mut self, now: Now, op: u64, timeout_ms: u64, leave: Leave) {
+        let Some((membership, mut cx)) = self.group(now) else {
+            lock(&self.cache).assign(Vec::new());
+            self.topics_dirty = true;
+            let result = Ok(ConsumerOutcome::Ok);
+            return self.end_leave(Some(Left { op, for_good: leave.is_for_good(), result }));
+        };
+        let earlier = membership.begin_leaving(&mut cx, op, timeout_ms, leave);
+        // The commit goes out before LeaveGroup, also when there is no time to await its answer.
+        self.drive_commits(now);
+        if let Some(op) = earlier {
+            self.done(op, Ok(ConsumerOutcome::Ok));
+        }
+    }
+
+    fn end_leave(&mut self, left: Option<Left>) {
+        let Some(Left { op, for_good, result }) = left else { return };
+        if for_good {
+            self.shut();
+        }
+        self.done(op, result);
+    }
+
+    fn drive_commits(&mut self, now: Now) {
         let Some(membership) = &mut self.membership else { return };
         let identity = membership.identity();
         let (core, coordinator) = (&mut self.core, &mut membership.coordinator);
@@ -362,7 +392,7 @@ impl ConsumerEngine {
     }
 
     /// Ends what is still open, and every connection.
-    pub(super) fn shut(&mut self) {
+    fn shut(&mut self) {
         self.closed = true;
         self.core.close();
         while self.core.poll_reply().is_some() {}
@@ -441,7 +471,7 @@ impl Engine for ConsumerEngine {
             .chain(self.lookups.timeouts())
             .chain(self.commits.timeouts())
             .chain(self.queries.timeouts())
-            .chain(self.membership_timeouts());
+            .chain(self.membership.iter().flat_map(|group| group.timeouts(&self.config, &self.cache)));
         // A time that has passed was looked at by the last drive: what could be done was done.
         let own = own.filter(|at| *at > self.driven_at).min();
         [own, self.core.poll_timeout(), self.direct.poll_timeout(self.driven_at)].into_iter().flatten().min()

@@ -18,132 +18,22 @@ use headrace_wire::errors::ErrorCode;
 use headrace_wire::time::Now;
 use headrace_wire::uuid::Uuid;
 
-use super::cache::{PartId, SharedCache, SlotView, Ticket, lock};
-use super::decode::OpenChunk;
-use super::engine::Tag;
+use super::cache::{SharedCache, lock};
+use super::fetch_call::{DAMAGED, FetchCall, Issue, Source};
 use super::fetch_stream::FetchStream;
+use super::part::{Part, PartState, Place};
 use super::session::{Member, Session};
 use super::settings::FetchSettings;
-use super::sink::{DAMAGED, FetchCall, Issue};
-use super::types::{StartAt, TopicPartition};
+use super::tag::Tag;
+use super::ticket::{PartId, Ticket};
 use crate::core::{Backoff, CallSpec, Core, Expect, Lane, Target};
 use crate::error::Error;
 
 /// How long a follower that a leader named is read from before the leader is asked again (KIP-392).
 const REPLICA_LEASE_MS: u64 = 300_000;
 
-/// Where a Fetch goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Source {
-    pub(super) node: i32,
-    /// Outside the session, for what cannot wait.
-    pub(super) catch_up: bool,
-}
-
 /// The epoch of a request that wants no session.
 const EPOCH_WITHOUT_SESSION: i32 = -1;
-
-/// A partition that is read.
-#[derive(Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "independent facts, each read by itself")]
-pub(super) struct Part {
-    pub(super) ticket: Ticket,
-    pub(super) partition: TopicPartition,
-    pub(super) start: StartAt,
-    /// The next offset to ask for, once known. Runs ahead of the cache's position.
-    pub(super) offset: Option<i64>,
-    /// The leader epoch of the record before `offset`, -1 when not known (KIP-320).
-    pub(super) leader_epoch: i32,
-    /// The epoch of the leader whose log is known to hold what was fetched so far; -1: nothing was fetched.
-    pub(super) checked_epoch: i32,
-    /// A leader is being asked whether its log holds what was fetched.
-    pub(super) checking: bool,
-    pub(super) stop: Option<i64>,
-    pub(super) paused: bool,
-    /// Nothing is fetched until a seek.
-    pub(super) failed: bool,
-    /// Somebody is looking up where to begin.
-    pub(super) resolving: bool,
-    pub(super) retry_at: u64,
-    pub(super) failures: u32,
-    /// Grows with each answer that had data: who waited longest is asked for first.
-    pub(super) served: u64,
-    /// Where an answer with its data is being read from. A second one, from elsewhere, is dropped, so nobody else is asked
-    /// until this one has come: where it is slow, the other would be asked again and again as fast as it answers.
-    pub(super) busy: Option<Source>,
-    /// Its answer is not known to its last batch: where it will end, and with it what to ask for next, is open.
-    pub(super) arriving: bool,
-    /// Where its last data came from.
-    pub(super) source: Option<Source>,
-    /// The offset that was asked for outside the session.
-    caught_up: Option<i64>,
-    /// A follower to read from, and until when.
-    pub(super) replica: Option<(i32, u64)>,
-    pub(super) open: Option<OpenChunk>,
-    /// It is read from its leader's memory, or about to be, and no Fetch asks for it.
-    pub(super) direct: bool,
-    /// Where the last batch that was left out claims to begin: it may come again, and was told of.
-    pub(super) left_out: Option<i64>,
-}
-
-impl Part {
-    fn new(view: SlotView) -> Part {
-        Part {
-            ticket: view.ticket,
-            partition: view.partition,
-            start: view.start,
-            offset: view.next,
-            leader_epoch: view.leader_epoch,
-            checked_epoch: -1,
-            checking: false,
-            stop: view.stop,
-            paused: view.paused,
-            failed: false,
-            resolving: false,
-            retry_at: 0,
-            failures: 0,
-            served: 0,
-            busy: None,
-            arriving: false,
-            source: None,
-            caught_up: None,
-            replica: None,
-            open: None,
-            direct: false,
-            left_out: None,
-        }
-    }
-
-    /// The next Fetch is to begin here, if that is further on; `leader_epoch` is that of the record before.
-    pub(super) fn move_to(&mut self, next: i64, leader_epoch: i32) {
-        if self.offset.is_none_or(|offset| offset < next) {
-            self.offset = Some(next);
-            self.leader_epoch = self.leader_epoch.max(leader_epoch);
-        }
-    }
-
-    /// Whether what comes next is before this, and no Fetch is bringing it. A Fetch whose answer begins moves the partition
-    /// on by all of it, and back if it ends too early.
-    pub(super) fn stands_before(&self, offset: i64) -> bool {
-        let arrives = self.busy.is_some() || self.arriving;
-        !arrives && self.offset.is_some_and(|next| next < offset)
-    }
-
-    /// Whether it is to be read from memory, if that is to be had: a pause keeps what is there, and asks for nothing.
-    pub(super) fn may_be_direct(&self) -> bool {
-        let done = self.stop.zip(self.offset).is_some_and(|(stop, offset)| offset >= stop);
-        let idle = !self.paused && !self.failed && !self.checking && !self.resolving && !done;
-        idle && self.offset.is_some() && self.replica.is_none()
-    }
-
-    /// Whether there is anything to ask for now. `None` when not, else the offset.
-    fn wanted(&self, now: Now) -> Option<i64> {
-        let offset = self.offset?;
-        let done = self.stop.is_some_and(|stop| offset >= stop);
-        let idle = !self.paused && !self.failed && !self.arriving && !self.direct && !done;
-        (idle && self.retry_at <= now.mono_ms).then_some(offset)
-    }
-}
 
 /// See the module's documentation.
 pub(super) struct Fetcher {
@@ -216,13 +106,17 @@ impl Fetcher {
         self.parts.get_mut(&ticket.part).filter(|part| part.ticket == ticket)
     }
 
+    /// How far the partition of a ticket was fetched, if it was not moved since.
+    pub(super) fn place(&mut self, ticket: Ticket) -> Option<&mut Place> {
+        self.part(ticket)?.place_mut()
+    }
+
     /// The position was looked up.
     pub(super) fn resolved(&mut self, ticket: Ticket, offset: i64, leader_epoch: i32) {
         if lock(&self.cache).resolve(ticket, offset, leader_epoch)
             && let Some(part) = self.part(ticket)
         {
-            (part.offset, part.leader_epoch) = (Some(offset), leader_epoch);
-            part.resolving = false;
+            part.state = PartState::Placed(Place::at(offset, leader_epoch));
             part.failures = 0;
             self.dirty = true;
         }
@@ -232,8 +126,7 @@ impl Fetcher {
     pub(super) fn fail(&mut self, ticket: Ticket, error: Error) {
         lock(&self.cache).fail(ticket, error, true);
         if let Some(part) = self.part(ticket) {
-            part.failed = true;
-            part.resolving = false;
+            part.fail();
         }
     }
 
@@ -253,17 +146,18 @@ impl Fetcher {
         {
             let mut cache = lock(&self.cache);
             for part in self.parts.values_mut() {
-                let Some(offset) = part.wanted(now) else { continue };
+                let Some(place) = part.wanted(now) else { continue };
                 let Some((node, leader_epoch)) = source_of(part, now, core) else {
                     leaderless = true;
                     continue;
                 };
-                let Some(source) = choose(&self.sessions, now, node, part, offset) else { continue };
-                if part.busy.is_some_and(|busy| busy != source) {
+                let Some(source) = choose(&self.sessions, now, node, part, place) else { continue };
+                if place.answer.source().is_some_and(|busy| busy != source) {
                     self.held_up = true;
                 } else if cache.wants_data(part.ticket) {
                     let topic_id = core.cluster().topic_id(&part.partition.topic).unwrap_or(Uuid::ZERO);
-                    let (ticket, last_epoch) = (part.ticket, part.leader_epoch);
+                    let Place { offset, leader_epoch: last_epoch, .. } = place;
+                    let ticket = part.ticket;
                     let member = Member { ticket, offset, last_epoch, leader_epoch, topic_id };
                     wanted.entry(source).or_default().push((part.ticket.part, member));
                 }
@@ -303,7 +197,9 @@ impl Fetcher {
         let mut desired = Vec::with_capacity(wanted.len());
         for (part, member) in wanted {
             if let Some(part) = self.parts.get_mut(&part) {
-                part.caught_up = source.catch_up.then_some(member.offset);
+                if let Some(place) = part.place_mut() {
+                    place.caught_up = source.catch_up.then_some(member.offset);
+                }
                 desired.push((part.partition.clone(), member));
             }
         }
@@ -435,7 +331,7 @@ impl Fetcher {
     ) {
         let Some(part) = self.part(ticket) else { return };
         let partition = part.partition.clone();
-        let offset = part.offset.unwrap_or(-1);
+        let offset = part.place().map_or(-1, |place| place.offset);
         match code {
             ErrorCode::OFFSET_OUT_OF_RANGE if part.replica.is_some_and(|(replica, _)| replica == node) => {
                 // A follower may lag behind what the leader gave out: only the leader's word counts.
@@ -508,7 +404,7 @@ fn choose(
     now: Now,
     node: i32,
     part: &Part,
-    offset: i64,
+    Place { offset, caught_up, .. }: Place,
 ) -> Option<Source> {
     let source = Source { node, catch_up: false };
     let Some(session) = sessions.get(&source).filter(|session| !session.can_send(now)) else {
@@ -517,7 +413,7 @@ fn choose(
     let member = session.members.get(&part.partition);
     let asked = member.is_some_and(|member| member.ticket == part.ticket && member.offset == offset);
     let waits = session.in_flight > 0 && !session.answering && session.retry_at <= now.mono_ms;
-    if asked || !waits || part.caught_up == Some(offset) {
+    if asked || !waits || caught_up == Some(offset) {
         return None;
     }
     let source = Source { node, catch_up: true };

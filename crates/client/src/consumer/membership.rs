@@ -4,28 +4,32 @@
 //! group nothing more is handed out, the next poll is awaited, and what was processed until then is
 //! committed: another member goes on exactly there.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::FindCoordinatorResponse;
 use headrace_wire::time::Now;
 
-use super::cache::{FetchCache, lock};
-use super::commits::{Asker, Identity, of_before};
-use super::engine::{ConsumerEngine, Tag};
+use super::cache::{FetchCache, SharedCache, lock};
+use super::commits::{Asker, Commits, Identity, of_before};
 use super::fetcher::later;
-use super::leaving::Leaving;
+use super::leaving::{Leave, Leaving, Left, Stage};
+use super::listening::Listener;
+use super::recreated::Incarnations;
 use super::settings::retry_of;
-use super::types::{Assignment, CommitOffset, ConsumerEvent, ConsumerOutcome, Rebalance, TopicPartition};
+use super::tag::Tag;
+use super::types::{Assignment, CommitOffset, ConsumerEvent, GroupMetadata, Rebalance, TopicPartition};
 use crate::cluster::Cluster;
-use crate::core::TopicPattern;
+use crate::core::{Core, Reply, TopicPattern};
 use crate::error::{Error, Result};
-use crate::group::{Coordinator, GroupMember, MemberContext, MemberEvent, MemberSettings, member_of};
+use crate::group::{
+    Coordinator, GroupMember, MemberContext, MemberEvent, MemberSettings, MemberTag, member_of,
+};
 use crate::options::ConsumerConfig;
 
-/// Where a consumer stands with its group.
+/// What a consumer is to its group.
 #[derive(Debug)]
-pub(super) enum Standing {
+pub(super) enum GroupState {
     /// Nothing is subscribed. It commits from outside of the group, which takes that as long as it has no members.
     Alone,
     /// A member, or about to be one.
@@ -64,7 +68,7 @@ enum Release {
 pub(super) struct Membership {
     pub(super) coordinator: Coordinator,
     pub(super) member: Box<dyn GroupMember<Tag>>,
-    pub(super) standing: Standing,
+    state: GroupState,
     /// What was last committed, so that the same is not committed again and again.
     pub(super) committed: HashMap<TopicPartition, (i64, i32)>,
     pub(super) owned: BTreeSet<TopicPartition>,
@@ -78,19 +82,39 @@ pub(super) struct Membership {
     /// coordinator finds them, and until they are known.
     matched_at: Option<u64>,
     release: Release,
-    /// A listener is told of rebalances.
-    pub(super) listens: bool,
-    pub(super) last_notice: u64,
-    /// Of what it was given the listener has not been told yet: the number of that notice.
-    pub(super) untold: Option<u64>,
+    listener: Listener,
     /// So many polls had begun when partitions were last lost.
-    pub(super) lost_at: Option<u64>,
+    lost_at: Option<u64>,
     /// How often the group has refused this member since it was last in it.
-    pub(super) refusals: u32,
+    refusals: u32,
     joined_at: u64,
     auto_commit_at: u64,
     /// Automatic commits on their way.
     auto_committing: u32,
+}
+
+/// What the engine lends its membership for one call.
+pub(super) struct GroupContext<'a> {
+    pub(super) now: Now,
+    pub(super) core: &'a mut Core<Tag>,
+    pub(super) config: &'a ConsumerConfig,
+    pub(super) cache: &'a SharedCache,
+    pub(super) commits: &'a mut Commits,
+    pub(super) incarnations: &'a Incarnations,
+    pub(super) events: &'a mut VecDeque<ConsumerEvent>,
+    /// The topics that matter may be others.
+    pub(super) topics_dirty: &'a mut bool,
+}
+
+impl GroupContext<'_> {
+    fn trouble(&mut self, what: &'static str, error: Error) {
+        self.events.push_back(ConsumerEvent::Trouble { what, error });
+    }
+
+    /// Commits offsets of topics as they are read now. Gives the number that [`Ended`](super::commits::Ended) will carry.
+    fn commit(&mut self, asker: Asker, offsets: Vec<CommitOffset>, timeout_ms: u64) -> u64 {
+        self.commits.commit(self.now, asker, offsets, self.incarnations, timeout_ms)
+    }
 }
 
 impl Membership {
@@ -112,7 +136,7 @@ impl Membership {
         Some(Membership {
             coordinator: Coordinator::new(group, retry, request_timeout_ms),
             member: member_of(config.group_protocol, settings),
-            standing: Standing::Alone,
+            state: GroupState::Alone,
             committed: HashMap::new(),
             owned: BTreeSet::new(),
             giving: BTreeSet::new(),
@@ -121,9 +145,7 @@ impl Membership {
             pattern: None,
             matched_at: None,
             release: Release::No,
-            listens: false,
-            last_notice: 0,
-            untold: None,
+            listener: Listener::default(),
             lost_at: None,
             refusals: 0,
             joined_at: 0,
@@ -134,28 +156,28 @@ impl Membership {
 
     /// Whether partitions are the group's to give, also while it gives none.
     pub(super) fn is_subscribed(&self) -> bool {
-        match &self.standing {
-            Standing::Alone => false,
-            Standing::Member | Standing::Away(_) => true,
-            Standing::Leaving(leaving) => !leaving.alone,
+        match &self.state {
+            GroupState::Alone => false,
+            GroupState::Member | GroupState::Away(_) => true,
+            GroupState::Leaving(leaving) => !leaving.alone,
         }
     }
 
     /// As whom to commit; `None` while that is about to change, and for who is subscribed and no member.
     pub(super) fn identity(&self) -> Option<Identity> {
-        match &self.standing {
-            Standing::Away(_) => None,
-            Standing::Member | Standing::Leaving(Leaving { alone: false, .. }) => {
+        match &self.state {
+            GroupState::Away(_) => None,
+            GroupState::Member | GroupState::Leaving(Leaving { alone: false, .. }) => {
                 let (generation, member_id) = self.member.identity()?;
                 let (instance_id, epochs) = (self.member.instance_id().cloned(), self.member.has_epochs());
                 Some(Identity { generation, member_id: member_id.to_owned(), instance_id, epochs })
             }
-            Standing::Alone | Standing::Leaving(_) => Some(Identity::NOBODY),
+            GroupState::Alone | GroupState::Leaving(_) => Some(Identity::NOBODY),
         }
     }
 
     /// The notice that lets partitions go once the listener was told.
-    pub(super) fn telling(&self) -> Option<u64> {
+    fn telling(&self) -> Option<u64> {
         match self.release {
             Release::Telling(notice) => Some(notice),
             _ => None,
@@ -164,7 +186,7 @@ impl Membership {
 
     /// What of these offsets the group does not have yet. Those of a topic that is gone it cannot have: the coordinator
     /// would be asked to take them until the time is over, and a rebalance waits for that.
-    pub(super) fn owed(&self, cluster: &Cluster, offsets: Vec<CommitOffset>) -> Vec<CommitOffset> {
+    fn owed(&self, cluster: &Cluster, offsets: Vec<CommitOffset>) -> Vec<CommitOffset> {
         // After a cut other records end at the same offset, and whoever begins there asks by the epoch.
         let is_new = |commit: &CommitOffset| {
             self.committed.get(&commit.partition) != Some(&(commit.offset, commit.leader_epoch))
@@ -189,12 +211,13 @@ impl Membership {
 
     /// Whether nothing at all is handed out.
     fn is_shut(&self) -> bool {
-        match self.standing {
-            Standing::Alone => false,
-            Standing::Away(_) | Standing::Leaving(_) => true,
+        match self.state {
+            GroupState::Alone => false,
+            GroupState::Away(_) | GroupState::Leaving(_) => true,
             // A listener may seek before the first row.
-            Standing::Member => {
-                self.untold.is_some() || (self.member.wants_release() && !self.member.is_cooperative())
+            GroupState::Member => {
+                self.listener.untold.is_some()
+                    || (self.member.wants_release() && !self.member.is_cooperative())
             }
         }
     }
@@ -205,339 +228,495 @@ impl Membership {
     }
 }
 
-impl ConsumerEngine {
-    pub(super) fn subscribe(&mut self, now: Now, op: u64, topics: Vec<String>, pattern: Option<String>) {
-        let result = self.need_group("subscribe").and_then(|()| self.end_leaving(now));
-        let result = result.and_then(|()| self.begin_subscription(now, topics, pattern));
-        self.topics_dirty = true;
-        self.done(op, result.map(|()| ConsumerOutcome::Ok));
-    }
-
-    fn begin_subscription(&mut self, now: Now, topics: Vec<String>, pattern: Option<String>) -> Result<()> {
-        let Some(membership) = &mut self.membership else { return Ok(()) };
-        let mut cache = lock(&self.cache);
-        if !membership.is_subscribed() && !cache.assignment().is_empty() {
+/// Subscribing.
+impl Membership {
+    pub(super) fn subscribe(
+        &mut self,
+        cx: &mut GroupContext<'_>,
+        topics: Vec<String>,
+        pattern: Option<String>,
+    ) -> Result<()> {
+        let mut cache = lock(cx.cache);
+        if !self.is_subscribed() && !cache.assignment().is_empty() {
             let why = "topics cannot be subscribed while partitions are assigned by hand: assign none first";
             return Err(Error::Usage(why.into()));
         }
-        let internal_too = !self.config.exclude_internal_topics;
-        let ours = pattern.as_deref().filter(|_| !membership.member.takes_patterns());
+        let internal_too = !cx.config.exclude_internal_topics;
+        let ours = pattern.as_deref().filter(|_| !self.member.takes_patterns());
         let ours = ours.map(|text| TopicPattern::new(text, internal_too)).transpose()?;
-        membership.topics = topics.into_iter().collect();
-        membership.pattern.clone_from(&pattern);
-        membership.matched_at = None;
-        membership.standing = Standing::Member;
-        membership.joined_at = now.mono_ms;
+        self.topics = topics.into_iter().collect();
+        self.pattern.clone_from(&pattern);
+        self.matched_at = None;
+        self.state = GroupState::Member;
+        self.joined_at = cx.now.mono_ms;
         if let Some(ours) = ours {
             // What matches is subscribed to once it is known: see `follow_pattern`.
-            self.core.match_topics(now, ours);
+            cx.core.match_topics(cx.now, ours);
         } else {
-            self.core.match_no_topics();
-            membership.member.subscribe(membership.topics.clone(), pattern);
+            cx.core.match_no_topics();
+            self.member.subscribe(self.topics.clone(), pattern);
         }
-        membership.sort_out();
-        membership.set_gate(&mut cache);
+        self.sort_out();
+        self.set_gate(&mut cache);
         cache.forgive();
         Ok(())
     }
 
     /// Subscribes to the topics that match the pattern, when they are others than before. The classic protocol leaves
     /// that to its members.
-    fn follow_pattern(&mut self) {
-        let cluster = self.core.cluster().generation();
-        let Some(membership) = &mut self.membership else { return };
-        let looks = membership.pattern.is_some() && !membership.coordinator_matches();
-        if !looks
-            || !matches!(membership.standing, Standing::Member)
-            || membership.matched_at == Some(cluster)
-        {
+    fn follow_pattern(&mut self, cx: &mut GroupContext<'_>) {
+        let cluster = cx.core.cluster().generation();
+        let looks = self.pattern.is_some() && !self.coordinator_matches();
+        if !looks || !matches!(self.state, GroupState::Member) || self.matched_at == Some(cluster) {
             return;
         }
-        let Some(matched) = self.core.matched_topics() else { return };
-        let first = membership.matched_at.replace(cluster).is_none();
-        if first || matched != membership.topics {
-            membership.member.subscribe(matched.clone(), None);
-            membership.topics = matched;
-            membership.sort_out();
-            self.topics_dirty = true;
+        let Some(matched) = cx.core.matched_topics() else { return };
+        let first = self.matched_at.replace(cluster).is_none();
+        if first || matched != self.topics {
+            self.member.subscribe(matched.clone(), None);
+            self.topics = matched;
+            self.sort_out();
+            *cx.topics_dirty = true;
         }
     }
+}
 
-    pub(super) fn coordinator_found(&mut self, now: Now, result: Result<FindCoordinatorResponse>) {
-        let Some(membership) = &mut self.membership else { return };
-        if let Err(error) = membership.coordinator.answered(now, &mut self.core, result) {
-            // Such as a group that this user may not use: whoever waits for the coordinator waits in vain.
-            self.commits.fail_all(&error);
-            self.queries.fail_all(&error);
-            if matches!(membership.standing, Standing::Member) {
-                lock(&self.cache).fail_all(error);
-            }
+/// What the group says.
+impl Membership {
+    /// The error of who waits for the coordinator in vain.
+    pub(super) fn coordinator_found(
+        &mut self,
+        cx: &mut GroupContext<'_>,
+        result: Result<FindCoordinatorResponse>,
+    ) -> Result<()> {
+        // Such as a group that this user may not use.
+        let error = match self.coordinator.answered(cx.now, cx.core, result) {
+            Ok(()) => return Ok(()),
+            Err(error) => error,
+        };
+        cx.commits.fail_all(&error);
+        if matches!(self.state, GroupState::Member) {
+            lock(cx.cache).fail_all(error.clone());
         }
+        Err(error)
     }
 
-    pub(super) fn member_event(&mut self, now: Now, event: MemberEvent) {
-        self.topics_dirty = true;
+    /// A call of the member has ended.
+    pub(super) fn answered(
+        &mut self,
+        cx: &mut GroupContext<'_>,
+        tag: MemberTag,
+        reply: Reply<Tag>,
+    ) -> Option<Left> {
+        if tag == MemberTag::Leave {
+            return self.left(cx);
+        }
+        let (coordinator, now) = (&mut self.coordinator, cx.now);
+        let event = self.member.answered(&mut MemberContext { now, core: cx.core, coordinator }, tag, reply);
+        *cx.topics_dirty = true;
+        self.member_event(cx, event);
+        None
+    }
+
+    fn member_event(&mut self, cx: &mut GroupContext<'_>, event: Option<MemberEvent>) {
+        let Some(event) = event else { return };
+        *cx.topics_dirty = true;
         match event {
-            MemberEvent::Assigned(partitions) => self.assigned(now, partitions),
-            MemberEvent::Lost => self.let_go(Rebalance::Lost),
-            MemberEvent::Failed(error) => self.refused(now, error),
+            MemberEvent::Assigned(partitions) => self.assigned(cx, partitions),
+            MemberEvent::Lost => self.let_go(cx, Rebalance::Lost),
+            MemberEvent::Failed(error) => self.refused(cx, error),
             MemberEvent::Unreadable(error) => {
                 let what = "another member of the group says what nobody understands, and is given nothing";
-                self.events.push_back(ConsumerEvent::Trouble { what, error });
+                cx.trouble(what, error);
             }
         }
     }
 
-    fn assigned(&mut self, now: Now, partitions: Vec<TopicPartition>) {
-        let Some(membership) = &mut self.membership else { return };
+    fn assigned(&mut self, cx: &mut GroupContext<'_>, partitions: Vec<TopicPartition>) {
         let given: BTreeSet<_> = partitions.into_iter().collect();
-        let added: Vec<_> = given.difference(&membership.owned).cloned().collect();
-        membership.giving = membership.owned.difference(&given).cloned().collect();
-        membership.owned.extend(given);
-        membership.release = Release::No;
-        membership.refusals = 0;
-        membership.joined_at = now.mono_ms;
-        membership.auto_commit_at = now.mono_ms + self.config.auto_commit_interval_ms;
-        membership.sort_out();
-        self.tell(Rebalance::Assigned, &added);
-        if let Some(membership) = &self.membership {
-            let mut cache = lock(&self.cache);
-            cache.assign(membership.owned.iter().cloned().map(Assignment::of).collect());
-            // Before a caller can look: of what goes back it may be handed nothing more.
-            membership.set_gate(&mut cache);
-        }
-        self.events.push_back(ConsumerEvent::Assigned(added));
+        let added: Vec<_> = given.difference(&self.owned).cloned().collect();
+        self.giving = self.owned.difference(&given).cloned().collect();
+        self.owned.extend(given);
+        self.release = Release::No;
+        self.refusals = 0;
+        self.joined_at = cx.now.mono_ms;
+        self.auto_commit_at = cx.now.mono_ms + cx.config.auto_commit_interval_ms;
+        self.sort_out();
+        self.tell(cx, Rebalance::Assigned, &added);
+        let mut cache = lock(cx.cache);
+        cache.assign(self.owned.iter().cloned().map(Assignment::of).collect());
+        // Before a caller can look: of what goes back it may be handed nothing more.
+        self.set_gate(&mut cache);
+        drop(cache);
+        cx.events.push_back(ConsumerEvent::Assigned(added));
     }
 
     /// The group does not take this member, or not any more.
-    fn refused(&mut self, now: Now, error: Error) {
-        self.let_go(Rebalance::Lost);
-        let Some(membership) = &mut self.membership else { return };
+    fn refused(&mut self, cx: &mut GroupContext<'_>, error: Error) {
+        self.let_go(cx, Rebalance::Lost);
         // What the coordinator knows of it would hold up the others until its session ends.
-        let reason = "the group has refused it";
-        let coordinator = &mut membership.coordinator;
-        membership.member.leave(&mut MemberContext { now, core: &mut self.core, coordinator }, reason);
-        membership.coordinator.judge(&error);
-        membership.refusals = membership.refusals.saturating_add(1);
-        let retry_at = later(now, retry_of(&self.config), membership.refusals, &mut self.core);
+        self.leave(cx, "the group has refused it");
+        self.coordinator.judge(&error);
+        self.refusals = self.refusals.saturating_add(1);
+        let retry_at = later(cx.now, retry_of(cx.config), self.refusals, cx.core);
         let for_good = error.code().is_some_and(ErrorCode::fatal);
-        let mut cache = lock(&self.cache);
-        if matches!(membership.standing, Standing::Member) {
-            membership.standing = Standing::Away(Away { polls: cache.polls(), retry_at, for_good });
+        let mut cache = lock(cx.cache);
+        if matches!(self.state, GroupState::Member) {
+            self.state = GroupState::Away(Away { polls: cache.polls(), retry_at, for_good });
         }
         if for_good { cache.fail_for_good(error) } else { cache.fail_all(error) }
     }
 
+    /// Has the member leave. True when an answer will come.
+    fn leave(&mut self, cx: &mut GroupContext<'_>, reason: &str) -> bool {
+        let (coordinator, now) = (&mut self.coordinator, cx.now);
+        self.member.leave(&mut MemberContext { now, core: cx.core, coordinator }, reason)
+    }
+
     /// Reads nothing any more, and tells what the group had given.
-    pub(super) fn let_go(&mut self, how: Rebalance) {
-        let mut cache = lock(&self.cache);
+    fn let_go(&mut self, cx: &mut GroupContext<'_>, how: Rebalance) {
+        let mut cache = lock(cx.cache);
         cache.assign(Vec::new());
         let polls = cache.polls();
         drop(cache);
-        self.topics_dirty = true;
-        let Some(membership) = &mut self.membership else { return };
-        membership.release = Release::No;
-        membership.untold = None;
-        membership.giving.clear();
-        membership.withheld.clear();
-        membership.committed.clear();
-        let owned = std::mem::take(&mut membership.owned);
+        *cx.topics_dirty = true;
+        self.release = Release::No;
+        self.listener.untold = None;
+        self.giving.clear();
+        self.withheld.clear();
+        self.committed.clear();
+        let owned = std::mem::take(&mut self.owned);
         if owned.is_empty() {
             return;
         }
         // Under the same member id, or made while the group was joined, it would still pass for this member's.
-        self.commits.give_up(&owned, of_before);
+        cx.commits.give_up(&owned, of_before);
         let owned: Vec<_> = owned.into_iter().collect();
         if how == Rebalance::Lost {
-            membership.lost_at = Some(polls);
-            self.tell(how, &owned);
-            self.events.push_back(ConsumerEvent::Lost(owned));
+            self.lost_at = Some(polls);
+            self.tell(cx, how, &owned);
+            cx.events.push_back(ConsumerEvent::Lost(owned));
         } else {
-            self.events.push_back(ConsumerEvent::Revoked(owned));
+            cx.events.push_back(ConsumerEvent::Revoked(owned));
         }
     }
+}
 
-    pub(super) fn drive_membership(&mut self, now: Now) {
-        if self.membership.as_ref().is_some_and(|m| matches!(m.standing, Standing::Leaving(_))) {
-            self.drive_leaving(now);
+/// What is done from time to time.
+impl Membership {
+    /// Goes on with what is under way. A leaving may end.
+    pub(super) fn drive(&mut self, cx: &mut GroupContext<'_>) -> Option<Left> {
+        let left = if matches!(self.state, GroupState::Leaving(_)) {
+            self.drive_leaving(cx)
         } else {
-            self.watch_polls(now);
-            self.follow_pattern();
-            self.drive_release(now);
-            let Some(Membership { coordinator, member, .. }) = &mut self.membership else { return };
-            if let Some(event) = member.drive(&mut MemberContext { now, core: &mut self.core, coordinator }) {
-                self.member_event(now, event);
-            }
+            self.watch_polls(cx);
+            self.follow_pattern(cx);
+            self.drive_release(cx);
+            let (coordinator, now) = (&mut self.coordinator, cx.now);
+            let event = self.member.drive(&mut MemberContext { now, core: cx.core, coordinator });
+            self.member_event(cx, event);
             // What it has found out may be all that happens for long: partitions that go because of it go now.
-            self.drive_release(now);
-            self.auto_commit(now);
-        }
-        if let Some(membership) = &self.membership {
-            membership.set_gate(&mut lock(&self.cache));
-        }
+            self.drive_release(cx);
+            self.auto_commit(cx);
+            None
+        };
+        self.set_gate(&mut lock(cx.cache));
+        left
     }
 
     /// A caller that polls too seldom holds up its group: its partitions go to others until it polls again.
-    fn watch_polls(&mut self, now: Now) {
-        let Some(membership) = &mut self.membership else { return };
-        let cache = lock(&self.cache);
-        match membership.standing {
-            Standing::Away(Away { polls, retry_at, for_good })
-                if !for_good && retry_at <= now.mono_ms && cache.polled_since(polls) =>
+    fn watch_polls(&mut self, cx: &mut GroupContext<'_>) {
+        let cache = lock(cx.cache);
+        match self.state {
+            GroupState::Away(Away { polls, retry_at, for_good })
+                if !for_good && retry_at <= cx.now.mono_ms && cache.polled_since(polls) =>
             {
-                membership.standing = Standing::Member;
-                membership.joined_at = now.mono_ms;
-                membership.member.subscribe(membership.topics.clone(), membership.pattern.clone());
+                self.state = GroupState::Member;
+                self.joined_at = cx.now.mono_ms;
+                self.member.subscribe(self.topics.clone(), self.pattern.clone());
             }
-            Standing::Member if !membership.owned.is_empty() => {
-                let limit = u64::from(self.config.max_poll_interval_ms);
-                let (quiet_since, polls) = (cache.last_poll_ms().max(membership.joined_at), cache.polls());
+            GroupState::Member if !self.owned.is_empty() => {
+                let limit = u64::from(cx.config.max_poll_interval_ms);
+                let (quiet_since, polls) = (cache.last_poll_ms().max(self.joined_at), cache.polls());
                 drop(cache);
-                if now.mono_ms < quiet_since + limit {
+                if cx.now.mono_ms < quiet_since + limit {
                     return;
                 }
-                let reason = "max.poll.interval.ms has passed without a poll";
-                let coordinator = &mut membership.coordinator;
-                membership
-                    .member
-                    .leave(&mut MemberContext { now, core: &mut self.core, coordinator }, reason);
+                self.leave(cx, "max.poll.interval.ms has passed without a poll");
                 // The next poll wakes the engine, which then joins again.
-                membership.standing = Standing::Away(Away { polls, retry_at: 0, for_good: false });
-                self.let_go(Rebalance::Lost);
+                self.state = GroupState::Away(Away { polls, retry_at: 0, for_good: false });
+                self.let_go(cx, Rebalance::Lost);
                 let error = Error::timeout("processing between two polls (max.poll.interval.ms)", limit);
-                let what = "the group went on without this consumer until its next poll";
-                self.events.push_back(ConsumerEvent::Trouble { what, error });
+                cx.trouble("the group went on without this consumer until its next poll", error);
             }
             _ => {}
         }
     }
 
-    fn drive_release(&mut self, now: Now) {
-        let Some(membership) = &mut self.membership else { return };
-        if !membership.member.wants_release() {
+    /// When [`drive`](Self::drive) has something to do.
+    pub(super) fn timeouts(&self, config: &ConsumerConfig, cache: &SharedCache) -> impl Iterator<Item = u64> {
+        let state = match &self.state {
+            GroupState::Leaving(leaving) => Some(leaving.deadline),
+            GroupState::Away(away) => Some(away.retry_at),
+            GroupState::Member if !self.owned.is_empty() => {
+                let quiet_since = lock(cache).last_poll_ms().max(self.joined_at);
+                Some(quiet_since + u64::from(config.max_poll_interval_ms))
+            }
+            GroupState::Alone | GroupState::Member => None,
+        };
+        let auto = (config.enable_auto_commit && self.auto_committing == 0).then_some(self.auto_commit_at);
+        let timers = [state, auto, self.coordinator.poll_timeout()];
+        timers.into_iter().flatten().chain(self.member.timeouts())
+    }
+}
+
+/// Giving partitions back while the group rebalances.
+impl Membership {
+    fn drive_release(&mut self, cx: &mut GroupContext<'_>) {
+        if !self.member.wants_release() {
             return;
         }
-        let mut cache = lock(&self.cache);
-        if !membership.member.is_cooperative() {
-            membership.giving.clone_from(&membership.owned);
+        let mut cache = lock(cx.cache);
+        if !self.member.is_cooperative() {
+            self.giving.clone_from(&self.owned);
         }
-        if membership.release == Release::No {
-            membership.release = Release::Waiting;
+        if self.release == Release::No {
+            self.release = Release::Waiting;
         }
         // What was processed is looked at behind a closed gate: nothing more is handed out of it.
-        membership.set_gate(&mut cache);
-        if membership.release == Release::Waiting && cache.are_processed(&membership.giving) {
-            let mut offsets = if self.config.enable_auto_commit {
-                membership.owed(self.core.cluster(), cache.commits(true))
+        self.set_gate(&mut cache);
+        if self.release == Release::Waiting && cache.are_processed(&self.giving) {
+            let mut offsets = if cx.config.enable_auto_commit {
+                self.owed(cx.core.cluster(), cache.commits(true))
             } else {
                 Vec::new()
             };
-            offsets.retain(|commit| membership.giving.contains(&commit.partition));
-            let timeout = self.config.common.request_timeout_ms;
-            let commit = self.commits.commit(now, Asker::Farewell, offsets, &self.incarnations, timeout);
-            membership.release = Release::Committing(commit);
+            offsets.retain(|commit| self.giving.contains(&commit.partition));
+            let timeout = cx.config.common.request_timeout_ms;
+            self.release = Release::Committing(cx.commit(Asker::Farewell, offsets, timeout));
         }
         drop(cache);
-        if membership.release == Release::Committed {
-            let giving: Vec<_> = membership.giving.iter().cloned().collect();
-            match self.tell(Rebalance::Revoked, &giving) {
-                Some(notice) => self.set_release(Release::Telling(notice)),
-                None => self.released(),
+        if self.release == Release::Committed {
+            let giving: Vec<_> = self.giving.iter().cloned().collect();
+            match self.tell(cx, Rebalance::Revoked, &giving) {
+                Some(notice) => self.release = Release::Telling(notice),
+                None => self.released(cx),
             }
         }
     }
 
-    fn set_release(&mut self, release: Release) {
-        if let Some(membership) = &mut self.membership {
-            membership.release = release;
-        }
-    }
-
     /// Nobody needs the partitions any more.
-    pub(super) fn released(&mut self) {
-        let Some(membership) = &mut self.membership else { return };
-        membership.member.released();
-        if !membership.member.is_cooperative() {
-            return self.let_go(Rebalance::Revoked);
+    fn released(&mut self, cx: &mut GroupContext<'_>) {
+        self.member.released();
+        if !self.member.is_cooperative() {
+            return self.let_go(cx, Rebalance::Revoked);
         }
-        membership.release = Release::No;
-        let gone = std::mem::take(&mut membership.giving);
-        membership.owned.retain(|partition| !gone.contains(partition));
-        membership.committed.retain(|partition, _| !gone.contains(partition));
-        membership.sort_out();
-        lock(&self.cache).assign(membership.owned.iter().cloned().map(Assignment::of).collect());
-        self.commits.give_up(&gone, of_before);
-        self.topics_dirty = true;
-        self.events.push_back(ConsumerEvent::Revoked(gone.into_iter().collect()));
+        self.release = Release::No;
+        let gone = std::mem::take(&mut self.giving);
+        self.owned.retain(|partition| !gone.contains(partition));
+        self.committed.retain(|partition, _| !gone.contains(partition));
+        self.sort_out();
+        lock(cx.cache).assign(self.owned.iter().cloned().map(Assignment::of).collect());
+        cx.commits.give_up(&gone, of_before);
+        *cx.topics_dirty = true;
+        cx.events.push_back(ConsumerEvent::Revoked(gone.into_iter().collect()));
     }
 
+    /// From now on a listener is told of rebalances, or none any more.
+    pub(super) fn listen(&mut self, cx: &mut GroupContext<'_>, on: bool) {
+        self.listener.listens = on;
+        if !on {
+            // Nobody answers any more what has been asked: of what was given, and of what is to go back.
+            let open = [self.listener.untold, self.telling()];
+            for notice in open.into_iter().flatten() {
+                self.told(cx, notice);
+            }
+        }
+    }
+
+    /// Has the listener told. The number of the notice; `None` when there is no listener, or nothing to tell.
+    fn tell(
+        &mut self,
+        cx: &mut GroupContext<'_>,
+        news: Rebalance,
+        partitions: &[TopicPartition],
+    ) -> Option<u64> {
+        let (notice, event) = self.listener.tell(news, partitions)?;
+        cx.events.push_back(event);
+        Some(notice)
+    }
+
+    /// The listener was told. It may be of something that nobody waits for any more.
+    pub(super) fn told(&mut self, cx: &mut GroupContext<'_>, notice: u64) {
+        self.listener.untold.take_if(|untold| *untold == notice);
+        if self.telling() == Some(notice) {
+            self.released(cx);
+        }
+    }
+}
+
+/// Commits.
+impl Membership {
     /// A commit before letting go has ended. It may be one that nobody waits for any more: a close or the loss of the
     /// partitions can come before the end of a release.
-    pub(super) fn farewell_committed(&mut self, commit: u64, result: Result<()>) {
-        let Some(membership) = &mut self.membership else { return };
-        if let Standing::Leaving(leaving) = &mut membership.standing
-            && leaving.awaits(commit)
+    pub(super) fn farewell_committed(&mut self, cx: &mut GroupContext<'_>, commit: u64, result: Result<()>) {
+        if let GroupState::Leaving(leaving) = &mut self.state
+            && leaving.committed(commit, &result)
         {
-            return leaving.committed(result);
+            return;
         }
-        if membership.release == Release::Committing(commit) {
-            membership.release = Release::Committed;
+        if self.release == Release::Committing(commit) {
+            self.release = Release::Committed;
         }
         if let Err(error) = result {
-            let what = "a commit before a rebalance failed, so its rows may be read again";
-            self.events.push_back(ConsumerEvent::Trouble { what, error });
+            cx.trouble("a commit before a rebalance failed, so its rows may be read again", error);
         }
     }
 
     /// Commits from time to time what has been processed. One such commit is enough at a time.
-    fn auto_commit(&mut self, now: Now) {
-        let Some(membership) = &self.membership else { return };
-        let certain = membership.identity().is_some() && membership.release == Release::No;
-        if membership.auto_commit_at <= now.mono_ms && certain && membership.auto_committing == 0 {
-            self.auto_commit_now(now);
+    fn auto_commit(&mut self, cx: &mut GroupContext<'_>) {
+        let certain = self.identity().is_some() && self.release == Release::No;
+        if self.auto_commit_at <= cx.now.mono_ms && certain && self.auto_committing == 0 {
+            self.auto_commit_now(cx);
         }
     }
 
     /// Commits what has been processed, if that is wanted.
-    pub(super) fn auto_commit_now(&mut self, now: Now) {
-        let Some(membership) = &mut self.membership else { return };
-        if !self.config.enable_auto_commit {
+    pub(super) fn auto_commit_now(&mut self, cx: &mut GroupContext<'_>) {
+        if !cx.config.enable_auto_commit {
             return;
         }
-        membership.auto_commit_at = now.mono_ms + self.config.auto_commit_interval_ms.max(1);
-        let offsets = membership.owed(self.core.cluster(), lock(&self.cache).commits(true));
+        self.auto_commit_at = cx.now.mono_ms + cx.config.auto_commit_interval_ms.max(1);
+        let offsets = self.owed(cx.core.cluster(), lock(cx.cache).commits(true));
         if !offsets.is_empty() {
-            membership.auto_committing += 1;
-            let timeout = self.config.common.default_api_timeout_ms;
-            self.commits.commit(now, Asker::Auto, offsets, &self.incarnations, timeout);
+            self.auto_committing += 1;
+            cx.commit(Asker::Auto, offsets, cx.config.common.default_api_timeout_ms);
         }
     }
 
-    pub(super) fn auto_committed(&mut self, result: Result<()>) {
-        let Some(membership) = &mut self.membership else { return };
-        membership.auto_committing -= 1;
+    pub(super) fn auto_committed(&mut self, cx: &mut GroupContext<'_>, result: Result<()>) {
+        self.auto_committing -= 1;
         // After an error the group moves on; whoever gets the partitions begins at the last commit.
         if let Err(error) = result {
-            let what = "an automatic commit failed, so its rows may be read again";
-            self.events.push_back(ConsumerEvent::Trouble { what, error });
+            cx.trouble("an automatic commit failed, so its rows may be read again", error);
         }
     }
 
-    pub(super) fn membership_timeouts(&self) -> impl Iterator<Item = u64> + '_ {
-        self.membership.iter().flat_map(|membership| {
-            let standing = match &membership.standing {
-                Standing::Leaving(leaving) => Some(leaving.deadline()),
-                Standing::Away(away) => Some(away.retry_at),
-                Standing::Member if !membership.owned.is_empty() => {
-                    let quiet_since = lock(&self.cache).last_poll_ms().max(membership.joined_at);
-                    Some(quiet_since + u64::from(self.config.max_poll_interval_ms))
-                }
-                Standing::Alone | Standing::Member => None,
-            };
-            let auto = (self.config.enable_auto_commit && membership.auto_committing == 0)
-                .then_some(membership.auto_commit_at);
-            let timers = [standing, auto, membership.coordinator.poll_timeout()];
-            timers.into_iter().flatten().chain(membership.member.timeouts())
+    /// A member commits for what it has: for other partitions it would overwrite what their owner has committed.
+    pub(super) fn check_owned(&self, commits: &[CommitOffset]) -> Result<()> {
+        let strange = commits.iter().find(|commit| !self.owned.contains(&commit.partition));
+        match strange.filter(|_| self.is_subscribed()) {
+            Some(CommitOffset { partition: TopicPartition { topic, partition }, .. }) => {
+                let detail = "the group has not given it to this consumer, or has taken it back";
+                Err(Error::partition(ErrorCode::ILLEGAL_GENERATION, &**topic, *partition, detail))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Rows that a caller was given before its partitions were lost are other members' by now. The engine joins again by
+    /// itself, and may be a member with the same partitions when the caller comes to commit those rows: only with its
+    /// next poll does it begin anew.
+    pub(super) fn check_not_lost(&self, polls: u64, first: Option<&TopicPartition>) -> Result<()> {
+        if self.lost_at != Some(polls) {
+            return Ok(());
+        }
+        let code = ErrorCode::ILLEGAL_GENERATION;
+        let detail = "the group has gone on without this consumer since its last poll";
+        Err(match first {
+            Some(TopicPartition { topic, partition }) => Error::partition(code, &**topic, *partition, detail),
+            None => Error::broker(code, detail),
         })
+    }
+
+    /// What a transaction commits as, for this group.
+    pub(super) fn metadata(&self, polls: u64) -> Result<GroupMetadata> {
+        self.check_not_lost(polls, None)?;
+        // A commit in the name of the generation before would be refused.
+        let Identity { generation, member_id, instance_id, .. } = self.identity().ok_or_else(|| {
+            Error::broker(ErrorCode::REBALANCE_IN_PROGRESS, "the consumer is joining its group: poll on")
+        })?;
+        let group_id = self.coordinator.group().to_owned();
+        Ok(GroupMetadata { group_id, generation_id: generation, member_id, instance_id })
+    }
+}
+
+/// Leaving.
+impl Membership {
+    /// Begins to unsubscribe or close: commit, leave, let go. Gives the operation of a leaving that this one ends.
+    pub(super) fn begin_leaving(
+        &mut self,
+        cx: &mut GroupContext<'_>,
+        op: u64,
+        timeout_ms: u64,
+        leave: Leave,
+    ) -> Option<u64> {
+        let deadline = cx.now.mono_ms.saturating_add(timeout_ms);
+        let mut cache = lock(cx.cache);
+        cache.hold(true, &self.withheld);
+        let offsets = cache.commits(!leave.is_finished());
+        drop(cache);
+        let auto_commit = cx.config.enable_auto_commit;
+        let offsets = if auto_commit { self.owed(cx.core.cluster(), offsets) } else { Vec::new() };
+        let stage = Stage::Committing(cx.commit(Asker::Farewell, offsets, timeout_ms.max(1)));
+        let (alone, for_good) = (!self.is_subscribed(), leave.is_for_good());
+        let leaving = Leaving { op, for_good, alone, deadline, stage, error: None };
+        match std::mem::replace(&mut self.state, GroupState::Leaving(leaving)) {
+            GroupState::Leaving(earlier) => Some(earlier.op),
+            _ => None,
+        }
+    }
+
+    fn drive_leaving(&mut self, cx: &mut GroupContext<'_>) -> Option<Left> {
+        let GroupState::Leaving(leaving) = &self.state else { return None };
+        let late = leaving.deadline <= cx.now.mono_ms;
+        // Commits wait while the group is being joined; leaving gives that up.
+        let goes_on = !late && self.identity().is_some();
+        let awaited = match leaving.stage {
+            Stage::Left => true,
+            Stage::Committing(_) if goes_on => return None,
+            // Those of callers that do not wait are lost once this is no member any more.
+            Stage::Committed if goes_on && cx.commits.is_committing() => return None,
+            _ => self.send_leave(cx),
+        };
+        if awaited && !late { None } else { self.left(cx) }
+    }
+
+    /// True when an answer will come.
+    fn send_leave(&mut self, cx: &mut GroupContext<'_>) -> bool {
+        let GroupState::Leaving(leaving) = &mut self.state else { return false };
+        leaving.stage = Stage::Left;
+        let for_good = leaving.for_good;
+        self.leave(cx, if for_good { "the consumer is closed" } else { "the consumer unsubscribed" })
+    }
+
+    /// A caller goes on before its unsubscribing has ended: the rest of that is not awaited. Without this the new
+    /// partitions would be let go with the old ones.
+    pub(super) fn end_leaving(&mut self, cx: &mut GroupContext<'_>) -> Result<Option<Left>> {
+        match &self.state {
+            GroupState::Leaving(leaving) if leaving.for_good => return Err(Error::Closed),
+            GroupState::Leaving(leaving) if leaving.stage != Stage::Left => drop(self.send_leave(cx)),
+            _ => {}
+        }
+        Ok(self.left(cx))
+    }
+
+    /// `LeaveGroup` was answered, or need not be awaited.
+    fn left(&mut self, cx: &mut GroupContext<'_>) -> Option<Left> {
+        let has_left = matches!(&self.state, GroupState::Leaving(leaving) if leaving.stage == Stage::Left);
+        if !has_left {
+            return None;
+        }
+        let GroupState::Leaving(leaving) = std::mem::replace(&mut self.state, GroupState::Alone) else {
+            return None;
+        };
+        self.topics.clear();
+        self.pattern = None;
+        cx.core.match_no_topics();
+        self.lost_at = None;
+        self.refusals = 0;
+        lock(cx.cache).forgive();
+        self.let_go(cx, Rebalance::Revoked);
+        Some(leaving.end())
     }
 }

@@ -7,9 +7,9 @@ use headrace_wire::messages::list_offsets_request::{ListOffsetsPartition, ListOf
 use headrace_wire::messages::{ListOffsetsRequest, ListOffsetsResponse};
 use headrace_wire::time::Now;
 
-use super::cache::Ticket;
-use super::engine::Tag;
 use super::fetcher::later;
+use super::tag::Tag;
+use super::ticket::Ticket;
 use super::types::{ConsumerOutcome, OffsetAt, StartAt, TopicPartition, some_of};
 use crate::core::{Backoff, Core, Lane, Target};
 use crate::error::{BAD_ANSWERS_MAX, Error, Result};

@@ -10,9 +10,9 @@ use headrace_wire::messages::{OffsetFetchRequest, OffsetFetchResponse};
 use headrace_wire::time::Now;
 
 use super::attempt::{Attempt, Manner, check, left_out};
-use super::cache::Ticket;
-use super::engine::Tag;
 use super::recreated::{Incarnations, TopicIds};
+use super::tag::Tag;
+use super::ticket::Ticket;
 use super::types::{CommitOffset, TopicPartition, some_of};
 use crate::core::Core;
 use crate::error::{Error, Result};

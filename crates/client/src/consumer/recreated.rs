@@ -10,8 +10,8 @@ use headrace_wire::errors::ErrorCode;
 use headrace_wire::time::Now;
 use headrace_wire::uuid::Uuid;
 
-use super::cache::lock;
-use super::engine::ConsumerEngine;
+use super::cache::{SharedCache, lock};
+use super::settings::Reset;
 use super::types::{CommitOffset, StartAt, TopicPartition};
 use crate::cluster::Cluster;
 use crate::error::{Error, Result};
@@ -80,41 +80,49 @@ impl TopicIds {
 }
 
 /// What was committed, or was to be, is of a topic that is gone.
-fn of_old_topic(TopicPartition { topic, partition }: &TopicPartition) -> Error {
+pub(super) fn of_old_topic(TopicPartition { topic, partition }: &TopicPartition) -> Error {
     let detail = "the topic was deleted and made again: the commit is of the one before";
     Error::partition(ErrorCode::UNKNOWN_TOPIC_ID, &**topic, *partition, detail)
 }
 
-impl ConsumerEngine {
+impl Incarnations {
     /// Begins anew in topics that were made again. A bounded read is of the old one and is left alone.
-    pub(super) fn restart_recreated(&mut self, now: Now) {
-        let renewed = self.incarnations.renewed(self.core.cluster(), &self.wanted_topics);
-        if renewed.is_empty() {
-            return;
+    pub(super) fn restart(
+        &mut self,
+        now: Now,
+        cluster: &Cluster,
+        topics: &BTreeSet<String>,
+        reset: Reset,
+        cache: &SharedCache,
+    ) -> Option<Renewed> {
+        let topics = self.renewed(cluster, topics);
+        if topics.is_empty() {
+            return None;
         }
         // Where the policy is to have none, looking for a commit that is gone with the topic ends in its error.
-        let start = self.fetcher.settings.reset.start(now).unwrap_or(StartAt::Committed);
-        let mut cache = lock(&self.cache);
+        let start = reset.start(now).unwrap_or(StartAt::Committed);
+        let mut cache = lock(cache);
         let views = cache.views();
-        let unbounded = views.filter(|view| view.stop.is_none() && renewed.contains(&*view.partition.topic));
+        let unbounded = views.filter(|view| view.stop.is_none() && topics.contains(&*view.partition.topic));
         let partitions: BTreeSet<_> = unbounded.map(|view| view.partition).collect();
         for partition in &partitions {
             cache.renew(partition, start);
         }
         let polls = cache.polls();
-        drop(cache);
-        self.commits.give_up(&partitions, of_old_topic);
-        if let Some(membership) = &mut self.membership {
-            membership.committed.retain(|partition, _| !renewed.contains(&*partition.topic));
-        }
-        self.incarnations.renewed.extend(renewed.into_iter().map(|topic| (topic, polls)));
+        self.renewed.extend(topics.iter().map(|topic| (topic.clone(), polls)));
+        Some(Renewed { topics, partitions })
     }
 
     /// Offsets by name, of a caller that has not polled since their topic was made again, are of the topic before.
-    pub(super) fn check_not_of_old_topic(&self, commits: &[CommitOffset]) -> Result<()> {
-        let polls = lock(&self.cache).polls();
-        let is_old =
-            |commit: &&CommitOffset| self.incarnations.renewed.get(&*commit.partition.topic) == Some(&polls);
+    pub(super) fn check_not_of_old_topic(&self, polls: u64, commits: &[CommitOffset]) -> Result<()> {
+        let is_old = |commit: &&CommitOffset| self.renewed.get(&*commit.partition.topic) == Some(&polls);
         commits.iter().find(is_old).map_or(Ok(()), |commit| Err(of_old_topic(&commit.partition)))
     }
+}
+
+/// Topics that were made again.
+pub(super) struct Renewed {
+    pub(super) topics: BTreeSet<String>,
+    /// Those of their partitions that begin anew.
+    pub(super) partitions: BTreeSet<TopicPartition>,
 }

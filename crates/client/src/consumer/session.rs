@@ -8,8 +8,8 @@ use headrace_wire::messages::fetch_request::{FetchPartition, FetchTopic, Forgott
 use headrace_wire::time::Now;
 use headrace_wire::uuid::Uuid;
 
-use super::cache::Ticket;
 use super::settings::FetchSettings;
+use super::ticket::Ticket;
 use super::types::TopicPartition;
 
 /// A partition as the broker's session knows it.

@@ -1,31 +1,22 @@
 //! What a Fetch answer brings, taken up while it arrives.
 
-use std::collections::HashSet;
-
 use headrace_wire::compression::Codec;
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::records::BatchHeader;
 use headrace_wire::time::Now;
 
-use super::cache::{Chunk, Ticket, lock};
+use super::cache::lock;
 use super::decode::{CHUNK_BYTES, OpenChunk, RawBatch};
-use super::engine::Tag;
-use super::fetch_stream::{
-    AbortedTransaction, DivergingEpoch, FetchEvent, FetchStream, LeaderHint, NodeEndpoint, PartitionHead,
-    PartitionTail, Step, TopicKey,
-};
-use super::fetcher::{Fetcher, Source};
+use super::fetch_call::{AbortedFilter, Current, DAMAGED, FetchCall, Issue, SKIPPED};
+use super::fetch_stream::{FetchEvent, FetchStream, PartitionHead, PartitionTail, Step, TopicKey};
+use super::fetcher::Fetcher;
+use super::part::{Answer, PartState};
+use super::tag::Tag;
+use super::ticket::Ticket;
 use super::types::TopicPartition;
 use crate::arrived::Arrived;
 use crate::core::{StreamSink, StreamStep};
 use crate::error::Error;
-
-/// What a caller is told of a batch that is damaged for the first time.
-pub(super) const DAMAGED: &str =
-    "a record batch came damaged, and is fetched once more over a new connection";
-
-/// What a caller is told of a batch that was left out.
-pub(super) const SKIPPED: &str = "a record batch was left out (on.bad.records is skip)";
 
 /// How much is waited for while a caller decodes: what is kept for it then fills the memory in which it arrives.
 const GATHERED_BYTES: usize = 384 << 10;
@@ -33,67 +24,6 @@ const GATHERED_BYTES: usize = 384 << 10;
 /// Only while so much of the answer is to come: its end is not waited for, since with it the next request goes out. And
 /// only where bytes come so fast that it takes no time.
 const GATHERED_FROM: usize = 1 << 20;
-
-/// Something in an answer that needs the core to be dealt with.
-#[derive(Debug)]
-pub(super) enum Issue {
-    /// A partition was refused. `range`: the first offset and the end, -1 when not told.
-    Partition { ticket: Ticket, node: i32, code: ErrorCode, range: (i64, i64) },
-    /// The whole answer is an error.
-    Session { source: Source, code: ErrorCode },
-    /// This node's log is not the one that was read (KIP-320).
-    Diverging { ticket: Ticket, node: i32, end: DivergingEpoch },
-    /// The leader has moved.
-    Leader { ticket: Ticket, partition: TopicPartition, hint: LeaderHint },
-    /// A broker's address.
-    Endpoint(NodeEndpoint),
-    /// A follower to read from.
-    Replica { ticket: Ticket, node: i32 },
-    /// What came from there is damaged, and is asked for again over a new connection.
-    Damaged { source: Source },
-}
-
-/// A Fetch that has not been answered to its end.
-#[derive(Debug)]
-pub(crate) struct FetchCall {
-    pub(super) source: Source,
-    stream: Option<FetchStream>,
-    current: Option<Current>,
-    /// The partition that is refused: what follows may name its leader.
-    refused: Option<(Ticket, TopicPartition)>,
-    /// The next request of the session has been allowed already.
-    announced: bool,
-}
-
-/// The partition whose records are arriving.
-#[derive(Debug)]
-pub(super) struct Current {
-    ticket: Ticket,
-    /// `None`: out of memory that is read, not out of an answer.
-    source: Option<Source>,
-    open: OpenChunk,
-    aborted: Option<AbortedFilter>,
-    /// The position that the cache has been brought to.
-    pushed: i64,
-    /// Where the log ends for readers, as the answer says.
-    end: i64,
-    /// Where a batch that was left out says to end, if that can be so and nothing has come behind it.
-    claimed: Option<i64>,
-    /// Bytes of records that the answer has of it.
-    records_bytes: usize,
-    /// Bytes that have been kept as they came since that was last decided, `None` while batches are decoded here.
-    kept: Option<usize>,
-    /// Decoded, not in the cache yet.
-    chunks: Vec<Chunk>,
-    /// Kept as they came, not in the cache yet. Never beside chunks.
-    raws: Vec<RawBatch>,
-}
-
-impl FetchCall {
-    pub(super) fn new(source: Source) -> FetchCall {
-        FetchCall { source, stream: None, current: None, refused: None, announced: false }
-    }
-}
 
 impl StreamSink<Tag> for Fetcher {
     fn stream(
@@ -169,10 +99,9 @@ impl Fetcher {
             FetchEvent::Partition(head) => call.current = self.begin(call, head),
             FetchEvent::LastBatch { next_offset, leader_epoch, response_ends } => {
                 if let Some(current) = &call.current
-                    && let Some(part) = self.part(current.ticket)
+                    && let Some(place) = self.place(current.ticket)
                 {
-                    part.move_to(next_offset, leader_epoch);
-                    part.arriving = false;
+                    place.ends_at(next_offset, leader_epoch);
                 }
                 if response_ends {
                     self.allow_next(call);
@@ -222,9 +151,11 @@ impl Fetcher {
         };
         let member = session.members.get(&TopicPartition::new(topic, head.partition))?;
         let (ticket, asked, checked) = (member.ticket, member.offset, member.leader_epoch);
-        let part = self
-            .part(ticket)
-            .filter(|part| !part.failed && part.busy.is_none() && part.offset == Some(asked))?;
+        let part = self.part(ticket)?;
+        let PartState::Placed(place) = &mut part.state else { return None };
+        if place.answer != Answer::None || place.offset != asked {
+            return None;
+        }
         let code = ErrorCode::new(head.error);
         if code != ErrorCode::NONE {
             let range = (head.log_start_offset, head.high_watermark);
@@ -232,11 +163,11 @@ impl Fetcher {
             self.issues.push(Issue::Partition { ticket, node: source.node, code, range });
             return None;
         }
-        part.failures = 0;
-        (part.busy, part.arriving, part.source) = (Some(source), true, Some(source));
+        place.answer = Answer::Arriving(source);
+        (part.failures, part.source) = (0, Some(source));
         // What a follower has says nothing about the leader's log.
         if part.replica.is_none_or(|(replica, _)| replica != source.node) {
-            part.checked_epoch = part.checked_epoch.max(checked);
+            place.check(checked);
         }
         if head.preferred_read_replica >= 0 {
             self.issues.push(Issue::Replica { ticket, node: head.preferred_read_replica });
@@ -263,8 +194,9 @@ impl Fetcher {
         if records_bytes > 0 {
             part.served = served;
         }
+        let leader_epoch = part.place()?.leader_epoch;
         let mut open = part.open.take().unwrap_or_else(|| OpenChunk::new(&self.schema, &part.partition));
-        open.restart(asked, part.leader_epoch, part.stop);
+        open.restart(asked, leader_epoch, part.stop);
         lock(&self.cache).answered(ticket, high_watermark, records_bytes);
         Some(Current {
             ticket,
@@ -359,8 +291,10 @@ impl Fetcher {
             Some(header.last_offset() + 1).filter(|end| agree && (next..=current.end).contains(end));
         let mut known = false;
         if let Some(part) = self.part(current.ticket) {
-            // The answer's last header has been taken at its word.
-            part.offset = Some(next);
+            if let Some(place) = part.place_mut() {
+                // The answer's last header has been taken at its word.
+                place.offset = next;
+            }
             known = part.left_out.replace(header.base_offset) == Some(header.base_offset);
         }
         if !known {
@@ -413,10 +347,8 @@ impl Fetcher {
         if !lock(&self.cache).suspect(current.ticket, next) {
             return false;
         }
-        if let Some(part) = self.part(current.ticket) {
-            // The answer's last header may have been taken at its word.
-            (part.offset, part.leader_epoch) = (Some(next), leader_epoch);
-            (part.busy, part.arriving) = (None, false);
+        if let Some(place) = self.place(current.ticket) {
+            place.break_off(next, leader_epoch);
         }
         self.issues.push(Issue::Damaged { source });
         self.troubles.push((DAMAGED, error.clone()));
@@ -437,7 +369,9 @@ impl Fetcher {
         let ticket = current.ticket;
         self.end(current);
         if let Some(part) = self.part(ticket) {
-            (part.busy, part.arriving) = (None, false);
+            if let Some(place) = part.place_mut() {
+                place.answer = Answer::None;
+            }
             let partition = part.partition.clone();
             if let Some(end) = tail.diverging {
                 self.issues.push(Issue::Diverging { ticket, node: call.source.node, end });
@@ -458,7 +392,9 @@ impl Fetcher {
         let (next, leader_epoch) = (current.open.next_offset(), current.open.leader_epoch());
         let keep = self.parts.len() * CHUNK_BYTES <= self.settings.spare_bytes;
         if let Some(part) = self.part(current.ticket) {
-            part.move_to(next, leader_epoch);
+            if let Some(place) = part.place_mut() {
+                place.move_to(next, leader_epoch);
+            }
             // A builder keeps memory for its next chunk: worth it for few partitions, too much for many.
             part.open = keep.then_some(current.open);
         }
@@ -505,41 +441,10 @@ impl Fetcher {
         let Some(mut current) = call.current.take() else { return };
         self.close(&mut current);
         let (next, leader_epoch) = (current.open.next_offset(), current.open.leader_epoch());
-        if let Some(part) = self.part(current.ticket) {
-            (part.offset, part.leader_epoch) = (Some(next), leader_epoch);
-            (part.busy, part.arriving) = (None, false);
+        if let Some(place) = self.place(current.ticket) {
+            place.break_off(next, leader_epoch);
             // It may stand further back than memory was asked for.
             self.dirty = true;
         }
-    }
-}
-
-/// Leaves out the records of aborted transactions.
-#[derive(Debug)]
-struct AbortedFilter {
-    /// By first offset, the lowest last.
-    upcoming: Vec<AbortedTransaction>,
-    active: HashSet<i64>,
-}
-
-impl AbortedFilter {
-    fn new(mut aborted: Vec<AbortedTransaction>) -> AbortedFilter {
-        aborted.sort_by_key(|aborted| std::cmp::Reverse(aborted.first_offset));
-        AbortedFilter { upcoming: aborted, active: HashSet::new() }
-    }
-
-    fn skips(&mut self, header: &BatchHeader) -> bool {
-        while let Some(next) = self.upcoming.last()
-            && next.first_offset <= header.last_offset()
-        {
-            self.active.insert(next.producer_id);
-            self.upcoming.pop();
-        }
-        if header.is_control() {
-            // The marker that ends the producer's transaction.
-            self.active.remove(&header.producer_id);
-            return false;
-        }
-        header.is_transactional() && self.active.contains(&header.producer_id)
     }
 }

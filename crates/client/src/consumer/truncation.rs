@@ -13,10 +13,12 @@ use headrace_wire::messages::offset_for_leader_epoch_request::{
 use headrace_wire::messages::{OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse};
 use headrace_wire::time::Now;
 
-use super::cache::{Cut, Ticket, lock};
-use super::engine::Tag;
+use super::cache::{Cut, lock};
 use super::fetch_stream::DivergingEpoch;
 use super::fetcher::Fetcher;
+use super::part::Part;
+use super::tag::{EpochQuestion, Tag};
+use super::ticket::Ticket;
 use super::types::TopicPartition;
 use crate::core::{Core, Lane, Target};
 use crate::error::{Error, Result};
@@ -24,38 +26,23 @@ use crate::error::{Error, Result};
 /// The replica id of a consumer.
 const CONSUMER: i32 = -1;
 
-/// A partition whose leader is asked where the epoch of what was read ends.
-#[derive(Clone, Debug)]
-pub(crate) struct Asked {
-    ticket: Ticket,
-    partition: TopicPartition,
-    /// The offset after the last record that was fetched, and its epoch. More may have come when the answer does, from a
-    /// leader that knew what was read before.
-    offset: i64,
-    last_epoch: i32,
-    /// The leader's own epoch.
-    leader_epoch: i32,
-}
-
 impl Fetcher {
     /// Asks new leaders about partitions that hold rows of before.
     pub(super) fn check_positions(&mut self, now: Now, core: &mut Core<Tag>) {
-        let mut by_node: BTreeMap<i32, Vec<Asked>> = BTreeMap::new();
+        let mut by_node: BTreeMap<i32, Vec<EpochQuestion>> = BTreeMap::new();
         let mut cache = lock(&self.cache);
         for part in self.parts.values_mut() {
             let TopicPartition { topic, partition } = &part.partition;
             let Some((node, leader_epoch)) = core.cluster().leader(topic, *partition) else { continue };
-            let known = part.checked_epoch >= 0 && part.leader_epoch >= 0;
-            let due = !part.checking && part.retry_at <= now.mono_ms;
-            let Some(offset) = part.offset.filter(|_| known && due && leader_epoch > part.checked_epoch)
-            else {
-                continue;
-            };
-            if cache.holds(part.ticket) {
-                part.checking = true;
-                let (ticket, last_epoch) = (part.ticket, part.leader_epoch);
-                let partition = part.partition.clone();
-                let asked = Asked { ticket, partition, offset, last_epoch, leader_epoch };
+            let (ticket, partition, due) =
+                (part.ticket, part.partition.clone(), part.retry_at <= now.mono_ms);
+            let Some(place) = part.place_mut() else { continue };
+            let known = place.checked_epoch >= 0 && place.leader_epoch >= 0;
+            let is_new = known && leader_epoch > place.checked_epoch;
+            if due && is_new && !place.checking && cache.holds(ticket) {
+                place.checking = true;
+                let (offset, last_epoch) = (place.offset, place.leader_epoch);
+                let asked = EpochQuestion { ticket, partition, offset, last_epoch, leader_epoch };
                 by_node.entry(node).or_default().push(asked);
             }
         }
@@ -75,7 +62,7 @@ impl Fetcher {
         &mut self,
         now: Now,
         core: &mut Core<Tag>,
-        asked: Vec<Asked>,
+        asked: Vec<EpochQuestion>,
         result: Result<OffsetForLeaderEpochResponse>,
     ) {
         self.dirty = true;
@@ -86,14 +73,14 @@ impl Fetcher {
                 ends.insert(TopicPartition::new(topic.topic.as_str(), end.partition), end);
             }
         }
-        for Asked { ticket, partition, offset, last_epoch, leader_epoch } in asked {
-            let Some(part) = self.part(ticket) else { continue };
-            part.checking = false;
+        for EpochQuestion { ticket, partition, offset, last_epoch, leader_epoch } in asked {
+            let Some(place) = self.place(ticket) else { continue };
+            place.checking = false;
             let end = ends.get(&partition);
             let code = end.map(|end| ErrorCode::new(end.error_code));
             match (end, code) {
                 (Some(end), Some(ErrorCode::NONE)) => {
-                    part.checked_epoch = part.checked_epoch.max(leader_epoch);
+                    place.check(leader_epoch);
                     let (epoch, end_offset) = (end.leader_epoch, end.end_offset);
                     if epoch < last_epoch || end_offset < offset {
                         self.truncated(now, core, ticket, DivergingEpoch { epoch, end_offset });
@@ -103,7 +90,7 @@ impl Fetcher {
                     self.put_off(now, core, ticket);
                     core.refresh(now);
                 }
-                _ => part.checked_epoch = part.checked_epoch.max(leader_epoch),
+                _ => place.check(leader_epoch),
             }
         }
     }
@@ -132,7 +119,7 @@ impl Fetcher {
     /// not known; where it is none, the caller decides.
     pub(super) fn truncated(&mut self, now: Now, core: &mut Core<Tag>, ticket: Ticket, end: DivergingEpoch) {
         let Some(part) = self.part(ticket) else { return };
-        let before = (part.offset, part.leader_epoch);
+        let before = reached(part);
         let partition = part.partition.clone();
         let DivergingEpoch { epoch, end_offset } = end;
         let known = epoch >= 0 && end_offset >= 0;
@@ -184,21 +171,26 @@ impl Fetcher {
         now: Now,
         core: &mut Core<Tag>,
         ticket: Ticket,
-        before: (Option<i64>, i32),
+        before: Option<(i64, i32)>,
         was_cut: bool,
     ) {
         if was_cut {
             self.sync();
         }
         let part = self.parts.get(&ticket.part);
-        let again = part.filter(|part| (part.offset, part.leader_epoch) == before).map(|part| part.ticket);
+        let again = part.filter(|part| reached(part) == before).map(|part| part.ticket);
         if let Some(ticket) = again {
             self.put_off(now, core, ticket);
         }
     }
 }
 
-fn request(asked: &[Asked]) -> OffsetForLeaderEpochRequest {
+/// What is fetched next, and the leader epoch before it.
+fn reached(part: &Part) -> Option<(i64, i32)> {
+    part.place().map(|place| (place.offset, place.leader_epoch))
+}
+
+fn request(asked: &[EpochQuestion]) -> OffsetForLeaderEpochRequest {
     let mut topics: BTreeMap<&str, Vec<OffsetForLeaderPartition>> = BTreeMap::new();
     for one in asked {
         topics.entry(&one.partition.topic).or_default().push(OffsetForLeaderPartition {

@@ -1,6 +1,6 @@
 //! What callers and the consumer engine say to each other.
 
-use super::cache::PartId;
+use super::ticket::PartId;
 use crate::error::Error;
 pub use crate::partition::{CommitOffset, GroupMetadata, OffsetAt, PartitionName, TopicPartition};
 

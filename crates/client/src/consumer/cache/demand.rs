@@ -8,22 +8,10 @@
 use headrace_wire::errors::ErrorCode;
 
 use super::metrics::Dropped;
-use super::{FetchCache, PartId, Taken};
+use super::{Admission, FetchCache, Taken};
+use crate::consumer::ticket::PartId;
 use crate::consumer::types::{CommitOffset, StartAt, TopicPartition};
 use crate::error::{Error, Result};
-
-/// What may lie here of a partition on demand before it is fetched no further: enough to go on with while the next Fetch
-/// is on its way.
-pub const AHEAD_BYTES: usize = 1 << 20;
-
-/// How partitions begin that are added from now on. By default they are read at once, and as far as there is room.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Admission {
-    /// Paused until they are opened.
-    pub gated: bool,
-    /// Fetched only while at most [`AHEAD_BYTES`] of them lie here.
-    pub on_demand: bool,
-}
 
 /// What asking for rows of one partition came to.
 #[derive(Debug)]
@@ -34,20 +22,6 @@ pub enum Asked {
     Nothing,
     /// As in [`FetchCache::take`].
     Taken(Taken),
-}
-
-impl PartId {
-    /// The number of the partition in this cache, for callers that keep it elsewhere.
-    #[must_use]
-    pub fn number(self) -> u64 {
-        self.0
-    }
-
-    /// The opposite of [`PartId::number`]. A number that no partition has is one that is gone.
-    #[must_use]
-    pub fn of_number(number: u64) -> PartId {
-        PartId(number)
-    }
 }
 
 impl FetchCache {

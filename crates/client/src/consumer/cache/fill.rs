@@ -6,8 +6,9 @@ use headrace_columns::decode::ValueType;
 
 use super::metrics::Dropped;
 use super::slot::{Entry, Slot};
-use super::{Chunk, FetchCache, PartId, SlotView, Ticket};
-use crate::consumer::decode::{RAW_BYTES, RawBatch};
+use super::{FetchCache, SlotView};
+use crate::consumer::decode::{Chunk, RAW_BYTES, RawBatch};
+use crate::consumer::ticket::{PartId, Ticket};
 use crate::consumer::types::{CommitOffset, StartAt, TopicPartition};
 use crate::error::Error;
 
@@ -144,6 +145,16 @@ impl FetchCache {
         }
     }
 
+    /// A Fetch answer has begun.
+    pub(in crate::consumer) fn count_fetch(&mut self) {
+        self.counters.fetches += 1;
+    }
+
+    /// So many bytes of records were read from a broker's memory.
+    pub(in crate::consumer) fn count_direct(&mut self, bytes: usize) {
+        self.counters.direct_bytes += bytes as u64;
+    }
+
     /// An error of the whole consumer, handed out once by the next take.
     pub fn fail_all(&mut self, error: Error) {
         if self.lasting.of_all.is_none() {
@@ -164,15 +175,6 @@ impl FetchCache {
         if self.lasting.of_all.take().is_some() {
             self.error = None;
         }
-    }
-
-    /// The error of the whole consumer. Takes give it before rows; while there is no partition nobody asks for those.
-    pub fn take_error(&mut self) -> Option<Error> {
-        let error = self.error.take();
-        if error.is_some() {
-            self.told_at = self.polls;
-        }
-        error
     }
 
     /// Whether there is room for more of this partition.

@@ -5,38 +5,12 @@
 
 use std::collections::VecDeque;
 
+use super::FetchCache;
 use super::slot::Entry;
-use super::{FetchCache, PartId, Ticket};
+use crate::consumer::ticket::{PartId, Ticket};
 use crate::error::Error;
 
-/// Of which partitions, and of the whole consumer.
-#[derive(Debug, Default)]
-pub(super) struct Lasting {
-    /// Of the whole consumer, until it is forgiven.
-    pub(super) of_all: Option<Error>,
-    /// When that is handed out again; 0: that is not decided.
-    of_all_at: u64,
-    /// Partitions whose error was handed out, and stays.
-    parts: Vec<PartId>,
-    /// Partitions that are fetched again, since what came of them was damaged.
-    damaged: Vec<(PartId, Error)>,
-}
-
-impl Lasting {
-    /// The error of this partition was handed out.
-    pub(super) fn raised(&mut self, part: PartId) {
-        if !self.parts.contains(&part) {
-            self.parts.push(part);
-        }
-    }
-}
-
 impl FetchCache {
-    /// Whether no rows are handed out at all: the group has its turn, or an error of the whole consumer lasts.
-    pub(super) fn is_shut(&self) -> bool {
-        self.held_back || self.lasting.of_all.is_some()
-    }
-
     /// Lets errors that last be handed out again, each `wait_ms` after it was, or after this first saw that. Gives the
     /// time of the next one.
     pub fn raise_again(&mut self, now_ms: u64, wait_ms: u64) -> Option<u64> {

@@ -1,7 +1,5 @@
 //! What the cache has been through, in numbers.
 
-use super::FetchCache;
-use super::slot::Slot;
 use crate::consumer::types::TopicPartition;
 
 /// Why bytes that had been fetched were dropped before anyone took them. A pause is none of the reasons.
@@ -81,46 +79,4 @@ pub struct ConsumerMetrics {
     pub fetch_cache_total_bytes: usize,
     /// Bytes that were dropped before anyone took them.
     pub fetch_cache_bytes_discarded: Discarded,
-}
-
-impl FetchCache {
-    /// A Fetch answer has begun.
-    pub(in crate::consumer) fn count_fetch(&mut self) {
-        self.counters.fetches += 1;
-    }
-
-    /// So many bytes of records were read from a broker's memory.
-    pub(in crate::consumer) fn count_direct(&mut self, bytes: usize) {
-        self.counters.direct_bytes += bytes as u64;
-    }
-
-    /// What has been counted, and how things stand.
-    #[must_use]
-    pub fn metrics(&self, now_ms: u64) -> ConsumerMetrics {
-        let Counters { fetches, fetched_bytes, direct_bytes, records, discarded } = self.counters;
-        let mut records_lag: Vec<_> =
-            self.slots.values().filter_map(|slot| Some((slot.id.clone(), slot.lag()?))).collect();
-        records_lag.sort();
-        let polled = (self.last_poll_ms > 0).then(|| now_ms.saturating_sub(self.last_poll_ms));
-        ConsumerMetrics {
-            records_consumed_total: records,
-            bytes_consumed_total: fetched_bytes,
-            direct_bytes_consumed_total: direct_bytes,
-            fetch_total: fetches,
-            records_lag,
-            assigned_partitions: self.slots.len(),
-            last_poll_seconds_ago: polled.map(|ms| std::time::Duration::from_millis(ms).as_secs_f64()),
-            fetch_cache_bytes: self.held_bytes,
-            fetch_cache_total_bytes: self.budget,
-            fetch_cache_bytes_discarded: discarded,
-        }
-    }
-}
-
-impl Slot {
-    /// Records between the position and the end that the last answer told.
-    fn lag(&self) -> Option<u64> {
-        let behind = self.high_watermark.saturating_sub(self.position?);
-        (self.high_watermark >= 0).then(|| u64::try_from(behind).unwrap_or(0))
-    }
 }

@@ -5,11 +5,23 @@ use std::sync::Arc;
 
 use arrow_array::RecordBatch;
 
-use super::demand::AHEAD_BYTES;
-use super::{Chunk, PartId, Ticket};
-use crate::consumer::decode::RawBatch;
+use crate::consumer::decode::{Chunk, RawBatch};
+use crate::consumer::ticket::{PartId, Ticket};
 use crate::consumer::types::{CommitOffset, StartAt, TopicPartition};
 use crate::error::Error;
+
+/// What may lie here of a partition on demand before it is fetched no further: enough to go on with while the next Fetch
+/// is on its way.
+pub const AHEAD_BYTES: usize = 1 << 20;
+
+/// How partitions begin that are added from now on. By default they are read at once, and as far as there is room.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Admission {
+    /// Paused until they are opened.
+    pub gated: bool,
+    /// Fetched only while at most [`AHEAD_BYTES`] of them lie here.
+    pub on_demand: bool,
+}
 
 /// What a partition holds, in the order in which it is handed out.
 #[derive(Debug)]
@@ -213,5 +225,11 @@ impl Slot {
 
     pub(super) fn ticket(&self, part: PartId) -> Ticket {
         Ticket { part, generation: self.generation }
+    }
+
+    /// Records between the position and the end that the last answer told.
+    pub(super) fn lag(&self) -> Option<u64> {
+        let behind = self.high_watermark.saturating_sub(self.position?);
+        (self.high_watermark >= 0).then(|| u64::try_from(behind).unwrap_or(0))
     }
 }

@@ -1,8 +1,9 @@
 //! Callers: taking rows.
 
 use super::slot::{Entry, Open, Slot};
-use super::{FetchCache, PartId, Rows, Taken, Ticket};
+use super::{FetchCache, Rows, Taken};
 use crate::consumer::decode::{CHUNK_BYTES, DecodeJob, Decoded, RawBatch};
+use crate::consumer::ticket::PartId;
 use crate::consumer::types::TopicPartition;
 
 impl FetchCache {
@@ -217,33 +218,10 @@ impl FetchCache {
         }
     }
 
-    /// Puts a partition at the end of the line if it has something and is not in it.
-    pub(super) fn queue(&mut self, part: PartId) {
-        if let Some(slot) = self.slots.get_mut(&part)
-            && slot.has_work()
-            && !slot.queued
-        {
-            slot.queued = true;
-            self.ready.push_back(part);
-        }
-    }
-
-    pub(super) fn unqueue_front(&mut self) {
-        if let Some(part) = self.ready.pop_front()
-            && let Some(slot) = self.slots.get_mut(&part)
-        {
-            slot.queued = false;
-        }
-    }
-
     /// The partition in front goes to the end of the line, or out of it when it has nothing.
     fn rotate(&mut self) {
         let Some(part) = self.ready.front().copied() else { return };
         self.unqueue_front();
         self.queue(part);
-    }
-
-    pub(super) fn current(&mut self, ticket: Ticket) -> Option<&mut Slot> {
-        self.slots.get_mut(&ticket.part).filter(|slot| slot.generation == ticket.generation)
     }
 }

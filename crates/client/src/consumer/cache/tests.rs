@@ -8,7 +8,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::consumer::decode::{OpenChunk, RawBatch};
+use crate::consumer::decode::{Chunk, OpenChunk, RawBatch};
 use crate::error::Error;
 
 fn schema() -> BatchSchema {

@@ -1,8 +1,10 @@
 //! A log that was cut: what is held beyond the cut is dropped, what stands before it stays.
 
+use super::FetchCache;
 use super::metrics::Dropped;
 use super::slot::{Entry, Open, Slot};
-use super::{Chunk, FetchCache, Ticket};
+use crate::consumer::decode::Chunk;
+use crate::consumer::ticket::Ticket;
 use crate::consumer::types::StartAt;
 
 /// What a truncation means for a partition.

@@ -1,16 +1,15 @@
 //! What callers ask for.
 
-use headrace_wire::errors::ErrorCode;
 use headrace_wire::time::Now;
 
 use super::ConsumerEngine;
 use crate::consumer::cache::lock;
-use crate::consumer::commits::{self, Identity};
+use crate::consumer::commits;
 use crate::consumer::leaving::Leave;
 use crate::consumer::membership::Membership;
 use crate::consumer::queries;
 use crate::consumer::types::{
-    Assignment, CommitOffset, ConsumerCommand, ConsumerOutcome, GroupMetadata, StartAt, TopicPartition,
+    Assignment, CommitOffset, ConsumerCommand, ConsumerOutcome, StartAt, TopicPartition,
 };
 use crate::error::{Error, Result};
 
@@ -42,20 +41,23 @@ impl ConsumerEngine {
                 let deadline = now.mono_ms.saturating_add(timeout_ms);
                 self.waits.push(PositionWait { op, partition, deadline, timeout_ms });
             }
-            ConsumerCommand::Committed { op, partitions, timeout_ms } => match self.need_group("committed") {
-                Ok(()) => self.queries.ask(now, queries::Asker::Op(op), partitions, timeout_ms),
+            ConsumerCommand::Committed { op, partitions, timeout_ms } => match self.group_of("committed") {
+                Ok(_) => self.queries.ask(now, queries::Asker::Op(op), partitions, timeout_ms),
                 Err(error) => self.done(op, Err(error)),
             },
             ConsumerCommand::Commit { op, offsets, timeout_ms } => {
                 let first = offsets.first().map(|commit| &commit.partition);
-                match self.check_not_lost(first).and_then(|()| self.check_not_of_old_topic(&offsets)) {
+                match self
+                    .check_not_lost(first)
+                    .and_then(|polls| self.incarnations.check_not_of_old_topic(polls, &offsets))
+                {
                     Ok(()) => self.commit(now, op, offsets, timeout_ms),
                     Err(error) => self.done(op, Err(error)),
                 }
             }
             ConsumerCommand::CommitPositions { op, positions, timeout_ms } => {
                 match self.check_not_lost(positions.first().map(|(_, commit)| &commit.partition)) {
-                    Ok(()) => {
+                    Ok(_) => {
                         let offsets = lock(&self.cache).still_read(positions);
                         self.commit(now, op, offsets, timeout_ms);
                     }
@@ -71,7 +73,9 @@ impl ConsumerEngine {
                 }
             }
             ConsumerCommand::GroupMetadata { op } => {
-                let result = self.group_metadata();
+                let polls = lock(&self.cache).polls();
+                let result =
+                    self.group_of("group_metadata").and_then(|membership| membership.metadata(polls));
                 self.done(op, result.map(ConsumerOutcome::Group));
             }
             ConsumerCommand::ListOffsets { op, targets, timeout_ms } => {
@@ -81,32 +85,49 @@ impl ConsumerEngine {
             ConsumerCommand::Close { op, finished, timeout_ms } => {
                 self.take_leave(now, op, timeout_ms, Leave::Close { finished });
             }
-            ConsumerCommand::Listen(on) => self.listen(on),
-            ConsumerCommand::Told { notice } => self.told(notice),
+            ConsumerCommand::Listen(on) => {
+                if let Some((membership, mut cx)) = self.group(now) {
+                    membership.listen(&mut cx, on);
+                }
+            }
+            ConsumerCommand::Told { notice } => {
+                if let Some((membership, mut cx)) = self.group(now) {
+                    membership.told(&mut cx, notice);
+                }
+            }
             ConsumerCommand::Wake => self.fetcher.dirty = true,
         }
     }
 
-    /// An error for what cannot be done without a group.
-    pub(in crate::consumer) fn need_group(&self, what: &str) -> Result<()> {
-        match self.membership {
-            Some(_) => Ok(()),
-            None => Err(Error::config("group.id", format!("it is needed for {what}"))),
-        }
+    /// The membership, or an error for what cannot be done without a group.
+    fn group_of(&self, what: &str) -> Result<&Membership> {
+        let missing = || Error::config("group.id", format!("it is needed for {what}"));
+        self.membership.as_ref().ok_or_else(missing)
     }
 
-    fn group_metadata(&self) -> Result<GroupMetadata> {
-        self.need_group("group_metadata")?;
-        self.check_not_lost(None)?;
-        let membership = self.membership.as_ref().and_then(|membership| {
-            let Identity { generation, member_id, instance_id, .. } = membership.identity()?;
-            let group_id = membership.coordinator.group().to_owned();
-            Some(GroupMetadata { group_id, generation_id: generation, member_id, instance_id })
+    fn subscribe(&mut self, now: Now, op: u64, topics: Vec<String>, pattern: Option<String>) {
+        let result = self.group_of("subscribe").map(drop).and_then(|()| self.end_leaving(now));
+        let result = result.and_then(|()| match self.group(now) {
+            Some((membership, mut cx)) => membership.subscribe(&mut cx, topics, pattern),
+            None => Ok(()),
         });
-        // A commit in the name of the generation before would be refused.
-        membership.ok_or_else(|| {
-            Error::broker(ErrorCode::REBALANCE_IN_PROGRESS, "the consumer is joining its group: poll on")
-        })
+        self.topics_dirty = true;
+        self.done(op, result.map(|()| ConsumerOutcome::Ok));
+    }
+
+    fn end_leaving(&mut self, now: Now) -> Result<()> {
+        if let Some((membership, mut cx)) = self.group(now) {
+            let left = membership.end_leaving(&mut cx)?;
+            self.end_leave(left);
+        }
+        Ok(())
+    }
+
+    /// How many polls have begun, unless partitions were lost since the last of them.
+    fn check_not_lost(&self, first: Option<&TopicPartition>) -> Result<u64> {
+        let polls = lock(&self.cache).polls();
+        self.membership.as_ref().map_or(Ok(()), |membership| membership.check_not_lost(polls, first))?;
+        Ok(polls)
     }
 
     fn assign(&mut self, now: Now, partitions: Vec<Assignment>) -> Result<()> {
@@ -124,16 +145,16 @@ impl ConsumerEngine {
             }
         }
         // What goes may not come back: what was processed of it is committed now or never.
-        self.auto_commit_now(now);
+        if let Some((membership, mut cx)) = self.group(now) {
+            membership.auto_commit_now(&mut cx);
+        }
         lock(&self.cache).assign(partitions);
         Ok(())
     }
 
     fn commit(&mut self, now: Now, op: u64, offsets: Vec<CommitOffset>, timeout_ms: u64) {
-        if let Err(error) = self.need_group("commit") {
-            return self.done(op, Err(error));
-        }
-        if let Err(error) = self.check_owned(&offsets) {
+        let checked = self.group_of("commit").and_then(|membership| membership.check_owned(&offsets));
+        if let Err(error) = checked {
             return self.done(op, Err(error));
         }
         if let Some(bad) = offsets.iter().find(|commit| commit.offset < 0) {

@@ -5,8 +5,10 @@ use std::collections::HashMap;
 use headrace_wire::time::Now;
 
 use super::ConsumerEngine;
-use crate::consumer::cache::{Ticket, lock};
+use crate::consumer::cache::lock;
+use crate::consumer::part::PartState;
 use crate::consumer::queries::Asker;
+use crate::consumer::ticket::Ticket;
 use crate::consumer::types::{CommitOffset, StartAt, TopicPartition};
 use crate::error::Error;
 
@@ -16,8 +18,10 @@ impl ConsumerEngine {
     pub(super) fn start_failed(&mut self, now: Now, ticket: Ticket, error: Error) {
         lock(&self.cache).fail(ticket, error, false);
         self.fetcher.put_off(now, &mut self.core, ticket);
-        if let Some(part) = self.fetcher.part(ticket) {
-            part.resolving = false;
+        if let Some(part) = self.fetcher.part(ticket)
+            && matches!(part.state, PartState::Resolving)
+        {
+            part.state = PartState::Unplaced;
         }
         self.fetcher.unresolved = true;
     }
@@ -30,14 +34,14 @@ impl ConsumerEngine {
         let mut at_committed = Vec::new();
         let mut elsewhere = Vec::new();
         for part in self.fetcher.parts.values_mut() {
-            if part.offset.is_some() || part.resolving || part.failed {
+            if !matches!(part.state, PartState::Unplaced) {
                 continue;
             }
             if part.retry_at > now.mono_ms {
                 self.fetcher.unresolved = true;
                 continue;
             }
-            part.resolving = true;
+            part.state = PartState::Resolving;
             match part.start {
                 StartAt::Committed => at_committed.push((part.partition.clone(), part.ticket)),
                 start => elsewhere.push((part.partition.clone(), part.ticket, start)),

@@ -4,7 +4,7 @@ use headrace_wire::compression::Codec;
 use headrace_wire::records::BatchHeader;
 
 use super::kafka::{Bench, Kafka, named};
-use crate::consumer::sink::{DAMAGED, SKIPPED};
+use crate::consumer::fetch_call::{DAMAGED, SKIPPED};
 use crate::consumer::{ConsumerCommand, ConsumerEvent, StartAt};
 use crate::error::Error;
 
