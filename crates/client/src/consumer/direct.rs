@@ -5,7 +5,7 @@
 //! grant is asked for over a link, no other Fetch is sent: its answer would be as long on its way, and bring the same. What
 //! memory brings is decoded, or kept for a caller to decode, as what Fetch brings is (`sink`).
 //!
-//! [`ConsumerEngine::look`] is what a caller that waits does again and again. It compares one word for each partition, and
+//! [`Direct::has_news`] is what a caller that waits asks again and again. It compares one word for each partition, and
 //! does nothing else until one has changed.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -23,7 +23,6 @@ use headrace_wire::records::{BatchHeader, RecordError};
 use headrace_wire::time::Now;
 
 use super::cache::lock;
-use super::engine::ConsumerEngine;
 use super::fetch_stream::BATCH_BYTES_MAX;
 use super::fetcher::Fetcher;
 use super::part::{Answer, Place};
@@ -31,7 +30,7 @@ use super::tag::{Granting, Tag};
 use super::ticket::Ticket;
 use super::types::TopicPartition;
 use crate::arrived::Arrived;
-use crate::core::{CallSpec, Lane, Target};
+use crate::core::{CallSpec, Core, Lane, Target};
 use crate::direct::{self, Links, Lost, NO_DESCRIPTORS, RETRY_MS, RETRY_REFUSED_MS, Reader};
 use crate::error::{Error, Result};
 use crate::io::{LinkEvent, LinkId, LinkRequest};
@@ -100,15 +99,32 @@ pub(super) struct Direct {
     /// Partitions with something to be read, each once.
     due: VecDeque<TopicPartition>,
     /// Some of them are only to wait until others had their turn.
-    more: bool,
+    pub(super) more: bool,
     /// Grants that are asked for.
     asked: usize,
     /// Something has changed that may allow or end a grant.
-    dirty: bool,
+    pub(super) dirty: bool,
     seen_cluster: u64,
     wake_at: Option<u64>,
     /// The caller was told that TCP it is.
     told: bool,
+}
+
+/// What the engine lends for one call.
+pub(super) struct DirectContext<'a> {
+    pub(super) now: Now,
+    pub(super) core: &'a mut Core<Tag>,
+    pub(super) fetcher: &'a mut Fetcher,
+}
+
+/// What the engine does after something has come over a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum After {
+    Nothing,
+    /// Take what has come in memory.
+    Look,
+    /// Drive all parts.
+    Drive,
 }
 
 /// What came of a partition's turn.
@@ -182,116 +198,103 @@ impl Direct {
     }
 }
 
-impl ConsumerEngine {
-    /// Takes what has come in memory.
-    pub(super) fn look(&mut self, now: Now) {
-        if !self.direct.has_news() {
-            return;
-        }
-        self.read_due(now);
-        if self.direct.dirty || !self.fetcher.issues.is_empty() || !self.fetcher.troubles.is_empty() {
-            self.drive(now);
-        } else {
-            self.tell_ready();
-        }
-    }
-
+impl Direct {
     /// Reads what lies there, and asks for the memory that is missing.
-    pub(super) fn drive_direct(&mut self, now: Now) {
-        if !self.direct.links.are_wanted() {
+    pub(super) fn drive(&mut self, cx: &mut DirectContext<'_>) {
+        if !self.links.are_wanted() {
             return;
         }
-        self.end_links(now);
-        self.tell_refusal();
-        let cluster = self.core.cluster().generation();
-        let moved = std::mem::replace(&mut self.direct.seen_cluster, cluster) != cluster;
-        let late = self.direct.wake_at.is_some_and(|at| at <= now.mono_ms);
-        if !(self.fetcher.dirty || self.direct.dirty || self.direct.more || moved || late) {
+        self.end_links(cx);
+        self.tell_refusal(cx);
+        let cluster = cx.core.cluster().generation();
+        let moved = std::mem::replace(&mut self.seen_cluster, cluster) != cluster;
+        let late = self.wake_at.is_some_and(|at| at <= cx.now.mono_ms);
+        if !(cx.fetcher.dirty || self.dirty || self.more || moved || late) {
             return;
         }
-        self.end_stale(now);
-        self.end_withheld(now);
-        self.read_due(now);
-        self.direct.dirty = false;
-        self.ask(now);
-        self.direct.find_times(now);
+        self.end_stale(cx);
+        self.end_withheld(cx);
+        self.read_due(cx);
+        self.dirty = false;
+        self.ask(cx);
+        self.find_times(cx.now);
     }
 
-    fn tell_refusal(&mut self) {
-        let Some(error) = self.direct.links.take_refusal() else { return };
-        self.without_memory(error, None);
+    fn tell_refusal(&mut self, cx: &mut DirectContext<'_>) {
+        let Some(error) = self.links.take_refusal() else { return };
+        self.without_memory(cx, error, None);
     }
 
     /// There is no memory to read from, for a reason that lasts; of one partition or of any.
-    fn without_memory(&mut self, error: Error, ticket: Option<Ticket>) {
-        if !self.direct.links.are_required() {
-            if !std::mem::replace(&mut self.direct.told, true) {
-                self.fetcher.troubles.push((OVER_TCP, error));
+    fn without_memory(&mut self, cx: &mut DirectContext<'_>, error: Error, ticket: Option<Ticket>) {
+        if !self.links.are_required() {
+            if !std::mem::replace(&mut self.told, true) {
+                cx.fetcher.troubles.push((OVER_TCP, error));
             }
             return;
         }
         match ticket {
-            Some(ticket) => drop(lock(&self.fetcher.cache).fail(ticket, error, false)),
-            None => lock(&self.fetcher.cache).fail_for_good(error),
+            Some(ticket) => drop(lock(&cx.fetcher.cache).fail(ticket, error, false)),
+            None => lock(&cx.fetcher.cache).fail_for_good(error),
         }
     }
 
     // ---- reading
 
-    fn read_due(&mut self, now: Now) {
-        self.direct.more = false;
+    pub(super) fn read_due(&mut self, cx: &mut DirectContext<'_>) {
+        self.more = false;
         let mut left = TURN_BYTES;
-        let share = (TURN_BYTES / self.direct.due.len().max(1)).max(SHARE_BYTES);
-        for _ in 0..self.direct.due.len() {
+        let share = (TURN_BYTES / self.due.len().max(1)).max(SHARE_BYTES);
+        for _ in 0..self.due.len() {
             if left == 0 {
-                self.direct.more = true;
+                self.more = true;
                 break;
             }
-            let Some(partition) = self.direct.due.pop_front() else { break };
-            let again = match self.read(now, &partition, share.min(left)) {
+            let Some(partition) = self.due.pop_front() else { break };
+            let again = match self.read(cx, &partition, share.min(left)) {
                 Turn::Read(bytes, more) => {
                     left = left.saturating_sub(bytes);
-                    self.direct.more |= more;
+                    self.more |= more;
                     more
                 }
                 Turn::Later => true,
                 Turn::Nothing => false,
             };
             if again {
-                self.direct.due.push_back(partition);
-            } else if let Some(Reading::Granted(granted)) = self.direct.readings.get_mut(&partition) {
+                self.due.push_back(partition);
+            } else if let Some(Reading::Granted(granted)) = self.readings.get_mut(&partition) {
                 granted.due = false;
             }
         }
     }
 
-    fn read(&mut self, now: Now, partition: &TopicPartition, limit: usize) -> Turn {
-        let Some(Reading::Granted(granted)) = self.direct.readings.get_mut(partition) else {
+    fn read(&mut self, cx: &mut DirectContext<'_>, partition: &TopicPartition, limit: usize) -> Turn {
+        let Some(Reading::Granted(granted)) = self.readings.get_mut(partition) else {
             return Turn::Nothing;
         };
         let reader = &mut granted.reader;
         match reader.look() {
             Ok(()) => {}
             Err(Lost::Ended) => {
-                self.end_reading(now, partition, RETRY_MS);
+                self.end_reading(cx, partition, RETRY_MS);
                 return Turn::Nothing;
             }
             Err(Lost::Lie(why)) => {
                 let link = reader.link;
-                self.give_up(now, link, why);
+                self.give_up(cx, link, why);
                 return Turn::Nothing;
             }
         }
-        let turn = self.fetcher.read_in_place(granted.ticket, reader, limit);
+        let turn = cx.fetcher.read_in_place(granted.ticket, reader, limit);
         if let Some((at, len)) = reader.ask() {
-            self.direct.links.request(reader.link, LinkRequest::Read { key: reader.key, at, len });
+            self.links.request(reader.link, LinkRequest::Read { key: reader.key, at, len });
         }
         if reader.is_read_out() {
             let (node, link, id) = (reader.node, reader.link, reader.id());
             let over = Reading::Over { ticket: granted.ticket, node, link, id };
-            self.direct.readings.insert(partition.clone(), over);
-            self.direct.watches.retain(|watch| watch.partition != *partition);
-            self.direct.dirty = true;
+            self.readings.insert(partition.clone(), over);
+            self.watches.retain(|watch| watch.partition != *partition);
+            self.dirty = true;
             if let Turn::Read(bytes, _) = turn {
                 return Turn::Read(bytes, false);
             }
@@ -303,110 +306,116 @@ impl ConsumerEngine {
     // ---- memory comes and goes
 
     pub(super) fn on_link_answered(&mut self, now: Now, node: i32, result: Result<DirectConnectResponse>) {
-        self.direct.links.answered(now, node, result);
-        self.direct.dirty = true;
+        self.links.answered(now, node, result);
+        self.dirty = true;
     }
 
     /// Something has happened to a link, or came over it.
-    pub(super) fn on_link(&mut self, now: Now, link: LinkId, event: LinkEvent) {
+    pub(super) fn on_link(&mut self, cx: &mut DirectContext<'_>, link: LinkId, event: LinkEvent) -> After {
         match event {
-            LinkEvent::Read { key, at, bytes } => return self.on_read(now, link, key, at, &bytes),
-            // A consumer writes nothing.
-            LinkEvent::Note(_) | LinkEvent::FetchAdded { .. } => return,
-            LinkEvent::EndpointReady(made) => self.on_endpoint(now, link, made),
-            LinkEvent::Connected => self.direct.dirty |= self.direct.links.linked(link).is_some(),
-            LinkEvent::Closed { reason, lasting } => {
-                self.withdraw(link);
-                self.direct.links.unlinked(now, link, reason, lasting);
+            LinkEvent::Read { key, at, bytes } => {
+                self.on_read(link, key, at, &bytes);
+                return After::Look;
             }
-            LinkEvent::Exposed { key, memory } => self.on_slots(now, link, key, memory),
-            LinkEvent::FileExposed { key, file } => self.on_file(now, link, key, file),
-            LinkEvent::Unreachable { key, why } => self.on_unreachable(now, link, key, why),
-            LinkEvent::Revoked { key } => self.on_revoked(now, link, key),
+            // A consumer writes nothing.
+            LinkEvent::Note(_) | LinkEvent::FetchAdded { .. } => return After::Nothing,
+            LinkEvent::EndpointReady(made) => self.on_endpoint(cx, link, made),
+            LinkEvent::Connected => self.dirty |= self.links.linked(link).is_some(),
+            LinkEvent::Closed { reason, lasting } => {
+                self.withdraw(cx, link);
+                self.links.unlinked(cx.now, link, reason, lasting);
+            }
+            LinkEvent::Exposed { key, memory } => self.on_slots(cx, link, key, memory),
+            LinkEvent::FileExposed { key, file } => self.on_file(cx, link, key, file),
+            LinkEvent::Unreachable { key, why } => self.on_unreachable(cx, link, key, why),
+            LinkEvent::Revoked { key } => self.on_revoked(cx, link, key),
         }
-        self.drive(now);
+        After::Drive
     }
 
-    fn on_endpoint(&mut self, now: Now, link: LinkId, made: std::result::Result<Vec<u8>, String>) {
-        let timeout_ms = self.fetcher.settings.request_timeout_ms;
-        if let Some((node, spec, request)) = self.direct.links.begun(now, link, made, timeout_ms) {
-            self.core.call_with(now, spec, request, Tag::Link { node });
+    fn on_endpoint(
+        &mut self,
+        cx: &mut DirectContext<'_>,
+        link: LinkId,
+        made: std::result::Result<Vec<u8>, String>,
+    ) {
+        let timeout_ms = cx.fetcher.settings.request_timeout_ms;
+        if let Some((node, spec, request)) = self.links.begun(cx.now, link, made, timeout_ms) {
+            cx.core.call_with(cx.now, spec, request, Tag::Link { node });
         }
-        self.direct.dirty = true;
+        self.dirty = true;
     }
 
     /// Links over verbs end with the connections that they were made on.
-    fn end_links(&mut self, now: Now) {
-        while let Some(node) = self.core.take_link_ended() {
-            if let Some(link) = self.direct.links.ended_with(node) {
-                self.give_up(now, link, "its connection has ended".to_owned());
+    fn end_links(&mut self, cx: &mut DirectContext<'_>) {
+        while let Some(node) = cx.core.take_link_ended() {
+            if let Some(link) = self.links.ended_with(node) {
+                self.give_up(cx, link, "its connection has ended".to_owned());
             }
         }
     }
 
     /// What was granted, or is about to be, cannot be reached.
-    fn on_unreachable(&mut self, now: Now, link: LinkId, key: u64, why: String) {
-        self.direct.refused.insert((link, key), why);
+    fn on_unreachable(&mut self, cx: &mut DirectContext<'_>, link: LinkId, key: u64, why: String) {
+        self.refused.insert((link, key), why);
         let needs =
             |reader: &Reader| reader.link == link && (reader.key == key || reader.slots_key == Some(key));
-        let found = self.direct.granted().filter(|(_, granted)| needs(&granted.reader));
+        let found = self.granted().filter(|(_, granted)| needs(&granted.reader));
         let partitions: Vec<_> = found.map(|(partition, _)| partition.clone()).collect();
         for partition in partitions {
-            self.end_refused(now, &partition);
+            self.end_refused(cx, &partition);
         }
     }
 
     /// Ends a reading of what cannot be reached; whether it is one.
-    fn end_refused(&mut self, now: Now, partition: &TopicPartition) -> bool {
-        let Some(Reading::Granted(Granted { ticket, reader, .. })) = self.direct.readings.get(partition)
-        else {
+    fn end_refused(&mut self, cx: &mut DirectContext<'_>, partition: &TopicPartition) -> bool {
+        let Some(Reading::Granted(Granted { ticket, reader, .. })) = self.readings.get(partition) else {
             return false;
         };
         let (ticket, link, key) = (*ticket, reader.link, reader.key);
-        let slots = reader.slots_key.and_then(|key| self.direct.refused.get(&(link, key)).cloned());
+        let slots = reader.slots_key.and_then(|key| self.refused.get(&(link, key)).cloned());
         // Slots are for all the link's readers; a file's key is not used again.
-        let Some(why) = self.direct.refused.remove(&(link, key)).or(slots) else { return false };
-        self.without_memory(Error::config("headrace.datapath", why), Some(ticket));
-        self.end_reading(now, partition, RETRY_REFUSED_MS);
+        let Some(why) = self.refused.remove(&(link, key)).or(slots) else { return false };
+        self.without_memory(cx, Error::config("headrace.datapath", why), Some(ticket));
+        self.end_reading(cx, partition, RETRY_REFUSED_MS);
         true
     }
 
     /// Bytes have come that were asked for.
-    fn on_read(&mut self, now: Now, link: LinkId, key: u64, at: u64, bytes: &Bytes) {
-        let Some(partition) = self.direct.of_key(link, key) else { return };
-        let Some(Reading::Granted(granted)) = self.direct.readings.get_mut(&partition) else { return };
+    fn on_read(&mut self, link: LinkId, key: u64, at: u64, bytes: &Bytes) {
+        let Some(partition) = self.of_key(link, key) else { return };
+        let Some(Reading::Granted(granted)) = self.readings.get_mut(&partition) else { return };
         granted.reader.take_read(at, bytes);
         if !std::mem::replace(&mut granted.due, true) {
-            self.direct.due.push_back(partition);
+            self.due.push_back(partition);
         }
-        self.direct.more = true;
-        self.look(now);
+        self.more = true;
     }
 
     /// Links are given up, and the connections that they were asked for over.
-    pub(super) fn on_shortage(&mut self, now: Now) {
-        for link in self.direct.links.standing() {
-            self.withdraw(link);
+    pub(super) fn on_shortage(&mut self, cx: &mut DirectContext<'_>) {
+        for link in self.links.standing() {
+            self.withdraw(cx, link);
         }
-        for node in self.direct.links.hold_off(now) {
-            self.core.disconnect(now, node, Lane::Direct, NO_DESCRIPTORS);
+        for node in self.links.hold_off(cx.now) {
+            cx.core.disconnect(cx.now, node, Lane::Direct, NO_DESCRIPTORS);
         }
     }
 
     /// A broker says what cannot be.
-    fn give_up(&mut self, now: Now, link: LinkId, why: String) {
-        self.withdraw(link);
-        self.direct.links.give_up(now, link, why);
+    fn give_up(&mut self, cx: &mut DirectContext<'_>, link: LinkId, why: String) {
+        self.withdraw(cx, link);
+        self.links.give_up(cx.now, link, why);
     }
 
     /// Nothing that came over a link is read any more.
-    fn withdraw(&mut self, link: LinkId) {
+    fn withdraw(&mut self, cx: &mut DirectContext<'_>, link: LinkId) {
         let of_link = |reading: &Reading| match reading {
             Reading::Asking { link: at, .. } | Reading::Over { link: at, .. } => *at == link,
             Reading::Granted(granted) => granted.reader.link == link,
             Reading::Refused { .. } => false,
         };
-        let (fetcher, direct) = (&mut self.fetcher, &mut self.direct);
+        let (fetcher, direct) = (&mut *cx.fetcher, &mut *self);
         direct.readings.retain(|_, reading| {
             let ends = of_link(reading);
             if ends && let Some(ticket) = ticket_of(reading) {
@@ -421,39 +430,39 @@ impl ConsumerEngine {
         (direct.dirty, fetcher.dirty) = (true, true);
     }
 
-    fn on_slots(&mut self, now: Now, link: LinkId, key: u64, memory: Arc<Memory>) {
-        self.direct.slots.insert((link, key), Region::whole(memory));
+    fn on_slots(&mut self, cx: &mut DirectContext<'_>, link: LinkId, key: u64, memory: Arc<Memory>) {
+        self.slots.insert((link, key), Region::whole(memory));
         let waits = |reader: &Reader| reader.link == link && reader.slots_key == Some(key);
-        let found = self.direct.granted().filter(|(_, granted)| waits(&granted.reader));
+        let found = self.granted().filter(|(_, granted)| waits(&granted.reader));
         let mut partitions: Vec<_> = found.map(|(partition, _)| partition.clone()).collect();
         // The same seed is to do the same.
         partitions.sort();
         for partition in partitions {
-            self.show(now, &partition);
+            self.show(cx, &partition);
         }
     }
 
-    fn on_file(&mut self, now: Now, link: LinkId, key: u64, file: Committed) {
-        self.direct.files.insert((link, key), file);
-        if let Some(partition) = self.direct.of_key(link, key) {
-            self.show(now, &partition);
+    fn on_file(&mut self, cx: &mut DirectContext<'_>, link: LinkId, key: u64, file: Committed) {
+        self.files.insert((link, key), file);
+        if let Some(partition) = self.of_key(link, key) {
+            self.show(cx, &partition);
         }
     }
 
     /// The broker has ended a grant: its topic is gone, or going.
-    fn on_revoked(&mut self, now: Now, link: LinkId, key: u64) {
-        self.direct.files.remove(&(link, key));
-        if let Some(partition) = self.direct.of_key(link, key) {
-            self.end_reading(now, &partition, RETRY_MS);
+    fn on_revoked(&mut self, cx: &mut DirectContext<'_>, link: LinkId, key: u64) {
+        self.files.remove(&(link, key));
+        if let Some(partition) = self.of_key(link, key) {
+            self.end_reading(cx, &partition, RETRY_MS);
         }
     }
 
     /// Gives a reader what has come of its memory.
-    fn show(&mut self, now: Now, partition: &TopicPartition) {
-        if self.end_refused(now, partition) {
+    fn show(&mut self, cx: &mut DirectContext<'_>, partition: &TopicPartition) {
+        if self.end_refused(cx, partition) {
             return;
         }
-        let direct = &mut self.direct;
+        let direct = &mut *self;
         let Some(Reading::Granted(granted)) = direct.readings.get_mut(partition) else { return };
         let Granted { ticket, leader_epoch, reader, shown: is_shown, due, .. } = granted;
         if *is_shown {
@@ -465,7 +474,7 @@ impl ConsumerEngine {
         let shown = file.map_or(Ok(()), |file| reader.show_file(file));
         let shown = shown.and_then(|()| slots.map_or(Ok(()), |slots| reader.show_slots(slots.clone())));
         if let Err(Lost::Lie(why)) = shown {
-            return self.give_up(now, link, why);
+            return self.give_up(cx, link, why);
         }
         *is_shown = reader.is_shown();
         if !*is_shown {
@@ -485,30 +494,30 @@ impl ConsumerEngine {
         }
         let (ticket, epoch) = (*ticket, *leader_epoch);
         direct.dirty = true;
-        if let Some(place) = self.fetcher.place(ticket) {
+        if let Some(place) = cx.fetcher.place(ticket) {
             // What was read before is known to be in this leader's log, or nothing was.
             place.check(epoch);
         }
     }
 
     /// A partition goes back to Fetch, and to memory no sooner than after a while.
-    fn end_reading(&mut self, now: Now, partition: &TopicPartition, wait_ms: u64) {
-        let until = now.mono_ms.saturating_add(wait_ms);
-        let ended = self.direct.readings.insert(partition.clone(), Reading::Refused { until });
+    fn end_reading(&mut self, cx: &mut DirectContext<'_>, partition: &TopicPartition, wait_ms: u64) {
+        let until = cx.now.mono_ms.saturating_add(wait_ms);
+        let ended = self.readings.insert(partition.clone(), Reading::Refused { until });
         if let Some(ticket) = ended.as_ref().and_then(ticket_of) {
-            self.fetcher.set_direct(ticket, false);
+            cx.fetcher.set_direct(ticket, false);
         }
-        self.direct.watches.retain(|watch| watch.partition != *partition);
-        (self.direct.dirty, self.fetcher.dirty) = (true, true);
+        self.watches.retain(|watch| watch.partition != *partition);
+        (self.dirty, cx.fetcher.dirty) = (true, true);
     }
 
     /// Gives back what is not read any more: after a seek, of partitions that went or have another leader, and of those
     /// that a Fetch went on with which then ended before its answer did.
-    fn end_stale(&mut self, now: Now) {
+    fn end_stale(&mut self, cx: &mut DirectContext<'_>) {
         let mut ids: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
-        let (fetcher, core) = (&mut self.fetcher, &self.core);
-        let before = self.direct.readings.len();
-        self.direct.readings.retain(|partition, reading| {
+        let (fetcher, core) = (&mut *cx.fetcher, &*cx.core);
+        let before = self.readings.len();
+        self.readings.retain(|partition, reading| {
             let (ticket, node, epoch, id, from) = match reading {
                 Reading::Granted(Granted { ticket, reader, leader_epoch, from, .. }) => {
                     (*ticket, reader.node, Some(*leader_epoch), reader.id(), *from)
@@ -516,7 +525,7 @@ impl ConsumerEngine {
                 Reading::Over { ticket, node, id, .. } => (*ticket, *node, None, *id, 0),
                 // The answer says what is to be given back.
                 Reading::Asking { .. } => return true,
-                Reading::Refused { until } => return *until > now.mono_ms,
+                Reading::Refused { until } => return *until > cx.now.mono_ms,
             };
             let leader = core.cluster().leader(&partition.topic, partition.partition);
             let leads = leader.is_none_or(|(at, of)| at == node && epoch.is_none_or(|epoch| epoch == of));
@@ -527,109 +536,114 @@ impl ConsumerEngine {
             ids.entry(node).or_default().push(id.into());
             false
         });
-        if self.direct.readings.len() < before {
-            self.direct.keep_watches();
-            self.fetcher.dirty = true;
+        if self.readings.len() < before {
+            self.keep_watches();
+            cx.fetcher.dirty = true;
         }
         for (node, mut ids) in ids {
             ids.sort_unstable();
-            self.release(now, node, ids);
+            self.release(cx, node, ids);
         }
     }
 
     /// Gives back what was granted and has not come. What still comes of it is dropped with the word that it is void.
-    fn end_withheld(&mut self, now: Now) {
-        let late = |granted: &Granted| !granted.reader.is_shown() && granted.comes_by <= now.mono_ms;
-        let found = self.direct.granted().filter(|(_, granted)| late(granted));
+    fn end_withheld(&mut self, cx: &mut DirectContext<'_>) {
+        let late = |granted: &Granted| !granted.reader.is_shown() && granted.comes_by <= cx.now.mono_ms;
+        let found = self.granted().filter(|(_, granted)| late(granted));
         let told = |granted: &Granted| (granted.reader.node, granted.reader.id());
         let mut withheld: Vec<_> = found.map(|(partition, g)| (partition.clone(), told(g))).collect();
         // The same seed is to do the same.
         withheld.sort();
         for (partition, (node, id)) in withheld {
-            self.end_reading(now, &partition, RETRY_REFUSED_MS);
-            self.release(now, node, vec![id.into()]);
+            self.end_reading(cx, &partition, RETRY_REFUSED_MS);
+            self.release(cx, node, vec![id.into()]);
         }
     }
 
-    fn release(&mut self, now: Now, node: i32, ids: Vec<i32>) {
-        let spec = CallSpec::new(Target::Node(node), Lane::Direct, self.fetcher.settings.request_timeout_ms);
-        self.core.call_with(now, spec, DirectReleaseRequest { ids }, Tag::Released);
+    fn release(&mut self, cx: &mut DirectContext<'_>, node: i32, ids: Vec<i32>) {
+        let spec = CallSpec::new(Target::Node(node), Lane::Direct, cx.fetcher.settings.request_timeout_ms);
+        cx.core.call_with(cx.now, spec, DirectReleaseRequest { ids }, Tag::Released);
     }
 
     // ---- asking
 
     /// Asks for the memory of partitions that have none.
-    fn ask(&mut self, now: Now) {
-        let parts = self.fetcher.parts.values();
+    fn ask(&mut self, cx: &mut DirectContext<'_>) {
+        let parts = cx.fetcher.parts.values();
         let mut wanted: Vec<_> = parts.filter_map(|part| Some((part, *part.may_be_direct()?))).collect();
-        wanted.retain(|(part, _)| match self.direct.readings.get(&part.partition) {
+        wanted.retain(|(part, _)| match self.readings.get(&part.partition) {
             None | Some(Reading::Over { .. }) => true,
-            Some(Reading::Refused { until }) => *until <= now.mono_ms,
+            Some(Reading::Refused { until }) => *until <= cx.now.mono_ms,
             Some(_) => false,
         });
         // The same seed is to do the same.
         wanted.sort_by(|(a, _), (b, _)| a.partition.cmp(&b.partition));
-        let timeout_ms = self.fetcher.settings.request_timeout_ms;
+        let timeout_ms = cx.fetcher.settings.request_timeout_ms;
         let mut asked = Vec::new();
         for (part, place) in wanted {
             let TopicPartition { topic, partition } = &part.partition;
-            let Some((node, leader_epoch)) = self.core.cluster().leader(topic, *partition) else { continue };
+            let Some((node, leader_epoch)) = cx.core.cluster().leader(topic, *partition) else { continue };
             // Fetch alone finds out that a log was cut below what was read.
             if place.leader_epoch >= 0 && place.checked_epoch < leader_epoch {
                 continue;
             }
             let offset = place.offset;
-            let Some(link) = self.direct.links.to(node) else {
-                if let Some((spec, request)) = self.direct.links.ask(now, node, timeout_ms) {
-                    self.core.call_with(now, spec, request, Tag::Link { node });
+            let Some(link) = self.links.to(node) else {
+                if let Some((spec, request)) = self.links.ask(cx.now, node, timeout_ms) {
+                    cx.core.call_with(cx.now, spec, request, Tag::Link { node });
                 }
                 continue;
             };
-            let Some(topic_id) = self.core.cluster().topic_id(topic) else { continue };
-            if self.direct.asked >= ASKED_MAX {
+            let Some(topic_id) = cx.core.cluster().topic_id(topic) else { continue };
+            if self.asked >= ASKED_MAX {
                 break;
             }
-            self.direct.asked += 1;
+            self.asked += 1;
             let partition = *partition;
             let request =
                 GrantFetchRequest { topic_id, partition, current_leader_epoch: leader_epoch, offset };
             let (ticket, partition) = (part.ticket, part.partition.clone());
-            self.direct.readings.insert(partition.clone(), Reading::Asking { ticket, link });
+            self.readings.insert(partition.clone(), Reading::Asking { ticket, link });
             let spec = CallSpec::new(Target::Node(node), Lane::Direct, timeout_ms);
             let tag = Granting { partition, ticket, node, link, leader_epoch, offset };
-            self.core.call_with(now, spec, request, Tag::Grant(Box::new(tag)));
+            cx.core.call_with(cx.now, spec, request, Tag::Grant(Box::new(tag)));
             asked.push(ticket);
         }
         for ticket in asked {
-            self.fetcher.set_direct(ticket, true);
+            cx.fetcher.set_direct(ticket, true);
         }
     }
 
-    pub(super) fn on_granted(&mut self, now: Now, asked: Granting, result: Result<GrantFetchResponse>) {
+    pub(super) fn on_granted(
+        &mut self,
+        cx: &mut DirectContext<'_>,
+        asked: Granting,
+        result: Result<GrantFetchResponse>,
+    ) {
         let Granting { partition, ticket, node, link, leader_epoch, offset } = asked;
-        self.direct.asked = self.direct.asked.saturating_sub(1);
-        self.direct.dirty = true;
-        let reading = self.direct.readings.get(&partition);
+        self.asked = self.asked.saturating_sub(1);
+        self.dirty = true;
+        let reading = self.readings.get(&partition);
         if !matches!(reading, Some(Reading::Asking { link: at, ticket: of }) if (*at, *of) == (link, ticket))
         {
             // The link has ended, and the grant with it.
             return;
         }
-        self.direct.readings.remove(&partition);
+        self.readings.remove(&partition);
         let granted = result.and_then(|response| {
             let said = (response.error_code, response.error_message.clone());
             direct::granted(response, said, (&partition.topic, partition.partition))
         });
-        if self.fetcher.part(ticket).is_none() {
+        if cx.fetcher.part(ticket).is_none() {
             if let Ok(response) = granted {
-                self.release(now, node, vec![response.id.into()]);
+                self.release(cx, node, vec![response.id.into()]);
             }
             return;
         }
-        let remote = self.direct.links.is_remote(link);
+        let remote = self.links.is_remote(link);
         match granted.map(|response| Reader::new(node, link, remote, &response)) {
             Ok(Ok(reader)) => {
-                let comes_by = now.mono_ms.saturating_add(COMES_MS);
+                let comes_by = cx.now.mono_ms.saturating_add(COMES_MS);
                 let granted = Granted {
                     ticket,
                     leader_epoch,
@@ -639,30 +653,36 @@ impl ConsumerEngine {
                     comes_by,
                     from: offset,
                 };
-                self.direct.readings.insert(partition.clone(), Reading::Granted(granted));
-                self.show(now, &partition);
+                self.readings.insert(partition.clone(), Reading::Granted(granted));
+                self.show(cx, &partition);
             }
             Ok(Err(why)) => {
-                self.fetcher.set_direct(ticket, false);
-                self.give_up(now, link, why);
+                cx.fetcher.set_direct(ticket, false);
+                self.give_up(cx, link, why);
             }
-            Err(error) => self.not_granted(now, &partition, ticket, &error),
+            Err(error) => self.not_granted(cx, &partition, ticket, &error),
         }
     }
 
-    fn not_granted(&mut self, now: Now, partition: &TopicPartition, ticket: Ticket, error: &Error) {
-        self.fetcher.set_direct(ticket, false);
+    fn not_granted(
+        &mut self,
+        cx: &mut DirectContext<'_>,
+        partition: &TopicPartition,
+        ticket: Ticket,
+        error: &Error,
+    ) {
+        cx.fetcher.set_direct(ticket, false);
         let full = error.code() == Some(ErrorCode::THROTTLING_QUOTA_EXCEEDED);
         if error.retriable() && !full {
-            self.core.refresh(now);
-            return self.end_reading(now, partition, RETRY_MS);
+            cx.core.refresh(cx.now);
+            return self.end_reading(cx, partition, RETRY_MS);
         }
         // Where Fetch is refused as well, it says so.
         if full {
-            self.without_memory(Error::config("headrace.datapath", error.to_string()), Some(ticket));
+            self.without_memory(cx, Error::config("headrace.datapath", error.to_string()), Some(ticket));
         }
         let gone = error.code() == Some(ErrorCode::OFFSET_OUT_OF_RANGE);
-        self.end_reading(now, partition, if gone { RETRY_MS } else { RETRY_REFUSED_MS });
+        self.end_reading(cx, partition, if gone { RETRY_MS } else { RETRY_REFUSED_MS });
     }
 }
 
@@ -758,13 +778,5 @@ impl Fetcher {
         lock(&self.cache).count_direct(read);
         self.end(current);
         Turn::Read(read, reader.has_unread())
-    }
-}
-
-#[cfg(test)]
-impl ConsumerEngine {
-    /// Whether there is more to be read at once.
-    pub(super) fn direct_is_busy(&self) -> bool {
-        self.direct.more
     }
 }

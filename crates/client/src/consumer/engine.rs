@@ -8,9 +8,8 @@ mod commands;
 mod starts;
 #[cfg(test)]
 mod tests;
-mod watch;
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::VecDeque;
 
 use arrow_array::RecordBatch;
 use headrace_wire::messages::{
@@ -23,17 +22,18 @@ use self::commands::PositionWait;
 use super::attempt::Manner;
 use super::cache::{FetchCache, SharedCache, lock};
 use super::commits::{self, Commits, Ended};
-use super::direct::Direct;
+use super::direct::{After, Direct, DirectContext};
 use super::fetch_call::{FetchCall, SKIPPED};
 use super::fetcher::{Fetcher, later};
 use super::leaving::{Leave, Left};
 use super::membership::{GroupContext, Membership};
-use super::offsets::{Found, Lookups, UNKNOWN_TOPIC_GRACE_MS};
+use super::offsets::{Found, Lookups};
 use super::queries::{self, Queries};
 use super::recreated::{Incarnations, of_old_topic};
 use super::settings::{FetchSettings, retry_of, schema_of};
 use super::tag::Tag;
 use super::types::{ConsumerCommand, ConsumerEvent, ConsumerOutcome};
+use super::watch::{Readers, Watch};
 use crate::arrived::{Arrived, Consumed};
 use crate::core::{Core, Reply};
 use crate::engine::Engine;
@@ -59,15 +59,9 @@ pub struct ConsumerEngine {
     waits: Vec<PositionWait>,
     pub(super) events: VecDeque<ConsumerEvent>,
     seen_fills: u64,
-    /// The cluster's generation when unknown topics were last looked for.
-    seen_cluster: u64,
-    pub(super) wanted_topics: BTreeSet<String>,
+    watch: Watch,
     pub(super) incarnations: Incarnations,
     pub(super) topics_dirty: bool,
-    /// Topics that the brokers do not know, since when, and whether the caller was told.
-    unknown: HashMap<String, (u64, bool)>,
-    /// When the caller is told that no broker answers.
-    unreachable_at: Option<u64>,
     /// When errors that last are handed out again.
     raise_at: Option<u64>,
     driven_at: u64,
@@ -107,12 +101,9 @@ impl ConsumerEngine {
             waits: Vec::new(),
             events: VecDeque::new(),
             seen_fills: 0,
-            seen_cluster: 0,
-            wanted_topics: BTreeSet::new(),
+            watch: Watch::default(),
             incarnations: Incarnations::default(),
             topics_dirty: true,
-            unknown: HashMap::new(),
-            unreachable_at: None,
             raise_at: None,
             driven_at: 0,
             closed: false,
@@ -159,12 +150,11 @@ impl ConsumerEngine {
             self.restart_recreated(now);
             self.topics_dirty |= self.fetcher.sync();
             self.begin_partitions(now);
-            self.want_topics(now);
-            self.find_unknown_topics(now);
-            self.watch_brokers(now);
+            self.watch_topics(now);
             self.lookups.drive(now, &mut self.core);
             self.drive_commits(now);
-            self.drive_direct(now);
+            let (direct, mut cx) = self.memory(now);
+            direct.drive(&mut cx);
             self.fetcher.drive(now, &mut self.core);
             let settled = self.lookups.found.is_empty() && self.commits.ended.is_empty();
             if quiet && settled && self.queries.ended.is_empty() {
@@ -175,6 +165,22 @@ impl ConsumerEngine {
         let wait = self.config.common.retry_backoff_max_ms;
         self.raise_at = lock(&self.cache).raise_again(now.mono_ms, wait);
         self.tell_ready();
+    }
+
+    /// Says which topics matter, and what of them is missing.
+    fn watch_topics(&mut self, now: Now) {
+        let (fetcher, lookups) = (&self.fetcher, &self.lookups);
+        let readers = Readers { fetcher, lookups, membership: self.membership.as_ref() };
+        let is_dirty = std::mem::take(&mut self.topics_dirty);
+        if is_dirty {
+            self.watch.want_topics(now, &mut self.core, readers);
+        }
+        self.watch.find_unknown_topics(now, &self.core, &self.cache, readers);
+        self.watch.watch_brokers(now, &self.core, &self.cache, self.config.common.request_timeout_ms);
+        if is_dirty {
+            let fetcher = &mut self.fetcher;
+            self.lookups.retain_starts(|ticket| fetcher.part(ticket).is_some());
+        }
     }
 
     /// Tells who waits that there is something.
@@ -232,12 +238,13 @@ impl ConsumerEngine {
             }
             Tag::Link { node } => {
                 let result = reply.decode::<DirectConnectRequest>();
-                self.on_link_answered(now, node, result);
+                self.direct.on_link_answered(now, node, result);
             }
             Tag::Grant(_) => {
                 let (tag, _, result) = reply.split::<GrantFetchRequest>();
                 if let Tag::Grant(asked) = tag {
-                    self.on_granted(now, *asked, result);
+                    let (direct, mut cx) = self.memory(now);
+                    direct.on_granted(&mut cx, *asked, result);
                 }
             }
             Tag::Released => {}
@@ -313,7 +320,7 @@ impl ConsumerEngine {
     /// Begins anew in topics that were made again.
     fn restart_recreated(&mut self, now: Now) {
         let reset = self.fetcher.settings.reset;
-        let (cluster, topics) = (self.core.cluster(), &self.wanted_topics);
+        let (cluster, topics) = (self.core.cluster(), &self.watch.topics);
         let Some(renewed) = self.incarnations.restart(now, cluster, topics, reset, &self.cache) else {
             return;
         };
@@ -336,6 +343,25 @@ impl ConsumerEngine {
             topics_dirty: &mut self.topics_dirty,
         };
         Some((self.membership.as_mut()?, cx))
+    }
+
+    /// What is read from memory, and what it works with.
+    fn memory(&mut self, now: Now) -> (&mut Direct, DirectContext<'_>) {
+        (&mut self.direct, DirectContext { now, core: &mut self.core, fetcher: &mut self.fetcher })
+    }
+
+    /// Takes what has come in memory.
+    fn look(&mut self, now: Now) {
+        let (direct, mut cx) = self.memory(now);
+        if !direct.has_news() {
+            return;
+        }
+        direct.read_due(&mut cx);
+        if self.direct.dirty || !self.fetcher.issues.is_empty() || !self.fetcher.troubles.is_empty() {
+            self.drive(now);
+        } else {
+            self.tell_ready();
+        }
     }
 
     /// Begins to unsubscribe or close.
@@ -429,9 +455,19 @@ impl Engine for ConsumerEngine {
                 self.command(now, command);
             }
             Input::Channel(conn, event) => self.core.handle_channel(now, conn, event),
-            Input::Link(link, event) => return self.on_link(now, link, event),
+            Input::Link(link, event) => {
+                let (direct, mut cx) = self.memory(now);
+                match direct.on_link(&mut cx, link, event) {
+                    After::Nothing => return,
+                    After::Look => return self.look(now),
+                    After::Drive => {}
+                }
+            }
             Input::PollMemory => return self.look(now),
-            Input::DescriptorShortage => self.on_shortage(now),
+            Input::DescriptorShortage => {
+                let (direct, mut cx) = self.memory(now);
+                direct.on_shortage(&mut cx);
+            }
             Input::Timeout => self.core.handle_timeout(now),
         }
         self.drive(now);
@@ -461,11 +497,8 @@ impl Engine for ConsumerEngine {
             return None;
         }
         let waits = self.waits.iter().map(|wait| wait.deadline);
-        let unknown = self.unknown.values().filter(|(_, told)| !told);
-        let unknown = unknown.map(|(since, _)| since + UNKNOWN_TOPIC_GRACE_MS);
         let own = waits
-            .chain(unknown)
-            .chain(self.unreachable_at)
+            .chain(self.watch.timeouts())
             .chain(self.raise_at)
             .chain(self.fetcher.timeouts())
             .chain(self.lookups.timeouts())

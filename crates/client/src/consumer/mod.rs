@@ -23,6 +23,7 @@ mod tag;
 mod ticket;
 mod truncation;
 mod types;
+mod watch;
 
 pub use cache::{
     AHEAD_BYTES, Admission, Asked, ConsumerMetrics, Discarded, FetchCache, Rows, SharedCache, SlotView,

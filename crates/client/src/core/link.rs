@@ -5,33 +5,10 @@ use std::collections::{BTreeMap, VecDeque};
 use headrace_wire::address::HostPort;
 use headrace_wire::messages::{ApiKey, VersionRange};
 
-use super::call::{Lane, Queued};
+use super::call::Queued;
+use super::link_key::{LinkKey, Peer};
 use crate::connection::Connection;
 use crate::error::Error;
-
-/// Who a link leads to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Peer {
-    /// A broker by its id.
-    Node(i32),
-    /// A server of `bootstrap.servers` by its place in the list.
-    Bootstrap(usize),
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct LinkKey {
-    pub(super) peer: Peer,
-    pub(super) lane: Lane,
-}
-
-impl LinkKey {
-    pub(super) fn node(self) -> Option<i32> {
-        match self.peer {
-            Peer::Node(node) => Some(node),
-            Peer::Bootstrap(_) => None,
-        }
-    }
-}
 
 pub(super) struct Link<T> {
     pub(super) host: String,

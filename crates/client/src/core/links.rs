@@ -8,9 +8,10 @@ use headrace_wire::messages::{ApiKey, VersionRange};
 use headrace_wire::time::Now;
 
 use super::call::{Body, Expect, Lane, Queued};
-use super::link::{Link, LinkKey, Peer};
+use super::link::Link;
+use super::link_key::{LinkKey, Peer};
 use super::{Core, Tag, no_version};
-use crate::connection::{Connection, InFlight};
+use crate::connection::{Connection, InFlight, Received};
 use crate::error::Error;
 use crate::io::{ChannelRequest, ConnId};
 
@@ -96,8 +97,8 @@ impl<T> Core<T> {
         let conn = ConnId(self.next_connection);
         self.next_connection += 1;
         let setup_ms = self.settings.setup.wait_ms(link.failures.saturating_add(1), &mut self.jitter);
-        let login = self.new_login();
-        let session_percent = if login.is_some() { self.session_percent() } else { 100 };
+        let login = self.logins.begin();
+        let session_percent = self.logins.session_percent(&mut self.jitter);
         let Some(link) = self.links.get_mut(&key) else { return };
         let mut connection = Connection::new(now, conn, link.name.clone(), key.node(), setup_ms, login);
         connection.session_percent = session_percent;
@@ -177,6 +178,31 @@ impl<T> Core<T> {
                 correlation,
             });
         }
+    }
+
+    /// Begins to renew a session that ends soon, when there is something to write: an idle connection needs none. `true`
+    /// when what is queued must wait for it.
+    fn renews_session(&mut self, now: Now, key: LinkKey) -> bool {
+        let Some(connection) = self.links.get_mut(&key).and_then(|link| link.connection.as_mut()) else {
+            return false;
+        };
+        if !connection.session_ends_soon(now) {
+            return false;
+        }
+        let Some(exchange) = self.logins.begin() else { return false };
+        let stale = self.logins.is_stale(now.wall_ms);
+        let (conn, setup_ms) = (connection.id, self.settings.setup.first_ms);
+        let (waits, request) =
+            match connection.log_in_again(now, setup_ms, exchange, stale, &self.settings.client_id) {
+                Ok(Received::Write(data)) => (true, ChannelRequest::Write(data)),
+                Ok(_) => (!connection.is_ready(), ChannelRequest::RenewToken),
+                Err(error) => {
+                    self.end_connection(now, key, &error, true);
+                    return true;
+                }
+            };
+        self.requests.push_back((conn, request));
+        waits
     }
 
     /// As [`Self::end_quietly`], and the log has it.

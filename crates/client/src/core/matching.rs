@@ -5,10 +5,10 @@ use std::collections::{BTreeSet, HashSet};
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::MetadataResponse;
 use headrace_wire::messages::metadata_response::MetadataResponseTopic;
-use headrace_wire::time::Now;
 use regex::bytes::{Regex, RegexBuilder};
 
-use super::Core;
+use super::refresh::Refresh;
+use crate::cluster::Cluster;
 use crate::error::{Error, Result};
 
 /// The most that a compiled pattern may take, in bytes.
@@ -58,37 +58,37 @@ impl Matching {
     pub(super) fn is_settled(&self) -> bool {
         self.seen || self.pattern.is_none()
     }
-}
 
-impl<T> Core<T> {
-    /// Asks for all topics with every metadata request from now on, at once, and remembers those that match.
-    pub(crate) fn match_topics(&mut self, now: Now, pattern: TopicPattern) {
-        self.matching.pattern = Some(pattern);
-        self.matching.seen = false;
-        self.refresh.ask(now);
-        self.pump(now);
+    /// Looks for topics that match from now on.
+    pub(super) fn begin(&mut self, pattern: TopicPattern) {
+        (self.pattern, self.seen) = (Some(pattern), false);
     }
 
-    /// Asks for topics by name alone from now on.
-    pub(crate) fn match_no_topics(&mut self) {
-        if self.matching.pattern.take().is_some() {
-            let known = self.cluster.topics().map(|(name, _)| name.to_owned());
-            for name in known.filter(|name| !self.refresh.is_wanted(name)).collect::<Vec<_>>() {
-                self.cluster.forget_topic(&name);
+    /// Looks for none from now on: those that nobody names are forgotten.
+    pub(super) fn end(&mut self, cluster: &mut Cluster, refresh: &Refresh) {
+        if self.pattern.take().is_some() {
+            let known = cluster.topics().map(|(name, _)| name.to_owned());
+            for name in known.filter(|name| !refresh.is_wanted(name)).collect::<Vec<_>>() {
+                cluster.forget_topic(&name);
             }
         }
     }
 
     /// The topics that match; `None` while no answer has told.
-    pub(crate) fn matched_topics(&self) -> Option<BTreeSet<String>> {
-        let pattern = self.matching.pattern.as_ref().filter(|_| self.matching.seen)?;
-        let topics = self.cluster.topics().filter(|(name, topic)| pattern.takes(name, topic.internal));
+    pub(super) fn matched(&self, cluster: &Cluster) -> Option<BTreeSet<String>> {
+        let pattern = self.pattern.as_ref().filter(|_| self.seen)?;
+        let topics = cluster.topics().filter(|(name, topic)| pattern.takes(name, topic.internal));
         Some(topics.map(|(name, _)| name.to_owned()).collect())
     }
 
     /// Of an answer on all topics, what is wanted. A topic that it does not have is gone.
-    pub(super) fn select(&mut self, mut response: MetadataResponse) -> MetadataResponse {
-        if !std::mem::take(&mut self.matching.asked_all) {
+    pub(super) fn select(
+        &mut self,
+        mut response: MetadataResponse,
+        cluster: &mut Cluster,
+        refresh: &Refresh,
+    ) -> MetadataResponse {
+        if !std::mem::take(&mut self.asked_all) {
             return response;
         }
         // A broker that is just starting knows no topics either.
@@ -96,13 +96,12 @@ impl<T> Core<T> {
             response.topics.clear();
             return response;
         }
-        let (matching, refresh) = (&mut self.matching, &self.refresh);
-        let pattern = matching.pattern.as_ref();
+        let pattern = self.pattern.as_ref();
         response.topics.retain(|topic| {
             let matches = |name: &str| pattern.is_some_and(|pattern| pattern.takes(name, topic.is_internal));
             topic.name.as_ref().is_some_and(|name| refresh.is_wanted(name) || matches(name))
         });
-        matching.seen = pattern.is_some();
+        self.seen = pattern.is_some();
         let told: HashSet<String> = response.topics.iter().filter_map(|topic| topic.name.clone()).collect();
         let missing = refresh.wanted().filter(|name| !told.contains(*name));
         response.topics.extend(missing.map(|name| MetadataResponseTopic {
@@ -110,10 +109,10 @@ impl<T> Core<T> {
             name: Some(name.clone()),
             ..MetadataResponseTopic::default()
         }));
-        let known = self.cluster.topics().map(|(name, _)| name);
+        let known = cluster.topics().map(|(name, _)| name);
         let gone = known.filter(|name| !told.contains(*name) && !refresh.is_wanted(name));
         for name in gone.map(str::to_owned).collect::<Vec<_>>() {
-            self.cluster.forget_topic(&name);
+            cluster.forget_topic(&name);
         }
         response
     }

@@ -8,6 +8,7 @@ mod backoff;
 mod call;
 mod connection_log;
 mod link;
+mod link_key;
 mod links;
 mod matching;
 mod rebootstrap;
@@ -21,7 +22,7 @@ pub(crate) mod spoil;
 mod tests;
 mod throttle;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use bytes::Bytes;
 use headrace_wire::address::HostPort;
@@ -36,11 +37,13 @@ use self::call::{Made, Outgoing, Queued, Typed};
 pub(crate) use self::call::{ReadBody, peer_name};
 use self::connection_log::ConnectionLog;
 pub use self::connection_log::{ConnectionEvent, Severity};
-use self::link::{Link, LinkKey, Peer};
+use self::link::Link;
+use self::link_key::{LinkKey, Peer};
 use self::matching::Matching;
 pub(crate) use self::matching::TopicPattern;
 pub(crate) use self::refresh::CREATING_WAITS;
 use self::refresh::Refresh;
+use self::sessions::Logins;
 pub(crate) use self::throttle::Throttle;
 use crate::arrived::{Arrived, Consumed};
 use crate::cluster::{Cluster, TopicInfo};
@@ -84,8 +87,7 @@ pub struct Core<T> {
     replies: VecDeque<Reply<T>>,
     received: Vec<Received<Tag<T>>>,
     next_connection: u32,
-    /// Numbers the logins: no two may have the same nonce.
-    next_login: u64,
+    logins: Logins,
     next_call: u64,
     closed: bool,
     /// Nodes whose connection for links has ended, and they with it.
@@ -105,8 +107,6 @@ struct Settings {
     /// After so long without metadata the cluster is looked for anew; `None`: never.
     rebootstrap_ms: Option<u64>,
     auto_create: bool,
-    /// `None` without SASL.
-    credentials: Option<Credentials>,
     /// Whether records' connections go over RDMA.
     two_sided: bool,
 }
@@ -133,7 +133,6 @@ impl<T> Core<T> {
             rebootstrap_ms: (config.metadata_recovery_strategy == RecoveryStrategy::Rebootstrap)
                 .then_some(config.metadata_recovery_rebootstrap_trigger_ms),
             auto_create,
-            credentials: Credentials::of(config, seed),
             two_sided: false,
         };
         let retry = Backoff { first_ms: config.retry_backoff_ms, max_ms: config.retry_backoff_max_ms };
@@ -153,7 +152,7 @@ impl<T> Core<T> {
             replies: VecDeque::new(),
             received: Vec::new(),
             next_connection: 0,
-            next_login: 0,
+            logins: Logins::new(Credentials::of(config, seed)),
             next_call: 0,
             closed: false,
             links_ended: Vec::new(),
@@ -257,6 +256,23 @@ impl<T> Core<T> {
             self.refresh.forget(topic);
             self.cluster.forget_topic(topic);
         }
+    }
+
+    /// Asks for all topics with every metadata request from now on, at once, and remembers those that match.
+    pub(crate) fn match_topics(&mut self, now: Now, pattern: TopicPattern) {
+        self.matching.begin(pattern);
+        self.refresh.ask(now);
+        self.pump(now);
+    }
+
+    /// Asks for topics by name alone from now on.
+    pub(crate) fn match_no_topics(&mut self) {
+        self.matching.end(&mut self.cluster, &self.refresh);
+    }
+
+    /// The topics that match; `None` while no answer has told.
+    pub(crate) fn matched_topics(&self) -> Option<BTreeSet<String>> {
+        self.matching.matched(&self.cluster)
     }
 
     /// Metadata looks stale: asks again once the back-off allows. Blocks nobody; many such wishes make one request.
@@ -464,6 +480,26 @@ impl<T> Core<T> {
     /// The next call that has ended.
     pub fn poll_reply(&mut self) -> Option<Reply<T>> {
         self.replies.pop_front()
+    }
+
+    /// An answer over this lane has asked for a pause of so many milliseconds; 0 or less for none. The engine keeps it, for
+    /// as long as [`Core::throttle`] says.
+    pub(crate) fn throttled(&mut self, now: Now, node: i32, lane: Lane, throttle_time_ms: i32) {
+        let Some(throttle) = Throttle::of(now, node, throttle_time_ms) else { return };
+        let key = LinkKey { peer: Peer::Node(node), lane };
+        let Some(connection) = self.links.get_mut(&key).and_then(|link| link.connection.as_mut()) else {
+            return;
+        };
+        if connection.throttle.is_none_or(|before| before.until_ms() <= throttle.until_ms()) {
+            connection.throttle = Some(throttle);
+        }
+    }
+
+    /// The pause that a broker has asked for over this lane's connection, while it lasts.
+    pub(crate) fn throttle(&self, now: Now, node: i32, lane: Lane) -> Option<Throttle> {
+        let key = LinkKey { peer: Peer::Node(node), lane };
+        let throttle = self.links.get(&key)?.connection.as_ref()?.throttle?;
+        (throttle.until_ms() > now.mono_ms).then_some(throttle)
     }
 
     /// Sets out what can be set out: metadata that is due, connections that are needed, calls that can be written.

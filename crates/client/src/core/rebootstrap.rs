@@ -5,7 +5,7 @@ use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::MetadataResponse;
 use headrace_wire::time::Now;
 
-use super::link::{LinkKey, Peer};
+use super::link_key::{LinkKey, Peer};
 use super::{Core, Tag};
 use crate::error::Error;
 use crate::io::ChannelRequest;
@@ -20,7 +20,7 @@ impl<T> Core<T> {
             return self.metadata_failed(now, Error::BadAnswer { peer: "a broker".to_owned(), why });
         }
         if code == ErrorCode::NONE {
-            let response = self.select(response);
+            let response = self.matching.select(response, &mut self.cluster, &self.refresh);
             self.cluster.update(response);
             self.metadata_error = None;
             if self.is_to_make() {

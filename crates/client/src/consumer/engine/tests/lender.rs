@@ -325,7 +325,7 @@ impl Shared {
                     came = true;
                 }
             }
-            if world.engine.direct_is_busy() {
+            if world.engine.direct.more {
                 world.engine.handle(world.now, Input::Timeout);
                 came = true;
             }
