@@ -12,6 +12,14 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// So many answers in a row that are [`Error::BadAnswer`] are asked for again in silence; the next is the caller's.
 pub(crate) const BAD_ANSWERS_MAX: u32 = 3;
 
+/// Of a broker's own words about a refusal, as many are handed on.
+const WORDS_MAX: usize = 500;
+
+/// The start of a text from a broker, in one line.
+pub(crate) fn clip(text: &str) -> String {
+    text.chars().take(WORDS_MAX).map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
 /// Where an error belongs, as far as it belongs to a topic.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Place {

@@ -11,8 +11,8 @@ use headrace_wire::primitive::{Encoded, Reader};
 use headrace_wire::time::Now;
 
 use super::{BrokerVersions, Connection, Received, State};
-use crate::error::{Error, Result};
-use crate::sasl::{Exchange, NoToken, clip};
+use crate::error::{Error, Result, clip};
+use crate::sasl::{Exchange, NoToken};
 
 /// Version 0 would go on with tokens that have no frames of Kafka's around them.
 const HANDSHAKE_VERSIONS: VersionRange = VersionRange { min: 1, max: 1 };

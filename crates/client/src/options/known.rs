@@ -1,7 +1,7 @@
 //! Finding an option by the name a caller wrote, and saying why it is none.
 
+use super::row::{Role, Row};
 use super::table::rows;
-use super::{Role, Row};
 use crate::error::{Error, Result};
 
 /// Options that Kafka's clients know and this one does not, each with the reason. A name ending in a dot stands for

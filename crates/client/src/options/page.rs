@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use super::known::{of_librdkafka, settings_of_share_groups, unsupported};
+use super::row::{Kind, Role, Row};
 use super::table::rows;
-use super::{Kind, Role, Row};
 
 /// The reference page of all options, in Markdown.
 #[must_use]

@@ -2,12 +2,14 @@
 
 use headrace_pool::AllocationStrategy;
 
+use super::row::{Kind, Role, Row};
+use super::security::{Mechanism, Secret, SecurityProtocol};
 use super::value::{
     AcknowledgementMode, Acks, AcquireMode, Assignor, AutoOffsetReset, BrokerShare, CompressionType,
     Datapath, Endpoint, GroupProtocol, IsolationLevel, OnBadRecords, Partitioner, RecoveryStrategy,
     ValueType,
 };
-use super::{Kind, Mechanism, Role, Row, Secret, SecurityProtocol, Values};
+use super::values::Values;
 use crate::error::{Error, Result};
 use crate::sasl::TokenSource;
 

@@ -1,6 +1,7 @@
 //! The table of options.
 
 use super::*;
+use crate::error::{Error, Result};
 
 fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
     let servers = [("bootstrap.servers", "k:9092")];

@@ -5,7 +5,7 @@ use std::fmt;
 use headrace_pool::AllocationStrategy;
 use headrace_wire::address::{HostError, HostPort, check_host, has_user_info};
 
-use super::Kind;
+use super::row::Kind;
 
 /// Reads a value. The error says what is accepted, as the end of "it takes ...".
 pub(super) trait FromText: Sized {
@@ -14,38 +14,6 @@ pub(super) trait FromText: Sized {
     /// Why a text is refused, for whoever gave it.
     fn refusal(text: &str, accepted: &str) -> String {
         format!("'{text}' is not accepted; it takes {accepted}")
-    }
-}
-
-impl Kind {
-    /// What is accepted, in words.
-    pub(super) fn accepted(self) -> String {
-        match self {
-            Self::Bool => "true or false".to_owned(),
-            Self::Int { min, max, unit } => {
-                let unit = if unit.is_empty() { String::new() } else { format!(" {unit}") };
-                if max == i64::MAX {
-                    format!("a whole number of at least {min}{unit}")
-                } else {
-                    format!("a whole number from {min} to {max}{unit}")
-                }
-            }
-            Self::Choice(words) => format!("one of {}", words.join(", ")),
-            Self::Choices(words) => format!("a list of {}, separated by commas", words.join(", ")),
-            Self::Form(words) => words.to_owned(),
-            Self::Text => "a text".to_owned(),
-        }
-    }
-
-    /// Whether a word is one of those to choose from.
-    pub(super) fn offers(self, word: &str) -> bool {
-        matches!(self, Self::Choice(words) if words.contains(&word))
-    }
-
-    /// The number in `text`, if it is in range.
-    fn int(self, text: &str) -> Option<i64> {
-        let Self::Int { min, max, .. } = self else { return None };
-        text.trim().parse().ok().filter(|n| (min..=max).contains(n))
     }
 }
 

@@ -13,10 +13,9 @@ use ring::hmac;
 use self::scram::{Hash, Scram};
 pub(crate) use self::token::NoToken;
 pub use self::token::{Token, TokenFailure, TokenSource};
+use crate::error::clip;
 use crate::options::{CommonConfig, Mechanism, Secret};
 
-/// Of a broker's own words about a refusal, as many are handed on.
-pub(crate) const WORDS_MAX: usize = 500;
 /// Bytes of a nonce: 32 letters of base64, and no padding.
 const NONCE_BYTES: usize = 24;
 
@@ -171,11 +170,6 @@ impl Exchange {
             _ => None,
         }
     }
-}
-
-/// The start of a text from a broker, in one line.
-pub(crate) fn clip(text: &str) -> String {
-    text.chars().take(WORDS_MAX).map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use ring::{digest, hmac, pbkdf2};
 
-use super::clip;
+use crate::error::clip;
 use crate::options::Secret;
 
 /// RFC 7677 asks for no fewer, and Kafka takes no fewer: fewer would make a stolen exchange cheap to guess.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::error::Cause;
+use crate::error::{Cause, clip};
 use crate::options::Secret;
 
 /// Of a token's life this much goes by before the next one is asked for, percent. Kafka's own client has the same.
@@ -42,7 +42,7 @@ impl Token {
             if !named || name == TOKEN_FIELD {
                 return Err(format!(
                     "the extension '{}' has a name that is not letters alone, or is that of the token",
-                    super::clip(name)
+                    clip(name)
                 ));
             }
             let visible = |b: u8| b.is_ascii_graphic() || b" \t\r\n".contains(&b);

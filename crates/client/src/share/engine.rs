@@ -23,6 +23,7 @@ use headrace_wire::time::Now;
 use headrace_wire::uuid::Uuid;
 
 use self::closing::Closing;
+use self::leaders::Leaders;
 use self::missing::Missing;
 use super::ledger::{AckRun, Verdict};
 use super::scheduler::{Ask, Demand, Scheduler};
@@ -132,13 +133,7 @@ pub struct ShareEngine {
     scheduler: Scheduler,
     nodes: BTreeMap<i32, Node>,
     watches: Watches,
-    /// Partitions of the assignment, and the ids of their topics; those of which something is held as well.
-    ids: BTreeMap<TopicPartition, Uuid>,
-    assigned: BTreeMap<TopicPartition, Uuid>,
-    /// The partitions of the assignment by leader.
-    led: BTreeMap<i32, Parts>,
-    /// The cluster's generation for which the leaders were looked up; `None`: not for this assignment.
-    led_for: Option<u64>,
+    leaders: Leaders,
     closing: Option<Closing>,
     events: VecDeque<ShareEvent>,
     missing: Missing,
@@ -181,10 +176,7 @@ impl ShareEngine {
             settings,
             nodes: BTreeMap::new(),
             watches: Watches::default(),
-            ids: BTreeMap::new(),
-            assigned: BTreeMap::new(),
-            led: BTreeMap::new(),
-            led_for: None,
+            leaders: Leaders::default(),
             closing: None,
             events: VecDeque::new(),
             missing: Missing::default(),
@@ -359,6 +351,54 @@ impl ShareEngine {
         self.tell(now);
     }
 
+    /// These are the partitions now.
+    fn assign(&mut self, partitions: Vec<(TopicPartition, Uuid)>) {
+        if self.leaders.assign(&mut lock(&self.shelf), partitions) {
+            self.events.push_back(ShareEvent::Assigned(self.leaders.assigned()));
+        }
+    }
+
+    /// Looks the leaders up, where anything may have changed.
+    fn lead(&mut self, now: Now) {
+        let (watches, scheduler) = (&mut self.watches, &mut self.scheduler);
+        self.leaders.look_up(now, &mut self.core, &self.shelf, watches, scheduler);
+    }
+
+    /// Closes the sessions of brokers that lead none of the partitions, once nothing of them is held.
+    fn retire(&mut self, now: Now) {
+        if self.closing.is_some() {
+            return;
+        }
+        let idle = |node: &i32| !self.leaders.led.contains_key(node);
+        let nodes: Vec<i32> = self.nodes.keys().copied().filter(idle).collect();
+        let shelf = self.shelf.clone();
+        let mut shelf = lock(&shelf);
+        for node in nodes {
+            let Some(it) = self.nodes.get(&node).filter(|it| it.request.is_none()) else { continue };
+            if !shelf.holds_none_of(node) {
+                continue;
+            }
+            if it.session.is_new() {
+                self.nodes.remove(&node);
+            } else {
+                self.acknowledge(now, &mut shelf, node, Kind::Last);
+            }
+        }
+    }
+
+    /// Tells the next poll what is missing.
+    fn tell_missing(&mut self, now: Now) {
+        if self.closing.is_some() || self.standing == Standing::Alone {
+            self.missing = Missing::default();
+            return;
+        }
+        let wait_ms = self.settings.request_timeout_ms;
+        for error in self.missing.find(now, &self.core, self.member.topics(), wait_ms) {
+            lock(&self.shelf).fail(error);
+            self.filled = true;
+        }
+    }
+
     fn tell(&mut self, now: Now) {
         let metadata = self.core.metadata_error().filter(|error| !error.retriable()).cloned();
         let mut shelf = lock(&self.shelf);
@@ -487,7 +527,7 @@ impl ShareEngine {
     ) -> (Acks, Vec<TopicPartition>) {
         let due: Vec<(TopicPartition, Vec<AckRun>)> = shelf.begin(node, request, renewals);
         let parts = due.iter().map(|(partition, _)| partition.clone()).collect();
-        let id = |partition: &TopicPartition| self.ids.get(partition).copied();
+        let id = |partition: &TopicPartition| self.leaders.ids.get(partition).copied();
         let acks = due
             .into_iter()
             .filter_map(|(partition, runs)| Some(((id(&partition)?, partition.partition), runs)));
@@ -517,7 +557,7 @@ impl ShareEngine {
             batch_size: bounded(self.settings.max_records.into()),
             strict,
         };
-        let wanted = self.led.get(&node).cloned().unwrap_or_default();
+        let wanted = self.leaders.led.get(&node).cloned().unwrap_or_default();
         let Some(it) = self.nodes.get_mut(&node) else { return };
         let request = it.session.fetch(&who, &wanted, &limits, acks);
         it.request =
@@ -554,7 +594,7 @@ impl ShareEngine {
     }
 
     fn watch(&mut self, now: Now, node: i32) {
-        let parts = self.led.get(&node).cloned().unwrap_or_default();
+        let parts = self.leaders.led.get(&node).cloned().unwrap_or_default();
         let of = parts.clone();
         let tag = move |question| Tag::Watch { node, question, parts: of };
         self.watches.begin(now, &mut self.core, node, &parts, self.settings.request_timeout_ms, tag);

@@ -24,7 +24,7 @@ fn token(bytes: &[u8]) -> SaslAuthenticateResponse {
 /// A broker that takes PLAIN from alice, and no request from anybody else.
 #[derive(Default)]
 struct Gate {
-    inside: std::collections::BTreeSet<ConnId>,
+    inside: BTreeSet<ConnId>,
 }
 
 impl Gate {

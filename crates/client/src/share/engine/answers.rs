@@ -274,6 +274,7 @@ impl ShareEngine {
         for topic in response.responses {
             for part in topic.partitions {
                 let named = self
+                    .leaders
                     .ids
                     .iter()
                     .find(|(name, id)| **id == topic.topic_id && name.partition == part.partition_index);

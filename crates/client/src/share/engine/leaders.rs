@@ -5,20 +5,32 @@ use std::collections::{BTreeMap, BTreeSet};
 use headrace_wire::time::Now;
 use headrace_wire::uuid::Uuid;
 
-use super::{Kind, ShareEngine};
+use crate::core::Core;
 use crate::partition::TopicPartition;
+use crate::share::scheduler::Scheduler;
 use crate::share::session::Parts;
-use crate::share::shelf::lock;
-use crate::share::types::ShareEvent;
+use crate::share::shelf::{SharedShelf, Shelf, lock};
+use crate::share::watch::Watches;
 
-impl ShareEngine {
-    /// These are the partitions now.
-    pub(super) fn assign(&mut self, partitions: Vec<(TopicPartition, Uuid)>) {
+/// Which partitions there are, and who leads them.
+#[derive(Debug, Default)]
+pub(super) struct Leaders {
+    /// Partitions of the assignment, and the ids of their topics; those of which something is held as well.
+    pub(super) ids: BTreeMap<TopicPartition, Uuid>,
+    assigned: BTreeMap<TopicPartition, Uuid>,
+    /// The partitions of the assignment by leader.
+    pub(super) led: BTreeMap<i32, Parts>,
+    /// The cluster's generation for which the leaders were looked up; `None`: not for this assignment.
+    led_for: Option<u64>,
+}
+
+impl Leaders {
+    /// These are the partitions now. False when they are no others than before.
+    pub(super) fn assign(&mut self, shelf: &mut Shelf, partitions: Vec<(TopicPartition, Uuid)>) -> bool {
         let assigned: BTreeMap<TopicPartition, Uuid> = partitions.into_iter().collect();
         if assigned == self.assigned {
-            return;
+            return false;
         }
-        let mut shelf = lock(&self.shelf);
         for (partition, id) in &assigned {
             // Made anew: nobody knows of what the topic before had given.
             if self.ids.insert(partition.clone(), *id).is_some_and(|before| before != *id) {
@@ -27,29 +39,35 @@ impl ShareEngine {
                 }
             }
         }
-        drop(shelf);
         self.assigned = assigned;
         self.led_for = None;
-        let names = self.assigned.keys().cloned().collect();
-        self.events.push_back(ShareEvent::Assigned(names));
+        true
+    }
+
+    /// The partitions of the assignment.
+    pub(super) fn assigned(&self) -> Vec<TopicPartition> {
+        self.assigned.keys().cloned().collect()
     }
 
     /// Looks the leaders up, where anything may have changed.
-    pub(super) fn lead(&mut self, now: Now) {
-        let generation = self.core.cluster().generation();
-        if self.led_for != Some(generation) {
-            self.led_for = Some(generation);
-            self.look_up(now);
+    pub(super) fn look_up<T>(
+        &mut self,
+        now: Now,
+        core: &mut Core<T>,
+        shelf: &SharedShelf,
+        watches: &mut Watches,
+        scheduler: &mut Scheduler,
+    ) {
+        let generation = core.cluster().generation();
+        if self.led_for.replace(generation) == Some(generation) {
+            return;
         }
-    }
-
-    fn look_up(&mut self, now: Now) {
         let topics: BTreeSet<&str> = self.assigned.keys().map(|partition| &*partition.topic).collect();
-        self.core.want_topics(now, topics);
+        core.want_topics(now, topics);
         let mut led: BTreeMap<i32, Parts> = BTreeMap::new();
         let (mut nodes, mut missing) = (Vec::new(), false);
         for (partition, id) in &self.assigned {
-            let cluster = self.core.cluster();
+            let cluster = core.cluster();
             let known = cluster.topic_id(&partition.topic) == Some(*id);
             match cluster.leader(&partition.topic, partition.partition).filter(|_| known) {
                 Some((node, _)) => {
@@ -59,7 +77,7 @@ impl ShareEngine {
                 None => missing = true,
             }
         }
-        let mut shelf = lock(&self.shelf);
+        let mut shelf = lock(shelf);
         for (partition, leader) in &nodes {
             // A new leader knows of no locks.
             for node in shelf.givers(partition).into_iter().filter(|node| node != leader) {
@@ -72,33 +90,11 @@ impl ShareEngine {
             .retain(|partition, _| assigned.contains_key(partition) || !shelf.givers(partition).is_empty());
         drop(shelf);
         let keys: BTreeSet<_> = led.values().flat_map(|parts| parts.keys().copied()).collect();
-        self.watches.retain(|key| keys.contains(key));
-        self.scheduler.set_brokers(led.keys().copied());
+        watches.retain(|key| keys.contains(key));
+        scheduler.set_brokers(led.keys().copied());
         self.led = led;
         if missing {
-            self.core.refresh(now);
-        }
-    }
-
-    /// Closes the sessions of brokers that lead none of the partitions, once nothing of them is held.
-    pub(super) fn retire(&mut self, now: Now) {
-        if self.closing.is_some() {
-            return;
-        }
-        let idle = |node: &i32| !self.led.contains_key(node);
-        let nodes: Vec<i32> = self.nodes.keys().copied().filter(idle).collect();
-        let shelf = self.shelf.clone();
-        let mut shelf = lock(&shelf);
-        for node in nodes {
-            let Some(it) = self.nodes.get(&node).filter(|it| it.request.is_none()) else { continue };
-            if !shelf.holds_none_of(node) {
-                continue;
-            }
-            if it.session.is_new() {
-                self.nodes.remove(&node);
-            } else {
-                self.acknowledge(now, &mut shelf, node, Kind::Last);
-            }
+            core.refresh(now);
         }
     }
 }
