@@ -117,6 +117,14 @@ pub(super) struct DirectContext<'a> {
     pub(super) fetcher: &'a mut Fetcher,
 }
 
+impl DirectContext<'_> {
+    /// Gives back what was granted.
+    fn release(&mut self, node: i32, ids: Vec<i32>) {
+        let spec = CallSpec::new(Target::Node(node), Lane::Direct, self.fetcher.settings.request_timeout_ms);
+        self.core.call_with(self.now, spec, DirectReleaseRequest { ids }, Tag::Released);
+    }
+}
+
 /// What the engine does after something has come over a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum After {
@@ -542,7 +550,7 @@ impl Direct {
         }
         for (node, mut ids) in ids {
             ids.sort_unstable();
-            self.release(cx, node, ids);
+            cx.release(node, ids);
         }
     }
 
@@ -556,13 +564,8 @@ impl Direct {
         withheld.sort();
         for (partition, (node, id)) in withheld {
             self.end_reading(cx, &partition, RETRY_REFUSED_MS);
-            self.release(cx, node, vec![id.into()]);
+            cx.release(node, vec![id.into()]);
         }
-    }
-
-    fn release(&mut self, cx: &mut DirectContext<'_>, node: i32, ids: Vec<i32>) {
-        let spec = CallSpec::new(Target::Node(node), Lane::Direct, cx.fetcher.settings.request_timeout_ms);
-        cx.core.call_with(cx.now, spec, DirectReleaseRequest { ids }, Tag::Released);
     }
 
     // ---- asking
@@ -636,7 +639,7 @@ impl Direct {
         });
         if cx.fetcher.part(ticket).is_none() {
             if let Ok(response) = granted {
-                self.release(cx, node, vec![response.id.into()]);
+                cx.release(node, vec![response.id.into()]);
             }
             return;
         }

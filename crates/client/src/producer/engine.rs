@@ -1,26 +1,26 @@
 //! The engine that sends batches.
 
+mod batches;
 mod direct;
-mod ends;
 mod identity;
-mod splitting;
 mod transacting;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use foldhash::{HashMap, HashMapExt as _};
 use headrace_wire::compression::check_level;
 use headrace_wire::errors::{ErrorCode, Remedy};
-use headrace_wire::messages::{DirectConnectRequest, GrantProduceRequest, ProduceRequest, ProduceResponse};
+use headrace_wire::messages::{
+    DirectConnectRequest, GrantProduceRequest, InitProducerIdRequest, ProduceRequest, ProduceResponse,
+};
 use headrace_wire::records::FinishedBatch;
 use headrace_wire::time::Now;
 
+use self::batches::{Batches, Fate};
 use self::direct::Direct;
-use self::ends::Fate;
 use self::identity::Asked;
-use self::splitting::TooLarge;
-use super::accumulator::{Accumulator, AccumulatorConfig};
+use super::accumulator::{Accumulator, AccumulatorConfig, Dropped};
 use super::appender::lock;
 use super::batch::{BatchId, PartitionKey, SealJob};
 use super::request::{Answers, Draft, Entry, VERSION_WITH_TOPIC_IDS, refusal};
@@ -49,12 +49,9 @@ pub struct ProducerEngine {
     why_unknown: Option<Error>,
     /// Of a producer with a transactional id.
     transaction: Option<Transactions>,
-    /// Partitions that were ever sent to: their sequences outlive their batches.
-    partitions: HashMap<PartitionKey, Sending>,
-    /// Those of them with batches on their way.
-    busy: BTreeSet<PartitionKey>,
-    /// Batches that are to be split.
-    too_large: Vec<TooLarge>,
+    batches: Batches,
+    /// Batches that are to be split, and the broker's error.
+    too_large: Vec<(Entry, Error)>,
     nodes: HashMap<i32, Node>,
     /// Where the next request of many partitions starts.
     rotation: usize,
@@ -62,7 +59,6 @@ pub struct ProducerEngine {
     flushes: VecDeque<(u64, BatchId)>,
     closing: Option<Closing>,
     wake_at: Option<u64>,
-    events: VecDeque<ProducerEvent>,
     direct: Direct,
 }
 
@@ -164,8 +160,7 @@ impl ProducerEngine {
             },
             why_unknown: None,
             settings,
-            partitions: HashMap::new(),
-            busy: BTreeSet::new(),
+            batches: Batches::default(),
             too_large: Vec::new(),
             nodes: HashMap::new(),
             rotation: 0,
@@ -173,7 +168,6 @@ impl ProducerEngine {
             flushes: VecDeque::new(),
             closing: None,
             wake_at: None,
-            events: VecDeque::new(),
             direct,
         };
         Ok((engine, accumulator))
@@ -213,7 +207,7 @@ impl ProducerEngine {
         let shared = self.accumulator.clone();
         let mut accumulator = lock(&shared);
         accumulator.engine_came(now);
-        let told = self.events.len();
+        let told = self.batches.events.len();
         while let Some(reply) = self.core.poll_reply() {
             self.on_reply(now, &mut accumulator, reply);
         }
@@ -224,8 +218,14 @@ impl ProducerEngine {
         self.learn(now, &mut accumulator);
         accumulator.settle_parked(now);
         self.give_up_late(now, &mut accumulator);
-        self.rewind();
-        self.ask_identity(now, &accumulator);
+        if self.transaction.is_none() {
+            // Only the coordinator gives a greater epoch to a transactional one, and only between transactions.
+            self.identity.rewind(&mut self.batches);
+        }
+        if accumulator.batches_outstanding() > 0 {
+            let timeout_ms = self.settings.request_timeout_ms;
+            self.identity.ask(now, &mut self.core, timeout_ms, Tag::ProducerId);
+        }
         self.drive_transaction(now, &mut accumulator, told);
         let jobs = accumulator.seal_due(now, |key, leader| self.sendable(now, key, leader));
         if !jobs.is_empty() {
@@ -255,7 +255,17 @@ impl ProducerEngine {
                 self.on_granted(now, accumulator, (node, key), reply.decode::<GrantProduceRequest>());
             }
             Tag::Released => {}
-            Tag::ProducerId => self.on_producer_id(now, accumulator, reply),
+            Tag::ProducerId => {
+                let (_, node, result) = reply.split::<InitProducerIdRequest>();
+                let (retry, jitter) = (self.settings.retry, self.core.jitter());
+                match self.identity.answered(now, retry, jitter, node, result) {
+                    Ok(why_unknown) => self.why_unknown = why_unknown,
+                    Err(error) => {
+                        accumulator.fail(error.clone());
+                        self.batches.fail_all(accumulator, &error);
+                    }
+                }
+            }
             Tag::Produce { .. } if self.settings.acks == 0 => {
                 let Reply { tag, result, .. } = reply;
                 let result = result.map(|_| ProduceResponse::default());
@@ -338,7 +348,8 @@ impl ProducerEngine {
         log_append_time: i64,
     ) {
         // A batch that was given up on the wire has been reported as failed already.
-        let Some(out) = self.partitions.get_mut(&entry.key).and_then(|sending| sending.acked(entry.id))
+        let Some(out) =
+            self.batches.partitions.get_mut(&entry.key).and_then(|sending| sending.acked(entry.id))
         else {
             return;
         };
@@ -348,12 +359,53 @@ impl ProducerEngine {
             base_offset,
             log_append_time,
         };
-        self.done(accumulator, entry.key, &out, Ok(ack));
+        self.batches.done(accumulator, entry.key, &out, Ok(ack));
+    }
+
+    /// Notes a batch that the broker found too large; others learn of the error as it is.
+    fn on_error(&mut self, now: Now, accumulator: &mut Accumulator, entry: &Entry, error: Error) {
+        if error.code() == Some(ErrorCode::MESSAGE_TOO_LARGE) {
+            self.too_large.push((*entry, error));
+        } else {
+            self.on_final_error(now, accumulator, entry, error);
+        }
+    }
+
+    /// Splits what was found too large in its place. The parts are compressed anew, so the lock is given back meanwhile:
+    /// callers go on appending. Until then the batches count as on their way, so that nothing overtakes them.
+    fn split_too_large<'a>(
+        &mut self,
+        now: Now,
+        shared: &'a Mutex<Accumulator>,
+        accumulator: MutexGuard<'a, Accumulator>,
+    ) -> MutexGuard<'a, Accumulator> {
+        if self.too_large.is_empty() {
+            return accumulator;
+        }
+        let level = accumulator.config().level;
+        drop(accumulator);
+        let found = std::mem::take(&mut self.too_large).into_iter();
+        let split: Vec<_> = found.map(|found| (self.batches.halves(&found.0, level), found)).collect();
+        let mut accumulator = lock(shared);
+        for (halves, (entry, error)) in split {
+            let sending = self.batches.partitions.get_mut(&entry.key);
+            let placed = sending
+                .zip(halves)
+                .and_then(|(sending, halves)| sending.replace(entry.id, now.mono_ms, halves, &error));
+            match placed {
+                Some((kept, rest)) => {
+                    accumulator.split_off(entry.id, rest);
+                    self.batches.events.push_back(ProducerEvent::BatchSplit { batch: entry.id, kept, rest });
+                }
+                None => self.on_final_error(now, &mut accumulator, &entry, error),
+            }
+        }
+        accumulator
     }
 
     /// An error of a batch that is not split for it.
     fn on_final_error(&mut self, now: Now, accumulator: &mut Accumulator, entry: &Entry, error: Error) {
-        let Some(sending) = self.partitions.get_mut(&entry.key) else { return };
+        let Some(sending) = self.batches.partitions.get_mut(&entry.key) else { return };
         let Some(attempts) = sending.get(entry.id).map(|out| out.attempts) else { return };
         let code = error.code();
         if code.is_some_and(|code| code.remedy() == Remedy::RetryWithMetadata) {
@@ -388,7 +440,7 @@ impl ProducerEngine {
         // An earlier try of it may have arrived all the same.
         let refused = matches!(error, Error::Broker { .. }) && attempts == 1 && !unclear;
         let fate = if refused { Fate::Refused } else { Fate::Unknown };
-        self.give_up(accumulator, entry.key, entry.id, fate, error);
+        self.batches.give_up(accumulator, entry.key, entry.id, fate, error);
     }
 
     /// Takes over what the cluster says, and tells it what callers want to know.
@@ -447,13 +499,16 @@ impl ProducerEngine {
     fn sendable(&self, now: Now, key: PartitionKey, leader: Option<i32>) -> bool {
         leader.is_some_and(|node| self.node_is_free(now, node))
             && (!self.settings.idempotent || self.identity.known().is_some())
-            && self.partitions.get(&key).is_none_or(Sending::can_take)
+            && self.batches.partitions.get(&key).is_none_or(Sending::can_take)
     }
 
     fn send(&mut self, now: Now, accumulator: &mut Accumulator) {
         let mut by_node: BTreeMap<i32, Vec<PartitionKey>> = BTreeMap::new();
-        let waiting =
-            self.busy.iter().filter(|key| self.partitions.get(*key).is_some_and(Sending::has_waiting));
+        let waiting = self
+            .batches
+            .busy
+            .iter()
+            .filter(|key| self.batches.partitions.get(*key).is_some_and(Sending::has_waiting));
         let keys: BTreeSet<PartitionKey> = waiting.copied().chain(accumulator.ended()).collect();
         for key in keys {
             if let Some(node) = accumulator.leader(key) {
@@ -522,8 +577,11 @@ impl ProducerEngine {
     ) -> Option<Next> {
         let (idempotent, transactional) = (self.settings.idempotent, self.transaction.is_some());
         let alone = !idempotent && self.settings.in_flight_max == 1;
-        let sending =
-            self.partitions.entry(key).or_insert_with(|| Sending::new(idempotent, transactional, alone));
+        let sending = self
+            .batches
+            .partitions
+            .entry(key)
+            .or_insert_with(|| Sending::new(idempotent, transactional, alone));
         if let Some(size) = sending.resend_size(now.mono_ms, node) {
             return Some(Next { size, again: true });
         }
@@ -540,7 +598,7 @@ impl ProducerEngine {
         next: Next,
     ) -> Option<(BatchId, FinishedBatch)> {
         let identity = self.identity.known();
-        let sending = self.partitions.get_mut(&key)?;
+        let sending = self.batches.partitions.get_mut(&key)?;
         let taken = if next.again {
             let (id, stamp, batch) = sending.resend(node)?;
             (id, batch.stamp(stamp))
@@ -557,7 +615,7 @@ impl ProducerEngine {
             let stamp = sending.send((taken.id, taken.created_ms), taken.batch.clone(), node, identity);
             (taken.id, taken.batch.stamp(stamp))
         };
-        self.busy.insert(key);
+        self.batches.busy.insert(key);
         Some(taken)
     }
 
@@ -606,6 +664,76 @@ impl ProducerEngine {
 
     // ---- ends and times ----
 
+    fn give_up_late(&mut self, now: Now, accumulator: &mut Accumulator) {
+        let timeout_ms = self.settings.delivery_timeout_ms;
+        let mut late = Vec::new();
+        for key in &self.batches.busy {
+            let Some(sending) = self.batches.partitions.get(key) else { continue };
+            late.extend(sending.overdue(now.mono_ms, timeout_ms).into_iter().map(|id| (*key, id)));
+        }
+        for (key, id) in late {
+            let out = self.batches.partitions.get(&key).and_then(|sending| sending.get(id));
+            let detail = out.map(|out| match &out.last_error {
+                Some(error) => {
+                    format!("after {} tries, the last of which failed: {error}", out.attempts.max(1))
+                }
+                None => "no answer to the request it is in".to_owned(),
+            });
+            let pause = accumulator.leader(key).map(|node| self.pause_of(now, node)).unwrap_or_default();
+            let error = self.too_late(accumulator, key, detail.unwrap_or_default() + &pause);
+            self.batches.give_up(accumulator, key, id, Fate::Unknown, error);
+        }
+        for dropped in accumulator.drop_dead(now) {
+            let Dropped { key, id, records, why } = dropped;
+            let error = if let Some(why) = why {
+                let topic = accumulator.topic_name(key).to_string();
+                Error::Record { topic, partition: key.number(), offset: -1, why: why.to_string() }
+            } else {
+                let detail = self.why_not_sent(now, accumulator, key);
+                self.too_late(accumulator, key, detail)
+            };
+            self.batches.events.push_back(ProducerEvent::BatchDone {
+                batch: id,
+                records,
+                result: Err(error),
+            });
+        }
+    }
+
+    fn too_late(&self, accumulator: &Accumulator, key: PartitionKey, detail: String) -> Error {
+        let name = accumulator.topic_name(key);
+        Error::Timeout {
+            what: format!("delivery to topic '{name}', partition {}", key.number()),
+            ms: self.settings.delivery_timeout_ms,
+            detail,
+        }
+    }
+
+    fn why_not_sent(&self, now: Now, accumulator: &Accumulator, key: PartitionKey) -> String {
+        if let Some(error) = accumulator.topic_error(key) {
+            return error.to_string();
+        }
+        match accumulator.leader(key) {
+            None => "the partition has no leader".to_owned(),
+            Some(_) if self.settings.idempotent && self.identity.known().is_none() => {
+                let why = self.why_unknown.as_ref().map(|error| format!("; the last try failed: {error}"));
+                format!("no broker has given a producer id{}", why.unwrap_or_default())
+            }
+            Some(node) => {
+                let busy = self.batches.partitions.get(&key).and_then(|sending| sending.first_error());
+                let why = busy.map(|error| format!("; the last try failed: {error}")).unwrap_or_default();
+                let pause = self.pause_of(now, node);
+                format!("it was waiting for node {node} to take batches before it{why}{pause}")
+            }
+        }
+    }
+
+    /// That a broker has asked for a pause, where it has, for the end of a message.
+    fn pause_of(&self, now: Now, node: i32) -> String {
+        let asked = self.core.throttle(now, node, Lane::Produce);
+        asked.map(|asked| format!("; {asked}")).unwrap_or_default()
+    }
+
     fn finish(&mut self, now: Now, accumulator: &mut Accumulator) {
         if let Some(mut closing) = self.closing.take() {
             let mut result = Ok(());
@@ -618,7 +746,7 @@ impl ProducerEngine {
                         failing => format!("{MAYBE_ARRIVED}; {failing}"),
                     },
                 };
-                self.fail_all(accumulator, &error);
+                self.batches.fail_all(accumulator, &error);
                 result = Err(error);
             }
             let in_time = closing.deadline_ms > now.mono_ms;
@@ -627,17 +755,17 @@ impl ProducerEngine {
                 self.core.close();
                 self.end_transaction_waits();
                 let ops = closing.ops.drain(..);
-                self.events.extend(ops.map(|op| ProducerEvent::Done { op, result: result.clone() }));
+                self.batches.events.extend(ops.map(|op| ProducerEvent::Done { op, result: result.clone() }));
                 closing.closed = true;
             }
             self.closing = Some(closing);
         }
         self.end_flushes(accumulator);
         if accumulator.take_decided() {
-            self.events.push_back(ProducerEvent::TopicsDecided);
+            self.batches.events.push_back(ProducerEvent::TopicsDecided);
         }
         if accumulator.take_caught_up() {
-            self.events.push_back(ProducerEvent::CaughtUp);
+            self.batches.events.push_back(ProducerEvent::CaughtUp);
         }
     }
 
@@ -652,7 +780,7 @@ impl ProducerEngine {
         match &mut self.closing {
             None => self.closing = Some(Closing { ops: vec![op], timeout_ms, deadline_ms, closed: false }),
             Some(closing) if closing.closed => {
-                self.events.push_back(ProducerEvent::Done { op, result: Ok(()) });
+                self.batches.events.push_back(ProducerEvent::Done { op, result: Ok(()) });
             }
             Some(closing) => {
                 closing.ops.push(op);
@@ -666,7 +794,7 @@ impl ProducerEngine {
             && accumulator.all_done_below(below)
         {
             self.flushes.pop_front();
-            self.events.push_back(ProducerEvent::Done { op, result: Ok(()) });
+            self.batches.events.push_back(ProducerEvent::Done { op, result: Ok(()) });
         }
     }
 
@@ -676,8 +804,8 @@ impl ProducerEngine {
             return None;
         }
         let sends = accumulator.next_deadline(|key, leader| self.sendable(now, key, leader));
-        let retries = self.busy.iter().filter_map(|key| {
-            let sending = self.partitions.get(key)?;
+        let retries = self.batches.busy.iter().filter_map(|key| {
+            let sending = self.batches.partitions.get(key)?;
             let retry = sending.retry_at().filter(|at| *at > now.mono_ms);
             retry.into_iter().chain(sending.deadline(self.settings.delivery_timeout_ms)).min()
         });
@@ -724,7 +852,7 @@ impl Engine for ProducerEngine {
 
     fn poll_output(&mut self) -> Option<Output<ProducerEvent>> {
         let request = self.direct.links.poll_request().or_else(|| self.core.poll_request());
-        let event = || self.events.pop_front().map(Output::Event);
+        let event = || self.batches.events.pop_front().map(Output::Event);
         request.or_else(event).or_else(|| self.core.poll_log())
     }
 

@@ -199,8 +199,11 @@ impl ProducerEngine {
         }
         self.give_back_late(now, accumulator);
         self.release_held();
-        let waiting =
-            self.busy.iter().filter(|key| self.partitions.get(*key).is_some_and(Sending::has_waiting));
+        let waiting = self
+            .batches
+            .busy
+            .iter()
+            .filter(|key| self.batches.partitions.get(*key).is_some_and(Sending::has_waiting));
         let mut keys: Vec<PartitionKey> = waiting.copied().chain(accumulator.ended()).collect();
         keys.sort_unstable();
         keys.dedup();
@@ -210,8 +213,8 @@ impl ProducerEngine {
             self.ask_memory(now, accumulator, (node, key), bytes);
             while self.write_next(now, accumulator, node, key).is_some() {}
         }
-        let waits = |key| self.partitions.get(key).is_some_and(Sending::has_waiting);
-        self.direct.held_up = self.busy.iter().any(waits) || accumulator.ended().next().is_some();
+        let waits = |key| self.batches.partitions.get(key).is_some_and(Sending::has_waiting);
+        self.direct.held_up = self.batches.busy.iter().any(waits) || accumulator.ended().next().is_some();
     }
 
     /// Gives back the memory in which a write is not answered in time, as where another who writes there has spoilt it, and
@@ -263,7 +266,7 @@ impl ProducerEngine {
     ) -> Option<()> {
         let next = self.next_size(now, accumulator, node, key)?;
         let writer = self.direct.writer(key, node, next.size)?;
-        let requests = writer.is_idle() && self.partitions.get(&key)?.in_flight();
+        let requests = writer.is_idle() && self.batches.partitions.get(&key)?.in_flight();
         if requests {
             return None;
         }
@@ -430,7 +433,7 @@ impl ProducerEngine {
         } else {
             let error = Error::partition(code, accumulator.topic_name(key).as_ref(), key.number(), "");
             self.on_error(now, &mut accumulator, &entry, error);
-            if let Some(sending) = self.partitions.get_mut(&key) {
+            if let Some(sending) = self.batches.partitions.get_mut(&key) {
                 sending.put_off(entry.id, now.mono_ms.saturating_add(REFUSED_WRITE_MS));
             }
         }

@@ -1,13 +1,12 @@
 //! The producer's id and epoch: how it gets one, and when it takes a greater epoch.
 
 use headrace_wire::errors::ErrorCode;
-use headrace_wire::messages::InitProducerIdRequest;
+use headrace_wire::messages::{InitProducerIdRequest, InitProducerIdResponse};
 use headrace_wire::time::Now;
 
-use super::{ProducerEngine, Tag};
-use crate::core::{Lane, Reply, Target};
+use super::batches::Batches;
+use crate::core::{Backoff, Core, Jitter, Lane, Target};
 use crate::error::Error;
-use crate::producer::accumulator::Accumulator;
 use crate::producer::sequence::Identity;
 
 /// What `InitProducerId` says about transactions that there are none of; Kafka's own default.
@@ -35,15 +34,20 @@ impl Asked {
             _ => None,
         }
     }
-}
 
-impl ProducerEngine {
-    pub(super) fn on_producer_id(&mut self, now: Now, accumulator: &mut Accumulator, reply: Reply<Tag>) {
-        let failures = match self.identity {
-            Asked::Waiting { failures } => failures,
+    /// A broker has answered. Gives why the id is not known yet, if it is not; an error ends the producer.
+    pub(super) fn answered(
+        &mut self,
+        now: Now,
+        retry: Backoff,
+        jitter: &mut Jitter,
+        node: Option<i32>,
+        result: Result<InitProducerIdResponse, Error>,
+    ) -> Result<Option<Error>, Error> {
+        let failures = match self {
+            Self::Waiting { failures } => *failures,
             _ => 0,
         };
-        let (_, node, result) = reply.split::<InitProducerIdRequest>();
         let identity = result.and_then(|response| {
             ErrorCode::from(response.error_code)
                 .check()
@@ -52,64 +56,56 @@ impl ProducerEngine {
         });
         match identity {
             Ok(identity) => {
-                self.know(identity);
-                self.why_unknown = None;
+                *self = Self::Known(identity);
+                Ok(None)
             }
             // A broken answer may be one broker's fault, or of something on the way. Batches have a time of their own.
             Err(error) if error.retriable() || error.answer_is_lost() => {
                 let failures = failures.saturating_add(1);
-                let at =
-                    now.mono_ms.saturating_add(self.settings.retry.wait_ms(failures, self.core.jitter()));
-                self.identity = Asked::NotBefore { at, failures };
-                self.why_unknown = Some(error);
+                let at = now.mono_ms.saturating_add(retry.wait_ms(failures, jitter));
+                *self = Self::NotBefore { at, failures };
+                Ok(Some(error))
             }
-            Err(error) => {
-                accumulator.fail(error.clone());
-                self.fail_all(accumulator, &error);
-            }
+            Err(error) => Err(error),
         }
     }
 
-    pub(super) fn ask_identity(&mut self, now: Now, accumulator: &Accumulator) {
-        let Asked::NotBefore { at, failures } = self.identity else { return };
-        if at <= now.mono_ms && accumulator.batches_outstanding() > 0 {
-            self.identity = Asked::Waiting { failures };
+    /// Asks any broker for an id, if it is time for that.
+    pub(super) fn ask<T>(&mut self, now: Now, core: &mut Core<T>, timeout_ms: u64, tag: T) {
+        let Self::NotBefore { at, failures } = *self else { return };
+        if at <= now.mono_ms {
+            *self = Self::Waiting { failures };
             let request = InitProducerIdRequest {
                 transactional_id: None,
                 transaction_timeout_ms: TRANSACTION_TIMEOUT_MS,
                 ..Default::default()
             };
-            let timeout = self.settings.request_timeout_ms;
-            self.core.call(now, Target::Any, Lane::Control, request, Tag::ProducerId, timeout);
+            core.call(now, Target::Any, Lane::Control, request, tag, timeout_ms);
         }
     }
 
     /// Gives partitions that have to start again an epoch that no broker has seen from them.
-    pub(super) fn rewind(&mut self) {
-        if self.transaction.is_some() {
-            // Only the coordinator gives it a greater epoch, and only between transactions.
-            return;
-        }
-        for key in self.busy.clone() {
-            let Some(sending) = self.partitions.get_mut(&key) else { continue };
+    pub(super) fn rewind(&mut self, batches: &mut Batches) {
+        for key in batches.busy.clone() {
+            let Some(sending) = batches.partitions.get_mut(&key) else { continue };
             if !sending.wants_rewind() {
                 continue;
             }
-            let Asked::Known(current) = self.identity else { return };
+            let Self::Known(current) = *self else { return };
             let fresh = if sending.identity() == Some(current) {
                 let Some(epoch) = current.epoch.checked_add(1) else {
                     // The epochs of this id are used up.
-                    self.identity = Asked::NotBefore { at: 0, failures: 0 };
+                    *self = Self::NotBefore { at: 0, failures: 0 };
                     return;
                 };
                 Identity { epoch, ..current }
             } else {
                 current
             };
-            self.identity = Asked::Known(fresh);
+            *self = Self::Known(fresh);
             sending.rewind(fresh);
             if sending.is_empty() {
-                self.busy.remove(&key);
+                batches.busy.remove(&key);
             }
         }
     }

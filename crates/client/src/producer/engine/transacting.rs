@@ -2,12 +2,10 @@
 
 use headrace_wire::time::Now;
 
-use super::ends::Fate;
 use super::{ProducerEngine, Tag};
 use crate::core::Reply;
 use crate::error::Error;
-use crate::producer::accumulator::{Accumulator, Dropped};
-use crate::producer::sequence::Sending;
+use crate::producer::accumulator::Accumulator;
 use crate::producer::transaction::Transactions;
 use crate::producer::{ProducerCommand, ProducerEvent};
 
@@ -22,7 +20,7 @@ impl ProducerEngine {
             let why = "it must be set for a producer that uses transactions";
             let error = if closed { Error::Closed } else { Error::config("transactional.id", why) };
             let op = command.op();
-            self.events.extend(op.map(|op| ProducerEvent::Done { op, result: Err(error) }));
+            self.batches.events.extend(op.map(|op| ProducerEvent::Done { op, result: Err(error) }));
             return;
         };
         match command {
@@ -51,7 +49,7 @@ impl ProducerEngine {
     /// Lets the transaction go on. `told`: how many events there were when the engine began to look at what is new.
     pub(super) fn drive_transaction(&mut self, now: Now, accumulator: &mut Accumulator, told: usize) {
         let Some(mut transaction) = self.transaction.take() else { return };
-        for event in self.events.iter().skip(told) {
+        for event in self.batches.events.iter().skip(told) {
             if let ProducerEvent::BatchDone { result: Err(error), .. } = event {
                 transaction.batch_failed(error);
             }
@@ -70,8 +68,8 @@ impl ProducerEngine {
 
     /// A partition whose sequences cannot all come in any more. Within a transaction it cannot start again.
     fn tell_gaps(&self, transaction: &mut Transactions) {
-        for key in &self.busy {
-            let Some(sending) = self.partitions.get(key) else { continue };
+        for key in &self.batches.busy {
+            let Some(sending) = self.batches.partitions.get(key) else { continue };
             if sending.wants_rewind()
                 && let Some(error) = sending.first_error()
             {
@@ -83,21 +81,21 @@ impl ProducerEngine {
     fn obey(&mut self, accumulator: &mut Accumulator, transaction: &mut Transactions) {
         if let Some(identity) = transaction.take_identity() {
             self.know(identity);
-            for sending in self.partitions.values_mut() {
+            for sending in self.batches.partitions.values_mut() {
                 // Nothing is on its way between transactions.
                 if sending.is_empty() {
                     sending.rewind(identity);
                 }
             }
-            let partitions = &self.partitions;
-            self.busy.retain(|key| partitions.get(key).is_some_and(|sending| !sending.is_empty()));
+            let partitions = &self.batches.partitions;
+            self.batches.busy.retain(|key| partitions.get(key).is_some_and(|sending| !sending.is_empty()));
         }
         if let Some(error) = transaction.take_death() {
             accumulator.fail(error.clone());
-            self.fail_all(accumulator, &error);
+            self.batches.fail_all(accumulator, &error);
         }
         if let Some(error) = transaction.unsent_end() {
-            self.drop_unsent(accumulator, &error);
+            self.batches.drop_unsent(accumulator, &error);
         }
         match transaction.take_gate() {
             Some(Ok(())) => accumulator.reopen(),
@@ -105,26 +103,7 @@ impl ProducerEngine {
             None => {}
         }
         while let Some((op, result)) = transaction.take_done() {
-            self.events.push_back(ProducerEvent::Done { op, result });
-        }
-    }
-
-    /// Ends every batch that is not on its way, and every record that waits for its topic.
-    fn drop_unsent(&mut self, accumulator: &mut Accumulator, error: &Error) {
-        accumulator.fail_parked(error);
-        for key in self.busy.clone() {
-            let waiting = self.partitions.get(&key).map(Sending::waiting);
-            for id in waiting.unwrap_or_default() {
-                self.give_up(accumulator, key, id, Fate::Unknown, error.clone());
-            }
-        }
-        for Dropped { key, id: batch, records, .. } in accumulator.drop_all() {
-            let result = Err(error.clone());
-            match self.partitions.get_mut(&key) {
-                // Told behind those that are on their way, in the order in which they were filled.
-                Some(sending) if !sending.is_empty() => sending.end(batch, records, result),
-                _ => self.events.push_back(ProducerEvent::BatchDone { batch, records, result }),
-            }
+            self.batches.events.push_back(ProducerEvent::Done { op, result });
         }
     }
 
@@ -138,7 +117,7 @@ impl ProducerEngine {
         if let Some(transaction) = &mut self.transaction {
             transaction.end_waits(&Error::Closed);
             while let Some((op, result)) = transaction.take_done() {
-                self.events.push_back(ProducerEvent::Done { op, result });
+                self.batches.events.push_back(ProducerEvent::Done { op, result });
             }
         }
     }
