@@ -1,9 +1,6 @@
 //! Opening after a crash: what is kept, what is cut, and that the rest is as it was.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of tests fails as tests do")]
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use headrace_log::{Disk, Finding, FindingKind, LogConfig, LogError, MemoryDisk, ReadError, Recovery, Start};
 use headrace_wire::compression::Codec;
 use headrace_wire::records::ProducerStamp;

@@ -1,17 +1,8 @@
 //! Compares `messages/*.msg` with the schemas inside Kafka's own jars, for every version claimed.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail by panicking")]
 
-#[path = "support/classpath.rs"]
-mod classpath;
-#[path = "support/jar.rs"]
-mod jar;
-#[path = "../build/parse.rs"]
-#[allow(dead_code, reason = "the generator uses what this test does not")]
-mod parse;
-
+use crate::jar::{self, Jar};
+use crate::parse::{Field, Kind, Message, Type, Versions, parse_dir};
 use headrace_wire::direct::FIRST_PRIVATE_KEY;
-use jar::Jar;
-use parse::{Field, Kind, Message, Type, Versions};
 use serde_json::Value;
 use std::path::Path;
 
@@ -20,7 +11,7 @@ type Lines = Vec<String>;
 
 #[test]
 fn schemas_agree_with_kafka() {
-    let files = parse::parse_dir(&Path::new(env!("CARGO_MANIFEST_DIR")).join("messages")).unwrap();
+    let files = parse_dir(&Path::new(env!("CARGO_MANIFEST_DIR")).join("messages")).unwrap();
     let mut jars = jar::jars();
     let mut differences = Vec::new();
     let mut versions = 0;

@@ -1,6 +1,5 @@
 //! Every message in every version: what is written is read back, what is damaged is refused, and no bytes of a peer
 //! make a reader panic.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail by panicking")]
 
 use bytes::Bytes;
 use headrace_wire::messages::Message;

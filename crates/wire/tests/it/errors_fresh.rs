@@ -1,7 +1,7 @@
 //! What was generated from the table of errors still says what the table says.
 
 #[expect(dead_code, reason = "its main is for the command line")]
-#[path = "../examples/errors_python.rs"]
+#[path = "../../examples/errors_python.rs"]
 mod generator;
 
 fn committed(path: &str) -> String {

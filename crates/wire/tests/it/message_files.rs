@@ -1,11 +1,6 @@
 //! The notation of `messages/*.msg`: what it means, and what it refuses.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail by panicking")]
 
-#[path = "../build/parse.rs"]
-#[allow(dead_code, reason = "the generator uses what this test does not")]
-mod parse;
-
-use parse::{Kind, Type, Versions, parse};
+use crate::parse::{Kind, Type, Versions, parse};
 
 /// A file with these lines in its request.
 fn file(fields: &str) -> String {

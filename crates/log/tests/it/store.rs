@@ -1,11 +1,8 @@
 //! The data directory.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of tests fails as tests do")]
-
-mod common;
 
 use std::path::{Path, PathBuf};
 
-use common::*;
+use crate::common::*;
 use headrace_log::{Checkpoint, Disk, Identity, LogConfig, LogDir, LogError, MemoryDisk};
 use headrace_wire::uuid::Uuid;
 

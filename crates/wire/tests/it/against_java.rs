@@ -1,9 +1,6 @@
 //! The same bytes from Kafka's own classes: `java/Recode.java` reads what we write, and writes it again.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail by panicking")]
 
-#[path = "support/classpath.rs"]
-mod classpath;
-
+use crate::classpath::classpath;
 use headrace_wire::direct::FIRST_PRIVATE_KEY;
 use headrace_wire::errors::{Remedy, TABLE};
 use headrace_wire::frame;
@@ -36,8 +33,8 @@ fn ask_java(test: &str, questions: &[String]) -> Vec<String> {
     fs::write(&path, questions.join("\n") + "\n").unwrap();
     let output = Command::new("java")
         .arg("-cp")
-        .arg(classpath::classpath())
-        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/java/Recode.java"))
+        .arg(classpath())
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/java/Recode.java"))
         .stdin(File::open(&path).unwrap())
         .stderr(Stdio::piped())
         .output()

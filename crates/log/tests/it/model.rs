@@ -1,10 +1,7 @@
 //! The log against a model of it: a list of batches. Random appends, crashes, losses of power, full disks, deletions
 //! and reads; after each step both must say the same.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of tests fails as tests do")]
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use headrace_log::{AppendError, Disk, FindingKind, Log, LogConfig, MemoryDisk, Recovery, Start, SyncFault};
 use headrace_wire::compression::Codec;
 use proptest::prelude::*;

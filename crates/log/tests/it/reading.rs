@@ -1,9 +1,6 @@
 //! Reading by offset and by time, retention, deletion, flushing.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of tests fails as tests do")]
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use headrace_log::{Disk, LogConfig, LogError, ReadError, Start};
 use headrace_wire::compression::Codec;
 use headrace_wire::records::{ProducerStamp, TimestampType};

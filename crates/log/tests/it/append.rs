@@ -1,9 +1,6 @@
 //! Appending: what is refused, what is written, and that a failure changes nothing.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of tests fails as tests do")]
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use headrace_log::{AppendError, LogConfig};
 use headrace_wire::compression::Codec;
 use headrace_wire::records::{BatchHeader, ProducerStamp, TimestampType};

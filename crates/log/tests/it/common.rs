@@ -1,6 +1,4 @@
 //! What the tests of the log share: batches, clocks, and reading back.
-#![allow(dead_code, reason = "each test file uses its own part")]
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of tests fails as tests do")]
 
 use std::path::{Path, PathBuf};
 

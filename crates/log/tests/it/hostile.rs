@@ -1,11 +1,8 @@
 //! Bytes from hostile or broken peers and media: whatever they are, nothing panics and nothing good is lost.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of tests fails as tests do")]
-
-mod common;
 
 use std::path::Path;
 
-use common::*;
+use crate::common::*;
 use headrace_log::{Disk, Log, LogConfig, MemoryDisk, Start};
 use headrace_wire::compression::Codec;
 use headrace_wire::records::BatchHeader;
