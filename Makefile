@@ -41,11 +41,15 @@ demo: need-demo $(STAMPS)/demo $(STAMPS)/native ## real traffic: producer, broke
 	@$(SPARK_ENV) $(BIN)/headrace demo $(ARGS)
 
 .PHONY: test
-test: need-test $(STAMPS)/test $(STAMPS)/native $(DEPS)/kafka.cp $(DEPS)/connector.cp $(DEPS)/pyspark-4.2/.stamp guest ## every lint and every test; what CI runs
+test: need-test $(STAMPS)/test $(STAMPS)/native-for-tests $(DEPS)/kafka.cp $(DEPS)/connector.cp $(DEPS)/pyspark-4.2/.stamp guest ## every lint and every test; what CI runs
+	@$(SPARK_ENV) $(KAFKA_ENV) scripts/test.sh
+
+.PHONY: full
+full: need-test $(STAMPS)/test $(STAMPS)/native $(DEPS)/kafka.cp $(DEPS)/connector.cp $(DEPS)/pyspark-4.2/.stamp guest ## make test on the module as it is released; before a release (CONTRIBUTING.md)
 	@$(SPARK_ENV) $(KAFKA_ENV) scripts/test.sh
 
 .PHONY: check
-check: need-check $(STAMPS)/test $(STAMPS)/native ## every lint and the quick tests; minutes, no Java
+check: need-check $(STAMPS)/test $(STAMPS)/native-for-tests ## every lint and the quick tests; minutes, no Java
 	@scripts/check.sh
 
 .PHONY: bench
@@ -111,7 +115,13 @@ $(STAMPS)/test: $(STAMPS)/venv pyproject.toml scripts/extras.py
 $(STAMPS)/native: $(STAMPS)/venv pyproject.toml $(NATIVE_SOURCES)
 	$(call say,native module (release))
 	@VIRTUAL_ENV=$(CURDIR)/$(VENV) PIP_QUIET=2 $(BIN)/maturin develop --release --locked --quiet
-	@touch $@
+	@rm -f $(STAMPS)/native-for-tests && touch $@
+
+# Built in seconds after an edit, of the crates as `cargo test` has them, with checks of overflow and debug assertions.
+$(STAMPS)/native-for-tests: $(STAMPS)/venv pyproject.toml $(NATIVE_SOURCES)
+	$(call say,native module (for tests))
+	@VIRTUAL_ENV=$(CURDIR)/$(VENV) PIP_QUIET=2 $(BIN)/maturin develop --features testing --locked --quiet
+	@rm -f $(STAMPS)/native && touch $@
 
 # ── Java: Apache Kafka, and the peers of the benches ─────────────────────────────────────────────────────────────
 

@@ -4,11 +4,9 @@ source "$(dirname "$0")/steps.sh"
 source scripts/lint.sh
 
 lint
-# wire's other tests hold it against Kafka's jars; net's open sockets and wait.
-step "cargo test, the sans-IO crates" cargo test --locked --quiet \
-  -p headrace-columns -p headrace-log -p headrace-broker -p headrace-client
-step "cargo test, wire" cargo test --locked --quiet -p headrace-wire --lib --test bounded_memory --test errors_fresh \
-  --test message_files --test round_trip
-step "simulation, a few seeds" env HEADRACE_SIM_SEEDS=1000 cargo test --locked --quiet -p headrace-sim
+# Without wire's tests against Kafka's jars, and those of net and fabric, which open sockets and wait.
+step "cargo nextest, the sans-IO crates and a few seeds" env HEADRACE_SIM_SEEDS=1000 cargo nextest run --workspace \
+  --lib --tests --locked --filterset \
+  "not (package(headrace-net) | package(headrace-fabric) | test(/^(against_java|schema_against_jar)::/))"
 step "pytest, quick" "$BIN/pytest" -q -n 2 --dist loadfile -m "not (kafka or spark or slow or soak)"
 verdict

@@ -3,6 +3,8 @@
 lint() {
   step "rustfmt" cargo fmt --all -- --check
   step "clippy" cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
+  step "unused dependencies" cargo shear
+  step "licences and sources of dependencies" cargo deny --offline --log-level error check bans licenses sources
   step "sizes, private names, names of files, minimal Rust" "$BIN/python" scripts/check_tree.py
   step "ruff" "$BIN/ruff" check --quiet
   step "ruff format" "$BIN/ruff" format --check --quiet

@@ -4,6 +4,8 @@
 
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# cargo finds its subcommands there.
+export PATH=$BIN:$PATH
 failed=()
 
 step() {
