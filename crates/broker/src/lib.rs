@@ -11,30 +11,26 @@
 
 mod api;
 mod auth;
-mod broker;
-mod call;
 mod config;
+mod context;
 mod direct;
-mod dispatch;
+mod distinct;
 mod error;
 mod fetch;
-mod flush;
 mod group;
+mod kernel;
 mod lacking;
 mod page;
 mod random;
-mod retention;
 mod store;
 mod topic_config;
-mod turns;
 
 pub use auth::{AllowAll, Authorizer, Identity, Operation, Resource};
-pub use broker::Broker;
-pub use call::{ConnId, Response};
 pub use config::{BrokerConfig, ConfigError, OptionRow};
+pub use context::call::{ConnId, Response};
 pub use direct::{LinkAction, LinkId, Refusal, SLOTS_KEY};
-pub use dispatch::OTHER_REQUEST_BYTES_MAX;
 pub use error::BrokerError;
-pub use flush::FlushWork;
+pub use kernel::{Broker, OTHER_REQUEST_BYTES_MAX};
 pub use page::page as settings_page;
 pub use store::StartReport;
+pub use store::flush::FlushWork;

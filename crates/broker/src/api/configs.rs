@@ -16,17 +16,16 @@ use headrace_wire::messages::{
     incremental_alter_configs_request, incremental_alter_configs_response,
 };
 
-use super::topics::Refusal;
-use super::{distinct, repeated};
+use super::Refusal;
 use crate::auth::{Operation, Resource};
-use crate::broker::Broker;
-use crate::call::{Call, Outcome};
 use crate::config::BrokerConfig;
-use crate::fetch::TopicKey;
+use crate::context::call::{Call, Outcome};
+use crate::context::task::{Each, Task, Turn};
+use crate::context::{Change, Context};
+use crate::distinct::{distinct, repeated};
 use crate::lacking::lacks;
 use crate::store::{Topic, check_name};
 use crate::topic_config::{self, DefaultOf, Kind, TOPIC_OPTIONS, TopicOption};
-use crate::turns::{Task, Turn};
 
 /// Kafka's resource types.
 const TOPIC: i8 = 2;
@@ -63,7 +62,7 @@ struct Detail {
 }
 
 /// A `DescribeConfigs` request under way.
-struct DescribeConfigs {
+pub(crate) struct DescribeConfigs {
     items: VecDeque<DescribeConfigsResource>,
     detail: Detail,
     /// What the answer takes so far.
@@ -72,11 +71,11 @@ struct DescribeConfigs {
 }
 
 impl<D: Disk> Task<D> for DescribeConfigs {
-    fn turn(&mut self, broker: &mut Broker<D>, call: &Call) -> Turn {
+    fn turn(&mut self, (): &mut (), context: &mut Context<D>, call: &Call) -> Turn {
         for _ in 0..DESCRIBED_PER_TURN {
             let Some(resource) = self.items.pop_front() else { break };
             let described = if self.bytes < DESCRIBED_BYTES_MAX {
-                broker.describe_resource(call, &resource, self.detail)
+                describe_resource(context, call, &resource, self.detail)
             } else {
                 let why = "the answer would be too large: describe fewer resources in one request";
                 Err((ErrorCode::INVALID_REQUEST, why.to_owned()))
@@ -102,10 +101,26 @@ impl<D: Disk> Task<D> for DescribeConfigs {
         if !self.items.is_empty() {
             return Turn::More;
         }
-        broker.reply::<DescribeConfigsRequest>(call, &self.response);
+        context.reply::<DescribeConfigsRequest>(call, &self.response);
         Turn::Done
     }
 }
+
+/// An `AlterConfigs` request under way: by resource, whether it stands there once, and whether it is only to be checked.
+type AlterConfigs<D> = Each<
+    D,
+    (),
+    AlterConfigsRequest,
+    (alter_configs_request::AlterConfigsResource, Result<(), Refusal>, bool),
+>;
+
+/// The same of `IncrementalAlterConfigs`.
+type IncrementalAlterConfigs<D> = Each<
+    D,
+    (),
+    IncrementalAlterConfigsRequest,
+    (incremental_alter_configs_request::AlterConfigsResource, Result<(), Refusal>, bool),
+>;
 
 /// Memory that the answer about a setting takes, about.
 fn cost_of(config: &DescribeConfigsResourceResult) -> usize {
@@ -150,14 +165,14 @@ fn broker_source(name: &str, config: &BrokerConfig) -> i8 {
 
 /// Each resource may stand once in a request, and each setting once in a resource.
 fn check_once<'a>(
-    repeated: &HashSet<(i8, String)>,
+    twice: &HashSet<(i8, String)>,
     kind: i8,
     name: &str,
     settings: impl Iterator<Item = &'a String>,
 ) -> Result<(), Refusal> {
-    let why = if repeated.contains(&(kind, name.to_owned())) {
+    let why = if twice.contains(&(kind, name.to_owned())) {
         "Each resource must appear at most once."
-    } else if !super::repeated(settings).is_empty() {
+    } else if !repeated(settings).is_empty() {
         "Error due to duplicate config keys"
     } else {
         return Ok(());
@@ -178,306 +193,299 @@ fn not_this_broker(kind: &str, name: &str, expected: &str) -> String {
     }
 }
 
-impl<D: Disk> Broker<D> {
-    /// Answers settings.
-    ///
-    /// Most work: in turns, all settings of [`DESCRIBED_PER_TURN`] resources, of which [`DESCRIBED_BYTES_MAX`] of answers
-    /// are made, and encoded at once at the end.
-    pub(crate) fn describe_configs(
-        &mut self,
-        call: &Call,
-        request: DescribeConfigsRequest,
-    ) -> Outcome<DescribeConfigsResponse> {
-        let detail =
-            Detail { synonyms: request.include_synonyms, documentation: request.include_documentation };
-        let items = distinct(request.resources, |r| (r.resource_type, r.resource_name.clone())).collect();
-        let task = DescribeConfigs { items, detail, bytes: 0, response: DescribeConfigsResponse::default() };
-        self.begin(call, task);
-        Outcome::Parked
-    }
+/// Answers settings.
+///
+/// Most work: in turns, all settings of [`DESCRIBED_PER_TURN`] resources, of which [`DESCRIBED_BYTES_MAX`] of answers
+/// are made, and encoded at once at the end.
+pub(crate) fn describe_configs<D: Disk>(
+    context: &mut Context<D>,
+    call: &Call,
+    request: DescribeConfigsRequest,
+) -> Outcome<DescribeConfigsResponse, DescribeConfigs> {
+    let detail = Detail { synonyms: request.include_synonyms, documentation: request.include_documentation };
+    let items = distinct(request.resources, |r| (r.resource_type, r.resource_name.clone())).collect();
+    let task = DescribeConfigs { items, detail, bytes: 0, response: DescribeConfigsResponse::default() };
+    task.begin(&mut (), context, call)
+}
 
-    fn describe_resource(
-        &self,
-        call: &Call,
-        resource: &DescribeConfigsResource,
-        detail: Detail,
-    ) -> Result<Vec<DescribeConfigsResourceResult>, Refusal> {
+fn describe_resource<D: Disk>(
+    context: &Context<D>,
+    call: &Call,
+    resource: &DescribeConfigsResource,
+    detail: Detail,
+) -> Result<Vec<DescribeConfigsResourceResult>, Refusal> {
+    let name = &resource.resource_name;
+    let keys = resource.configuration_keys.as_deref();
+    let wanted = |name: &str| keys.is_none_or(|keys| keys.iter().any(|key| key == name));
+    match config_target(context, call, Operation::DescribeConfigs, resource.resource_type, name)? {
+        Target::Topic(topic) => {
+            let options = TOPIC_OPTIONS.iter().filter(|option| wanted(option.name));
+            Ok(options.map(|option| topic_option(context, option, &topic.overrides, detail)).collect())
+        }
+        // An empty name asks for the defaults of all brokers, of which there are none.
+        Target::Broker if name.is_empty() => Ok(Vec::new()),
+        Target::Broker if *name == context.config.node_id.to_string() => {
+            let options = BrokerConfig::OPTIONS.iter().map(|row| broker_option(context, row, detail));
+            let options = options.chain([advertised_listeners(context, detail)]);
+            Ok(options.filter(|option| wanted(&option.name)).collect())
+        }
+        Target::Broker => {
+            let expected = format!("{} or empty string", context.config.node_id);
+            Err((ErrorCode::INVALID_REQUEST, not_this_broker("Broker", name, &expected)))
+        }
+    }
+}
+
+/// What a request about settings names, if the caller may do `operation` with it.
+fn config_target<'a, D: Disk>(
+    context: &'a Context<D>,
+    call: &Call,
+    operation: Operation,
+    kind: i8,
+    name: &str,
+) -> Result<Target<'a, D>, Refusal> {
+    match kind {
+        TOPIC if context.allows(call, operation, Resource::Topic(name)) => {
+            check_name(name).map_err(|why| (ErrorCode::INVALID_TOPIC_EXCEPTION, why))?;
+            let why = || format!("The topic '{name}' does not exist.");
+            let found = context.store.by_name(name).map(Target::Topic);
+            found.ok_or_else(|| (ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, why()))
+        }
+        TOPIC => Err((ErrorCode::TOPIC_AUTHORIZATION_FAILED, format!("not authorized: topic {name}"))),
+        BROKER if context.allows(call, operation, Resource::Cluster) => Ok(Target::Broker),
+        BROKER => Err((ErrorCode::CLUSTER_AUTHORIZATION_FAILED, "not authorized: cluster".to_owned())),
+        other => {
+            let known = LACKING.iter().find(|(kind, _)| *kind == other);
+            let why = known.map_or_else(|| format!("Unknown resource type {other}"), |(_, what)| lacks(what));
+            Err((ErrorCode::INVALID_REQUEST, why))
+        }
+    }
+}
+
+fn topic_option<D: Disk>(
+    context: &Context<D>,
+    option: &TopicOption,
+    overrides: &BTreeMap<String, String>,
+    detail: Detail,
+) -> DescribeConfigsResourceResult {
+    let mut synonyms = Vec::new();
+    if let Some(value) = overrides.get(option.name).filter(|_| detail.synonyms) {
+        let (name, value) = (option.name.to_owned(), Some(value.clone()));
+        synonyms.push(DescribeConfigsSynonym { name, value, source: OF_TOPIC });
+    }
+    if let DefaultOf::Broker(name) = option.default
+        && detail.synonyms
+    {
+        let source = broker_source(name, &context.config);
+        let value = context.config.get(name);
+        synonyms.push(DescribeConfigsSynonym { name: name.to_owned(), value, source });
+    }
+    DescribeConfigsResourceResult {
+        name: option.name.to_owned(),
+        value: Some(effective(option, overrides, &context.config)),
+        read_only: false,
+        config_source: source_of(option, overrides, &context.config),
+        is_sensitive: false,
+        synonyms,
+        config_type: option.kind.id(),
+        documentation: detail.documentation.then(|| option.sentence().into_owned()),
+    }
+}
+
+/// Kafka's one setting for our host and port: admin tools look there for a broker's address.
+fn advertised_listeners<D: Disk>(context: &Context<D>, detail: Detail) -> DescribeConfigsResourceResult {
+    let at = HostPort { host: &context.config.advertised_host, port: context.config.advertised_port };
+    DescribeConfigsResourceResult {
+        name: "advertised.listeners".to_owned(),
+        value: Some(format!("PLAINTEXT://{at}")),
+        read_only: true,
+        config_source: OF_BROKER_FILE,
+        is_sensitive: false,
+        synonyms: Vec::new(),
+        config_type: Kind::List.id(),
+        documentation: detail.documentation.then(|| "where clients are told to connect.".to_owned()),
+    }
+}
+
+fn broker_option<D: Disk>(
+    context: &Context<D>,
+    row: &crate::config::OptionRow,
+    detail: Detail,
+) -> DescribeConfigsResourceResult {
+    let kind = match row.kind {
+        "boolean" => Kind::Boolean,
+        "int" => Kind::Int,
+        "long" => Kind::Long,
+        _ => Kind::String,
+    };
+    let value = context.config.get(row.name);
+    let source = broker_source(row.name, &context.config);
+    let name = row.name.to_owned();
+    let own = || DescribeConfigsSynonym { name: name.clone(), value: value.clone(), source };
+    let synonyms = detail.synonyms.then(own).into_iter().collect();
+    DescribeConfigsResourceResult {
+        name,
+        value,
+        read_only: true,
+        config_source: source,
+        is_sensitive: false,
+        synonyms,
+        config_type: kind.id(),
+        documentation: detail.documentation.then(|| row.sentence.to_owned()),
+    }
+}
+
+/// Replaces all settings of topics.
+///
+/// Most work: one topic a turn, with a write of the state file.
+pub(crate) fn alter_configs<D: Disk>(
+    context: &mut Context<D>,
+    call: &Call,
+    request: AlterConfigsRequest,
+) -> Outcome<AlterConfigsResponse, AlterConfigs<D>> {
+    let repeated = repeated(request.resources.iter().map(|r| (r.resource_type, r.resource_name.clone())));
+    let items = request.resources.into_iter().map(|resource| {
+        let names = resource.configs.iter().map(|c| &c.name);
+        let once = check_once(&repeated, resource.resource_type, &resource.resource_name, names);
+        (resource, once, request.validate_only)
+    });
+    let response = AlterConfigsResponse::default();
+    let task = AlterConfigs::new(1, items.collect(), response, |(), context, call, item, response| {
+        let (resource, once, dry) = item;
         let name = &resource.resource_name;
-        let keys = resource.configuration_keys.as_deref();
-        let wanted = |name: &str| keys.is_none_or(|keys| keys.iter().any(|key| key == name));
-        match self.config_target(call, Operation::DescribeConfigs, resource.resource_type, name)? {
-            Target::Topic(topic) => {
-                let options = TOPIC_OPTIONS.iter().filter(|option| wanted(option.name));
-                Ok(options.map(|option| self.topic_option(option, &topic.overrides, detail)).collect())
-            }
-            // An empty name asks for the defaults of all brokers, of which there are none.
-            Target::Broker if name.is_empty() => Ok(Vec::new()),
-            Target::Broker if *name == self.config.node_id.to_string() => {
-                let options = BrokerConfig::OPTIONS.iter().map(|row| self.broker_option(row, detail));
-                let options = options.chain([self.advertised_listeners(detail)]);
-                Ok(options.filter(|option| wanted(&option.name)).collect())
-            }
-            Target::Broker => {
-                let expected = format!("{} or empty string", self.config.node_id);
-                Err((ErrorCode::INVALID_REQUEST, not_this_broker("Broker", name, &expected)))
-            }
-        }
-    }
-
-    /// What a request about settings names, if the caller may do `operation` with it.
-    fn config_target(
-        &self,
-        call: &Call,
-        operation: Operation,
-        kind: i8,
-        name: &str,
-    ) -> Result<Target<'_, D>, Refusal> {
-        match kind {
-            TOPIC if self.allows(call, operation, Resource::Topic(name)) => {
-                check_name(name).map_err(|why| (ErrorCode::INVALID_TOPIC_EXCEPTION, why))?;
-                let why = || format!("The topic '{name}' does not exist.");
-                let found = self.store.by_name(name).map(Target::Topic);
-                found.ok_or_else(|| (ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, why()))
-            }
-            TOPIC => Err((ErrorCode::TOPIC_AUTHORIZATION_FAILED, format!("not authorized: topic {name}"))),
-            BROKER if self.allows(call, operation, Resource::Cluster) => Ok(Target::Broker),
-            BROKER => Err((ErrorCode::CLUSTER_AUTHORIZATION_FAILED, "not authorized: cluster".to_owned())),
-            other => {
-                let known = LACKING.iter().find(|(kind, _)| *kind == other);
-                let why =
-                    known.map_or_else(|| format!("Unknown resource type {other}"), |(_, what)| lacks(what));
-                Err((ErrorCode::INVALID_REQUEST, why))
-            }
-        }
-    }
-
-    fn topic_option(
-        &self,
-        option: &TopicOption,
-        overrides: &BTreeMap<String, String>,
-        detail: Detail,
-    ) -> DescribeConfigsResourceResult {
-        let mut synonyms = Vec::new();
-        if let Some(value) = overrides.get(option.name).filter(|_| detail.synonyms) {
-            let (name, value) = (option.name.to_owned(), Some(value.clone()));
-            synonyms.push(DescribeConfigsSynonym { name, value, source: OF_TOPIC });
-        }
-        if let DefaultOf::Broker(name) = option.default
-            && detail.synonyms
-        {
-            let source = broker_source(name, &self.config);
-            let value = self.config.get(name);
-            synonyms.push(DescribeConfigsSynonym { name: name.to_owned(), value, source });
-        }
-        DescribeConfigsResourceResult {
-            name: option.name.to_owned(),
-            value: Some(effective(option, overrides, &self.config)),
-            read_only: false,
-            config_source: source_of(option, overrides, &self.config),
-            is_sensitive: false,
-            synonyms,
-            config_type: option.kind.id(),
-            documentation: detail.documentation.then(|| option.sentence().into_owned()),
-        }
-    }
-
-    /// Kafka's one setting for our host and port: admin tools look there for a broker's address.
-    fn advertised_listeners(&self, detail: Detail) -> DescribeConfigsResourceResult {
-        let at = HostPort { host: &self.config.advertised_host, port: self.config.advertised_port };
-        DescribeConfigsResourceResult {
-            name: "advertised.listeners".to_owned(),
-            value: Some(format!("PLAINTEXT://{at}")),
-            read_only: true,
-            config_source: OF_BROKER_FILE,
-            is_sensitive: false,
-            synonyms: Vec::new(),
-            config_type: Kind::List.id(),
-            documentation: detail.documentation.then(|| "where clients are told to connect.".to_owned()),
-        }
-    }
-
-    fn broker_option(&self, row: &crate::config::OptionRow, detail: Detail) -> DescribeConfigsResourceResult {
-        let kind = match row.kind {
-            "boolean" => Kind::Boolean,
-            "int" => Kind::Int,
-            "long" => Kind::Long,
-            _ => Kind::String,
-        };
-        let value = self.config.get(row.name);
-        let source = broker_source(row.name, &self.config);
-        let name = row.name.to_owned();
-        let own = || DescribeConfigsSynonym { name: name.clone(), value: value.clone(), source };
-        let synonyms = detail.synonyms.then(own).into_iter().collect();
-        DescribeConfigsResourceResult {
-            name,
-            value,
-            read_only: true,
-            config_source: source,
-            is_sensitive: false,
-            synonyms,
-            config_type: kind.id(),
-            documentation: detail.documentation.then(|| row.sentence.to_owned()),
-        }
-    }
-
-    /// Replaces all settings of topics.
-    ///
-    /// Most work: one topic a turn, with a write of the state file.
-    pub(crate) fn alter_configs(
-        &mut self,
-        call: &Call,
-        request: AlterConfigsRequest,
-    ) -> Outcome<AlterConfigsResponse> {
-        let repeated = repeated(request.resources.iter().map(|r| (r.resource_type, r.resource_name.clone())));
-        let items = request.resources.into_iter().map(|resource| {
-            let names = resource.configs.iter().map(|c| &c.name);
-            let once = check_once(&repeated, resource.resource_type, &resource.resource_name, names);
-            (resource, once, request.validate_only)
+        let result =
+            once.and_then(|()| alter_target(context, call, resource.resource_type, name)).and_then(|_| {
+                let mut overrides = BTreeMap::new();
+                for config in resource.configs {
+                    overrides
+                        .insert(config.name.clone(), config.value.ok_or_else(|| no_value(&config.name))?);
+                }
+                apply_overrides(context, name, overrides, dry)
+            });
+        let (error, why) = result.err().map_or((ErrorCode::NONE, None), |(e, why)| (e, Some(why)));
+        response.responses.push(AlterConfigsResourceResponse {
+            error_code: error.code(),
+            error_message: why,
+            resource_type: resource.resource_type,
+            resource_name: resource.resource_name,
         });
-        let items = items.collect();
-        let response = AlterConfigsResponse::default();
-        self.each::<AlterConfigsRequest, _>(call, 1, items, response, |broker, call, item, response| {
-            let (resource, once, dry): (
-                alter_configs_request::AlterConfigsResource,
-                Result<(), Refusal>,
-                bool,
-            ) = item;
-            let name = &resource.resource_name;
-            let result =
-                once.and_then(|()| broker.alter_target(call, resource.resource_type, name)).and_then(|_| {
-                    let mut overrides = BTreeMap::new();
-                    for config in resource.configs {
-                        overrides
-                            .insert(config.name.clone(), config.value.ok_or_else(|| no_value(&config.name))?);
-                    }
-                    broker.apply_overrides(name, overrides, dry)
-                });
+    });
+    task.begin(&mut (), context, call)
+}
+
+/// Changes settings of topics one by one.
+///
+/// Most work: one topic a turn, with a write of the state file.
+pub(crate) fn incremental_alter_configs<D: Disk>(
+    context: &mut Context<D>,
+    call: &Call,
+    request: IncrementalAlterConfigsRequest,
+) -> Outcome<IncrementalAlterConfigsResponse, IncrementalAlterConfigs<D>> {
+    let repeated = repeated(request.resources.iter().map(|r| (r.resource_type, r.resource_name.clone())));
+    let items = request.resources.into_iter().map(|resource| {
+        let names = resource.configs.iter().map(|c| &c.name);
+        let once = check_once(&repeated, resource.resource_type, &resource.resource_name, names);
+        (resource, once, request.validate_only)
+    });
+    let response = IncrementalAlterConfigsResponse::default();
+    let task =
+        IncrementalAlterConfigs::new(1, items.collect(), response, |(), context, call, item, response| {
+            let (resource, once, dry) = item;
+            let name = resource.resource_name;
+            let target = once.and_then(|()| alter_target(context, call, resource.resource_type, &name));
+            let result = target.and_then(|mut overrides| {
+                for config in resource.configs {
+                    change(context, &mut overrides, &config.name, config.config_operation, config.value)?;
+                }
+                apply_overrides(context, &name, overrides, dry)
+            });
             let (error, why) = result.err().map_or((ErrorCode::NONE, None), |(e, why)| (e, Some(why)));
-            response.responses.push(AlterConfigsResourceResponse {
+            response.responses.push(incremental_alter_configs_response::AlterConfigsResourceResponse {
                 error_code: error.code(),
                 error_message: why,
                 resource_type: resource.resource_type,
-                resource_name: resource.resource_name,
+                resource_name: name,
             });
-        })
-    }
-
-    /// Changes settings of topics one by one.
-    ///
-    /// Most work: one topic a turn, with a write of the state file.
-    pub(crate) fn incremental_alter_configs(
-        &mut self,
-        call: &Call,
-        request: IncrementalAlterConfigsRequest,
-    ) -> Outcome<IncrementalAlterConfigsResponse> {
-        let repeated = repeated(request.resources.iter().map(|r| (r.resource_type, r.resource_name.clone())));
-        let items = request.resources.into_iter().map(|resource| {
-            let names = resource.configs.iter().map(|c| &c.name);
-            let once = check_once(&repeated, resource.resource_type, &resource.resource_name, names);
-            (resource, once, request.validate_only)
         });
-        let items = items.collect();
-        let response = IncrementalAlterConfigsResponse::default();
-        self.each::<IncrementalAlterConfigsRequest, _>(
-            call,
-            1,
-            items,
-            response,
-            |broker, call, item, response| {
-                let (resource, once, dry): (
-                    incremental_alter_configs_request::AlterConfigsResource,
-                    Result<(), Refusal>,
-                    bool,
-                ) = item;
-                let name = resource.resource_name;
-                let target = once.and_then(|()| broker.alter_target(call, resource.resource_type, &name));
-                let result = target.and_then(|mut overrides| {
-                    for config in resource.configs {
-                        broker.change(&mut overrides, &config.name, config.config_operation, config.value)?;
-                    }
-                    broker.apply_overrides(&name, overrides, dry)
-                });
-                let (error, why) = result.err().map_or((ErrorCode::NONE, None), |(e, why)| (e, Some(why)));
-                response.responses.push(incremental_alter_configs_response::AlterConfigsResourceResponse {
-                    error_code: error.code(),
-                    error_message: why,
-                    resource_type: resource.resource_type,
-                    resource_name: name,
-                });
-            },
-        )
-    }
+    task.begin(&mut (), context, call)
+}
 
-    /// The settings that a topic has of its own, if the caller may change them.
-    fn alter_target(&self, call: &Call, kind: i8, name: &str) -> Result<BTreeMap<String, String>, Refusal> {
-        if kind == TOPIC && name.is_empty() {
-            return Err((ErrorCode::INVALID_REQUEST, "Default topic resources are not allowed.".to_owned()));
-        }
-        match self.config_target(call, Operation::AlterConfigs, kind, name)? {
-            Target::Topic(topic) => Ok(topic.overrides.clone()),
-            Target::Broker => {
-                let here = self.config.node_id.to_string();
-                let why = if name.is_empty() || *name == here {
-                    "This broker's settings are given when it starts: docs/broker.md".to_owned()
-                } else {
-                    not_this_broker("Node", name, &here)
-                };
-                Err((ErrorCode::INVALID_REQUEST, why))
-            }
+/// The settings that a topic has of its own, if the caller may change them.
+fn alter_target<D: Disk>(
+    context: &Context<D>,
+    call: &Call,
+    kind: i8,
+    name: &str,
+) -> Result<BTreeMap<String, String>, Refusal> {
+    if kind == TOPIC && name.is_empty() {
+        return Err((ErrorCode::INVALID_REQUEST, "Default topic resources are not allowed.".to_owned()));
+    }
+    match config_target(context, call, Operation::AlterConfigs, kind, name)? {
+        Target::Topic(topic) => Ok(topic.overrides.clone()),
+        Target::Broker => {
+            let here = context.config.node_id.to_string();
+            let why = if name.is_empty() || *name == here {
+                "This broker's settings are given when it starts: docs/broker.md".to_owned()
+            } else {
+                not_this_broker("Node", name, &here)
+            };
+            Err((ErrorCode::INVALID_REQUEST, why))
         }
     }
+}
 
-    fn change(
-        &self,
-        overrides: &mut BTreeMap<String, String>,
-        name: &str,
-        operation: i8,
-        value: Option<String>,
-    ) -> Result<(), Refusal> {
-        if !(SET..=SUBTRACT).contains(&operation) {
-            let why = format!("Unknown operation {operation} on {name}");
-            return Err((ErrorCode::INVALID_REQUEST, why));
-        }
-        if operation == DELETE {
-            overrides.remove(name);
-            return Ok(());
-        }
-        let value = value.ok_or_else(|| no_value(name))?;
-        if operation == SET {
-            overrides.insert(name.to_owned(), value);
-            return Ok(());
-        }
-        let Some(option) = topic_config::find(name).filter(|o| o.kind == Kind::List) else {
-            let operation = if operation == APPEND { "APPEND" } else { "SUBTRACT" };
-            let why = format!("Can't {operation} to key {name} because its type is not LIST.");
-            return Err((ErrorCode::INVALID_CONFIG, why));
-        };
-        let now = effective(option, overrides, &self.config);
-        let mut words: Vec<&str> = now.split(',').map(str::trim).filter(|w| !w.is_empty()).collect();
-        for word in value.split(',').map(str::trim) {
-            words.retain(|w| *w != word);
-            if operation == APPEND {
-                words.push(word);
-            }
-        }
-        overrides.insert(name.to_owned(), words.join(","));
-        Ok(())
+fn change<D: Disk>(
+    context: &Context<D>,
+    overrides: &mut BTreeMap<String, String>,
+    name: &str,
+    operation: i8,
+    value: Option<String>,
+) -> Result<(), Refusal> {
+    if !(SET..=SUBTRACT).contains(&operation) {
+        let why = format!("Unknown operation {operation} on {name}");
+        return Err((ErrorCode::INVALID_REQUEST, why));
     }
+    if operation == DELETE {
+        overrides.remove(name);
+        return Ok(());
+    }
+    let value = value.ok_or_else(|| no_value(name))?;
+    if operation == SET {
+        overrides.insert(name.to_owned(), value);
+        return Ok(());
+    }
+    let Some(option) = topic_config::find(name).filter(|o| o.kind == Kind::List) else {
+        let operation = if operation == APPEND { "APPEND" } else { "SUBTRACT" };
+        let why = format!("Can't {operation} to key {name} because its type is not LIST.");
+        return Err((ErrorCode::INVALID_CONFIG, why));
+    };
+    let now = effective(option, overrides, &context.config);
+    let mut words: Vec<&str> = now.split(',').map(str::trim).filter(|w| !w.is_empty()).collect();
+    for word in value.split(',').map(str::trim) {
+        words.retain(|w| *w != word);
+        if operation == APPEND {
+            words.push(word);
+        }
+    }
+    overrides.insert(name.to_owned(), words.join(","));
+    Ok(())
+}
 
-    fn apply_overrides(
-        &mut self,
-        topic: &str,
-        overrides: BTreeMap<String, String>,
-        dry: bool,
-    ) -> Result<(), Refusal> {
-        topic_config::check_all(&overrides).map_err(|why| (ErrorCode::INVALID_CONFIG, why))?;
-        if dry {
-            return Ok(());
-        }
-        self.store.set_overrides(&self.config, topic, overrides).map_err(|e| {
-            (ErrorCode::KAFKA_STORAGE_ERROR, format!("settings of {topic} cannot be stored: {e}"))
-        })?;
-        self.end_unfit_writers(&TopicKey::Name(topic.into()));
-        Ok(())
+fn apply_overrides<D: Disk>(
+    context: &mut Context<D>,
+    topic: &str,
+    overrides: BTreeMap<String, String>,
+    dry: bool,
+) -> Result<(), Refusal> {
+    topic_config::check_all(&overrides).map_err(|why| (ErrorCode::INVALID_CONFIG, why))?;
+    if dry {
+        return Ok(());
     }
+    context.store.set_overrides(&context.config, topic, overrides).map_err(|e| {
+        (ErrorCode::KAFKA_STORAGE_ERROR, format!("settings of {topic} cannot be stored: {e}"))
+    })?;
+    if let Some(id) = context.store.by_name(topic).map(|topic| topic.id) {
+        context.changes.push_back(Change::TopicConfigured(id));
+    }
+    Ok(())
 }

@@ -6,11 +6,11 @@ use headrace_log::{Disk, LogError};
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::uuid::Uuid;
 
-use super::topics::Refusal;
-use crate::broker::Broker;
-use crate::call::Call;
-use crate::store::{Making, Removing};
-use crate::turns::{Task, Turn};
+use super::Refusal;
+use crate::context::Context;
+use crate::context::call::Call;
+use crate::context::task::{Task, Turn};
+use crate::store::{Making, OFFSETS_TOPIC, Removing, Store, Topic, check_name};
 
 /// Partitions whose files are made or removed in one turn.
 pub(super) const PARTITIONS_PER_TURN: usize = 32;
@@ -36,17 +36,18 @@ pub(super) enum What {
 /// By name, why topics could not be made.
 pub(super) type Refused = BTreeMap<String, Refusal>;
 
-/// Answers a request when all of its topics are there: by name, why one is not.
-pub(super) type Finish<D, A> = fn(&mut Broker<D>, &Call, A, Refused);
+/// Answers a request once all of its topics are there, in as many turns as that takes. With the first of them comes, by name,
+/// why one is not there.
+pub(super) type Finish<D, A> = fn(&mut Context<D>, &Call, &mut A, Refused) -> Turn;
 
 /// Makes topics, a few partitions in each turn. Once begun it goes on without its client: what is made is not left half made.
-pub(super) struct Make<D: Disk, A> {
+pub(crate) struct Make<D: Disk, A> {
     wishes: VecDeque<Wish>,
     /// Made in part, or in whole and not in the state file yet.
     made: Vec<Making<D>>,
     leaving: Vec<Removing<D>>,
     refused: Refused,
-    answer: Option<A>,
+    answer: A,
     finish: Finish<D, A>,
 }
 
@@ -57,7 +58,7 @@ impl<D: Disk, A: Send + 'static> Make<D, A> {
             made: Vec::new(),
             leaving: Vec::new(),
             refused: BTreeMap::new(),
-            answer: Some(answer),
+            answer,
             finish,
         }
     }
@@ -68,24 +69,23 @@ impl<D: Disk, A: Send + 'static> Make<D, A> {
     }
 
     /// Begins with the next wish; whether there is one that can be begun now.
-    fn start(&mut self, broker: &mut Broker<D>) -> bool {
+    fn start(&mut self, context: &mut Context<D>) -> bool {
         let Some(wish) = self.wishes.front() else { return false };
         // Another request is at it: its outcome is awaited.
-        if broker.store.is_busy(&wish.name) {
+        if context.store.is_busy(&wish.name) {
             return false;
         }
         let Some(Wish { name, what, partitions }) = self.wishes.pop_front() else { return false };
         let begun = match what {
-            What::New { id, overrides, or_there } => match broker.check_new_name(&name) {
-                Ok(()) => Ok(Some(broker.store.start_topic(&name, id, partitions, overrides))),
+            What::New { id, overrides, or_there } => match check_new_name(&context.store, &name) {
+                Ok(()) => Ok(Some(context.store.start_topic(&name, id, partitions, overrides))),
                 // Another request was faster: it is there.
                 Err((ErrorCode::TOPIC_ALREADY_EXISTS, _)) if or_there => Ok(None),
                 Err(refusal) => Err(refusal),
             },
             // Another request may have been faster.
-            What::Extended => broker
-                .check_more_partitions(&name, partitions)
-                .map(|()| broker.store.start_partitions(&name, partitions)),
+            What::Extended => check_more_partitions(&context.store, &name, partitions)
+                .map(|()| context.store.start_partitions(&name, partitions)),
         };
         match begun {
             Ok(making) => self.made.extend(making),
@@ -95,13 +95,13 @@ impl<D: Disk, A: Send + 'static> Make<D, A> {
     }
 
     /// Makes a turn's worth of partitions; whether the state file is to be written.
-    fn make(&mut self, broker: &mut Broker<D>) -> bool {
+    fn make(&mut self, context: &mut Context<D>) -> bool {
         let mut left = PARTITIONS_PER_TURN;
         while left > 0 {
             let unfinished = self.made.last_mut().filter(|making| making.left() > 0);
             let Some(making) = unfinished else {
                 let begun = self.made.len();
-                if begun >= TOPICS_PER_WRITE || !self.start(broker) {
+                if begun >= TOPICS_PER_WRITE || !self.start(context) {
                     return true;
                 }
                 // To refuse one has its price too.
@@ -109,10 +109,10 @@ impl<D: Disk, A: Send + 'static> Make<D, A> {
                 continue;
             };
             let before = making.left();
-            if let Err(error) = broker.store.make_some(&broker.config, making, left, broker.now) {
+            if let Err(error) = context.store.make_some(&context.config, making, left, context.now) {
                 let name = making.name.clone();
                 if let Some(making) = self.made.pop() {
-                    self.leaving.push(broker.store.give_up(making));
+                    self.leaving.push(context.store.give_up(making));
                 }
                 self.refuse(&name, &error);
                 return false;
@@ -122,49 +122,118 @@ impl<D: Disk, A: Send + 'static> Make<D, A> {
         self.made.last().is_none_or(|making| making.left() == 0)
     }
 
-    fn write(&mut self, broker: &mut Broker<D>) {
+    fn write(&mut self, context: &mut Context<D>) {
         let mut made = std::mem::take(&mut self.made);
         if made.is_empty() {
             return;
         }
-        if let Err(error) = broker.store.finish(&broker.config, &mut made) {
+        if let Err(error) = context.store.finish(&context.config, &mut made) {
             for making in made {
                 self.refuse(&making.name, &error);
-                self.leaving.push(broker.store.give_up(making));
+                self.leaving.push(context.store.give_up(making));
             }
         }
     }
 }
 
 impl<D: Disk, A: Send + 'static> Task<D> for Make<D, A> {
-    fn turn(&mut self, broker: &mut Broker<D>, call: &Call) -> Turn {
+    fn turn(&mut self, (): &mut (), context: &mut Context<D>, call: &Call) -> Turn {
         if let Some(removing) = self.leaving.last_mut() {
-            if !broker.store.remove_some(removing, PARTITIONS_PER_TURN) {
+            if !context.store.remove_some(removing, PARTITIONS_PER_TURN) {
                 self.leaving.pop();
             }
             return Turn::More;
         }
-        if self.make(broker) {
-            self.write(broker);
+        if self.make(context) {
+            self.write(context);
         }
-        if self.leaving.is_empty() && self.made.is_empty() && self.wishes.is_empty() {
-            if let Some(answer) = self.answer.take() {
-                (self.finish)(broker, call, answer, std::mem::take(&mut self.refused));
-            }
-            return Turn::Done;
+        if self.outlives_client() {
+            return Turn::More;
         }
-        Turn::More
+        (self.finish)(context, call, &mut self.answer, std::mem::take(&mut self.refused))
     }
 
+    /// As long as something is to be made or removed.
     fn outlives_client(&self) -> bool {
-        true
+        !(self.leaving.is_empty() && self.made.is_empty() && self.wishes.is_empty())
     }
 
-    fn abandon(&mut self, broker: &mut Broker<D>) {
+    fn abandon(&mut self, (): &mut (), context: &mut Context<D>) {
         let made = std::mem::take(&mut self.made);
-        self.leaving.extend(made.into_iter().map(|making| broker.store.give_up(making)));
+        self.leaving.extend(made.into_iter().map(|making| context.store.give_up(making)));
         for removing in &mut self.leaving {
-            broker.store.remove_some(removing, usize::MAX);
+            context.store.remove_some(removing, usize::MAX);
         }
     }
+}
+
+pub(super) fn check_new_name<D: Disk>(store: &Store<D>, name: &str) -> Result<(), Refusal> {
+    check_name(name).map_err(|why| (ErrorCode::INVALID_TOPIC_EXCEPTION, why))?;
+    if store.by_name(name).is_some() || store.is_busy(name) {
+        return Err((ErrorCode::TOPIC_ALREADY_EXISTS, format!("Topic '{name}' already exists.")));
+    }
+    if let Some(twin) = store.twin(name) {
+        let why = format!("Topic '{name}' collides with existing topic: {twin}");
+        return Err((ErrorCode::INVALID_TOPIC_EXCEPTION, why));
+    }
+    Ok(())
+}
+
+/// Whether a topic can get partitions, so that it has `count`.
+pub(super) fn check_more_partitions<D: Disk>(
+    store: &Store<D>,
+    name: &str,
+    count: i32,
+) -> Result<(), Refusal> {
+    let topic = topic_named(store, name)?;
+    // A group's records are in the partition that its name falls into, out of so many.
+    refuse_internal(topic)?;
+    let before = topic.partition_count();
+    if count == before {
+        let why = format!("Topic already has {before} partition(s).");
+        return Err((ErrorCode::INVALID_PARTITIONS, why));
+    }
+    if count < before {
+        let why = format!(
+            "The topic {name} currently has {before} partition(s); {count} would not be an increase.",
+        );
+        return Err((ErrorCode::INVALID_PARTITIONS, why));
+    }
+    Ok(())
+}
+
+/// The topic of this name.
+pub(super) fn topic_named<'a, D: Disk>(store: &'a Store<D>, name: &str) -> Result<&'a Topic<D>, Refusal> {
+    let why = "This server does not host this topic-partition.";
+    store.by_name(name).ok_or_else(|| (ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, why.to_owned()))
+}
+
+pub(super) fn refuse_internal<D: Disk>(topic: &Topic<D>) -> Result<(), Refusal> {
+    if topic.internal {
+        let why = format!("topic {} is internal: it cannot be deleted, nor get partitions", topic.name);
+        return Err((ErrorCode::INVALID_TOPIC_EXCEPTION, why));
+    }
+    Ok(())
+}
+
+/// Makes the topic of group offsets when it is first needed.
+pub(crate) fn ensure_offsets_topic<D: Disk>(context: &mut Context<D>) -> Result<(), Refusal> {
+    if context.store.by_name(OFFSETS_TOPIC).is_some() {
+        return Ok(());
+    }
+    if context.store.is_busy(OFFSETS_TOPIC) {
+        let why = format!("topic {OFFSETS_TOPIC} is being made");
+        return Err((ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, why));
+    }
+    let overrides = BTreeMap::from([
+        ("cleanup.policy".to_owned(), "compact".to_owned()),
+        ("segment.bytes".to_owned(), context.config.offsets_topic_segment_bytes.to_string()),
+        ("message.timestamp.type".to_owned(), "CreateTime".to_owned()),
+        ("max.message.bytes".to_owned(), i32::MAX.to_string()),
+    ]);
+    let (id, partitions) = (context.random.uuid(), context.config.offsets_topic_num_partitions);
+    let made =
+        context.store.create_topic(&context.config, OFFSETS_TOPIC, id, partitions, overrides, context.now);
+    let why = |error: LogError| format!("topic {OFFSETS_TOPIC} cannot be made: {error}");
+    made.map_err(|error| (ErrorCode::KAFKA_STORAGE_ERROR, why(error)))
 }

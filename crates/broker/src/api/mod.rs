@@ -1,32 +1,17 @@
-//! The handlers of requests, a module for each family. Later families (transactions, security, the new group
-//! protocols) get modules of their own beside these.
+//! The requests that concern topics, their records and their settings, a module for each family: the part whose state is
+//! the store itself, so its handlers are functions over the context.
 
-mod cluster;
-mod configs;
-mod making;
-mod offsets;
-mod produce;
-mod producers;
-mod topics;
-
-use std::collections::HashSet;
-use std::hash::Hash;
+pub(crate) mod cluster;
+pub(crate) mod configs;
+pub(crate) mod making;
+pub(crate) mod offsets;
+pub(crate) mod produce;
+pub(crate) mod producers;
+pub(crate) mod topics;
+pub(crate) mod versions;
 
 /// Topics in one request that creates or alters topics; the wire bounds the rest.
 const TOPICS_PER_REQUEST_MAX: usize = 10_000;
 
-/// The first item of each key. An answer may be a thousand times as long as what asks for it, so a request that names
-/// one thing again and again must not be told of it each time.
-pub(crate) fn distinct<T, K: Eq + Hash>(
-    items: impl IntoIterator<Item = T>,
-    key: impl Fn(&T) -> K,
-) -> impl Iterator<Item = T> {
-    let mut seen = HashSet::new();
-    items.into_iter().filter(move |item| seen.insert(key(item)))
-}
-
-/// The keys that occur more than once.
-fn repeated<K: Eq + Hash + Clone>(keys: impl Iterator<Item = K>) -> HashSet<K> {
-    let mut seen = HashSet::new();
-    keys.filter(|key| !seen.insert(key.clone())).collect()
-}
+/// An error for the client, with a sentence.
+pub(crate) type Refusal = (headrace_wire::errors::ErrorCode, String);

@@ -19,11 +19,11 @@ use headrace_wire::messages::{
 };
 
 use crate::auth::{Operation, Resource};
-use crate::broker::Broker;
-use crate::call::{Call, Outcome};
-use crate::retention::SEGMENTS_PER_TURN;
+use crate::context::Context;
+use crate::context::call::{Call, Outcome};
+use crate::context::task::{Task, Turn};
 use crate::store::Partition;
-use crate::turns::{Task, Turn};
+use crate::store::retention::SEGMENTS_PER_TURN;
 
 /// Special timestamps of `ListOffsets`, with the first version that may ask for each.
 const LATEST: i64 = -1;
@@ -45,169 +45,180 @@ const HIGH_WATERMARK: i64 = -1;
 type Found = (i64, i64, i32);
 const NOTHING: Found = (-1, -1, -1);
 
-impl<D: Disk> Broker<D> {
-    /// The partition, if the caller may do `operation` with its topic.
-    fn partition_for(
-        &self,
-        call: &Call,
-        operation: Operation,
-        topic: &str,
-        partition: i32,
-    ) -> Result<&Partition<D>, ErrorCode> {
-        if !self.allows(call, operation, Resource::Topic(topic)) {
-            return Err(ErrorCode::TOPIC_AUTHORIZATION_FAILED);
-        }
-        let topic = self.store.by_name(topic).ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)?;
-        topic.partition(partition).ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)
+/// The partition, if the caller may do `operation` with its topic.
+fn partition_for<'a, D: Disk>(
+    context: &'a Context<D>,
+    call: &Call,
+    operation: Operation,
+    topic: &str,
+    partition: i32,
+) -> Result<&'a Partition<D>, ErrorCode> {
+    if !context.allows(call, operation, Resource::Topic(topic)) {
+        return Err(ErrorCode::TOPIC_AUTHORIZATION_FAILED);
     }
+    let topic = context.store.by_name(topic).ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)?;
+    topic.partition(partition).ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)
+}
 
-    /// Looks up offsets by time, or the special ones.
-    ///
-    /// Most work: for each partition that is looked into by time, all batches of a segment, where timestamps do not rise: in
-    /// turns, [`BATCHES_PER_TURN`] in each, two of which may have to be decompressed. The special ones are known:
-    /// [`ANSWERS_PER_TURN`] a turn.
-    pub(crate) fn list_offsets(
-        &mut self,
-        call: &Call,
-        request: ListOffsetsRequest,
-    ) -> Outcome<ListOffsetsResponse> {
-        let mut seen = HashSet::new();
-        let mut asked = Vec::new();
-        for (place, topic) in request.topics.iter().enumerate() {
-            for partition in &topic.partitions {
-                let first = seen.insert((topic.name.as_str(), partition.partition_index));
-                asked.push((place, partition.clone(), first));
-            }
-        }
-        let answer =
-            |t: &ListOffsetsTopic| ListOffsetsTopicResponse { name: t.name.clone(), partitions: Vec::new() };
-        let response = ListOffsetsResponse {
-            topics: request.topics.iter().map(answer).collect(),
-            ..ListOffsetsResponse::default()
-        };
-        self.begin(call, ListOffsets { asked: asked.into(), search: None, response });
-        Outcome::Parked
-    }
-
-    /// Looks up what is known, or begins to search.
-    fn list_one(&self, call: &Call, topic: &str, asked: &ListOffsetsPartition) -> Result<Listed, ErrorCode> {
-        let partition = self.partition_for(call, Operation::Describe, topic, asked.partition_index)?;
-        self.store.check_leader_epoch(asked.current_leader_epoch)?;
-        let special = [MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD];
-        let too_old = special.iter().any(|(t, since)| *t == asked.timestamp && call.version < *since);
-        if too_old || asked.timestamp < EARLIEST_PENDING_UPLOAD.0 {
-            return Err(ErrorCode::UNSUPPORTED_VERSION);
-        }
-        let log = &partition.log;
-        let earliest = || (log.start_offset(), -1, epoch_at(log, log.start_offset()));
-        Ok(match asked.timestamp {
-            LATEST => Listed::Known((log.end_offset(), -1, self.store.leader_epoch())),
-            EARLIEST => Listed::Known(earliest()),
-            // Without tiered storage everything is local and nothing is tiered or waits for it.
-            t if t == EARLIEST_LOCAL.0 => Listed::Known(earliest()),
-            t if t == LATEST_TIERED.0 || t == EARLIEST_PENDING_UPLOAD.0 => Listed::Known(NOTHING),
-            t if t == MAX_TIMESTAMP.0 => Listed::ToSearch(TimeSearch::largest()),
-            time => Listed::ToSearch(TimeSearch::first_since(time)),
-        })
-    }
-
-    /// A part of a search; `None` when there is more to it.
-    fn search_one(
-        &self,
-        topic: &str,
-        partition: i32,
-        search: &mut TimeSearch,
-    ) -> Result<Option<Found>, ErrorCode> {
-        // It may have been deleted since the last part.
-        let partition = self.store.by_name(topic).and_then(|topic| topic.partition(partition));
-        let log = &partition.ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)?.log;
-        match log.search(search, BATCHES_PER_TURN) {
-            Ok(Searched::More) => Ok(None),
-            Ok(Searched::Found(found)) => {
-                Ok(Some(found.map_or(NOTHING, |f| (f.offset, f.timestamp, f.leader_epoch))))
-            }
-            Err(_) => Err(ErrorCode::KAFKA_STORAGE_ERROR),
+/// Looks up offsets by time, or the special ones.
+///
+/// Most work: for each partition that is looked into by time, all batches of a segment, where timestamps do not rise: in
+/// turns, [`BATCHES_PER_TURN`] in each, two of which may have to be decompressed. The special ones are known:
+/// [`ANSWERS_PER_TURN`] a turn.
+pub(crate) fn list_offsets<D: Disk>(
+    context: &mut Context<D>,
+    call: &Call,
+    request: ListOffsetsRequest,
+) -> Outcome<ListOffsetsResponse, ListOffsets> {
+    let mut seen = HashSet::new();
+    let mut asked = Vec::new();
+    for (place, topic) in request.topics.iter().enumerate() {
+        for partition in &topic.partitions {
+            let first = seen.insert((topic.name.as_str(), partition.partition_index));
+            asked.push((place, partition.clone(), first));
         }
     }
+    let answer =
+        |t: &ListOffsetsTopic| ListOffsetsTopicResponse { name: t.name.clone(), partitions: Vec::new() };
+    let response = ListOffsetsResponse {
+        topics: request.topics.iter().map(answer).collect(),
+        ..ListOffsetsResponse::default()
+    };
+    ListOffsets { asked: asked.into(), search: None, response }.begin(&mut (), context, call)
+}
 
-    /// Answers where leader epochs end.
-    ///
-    /// Most work: a look-up in memory for each of some 300,000 partitions, which is what the request has bytes for.
-    pub(crate) fn offset_for_leader_epoch(
-        &mut self,
-        call: &Call,
-        request: OffsetForLeaderEpochRequest,
-    ) -> Outcome<OffsetForLeaderEpochResponse> {
-        let mut response = OffsetForLeaderEpochResponse::default();
-        for topic in request.topics {
-            let mut partitions = Vec::with_capacity(topic.partitions.len());
-            for asked in &topic.partitions {
-                let mut answer = EpochEndOffset { partition: asked.partition, ..EpochEndOffset::default() };
-                let found = self
-                    .partition_for(call, Operation::Describe, &topic.topic, asked.partition)
-                    .and_then(|p| self.store.check_leader_epoch(asked.current_leader_epoch).map(|()| p));
-                match found {
-                    Err(error) => answer.error_code = error.code(),
-                    Ok(partition) => {
-                        let current = self.store.leader_epoch();
-                        if let Some(end) = partition.log.offset_for_epoch(asked.leader_epoch, current) {
-                            answer.leader_epoch = end.leader_epoch;
-                            answer.end_offset = end.end_offset;
-                        }
+/// Looks up what is known, or begins to search.
+fn list_one<D: Disk>(
+    context: &Context<D>,
+    call: &Call,
+    topic: &str,
+    asked: &ListOffsetsPartition,
+) -> Result<Listed, ErrorCode> {
+    let partition = partition_for(context, call, Operation::Describe, topic, asked.partition_index)?;
+    context.store.check_leader_epoch(asked.current_leader_epoch)?;
+    let special = [MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD];
+    let too_old = special.iter().any(|(t, since)| *t == asked.timestamp && call.version < *since);
+    if too_old || asked.timestamp < EARLIEST_PENDING_UPLOAD.0 {
+        return Err(ErrorCode::UNSUPPORTED_VERSION);
+    }
+    let log = &partition.log;
+    let earliest = || (log.start_offset(), -1, epoch_at(log, log.start_offset()));
+    Ok(match asked.timestamp {
+        LATEST => Listed::Known((log.end_offset(), -1, context.store.leader_epoch())),
+        EARLIEST => Listed::Known(earliest()),
+        // Without tiered storage everything is local and nothing is tiered or waits for it.
+        t if t == EARLIEST_LOCAL.0 => Listed::Known(earliest()),
+        t if t == LATEST_TIERED.0 || t == EARLIEST_PENDING_UPLOAD.0 => Listed::Known(NOTHING),
+        t if t == MAX_TIMESTAMP.0 => Listed::ToSearch(TimeSearch::largest()),
+        time => Listed::ToSearch(TimeSearch::first_since(time)),
+    })
+}
+
+/// A part of a search; `None` when there is more to it.
+fn search_one<D: Disk>(
+    context: &Context<D>,
+    topic: &str,
+    partition: i32,
+    search: &mut TimeSearch,
+) -> Result<Option<Found>, ErrorCode> {
+    // It may have been deleted since the last part.
+    let partition = context.store.by_name(topic).and_then(|topic| topic.partition(partition));
+    let log = &partition.ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)?.log;
+    match log.search(search, BATCHES_PER_TURN) {
+        Ok(Searched::More) => Ok(None),
+        Ok(Searched::Found(found)) => {
+            Ok(Some(found.map_or(NOTHING, |f| (f.offset, f.timestamp, f.leader_epoch))))
+        }
+        Err(_) => Err(ErrorCode::KAFKA_STORAGE_ERROR),
+    }
+}
+
+/// Answers where leader epochs end.
+///
+/// Most work: a look-up in memory for each of some 300,000 partitions, which is what the request has bytes for.
+pub(crate) fn offset_for_leader_epoch<D: Disk>(
+    context: &mut Context<D>,
+    call: &Call,
+    request: OffsetForLeaderEpochRequest,
+) -> Outcome<OffsetForLeaderEpochResponse> {
+    let mut response = OffsetForLeaderEpochResponse::default();
+    for topic in request.topics {
+        let mut partitions = Vec::with_capacity(topic.partitions.len());
+        for asked in &topic.partitions {
+            let mut answer = EpochEndOffset { partition: asked.partition, ..EpochEndOffset::default() };
+            let found = partition_for(context, call, Operation::Describe, &topic.topic, asked.partition)
+                .and_then(|p| context.store.check_leader_epoch(asked.current_leader_epoch).map(|()| p));
+            match found {
+                Err(error) => answer.error_code = error.code(),
+                Ok(partition) => {
+                    let current = context.store.leader_epoch();
+                    if let Some(end) = partition.log.offset_for_epoch(asked.leader_epoch, current) {
+                        answer.leader_epoch = end.leader_epoch;
+                        answer.end_offset = end.end_offset;
                     }
                 }
-                partitions.push(answer);
             }
-            response.topics.push(OffsetForLeaderTopicResult { topic: topic.topic, partitions });
+            partitions.push(answer);
         }
-        Outcome::Reply(response)
+        response.topics.push(OffsetForLeaderTopicResult { topic: topic.topic, partitions });
     }
+    Outcome::Reply(response)
+}
 
-    /// Drops records before an offset.
-    ///
-    /// Most work: in turns, [`SEGMENTS_PER_TURN`] segments removed, or [`ANSWERS_PER_TURN`] partitions whose start moves
-    /// within a segment; and the checkpoints written once.
-    pub(crate) fn delete_records(
-        &mut self,
-        call: &Call,
-        request: DeleteRecordsRequest,
-    ) -> Outcome<DeleteRecordsResponse> {
-        let mut asked = VecDeque::new();
-        let mut response = DeleteRecordsResponse::default();
-        for (place, topic) in request.topics.into_iter().enumerate() {
-            asked.extend(topic.partitions.into_iter().map(|partition| (place, partition)));
-            let partitions = Vec::new();
-            response.topics.push(DeleteRecordsTopicResult { name: topic.name, partitions });
-        }
-        self.begin(call, DeleteRecords { asked, moved: VecDeque::new(), response });
-        Outcome::Parked
+/// Drops records before an offset.
+///
+/// Most work: in turns, [`SEGMENTS_PER_TURN`] segments removed, or [`ANSWERS_PER_TURN`] partitions whose start moves
+/// within a segment; and the checkpoints written once.
+pub(crate) fn delete_records<D: Disk>(
+    context: &mut Context<D>,
+    call: &Call,
+    request: DeleteRecordsRequest,
+) -> Outcome<DeleteRecordsResponse, DeleteRecords> {
+    let mut asked = VecDeque::new();
+    let mut response = DeleteRecordsResponse::default();
+    for (place, topic) in request.topics.into_iter().enumerate() {
+        asked.extend(topic.partitions.into_iter().map(|partition| (place, partition)));
+        let partitions = Vec::new();
+        response.topics.push(DeleteRecordsTopicResult { name: topic.name, partitions });
     }
+    DeleteRecords { asked, moved: VecDeque::new(), response }.begin(&mut (), context, call)
+}
 
-    /// Moves the start of a partition; what lies before it is to be deleted then.
-    fn move_start(&mut self, call: &Call, topic: &str, index: i32, offset: i64) -> Result<(), ErrorCode> {
-        let partition = self.partition_for(call, Operation::Delete, topic, index)?;
-        let end = partition.log.end_offset();
-        let offset = if offset == HIGH_WATERMARK { end } else { offset };
-        if offset < 0 || offset > end {
-            return Err(ErrorCode::OFFSET_OUT_OF_RANGE);
-        }
-        if self.store.by_name(topic).is_some_and(|t| t.internal || t.is_compact_only()) {
-            return Err(ErrorCode::POLICY_VIOLATION);
-        }
-        let partition =
-            self.store.partition_by_name_mut(topic, index).ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)?;
-        partition.log.move_start(offset).map_err(|_| ErrorCode::KAFKA_STORAGE_ERROR)
+/// Moves the start of a partition; what lies before it is to be deleted then.
+fn move_start<D: Disk>(
+    context: &mut Context<D>,
+    call: &Call,
+    topic: &str,
+    index: i32,
+    offset: i64,
+) -> Result<(), ErrorCode> {
+    let partition = partition_for(context, call, Operation::Delete, topic, index)?;
+    let end = partition.log.end_offset();
+    let offset = if offset == HIGH_WATERMARK { end } else { offset };
+    if offset < 0 || offset > end {
+        return Err(ErrorCode::OFFSET_OUT_OF_RANGE);
     }
+    if context.store.by_name(topic).is_some_and(|t| t.internal || t.is_compact_only()) {
+        return Err(ErrorCode::POLICY_VIOLATION);
+    }
+    let partition =
+        context.store.partition_by_name_mut(topic, index).ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)?;
+    partition.log.move_start(offset).map_err(|_| ErrorCode::KAFKA_STORAGE_ERROR)
+}
 
-    /// Deletes so many segments before the start of a partition; that start, once there are no more.
-    fn delete_some(&mut self, topic: &str, index: i32, at_most: usize) -> Result<Option<i64>, ErrorCode> {
-        let partition =
-            self.store.partition_by_name_mut(topic, index).ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)?;
-        match partition.log.delete_some(at_most) {
-            Ok(true) => Ok(None),
-            Ok(false) => Ok(Some(partition.log.start_offset())),
-            Err(_) => Err(ErrorCode::KAFKA_STORAGE_ERROR),
-        }
+/// Deletes so many segments before the start of a partition; that start, once there are no more.
+fn delete_some<D: Disk>(
+    context: &mut Context<D>,
+    topic: &str,
+    index: i32,
+    at_most: usize,
+) -> Result<Option<i64>, ErrorCode> {
+    let partition =
+        context.store.partition_by_name_mut(topic, index).ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)?;
+    match partition.log.delete_some(at_most) {
+        Ok(true) => Ok(None),
+        Ok(false) => Ok(Some(partition.log.start_offset())),
+        Err(_) => Err(ErrorCode::KAFKA_STORAGE_ERROR),
     }
 }
 
@@ -218,7 +229,7 @@ enum Listed {
 }
 
 /// A `ListOffsets` request under way.
-struct ListOffsets {
+pub(crate) struct ListOffsets {
     /// By the place of the topic in the answer, with whether the partition is named for the first time.
     asked: VecDeque<(usize, ListOffsetsPartition, bool)>,
     /// Of the first of them.
@@ -228,19 +239,19 @@ struct ListOffsets {
 
 impl ListOffsets {
     /// Answers the first partition; `false` when its search is to go on.
-    fn answer_first<D: Disk>(&mut self, broker: &Broker<D>, call: &Call) -> bool {
+    fn answer_first<D: Disk>(&mut self, context: &Context<D>, call: &Call) -> bool {
         let Some((place, asked, first)) = self.asked.front() else { return true };
         let Some(topic) = self.response.topics.get_mut(*place) else { return true };
         let listed = match self.search.take() {
             Some(search) => Ok(Listed::ToSearch(search)),
-            None if *first => broker.list_one(call, &topic.name, asked),
+            None if *first => list_one(context, call, &topic.name, asked),
             // Naming a partition again is an error, as in Kafka.
             None => Err(ErrorCode::INVALID_REQUEST),
         };
         let found = match listed {
             Ok(Listed::Known(found)) => Ok(found),
             Ok(Listed::ToSearch(mut search)) => {
-                match broker.search_one(&topic.name, asked.partition_index, &mut search) {
+                match search_one(context, &topic.name, asked.partition_index, &mut search) {
                     Ok(None) => {
                         self.search = Some(search);
                         return false;
@@ -267,12 +278,12 @@ impl ListOffsets {
 }
 
 impl<D: Disk> Task<D> for ListOffsets {
-    fn turn(&mut self, broker: &mut Broker<D>, call: &Call) -> Turn {
+    fn turn(&mut self, (): &mut (), context: &mut Context<D>, call: &Call) -> Turn {
         let by_time = |p: &ListOffsetsPartition| p.timestamp >= 0 || p.timestamp == MAX_TIMESTAMP.0;
         for _ in 0..ANSWERS_PER_TURN {
             let Some((_, asked, _)) = self.asked.front() else { break };
             let searches = by_time(asked);
-            if !self.answer_first(broker, call) {
+            if !self.answer_first(context, call) {
                 return Turn::More;
             }
             self.asked.pop_front();
@@ -283,14 +294,14 @@ impl<D: Disk> Task<D> for ListOffsets {
         if !self.asked.is_empty() {
             return Turn::More;
         }
-        broker.reply::<ListOffsetsRequest>(call, &self.response);
+        context.reply::<ListOffsetsRequest>(call, &self.response);
         Turn::Done
     }
 }
 
 /// A `DeleteRecords` request under way: all starts are moved and noted before the first segment goes. Once begun it goes on
 /// without its client, so that none is left that was not noted.
-struct DeleteRecords {
+pub(crate) struct DeleteRecords {
     /// By the place of the topic in the answer.
     asked: VecDeque<(usize, DeleteRecordsPartition)>,
     /// What came of it, and whose segments are to be deleted where it was done: the place of the topic, and the number.
@@ -299,15 +310,15 @@ struct DeleteRecords {
 }
 
 impl DeleteRecords {
-    fn has_retired<D: Disk>(&self, broker: &Broker<D>, place: usize, index: i32) -> bool {
-        let topic = self.response.topics.get(place).and_then(|topic| broker.store.by_name(&topic.name));
+    fn has_retired<D: Disk>(&self, context: &Context<D>, place: usize, index: i32) -> bool {
+        let topic = self.response.topics.get(place).and_then(|topic| context.store.by_name(&topic.name));
         topic.and_then(|topic| topic.partition(index)).is_some_and(|partition| partition.log.has_retired())
     }
 
     /// Deletes some of a partition's segments and answers once all are gone; whether that is so.
-    fn delete<D: Disk>(&mut self, broker: &mut Broker<D>, place: usize, index: i32) -> bool {
+    fn delete<D: Disk>(&mut self, context: &mut Context<D>, place: usize, index: i32) -> bool {
         let Some(topic) = self.response.topics.get_mut(place) else { return true };
-        let result = match broker.delete_some(&topic.name, index, SEGMENTS_PER_TURN) {
+        let result = match delete_some(context, &topic.name, index, SEGMENTS_PER_TURN) {
             Ok(None) => return false,
             Ok(Some(start)) => Ok(start),
             Err(error) => Err(error),
@@ -317,25 +328,25 @@ impl DeleteRecords {
     }
 
     /// Moves some of the starts.
-    fn move_some<D: Disk>(&mut self, broker: &mut Broker<D>, call: &Call) {
+    fn move_some<D: Disk>(&mut self, context: &mut Context<D>, call: &Call) {
         for (place, asked) in self.asked.drain(..ANSWERS_PER_TURN.min(self.asked.len())) {
             let Some(topic) = self.response.topics.get(place) else { continue };
-            let moved = broker.move_start(call, &topic.name, asked.partition_index, asked.offset);
+            let moved = move_start(context, call, &topic.name, asked.partition_index, asked.offset);
             self.moved.push_back((place, asked.partition_index, moved));
         }
     }
 }
 
 impl<D: Disk> Task<D> for DeleteRecords {
-    fn turn(&mut self, broker: &mut Broker<D>, call: &Call) -> Turn {
+    fn turn(&mut self, (): &mut (), context: &mut Context<D>, call: &Call) -> Turn {
         if !self.asked.is_empty() {
-            self.move_some(broker, call);
+            self.move_some(context, call);
             if !self.asked.is_empty() {
                 return Turn::More;
             }
-            if let Err(error) = broker.store.checkpoint() {
+            if let Err(error) = context.store.checkpoint() {
                 // The records are gone from sight; only a crash before the next checkpoint could show them again.
-                broker.store.note_trouble(&error);
+                context.store.note_trouble(&error);
             }
         }
         for _ in 0..ANSWERS_PER_TURN {
@@ -346,8 +357,8 @@ impl<D: Disk> Task<D> for DeleteRecords {
                     topic.partitions.push(answer(index, Err(error)));
                 }
             } else {
-                deletes = self.has_retired(broker, place, index);
-                if !self.delete(broker, place, index) {
+                deletes = self.has_retired(context, place, index);
+                if !self.delete(context, place, index) {
                     return Turn::More;
                 }
             }
@@ -359,7 +370,7 @@ impl<D: Disk> Task<D> for DeleteRecords {
         if !self.moved.is_empty() {
             return Turn::More;
         }
-        broker.reply::<DeleteRecordsRequest>(call, &self.response);
+        context.reply::<DeleteRecordsRequest>(call, &self.response);
         Turn::Done
     }
 

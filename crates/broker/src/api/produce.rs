@@ -1,6 +1,6 @@
 //! Produce: appends one batch a partition. Record bytes go from the request's frame to the file uncopied.
 
-use headrace_log::{AppendOrigin, Disk};
+use headrace_log::Disk;
 use headrace_wire::compression::Codec;
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::produce_request::{PartitionProduceData, TopicProduceData};
@@ -9,13 +9,13 @@ use headrace_wire::messages::{ProduceRequest, ProduceResponse};
 use headrace_wire::primitive::Records;
 use headrace_wire::records::BatchHeader;
 
-use super::topics::Refusal;
+use super::Refusal;
 use crate::auth::{Operation, Resource};
-use crate::broker::Broker;
-use crate::call::{Call, Outcome};
-use crate::fetch::TopicKey;
-use crate::flush::{Answer, FlushTarget};
-use crate::turns::{Task, Turn};
+use crate::context::call::{Call, Outcome};
+use crate::context::task::{Task, Turn};
+use crate::context::unsynced::FlushTarget;
+use crate::context::{AppendedTo, Context};
+use crate::store::TopicKey;
 
 /// The first version that names topics by id.
 const BY_ID_FROM: i16 = 13;
@@ -27,111 +27,88 @@ const APPEND_COST: usize = 32 << 10;
 /// To look into a compressed byte costs as much as to look into so many plain ones, or more for what was made to grow.
 const COMPRESSED_COST: usize = 64;
 
-impl<D: Disk> Broker<D> {
-    /// Appends batches. Waits only where `flush.messages` or `flush.ms` ask for a sync right now.
-    ///
-    /// Most work: `socket.request.max.bytes` of batches, each of which may be `max.message.bytes` and grow to
-    /// [`PLAIN_BYTES_MAX`](headrace_log::PLAIN_BYTES_MAX) once decompressed. So it is done in turns, at least one batch and
-    /// else [`COST_PER_TURN`] in each.
-    pub(crate) fn produce(&mut self, call: &Call, request: ProduceRequest) -> Outcome<ProduceResponse> {
-        let topics = request.topic_data.into_iter();
-        let mut produce = Produce {
-            acks: request.acks,
-            topics,
-            current: None,
-            response: ProduceResponse::default(),
-            syncs: Vec::new(),
-        };
-        // Most requests are done with in their first turn, and cost no task.
-        if produce.advance(self, call) == Turn::More {
-            self.defer(call, produce);
-            return Outcome::Parked;
-        }
-        self.finish_produce(call, produce.acks, produce.response, produce.syncs)
-    }
+/// Appends batches. Waits only where `flush.messages` or `flush.ms` ask for a sync right now.
+///
+/// Most work: `socket.request.max.bytes` of batches, each of which may be `max.message.bytes` and grow to
+/// [`PLAIN_BYTES_MAX`](headrace_log::PLAIN_BYTES_MAX) once decompressed. So it is done in turns, at least one batch and
+/// else [`COST_PER_TURN`] in each.
+pub(crate) fn produce<D: Disk>(
+    context: &mut Context<D>,
+    call: &Call,
+    request: ProduceRequest,
+) -> Outcome<ProduceResponse, Produce> {
+    let produce = Produce {
+        acks: request.acks,
+        topics: request.topic_data.into_iter(),
+        current: None,
+        response: ProduceResponse::default(),
+        syncs: Vec::new(),
+    };
+    produce.begin(&mut (), context, call)
+}
 
-    fn finish_produce(
-        &mut self,
-        call: &Call,
-        acks: i16,
-        response: ProduceResponse,
-        syncs: Vec<FlushTarget>,
-    ) -> Outcome<ProduceResponse> {
-        if acks == 0 {
-            return without_answer(&response);
-        }
-        let left = self.not_durable(syncs);
-        if left.is_empty() {
-            return Outcome::Reply(response);
-        }
-        self.answer_when_durable(call, Answer::Produce(response), left);
-        Outcome::Parked
-    }
-
-    pub(crate) fn check_produce(&self, call: &Call, key: &TopicKey) -> Result<(), (ErrorCode, String)> {
-        let topic = self.store.find(key);
-        let name = match (topic, key) {
-            (Some(topic), _) => &topic.name,
-            (None, TopicKey::Name(name)) => name,
-            (None, TopicKey::Id(id)) => {
-                return Err((ErrorCode::UNKNOWN_TOPIC_ID, format!("there is no topic with id {id}")));
-            }
-        };
-        if !self.allows(call, Operation::Write, Resource::Topic(name)) {
-            let why = format!("not authorized to write to topic {name}");
-            return Err((ErrorCode::TOPIC_AUTHORIZATION_FAILED, why));
-        }
-        match topic {
-            None => Err((ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, format!("there is no topic {name}"))),
-            Some(topic) if topic.internal => {
-                let why = format!("topic {name} is internal, clients cannot write to it");
-                Err((ErrorCode::INVALID_TOPIC_EXCEPTION, why))
-            }
-            Some(_) => Ok(()),
-        }
-    }
-
-    fn append_produced(
-        &mut self,
-        key: &TopicKey,
-        data: PartitionProduceData,
-        place: (usize, usize),
-        syncs: &mut Vec<FlushTarget>,
-    ) -> Result<PartitionProduceResponse, (ErrorCode, String)> {
-        let index = data.index;
-        let (now, leader_epoch) = (self.now, self.store.leader_epoch());
-        let writable = self.store.check_appends();
-        let Some((topic_id, partition)) = self.store.partition_for_append(key, index) else {
-            let why = format!("the topic has no partition {index}");
-            return Err((ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, why));
-        };
-        let records = data.records.as_ref().and_then(Records::to_bytes).unwrap_or_default();
-        let origin = AppendOrigin { leader_epoch, client: true };
-        let appended = writable
-            .and_then(|()| partition.log.append(now, &records, origin))
-            .map_err(|error| (ErrorCode::new(error.code()), error.to_string()))?;
-        let due = partition.log.flush_due();
-        // Nothing may be due and the records not be durable yet: a repeat of what is being synced just now.
-        if partition.syncs_before_ack() && appended.last_offset >= partition.log.recovery_point() {
-            syncs.push(FlushTarget { place, topic_id, partition: index, last_offset: appended.last_offset });
-        }
-        self.flushes.note(topic_id, index, due);
-        if !appended.duplicate {
-            Self::wake(&mut self.parked, &mut self.woken, &partition.watchers, records.len() as u64);
-            self.publish((topic_id, index));
-        }
-        Ok(PartitionProduceResponse {
-            index,
-            base_offset: appended.base_offset,
-            log_append_time_ms: appended.log_append_time,
-            log_start_offset: appended.log_start_offset,
-            ..PartitionProduceResponse::default()
-        })
+/// A sync has failed that this answer waited for.
+fn fail(response: &mut ProduceResponse, (topic, partition): (usize, usize)) {
+    let topic = response.responses.get_mut(topic);
+    if let Some(answer) = topic.and_then(|t| t.partition_responses.get_mut(partition)) {
+        answer.error_code = ErrorCode::KAFKA_STORAGE_ERROR.code();
+        answer.error_message = Some("the records could not be synced to disk".to_owned());
     }
 }
 
-/// A request under way.
-struct Produce {
+/// Whether the caller may write to a topic.
+pub(crate) fn check_produce<D: Disk>(
+    context: &Context<D>,
+    call: &Call,
+    key: &TopicKey,
+) -> Result<(), Refusal> {
+    let topic = context.store.find(key);
+    let name = match (topic, key) {
+        (Some(topic), _) => &topic.name,
+        (None, TopicKey::Name(name)) => name,
+        (None, TopicKey::Id(id)) => {
+            return Err((ErrorCode::UNKNOWN_TOPIC_ID, format!("there is no topic with id {id}")));
+        }
+    };
+    if !context.allows(call, Operation::Write, Resource::Topic(name)) {
+        let why = format!("not authorized to write to topic {name}");
+        return Err((ErrorCode::TOPIC_AUTHORIZATION_FAILED, why));
+    }
+    match topic {
+        None => Err((ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, format!("there is no topic {name}"))),
+        Some(topic) if topic.internal => {
+            let why = format!("topic {name} is internal, clients cannot write to it");
+            Err((ErrorCode::INVALID_TOPIC_EXCEPTION, why))
+        }
+        Some(_) => Ok(()),
+    }
+}
+
+fn append_produced<D: Disk>(
+    context: &mut Context<D>,
+    key: &TopicKey,
+    data: PartitionProduceData,
+    slot: (usize, usize),
+    syncs: &mut Vec<FlushTarget>,
+) -> Result<PartitionProduceResponse, Refusal> {
+    let index = data.index;
+    let records = data.records.as_ref().and_then(Records::to_bytes).unwrap_or_default();
+    let AppendedTo { place, appended, is_unsynced } =
+        context.append(key, index, &records, true).map_err(|error| (error.code(), error.to_string()))?;
+    if is_unsynced {
+        syncs.push(FlushTarget { slot, place, last_offset: appended.last_offset });
+    }
+    Ok(PartitionProduceResponse {
+        index,
+        base_offset: appended.base_offset,
+        log_append_time_ms: appended.log_append_time,
+        log_start_offset: appended.log_start_offset,
+        ..PartitionProduceResponse::default()
+    })
+}
+
+/// A request under way. Most are done with in their first turn, and cost no task.
+pub(crate) struct Produce {
     acks: i16,
     topics: std::vec::IntoIter<TopicProduceData>,
     /// The topic whose partitions are appended to.
@@ -148,12 +125,12 @@ struct OfTopic {
 
 impl Produce {
     /// Appends one turn's worth.
-    fn advance<D: Disk>(&mut self, broker: &mut Broker<D>, call: &Call) -> Turn {
+    fn advance<D: Disk>(&mut self, context: &mut Context<D>, call: &Call) -> Turn {
         let mut left = COST_PER_TURN;
         loop {
             let Some(topic) = &mut self.current else {
                 let Some(topic) = self.topics.next() else { return Turn::Done };
-                self.open(broker, call, topic);
+                self.open(context, call, topic);
                 continue;
             };
             let Some(data) = topic.partitions.next() else {
@@ -164,9 +141,9 @@ impl Produce {
             let index = data.index;
             let last = self.response.responses.len().saturating_sub(1);
             let Some(answer) = self.response.responses.last_mut() else { return Turn::Done };
-            let place = (last, answer.partition_responses.len());
+            let slot = (last, answer.partition_responses.len());
             let result = match &topic.access {
-                Ok(()) => broker.append_produced(&topic.key, data, place, &mut self.syncs),
+                Ok(()) => append_produced(context, &topic.key, data, slot, &mut self.syncs),
                 Err(error) => Err(error.clone()),
             };
             answer.partition_responses.push(result.unwrap_or_else(|(error, why)| PartitionProduceResponse {
@@ -184,14 +161,14 @@ impl Produce {
     }
 
     /// Goes on to the next topic.
-    fn open<D: Disk>(&mut self, broker: &Broker<D>, call: &Call, topic: TopicProduceData) {
+    fn open<D: Disk>(&mut self, context: &Context<D>, call: &Call, topic: TopicProduceData) {
         let key = if call.version >= BY_ID_FROM {
             TopicKey::Id(topic.topic_id)
         } else {
             TopicKey::Name(topic.name.as_str().into())
         };
         let access = if (-1..=1).contains(&self.acks) {
-            broker.check_produce(call, &key)
+            check_produce(context, call, &key)
         } else {
             Err((ErrorCode::INVALID_REQUIRED_ACKS, format!("acks {} is none of 0, 1, -1", self.acks)))
         };
@@ -205,17 +182,18 @@ impl Produce {
 }
 
 impl<D: Disk> Task<D> for Produce {
-    fn turn(&mut self, broker: &mut Broker<D>, call: &Call) -> Turn {
-        if self.advance(broker, call) == Turn::More {
+    fn turn(&mut self, (): &mut (), context: &mut Context<D>, call: &Call) -> Turn {
+        if self.advance(context, call) == Turn::More {
             return Turn::More;
         }
-        let outcome = broker.finish_produce(
-            call,
-            self.acks,
-            std::mem::take(&mut self.response),
-            std::mem::take(&mut self.syncs),
-        );
-        broker.conclude::<ProduceRequest>(call, outcome);
+        let response = std::mem::take(&mut self.response);
+        let outcome = if self.acks == 0 {
+            without_answer(&response)
+        } else {
+            let syncs = std::mem::take(&mut self.syncs);
+            context.reply_when_synced::<ProduceRequest>(call, response, syncs, fail)
+        };
+        context.conclude::<ProduceRequest>(call, outcome);
         Turn::Done
     }
 }

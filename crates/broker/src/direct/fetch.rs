@@ -1,18 +1,19 @@
 //! Readers: clients that look at segments themselves, and at slots that tell them how far those are committed.
 
 use std::ops::Range;
-use std::sync::atomic::Ordering;
 
 use headrace_log::{Disk, Extent, Located, ReadError};
-use headrace_wire::direct::{SLOT_BYTES, Slot};
+use headrace_wire::direct::Slot;
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::{GrantFetchRequest, GrantFetchResponse};
 
-use super::{Grant, Granted, Link, LinkAction, Place, SLOTS_KEY, Slots, link_of};
+use super::action::{LinkAction, LinkId, SLOTS_KEY};
+use super::grants::{Direct, Grant, Granted, link_of};
+use super::slots::{Reader, ReaderSlots, SLOTS_MAX};
 use crate::auth::{Operation, Resource};
-use crate::broker::Broker;
-use crate::call::{Call, Outcome};
-use crate::fetch::TopicKey;
+use crate::context::Context;
+use crate::context::call::{Call, Outcome};
+use crate::store::{Place, TopicKey};
 
 /// Of a segment that is not there any more: its reader was told of all that it had.
 const GONE: Extent = Extent { committed: 0, sealed: true };
@@ -37,57 +38,21 @@ pub enum Refusal {
     Disk(String),
 }
 
-/// One client's reading of one segment.
-pub(crate) struct Reader {
-    pub(super) key: u64,
-    base_offset: i64,
-    /// `None` for a segment that was sealed when it was granted.
-    slot: Option<u32>,
-    /// What its client was told.
-    told: Extent,
-    /// Bytes that its client has room for: what the segment could have when it was granted.
-    most: u64,
-    /// Bytes of its file that are kept in memory for its client, over verbs.
-    pub(super) window: u64,
-    /// How many of them were not committed when they were lent.
-    ahead: u64,
-}
-
-impl Reader {
-    /// The slot is free again; it says that it is nobody's.
-    pub(super) fn give_back(&self, link: &mut Link) {
-        if let Some((slot, slots)) = self.slot.zip(link.slots.as_mut()) {
-            write(slots, slot, Slot { sealed: true, ..Slot::default() });
-            slots.free.push(slot);
-        }
-    }
-}
-
-/// Publishes: what a slot says first is written last.
-fn write(slots: &Slots, slot: u32, said: Slot) {
-    let at = slot as usize * SLOT_BYTES;
-    for (word, value) in said.to_words().into_iter().enumerate().rev() {
-        // The memory is the broker's own, and has as many slots as were given out.
-        if let Ok(word) = slots.region.word(at + word * 8) {
-            word.store(value, Ordering::Release);
-        }
-    }
-}
-
 fn too_many() -> String {
-    format!("one client reads {} partitions at most through memory", super::SLOTS_MAX)
+    format!("one client reads {SLOTS_MAX} partitions at most through memory")
 }
 
-impl<D: Disk> Broker<D> {
+impl<D: Disk> Direct<D> {
     /// Shows a client the segment that holds an offset.
     ///
     /// Most work: an offset looked up in one log, as for Fetch.
     pub(crate) fn grant_fetch(
         &mut self,
+        context: &mut Context<D>,
         call: &Call,
         request: GrantFetchRequest,
     ) -> Outcome<GrantFetchResponse> {
-        Outcome::Reply(self.try_grant_fetch(call, &request).unwrap_or_else(|(code, why)| {
+        Outcome::Reply(self.try_grant_fetch(context, call, &request).unwrap_or_else(|(code, why)| {
             GrantFetchResponse {
                 error_code: code.code(),
                 error_message: Some(why),
@@ -98,24 +63,26 @@ impl<D: Disk> Broker<D> {
 
     fn try_grant_fetch(
         &mut self,
+        context: &mut Context<D>,
         call: &Call,
         request: &GrantFetchRequest,
     ) -> Result<GrantFetchResponse, (ErrorCode, String)> {
         let (topic, index) = (request.topic_id, request.partition);
         let place = (topic, index);
         let key = TopicKey::Id(topic);
-        let Some(name) = self.store.find(&key).map(|topic| topic.name.clone()) else {
+        let Some(name) = context.store.find(&key).map(|topic| topic.name.clone()) else {
             return Err((ErrorCode::UNKNOWN_TOPIC_ID, format!("there is no topic with id {topic}")));
         };
-        if !self.allows(call, Operation::Read, Resource::Topic(&name)) {
+        if !context.allows(call, Operation::Read, Resource::Topic(&name)) {
             let why = format!("not authorized to read topic {name}");
             return Err((ErrorCode::TOPIC_AUTHORIZATION_FAILED, why));
         }
-        let link = link_of(&self.direct, call)?;
-        self.store
+        let link = link_of(self, call)?;
+        context
+            .store
             .check_leader_epoch(request.current_leader_epoch)
             .map_err(|code| (code, "the leader's epoch is another".to_owned()))?;
-        let Some(partition) = self.store.find_partition_mut(&key, index) else {
+        let Some(partition) = context.store.find_partition_mut(&key, index) else {
             let why = format!("the topic has no partition {index}");
             return Err((ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, why));
         };
@@ -126,28 +93,35 @@ impl<D: Disk> Broker<D> {
         let (end, start) = (partition.log.end_offset(), partition.log.start_offset());
         let bytes = partition.log.config().segment_bytes.into();
         self.end_reader(link, place);
-        let limit = usize::try_from(self.config.headrace_direct_grants_max).unwrap_or(0);
-        let Some(id) = self.direct.new_id(limit) else {
+        let limit = usize::try_from(context.config.headrace_direct_grants_max).unwrap_or(0);
+        let Some(id) = self.new_id(limit) else {
             let why = format!("there are {limit} grants already (headrace.direct.grants.max)");
             return Err((ErrorCode::THROTTLING_QUOTA_EXCEEDED, why));
         };
-        if self.direct.links.get(&link).is_some_and(|of| of.shown >= super::SLOTS_MAX || !of.has_keys(1)) {
+        if self.links.get(&link).is_some_and(|of| of.segments >= SLOTS_MAX || !of.has_keys(1)) {
             return Err((ErrorCode::THROTTLING_QUOTA_EXCEEDED, too_many()));
         }
         let Located { file, base_offset, position, extent } = located;
         let slot = if extent.sealed { None } else { Some(self.new_slot(link)?) };
-        let Some(owner) = self.direct.links.get_mut(&link) else {
+        let Some(owner) = self.links.get_mut(&link) else {
             return Err((ErrorCode::INVALID_REQUEST, "the link has ended".to_owned()));
         };
-        owner.shown += 1;
+        owner.segments += 1;
         let key = owner.key();
         let bytes = extent.committed.max(if extent.sealed { 0 } else { bytes });
-        self.direct.actions.push_back(LinkAction::ShowFile { link, key, file, bytes });
-        let granted =
-            Granted::Fetch(Reader { key, base_offset, slot, told: extent, most: bytes, window: 0, ahead: 0 });
-        self.direct.grants.insert(id, Grant { link, place, granted });
-        self.direct.readers.entry(place).or_default().push(id);
-        self.publish(place);
+        self.actions.push_back(LinkAction::ShowFile { link, key, file, bytes });
+        let granted = Granted::Fetch(Reader {
+            key,
+            base_offset,
+            slot,
+            published: extent,
+            most: bytes,
+            window: 0,
+            ahead: 0,
+        });
+        self.grants.insert(id, Grant { link, place, granted });
+        self.readers.entry(place).or_default().push(id);
+        self.publish(context, place);
         Ok(GrantFetchResponse {
             id,
             key: key.cast_signed(),
@@ -166,71 +140,70 @@ impl<D: Disk> Broker<D> {
     }
 
     /// A link reads a partition at one place at a time.
-    fn end_reader(&mut self, link: super::LinkId, place: Place) {
-        let readers = self.direct.readers.get(&place).into_iter().flatten();
-        let own = |id: &&u16| self.direct.grants.get(*id).is_some_and(|grant| grant.link == link);
+    fn end_reader(&mut self, link: LinkId, place: Place) {
+        let readers = self.readers.get(&place).into_iter().flatten();
+        let own = |id: &&u16| self.grants.get(*id).is_some_and(|grant| grant.link == link);
         if let Some(id) = readers.copied().collect::<Vec<_>>().iter().find(own).copied() {
-            self.direct.end_grant(id);
+            self.end_grant(id);
         }
     }
 
-    fn new_slot(&mut self, link: super::LinkId) -> Result<u32, (ErrorCode, String)> {
-        let Some(owner) = self.direct.links.get_mut(&link) else {
+    fn new_slot(&mut self, link: LinkId) -> Result<u32, (ErrorCode, String)> {
+        let Some(owner) = self.links.get_mut(&link) else {
             return Err((ErrorCode::INVALID_REQUEST, "the link has ended".to_owned()));
         };
         if owner.slots.is_none() {
-            let Some(slots) = Slots::new(&mut *self.direct.memory) else {
+            let Some(slots) = ReaderSlots::new(&mut *self.memory) else {
                 let why = "the broker's machine has no memory for slots".to_owned();
                 return Err((ErrorCode::THROTTLING_QUOTA_EXCEEDED, why));
             };
             let memory = slots.memory.clone();
-            self.direct.actions.push_back(LinkAction::Show { link, key: SLOTS_KEY, memory });
+            self.actions.push_back(LinkAction::Show { link, key: SLOTS_KEY, memory });
             owner.slots = Some(slots);
         }
-        let free = owner.slots.as_mut().and_then(|slots| slots.free.pop());
+        let free = owner.slots.as_mut().and_then(ReaderSlots::take);
         free.ok_or_else(|| (ErrorCode::THROTTLING_QUOTA_EXCEEDED, too_many()))
     }
 
     /// Tells a partition's readers how far its log has come. To be called after every change of it.
-    pub(crate) fn publish(&mut self, place: Place) {
-        let Some(ids) = self.direct.readers.get(&place) else { return };
-        let Some(partition) = self.store.find_partition_mut(&TopicKey::Id(place.0), place.1) else { return };
+    pub(crate) fn publish(&mut self, context: &mut Context<D>, place: Place) {
+        let Some(ids) = self.readers.get(&place) else { return };
+        let Some(partition) = context.store.partition_mut(place) else { return };
         let end = partition.log.end_offset();
         let mut outgrown = Vec::new();
         for id in ids {
-            let Some(Grant { link, granted: Granted::Fetch(reader), .. }) = self.direct.grants.get_mut(id)
-            else {
+            let Some(Grant { link, granted: Granted::Fetch(reader), .. }) = self.grants.get_mut(id) else {
                 continue;
             };
-            let Some(slot) = reader.slot.filter(|_| !reader.told.sealed) else { continue };
-            let Some(owner) = self.direct.links.get_mut(link) else { continue };
+            let Some(slot) = reader.slot.filter(|_| !reader.published.sealed) else { continue };
+            let Some(owner) = self.links.get_mut(link) else { continue };
             let Some(slots) = &owner.slots else { continue };
             let Extent { committed, sealed } = partition.log.extent(reader.base_offset).unwrap_or(GONE);
-            // A segment that has become smaller was compacted, into another file: what was told is true of this one.
-            let committed = committed.max(reader.told.committed);
+            // A segment that has become smaller was compacted, into another file: what was published is true of this one.
+            let committed = committed.max(reader.published.committed);
             if committed > reader.most {
                 outgrown.push(*id);
                 continue;
             }
-            reader.told = Extent { committed, sealed };
+            reader.published = Extent { committed, sealed };
             let said = Slot { committed, sealed, high_watermark: end, last_stable_offset: end, id: *id };
-            write(slots, slot, said);
-            if !std::mem::replace(&mut owner.nudged, true) {
-                self.direct.actions.push_back(LinkAction::Nudge { link: *link });
+            slots.publish(slot, said);
+            if !std::mem::replace(&mut owner.notified, true) {
+                self.actions.push_back(LinkAction::Nudge { link: *link });
             }
         }
         // `segment.bytes` was raised meanwhile: whoever reads asks anew.
         for id in outgrown {
-            self.direct.end_grant(id);
+            self.end_grant(id);
         }
     }
 
     /// The same of all partitions that are read: segments may have been sealed or have gone without a word from anybody.
-    pub(crate) fn publish_all(&mut self) {
-        let mut places: Vec<Place> = self.direct.readers.keys().copied().collect();
+    pub(crate) fn publish_all(&mut self, context: &mut Context<D>) {
+        let mut places: Vec<Place> = self.readers.keys().copied().collect();
         places.sort_unstable_by_key(|(topic, index)| (topic.0, *index));
         for place in places {
-            self.publish(place);
+            self.publish(context, place);
         }
     }
 
@@ -238,8 +211,14 @@ impl<D: Disk> Broker<D> {
     /// for it instead of the last one; an error says why none, and ends the grant.
     ///
     /// Of a segment that grows that is more than it has, so that what is added to it is there without another question.
-    pub fn handle_window(&mut self, link: super::LinkId, key: u64, at: u64) -> Result<Range<u64>, Refusal> {
-        let found = self.direct.grants.iter_mut().find_map(|(id, grant)| match &mut grant.granted {
+    pub(crate) fn handle_window(
+        &mut self,
+        context: &mut Context<D>,
+        link: LinkId,
+        key: u64,
+        at: u64,
+    ) -> Result<Range<u64>, Refusal> {
+        let found = self.grants.iter_mut().find_map(|(id, grant)| match &mut grant.granted {
             Granted::Fetch(reader) if grant.link == link && reader.key == key => {
                 Some((*id, grant.place, reader))
             }
@@ -249,7 +228,7 @@ impl<D: Disk> Broker<D> {
         let Some((id, place, reader)) = found else { return Err(Refusal::Ended) };
         let (base_offset, last, last_ahead) = (reader.base_offset, reader.window, reader.ahead);
         let from = at - at % WINDOW_ALIGN;
-        let partition = self.store.find_partition_mut(&TopicKey::Id(place.0), place.1);
+        let partition = context.store.partition_mut(place);
         let reach = partition.as_ref().and_then(|partition| {
             let Extent { committed, sealed } = partition.log.extent(base_offset)?;
             let full = if sealed { 0 } else { partition.log.config().segment_bytes.into() };
@@ -260,11 +239,11 @@ impl<D: Disk> Broker<D> {
         let more = |last: u64| last.saturating_mul(4).clamp(WINDOW_FIRST, WINDOW_MAX);
         let written = committed.max(from);
         let wished = more(last).min((written - from).saturating_add(more(last_ahead)));
-        let most = u64::try_from(self.config.headrace_direct_memory_bytes).unwrap_or(0);
-        let others = self.direct.lent_bytes.saturating_sub(last);
+        let most = u64::try_from(context.config.headrace_direct_memory_bytes).unwrap_or(0);
+        let others = self.exposed_bytes.saturating_sub(last);
         let room = most.saturating_sub(others).min(wished);
         if room < WINDOW_ALIGN {
-            self.direct.end_grant(id);
+            self.end_grant(id);
             return Err(Refusal::Full);
         }
         // Nothing, if it asks for what the segment will never have.
@@ -273,11 +252,11 @@ impl<D: Disk> Broker<D> {
         if let Some(partition) = partition
             && let Err(error) = partition.log.lengthen(base_offset, to)
         {
-            self.direct.end_grant(id);
+            self.end_grant(id);
             return Err(Refusal::Disk(error.to_string()));
         }
-        self.direct.lent_bytes = others.saturating_add(window);
-        if let Some(Grant { granted: Granted::Fetch(reader), .. }) = self.direct.grants.get_mut(&id) {
+        self.exposed_bytes = others.saturating_add(window);
+        if let Some(Grant { granted: Granted::Fetch(reader), .. }) = self.grants.get_mut(&id) {
             reader.window = window;
             reader.ahead = to.saturating_sub(written);
         }
@@ -285,9 +264,9 @@ impl<D: Disk> Broker<D> {
     }
 
     /// Clients that were to be woken have been.
-    pub fn handle_nudged(&mut self, link: super::LinkId) {
-        if let Some(link) = self.direct.links.get_mut(&link) {
-            link.nudged = false;
+    pub(crate) fn handle_nudged(&mut self, link: LinkId) {
+        if let Some(link) = self.links.get_mut(&link) {
+            link.notified = false;
         }
     }
 }

@@ -10,7 +10,7 @@ use headrace_fabric::{Memory, MemorySource, OutOfBounds, Region};
 use headrace_wire::direct::{Drawn, Written};
 use headrace_wire::records::batch_size;
 
-use super::produce::Ring;
+use super::ring::Ring;
 
 /// Writes under way that each member may have.
 pub(super) const QUOTA: usize = 64;

@@ -3,11 +3,11 @@
 use headrace_log::{Disk, LogError, ReadError, Slice};
 use headrace_wire::errors::ErrorCode;
 
-use super::session::{FetchItem, TopicKey};
+use super::session::FetchItem;
 use crate::auth::{Operation, Resource};
-use crate::broker::Broker;
-use crate::call::Call;
-use crate::store::Partition;
+use crate::context::Context;
+use crate::context::call::Call;
+use crate::store::{Partition, TopicKey};
 
 /// What a fetch gets of one partition.
 pub(super) struct PartitionRead<F> {
@@ -20,87 +20,85 @@ pub(super) struct PartitionRead<F> {
     pub(super) slice: Option<Slice<F>>,
 }
 
-impl<D: Disk> Broker<D> {
-    /// Reads the partitions in turn until `max_bytes` are found; the first batch found comes whole in any case.
-    pub(super) fn read_all(
-        &self,
-        call: &Call,
-        items: &[FetchItem],
-        max_bytes: u32,
-    ) -> Vec<PartitionRead<D::File>> {
-        let mut left = max_bytes;
-        let mut found = false;
-        items
-            .iter()
-            .map(|item| {
-                let mut read = PartitionRead {
-                    item: item.clone(),
-                    error: ErrorCode::NONE,
-                    high_watermark: -1,
-                    log_start: -1,
-                    diverging: None,
-                    slice: None,
-                };
-                if let Err(error) = self.read_one(call, &mut read, left, !found) {
-                    read.error = error;
-                    read.slice = None;
-                }
-                if let Some(slice) = &read.slice {
-                    left = left.saturating_sub(slice.len);
-                    found |= slice.len > 0;
-                }
-                read
-            })
-            .collect()
-    }
+/// Reads the partitions in turn until `max_bytes` are found; the first batch found comes whole in any case.
+pub(super) fn read_all<D: Disk>(
+    context: &Context<D>,
+    call: &Call,
+    items: &[FetchItem],
+    max_bytes: u32,
+) -> Vec<PartitionRead<D::File>> {
+    let mut left = max_bytes;
+    let mut found = false;
+    items
+        .iter()
+        .map(|item| {
+            let mut read = PartitionRead {
+                item: item.clone(),
+                error: ErrorCode::NONE,
+                high_watermark: -1,
+                log_start: -1,
+                diverging: None,
+                slice: None,
+            };
+            if let Err(error) = read_one(context, call, &mut read, left, !found) {
+                read.error = error;
+                read.slice = None;
+            }
+            if let Some(slice) = &read.slice {
+                left = left.saturating_sub(slice.len);
+                found |= slice.len > 0;
+            }
+            read
+        })
+        .collect()
+}
 
-    fn read_one(
-        &self,
-        call: &Call,
-        read: &mut PartitionRead<D::File>,
-        left: u32,
-        at_least_one: bool,
-    ) -> Result<(), ErrorCode> {
-        let item = &read.item;
-        let missing = match item.topic {
-            TopicKey::Id(_) => ErrorCode::UNKNOWN_TOPIC_ID,
-            TopicKey::Name(_) => ErrorCode::UNKNOWN_TOPIC_OR_PARTITION,
-        };
-        let topic = self.store.find(&item.topic).ok_or_else(|| match &item.topic {
-            // Who may not see a topic does not learn whether it exists.
-            TopicKey::Name(name) if !self.allows(call, Operation::Read, Resource::Topic(name)) => {
-                ErrorCode::TOPIC_AUTHORIZATION_FAILED
-            }
-            _ => missing,
-        })?;
-        if !self.allows(call, Operation::Read, Resource::Topic(&topic.name)) {
-            return Err(ErrorCode::TOPIC_AUTHORIZATION_FAILED);
+fn read_one<D: Disk>(
+    context: &Context<D>,
+    call: &Call,
+    read: &mut PartitionRead<D::File>,
+    left: u32,
+    at_least_one: bool,
+) -> Result<(), ErrorCode> {
+    let item = &read.item;
+    let missing = match item.topic {
+        TopicKey::Id(_) => ErrorCode::UNKNOWN_TOPIC_ID,
+        TopicKey::Name(_) => ErrorCode::UNKNOWN_TOPIC_OR_PARTITION,
+    };
+    let topic = context.store.find(&item.topic).ok_or_else(|| match &item.topic {
+        // Who may not see a topic does not learn whether it exists.
+        TopicKey::Name(name) if !context.allows(call, Operation::Read, Resource::Topic(name)) => {
+            ErrorCode::TOPIC_AUTHORIZATION_FAILED
         }
-        let partition = topic.partition(item.partition).ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)?;
-        self.store.check_leader_epoch(item.current_leader_epoch)?;
-        let log = &partition.log;
-        read.high_watermark = log.end_offset();
-        read.log_start = log.start_offset();
-        if let Some(diverging) = diverging(partition, item, self.store.leader_epoch())? {
-            read.diverging = Some(diverging);
-            return Ok(());
+        _ => missing,
+    })?;
+    if !context.allows(call, Operation::Read, Resource::Topic(&topic.name)) {
+        return Err(ErrorCode::TOPIC_AUTHORIZATION_FAILED);
+    }
+    let partition = topic.partition(item.partition).ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)?;
+    context.store.check_leader_epoch(item.current_leader_epoch)?;
+    let log = &partition.log;
+    read.high_watermark = log.end_offset();
+    read.log_start = log.start_offset();
+    if let Some(diverging) = diverging(partition, item, context.store.leader_epoch())? {
+        read.diverging = Some(diverging);
+        return Ok(());
+    }
+    let max_bytes = u32::try_from(item.max_bytes).unwrap_or(0).min(left);
+    // While the log is offline: nothing that a loss of power could take.
+    match log.read(item.offset, max_bytes, at_least_one, log.readable_end()) {
+        Ok(slice) => {
+            read.slice = Some(slice);
+            Ok(())
         }
-        let max_bytes = u32::try_from(item.max_bytes).unwrap_or(0).min(left);
-        // While the log is offline: nothing that a loss of power could take.
-        match log.read(item.offset, max_bytes, at_least_one, log.readable_end()) {
-            Ok(slice) => {
-                read.slice = Some(slice);
-                Ok(())
-            }
-            Err(ReadError::OutOfRange { .. }) => {
-                read.high_watermark = -1;
-                read.log_start = -1;
-                Err(ErrorCode::OFFSET_OUT_OF_RANGE)
-            }
-            // A client would ask for ever: it takes a storage error for one that a new leader mends.
-            Err(ReadError::Log(LogError::Damaged { .. })) => Err(ErrorCode::CORRUPT_MESSAGE),
-            Err(_) => Err(ErrorCode::KAFKA_STORAGE_ERROR),
+        Err(ReadError::OutOfRange { .. }) => {
+            read.high_watermark = -1;
+            read.log_start = -1;
+            Err(ErrorCode::OFFSET_OUT_OF_RANGE)
         }
+        // A client would ask for ever: it takes a storage error for one that a new leader mends.
+        Err(ReadError::Log(LogError::Damaged { .. })) => Err(ErrorCode::CORRUPT_MESSAGE),
+        Err(_) => Err(ErrorCode::KAFKA_STORAGE_ERROR),
     }
 }
 

@@ -2,16 +2,16 @@
 //! only what changed.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
 
 use headrace_wire::errors::ErrorCode;
-use headrace_wire::uuid::Uuid;
 
-use super::PARTITIONS_MAX;
-use crate::call::ConnId;
+use crate::context::call::ConnId;
+use crate::store::TopicKey;
 
 /// A session that was not used for so long may give its place to a new one.
 const EVICTION_MS: u64 = 2 * 60 * 1000;
+/// Partitions that one request reads, with those that its session remembers.
+pub(crate) const PARTITIONS_MAX: usize = 20_000;
 /// Partitions that all sessions together remember, some 250 bytes each; beyond it there are no new sessions.
 const ALL_PARTITIONS_MAX: usize = 100_000;
 /// Sessions that one connection may have; the one that was used least recently gives way to another. A client has one.
@@ -22,19 +22,6 @@ const NAME_BYTES_MAX: usize = 249;
 const INITIAL_EPOCH: i32 = 0;
 /// Session epoch of a request that wants no session, or closes the one it names.
 const FINAL_EPOCH: i32 = -1;
-
-/// How a request names a topic: by id from version 13 on, before by name.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) enum TopicKey {
-    Name(Arc<str>),
-    Id(Uuid),
-}
-
-impl TopicKey {
-    fn is_too_long(&self) -> bool {
-        matches!(self, Self::Name(name) if name.len() > NAME_BYTES_MAX)
-    }
-}
 
 /// One partition of a fetch, as the client last asked for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,7 +67,7 @@ struct Session {
 
 /// What a request means for its session.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Context {
+pub(crate) enum Scope {
     /// No session: everything asked for is answered.
     Sessionless(Vec<FetchItem>),
     /// A session is opened with the answer, if there is room.
@@ -117,10 +104,10 @@ impl FetchSessions {
         by_id: bool,
         items: Vec<FetchItem>,
         forgotten: &[(TopicKey, i32)],
-    ) -> Result<Context, ErrorCode> {
+    ) -> Result<Scope, ErrorCode> {
         if epoch == INITIAL_EPOCH || epoch == FINAL_EPOCH {
             self.close(id);
-            return Ok(if epoch == FINAL_EPOCH { Context::Sessionless(items) } else { Context::Full(items) });
+            return Ok(if epoch == FINAL_EPOCH { Scope::Sessionless(items) } else { Scope::Full(items) });
         }
         let session = self.sessions.get_mut(&id).ok_or(ErrorCode::FETCH_SESSION_ID_NOT_FOUND)?;
         if session.by_id != by_id {
@@ -132,7 +119,7 @@ impl FetchSessions {
         let before = session.entries.len();
         let mut too_long = false;
         for item in items {
-            too_long |= item.topic.is_too_long();
+            too_long |= is_too_long(&item.topic);
             session.put(item);
         }
         for key in forgotten {
@@ -144,7 +131,7 @@ impl FetchSessions {
         self.partitions = self.partitions + after - before;
         if after == 0 {
             self.close(id);
-            return Ok(Context::Sessionless(Vec::new()));
+            return Ok(Scope::Sessionless(Vec::new()));
         }
         let too_many = after > PARTITIONS_MAX || (after > before && self.partitions > self.partitions_max);
         if too_many || too_long {
@@ -155,7 +142,7 @@ impl FetchSessions {
         session.epoch = next_epoch(epoch);
         session.last_used = now;
         session.owner = owner;
-        Ok(Context::Incremental { id, epoch: session.epoch })
+        Ok(Scope::Incremental { id, epoch: session.epoch })
     }
 
     /// The partitions to read for an incremental request, in the session's order.
@@ -174,7 +161,7 @@ impl FetchSessions {
         answers: Vec<(FetchItem, Answered)>,
         mut random: impl FnMut() -> u64,
     ) -> i32 {
-        let too_long = answers.iter().any(|(item, _)| item.topic.is_too_long());
+        let too_long = answers.iter().any(|(item, _)| is_too_long(&item.topic));
         if answers.is_empty() || answers.len() > PARTITIONS_MAX || too_long {
             return 0;
         }
@@ -316,6 +303,11 @@ fn next_epoch(epoch: i32) -> i32 {
     epoch.checked_add(1).unwrap_or(1)
 }
 
+/// Whether no topic has such a name.
+fn is_too_long(topic: &TopicKey) -> bool {
+    matches!(topic, TopicKey::Name(name) if name.len() > NAME_BYTES_MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
@@ -354,7 +346,7 @@ mod tests {
         ConnId(LAST.fetch_add(1, Ordering::Relaxed))
     }
 
-    fn begin(sessions: &mut FetchSessions, id: i32, epoch: i32) -> Result<Context, ErrorCode> {
+    fn begin(sessions: &mut FetchSessions, id: i32, epoch: i32) -> Result<Scope, ErrorCode> {
         sessions.begin(BY, id, epoch, false, vec![], &[])
     }
 
@@ -363,15 +355,15 @@ mod tests {
         let mut sessions = FetchSessions::new(10);
         let one = vec![item(0, 0)];
         let asked = |s: &mut FetchSessions, id, epoch| s.begin(BY, id, epoch, false, one.clone(), &[]);
-        assert_eq!(asked(&mut sessions, 0, -1), Ok(Context::Sessionless(one.clone())));
-        assert_eq!(asked(&mut sessions, 0, 0), Ok(Context::Full(one.clone())));
+        assert_eq!(asked(&mut sessions, 0, -1), Ok(Scope::Sessionless(one.clone())));
+        assert_eq!(asked(&mut sessions, 0, 0), Ok(Scope::Full(one.clone())));
         assert_eq!(asked(&mut sessions, 9, 1), Err(ErrorCode::FETCH_SESSION_ID_NOT_FOUND));
 
         let id = open(&mut sessions, 0, 1);
-        assert_eq!(begin(&mut sessions, id, 1), Ok(Context::Incremental { id, epoch: 2 }));
+        assert_eq!(begin(&mut sessions, id, 1), Ok(Scope::Incremental { id, epoch: 2 }));
         assert_eq!(begin(&mut sessions, id, 1), Err(ErrorCode::INVALID_FETCH_SESSION_EPOCH));
         assert_eq!(begin(&mut sessions, id, 3), Err(ErrorCode::INVALID_FETCH_SESSION_EPOCH));
-        assert_eq!(begin(&mut sessions, id, 2), Ok(Context::Incremental { id, epoch: 3 }));
+        assert_eq!(begin(&mut sessions, id, 2), Ok(Scope::Incremental { id, epoch: 3 }));
         assert!(sessions.is_current(id, 3) && !sessions.is_current(id, 2));
         assert_eq!(
             sessions.begin(BY, id, 3, true, vec![], &[]),
@@ -379,10 +371,10 @@ mod tests {
         );
 
         // (id, 0) closes and opens anew, (id, -1) closes.
-        assert_eq!(asked(&mut sessions, id, 0), Ok(Context::Full(one.clone())));
+        assert_eq!(asked(&mut sessions, id, 0), Ok(Scope::Full(one.clone())));
         assert_eq!(begin(&mut sessions, id, 3), Err(ErrorCode::FETCH_SESSION_ID_NOT_FOUND));
         let id = open(&mut sessions, 0, 1);
-        assert_eq!(asked(&mut sessions, id, -1), Ok(Context::Sessionless(one.clone())));
+        assert_eq!(asked(&mut sessions, id, -1), Ok(Scope::Sessionless(one.clone())));
         assert_eq!(begin(&mut sessions, id, 1), Err(ErrorCode::FETCH_SESSION_ID_NOT_FOUND));
     }
 
@@ -391,7 +383,7 @@ mod tests {
         let mut sessions = FetchSessions::new(10);
         let id = open(&mut sessions, 0, 1);
         sessions.sessions.get_mut(&id).unwrap().epoch = i32::MAX;
-        assert_eq!(begin(&mut sessions, id, i32::MAX), Ok(Context::Incremental { id, epoch: 1 }));
+        assert_eq!(begin(&mut sessions, id, i32::MAX), Ok(Scope::Incremental { id, epoch: 1 }));
     }
 
     #[test]
@@ -403,7 +395,7 @@ mod tests {
         let now: Vec<(i32, i64)> = sessions.items(id).iter().map(|i| (i.partition, i.offset)).collect();
         assert_eq!(now, [(0, 0), (2, 77), (9, 1)]);
         let all: Vec<_> = [0, 2, 9].map(|p| (TopicKey::Name("t".into()), p)).into();
-        assert_eq!(sessions.begin(BY, id, 2, false, vec![], &all), Ok(Context::Sessionless(vec![])));
+        assert_eq!(sessions.begin(BY, id, 2, false, vec![], &all), Ok(Scope::Sessionless(vec![])));
         assert_eq!(begin(&mut sessions, id, 3), Err(ErrorCode::FETCH_SESSION_ID_NOT_FOUND));
     }
 
@@ -432,7 +424,7 @@ mod tests {
         assert_eq!(open(&mut sessions, 0, i32::try_from(PARTITIONS_MAX).unwrap() + 1), 0);
         let id = open(&mut sessions, 0, i32::try_from(PARTITIONS_MAX).unwrap());
         assert!(id > 0);
-        assert_eq!(begin(&mut sessions, id, 1), Ok(Context::Incremental { id, epoch: 2 }));
+        assert_eq!(begin(&mut sessions, id, 1), Ok(Scope::Incremental { id, epoch: 2 }));
         let more = sessions.begin(BY, id, 2, false, vec![item(i32::MAX, 0)], &[]);
         assert_eq!(more, Err(ErrorCode::FETCH_SESSION_ID_NOT_FOUND));
         assert!(sessions.sessions.is_empty());

@@ -10,14 +10,14 @@ use headrace_wire::messages::{
     ListGroupsRequest, ListGroupsResponse,
 };
 
-use super::journal;
 use super::member::Member;
 use super::state::STATE_NAMES;
-use crate::api::distinct;
+use super::{Groups, journal};
 use crate::auth::{Operation, Resource};
-use crate::broker::Broker;
-use crate::call::{Call, Outcome};
-use crate::flush::Answer;
+use crate::context::Context;
+use crate::context::call::{Call, Outcome};
+use crate::context::task::{Each, Task};
+use crate::distinct::distinct;
 
 /// Groups that are described in one turn.
 const DESCRIBED_PER_TURN: usize = 1000;
@@ -27,48 +27,50 @@ const DELETED_PER_TURN: usize = 16;
 /// The only type of group there is so far.
 const CLASSIC: &str = "classic";
 
-impl<D: Disk> Broker<D> {
+/// A `DescribeGroups` request under way: by group, whether what the caller may do with it is asked for.
+type DescribeGroups<D> = Each<D, Groups, DescribeGroupsRequest, (String, bool)>;
+/// A `DeleteGroups` request under way.
+type DeleteGroups<D> = Each<D, Groups, DeleteGroupsRequest, String>;
+
+impl Groups {
     /// Answers states and members of groups.
     ///
     /// Most work: what members of all groups have said, which is bounded, copied into one answer.
-    pub(crate) fn describe_groups(
+    pub(crate) fn describe_groups<D: Disk>(
         &mut self,
+        context: &mut Context<D>,
         call: &Call,
         request: DescribeGroupsRequest,
-    ) -> Outcome<DescribeGroupsResponse> {
+    ) -> Outcome<DescribeGroupsResponse, DescribeGroups<D>> {
         let with_operations = request.include_authorized_operations;
         let ids = distinct(request.groups, String::clone).map(|id| (id, with_operations)).collect();
         let response = DescribeGroupsResponse::default();
-        self.each::<DescribeGroupsRequest, _>(
-            call,
-            DESCRIBED_PER_TURN,
-            ids,
-            response,
-            Self::describe_and_answer,
-        )
+        let task = DescribeGroups::new(DESCRIBED_PER_TURN, ids, response, Self::describe_and_answer);
+        task.begin(self, context, call)
     }
 
-    fn describe_and_answer(
+    fn describe_and_answer<D: Disk>(
         &mut self,
+        context: &mut Context<D>,
         call: &Call,
         (id, with_operations): (String, bool),
         response: &mut DescribeGroupsResponse,
     ) {
-        let mut described = self.describe_group(call, &id);
+        let mut described = self.describe_group(context, call, &id);
         if with_operations && described.error_code == 0 {
-            described.authorized_operations = self.allowed_operations(call, Resource::Group(&id));
+            described.authorized_operations = context.allowed_operations(call, Resource::Group(&id));
         }
         described.group_id = id;
         response.groups.push(described);
     }
 
-    fn describe_group(&self, call: &Call, id: &str) -> DescribedGroup {
+    fn describe_group<D: Disk>(&self, context: &Context<D>, call: &Call, id: &str) -> DescribedGroup {
         let failed =
             |error: ErrorCode| DescribedGroup { error_code: error.code(), ..DescribedGroup::default() };
-        if !self.allows(call, Operation::Describe, Resource::Group(id)) {
+        if !context.allows(call, Operation::Describe, Resource::Group(id)) {
             return failed(ErrorCode::GROUP_AUTHORIZATION_FAILED);
         }
-        let Some(entry) = self.groups.get(id) else {
+        let Some(entry) = self.get(id) else {
             // Versions before 6 have no error for it: such a group is dead.
             let missing = call.version >= 6;
             return DescribedGroup {
@@ -100,12 +102,13 @@ impl<D: Disk> Broker<D> {
     /// Lists groups.
     ///
     /// Most work: one line for each group. Filters are looked at once, however many there are.
-    pub(crate) fn list_groups(
+    pub(crate) fn list_groups<D: Disk>(
         &mut self,
+        context: &mut Context<D>,
         call: &Call,
         request: ListGroupsRequest,
     ) -> Outcome<ListGroupsResponse> {
-        let all = self.allows(call, Operation::Describe, Resource::Cluster);
+        let all = context.allows(call, Operation::Describe, Resource::Cluster);
         let matches = |filter: &[String], value: &str| {
             filter.is_empty() || filter.iter().any(|f| f.eq_ignore_ascii_case(value))
         };
@@ -113,10 +116,9 @@ impl<D: Disk> Broker<D> {
             STATE_NAMES.into_iter().filter(|name| matches(&request.states_filter, name)).collect();
         let of_type = matches(&request.types_filter, CLASSIC);
         let mut groups: Vec<ListedGroup> = self
-            .groups
             .entries
             .iter()
-            .filter(|(id, _)| all || self.allows(call, Operation::Describe, Resource::Group(id)))
+            .filter(|(id, _)| all || context.allows(call, Operation::Describe, Resource::Group(id)))
             .filter(|(_, entry)| of_type && states.contains(&entry.group.state_name()))
             .map(|(id, entry)| ListedGroup {
                 group_id: id.to_string(),
@@ -132,45 +134,59 @@ impl<D: Disk> Broker<D> {
     /// Deletes groups without members.
     ///
     /// Most work: a batch in the journal for each of 100,000 groups, so many a turn.
-    pub(crate) fn delete_groups(
+    pub(crate) fn delete_groups<D: Disk>(
         &mut self,
+        context: &mut Context<D>,
         call: &Call,
         request: DeleteGroupsRequest,
-    ) -> Outcome<DeleteGroupsResponse> {
+    ) -> Outcome<DeleteGroupsResponse, DeleteGroups<D>> {
         let names = distinct(request.groups_names, String::clone).collect();
         let response = DeleteGroupsResponse::default();
-        let finish = |broker: &mut Self, call: &Call, response: DeleteGroupsResponse| {
+        let task = DeleteGroups::new(DELETED_PER_TURN, names, response, Self::delete_and_answer);
+        let task = task.then(|_, context, call, response| {
             let deleted = response.results.iter().filter(|result| result.error_code == 0);
-            let left = broker.journal_syncs(deleted.map(|result| result.group_id.as_str()));
-            if left.is_empty() {
-                broker.reply::<DeleteGroupsRequest>(call, &response);
-            } else {
-                broker.answer_when_durable(call, Answer::DeleteGroups(response), left);
-            }
-        };
-        let handle = Self::delete_and_answer;
-        self.each_then::<DeleteGroupsRequest, _>(call, DELETED_PER_TURN, names, response, handle, finish)
+            let left = Self::journal_syncs(context, deleted.map(|result| result.group_id.as_str()));
+            context.reply_when_synced::<DeleteGroupsRequest>(call, response, left, |response, _| {
+                response.results.iter_mut().for_each(|result| journal::fail(&mut result.error_code));
+            })
+        });
+        task.begin(self, context, call)
     }
 
-    fn delete_and_answer(&mut self, call: &Call, group_id: String, response: &mut DeleteGroupsResponse) {
-        let error = self.delete_group(call, &group_id).err().unwrap_or(ErrorCode::NONE);
+    fn delete_and_answer<D: Disk>(
+        &mut self,
+        context: &mut Context<D>,
+        call: &Call,
+        group_id: String,
+        response: &mut DeleteGroupsResponse,
+    ) {
+        let error = self.delete_group(context, call, &group_id).err().unwrap_or(ErrorCode::NONE);
         response.results.push(DeletableGroupResult { group_id, error_code: error.code() });
     }
 
-    fn delete_group(&mut self, call: &Call, id: &str) -> Result<(), ErrorCode> {
-        if !self.allows(call, Operation::Delete, Resource::Group(id)) {
+    fn delete_group<D: Disk>(
+        &mut self,
+        context: &mut Context<D>,
+        call: &Call,
+        id: &str,
+    ) -> Result<(), ErrorCode> {
+        if !context.allows(call, Operation::Delete, Resource::Group(id)) {
             return Err(ErrorCode::GROUP_AUTHORIZATION_FAILED);
         }
-        let entry = self.groups.get(id).ok_or(ErrorCode::GROUP_ID_NOT_FOUND)?;
+        let entry = self.get(id).ok_or(ErrorCode::GROUP_ID_NOT_FOUND)?;
         if !entry.group.is_deserted() {
             return Err(ErrorCode::NON_EMPTY_GROUP);
         }
-        self.remove_group(id)
+        self.remove_group(context, id)
     }
 
     /// Removes a group with all its offsets, in the journal first.
-    pub(super) fn remove_group(&mut self, id: &str) -> Result<(), ErrorCode> {
-        let Some(entry) = self.groups.get(id) else { return Ok(()) };
+    pub(super) fn remove_group<D: Disk>(
+        &mut self,
+        context: &mut Context<D>,
+        id: &str,
+    ) -> Result<(), ErrorCode> {
+        let Some(entry) = self.get(id) else { return Ok(()) };
         let mut records = Vec::new();
         for (topic, partitions) in &entry.offsets {
             records
@@ -179,8 +195,8 @@ impl<D: Disk> Broker<D> {
         if entry.recorded {
             records.extend(journal::group_key(id).map(|key| (key, None)));
         }
-        self.write_journal(id, &records)?;
-        self.groups.remove(id);
+        self.write_journal(context, id, &records)?;
+        self.remove(id);
         Ok(())
     }
 }

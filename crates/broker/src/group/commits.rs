@@ -21,16 +21,15 @@ use headrace_wire::messages::{
     OffsetDeleteResponse, OffsetFetchRequest, OffsetFetchResponse,
 };
 use headrace_wire::primitive::Reader;
-use headrace_wire::time::Now;
 use headrace_wire::uuid::Uuid;
 
 use super::state::Group;
-use super::{Committed, journal};
-use crate::api::distinct;
+use super::{Committed, Groups, journal};
 use crate::auth::{Operation, Resource};
-use crate::broker::Broker;
-use crate::call::{Call, Outcome};
-use crate::flush::Answer;
+use crate::context::Context;
+use crate::context::call::{Call, Outcome};
+use crate::context::task::{Each, Task};
+use crate::distinct::distinct;
 
 /// Positions that one commit stores. Kafka's journal takes a batch of 1 MB, which is less.
 const COMMITS_MAX: usize = 20_000;
@@ -41,38 +40,44 @@ const FETCHED_PER_TURN: usize = 16;
 /// The first versions of `OffsetCommit` and `OffsetFetch` that name topics by id.
 const BY_ID_FROM: i16 = 10;
 
-impl<D: Disk> Broker<D> {
+/// An `OffsetFetch` request under way.
+type FetchOffsets<D> = Each<D, Groups, OffsetFetchRequest, OffsetFetchRequestGroup>;
+
+impl Groups {
     /// Stores positions. They are answered by `OffsetFetch` from then on; the answer to this waits for a sync where Produce
     /// does.
     ///
     /// Most work: [`COMMITS_MAX`] records in one batch of the journal, after a snapshot of one of its partitions.
-    pub(crate) fn offset_commit(
+    pub(crate) fn offset_commit<D: Disk>(
         &mut self,
+        context: &mut Context<D>,
         call: &Call,
         request: OffsetCommitRequest,
     ) -> Outcome<OffsetCommitResponse> {
         let group = request.group_id.clone();
         let count: usize = request.topics.iter().map(|topic| topic.partitions.len()).sum();
         let too_many = (count > COMMITS_MAX).then_some(ErrorCode::INVALID_COMMIT_OFFSET_SIZE);
-        let refusal = too_many.or_else(|| self.check_commit(call, &request).err());
+        let refusal = too_many.or_else(|| self.check_commit(context, call, &request).err());
         let expires_ms = (request.retention_time_ms >= 0 && call.version < 5)
-            .then(|| self.now.wall_ms.saturating_add(request.retention_time_ms));
+            .then(|| context.now.wall_ms.saturating_add(request.retention_time_ms));
         let mut response = OffsetCommitResponse::default();
         let mut commits: Vec<(String, i32, Committed)> = Vec::new();
         // Where in the response the answer to each commit is.
         let mut places = Vec::new();
         for topic in request.topics {
             let mut partitions = Vec::with_capacity(topic.partitions.len());
-            let resolved = self.commit_topic(call, topic.name.clone(), topic.topic_id);
+            let resolved = Self::commit_topic(context, call, topic.name.clone(), topic.topic_id);
             for partition in topic.partitions {
                 let index = partition.partition_index;
                 let checked = match (&refusal, &resolved) {
                     (Some(error), _) | (None, Err(error)) => Err(*error),
-                    (None, Ok(name)) => self.check_position(name, &partition).map(|()| name.clone()),
+                    (None, Ok(name)) => {
+                        Self::check_position(context, name, &partition).map(|()| name.clone())
+                    }
                 };
                 if let Ok(name) = &checked {
                     places.push((response.topics.len(), partitions.len()));
-                    commits.push((name.clone(), index, self.committed(partition, expires_ms)));
+                    commits.push((name.clone(), index, Self::committed(context, partition, expires_ms)));
                 }
                 let error_code = checked.err().unwrap_or(ErrorCode::NONE).code();
                 partitions.push(OffsetCommitResponsePartition { partition_index: index, error_code });
@@ -81,8 +86,8 @@ impl<D: Disk> Broker<D> {
             response.topics.push(answer);
         }
         let is_written = !commits.is_empty();
-        let stored = self.store_commits(&group, commits);
-        self.groups.arm(&group);
+        let stored = self.store_commits(context, &group, commits);
+        self.arm(&group);
         if let Err(error) = stored {
             for (topic, partition) in places {
                 let answer = response.topics.get_mut(topic).and_then(|t| t.partitions.get_mut(partition));
@@ -92,75 +97,93 @@ impl<D: Disk> Broker<D> {
             }
         }
         let left = if is_written && stored.is_ok() {
-            self.journal_syncs([group.as_str()].into_iter())
+            Self::journal_syncs(context, [group.as_str()].into_iter())
         } else {
             Vec::new()
         };
-        if left.is_empty() {
-            return Outcome::Reply(response);
-        }
-        self.answer_when_durable(call, Answer::OffsetCommit(response), left);
-        Outcome::Parked
+        context.reply_when_synced::<OffsetCommitRequest>(call, response, left, |response, _| {
+            let partitions = response.topics.iter_mut().flat_map(|topic| &mut topic.partitions);
+            partitions.for_each(|partition| journal::fail(&mut partition.error_code));
+        })
     }
 
-    fn committed(&self, partition: OffsetCommitRequestPartition, expires_ms: Option<i64>) -> Committed {
+    fn committed<D: Disk>(
+        context: &Context<D>,
+        partition: OffsetCommitRequestPartition,
+        expires_ms: Option<i64>,
+    ) -> Committed {
         Committed {
             offset: partition.committed_offset,
             leader_epoch: partition.committed_leader_epoch,
             metadata: partition.committed_metadata.unwrap_or_default(),
-            stored_ms: self.now.wall_ms,
+            stored_ms: context.now.wall_ms,
             expires_ms,
         }
     }
 
-    fn check_commit(&mut self, call: &Call, request: &OffsetCommitRequest) -> Result<(), ErrorCode> {
+    fn check_commit<D: Disk>(
+        &mut self,
+        context: &mut Context<D>,
+        call: &Call,
+        request: &OffsetCommitRequest,
+    ) -> Result<(), ErrorCode> {
         let group = &request.group_id;
-        if !self.allows(call, Operation::Read, Resource::Group(group)) {
+        if !context.allows(call, Operation::Read, Resource::Group(group)) {
             return Err(ErrorCode::GROUP_AUTHORIZATION_FAILED);
         }
         if group.is_empty() {
             return Err(ErrorCode::INVALID_GROUP_ID);
         }
         let generation = request.generation_id_or_member_epoch;
-        let now = self.now;
-        if self.groups.get(group).is_none() {
+        let now = context.now;
+        if self.get(group).is_none() {
             // Without a generation the group need not exist: offsets are all there is of it.
             return if generation < 0 { Ok(()) } else { Err(ErrorCode::ILLEGAL_GENERATION) };
         }
         let instance = request.group_instance_id.as_deref();
-        self.groups.get_mut(group).map_or(Ok(()), |entry| {
+        self.get_mut(group).map_or(Ok(()), |entry| {
             entry.group.check_commit(now.mono_ms, &request.member_id, instance, generation)
         })
     }
 
-    fn commit_topic(&self, call: &Call, name: String, id: Uuid) -> Result<String, ErrorCode> {
+    fn commit_topic<D: Disk>(
+        context: &Context<D>,
+        call: &Call,
+        name: String,
+        id: Uuid,
+    ) -> Result<String, ErrorCode> {
         let name = if call.version >= BY_ID_FROM {
-            self.store.by_id(id).map(|t| t.name.to_string()).ok_or(ErrorCode::UNKNOWN_TOPIC_ID)?
+            context.store.by_id(id).map(|t| t.name.to_string()).ok_or(ErrorCode::UNKNOWN_TOPIC_ID)?
         } else {
             name
         };
-        if self.allows(call, Operation::Read, Resource::Topic(&name)) {
+        if context.allows(call, Operation::Read, Resource::Topic(&name)) {
             Ok(name)
         } else {
             Err(ErrorCode::TOPIC_AUTHORIZATION_FAILED)
         }
     }
 
-    fn check_position(&self, topic: &str, partition: &OffsetCommitRequestPartition) -> Result<(), ErrorCode> {
+    fn check_position<D: Disk>(
+        context: &Context<D>,
+        topic: &str,
+        partition: &OffsetCommitRequestPartition,
+    ) -> Result<(), ErrorCode> {
         let known =
-            self.store.by_name(topic).is_some_and(|t| t.partition(partition.partition_index).is_some());
+            context.store.by_name(topic).is_some_and(|t| t.partition(partition.partition_index).is_some());
         if !known {
             return Err(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION);
         }
-        let limit = usize::try_from(self.config.offset_metadata_max_bytes).unwrap_or(0);
+        let limit = usize::try_from(context.config.offset_metadata_max_bytes).unwrap_or(0);
         match &partition.committed_metadata {
             Some(text) if text.len() > limit => Err(ErrorCode::OFFSET_METADATA_TOO_LARGE),
             _ => Ok(()),
         }
     }
 
-    fn store_commits(
+    fn store_commits<D: Disk>(
         &mut self,
+        context: &mut Context<D>,
         group: &str,
         commits: Vec<(String, i32, Committed)>,
     ) -> Result<(), ErrorCode> {
@@ -172,9 +195,9 @@ impl<D: Disk> Broker<D> {
             Some((journal::offset_key(group, topic, *partition)?, Some(value)))
         };
         let entries: Option<Vec<_>> = commits.iter().map(record).collect();
-        self.groups.get_or_make(group, self.now).ok_or(ErrorCode::COORDINATOR_NOT_AVAILABLE)?;
+        self.get_or_make(group, context.now).ok_or(ErrorCode::COORDINATOR_NOT_AVAILABLE)?;
         let written = match entries {
-            Some(entries) => self.write_journal(group, &entries),
+            Some(entries) => self.write_journal(context, group, &entries),
             None => Err(ErrorCode::INVALID_REQUEST),
         };
         if let Err(error) = written {
@@ -183,7 +206,7 @@ impl<D: Disk> Broker<D> {
             let too_large = error == ErrorCode::RECORD_LIST_TOO_LARGE;
             return Err(if too_large { ErrorCode::INVALID_COMMIT_OFFSET_SIZE } else { error });
         }
-        if let Some(entry) = self.groups.get_mut(group) {
+        if let Some(entry) = self.get_mut(group) {
             for (topic, partition, committed) in commits {
                 entry.offsets.entry(topic).or_default().insert(partition, committed);
             }
@@ -194,18 +217,24 @@ impl<D: Disk> Broker<D> {
     /// Answers positions.
     ///
     /// Most work: all positions of so many groups in each turn.
-    pub(crate) fn offset_fetch(
+    pub(crate) fn offset_fetch<D: Disk>(
         &mut self,
+        context: &mut Context<D>,
         call: &Call,
         request: OffsetFetchRequest,
-    ) -> Outcome<OffsetFetchResponse> {
+    ) -> Outcome<OffsetFetchResponse, FetchOffsets<D>> {
         if call.version >= 8 {
             let groups = distinct(request.groups, |g| g.group_id.clone()).collect();
             let response = OffsetFetchResponse::default();
-            let fetch = |broker: &mut Self, call: &Call, group, response: &mut OffsetFetchResponse| {
-                response.groups.push(broker.fetch_group(call, group));
-            };
-            return self.each::<OffsetFetchRequest, _>(call, FETCHED_PER_TURN, groups, response, fetch);
+            let task = FetchOffsets::new(
+                FETCHED_PER_TURN,
+                groups,
+                response,
+                |own: &mut Self, context, call, group, response| {
+                    response.groups.push(own.fetch_group(context, call, group));
+                },
+            );
+            return task.begin(self, context, call);
         }
         let topics = request.topics.map(|topics| {
             let topic = |t: headrace_wire::messages::offset_fetch_request::OffsetFetchRequestTopic| {
@@ -223,7 +252,7 @@ impl<D: Disk> Broker<D> {
             ..OffsetFetchRequestGroup::default()
         };
         let asked = group.topics.clone().unwrap_or_default();
-        let mut fetched = self.fetch_group(call, group);
+        let mut fetched = self.fetch_group(context, call, group);
         if call.version < 2 && fetched.error_code != 0 {
             // There is no place for the error but in the partitions.
             let error = ErrorCode::new(fetched.error_code);
@@ -248,10 +277,15 @@ impl<D: Disk> Broker<D> {
         })
     }
 
-    fn fetch_group(&self, call: &Call, group: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup {
+    fn fetch_group<D: Disk>(
+        &self,
+        context: &Context<D>,
+        call: &Call,
+        group: OffsetFetchRequestGroup,
+    ) -> OffsetFetchResponseGroup {
         let mut answer =
             OffsetFetchResponseGroup { group_id: group.group_id, ..OffsetFetchResponseGroup::default() };
-        let refusal = if !self.allows(call, Operation::Describe, Resource::Group(&answer.group_id)) {
+        let refusal = if !context.allows(call, Operation::Describe, Resource::Group(&answer.group_id)) {
             Some(ErrorCode::GROUP_AUTHORIZATION_FAILED)
         } else if answer.group_id.is_empty() {
             Some(ErrorCode::INVALID_GROUP_ID)
@@ -263,26 +297,26 @@ impl<D: Disk> Broker<D> {
             return answer;
         }
         let none = BTreeMap::new();
-        let offsets = self.groups.get(&answer.group_id).map_or(&none, |entry| &entry.offsets);
+        let offsets = self.get(&answer.group_id).map_or(&none, |entry| &entry.offsets);
         answer.topics = match group.topics {
-            None => self.all_positions(call, offsets),
+            None => Self::all_positions(context, call, offsets),
             Some(topics) => {
                 let topics = distinct(topics, |t| (t.name.clone(), t.topic_id));
-                topics.map(|t| self.positions(call, t, offsets)).collect()
+                topics.map(|t| Self::positions(context, call, t, offsets)).collect()
             }
         };
         answer
     }
 
-    fn all_positions(
-        &self,
+    fn all_positions<D: Disk>(
+        context: &Context<D>,
         call: &Call,
         offsets: &BTreeMap<String, BTreeMap<i32, Committed>>,
     ) -> Vec<OffsetFetchResponseTopics> {
         let mut topics = Vec::new();
         for (name, partitions) in offsets {
-            let id = self.store.by_name(name).map(|t| t.id);
-            if !self.allows(call, Operation::Describe, Resource::Topic(name))
+            let id = context.store.by_name(name).map(|t| t.id);
+            if !context.allows(call, Operation::Describe, Resource::Topic(name))
                 || (call.version >= BY_ID_FROM && id.is_none())
             {
                 continue;
@@ -296,21 +330,21 @@ impl<D: Disk> Broker<D> {
         topics
     }
 
-    fn positions(
-        &self,
+    fn positions<D: Disk>(
+        context: &Context<D>,
         call: &Call,
         asked: OffsetFetchRequestTopics,
         offsets: &BTreeMap<String, BTreeMap<i32, Committed>>,
     ) -> OffsetFetchResponseTopics {
         let name = if call.version >= BY_ID_FROM {
-            match self.store.by_id(asked.topic_id) {
+            match context.store.by_id(asked.topic_id) {
                 Some(topic) => topic.name.to_string(),
                 None => return failed_topic(asked, ErrorCode::UNKNOWN_TOPIC_ID),
             }
         } else {
             asked.name.clone()
         };
-        if !self.allows(call, Operation::Describe, Resource::Topic(&name)) {
+        if !context.allows(call, Operation::Describe, Resource::Topic(&name)) {
             return failed_topic(asked, ErrorCode::TOPIC_AUTHORIZATION_FAILED);
         }
         let of_topic = offsets.get(&name);
@@ -325,13 +359,14 @@ impl<D: Disk> Broker<D> {
     /// Forgets positions of a group.
     ///
     /// Most work: a look-up for each of some 500,000 partitions, and one batch in the journal for those there are.
-    pub(crate) fn offset_delete(
+    pub(crate) fn offset_delete<D: Disk>(
         &mut self,
+        context: &mut Context<D>,
         call: &Call,
         request: OffsetDeleteRequest,
     ) -> Outcome<OffsetDeleteResponse> {
         let mut response = OffsetDeleteResponse::default();
-        let subscribed = match self.check_offset_delete(call, &request.group_id) {
+        let subscribed = match self.check_offset_delete(context, call, &request.group_id) {
             Ok(subscribed) => subscribed,
             Err(error) => {
                 response.error_code = error.code();
@@ -341,7 +376,7 @@ impl<D: Disk> Broker<D> {
         let mut tombstones = Vec::new();
         for topic in &request.topics {
             let name = topic.name.as_str();
-            let refusal = if !self.allows(call, Operation::Read, Resource::Topic(name)) {
+            let refusal = if !context.allows(call, Operation::Read, Resource::Topic(name)) {
                 Some(ErrorCode::TOPIC_AUTHORIZATION_FAILED)
             } else if subscribed.includes(name) {
                 Some(ErrorCode::GROUP_SUBSCRIBED_TO_TOPIC)
@@ -351,7 +386,7 @@ impl<D: Disk> Broker<D> {
             let mut partitions = Vec::with_capacity(topic.partitions.len());
             for partition in &topic.partitions {
                 let index = partition.partition_index;
-                let known = self.store.by_name(name).is_some_and(|t| t.partition(index).is_some());
+                let known = context.store.by_name(name).is_some_and(|t| t.partition(index).is_some());
                 let error = refusal.or((!known).then_some(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION));
                 if error.is_none() {
                     tombstones.push((name.to_owned(), index));
@@ -361,24 +396,28 @@ impl<D: Disk> Broker<D> {
             }
             response.topics.push(OffsetDeleteResponseTopic { name: name.to_owned(), partitions });
         }
-        if let Err(error) = self.remove_offsets(&request.group_id, &tombstones) {
+        if let Err(error) = self.remove_offsets(context, &request.group_id, &tombstones) {
             response.error_code = error.code();
             response.topics.clear();
             return Outcome::Reply(response);
         }
-        let left = self.journal_syncs([request.group_id.as_str()].into_iter());
-        if left.is_empty() {
-            return Outcome::Reply(response);
-        }
-        self.answer_when_durable(call, Answer::OffsetDelete(response), left);
-        Outcome::Parked
+        let left = Self::journal_syncs(context, [request.group_id.as_str()].into_iter());
+        context.reply_when_synced::<OffsetDeleteRequest>(call, response, left, |response, _| {
+            response.error_code = ErrorCode::COORDINATOR_NOT_AVAILABLE.code();
+            response.topics.clear();
+        })
     }
 
-    fn check_offset_delete(&self, call: &Call, group: &str) -> Result<Subscribed, ErrorCode> {
-        if !self.allows(call, Operation::Delete, Resource::Group(group)) {
+    fn check_offset_delete<D: Disk>(
+        &self,
+        context: &Context<D>,
+        call: &Call,
+        group: &str,
+    ) -> Result<Subscribed, ErrorCode> {
+        if !context.allows(call, Operation::Delete, Resource::Group(group)) {
             return Err(ErrorCode::GROUP_AUTHORIZATION_FAILED);
         }
-        let entry = self.groups.get(group).ok_or(ErrorCode::GROUP_ID_NOT_FOUND)?;
+        let entry = self.get(group).ok_or(ErrorCode::GROUP_ID_NOT_FOUND)?;
         if entry.group.is_empty() {
             return Ok(Subscribed::To(BTreeSet::new()));
         }
@@ -389,20 +428,21 @@ impl<D: Disk> Broker<D> {
     }
 
     /// Removes positions, in the journal first.
-    pub(super) fn remove_offsets(
+    pub(super) fn remove_offsets<D: Disk>(
         &mut self,
+        context: &mut Context<D>,
         group: &str,
         positions: &[(String, i32)],
     ) -> Result<(), ErrorCode> {
-        let Some(entry) = self.groups.get(group) else { return Ok(()) };
+        let Some(entry) = self.get(group) else { return Ok(()) };
         let there = |(topic, p): &&(String, i32)| entry.offsets.get(topic).is_some_and(|o| o.contains_key(p));
         let records: Vec<_> = positions
             .iter()
             .filter(there)
             .filter_map(|(topic, p)| Some((journal::offset_key(group, topic, *p)?, None)))
             .collect();
-        self.write_journal(group, &records)?;
-        if let Some(entry) = self.groups.get_mut(group) {
+        self.write_journal(context, group, &records)?;
+        if let Some(entry) = self.get_mut(group) {
             for (topic, partition) in positions {
                 if let Some(partitions) = entry.offsets.get_mut(topic) {
                     partitions.remove(partition);
@@ -416,14 +456,15 @@ impl<D: Disk> Broker<D> {
     }
 
     /// A topic was deleted: so are the positions in it.
-    pub(crate) fn forget_topic(&mut self, topic: &str) {
-        let holders = self.groups.entries.iter().filter_map(|(id, e)| {
+    pub(crate) fn forget_topic<D: Disk>(&mut self, context: &mut Context<D>, topic: &str) {
+        let holders = self.entries.iter().filter_map(|(id, e)| {
             let positions: Vec<_> = e.offsets.get(topic)?.keys().map(|p| (topic.to_owned(), *p)).collect();
             Some((id.clone(), positions))
         });
         for (id, positions) in holders.collect::<Vec<_>>() {
-            if let Err(error) = self.remove_offsets(&id, &positions) {
-                self.store
+            if let Err(error) = self.remove_offsets(context, &id, &positions) {
+                context
+                    .store
                     .note_trouble(&format!("offsets of group {id} in deleted topic {topic} remain: {error}"));
             }
             self.forget_unused(&id);
@@ -431,20 +472,20 @@ impl<D: Disk> Broker<D> {
     }
 
     /// Forgets offsets that nobody has used for too long, and groups of which nothing is left.
-    pub(crate) fn expire_offsets(&mut self, now: Now) {
-        let retention_ms = i64::from(self.config.offsets_retention_minutes) * 60_000;
-        for id in self.groups.entries.keys().cloned().collect::<Vec<_>>() {
-            let Some(entry) = self.groups.get(&id) else { continue };
-            let positions = expired(entry, now.wall_ms, retention_ms);
+    pub(crate) fn expire_offsets<D: Disk>(&mut self, context: &mut Context<D>) {
+        let retention_ms = i64::from(context.config.offsets_retention_minutes) * 60_000;
+        for id in self.entries.keys().cloned().collect::<Vec<_>>() {
+            let Some(entry) = self.get(&id) else { continue };
+            let positions = expired(entry, context.now.wall_ms, retention_ms);
             if !positions.is_empty()
-                && let Err(error) = self.remove_offsets(&id, &positions)
+                && let Err(error) = self.remove_offsets(context, &id, &positions)
             {
-                self.store.note_trouble(&format!("expired offsets of group {id} remain: {error}"));
+                context.store.note_trouble(&format!("expired offsets of group {id} remain: {error}"));
                 continue;
             }
-            if self.groups.get(&id).is_some_and(|e| e.group.is_deserted() && e.offsets.is_empty()) {
+            if self.get(&id).is_some_and(|e| e.group.is_deserted() && e.offsets.is_empty()) {
                 // What cannot be written now is tried again at the next check.
-                let _ = self.remove_group(&id);
+                let _ = self.remove_group(context, &id);
             }
         }
     }

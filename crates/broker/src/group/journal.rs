@@ -8,7 +8,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use bytes::Bytes;
-use headrace_log::{AppendError, AppendOrigin, Disk};
+use headrace_log::{AppendError, Disk};
 use headrace_wire::compression::Codec;
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::group_metadata_value::MemberMetadata;
@@ -19,13 +19,14 @@ use headrace_wire::primitive::Writer;
 use headrace_wire::records::{BatchBuilder, NO_HEADERS, ProducerStamp};
 use headrace_wire::time::Now;
 
-use super::Committed;
 use super::member::Member;
 use super::state::Group;
-use crate::broker::Broker;
-use crate::fetch::TopicKey;
-use crate::flush::FlushTarget;
+use super::{Committed, Groups};
+use crate::api::making::ensure_offsets_topic;
+use crate::context::unsynced::FlushTarget;
+use crate::context::{AppendFailure, Context};
 use crate::store::OFFSETS_TOPIC;
+use crate::store::TopicKey;
 
 /// Kinds of records, the first two bytes of their keys.
 pub(super) const OFFSET_KINDS: [i16; 2] = [0, 1];
@@ -98,75 +99,87 @@ fn partition_of(group: &str, partitions: i32) -> i32 {
     java_hash(group).checked_abs().unwrap_or(0) % partitions.max(1)
 }
 
-impl<D: Disk> Broker<D> {
+/// Says in an answer that what it confirms could not be synced.
+pub(super) fn fail(error_code: &mut i16) {
+    if *error_code == ErrorCode::NONE.code() {
+        *error_code = ErrorCode::COORDINATOR_NOT_AVAILABLE.code();
+    }
+}
+
+impl Groups {
     /// Writes records of a group. `COORDINATOR_NOT_AVAILABLE` may pass, `RECORD_LIST_TOO_LARGE` will not.
-    pub(super) fn write_journal(&mut self, group: &str, entries: &[Entry]) -> Result<(), ErrorCode> {
+    pub(super) fn write_journal<D: Disk>(
+        &mut self,
+        context: &mut Context<D>,
+        group: &str,
+        entries: &[Entry],
+    ) -> Result<(), ErrorCode> {
         if entries.is_empty() {
             return Ok(());
         }
-        self.ensure_offsets_topic().map_err(|_| ErrorCode::COORDINATOR_NOT_AVAILABLE)?;
-        let partitions = self.store.by_name(OFFSETS_TOPIC).map_or(1, crate::store::Topic::partition_count);
+        ensure_offsets_topic(context).map_err(|_| ErrorCode::COORDINATOR_NOT_AVAILABLE)?;
+        let partitions = context.store.by_name(OFFSETS_TOPIC).map_or(1, crate::store::Topic::partition_count);
         let partition = partition_of(group, partitions);
         // Before the entries, not after: what a snapshot is taken of knows them only once they are written.
-        self.snapshot_if_due(partition, partitions);
-        self.append_journal(partition, entries)
+        self.snapshot_if_due(context, partition, partitions);
+        Self::append_journal(context, partition, entries)
     }
 
-    fn append_journal(&mut self, index: i32, entries: &[Entry]) -> Result<(), ErrorCode> {
+    fn append_journal<D: Disk>(
+        context: &mut Context<D>,
+        index: i32,
+        entries: &[Entry],
+    ) -> Result<(), ErrorCode> {
         let failed = ErrorCode::COORDINATOR_NOT_AVAILABLE;
-        let (now, leader_epoch) = (self.now, self.store.leader_epoch());
         let mut builder = BatchBuilder::new(usize::try_from(i32::MAX).unwrap_or(usize::MAX));
         for (key, value) in entries {
-            if builder.append(now.wall_ms, Some(key), value.as_deref(), NO_HEADERS.iter().copied()).is_err() {
+            if builder
+                .append(context.now.wall_ms, Some(key), value.as_deref(), NO_HEADERS.iter().copied())
+                .is_err()
+            {
                 return Err(failed);
             }
         }
         let batch = builder.finish(ProducerStamp::NONE, Codec::None, None).map_err(|_| failed)?.to_vec();
         let key = TopicKey::Name(OFFSETS_TOPIC.into());
-        let writable = self.store.check_appends();
-        let (topic_id, partition) = self.store.partition_for_append(&key, index).ok_or(failed)?;
-        let origin = AppendOrigin { leader_epoch, client: false };
-        let appended = writable.and_then(|()| partition.log.append(now, &batch, origin));
-        self.flushes.note(topic_id, index, partition.log.flush_due());
-        match appended {
-            Ok(_) => {
-                Self::wake(&mut self.parked, &mut self.woken, &partition.watchers, batch.len() as u64);
-                self.publish((topic_id, index));
-                Ok(())
-            }
-            Err(error @ (AppendError::TooLarge { .. } | AppendError::ListTooLarge { .. })) => {
-                self.store.note_trouble(&error);
-                Err(ErrorCode::RECORD_LIST_TOO_LARGE)
-            }
-            Err(error) => {
-                self.store.note_trouble(&error);
-                Err(failed)
-            }
-        }
+        let error = match context.append(&key, index, &batch, false) {
+            Ok(_) => return Ok(()),
+            Err(AppendFailure::NoPartition(_)) => return Err(failed),
+            Err(AppendFailure::Refused(error)) => error,
+        };
+        context.store.note_trouble(&error);
+        let too_large = matches!(error, AppendError::TooLarge { .. } | AppendError::ListTooLarge { .. });
+        Err(if too_large { ErrorCode::RECORD_LIST_TOO_LARGE } else { failed })
     }
 
     /// What an answer about these groups is to wait for, where what is written to the journal is synced before it is
     /// acknowledged.
-    pub(super) fn journal_syncs<'a>(&mut self, groups: impl Iterator<Item = &'a str>) -> Vec<FlushTarget> {
-        let Some(topic) = self.store.by_name(OFFSETS_TOPIC) else { return Vec::new() };
+    pub(super) fn journal_syncs<'a, D: Disk>(
+        context: &Context<D>,
+        groups: impl Iterator<Item = &'a str>,
+    ) -> Vec<FlushTarget> {
+        let Some(topic) = context.store.by_name(OFFSETS_TOPIC) else { return Vec::new() };
         let count = topic.partition_count();
         let places: BTreeSet<i32> = groups.map(|group| partition_of(group, count)).collect();
         let unsynced = places.into_iter().filter_map(|index| {
             let partition = topic.partition(index).filter(|partition| partition.syncs_before_ack())?;
             let last_offset = partition.log.end_offset() - 1;
-            Some(FlushTarget { place: (0, 0), topic_id: topic.id, partition: index, last_offset })
+            Some(FlushTarget { slot: (0, 0), place: (topic.id, index), last_offset })
         });
-        let unsynced = unsynced.collect();
-        self.not_durable(unsynced)
+        unsynced.collect()
     }
 
     /// Writes the record of a group as it is now.
-    pub(super) fn record_group(&mut self, group: &str) -> Result<(), ErrorCode> {
-        let Some(entry) = self.groups.get(group).and_then(|e| group_entry(group, &e.group, self.now)) else {
+    pub(super) fn record_group<D: Disk>(
+        &mut self,
+        context: &mut Context<D>,
+        group: &str,
+    ) -> Result<(), ErrorCode> {
+        let Some(entry) = self.get(group).and_then(|e| group_entry(group, &e.group, context.now)) else {
             return Ok(());
         };
-        self.write_journal(group, &[entry])?;
-        if let Some(entry) = self.groups.get_mut(group) {
+        self.write_journal(context, group, &[entry])?;
+        if let Some(entry) = self.get_mut(group) {
             entry.recorded = true;
         }
         Ok(())
@@ -174,70 +187,77 @@ impl<D: Disk> Broker<D> {
 
     // ---- snapshots
 
-    fn snapshot_if_due(&mut self, partition: i32, partitions: i32) {
-        let Some(log) = self.store.partition_by_name_mut(OFFSETS_TOPIC, partition).map(|p| &p.log) else {
+    fn snapshot_if_due<D: Disk>(&mut self, context: &mut Context<D>, partition: i32, partitions: i32) {
+        let Some(log) = context.store.partition_by_name_mut(OFFSETS_TOPIC, partition).map(|p| &p.log) else {
             return;
         };
         let (size, before) = (log.size_bytes(), log.end_offset());
-        let due = self.groups.journal.due_bytes.get(&partition).copied().unwrap_or(SNAPSHOT_FROM_BYTES);
+        let due = self.journal.due_bytes.get(&partition).copied().unwrap_or(SNAPSHOT_FROM_BYTES);
         if size < due {
             return;
         }
-        let written = self.write_snapshot(partition, partitions);
-        let now = self.now;
-        let Some(log) = self.store.partition_by_name_mut(OFFSETS_TOPIC, partition).map(|p| &mut p.log) else {
+        let written = self.write_snapshot(context, partition, partitions);
+        let now = context.now;
+        let Some(log) = context.store.partition_by_name_mut(OFFSETS_TOPIC, partition).map(|p| &mut p.log)
+        else {
             return;
         };
         let grown = log.size_bytes();
         // Durable first, or a loss of power could take the old records and the new.
         let flushed = written.is_ok().then(|| log.flush(now));
         if log.is_offline()
-            && let Some(topic) = self.store.by_name(OFFSETS_TOPIC).map(|topic| topic.id)
+            && let Some(topic) = context.store.by_name(OFFSETS_TOPIC).map(|topic| topic.id)
         {
-            self.flushes.went_offline(&mut self.store, topic, partition, now);
+            context.flushes.went_offline(&mut context.store, (topic, partition), now);
         }
-        let Some(log) = self.store.partition_by_name_mut(OFFSETS_TOPIC, partition).map(|p| &mut p.log) else {
+        let Some(log) = context.store.partition_by_name_mut(OFFSETS_TOPIC, partition).map(|p| &mut p.log)
+        else {
             return;
         };
         let next = if matches!(flushed, Some(Ok(()))) {
             if let Err(error) = log.move_start(before) {
-                self.store.note_trouble(&error);
+                context.store.note_trouble(&error);
             }
             // A start that is not noted would look like a loss after a crash.
-            let noted = self.store.checkpoint();
-            let deleted = match self.store.partition_by_name_mut(OFFSETS_TOPIC, partition) {
+            let noted = context.store.checkpoint();
+            let deleted = match context.store.partition_by_name_mut(OFFSETS_TOPIC, partition) {
                 Some(partition) => partition.log.delete_some(usize::MAX).map(drop),
                 None => Ok(()),
             };
             if let Err(error) = noted.and(deleted) {
-                self.store.note_trouble(&error);
+                context.store.note_trouble(&error);
             }
             grown.saturating_sub(size).saturating_mul(SNAPSHOT_GROWTH).max(SNAPSHOT_FROM_BYTES)
         } else {
             // Full disk, most likely. The old records stand; the next try comes later.
             grown.saturating_mul(2)
         };
-        self.groups.journal.due_bytes.insert(partition, next);
+        self.journal.due_bytes.insert(partition, next);
     }
 
-    fn write_snapshot(&mut self, partition: i32, partitions: i32) -> Result<(), ErrorCode> {
-        let all = self.groups.entries.keys();
+    fn write_snapshot<D: Disk>(
+        &mut self,
+        context: &mut Context<D>,
+        partition: i32,
+        partitions: i32,
+    ) -> Result<(), ErrorCode> {
+        let all = self.entries.keys();
         let ids: Vec<_> = all.filter(|id| partition_of(id, partitions) == partition).cloned().collect();
         let mut batch = Vec::new();
         let mut bytes = 0;
         for id in ids {
-            let own = self.groups.get(&id).map_or_else(Vec::new, |entry| group_state(&id, entry, self.now));
+            let own = self.get(&id).map_or_else(Vec::new, |entry| group_state(&id, entry, context.now));
             for record in own {
                 bytes += record.0.len() + record.1.as_ref().map_or(0, Bytes::len) + RECORD_OVERHEAD_BYTES;
                 batch.push(record);
                 if bytes >= SNAPSHOT_BATCH_BYTES {
-                    self.append_journal(partition, &batch)?;
+                    Self::append_journal(context, partition, &batch)?;
                     batch.clear();
                     bytes = 0;
                 }
             }
         }
-        if batch.is_empty() { Ok(()) } else { self.append_journal(partition, &batch) }
+        if batch.is_empty() { Ok(()) } else { Self::append_journal(context, partition, &batch) }
     }
 }
 

@@ -1,4 +1,6 @@
-//! `FindCoordinator`, `JoinGroup`, `SyncGroup`, Heartbeat, `LeaveGroup`.
+//! `FindCoordinator`, `JoinGroup`, `SyncGroup`, Heartbeat, `LeaveGroup`, and members that go without a word.
+
+use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use headrace_log::Disk;
@@ -11,18 +13,22 @@ use headrace_wire::messages::{
     JoinGroupResponse, LeaveGroupRequest, LeaveGroupResponse, SyncGroupRequest, SyncGroupResponse,
 };
 
-use super::exchange::{Join, Joined, Outputs, Sync, Synced};
+use super::exchange::{Join, Joined, Outputs, Sync, Synced, Waiter};
 use super::member::Profile;
-use crate::api::distinct;
+use super::{Groups, Waiting};
 use crate::auth::{Operation, Resource};
-use crate::broker::Broker;
-use crate::call::{Call, Outcome, Parked, Wait};
+use crate::context::Context;
+use crate::context::call::{Call, ConnId, Outcome};
+use crate::distinct::distinct;
 use crate::lacking::lacks;
 
 /// Groups that one request asks a coordinator for.
 const KEYS_MAX: usize = 10_000;
 /// Members that one request takes out of a group.
 const LEAVERS_MAX: usize = 10_000;
+
+/// After so many ids that one connection was given, those of them are forgotten that are in use or have lapsed.
+const PENDING_CHECKED: usize = 64;
 
 /// Kinds of coordinators.
 const OF_GROUP: i8 = 0;
@@ -39,12 +45,77 @@ fn no_transactions(version: i16) -> ErrorCode {
     }
 }
 
-impl<D: Disk> Broker<D> {
+impl Groups {
+    /// Ends the sessions and rebalances that are over.
+    pub(crate) fn handle_timeout<D: Disk>(&mut self, context: &mut Context<D>) {
+        let now = context.now.mono_ms;
+        while let Some((at, _)) = self.deadlines.first()
+            && *at <= now
+            && let Some((_, id)) = self.deadlines.pop_first()
+        {
+            let Some(entry) = self.entries.get_mut(&id) else { continue };
+            entry.armed = None;
+            let mut out = Outputs::default();
+            if entry.group.deadline().is_some_and(|at| at <= now) {
+                entry.group.expire(now, &mut out);
+            }
+            self.deliver(context, &id, out);
+            self.forget_unused(&id);
+        }
+    }
+
+    /// A client has gone: those of its memberships that it has not learnt of yet go with it. Others end with their sessions,
+    /// as it may come back.
+    pub(crate) fn handle_disconnect<D: Disk>(
+        &mut self,
+        context: &mut Context<D>,
+        conn: ConnId,
+        current: Option<Waiter>,
+    ) {
+        let now = context.now.mono_ms;
+        let waiting = current.and_then(|token| Some((token, self.waiting.remove(&token)?)));
+        let mut by_group: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for (group, id) in self.pending.remove(&conn).unwrap_or_default() {
+            by_group.entry(group).or_default().push(id);
+        }
+        for (group, ids) in by_group {
+            let mut out = Outputs::default();
+            if let Some(entry) = self.get_mut(&group) {
+                for id in ids {
+                    entry.group.forget_pending(now, &id, &mut out);
+                }
+            }
+            self.deliver(context, &group, out);
+            self.forget_unused(&group);
+        }
+        if let Some((waiter, Waiting { joins: Some(group), .. })) = waiting {
+            let mut out = Outputs::default();
+            if let Some(entry) = self.get_mut(&group) {
+                entry.group.forget_waiting(now, waiter, &mut out);
+            }
+            self.deliver(context, &group, out);
+            self.forget_unused(&group);
+        }
+    }
+
+    /// A client was given an id, which is forgotten should it go before it has come back with it.
+    fn note_pending(&mut self, conn: ConnId, group: &str, member: &str) {
+        let pending = self.pending.entry(conn).or_default();
+        if pending.len() % PENDING_CHECKED == PENDING_CHECKED - 1 {
+            let groups = &self.entries;
+            pending.retain(|(group, id)| {
+                groups.get(group.as_str()).is_some_and(|entry| entry.group.is_pending(id))
+            });
+        }
+        pending.push((group.to_owned(), member.to_owned()));
+    }
+
     /// Names the coordinator: always this broker.
     ///
     /// Most work: an answer for each of [`KEYS_MAX`] groups.
-    pub(crate) fn find_coordinator(
+    pub(crate) fn find_coordinator<D: Disk>(
         &mut self,
+        context: &mut Context<D>,
         call: &Call,
         request: FindCoordinatorRequest,
     ) -> Outcome<FindCoordinatorResponse> {
@@ -58,9 +129,9 @@ impl<D: Disk> Broker<D> {
         if call.version >= 4 {
             let keys = &request.coordinator_keys;
             response.coordinators =
-                keys.iter().map(|key| self.coordinator(call, request.key_type, key)).collect();
+                keys.iter().map(|key| Self::coordinator(context, call, request.key_type, key)).collect();
         } else {
-            let one = self.coordinator(call, request.key_type, &request.key);
+            let one = Self::coordinator(context, call, request.key_type, &request.key);
             response.error_code = one.error_code;
             response.error_message = one.error_message;
             response.node_id = one.node_id;
@@ -70,12 +141,12 @@ impl<D: Disk> Broker<D> {
         Outcome::Reply(response)
     }
 
-    fn coordinator(&self, call: &Call, kind: i8, key: &str) -> Coordinator {
+    fn coordinator<D: Disk>(context: &Context<D>, call: &Call, kind: i8, key: &str) -> Coordinator {
         let refusal = match kind {
-            OF_GROUP => (!self.allows(call, Operation::Describe, Resource::Group(key)))
+            OF_GROUP => (!context.allows(call, Operation::Describe, Resource::Group(key)))
                 .then(|| (ErrorCode::GROUP_AUTHORIZATION_FAILED, format!("not authorized: group {key}"))),
             OF_TRANSACTION => {
-                Some(if self.allows(call, Operation::Describe, Resource::TransactionalId(key)) {
+                Some(if context.allows(call, Operation::Describe, Resource::TransactionalId(key)) {
                     (no_transactions(call.version), lacks("transactions"))
                 } else {
                     let error = ErrorCode::TRANSACTIONAL_ID_AUTHORIZATION_FAILED;
@@ -95,9 +166,9 @@ impl<D: Disk> Broker<D> {
             },
             None => Coordinator {
                 key: key.to_owned(),
-                node_id: self.config.node_id,
-                host: self.config.advertised_host.clone(),
-                port: i32::from(self.config.advertised_port),
+                node_id: context.config.node_id,
+                host: context.config.advertised_host.clone(),
+                port: i32::from(context.config.advertised_port),
                 error_message: None,
                 ..Coordinator::default()
             },
@@ -105,8 +176,8 @@ impl<D: Disk> Broker<D> {
     }
 
     /// Whether the caller may be a member of the group.
-    fn check_member_of(&self, call: &Call, group: &str) -> Result<(), ErrorCode> {
-        if !self.allows(call, Operation::Read, Resource::Group(group)) {
+    fn check_member_of<D: Disk>(context: &Context<D>, call: &Call, group: &str) -> Result<(), ErrorCode> {
+        if !context.allows(call, Operation::Read, Resource::Group(group)) {
             return Err(ErrorCode::GROUP_AUTHORIZATION_FAILED);
         }
         if group.is_empty() { Err(ErrorCode::INVALID_GROUP_ID) } else { Ok(()) }
@@ -116,28 +187,30 @@ impl<D: Disk> Broker<D> {
     ///
     /// Most work: a look at each of the group's members, and an answer to each of them, of which the leader's holds what all
     /// have said: [`GROUP_BYTES_MAX`](super::state).
-    pub(crate) fn join_group(
+    pub(crate) fn join_group<D: Disk>(
         &mut self,
+        context: &mut Context<D>,
         call: &Call,
         request: JoinGroupRequest,
     ) -> Outcome<JoinGroupResponse> {
-        let timeouts = self.config.group_min_session_timeout_ms..=self.config.group_max_session_timeout_ms;
-        let checked = self.check_member_of(call, &request.group_id).and_then(|()| {
+        let timeouts =
+            context.config.group_min_session_timeout_ms..=context.config.group_max_session_timeout_ms;
+        let checked = Self::check_member_of(context, call, &request.group_id).and_then(|()| {
             if timeouts.contains(&request.session_timeout_ms) {
                 Ok(())
             } else {
                 Err(ErrorCode::INVALID_SESSION_TIMEOUT)
             }
         });
-        let now = self.now;
-        let room = self.groups.room(request.protocols.iter().map(|p| p.name.len() + p.metadata.len()).sum());
+        let now = context.now;
+        let room = self.room(request.protocols.iter().map(|p| p.name.len() + p.metadata.len()).sum());
         // A member that has an id has it from a group that exists.
         let entry = match checked {
             Err(error) => Err(error),
             Ok(()) if request.member_id.is_empty() => {
-                self.groups.get_or_make(&request.group_id, now).ok_or(ErrorCode::COORDINATOR_NOT_AVAILABLE)
+                self.get_or_make(&request.group_id, now).ok_or(ErrorCode::COORDINATOR_NOT_AVAILABLE)
             }
-            Ok(()) => self.groups.get_mut(&request.group_id).ok_or(ErrorCode::UNKNOWN_MEMBER_ID),
+            Ok(()) => self.get_mut(&request.group_id).ok_or(ErrorCode::UNKNOWN_MEMBER_ID),
         };
         let entry = match entry {
             Ok(entry) => entry,
@@ -162,7 +235,7 @@ impl<D: Disk> Broker<D> {
         };
         let join = Join {
             member_id: request.member_id,
-            fresh_member_id: self.random.member_id(name),
+            fresh_member_id: context.random.member_id(name),
             instance_id: request.group_instance_id,
             profile,
             protocol_type: request.protocol_type,
@@ -180,9 +253,9 @@ impl<D: Disk> Broker<D> {
             let id = joined.member_id.clone();
             self.note_pending(call.conn, &request.group_id, &id);
         }
-        let wait = Wait::Join(request.group_id.clone());
-        self.parked.insert(call.token, Parked { call: call.clone(), wait });
-        self.deliver(&request.group_id, out);
+        let joins = Some(request.group_id.clone());
+        self.waiting.insert(call.token, Waiting { call: call.clone(), joins });
+        self.deliver(context, &request.group_id, out);
         self.forget_unused(&request.group_id);
         Outcome::Parked
     }
@@ -190,15 +263,16 @@ impl<D: Disk> Broker<D> {
     /// Asks for a member's assignment; the leader brings everyone's.
     ///
     /// Most work: an answer to each member of the group, and its record in the journal, [`GROUP_BYTES_MAX`](super::state) both.
-    pub(crate) fn sync_group(
+    pub(crate) fn sync_group<D: Disk>(
         &mut self,
+        context: &mut Context<D>,
         call: &Call,
         request: SyncGroupRequest,
     ) -> Outcome<SyncGroupResponse> {
-        let checked = self.check_member_of(call, &request.group_id);
-        let room = self.groups.room(request.assignments.iter().map(|a| a.assignment.len()).sum());
+        let checked = Self::check_member_of(context, call, &request.group_id);
+        let room = self.room(request.assignments.iter().map(|a| a.assignment.len()).sum());
         let entry =
-            checked.and_then(|()| self.groups.get_mut(&request.group_id).ok_or(ErrorCode::UNKNOWN_MEMBER_ID));
+            checked.and_then(|()| self.get_mut(&request.group_id).ok_or(ErrorCode::UNKNOWN_MEMBER_ID));
         let entry = match entry {
             Ok(entry) => entry,
             Err(error) => return Outcome::Reply(sync_response(Synced::error(error))),
@@ -212,31 +286,36 @@ impl<D: Disk> Broker<D> {
             assignments: request.assignments.into_iter().map(|a| (a.member_id, own(&a.assignment))).collect(),
             room,
         };
-        let now = self.now.mono_ms;
+        let now = context.now.mono_ms;
         let mut out = Outputs::default();
         let assigned = entry.group.sync(now, call.token, sync, &mut out);
-        self.parked.insert(call.token, Parked { call: call.clone(), wait: Wait::Sync });
+        self.waiting.insert(call.token, Waiting { call: call.clone(), joins: None });
         if assigned {
-            let written = match self.record_group(&request.group_id) {
+            let written = match self.record_group(context, &request.group_id) {
                 Ok(()) => ErrorCode::NONE,
                 // As Kafka says it: joining again would not help.
                 Err(ErrorCode::RECORD_LIST_TOO_LARGE) => ErrorCode::UNKNOWN_SERVER_ERROR,
                 Err(error) => error,
             };
-            if let Some(entry) = self.groups.get_mut(&request.group_id) {
+            if let Some(entry) = self.get_mut(&request.group_id) {
                 entry.group.assigned(now, written, &mut out);
             }
         }
-        self.deliver(&request.group_id, out);
+        self.deliver(context, &request.group_id, out);
         Outcome::Parked
     }
 
     /// Notes that a member lives. Most work: two look-ups.
-    pub(crate) fn heartbeat(&mut self, call: &Call, request: HeartbeatRequest) -> Outcome<HeartbeatResponse> {
-        let now = self.now.mono_ms;
+    pub(crate) fn heartbeat<D: Disk>(
+        &mut self,
+        context: &mut Context<D>,
+        call: &Call,
+        request: HeartbeatRequest,
+    ) -> Outcome<HeartbeatResponse> {
+        let now = context.now.mono_ms;
         let instance = request.group_instance_id.as_deref();
-        let beaten = self.check_member_of(call, &request.group_id).and_then(|()| {
-            let entry = self.groups.get_mut(&request.group_id).ok_or(ErrorCode::UNKNOWN_MEMBER_ID)?;
+        let beaten = Self::check_member_of(context, call, &request.group_id).and_then(|()| {
+            let entry = self.get_mut(&request.group_id).ok_or(ErrorCode::UNKNOWN_MEMBER_ID)?;
             entry.group.heartbeat(now, &request.member_id, instance, request.generation_id)
         });
         let error = beaten.err().unwrap_or(ErrorCode::NONE);
@@ -246,8 +325,9 @@ impl<D: Disk> Broker<D> {
     /// Takes members out of a group.
     ///
     /// Most work: [`LEAVERS_MAX`] members looked up, one rebalance of the group.
-    pub(crate) fn leave_group(
+    pub(crate) fn leave_group<D: Disk>(
         &mut self,
+        context: &mut Context<D>,
         call: &Call,
         request: LeaveGroupRequest,
     ) -> Outcome<LeaveGroupResponse> {
@@ -263,17 +343,17 @@ impl<D: Disk> Broker<D> {
         } else {
             vec![(request.member_id, None)]
         };
-        if let Err(error) = self.check_member_of(call, &request.group_id) {
+        if let Err(error) = Self::check_member_of(context, call, &request.group_id) {
             response.error_code = error.code();
             return Outcome::Reply(response);
         }
         let mut out = Outputs::default();
-        let now = self.now.mono_ms;
-        let errors = match self.groups.get_mut(&request.group_id) {
+        let now = context.now.mono_ms;
+        let errors = match self.get_mut(&request.group_id) {
             Some(entry) => entry.group.leave(now, &leavers, &mut out),
             None => vec![ErrorCode::UNKNOWN_MEMBER_ID; leavers.len()],
         };
-        self.deliver(&request.group_id, out);
+        self.deliver(context, &request.group_id, out);
         self.forget_unused(&request.group_id);
         if call.version >= 3 {
             let members = leavers.into_iter().zip(errors);
@@ -291,32 +371,32 @@ impl<D: Disk> Broker<D> {
     }
 
     /// Answers what a step of a group has decided, writes its record, sets its timer.
-    pub(super) fn deliver(&mut self, group: &str, out: Outputs) {
+    pub(super) fn deliver<D: Disk>(&mut self, context: &mut Context<D>, group: &str, out: Outputs) {
         for (waiter, joined) in out.joined {
-            if let Some(Parked { call, .. }) = self.parked.remove(&waiter) {
+            if let Some(Waiting { call, .. }) = self.waiting.remove(&waiter) {
                 let response = join_response(call.version, joined);
-                self.reply::<JoinGroupRequest>(&call, &response);
+                context.reply::<JoinGroupRequest>(&call, &response);
             }
         }
         for (waiter, synced) in out.synced {
-            if let Some(Parked { call, .. }) = self.parked.remove(&waiter) {
-                self.reply::<SyncGroupRequest>(&call, &sync_response(synced));
+            if let Some(Waiting { call, .. }) = self.waiting.remove(&waiter) {
+                context.reply::<SyncGroupRequest>(&call, &sync_response(synced));
             }
         }
         if out.persist {
-            let now = self.now;
-            if let Some(entry) = self.groups.get_mut(group)
+            let now = context.now;
+            if let Some(entry) = self.get_mut(group)
                 && entry.group.is_empty()
             {
                 entry.empty_since_ms = now.wall_ms;
             }
             // The members have their answer already. Were the record lost in a crash, they would have to join again.
-            if let Err(error) = self.record_group(group) {
-                self.store.note_trouble(&format!("the state of group {group} was not written: {error}"));
+            if let Err(error) = self.record_group(context, group) {
+                context.store.note_trouble(&format!("the state of group {group} was not written: {error}"));
             }
         }
-        self.groups.measure(group);
-        self.groups.arm(group);
+        self.measure(group);
+        self.arm(group);
     }
 }
 

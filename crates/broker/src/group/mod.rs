@@ -14,13 +14,11 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use headrace_log::Disk;
 use headrace_wire::time::Now;
 
-use crate::broker::Broker;
-use crate::call::ConnId;
 use crate::config::BrokerConfig;
-use exchange::Outputs;
+use crate::context::call::{Call, ConnId};
+use exchange::Waiter;
 use state::{Group, Limits};
 
 /// Groups that are kept at most; beyond it new ones are refused: there is no coordinator for them.
@@ -34,9 +32,6 @@ const ALL_MEMBERS_BYTES_MAX: usize = 32 << 20;
 const SMALL_MEMBERS_BYTES: usize = 16 << 20;
 /// What the subscription of a usual member takes at most.
 const SMALL_MEMBER_BYTES: usize = 64 << 10;
-
-/// After so many ids that one connection was given, those of them are forgotten that are in use or have lapsed.
-const PENDING_CHECKED: usize = 64;
 
 /// A committed position.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,7 +68,19 @@ pub(crate) struct Groups {
     limits: Limits,
     /// What members of all groups take.
     bytes: usize,
+    /// The requests that wait for a generation, or for an assignment.
+    waiting: HashMap<Waiter, Waiting>,
+    /// By connection, groups with ids in them that its client was given, and has perhaps not come back with yet.
+    pending: HashMap<ConnId, Vec<(String, String)>>,
     journal: journal::Snapshots,
+}
+
+/// A request of a member that waits.
+#[derive(Debug)]
+struct Waiting {
+    call: Call,
+    /// The group, where it waits to join it.
+    joins: Option<String>,
 }
 
 impl Groups {
@@ -87,13 +94,20 @@ impl Groups {
             deadlines: BTreeSet::new(),
             limits,
             bytes: 0,
+            waiting: HashMap::new(),
+            pending: HashMap::new(),
             journal: journal::Snapshots::default(),
         }
     }
 
-    /// When [`Broker::expire_groups`] has something to do.
+    /// When [`Groups::handle_timeout`] has something to do.
     pub(crate) fn deadline(&self) -> Option<u64> {
         self.deadlines.first().map(|(at, _)| *at)
+    }
+
+    /// The broker is closed: nobody waits any more.
+    pub(crate) fn clear_waiting(&mut self) {
+        self.waiting.clear();
     }
 
     fn get(&self, id: &str) -> Option<&Entry> {
@@ -164,74 +178,11 @@ impl Groups {
             }
         }
     }
-}
-
-impl<D: Disk> Broker<D> {
-    /// Ends the sessions and rebalances that are over.
-    pub(crate) fn expire_groups(&mut self, now: Now) {
-        while let Some((at, _)) = self.groups.deadlines.first()
-            && *at <= now.mono_ms
-            && let Some((_, id)) = self.groups.deadlines.pop_first()
-        {
-            let Some(entry) = self.groups.entries.get_mut(&id) else { continue };
-            entry.armed = None;
-            let mut out = Outputs::default();
-            if entry.group.deadline().is_some_and(|at| at <= now.mono_ms) {
-                entry.group.expire(now.mono_ms, &mut out);
-            }
-            self.deliver(&id, out);
-            self.forget_unused(&id);
-        }
-    }
-
-    /// A client has gone: those of its memberships that it has not learnt of yet go with it. Others end with their sessions,
-    /// as it may come back.
-    pub(crate) fn forget_members_of(
-        &mut self,
-        joining: Option<(String, u64)>,
-        pending: Vec<(String, String)>,
-    ) {
-        let now = self.now.mono_ms;
-        let mut by_group: BTreeMap<String, Vec<String>> = BTreeMap::new();
-        for (group, id) in pending {
-            by_group.entry(group).or_default().push(id);
-        }
-        for (group, ids) in by_group {
-            let mut out = Outputs::default();
-            if let Some(entry) = self.groups.get_mut(&group) {
-                for id in ids {
-                    entry.group.forget_pending(now, &id, &mut out);
-                }
-            }
-            self.deliver(&group, out);
-            self.forget_unused(&group);
-        }
-        if let Some((group, waiter)) = joining {
-            let mut out = Outputs::default();
-            if let Some(entry) = self.groups.get_mut(&group) {
-                entry.group.forget_waiting(now, waiter, &mut out);
-            }
-            self.deliver(&group, out);
-            self.forget_unused(&group);
-        }
-    }
-
-    /// A client was given an id, which is forgotten should it go before it has come back with it.
-    fn note_pending(&mut self, conn: ConnId, group: &str, member: &str) {
-        let Some(connection) = self.connections.get_mut(&conn) else { return };
-        if connection.pending_members.len() % PENDING_CHECKED == PENDING_CHECKED - 1 {
-            let groups = &self.groups;
-            connection
-                .pending_members
-                .retain(|(group, id)| groups.get(group).is_some_and(|entry| entry.group.is_pending(id)));
-        }
-        connection.pending_members.push((group.to_owned(), member.to_owned()));
-    }
 
     /// Drops a group that came to nothing, such as one whose only member never came back with its id.
     fn forget_unused(&mut self, id: &str) {
-        if self.groups.get(id).is_some_and(|e| e.group.is_deserted() && e.offsets.is_empty() && !e.recorded) {
-            self.groups.remove(id);
+        if self.get(id).is_some_and(|e| e.group.is_deserted() && e.offsets.is_empty() && !e.recorded) {
+            self.remove(id);
         }
     }
 }

@@ -17,8 +17,8 @@ use headrace_wire::time::Now;
 
 use super::journal::{GROUP_KIND, OFFSET_KINDS};
 use super::member::{Member, Profile};
-use super::{Committed, GROUPS_MAX};
-use crate::broker::Broker;
+use super::{Committed, GROUPS_MAX, Groups};
+use crate::context::Context;
 use crate::error::BrokerError;
 use crate::store::{OFFSETS_TOPIC, read_range};
 
@@ -53,35 +53,42 @@ impl Skipped {
     }
 }
 
-impl<D: Disk> Broker<D> {
+impl Groups {
     /// Reads all groups from the journal. What had to be passed over, by partition.
     ///
     /// # Errors
     /// The disk refused to read.
-    pub(crate) fn load_groups(&mut self, now: Now) -> Result<Vec<(i32, Recovery)>, BrokerError> {
-        let partitions = self.store.by_name(OFFSETS_TOPIC).map_or(0, crate::store::Topic::partition_count);
+    pub(crate) fn load<D: Disk>(
+        &mut self,
+        context: &mut Context<D>,
+    ) -> Result<Vec<(i32, Recovery)>, BrokerError> {
+        let partitions = context.store.by_name(OFFSETS_TOPIC).map_or(0, crate::store::Topic::partition_count);
         let mut skipped = Vec::new();
         for index in 0..partitions {
-            let Skipped { findings } = self.load_partition(now, index)?;
+            let Skipped { findings } = self.load_partition(context, index)?;
             if !findings.is_empty() {
                 skipped.push((index, Recovery { findings, ..Recovery::default() }));
             }
         }
-        for id in self.groups.entries.keys().cloned().collect::<Vec<_>>() {
-            self.groups.measure(&id);
-            self.groups.arm(&id);
+        for id in self.entries.keys().cloned().collect::<Vec<_>>() {
+            self.measure(&id);
+            self.arm(&id);
         }
         Ok(skipped)
     }
 
-    fn load_partition(&mut self, now: Now, index: i32) -> Result<Skipped, BrokerError> {
+    fn load_partition<D: Disk>(
+        &mut self,
+        context: &mut Context<D>,
+        index: i32,
+    ) -> Result<Skipped, BrokerError> {
         let mut skipped = Skipped::default();
         let (mut offset, mut failures) = (i64::MIN, 0);
         loop {
-            let (next, why) = match self.read_journal(index, &mut offset)? {
+            let (next, why) = match Self::read_journal(context, index, &mut offset)? {
                 None => return Ok(skipped),
                 Some(Ok(bytes)) => {
-                    let next = self.replay(now, index, &bytes, offset, &mut skipped);
+                    let next = self.replay(context, index, &bytes, offset, &mut skipped);
                     (next, "what is read is no batch".to_owned())
                 }
                 Some(Err(why)) => (offset, why),
@@ -92,7 +99,7 @@ impl<D: Disk> Broker<D> {
             }
             failures += 1;
             let end = (failures < UNREADABLE_MAX).then_some(offset + 1);
-            skipped.note(self.unreadable(index, offset, end, why));
+            skipped.note(Self::unreadable(context, index, offset, end, why));
             if end.is_none() {
                 return Ok(skipped);
             }
@@ -101,12 +108,14 @@ impl<D: Disk> Broker<D> {
     }
 
     /// Some whole batches from `offset` on, which moves to the log's start if it is before it; `None` at the end.
-    fn read_journal(
-        &mut self,
+    fn read_journal<D: Disk>(
+        context: &mut Context<D>,
         index: i32,
         offset: &mut i64,
     ) -> Result<Option<Result<Vec<u8>, Unread>>, BrokerError> {
-        let Some(partition) = self.store.partition_by_name_mut(OFFSETS_TOPIC, index) else { return Ok(None) };
+        let Some(partition) = context.store.partition_by_name_mut(OFFSETS_TOPIC, index) else {
+            return Ok(None);
+        };
         let log = &partition.log;
         *offset = (*offset).max(log.start_offset());
         if *offset >= log.end_offset() {
@@ -119,12 +128,19 @@ impl<D: Disk> Broker<D> {
             Err(error) => return Ok(Some(Err(error.to_string()))),
         };
         let (path, len) = (log.dir().to_owned(), usize::try_from(slice.len).unwrap_or(usize::MAX));
-        Ok(Some(Ok(read_range(&self.store.disk, &slice.file, &path, slice.position, len)?)))
+        Ok(Some(Ok(read_range(&context.store.disk, &slice.file, &path, slice.position, len)?)))
     }
 
     /// Applies whole batches up to what is none, as the file may have changed since it was recovered; the offset after
     /// the last one.
-    fn replay(&mut self, now: Now, index: i32, mut bytes: &[u8], from: i64, skipped: &mut Skipped) -> i64 {
+    fn replay<D: Disk>(
+        &mut self,
+        context: &Context<D>,
+        index: i32,
+        mut bytes: &[u8],
+        from: i64,
+        skipped: &mut Skipped,
+    ) -> i64 {
         let mut next = from;
         while !bytes.is_empty() {
             let size = batch_size(bytes).and_then(Result::ok).filter(|size| *size <= bytes.len());
@@ -133,15 +149,15 @@ impl<D: Disk> Broker<D> {
             bytes = rest;
             next = header.last_offset().saturating_add(1);
             if !header.is_control() {
-                self.replay_batch(now, index, &header, batch, skipped);
+                self.replay_batch(context, index, &header, batch, skipped);
             }
         }
         next
     }
 
-    fn replay_batch(
+    fn replay_batch<D: Disk>(
         &mut self,
-        now: Now,
+        context: &Context<D>,
         index: i32,
         header: &BatchHeader,
         batch: &[u8],
@@ -156,26 +172,34 @@ impl<D: Disk> Broker<D> {
             .and_then(|()| RecordIter::new(header, &plain).map_err(|error| error.to_string()));
         let records = match records {
             Ok(records) => records,
-            Err(why) => return skipped.note(self.unreadable(index, at, Some(end), why)),
+            Err(why) => return skipped.note(Self::unreadable(context, index, at, Some(end), why)),
         };
         for record in records {
             let record = match record {
                 Ok(record) => record,
-                Err(error) => return skipped.note(self.unreadable(index, at, Some(end), error.to_string())),
+                Err(error) => {
+                    return skipped.note(Self::unreadable(context, index, at, Some(end), error.to_string()));
+                }
             };
             at = header.base_offset.saturating_add(record.offset_delta.into());
-            let applied = record.key.map_or(Ok(()), |key| self.replay_record(now, key, record.value));
+            let applied = record.key.map_or(Ok(()), |key| self.replay_record(context.now, key, record.value));
             let after = at.saturating_add(1);
             if let Err(why) = applied {
-                skipped.note(self.unreadable(index, at, Some(after), why));
+                skipped.note(Self::unreadable(context, index, at, Some(after), why));
             }
             at = after;
         }
     }
 
     /// The report of offsets that were passed over.
-    fn unreadable(&self, index: i32, start_offset: i64, end_offset: Option<i64>, reason: Unread) -> Finding {
-        let log = self.store.by_name(OFFSETS_TOPIC).and_then(|topic| Some(&topic.partition(index)?.log));
+    fn unreadable<D: Disk>(
+        context: &Context<D>,
+        index: i32,
+        start_offset: i64,
+        end_offset: Option<i64>,
+        reason: Unread,
+    ) -> Finding {
+        let log = context.store.by_name(OFFSETS_TOPIC).and_then(|topic| Some(&topic.partition(index)?.log));
         let found = log.and_then(|log| Some((log.dir(), log.locate(start_offset).ok()?)));
         let (file, position) = match (found, log) {
             (Some((dir, at)), _) => (dir.join(format!("{:020}.log", at.base_offset)), at.position),
@@ -211,7 +235,7 @@ impl<D: Disk> Broker<D> {
 
     fn replay_offset(&mut self, now: Now, key: OffsetCommitKey, value: Option<&[u8]>) -> Result<(), Unread> {
         let Some(value) = value else {
-            if let Some(entry) = self.groups.get_mut(&key.group)
+            if let Some(entry) = self.get_mut(&key.group)
                 && let Some(partitions) = entry.offsets.get_mut(&key.topic)
             {
                 partitions.remove(&key.partition);
@@ -231,14 +255,14 @@ impl<D: Disk> Broker<D> {
             stored_ms: value.commit_timestamp,
             expires_ms: (value.expire_timestamp >= 0).then_some(value.expire_timestamp),
         };
-        let entry = self.groups.get_or_make(&key.group, now).ok_or_else(|| no_room(&key.group))?;
+        let entry = self.get_or_make(&key.group, now).ok_or_else(|| no_room(&key.group))?;
         entry.offsets.entry(key.topic).or_default().insert(key.partition, committed);
         Ok(())
     }
 
     fn replay_group(&mut self, now: Now, group: &str, value: Option<&[u8]>) -> Result<(), Unread> {
         let Some(value) = value else {
-            if let Some(entry) = self.groups.get_mut(group) {
+            if let Some(entry) = self.get_mut(group) {
                 entry.recorded = false;
                 entry.group.restore(std::iter::empty());
                 self.forget_unused(group);
@@ -246,7 +270,7 @@ impl<D: Disk> Broker<D> {
             return Ok(());
         };
         let value: GroupMetadataValue = decode_value(value, || format!("the members of group {group}"))?;
-        let entry = self.groups.get_or_make(group, now).ok_or_else(|| no_room(group))?;
+        let entry = self.get_or_make(group, now).ok_or_else(|| no_room(group))?;
         entry.recorded = true;
         if value.current_state_timestamp >= 0 {
             entry.empty_since_ms = value.current_state_timestamp;
@@ -295,7 +319,6 @@ mod tests {
     use std::io::IoSlice;
     use std::path::Path;
 
-    use headrace_fabric::SystemMemory;
     use headrace_log::{MemoryDisk, OpenMode};
 
     use super::*;
@@ -308,9 +331,9 @@ mod tests {
         let now = Now { mono_ms: 0, wall_ms: 1_700_000_000_000 };
         let config = || BrokerConfig::from_pairs([("log.dir", "/data")]).unwrap();
         let disk = MemoryDisk::new();
-        let (mut broker, _) =
-            Broker::open(disk.clone(), Box::new(SystemMemory), config(), Box::new(AllowAll), 1, now).unwrap();
-        let commit = |broker: &mut Broker<MemoryDisk>, partition: i32, offset: i64| {
+        let (mut context, _) = Context::open(disk.clone(), config(), Box::new(AllowAll), 1, now).unwrap();
+        let mut groups = Groups::new(&config());
+        let mut commit = |partition: i32, offset: i64| {
             let committed = Committed {
                 offset,
                 leader_epoch: -1,
@@ -319,10 +342,11 @@ mod tests {
                 expires_ms: None,
             };
             let key = journal::offset_key("g", "t", partition).unwrap();
-            broker.write_journal("g", &[(key, journal::offset_value(&committed))]).unwrap();
+            let record = (key, journal::offset_value(&committed));
+            groups.write_journal(&mut context, "g", &[record]).unwrap();
         };
         for partition in 0..5 {
-            commit(&mut broker, partition, 10);
+            commit(partition, 10);
         }
         let path = Path::new("/data/__consumer_offsets-0/00000000000000000000.log");
         let whole = disk.contents(path).unwrap();
@@ -331,9 +355,9 @@ mod tests {
         for (at, value) in [(8, 0x7f), (16, 9), (11, 1)] {
             disk.write_at(&file, &[IoSlice::new(&whole)], 0).unwrap();
             disk.write_at(&file, &[IoSlice::new(&[value])], (third + at) as u64).unwrap();
-            broker.groups = Groups::new(&config());
-            let skipped = broker.load_groups(now).unwrap();
-            let left: Vec<i32> = broker.groups.get("g").unwrap().offsets["t"].keys().copied().collect();
+            let mut groups = Groups::new(&config());
+            let skipped = groups.load(&mut context).unwrap();
+            let left: Vec<i32> = groups.get("g").unwrap().offsets["t"].keys().copied().collect();
             assert_eq!(left, [0, 1, 3, 4], "byte {at}");
             let [(0, recovery)] = skipped.as_slice() else { panic!("{skipped:?}") };
             let [found] = recovery.findings.as_slice() else { panic!("{recovery:?}") };

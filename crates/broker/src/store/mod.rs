@@ -1,7 +1,9 @@
 //! The topics of a broker with their logs, and the files that remember them.
 
+pub(crate) mod flush;
 mod making;
 mod open;
+pub(crate) mod retention;
 mod state;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -17,7 +19,6 @@ use slab::Slab;
 
 use crate::config::BrokerConfig;
 use crate::error::BrokerError;
-use crate::fetch::TopicKey;
 use crate::topic_config;
 use state::{State, TopicState};
 
@@ -35,6 +36,16 @@ const STATE_RETRY_MS: u64 = 1000;
 const PRODUCER_ID_BLOCK: i64 = 1000;
 /// Troubles that are kept for whoever asks; older ones are dropped.
 const TROUBLES_MAX: usize = 100;
+
+/// A partition of a topic.
+pub(crate) type Place = (Uuid, i32);
+
+/// How a request names a topic: by id in newer versions, before by name.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum TopicKey {
+    Name(Arc<str>),
+    Id(Uuid),
+}
 
 /// One partition.
 pub(crate) struct Partition<D: Disk> {
@@ -187,7 +198,7 @@ impl<D: Disk> Store<D> {
         self.topics.get_mut(slot)?.partition_mut(index)
     }
 
-    pub(crate) fn find_partition_by_id(&mut self, id: Uuid, index: i32) -> Option<&mut Partition<D>> {
+    pub(crate) fn partition_mut(&mut self, (id, index): Place) -> Option<&mut Partition<D>> {
         let slot = *self.ids.get(&id)?;
         self.topics.get_mut(slot)?.partition_mut(index)
     }

@@ -7,11 +7,9 @@ use headrace_wire::messages::ApiKey;
 use headrace_wire::primitive::Encoded;
 
 use crate::auth::Identity;
-use crate::fetch::FetchWait;
-use crate::flush::FlushWait;
 
 /// Kafka's name for a client that has not authenticated itself.
-pub(crate) const ANONYMOUS: &str = "User:ANONYMOUS";
+const ANONYMOUS: &str = "User:ANONYMOUS";
 
 /// Names a connection; the driver chooses it and never uses it twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -28,7 +26,7 @@ pub struct Response<F> {
     pub files: Vec<Slice<F>>,
 }
 
-/// A request's header, as its handler sees it.
+/// A request's header, as its handler sees it, and the right to answer it once: whoever keeps it has the request parked.
 #[derive(Debug, Clone)]
 pub(crate) struct Call {
     pub(crate) conn: ConnId,
@@ -48,7 +46,7 @@ impl Call {
 }
 
 /// What a handler makes of a request.
-pub(crate) enum Outcome<T> {
+pub(crate) enum Outcome<T, W = NoTask> {
     /// It is answered.
     Reply(T),
     /// It will be answered later, or was already, under the call's token.
@@ -57,24 +55,22 @@ pub(crate) enum Outcome<T> {
     Silent,
     /// It cannot be answered: the connection is closed for this reason.
     Close(String),
+    /// There is more to it than one turn: the rest is a [`Task`](super::task::Task).
+    Turns(W),
 }
 
-/// A request that waits.
-pub(crate) struct Parked {
-    pub(crate) call: Call,
-    pub(crate) wait: Wait,
-}
+/// The task of a request that is done with at once.
+pub(crate) enum NoTask {}
 
-/// What a request waits for.
-pub(crate) enum Wait {
-    /// Records, or its deadline.
-    Fetch(Box<FetchWait>),
-    /// The end of a rebalance of this group.
-    Join(String),
-    /// The leader's assignment.
-    Sync,
-    /// The two ends of its link to be connected.
-    Link,
-    /// A sync to disk.
-    Flush(Box<FlushWait>),
+impl<T, W> Outcome<T, W> {
+    /// What is decided, or else the task that is left.
+    pub(crate) fn decided(self) -> Result<Outcome<T>, W> {
+        Ok(match self {
+            Self::Reply(response) => Outcome::Reply(response),
+            Self::Parked => Outcome::Parked,
+            Self::Silent => Outcome::Silent,
+            Self::Close(why) => Outcome::Close(why),
+            Self::Turns(task) => return Err(task),
+        })
+    }
 }
