@@ -13,6 +13,7 @@ use crate::config::LogConfig;
 use crate::disk::{Disk, DiskError, NamedFile, OpenMode, remove_if_there};
 use crate::epochs::Epochs;
 use crate::error::{AppendError, LogError, ReadError};
+use crate::noted::{NotedLog, NotedSegment};
 use crate::producers::Producers;
 use crate::segment::{NO_TIMESTAMP, Segment, file_name};
 use crate::snapshot;
@@ -153,6 +154,23 @@ impl<D: Disk> Log<D> {
     #[must_use]
     pub fn start_offset(&self) -> i64 {
         self.start_offset
+    }
+
+    /// What a stop notes of the log as it is now.
+    #[must_use]
+    pub fn noted(&self) -> NotedLog {
+        let segments = self.segments().map(|segment| NotedSegment {
+            base_offset: segment.base_offset,
+            size: segment.size,
+            end_offset: segment.next_offset,
+            index_crc: segment.offsets.crc(),
+            times_crc: segment.times.crc(),
+        });
+        NotedLog {
+            start_offset: self.start_offset(),
+            end_offset: self.end_offset(),
+            segments: segments.collect(),
+        }
     }
 
     /// The offset that the next record will get.

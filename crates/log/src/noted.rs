@@ -7,9 +7,6 @@ use std::fmt::Write as _;
 
 use headrace_wire::records::crc32c;
 
-use crate::disk::Disk;
-use crate::log::Log;
-
 /// The first line: what it is, and the format.
 const TITLE: &str = "headrace-clean-shutdown 1";
 
@@ -37,25 +34,6 @@ pub struct NotedSegment {
     pub index_crc: u32,
     /// CRC-32C of its `.timeindex`.
     pub times_crc: u32,
-}
-
-impl<D: Disk> Log<D> {
-    /// What a stop notes of the log as it is now.
-    #[must_use]
-    pub fn noted(&self) -> NotedLog {
-        let segments = self.segments().map(|segment| NotedSegment {
-            base_offset: segment.base_offset,
-            size: segment.size,
-            end_offset: segment.next_offset,
-            index_crc: segment.offsets.crc(),
-            times_crc: segment.times.crc(),
-        });
-        NotedLog {
-            start_offset: self.start_offset(),
-            end_offset: self.end_offset(),
-            segments: segments.collect(),
-        }
-    }
 }
 
 /// The notes of a data directory, by topic and partition.

@@ -1,20 +1,16 @@
 //! What a seed stands for: who produces what, and which faults there are how often.
 
+mod common;
 mod direct;
 mod readers;
 mod sharers;
 
+use self::common::some;
+pub(crate) use self::common::{Departure, GRACE_MS, START_MS, TOPICS};
 pub(crate) use self::direct::DirectPlan;
-pub(crate) use self::readers::{Departure, ReaderPlan};
+pub(crate) use self::readers::ReaderPlan;
 pub(crate) use self::sharers::{SharePlan, SharerPlan};
 use crate::rng::Rng;
-
-/// The topics that there may be.
-pub(crate) const TOPICS: [&str; 3] = ["t0", "t1", "t2"];
-/// The simulation begins at this time, so that nothing confuses "never" with "at the start".
-pub(crate) const START_MS: u64 = 1000;
-/// What is still to come of the faults after their end must be over by so much later.
-pub(crate) const GRACE_MS: u64 = 8000;
 
 /// How a broker goes down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -206,11 +202,6 @@ impl Shape {
     }
 }
 
-/// The rate of a fault that `of_seeds` percent of the seeds have.
-fn some(rng: &mut Rng, of_seeds: u64, rate_max: u64) -> u64 {
-    if rng.chance(of_seeds) { rng.between(1, rate_max) } else { 0 }
-}
-
 impl Plan {
     /// `heal_ms_max`: the faults last at most so long.
     pub(crate) fn draw(rng: &mut Rng, heal_ms_max: u64) -> Self {
@@ -281,6 +272,39 @@ impl Plan {
             lies: Vec::new(),
             ..self
         }
+    }
+
+    /// The same with share consumers. A machine that loses power loses records that were given already, and no log is cut:
+    /// an offset stands for one record, for ever.
+    pub(crate) fn with_sharers(mut self, rng: &mut Rng) -> Self {
+        self.sync_fails = 0;
+        for restart in &mut self.restarts {
+            if restart.down == Down::PowerLoss {
+                restart.down = Down::Kill;
+            }
+        }
+        self.producers.truncate(2);
+        if !self.calm && rng.chance(30) {
+            for _ in 0..rng.between(1, 4) {
+                let to = rng.index(self.cluster.nodes);
+                self.cluster.troubles.push((rng.between(START_MS, self.heal_ms), Trouble::Coordinate { to }));
+            }
+        }
+        let lock_ms = rng.pick(&[50, 200, 600, 2000, 2000]);
+        let count = rng.pick(&[1, 1, 2, 3, 4]);
+        let idles = rng.chance(25);
+        self.share = Some(SharePlan {
+            lock_ms,
+            deliveries_max: rng.pick(&[2, 5, 5, 1000]),
+            notices: rng.chance(70),
+            false_empties: rng.pick(&[0, 0, 10, 50]),
+            errors: some(rng, 30, 20),
+            heartbeat_ms: rng.pick(&[100, 500, 1000]),
+            shared_by: rng.pick(&[1, 1, 2, 4]),
+            idles,
+            sharers: (0..count).map(|_| SharerPlan::draw(rng, self.heal_ms, lock_ms, idles)).collect(),
+        });
+        self
     }
 
     /// The same with a drive that lies of its syncs, in some seeds in which power may be lost.

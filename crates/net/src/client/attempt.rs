@@ -10,7 +10,7 @@ use std::time::Duration;
 use headrace_client::error::Error;
 use headrace_client::producer::{Grant, Place};
 
-use super::producer::Delivery;
+use super::delivery::Delivery;
 
 /// One send that may take several tries: its place in a queue, and its deadline, `max.block.ms` after it first found no
 /// room. Dropped, it gives back what it holds.

@@ -28,37 +28,11 @@ pub use self::dispatch::{RowsOnWay, RowsTicket};
 use self::post::Post;
 use super::attempt::{Attempt, Hold, Parked};
 use super::connection_log::ConnectionLog;
+use super::delivery::{Delivery, lock};
 use super::driver::{Handle, Hooks, SocketOptions};
 use super::ops::{CallError, Check, Ops, Signal, deadline_in};
-use super::results::RowResults;
 use crate::clock::Clock;
 use crate::fork::Thread;
-
-/// Where one record went.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RecordMetadata {
-    /// The topic.
-    pub topic: Arc<str>,
-    /// The partition.
-    pub partition: i32,
-    /// The offset; -1 with `acks=0`.
-    pub offset: i64,
-    /// Unix milliseconds, as written.
-    pub timestamp: i64,
-}
-
-/// What is told to whoever waits for a delivery; `R` is the caller's own handle.
-#[derive(Debug)]
-pub enum Delivery<R> {
-    /// One record.
-    Record(R, Result<RecordMetadata>),
-    /// All rows of one `send_rows`: how many, or the first row's error.
-    Rows(R, Result<u64>),
-    /// All rows of one call that asked for each row's outcome.
-    Results(R, RowResults),
-    /// What was waited for without a delivery: room for a record, or the end of a flush.
-    Done(R, Result<()>),
-}
 
 /// Longest wait of a call for the brokers to catch up, before each mebibyte: one that has no room waits for that.
 const PACE_MAX: Duration = Duration::from_millis(100);
@@ -565,8 +539,4 @@ impl<R: Send + 'static> ProducerClient<R> {
         let Some((sender, _)) = deliveries.as_ref() else { return Err(Error::Closed) };
         sender.send(vec![delivery]).map_err(|_| Error::Closed)
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,6 +1,7 @@
 //! Who goes through memory that the broker lends, and what befalls that.
 
-use super::{Birth, Down, Place, Plan, ProducerPlan, START_MS, Step, Trouble, some};
+use super::common::{START_MS, some};
+use super::{Birth, Down, Place, Plan, ProducerPlan, Step, Trouble};
 use crate::client::Who;
 use crate::rng::Rng;
 

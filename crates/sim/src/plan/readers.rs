@@ -1,6 +1,7 @@
 //! Who reads what, and with which habits.
 
-use super::{Birth, Down, Place, Plan, START_MS, Trouble};
+use super::common::{Departure, START_MS};
+use super::{Birth, Down, Place, Plan, Trouble};
 use crate::rng::Rng;
 
 /// What a consumer does, in percent of its rounds.
@@ -27,18 +28,6 @@ pub(crate) struct Habits {
     pub(crate) listener_ms_max: u64,
     /// Of what is taken back: how often the listener commits it.
     pub(crate) listener_commits: u64,
-}
-
-/// How a consumer goes before the end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Departure {
-    pub(crate) at_ms: u64,
-    /// It closes; else it is gone at one blow.
-    pub(crate) closes: bool,
-    /// Its connections end with it, as a system does it for a process that dies; else nobody is told.
-    pub(crate) told: bool,
-    /// Another one with the same plan comes so much later.
-    pub(crate) back_ms: Option<u64>,
 }
 
 /// A consumer: one after the other, where it comes back.
@@ -185,17 +174,6 @@ impl ReaderPlan {
             start_ms,
             departure: rng.chance(40).then(|| Departure::draw(rng, start_ms, plan.heal_ms)),
             habits: Habits::draw(rng, poll_interval, member.is_some(), is_static),
-        }
-    }
-}
-
-impl Departure {
-    pub(super) fn draw(rng: &mut Rng, start_ms: u64, heal_ms: u64) -> Self {
-        Self {
-            at_ms: start_ms + rng.between(1, heal_ms),
-            closes: rng.chance(40),
-            told: rng.chance(60),
-            back_ms: rng.chance(70).then(|| rng.skewed(3000)),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Who shares what, and with which habits.
 
-use super::{Departure, Down, Plan, START_MS, Trouble};
+use super::common::{Departure, START_MS};
 use crate::rng::Rng;
 
 /// A group of share consumers and their brokers.
@@ -60,43 +60,8 @@ pub(crate) struct SharerHabits {
     pub(crate) unsubscribe: u64,
 }
 
-impl Plan {
-    /// The same with share consumers. A machine that loses power loses records that were given already, and no log is cut:
-    /// an offset stands for one record, for ever.
-    pub(crate) fn with_sharers(mut self, rng: &mut Rng) -> Self {
-        self.sync_fails = 0;
-        for restart in &mut self.restarts {
-            if restart.down == Down::PowerLoss {
-                restart.down = Down::Kill;
-            }
-        }
-        self.producers.truncate(2);
-        if !self.calm && rng.chance(30) {
-            for _ in 0..rng.between(1, 4) {
-                let to = rng.index(self.cluster.nodes);
-                self.cluster.troubles.push((rng.between(START_MS, self.heal_ms), Trouble::Coordinate { to }));
-            }
-        }
-        let lock_ms = rng.pick(&[50, 200, 600, 2000, 2000]);
-        let count = rng.pick(&[1, 1, 2, 3, 4]);
-        let idles = rng.chance(25);
-        self.share = Some(SharePlan {
-            lock_ms,
-            deliveries_max: rng.pick(&[2, 5, 5, 1000]),
-            notices: rng.chance(70),
-            false_empties: rng.pick(&[0, 0, 10, 50]),
-            errors: super::some(rng, 30, 20),
-            heartbeat_ms: rng.pick(&[100, 500, 1000]),
-            shared_by: rng.pick(&[1, 1, 2, 4]),
-            idles,
-            sharers: (0..count).map(|_| SharerPlan::draw(rng, &self, lock_ms, idles)).collect(),
-        });
-        self
-    }
-}
-
 impl SharerPlan {
-    fn draw(rng: &mut Rng, plan: &Plan, lock_ms: u64, idles: bool) -> Self {
+    pub(super) fn draw(rng: &mut Rng, heal_ms: u64, lock_ms: u64, idles: bool) -> Self {
         let strict = rng.chance(75);
         let explicit = rng.chance(60);
         let limit = rng.pick(&[1_u64, 2, 3, 5, 20, 500]);
@@ -119,13 +84,13 @@ impl SharerPlan {
             ("socket.connection.setup.timeout.ms", rng.pick(&["100", "1000"]).to_owned()),
             ("socket.connection.setup.timeout.max.ms", word("2000")),
         ];
-        let start_ms = START_MS + if rng.chance(60) { 0 } else { rng.between(0, plan.heal_ms - START_MS) };
+        let start_ms = START_MS + if rng.chance(60) { 0 } else { rng.between(0, heal_ms - START_MS) };
         Self {
             options,
             explicit,
             limit: strict.then_some(limit),
             start_ms,
-            departure: rng.chance(35).then(|| Departure::draw(rng, start_ms, plan.heal_ms)),
+            departure: rng.chance(35).then(|| Departure::draw(rng, start_ms, heal_ms)),
             habits: SharerHabits::draw(rng, lock_ms, explicit),
         }
     }

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use lz4_flex::block::{CompressTable, compress_into_with_table, get_maximum_output_size};
 use lz4_flex::frame::FrameDecoder;
 
-use super::{Codec, CompressionError, drain, in_blocks};
+use super::codec::{Codec, CompressionError, drain, in_blocks};
 
 /// Magic; version 1, independent blocks, no checksums, no content size; 64 KiB blocks; the checksum of these two
 /// bytes. Always the same, as in Java's client.

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use super::{Codec, CompressionError, corrupt, in_blocks};
+use super::codec::{Codec, CompressionError, corrupt, in_blocks};
 
 /// What snappy-java puts before its blocks.
 const XERIAL_MAGIC: [u8; 8] = [0x82, b'S', b'N', b'A', b'P', b'P', b'Y', 0];

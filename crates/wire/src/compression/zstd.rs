@@ -11,7 +11,7 @@ use zstd::zstd_safe::{
     CCtx, CParameter, DCtx, InBuffer, OutBuffer, ResetDirective, get_error_name, get_frame_content_size,
 };
 
-use super::{Codec, CompressionError, corrupt};
+use super::codec::{Codec, CompressionError, corrupt};
 
 /// A context that has grown beyond this is not kept: its peer or its level asked for a large window.
 const KEPT_BYTES: usize = 16 << 20;

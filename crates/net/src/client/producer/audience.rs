@@ -8,7 +8,9 @@ use headrace_client::producer::{Accumulator, ProducerEvent};
 
 use super::dispatch::Dispatch;
 use super::post::Post;
-use super::{Delivery, Ops, Parked, Signal, lock};
+use crate::client::attempt::Parked;
+use crate::client::delivery::{Delivery, lock};
+use crate::client::ops::{Ops, Signal};
 
 /// Those that the engine tells of something.
 pub(super) struct Audience<R> {

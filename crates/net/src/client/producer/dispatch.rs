@@ -7,8 +7,8 @@ use headrace_client::error::{Error, Result};
 use headrace_client::producer::{BatchAck, BatchId, RowSpan};
 use headrace_columns::encode::Rows;
 
-use super::super::results::{RowResults, rows_of};
-use super::{Delivery, RecordMetadata, lock};
+use crate::client::delivery::{Delivery, RecordMetadata, lock};
+use crate::client::results::{RowResults, rows_of};
 
 struct Tally<R> {
     recipient: Option<R>,

@@ -4,7 +4,8 @@ use std::cell::RefCell;
 
 use headrace_client::producer::{AppendError, Appended, Grant, RecordRef, Told};
 
-use super::{Delivery, ProducerClient, lock};
+use super::ProducerClient;
+use crate::client::delivery::{Delivery, lock};
 
 impl<R: Send + 'static> ProducerClient<R> {
     pub(super) fn append_record(

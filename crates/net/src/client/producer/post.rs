@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
-use super::{Delivery, lock};
+use crate::client::delivery::{Delivery, lock};
 
 type Deliver<R> = Box<dyn FnMut(Vec<Delivery<R>>) + Send>;
 
