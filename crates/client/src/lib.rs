@@ -20,5 +20,6 @@ pub mod partition;
 pub mod producer;
 pub mod sasl;
 pub mod share;
+mod time;
 
 pub use error::{Error, Result};

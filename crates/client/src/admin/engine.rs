@@ -10,12 +10,13 @@ use super::job::{Answer, Calls, Each, Job, Route, Tag};
 use super::types::{AdminCommand, AdminEvent, AdminRequest};
 use super::{configs, groups, offsets, shares, topics};
 use crate::arrived::{Arrived, Consumed};
-use crate::core::{Backoff, CREATING_WAITS, Core, Lane, NoStream, Reply, Target};
+use crate::core::{CREATING_WAITS, Core, Lane, NoStream, Reply, Target};
 use crate::engine::Engine;
 use crate::error::{BAD_ANSWERS_MAX, Error, Result};
 use crate::group::Coordinator;
 use crate::io::{ConnId, Input, Output};
 use crate::options::AdminConfig;
+use crate::time::{Backoff, Retry};
 
 /// Answers about a topic that the cluster does not know. They count as passing errors only as often as
 /// [`Job::unknown_topic_tries`] says.
@@ -25,13 +26,12 @@ const UNKNOWN_TOPIC: [ErrorCode; 2] = [ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, Er
 pub struct AdminEngine {
     core: Core<Tag>,
     retries: u32,
-    retry: Backoff,
+    backoff: Backoff,
     request_timeout_ms: u64,
     api_timeout_ms: u64,
     ops: BTreeMap<u64, Op>,
     coordinators: HashMap<String, Coordinator>,
     events: VecDeque<AdminEvent>,
-    now_ms: u64,
 }
 
 struct Op {
@@ -45,8 +45,7 @@ struct Op {
 #[derive(Default)]
 struct Item {
     state: State,
-    failures: u32,
-    retry_at: u64,
+    retry: Retry,
     /// The metadata that has already been looked at in vain.
     generation: u64,
     /// A leader has refused it: only newer metadata than this says whom to ask next.
@@ -56,7 +55,7 @@ struct Item {
 
 #[derive(Default)]
 enum State {
-    /// To be asked for as soon as it is known where, not before `retry_at`.
+    /// To be asked for as soon as it is known where, not before `retry` is due.
     #[default]
     Waiting,
     /// Asked for.
@@ -80,13 +79,12 @@ impl AdminEngine {
         Self {
             core: Core::new(common, false, seed),
             retries: config.retries,
-            retry: Backoff { first_ms: common.retry_backoff_ms, max_ms: common.retry_backoff_max_ms },
+            backoff: Backoff { first_ms: common.retry_backoff_ms, max_ms: common.retry_backoff_max_ms },
             request_timeout_ms: common.request_timeout_ms,
             api_timeout_ms: common.default_api_timeout_ms,
             ops: BTreeMap::new(),
             coordinators: HashMap::new(),
             events: VecDeque::new(),
-            now_ms: 0,
         }
     }
 
@@ -103,8 +101,8 @@ impl AdminEngine {
 
     /// Takes answers, asks what can be asked, and reports what has ended, until nothing more moves.
     fn work(&mut self, now: Now) {
-        self.now_ms = now.mono_ms;
         loop {
+            self.core.timers().start();
             let mut moved = false;
             while let Some(reply) = self.core.poll_reply() {
                 self.take(now, reply);
@@ -161,14 +159,13 @@ impl AdminEngine {
             item.state = State::Done(None);
             return;
         };
-        item.failures = item.failures.saturating_add(1);
         let unknown = error.code().is_some_and(|code| UNKNOWN_TOPIC.contains(&code));
         let tries = match error {
             _ if unknown => op.job.unknown_topic_tries().min(self.retries),
             Error::BadAnswer { .. } => BAD_ANSWERS_MAX.min(self.retries),
             _ => self.retries,
         };
-        if !error.retriable() || item.failures > tries {
+        if !error.retriable() || item.retry.failures() >= tries {
             item.state = State::Done(Some(error));
             return;
         }
@@ -187,8 +184,7 @@ impl AdminEngine {
             }
             Route::Any => {}
         }
-        let wait = self.retry.wait_ms(item.failures, self.core.jitter()).max(1);
-        item.retry_at = now.mono_ms.saturating_add(wait);
+        self.core.put_off(now, &mut item.retry, self.backoff);
         item.state = State::Waiting;
         item.last_error = Some(error);
     }
@@ -207,7 +203,8 @@ impl AdminEngine {
 
     fn advance(&mut self, now: Now, id: u64) {
         let Some(mut op) = self.ops.remove(&id) else { return };
-        if op.items.is_none() && !self.prepare(now, &mut op) && op.deadline > now.mono_ms {
+        let is_late = self.core.timers().is_due(now, op.deadline);
+        if op.items.is_none() && !self.prepare(now, &mut op) && !is_late {
             match self.hopeless() {
                 Some(error) => self.finish(id, Err(error)),
                 None => drop(self.ops.insert(id, op)),
@@ -218,7 +215,7 @@ impl AdminEngine {
             self.finish(id, Err(self.too_late(&op, None)));
             return;
         };
-        if op.deadline <= now.mono_ms {
+        if is_late {
             for (index, item) in items.iter_mut().enumerate() {
                 if !matches!(item.state, State::Done(_)) {
                     let error = self.too_late(&op, Some((index, item)));
@@ -266,7 +263,7 @@ impl AdminEngine {
     fn send(&mut self, now: Now, id: u64, op: &Op, items: &mut [Item]) {
         let mut calls: BTreeMap<(Target, Lane), Vec<usize>> = BTreeMap::new();
         for (index, item) in items.iter_mut().enumerate() {
-            if !matches!(item.state, State::Waiting) || item.retry_at > now.mono_ms {
+            if !matches!(item.state, State::Waiting) || !item.retry.is_due(now, self.core.timers()) {
                 continue;
             }
             match self.way(now, op.job.route(index), op, item) {
@@ -299,11 +296,11 @@ impl AdminEngine {
                 self.need_metadata(now)
             }
             Route::Coordinator(group) => {
-                let (retry, timeout) = (self.retry, self.request_timeout_ms);
+                let (backoff, timeout) = (self.backoff, self.request_timeout_ms);
                 let coordinator = self
                     .coordinators
                     .entry(group.to_owned())
-                    .or_insert_with(|| Coordinator::new(group.to_owned(), retry, timeout));
+                    .or_insert_with(|| Coordinator::new(group.to_owned(), backoff, timeout));
                 let tag = || Tag::FindCoordinator(group.to_owned());
                 if let Some(node) = coordinator.need(now, &mut self.core, tag) {
                     return Way::To(Target::Node(node), Lane::Coordinator);
@@ -342,9 +339,9 @@ impl AdminEngine {
             return Way::Failed(error);
         }
         if UNKNOWN_TOPIC.contains(&code) {
-            item.failures = item.failures.saturating_add(1);
+            item.retry.count();
             let tries = op.job.unknown_topic_tries();
-            if item.failures > if tries == 0 { 0 } else { tries + CREATING_WAITS } {
+            if item.retry.failures() > if tries == 0 { 0 } else { tries + CREATING_WAITS } {
                 return Way::Failed(error);
             }
         }
@@ -474,12 +471,6 @@ impl Engine for AdminEngine {
     }
 
     fn poll_timeout(&self) -> Option<u64> {
-        let deadlines = self.ops.values().map(|op| op.deadline);
-        let waiting = |item: &Item| matches!(item.state, State::Waiting).then_some(item.retry_at);
-        let retries = self.ops.values().filter_map(|op| op.items.as_ref()).flatten().filter_map(waiting);
-        let coordinators = self.coordinators.values().filter_map(Coordinator::poll_timeout);
-        // What was due by the last event has been done, or waits for an answer rather than for time.
-        let later = retries.chain(coordinators).filter(|at| *at > self.now_ms);
-        deadlines.chain(later).chain(self.core.poll_timeout()).min()
+        self.core.poll_timeout()
     }
 }

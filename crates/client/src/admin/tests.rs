@@ -26,11 +26,11 @@ use headrace_wire::messages::offset_fetch_response::{
 use headrace_wire::messages::*;
 
 use super::*;
-use crate::core::Jitter;
 use crate::core::scripted::{Answer, Incoming, Layout, World, versions};
 use crate::error::{Error, Result};
 use crate::options::{AdminConfig, IsolationLevel};
 use crate::partition::{CommitOffset, TopicPartition};
+use crate::time::Jitter;
 
 fn world() -> World<AdminEngine> {
     let pairs = [("bootstrap.servers".to_owned(), "localhost:9092".to_owned())];

@@ -5,14 +5,15 @@ use headrace_wire::time::Now;
 
 use super::tag::Tag;
 use super::types::TopicPartition;
-use crate::core::{Backoff, CallSpec, Core, Lane, Target};
+use crate::core::{CallSpec, Core, Lane, Target};
 use crate::error::{BAD_ANSWERS_MAX, Error, Result};
 use crate::group::Coordinator;
+use crate::time::{Backoff, Retry, TimerTable};
 
 /// How requests are sent, and sent again.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Manner {
-    pub(super) retry: Backoff,
+    pub(super) backoff: Backoff,
     pub(super) request_timeout_ms: u64,
 }
 
@@ -22,8 +23,7 @@ pub(super) struct Attempt {
     deadline: u64,
     timeout_ms: u64,
     pub(super) in_flight: bool,
-    retry_at: u64,
-    failures: u32,
+    retry: Retry,
     last_error: Option<Error>,
 }
 
@@ -33,30 +33,30 @@ impl Attempt {
             deadline: now.mono_ms.saturating_add(timeout_ms),
             timeout_ms,
             in_flight: false,
-            retry_at: 0,
-            failures: 0,
+            retry: Retry::default(),
             last_error: None,
         }
     }
 
     /// Whether a coordinator that answers like this will not do better.
     pub(super) fn gives_up(&self, error: &Error) -> bool {
-        matches!(error, Error::BadAnswer { .. }) && self.failures >= BAD_ANSWERS_MAX
+        matches!(error, Error::BadAnswer { .. }) && self.retry.failures() >= BAD_ANSWERS_MAX
     }
 
     /// Whether it waits until it is sent again.
-    pub(super) fn waits(&self, now: Now) -> bool {
-        self.retry_at > now.mono_ms
+    pub(super) fn waits(&self, now: Now, timers: &TimerTable) -> bool {
+        !self.retry.is_due(now, timers)
     }
 
     /// The error for what took too long.
     pub(super) fn late(
         &self,
         now: Now,
+        timers: &TimerTable,
         coordinator: &Coordinator,
         what: impl Fn() -> String,
     ) -> Option<Error> {
-        if now.mono_ms < self.deadline {
+        if !timers.is_due(now, self.deadline) {
             return None;
         }
         let last_error = self.last_error.as_ref().or(coordinator.last_error());
@@ -66,26 +66,20 @@ impl Attempt {
 
     /// It is sent.
     pub(super) fn send(&mut self, now: Now, manner: Manner, node: i32) -> CallSpec {
-        (self.retry_at, self.in_flight) = (0, true);
+        self.in_flight = true;
         let timeout_ms = manner.request_timeout_ms.min(self.deadline.saturating_sub(now.mono_ms));
         CallSpec::new(Target::Node(node), Lane::Coordinator, timeout_ms)
     }
 
     /// It is to be sent again.
     pub(super) fn again(&mut self, now: Now, core: &mut Core<Tag>, manner: Manner, error: Error) {
-        self.failures = self.failures.saturating_add(1);
-        self.retry_at = now.mono_ms + manner.retry.wait_ms(self.failures, core.jitter()).max(1);
+        core.put_off(now, &mut self.retry, manner.backoff);
         self.in_flight = false;
         if error.code() == Some(ErrorCode::UNKNOWN_TOPIC_ID) {
             // Perhaps another topic stands under that name.
             core.refresh(now);
         }
         self.last_error = Some(error);
-    }
-
-    /// When to look again.
-    pub(super) fn timeouts(&self) -> [u64; 2] {
-        [self.retry_at, self.deadline]
     }
 }
 

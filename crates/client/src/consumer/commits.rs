@@ -24,6 +24,7 @@ use super::types::{CommitOffset, TopicPartition, some_of};
 use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::group::Coordinator;
+use crate::time::TimerTable;
 
 /// The last version that names topics; later ones take ids.
 const VERSION_WITH_NAMES: i16 = 9;
@@ -143,7 +144,9 @@ impl Commits {
         coordinator: &mut Coordinator,
         identity: Option<&Identity>,
     ) {
-        let too_late = |(id, job): (&u64, &mut Job)| Some((*id, job.too_late(now, coordinator, identity)?));
+        let timers = core.timers();
+        let too_late =
+            |(id, job): (&u64, &mut Job)| Some((*id, job.too_late(now, timers, coordinator, identity)?));
         for (id, error) in self.jobs.iter_mut().filter_map(too_late).collect::<Vec<_>>() {
             self.fail(id, error);
         }
@@ -158,7 +161,7 @@ impl Commits {
                 continue;
             }
             let overtaken = last_sent > Some(id);
-            if job.attempt.waits(now) || overtaken || (held_up && job.keeps_order()) {
+            if job.attempt.waits(now, core.timers()) || overtaken || (held_up && job.keeps_order()) {
                 held_up = true;
                 continue;
             }
@@ -247,11 +250,6 @@ impl Commits {
     pub(super) fn is_committing(&self) -> bool {
         !self.jobs.is_empty()
     }
-
-    /// When to look again.
-    pub(super) fn timeouts(&self) -> impl Iterator<Item = u64> {
-        self.jobs.values().flat_map(|job| job.attempt.timeouts())
-    }
 }
 
 impl Job {
@@ -264,12 +262,13 @@ impl Job {
     fn too_late(
         &mut self,
         now: Now,
+        timers: &TimerTable,
         coordinator: &Coordinator,
         identity: Option<&Identity>,
     ) -> Option<Error> {
         let partitions = || self.offsets.iter().map(|commit| &commit.partition);
         let what = || format!("committing the offsets of {}", some_of(partitions()));
-        if let Some(error) = self.attempt.late(now, coordinator, what) {
+        if let Some(error) = self.attempt.late(now, timers, coordinator, what) {
             return Some(error);
         }
         let identity = identity.filter(|_| !self.attempt.in_flight)?;

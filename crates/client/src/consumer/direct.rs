@@ -166,9 +166,9 @@ impl Direct {
         }
     }
 
-    /// When to look again: at once while something lies there that is to be read, else when a refusal is over.
-    pub(super) fn poll_timeout(&self, now_ms: u64) -> Option<u64> {
-        if self.more { Some(now_ms) } else { self.wake_at.filter(|at| *at > now_ms) }
+    /// Whether something lies there that is to be read.
+    pub(super) fn has_more(&self) -> bool {
+        self.more
     }
 
     /// Whether a look finds something.
@@ -216,7 +216,7 @@ impl Direct {
         self.tell_refusal(cx);
         let cluster = cx.core.cluster().generation();
         let moved = std::mem::replace(&mut self.seen_cluster, cluster) != cluster;
-        let late = self.wake_at.is_some_and(|at| at <= cx.now.mono_ms);
+        let late = cx.core.timers().is_due(cx.now, self.wake_at);
         if !(cx.fetcher.dirty || self.dirty || self.more || moved || late) {
             return;
         }
@@ -226,6 +226,7 @@ impl Direct {
         self.dirty = false;
         self.ask(cx);
         self.find_times(cx.now);
+        cx.core.timers().wait_for(cx.now, self.wake_at);
     }
 
     fn tell_refusal(&mut self, cx: &mut DirectContext<'_>) {

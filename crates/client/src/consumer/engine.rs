@@ -24,13 +24,13 @@ use super::cache::{FetchCache, SharedCache, lock};
 use super::commits::{self, Commits, Ended};
 use super::direct::{After, Direct, DirectContext};
 use super::fetch_call::{FetchCall, SKIPPED};
-use super::fetcher::{Fetcher, later};
+use super::fetcher::Fetcher;
 use super::leaving::{Leave, Left};
 use super::membership::{GroupContext, Membership};
 use super::offsets::{Found, Lookups};
 use super::queries::{self, Queries};
 use super::recreated::{Incarnations, of_old_topic};
-use super::settings::{FetchSettings, retry_of, schema_of};
+use super::settings::{FetchSettings, backoff_of, schema_of};
 use super::tag::Tag;
 use super::types::{ConsumerCommand, ConsumerEvent, ConsumerOutcome};
 use super::watch::{Readers, Watch};
@@ -62,8 +62,6 @@ pub struct ConsumerEngine {
     watch: Watch,
     pub(super) incarnations: Incarnations,
     pub(super) topics_dirty: bool,
-    /// When errors that last are handed out again.
-    raise_at: Option<u64>,
     driven_at: u64,
     pub(super) closed: bool,
 }
@@ -85,12 +83,12 @@ impl ConsumerEngine {
         if settings.skips_bad {
             lock(&cache).skip_bad_records();
         }
-        let (request_timeout_ms, retry) = (config.common.request_timeout_ms, retry_of(&config));
-        let manner = Manner { retry, request_timeout_ms };
+        let (request_timeout_ms, backoff) = (config.common.request_timeout_ms, backoff_of(&config));
+        let manner = Manner { backoff, request_timeout_ms };
         ConsumerEngine {
             core: Core::new(&config.common, config.allow_auto_create_topics, seed)
                 .two_sided(config.datapath == Datapath::TwoSided),
-            lookups: Lookups::new(settings.isolation_level, request_timeout_ms, retry),
+            lookups: Lookups::new(settings.isolation_level, request_timeout_ms, backoff),
             commits: Commits::new(manner),
             queries: Queries::new(manner),
             membership: Membership::of(&config),
@@ -104,7 +102,6 @@ impl ConsumerEngine {
             watch: Watch::default(),
             incarnations: Incarnations::default(),
             topics_dirty: true,
-            raise_at: None,
             driven_at: 0,
             closed: false,
         }
@@ -129,6 +126,7 @@ impl ConsumerEngine {
     pub(super) fn drive(&mut self, now: Now) {
         self.driven_at = now.mono_ms;
         for _ in 0..ROUNDS_MAX {
+            self.core.timers().start();
             let mut quiet = true;
             while let Some(reply) = self.core.poll_reply() {
                 quiet = false;
@@ -163,7 +161,9 @@ impl ConsumerEngine {
         }
         self.answer_waits(now);
         let wait = self.config.common.retry_backoff_max_ms;
-        self.raise_at = lock(&self.cache).raise_again(now.mono_ms, wait);
+        if let Some(at) = lock(&self.cache).raise_again(now.mono_ms, wait) {
+            self.core.timers().wake_at(at);
+        }
         self.tell_ready();
     }
 
@@ -264,8 +264,7 @@ impl ConsumerEngine {
         }
         session.reset();
         session.early = false;
-        session.failures = session.failures.saturating_add(1);
-        session.retry_at = later(now, retry_of(&self.config), session.failures, &mut self.core);
+        self.core.put_off(now, &mut session.retry, backoff_of(&self.config));
         self.fetcher.leave_replica(source.node);
         self.core.refresh(now);
         if let Err(error) = result
@@ -496,17 +495,7 @@ impl Engine for ConsumerEngine {
         if self.closed {
             return None;
         }
-        let waits = self.waits.iter().map(|wait| wait.deadline);
-        let own = waits
-            .chain(self.watch.timeouts())
-            .chain(self.raise_at)
-            .chain(self.fetcher.timeouts())
-            .chain(self.lookups.timeouts())
-            .chain(self.commits.timeouts())
-            .chain(self.queries.timeouts())
-            .chain(self.membership.iter().flat_map(|group| group.timeouts(&self.config, &self.cache)));
-        // A time that has passed was looked at by the last drive: what could be done was done.
-        let own = own.filter(|at| *at > self.driven_at).min();
-        [own, self.core.poll_timeout(), self.direct.poll_timeout(self.driven_at)].into_iter().flatten().min()
+        let more = self.direct.has_more().then_some(self.driven_at);
+        more.into_iter().chain(self.core.poll_timeout()).min()
     }
 }

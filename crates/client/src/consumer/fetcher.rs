@@ -26,8 +26,9 @@ use super::session::{Member, Session};
 use super::settings::FetchSettings;
 use super::tag::Tag;
 use super::ticket::{PartId, Ticket};
-use crate::core::{Backoff, CallSpec, Core, Expect, Lane, Target};
+use crate::core::{CallSpec, Core, Expect, Lane, Target};
 use crate::error::Error;
+use crate::time::TimerTable;
 
 /// How long a follower that a leader named is read from before the leader is asked again (KIP-392).
 const REPLICA_LEASE_MS: u64 = 300_000;
@@ -117,7 +118,7 @@ impl Fetcher {
             && let Some(part) = self.part(ticket)
         {
             part.state = PartState::Placed(Place::at(offset, leader_epoch));
-            part.failures = 0;
+            part.retry.succeed();
             self.dirty = true;
         }
     }
@@ -136,7 +137,7 @@ impl Fetcher {
             self.seen_cluster = core.cluster().generation();
             self.dirty = true;
         }
-        if !self.due(now) && !self.dirty {
+        if !self.due(now, core.timers()) && !self.dirty {
             return;
         }
         self.dirty = false;
@@ -171,20 +172,13 @@ impl Fetcher {
         }
     }
 
-    /// When something that was put off is to be tried again.
-    pub(super) fn timeouts(&self) -> impl Iterator<Item = u64> + '_ {
-        let parts = self.parts.values().map(|part| part.retry_at);
-        parts.chain(self.sessions.values().map(|session| session.retry_at))
-    }
-
-    /// Whether a wait is over. Forgets those that are.
-    fn due(&mut self, now: Now) -> bool {
-        let parts = self.parts.values_mut().map(|part| &mut part.retry_at);
-        let waits = parts.chain(self.sessions.values_mut().map(|session| &mut session.retry_at));
+    /// Whether a wait is over.
+    fn due(&mut self, now: Now, timers: &TimerTable) -> bool {
+        let parts = self.parts.values_mut().map(|part| &mut part.retry);
+        let waits = parts.chain(self.sessions.values_mut().map(|session| &mut session.retry));
         let mut due = false;
-        for at in waits.filter(|at| **at > 0 && **at <= now.mono_ms) {
-            *at = 0;
-            due = true;
+        for retry in waits {
+            due |= retry.comes_due(now, timers);
         }
         due
     }
@@ -221,10 +215,9 @@ impl Fetcher {
 
     /// A partition is to be tried again later.
     pub(super) fn put_off(&mut self, now: Now, core: &mut Core<Tag>, ticket: Ticket) {
-        let backoff = self.settings.retry;
+        let backoff = self.settings.backoff;
         if let Some(part) = self.part(ticket) {
-            part.failures = part.failures.saturating_add(1);
-            part.retry_at = later(now, backoff, part.failures, core);
+            core.put_off(now, &mut part.retry, backoff);
         }
     }
 
@@ -238,7 +231,7 @@ impl Fetcher {
                     let news = core.update_leader(&partition.topic, partition.partition, node, epoch);
                     if news && let Some(part) = self.part(ticket) {
                         // There is nothing to wait for.
-                        part.retry_at = 0;
+                        part.retry.hurry();
                     }
                 }
                 Issue::Endpoint(endpoint) => {
@@ -280,7 +273,10 @@ impl Fetcher {
         }
         for catch_up in [false, true] {
             if let Some(session) = self.sessions.get_mut(&Source { node, catch_up }) {
-                session.retry_at = later(now, self.settings.retry, session.failures.saturating_add(1), core);
+                // Its calls that end by this count as failures; it waits also where there are none.
+                let wait =
+                    self.settings.backoff.wait_ms(session.retry.failures().saturating_add(1), core.jitter());
+                session.retry.wait_ms(now, wait.max(1), core.timers());
             }
         }
         self.leave_replica(node);
@@ -294,7 +290,7 @@ impl Fetcher {
     }
 
     fn session_error(&mut self, now: Now, core: &mut Core<Tag>, source: Source, code: ErrorCode) {
-        let backoff = self.settings.retry;
+        let backoff = self.settings.backoff;
         let session = self.sessions.entry(source).or_default();
         session.reset();
         match code {
@@ -302,14 +298,14 @@ impl Fetcher {
             ErrorCode::FETCH_SESSION_ID_NOT_FOUND
             | ErrorCode::INVALID_FETCH_SESSION_EPOCH
             | ErrorCode::FETCH_SESSION_TOPIC_ID_ERROR => {
-                session.failures = session.failures.saturating_add(1);
-                if session.failures > 1 {
-                    session.retry_at = later(now, backoff, session.failures, core);
+                if session.retry.failures() > 0 {
+                    core.put_off(now, &mut session.retry, backoff);
+                } else {
+                    session.retry.count();
                 }
             }
             _ => {
-                session.failures = session.failures.saturating_add(1);
-                session.retry_at = later(now, backoff, session.failures, core);
+                core.put_off(now, &mut session.retry, backoff);
                 self.leave_replica(source.node);
                 core.refresh(now);
                 if !code.retriable() {
@@ -412,7 +408,7 @@ fn choose(
     };
     let member = session.members.get(&part.partition);
     let asked = member.is_some_and(|member| member.ticket == part.ticket && member.offset == offset);
-    let waits = session.in_flight > 0 && !session.answering && session.retry_at <= now.mono_ms;
+    let waits = session.in_flight > 0 && !session.answering && !session.retry.is_waiting(now);
     if asked || !waits || caught_up == Some(offset) {
         return None;
     }
@@ -428,10 +424,4 @@ fn source_of(part: &mut Part, now: Now, core: &Core<Tag>) -> Option<(i32, i32)> 
         part.replica = None;
     }
     Some((part.replica.map_or(leader, |(node, _)| node), epoch))
-}
-
-/// The time of the next attempt after so many failures.
-pub(super) fn later(now: Now, backoff: Backoff, failures: u32, core: &mut Core<Tag>) -> u64 {
-    // At least a millisecond: 0 means that nothing is put off.
-    now.mono_ms + backoff.wait_ms(failures, core.jitter()).max(1)
 }

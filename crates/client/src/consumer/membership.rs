@@ -12,11 +12,10 @@ use headrace_wire::time::Now;
 
 use super::cache::{FetchCache, SharedCache, lock};
 use super::commits::{Asker, Commits, Identity, of_before};
-use super::fetcher::later;
 use super::leaving::{Leave, Leaving, Left, Stage};
 use super::listening::Listener;
 use super::recreated::Incarnations;
-use super::settings::retry_of;
+use super::settings::backoff_of;
 use super::tag::Tag;
 use super::types::{Assignment, CommitOffset, ConsumerEvent, GroupMetadata, Rebalance, TopicPartition};
 use crate::cluster::Cluster;
@@ -26,6 +25,7 @@ use crate::group::{
     Coordinator, GroupMember, MemberContext, MemberEvent, MemberSettings, MemberTag, member_of,
 };
 use crate::options::ConsumerConfig;
+use crate::time::Retry;
 
 /// What a consumer is to its group.
 #[derive(Debug)]
@@ -44,8 +44,6 @@ pub(super) enum GroupState {
 pub(super) struct Away {
     /// So many polls had begun.
     polls: u64,
-    /// Not before this time.
-    retry_at: u64,
     /// Only another subscription helps.
     for_good: bool,
 }
@@ -86,7 +84,7 @@ pub(super) struct Membership {
     /// So many polls had begun when partitions were last lost.
     lost_at: Option<u64>,
     /// How often the group has refused this member since it was last in it.
-    refusals: u32,
+    refusals: Retry,
     joined_at: u64,
     auto_commit_at: u64,
     /// Automatic commits on their way.
@@ -121,7 +119,7 @@ impl Membership {
     /// `None` without a `group.id`.
     pub(super) fn of(config: &ConsumerConfig) -> Option<Membership> {
         let group = config.group_id.clone()?;
-        let (retry, request_timeout_ms) = (retry_of(config), config.common.request_timeout_ms);
+        let (backoff, request_timeout_ms) = (backoff_of(config), config.common.request_timeout_ms);
         let settings = MemberSettings {
             instance_id: config.group_instance_id.clone(),
             session_timeout_ms: config.session_timeout_ms,
@@ -131,10 +129,10 @@ impl Membership {
             rack: config.client_rack.clone(),
             remote_assignor: config.group_remote_assignor.clone(),
             request_timeout_ms,
-            retry,
+            backoff,
         };
         Some(Membership {
-            coordinator: Coordinator::new(group, retry, request_timeout_ms),
+            coordinator: Coordinator::new(group, backoff, request_timeout_ms),
             member: member_of(config.group_protocol, settings),
             state: GroupState::Alone,
             committed: HashMap::new(),
@@ -147,7 +145,7 @@ impl Membership {
             release: Release::No,
             listener: Listener::default(),
             lost_at: None,
-            refusals: 0,
+            refusals: Retry::default(),
             joined_at: 0,
             auto_commit_at: 0,
             auto_committing: 0,
@@ -338,7 +336,7 @@ impl Membership {
         self.giving = self.owned.difference(&given).cloned().collect();
         self.owned.extend(given);
         self.release = Release::No;
-        self.refusals = 0;
+        self.refusals.reset();
         self.joined_at = cx.now.mono_ms;
         self.auto_commit_at = cx.now.mono_ms + cx.config.auto_commit_interval_ms;
         self.sort_out();
@@ -357,12 +355,11 @@ impl Membership {
         // What the coordinator knows of it would hold up the others until its session ends.
         self.leave(cx, "the group has refused it");
         self.coordinator.judge(&error);
-        self.refusals = self.refusals.saturating_add(1);
-        let retry_at = later(cx.now, retry_of(cx.config), self.refusals, cx.core);
+        cx.core.put_off(cx.now, &mut self.refusals, backoff_of(cx.config));
         let for_good = error.code().is_some_and(ErrorCode::fatal);
         let mut cache = lock(cx.cache);
         if matches!(self.state, GroupState::Member) {
-            self.state = GroupState::Away(Away { polls: cache.polls(), retry_at, for_good });
+            self.state = GroupState::Away(Away { polls: cache.polls(), for_good });
         }
         if for_good { cache.fail_for_good(error) } else { cache.fail_all(error) }
     }
@@ -428,8 +425,10 @@ impl Membership {
     fn watch_polls(&mut self, cx: &mut GroupContext<'_>) {
         let cache = lock(cx.cache);
         match self.state {
-            GroupState::Away(Away { polls, retry_at, for_good })
-                if !for_good && retry_at <= cx.now.mono_ms && cache.polled_since(polls) =>
+            GroupState::Away(Away { polls, for_good })
+                if !for_good
+                    && self.refusals.is_due(cx.now, cx.core.timers())
+                    && cache.polled_since(polls) =>
             {
                 self.state = GroupState::Member;
                 self.joined_at = cx.now.mono_ms;
@@ -439,34 +438,18 @@ impl Membership {
                 let limit = u64::from(cx.config.max_poll_interval_ms);
                 let (quiet_since, polls) = (cache.last_poll_ms().max(self.joined_at), cache.polls());
                 drop(cache);
-                if cx.now.mono_ms < quiet_since + limit {
+                if !cx.core.timers().is_due(cx.now, quiet_since + limit) {
                     return;
                 }
                 self.leave(cx, "max.poll.interval.ms has passed without a poll");
                 // The next poll wakes the engine, which then joins again.
-                self.state = GroupState::Away(Away { polls, retry_at: 0, for_good: false });
+                self.state = GroupState::Away(Away { polls, for_good: false });
                 self.let_go(cx, Rebalance::Lost);
                 let error = Error::timeout("processing between two polls (max.poll.interval.ms)", limit);
                 cx.trouble("the group went on without this consumer until its next poll", error);
             }
             _ => {}
         }
-    }
-
-    /// When [`drive`](Self::drive) has something to do.
-    pub(super) fn timeouts(&self, config: &ConsumerConfig, cache: &SharedCache) -> impl Iterator<Item = u64> {
-        let state = match &self.state {
-            GroupState::Leaving(leaving) => Some(leaving.deadline),
-            GroupState::Away(away) => Some(away.retry_at),
-            GroupState::Member if !self.owned.is_empty() => {
-                let quiet_since = lock(cache).last_poll_ms().max(self.joined_at);
-                Some(quiet_since + u64::from(config.max_poll_interval_ms))
-            }
-            GroupState::Alone | GroupState::Member => None,
-        };
-        let auto = (config.enable_auto_commit && self.auto_committing == 0).then_some(self.auto_commit_at);
-        let timers = [state, auto, self.coordinator.poll_timeout()];
-        timers.into_iter().flatten().chain(self.member.timeouts())
     }
 }
 
@@ -576,7 +559,8 @@ impl Membership {
     /// Commits from time to time what has been processed. One such commit is enough at a time.
     fn auto_commit(&mut self, cx: &mut GroupContext<'_>) {
         let certain = self.identity().is_some() && self.release == Release::No;
-        if self.auto_commit_at <= cx.now.mono_ms && certain && self.auto_committing == 0 {
+        let may = cx.config.enable_auto_commit && certain && self.auto_committing == 0;
+        if may && cx.core.timers().is_due(cx.now, self.auto_commit_at) {
             self.auto_commit_now(cx);
         }
     }
@@ -587,6 +571,7 @@ impl Membership {
             return;
         }
         self.auto_commit_at = cx.now.mono_ms + cx.config.auto_commit_interval_ms.max(1);
+        cx.core.timers().wake_at(self.auto_commit_at);
         let offsets = self.owed(cx.core.cluster(), lock(cx.cache).commits(true));
         if !offsets.is_empty() {
             self.auto_committing += 1;
@@ -669,7 +654,7 @@ impl Membership {
 
     fn drive_leaving(&mut self, cx: &mut GroupContext<'_>) -> Option<Left> {
         let GroupState::Leaving(leaving) = &self.state else { return None };
-        let late = leaving.deadline <= cx.now.mono_ms;
+        let late = cx.core.timers().is_due(cx.now, leaving.deadline);
         // Commits wait while the group is being joined; leaving gives that up.
         let goes_on = !late && self.identity().is_some();
         let awaited = match leaving.stage {
@@ -714,7 +699,7 @@ impl Membership {
         self.pattern = None;
         cx.core.match_no_topics();
         self.lost_at = None;
-        self.refusals = 0;
+        self.refusals.reset();
         lock(cx.cache).forgive();
         self.let_go(cx, Rebalance::Revoked);
         Some(leaving.end())

@@ -7,12 +7,12 @@ use headrace_wire::messages::list_offsets_request::{ListOffsetsPartition, ListOf
 use headrace_wire::messages::{ListOffsetsRequest, ListOffsetsResponse};
 use headrace_wire::time::Now;
 
-use super::fetcher::later;
 use super::tag::Tag;
 use super::ticket::Ticket;
 use super::types::{ConsumerOutcome, OffsetAt, StartAt, TopicPartition, some_of};
-use crate::core::{Backoff, Core, Lane, Target};
+use crate::core::{Core, Lane, Target};
 use crate::error::{BAD_ANSWERS_MAX, Error, Result};
+use crate::time::{Backoff, Retry};
 
 /// The timestamp that asks for the end of the log.
 const LATEST: i64 = -1;
@@ -36,8 +36,7 @@ struct Lookup {
     timestamp: i64,
     purpose: Purpose,
     in_flight: bool,
-    retry_at: u64,
-    failures: u32,
+    retry: Retry,
     since: u64,
 }
 
@@ -75,7 +74,7 @@ pub(super) struct Lookups {
     next: u64,
     isolation_level: i8,
     request_timeout_ms: u64,
-    retry: Backoff,
+    backoff: Backoff,
     /// What partitions wait for.
     pub(super) found: Vec<Found>,
     /// Callers' lookups that have ended.
@@ -83,14 +82,14 @@ pub(super) struct Lookups {
 }
 
 impl Lookups {
-    pub(super) fn new(isolation_level: i8, request_timeout_ms: u64, retry: Backoff) -> Lookups {
+    pub(super) fn new(isolation_level: i8, request_timeout_ms: u64, backoff: Backoff) -> Lookups {
         Lookups {
             pending: BTreeMap::new(),
             ops: HashMap::new(),
             next: 0,
             isolation_level,
             request_timeout_ms,
-            retry,
+            backoff,
             found: Vec::new(),
             done: Vec::new(),
         }
@@ -102,8 +101,7 @@ impl Lookups {
             timestamp,
             purpose,
             in_flight: false,
-            retry_at: 0,
-            failures: 0,
+            retry: Retry::default(),
             since: now.mono_ms,
         };
         self.pending.insert(self.next, lookup);
@@ -161,10 +159,9 @@ impl Lookups {
             self.pending.values().filter(|l| l.in_flight).map(|l| l.partition.clone()).collect();
         let mut leaderless = false;
         for (&id, lookup) in &mut self.pending {
-            if lookup.in_flight || lookup.retry_at > now.mono_ms {
+            if lookup.in_flight || !lookup.retry.is_due(now, core.timers()) {
                 continue;
             }
-            lookup.retry_at = 0;
             match core.cluster().leader(&lookup.partition.topic, lookup.partition.partition) {
                 // A broker refuses a request that names a partition twice: the second one waits its turn.
                 Some((node, _)) if asked.insert(lookup.partition.clone()) => {
@@ -301,9 +298,8 @@ impl Lookups {
         let Some(lookup) = self.pending.get_mut(&id) else { return };
         let bad =
             matches!(error, Error::BadAnswer { .. }) || error.code() == Some(ErrorCode::OFFSET_NOT_AVAILABLE);
-        if error.retriable() && !(bad && lookup.failures >= BAD_ANSWERS_MAX) {
-            lookup.failures = lookup.failures.saturating_add(1);
-            lookup.retry_at = later(now, self.retry, lookup.failures, core);
+        if error.retriable() && !(bad && lookup.retry.failures() >= BAD_ANSWERS_MAX) {
+            core.put_off(now, &mut lookup.retry, self.backoff);
             core.refresh(now);
             if let Purpose::Caller { op, .. } = lookup.purpose
                 && let Some(op) = self.ops.get_mut(&op)
@@ -333,8 +329,12 @@ impl Lookups {
     }
 
     fn expire(&mut self, now: Now, core: &Core<Tag>) {
-        let late: Vec<_> =
-            self.ops.iter().filter(|(_, op)| op.deadline <= now.mono_ms).map(|(op, _)| *op).collect();
+        let late: Vec<_> = self
+            .ops
+            .iter()
+            .filter(|(_, op)| core.timers().is_due(now, op.deadline))
+            .map(|(op, _)| *op)
+            .collect();
         for op in late {
             if let Some(caller) = self.forget(op) {
                 let detail = caller.last_error.map_or(String::new(), |error| error.to_string());
@@ -363,12 +363,6 @@ impl Lookups {
         let ops = std::mem::take(&mut self.ops).into_keys();
         self.done.extend(ops.map(|op| (op, Err(error.clone()))));
     }
-
-    /// When to look again.
-    pub(super) fn timeouts(&self) -> impl Iterator<Item = u64> + '_ {
-        let lookups = self.pending.values().flat_map(|l| [l.retry_at, l.since + UNKNOWN_TOPIC_GRACE_MS]);
-        lookups.chain(self.ops.values().map(|op| op.deadline))
-    }
 }
 
 /// The error for a partition that the cluster has not got, once it has been missing since `since` for long enough.
@@ -379,7 +373,7 @@ pub(super) fn unknown_partition(
     now: Now,
 ) -> Option<Error> {
     let TopicPartition { topic, partition } = partition;
-    let graced = now.mono_ms >= since + UNKNOWN_TOPIC_GRACE_MS;
+    let graced = core.timers().is_due(now, since + UNKNOWN_TOPIC_GRACE_MS);
     if let Some(code) = core.cluster().topic_error(topic) {
         let certain = !code.retriable() || (graced && code == ErrorCode::UNKNOWN_TOPIC_OR_PARTITION);
         return certain.then(|| Error::topic(code, &**topic, ""));

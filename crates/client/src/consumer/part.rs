@@ -7,6 +7,7 @@ use super::decode::OpenChunk;
 use super::fetch_call::Source;
 use super::ticket::Ticket;
 use super::types::{StartAt, TopicPartition};
+use crate::time::Retry;
 
 /// A partition that is read.
 #[derive(Debug)]
@@ -17,8 +18,7 @@ pub(super) struct Part {
     pub(super) stop: Option<i64>,
     pub(super) paused: bool,
     pub(super) state: PartState,
-    pub(super) retry_at: u64,
-    pub(super) failures: u32,
+    pub(super) retry: Retry,
     /// Grows with each answer that had data: who waited longest is asked for first.
     pub(super) served: u64,
     /// Where its last data came from.
@@ -132,8 +132,7 @@ impl Part {
             stop: view.stop,
             paused: view.paused,
             state: place.map_or(PartState::Unplaced, PartState::Placed),
-            retry_at: 0,
-            failures: 0,
+            retry: Retry::default(),
             served: 0,
             source: None,
             replica: None,
@@ -185,6 +184,6 @@ impl Part {
     /// What to ask for now, if anything is.
     pub(super) fn wanted(&self, now: Now) -> Option<Place> {
         let idle = |place: &&Place| !place.direct && !matches!(place.answer, Answer::Arriving(_));
-        self.goes_on_at().filter(idle).filter(|_| !self.paused && self.retry_at <= now.mono_ms).copied()
+        self.goes_on_at().filter(idle).filter(|_| !self.paused && !self.retry.is_waiting(now)).copied()
     }
 }

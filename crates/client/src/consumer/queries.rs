@@ -92,7 +92,7 @@ impl Queries {
     ) {
         let late = |(id, query): (&u64, &Query)| {
             let what = || format!("asking for the committed offsets of {}", some_of(&query.partitions));
-            Some((*id, query.attempt.late(now, coordinator, what)?))
+            Some((*id, query.attempt.late(now, core.timers(), coordinator, what)?))
         };
         for (id, error) in self.all.iter().filter_map(late).collect::<Vec<_>>() {
             self.fail(id, error);
@@ -102,7 +102,7 @@ impl Queries {
         }
         let Some(node) = coordinator.need(now, core, || Tag::Coordinator) else { return };
         for (&id, query) in &mut self.all {
-            if query.attempt.in_flight || query.attempt.waits(now) {
+            if query.attempt.in_flight || query.attempt.waits(now, core.timers()) {
                 continue;
             }
             query.ids = incarnations.ids(&query.partitions);
@@ -134,11 +134,6 @@ impl Queries {
             }
             result => self.ended.push((query.asker, result)),
         }
-    }
-
-    /// When to look again.
-    pub(super) fn timeouts(&self) -> impl Iterator<Item = u64> {
-        self.all.values().flat_map(|query| query.attempt.timeouts())
     }
 }
 

@@ -11,6 +11,7 @@ use headrace_wire::uuid::Uuid;
 use super::settings::FetchSettings;
 use super::ticket::Ticket;
 use super::types::TopicPartition;
+use crate::time::Retry;
 
 /// A partition as the broker's session knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,8 +37,7 @@ pub(super) struct Session {
     pub(super) answering: bool,
     /// The answer being read is known to its last header: the next request can go out.
     pub(super) early: bool,
-    pub(super) retry_at: u64,
-    pub(super) failures: u32,
+    pub(super) retry: Retry,
     pub(super) members: HashMap<TopicPartition, Member>,
     pub(super) names: HashMap<Uuid, Arc<str>>,
 }
@@ -51,7 +51,7 @@ impl Session {
     }
 
     pub(super) fn can_send(&self, now: Now) -> bool {
-        (self.in_flight == 0 || (self.early && self.in_flight == 1)) && self.retry_at <= now.mono_ms
+        (self.in_flight == 0 || (self.early && self.in_flight == 1)) && !self.retry.is_waiting(now)
     }
 
     /// An answer named the session.

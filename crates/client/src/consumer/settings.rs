@@ -4,8 +4,8 @@ use headrace_columns::decode::{BatchSchema, ValueType as Column};
 use headrace_wire::time::Now;
 
 use super::types::StartAt;
-use crate::core::Backoff;
 use crate::options::{AutoOffsetReset, ConsumerConfig, IsolationLevel, OnBadRecords, ValueType};
+use crate::time::Backoff;
 
 /// A quarter of the cache is the most that one answer may ask for, so that one broker does not fill it alone; but no
 /// less than this, in bytes.
@@ -45,7 +45,7 @@ pub(super) struct FetchSettings {
     /// Damaged batches are left out.
     pub(super) skips_bad: bool,
     pub(super) request_timeout_ms: u64,
-    pub(super) retry: Backoff,
+    pub(super) backoff: Backoff,
     pub(super) reset: Reset,
 }
 
@@ -63,7 +63,7 @@ impl FetchSettings {
             rack: config.client_rack.clone(),
             skips_bad: config.on_bad_records == OnBadRecords::Skip,
             request_timeout_ms: config.common.request_timeout_ms,
-            retry: retry_of(config),
+            backoff: backoff_of(config),
             reset: Reset(config.auto_offset_reset),
         }
     }
@@ -74,7 +74,7 @@ impl FetchSettings {
 }
 
 /// The waits between attempts.
-pub(super) fn retry_of(config: &ConsumerConfig) -> Backoff {
+pub(super) fn backoff_of(config: &ConsumerConfig) -> Backoff {
     Backoff { first_ms: config.common.retry_backoff_ms, max_ms: config.common.retry_backoff_max_ms }
 }
 

@@ -92,7 +92,7 @@ impl Fetcher {
                 if code != ErrorCode::NONE {
                     self.issues.push(Issue::Session { source: call.source, code });
                 } else if let Some(session) = self.sessions.get_mut(&call.source) {
-                    session.failures = 0;
+                    session.retry.succeed();
                     session.answered(head.session_id);
                 }
             }
@@ -164,7 +164,8 @@ impl Fetcher {
             return None;
         }
         place.answer = Answer::Arriving(source);
-        (part.failures, part.source) = (0, Some(source));
+        part.retry.succeed();
+        part.source = Some(source);
         // What a follower has says nothing about the leader's log.
         if part.replica.is_none_or(|(replica, _)| replica != source.node) {
             place.check(checked);

@@ -34,8 +34,7 @@ impl Fetcher {
         for part in self.parts.values_mut() {
             let TopicPartition { topic, partition } = &part.partition;
             let Some((node, leader_epoch)) = core.cluster().leader(topic, *partition) else { continue };
-            let (ticket, partition, due) =
-                (part.ticket, part.partition.clone(), part.retry_at <= now.mono_ms);
+            let (ticket, partition, due) = (part.ticket, part.partition.clone(), !part.retry.is_waiting(now));
             let Some(place) = part.place_mut() else { continue };
             let known = place.checked_epoch >= 0 && place.leader_epoch >= 0;
             let is_new = known && leader_epoch > place.checked_epoch;

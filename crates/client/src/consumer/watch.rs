@@ -7,7 +7,7 @@ use headrace_wire::time::Now;
 use super::cache::{SharedCache, lock};
 use super::fetcher::Fetcher;
 use super::membership::Membership;
-use super::offsets::{Lookups, UNKNOWN_TOPIC_GRACE_MS, unknown_partition};
+use super::offsets::{Lookups, unknown_partition};
 use super::tag::Tag;
 use super::types::TopicPartition;
 use crate::core::Core;
@@ -126,15 +126,10 @@ impl Watch {
             return;
         };
         let grace = if error.retriable() { timeout_ms } else { 0 };
-        if *self.unreachable_at.get_or_insert(now.mono_ms + grace) <= now.mono_ms {
+        if core.timers().is_due(now, *self.unreachable_at.get_or_insert(now.mono_ms + grace)) {
             lock(cache).fail_all(error.clone());
             self.unreachable_at = Some(now.mono_ms + timeout_ms);
+            core.timers().wake_at(now.mono_ms + timeout_ms);
         }
-    }
-
-    /// When to look again.
-    pub(super) fn timeouts(&self) -> impl Iterator<Item = u64> + '_ {
-        let unknown = self.unknown.values().filter(|(_, told)| !told);
-        unknown.map(|(since, _)| since + UNKNOWN_TOPIC_GRACE_MS).chain(self.unreachable_at)
     }
 }

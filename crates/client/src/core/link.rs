@@ -9,6 +9,7 @@ use super::call::Queued;
 use super::link_key::{LinkKey, Peer};
 use crate::connection::Connection;
 use crate::error::Error;
+use crate::time::Retry;
 
 pub(super) struct Link<T> {
     pub(super) host: String,
@@ -18,10 +19,8 @@ pub(super) struct Link<T> {
     pub(super) connection: Option<Connection<T>>,
     /// Calls that wait for a connection.
     pub(super) queue: VecDeque<Queued<T>>,
-    /// Connections in a row that did not get ready.
-    pub(super) failures: u32,
-    /// No connecting before this time.
-    pub(super) not_before: u64,
+    /// Connections in a row that did not get ready, and the time of the next.
+    pub(super) retry: Retry,
     /// Why the last connection ended.
     pub(super) last_error: Option<Error>,
     /// What the last connection said of requests that had no place in it.
@@ -43,8 +42,7 @@ impl<T> Link<T> {
             name,
             connection: None,
             queue: VecDeque::new(),
-            failures: 0,
-            not_before: 0,
+            retry: Retry::default(),
             last_error: None,
             doubted: BTreeMap::new(),
             hopeless: false,

@@ -14,6 +14,7 @@ use super::{Core, Tag, no_version};
 use crate::connection::{Connection, InFlight, Received};
 use crate::error::Error;
 use crate::io::{ChannelRequest, ConnId};
+use crate::time::Retry;
 
 impl<T> Core<T> {
     /// Calls to any broker go to a connection that is ready; while there is none, one candidate after the other is
@@ -47,7 +48,7 @@ impl<T> Core<T> {
             let at = (self.next_candidate + step) % candidates.len();
             let Some(&peer) = candidates.get(at) else { continue };
             let key = LinkKey { peer, lane: Lane::Control };
-            if self.links.get(&key).is_some_and(|l| l.not_before > now.mono_ms) {
+            if self.links.get(&key).is_some_and(|l| l.retry.not_before_ms() > now.mono_ms) {
                 continue;
             }
             self.next_candidate = at + 1;
@@ -96,7 +97,7 @@ impl<T> Core<T> {
         let Some(link) = self.links.get_mut(&key) else { return };
         let conn = ConnId(self.next_connection);
         self.next_connection += 1;
-        let setup_ms = self.settings.setup.wait_ms(link.failures.saturating_add(1), &mut self.jitter);
+        let setup_ms = self.settings.setup.wait_ms(link.retry.failures().saturating_add(1), &mut self.jitter);
         let login = self.logins.begin();
         let session_percent = self.logins.session_percent(&mut self.jitter);
         let Some(link) = self.links.get_mut(&key) else { return };
@@ -117,7 +118,7 @@ impl<T> Core<T> {
             let Some(link) = self.links.get_mut(&key) else { continue };
             if link.is_ready() {
                 self.write_queue(now, key);
-            } else if link.connection.is_none() && link.not_before <= now.mono_ms {
+            } else if link.connection.is_none() && link.retry.not_before_ms() <= now.mono_ms {
                 self.connect(now, key);
             }
         }
@@ -236,9 +237,7 @@ impl<T> Core<T> {
             }
             ended.extend(connection.in_flight.into_iter().map(|c| (c.call, c.tag, true)));
         }
-        link.failures = link.failures.saturating_add(1);
-        let wait = self.settings.reconnect.wait_ms(link.failures, &mut self.jitter);
-        link.not_before = now.mono_ms.saturating_add(wait);
+        link.retry.fail(now, self.settings.reconnect, &mut self.jitter);
         link.last_error = Some(error.clone());
         if key.lane == Lane::Direct {
             self.links_ended.extend(key.node());
@@ -272,7 +271,7 @@ impl<T> Core<T> {
         let waiting = std::mem::take(&mut link.queue);
         self.end_quietly(now, key, &error, true);
         if let Some(link) = self.links.get_mut(&key) {
-            (link.queue, link.failures, link.not_before) = (waiting, 0, now.mono_ms);
+            (link.queue, link.retry) = (waiting, Retry::default());
         }
         self.connect(now, key);
         true
@@ -375,7 +374,7 @@ impl<T> Core<T> {
         let links = self.links.iter().filter_map(|(key, link)| {
             let queued = link.queue.iter().map(|q| q.deadline).min();
             let Some(connection) = link.connection.as_ref() else {
-                return least(queued, (!link.queue.is_empty()).then_some(link.not_before));
+                return least(queued, (!link.queue.is_empty()).then(|| link.retry.not_before_ms()));
             };
             let in_flight = connection.in_flight.iter().map(|c| c.deadline).min();
             let setup = (!connection.is_ready()).then_some(connection.setup_deadline);
@@ -384,7 +383,10 @@ impl<T> Core<T> {
         let waiting = self.waiting.iter().map(|q| q.deadline).min();
         let retry = if self.waiting.is_empty() { None } else { self.next_attempt() };
         let anew = self.gives_up_at();
-        least(least(links.min(), waiting), least(least(retry, self.refresh.due()), anew))
+        [links.min(), waiting, retry, self.refresh.due(), anew, self.timers.next_ms()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// When the next candidate for calls to any broker may be tried, while none is being tried.
@@ -392,8 +394,9 @@ impl<T> Core<T> {
         if self.links.iter().any(|(key, l)| key.lane == Lane::Control && l.connection.is_some()) {
             return None;
         }
-        let not_before =
-            |peer| self.links.get(&LinkKey { peer, lane: Lane::Control }).map_or(0, |l| l.not_before);
+        let not_before = |peer| {
+            self.links.get(&LinkKey { peer, lane: Lane::Control }).map_or(0, |l| l.retry.not_before_ms())
+        };
         self.candidates().into_iter().map(not_before).min()
     }
 }

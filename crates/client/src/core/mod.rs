@@ -4,7 +4,6 @@
 //! one [`Reply`]: the answer, or an error. Calls are never sent twice: trying again is the engine's decision, with
 //! [`Error::retriable`] and [`Backoff`] as its help.
 
-mod backoff;
 mod call;
 mod connection_log;
 mod link;
@@ -31,7 +30,6 @@ use headrace_wire::messages::metadata_request::MetadataRequestTopic;
 use headrace_wire::messages::{ApiKey, Message, MetadataRequest, Request, VersionRange};
 use headrace_wire::time::Now;
 
-pub use self::backoff::{Backoff, Jitter};
 pub use self::call::{Body, CallId, CallSpec, Expect, Lane, NoStream, Reply, StreamSink, StreamStep, Target};
 use self::call::{Made, Outgoing, Queued, Typed};
 pub(crate) use self::call::{ReadBody, peer_name};
@@ -52,6 +50,7 @@ use crate::error::{Error, Result};
 use crate::io::{ChannelEvent, ChannelRequest, ConnId, Output};
 use crate::options::{CommonConfig, Endpoint, RecoveryStrategy};
 use crate::sasl::Credentials;
+use crate::time::{Backoff, Jitter, Retry, TimerTable};
 
 /// Who asked: an engine, or the core itself.
 enum Tag<T> {
@@ -72,6 +71,7 @@ impl<T> Tag<T> {
 pub struct Core<T> {
     settings: Settings,
     jitter: Jitter,
+    timers: TimerTable,
     links: BTreeMap<LinkKey, Link<Tag<T>>>,
     connections: HashMap<ConnId, LinkKey>,
     /// Calls to any broker that wait until one is ready.
@@ -139,6 +139,7 @@ impl<T> Core<T> {
         Self {
             settings,
             jitter: Jitter::new(seed),
+            timers: TimerTable::default(),
             links: BTreeMap::new(),
             connections: HashMap::new(),
             waiting: VecDeque::new(),
@@ -174,8 +175,19 @@ impl<T> Core<T> {
     }
 
     /// Jitter for the engine's own waits.
-    pub fn jitter(&mut self) -> &mut Jitter {
+    pub(crate) fn jitter(&mut self) -> &mut Jitter {
         &mut self.jitter
+    }
+
+    /// What the engine tries again has failed once more: its next attempt waits, and the engine is woken for it.
+    pub(crate) fn put_off(&mut self, now: Now, retry: &mut Retry, backoff: Backoff) {
+        retry.fail(now, backoff, &mut self.jitter);
+        self.timers.wake_at(retry.not_before_ms());
+    }
+
+    /// The times that the engine waits for beside the core's own.
+    pub(crate) fn timers(&self) -> &TimerTable {
+        &self.timers
     }
 
     /// Makes a call that is answered with a whole frame.
@@ -397,7 +409,7 @@ impl<T> Core<T> {
             match what {
                 Received::Ready => {
                     if let Some(link) = self.links.get_mut(&key) {
-                        link.failures = 0;
+                        link.retry.reset();
                         link.last_error = None;
                         self.log.ready(now, key.peer, &link.name);
                         let versions = link.connection.as_ref().and_then(|c| c.versions());

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use headrace_wire::time::Now;
 
-use super::backoff::{Backoff, Jitter};
+use crate::time::{Backoff, Jitter};
 
 /// The first wait in milliseconds for a topic that an answer did not have: mostly it is being created, which takes
 /// Apache Kafka some 40 ms. The waits double until they are as long as the back-off's.

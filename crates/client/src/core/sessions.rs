@@ -1,7 +1,7 @@
 //! Logins, and how long their sessions are used (KIP-368).
 
-use super::backoff::Jitter;
 use crate::sasl::{Credentials, Exchange};
+use crate::time::Jitter;
 
 /// A session is renewed when this much of its life has gone by, percent, and up to [`SPREAD_PERCENT`] more by chance, so
 /// that many connections do not log in at the same moment. As in Kafka's own client.

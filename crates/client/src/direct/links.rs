@@ -23,6 +23,8 @@ enum State {
     Up(LinkId),
     /// Not again before this time.
     Down(u64),
+    /// Never again.
+    Refused,
 }
 
 /// What a link goes over.
@@ -90,7 +92,7 @@ impl Links {
             State::Beginning(at) | State::Asking(Some(at)) | State::Connecting(at) | State::Up(at) => {
                 at == link
             }
-            State::Asking(None) | State::Down(_) => false,
+            State::Asking(None) | State::Down(_) | State::Refused => false,
         };
         self.brokers.iter().find(|(_, node)| is(node)).map(|(number, node)| (*number, node))
     }
@@ -274,7 +276,7 @@ impl Links {
     }
 
     fn refuse(&mut self, number: i32, why: String) {
-        self.set(number, State::Down(u64::MAX));
+        self.set(number, State::Refused);
         if !self.told {
             self.told = true;
             self.refused = Some(Error::config("headrace.datapath", why));
@@ -302,7 +304,7 @@ impl Links {
             State::Down(until) => Some(until),
             _ => None,
         });
-        until.filter(|until| *until > now.mono_ms && *until < u64::MAX).min()
+        until.filter(|until| *until > now.mono_ms).min()
     }
 }
 

@@ -33,6 +33,7 @@ use crate::core::{Core, Lane, Reply};
 use crate::error::{Error, Result};
 use crate::options::Assignor;
 use crate::partition::TopicPartition;
+use crate::time::Retry;
 
 /// Kafka's name for groups of consumers.
 const PROTOCOL_TYPE: &str = "consumer";
@@ -76,8 +77,7 @@ pub(crate) struct ClassicMember {
     generation: i32,
     protocol: String,
     attempt: u64,
-    retry_at: u64,
-    failures: u32,
+    retry: Retry,
     heartbeat_at: u64,
     heartbeat_in_flight: bool,
     heard_at: u64,
@@ -97,8 +97,7 @@ impl ClassicMember {
             generation: -1,
             protocol: String::new(),
             attempt: 0,
-            retry_at: 0,
-            failures: 0,
+            retry: Retry::default(),
             heartbeat_at: 0,
             heartbeat_in_flight: false,
             heard_at: 0,
@@ -127,7 +126,7 @@ impl ClassicMember {
             State::Joining { .. } => State::Joining { again: true },
             _ => State::Join,
         };
-        self.retry_at = 0;
+        self.retry.hurry();
     }
 
     fn send_join<T: GroupTag>(&mut self, cx: &mut MemberContext<'_, T>, node: i32) -> Result<()> {
@@ -231,7 +230,7 @@ impl ClassicMember {
         cx.core.watch_topics(cx.now, topics.iter().map(|topic| topic.as_str()));
         let cluster = cx.core.cluster();
         let known = |topic: &str| cluster.topic(topic).is_some() || cluster.topic_error(topic).is_some();
-        if !topics.iter().all(|topic| known(topic)) && cx.now.mono_ms < *until {
+        if !topics.iter().all(|topic| known(topic)) && !cx.is_due(*until) {
             return Ok(());
         }
         let counts = counts_of(cx.core, topics);
@@ -273,7 +272,7 @@ impl ClassicMember {
         let gives_back = self.is_cooperative() && !self.owned.partitions.iter().all(keeps);
         self.state = if gives_back { State::Release } else { State::Stable };
         self.owned = Owned { partitions: partitions.clone(), generation: self.generation };
-        self.failures = 0;
+        self.retry.succeed();
         self.heard_at = now.mono_ms;
         self.heartbeat_at = now.mono_ms + u64::from(self.settings.heartbeat_interval_ms);
         self.heartbeat_in_flight = false;
@@ -282,7 +281,7 @@ impl ClassicMember {
 
     fn heartbeat<T: GroupTag>(&mut self, cx: &mut MemberContext<'_, T>, node: i32) {
         let now = cx.now;
-        if self.heartbeat_in_flight || now.mono_ms < self.heartbeat_at {
+        if self.heartbeat_in_flight || !cx.is_due(self.heartbeat_at) {
             return;
         }
         let session = u64::from(self.settings.session_timeout_ms);
@@ -323,7 +322,7 @@ impl ClassicMember {
             // Membership is kept in the log: a coordinator that is found anew, or loads its log, knows this member.
             Err(error) if error.code().is_none_or(ErrorCode::retriable) => {
                 coordinator.judge(&error);
-                self.heartbeat_at = now.mono_ms + self.settings.retry.first_ms.max(1);
+                self.heartbeat_at = now.mono_ms + self.settings.backoff.first_ms.max(1);
             }
             Err(error) => return Err(error),
         }
@@ -348,17 +347,16 @@ impl ClassicMember {
                 }
                 self.generation = -1;
                 // Once is how a member comes to hear of it. A coordinator that goes on with it is not asked without end.
-                let again = self.failures > 0;
-                self.failures = self.failures.saturating_add(1);
-                if again {
-                    self.put_off(cx);
+                if self.retry.failures() > 0 {
+                    cx.put_off(&mut self.retry, self.settings.backoff);
+                } else {
+                    self.retry.count();
                 }
             }
             Some(ErrorCode::REBALANCE_IN_PROGRESS) if cooperative => {}
             Some(ErrorCode::REBALANCE_IN_PROGRESS) => self.generation = -1,
             _ if error.retriable() => {
-                self.failures = self.failures.saturating_add(1);
-                self.put_off(cx);
+                cx.put_off(&mut self.retry, self.settings.backoff);
             }
             _ => return Some(MemberEvent::Failed(error)),
         }
@@ -369,11 +367,6 @@ impl ClassicMember {
             self.lose();
         }
         lost.then_some(MemberEvent::Lost)
-    }
-
-    fn put_off<T: GroupTag>(&mut self, cx: &mut MemberContext<'_, T>) {
-        let wait = self.settings.retry.wait_ms(self.failures, cx.core.jitter());
-        self.retry_at = cx.now.mono_ms + wait.max(1);
     }
 
     /// What it had may be another's by now. The sticky assignor is told of it all the same, with the generation it is of.
@@ -464,7 +457,7 @@ impl<T: GroupTag> GroupMember<T> for ClassicMember {
     }
 
     fn drive(&mut self, cx: &mut MemberContext<'_, T>) -> Option<MemberEvent> {
-        if matches!(self.state, State::Out) || self.retry_at > cx.now.mono_ms {
+        if matches!(self.state, State::Out) || !cx.may_retry(self.retry) {
             return None;
         }
         let node = cx.need_node()?;
@@ -504,16 +497,6 @@ impl<T: GroupTag> GroupMember<T> for ClassicMember {
             _ => Ok(None),
         };
         event.unwrap_or_else(|error| self.failed(cx, error))
-    }
-
-    fn timeouts(&self) -> [u64; 3] {
-        let state = match &self.state {
-            State::Divide { until, .. } => *until,
-            State::Stable | State::Release if !self.heartbeat_in_flight => self.heartbeat_at,
-            _ => 0,
-        };
-        let retry = if matches!(self.state, State::Out) { 0 } else { self.retry_at };
-        [state, retry, 0]
     }
 }
 

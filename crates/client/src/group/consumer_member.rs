@@ -115,7 +115,7 @@ impl ConsumerMember {
             pattern: None,
             told_pattern: false,
         };
-        EpochMember::of(protocol, settings.rack, settings.request_timeout_ms, settings.retry)
+        EpochMember::of(protocol, settings.rack, settings.request_timeout_ms, settings.backoff)
     }
 }
 
@@ -188,9 +188,5 @@ impl<T: GroupTag> GroupMember<T> for ConsumerMember {
         reply: Reply<T>,
     ) -> Option<MemberEvent> {
         self.answered(cx, tag, reply).map(event)
-    }
-
-    fn timeouts(&self) -> [u64; 3] {
-        self.timeouts()
     }
 }

@@ -6,6 +6,7 @@ use headrace_wire::time::Now;
 
 use super::coordinator::Coordinator;
 use crate::core::{Core, Lane, Target};
+use crate::time::{Backoff, Retry};
 
 /// Tells the calls of a member apart. The number is that of the attempt: answers to an earlier one are dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +45,21 @@ impl<T: GroupTag> MemberContext<'_, T> {
     /// The coordinator's node; asks for it when it is not known.
     pub(super) fn need_node(&mut self) -> Option<i32> {
         self.coordinator.need(self.now, self.core, T::coordinator)
+    }
+
+    /// Whether a time has come; if not, the member is driven again when it does.
+    pub(super) fn is_due(&self, at_ms: u64) -> bool {
+        self.core.timers().is_due(self.now, at_ms)
+    }
+
+    /// Whether the next attempt may be made; if not, the member is driven again when it may.
+    pub(super) fn may_retry(&self, retry: Retry) -> bool {
+        retry.is_due(self.now, self.core.timers())
+    }
+
+    /// An attempt has failed.
+    pub(super) fn put_off(&mut self, retry: &mut Retry, backoff: Backoff) {
+        self.core.put_off(self.now, retry, backoff);
     }
 
     pub(super) fn call<R: Request + Send + 'static>(

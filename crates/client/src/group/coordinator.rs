@@ -4,8 +4,9 @@ use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::{FindCoordinatorRequest, FindCoordinatorResponse};
 use headrace_wire::time::Now;
 
-use crate::core::{Backoff, CallSpec, Core, Lane, Target};
+use crate::core::{CallSpec, Core, Lane, Target};
 use crate::error::{Error, Result};
+use crate::time::{Backoff, Retry};
 
 /// The last version with one key a request. All brokers speak it, and one key is all that is asked for.
 const VERSION_WITH_ONE_KEY: i16 = 3;
@@ -44,31 +45,29 @@ pub(crate) struct Coordinator {
     transactions: bool,
     node: Option<i32>,
     finding: bool,
-    retry_at: u64,
-    failures: u32,
-    retry: Backoff,
+    retry: Retry,
+    backoff: Backoff,
     request_timeout_ms: u64,
     last_error: Option<Error>,
 }
 
 impl Coordinator {
-    pub(crate) fn new(group: String, retry: Backoff, request_timeout_ms: u64) -> Coordinator {
+    pub(crate) fn new(group: String, backoff: Backoff, request_timeout_ms: u64) -> Coordinator {
         Coordinator {
             group,
             transactions: false,
             node: None,
             finding: false,
-            retry_at: 0,
-            failures: 0,
-            retry,
+            retry: Retry::default(),
+            backoff,
             request_timeout_ms,
             last_error: None,
         }
     }
 
     /// The coordinator of a producer's transactions.
-    pub(crate) fn of_transactions(id: String, retry: Backoff, request_timeout_ms: u64) -> Coordinator {
-        Coordinator { transactions: true, ..Coordinator::new(id, retry, request_timeout_ms) }
+    pub(crate) fn of_transactions(id: String, backoff: Backoff, request_timeout_ms: u64) -> Coordinator {
+        Coordinator { transactions: true, ..Coordinator::new(id, backoff, request_timeout_ms) }
     }
 
     /// The group's name.
@@ -88,9 +87,8 @@ impl Coordinator {
 
     /// The coordinator; asks for it when it is not known.
     pub(crate) fn need<T>(&mut self, now: Now, core: &mut Core<T>, tag: impl FnOnce() -> T) -> Option<i32> {
-        if self.node.is_none() && !self.finding && self.retry_at <= now.mono_ms {
+        if self.node.is_none() && !self.finding && self.retry.is_due(now, core.timers()) {
             self.finding = true;
-            self.retry_at = 0;
             let spec = CallSpec::new(Target::Any, Lane::Control, self.request_timeout_ms);
             let (key, key_type) = (self.group.clone(), i8::from(self.transactions));
             // Brokers without transactions say so to those who ask with lists of keys; others are not authorized.
@@ -118,14 +116,13 @@ impl Coordinator {
             Ok(found) => {
                 core.learn_broker(found.node_id, &found.host, found.port);
                 self.node = Some(found.node_id);
-                self.failures = 0;
+                self.retry.reset();
                 self.last_error = None;
                 return Ok(());
             }
             Err(error) => error,
         };
-        self.failures = self.failures.saturating_add(1);
-        self.retry_at = now.mono_ms + self.retry.wait_ms(self.failures, core.jitter()).max(1);
+        core.put_off(now, &mut self.retry, self.backoff);
         self.last_error = Some(error.clone());
         if error.retriable() { Ok(()) } else { Err(error) }
     }
@@ -148,11 +145,6 @@ impl Coordinator {
             return Err(Error::BadAnswer { peer: "a broker".to_owned(), why });
         }
         Ok(found)
-    }
-
-    /// When to ask again.
-    pub(crate) fn poll_timeout(&self) -> Option<u64> {
-        Some(self.retry_at).filter(|at| *at > 0)
     }
 
     /// The same for a member, which leaves the group over an error that does not pass: until it has done so it needs the

@@ -13,9 +13,10 @@ use headrace_wire::uuid::Uuid;
 
 use super::context::{GroupTag, MemberContext, MemberTag};
 use super::names::TopicNames;
-use crate::core::{Backoff, Reply};
+use crate::core::Reply;
 use crate::error::{Error, Result};
 use crate::partition::TopicPartition;
+use crate::time::{Backoff, Retry};
 
 /// The epoch of who joins.
 const JOIN: i32 = 0;
@@ -117,7 +118,7 @@ pub(crate) struct EpochMember<P> {
     /// `client.rack`.
     rack: String,
     request_timeout_ms: u64,
-    retry: Backoff,
+    backoff: Backoff,
     state: State,
     topics: BTreeSet<String>,
     /// Made once, and kept for good.
@@ -138,17 +139,16 @@ pub(crate) struct EpochMember<P> {
     attempt: u64,
     in_flight: bool,
     heartbeat_at: u64,
-    retry_at: u64,
-    failures: u32,
+    retry: Retry,
 }
 
 impl<P: EpochProtocol> EpochMember<P> {
-    pub(super) fn of(protocol: P, rack: String, request_timeout_ms: u64, retry: Backoff) -> EpochMember<P> {
+    pub(super) fn of(protocol: P, rack: String, request_timeout_ms: u64, backoff: Backoff) -> EpochMember<P> {
         EpochMember {
             protocol,
             rack,
             request_timeout_ms,
-            retry,
+            backoff,
             state: State::Out,
             topics: BTreeSet::new(),
             id: String::new(),
@@ -156,15 +156,14 @@ impl<P: EpochProtocol> EpochMember<P> {
             owned: Ids::new(),
             held: Ids::new(),
             target: None,
-            names: TopicNames::new(retry.max_ms, request_timeout_ms),
+            names: TopicNames::new(backoff.max_ms, request_timeout_ms),
             full: true,
             subscription_changed: false,
             acknowledge: false,
             attempt: 0,
             in_flight: false,
             heartbeat_at: 0,
-            retry_at: 0,
-            failures: 0,
+            retry: Retry::default(),
         }
     }
 
@@ -173,7 +172,7 @@ impl<P: EpochProtocol> EpochMember<P> {
         self.topics = topics.into_iter().collect();
         self.protocol.subscribed();
         self.subscription_changed = true;
-        self.retry_at = 0;
+        self.retry.hurry();
         if self.state == State::Out {
             self.state = State::Join;
         }
@@ -231,12 +230,12 @@ impl<P: EpochProtocol> EpochMember<P> {
             return None;
         }
         let event = self.take_over(cx);
-        if self.retry_at <= cx.now.mono_ms
-            && !self.in_flight
+        if !self.in_flight
+            && cx.may_retry(self.retry)
             && let Some(node) = cx.need_node()
         {
             let news = self.subscription_changed || (self.acknowledge && self.state == State::Stable);
-            if self.state == State::Join || news || self.heartbeat_at <= cx.now.mono_ms {
+            if self.state == State::Join || news || cx.is_due(self.heartbeat_at) {
                 self.heartbeat(cx, node);
             }
         }
@@ -261,16 +260,6 @@ impl<P: EpochProtocol> EpochMember<P> {
             }
             _ => None,
         }
-    }
-
-    /// When [`drive`](Self::drive) has something to do; 0 for never.
-    pub(crate) fn timeouts(&self) -> [u64; 3] {
-        if !self.is_active() {
-            return [0; 3];
-        }
-        let heartbeat = if self.in_flight { 0 } else { self.heartbeat_at };
-        let names = if self.target.is_some() { self.names.ask_at() } else { 0 };
-        [heartbeat, self.retry_at, names]
     }
 
     /// It has nothing, and is no member.
@@ -305,7 +294,7 @@ impl<P: EpochProtocol> EpochMember<P> {
         if known == self.owned {
             if P::HAS_OWNERS {
                 // A coordinator may give the same with every answer: who acknowledged that at once would never stop.
-                self.retry_at = cx.now.mono_ms + HEARTBEAT_MS_MIN;
+                self.retry.wait_ms(cx.now, HEARTBEAT_MS_MIN, cx.core.timers());
             }
             return None;
         }
@@ -386,11 +375,9 @@ impl<P: EpochProtocol> EpochMember<P> {
         if !gone && !error.retriable() {
             return Some(EpochMemberEvent::Failed(P::explained(error)));
         }
-        self.failures = self.failures.saturating_add(1);
-        let wait = self.retry.wait_ms(self.failures, cx.core.jitter());
-        self.retry_at = cx.now.mono_ms + wait.max(1);
+        cx.put_off(&mut self.retry, self.backoff);
         if !gone {
-            self.heartbeat_at = self.retry_at;
+            self.heartbeat_at = self.retry.not_before_ms();
             return None;
         }
         let had = !self.held.is_empty();
@@ -400,8 +387,7 @@ impl<P: EpochProtocol> EpochMember<P> {
     }
 
     fn accept(&mut self, now_ms: u64, answer: Answer) {
-        self.failures = 0;
-        self.retry_at = 0;
+        self.retry.reset();
         self.epoch = answer.member_epoch;
         if let Some(id) = answer.member_id.filter(|id| !id.is_empty()) {
             self.id = id;

@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 
 use super::context::{MemberContext, MemberTag};
-use crate::core::{Backoff, Reply};
+use crate::core::Reply;
 use crate::error::Error;
 use crate::options::Assignor;
 use crate::partition::TopicPartition;
+use crate::time::Backoff;
 
 /// What a member needs to know of the options.
 #[derive(Clone, Debug)]
@@ -21,7 +22,7 @@ pub(crate) struct MemberSettings {
     pub(crate) rack: String,
     pub(crate) remote_assignor: Option<String>,
     pub(crate) request_timeout_ms: u64,
-    pub(crate) retry: Backoff,
+    pub(crate) backoff: Backoff,
 }
 
 impl MemberSettings {
@@ -97,7 +98,4 @@ pub(crate) trait GroupMember<T>: std::fmt::Debug + Send {
         tag: MemberTag,
         reply: Reply<T>,
     ) -> Option<MemberEvent>;
-
-    /// When [`drive`](Self::drive) has something to do; 0 for never.
-    fn timeouts(&self) -> [u64; 3];
 }

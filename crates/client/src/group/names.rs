@@ -48,7 +48,7 @@ impl TopicNames {
 
     /// Asks for names, unless that has just been done.
     pub(super) fn ask<T>(&mut self, now: Now, core: &mut Core<T>, ids: Vec<Uuid>, tag: impl FnOnce() -> T) {
-        if self.asking || self.ask_at > now.mono_ms {
+        if self.asking || !core.timers().is_due(now, self.ask_at) {
             return;
         }
         self.asking = true;
@@ -75,10 +75,5 @@ impl TopicNames {
     /// Forgets those that nobody needs.
     pub(super) fn retain(&mut self, needs: impl Fn(&Uuid) -> bool) {
         self.names.retain(|id, _| needs(id));
-    }
-
-    /// When the next question may be asked.
-    pub(super) fn ask_at(&self) -> u64 {
-        self.ask_at
     }
 }

@@ -6,8 +6,8 @@ use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::{ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse};
 
 use super::epoch_member::{Answer, EpochMember, EpochProtocol, Heartbeat, Ids};
-use crate::core::Backoff;
 use crate::error::Error;
+use crate::time::Backoff;
 
 /// The epoch of who leaves.
 const LEAVE: i32 = -1;
@@ -25,7 +25,7 @@ pub(crate) struct ShareMemberSettings {
     /// `client.rack`.
     pub(crate) rack: String,
     pub(crate) request_timeout_ms: u64,
-    pub(crate) retry: Backoff,
+    pub(crate) backoff: Backoff,
 }
 
 /// What is KIP-932's alone.
@@ -102,7 +102,7 @@ impl EpochProtocol for ShareProtocol {
 impl ShareMember {
     pub(crate) fn new(settings: ShareMemberSettings) -> ShareMember {
         let protocol = ShareProtocol { hurry_ms: HURRY_MS };
-        EpochMember::of(protocol, settings.rack, settings.request_timeout_ms, settings.retry)
+        EpochMember::of(protocol, settings.rack, settings.request_timeout_ms, settings.backoff)
     }
 }
 

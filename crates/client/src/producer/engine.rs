@@ -28,11 +28,12 @@ use super::sequence::{Identity, Sending, says_early};
 use super::transaction::{Step, Transactions};
 use super::{BatchAck, ProducerCommand, ProducerEvent};
 use crate::arrived::{Arrived, Consumed};
-use crate::core::{Backoff, CallSpec, Core, Expect, Lane, NoStream, Reply, Target, Throttle};
+use crate::core::{CallSpec, Core, Expect, Lane, NoStream, Reply, Target, Throttle};
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::io::{ConnId, Input, Output};
 use crate::options::{Datapath, ProducerConfig};
+use crate::time::{Backoff, Retry};
 
 /// What is known of records that are given up on the way.
 const MAYBE_ARRIVED: &str = "these records may or may not have arrived";
@@ -58,7 +59,6 @@ pub struct ProducerEngine {
     cluster_seen: Option<u64>,
     flushes: VecDeque<(u64, BatchId)>,
     closing: Option<Closing>,
-    wake_at: Option<u64>,
     direct: Direct,
 }
 
@@ -82,7 +82,7 @@ struct Settings {
     delivery_timeout_ms: u64,
     request_bytes_max: usize,
     retries: u32,
-    retry: Backoff,
+    backoff: Backoff,
 }
 
 #[derive(Debug)]
@@ -129,7 +129,7 @@ impl ProducerEngine {
             delivery_timeout_ms: config.delivery_timeout_ms,
             request_bytes_max: config.max_request_size as usize,
             retries: config.retries,
-            retry: Backoff {
+            backoff: Backoff {
                 first_ms: config.common.retry_backoff_ms,
                 max_ms: config.common.retry_backoff_max_ms,
             },
@@ -148,13 +148,13 @@ impl ProducerEngine {
             accumulator: accumulator.clone(),
             transaction: config.transactional_id.map(|id| {
                 let timeout_ms = config.transaction_timeout_ms;
-                Transactions::new(id, timeout_ms, settings.retry, settings.request_timeout_ms)
+                Transactions::new(id, timeout_ms, settings.backoff, settings.request_timeout_ms)
             }),
             identity: if transactional {
                 // It comes with `init_transactions`.
-                Asked::Waiting { failures: 0 }
+                Asked::Asking(Retry::default())
             } else if settings.idempotent {
-                Asked::NotBefore { at: 0, failures: 0 }
+                Asked::Unknown(Retry::default())
             } else {
                 Asked::Never
             },
@@ -167,7 +167,6 @@ impl ProducerEngine {
             cluster_seen: None,
             flushes: VecDeque::new(),
             closing: None,
-            wake_at: None,
             direct,
         };
         Ok((engine, accumulator))
@@ -206,6 +205,7 @@ impl ProducerEngine {
         }
         let shared = self.accumulator.clone();
         let mut accumulator = lock(&shared);
+        self.core.timers().start();
         accumulator.engine_came(now);
         let told = self.batches.events.len();
         while let Some(reply) = self.core.poll_reply() {
@@ -241,7 +241,9 @@ impl ProducerEngine {
         self.drive_transaction(now, &mut accumulator, told);
         self.tell_stalled(now, &mut accumulator);
         self.finish(now, &mut accumulator);
-        self.wake_at = self.next_wake(now, &mut accumulator);
+        if let Some(at) = self.next_wake(now, &mut accumulator) {
+            self.core.timers().wake_at(at);
+        }
     }
 
     // ---- learning ----
@@ -257,8 +259,8 @@ impl ProducerEngine {
             Tag::Released => {}
             Tag::ProducerId => {
                 let (_, node, result) = reply.split::<InitProducerIdRequest>();
-                let (retry, jitter) = (self.settings.retry, self.core.jitter());
-                match self.identity.answered(now, retry, jitter, node, result) {
+                let backoff = self.settings.backoff;
+                match self.identity.answered(now, backoff, &mut self.core, node, result) {
                     Ok(why_unknown) => self.why_unknown = why_unknown,
                     Err(error) => {
                         accumulator.fail(error.clone());
@@ -412,7 +414,7 @@ impl ProducerEngine {
             self.core.refresh(now);
         }
         let again = attempts <= self.settings.retries;
-        let wait = self.settings.retry.wait_ms(attempts, self.core.jitter());
+        let wait = self.settings.backoff.wait_ms(attempts, self.core.jitter());
         let at = now.mono_ms.saturating_add(wait);
         let early = says_early(&error);
         let unclear = sending.perhaps_there_as_a_part(entry.id);
@@ -435,7 +437,7 @@ impl ProducerEngine {
             && self.identity.known() == sending.identity()
         {
             // Nobody shares the id of an idempotent producer, so the broker's memory of it is not to be trusted.
-            self.identity = Asked::NotBefore { at: now.mono_ms, failures: 0 };
+            self.identity = Asked::Unknown(Retry::default());
         }
         // An earlier try of it may have arrived all the same.
         let refused = matches!(error, Error::Broker { .. }) && attempts == 1 && !unclear;
@@ -815,15 +817,10 @@ impl ProducerEngine {
             let at = node.waited_for_since?.saturating_add(self.settings.stalled_after_ms?);
             (at > now.mono_ms).then_some(at)
         });
-        let identity = match self.identity {
-            Asked::NotBefore { at, .. } if at > now.mono_ms => Some(at),
-            _ => None,
-        };
         let close = self.closing.as_ref().map(|closing| closing.deadline_ms);
-        let transaction = self.transaction.as_ref().and_then(|transaction| transaction.poll_timeout(now));
         let batches = retries.chain(throttles).chain(stalls).chain(sends);
         let direct = self.direct.poll_timeout(now);
-        batches.chain(identity).chain(close).chain(transaction).chain(direct).min()
+        batches.chain(close).chain(direct).min()
     }
 }
 
@@ -869,6 +866,6 @@ impl Engine for ProducerEngine {
     }
 
     fn poll_timeout(&self) -> Option<u64> {
-        self.core.poll_timeout().into_iter().chain(self.wake_at).min()
+        self.core.poll_timeout()
     }
 }

@@ -1,7 +1,7 @@
 //! Which partition a record goes to: by its key as in Kafka, else one partition at a time, changed by bytes (KIP-794).
 
-use crate::core::Jitter;
 use crate::options::Partitioner;
+use crate::time::Jitter;
 
 /// Kafka's hash of a key: murmur2 with its seed, 32 bits, signed as in Java.
 ///

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use super::batch::{PartitionKey, Slot};
 use super::partitioner::{PartitionLoad, Sticky, pick};
 use super::queue::Stand;
-use crate::core::Jitter;
 use crate::error::Error;
+use crate::time::Jitter;
 use foldhash::{HashMap, HashMapExt as _};
 
 /// Most topics that one producer keeps; a caller that names more is told so.

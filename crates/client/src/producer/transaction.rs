@@ -19,10 +19,11 @@ use headrace_wire::time::Now;
 
 use super::batch::PartitionKey;
 use super::sequence::Identity;
-use crate::core::{Backoff, CallSpec, Core, Lane, Reply, Target};
+use crate::core::{CallSpec, Core, Lane, Reply, Target};
 use crate::error::{Error, Result};
 use crate::group::Coordinator;
 use crate::partition::{CommitOffset, GroupMetadata};
+use crate::time::{Backoff, Retry};
 
 /// The cluster's feature for transactions, and the level from which on a write itself adds its partition (KIP-890).
 const FEATURE: &str = "transaction.version";
@@ -94,7 +95,7 @@ pub(super) struct Transactions {
     id: String,
     timeout_ms: i32,
     request_timeout_ms: u64,
-    retry: Backoff,
+    backoff: Backoff,
     state: State,
     identity: Option<Identity>,
     /// Writes add their partitions themselves. Settled when a transaction begins.
@@ -112,8 +113,7 @@ pub(super) struct Transactions {
     uncertain: Option<Step>,
     /// One request at a time is on its way.
     in_flight: bool,
-    failures: u32,
-    retry_at: u64,
+    retry: Retry,
     last_error: Option<Error>,
     waiters: Vec<Waiter>,
     /// How the last transaction ended: for a caller that did not wait for it and asks again.
@@ -127,13 +127,13 @@ pub(super) struct Transactions {
 }
 
 impl Transactions {
-    pub(super) fn new(id: String, timeout_ms: u32, retry: Backoff, request_timeout_ms: u64) -> Self {
+    pub(super) fn new(id: String, timeout_ms: u32, backoff: Backoff, request_timeout_ms: u64) -> Self {
         Self {
-            coordinator: Coordinator::of_transactions(id.clone(), retry, request_timeout_ms),
+            coordinator: Coordinator::of_transactions(id.clone(), backoff, request_timeout_ms),
             id,
             timeout_ms: i32::try_from(timeout_ms).unwrap_or(i32::MAX),
             request_timeout_ms,
-            retry,
+            backoff,
             state: State::New,
             identity: None,
             implicit: false,
@@ -145,8 +145,7 @@ impl Transactions {
             started: false,
             uncertain: None,
             in_flight: false,
-            failures: 0,
-            retry_at: 0,
+            retry: Retry::default(),
             last_error: None,
             waiters: Vec::new(),
             last_end: None,
@@ -214,7 +213,8 @@ impl Transactions {
             return;
         }
         if self.group.as_ref().is_none_or(|known| known.group() != group.group_id) {
-            self.group = Some(Coordinator::new(group.group_id.clone(), self.retry, self.request_timeout_ms));
+            self.group =
+                Some(Coordinator::new(group.group_id.clone(), self.backoff, self.request_timeout_ms));
         }
         self.offsets = Some(Offsets { waiter: waiter(now, op, timeout_ms), commits: offsets, group });
     }
@@ -340,14 +340,6 @@ impl Transactions {
         })
     }
 
-    /// When to look again.
-    pub(super) fn poll_timeout(&self, now: Now) -> Option<u64> {
-        let waits = self.waiters.iter().chain(self.offsets.as_ref().map(|offsets| &offsets.waiter));
-        let finding = self.group.iter().chain(Some(&self.coordinator)).filter_map(Coordinator::poll_timeout);
-        let times = waits.map(|waiter| waiter.deadline).chain(Some(self.retry_at)).chain(finding);
-        times.filter(|at| *at > now.mono_ms).min()
-    }
-
     /// Ends what took too long, and sends the next request. `outstanding`: batches that have not ended.
     pub(super) fn drive<T>(
         &mut self,
@@ -357,7 +349,7 @@ impl Transactions {
         tag: impl Fn(Step) -> T,
     ) {
         self.expire(now, core);
-        if self.in_flight || self.retry_at > now.mono_ms {
+        if self.in_flight || !self.retry.is_due(now, core.timers()) {
             return;
         }
         let Some(step) = self.next_step(outstanding) else {
@@ -499,8 +491,7 @@ impl Transactions {
         };
         match result {
             Ok(identity) => {
-                self.failures = 0;
-                self.retry_at = 0;
+                self.retry.reset();
                 self.last_error = None;
                 self.uncertain = None;
                 self.succeeded(step, identity);
@@ -626,13 +617,12 @@ impl Transactions {
             (Step::CommitOffsets, Some(group)) => group.judge(&error),
             _ => self.coordinator.judge(&error),
         }
-        self.failures = self.failures.saturating_add(1);
-        let wait = if error.code() == Some(ErrorCode::CONCURRENT_TRANSACTIONS) {
-            CONCURRENT_RETRY_MS
+        if error.code() == Some(ErrorCode::CONCURRENT_TRANSACTIONS) {
+            self.retry.count();
+            self.retry.wait_ms(now, CONCURRENT_RETRY_MS, core.timers());
         } else {
-            self.retry.wait_ms(self.failures, core.jitter()).max(1)
-        };
-        self.retry_at = now.mono_ms.saturating_add(wait);
+            core.put_off(now, &mut self.retry, self.backoff);
+        }
         if error.answer_is_lost() && matches!(step, Step::AddPartitions(_) | Step::AddOffsets(_)) {
             self.uncertain = Some(step);
         }
@@ -672,8 +662,7 @@ impl Transactions {
         self.state = state;
         self.gate_moved = true;
         // The wait was for the request before.
-        self.retry_at = 0;
-        self.failures = 0;
+        self.retry.reset();
     }
 
     fn wait(&mut self, now: Now, op: u64, timeout_ms: u64) {
@@ -741,7 +730,7 @@ impl Transactions {
             State::Ending { commit: true } => "committing the transaction",
             _ => "aborting the transaction",
         };
-        let late = |waiter: &Waiter| waiter.deadline <= now.mono_ms;
+        let late = |waiter: &Waiter| core.timers().is_due(now, waiter.deadline);
         let expired: Vec<Waiter> = self.waiters.extract_if(.., |waiter| late(waiter)).collect();
         for waiter in expired {
             let error = self.too_late(core, what, &self.coordinator, waiter.timeout_ms);

@@ -28,7 +28,7 @@ use self::missing::Missing;
 use super::ledger::{AckRun, Verdict};
 use super::scheduler::{Ask, Demand, Scheduler};
 use super::session::{Acks, Identity, Limits, Parts, ShareSession};
-use super::settings::{ShareSettings, retry_of, schema_of};
+use super::settings::{ShareSettings, backoff_of, schema_of};
 use super::shelf::{LOCK_MS_MAX, SharedShelf, Shelf, lock};
 use super::types::{ShareCommand, ShareEvent, ShareOutcome};
 use super::watch::{Question, Watches};
@@ -42,6 +42,7 @@ use crate::group::{
 use crate::io::{ConnId, Input, Output};
 use crate::options::ShareConfig;
 use crate::partition::TopicPartition;
+use crate::time::Retry;
 
 /// Rounds of driving after one input; more than a few would mean that two parts answer each other without end.
 const ROUNDS_MAX: usize = 16;
@@ -102,8 +103,8 @@ struct Request {
 struct Node {
     session: ShareSession,
     request: Option<Request>,
-    /// Requests in a row that were in vain.
-    failures: u32,
+    /// Of requests.
+    retry: Retry,
 }
 
 /// Where a member stands beside its group.
@@ -113,8 +114,8 @@ enum Standing {
     Alone,
     /// In the group, or on the way.
     Member,
-    /// Out of it until the next poll after so many, and until then.
-    Away { polls: u64, until_ms: u64 },
+    /// Out of it until the next poll after so many, and while it may not join again.
+    Away { polls: u64 },
 }
 
 /// See the module's documentation. Callers reach what they need at once through [`ShareEngine::shelf`].
@@ -125,8 +126,8 @@ pub struct ShareEngine {
     shelf: SharedShelf,
     member: ShareMember,
     standing: Standing,
-    /// Times in a row that the group has refused it.
-    refused_joins: u32,
+    /// The group has refused it.
+    refused: Retry,
     /// When the consumer became a member: counts as a poll.
     since_ms: u64,
     coordinator: Coordinator,
@@ -142,7 +143,6 @@ pub struct ShareEngine {
     /// No broker can do what is asked of it.
     unsupported: Option<Error>,
     next_number: u64,
-    driven_at: u64,
     closed: bool,
 }
 
@@ -157,11 +157,11 @@ impl ShareEngine {
     #[must_use]
     pub fn new(config: &ShareConfig, seed: u64) -> ShareEngine {
         let settings = ShareSettings::of(config);
-        let retry = retry_of(config);
+        let backoff = backoff_of(config);
         let member = ShareMemberSettings {
             rack: config.client_rack.clone(),
             request_timeout_ms: settings.request_timeout_ms,
-            retry,
+            backoff,
         };
         ShareEngine {
             core: Core::new(&config.common, false, seed),
@@ -169,9 +169,9 @@ impl ShareEngine {
             shelf: Arc::new(Mutex::new(Shelf::new(config.share_acknowledgement_mode))),
             member: ShareMember::new(member),
             standing: Standing::Alone,
-            refused_joins: 0,
+            refused: Retry::default(),
             since_ms: 0,
-            coordinator: Coordinator::new(config.group_id.clone(), retry, settings.request_timeout_ms),
+            coordinator: Coordinator::new(config.group_id.clone(), backoff, settings.request_timeout_ms),
             scheduler: Scheduler::new(settings.for_scheduler()),
             settings,
             nodes: BTreeMap::new(),
@@ -183,7 +183,6 @@ impl ShareEngine {
             filled: false,
             unsupported: None,
             next_number: 0,
-            driven_at: 0,
             closed: false,
         }
     }
@@ -268,16 +267,20 @@ impl ShareEngine {
         let polls = lock(&self.shelf).polls();
         match self.standing {
             Standing::Alone => return,
-            Standing::Away { polls: before, until_ms } if polls <= before || now.mono_ms < until_ms => return,
+            Standing::Away { polls: before }
+                if polls <= before || !self.refused.is_due(now, self.core.timers()) =>
+            {
+                return;
+            }
             Standing::Away { .. } => {
                 let topics = self.member.topics().clone();
                 self.member.subscribe(topics);
                 self.since_ms = now.mono_ms;
                 self.standing = Standing::Member;
             }
-            Standing::Member if self.poll_deadline(now) <= now.mono_ms => {
+            Standing::Member if self.core.timers().is_due(now, self.poll_deadline(now)) => {
                 lock(&self.shelf).release_all();
-                self.leave_group(now, Standing::Away { polls, until_ms: 0 });
+                self.leave_group(now, Standing::Away { polls });
                 let what = "the consumer has left its share group until it polls again";
                 let ms = self.settings.max_poll_interval_ms;
                 let error = Error::timeout("the time between two polls (max.poll.interval.ms)", ms);
@@ -303,7 +306,7 @@ impl ShareEngine {
             Some(EpochMemberEvent::Lost) => Vec::new(),
             Some(EpochMemberEvent::Failed(error)) => return self.fail_group(now, &error),
         };
-        self.refused_joins = 0;
+        self.refused.reset();
         self.assign(partitions);
     }
 
@@ -317,17 +320,16 @@ impl ShareEngine {
         };
         self.filled = true;
         // Callers may poll in a loop, whatever they are told.
-        self.refused_joins = self.refused_joins.saturating_add(1);
-        let until_ms = now.mono_ms + self.settings.retry.wait_ms(self.refused_joins, self.core.jitter());
-        self.leave_group(now, Standing::Away { polls, until_ms });
+        self.core.put_off(now, &mut self.refused, self.settings.backoff);
+        self.leave_group(now, Standing::Away { polls });
         self.coordinator.judge(error);
     }
 
     // ---- driving
 
     fn drive(&mut self, now: Now) {
-        self.driven_at = now.mono_ms;
         for _ in 0..ROUNDS_MAX {
+            self.core.timers().start();
             let mut quiet = true;
             while let Some(reply) = self.core.poll_reply() {
                 quiet = false;
@@ -349,6 +351,9 @@ impl ShareEngine {
         }
         self.tell_missing(now);
         self.tell(now);
+        let timers = self.core.timers();
+        timers.wait_for(now, lock(&self.shelf).timeouts());
+        timers.wait_for(now, self.scheduler.timeouts());
     }
 
     /// These are the partitions now.
@@ -442,7 +447,7 @@ impl ShareEngine {
                 };
                 let mut again_ms = 0;
                 if watched.failed {
-                    again_ms = now.mono_ms + self.settings.retry.max_ms.max(1);
+                    again_ms = now.mono_ms + self.settings.backoff.max_ms.max(1);
                     self.core.refresh(now);
                 }
                 self.scheduler.watched(node, watched.seen, again_ms);
@@ -537,8 +542,11 @@ impl ShareEngine {
     fn fetch(&mut self, now: Now, shelf: &mut Shelf, node: i32, max_records: u32, max_wait_ms: u64) {
         let (id, session) = (self.number(), self.number());
         let entry = self.nodes.entry(node);
-        let it =
-            entry.or_insert_with(|| Node { session: ShareSession::new(session), request: None, failures: 0 });
+        let it = entry.or_insert_with(|| Node {
+            session: ShareSession::new(session),
+            request: None,
+            retry: Retry::default(),
+        });
         if it.request.is_some() {
             // Its session is being closed.
             self.scheduler.refused(node);
@@ -638,28 +646,6 @@ impl Engine for ShareEngine {
     }
 
     fn poll_timeout(&self) -> Option<u64> {
-        if self.closed {
-            return None;
-        }
-        let at = Now { mono_ms: self.driven_at, wall_ms: 0 };
-        let poll =
-            (self.standing == Standing::Member && self.closing.is_none()).then(|| self.poll_deadline(at));
-        let shelf: Vec<u64> = lock(&self.shelf).timeouts().collect();
-        let away = match self.standing {
-            Standing::Away { until_ms, .. } => Some(until_ms),
-            Standing::Alone | Standing::Member => None,
-        };
-        let own = shelf
-            .into_iter()
-            .chain(poll)
-            .chain(away)
-            .chain(self.scheduler.timeouts())
-            .chain(self.member.timeouts())
-            .chain(self.coordinator.poll_timeout())
-            .chain(self.missing.timeouts())
-            .chain(self.closing.as_ref().map(Closing::deadline));
-        // A time that has passed was looked at by the last drive: what could be done was done.
-        let own = own.filter(|at| *at > self.driven_at).min();
-        [own, self.core.poll_timeout()].into_iter().flatten().min()
+        self.core.poll_timeout()
     }
 }

@@ -3,8 +3,8 @@
 use headrace_columns::decode::{BatchSchema, ValueType as Column};
 
 use super::scheduler;
-use crate::core::Backoff;
 use crate::options::{AcquireMode, OnBadRecords, ShareConfig, ValueType};
+use crate::time::Backoff;
 
 /// What the engine needs to know of the options.
 #[derive(Clone, Debug)]
@@ -18,7 +18,7 @@ pub(super) struct ShareSettings {
     /// What cannot be read is rejected, and not told of with a poll.
     pub(super) skips_bad: bool,
     pub(super) request_timeout_ms: u64,
-    pub(super) retry: Backoff,
+    pub(super) backoff: Backoff,
 }
 
 impl ShareSettings {
@@ -33,7 +33,7 @@ impl ShareSettings {
             max_bytes: bounded(config.fetch_max_bytes),
             skips_bad: config.on_bad_records == OnBadRecords::Skip,
             request_timeout_ms: config.common.request_timeout_ms,
-            retry: retry_of(config),
+            backoff: backoff_of(config),
         }
     }
 
@@ -48,7 +48,7 @@ impl ShareSettings {
 }
 
 /// The waits between attempts.
-pub(super) fn retry_of(config: &ShareConfig) -> Backoff {
+pub(super) fn backoff_of(config: &ShareConfig) -> Backoff {
     Backoff { first_ms: config.common.retry_backoff_ms, max_ms: config.common.retry_backoff_max_ms }
 }
 

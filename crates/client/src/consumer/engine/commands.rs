@@ -166,7 +166,7 @@ impl ConsumerEngine {
 
     pub(super) fn answer_waits(&mut self, now: Now) {
         for wait in std::mem::take(&mut self.waits) {
-            let late = wait.deadline <= now.mono_ms;
+            let late = self.core.timers().is_due(now, wait.deadline);
             let position = lock(&self.cache).position(&wait.partition);
             let result = match position {
                 Ok(Some(offset)) => Ok(ConsumerOutcome::Position(offset)),

@@ -37,7 +37,7 @@ impl ConsumerEngine {
             if !matches!(part.state, PartState::Unplaced) {
                 continue;
             }
-            if part.retry_at > now.mono_ms {
+            if part.retry.is_waiting(now) {
                 self.fetcher.unresolved = true;
                 continue;
             }

@@ -47,14 +47,13 @@ struct Probe {
     coordinator: Coordinator,
     member: ShareMember,
     events: VecDeque<EpochMemberEvent>,
-    now_ms: u64,
 }
 
 impl Probe {
     fn work(&mut self, now: Now) {
-        self.now_ms = now.mono_ms;
         let Probe { core, coordinator, member, events, .. } = self;
         for _ in 0..10 {
+            core.timers().start();
             while let Some(reply) = core.poll_reply() {
                 match reply.tag {
                     Tag::Coordinator => {
@@ -107,23 +106,20 @@ impl Engine for Probe {
     }
 
     fn poll_timeout(&self) -> Option<u64> {
-        let member = self.member.timeouts().into_iter();
-        let later = member.chain(self.coordinator.poll_timeout()).filter(|at| *at > self.now_ms);
-        later.chain(self.core.poll_timeout()).min()
+        self.core.poll_timeout()
     }
 }
 
 fn world() -> World<Probe> {
     let pairs = [("bootstrap.servers".to_owned(), "localhost:9092".to_owned())];
     let config = CommonConfig::from_pairs(pairs).unwrap();
-    let retry = Backoff { first_ms: 100, max_ms: 1_000 };
-    let settings = ShareMemberSettings { rack: "r".to_owned(), request_timeout_ms: 30_000, retry };
+    let backoff = Backoff { first_ms: 100, max_ms: 1_000 };
+    let settings = ShareMemberSettings { rack: "r".to_owned(), request_timeout_ms: 30_000, backoff };
     World::new(Probe {
         core: Core::new(&config, false, 7),
-        coordinator: Coordinator::new("g".to_owned(), retry, 30_000),
+        coordinator: Coordinator::new("g".to_owned(), backoff, 30_000),
         member: ShareMember::new(settings),
         events: VecDeque::new(),
-        now_ms: 0,
     })
 }
 

@@ -5,9 +5,10 @@ use headrace_wire::messages::{InitProducerIdRequest, InitProducerIdResponse};
 use headrace_wire::time::Now;
 
 use super::batches::Batches;
-use crate::core::{Backoff, Core, Jitter, Lane, Target};
+use crate::core::{Core, Lane, Target};
 use crate::error::Error;
 use crate::producer::sequence::Identity;
+use crate::time::{Backoff, Retry};
 
 /// What `InitProducerId` says about transactions that there are none of; Kafka's own default.
 const TRANSACTION_TIMEOUT_MS: i32 = 60_000;
@@ -17,13 +18,9 @@ const TRANSACTION_TIMEOUT_MS: i32 = 60_000;
 pub(super) enum Asked {
     /// Not idempotent.
     Never,
-    NotBefore {
-        at: u64,
-        failures: u32,
-    },
-    Waiting {
-        failures: u32,
-    },
+    /// To be asked for.
+    Unknown(Retry),
+    Asking(Retry),
     Known(Identity),
 }
 
@@ -36,17 +33,17 @@ impl Asked {
     }
 
     /// A broker has answered. Gives why the id is not known yet, if it is not; an error ends the producer.
-    pub(super) fn answered(
+    pub(super) fn answered<T>(
         &mut self,
         now: Now,
-        retry: Backoff,
-        jitter: &mut Jitter,
+        backoff: Backoff,
+        core: &mut Core<T>,
         node: Option<i32>,
         result: Result<InitProducerIdResponse, Error>,
     ) -> Result<Option<Error>, Error> {
-        let failures = match self {
-            Self::Waiting { failures } => *failures,
-            _ => 0,
+        let mut retry = match self {
+            Self::Asking(retry) => *retry,
+            _ => Retry::default(),
         };
         let identity = result.and_then(|response| {
             ErrorCode::from(response.error_code)
@@ -61,9 +58,8 @@ impl Asked {
             }
             // A broken answer may be one broker's fault, or of something on the way. Batches have a time of their own.
             Err(error) if error.retriable() || error.answer_is_lost() => {
-                let failures = failures.saturating_add(1);
-                let at = now.mono_ms.saturating_add(retry.wait_ms(failures, jitter));
-                *self = Self::NotBefore { at, failures };
+                core.put_off(now, &mut retry, backoff);
+                *self = Self::Unknown(retry);
                 Ok(Some(error))
             }
             Err(error) => Err(error),
@@ -72,9 +68,9 @@ impl Asked {
 
     /// Asks any broker for an id, if it is time for that.
     pub(super) fn ask<T>(&mut self, now: Now, core: &mut Core<T>, timeout_ms: u64, tag: T) {
-        let Self::NotBefore { at, failures } = *self else { return };
-        if at <= now.mono_ms {
-            *self = Self::Waiting { failures };
+        let Self::Unknown(retry) = *self else { return };
+        if retry.is_due(now, core.timers()) {
+            *self = Self::Asking(retry);
             let request = InitProducerIdRequest {
                 transactional_id: None,
                 transaction_timeout_ms: TRANSACTION_TIMEOUT_MS,
@@ -95,7 +91,7 @@ impl Asked {
             let fresh = if sending.identity() == Some(current) {
                 let Some(epoch) = current.epoch.checked_add(1) else {
                     // The epochs of this id are used up.
-                    *self = Self::NotBefore { at: 0, failures: 0 };
+                    *self = Self::Unknown(Retry::default());
                     return;
                 };
                 Identity { epoch, ..current }

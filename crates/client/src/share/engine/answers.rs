@@ -89,9 +89,8 @@ impl ShareEngine {
     /// No request goes to this node for a while.
     fn back_off(&mut self, now: Now, node: i32) {
         let Some(it) = self.nodes.get_mut(&node) else { return };
-        it.failures = it.failures.saturating_add(1);
-        let wait = self.settings.retry.wait_ms(it.failures, self.core.jitter());
-        self.scheduler.put_off(node, now.mono_ms + wait.max(1));
+        self.core.put_off(now, &mut it.retry, self.settings.backoff);
+        self.scheduler.put_off(node, it.retry.not_before_ms());
     }
 
     /// Ends the acknowledgements of a request. Gives the records that are held still.
@@ -231,7 +230,7 @@ impl ShareEngine {
 
     fn forgive(&mut self, node: i32) {
         if let Some(it) = self.nodes.get_mut(&node) {
-            it.failures = 0;
+            it.retry.reset();
         }
     }
 

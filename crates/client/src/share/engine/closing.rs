@@ -18,13 +18,6 @@ pub(super) struct Closing {
     leaving: bool,
 }
 
-impl Closing {
-    /// When it waits no longer.
-    pub(super) fn deadline(&self) -> u64 {
-        self.deadline
-    }
-}
-
 impl ShareEngine {
     pub(super) fn close(&mut self, now: Now, op: u64, finished: bool, timeout_ms: u64) {
         lock(&self.shelf).close(finished);
@@ -45,7 +38,8 @@ impl ShareEngine {
     /// waits is waited for, since it outlives its connection and could acquire a record for a consumer that has gone.
     pub(super) fn drive_closing(&mut self, now: Now) {
         let Some(closing) = &self.closing else { return };
-        let (op, late, leaving) = (closing.op, closing.deadline <= now.mono_ms, closing.leaving);
+        let late = self.core.timers().is_due(now, closing.deadline);
+        let (op, leaving) = (closing.op, closing.leaving);
         let shelf = self.shelf.clone();
         let mut shelf = lock(&shelf);
         let free: Vec<i32> =

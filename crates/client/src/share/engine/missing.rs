@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::time::Now;
 
-use crate::cluster::Cluster;
 use crate::consumer::UNKNOWN_TOPIC_GRACE_MS;
 use crate::core::Core;
 use crate::error::Error;
@@ -20,12 +19,6 @@ pub(super) struct Missing {
 }
 
 impl Missing {
-    /// When there is something to look at.
-    pub(super) fn timeouts(&self) -> impl Iterator<Item = u64> + '_ {
-        let topics = self.topics.values().filter(|(_, told)| !told);
-        topics.map(|(since, _)| since + UNKNOWN_TOPIC_GRACE_MS).chain(self.unreachable_at)
-    }
-
     /// What the next poll is to be told: each topic once for each time it goes missing, and again and again that no broker
     /// has ever answered. Later outages are waited out, as in Kafka's own consumers.
     pub(super) fn find<T>(
@@ -35,7 +28,7 @@ impl Missing {
         topics: &BTreeSet<String>,
         wait_ms: u64,
     ) -> Vec<Error> {
-        let mut errors = self.unknown_topics(now, core.cluster(), topics);
+        let mut errors = self.unknown_topics(now, core, topics);
         errors.extend(self.unreachable(now, core, wait_ms));
         errors
     }
@@ -47,24 +40,27 @@ impl Missing {
             self.unreachable_at = None;
             return None;
         };
-        if *self.unreachable_at.get_or_insert(now.mono_ms + wait_ms) > now.mono_ms {
+        if !core.timers().is_due(now, *self.unreachable_at.get_or_insert(now.mono_ms + wait_ms)) {
             return None;
         }
         self.unreachable_at = Some(now.mono_ms + wait_ms);
+        core.timers().wake_at(now.mono_ms + wait_ms);
         Some(error.clone())
     }
 
-    fn unknown_topics(&mut self, now: Now, cluster: &Cluster, topics: &BTreeSet<String>) -> Vec<Error> {
-        let code = |topic: &String| Some((topic.clone(), cluster.topic_error(topic)?));
+    fn unknown_topics<T>(&mut self, now: Now, core: &Core<T>, topics: &BTreeSet<String>) -> Vec<Error> {
+        let code = |topic: &String| Some((topic.clone(), core.cluster().topic_error(topic)?));
         let missing: BTreeMap<String, ErrorCode> = topics.iter().filter_map(code).collect();
         self.topics.retain(|topic, _| missing.contains_key(topic));
         let mut errors = Vec::new();
         for (topic, code) in missing {
             let (since, told) = self.topics.entry(topic.clone()).or_insert((now.mono_ms, false));
+            if *told {
+                continue;
+            }
             // It may just be being created.
-            let graced = now.mono_ms >= *since + UNKNOWN_TOPIC_GRACE_MS;
-            let certain = !code.retriable() || (graced && code == ErrorCode::UNKNOWN_TOPIC_OR_PARTITION);
-            if certain && !*told {
+            let graced = core.timers().is_due(now, *since + UNKNOWN_TOPIC_GRACE_MS);
+            if !code.retriable() || (graced && code == ErrorCode::UNKNOWN_TOPIC_OR_PARTITION) {
                 *told = true;
                 errors.push(Error::topic(code, topic, ""));
             }

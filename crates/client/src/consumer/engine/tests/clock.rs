@@ -10,7 +10,7 @@ use headrace_wire::messages::{ApiKey, ListOffsetsRequest};
 use super::groups::Crowd;
 use super::kafka::{Bench, Kafka, named};
 use crate::consumer::{ConsumerEvent, StartAt};
-use crate::core::Jitter;
+use crate::time::Jitter;
 
 const HOUR_MS: i64 = 3_600_000;
 const STEP_MS: u64 = 100;

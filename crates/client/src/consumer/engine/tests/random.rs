@@ -8,8 +8,8 @@ use headrace_wire::messages::{ApiKey, FetchRequest, FetchResponse};
 
 use super::kafka::{Bench, Kafka, named};
 use crate::consumer::StartAt;
-use crate::core::Jitter;
 use crate::core::scripted::Answer;
+use crate::time::Jitter;
 
 const PARTITIONS: i32 = 3;
 const STEPS: usize = 300;
