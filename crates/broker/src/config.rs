@@ -4,6 +4,8 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
+use headrace_wire::names::nearest;
+
 /// Why an option was refused. The text names the option and what is accepted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
@@ -303,32 +305,7 @@ fn unknown(given: &str, dotted: String) -> ConfigError {
         return ConfigError::Unsupported { name: dotted, reason };
     }
     let nearest = nearest(&dotted, BrokerConfig::OPTIONS.iter().map(|row| row.name));
-    ConfigError::Unknown { name: given.to_owned(), nearest: nearest.map(str::to_owned) }
-}
-
-/// The candidate nearest to `name` by edit distance, when it is near enough to be meant.
-pub(crate) fn nearest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let limit = (name.len() / 3).max(2);
-    candidates.map(|c| (edit_distance(name, c), c)).min().filter(|(d, _)| *d <= limit).map(|(_, c)| c)
-}
-
-fn edit_distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, ca) in a.chars().enumerate() {
-        let mut diagonal = i;
-        let mut left = i + 1;
-        let mut next = Vec::with_capacity(row.len());
-        next.push(left);
-        for (cb, &up) in b.iter().zip(row.iter().skip(1)) {
-            let cost = usize::from(ca != *cb);
-            left = (diagonal + cost).min(left + 1).min(up + 1);
-            diagonal = up;
-            next.push(left);
-        }
-        row = next;
-    }
-    row.last().copied().unwrap_or(0)
+    ConfigError::Unknown { name: given.to_owned(), nearest: nearest.map(|(_, name)| name.to_owned()) }
 }
 
 impl fmt::Display for OptionRow {

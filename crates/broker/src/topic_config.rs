@@ -4,9 +4,10 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use headrace_log::LogConfig;
+use headrace_wire::names::nearest;
 use headrace_wire::records::TimestampType;
 
-use crate::config::{BrokerConfig, nearest};
+use crate::config::BrokerConfig;
 
 /// Kafka's type numbers in `DescribeConfigs`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -315,7 +316,7 @@ pub(crate) fn check(name: &str, value: &str) -> Result<(), String> {
 fn known(name: &str) -> Result<&'static TopicOption, String> {
     find(name).ok_or_else(|| {
         let hint = nearest(name, TOPIC_OPTIONS.iter().map(|o| o.name));
-        let hint = hint.map(|n| format!(", did you mean {n}?")).unwrap_or_default();
+        let hint = hint.map(|(_, near)| format!(", did you mean {near}?")).unwrap_or_default();
         format!("Unknown topic config name: {name}{hint}")
     })
 }

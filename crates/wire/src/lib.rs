@@ -12,6 +12,8 @@ pub mod errors;
 pub mod frame;
 #[deny(clippy::indexing_slicing)]
 pub mod messages;
+#[deny(clippy::indexing_slicing)]
+pub mod names;
 #[deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 pub mod primitive;
 pub mod random;

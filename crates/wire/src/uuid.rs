@@ -3,8 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// Letters of url-safe base64 (RFC 4648, section 5).
-const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 /// Letters that 16 bytes take: 21 of 6 bits and one of 2.
 const TEXT_LEN: usize = 22;
@@ -39,15 +39,9 @@ impl Uuid {
 
 impl fmt::Display for Uuid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The 128 bits stand left-aligned in 132, six of them to a letter.
-        let bits = u128::from_be_bytes(self.0);
-        for place in 0..TEXT_LEN {
-            let low = TEXT_LEN - 1 - place;
-            let six = if low == 0 { (bits << 4) & 0x30 } else { (bits >> (6 * low - 4)) & 0x3F };
-            let letter = usize::try_from(six).ok().and_then(|i| ALPHABET.get(i)).ok_or(fmt::Error)?;
-            write!(f, "{}", char::from(*letter))?;
-        }
-        Ok(())
+        let mut text = [0; TEXT_LEN];
+        URL_SAFE_NO_PAD.encode_slice(self.0, &mut text).map_err(|_| fmt::Error)?;
+        f.write_str(std::str::from_utf8(&text).map_err(|_| fmt::Error)?)
     }
 }
 
@@ -61,31 +55,13 @@ impl FromStr for Uuid {
     type Err = UuidError;
 
     fn from_str(text: &str) -> Result<Self, UuidError> {
-        let (last, head) = text.as_bytes().split_last().ok_or(UuidError)?;
         if text.len() != TEXT_LEN {
             return Err(UuidError);
         }
-        let mut bits = 0_u128;
-        for letter in head {
-            bits = (bits << 6) | u128::from(six_bits(*letter)?);
-        }
-        let tail = six_bits(*last)?;
-        // Only two bits of the last letter belong to the id; the others must not carry anything.
-        if tail & 0x0F != 0 {
-            return Err(UuidError);
-        }
-        Ok(Self(((bits << 2) | u128::from(tail >> 4)).to_be_bytes()))
-    }
-}
-
-fn six_bits(letter: u8) -> Result<u8, UuidError> {
-    match letter {
-        b'A'..=b'Z' => Ok(letter - b'A'),
-        b'a'..=b'z' => Ok(letter - b'a' + 26),
-        b'0'..=b'9' => Ok(letter - b'0' + 52),
-        b'-' => Ok(62),
-        b'_' => Ok(63),
-        _ => Err(UuidError),
+        let mut id = [0; 16];
+        // It refuses a last letter whose bits reach beyond the id.
+        URL_SAFE_NO_PAD.decode_slice(text, &mut id).map_err(|_| UuidError)?;
+        Ok(Self(id))
     }
 }
 

@@ -1,5 +1,7 @@
 //! Finding an option by the name a caller wrote, and saying why it is none.
 
+use headrace_wire::names::nearest;
+
 use super::row::{Role, Row};
 use super::table::rows;
 use crate::error::{Error, Result};
@@ -183,7 +185,7 @@ pub(super) fn find(role: Role, written: &str) -> Result<&'static Row> {
     if let Some((_, instead)) = OF_LIBRDKAFKA.iter().find(|(known, _)| name == *known) {
         return Err(Error::config(written, format!("librdkafka calls it so: {instead}")));
     }
-    let near = rows().filter(|r| role.takes(r.role)).map(|r| (distance(&name, r.name), r.name)).min();
+    let near = nearest(&name, rows().filter(|r| role.takes(r.role)).map(|r| r.name));
     let unsupported = UNSUPPORTED.iter().find(|(known, _)| match known.strip_suffix('.') {
         // A slip of the finger is no option of Kafka's.
         Some(_) => name.starts_with(known) && near.is_none_or(|(far, _)| far > SLIP_MAX),
@@ -196,9 +198,8 @@ pub(super) fn find(role: Role, written: &str) -> Result<&'static Row> {
         ));
     }
     let hint = match near {
-        // Farther than that, a hint only misleads.
-        Some((far, near)) if far <= 2 + name.chars().count() / 4 => format!("; did you mean '{near}'?"),
-        _ => String::new(),
+        Some((_, near)) => format!("; did you mean '{near}'?"),
+        None => String::new(),
     };
     Err(Error::config(written, format!("no such option of the {}{hint}", role.name())))
 }
@@ -219,30 +220,6 @@ fn canonical(written: &str) -> String {
     written.trim().replace('_', ".")
 }
 
-/// How many letters must be put in, left out, changed or swapped with their neighbour to get from one to the other.
-/// A name longer than any option is as far as its length.
-fn distance(a: &str, b: &str) -> usize {
-    const LETTERS_MAX: usize = 64;
-    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
-    if a.len() > LETTERS_MAX {
-        return a.len();
-    }
-    let mut before: Vec<usize> = Vec::new();
-    let mut last: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.iter().enumerate() {
-        let mut row = vec![i + 1];
-        for (j, y) in b.iter().enumerate() {
-            let mut best = (last[j] + usize::from(x != y)).min(last[j + 1] + 1).min(row[j] + 1);
-            if i > 0 && j > 0 && *x == b[j - 1] && a[i - 1] == *y {
-                best = best.min(before[j - 1] + 1);
-            }
-            row.push(best);
-        }
-        before = std::mem::replace(&mut last, row);
-    }
-    last.last().copied().unwrap_or(a.len())
-}
-
 /// Settings of a share group, for the reference page.
 pub(super) fn settings_of_share_groups() -> &'static [&'static str] {
     OF_SHARE_GROUPS
@@ -251,24 +228,4 @@ pub(super) fn settings_of_share_groups() -> &'static [&'static str] {
 /// The names of [`UNSUPPORTED`] with their reasons, for the reference page.
 pub(super) fn unsupported() -> &'static [(&'static str, &'static str)] {
     UNSUPPORTED
-}
-
-#[cfg(test)]
-mod tests {
-    use super::distance;
-
-    #[test]
-    fn distances() {
-        for (a, b, expected) in [
-            ("", "", 0),
-            ("abc", "abc", 0),
-            ("abc", "", 3),
-            ("lingerms", "linger.ms", 1),
-            ("linger.sm", "linger.ms", 1),
-            ("kitten", "sitting", 3),
-        ] {
-            assert_eq!(distance(a, b), expected, "{a} {b}");
-            assert_eq!(distance(b, a), expected, "{b} {a}");
-        }
-    }
 }
