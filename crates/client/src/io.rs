@@ -1,8 +1,8 @@
 //! What goes into an engine and what comes out of one, as values.
 //!
-//! A channel is a TCP connection to a broker (with TLS beneath it, or carried over RDMA); a link is a one-sided connection
-//! beside it, over shared memory or RDMA (docs/one-sided.md). What concerns one of them is a value of its own, which its
-//! driver makes or carries out whole: an engine hands it on.
+//! A channel goes to a broker over TCP (with TLS beneath it, or carried over RDMA), by one connection after the other; a link is
+//! a one-sided connection beside it, over shared memory or RDMA (docs/one-sided.md). What concerns one of them is a value of
+//! its own, which its driver makes or carries out whole: an engine hands it on.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use headrace_wire::uuid::Uuid;
 
 use crate::core::ConnectionEvent;
 
-/// A channel that an engine has asked for. Never used twice by one engine.
+/// A channel's connection that an engine has asked for. Never used twice by one engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnId(pub u32);
 
@@ -26,7 +26,7 @@ pub struct LinkId(pub u32);
 pub enum Input<C> {
     /// A caller's command.
     Command(C),
-    /// Something has happened to a channel. One that is gone is ignored.
+    /// Something has happened to a channel's connection. One that is gone is ignored.
     Channel(ConnId, ChannelEvent),
     /// Something has happened to a link, or came over it. One that is gone is ignored.
     Link(LinkId, LinkEvent),
@@ -39,7 +39,7 @@ pub enum Input<C> {
     Timeout,
 }
 
-/// What happens to a channel, but for the bytes that arrive.
+/// What happens to a channel's connection, but for the bytes that arrive.
 #[derive(Debug)]
 pub enum ChannelEvent {
     /// It stands.
@@ -118,7 +118,7 @@ pub enum LinkEvent {
 /// What an engine asks its driver to do, or tells. `E`: what its callers are told.
 #[derive(Debug)]
 pub enum Output<E> {
-    /// Something to do about a channel. One that is gone is ignored.
+    /// Something to do about a channel's connection. One that is gone is ignored.
     Channel(ConnId, ChannelRequest),
     /// Something to do about a link. One that is gone is ignored.
     Link(LinkId, LinkRequest),
@@ -128,7 +128,7 @@ pub enum Output<E> {
     Log(Box<ConnectionEvent>),
 }
 
-/// What is to be done about a channel.
+/// What is to be done about a channel's connection.
 #[derive(Debug)]
 pub enum ChannelRequest {
     /// Make it: [`ChannelEvent::Connected`] or [`ChannelEvent::Closed`] follows.
@@ -247,11 +247,12 @@ impl<E> Output<E> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::producer::ProducerEvent;
 
     /// They are moved by value, one for each message of a link and each write.
     #[test]
     fn values_are_small() {
-        assert!(size_of::<Input<()>>() <= 64, "{}", size_of::<Input<()>>());
-        assert!(size_of::<Output<()>>() <= 64, "{}", size_of::<Output<()>>());
+        let sizes = [size_of::<Input<()>>(), size_of::<Output<()>>(), size_of::<Output<ProducerEvent>>()];
+        assert!(sizes[0] <= 64 && sizes[1] <= 64 && sizes[2] <= 96, "{sizes:?}");
     }
 }

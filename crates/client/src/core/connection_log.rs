@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use headrace_wire::time::Now;
 
-use super::link_key::Peer;
+use super::channel_key::Peer;
 use crate::error::Error;
 
 /// How long the same failure of the same broker is not said again.

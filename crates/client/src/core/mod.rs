@@ -1,14 +1,14 @@
 //! What all engines share: connections, the cluster's metadata, calls in flight.
 //!
-//! A call goes to a link (one lane to one broker), which connects when it has something to send. It ends with exactly
+//! A call goes to a channel (one lane to one broker), which connects when it has something to send. It ends with exactly
 //! one [`Reply`]: the answer, or an error. Calls are never sent twice: trying again is the engine's decision, with
 //! [`Error::retriable`] and [`Backoff`] as its help.
 
 mod call;
+mod channel;
+mod channel_key;
+mod channels;
 mod connection_log;
-mod link;
-mod link_key;
-mod links;
 mod matching;
 mod rebootstrap;
 mod refresh;
@@ -33,10 +33,10 @@ use headrace_wire::time::Now;
 pub use self::call::{Body, CallId, CallSpec, Expect, Lane, NoStream, Reply, StreamSink, StreamStep, Target};
 use self::call::{Made, Outgoing, Queued, Typed};
 pub(crate) use self::call::{ReadBody, peer_name};
+use self::channel::Channel;
+use self::channel_key::{ChannelKey, Peer};
 use self::connection_log::ConnectionLog;
 pub use self::connection_log::{ConnectionEvent, Severity};
-use self::link::Link;
-use self::link_key::{LinkKey, Peer};
 use self::matching::Matching;
 pub(crate) use self::matching::TopicPattern;
 pub(crate) use self::refresh::CREATING_WAITS;
@@ -72,8 +72,8 @@ pub struct Core<T> {
     settings: Settings,
     jitter: Jitter,
     timers: TimerTable,
-    links: BTreeMap<LinkKey, Link<Tag<T>>>,
-    connections: HashMap<ConnId, LinkKey>,
+    channels: BTreeMap<ChannelKey, Channel<Tag<T>>>,
+    connections: HashMap<ConnId, ChannelKey>,
     /// Calls to any broker that wait until one is ready.
     waiting: VecDeque<Queued<Tag<T>>>,
     /// Which candidate is tried next for `waiting`.
@@ -140,7 +140,7 @@ impl<T> Core<T> {
             settings,
             jitter: Jitter::new(seed),
             timers: TimerTable::default(),
-            links: BTreeMap::new(),
+            channels: BTreeMap::new(),
             connections: HashMap::new(),
             waiting: VecDeque::new(),
             next_candidate: 0,
@@ -327,9 +327,9 @@ impl<T> Core<T> {
 
     /// Closes a lane's connection. Its calls end with [`Error::Disconnected`].
     pub fn disconnect(&mut self, now: Now, node: i32, lane: Lane, why: &str) {
-        let key = LinkKey { peer: Peer::Node(node), lane };
-        if let Some(link) = self.links.get(&key) {
-            let error = Error::Disconnected { peer: link.name.clone(), why: why.to_owned() };
+        let key = ChannelKey { peer: Peer::Node(node), lane };
+        if let Some(channel) = self.channels.get(&key) {
+            let error = Error::Disconnected { peer: channel.name.clone(), why: why.to_owned() };
             self.end_quietly(now, key, &error, true);
             self.pump(now);
         }
@@ -339,14 +339,14 @@ impl<T> Core<T> {
     pub fn close(&mut self) {
         self.closed = true;
         let mut ended = std::mem::take(&mut self.waiting);
-        for (key, link) in std::mem::take(&mut self.links) {
-            if let Some(connection) = link.connection {
+        for (key, channel) in std::mem::take(&mut self.channels) {
+            if let Some(connection) = channel.connection {
                 self.requests.push_back((connection.id, ChannelRequest::Close));
                 for call in connection.in_flight {
                     self.answer(None, call.call, call.tag, key.node(), true, Err(Error::Closed));
                 }
             }
-            ended.extend(link.queue);
+            ended.extend(channel.queue);
         }
         for queued in ended {
             self.answer(None, queued.call, queued.tag, None, false, Err(Error::Closed));
@@ -363,8 +363,8 @@ impl<T> Core<T> {
     /// Something has happened to a channel.
     pub fn handle_channel(&mut self, now: Now, conn: ConnId, event: ChannelEvent) {
         let Some(&key) = self.connections.get(&conn) else { return };
-        let Some(link) = self.links.get_mut(&key) else { return };
-        let Some(connection) = link.connection.as_mut() else { return };
+        let Some(channel) = self.channels.get_mut(&key) else { return };
+        let Some(connection) = channel.connection.as_mut() else { return };
         let client_id = &self.settings.client_id;
         let (written, is_open) = match event {
             ChannelEvent::Connected => (connection.connected(now, client_id), true),
@@ -374,9 +374,9 @@ impl<T> Core<T> {
             ChannelEvent::EndpointReady(made) => (connection.offered(made, client_id), true),
             ChannelEvent::Closed(reason) => {
                 let why = format!("{}: {reason}", connection.stage());
-                (Err(Error::Disconnected { peer: link.name.clone(), why }), false)
+                (Err(Error::Disconnected { peer: channel.name.clone(), why }), false)
             }
-            ChannelEvent::Rejected(why) => (Err(Error::Tls { peer: link.name.clone(), why }), false),
+            ChannelEvent::Rejected(why) => (Err(Error::Tls { peer: channel.name.clone(), why }), false),
         };
         match written {
             Ok(data) => self.requests.extend(data.map(|data| (conn, ChannelRequest::Write(data)))),
@@ -401,18 +401,18 @@ impl<T> Core<T> {
         // Bytes of a connection that was closed meanwhile are dropped.
         let gone = Consumed { bytes: bytes.bytes().len(), want: 1 };
         let Some(&key) = self.connections.get(&conn) else { return gone };
-        let Some(link) = self.links.get_mut(&key) else { return gone };
-        let Some(connection) = link.connection.as_mut() else { return gone };
+        let Some(channel) = self.channels.get_mut(&key) else { return gone };
+        let Some(connection) = channel.connection.as_mut() else { return gone };
         let mut received = std::mem::take(&mut self.received);
         let taken = connection.receive(now, &self.settings.client_id, bytes, sink, Tag::user, &mut received);
         for what in received.drain(..) {
             match what {
                 Received::Ready => {
-                    if let Some(link) = self.links.get_mut(&key) {
-                        link.retry.reset();
-                        link.last_error = None;
-                        self.log.ready(now, key.peer, &link.name);
-                        let versions = link.connection.as_ref().and_then(|c| c.versions());
+                    if let Some(channel) = self.channels.get_mut(&key) {
+                        channel.retry.reset();
+                        channel.last_error = None;
+                        self.log.ready(now, key.peer, &channel.name);
+                        let versions = channel.connection.as_ref().and_then(|c| c.versions());
                         if let Some(versions) = versions {
                             self.features.update(&versions.features);
                         }
@@ -427,7 +427,7 @@ impl<T> Core<T> {
         }
         self.received = received;
         let consumed = taken.unwrap_or_else(|error| {
-            let spoke = self.links.get(&key).is_some_and(Link::is_ready);
+            let spoke = self.channels.get(&key).is_some_and(Channel::is_ready);
             let error = match error {
                 Error::Protocol { peer, why } if spoke => Error::BadAnswer { peer, why },
                 error => error,
@@ -441,7 +441,7 @@ impl<T> Core<T> {
 
     /// A call has its answer. What cannot be read counts as lost, and its connection is not used any more: what is asked
     /// again goes over a new one.
-    fn answered(&mut self, now: Now, key: LinkKey, conn: ConnId, call: InFlight<Tag<T>>, body: Bytes) {
+    fn answered(&mut self, now: Now, key: ChannelKey, conn: ConnId, call: InFlight<Tag<T>>, body: Bytes) {
         let InFlight { call, tag, key: api, version, expect, read, .. } = call;
         let body = if expect == Expect::Stream { Ok(Body::NONE) } else { read(version, body) };
         let node = key.node();
@@ -454,12 +454,14 @@ impl<T> Core<T> {
                 },
             },
             Err(why) => {
-                let peer = self.links.get(&key).map_or_else(|| peer_name(node), |link| link.name.clone());
+                let peer =
+                    self.channels.get(&key).map_or_else(|| peer_name(node), |channel| channel.name.clone());
                 Error::BadAnswer { peer, why: format!("sent a broken {} response: {why}", api.name()) }
             }
         };
-        let is_open = |link: &Link<Tag<T>>| link.connection.as_ref().is_some_and(|open| open.id == conn);
-        if self.links.get(&key).is_some_and(is_open) {
+        let is_open =
+            |channel: &Channel<Tag<T>>| channel.connection.as_ref().is_some_and(|open| open.id == conn);
+        if self.channels.get(&key).is_some_and(is_open) {
             self.end_connection(now, key, &bad, true);
         }
         self.answer(Some(now), call, tag, node, true, Err(bad));
@@ -498,8 +500,9 @@ impl<T> Core<T> {
     /// as long as [`Core::throttle`] says.
     pub(crate) fn throttled(&mut self, now: Now, node: i32, lane: Lane, throttle_time_ms: i32) {
         let Some(throttle) = Throttle::of(now, node, throttle_time_ms) else { return };
-        let key = LinkKey { peer: Peer::Node(node), lane };
-        let Some(connection) = self.links.get_mut(&key).and_then(|link| link.connection.as_mut()) else {
+        let key = ChannelKey { peer: Peer::Node(node), lane };
+        let Some(connection) = self.channels.get_mut(&key).and_then(|channel| channel.connection.as_mut())
+        else {
             return;
         };
         if connection.throttle.is_none_or(|before| before.until_ms() <= throttle.until_ms()) {
@@ -509,8 +512,8 @@ impl<T> Core<T> {
 
     /// The pause that a broker has asked for over this lane's connection, while it lasts.
     pub(crate) fn throttle(&self, now: Now, node: i32, lane: Lane) -> Option<Throttle> {
-        let key = LinkKey { peer: Peer::Node(node), lane };
-        let throttle = self.links.get(&key)?.connection.as_ref()?.throttle?;
+        let key = ChannelKey { peer: Peer::Node(node), lane };
+        let throttle = self.channels.get(&key)?.connection.as_ref()?.throttle?;
         (throttle.until_ms() > now.mono_ms).then_some(throttle)
     }
 
@@ -604,7 +607,7 @@ impl<T> Core<T> {
     }
 
     fn queue_for_node(&mut self, now: Now, node: i32, queued: Queued<Tag<T>>) {
-        let key = LinkKey { peer: Peer::Node(node), lane: queued.spec.lane };
+        let key = ChannelKey { peer: Peer::Node(node), lane: queued.spec.lane };
         let Some(broker) = self.cluster.broker(node) else {
             self.refresh.stale(now);
             let error = Error::Disconnected {
@@ -615,16 +618,16 @@ impl<T> Core<T> {
             return;
         };
         let (host, port) = (broker.host.clone(), broker.port);
-        if self.links.get(&key).is_some_and(|l| l.host != host || l.port != port) {
+        if self.channels.get(&key).is_some_and(|l| l.host != host || l.port != port) {
             let error = Error::Disconnected {
                 peer: format!("node {node}"),
                 why: format!("it has moved to {}", HostPort { host: &host, port }),
             };
             self.end_connection(now, key, &error, true);
-            self.links.remove(&key);
+            self.channels.remove(&key);
         }
-        let link = self.links.entry(key).or_insert_with(|| Link::new(key, host, port));
-        link.queue.push_back(queued);
+        let channel = self.channels.entry(key).or_insert_with(|| Channel::new(key, host, port));
+        channel.queue.push_back(queued);
     }
 
     /// Ends a call. `now` is given where a failed metadata request must be tried again; `sent` is [`Reply::sent`].

@@ -5,7 +5,7 @@ use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::MetadataResponse;
 use headrace_wire::time::Now;
 
-use super::link_key::{LinkKey, Peer};
+use super::channel_key::{ChannelKey, Peer};
 use super::{Core, Tag};
 use crate::error::Error;
 use crate::io::ChannelRequest;
@@ -54,24 +54,24 @@ impl<T> Core<T> {
         // A broker that asks for it again and again must not be asked as fast as the network can.
         let first = self.cluster.brokers().next().is_some();
         self.cluster.forget_brokers();
-        let nodes: Vec<LinkKey> =
-            self.links.keys().copied().filter(|key| matches!(key.peer, Peer::Node(_))).collect();
+        let nodes: Vec<ChannelKey> =
+            self.channels.keys().copied().filter(|key| matches!(key.peer, Peer::Node(_))).collect();
         for key in nodes {
-            self.forget_link(now, key);
+            self.forget_channel(now, key);
         }
         if first {
             self.refresh.start_over(now);
         }
     }
 
-    /// Ends a link with all its calls.
-    fn forget_link(&mut self, now: Now, key: LinkKey) {
-        let Some(link) = self.links.remove(&key) else { return };
+    /// Ends a channel with all its calls.
+    fn forget_channel(&mut self, now: Now, key: ChannelKey) {
+        let Some(channel) = self.channels.remove(&key) else { return };
         let why = "closed, since the cluster is looked for anew at bootstrap.servers".to_owned();
-        let error = Error::Disconnected { peer: link.name, why };
-        let queued = link.queue.into_iter().map(|queued| (queued.call, queued.tag, false));
+        let error = Error::Disconnected { peer: channel.name, why };
+        let queued = channel.queue.into_iter().map(|queued| (queued.call, queued.tag, false));
         let mut ended: Vec<(_, Tag<T>, bool)> = Vec::new();
-        if let Some(connection) = link.connection {
+        if let Some(connection) = channel.connection {
             self.connections.remove(&connection.id);
             self.requests.push_back((connection.id, ChannelRequest::Close));
             ended.extend(connection.in_flight.into_iter().map(|call| (call.call, call.tag, true)));

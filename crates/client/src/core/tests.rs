@@ -107,7 +107,7 @@ impl crate::engine::Engine for Probe {
 impl Probe {
     /// Calls on a lane that are not answered yet, those that wait for a connection included.
     pub(super) fn pending(&self, node: i32, lane: Lane) -> usize {
-        self.core.links.get(&LinkKey { peer: Peer::Node(node), lane }).map_or(0, Link::pending)
+        self.core.channels.get(&ChannelKey { peer: Peer::Node(node), lane }).map_or(0, Channel::pending)
     }
 
     fn command(&mut self, now: Now, command: Do) {

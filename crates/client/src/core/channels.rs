@@ -8,8 +8,8 @@ use headrace_wire::messages::{ApiKey, VersionRange};
 use headrace_wire::time::Now;
 
 use super::call::{Body, Expect, Lane, Queued};
-use super::link::Link;
-use super::link_key::{LinkKey, Peer};
+use super::channel::Channel;
+use super::channel_key::{ChannelKey, Peer};
 use super::{Core, Tag, no_version};
 use crate::connection::{Connection, InFlight, Received};
 use crate::error::Error;
@@ -24,16 +24,16 @@ impl<T> Core<T> {
             return;
         }
         let ready = self
-            .links
+            .channels
             .iter_mut()
-            .filter(|(key, link)| key.lane == Lane::Control && link.is_ready())
-            .min_by_key(|(_, link)| link.pending());
-        if let Some((_, link)) = ready {
-            link.queue.append(&mut self.waiting);
+            .filter(|(key, channel)| key.lane == Lane::Control && channel.is_ready())
+            .min_by_key(|(_, channel)| channel.pending());
+        if let Some((_, channel)) = ready {
+            channel.queue.append(&mut self.waiting);
             return;
         }
         let connecting =
-            self.links.iter().any(|(key, l)| key.lane == Lane::Control && l.connection.is_some());
+            self.channels.iter().any(|(key, l)| key.lane == Lane::Control && l.connection.is_some());
         if connecting {
             return;
         }
@@ -47,13 +47,13 @@ impl<T> Core<T> {
         for step in 0..candidates.len() {
             let at = (self.next_candidate + step) % candidates.len();
             let Some(&peer) = candidates.get(at) else { continue };
-            let key = LinkKey { peer, lane: Lane::Control };
-            if self.links.get(&key).is_some_and(|l| l.retry.not_before_ms() > now.mono_ms) {
+            let key = ChannelKey { peer, lane: Lane::Control };
+            if self.channels.get(&key).is_some_and(|l| l.retry.not_before_ms() > now.mono_ms) {
                 continue;
             }
             self.next_candidate = at + 1;
             if let Some((host, port)) = self.address(peer) {
-                self.links.entry(key).or_insert_with(|| Link::new(key, host, port));
+                self.channels.entry(key).or_insert_with(|| Channel::new(key, host, port));
                 self.connect(now, key);
                 return;
             }
@@ -80,57 +80,59 @@ impl<T> Core<T> {
     /// the first such error. The errors are spent with it, so the next calls try again.
     fn all_hopeless(&mut self, candidates: &[Peer]) -> Option<Error> {
         let hopeless = |peer: &Peer| {
-            let link = self.links.get(&LinkKey { peer: *peer, lane: Lane::Control });
-            link.filter(|l| l.hopeless)?.last_error.clone()
+            let channel = self.channels.get(&ChannelKey { peer: *peer, lane: Lane::Control });
+            channel.filter(|l| l.hopeless)?.last_error.clone()
         };
         let errors: Option<Vec<Error>> = candidates.iter().map(hopeless).collect();
         let first = errors?.into_iter().next()?;
         for peer in candidates {
-            if let Some(link) = self.links.get_mut(&LinkKey { peer: *peer, lane: Lane::Control }) {
-                link.last_error = None;
+            if let Some(channel) = self.channels.get_mut(&ChannelKey { peer: *peer, lane: Lane::Control }) {
+                channel.last_error = None;
             }
         }
         Some(first)
     }
 
-    fn connect(&mut self, now: Now, key: LinkKey) {
-        let Some(link) = self.links.get_mut(&key) else { return };
+    fn connect(&mut self, now: Now, key: ChannelKey) {
+        let Some(channel) = self.channels.get_mut(&key) else { return };
         let conn = ConnId(self.next_connection);
         self.next_connection += 1;
-        let setup_ms = self.settings.setup.wait_ms(link.retry.failures().saturating_add(1), &mut self.jitter);
+        let setup_ms =
+            self.settings.setup.wait_ms(channel.retry.failures().saturating_add(1), &mut self.jitter);
         let login = self.logins.begin();
         let session_percent = self.logins.session_percent(&mut self.jitter);
-        let Some(link) = self.links.get_mut(&key) else { return };
-        let mut connection = Connection::new(now, conn, link.name.clone(), key.node(), setup_ms, login);
+        let Some(channel) = self.channels.get_mut(&key) else { return };
+        let mut connection = Connection::new(now, conn, channel.name.clone(), key.node(), setup_ms, login);
         connection.session_percent = session_percent;
         let records = matches!(key.lane, Lane::Produce | Lane::Fetch);
         connection.is_to_be_carried = self.settings.two_sided && records;
-        link.connection = Some(connection);
+        channel.connection = Some(connection);
         self.connections.insert(conn, key);
-        self.requests.push_back((conn, ChannelRequest::Connect { host: link.host.clone(), port: link.port }));
+        self.requests
+            .push_back((conn, ChannelRequest::Connect { host: channel.host.clone(), port: channel.port }));
     }
 
-    /// Links with work get a connection once their back-off is over; links that are ready write what they have.
+    /// Channels with work get a connection once their back-off is over; channels that are ready write what they have.
     pub(super) fn connect_and_write(&mut self, now: Now) {
-        let busy: Vec<LinkKey> =
-            self.links.iter().filter(|(_, l)| !l.queue.is_empty()).map(|(key, _)| *key).collect();
+        let busy: Vec<ChannelKey> =
+            self.channels.iter().filter(|(_, l)| !l.queue.is_empty()).map(|(key, _)| *key).collect();
         for key in busy {
-            let Some(link) = self.links.get_mut(&key) else { continue };
-            if link.is_ready() {
+            let Some(channel) = self.channels.get_mut(&key) else { continue };
+            if channel.is_ready() {
                 self.write_queue(now, key);
-            } else if link.connection.is_none() && link.retry.not_before_ms() <= now.mono_ms {
+            } else if channel.connection.is_none() && channel.retry.not_before_ms() <= now.mono_ms {
                 self.connect(now, key);
             }
         }
     }
 
-    fn write_queue(&mut self, now: Now, key: LinkKey) {
+    fn write_queue(&mut self, now: Now, key: ChannelKey) {
         if self.renews_session(now, key) {
             return;
         }
-        while let Some(link) = self.links.get_mut(&key)
-            && let Some(connection) = link.connection.as_mut()
-            && let Some(queued) = link.queue.pop_front()
+        while let Some(channel) = self.channels.get_mut(&key)
+            && let Some(connection) = channel.connection.as_mut()
+            && let Some(queued) = channel.queue.pop_front()
         {
             let request_key = queued.request.key();
             let theirs = connection.versions().and_then(|v| v.get(request_key.code()));
@@ -139,12 +141,13 @@ impl<T> Core<T> {
                 max: queued.versions.max.min(queued.spec.version_max),
             };
             let Some(version) = theirs.and_then(|theirs| ours.newest_common(theirs)) else {
-                let error = no_version(&link.name, request_key, ours, theirs);
-                link.queue.push_front(queued);
+                let error = no_version(&channel.name, request_key, ours, theirs);
+                channel.queue.push_front(queued);
                 if self.doubts_versions(now, key, request_key, theirs) {
                     return;
                 }
-                let Some(queued) = self.links.get_mut(&key).and_then(|link| link.queue.pop_front()) else {
+                let Some(queued) = self.channels.get_mut(&key).and_then(|channel| channel.queue.pop_front())
+                else {
                     return;
                 };
                 self.answer(Some(now), queued.call, queued.tag, key.node(), false, Err(error));
@@ -183,8 +186,9 @@ impl<T> Core<T> {
 
     /// Begins to renew a session that ends soon, when there is something to write: an idle connection needs none. `true`
     /// when what is queued must wait for it.
-    fn renews_session(&mut self, now: Now, key: LinkKey) -> bool {
-        let Some(connection) = self.links.get_mut(&key).and_then(|link| link.connection.as_mut()) else {
+    fn renews_session(&mut self, now: Now, key: ChannelKey) -> bool {
+        let Some(connection) = self.channels.get_mut(&key).and_then(|channel| channel.connection.as_mut())
+        else {
             return false;
         };
         if !connection.session_ends_soon(now) {
@@ -207,11 +211,11 @@ impl<T> Core<T> {
     }
 
     /// As [`Self::end_quietly`], and the log has it.
-    pub(super) fn end_connection(&mut self, now: Now, key: LinkKey, error: &Error, close: bool) {
-        let Some(link) = self.links.get(&key) else { return };
-        let is_lost = !close && link.is_ready();
+    pub(super) fn end_connection(&mut self, now: Now, key: ChannelKey, error: &Error, close: bool) {
+        let Some(channel) = self.channels.get(&key) else { return };
+        let is_lost = !close && channel.is_ready();
         // Nobody misses a connection that is lost while nobody uses it.
-        if !is_lost || link.pending() > 0 {
+        if !is_lost || channel.pending() > 0 {
             self.log.failed(now, key.peer, is_lost, error);
         }
         self.end_quietly(now, key, error, close);
@@ -219,36 +223,36 @@ impl<T> Core<T> {
 
     /// A connection is over: its calls and those that wait for it end, and the next one waits its turn. `close` tells
     /// the driver, which does not know yet.
-    pub(super) fn end_quietly(&mut self, now: Now, key: LinkKey, error: &Error, close: bool) {
-        let Some(link) = self.links.get_mut(&key) else { return };
+    pub(super) fn end_quietly(&mut self, now: Now, key: ChannelKey, error: &Error, close: bool) {
+        let Some(channel) = self.channels.get_mut(&key) else { return };
         let mut ended = VecDeque::new();
         // Who has spoken Kafka and then something else may do better on the next connection. And one answer may have been
         // spoiled on its way: what it says of the peer is believed when the next connection says the same.
-        let lasting = !error.retriable() && !link.is_ready();
-        let again = link.last_error.as_ref().is_some_and(|last| discriminant(last) == discriminant(error));
+        let lasting = !error.retriable() && !channel.is_ready();
+        let again = channel.last_error.as_ref().is_some_and(|last| discriminant(last) == discriminant(error));
         let unclear =
-            link.connection.as_ref().is_some_and(Connection::asks_versions) && may_be_spoiled(error);
-        link.hopeless = lasting && (again || !unclear);
-        let passing = lasting && !link.hopeless;
-        if let Some(connection) = link.connection.take() {
+            channel.connection.as_ref().is_some_and(Connection::asks_versions) && may_be_spoiled(error);
+        channel.hopeless = lasting && (again || !unclear);
+        let passing = lasting && !channel.hopeless;
+        if let Some(connection) = channel.connection.take() {
             self.connections.remove(&connection.id);
             if close {
                 self.requests.push_back((connection.id, ChannelRequest::Close));
             }
             ended.extend(connection.in_flight.into_iter().map(|c| (c.call, c.tag, true)));
         }
-        link.retry.fail(now, self.settings.reconnect, &mut self.jitter);
-        link.last_error = Some(error.clone());
+        channel.retry.fail(now, self.settings.reconnect, &mut self.jitter);
+        channel.last_error = Some(error.clone());
         if key.lane == Lane::Direct {
             self.links_ended.extend(key.node());
         }
-        ended.extend(link.queue.drain(..).map(|q| (q.call, q.tag, false)));
+        ended.extend(channel.queue.drain(..).map(|q| (q.call, q.tag, false)));
         if key.node().is_some() {
             self.refresh.stale(now);
         }
         let error = match error {
             Error::Broker { detail: why, .. } | Error::Protocol { why, .. } if passing => {
-                let peer = self.links.get(&key).map_or_else(String::new, |link| link.name.clone());
+                let peer = self.channels.get(&key).map_or_else(String::new, |channel| channel.name.clone());
                 Error::BadAnswer { peer, why: why.clone() }
             }
             error => error.clone(),
@@ -261,17 +265,23 @@ impl<T> Core<T> {
     /// A request that the connection's versions have no place for. They were said in one answer, which may have been
     /// spoiled on its way, and hold for as long as the connection lasts: before that is believed a new connection is
     /// asked. True when that is under way, and the call waits for it.
-    fn doubts_versions(&mut self, now: Now, key: LinkKey, api: ApiKey, theirs: Option<VersionRange>) -> bool {
-        let Some(link) = self.links.get_mut(&key) else { return false };
-        if link.doubted.insert(api, theirs) == Some(theirs) {
+    fn doubts_versions(
+        &mut self,
+        now: Now,
+        key: ChannelKey,
+        api: ApiKey,
+        theirs: Option<VersionRange>,
+    ) -> bool {
+        let Some(channel) = self.channels.get_mut(&key) else { return false };
+        if channel.doubted.insert(api, theirs) == Some(theirs) {
             return false;
         }
         let why = format!("closed, to ask once more for its versions of {}", api.name());
-        let error = Error::Disconnected { peer: link.name.clone(), why };
-        let waiting = std::mem::take(&mut link.queue);
+        let error = Error::Disconnected { peer: channel.name.clone(), why };
+        let waiting = std::mem::take(&mut channel.queue);
         self.end_quietly(now, key, &error, true);
-        if let Some(link) = self.links.get_mut(&key) {
-            (link.queue, link.retry) = (waiting, Retry::default());
+        if let Some(channel) = self.channels.get_mut(&key) {
+            (channel.queue, channel.retry) = (waiting, Retry::default());
         }
         self.connect(now, key);
         true
@@ -285,15 +295,15 @@ impl<T> Core<T> {
             let why = self.why_unreachable();
             self.answer_late(now, expired, None, &why);
         }
-        let keys: Vec<LinkKey> = self.links.keys().copied().collect();
+        let keys: Vec<ChannelKey> = self.channels.keys().copied().collect();
         for key in keys {
-            let Some(link) = self.links.get_mut(&key) else { continue };
-            let name = link.name.clone();
-            let queued = take_late(&mut link.queue, now, |q| q.deadline);
-            let why = if queued.is_empty() { String::new() } else { link.why_not_ready() };
+            let Some(channel) = self.channels.get_mut(&key) else { continue };
+            let name = channel.name.clone();
+            let queued = take_late(&mut channel.queue, now, |q| q.deadline);
+            let why = if queued.is_empty() { String::new() } else { channel.why_not_ready() };
             let silent =
-                link.connection.as_mut().map(|c| take_late(&mut c.in_flight, now, |call| call.deadline));
-            let throttle = link.connection.as_ref().and_then(|connection| connection.throttle);
+                channel.connection.as_mut().map(|c| take_late(&mut c.in_flight, now, |call| call.deadline));
+            let throttle = channel.connection.as_ref().and_then(|connection| connection.throttle);
             self.answer_late(now, queued, key.node(), &why);
             let mut close = None;
             for call in silent.into_iter().flatten() {
@@ -323,12 +333,12 @@ impl<T> Core<T> {
     /// Why no broker is ready, for the message of whoever waits for any; empty when one is.
     #[must_use]
     pub fn why_unreachable(&self) -> String {
-        let tried = self.links.iter().filter(|(key, _)| key.lane == Lane::Control);
-        if tried.clone().any(|(_, link)| link.is_ready()) {
+        let tried = self.channels.iter().filter(|(key, _)| key.lane == Lane::Control);
+        if tried.clone().any(|(_, channel)| channel.is_ready()) {
             return String::new();
         }
-        let begun = tried.filter(|(_, link)| link.last_error.is_some() || link.connection.is_some());
-        let why: Vec<String> = begun.map(|(_, link)| link.why_not_ready()).collect();
+        let begun = tried.filter(|(_, channel)| channel.last_error.is_some() || channel.connection.is_some());
+        let why: Vec<String> = begun.map(|(_, channel)| channel.why_not_ready()).collect();
         if why.is_empty() {
             let servers: Vec<String> = self.settings.bootstrap.iter().map(ToString::to_string).collect();
             return format!("no answer from {}", servers.join(", "));
@@ -338,17 +348,19 @@ impl<T> Core<T> {
 
     /// Ends connections that do not get ready in time, and those that nobody has used for long.
     pub(super) fn expire_connections(&mut self, now: Now) {
-        let keys: Vec<LinkKey> = self.links.keys().copied().collect();
+        let keys: Vec<ChannelKey> = self.channels.keys().copied().collect();
         for key in keys {
-            let Some(connection) = self.links.get(&key).and_then(|l| l.connection.as_ref()) else { continue };
+            let Some(connection) = self.channels.get(&key).and_then(|l| l.connection.as_ref()) else {
+                continue;
+            };
             let peer = connection.peer.clone();
             if !connection.is_ready() && connection.setup_deadline <= now.mono_ms {
                 let why = connection.late();
                 self.end_connection(now, key, &Error::Disconnected { peer, why }, true);
             } else if self.idle_deadline(key).is_some_and(|at| at <= now.mono_ms) {
                 // Nothing has failed, so the next call may connect at once.
-                let Some(link) = self.links.get_mut(&key) else { continue };
-                if let Some(connection) = link.connection.take() {
+                let Some(channel) = self.channels.get_mut(&key) else { continue };
+                if let Some(connection) = channel.connection.take() {
                     self.connections.remove(&connection.id);
                     self.requests.push_back((connection.id, ChannelRequest::Close));
                 }
@@ -356,13 +368,13 @@ impl<T> Core<T> {
         }
     }
 
-    fn idle_deadline(&self, key: LinkKey) -> Option<u64> {
+    fn idle_deadline(&self, key: ChannelKey) -> Option<u64> {
         if key.lane == Lane::Direct {
             return None;
         }
-        let link = self.links.get(&key)?;
-        let connection = link.connection.as_ref().filter(|c| c.is_ready())?;
-        (link.pending() == 0).then(|| connection.last_used.saturating_add(self.settings.idle_ms))
+        let channel = self.channels.get(&key)?;
+        let connection = channel.connection.as_ref().filter(|c| c.is_ready())?;
+        (channel.pending() == 0).then(|| connection.last_used.saturating_add(self.settings.idle_ms))
     }
 
     /// See [`Engine::poll_timeout`](crate::engine::Engine::poll_timeout).
@@ -371,10 +383,10 @@ impl<T> Core<T> {
         if self.closed {
             return None;
         }
-        let links = self.links.iter().filter_map(|(key, link)| {
-            let queued = link.queue.iter().map(|q| q.deadline).min();
-            let Some(connection) = link.connection.as_ref() else {
-                return least(queued, (!link.queue.is_empty()).then(|| link.retry.not_before_ms()));
+        let channels = self.channels.iter().filter_map(|(key, channel)| {
+            let queued = channel.queue.iter().map(|q| q.deadline).min();
+            let Some(connection) = channel.connection.as_ref() else {
+                return least(queued, (!channel.queue.is_empty()).then(|| channel.retry.not_before_ms()));
             };
             let in_flight = connection.in_flight.iter().map(|c| c.deadline).min();
             let setup = (!connection.is_ready()).then_some(connection.setup_deadline);
@@ -383,7 +395,7 @@ impl<T> Core<T> {
         let waiting = self.waiting.iter().map(|q| q.deadline).min();
         let retry = if self.waiting.is_empty() { None } else { self.next_attempt() };
         let anew = self.gives_up_at();
-        [links.min(), waiting, retry, self.refresh.due(), anew, self.timers.next_ms()]
+        [channels.min(), waiting, retry, self.refresh.due(), anew, self.timers.next_ms()]
             .into_iter()
             .flatten()
             .min()
@@ -391,11 +403,13 @@ impl<T> Core<T> {
 
     /// When the next candidate for calls to any broker may be tried, while none is being tried.
     fn next_attempt(&self) -> Option<u64> {
-        if self.links.iter().any(|(key, l)| key.lane == Lane::Control && l.connection.is_some()) {
+        if self.channels.iter().any(|(key, l)| key.lane == Lane::Control && l.connection.is_some()) {
             return None;
         }
         let not_before = |peer| {
-            self.links.get(&LinkKey { peer, lane: Lane::Control }).map_or(0, |l| l.retry.not_before_ms())
+            self.channels
+                .get(&ChannelKey { peer, lane: Lane::Control })
+                .map_or(0, |l| l.retry.not_before_ms())
         };
         self.candidates().into_iter().map(not_before).min()
     }

@@ -1,4 +1,4 @@
-//! A link: one lane to one peer, over whatever connections it takes. It keeps what waits for the next connection.
+//! A channel: one lane to one peer, over whatever connections it takes. It keeps what waits for the next connection.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -6,12 +6,12 @@ use headrace_wire::address::HostPort;
 use headrace_wire::messages::{ApiKey, VersionRange};
 
 use super::call::Queued;
-use super::link_key::{LinkKey, Peer};
+use super::channel_key::{ChannelKey, Peer};
 use crate::connection::Connection;
 use crate::error::Error;
 use crate::time::Retry;
 
-pub(super) struct Link<T> {
+pub(super) struct Channel<T> {
     pub(super) host: String,
     pub(super) port: u16,
     /// Who it leads to, for messages.
@@ -29,8 +29,8 @@ pub(super) struct Link<T> {
     pub(super) hopeless: bool,
 }
 
-impl<T> Link<T> {
-    pub(super) fn new(key: LinkKey, host: String, port: u16) -> Self {
+impl<T> Channel<T> {
+    pub(super) fn new(key: ChannelKey, host: String, port: u16) -> Self {
         let at = HostPort { host: &host, port };
         let name = match key.peer {
             Peer::Node(node) => format!("node {node} ({at})"),
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     fn name(peer: Peer, host: &str) -> String {
-        Link::<()>::new(LinkKey { peer, lane: Lane::Control }, host.to_owned(), 1).name
+        Channel::<()>::new(ChannelKey { peer, lane: Lane::Control }, host.to_owned(), 1).name
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! How links are told apart.
+//! How channels are told apart.
 
 use super::call::Lane;
 
-/// Who a link leads to.
+/// Who a channel leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Peer {
     /// A broker by its id.
@@ -12,12 +12,12 @@ pub(super) enum Peer {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct LinkKey {
+pub(super) struct ChannelKey {
     pub(super) peer: Peer,
     pub(super) lane: Lane,
 }
 
-impl LinkKey {
+impl ChannelKey {
     pub(super) fn node(self) -> Option<i32> {
         match self.peer {
             Peer::Node(node) => Some(node),
