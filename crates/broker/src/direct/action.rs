@@ -47,7 +47,7 @@ pub enum LinkAction<F> {
         /// How much of it is to be mapped, although there may be less yet.
         bytes: u64,
     },
-    /// What was lent under this key is void.
+    /// What was exposed under this key is void.
     End {
         /// Over which link.
         link: LinkId,

@@ -1,4 +1,4 @@
-//! Readers: clients that look at segments themselves, and at slots that tell them how far those are committed.
+//! Readers: clients that look at segments themselves, and at slots that say how far those are committed.
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ use crate::context::Context;
 use crate::context::call::{Call, Outcome};
 use crate::store::{Place, TopicKey};
 
-/// Of a segment that is not there any more: its reader was told of all that it had.
+/// Of a segment that is not there any more: its reader has heard of all that it had.
 const GONE: Extent = Extent { committed: 0, sealed: true };
 
 /// Bytes of a file that are kept in memory for one reader over verbs: so many at first, four times as many each time that
@@ -207,10 +207,6 @@ impl<D: Disk> Direct<D> {
         }
     }
 
-    /// A client wants to read what a file has from a place on, over verbs: which part of the file is to be kept in memory
-    /// for it instead of the last one; an error says why none, and ends the grant.
-    ///
-    /// Of a segment that grows that is more than it has, so that what is added to it is there without another question.
     pub(crate) fn handle_window(
         &mut self,
         context: &mut Context<D>,
@@ -263,7 +259,6 @@ impl<D: Disk> Direct<D> {
         Ok(from..to)
     }
 
-    /// Clients that were to be woken have been.
     pub(crate) fn handle_nudged(&mut self, link: LinkId) {
         if let Some(link) = self.links.get_mut(&link) {
             link.notified = false;

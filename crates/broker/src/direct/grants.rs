@@ -336,7 +336,7 @@ impl<D: Disk> Direct<D> {
     }
 
     /// The connection of a link whose client does not see that it ends.
-    pub(super) fn conn_of_untold(&self, link: LinkId) -> Option<ConnId> {
+    pub(super) fn conn_to_close(&self, link: LinkId) -> Option<ConnId> {
         self.links.get(&link).filter(|link| link.fabric.is_verbs()).map(|link| link.conn)
     }
 
@@ -382,7 +382,7 @@ impl<D: Disk> Direct<D> {
             _ => return,
         };
         self.sides.remove(&place);
-        // That of a grant of its own is told by the grant.
+        // The bytes of a ring of its own go with the grant.
         self.exposed_bytes = self.exposed_bytes.saturating_sub(ring.unwrap_or(0));
     }
 
@@ -405,15 +405,15 @@ impl<D: Disk> Direct<D> {
 
     /// A client says what cannot be: its link ends.
     pub(super) fn close_byzantine(&mut self, context: &mut Context<D>, link: LinkId, why: String) {
-        let untold = self.conn_of_untold(link);
+        let conn = self.conn_to_close(link);
         self.close(link, why.clone());
-        if let Some(conn) = untold {
+        if let Some(conn) = conn {
             context.close_connection(conn, why);
         }
     }
 }
 
-/// The link of the connection that asks, or what it is told without one: its client may not have learnt yet that it has
+/// The link of the connection that asks, or the error without one: its client may not have learnt yet that it has
 /// ended, and is to try again.
 pub(super) fn link_of<D: Disk>(direct: &Direct<D>, call: &Call) -> Result<LinkId, (ErrorCode, String)> {
     direct.of_conn.get(&call.conn).copied().ok_or_else(|| {
@@ -421,7 +421,7 @@ pub(super) fn link_of<D: Disk>(direct: &Direct<D>, call: &Call) -> Result<LinkId
     })
 }
 
-/// What is told where there is no room: whether there can be some later, or the settings allow none.
+/// The error where there is no room: whether there can be some later, or the settings allow none.
 pub(super) fn full(later: bool) -> ErrorCode {
     if later { ErrorCode::THROTTLING_QUOTA_EXCEEDED } else { ErrorCode::INVALID_CONFIG }
 }

@@ -1,4 +1,4 @@
-//! Links: how they are made, and how they end.
+//! Links: how they are made, and how they end. What comes from the driver is documented on [`Broker`](crate::Broker).
 
 use headrace_log::Disk;
 use headrace_wire::errors::ErrorCode;
@@ -15,25 +15,18 @@ use crate::context::call::{Call, ConnId, Outcome};
 const TOKEN_MS: u64 = 10_000;
 
 impl<D: Disk> Direct<D> {
-    /// Where clients can make links, once the driver listens there.
     pub(crate) fn set_link_address(&mut self, address: String) {
         self.address = Some(address);
     }
 
-    /// Whether a link belongs to a connection, or carries it.
-    #[must_use]
     pub(crate) fn has_link(&self, conn: ConnId) -> bool {
         self.is_lent_memory(conn) || self.carried.contains(&conn)
     }
 
-    /// Whether memory is lent to a connection's client, which is then not idle however little comes over it. One that is
-    /// carried is as idle as one over TCP: all that comes is seen.
-    #[must_use]
     pub(crate) fn is_lent_memory(&self, conn: ConnId) -> bool {
         self.of_conn.contains_key(&conn)
     }
 
-    /// A client has made a link and said what it is known by: whether it may.
     pub(crate) fn handle_link(&mut self, context: &Context<D>, link: LinkId, token: [u8; 16]) -> bool {
         let Some((conn, until)) = self.tokens.remove(&token) else { return false };
         if until <= context.now.mono_ms {
@@ -46,20 +39,15 @@ impl<D: Disk> Direct<D> {
         true
     }
 
-    /// The driver has an end of a link over verbs ready, for the next client that asks for one; or says why it has none.
     pub(crate) fn offer_link(&mut self, offer: Result<(LinkId, Vec<u8>), String>) {
         self.has_offered |= offer.is_ok();
         self.offered = offer.map(Some);
     }
 
-    /// Whether an end over verbs is to be tried for once more, as somebody has asked for one and the last try failed.
     pub(crate) fn wants_offer(&mut self) -> bool {
         std::mem::take(&mut self.wants_offer)
     }
 
-    /// The two ends of a link over verbs are connected, or cannot be: its client is answered. `Ok(adds)`: whether both cards
-    /// can add to words; else the client writes alone. `false`: the client has gone meanwhile, and the ends are to be given
-    /// up.
     pub(crate) fn handle_joined(
         &mut self,
         context: &mut Context<D>,
@@ -86,7 +74,6 @@ impl<D: Disk> Direct<D> {
         stands
     }
 
-    /// What was to be lent by a key cannot be; its grant ends.
     pub(crate) fn handle_not_lent(&mut self, link: LinkId, key: u64) {
         let is = |grant: &Grant| grant.link == link && grant.has_key(key);
         if let Some(id) = self.grants.iter().find(|(_, grant)| is(grant)).map(|(id, _)| *id) {
@@ -94,16 +81,14 @@ impl<D: Disk> Direct<D> {
         }
     }
 
-    /// A link has ended. Over verbs its client is told so by the end of its connection: nobody else tells it.
     pub(crate) fn handle_unlinked(&mut self, context: &mut Context<D>, link: LinkId) {
-        let untold = self.conn_of_untold(link);
+        let conn = self.conn_to_close(link);
         self.end_link(link);
-        if let Some(conn) = untold {
+        if let Some(conn) = conn {
             context.close_connection(conn, "its link over RDMA has ended".to_owned());
         }
     }
 
-    /// The next thing to do with a link.
     pub(crate) fn poll_link_action(&mut self) -> Option<LinkAction<D::File>> {
         self.actions.pop_front()
     }

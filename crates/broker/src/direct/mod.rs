@@ -1,7 +1,7 @@
-//! Links: produce and fetch through memory that the broker lends to clients of its own user (docs/one-sided.md).
+//! Links: produce and fetch through memory that the broker exposes to clients of its own user (docs/one-sided.md).
 //!
 //! A link belongs to the connection on which its client asked for it, and ends with it. Grants are asked for over the
-//! connection, so that they are authorized as Produce and Fetch are; what a client writes is told over the link. Memory that
+//! connection, so that they are authorized as Produce and Fetch are; of what a client writes it notifies the broker over the link. Memory that
 //! a client may write is read once, into memory of the broker's own, and checked there.
 
 mod action;

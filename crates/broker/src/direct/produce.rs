@@ -13,7 +13,7 @@ use headrace_wire::uuid::Uuid;
 use super::action::{LinkAction, LinkId};
 use super::grants::{Direct, Fabric, Grant, Granted, Side, full, link_of};
 use super::ring::Ring;
-use super::shared::{self, Lie, MEMBERS_MAX, Next, Shared};
+use super::shared::{self, MEMBERS_MAX, Next, Shared, Violation};
 use crate::api::produce::check_produce;
 use crate::context::call::{Call, Outcome};
 use crate::context::{AppendedTo, Context};
@@ -196,7 +196,6 @@ impl<D: Disk> Direct<D> {
         Ok(ring)
     }
 
-    /// A client tells that it has written a batch.
     pub(crate) fn handle_note(&mut self, context: &mut Context<D>, link: LinkId, note: Note) {
         let Some((written, bytes)) = parse_note(note) else {
             return self.close_byzantine(context, link, "it tells of a write that cannot be".to_owned());
@@ -246,8 +245,8 @@ impl<D: Disk> Direct<D> {
         landed: &mut Vec<u8>,
     ) {
         let Some(Side::Shared(shared)) = self.sides.get_mut(&place) else { return };
-        if let Err(lie) = shared.told(written, bytes) {
-            if let Lie::OfTeller(why) = lie {
+        if let Err(violation) = shared.note(written, bytes) {
+            if let Violation::OfMember(why) = violation {
                 self.close_byzantine(context, link, why);
             }
             // Who has written where is not known any more.
@@ -261,14 +260,14 @@ impl<D: Disk> Direct<D> {
                 Next::Nonsense => return self.revoke(place),
             };
             let ack = land(context, place, written, landed);
-            // Of a member that has gone: its records are in, and nobody is told.
+            // Of a member that has gone: its records are in, and nobody is to know.
             if let Some(grant) = self.grants.get(&written.id) {
                 self.actions.push_back(LinkAction::Tell { link: grant.link, note: ack.to_note() });
             }
         }
     }
 
-    /// Gives up shared rings in which nothing moves, because somebody has drawn a turn and not written.
+    /// Gives up shared rings in which nothing moves, because somebody has reserved a turn and not written.
     pub(crate) fn handle_timeout(&mut self, context: &Context<D>) {
         if self.holes_due.is_none_or(|due| due > context.now.mono_ms) {
             return;

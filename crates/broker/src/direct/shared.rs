@@ -1,5 +1,5 @@
-//! Landing rings that several clients write into. Each write draws its order and its place by fetch-and-add on the order
-//! word, which lies behind the ring; the broker takes writes in that order, whoever tells of them first. The word is the
+//! Landing rings that several clients write into. Each write reserves its order and its place by fetch-and-add on the order
+//! word, which lies behind the ring; the broker takes writes in that order, whoever notifies it of them first. The word is the
 //! members' to add to: their processors', or over RDMA the broker's card's. The broker only reads it.
 
 use std::collections::{BTreeSet, HashMap};
@@ -23,7 +23,7 @@ const POSITION_MAX: u64 = Drawn::POSITIONS / 2;
 
 /// What is found where the next write should lie.
 pub(super) enum Next {
-    /// It has not been told of.
+    /// Nobody has notified the broker of it.
     None,
     /// A batch, copied out.
     Batch(Written),
@@ -31,11 +31,11 @@ pub(super) enum Next {
     Nonsense,
 }
 
-/// What a member tells cannot be.
-pub(super) enum Lie {
-    /// It lies; why it cannot be.
-    OfTeller(String),
-    /// It or another has lied, and nothing says who: two tell of the same turn, or somebody may have written the order word.
+/// A member says what cannot be.
+pub(super) enum Violation {
+    /// It is at fault; why.
+    OfMember(String),
+    /// It or another is at fault, and nothing says which: two name the same turn, or somebody may have written the order word.
     OfSomebody,
 }
 
@@ -51,7 +51,7 @@ pub(super) struct Shared {
     /// Its members come over RDMA: all of them.
     pub(super) verbs: bool,
     pub(super) members: BTreeSet<u16>,
-    /// What was told of before its turn, by order.
+    /// Writes whose turn has not come, by order.
     waiting: HashMap<u16, (Written, u32)>,
     /// How far the ring had been read when something was open at the last look for holes.
     open_at: Option<u64>,
@@ -85,19 +85,19 @@ impl Shared {
         self.ring.bytes()
     }
 
-    /// A member tells that it has written.
-    pub(super) fn told(&mut self, written: Written, bytes: u32) -> Result<(), Lie> {
+    /// A member says that it has written.
+    pub(super) fn note(&mut self, written: Written, bytes: u32) -> Result<(), Violation> {
         let before = self.waiting.get(&written.order);
         if before.is_some_and(|(of, _)| of.id != written.id) {
-            return Err(Lie::OfSomebody);
+            return Err(Violation::OfSomebody);
         }
         let ahead = usize::from(written.order.wrapping_sub(self.ring.next_order));
         // Members over RDMA may be of several users, and each can write the order word.
         if ahead >= MEMBERS_MAX * QUOTA && self.verbs {
-            return Err(Lie::OfSomebody);
+            return Err(Violation::OfSomebody);
         }
         if !self.ring.fits(bytes) || ahead >= MEMBERS_MAX * QUOTA || before.is_some() {
-            return Err(Lie::OfTeller(format!(
+            return Err(Violation::OfMember(format!(
                 "it tells of a write of {bytes} bytes, number {}, in a shared ring of {} where {} is next",
                 written.order,
                 self.ring.bytes(),
@@ -125,19 +125,19 @@ impl Shared {
         Ok(())
     }
 
-    fn drawn(&self) -> Drawn {
+    fn reserved(&self) -> Drawn {
         Drawn::from_word(self.tail.load(0).unwrap_or_default())
     }
 
-    /// Whether writes were as long as what was drawn for them, as far as that can be seen: once none is open.
+    /// Whether writes were as long as what was reserved for them, as far as that can be seen: once none is open.
     fn agrees(&self) -> bool {
-        let drawn = self.drawn();
-        drawn.order != self.ring.next_order || drawn.position == self.ring.position
+        let reserved = self.reserved();
+        reserved.order != self.ring.next_order || reserved.position == self.ring.position
     }
 
     /// Whether a write was open at the last look and still is, with nothing taken since.
     pub(super) fn has_hole(&mut self) -> bool {
-        let open = self.drawn().order != self.ring.next_order || !self.waiting.is_empty();
+        let open = self.reserved().order != self.ring.next_order || !self.waiting.is_empty();
         let at = open.then_some(self.ring.position);
         let stuck = at.is_some() && self.open_at == at;
         self.open_at = at;
