@@ -141,10 +141,8 @@ impl ConsumerEngine {
             self.events.extend(troubles.map(|(what, error)| ConsumerEvent::Trouble { what, error }));
             self.tell_skipped();
             self.settle(now);
-            if let Some((membership, mut cx)) = self.group(now) {
-                let left = membership.drive(&mut cx);
-                self.end_leave(left);
-            }
+            let left = self.with_group(now, Membership::drive).flatten();
+            self.end_leave(left);
             self.restart_recreated(now);
             self.topics_dirty |= self.fetcher.sync();
             self.begin_partitions(now);
@@ -213,9 +211,8 @@ impl ConsumerEngine {
             }
             Tag::Coordinator => {
                 let result = reply.decode::<FindCoordinatorRequest>();
-                if let Some((membership, mut cx)) = self.group(now)
-                    && let Err(error) = membership.coordinator_found(&mut cx, result)
-                {
+                let found = self.with_group(now, |group, cx| group.coordinator_found(cx, result));
+                if let Some(Err(error)) = found {
                     self.queries.fail_all(&error);
                 }
             }
@@ -232,8 +229,7 @@ impl ConsumerEngine {
                 }
             }
             Tag::Member(tag) => {
-                let left =
-                    self.group(now).and_then(|(membership, mut cx)| membership.answered(&mut cx, tag, reply));
+                let left = self.with_group(now, |group, cx| group.answered(cx, tag, reply)).flatten();
                 self.end_leave(left);
             }
             Tag::Link { node } => {
@@ -290,14 +286,10 @@ impl ConsumerEngine {
             match asker {
                 commits::Asker::Op(op) => self.done(op, result.map(|()| ConsumerOutcome::Ok)),
                 commits::Asker::Auto => {
-                    if let Some((membership, mut cx)) = self.group(now) {
-                        membership.auto_committed(&mut cx, result);
-                    }
+                    self.with_group(now, |group, cx| group.auto_committed(cx, result));
                 }
                 commits::Asker::Farewell => {
-                    if let Some((membership, mut cx)) = self.group(now) {
-                        membership.farewell_committed(&mut cx, id, result);
-                    }
+                    self.with_group(now, |group, cx| group.farewell_committed(cx, id, result));
                 }
             }
         }
@@ -329,9 +321,13 @@ impl ConsumerEngine {
         }
     }
 
-    /// The membership, and what it works with; `None` without a `group.id`.
-    fn group(&mut self, now: Now) -> Option<(&mut Membership, GroupContext<'_>)> {
-        let cx = GroupContext {
+    /// Lets the membership do something; `None` without a `group.id`.
+    fn with_group<R>(
+        &mut self,
+        now: Now,
+        act: impl FnOnce(&mut Membership, &mut GroupContext<'_>) -> R,
+    ) -> Option<R> {
+        let mut cx = GroupContext {
             now,
             core: &mut self.core,
             config: &self.config,
@@ -341,7 +337,7 @@ impl ConsumerEngine {
             events: &mut self.events,
             topics_dirty: &mut self.topics_dirty,
         };
-        Some((self.membership.as_mut()?, cx))
+        self.membership.as_mut().map(|membership| act(membership, &mut cx))
     }
 
     /// What is read from memory, and what it works with.
@@ -365,13 +361,13 @@ impl ConsumerEngine {
 
     /// Begins to unsubscribe or close.
     fn take_leave(&mut self, now: Now, op: u64, timeout_ms: u64, leave: Leave) {
-        let Some((membership, mut cx)) = self.group(now) else {
+        let begun = self.with_group(now, |group, cx| group.begin_leaving(cx, op, timeout_ms, leave));
+        let Some(earlier) = begun else {
             lock(&self.cache).assign(Vec::new());
             self.topics_dirty = true;
             let result = Ok(ConsumerOutcome::Ok);
             return self.end_leave(Some(Left { op, for_good: leave.is_for_good(), result }));
         };
-        let earlier = membership.begin_leaving(&mut cx, op, timeout_ms, leave);
         // The commit goes out before LeaveGroup, also when there is no time to await its answer.
         self.drive_commits(now);
         if let Some(op) = earlier {

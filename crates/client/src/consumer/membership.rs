@@ -9,6 +9,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::FindCoordinatorResponse;
 use headrace_wire::time::Now;
+use headrace_wire::uuid::Uuid;
 
 use super::cache::{FetchCache, SharedCache, lock};
 use super::commits::{Asker, Commits, Identity, of_before};
@@ -166,9 +167,13 @@ impl Membership {
         match &self.state {
             GroupState::Away(_) => None,
             GroupState::Member | GroupState::Leaving(Leaving { alone: false, .. }) => {
-                let (generation, member_id) = self.member.identity()?;
-                let (instance_id, epochs) = (self.member.instance_id().cloned(), self.member.has_epochs());
-                Some(Identity { generation, member_id: member_id.to_owned(), instance_id, epochs })
+                let member = &self.member;
+                Some(Identity {
+                    generation: member.generation()?,
+                    member_id: member.id().to_owned(),
+                    instance_id: member.instance_id().cloned(),
+                    epochs: member.is_divided_by_coordinator(),
+                })
             }
             GroupState::Alone | GroupState::Leaving(_) => Some(Identity::NOBODY),
         }
@@ -197,7 +202,7 @@ impl Membership {
 
     /// Whether only the coordinator knows which topics are subscribed to.
     fn coordinator_matches(&self) -> bool {
-        self.pattern.is_some() && self.member.takes_patterns()
+        self.pattern.is_some() && self.member.is_divided_by_coordinator()
     }
 
     /// Finds what is not handed out, after what is owned, given back or subscribed to has changed.
@@ -240,7 +245,7 @@ impl Membership {
             return Err(Error::Usage(why.into()));
         }
         let internal_too = !cx.config.exclude_internal_topics;
-        let ours = pattern.as_deref().filter(|_| !self.member.takes_patterns());
+        let ours = pattern.as_deref().filter(|_| !self.member.is_divided_by_coordinator());
         let ours = ours.map(|text| TopicPattern::new(text, internal_too)).transpose()?;
         self.topics = topics.into_iter().collect();
         self.pattern.clone_from(&pattern);
@@ -330,8 +335,8 @@ impl Membership {
         }
     }
 
-    fn assigned(&mut self, cx: &mut GroupContext<'_>, partitions: Vec<TopicPartition>) {
-        let given: BTreeSet<_> = partitions.into_iter().collect();
+    fn assigned(&mut self, cx: &mut GroupContext<'_>, partitions: Vec<(TopicPartition, Uuid)>) {
+        let given: BTreeSet<_> = partitions.into_iter().map(|(partition, _)| partition).collect();
         let added: Vec<_> = given.difference(&self.owned).cloned().collect();
         self.giving = self.owned.difference(&given).cloned().collect();
         self.owned.extend(given);

@@ -21,6 +21,7 @@ use headrace_wire::messages::{
     SyncGroupRequest, SyncGroupResponse,
 };
 use headrace_wire::time::Now;
+use headrace_wire::uuid::Uuid;
 
 use super::assignor::{Subscriber, divide};
 use super::context::{GroupTag, MemberContext, MemberTag};
@@ -276,7 +277,9 @@ impl ClassicMember {
         self.heard_at = now.mono_ms;
         self.heartbeat_at = now.mono_ms + u64::from(self.settings.heartbeat_interval_ms);
         self.heartbeat_in_flight = false;
-        Ok(Some(MemberEvent::Assigned(partitions)))
+        Ok(Some(MemberEvent::Assigned(
+            partitions.into_iter().map(|partition| (partition, Uuid::ZERO)).collect(),
+        )))
     }
 
     fn heartbeat<T: GroupTag>(&mut self, cx: &mut MemberContext<'_, T>, node: i32) {
@@ -378,11 +381,7 @@ impl ClassicMember {
 }
 
 impl<T: GroupTag> GroupMember<T> for ClassicMember {
-    fn takes_patterns(&self) -> bool {
-        false
-    }
-
-    fn has_epochs(&self) -> bool {
+    fn is_divided_by_coordinator(&self) -> bool {
         false
     }
 
@@ -411,11 +410,12 @@ impl<T: GroupTag> GroupMember<T> for ClassicMember {
         watched
     }
 
-    fn identity(&self) -> Option<(i32, &str)> {
-        match self.state {
-            State::Stable | State::Release => Some((self.generation, &self.id)),
-            _ => None,
-        }
+    fn id(&self) -> &str {
+        &self.id
+    }
+
+    fn generation(&self) -> Option<i32> {
+        matches!(self.state, State::Stable | State::Release).then_some(self.generation)
     }
 
     fn instance_id(&self) -> Option<&String> {

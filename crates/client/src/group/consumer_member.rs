@@ -1,15 +1,11 @@
 //! A consumer's member by KIP-848: partitions have one owner, and topics may be found by a pattern.
 
-use std::collections::BTreeSet;
-
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::consumer_group_heartbeat_request::TopicPartitions;
 use headrace_wire::messages::{ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse};
 
-use super::context::{GroupTag, MemberContext, MemberTag};
-use super::epoch_member::{Answer, EpochMember, EpochMemberEvent, EpochProtocol, Heartbeat};
-use super::member::{GroupMember, MemberEvent, MemberSettings};
-use crate::core::Reply;
+use super::epoch_member::{Answer, EpochMember, EpochProtocol, Heartbeat};
+use super::member::MemberSettings;
 use crate::error::Error;
 
 /// The epoch of who leaves.
@@ -104,6 +100,14 @@ impl EpochProtocol for ConsumerProtocol {
             error => error,
         }
     }
+
+    fn subscribed(&mut self, pattern: Option<String>) {
+        self.pattern = pattern;
+    }
+
+    fn instance_id(&self) -> Option<&String> {
+        self.instance_id.as_ref()
+    }
 }
 
 impl ConsumerMember {
@@ -116,77 +120,5 @@ impl ConsumerMember {
             told_pattern: false,
         };
         EpochMember::of(protocol, settings.rack, settings.request_timeout_ms, settings.backoff)
-    }
-}
-
-/// What a consumer is told: it needs no ids of topics.
-fn event(event: EpochMemberEvent) -> MemberEvent {
-    match event {
-        EpochMemberEvent::Assigned(partitions) => {
-            MemberEvent::Assigned(partitions.into_iter().map(|(partition, _)| partition).collect())
-        }
-        EpochMemberEvent::Lost => MemberEvent::Lost,
-        EpochMemberEvent::Failed(error) => MemberEvent::Failed(error),
-    }
-}
-
-impl<T: GroupTag> GroupMember<T> for ConsumerMember {
-    fn takes_patterns(&self) -> bool {
-        true
-    }
-
-    fn has_epochs(&self) -> bool {
-        true
-    }
-
-    fn is_cooperative(&self) -> bool {
-        true
-    }
-
-    fn subscribe(&mut self, topics: BTreeSet<String>, pattern: Option<String>) {
-        self.protocol.pattern = pattern;
-        self.subscribe(topics);
-    }
-
-    fn topics(&self) -> &BTreeSet<String> {
-        self.topics()
-    }
-
-    fn watched(&self) -> BTreeSet<String> {
-        self.topics().clone()
-    }
-
-    fn identity(&self) -> Option<(i32, &str)> {
-        Some((self.epoch()?, self.id()))
-    }
-
-    fn instance_id(&self) -> Option<&String> {
-        self.protocol.instance_id.as_ref()
-    }
-
-    fn wants_release(&self) -> bool {
-        self.wants_release()
-    }
-
-    fn released(&mut self) {
-        self.released();
-    }
-
-    /// No reason is told.
-    fn leave(&mut self, cx: &mut MemberContext<'_, T>, _: &str) -> bool {
-        self.leave(cx)
-    }
-
-    fn drive(&mut self, cx: &mut MemberContext<'_, T>) -> Option<MemberEvent> {
-        self.drive(cx).map(event)
-    }
-
-    fn answered(
-        &mut self,
-        cx: &mut MemberContext<'_, T>,
-        tag: MemberTag,
-        reply: Reply<T>,
-    ) -> Option<MemberEvent> {
-        self.answered(cx, tag, reply).map(event)
     }
 }

@@ -12,6 +12,7 @@ use headrace_wire::messages::{MetadataRequest, Request};
 use headrace_wire::uuid::Uuid;
 
 use super::context::{GroupTag, MemberContext, MemberTag};
+use super::member::{GroupMember, MemberEvent};
 use super::names::TopicNames;
 use crate::core::Reply;
 use crate::error::{Error, Result};
@@ -32,7 +33,7 @@ const HEARTBEAT_MS_MAX: u64 = 15_000;
 pub(crate) type Ids = BTreeMap<Uuid, BTreeSet<i32>>;
 
 /// What the protocols differ in.
-pub(crate) trait EpochProtocol: std::fmt::Debug {
+pub(crate) trait EpochProtocol: std::fmt::Debug + Send {
     /// The heartbeat.
     type Request: Request + Send + 'static;
 
@@ -55,7 +56,12 @@ pub(crate) trait EpochProtocol: std::fmt::Debug {
     fn explained(error: Error) -> Error;
 
     /// Other topics were subscribed to.
-    fn subscribed(&mut self) {}
+    fn subscribed(&mut self, pattern: Option<String>);
+
+    /// The instance id of a static member.
+    fn instance_id(&self) -> Option<&String> {
+        None
+    }
 
     /// When to send the next heartbeat, where the coordinator says after `asked_ms`: so many milliseconds from now.
     fn wait_ms(&mut self, asked_ms: u64, _has_partitions: bool) -> u64 {
@@ -88,17 +94,6 @@ pub(crate) struct Answer {
     pub(super) assignment: Option<Ids>,
 }
 
-/// What a member tells.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum EpochMemberEvent {
-    /// These are its partitions, with the ids of their topics.
-    Assigned(Vec<(TopicPartition, Uuid)>),
-    /// The group has gone on without this member.
-    Lost,
-    /// The group cannot be joined: the member is to leave.
-    Failed(Error),
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// Not subscribed, or left.
@@ -114,7 +109,7 @@ enum State {
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "independent facts, each read by itself")]
 pub(crate) struct EpochMember<P> {
-    pub(super) protocol: P,
+    protocol: P,
     /// `client.rack`.
     rack: String,
     request_timeout_ms: u64,
@@ -167,99 +162,9 @@ impl<P: EpochProtocol> EpochMember<P> {
         }
     }
 
-    /// Joins, or goes on with other topics.
-    pub(crate) fn subscribe(&mut self, topics: impl IntoIterator<Item = String>) {
-        self.topics = topics.into_iter().collect();
-        self.protocol.subscribed();
-        self.subscription_changed = true;
-        self.retry.hurry();
-        if self.state == State::Out {
-            self.state = State::Join;
-        }
-    }
-
-    /// The topics subscribed to.
-    pub(crate) fn topics(&self) -> &BTreeSet<String> {
-        &self.topics
-    }
-
-    /// Made with the first heartbeat, and the same from then on; empty before.
-    pub(crate) fn id(&self) -> &str {
-        &self.id
-    }
-
     /// Whether there is a subscription, and the group was not left.
-    pub(crate) fn is_active(&self) -> bool {
+    pub(super) fn is_active(&self) -> bool {
         self.state != State::Out
-    }
-
-    /// The epoch to commit with. None while it is about to change, and outside of the group.
-    pub(super) fn epoch(&self) -> Option<i32> {
-        matches!(self.state, State::Stable | State::Release).then_some(self.epoch)
-    }
-
-    /// Partitions are to be let go: after that, [`released`](Self::released).
-    pub(super) fn wants_release(&self) -> bool {
-        self.state == State::Release
-    }
-
-    /// The partitions have been let go.
-    pub(super) fn released(&mut self) {
-        if self.state == State::Release {
-            self.state = State::Stable;
-            self.held.clone_from(&self.owned);
-            self.acknowledge = true;
-        }
-    }
-
-    /// Leaves the group. True when an answer will come, tagged [`MemberTag::Leave`].
-    pub(crate) fn leave<T: GroupTag>(&mut self, cx: &mut MemberContext<'_, T>) -> bool {
-        // Also before the first heartbeat was answered: the coordinator may have taken it in (KIP-1082).
-        let node = cx.coordinator.node().filter(|_| self.is_active() && !self.id.is_empty());
-        self.state = State::Out;
-        self.forget();
-        let Some(node) = node else { return false };
-        let request = self.protocol.leave(cx.group(), self.id.clone());
-        cx.call(node, request, MemberTag::Leave, self.request_timeout_ms);
-        true
-    }
-
-    /// Sends what is due, and tells of what was given.
-    pub(crate) fn drive<T: GroupTag>(&mut self, cx: &mut MemberContext<'_, T>) -> Option<EpochMemberEvent> {
-        if !self.is_active() {
-            return None;
-        }
-        let event = self.take_over(cx);
-        if !self.in_flight
-            && cx.may_retry(self.retry)
-            && let Some(node) = cx.need_node()
-        {
-            let news = self.subscription_changed || (self.acknowledge && self.state == State::Stable);
-            if self.state == State::Join || news || cx.is_due(self.heartbeat_at) {
-                self.heartbeat(cx, node);
-            }
-        }
-        event
-    }
-
-    /// A call of this member has ended.
-    pub(crate) fn answered<T: GroupTag>(
-        &mut self,
-        cx: &mut MemberContext<'_, T>,
-        tag: MemberTag,
-        reply: Reply<T>,
-    ) -> Option<EpochMemberEvent> {
-        match tag {
-            MemberTag::Group(attempt) if attempt == self.attempt => {
-                self.in_flight = false;
-                self.heard(cx, reply.decode::<P::Request>().map(P::read))
-            }
-            MemberTag::Names => {
-                self.names.learn(reply.decode::<MetadataRequest>());
-                None
-            }
-            _ => None,
-        }
     }
 
     /// It has nothing, and is no member.
@@ -275,7 +180,7 @@ impl<P: EpochProtocol> EpochMember<P> {
     }
 
     /// Takes over what the coordinator wants, as far as the names of its topics are known.
-    fn take_over<T: GroupTag>(&mut self, cx: &mut MemberContext<'_, T>) -> Option<EpochMemberEvent> {
+    fn take_over<T: GroupTag>(&mut self, cx: &mut MemberContext<'_, T>) -> Option<MemberEvent> {
         let target = self.target.clone().filter(|_| self.state == State::Stable)?;
         let (mut unknown, mut known) = (Vec::new(), Ids::new());
         for (id, partitions) in target {
@@ -310,7 +215,7 @@ impl<P: EpochProtocol> EpochMember<P> {
             })
             .collect();
         partitions.sort();
-        Some(EpochMemberEvent::Assigned(partitions))
+        Some(MemberEvent::Assigned(partitions))
     }
 
     /// It is to have these. What it had and is not among them it has until it has let go, where somebody waits for that.
@@ -360,7 +265,7 @@ impl<P: EpochProtocol> EpochMember<P> {
         &mut self,
         cx: &mut MemberContext<'_, T>,
         result: Result<Answer>,
-    ) -> Option<EpochMemberEvent> {
+    ) -> Option<MemberEvent> {
         let error = match result.and_then(|answer| check::<P>(answer, cx.coordinator.group())) {
             Ok(answer) => {
                 self.accept(cx.now.mono_ms, answer);
@@ -373,7 +278,7 @@ impl<P: EpochProtocol> EpochMember<P> {
         let gone =
             matches!(error.code(), Some(ErrorCode::UNKNOWN_MEMBER_ID | ErrorCode::FENCED_MEMBER_EPOCH));
         if !gone && !error.retriable() {
-            return Some(EpochMemberEvent::Failed(P::explained(error)));
+            return Some(MemberEvent::Failed(P::explained(error)));
         }
         cx.put_off(&mut self.retry, self.backoff);
         if !gone {
@@ -383,7 +288,7 @@ impl<P: EpochProtocol> EpochMember<P> {
         let had = !self.held.is_empty();
         self.state = State::Join;
         self.forget();
-        had.then_some(EpochMemberEvent::Lost)
+        had.then_some(MemberEvent::Lost)
     }
 
     fn accept(&mut self, now_ms: u64, answer: Answer) {
@@ -402,6 +307,106 @@ impl<P: EpochProtocol> EpochMember<P> {
         let asked_ms = u64::try_from(answer.interval_ms).unwrap_or(0);
         let asked_ms = asked_ms.clamp(HEARTBEAT_MS_MIN, HEARTBEAT_MS_MAX);
         self.heartbeat_at = now_ms + self.protocol.wait_ms(asked_ms, has_partitions);
+    }
+}
+
+impl<T: GroupTag, P: EpochProtocol> GroupMember<T> for EpochMember<P> {
+    fn is_divided_by_coordinator(&self) -> bool {
+        true
+    }
+
+    fn is_cooperative(&self) -> bool {
+        true
+    }
+
+    fn subscribe(&mut self, topics: BTreeSet<String>, pattern: Option<String>) {
+        self.topics = topics;
+        self.protocol.subscribed(pattern);
+        self.subscription_changed = true;
+        self.retry.hurry();
+        if self.state == State::Out {
+            self.state = State::Join;
+        }
+    }
+
+    fn topics(&self) -> &BTreeSet<String> {
+        &self.topics
+    }
+
+    fn watched(&self) -> BTreeSet<String> {
+        self.topics.clone()
+    }
+
+    fn id(&self) -> &str {
+        &self.id
+    }
+
+    fn generation(&self) -> Option<i32> {
+        matches!(self.state, State::Stable | State::Release).then_some(self.epoch)
+    }
+
+    fn instance_id(&self) -> Option<&String> {
+        self.protocol.instance_id()
+    }
+
+    fn wants_release(&self) -> bool {
+        self.state == State::Release
+    }
+
+    fn released(&mut self) {
+        if self.state == State::Release {
+            self.state = State::Stable;
+            self.held.clone_from(&self.owned);
+            self.acknowledge = true;
+        }
+    }
+
+    /// No reason is told.
+    fn leave(&mut self, cx: &mut MemberContext<'_, T>, _: &str) -> bool {
+        // Also before the first heartbeat was answered: the coordinator may have taken it in (KIP-1082).
+        let node = cx.coordinator.node().filter(|_| self.is_active() && !self.id.is_empty());
+        self.state = State::Out;
+        self.forget();
+        let Some(node) = node else { return false };
+        let request = self.protocol.leave(cx.group(), self.id.clone());
+        cx.call(node, request, MemberTag::Leave, self.request_timeout_ms);
+        true
+    }
+
+    fn drive(&mut self, cx: &mut MemberContext<'_, T>) -> Option<MemberEvent> {
+        if !self.is_active() {
+            return None;
+        }
+        let event = self.take_over(cx);
+        if !self.in_flight
+            && cx.may_retry(self.retry)
+            && let Some(node) = cx.need_node()
+        {
+            let news = self.subscription_changed || (self.acknowledge && self.state == State::Stable);
+            if self.state == State::Join || news || cx.is_due(self.heartbeat_at) {
+                self.heartbeat(cx, node);
+            }
+        }
+        event
+    }
+
+    fn answered(
+        &mut self,
+        cx: &mut MemberContext<'_, T>,
+        tag: MemberTag,
+        reply: Reply<T>,
+    ) -> Option<MemberEvent> {
+        match tag {
+            MemberTag::Group(attempt) if attempt == self.attempt => {
+                self.in_flight = false;
+                self.heard(cx, reply.decode::<P::Request>().map(P::read))
+            }
+            MemberTag::Names => {
+                self.names.learn(reply.decode::<MetadataRequest>());
+                None
+            }
+            _ => None,
+        }
     }
 }
 

@@ -1,6 +1,8 @@
-//! What a consumer's engine sees of its member, by whichever protocol.
+//! What an engine sees of its member, by whichever protocol.
 
 use std::collections::BTreeSet;
+
+use headrace_wire::uuid::Uuid;
 
 use super::context::{MemberContext, MemberTag};
 use crate::core::Reply;
@@ -42,8 +44,8 @@ fn to_i32(ms: u32) -> i32 {
 /// What a member tells its engine.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum MemberEvent {
-    /// These partitions are this member's.
-    Assigned(Vec<TopicPartition>),
+    /// These partitions are this member's, with the ids of their topics; zero where the protocol names topics.
+    Assigned(Vec<(TopicPartition, Uuid)>),
     /// The group has gone on without this member.
     Lost,
     /// The group cannot be joined: the member is to leave.
@@ -54,16 +56,14 @@ pub(crate) enum MemberEvent {
 
 /// One member of a group, by whichever protocol.
 pub(crate) trait GroupMember<T>: std::fmt::Debug + Send {
-    /// Whether the coordinator finds topics by a pattern.
-    fn takes_patterns(&self) -> bool;
-
-    /// Whether commits carry a member epoch, which changes while partitions stay (KIP-848).
-    fn has_epochs(&self) -> bool;
+    /// Whether the coordinator divides (KIP-848): it finds topics by patterns, and commits carry a member epoch, which changes
+    /// while partitions stay.
+    fn is_divided_by_coordinator(&self) -> bool;
 
     /// Whether partitions are kept while the group rebalances.
     fn is_cooperative(&self) -> bool;
 
-    /// Joins, or joins again with another subscription. Only who takes patterns looks at one.
+    /// Joins, or joins again with another subscription. Only a coordinator that divides looks at a pattern.
     fn subscribe(&mut self, topics: BTreeSet<String>, pattern: Option<String>);
 
     /// The topics subscribed to by name.
@@ -72,9 +72,11 @@ pub(crate) trait GroupMember<T>: std::fmt::Debug + Send {
     /// The topics whose metadata matters.
     fn watched(&self) -> BTreeSet<String>;
 
-    /// The generation or epoch, and the member id, to commit with; `None` while they are about to change, and outside of
-    /// the group.
-    fn identity(&self) -> Option<(i32, &str)>;
+    /// The member id; empty before there is one.
+    fn id(&self) -> &str;
+
+    /// The generation or epoch to commit with; `None` while it is about to change, and outside of the group.
+    fn generation(&self) -> Option<i32>;
 
     /// The instance id of a static member.
     fn instance_id(&self) -> Option<&String>;

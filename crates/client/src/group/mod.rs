@@ -19,12 +19,12 @@ use self::classic_member::ClassicMember;
 use self::consumer_member::ConsumerMember;
 pub(crate) use self::context::{GroupTag, MemberContext, MemberTag};
 pub(crate) use self::coordinator::Coordinator;
-pub(crate) use self::epoch_member::EpochMemberEvent;
 pub(crate) use self::member::{GroupMember, MemberEvent, MemberSettings};
-pub(crate) use self::share_member::{ShareMember, ShareMemberSettings};
+use self::share_member::ShareMember;
 use crate::options::GroupProtocol;
+use crate::time::Backoff;
 
-/// A member that has not joined.
+/// A consumer's member that has not joined.
 pub(crate) fn member_of<T: GroupTag>(
     protocol: GroupProtocol,
     settings: MemberSettings,
@@ -33,4 +33,13 @@ pub(crate) fn member_of<T: GroupTag>(
         GroupProtocol::Classic => Box::new(ClassicMember::new(settings)),
         GroupProtocol::Consumer => Box::new(ConsumerMember::new(settings)),
     }
+}
+
+/// A share consumer's member that has not joined. `rack` is `client.rack`.
+pub(crate) fn share_member_of<T: GroupTag>(
+    rack: String,
+    request_timeout_ms: u64,
+    backoff: Backoff,
+) -> Box<dyn GroupMember<T>> {
+    Box::new(ShareMember::new(rack, request_timeout_ms, backoff))
 }

@@ -17,16 +17,7 @@ const LEAVE: i32 = -1;
 const HURRY_MS: u64 = 100;
 
 /// A share consumer's member.
-pub(crate) type ShareMember = EpochMember<ShareProtocol>;
-
-/// What a member needs to know of the options.
-#[derive(Clone, Debug)]
-pub(crate) struct ShareMemberSettings {
-    /// `client.rack`.
-    pub(crate) rack: String,
-    pub(crate) request_timeout_ms: u64,
-    pub(crate) backoff: Backoff,
-}
+pub(super) type ShareMember = EpochMember<ShareProtocol>;
 
 /// What is KIP-932's alone.
 #[derive(Debug)]
@@ -88,7 +79,7 @@ impl EpochProtocol for ShareProtocol {
         }
     }
 
-    fn subscribed(&mut self) {
+    fn subscribed(&mut self, _: Option<String>) {
         self.hurry_ms = HURRY_MS;
     }
 
@@ -100,9 +91,9 @@ impl EpochProtocol for ShareProtocol {
 }
 
 impl ShareMember {
-    pub(crate) fn new(settings: ShareMemberSettings) -> ShareMember {
-        let protocol = ShareProtocol { hurry_ms: HURRY_MS };
-        EpochMember::of(protocol, settings.rack, settings.request_timeout_ms, settings.backoff)
+    /// `rack` is `client.rack`.
+    pub(super) fn new(rack: String, request_timeout_ms: u64, backoff: Backoff) -> ShareMember {
+        EpochMember::of(ShareProtocol { hurry_ms: HURRY_MS }, rack, request_timeout_ms, backoff)
     }
 }
 

@@ -37,7 +37,7 @@ use crate::core::{CallSpec, Core, Lane, NoStream, Reply, Target, Throttle};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::group::{
-    Coordinator, EpochMemberEvent, GroupTag, MemberContext, MemberTag, ShareMember, ShareMemberSettings,
+    Coordinator, GroupMember, GroupTag, MemberContext, MemberEvent, MemberTag, share_member_of,
 };
 use crate::io::{ConnId, Input, Output};
 use crate::options::ShareConfig;
@@ -124,7 +124,7 @@ pub struct ShareEngine {
     settings: ShareSettings,
     schema: BatchSchema,
     shelf: SharedShelf,
-    member: ShareMember,
+    member: Box<dyn GroupMember<Tag>>,
     standing: Standing,
     /// The group has refused it.
     refused: Retry,
@@ -158,16 +158,12 @@ impl ShareEngine {
     pub fn new(config: &ShareConfig, seed: u64) -> ShareEngine {
         let settings = ShareSettings::of(config);
         let backoff = backoff_of(config);
-        let member = ShareMemberSettings {
-            rack: config.client_rack.clone(),
-            request_timeout_ms: settings.request_timeout_ms,
-            backoff,
-        };
+        let member = share_member_of(config.client_rack.clone(), settings.request_timeout_ms, backoff);
         ShareEngine {
             core: Core::new(&config.common, false, seed),
             schema: schema_of(config),
             shelf: Arc::new(Mutex::new(Shelf::new(config.share_acknowledgement_mode))),
-            member: ShareMember::new(member),
+            member,
             standing: Standing::Alone,
             refused: Retry::default(),
             since_ms: 0,
@@ -244,7 +240,7 @@ impl ShareEngine {
         }
         self.core.want_topics(now, topics.iter().map(String::as_str));
         if !ends {
-            self.member.subscribe(topics);
+            self.member.subscribe(topics.into_iter().collect(), None);
             self.since_ms = now.mono_ms;
             self.standing = Standing::Member;
         }
@@ -254,11 +250,8 @@ impl ShareEngine {
 
     /// Out of the group, but for its sessions: what is held is handed out and acknowledged as ever.
     fn leave_group(&mut self, now: Now, standing: Standing) {
-        self.member.leave(&mut MemberContext {
-            now,
-            core: &mut self.core,
-            coordinator: &mut self.coordinator,
-        });
+        let cx = &mut MemberContext { now, core: &mut self.core, coordinator: &mut self.coordinator };
+        self.member.leave(cx, "");
         self.standing = standing;
         self.assign(Vec::new());
     }
@@ -274,7 +267,7 @@ impl ShareEngine {
             }
             Standing::Away { .. } => {
                 let topics = self.member.topics().clone();
-                self.member.subscribe(topics);
+                self.member.subscribe(topics, None);
                 self.since_ms = now.mono_ms;
                 self.standing = Standing::Member;
             }
@@ -299,12 +292,14 @@ impl ShareEngine {
         polled.saturating_add(self.settings.max_poll_interval_ms)
     }
 
-    fn group_event(&mut self, now: Now, event: Option<EpochMemberEvent>) {
+    fn group_event(&mut self, now: Now, event: Option<MemberEvent>) {
         let partitions = match event {
             None => return,
-            Some(EpochMemberEvent::Assigned(partitions)) => partitions,
-            Some(EpochMemberEvent::Lost) => Vec::new(),
-            Some(EpochMemberEvent::Failed(error)) => return self.fail_group(now, &error),
+            Some(MemberEvent::Assigned(partitions)) => partitions,
+            Some(MemberEvent::Lost) => Vec::new(),
+            Some(MemberEvent::Failed(error) | MemberEvent::Unreadable(error)) => {
+                return self.fail_group(now, &error);
+            }
         };
         self.refused.reset();
         self.assign(partitions);

@@ -86,14 +86,10 @@ impl ConsumerEngine {
                 self.take_leave(now, op, timeout_ms, Leave::Close { finished });
             }
             ConsumerCommand::Listen(on) => {
-                if let Some((membership, mut cx)) = self.group(now) {
-                    membership.listen(&mut cx, on);
-                }
+                self.with_group(now, |group, cx| group.listen(cx, on));
             }
             ConsumerCommand::Told { notice } => {
-                if let Some((membership, mut cx)) = self.group(now) {
-                    membership.told(&mut cx, notice);
-                }
+                self.with_group(now, |group, cx| group.told(cx, notice));
             }
             ConsumerCommand::Wake => self.fetcher.dirty = true,
         }
@@ -107,19 +103,16 @@ impl ConsumerEngine {
 
     fn subscribe(&mut self, now: Now, op: u64, topics: Vec<String>, pattern: Option<String>) {
         let result = self.group_of("subscribe").map(drop).and_then(|()| self.end_leaving(now));
-        let result = result.and_then(|()| match self.group(now) {
-            Some((membership, mut cx)) => membership.subscribe(&mut cx, topics, pattern),
-            None => Ok(()),
+        let result = result.and_then(|()| {
+            self.with_group(now, |group, cx| group.subscribe(cx, topics, pattern)).unwrap_or(Ok(()))
         });
         self.topics_dirty = true;
         self.done(op, result.map(|()| ConsumerOutcome::Ok));
     }
 
     fn end_leaving(&mut self, now: Now) -> Result<()> {
-        if let Some((membership, mut cx)) = self.group(now) {
-            let left = membership.end_leaving(&mut cx)?;
-            self.end_leave(left);
-        }
+        let left = self.with_group(now, Membership::end_leaving).transpose()?.flatten();
+        self.end_leave(left);
         Ok(())
     }
 
@@ -145,9 +138,7 @@ impl ConsumerEngine {
             }
         }
         // What goes may not come back: what was processed of it is committed now or never.
-        if let Some((membership, mut cx)) = self.group(now) {
-            membership.auto_commit_now(&mut cx);
-        }
+        self.with_group(now, Membership::auto_commit_now);
         lock(&self.cache).assign(partitions);
         Ok(())
     }

@@ -16,7 +16,9 @@ use crate::arrived::{Arrived, Consumed};
 use crate::core::scripted::{Answer, Incoming, Layout, World, version_list, versions};
 use crate::core::{Core, NoStream};
 use crate::engine::Engine;
-use crate::group::{Coordinator, EpochMemberEvent, GroupTag, MemberContext, MemberTag};
+use crate::group::{
+    Coordinator, GroupMember, GroupTag, MemberContext, MemberEvent, MemberTag, share_member_of,
+};
 use crate::io::{ConnId, Input, Output};
 use crate::options::CommonConfig;
 use crate::partition::TopicPartition;
@@ -45,8 +47,8 @@ enum Do {
 struct Probe {
     core: Core<Tag>,
     coordinator: Coordinator,
-    member: ShareMember,
-    events: VecDeque<EpochMemberEvent>,
+    member: Box<dyn GroupMember<Tag>>,
+    events: VecDeque<MemberEvent>,
 }
 
 impl Probe {
@@ -70,8 +72,8 @@ impl Probe {
                 }
             }
             events.extend(member.drive(&mut MemberContext { now, core, coordinator }));
-            if matches!(events.back(), Some(EpochMemberEvent::Failed(_))) {
-                member.leave(&mut MemberContext { now, core, coordinator });
+            if matches!(events.back(), Some(MemberEvent::Failed(_))) {
+                member.leave(&mut MemberContext { now, core, coordinator }, "");
             }
         }
     }
@@ -79,15 +81,17 @@ impl Probe {
 
 impl Engine for Probe {
     type Command = Do;
-    type Event = EpochMemberEvent;
+    type Event = MemberEvent;
 
     fn handle(&mut self, now: Now, input: Input<Do>) {
         let Probe { core, coordinator, member, .. } = self;
         match input {
             Input::Command(Do::Subscribe(topics)) => {
-                member.subscribe(topics.iter().map(|topic| (*topic).to_owned()));
+                member.subscribe(topics.iter().map(|topic| (*topic).to_owned()).collect(), None);
             }
-            Input::Command(Do::Leave) => drop(member.leave(&mut MemberContext { now, core, coordinator })),
+            Input::Command(Do::Leave) => {
+                member.leave(&mut MemberContext { now, core, coordinator }, "");
+            }
             Input::Channel(conn, event) => core.handle_channel(now, conn, event),
             Input::Timeout => core.handle_timeout(now),
             Input::Link(..) | Input::PollMemory | Input::DescriptorShortage => {}
@@ -101,7 +105,7 @@ impl Engine for Probe {
         consumed
     }
 
-    fn poll_output(&mut self) -> Option<Output<EpochMemberEvent>> {
+    fn poll_output(&mut self) -> Option<Output<MemberEvent>> {
         self.core.poll_request().or_else(|| self.events.pop_front().map(Output::Event))
     }
 
@@ -114,11 +118,10 @@ fn world() -> World<Probe> {
     let pairs = [("bootstrap.servers".to_owned(), "localhost:9092".to_owned())];
     let config = CommonConfig::from_pairs(pairs).unwrap();
     let backoff = Backoff { first_ms: 100, max_ms: 1_000 };
-    let settings = ShareMemberSettings { rack: "r".to_owned(), request_timeout_ms: 30_000, backoff };
     World::new(Probe {
         core: Core::new(&config, false, 7),
         coordinator: Coordinator::new("g".to_owned(), backoff, 30_000),
-        member: ShareMember::new(settings),
+        member: share_member_of("r".to_owned(), 30_000, backoff),
         events: VecDeque::new(),
     })
 }
@@ -209,11 +212,11 @@ fn refusal(code: ErrorCode, why: &str) -> ShareGroupHeartbeatResponse {
     }
 }
 
-fn assigned(given: &[(&str, i32)]) -> EpochMemberEvent {
+fn assigned(given: &[(&str, i32)]) -> MemberEvent {
     let one = |(topic, partition): &(&str, i32)| {
         (TopicPartition::new(*topic, *partition), Uuid([if *topic == "t" { 1 } else { 2 }; 16]))
     };
-    EpochMemberEvent::Assigned(given.iter().map(one).collect())
+    MemberEvent::Assigned(given.iter().map(one).collect())
 }
 
 #[test]
@@ -303,7 +306,7 @@ fn forgotten_by_its_coordinator_it_joins_again_under_the_same_id() {
         let (mut world, mut broker) = (world(), |i: &Incoming| side.borrow_mut().answer(i));
         world.command(Do::Subscribe(&["u"]));
         world.run(1_800, &mut broker);
-        assert_eq!(world.events, [assigned(&[("u", 0)]), EpochMemberEvent::Lost, assigned(&[("u", 0)])]);
+        assert_eq!(world.events, [assigned(&[("u", 0)]), MemberEvent::Lost, assigned(&[("u", 0)])]);
         let asked = &side.borrow().asked;
         assert_eq!((asked[1].1.member_epoch, asked[2].1.member_epoch), (3, 0));
         assert_eq!(asked[0].1.member_id, asked[2].1.member_id);
@@ -363,7 +366,7 @@ fn it_leaves_also_before_the_first_answer() {
     let asked = &side.borrow().asked;
     assert_eq!(asked.iter().map(|(_, request)| request.member_epoch).collect::<Vec<_>>(), [0, -1]);
     assert_eq!(asked[0].1.member_id, asked[1].1.member_id);
-    assert!(!world.engine.member.is_active());
+    assert_eq!(world.engine.member.generation(), None);
 }
 
 #[test]
@@ -372,7 +375,7 @@ fn what_a_coordinator_refuses_for_good_is_told() {
     let (mut world, mut broker) = (world(), |i: &Incoming| side.borrow_mut().answer(i));
     world.command(Do::Subscribe(&["u"]));
     world.run(10, &mut broker);
-    let [EpochMemberEvent::Failed(error)] = &world.events[..] else { panic!("{:?}", world.events) };
+    let [MemberEvent::Failed(error)] = &world.events[..] else { panic!("{:?}", world.events) };
     assert_eq!(error.code(), Some(ErrorCode::GROUP_AUTHORIZATION_FAILED));
     assert!(error.to_string().contains("share group 'g': not you"), "{error}");
 }
@@ -392,7 +395,7 @@ fn a_broker_without_share_groups_is_told_apart() {
         let mut world = world();
         world.command(Do::Subscribe(&["u"]));
         world.run(10, &mut broker);
-        let [EpochMemberEvent::Failed(error)] = &world.events[..] else { panic!("{:?}", world.events) };
+        let [MemberEvent::Failed(error)] = &world.events[..] else { panic!("{:?}", world.events) };
         let text = error.to_string();
         assert_eq!(error.code(), Some(ErrorCode::UNSUPPORTED_VERSION));
         assert!(text.contains("share groups need Kafka 4.1 or newer"), "{text}");

@@ -22,7 +22,7 @@ impl ShareEngine {
     pub(super) fn close(&mut self, now: Now, op: u64, finished: bool, timeout_ms: u64) {
         lock(&self.shelf).close(finished);
         let cx = &mut MemberContext { now, core: &mut self.core, coordinator: &mut self.coordinator };
-        let leaving = self.member.leave(cx);
+        let leaving = self.member.leave(cx, "");
         self.standing = Standing::Alone;
         self.closing = Some(Closing { op, deadline: now.mono_ms.saturating_add(timeout_ms), leaving });
     }
