@@ -15,6 +15,7 @@ pub mod engine;
 pub mod error;
 mod group;
 pub mod io;
+mod missing;
 pub mod options;
 pub mod partition;
 pub mod producer;

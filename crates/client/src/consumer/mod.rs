@@ -35,7 +35,6 @@ pub use fetch_stream::{
     AbortedTransaction, BATCH_BYTES_MAX, DivergingEpoch, FetchEvent, FetchStream, FetchStreamError,
     LeaderHint, NodeEndpoint, PartitionHead, PartitionTail, Progress, ResponseHead, Step, TopicKey,
 };
-pub(crate) use offsets::UNKNOWN_TOPIC_GRACE_MS;
 pub use ticket::{PartId, Ticket};
 pub use types::{
     Assignment, CommitOffset, ConsumerCommand, ConsumerEvent, ConsumerOutcome, GroupMetadata, OffsetAt,

@@ -12,14 +12,13 @@ use super::ticket::Ticket;
 use super::types::{ConsumerOutcome, OffsetAt, StartAt, TopicPartition, some_of};
 use crate::core::{Core, Lane, Target};
 use crate::error::{BAD_ANSWERS_MAX, Error, Result};
+use crate::missing::unknown_partition;
 use crate::time::{Backoff, Retry};
 
 /// The timestamp that asks for the end of the log.
 const LATEST: i64 = -1;
 /// The timestamp that asks for the first offset that is there.
 const EARLIEST: i64 = -2;
-/// How long a topic may be unknown to the brokers before that is an error: it may just be being created.
-pub(crate) const UNKNOWN_TOPIC_GRACE_MS: u64 = 2_000;
 
 /// Who wants to know.
 #[derive(Clone, Copy, Debug)]
@@ -363,24 +362,4 @@ impl Lookups {
         let ops = std::mem::take(&mut self.ops).into_keys();
         self.done.extend(ops.map(|op| (op, Err(error.clone()))));
     }
-}
-
-/// The error for a partition that the cluster has not got, once it has been missing since `since` for long enough.
-pub(super) fn unknown_partition(
-    core: &Core<Tag>,
-    partition: &TopicPartition,
-    since: u64,
-    now: Now,
-) -> Option<Error> {
-    let TopicPartition { topic, partition } = partition;
-    let graced = core.timers().is_due(now, since + UNKNOWN_TOPIC_GRACE_MS);
-    if let Some(code) = core.cluster().topic_error(topic) {
-        let certain = !code.retriable() || (graced && code == ErrorCode::UNKNOWN_TOPIC_OR_PARTITION);
-        return certain.then(|| Error::topic(code, &**topic, ""));
-    }
-    let count = core.cluster().partition_count(topic)?;
-    (graced && !(0..count).contains(partition)).then(|| {
-        let detail = format!("the topic has {count} partitions");
-        Error::partition(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, &**topic, *partition, detail)
-    })
 }

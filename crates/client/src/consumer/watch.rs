@@ -7,10 +7,11 @@ use headrace_wire::time::Now;
 use super::cache::{SharedCache, lock};
 use super::fetcher::Fetcher;
 use super::membership::Membership;
-use super::offsets::{Lookups, unknown_partition};
+use super::offsets::Lookups;
 use super::tag::Tag;
 use super::types::TopicPartition;
 use crate::core::Core;
+use crate::missing::{Unreachable, unknown_partition};
 
 /// Which topics matter, and what of the cluster the caller was told.
 #[derive(Debug, Default)]
@@ -20,8 +21,7 @@ pub(super) struct Watch {
     unknown: HashMap<String, (u64, bool)>,
     /// The cluster's generation when unknown topics were last looked for.
     seen_cluster: u64,
-    /// When the caller is told that no broker answers.
-    unreachable_at: Option<u64>,
+    unreachable: Unreachable,
 }
 
 /// Those for whom topics matter.
@@ -117,19 +117,10 @@ impl Watch {
         }
     }
 
-    /// Tells a caller that polls why nothing comes, as long as no broker has ever answered: at once when trying again
-    /// will not help, else after `request.timeout.ms`. Later outages are waited out, as in Kafka's own consumer.
+    /// Tells a caller that polls why nothing comes, as long as no broker has ever answered.
     pub(super) fn watch_brokers(&mut self, now: Now, core: &Core<Tag>, cache: &SharedCache, timeout_ms: u64) {
-        let waits = core.cluster().generation() == 0 && !self.topics.is_empty();
-        let Some(error) = core.metadata_error().filter(|_| waits) else {
-            self.unreachable_at = None;
-            return;
-        };
-        let grace = if error.retriable() { timeout_ms } else { 0 };
-        if core.timers().is_due(now, *self.unreachable_at.get_or_insert(now.mono_ms + grace)) {
-            lock(cache).fail_all(error.clone());
-            self.unreachable_at = Some(now.mono_ms + timeout_ms);
-            core.timers().wake_at(now.mono_ms + timeout_ms);
+        if let Some(error) = self.unreachable.find(now, core, timeout_ms, !self.topics.is_empty()) {
+            lock(cache).fail_all(error);
         }
     }
 }
