@@ -12,7 +12,7 @@ use crate::time::{Backoff, Retry, TimerTable};
 
 /// How requests are sent, and sent again.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Manner {
+pub(super) struct RetryPolicy {
     pub(super) backoff: Backoff,
     pub(super) request_timeout_ms: u64,
 }
@@ -65,15 +65,15 @@ impl Attempt {
     }
 
     /// It is sent.
-    pub(super) fn send(&mut self, now: Now, manner: Manner, node: i32) -> CallSpec {
+    pub(super) fn send(&mut self, now: Now, policy: RetryPolicy, node: i32) -> CallSpec {
         self.in_flight = true;
-        let timeout_ms = manner.request_timeout_ms.min(self.deadline.saturating_sub(now.mono_ms));
+        let timeout_ms = policy.request_timeout_ms.min(self.deadline.saturating_sub(now.mono_ms));
         CallSpec::new(Target::Node(node), Lane::Coordinator, timeout_ms)
     }
 
     /// It is to be sent again.
-    pub(super) fn again(&mut self, now: Now, core: &mut Core<Tag>, manner: Manner, error: Error) {
-        core.put_off(now, &mut self.retry, manner.backoff);
+    pub(super) fn again(&mut self, now: Now, core: &mut Core<Tag>, policy: RetryPolicy, error: Error) {
+        core.put_off(now, &mut self.retry, policy.backoff);
         self.in_flight = false;
         if error.code() == Some(ErrorCode::UNKNOWN_TOPIC_ID) {
             // Perhaps another topic stands under that name.

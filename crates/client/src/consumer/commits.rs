@@ -17,7 +17,7 @@ use headrace_wire::messages::offset_commit_request::{
 use headrace_wire::messages::{OffsetCommitRequest, OffsetCommitResponse};
 use headrace_wire::time::Now;
 
-use super::attempt::{Attempt, Manner, check, left_out};
+use super::attempt::{Attempt, RetryPolicy, check, left_out};
 use super::recreated::{Incarnations, TopicIds};
 use super::tag::Tag;
 use super::types::{CommitOffset, TopicPartition, some_of};
@@ -92,13 +92,13 @@ pub(super) struct Ended {
 pub(super) struct Commits {
     jobs: BTreeMap<u64, Job>,
     next: u64,
-    manner: Manner,
+    policy: RetryPolicy,
     pub(super) ended: Vec<Ended>,
 }
 
 impl Commits {
-    pub(super) fn new(manner: Manner) -> Commits {
-        Commits { jobs: BTreeMap::new(), next: 0, manner, ended: Vec::new() }
+    pub(super) fn new(policy: RetryPolicy) -> Commits {
+        Commits { jobs: BTreeMap::new(), next: 0, policy, ended: Vec::new() }
     }
 
     /// Commits offsets of topics as they are read now. Gives the number that [`Ended`] will carry.
@@ -167,7 +167,7 @@ impl Commits {
             }
             let Some(identity) = identity else { continue };
             let named = job.ids.has_all(job.offsets.iter().map(|commit| &commit.partition));
-            let spec = job.attempt.send(now, self.manner, node);
+            let spec = job.attempt.send(now, self.policy, node);
             let spec = spec.version_max(if named { i16::MAX } else { VERSION_WITH_NAMES });
             let request = request(coordinator.group(), identity, job);
             core.call_with(now, spec, request, Tag::OffsetCommit(id));
@@ -192,7 +192,7 @@ impl Commits {
                     && (error.retriable() || is_stale(&error)) =>
             {
                 coordinator.judge(&error);
-                job.attempt.again(now, core, self.manner, error);
+                job.attempt.again(now, core, self.policy, error);
                 self.jobs.insert(id, job);
             }
             Err(error) => {

@@ -19,7 +19,7 @@ use headrace_wire::messages::{
 use headrace_wire::time::Now;
 
 use self::commands::PositionWait;
-use super::attempt::Manner;
+use super::attempt::RetryPolicy;
 use super::cache::{FetchCache, SharedCache, lock};
 use super::commits::{self, Commits, Ended};
 use super::direct::{After, Direct, DirectContext};
@@ -84,13 +84,13 @@ impl ConsumerEngine {
             lock(&cache).skip_bad_records();
         }
         let (request_timeout_ms, backoff) = (config.common.request_timeout_ms, backoff_of(&config));
-        let manner = Manner { backoff, request_timeout_ms };
+        let policy = RetryPolicy { backoff, request_timeout_ms };
         ConsumerEngine {
             core: Core::new(&config.common, config.allow_auto_create_topics, seed)
                 .two_sided(config.datapath == Datapath::TwoSided),
             lookups: Lookups::new(settings.isolation_level, request_timeout_ms, backoff),
-            commits: Commits::new(manner),
-            queries: Queries::new(manner),
+            commits: Commits::new(policy),
+            queries: Queries::new(policy),
             membership: Membership::of(&config),
             fetcher: Fetcher::new(cache.clone(), settings, schema),
             direct: Direct::new(&config),

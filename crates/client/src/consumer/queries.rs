@@ -9,7 +9,7 @@ use headrace_wire::messages::offset_fetch_request::{
 use headrace_wire::messages::{OffsetFetchRequest, OffsetFetchResponse};
 use headrace_wire::time::Now;
 
-use super::attempt::{Attempt, Manner, check, left_out};
+use super::attempt::{Attempt, RetryPolicy, check, left_out};
 use super::recreated::{Incarnations, TopicIds};
 use super::tag::Tag;
 use super::ticket::Ticket;
@@ -49,13 +49,13 @@ struct Query {
 pub(super) struct Queries {
     all: BTreeMap<u64, Query>,
     next: u64,
-    manner: Manner,
+    policy: RetryPolicy,
     pub(super) ended: Vec<(Asker, Result<Committed>)>,
 }
 
 impl Queries {
-    pub(super) fn new(manner: Manner) -> Queries {
-        Queries { all: BTreeMap::new(), next: 0, manner, ended: Vec::new() }
+    pub(super) fn new(policy: RetryPolicy) -> Queries {
+        Queries { all: BTreeMap::new(), next: 0, policy, ended: Vec::new() }
     }
 
     /// Asks for committed offsets.
@@ -107,7 +107,7 @@ impl Queries {
             }
             query.ids = incarnations.ids(&query.partitions);
             let named = query.ids.has_all(&query.partitions);
-            let spec = query.attempt.send(now, self.manner, node);
+            let spec = query.attempt.send(now, self.policy, node);
             let spec = spec.version_max(if named { i16::MAX } else { VERSION_WITH_NAMES });
             let (group, partitions, ids) =
                 (coordinator.group().to_owned(), query.partitions.clone(), query.ids.clone());
@@ -129,7 +129,7 @@ impl Queries {
         match result.and_then(|response| read(coordinator.group(), &query, response)) {
             Err(error) if error.retriable() && !query.attempt.gives_up(&error) => {
                 coordinator.judge(&error);
-                query.attempt.again(now, core, self.manner, error);
+                query.attempt.again(now, core, self.policy, error);
                 self.all.insert(id, query);
             }
             result => self.ended.push((query.asker, result)),

@@ -107,9 +107,9 @@ struct Node {
     retry: Retry,
 }
 
-/// Where a member stands beside its group.
+/// What a share consumer is to its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Standing {
+enum GroupState {
     /// Nothing is subscribed.
     Alone,
     /// In the group, or on the way.
@@ -125,7 +125,7 @@ pub struct ShareEngine {
     schema: BatchSchema,
     shelf: SharedShelf,
     member: Box<dyn GroupMember<Tag>>,
-    standing: Standing,
+    group_state: GroupState,
     /// The group has refused it.
     refused: Retry,
     /// When the consumer became a member: counts as a poll.
@@ -164,7 +164,7 @@ impl ShareEngine {
             schema: schema_of(config),
             shelf: Arc::new(Mutex::new(Shelf::new(config.share_acknowledgement_mode))),
             member,
-            standing: Standing::Alone,
+            group_state: GroupState::Alone,
             refused: Retry::default(),
             since_ms: 0,
             coordinator: Coordinator::new(config.group_id.clone(), backoff, settings.request_timeout_ms),
@@ -235,52 +235,52 @@ impl ShareEngine {
         self.core.forget_topics(before.iter().map(String::as_str));
         let ends = topics.is_empty();
         if ends {
-            self.leave_group(now, Standing::Alone);
+            self.leave_group(now, GroupState::Alone);
             lock(&self.shelf).release_all();
         }
         self.core.want_topics(now, topics.iter().map(String::as_str));
         if !ends {
             self.member.subscribe(topics.into_iter().collect(), None);
             self.since_ms = now.mono_ms;
-            self.standing = Standing::Member;
+            self.group_state = GroupState::Member;
         }
     }
 
     // ---- the group
 
     /// Out of the group, but for its sessions: what is held is handed out and acknowledged as ever.
-    fn leave_group(&mut self, now: Now, standing: Standing) {
+    fn leave_group(&mut self, now: Now, group_state: GroupState) {
         let cx = &mut MemberContext { now, core: &mut self.core, coordinator: &mut self.coordinator };
         self.member.leave(cx, "");
-        self.standing = standing;
+        self.group_state = group_state;
         self.assign(Vec::new());
     }
 
     fn drive_group(&mut self, now: Now) {
         let polls = lock(&self.shelf).polls();
-        match self.standing {
-            Standing::Alone => return,
-            Standing::Away { polls: before }
+        match self.group_state {
+            GroupState::Alone => return,
+            GroupState::Away { polls: before }
                 if polls <= before || !self.refused.is_due(now, self.core.timers()) =>
             {
                 return;
             }
-            Standing::Away { .. } => {
+            GroupState::Away { .. } => {
                 let topics = self.member.topics().clone();
                 self.member.subscribe(topics, None);
                 self.since_ms = now.mono_ms;
-                self.standing = Standing::Member;
+                self.group_state = GroupState::Member;
             }
-            Standing::Member if self.core.timers().is_due(now, self.poll_deadline(now)) => {
+            GroupState::Member if self.core.timers().is_due(now, self.poll_deadline(now)) => {
                 lock(&self.shelf).release_all();
-                self.leave_group(now, Standing::Away { polls });
+                self.leave_group(now, GroupState::Away { polls });
                 let what = "the consumer has left its share group until it polls again";
                 let ms = self.settings.max_poll_interval_ms;
                 let error = Error::timeout("the time between two polls (max.poll.interval.ms)", ms);
                 self.events.push_back(ShareEvent::Trouble { what, error });
                 return;
             }
-            Standing::Member => {}
+            GroupState::Member => {}
         }
         let cx = &mut MemberContext { now, core: &mut self.core, coordinator: &mut self.coordinator };
         let event = self.member.drive(cx);
@@ -316,7 +316,7 @@ impl ShareEngine {
         self.filled = true;
         // Callers may poll in a loop, whatever they are told.
         self.core.put_off(now, &mut self.refused, self.settings.backoff);
-        self.leave_group(now, Standing::Away { polls });
+        self.leave_group(now, GroupState::Away { polls });
         self.coordinator.judge(error);
     }
 
@@ -388,7 +388,7 @@ impl ShareEngine {
 
     /// Tells the next poll what is missing.
     fn tell_missing(&mut self, now: Now) {
-        if self.closing.is_some() || self.standing == Standing::Alone {
+        if self.closing.is_some() || self.group_state == GroupState::Alone {
             self.missing = Missing::default();
             return;
         }
@@ -450,7 +450,7 @@ impl ShareEngine {
             Tag::Coordinator => {
                 let result = reply.decode::<FindCoordinatorRequest>();
                 if let Err(error) = self.coordinator.answered(now, &mut self.core, result)
-                    && self.standing == Standing::Member
+                    && self.group_state == GroupState::Member
                 {
                     self.fail_group(now, &error);
                 }
@@ -475,7 +475,7 @@ impl ShareEngine {
             self.hear(now, &mut shelf);
             return;
         }
-        let fetches = self.standing == Standing::Member;
+        let fetches = self.group_state == GroupState::Member;
         let core = &self.core;
         self.scheduler.throttle(|node| core.throttle(now, node, Lane::Share).map_or(0, Throttle::until_ms));
         loop {

@@ -2,7 +2,7 @@
 
 use headrace_wire::time::Now;
 
-use super::{Kind, ShareEngine, Standing};
+use super::{GroupState, Kind, ShareEngine};
 use crate::error::Error;
 use crate::group::MemberContext;
 use crate::share::ledger::Verdict;
@@ -23,7 +23,7 @@ impl ShareEngine {
         lock(&self.shelf).close(finished);
         let cx = &mut MemberContext { now, core: &mut self.core, coordinator: &mut self.coordinator };
         let leaving = self.member.leave(cx, "");
-        self.standing = Standing::Alone;
+        self.group_state = GroupState::Alone;
         self.closing = Some(Closing { op, deadline: now.mono_ms.saturating_add(timeout_ms), leaving });
     }
 
