@@ -510,11 +510,11 @@ impl<T> Core<T> {
         }
     }
 
-    /// The pause that a broker has asked for over this lane's connection, while it lasts.
+    /// The pause that a broker has asked for over this lane's connection, while it lasts. The engine is woken when it is over.
     pub(crate) fn throttle(&self, now: Now, node: i32, lane: Lane) -> Option<Throttle> {
         let key = ChannelKey { peer: Peer::Node(node), lane };
         let throttle = self.channels.get(&key)?.connection.as_ref()?.throttle?;
-        (throttle.until_ms() > now.mono_ms).then_some(throttle)
+        (!self.timers.is_due(now, throttle.until_ms())).then_some(throttle)
     }
 
     /// Sets out what can be set out: metadata that is due, connections that are needed, calls that can be written.

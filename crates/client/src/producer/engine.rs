@@ -28,7 +28,7 @@ use super::sequence::{Identity, Sending, says_early};
 use super::transaction::{Step, Transactions};
 use super::{BatchAck, ProducerCommand, ProducerEvent};
 use crate::arrived::{Arrived, Consumed};
-use crate::core::{CallSpec, Core, Expect, Lane, NoStream, Reply, Target, Throttle};
+use crate::core::{CallSpec, Core, Expect, Lane, NoStream, Reply, Target};
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::io::{ConnId, Input, Output};
@@ -657,7 +657,7 @@ impl ProducerEngine {
                 continue;
             }
             let since = *node.waited_for_since.get_or_insert(now.mono_ms);
-            if since.saturating_add(after_ms) <= now.mono_ms {
+            if self.core.timers().is_due(now, since.saturating_add(after_ms)) {
                 stalled.insert(*number);
             }
         }
@@ -739,7 +739,8 @@ impl ProducerEngine {
     fn finish(&mut self, now: Now, accumulator: &mut Accumulator) {
         if let Some(mut closing) = self.closing.take() {
             let mut result = Ok(());
-            if closing.deadline_ms <= now.mono_ms && accumulator.batches_outstanding() > 0 {
+            let is_late = self.core.timers().is_due(now, closing.deadline_ms);
+            if is_late && accumulator.batches_outstanding() > 0 {
                 let error = Error::Timeout {
                     what: "sending what was left when the producer was closed".to_owned(),
                     ms: closing.timeout_ms,
@@ -751,8 +752,7 @@ impl ProducerEngine {
                 self.batches.fail_all(accumulator, &error);
                 result = Err(error);
             }
-            let in_time = closing.deadline_ms > now.mono_ms;
-            if accumulator.batches_outstanding() == 0 && !(in_time && self.transaction_is_ending()) {
+            if accumulator.batches_outstanding() == 0 && (is_late || !self.transaction_is_ending()) {
                 self.end_flushes(accumulator);
                 self.core.close();
                 self.end_transaction_waits();
@@ -800,27 +800,15 @@ impl ProducerEngine {
         }
     }
 
+    /// When a batch, or memory that is written to, needs something.
     fn next_wake(&self, now: Now, accumulator: &mut Accumulator) -> Option<u64> {
-        if self.closing.as_ref().is_some_and(|closing| closing.closed) {
-            // A pause that a broker asked for may reach beyond the end: nobody waits for it any more.
-            return None;
-        }
         let sends = accumulator.next_deadline(|key, leader| self.sendable(now, key, leader));
         let retries = self.batches.busy.iter().filter_map(|key| {
             let sending = self.batches.partitions.get(key)?;
             let retry = sending.retry_at().filter(|at| *at > now.mono_ms);
             retry.into_iter().chain(sending.deadline(self.settings.delivery_timeout_ms)).min()
         });
-        let asked = |node: &i32| self.core.throttle(now, *node, Lane::Produce);
-        let throttles = self.nodes.keys().filter_map(asked).map(Throttle::until_ms);
-        let stalls = self.nodes.values().filter_map(|node| {
-            let at = node.waited_for_since?.saturating_add(self.settings.stalled_after_ms?);
-            (at > now.mono_ms).then_some(at)
-        });
-        let close = self.closing.as_ref().map(|closing| closing.deadline_ms);
-        let batches = retries.chain(throttles).chain(stalls).chain(sends);
-        let direct = self.direct.poll_timeout(now);
-        batches.chain(close).chain(direct).min()
+        retries.chain(sends).chain(self.direct.poll_timeout(now)).min()
     }
 }
 
