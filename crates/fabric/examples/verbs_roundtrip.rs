@@ -19,7 +19,7 @@ use std::process::{Child, Command};
 use std::time::Instant;
 
 use headrace_fabric::verbs::{Device, Joining, Options, VerbsEndpoint, Want};
-use headrace_fabric::{Access, Descriptor, Endpoint, Event, Local, Memory, Piece, Region, Remote};
+use headrace_fabric::{Access, Descriptor, Endpoint, Event, Local, Memory, Piece, Region, Remote, Waitable};
 use rustix::event::{PollFd, PollFlags, poll};
 
 const LEN: usize = 1 << 20;

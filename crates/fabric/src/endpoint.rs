@@ -11,13 +11,14 @@
 //! # Who sleeps
 //! [`Endpoint::poll`] never waits. Who has polled to no end for long enough calls [`Endpoint::doze`]; if that says that
 //! there is nothing, looks once more at whatever else the peer may have written (slots), waits until one of
-//! [`Endpoint::wakers`] is readable, and calls [`Endpoint::wake`].
+//! [`Waitable::wakers`] is readable, and calls [`Endpoint::wake`].
 
 use std::fmt;
 use std::ops::{BitOr, Deref};
 use std::os::fd::BorrowedFd;
 
 use crate::region::{OutOfBounds, Region};
+use crate::verbs::VerbsError;
 
 /// Bytes of a [`Descriptor`], at most.
 pub const DESCRIPTOR_BYTES_MAX: usize = 64;
@@ -228,6 +229,30 @@ pub enum FabricError {
     Provider(Box<dyn std::error::Error + Send + Sync>),
 }
 
+/// What keeps memory from being registered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Obstacle {
+    /// The process may lock no more memory: the same today and tomorrow.
+    MemoryLock,
+    /// The kernel registers no pages of such a file: the same today and tomorrow.
+    FileSystem,
+    /// Something that may pass.
+    Other,
+}
+
+impl FabricError {
+    /// What kept [`Endpoint::register`] from it.
+    #[must_use]
+    pub fn obstacle(&self) -> Obstacle {
+        let FabricError::Provider(error) = self else { return Obstacle::Other };
+        match error.downcast_ref() {
+            Some(VerbsError::Locked { .. }) => Obstacle::MemoryLock,
+            Some(VerbsError::File { .. }) => Obstacle::FileSystem,
+            _ => Obstacle::Other,
+        }
+    }
+}
+
 impl From<OutOfBounds> for FabricError {
     /// Of our own memory.
     fn from(error: OutOfBounds) -> FabricError {
@@ -326,17 +351,20 @@ pub trait Endpoint: fmt::Debug + Send {
     /// [`FabricError`].
     fn doze(&mut self) -> Result<bool, FabricError>;
 
-    /// What is waited for while we sleep, to be readable: one or two descriptors, always the same.
-    fn wakers(&self) -> (BorrowedFd<'_>, Option<BorrowedFd<'_>>);
-
-    /// Whether the second of [`Endpoint::wakers`] is waited for to be writable as well.
-    fn wants_write(&self) -> bool {
-        false
-    }
-
     /// Says that we are awake. What woke us is polled after this.
     ///
     /// # Errors
     /// [`FabricError`].
     fn wake(&mut self) -> Result<(), FabricError>;
+}
+
+/// An endpoint of the operating system's, which a thread can wait for.
+pub trait Waitable: Endpoint {
+    /// What is waited for while we sleep, to be readable: one or two descriptors, always the same.
+    fn wakers(&self) -> (BorrowedFd<'_>, Option<BorrowedFd<'_>>);
+
+    /// Whether the second of [`Waitable::wakers`] is waited for to be writable as well.
+    fn wants_write(&self) -> bool {
+        false
+    }
 }

@@ -9,7 +9,7 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::time::Duration;
 
 use common::{PATIENCE, TOKEN, ends_well, listener, process, role, welcome};
-use headrace_fabric::Endpoint;
+use headrace_fabric::Waitable;
 use headrace_fabric::conformance::{Channel, Connector, Failure, Outcome, Role, run};
 use headrace_fabric::shm::{self, LinkEndpoint};
 
@@ -17,7 +17,7 @@ use headrace_fabric::shm::{self, LinkEndpoint};
 struct Links;
 
 impl Connector for Links {
-    fn connect(&mut self, role: Role, channel: &mut Channel<'_>) -> Result<Box<dyn Endpoint>, Failure> {
+    fn connect(&mut self, role: Role, channel: &mut Channel<'_>) -> Result<Box<dyn Waitable>, Failure> {
         let link = match role {
             Role::First => {
                 let listener = listener();

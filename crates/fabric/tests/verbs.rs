@@ -23,7 +23,7 @@ use headrace_fabric::verbs::{
     Address, Completion, Completions, Device, Domain, Done, Failure, Grants, Joining, Opening, Options,
     Patience, Place, QueuePair, Registration, Remote, Shape, VerbsEndpoint, VerbsError, Want, Work, devices,
 };
-use headrace_fabric::{Access, Descriptor, Endpoint, Event, FabricError, Piece};
+use headrace_fabric::{Access, Descriptor, Endpoint, Event, FabricError, Piece, Waitable};
 use headrace_fabric::{Memory, Region, Rights};
 
 const ALL: Grants = Grants { reads: true, writes: true, adds: true };
@@ -602,7 +602,7 @@ impl Connector for Joins {
         &mut self,
         _: Role,
         channel: &mut Channel<'_>,
-    ) -> Result<Box<dyn Endpoint>, conformance::Failure> {
+    ) -> Result<Box<dyn Waitable>, conformance::Failure> {
         let options = Options {
             outstanding: 32,
             receives: 16,

@@ -10,5 +10,4 @@ mod heap;
 pub mod outbox;
 mod random;
 mod tls;
-mod told;
 mod two_sided;

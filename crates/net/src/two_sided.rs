@@ -11,7 +11,9 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use headrace_fabric::verbs::{Options, VerbsEndpoint};
-use headrace_fabric::{Access, Endpoint, Event, FabricError, Local, Memory, Message, Piece, Region};
+use headrace_fabric::{
+    Access, Endpoint, Event, FabricError, Local, Memory, Message, Piece, Region, Waitable,
+};
 
 use crate::outbox::{Flushed, Outbox};
 

@@ -10,6 +10,8 @@ pub mod direct;
 pub mod errors;
 #[deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 pub mod frame;
+#[deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
+pub mod link_message;
 #[deny(clippy::indexing_slicing)]
 pub mod messages;
 #[deny(clippy::indexing_slicing)]

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 pub use self::side::Channel;
 use self::side::{Side, Turn};
-use crate::endpoint::{Endpoint, FabricError};
+use crate::endpoint::{FabricError, Waitable};
 use crate::memory::{Memory, MemoryError};
 use crate::region::OutOfBounds;
 
@@ -56,7 +56,7 @@ pub trait Connector {
     ///
     /// # Errors
     /// [`Failure`].
-    fn connect(&mut self, role: Role, channel: &mut Channel<'_>) -> Result<Box<dyn Endpoint>, Failure>;
+    fn connect(&mut self, role: Role, channel: &mut Channel<'_>) -> Result<Box<dyn Waitable>, Failure>;
 
     /// Memory to register.
     ///

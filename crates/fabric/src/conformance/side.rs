@@ -6,7 +6,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{Connector, Failure, Role, Stream};
 use crate::endpoint::{
-    Access, Descriptor, Endpoint, Event, FabricError, Local, Message, Piece, Registration, Remote,
+    Access, Descriptor, Endpoint, Event, FabricError, Local, Message, Piece, Registration, Remote, Waitable,
 };
 use crate::region::Region;
 
@@ -113,7 +113,7 @@ pub(super) struct Side<'c, 's> {
     role: Role,
     connector: &'c mut dyn Connector,
     channel: &'c mut Channel<'s>,
-    endpoint: Option<Box<dyn Endpoint>>,
+    endpoint: Option<Box<dyn Waitable>>,
     /// Polled, but not asked for yet.
     events: VecDeque<Event>,
     ops: u64,
@@ -142,7 +142,7 @@ impl<'c, 's> Side<'c, 's> {
         self.events.clear();
     }
 
-    pub(super) fn endpoint(&mut self) -> Result<&mut dyn Endpoint, Failure> {
+    pub(super) fn endpoint(&mut self) -> Result<&mut dyn Waitable, Failure> {
         match &mut self.endpoint {
             Some(endpoint) => Ok(endpoint.as_mut()),
             None => Err(Failure("there is no connection".to_owned())),

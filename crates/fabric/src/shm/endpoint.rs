@@ -19,7 +19,7 @@ use super::{KEYS_MAX, LinkError};
 use crate::committed::Committed;
 use crate::endpoint::{
     Access, Descriptor, Endpoint, Event, FabricError, Limits, Local, Message, PIECES_MAX, Piece,
-    Registration, Remote, SHORT_BYTES_MAX,
+    Registration, Remote, SHORT_BYTES_MAX, Waitable,
 };
 use crate::memory::{Memory, Rights};
 use crate::region::Region;
@@ -572,17 +572,19 @@ impl Endpoint for LinkEndpoint {
         Ok(true)
     }
 
-    fn wants_write(&self) -> bool {
-        self.link.wants_write()
-    }
-
-    fn wakers(&self) -> (BorrowedFd<'_>, Option<BorrowedFd<'_>>) {
-        (self.link.bell(), Some(self.link.socket()))
-    }
-
     fn wake(&mut self) -> Result<(), FabricError> {
         self.link.wake();
         self.link.drain_bell();
         self.look()
+    }
+}
+
+impl Waitable for LinkEndpoint {
+    fn wakers(&self) -> (BorrowedFd<'_>, Option<BorrowedFd<'_>>) {
+        (self.link.bell(), Some(self.link.socket()))
+    }
+
+    fn wants_write(&self) -> bool {
+        self.link.wants_write()
     }
 }

@@ -28,7 +28,7 @@ use super::queue::{
 use super::{Result as VerbsResult, VerbsError};
 use crate::endpoint::{
     Access, Descriptor, Endpoint, Event, FabricError, Limits, Local, Message, PIECES_MAX, Piece,
-    Registration, Remote, SHORT_BYTES_MAX,
+    Registration, Remote, SHORT_BYTES_MAX, Waitable,
 };
 use crate::memory::Memory;
 use crate::region::Region;
@@ -762,12 +762,14 @@ impl Endpoint for VerbsEndpoint {
         self.is_quiet()
     }
 
-    fn wakers(&self) -> (BorrowedFd<'_>, Option<BorrowedFd<'_>>) {
-        (self.parts.completions.as_fd(), None)
-    }
-
     fn wake(&mut self) -> Result<(), FabricError> {
         Ok(self.parts.completions.awake()?)
+    }
+}
+
+impl Waitable for VerbsEndpoint {
+    fn wakers(&self) -> (BorrowedFd<'_>, Option<BorrowedFd<'_>>) {
+        (self.parts.completions.as_fd(), None)
     }
 }
 

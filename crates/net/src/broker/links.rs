@@ -12,6 +12,7 @@ use headrace_broker::{Broker, ConnId, LinkAction, LinkId, Refusal};
 use headrace_fabric::shm::{Arrival, Link, LinkError, Listener};
 use headrace_fabric::verbs::{Device, Joining, Options, VerbsEndpoint, Want};
 use headrace_fabric::{FabricError, Note, NotesError, Rights};
+use headrace_wire::link_message::UnreachableReason;
 use headrace_wire::time::Now;
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token, Waker};
@@ -19,7 +20,6 @@ use slab::Slab;
 
 use super::verbs_end::{Came, VerbsEnd};
 use crate::disk::{FileDisk, FileHandle};
-use crate::told::Why;
 use crate::two_sided::Carrier;
 
 /// Tokens of links begin here; those below are connections'.
@@ -562,8 +562,8 @@ fn verbs_turn(broker: &mut Broker<FileDisk>, now: Now, id: LinkId, end: &mut Ver
                         None
                     }
                     Err(Refusal::Ended) => continue,
-                    Err(Refusal::Full) => Some(Why::Full),
-                    Err(Refusal::Disk(_)) => Some(Why::Other),
+                    Err(Refusal::Full) => Some(UnreachableReason::Quota),
+                    Err(Refusal::Disk(_)) => Some(UnreachableReason::Other),
                 };
                 if let Some(why) = why {
                     end.refuse(key, why)?;

@@ -7,9 +7,10 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use headrace_fabric::verbs::VerbsEndpoint;
-use headrace_fabric::{Access, Endpoint, Event, FabricError, Local, Memory, Note, Region, Rights};
-
-use crate::told::{Told, Why};
+use headrace_fabric::{
+    Access, Descriptor, Endpoint, Event, FabricError, Local, Memory, Note, Obstacle, Region, Rights, Waitable,
+};
+use headrace_wire::link_message::{LinkMessage, RegionDescriptor, UnreachableReason};
 
 /// Messages that wait for room, before the client counts as dead.
 const WAITING_MAX: usize = 1 << 16;
@@ -38,6 +39,21 @@ struct Shown {
     local: Option<Local>,
 }
 
+/// A descriptor as it goes in a message.
+fn sent(descriptor: &Descriptor) -> Result<RegionDescriptor, FabricError> {
+    let long = || FabricError::Misuse("a descriptor is longer than a message takes".to_owned());
+    RegionDescriptor::new(descriptor.as_bytes()).ok_or_else(long)
+}
+
+/// What keeps a region from being registered.
+fn reason(error: &FabricError) -> UnreachableReason {
+    match error.obstacle() {
+        Obstacle::MemoryLock => UnreachableReason::MemoryLock,
+        Obstacle::FileSystem => UnreachableReason::FileSystem,
+        Obstacle::Other => UnreachableReason::Other,
+    }
+}
+
 /// See the module.
 pub(super) struct VerbsEnd {
     endpoint: VerbsEndpoint,
@@ -49,7 +65,7 @@ pub(super) struct VerbsEnd {
     ended: HashMap<u64, Option<Local>>,
     /// What it is to be told of next.
     untold: VecDeque<(u64, Option<Local>)>,
-    unsent: VecDeque<Told>,
+    unsent: VecDeque<LinkMessage>,
     /// The client is to be nudged.
     asleep: bool,
     /// Slots have changed since it was.
@@ -95,19 +111,19 @@ impl VerbsEnd {
             Event::Done { result, .. } => return result.map(|_| Some(Came::Other)),
             Event::Message(message) => message,
         };
-        match Told::decode(&message) {
-            Some(Told::Written { immediate, bytes }) => {
+        match LinkMessage::decode(&message) {
+            Some(LinkMessage::Written { immediate, bytes }) => {
                 Ok(Some(Came::Note([u64::from(immediate), u64::from(bytes), 0, 0])))
             }
-            Some(Told::More { key, at }) => Ok(Some(Came::Window { key, at })),
-            Some(Told::Sleeps) => {
+            Some(LinkMessage::WantWindow { key, at }) => Ok(Some(Came::Window { key, at })),
+            Some(LinkMessage::Parked) => {
                 self.asleep = true;
                 if self.stale {
                     self.nudge()?;
                 }
                 Ok(Some(Came::Other))
             }
-            Some(Told::Freed { key }) => {
+            Some(LinkMessage::Released { key }) => {
                 let none = || FabricError::Peer("is done with what was not ended".to_owned());
                 if let Some(local) = self.ended.remove(&key).ok_or_else(none)? {
                     self.endpoint.revoke(local)?;
@@ -131,25 +147,25 @@ impl VerbsEnd {
         Ok(())
     }
 
-    fn tell(&mut self, told: Told) -> Result<(), FabricError> {
-        self.unsent.push_back(told);
+    fn tell(&mut self, message: LinkMessage) -> Result<(), FabricError> {
+        self.unsent.push_back(message);
         self.send_waiting()
     }
 
     pub(super) fn send(&mut self, note: Note) -> Result<(), FabricError> {
-        self.tell(Told::Note(note))
+        self.tell(LinkMessage::Ack(note))
     }
 
     /// Lends a ring; whether the client can have it. One that is shared has its order word behind it: who may write the ring
     /// can spoil it for its members anyway, so that the word needs no registration of its own.
     pub(super) fn lend(&mut self, key: u64, memory: Arc<Memory>, shared: bool) -> Result<bool, FabricError> {
         let access = if shared { Access::WRITE | Access::ADD } else { Access::WRITE };
-        self.register(key, memory, access, |key, ring| Told::Lent { key, ring })
+        self.register(key, memory, access, |key, region| LinkMessage::Ring { key, region })
     }
 
     /// Shows slots; whether the client can have them.
     pub(super) fn show(&mut self, key: u64, memory: Arc<Memory>) -> Result<bool, FabricError> {
-        self.register(key, memory, Access::READ, |key, slots| Told::Shown { key, slots })
+        self.register(key, memory, Access::READ, |key, region| LinkMessage::Slots { key, region })
     }
 
     fn register(
@@ -157,16 +173,16 @@ impl VerbsEnd {
         key: u64,
         memory: Arc<Memory>,
         access: Access,
-        told: impl FnOnce(u64, headrace_fabric::Descriptor) -> Told,
+        message: impl FnOnce(u64, RegionDescriptor) -> LinkMessage,
     ) -> Result<bool, FabricError> {
         match self.endpoint.register(&Region::whole(memory), access) {
             Ok(made) => {
                 self.lent.insert(key, made.local);
-                self.tell(told(key, made.descriptor))?;
+                self.tell(message(key, sent(&made.descriptor)?))?;
                 Ok(true)
             }
             Err(error) => {
-                self.refuse(key, Why::of(&error))?;
+                self.refuse(key, reason(&error))?;
                 Ok(false)
             }
         }
@@ -182,7 +198,7 @@ impl VerbsEnd {
             own.or_else(|_| Memory::ahead(&file, len, Rights::Read)).ok()
         });
         let Some(memory) = mapped else {
-            self.refuse(key, Why::Other)?;
+            self.refuse(key, UnreachableReason::Other)?;
             return Ok(false);
         };
         self.files.insert(key, Shown { memory: Region::whole(memory), file, local: None });
@@ -205,18 +221,18 @@ impl VerbsEnd {
         match self.endpoint.register(&region, Access::READ) {
             Ok(made) => {
                 shown.local = Some(made.local);
-                self.tell(Told::Window { key, at: part.start, bytes: made.descriptor })?;
+                self.tell(LinkMessage::Window { key, at: part.start, region: sent(&made.descriptor)? })?;
                 Ok(true)
             }
             Err(error) => {
-                self.refuse(key, Why::of(&error))?;
+                self.refuse(key, reason(&error))?;
                 Ok(false)
             }
         }
     }
 
-    pub(super) fn refuse(&mut self, key: u64, why: Why) -> Result<(), FabricError> {
-        self.tell(Told::Refused { key, why })
+    pub(super) fn refuse(&mut self, key: u64, reason: UnreachableReason) -> Result<(), FabricError> {
+        self.tell(LinkMessage::Unreachable { key, reason })
     }
 
     /// What was lent by a key is void, and given up once the client is done with it. What it writes there meanwhile nobody
@@ -235,7 +251,7 @@ impl VerbsEnd {
             && let Some((key, local)) = self.untold.pop_front()
         {
             self.ended.insert(key, local);
-            self.tell(Told::Ended { key })?;
+            self.tell(LinkMessage::Revoked { key })?;
         }
         Ok(())
     }
@@ -247,7 +263,7 @@ impl VerbsEnd {
             return Ok(());
         }
         (self.asleep, self.stale) = (false, false);
-        self.tell(Told::Nudge)
+        self.tell(LinkMessage::Notify)
     }
 
     pub(super) fn doze(&mut self) -> Result<bool, FabricError> {

@@ -13,9 +13,9 @@ use headrace_client::io::{DirectWrite, LinkEvent, LinkRequest};
 use headrace_fabric::verbs::VerbsEndpoint;
 use headrace_fabric::{
     Access, Descriptor, Endpoint, Event, FabricError, Local, Memory, PIECES_MAX, Piece, Region, Remote,
+    Waitable,
 };
-
-use crate::told::Told;
+use headrace_wire::link_message::{LinkMessage, RegionDescriptor};
 
 /// What is read of a file by one operation.
 const CHUNK_BYTES: usize = 256 << 10;
@@ -84,7 +84,7 @@ enum Op {
 
 /// What waits for room, in order.
 enum Unsent {
-    Told(Told),
+    Message(LinkMessage),
     Write { key: u64, at: usize, len: usize, notify: Option<u32> },
     Draw { key: u64, at: usize, add: u64 },
 }
@@ -93,7 +93,7 @@ impl Unsent {
     /// Whether it is for memory of that name.
     fn is_for(&self, name: u64) -> bool {
         match self {
-            Unsent::Told(_) => false,
+            Unsent::Message(_) => false,
             Unsent::Write { key, .. } | Unsent::Draw { key, .. } => *key == name,
         }
     }
@@ -129,6 +129,10 @@ pub(super) struct VerbsLink {
     free: Vec<usize>,
     /// The broker knows that we sleep, and nudges.
     sleeps: bool,
+}
+
+fn descriptor(region: &RegionDescriptor) -> Result<Descriptor, FabricError> {
+    Descriptor::new(region).ok_or_else(|| lie("sends a descriptor that is too long"))
 }
 
 fn lie(what: &str) -> FabricError {
@@ -179,8 +183,8 @@ impl VerbsLink {
                     self.done(word)?;
                 }
                 Event::Message(message) => {
-                    let told =
-                        Told::decode(&message).ok_or_else(|| lie("sends a message that means nothing"))?;
+                    let told = LinkMessage::decode(&message)
+                        .ok_or_else(|| lie("sends a message that means nothing"))?;
                     self.told(told)?;
                 }
                 Event::Notified { .. } => return Err(lie("writes to a client")),
@@ -192,14 +196,14 @@ impl VerbsLink {
         self.read_files()
     }
 
-    fn told(&mut self, told: Told) -> Result<(), FabricError> {
+    fn told(&mut self, told: LinkMessage) -> Result<(), FabricError> {
         match told {
-            Told::Note(note) => self.came.push_back(LinkEvent::Note(note)),
-            Told::Lent { key, ring } => self.lend(key, &ring, false)?,
-            Told::Shown { key, slots } => self.lend(key, &slots, true)?,
-            Told::Window { key, at, bytes } => {
+            LinkMessage::Ack(note) => self.came.push_back(LinkEvent::Note(note)),
+            LinkMessage::Ring { key, region } => self.lend(key, &region, false)?,
+            LinkMessage::Slots { key, region } => self.lend(key, &region, true)?,
+            LinkMessage::Window { key, at, region } => {
                 let none = || lie("shows a part of a file that was not asked for");
-                let remote = self.endpoint.reach(&bytes)?.ok_or_else(none)?;
+                let remote = self.endpoint.reach(&descriptor(&region)?)?.ok_or_else(none)?;
                 let file = self.files.get_mut(&key).filter(|file| file.asked).ok_or_else(none)?;
                 file.asked = false;
                 file.window = Some((at, remote));
@@ -208,22 +212,25 @@ impl VerbsLink {
                     return Err(none());
                 }
             }
-            Told::Refused { key, why } => {
+            LinkMessage::Unreachable { key, reason } => {
                 self.forget(key)?;
-                self.came.push_back(LinkEvent::Unreachable { key, why: why.text().to_owned() });
+                self.came.push_back(LinkEvent::Unreachable { key, why: reason.text().to_owned() });
             }
-            Told::Ended { key } => {
+            LinkMessage::Revoked { key } => {
                 self.forget(key)?;
                 self.retire(Retired::Lent { key });
                 self.give_back()?;
                 self.came.push_back(LinkEvent::Revoked { key });
             }
-            Told::Nudge => {
+            LinkMessage::Notify => {
                 self.sleeps = false;
                 self.watched.again = true;
                 self.watched.last = None;
             }
-            Told::Written { .. } | Told::More { .. } | Told::Sleeps | Told::Freed { .. } => {
+            LinkMessage::Written { .. }
+            | LinkMessage::WantWindow { .. }
+            | LinkMessage::Parked
+            | LinkMessage::Released { .. } => {
                 return Err(lie("says what no broker says"));
             }
         }
@@ -250,16 +257,18 @@ impl VerbsLink {
         while self.retired.front().is_some_and(|(after, _)| *after <= self.done) {
             match self.retired.pop_front() {
                 Some((_, Retired::Own(local))) => drop(self.endpoint.revoke(local)?),
-                Some((_, Retired::Lent { key })) => self.unsent.push_back(Unsent::Told(Told::Freed { key })),
+                Some((_, Retired::Lent { key })) => {
+                    self.unsent.push_back(Unsent::Message(LinkMessage::Released { key }))
+                }
                 None => {}
             }
         }
         Ok(())
     }
 
-    fn lend(&mut self, key: u64, descriptor: &Descriptor, slots: bool) -> Result<(), FabricError> {
+    fn lend(&mut self, key: u64, region: &RegionDescriptor, slots: bool) -> Result<(), FabricError> {
         let none = || lie("lends what cannot be reached");
-        let remote = self.endpoint.reach(descriptor)?.ok_or_else(none)?;
+        let remote = self.endpoint.reach(&descriptor(region)?)?.ok_or_else(none)?;
         let before: usize = self.lent.values().map(|lent| lent.remote.len).sum();
         let all = before.saturating_add(remote.len);
         if remote.len == 0 || all > LENT_BYTES_MAX || self.lent.contains_key(&key) {
@@ -355,7 +364,7 @@ impl VerbsLink {
             self.unsent.push_back(Unsent::Write { key: write.key, at, len, notify });
         }
         if !one {
-            self.unsent.push_back(Unsent::Told(Told::Written { immediate, bytes }));
+            self.unsent.push_back(Unsent::Message(LinkMessage::Written { immediate, bytes }));
         }
         self.send()
     }
@@ -381,8 +390,8 @@ impl VerbsLink {
         }
     }
 
-    fn tell(&mut self, told: Told) -> Result<(), FabricError> {
-        self.unsent.push_back(Unsent::Told(told));
+    fn tell(&mut self, told: LinkMessage) -> Result<(), FabricError> {
+        self.unsent.push_back(Unsent::Message(told));
         self.send()
     }
 
@@ -390,7 +399,7 @@ impl VerbsLink {
     fn send(&mut self) -> Result<(), FabricError> {
         while let Some(unsent) = self.unsent.front() {
             let sent = match unsent {
-                Unsent::Told(told) => self.endpoint.tell(&told.encode()),
+                Unsent::Message(told) => self.endpoint.tell(&told.encode()),
                 Unsent::Write { key, at, len, notify } => match self.lent.get(key) {
                     None => Ok(()),
                     Some(lent) => {
@@ -482,7 +491,10 @@ impl VerbsLink {
                 let Some((remote, (from, len))) = window else {
                     if file.reading == 0 && !std::mem::replace(&mut file.asked, true) {
                         file.window = None;
-                        asks.push(Told::More { key: reading.key, at: reading.at + reading.begun as u64 });
+                        asks.push(LinkMessage::WantWindow {
+                            key: reading.key,
+                            at: reading.at + reading.begun as u64,
+                        });
                     }
                     break;
                 };
@@ -511,7 +523,7 @@ impl VerbsLink {
     /// Says that we go to sleep; whether there is nothing to be done first.
     pub(super) fn doze(&mut self) -> Result<bool, FabricError> {
         if self.watched.bytes > 0 && !std::mem::replace(&mut self.sleeps, true) {
-            self.tell(Told::Sleeps)?;
+            self.tell(LinkMessage::Parked)?;
         }
         Ok(self.came.is_empty() && self.endpoint.doze()?)
     }

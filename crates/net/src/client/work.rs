@@ -11,8 +11,7 @@ use std::time::{Duration, Instant};
 use headrace_client::engine::Engine;
 use headrace_client::io::{DirectWrite, Input, LinkEvent, LinkId, LinkRequest, Output};
 use headrace_fabric::shm::{Control, Link, LinkError};
-use headrace_fabric::verbs::VerbsError;
-use headrace_fabric::{FabricError, Note, NotesError, Region};
+use headrace_fabric::{FabricError, Note, NotesError, Obstacle, Region};
 use headrace_wire::time::Now;
 use mio::Waker;
 
@@ -54,12 +53,7 @@ impl From<FabricError> for Lost {
     fn from(error: FabricError) -> Lost {
         let why = error.to_string();
         // What this process may not lock today it may not tomorrow. All else may pass, as when a card is short of something.
-        let lasting = match error {
-            FabricError::Provider(error) => {
-                matches!(error.downcast_ref(), Some(VerbsError::Locked { .. } | VerbsError::File { .. }))
-            }
-            _ => false,
-        };
+        let lasting = error.obstacle() != Obstacle::Other;
         Lost { why, lasting, short: false }
     }
 }

@@ -13,6 +13,7 @@ use headrace_wire::compression::Codec;
 use headrace_wire::direct::{Drawn, EXCLUSIVE, SHARED, WriteAck, Written};
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::frame::{decode_response, encode_request};
+use headrace_wire::link_message::{LinkMessage, RegionDescriptor};
 use headrace_wire::messages::delete_topics_request::DeleteTopicState;
 use headrace_wire::messages::{
     DeleteTopicsRequest, DirectConnectRequest, DirectReleaseRequest, GrantFetchRequest, GrantProduceRequest,
@@ -21,12 +22,7 @@ use headrace_wire::messages::{
 use headrace_wire::records::{BatchBuilder, NO_HEADERS, ProducerStamp};
 use headrace_wire::uuid::Uuid;
 
-use self::told::Told;
 use super::{Folder, PATIENCE, broker, consumer, expect, producer, send, value, warm};
-
-#[path = "../../src/told.rs"]
-#[allow(dead_code, reason = "a liar says and hears a part of it")]
-mod told;
 
 const MIRROR: usize = 128 << 10;
 const RING: i64 = 65_536;
@@ -111,22 +107,22 @@ impl Liar {
         }
     }
 
-    fn told<T>(&mut self, mut is: impl FnMut(Told) -> Option<T>) -> T {
+    fn told<T>(&mut self, mut is: impl FnMut(LinkMessage) -> Option<T>) -> T {
         self.wait(|event| match event {
-            Event::Message(message) => is(Told::decode(message).unwrap()),
+            Event::Message(message) => is(LinkMessage::decode(message).unwrap()),
             _ => None,
         })
     }
 
-    fn reach(&mut self, descriptor: &Descriptor) -> Remote {
-        self.endpoint.reach(descriptor).unwrap().unwrap()
+    fn reach(&mut self, region: &RegionDescriptor) -> Remote {
+        self.endpoint.reach(&Descriptor::new(region).unwrap()).unwrap().unwrap()
     }
 
     /// The ring of a grant.
     fn ring(&mut self, granted: &GrantProduceResponse) -> Remote {
         let wanted = granted.key.cast_unsigned();
         let ring = self.told(|told| match told {
-            Told::Lent { key, ring } if key == wanted => Some(ring),
+            LinkMessage::Ring { key, region } if key == wanted => Some(region),
             _ => None,
         });
         self.reach(&ring)
@@ -138,7 +134,7 @@ impl Liar {
         self.endpoint.write(1, &[piece], ring, at, say.map(Written::to_immediate)).unwrap();
     }
 
-    fn say(&mut self, told: &Told) {
+    fn say(&mut self, told: &LinkMessage) {
         self.endpoint.tell(&told.encode()).unwrap();
     }
 
@@ -153,14 +149,14 @@ impl Liar {
 
     fn answer(&mut self) -> WriteAck {
         self.told(|told| match told {
-            Told::Note(note) => Some(WriteAck::from_note(note)),
+            LinkMessage::Ack(note) => Some(WriteAck::from_note(note)),
             _ => None,
         })
     }
 
     fn ended(&mut self, granted: &GrantProduceResponse) {
         let wanted = granted.key.cast_unsigned();
-        self.told(|told| matches!(told, Told::Ended { key } if key == wanted).then_some(()));
+        self.told(|told| matches!(told, LinkMessage::Revoked { key } if key == wanted).then_some(()));
     }
 
     /// Asks for nothing: its link stands, and so does its connection.
@@ -248,14 +244,14 @@ fn who_lies_over_verbs_loses_its_own_link() {
         }),
         ("more bytes than the ring has", |liar, granted, _, _, _| {
             let immediate = written(granted, 0).to_immediate();
-            liar.say(&Told::Written { immediate, bytes: 65_537 });
+            liar.say(&LinkMessage::Written { immediate, bytes: 65_537 });
         }),
         ("fewer bytes than a header", |liar, granted, ring, batch, _| {
             liar.write(ring, 0, &batch[..60], Some(written(granted, 0)));
         }),
         ("the second write before the first", |liar, granted, _, _, len| {
             let immediate = written(granted, 1).to_immediate();
-            liar.say(&Told::Written { immediate, bytes: len });
+            liar.say(&LinkMessage::Written { immediate, bytes: len });
         }),
         ("a write beyond the ring", |liar, granted, ring, batch, _| {
             let forged = Remote { len: ring.len + 65_536, ..ring };
@@ -266,7 +262,7 @@ fn who_lies_over_verbs_loses_its_own_link() {
             let into = Piece { local: liar.local, at: 0, len: 64 };
             liar.endpoint.read(1, forged, 0, into).unwrap();
         }),
-        ("what no client says", |liar, _, _, _, _| liar.say(&Told::Nudge)),
+        ("what no client says", |liar, _, _, _, _| liar.say(&LinkMessage::Notify)),
         ("a read beyond its window", |liar, _, _, _, _| {
             let (at, bytes) = liar.window(0);
             assert_eq!(at, 0);
@@ -302,7 +298,7 @@ fn who_lies_over_verbs_loses_its_own_link() {
     assert_eq!((answer.error_code, answer.base_offset), (0, 0), "nothing else is in the log");
     // The ring is written over after that: what is committed is not.
     liar.write(ring, 0, &vec![0xFF; damaged.len() + own.len()], None);
-    liar.say(&Told::Written { immediate: written(&granted, 1).to_immediate(), bytes: len });
+    liar.say(&LinkMessage::Written { immediate: written(&granted, 1).to_immediate(), bytes: len });
     liar.loses_link("a write that is told twice");
     send(&honest, "t", sent..sent + 5, 100);
     expect(&reader, sent..sent + 5, 100);
@@ -317,14 +313,14 @@ impl Liar {
             self.call(&GrantFetchRequest { topic_id, partition, current_leader_epoch: -1, offset: 0 });
         assert_eq!(granted.error_code, 0, "{:?}", granted.error_message);
         let key = granted.key.cast_unsigned();
-        self.say(&Told::More { key, at });
+        self.say(&LinkMessage::WantWindow { key, at });
         key
     }
 
     fn window(&mut self, at: u64) -> (u64, Remote) {
         let wanted = self.ask_window(at);
         let (at, bytes) = self.told(|told| match told {
-            Told::Window { key, at, bytes } if key == wanted => Some((at, bytes)),
+            LinkMessage::Window { key, at, region } if key == wanted => Some((at, region)),
             _ => None,
         });
         (at, self.reach(&bytes))
@@ -373,7 +369,7 @@ fn turns_that_are_not_written_and_writes_that_come_late_cost_a_ring() {
     liar.wait(|event| matches!(event, Event::Done { result: Ok(_), .. }).then_some(()));
     assert!(liar.has_link());
     for key in [granted.key, granted.freed_key] {
-        liar.say(&Told::Freed { key: key.cast_unsigned() });
+        liar.say(&LinkMessage::Released { key: key.cast_unsigned() });
     }
     send(&honest, "t", sent..sent + 10, 100);
     sent += 10;
@@ -384,7 +380,7 @@ fn turns_that_are_not_written_and_writes_that_come_late_cost_a_ring() {
         let (mut liar, granted, ring) = together(&servers, &honest, &mut sent);
         if far {
             let immediate = written(&granted, 40_000).to_immediate();
-            liar.say(&Told::Written { immediate, bytes: 100 });
+            liar.say(&LinkMessage::Written { immediate, bytes: 100 });
             // Another may have written the order word.
             liar.ended(&granted);
         } else {
@@ -462,7 +458,7 @@ fn hundreds_of_ends_at_once_are_told_as_they_are_done_with() {
     let mut ended = Vec::new();
     while ended.len() < granted.len() {
         let told = liar.told(|told| match told {
-            Told::Ended { key } => Some(key),
+            LinkMessage::Revoked { key } => Some(key),
             _ => None,
         });
         ended.push(told.cast_signed());
@@ -483,7 +479,7 @@ fn hundreds_of_ends_at_once_are_told_as_they_are_done_with() {
 impl Liar {
     fn done_with(&mut self, keys: &[i64]) {
         for key in keys {
-            let told = Told::Freed { key: key.cast_unsigned() }.encode();
+            let told = LinkMessage::Released { key: key.cast_unsigned() }.encode();
             let since = Instant::now();
             while let Err(error) = self.endpoint.tell(&told) {
                 assert!(matches!(error, FabricError::Full(_)), "{error}");
