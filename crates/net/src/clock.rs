@@ -44,6 +44,12 @@ impl Clock {
         self.start.elapsed()
     }
 
+    /// Microseconds since the start.
+    #[must_use]
+    pub fn micros(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+
     /// Milliseconds since the start.
     #[must_use]
     pub fn mono_ms(&self) -> u64 {

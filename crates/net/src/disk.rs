@@ -9,8 +9,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use headrace_log::{DirEntry, Disk, EntryKind, OpenMode};
 
+mod mapped;
 mod open_files;
 
+pub use mapped::Mapped;
 pub use open_files::Lent;
 pub(crate) use open_files::raise_descriptor_limit;
 use open_files::{OpenFiles, Shared};

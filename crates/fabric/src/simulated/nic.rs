@@ -79,6 +79,7 @@ pub struct Reply {
 }
 
 #[derive(Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "independent facts, each read by itself")]
 struct Port {
     registered: BTreeMap<u64, (Region, Access)>,
     last_key: u64,
@@ -318,7 +319,7 @@ impl SimNic {
         !port.has_ready() && !port.gone && !room
     }
 
-    fn check(&self, remote: Remote, at: usize, len: usize, needs: Access) -> Result<usize, FabricError> {
+    fn check(remote: Remote, at: usize, len: usize, needs: Access) -> Result<usize, FabricError> {
         if !remote.access.has(needs) {
             return Err(refused("it is for something else"));
         }
@@ -390,7 +391,7 @@ impl Endpoint for SimNic {
         notify: Option<u32>,
     ) -> Result<(), FabricError> {
         let (_, len) = self.gather(pieces)?;
-        let at = self.check(to, at, len, Access::WRITE)?;
+        let at = Self::check(to, at, len, Access::WRITE)?;
         let mut inner = self.cable.lock();
         inner.begin(self.side, true, notify.is_some())?;
         let kind = PacketKind::Write { pieces: pieces.to_vec(), key: to.key, at, notify };
@@ -400,7 +401,7 @@ impl Endpoint for SimNic {
 
     fn read(&mut self, op: u64, from: Remote, at: usize, into: Piece) -> Result<(), FabricError> {
         self.gather(&[into])?;
-        let at = self.check(from, at, into.len, Access::READ)?;
+        let at = Self::check(from, at, into.len, Access::READ)?;
         let mut inner = self.cable.lock();
         inner.begin(self.side, true, false)?;
         inner.post(self.side, Some(op), PacketKind::Read { key: from.key, at, into });
@@ -408,7 +409,7 @@ impl Endpoint for SimNic {
     }
 
     fn fetch_add(&mut self, op: u64, to: Remote, at: usize, add: u64) -> Result<(), FabricError> {
-        let at = self.check(to, at, size_of::<u64>(), Access::ADD)?;
+        let at = Self::check(to, at, size_of::<u64>(), Access::ADD)?;
         let mut inner = self.cable.lock();
         inner.begin(self.side, true, false)?;
         inner.post(self.side, Some(op), PacketKind::Add { key: to.key, at, add });

@@ -1,24 +1,24 @@
 //! The broker's end of links: who comes, what was written, what is lent.
 
-use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::Builder;
-use std::time::{Duration, Instant};
 
-use headrace_broker::{Broker, ConnId, LinkAction, LinkId, Refusal};
+use headrace_broker::{Broker, ConnId, LinkAction, LinkId};
 use headrace_fabric::shm::{Arrival, Link, LinkError, Listener};
 use headrace_fabric::verbs::{Device, Joining, Options, VerbsEndpoint, Want};
-use headrace_fabric::{FabricError, Note, NotesError, Rights};
-use headrace_wire::link_message::UnreachableReason;
+use headrace_fabric::{Endpoint, Waitable};
+use headrace_link::LinkFault;
+use headrace_link::broker::BrokerEnd;
+use headrace_link::parking::{BrokerPolling, Next};
 use headrace_wire::time::Now;
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token, Waker};
 use slab::Slab;
 
-use super::verbs_end::{Came, VerbsEnd};
+use crate::clock::Clock;
 use crate::disk::{FileDisk, FileHandle};
 use crate::two_sided::Carrier;
 
@@ -29,35 +29,20 @@ const ARRIVALS: usize = FIRST + (1 << 32);
 const LINKS: usize = FIRST + (1 << 33);
 /// Notes that a ring has room for.
 const RING_NOTES: u32 = 2048;
-/// Notes that wait for room in a client's ring, before it counts as dead.
-const WAITING_NOTES_MAX: usize = 1 << 16;
-/// Things taken from one link over verbs before the others get their turn, a note as the last.
-const NOTES_PER_TURN: usize = 64;
-/// Answers and changes after which a client that sleeps is woken, though there is more to take; when there is not, one will
-/// do. A bell costs as much as a small batch, and who is woken by the last of five answers has nothing under way meanwhile.
-const OWED_MAX: usize = 2;
 /// How long who has connected may take to say who it is.
 const HELLO_MS: u64 = 5000;
 /// Who has connected and not said yet who it is.
 const ARRIVALS_MAX: usize = 64;
-/// Turns without sockets getting theirs, while there is something in each.
-const TURNS: usize = 64;
-/// And for so long at most.
-const TURNS_MAX: Duration = Duration::from_millis(2);
-/// Turns in which nothing came, before sockets get theirs.
-const IDLE_TURNS: usize = 8;
-
 struct End {
     id: LinkId,
     over: Over,
 }
 
-/// What a link goes over.
+/// An end of a link, as far as it has come.
 #[expect(clippy::large_enum_variant, reason = "shared memory is not to cost one more look")]
 enum Over {
-    Shm(Shm),
-    Verbs(Box<VerbsEnd>),
-    /// It will be verbs', once a client has asked for it.
+    Linked(BrokerEnd<Link, VerbsEndpoint, FileHandle>),
+    /// It will be one over verbs, once a client has asked for it.
     Offered(Box<Joining>),
     /// One has, and a thread connects it.
     Joining,
@@ -69,46 +54,6 @@ struct Joined {
     /// The connection whose bytes are to go over it.
     carries: Option<ConnId>,
     made: Result<VerbsEndpoint, String>,
-}
-
-struct Shm {
-    link: Link,
-    /// Notes that the client's ring had no room for.
-    waiting: VecDeque<Note>,
-    /// How much it has been told since it was last seen to that it does not sleep. 0 whenever the thread may sleep itself:
-    /// [`Links::turns`] and [`Links::act`] end with [`Links::pay`].
-    owed: usize,
-}
-
-impl Shm {
-    /// Wakes the client if it sleeps, once it was told enough.
-    fn owe(&mut self, most: usize) {
-        self.owed += 1;
-        if self.owed >= most {
-            self.pay();
-        }
-    }
-
-    fn pay(&mut self) {
-        if std::mem::take(&mut self.owed) > 0 {
-            self.link.ring_if_asleep();
-        }
-    }
-}
-
-/// Why a link is dropped.
-struct Lost;
-
-impl From<LinkError> for Lost {
-    fn from(_: LinkError) -> Lost {
-        Lost
-    }
-}
-
-impl From<FabricError> for Lost {
-    fn from(_: FabricError) -> Lost {
-        Lost
-    }
 }
 
 /// All links of one shard.
@@ -131,9 +76,7 @@ pub(super) struct Links {
     made: u64,
     device: Option<Arc<Device>>,
     registry: Registry,
-    /// How long links are looked at after something came, before the thread sleeps.
-    spin: Duration,
-    stirred: Instant,
+    polling: BrokerPolling,
 }
 
 impl Links {
@@ -143,7 +86,7 @@ impl Links {
         registry: &Registry,
         waker: Arc<Waker>,
     ) -> io::Result<Self> {
-        let spin = Duration::from_micros(broker.config().headrace_poll_spin_us.unsigned_abs().into());
+        let spin_us = broker.config().headrace_poll_spin_us.unsigned_abs().into();
         let (joined_to, joined) = channel();
         let mut links = Self {
             listener: None,
@@ -159,8 +102,7 @@ impl Links {
             made: 0,
             device: None,
             registry: registry.try_clone()?,
-            spin,
-            stirred: Instant::now(),
+            polling: BrokerPolling::new(spin_us),
         };
         if !broker.config().headrace_direct {
             return Ok(links);
@@ -248,11 +190,11 @@ impl Links {
                 continue;
             }
             let made = made.and_then(|end| self.watch_verbs(key, end));
-            let said = made.as_ref().map(VerbsEnd::adds).map_err(Clone::clone);
+            let said = made.as_ref().map(|end| end.limits().adds).map_err(Clone::clone);
             let wanted = broker.handle_joined(now, link, said);
             match (made, self.ends.get_mut(key)) {
                 (Ok(verbs), Some(end)) if wanted => {
-                    end.over = Over::Verbs(Box::new(verbs));
+                    end.over = Over::Linked(BrokerEnd::remote(link, verbs));
                     self.live += 1;
                 }
                 _ => drop(self.ends.try_remove(key)),
@@ -260,11 +202,10 @@ impl Links {
         }
     }
 
-    fn watch_verbs(&self, key: usize, end: VerbsEndpoint) -> Result<VerbsEnd, String> {
-        let verbs = VerbsEnd::new(end);
-        let (raw, token) = (verbs.waker().as_raw_fd(), Token(LINKS + 2 * key + 1));
+    fn watch_verbs(&self, key: usize, end: VerbsEndpoint) -> Result<VerbsEndpoint, String> {
+        let (raw, token) = (end.wakers().0.as_raw_fd(), Token(LINKS + 2 * key + 1));
         let watched = self.registry.register(&mut SourceFd(&raw), token, Interest::READABLE);
-        watched.map_err(|error| error.to_string()).map(|()| verbs)
+        watched.map_err(|error| error.to_string()).map(|()| end)
     }
 
     /// What connections' bytes go over from now on.
@@ -277,13 +218,19 @@ impl Links {
         (FIRST..usize::MAX - 16).contains(&token.0)
     }
 
-    pub(super) fn ready(&mut self, broker: &mut Broker<FileDisk>, registry: &Registry, token: Token) {
-        self.stirred = Instant::now();
+    pub(super) fn ready(
+        &mut self,
+        broker: &mut Broker<FileDisk>,
+        registry: &Registry,
+        token: Token,
+        clock: Clock,
+    ) {
+        self.polling.stir(clock.micros());
         if let Some(number) = token.0.checked_sub(LINKS) {
             let key = number / 2;
             if number % 2 == 1 {
-                if let Some(End { over: Over::Shm(shm), .. }) = self.ends.get(key) {
-                    shm.link.drain_bell();
+                if let Some(link) = self.mapped(key) {
+                    link.drain_bell();
                 }
             } else {
                 self.control(broker, key);
@@ -353,19 +300,27 @@ impl Links {
         });
         match watched {
             Ok(link) => {
-                entry.insert(End { id, over: Over::Shm(Shm { link, waiting: VecDeque::new(), owed: 0 }) });
+                entry.insert(End { id, over: Over::Linked(BrokerEnd::mapped(id, link)) });
                 self.live += 1;
             }
             Err(_) => broker.handle_unlinked(id),
         }
     }
 
+    /// The link of an end that is one over shared memory.
+    fn mapped(&mut self, key: usize) -> Option<&mut Link> {
+        match &mut self.ends.get_mut(key)?.over {
+            Over::Linked(end) => end.mapped_link(),
+            Over::Offered(_) | Over::Joining => None,
+        }
+    }
+
     /// What a client says over its socket; but for its end there is nothing that it could say. And what waits to be told it.
     fn control(&mut self, broker: &mut Broker<FileDisk>, key: usize) {
-        while let Some(End { over: Over::Shm(shm), .. }) = self.ends.get_mut(key) {
-            match shm.link.control() {
+        while let Some(link) = self.mapped(key) {
+            match link.control() {
                 Ok(None) => {
-                    if shm.link.flush().is_ok() {
+                    if link.flush().is_ok() {
                         return;
                     }
                     self.drop_end(broker, key);
@@ -384,41 +339,32 @@ impl Links {
     }
 
     /// Takes what clients have written, a bounded number of times; whether there was anything.
-    pub(super) fn turns(&mut self, broker: &mut Broker<FileDisk>, clock: crate::clock::Clock) -> bool {
+    pub(super) fn turns(&mut self, broker: &mut Broker<FileDisk>, clock: Clock) -> bool {
         if self.live == 0 {
             return false;
         }
-        let (mut any, mut idle) = (false, 0);
-        let since = Instant::now();
-        for _ in 0..TURNS {
+        let mut round = self.polling.begin(clock.micros());
+        loop {
             let came = self.turn(broker, clock.now());
             self.act_on_all(broker);
             if !came {
-                self.pay();
+                self.notify_owed();
             }
-            any |= came;
-            idle = if came { 0 } else { idle + 1 };
-            let now = Instant::now();
-            let stirred = any || now.duration_since(self.stirred) <= self.spin;
-            if idle >= IDLE_TURNS || !stirred || now.duration_since(since) > TURNS_MAX {
-                break;
-            }
-            if !came {
-                std::thread::yield_now();
+            match self.polling.goes_on(&mut round, came, clock.micros()) {
+                Next::Poll => {}
+                Next::Yield => std::thread::yield_now(),
+                Next::End => break,
             }
         }
-        self.pay();
-        if any {
-            self.stirred = Instant::now();
-        }
-        any
+        self.notify_owed();
+        self.polling.end(&round, clock.micros())
     }
 
-    /// Wakes those who sleep and were told something.
-    fn pay(&mut self) {
+    /// Notifies those who are parked and were told something.
+    fn notify_owed(&mut self) {
         for (_, end) in &mut self.ends {
-            if let Over::Shm(shm) = &mut end.over {
-                shm.pay();
+            if let Over::Linked(end) = &mut end.over {
+                end.notify_owed();
             }
         }
     }
@@ -428,14 +374,10 @@ impl Links {
         let mut came = false;
         let mut lost = Vec::new();
         for (key, end) in &mut self.ends {
-            let turn = match &mut end.over {
-                Over::Shm(shm) => shm_turn(broker, now, end.id, shm),
-                Over::Verbs(verbs) => verbs_turn(broker, now, end.id, verbs),
-                Over::Offered(_) | Over::Joining => continue,
-            };
-            match turn {
+            let Over::Linked(end) = &mut end.over else { continue };
+            match end.poll(now, broker) {
                 Ok(any) => came |= any,
-                Err(Lost) => lost.push(key),
+                Err(_) => lost.push(key),
             }
         }
         for key in lost {
@@ -447,7 +389,7 @@ impl Links {
     /// Does what the broker wants done with links.
     pub(super) fn act(&mut self, broker: &mut Broker<FileDisk>) {
         self.act_on_all(broker);
-        self.pay();
+        self.notify_owed();
     }
 
     fn act_on_all(&mut self, broker: &mut Broker<FileDisk>) {
@@ -483,36 +425,32 @@ impl Links {
         }
     }
 
-    /// Before the thread sleeps: whether it may. Clients ring from now on.
-    pub(super) fn doze(&mut self, now: Now) -> bool {
+    /// Before the thread sleeps: whether it may. Clients notify from now on.
+    pub(super) fn park(&mut self, clock: Clock) -> bool {
+        let now = clock.now();
         self.arrivals.retain(|_, (_, until)| *until > now.mono_ms);
         if self.live == 0 {
             return true;
         }
-        if self.stirred.elapsed() < self.spin {
+        if self.polling.is_stirred(clock.micros()) {
             std::thread::yield_now();
             return false;
         }
-        // One whose ring lies is dropped at the next turn.
+        // One that has failed is dropped at the next turn.
         let mut sleeps = true;
         for (_, end) in &mut self.ends {
-            sleeps &= match &mut end.over {
-                Over::Shm(shm) => shm.link.doze().unwrap_or(false),
-                Over::Verbs(verbs) => verbs.doze().unwrap_or(false),
-                Over::Offered(_) | Over::Joining => true,
-            };
+            if let Over::Linked(end) = &mut end.over {
+                sleeps &= end.park().unwrap_or(false);
+            }
         }
         sleeps
     }
 
-    /// The thread is awake: nobody need ring.
-    pub(super) fn wake(&mut self) {
+    /// The thread is awake: nobody need notify it.
+    pub(super) fn unpark(&mut self) {
         for (_, end) in &mut self.ends {
-            match &mut end.over {
-                Over::Shm(shm) => shm.link.wake(),
-                // One that has failed says so when it is polled.
-                Over::Verbs(verbs) => drop(verbs.wake()),
-                Over::Offered(_) | Over::Joining => {}
+            if let Over::Linked(end) = &mut end.over {
+                end.unpark();
             }
         }
     }
@@ -522,133 +460,13 @@ fn key_of(id: LinkId) -> usize {
     usize::try_from(id.0 & 0xF_FFFF).unwrap_or(usize::MAX)
 }
 
-fn act_on(broker: &mut Broker<FileDisk>, end: &mut End, action: LinkAction<FileHandle>) -> Result<(), Lost> {
+fn act_on(
+    broker: &mut Broker<FileDisk>,
+    end: &mut End,
+    action: LinkAction<FileHandle>,
+) -> Result<(), LinkFault> {
     match &mut end.over {
-        Over::Shm(shm) => shm_act(broker, end.id, shm, action),
-        Over::Verbs(verbs) => verbs_act(broker, end.id, verbs, action),
-        Over::Offered(_) | Over::Joining => Err(Lost),
+        Over::Linked(end) => end.act(action, broker),
+        Over::Offered(_) | Over::Joining => Err(LinkError::Gone.into()),
     }
-}
-
-/// Takes what a client has written; whether there was anything.
-fn shm_turn(broker: &mut Broker<FileDisk>, now: Now, id: LinkId, shm: &mut Shm) -> Result<bool, Lost> {
-    let note = shm.link.take()?;
-    if let Some(note) = note {
-        broker.handle_note(now, id, note);
-    }
-    if !shm.waiting.is_empty() {
-        send_waiting(shm)?;
-    }
-    Ok(note.is_some())
-}
-
-fn verbs_turn(broker: &mut Broker<FileDisk>, now: Now, id: LinkId, end: &mut VerbsEnd) -> Result<bool, Lost> {
-    let mut came = false;
-    for _ in 0..NOTES_PER_TURN {
-        let Some(what) = end.take()? else { break };
-        came = true;
-        match what {
-            Came::Note(note) => {
-                broker.handle_note(now, id, note);
-                break;
-            }
-            Came::Window { key, at } => {
-                let why = match broker.handle_window(id, key, at) {
-                    Ok(part) => {
-                        if end.show_window(key, part)? {
-                            // Pages were mapped and locked: others have their turn.
-                            break;
-                        }
-                        None
-                    }
-                    Err(Refusal::Ended) => continue,
-                    Err(Refusal::Full) => Some(UnreachableReason::Quota),
-                    Err(Refusal::Disk(_)) => Some(UnreachableReason::Other),
-                };
-                if let Some(why) = why {
-                    end.refuse(key, why)?;
-                }
-                broker.handle_not_lent(id, key);
-            }
-            Came::Other => {}
-        }
-    }
-    end.send_waiting()?;
-    Ok(came)
-}
-
-fn shm_act(
-    broker: &mut Broker<FileDisk>,
-    id: LinkId,
-    shm: &mut Shm,
-    action: LinkAction<FileHandle>,
-) -> Result<(), Lost> {
-    let link = &mut shm.link;
-    match action {
-        LinkAction::Lend { key, memory, .. } => link.lend(key, &memory, Rights::Write)?,
-        LinkAction::Show { key, memory, .. } => link.lend(key, &memory, Rights::Read)?,
-        LinkAction::ShowFile { key, file, bytes, .. } => show(link, key, &file, bytes)?,
-        LinkAction::End { key, .. } => link.end(key)?,
-        LinkAction::Tell { note, .. } => {
-            shm.waiting.push_back(note);
-            send_waiting(shm)?;
-        }
-        LinkAction::Nudge { .. } => {
-            broker.handle_nudged(id);
-            shm.owe(OWED_MAX);
-        }
-        LinkAction::Close { .. } | LinkAction::Join { .. } | LinkAction::Carry { .. } => return Err(Lost),
-    }
-    Ok(())
-}
-
-fn verbs_act(
-    broker: &mut Broker<FileDisk>,
-    id: LinkId,
-    end: &mut VerbsEnd,
-    action: LinkAction<FileHandle>,
-) -> Result<(), Lost> {
-    let lent = match action {
-        LinkAction::Lend { key, memory, shared, .. } => (key, end.lend(key, memory, shared)?),
-        LinkAction::Show { key, memory, .. } => (key, end.show(key, memory)?),
-        LinkAction::ShowFile { key, file, bytes, .. } => {
-            (key, end.show_file(key, file.shared().map_err(|_| Lost)?, bytes)?)
-        }
-        LinkAction::End { key, .. } => return Ok(end.end(key)?),
-        LinkAction::Tell { note, .. } => return Ok(end.send(note)?),
-        LinkAction::Nudge { .. } => {
-            broker.handle_nudged(id);
-            return Ok(end.nudge()?);
-        }
-        LinkAction::Close { .. } | LinkAction::Join { .. } | LinkAction::Carry { .. } => return Err(Lost),
-    };
-    if let (key, false) = lent {
-        broker.handle_not_lent(id, key);
-    }
-    Ok(())
-}
-
-fn send_waiting(end: &mut Shm) -> Result<(), LinkError> {
-    while let Some(note) = end.waiting.front() {
-        match end.link.post(*note) {
-            Ok(()) => {
-                end.waiting.pop_front();
-                let more = end.link.has_notes()?;
-                end.owe(if more { OWED_MAX } else { 1 });
-            }
-            Err(NotesError::Full) if end.waiting.len() < WAITING_NOTES_MAX => return Ok(()),
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(())
-}
-
-/// Shows a client a file, opened anew so that it cannot be written.
-fn show(link: &mut Link, key: u64, file: &FileHandle, bytes: u64) -> Result<(), LinkError> {
-    let again = |source| LinkError::System { action: "open a segment for readers", source };
-    let segment = file.shared().map_err(again)?;
-    let path = format!("/proc/self/fd/{}", segment.as_raw_fd());
-    let opened: OwnedFd = std::fs::File::open(path).map_err(again)?.into();
-    let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-    link.lend_file(key, opened.as_fd(), bytes)
 }

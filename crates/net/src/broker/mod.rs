@@ -6,7 +6,6 @@ mod links;
 mod refusals;
 mod shard;
 mod unsent;
-mod verbs_end;
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::atomic::{AtomicBool, Ordering};

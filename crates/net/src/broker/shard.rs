@@ -192,7 +192,7 @@ impl Shard {
         let mut events = Events::with_capacity(1024);
         while !self.stop.load(Ordering::Acquire) {
             let mut timeout = self.timeout();
-            let busy = timeout == Some(Duration::ZERO) || !self.links.doze(self.clock.now());
+            let busy = timeout == Some(Duration::ZERO) || !self.links.park(self.clock);
             // Those that are carried are looked at in any case: nobody rings for one while the thread does not sleep.
             if !self.doze(busy) || busy {
                 timeout = Some(Duration::ZERO);
@@ -205,7 +205,7 @@ impl Shard {
                     return Err(BrokerError::from(e));
                 }
             }
-            self.links.wake();
+            self.links.unpark();
             for key in &self.carried {
                 if let Some(carrier) = self.connections.get_mut(*key).and_then(|c| c.carrier.as_mut()) {
                     carrier.wake();
@@ -217,7 +217,7 @@ impl Shard {
                     LISTENER => self.acceptable = true,
                     WAKER => {}
                     token if Links::has(token) => {
-                        self.links.ready(&mut self.broker, self.poll.registry(), token);
+                        self.links.ready(&mut self.broker, self.poll.registry(), token, self.clock);
                     }
                     Token(token) => {
                         let carrier = token.checked_sub(CARRIERS);

@@ -258,7 +258,7 @@ impl VerbsLink {
             match self.retired.pop_front() {
                 Some((_, Retired::Own(local))) => drop(self.endpoint.revoke(local)?),
                 Some((_, Retired::Lent { key })) => {
-                    self.unsent.push_back(Unsent::Message(LinkMessage::Released { key }))
+                    self.unsent.push_back(Unsent::Message(LinkMessage::Released { key }));
                 }
                 None => {}
             }
