@@ -19,6 +19,8 @@
 #[cfg(not(loom))]
 pub mod broker;
 #[cfg(not(loom))]
+pub mod carrier;
+#[cfg(not(loom))]
 mod fault;
 pub mod parking;
 

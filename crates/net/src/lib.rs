@@ -2,6 +2,7 @@
 #![allow(clippy::disallowed_methods, reason = "this is the room that reads clocks and starts threads")]
 
 pub mod broker;
+mod carried;
 pub mod client;
 pub mod clock;
 pub mod disk;
@@ -10,4 +11,3 @@ mod heap;
 pub mod outbox;
 mod random;
 mod tls;
-mod two_sided;

@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 
 use bytes::{Buf, Bytes};
+use headrace_link::carrier::{Flushed, Outgoing};
 use rustix::net::{SendAncillaryBuffer, SendFlags};
 
 use crate::disk::Lent;
@@ -44,17 +45,6 @@ pub struct Outbox {
     len: u64,
     /// Of `len`, what lies in files.
     in_files: u64,
-}
-
-/// How a [`Outbox::flush`] ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Flushed {
-    /// Everything is in the socket's buffer.
-    All,
-    /// The socket is full: flush again when it is writable.
-    Blocked,
-    /// Enough for one turn of the loop; the socket may take more at once.
-    Yielded,
 }
 
 impl Outbox {
@@ -129,38 +119,6 @@ impl Outbox {
         Ok(sent)
     }
 
-    /// Moves what is at the front into `into`, files with it, until that is full or nothing is left: how much.
-    pub(crate) fn fill(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let mut filled = 0;
-        while let (Some(front), Some(room)) = (self.pieces.front_mut(), into.get_mut(filled..))
-            && !room.is_empty()
-        {
-            let (taken, over, of_file) = match front {
-                Piece::Bytes(bytes) => {
-                    let taken = bytes.len().min(room.len());
-                    bytes.copy_to_slice(room.get_mut(..taken).unwrap_or_default());
-                    (taken, bytes.is_empty(), false)
-                }
-                Piece::File(range) => {
-                    let want = room.len().min(usize::try_from(range.len).unwrap_or(usize::MAX));
-                    let taken = range
-                        .file
-                        .file()
-                        .read_at(room.get_mut(..want).unwrap_or_default(), range.position)?;
-                    range.shorten(taken as u64)?;
-                    (taken, range.len == 0, true)
-                }
-            };
-            if over {
-                self.pieces.pop_front();
-            }
-            filled += taken;
-            self.len -= taken as u64;
-            self.in_files -= if of_file { taken as u64 } else { 0 };
-        }
-        Ok(filled)
-    }
-
     /// One `sendmsg` over the byte pieces at the front; `MSG_MORE` when a file follows, so that a response's
     /// head and its first record bytes share a packet.
     fn send_bytes(&mut self, socket: &impl AsFd) -> io::Result<u64> {
@@ -204,6 +162,44 @@ impl Outbox {
             }
         }
         Ok(sent as u64)
+    }
+}
+
+impl Outgoing for Outbox {
+    fn is_empty(&self) -> bool {
+        self.is_empty()
+    }
+
+    /// Files with it.
+    fn fill(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let mut filled = 0;
+        while let (Some(front), Some(room)) = (self.pieces.front_mut(), into.get_mut(filled..))
+            && !room.is_empty()
+        {
+            let (taken, over, of_file) = match front {
+                Piece::Bytes(bytes) => {
+                    let taken = bytes.len().min(room.len());
+                    bytes.copy_to_slice(room.get_mut(..taken).unwrap_or_default());
+                    (taken, bytes.is_empty(), false)
+                }
+                Piece::File(range) => {
+                    let want = room.len().min(usize::try_from(range.len).unwrap_or(usize::MAX));
+                    let taken = range
+                        .file
+                        .file()
+                        .read_at(room.get_mut(..want).unwrap_or_default(), range.position)?;
+                    range.shorten(taken as u64)?;
+                    (taken, range.len == 0, true)
+                }
+            };
+            if over {
+                self.pieces.pop_front();
+            }
+            filled += taken;
+            self.len -= taken as u64;
+            self.in_files -= if of_file { taken as u64 } else { 0 };
+        }
+        Ok(filled)
     }
 }
 

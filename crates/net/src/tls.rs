@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use headrace_client::error::{Error, Result};
 use headrace_client::options::CommonConfig;
+use headrace_link::carrier::Flushed;
 use headrace_wire::address::ShownHost;
 use mio::net::TcpStream;
 use rustix::net::{SendAncillaryBuffer, SendFlags};
@@ -20,7 +21,7 @@ use rustls::{
     SignatureScheme,
 };
 
-use crate::outbox::{Flushed, Outbox};
+use crate::outbox::Outbox;
 
 /// Why a connection ended.
 #[derive(Debug)]

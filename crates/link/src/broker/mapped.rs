@@ -109,3 +109,202 @@ impl<M: MappedLink> MappedEnd<M> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::ops::Range;
+    use std::os::fd::{AsRawFd, OwnedFd};
+
+    use headrace_broker::Refusal;
+    use headrace_fabric::simulated::{SimControl, SimLink, SimSide, ToPeer, Wire};
+    use headrace_fabric::{Memory, Region};
+
+    use super::super::MappedFile;
+    use super::*;
+
+    const LINK: LinkId = LinkId(7);
+    const NOW: Now = Now { mono_ms: 1, wall_ms: 1 };
+
+    #[derive(Debug)]
+    struct NoFile;
+
+    impl MappedFile for NoFile {
+        fn region(&self) -> &Region {
+            unreachable!("nothing is mapped by the broker")
+        }
+
+        fn bytes(&self) -> u64 {
+            0
+        }
+    }
+
+    impl LogFile for NoFile {
+        type Mapped = NoFile;
+
+        fn map(&self, _: u64) -> Option<NoFile> {
+            None
+        }
+
+        fn open_read_only(&self) -> std::io::Result<OwnedFd> {
+            Ok(std::fs::File::open("/dev/null")?.into())
+        }
+    }
+
+    #[derive(Default)]
+    struct Owner {
+        written: Vec<Note>,
+        notified: usize,
+    }
+
+    impl LinkOwner for Owner {
+        fn written(&mut self, _: Now, _: LinkId, note: Note) {
+            self.written.push(note);
+        }
+
+        fn window(&mut self, _: LinkId, _: u64, _: u64) -> Result<Range<u64>, Refusal> {
+            unreachable!("a file is seen whole")
+        }
+
+        fn not_exposed(&mut self, _: LinkId, _: u64) {}
+
+        fn notified(&mut self, _: LinkId) {
+            self.notified += 1;
+        }
+    }
+
+    struct Test {
+        end: MappedEnd<SimLink>,
+        owner: Owner,
+        wire: Wire,
+        client: SimLink,
+    }
+
+    impl Test {
+        fn new(capacity: usize) -> Test {
+            let (wire, broker, client) = Wire::new(capacity);
+            Test { end: MappedEnd::new(broker), owner: Owner::default(), wire, client }
+        }
+
+        fn act(&mut self, action: LinkAction<NoFile>) {
+            self.end.act(LINK, action, &mut self.owner).unwrap();
+        }
+
+        fn tell(&mut self, number: u64) {
+            self.act(LinkAction::Tell { link: LINK, note: [number; 4] });
+        }
+
+        fn poll(&mut self) -> bool {
+            self.wire.run();
+            self.end.poll(NOW, LINK, &mut self.owner).unwrap()
+        }
+
+        /// What the client is sent: notes, and how often it is notified.
+        fn sent(&mut self) -> (Vec<u64>, usize) {
+            let (mut notes, mut notified) = (Vec::new(), 0);
+            while let Some(what) = self.wire.next(SimSide::Broker) {
+                match &what {
+                    ToPeer::Note(note) => notes.push(note[0]),
+                    ToPeer::Notify => notified += 1,
+                    ToPeer::Control(_) => {}
+                }
+                self.wire.arrive(SimSide::Client, what);
+            }
+            (notes, notified)
+        }
+    }
+
+    #[test]
+    fn one_note_is_taken_in_a_turn() {
+        let mut test = Test::new(8);
+        test.client.send([1; 4]).unwrap();
+        test.client.send([2; 4]).unwrap();
+        assert!(test.poll());
+        assert_eq!(test.owner.written, [[1; 4]]);
+        assert!(test.poll() && !test.poll());
+    }
+
+    #[test]
+    fn a_client_that_is_parked_is_notified_after_two_answers_or_when_no_more_is_to_come() {
+        let mut test = Test::new(8);
+        assert!(test.client.park().unwrap());
+        test.tell(1);
+        assert_eq!(test.sent(), (vec![1], 1), "there is nothing to follow");
+        test.client.unpark();
+        for _ in 0..4 {
+            test.client.send([9; 4]).unwrap();
+        }
+        while test.client.take().unwrap().is_some() {}
+        assert!(test.poll() && test.client.park().unwrap());
+        test.tell(2);
+        assert_eq!(test.sent(), (vec![2], 0), "more of its notes are there");
+        assert!(test.poll());
+        test.tell(3);
+        assert_eq!(test.sent(), (vec![3], 1));
+        assert!(test.poll());
+        test.tell(4);
+        test.end.notify_owed();
+        assert_eq!(test.sent(), (vec![4], 1));
+        test.end.notify_owed();
+        assert_eq!(test.sent(), (vec![], 0), "it was told of nothing since");
+    }
+
+    #[test]
+    fn a_client_that_polls_is_not_notified() {
+        let mut test = Test::new(8);
+        test.tell(1);
+        test.act(LinkAction::Nudge { link: LINK });
+        test.end.notify_owed();
+        assert_eq!((test.sent(), test.owner.notified), ((vec![1], 0), 1));
+    }
+
+    #[test]
+    fn changes_of_slots_notify_a_client_that_is_parked() {
+        let mut test = Test::new(8);
+        assert!(test.client.park().unwrap());
+        test.act(LinkAction::Nudge { link: LINK });
+        test.act(LinkAction::Nudge { link: LINK });
+        test.end.notify_owed();
+        let (_, notified) = test.sent();
+        assert!(notified > 0);
+    }
+
+    #[test]
+    fn notes_that_a_ring_has_no_room_for_wait_and_keep_their_order() {
+        let mut test = Test::new(2);
+        for number in 1..=5 {
+            test.tell(number);
+        }
+        let mut taken = Vec::new();
+        while taken.len() < 5 {
+            test.poll();
+            let note = test.client.take().unwrap().unwrap();
+            taken.push(note[0]);
+        }
+        assert_eq!(taken, [1, 2, 3, 4, 5]);
+    }
+
+    #[test]
+    fn memory_and_files_go_over_the_socket_and_a_link_is_closed_once() {
+        let mut test = Test::new(2);
+        let memory = Memory::sealed("test", 64).unwrap();
+        test.act(LinkAction::Lend { link: LINK, key: 3, memory: memory.clone(), shared: true });
+        test.act(LinkAction::Show { link: LINK, key: 1, memory });
+        test.act(LinkAction::ShowFile { link: LINK, key: 5, file: NoFile, bytes: 100 });
+        test.act(LinkAction::End { link: LINK, key: 3 });
+        let mut controls = Vec::new();
+        while let Some(what) = test.wire.next(SimSide::Broker) {
+            let ToPeer::Control(control) = what else { panic!("{what:?}") };
+            controls.push(match control {
+                SimControl::Exposed(key, _) => (0, key),
+                SimControl::File(key, file, len) => {
+                    assert!(file.as_raw_fd() > 0 && len == 100);
+                    (1, key)
+                }
+                SimControl::Revoked(key) => (2, key),
+            });
+        }
+        assert_eq!(controls, [(0, 3), (0, 1), (1, 5), (2, 3)]);
+        let close: LinkAction<NoFile> = LinkAction::Close { link: LINK, why: String::new() };
+        assert!(test.end.act(LINK, close, &mut test.owner).is_err());
+    }
+}

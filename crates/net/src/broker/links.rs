@@ -9,9 +9,10 @@ use std::thread::Builder;
 use headrace_broker::{Broker, ConnId, LinkAction, LinkId};
 use headrace_fabric::shm::{Arrival, Link, LinkError, Listener};
 use headrace_fabric::verbs::{Device, Joining, Options, VerbsEndpoint, Want};
-use headrace_fabric::{Endpoint, Waitable};
+use headrace_fabric::{Endpoint, SystemMemory, Waitable};
 use headrace_link::LinkFault;
 use headrace_link::broker::BrokerEnd;
+use headrace_link::carrier::Carrier;
 use headrace_link::parking::{BrokerPolling, Next};
 use headrace_wire::time::Now;
 use mio::unix::SourceFd;
@@ -20,7 +21,6 @@ use slab::Slab;
 
 use crate::clock::Clock;
 use crate::disk::{FileDisk, FileHandle};
-use crate::two_sided::Carrier;
 
 /// Tokens of links begin here; those below are connections'.
 const FIRST: usize = 1 << 40;
@@ -65,7 +65,7 @@ pub(super) struct Links {
     arrivals: Slab<(Arrival, u64)>,
     ends: Slab<End>,
     /// Made for connections, and not taken yet.
-    carriers: Vec<(ConnId, Carrier)>,
+    carriers: Vec<(ConnId, Carrier<VerbsEndpoint>)>,
     /// Threads that connect ends, and what they say.
     joining: usize,
     joined_to: Sender<Joined>,
@@ -180,7 +180,8 @@ impl Links {
             }
             if let Some(conn) = carries {
                 self.ends.remove(key);
-                let made = made.and_then(|end| Carrier::new(end).map_err(|error| error.to_string()));
+                let made = made
+                    .and_then(|end| Carrier::new(end, &mut SystemMemory).map_err(|error| error.to_string()));
                 let said = made.as_ref().map(|_| true).map_err(Clone::clone);
                 if broker.handle_joined(now, link, said)
                     && let Ok(carrier) = made
@@ -209,7 +210,7 @@ impl Links {
     }
 
     /// What connections' bytes go over from now on.
-    pub(super) fn take_carriers(&mut self) -> Vec<(ConnId, Carrier)> {
+    pub(super) fn take_carriers(&mut self) -> Vec<(ConnId, Carrier<VerbsEndpoint>)> {
         std::mem::take(&mut self.carriers)
     }
 

@@ -11,6 +11,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use headrace_broker::{Broker, BrokerError, ConnId, OTHER_REQUEST_BYTES_MAX, Response};
+use headrace_fabric::Waitable;
+use headrace_fabric::verbs::VerbsEndpoint;
+use headrace_link::carrier::{Carrier, Flushed};
 use headrace_log::Slice;
 use headrace_wire::primitive::Segment;
 use headrace_wire::time::Now;
@@ -20,17 +23,17 @@ use mio::{Events, Interest, Poll, Token, Waker};
 use rustix::net::RecvFlags;
 use slab::Slab;
 
+use crate::carried::rests;
 use crate::clock::Clock;
 use crate::disk::{FileDisk, FileHandle};
 use crate::heap::Heap;
-use crate::outbox::{FileRange, Flushed, Outbox};
+use crate::outbox::{FileRange, Outbox};
 
 use super::flusher::{FlushDone, FlushWork};
 use super::frames::{FrameError, FrameReader, ReadTurn};
 use super::links::Links;
 use super::refusals::{Refusals, reason};
 use super::unsent::{Stalled, Unsent};
-use crate::two_sided::Carrier;
 
 const LISTENER: Token = Token(usize::MAX);
 pub(super) const WAKER: Token = Token(usize::MAX - 1);
@@ -73,7 +76,7 @@ struct Connection {
     reader: FrameReader,
     outbox: Outbox,
     /// What its bytes go over instead of the socket, which only tells its end then.
-    carrier: Option<Box<Carrier>>,
+    carrier: Option<Box<Carrier<VerbsEndpoint>>>,
     /// The socket may hold unread bytes (readiness is told only once).
     readable: bool,
     /// The socket's buffer was not full when last written.
@@ -123,7 +126,7 @@ pub(super) struct Shard {
     /// How long the turn of a connection is.
     turn_max: Duration,
     /// `headrace.poll.spin.us`.
-    spin: Duration,
+    spin_us: u64,
     clock: Clock,
     stop: Arc<AtomicBool>,
     flush_to: Sender<FlushWork>,
@@ -165,7 +168,7 @@ impl Shard {
             send_buffer_bytes: config.socket_send_buffer_bytes,
             idle_max_ms: u64::try_from(config.connections_max_idle_ms).unwrap_or(0),
             idle: BTreeSet::new(),
-            spin: Duration::from_micros(u64::try_from(config.headrace_poll_spin_us).unwrap_or(0)),
+            spin_us: u64::try_from(config.headrace_poll_spin_us).unwrap_or(0),
             broker,
             poll,
             listener,
@@ -208,7 +211,7 @@ impl Shard {
             self.links.unpark();
             for key in &self.carried {
                 if let Some(carrier) = self.connections.get_mut(*key).and_then(|c| c.carrier.as_mut()) {
-                    carrier.wake();
+                    carrier.unpark();
                 }
             }
             let now = self.clock.now();
@@ -265,11 +268,11 @@ impl Shard {
     }
 
     /// A connection's bytes go over a link from now on.
-    fn carry(&mut self, conn: ConnId, carrier: Carrier) {
+    fn carry(&mut self, conn: ConnId, carrier: Carrier<VerbsEndpoint>) {
         let key = key_of(conn);
         let Some(connection) = self.connections.get_mut(key).filter(|c| c.id == conn) else { return };
         let token = Token(CARRIERS + key);
-        let raw = carrier.waker().as_raw_fd();
+        let raw = carrier.endpoint().wakers().0.as_raw_fd();
         if let Err(e) = self.poll.registry().register(&mut SourceFd(&raw), token, Interest::READABLE) {
             return self.drop_connection(key, Some(&e.to_string()));
         }
@@ -283,9 +286,8 @@ impl Shard {
         let mut sleeps = true;
         for key in self.carried.clone() {
             let Some(connection) = self.connections.get_mut(key) else { continue };
-            // One that has failed says so at its turn.
             if let Some(carrier) = &mut connection.carrier
-                && !(if busy { carrier.is_quiet() } else { carrier.doze(self.spin) }).unwrap_or(false)
+                && !rests(carrier, busy, (self.clock, self.spin_us))
             {
                 (connection.readable, connection.writable) = (true, true);
                 sleeps = false;
@@ -515,9 +517,11 @@ impl Shard {
         };
         let turn = match &mut connection.carrier {
             None => connection.reader.read(&connection.socket, READ_BYTES_PER_TURN, accept),
-            Some(carrier) => {
-                connection.reader.read_from(|into| carrier.receive(into), READ_BYTES_PER_TURN, accept)
-            }
+            Some(carrier) => connection.reader.read_from(
+                |into| carrier.receive(into, || clock.micros()),
+                READ_BYTES_PER_TURN,
+                accept,
+            ),
         };
         match turn {
             Ok(ReadTurn::Blocked) => {

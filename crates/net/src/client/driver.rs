@@ -20,6 +20,7 @@ use headrace_client::options::CommonConfig;
 use headrace_client::sasl::TokenSource;
 use headrace_fabric::shm::{Link, LinkError};
 use headrace_fabric::verbs::{Device, Joining};
+use headrace_link::carrier::Flushed;
 use headrace_wire::primitive::Segment;
 use mio::net::TcpStream;
 use mio::unix::SourceFd;
@@ -34,7 +35,7 @@ use super::low_water::LowWater;
 use super::shortage;
 use super::work::{Shared, Work};
 use crate::clock::Clock;
-use crate::outbox::{Flushed, Outbox};
+use crate::outbox::Outbox;
 use crate::tls::{self, Fault, Session};
 
 const WAKER: Token = Token(usize::MAX);
@@ -400,7 +401,7 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
                 self.pending.push(id);
                 return Ok(());
             }
-            let Some(read) = connection.receive()? else {
+            let Some(read) = connection.receive(self.clock)? else {
                 connection.readable = false;
                 if connection.tls.is_none() && connection.carrier.is_none() {
                     connection.low_water.set(&connection.socket, connection.inbox.missing());

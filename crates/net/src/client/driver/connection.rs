@@ -4,15 +4,17 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use headrace_fabric::verbs::VerbsEndpoint;
+use headrace_link::carrier::Carrier;
 use mio::net::TcpStream;
 use rustix::buffer::spare_capacity;
 use rustix::net::RecvFlags;
 
 use super::super::inbox::Inbox;
 use super::super::low_water::LowWater;
+use crate::clock::Clock;
 use crate::outbox::Outbox;
 use crate::tls::{Fault, Session};
-use crate::two_sided::Carrier;
 
 #[expect(clippy::struct_excessive_bools, reason = "each is one independent fact of the socket")]
 pub(super) struct Connection {
@@ -26,7 +28,7 @@ pub(super) struct Connection {
     pub(super) low_water: LowWater,
     pub(super) outbox: Outbox,
     /// What its bytes go over instead of the socket, which only tells its end then.
-    pub(super) carrier: Option<Box<Carrier>>,
+    pub(super) carrier: Option<Box<Carrier<VerbsEndpoint>>>,
     /// It is about to have one, and sends nothing before.
     pub(super) joining: bool,
     /// The socket has told something since.
@@ -67,9 +69,9 @@ impl Connection {
     }
 
     /// Reads once into the buffer: how many bytes came, `None` when there are none now. The end is a fault.
-    pub(super) fn receive(&mut self) -> Result<Option<usize>, Fault> {
+    pub(super) fn receive(&mut self, clock: Clock) -> Result<Option<usize>, Fault> {
         if let Some(carrier) = self.carrier.as_mut() {
-            return match carrier.receive(self.inbox.room()) {
+            return match carrier.receive(self.inbox.room(), || clock.micros()) {
                 Ok(read) => Ok(Some(read)),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(None),
                 Err(e) => Err(e.into()),

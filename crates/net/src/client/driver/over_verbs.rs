@@ -8,6 +8,8 @@ use headrace_client::engine::Engine;
 use headrace_client::io::{ConnId, LinkEvent, LinkId, LinkRequest};
 use headrace_fabric::shm::LinkError;
 use headrace_fabric::verbs::{VerbsEndpoint, Want};
+use headrace_fabric::{SystemMemory, Waitable};
+use headrace_link::carrier::Carrier;
 use mio::unix::SourceFd;
 use mio::{Interest, Token};
 
@@ -15,7 +17,7 @@ use super::super::aside::{self, For};
 use super::super::verbs_link::VerbsLink;
 use super::super::work::Work;
 use super::{Driver, FIRST_CARRIER, link_token};
-use crate::two_sided::Carrier;
+use crate::carried::rests;
 
 impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
     /// Makes or ends a link.
@@ -90,8 +92,9 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
     /// A connection's bytes go over a link from now on.
     fn carry(&mut self, conn: ConnId, end: VerbsEndpoint) -> Result<(), String> {
         let Some(connection) = self.connections.get_mut(&conn) else { return Ok(()) };
-        let carrier = Carrier::new(end).map_err(|error| error.to_string())?;
-        let (raw, token) = (carrier.waker().as_raw_fd(), Token(FIRST_CARRIER + conn.0 as usize));
+        let carrier = Carrier::new(end, &mut SystemMemory).map_err(|error| error.to_string())?;
+        let (raw, token) =
+            (carrier.endpoint().wakers().0.as_raw_fd(), Token(FIRST_CARRIER + conn.0 as usize));
         let watched = self.poll.registry().register(&mut SourceFd(&raw), token, Interest::READABLE);
         watched.map_err(|error| error.to_string())?;
         connection.carrier = Some(Box::new(carrier));
@@ -113,11 +116,11 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
     /// something to be done have a turn.
     pub(super) fn doze(&mut self, busy: bool) -> bool {
         let mut sleeps = true;
+        let spin_us = u64::try_from(self.spin.as_micros()).unwrap_or(u64::MAX);
         for id in self.carried.clone() {
             let carrier = self.connections.get_mut(&id).and_then(|connection| connection.carrier.as_mut());
             let Some(carrier) = carrier else { continue };
-            // One that has failed says so at its turn.
-            if !(if busy { carrier.is_quiet() } else { carrier.doze(self.spin) }).unwrap_or(false) {
+            if !rests(carrier, busy, (self.clock, spin_us)) {
                 sleeps = false;
                 self.stir(id);
             }
@@ -128,7 +131,7 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
     pub(super) fn wake_carriers(&mut self) {
         for id in &self.carried {
             if let Some(carrier) = self.connections.get_mut(id).and_then(|c| c.carrier.as_mut()) {
-                carrier.wake();
+                carrier.unpark();
             }
         }
     }
