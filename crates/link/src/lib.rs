@@ -21,6 +21,8 @@ pub mod broker;
 #[cfg(not(loom))]
 pub mod carrier;
 #[cfg(not(loom))]
+pub mod client;
+#[cfg(not(loom))]
 mod fault;
 pub mod parking;
 

@@ -156,7 +156,7 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
             }
             let Some(mut guard) = shared.lock() else { return };
             let work = &mut *guard;
-            work.wake();
+            work.unpark();
             self.wake_carriers();
             for event in &events {
                 if event.token() == WAKER {
@@ -165,7 +165,7 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
                 if let Some((link, bell)) = link_of(event.token()) {
                     self.stirred = Instant::now();
                     if bell {
-                        work.rung(link);
+                        work.notified(link);
                     } else {
                         work.control(link);
                     }
@@ -240,7 +240,7 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
             std::thread::yield_now();
             return false;
         }
-        let sleeps = work.doze();
+        let sleeps = work.park();
         self.turn_outputs(work);
         if !sleeps || !self.pending.is_empty() {
             self.stirred = Instant::now();

@@ -17,7 +17,6 @@ mod producer;
 mod results;
 mod share;
 mod shortage;
-mod verbs_link;
 mod work;
 
 pub use admin::{AdminClient, mismatch};

@@ -6,34 +6,22 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use headrace_client::engine::Engine;
-use headrace_client::io::{DirectWrite, Input, LinkEvent, LinkId, LinkRequest, Output};
-use headrace_fabric::shm::{Control, Link, LinkError};
-use headrace_fabric::{FabricError, Note, NotesError, Obstacle, Region};
-use headrace_wire::time::Now;
+use headrace_client::io::{Input, LinkEvent, LinkId, LinkRequest, Output};
+use headrace_fabric::SystemMemory;
+use headrace_fabric::shm::{Link, LinkError};
+use headrace_fabric::verbs::VerbsEndpoint;
+use headrace_link::LinkFault;
+use headrace_link::client::{AbsentListeners, Chunks, ClientEnd};
+use headrace_link::parking::{BeforeSleep, CallerPolling, Next, Parking};
 use mio::Waker;
 
 use super::shortage;
-use super::verbs_link::VerbsLink;
 use crate::clock::Clock;
 
-/// How long brokers go on not to ring after a caller has ended to look, or while nobody waits for what comes.
-const LINGER_MS: u64 = 2;
-/// Names of listeners that are kept in mind.
-const ABSENT_MAX: usize = 16;
-/// Notes taken from one link before the others get their turn.
-const NOTES_PER_TURN: usize = 256;
-
-/// A link that stands.
-#[expect(clippy::large_enum_variant, reason = "shared memory is not to cost one more look")]
-enum Over {
-    Shm(Linked),
-    Verbs(Box<VerbsLink>),
-}
-
-/// Why a link has ended.
+/// Why there is no link, or no longer.
 struct Lost {
     why: String,
     /// Trying again would end alike.
@@ -42,41 +30,14 @@ struct Lost {
     short: bool,
 }
 
-impl From<LinkError> for Lost {
-    fn from(error: LinkError) -> Lost {
-        let short = matches!(&error, LinkError::System { source, .. } if shortage::is_shortage(source));
-        Lost { lasting: matches!(error, LinkError::OtherUser { .. }), why: error.to_string(), short }
+impl From<LinkFault> for Lost {
+    fn from(fault: LinkFault) -> Lost {
+        let short = match &fault {
+            LinkFault::Mapped(LinkError::System { source, .. }) => shortage::is_shortage(source),
+            _ => false,
+        };
+        Lost { lasting: fault.is_lasting(), why: fault.to_string(), short }
     }
-}
-
-impl From<FabricError> for Lost {
-    fn from(error: FabricError) -> Lost {
-        let why = error.to_string();
-        // What this process may not lock today it may not tomorrow. All else may pass, as when a card is short of something.
-        let lasting = error.obstacle() != Obstacle::Other;
-        Lost { why, lasting, short: false }
-    }
-}
-
-struct Linked {
-    link: Link,
-    lent: HashMap<u64, Region>,
-    /// What the broker is to be told once there is room in its ring.
-    unsent: VecDeque<Note>,
-}
-
-/// Tells the broker what there is room for.
-fn send(link: &mut Link, unsent: &mut VecDeque<Note>) -> Result<(), LinkError> {
-    while let Some(note) = unsent.front() {
-        match link.send(*note) {
-            Ok(()) => {
-                unsent.pop_front();
-            }
-            Err(NotesError::Full) => return Ok(()),
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(())
 }
 
 /// See the module's documentation.
@@ -84,27 +45,17 @@ pub(super) struct Work<E: Engine, F> {
     pub(super) engine: E,
     pub(super) on_event: F,
     pub(super) clock: Clock,
-    links: HashMap<LinkId, Over>,
-    /// Where nobody listened for links, a few of the latest. A broker listens at a name of its own each time it starts: where
-    /// it is told of once more, it is out of reach.
-    absent: VecDeque<String>,
+    links: HashMap<LinkId, ClientEnd<Link, VerbsEndpoint>>,
+    absent: AbsentListeners,
     /// What a caller has left to the engine's thread.
     left: VecDeque<Output<E::Event>>,
-    /// Callers that look again and again: while there are some, nobody needs to be woken.
-    looking: usize,
-    /// One has just ended to look, and is likely to come again, as one that waits for each of its records: brokers still do
-    /// not ring, and the engine's thread looks after [`LINGER_MS`] at the latest: when, and commands since.
-    lingers: Option<(u64, u32)>,
-    /// Something has come since the engine's thread slept last.
-    stirred: bool,
-    /// Whether nobody waits for what comes over links: then it may come [`LINGER_MS`] late, and no thread is woken for each
-    /// record.
+    parking: Parking,
     patient: Patient,
     /// Until when the engine's thread sleeps, by `mono_ms`.
     pub(super) sleeps_until: Option<u64>,
 }
 
-/// Whether nobody waits. Called with the work's lock held.
+/// Whether nobody waits for what comes over links. Called with the work's lock held.
 pub(super) type Patient = Box<dyn Fn() -> bool + Send>;
 
 impl<E: Engine, F: FnMut(E::Event)> Work<E, F> {
@@ -114,11 +65,9 @@ impl<E: Engine, F: FnMut(E::Event)> Work<E, F> {
             on_event,
             clock,
             links: HashMap::new(),
-            absent: VecDeque::new(),
+            absent: AbsentListeners::default(),
             left: VecDeque::new(),
-            looking: 0,
-            lingers: None,
-            stirred: false,
+            parking: Parking::default(),
             patient,
             sleeps_until: None,
         }
@@ -127,11 +76,6 @@ impl<E: Engine, F: FnMut(E::Event)> Work<E, F> {
     /// Whether somebody waits for what comes over links.
     pub(super) fn is_awaited(&self) -> bool {
         !(self.patient)()
-    }
-
-    /// Whether what comes over links may come late: nobody waits, and nothing is to follow it.
-    fn is_patient(&self) -> bool {
-        !self.is_awaited() && !self.engine.is_held_up()
     }
 
     pub(super) fn has_links(&self) -> bool {
@@ -152,35 +96,24 @@ impl<E: Engine, F: FnMut(E::Event)> Work<E, F> {
 
     /// A link stands, or cannot be made.
     pub(super) fn linked(&mut self, id: LinkId, made: Result<Link, LinkError>) {
-        let shm = |link| Over::Shm(Linked { link, lent: HashMap::new(), unsent: VecDeque::new() });
-        let made = made.map(shm).map_err(|error| {
-            let again = if let LinkError::Absent { name } = &error { self.is_absent(name) } else { false };
-            let lost = Lost::from(error);
+        let made = made.map(ClientEnd::mapped).map_err(|error| {
+            let again = matches!(&error, LinkError::Absent { name } if self.absent.is_again(name));
+            let lost = Lost::from(LinkFault::from(error));
             Lost { lasting: lost.lasting || again, ..lost }
         });
         self.stands(id, made);
     }
 
-    /// Nobody listens for links there; whether that was so before.
-    fn is_absent(&mut self, name: &str) -> bool {
-        if self.absent.iter().any(|before| before == name) {
-            return true;
-        }
-        self.absent.truncate(ABSENT_MAX - 1);
-        self.absent.push_front(name.to_owned());
-        false
-    }
-
     /// A link over verbs stands, or cannot be made.
-    pub(super) fn joined(&mut self, id: LinkId, made: Result<VerbsLink, String>) {
-        let verbs = |link| Over::Verbs(Box::new(link));
-        self.stands(id, made.map(verbs).map_err(|why| Lost { why, lasting: false, short: false }));
+    pub(super) fn joined(&mut self, id: LinkId, made: Result<VerbsEndpoint, String>) {
+        let made = made.map(|end| ClientEnd::remote(end, Box::new(SystemMemory), Chunks::default()));
+        self.stands(id, made.map_err(|why| Lost { why, lasting: false, short: false }));
     }
 
-    fn stands(&mut self, id: LinkId, made: Result<Over, Lost>) {
+    fn stands(&mut self, id: LinkId, made: Result<ClientEnd<Link, VerbsEndpoint>, Lost>) {
         match made {
-            Ok(link) => {
-                self.links.insert(id, link);
+            Ok(end) => {
+                self.links.insert(id, end);
                 self.tell_engine(id, LinkEvent::Connected);
             }
             Err(lost) => self.unlinked(id, lost),
@@ -192,9 +125,9 @@ impl<E: Engine, F: FnMut(E::Event)> Work<E, F> {
         self.links.remove(&id);
     }
 
-    fn lost(&mut self, id: LinkId, lost: impl Into<Lost>) {
+    fn lost(&mut self, id: LinkId, fault: LinkFault) {
         if self.links.remove(&id).is_some() {
-            self.unlinked(id, lost.into());
+            self.unlinked(id, fault.into());
         }
     }
 
@@ -207,33 +140,18 @@ impl<E: Engine, F: FnMut(E::Event)> Work<E, F> {
 
     /// Takes what has come over a link's socket: memory, or its end.
     pub(super) fn control(&mut self, id: LinkId) {
-        while let Some(Over::Shm(Linked { link, lent, .. })) = self.links.get_mut(&id) {
-            let event = match link.control() {
-                Ok(None) => return,
-                Ok(Some(Control::Lent { key, memory })) => {
-                    lent.insert(key, Region::whole(memory.clone()));
-                    LinkEvent::Exposed { key, memory }
-                }
-                Ok(Some(Control::File { key, file })) => LinkEvent::FileExposed { key, file },
-                Ok(Some(Control::Ended { key })) => {
-                    lent.remove(&key);
-                    // Answers that the broker gave before it took the memory back count.
-                    self.take_notes();
-                    LinkEvent::Revoked { key }
-                }
-                Err(error) => {
-                    self.lost(id, error);
-                    continue;
-                }
-            };
-            self.tell_engine(id, event);
+        let Some(end) = self.links.get_mut(&id) else { return };
+        let (engine, clock) = (&mut self.engine, self.clock);
+        let done = end.poll_control(|event| engine.handle(clock.now(), Input::Link(id, event)));
+        if let Err(fault) = done {
+            self.lost(id, fault);
         }
     }
 
-    /// The broker has rung.
-    pub(super) fn rung(&mut self, id: LinkId) {
-        if let Some(Over::Shm(linked)) = self.links.get_mut(&id) {
-            linked.link.drain_bell();
+    /// The broker has notified us.
+    pub(super) fn notified(&mut self, id: LinkId) {
+        if let Some(link) = self.links.get(&id).and_then(ClientEnd::mapped_link) {
+            link.drain_bell();
         }
     }
 
@@ -245,108 +163,75 @@ impl<E: Engine, F: FnMut(E::Event)> Work<E, F> {
         if news {
             self.engine.handle(self.clock.now(), Input::PollMemory);
         }
-        self.stirred |= noted || news;
+        self.parking.looked(noted || news);
         noted || news
     }
 
     fn take_notes(&mut self) -> bool {
         let mut now = None;
         let mut lost = Vec::new();
-        for (id, over) in &mut self.links {
-            let taken = match over {
-                Over::Shm(linked) => {
-                    take_shm(&mut self.engine, (&self.clock, &mut now), *id, linked).map_err(Lost::from)
-                }
-                Over::Verbs(link) => {
-                    take_verbs(&mut self.engine, (&self.clock, &mut now), *id, link).map_err(Lost::from)
-                }
+        let (engine, clock) = (&mut self.engine, self.clock);
+        for (id, end) in &mut self.links {
+            let each = |event| {
+                // A look that finds nothing reads no clock.
+                let now = *now.get_or_insert_with(|| clock.now());
+                engine.handle(now, Input::Link(*id, event));
             };
-            if let Err(error) = taken {
-                lost.push((*id, error));
+            if let Err(fault) = end.poll(|| clock.micros(), each) {
+                lost.push((*id, fault));
             }
         }
         let noted = now.is_some() || !lost.is_empty();
-        for (id, error) in lost {
-            self.lost(id, error);
+        for (id, fault) in lost {
+            self.lost(id, fault);
         }
         noted
     }
 
-    /// Before the engine's thread sleeps: has brokers ring from now on, and looks once more. Whether it may sleep.
-    pub(super) fn doze(&mut self) -> bool {
-        if self.lingers.is_some_and(|(until, _)| until > self.clock.mono_ms()) {
-            return true;
-        }
-        self.lingers = None;
-        if self.links.is_empty() || self.looking > 0 {
-            return true;
-        }
-        if std::mem::take(&mut self.stirred) && self.is_patient() {
-            self.linger();
+    /// Before the engine's thread sleeps: has brokers notify from now on if nobody polls, and looks once more. Whether it may
+    /// sleep.
+    pub(super) fn park(&mut self) -> bool {
+        let (engine, patient, clock) = (&self.engine, &self.patient, self.clock);
+        let may_be_late = || patient() && !engine.is_held_up();
+        let has_links = !self.links.is_empty();
+        if self.parking.before_sleep(has_links, || clock.mono_ms(), may_be_late) == BeforeSleep::Sleep {
             return true;
         }
         let mut lost = Vec::new();
         let mut sleeps = true;
-        for (id, over) in &mut self.links {
-            let dozes = match over {
-                Over::Shm(linked) => linked.link.doze().map_err(Lost::from),
-                Over::Verbs(link) => link.doze().map_err(Lost::from),
-            };
-            match dozes {
+        for (id, end) in &mut self.links {
+            match end.park() {
                 Ok(may) => sleeps &= may,
-                Err(error) => lost.push((*id, error)),
+                Err(fault) => lost.push((*id, fault)),
             }
         }
         if !lost.is_empty() {
-            for (id, error) in lost {
-                self.lost(id, error);
+            for (id, fault) in lost {
+                self.lost(id, fault);
             }
             return false;
         }
-        // What lies elsewhere than in notes was perhaps published before the broker saw that we sleep.
         self.engine.handle(self.clock.now(), Input::PollMemory);
         sleeps
     }
 
-    /// Brokers do not ring for a while.
-    fn linger(&mut self) {
-        self.lingers = Some((self.clock.mono_ms().saturating_add(LINGER_MS), 0));
-    }
-
-    /// When the engine's thread looks, if brokers do not ring meanwhile.
+    /// When the engine's thread looks, if brokers do not notify meanwhile.
     pub(super) fn linger_until(&self) -> Option<u64> {
-        self.lingers.map(|(until, _)| until)
+        self.parking.linger_until()
     }
 
-    /// Counts a command; whether there were several since somebody looked.
-    fn commands_without_look(&mut self) -> bool {
-        match &mut self.lingers {
-            Some(_) if self.engine.is_held_up() => true,
-            Some(_) if (self.patient)() => false,
-            Some((_, commands)) => {
-                *commands += 1;
-                *commands > 2
-            }
-            None => false,
-        }
-    }
-
-    /// Nobody is going to look: has brokers ring, and sees to what came in between.
+    /// Nobody is going to look: has brokers notify, and sees to what came in between.
     fn end_looking(&mut self) {
-        self.lingers = None;
-        while self.looking == 0 && !self.doze() {
+        self.parking.end_linger();
+        while !self.parking.has_callers() && !self.park() {
             self.look();
         }
     }
 
-    /// The engine's thread is awake: nobody need ring.
-    pub(super) fn wake(&mut self) {
-        for over in self.links.values_mut() {
-            match over {
-                Over::Shm(linked) => linked.link.wake(),
-                // One that has failed says so when it is looked at.
-                Over::Verbs(link) => drop(link.wake()),
-            }
+    /// The engine's thread is awake: nobody need notify it.
+    pub(super) fn unpark(&mut self) {
+        for end in self.links.values_mut() {
+            end.unpark();
         }
     }
 
@@ -361,60 +246,13 @@ impl<E: Engine, F: FnMut(E::Event)> Work<E, F> {
         ) {
             return Err(request);
         }
-        let done = match (self.links.get_mut(&id), request) {
-            (Some(Over::Shm(linked)), LinkRequest::Write(write)) => {
-                write_shm(linked, &write).map_err(Lost::from)
-            }
-            (Some(Over::Verbs(link)), request) => link.request(request).map_err(Lost::from),
-            (Some(Over::Shm(_)) | None, _) => return Ok(()),
-        };
-        if let Err(error) = done {
-            self.lost(id, error);
+        let Some(end) = self.links.get_mut(&id) else { return Ok(()) };
+        let clock = self.clock;
+        if let Err(fault) = end.request(request, || clock.micros()) {
+            self.lost(id, fault);
         }
         Ok(())
     }
-}
-
-/// Takes the notes of a link, and the time with the first.
-fn take_shm<E: Engine>(
-    engine: &mut E,
-    (clock, now): (&Clock, &mut Option<Now>),
-    id: LinkId,
-    linked: &mut Linked,
-) -> Result<(), LinkError> {
-    for _ in 0..NOTES_PER_TURN {
-        let Some(note) = linked.link.take()? else { break };
-        let now = *now.get_or_insert_with(|| clock.now());
-        engine.handle(now, Input::Link(id, LinkEvent::Note(note)));
-    }
-    if linked.unsent.is_empty() { Ok(()) } else { send(&mut linked.link, &mut linked.unsent) }
-}
-
-/// Takes what has come over a link, and the time with the first.
-fn take_verbs<E: Engine>(
-    engine: &mut E,
-    (clock, now): (&Clock, &mut Option<Now>),
-    id: LinkId,
-    link: &mut VerbsLink,
-) -> Result<(), FabricError> {
-    for _ in 0..NOTES_PER_TURN {
-        let Some(event) = link.take()? else { break };
-        engine.handle(*now.get_or_insert_with(|| clock.now()), Input::Link(id, event));
-    }
-    Ok(())
-}
-
-fn write_shm(linked: &mut Linked, write: &DirectWrite) -> Result<(), LinkError> {
-    let Linked { link, lent, unsent } = linked;
-    let Some(region) = lent.get(&write.key) else { return Ok(()) };
-    let (immediate, bytes) = write.notify;
-    // The broker may have lent less than it has granted.
-    write.pieces.iter().try_for_each(|(at, piece)| {
-        let at = usize::try_from(*at).unwrap_or(usize::MAX);
-        region.write(at, piece)
-    })?;
-    unsent.push_back([u64::from(immediate), u64::from(bytes), 0, 0]);
-    send(link, unsent)
 }
 
 /// An engine that callers may drive, whatever its type.
@@ -508,8 +346,9 @@ where
         work.take_notes();
         let now = work.clock.now();
         work.engine.handle(now, Input::Command(command));
-        let looked = work.looking > 0;
-        if work.commands_without_look() {
+        let looked = work.parking.has_callers();
+        let Work { engine, parking, patient, .. } = &mut *work;
+        if parking.command(|| engine.is_held_up(), &*patient) {
             // This caller does not wait for what it sends.
             work.end_looking();
         }
@@ -535,9 +374,8 @@ where
 
     fn begin_looking(&self) -> bool {
         let Some(mut work) = self.lock().filter(|work| work.has_links()) else { return false };
-        work.looking += 1;
-        if work.looking == 1 && work.lingers.take().is_none() {
-            work.wake();
+        if work.parking.caller_begins() {
+            work.unpark();
         }
         true
     }
@@ -545,7 +383,7 @@ where
     fn expect(&self) {
         // Where it is at work, its thread sees by itself that somebody waits.
         let Some(mut work) = self.try_lock() else { return };
-        if work.lingers.is_some() && work.looking == 0 {
+        if work.parking.caller_sleeps() {
             work.end_looking();
             self.settle(work);
             self.told(true);
@@ -554,38 +392,36 @@ where
 
     fn end_looking(&self, found: bool) {
         let Some(mut work) = self.lock() else { return };
-        work.looking = work.looking.saturating_sub(1);
-        if work.looking == 0 {
-            if found && !work.engine.is_held_up() {
-                work.linger();
-            } else {
-                work.end_looking();
-            }
+        let lingers = found && !work.engine.is_held_up();
+        let clock = work.clock;
+        if work.parking.caller_ends(lingers, || clock.mono_ms()) {
+            work.end_looking();
         }
         self.settle(work);
         self.told(true);
     }
 }
 
-/// Looks again and again while `waits` says so, for at most `headrace.poll.spin.us` since something came. Gives others the
-/// processor in between: with fewer processors than who spin, a turn would else last for milliseconds.
-pub(super) fn spin<C>(driven: &dyn Driven<C>, spin: Duration, waits: impl Fn() -> bool) {
+/// Looks again and again while `waits` says so, for at most `headrace.poll.spin.us` since something came.
+pub(super) fn spin<C>(driven: &dyn Driven<C>, clock: Clock, spin: Duration, waits: impl Fn() -> bool) {
     if spin.is_zero() {
         return driven.expect();
     }
     if !driven.begin_looking() {
         return;
     }
-    let mut since = Instant::now();
+    let spin_us = u64::try_from(spin.as_micros()).unwrap_or(u64::MAX);
+    let mut polling = CallerPolling::new(spin_us, clock.micros());
     let mut found = true;
     while waits() {
-        match driven.look() {
-            Some(true) => since = Instant::now(),
-            Some(false) | None if since.elapsed() >= spin => {
+        let came = driven.look() == Some(true);
+        match polling.goes_on(came, clock.micros()) {
+            Next::Poll => {}
+            Next::Yield => std::thread::yield_now(),
+            Next::End => {
                 found = false;
                 break;
             }
-            Some(false) | None => std::thread::yield_now(),
         }
     }
     driven.end_looking(found);

@@ -26,6 +26,7 @@ pub(crate) struct Handle<C> {
     waker: Arc<Waker>,
     stop: Arc<AtomicBool>,
     driven: Arc<dyn Driven<C>>,
+    clock: Clock,
     spin: Duration,
     thread: Mutex<Option<JoinHandle<()>>>,
     home: Home,
@@ -99,6 +100,7 @@ impl<C: Send + 'static> Handle<C> {
             waker,
             stop,
             driven,
+            clock,
             spin,
             thread: Mutex::new(Some(thread)),
             home: Home::here(),
@@ -148,7 +150,7 @@ impl<C: Send + 'static> Handle<C> {
     /// Looks at links again and again while `waits` says so, for at most `headrace.poll.spin.us` since something came.
     pub(crate) fn spin(&self, waits: impl Fn() -> bool) {
         if !self.is_stopped() && !self.is_forked() {
-            work::spin(&*self.driven, self.spin, || waits() && !self.is_stopped());
+            work::spin(&*self.driven, self.clock, self.spin, || waits() && !self.is_stopped());
         }
     }
 

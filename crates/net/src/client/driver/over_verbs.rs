@@ -14,7 +14,6 @@ use mio::unix::SourceFd;
 use mio::{Interest, Token};
 
 use super::super::aside::{self, For};
-use super::super::verbs_link::VerbsLink;
 use super::super::work::Work;
 use super::{Driver, FIRST_CARRIER, link_token};
 use crate::carried::rests;
@@ -73,11 +72,10 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
         match of {
             For::Link(link) => {
                 let made = made.and_then(|end| {
-                    let joined = VerbsLink::new(end);
-                    let (raw, token) = (joined.waker().as_raw_fd(), link_token(link, true));
+                    let (raw, token) = (end.wakers().0.as_raw_fd(), link_token(link, true));
                     let watched =
                         self.poll.registry().register(&mut SourceFd(&raw), token, Interest::READABLE);
-                    watched.map_err(|error| error.to_string()).map(|()| joined)
+                    watched.map_err(|error| error.to_string()).map(|()| end)
                 });
                 work.joined(link, made);
             }

@@ -1,48 +1,46 @@
-//! A client's end of a link over verbs.
+//! Over memory that is reached by operations.
 //!
 //! A batch is copied into a mirror of its ring, which the card reads, and written from there to the same place in the ring:
-//! what the broker has not answered is overwritten in neither. Slots are read into a copy that the engine looks at, one read at
-//! a time. A file is read through a window of it that the broker has registered; the next window is asked for when nothing
+//! what the broker has not answered is overwritten in neither. Slots are read into a copy that the engine looks at, one read
+//! at a time. A file is read through a window of it that the broker has registered; the next window is asked for when nothing
 //! is read through the last one any more, since that one is void then.
 
 use std::collections::{HashMap, VecDeque};
-use std::os::fd::BorrowedFd;
-use std::time::{Duration, Instant};
 
 use headrace_client::io::{DirectWrite, LinkEvent, LinkRequest};
-use headrace_fabric::verbs::VerbsEndpoint;
 use headrace_fabric::{
-    Access, Descriptor, Endpoint, Event, FabricError, Local, Memory, PIECES_MAX, Piece, Region, Remote,
-    Waitable,
+    Access, Descriptor, Endpoint, Event, FabricError, Local, MemorySource, Piece, Region, Remote,
 };
 use headrace_wire::link_message::{LinkMessage, RegionDescriptor};
 
-/// What is read of a file by one operation.
-const CHUNK_BYTES: usize = 256 << 10;
-/// So many of them at once.
-const CHUNKS: usize = 4;
+use super::Chunks;
+use crate::fault::lie;
+
 /// Slots are read again no sooner than after this.
-const SLOTS_EVERY: Duration = Duration::from_micros(20);
+const SLOTS_EVERY_US: u64 = 20;
 /// Taken from the card at once.
 const EVENTS: usize = 64;
+/// Events handed on before the other links get their turn.
+const EVENTS_PER_TURN: usize = 256;
 /// What waits for room, before the broker counts as dead.
 const UNSENT_MAX: usize = 1 << 16;
-/// Bytes of all that a broker has lent, at most: as much is locked here.
-const LENT_BYTES_MAX: usize = 1 << 30;
+/// Bytes of all that a broker has exposed, at most: as much is locked here.
+const EXPOSED_BYTES_MAX: usize = 1 << 30;
 
-/// Memory that the broker has lent, with what is written to it from, or read of it into.
-struct Lent {
+/// Memory that the broker has exposed, with what is written to it from, or read of it into.
+#[derive(Debug)]
+struct Exposed {
     remote: Remote,
     region: Region,
     local: Local,
-    /// Slots: what the engine looks at, in which none is seen half written.
-    shown: Option<Region>,
+    /// Slots: what the engine looks at.
+    seen: Option<Region>,
     /// They are being read, once.
     refreshing: bool,
 }
 
 /// How slots are kept up to date.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Watched {
     key: u64,
     bytes: usize,
@@ -50,11 +48,12 @@ struct Watched {
     reading: bool,
     /// They have changed since it began.
     again: bool,
-    last: Option<Instant>,
+    /// When it did, in microseconds.
+    last_us: Option<u64>,
 }
 
 /// The part of a file that can be read.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct File {
     window: Option<(u64, Remote)>,
     /// Another one was asked for.
@@ -64,6 +63,7 @@ struct File {
 }
 
 /// Bytes that are being read.
+#[derive(Debug)]
 struct Reading {
     number: u64,
     key: u64,
@@ -74,19 +74,21 @@ struct Reading {
 }
 
 /// What an operation is for; they end in the order in which they began.
+#[derive(Debug)]
 enum Op {
     Write,
-    Draw { key: u64 },
+    FetchAdd { key: u64 },
     Refresh { key: u64, bytes: usize },
     Slots,
     Chunk { reading: u64, key: u64, slot: usize, len: usize },
 }
 
 /// What waits for room, in order.
+#[derive(Debug)]
 enum Unsent {
     Message(LinkMessage),
     Write { key: u64, at: usize, len: usize, notify: Option<u32> },
-    Draw { key: u64, at: usize, add: u64 },
+    FetchAdd { key: u64, at: usize, add: u64 },
 }
 
 impl Unsent {
@@ -94,138 +96,146 @@ impl Unsent {
     fn is_for(&self, name: u64) -> bool {
         match self {
             Unsent::Message(_) => false,
-            Unsent::Write { key, .. } | Unsent::Draw { key, .. } => *key == name,
+            Unsent::Write { key, .. } | Unsent::FetchAdd { key, .. } => *key == name,
         }
     }
 }
 
 /// What nothing is begun with any more.
+#[derive(Debug)]
 enum Retired {
     /// Memory of ours.
     Own(Local),
     /// The broker's, which is told so. A card that has lost the answer to a read asks for it again, so that it is not told
     /// before all have ended.
-    Lent { key: u64 },
+    Exposed { key: u64 },
 }
 
 /// See the module.
-pub(super) struct VerbsLink {
-    endpoint: VerbsEndpoint,
-    taken: Vec<Event>,
-    came: VecDeque<LinkEvent>,
+pub(super) struct RemoteClient<E> {
+    endpoint: E,
+    memory: Box<dyn MemorySource>,
+    chunks: Chunks,
+    polled: Vec<Event>,
+    events: VecDeque<LinkEvent>,
     ops: VecDeque<Op>,
     /// Operations that have ended.
-    done: u64,
+    ended: u64,
     unsent: VecDeque<Unsent>,
     /// What is given back once so many operations have ended.
     retired: VecDeque<(u64, Retired)>,
-    lent: HashMap<u64, Lent>,
+    exposed: HashMap<u64, Exposed>,
     watched: Watched,
     files: HashMap<u64, File>,
     readings: VecDeque<Reading>,
-    numbers: u64,
+    last_reading: u64,
     /// Where chunks land, made with the first read; and which places are free.
     landing: Option<(Region, Local)>,
     free: Vec<usize>,
-    /// The broker knows that we sleep, and nudges.
-    sleeps: bool,
+    /// The broker knows that we park, and notifies.
+    parked: bool,
 }
 
 fn descriptor(region: &RegionDescriptor) -> Result<Descriptor, FabricError> {
     Descriptor::new(region).ok_or_else(|| lie("sends a descriptor that is too long"))
 }
 
-fn lie(what: &str) -> FabricError {
-    FabricError::Peer(what.to_owned())
-}
-
-impl VerbsLink {
-    pub(super) fn new(endpoint: VerbsEndpoint) -> Self {
+impl<E: Endpoint> RemoteClient<E> {
+    pub(super) fn new(endpoint: E, memory: Box<dyn MemorySource>, chunks: Chunks) -> Self {
         Self {
             endpoint,
-            taken: Vec::new(),
-            came: VecDeque::new(),
+            memory,
+            chunks,
+            polled: Vec::new(),
+            events: VecDeque::new(),
             ops: VecDeque::new(),
-            done: 0,
+            ended: 0,
             unsent: VecDeque::new(),
             retired: VecDeque::new(),
-            lent: HashMap::new(),
+            exposed: HashMap::new(),
             watched: Watched::default(),
             files: HashMap::new(),
             readings: VecDeque::new(),
-            numbers: 0,
+            last_reading: 0,
             landing: None,
-            free: (0..CHUNKS).collect(),
-            sleeps: false,
+            free: (0..chunks.count).collect(),
+            parked: false,
         }
     }
 
-    pub(super) fn waker(&self) -> BorrowedFd<'_> {
-        self.endpoint.wakers().0
+    pub(super) fn endpoint(&self) -> &E {
+        &self.endpoint
     }
 
-    /// The next thing that came; none: not now.
-    pub(super) fn take(&mut self) -> Result<Option<LinkEvent>, FabricError> {
-        if self.came.is_empty() {
-            self.pump()?;
+    /// Hands on what has come.
+    pub(super) fn poll(
+        &mut self,
+        now_us: &dyn Fn() -> u64,
+        each: &mut impl FnMut(LinkEvent),
+    ) -> Result<(), FabricError> {
+        for _ in 0..EVENTS_PER_TURN {
+            if self.events.is_empty() {
+                self.pump(now_us)?;
+            }
+            let Some(event) = self.events.pop_front() else { break };
+            each(event);
         }
-        Ok(self.came.pop_front())
+        Ok(())
     }
 
     /// Takes what the card has, and begins what can be.
-    fn pump(&mut self) -> Result<(), FabricError> {
-        self.endpoint.poll(&mut self.taken, EVENTS)?;
-        let mut taken = std::mem::take(&mut self.taken);
-        for event in taken.drain(..) {
+    fn pump(&mut self, now_us: &dyn Fn() -> u64) -> Result<(), FabricError> {
+        self.endpoint.poll(&mut self.polled, EVENTS)?;
+        let mut polled = std::mem::take(&mut self.polled);
+        for event in polled.drain(..) {
             match event {
                 Event::Done { result, .. } => {
-                    let word = result?;
-                    self.done(word)?;
+                    self.end_oldest(result?)?;
                 }
                 Event::Message(message) => {
-                    let told = LinkMessage::decode(&message)
-                        .ok_or_else(|| lie("sends a message that means nothing"))?;
-                    self.told(told)?;
+                    let none = || lie("sends a message that means nothing");
+                    self.hear(LinkMessage::decode(&message).ok_or_else(none)?)?;
                 }
                 Event::Notified { .. } => return Err(lie("writes to a client")),
             }
         }
-        self.taken = taken;
+        self.polled = polled;
         self.send()?;
-        self.read_slots()?;
+        self.read_slots(now_us)?;
         self.read_files()
     }
 
-    fn told(&mut self, told: LinkMessage) -> Result<(), FabricError> {
-        match told {
-            LinkMessage::Ack(note) => self.came.push_back(LinkEvent::Note(note)),
-            LinkMessage::Ring { key, region } => self.lend(key, &region, false)?,
-            LinkMessage::Slots { key, region } => self.lend(key, &region, true)?,
+    fn hear(&mut self, message: LinkMessage) -> Result<(), FabricError> {
+        match message {
+            LinkMessage::Ack(note) => self.events.push_back(LinkEvent::Note(note)),
+            LinkMessage::Ring { key, region } => self.expose(key, &region, false)?,
+            LinkMessage::Slots { key, region } => self.expose(key, &region, true)?,
             LinkMessage::Window { key, at, region } => {
-                let none = || lie("shows a part of a file that was not asked for");
+                let none = || lie("exposes a part of a file that was not asked for");
                 let remote = self.endpoint.reach(&descriptor(&region)?)?.ok_or_else(none)?;
                 let file = self.files.get_mut(&key).filter(|file| file.asked).ok_or_else(none)?;
                 file.asked = false;
                 file.window = Some((at, remote));
+                let chunk = self.chunks.bytes;
                 let waits = self.readings.iter().find(|reading| reading.key == key);
-                if waits.is_some_and(|reading| part(reading, at, &remote).is_none()) {
+                if waits.is_some_and(|reading| part(reading, at, &remote, chunk).is_none()) {
                     return Err(none());
                 }
             }
             LinkMessage::Unreachable { key, reason } => {
                 self.forget(key)?;
-                self.came.push_back(LinkEvent::Unreachable { key, why: reason.text().to_owned() });
+                self.events.push_back(LinkEvent::Unreachable { key, why: reason.text().to_owned() });
             }
             LinkMessage::Revoked { key } => {
                 self.forget(key)?;
-                self.retire(Retired::Lent { key });
+                self.retire(Retired::Exposed { key });
                 self.give_back()?;
-                self.came.push_back(LinkEvent::Revoked { key });
+                self.events.push_back(LinkEvent::Revoked { key });
             }
             LinkMessage::Notify => {
-                self.sleeps = false;
+                self.parked = false;
                 self.watched.again = true;
-                self.watched.last = None;
+                self.watched.last_us = None;
             }
             LinkMessage::Written { .. }
             | LinkMessage::WantWindow { .. }
@@ -237,27 +247,27 @@ impl VerbsLink {
         Ok(())
     }
 
-    /// What was lent by a key is void.
+    /// What was exposed by a key is void.
     fn forget(&mut self, key: u64) -> Result<(), FabricError> {
         self.files.remove(&key);
         self.readings.retain(|reading| reading.key != key);
         self.unsent.retain(|unsent| !unsent.is_for(key));
-        if let Some(lent) = self.lent.remove(&key) {
-            self.retire(Retired::Own(lent.local));
+        if let Some(exposed) = self.exposed.remove(&key) {
+            self.retire(Retired::Own(exposed.local));
         }
         self.give_back()
     }
 
     fn retire(&mut self, what: Retired) {
         let under_way = u64::try_from(self.ops.len()).unwrap_or(0);
-        self.retired.push_back((self.done.saturating_add(under_way), what));
+        self.retired.push_back((self.ended.saturating_add(under_way), what));
     }
 
     fn give_back(&mut self) -> Result<(), FabricError> {
-        while self.retired.front().is_some_and(|(after, _)| *after <= self.done) {
+        while self.retired.front().is_some_and(|(after, _)| *after <= self.ended) {
             match self.retired.pop_front() {
                 Some((_, Retired::Own(local))) => drop(self.endpoint.revoke(local)?),
-                Some((_, Retired::Lent { key })) => {
+                Some((_, Retired::Exposed { key })) => {
                     self.unsent.push_back(Unsent::Message(LinkMessage::Released { key }));
                 }
                 None => {}
@@ -266,43 +276,47 @@ impl VerbsLink {
         Ok(())
     }
 
-    fn lend(&mut self, key: u64, region: &RegionDescriptor, slots: bool) -> Result<(), FabricError> {
-        let none = || lie("lends what cannot be reached");
+    fn expose(&mut self, key: u64, region: &RegionDescriptor, slots: bool) -> Result<(), FabricError> {
+        let none = || lie("exposes what cannot be reached");
         let remote = self.endpoint.reach(&descriptor(region)?)?.ok_or_else(none)?;
-        let before: usize = self.lent.values().map(|lent| lent.remote.len).sum();
+        let before: usize = self.exposed.values().map(|exposed| exposed.remote.len).sum();
         let all = before.saturating_add(remote.len);
-        if remote.len == 0 || all > LENT_BYTES_MAX || self.lent.contains_key(&key) {
+        if remote.len == 0 || all > EXPOSED_BYTES_MAX || self.exposed.contains_key(&key) {
             return Err(none());
         }
-        let make =
-            |name| Memory::sealed(name, remote.len).map_err(|error| FabricError::Misuse(error.to_string()));
-        let memory = make("headrace-mirror")?;
-        let region = Region::whole(memory.clone());
+        let mut make = |name| {
+            let made = self.memory.sealed(name, remote.len);
+            made.map_err(|error| FabricError::Misuse(error.to_string()))
+        };
+        let mirror = make("headrace-mirror")?;
+        // A read lands while the engine looks: what it looks at is filled when the read has ended.
+        let seen = if slots { Some(make("headrace-slots")?) } else { None };
+        let region = Region::whole(mirror.clone());
         let local = self.endpoint.register(&region, Access::NONE)?.local;
-        let shown = if slots { Some(make("headrace-slots")?) } else { None };
-        let seen = shown.clone().unwrap_or(memory);
-        let shown = shown.map(Region::whole);
-        self.lent.insert(key, Lent { remote, region, local, shown, refreshing: false });
-        self.came.push_back(LinkEvent::Exposed { key, memory: seen });
+        let memory = seen.clone().unwrap_or(mirror);
+        let seen = seen.map(Region::whole);
+        self.exposed.insert(key, Exposed { remote, region, local, seen, refreshing: false });
+        self.events.push_back(LinkEvent::Exposed { key, memory });
         Ok(())
     }
 
     /// The oldest operation has ended: with this word, if it was an addition.
-    fn done(&mut self, word: u64) -> Result<(), FabricError> {
-        self.done += 1;
+    fn end_oldest(&mut self, word: u64) -> Result<(), FabricError> {
+        self.ended += 1;
         match self.ops.pop_front() {
             None | Some(Op::Write) => {}
-            Some(Op::Draw { key }) => self.came.push_back(LinkEvent::FetchAdded { key, word }),
+            Some(Op::FetchAdd { key }) => self.events.push_back(LinkEvent::FetchAdded { key, word }),
             Some(Op::Refresh { key, bytes }) => {
-                if let Some(Lent { region, shown: Some(shown), refreshing, .. }) = self.lent.get_mut(&key) {
+                if let Some(Exposed { region, seen: Some(seen), refreshing, .. }) = self.exposed.get_mut(&key)
+                {
                     *refreshing = false;
-                    shown.copy_from(0, region, 0, bytes.min(region.len()))?;
+                    seen.copy_from(0, region, 0, bytes.min(region.len()))?;
                 }
             }
             Some(Op::Slots) => {
                 self.watched.reading = false;
-                if let Some(Lent { region, shown: Some(shown), .. }) = self.lent.get(&self.watched.key) {
-                    shown.copy_from(0, region, 0, self.watched.bytes.min(region.len()))?;
+                if let Some(Exposed { region, seen: Some(seen), .. }) = self.exposed.get(&self.watched.key) {
+                    seen.copy_from(0, region, 0, self.watched.bytes.min(region.len()))?;
                 }
             }
             Some(Op::Chunk { reading: number, key, slot, len }) => {
@@ -316,12 +330,12 @@ impl VerbsLink {
                 let before = reading.bytes.len();
                 reading.bytes.resize(before + len, 0);
                 if let Some(into) = reading.bytes.get_mut(before..) {
-                    landing.read(slot * CHUNK_BYTES, into)?;
+                    landing.read(slot * self.chunks.bytes, into)?;
                 }
                 if reading.bytes.len() == reading.len
                     && let Some(Reading { key, at, bytes, .. }) = self.readings.remove(at)
                 {
-                    self.came.push_back(LinkEvent::Read { key, at, bytes: bytes.into() });
+                    self.events.push_back(LinkEvent::Read { key, at, bytes: bytes.into() });
                 }
             }
         }
@@ -329,12 +343,16 @@ impl VerbsLink {
     }
 
     /// What the engine asks for while the link stands.
-    pub(super) fn request(&mut self, request: LinkRequest) -> Result<(), FabricError> {
+    pub(super) fn request(
+        &mut self,
+        request: LinkRequest,
+        now_us: &dyn Fn() -> u64,
+    ) -> Result<(), FabricError> {
         match request {
             LinkRequest::Write(write) => self.write(&write),
             LinkRequest::FetchAdd { key, at, add } => self.fetch_add(key, at, add),
             LinkRequest::Read { key, at, len } => self.read(key, at, len),
-            LinkRequest::Watch { key, bytes } => self.watch(key, bytes),
+            LinkRequest::Watch { key, bytes } => self.watch(key, bytes, now_us),
             LinkRequest::Refresh { key, bytes } => self.refresh(key, bytes),
             LinkRequest::Connect { .. }
             | LinkRequest::MakeEndpoint
@@ -346,12 +364,12 @@ impl VerbsLink {
     // ---- writing
 
     fn write(&mut self, write: &DirectWrite) -> Result<(), FabricError> {
-        let Some(lent) = self.lent.get(&write.key) else { return Ok(()) };
+        let Some(exposed) = self.exposed.get(&write.key) else { return Ok(()) };
         // The ring goes around once at most in a batch: two runs.
         let mut runs: Vec<(usize, usize)> = Vec::with_capacity(2);
         for (at, piece) in &write.pieces {
             let at = usize::try_from(*at).unwrap_or(usize::MAX);
-            lent.region.write(at, piece)?;
+            exposed.region.write(at, piece)?;
             match runs.last_mut() {
                 Some((from, len)) if *from + *len == at => *len += piece.len(),
                 _ => runs.push((at, piece.len())),
@@ -369,19 +387,21 @@ impl VerbsLink {
         self.send()
     }
 
-    /// Adds to a word of what was lent by a key.
+    /// Adds to a word of what was exposed by a key.
     fn fetch_add(&mut self, key: u64, at: usize, add: u64) -> Result<(), FabricError> {
-        self.unsent.push_back(Unsent::Draw { key, at, add });
+        self.unsent.push_back(Unsent::FetchAdd { key, at, add });
         self.send()
     }
 
-    /// Reads the first bytes of what was lent by a key, if they are not being read.
+    /// Reads the first bytes of what was exposed by a key, if they are not being read.
     fn refresh(&mut self, key: u64, bytes: usize) -> Result<(), FabricError> {
-        let Some(lent) = self.lent.get_mut(&key).filter(|lent| !lent.refreshing) else { return Ok(()) };
-        let into = Piece { local: lent.local, at: 0, len: bytes.min(lent.region.len()) };
-        match self.endpoint.read(0, lent.remote, 0, into) {
+        let Some(exposed) = self.exposed.get_mut(&key).filter(|exposed| !exposed.refreshing) else {
+            return Ok(());
+        };
+        let into = Piece { local: exposed.local, at: 0, len: bytes.min(exposed.region.len()) };
+        match self.endpoint.read(0, exposed.remote, 0, into) {
             Ok(()) => {
-                lent.refreshing = true;
+                exposed.refreshing = true;
                 self.ops.push_back(Op::Refresh { key, bytes });
                 Ok(())
             }
@@ -390,8 +410,8 @@ impl VerbsLink {
         }
     }
 
-    fn tell(&mut self, told: LinkMessage) -> Result<(), FabricError> {
-        self.unsent.push_back(Unsent::Message(told));
+    fn say(&mut self, message: LinkMessage) -> Result<(), FabricError> {
+        self.unsent.push_back(Unsent::Message(message));
         self.send()
     }
 
@@ -399,27 +419,26 @@ impl VerbsLink {
     fn send(&mut self) -> Result<(), FabricError> {
         while let Some(unsent) = self.unsent.front() {
             let sent = match unsent {
-                Unsent::Message(told) => self.endpoint.tell(&told.encode()),
-                Unsent::Write { key, at, len, notify } => match self.lent.get(key) {
+                Unsent::Message(message) => self.endpoint.tell(&message.encode()),
+                Unsent::Write { key, at, len, notify } => match self.exposed.get(key) {
                     None => Ok(()),
-                    Some(lent) => {
-                        let pieces = [Piece { local: lent.local, at: *at, len: *len }];
-                        debug_assert!(pieces.len() <= PIECES_MAX);
-                        let written = self.endpoint.write(0, &pieces, lent.remote, *at, *notify);
+                    Some(exposed) => {
+                        let pieces = [Piece { local: exposed.local, at: *at, len: *len }];
+                        let written = self.endpoint.write(0, &pieces, exposed.remote, *at, *notify);
                         if written.is_ok() {
                             self.ops.push_back(Op::Write);
                         }
                         written
                     }
                 },
-                Unsent::Draw { key, at, add } => match self.lent.get(key) {
+                Unsent::FetchAdd { key, at, add } => match self.exposed.get(key) {
                     None => Ok(()),
-                    Some(lent) => {
-                        let drawn = self.endpoint.fetch_add(0, lent.remote, *at, *add);
-                        if drawn.is_ok() {
-                            self.ops.push_back(Op::Draw { key: *key });
+                    Some(exposed) => {
+                        let added = self.endpoint.fetch_add(0, exposed.remote, *at, *add);
+                        if added.is_ok() {
+                            self.ops.push_back(Op::FetchAdd { key: *key });
                         }
-                        drawn
+                        added
                     }
                 },
             };
@@ -434,28 +453,31 @@ impl VerbsLink {
 
     // ---- reading
 
-    /// The first bytes of what was lent by a key are kept up to date.
-    fn watch(&mut self, key: u64, bytes: usize) -> Result<(), FabricError> {
+    /// The first bytes of what was exposed by a key are kept up to date.
+    fn watch(&mut self, key: u64, bytes: usize, now_us: &dyn Fn() -> u64) -> Result<(), FabricError> {
         self.watched.key = key;
         self.watched.bytes = self.watched.bytes.max(bytes);
-        (self.watched.again, self.watched.last) = (true, None);
-        self.read_slots()
+        (self.watched.again, self.watched.last_us) = (true, None);
+        self.read_slots(now_us)
     }
 
-    fn read_slots(&mut self) -> Result<(), FabricError> {
+    fn read_slots(&mut self, now_us: &dyn Fn() -> u64) -> Result<(), FabricError> {
         let watched = &mut self.watched;
-        let waits = watched.last.is_some_and(|last| last.elapsed() < SLOTS_EVERY);
-        // Asleep, it is told.
-        let wanted = watched.again || !self.sleeps;
-        if watched.bytes == 0 || watched.reading || waits || !wanted {
+        // Once the broker knows that we park, it notifies.
+        let wanted = watched.again || !self.parked;
+        if watched.bytes == 0 || watched.reading || !wanted {
             return Ok(());
         }
-        let Some(lent) = self.lent.get(&watched.key) else { return Ok(()) };
-        let into = Piece { local: lent.local, at: 0, len: watched.bytes.min(lent.region.len()) };
-        match self.endpoint.read(0, lent.remote, 0, into) {
+        let now_us = now_us();
+        if watched.last_us.is_some_and(|last| now_us.saturating_sub(last) < SLOTS_EVERY_US) {
+            return Ok(());
+        }
+        let Some(exposed) = self.exposed.get(&watched.key) else { return Ok(()) };
+        let into = Piece { local: exposed.local, at: 0, len: watched.bytes.min(exposed.region.len()) };
+        match self.endpoint.read(0, exposed.remote, 0, into) {
             Ok(()) => {
                 self.ops.push_back(Op::Slots);
-                watched.last = Some(Instant::now());
+                watched.last_us = Some(now_us);
                 (watched.reading, watched.again) = (true, false);
                 Ok(())
             }
@@ -465,9 +487,9 @@ impl VerbsLink {
     }
 
     fn read(&mut self, key: u64, at: u64, len: usize) -> Result<(), FabricError> {
-        self.numbers += 1;
+        self.last_reading += 1;
         let bytes = Vec::with_capacity(len);
-        self.readings.push_back(Reading { number: self.numbers, key, at, len, begun: 0, bytes });
+        self.readings.push_back(Reading { number: self.last_reading, key, at, len, begun: 0, bytes });
         self.files.entry(key).or_default();
         self.read_files()
     }
@@ -476,8 +498,9 @@ impl VerbsLink {
         if self.readings.is_empty() {
             return Ok(());
         }
+        let chunk = self.chunks.bytes;
         if self.landing.is_none() {
-            let memory = Memory::sealed("headrace-landing", CHUNKS * CHUNK_BYTES);
+            let memory = self.memory.sealed("headrace-landing", self.chunks.count * chunk);
             let region = Region::whole(memory.map_err(|error| FabricError::Misuse(error.to_string()))?);
             let local = self.endpoint.register(&region, Access::NONE)?.local;
             self.landing = Some((region, local));
@@ -487,7 +510,8 @@ impl VerbsLink {
         for reading in &mut self.readings {
             let Some(file) = self.files.get_mut(&reading.key) else { continue };
             while reading.begun < reading.len {
-                let window = file.window.and_then(|(at, remote)| Some((remote, part(reading, at, &remote)?)));
+                let window =
+                    file.window.and_then(|(at, remote)| Some((remote, part(reading, at, &remote, chunk)?)));
                 let Some((remote, (from, len))) = window else {
                     if file.reading == 0 && !std::mem::replace(&mut file.asked, true) {
                         file.window = None;
@@ -499,7 +523,7 @@ impl VerbsLink {
                     break;
                 };
                 let Some(slot) = self.free.pop() else { break };
-                let into = Piece { local, at: slot * CHUNK_BYTES, len };
+                let into = Piece { local, at: slot * chunk, len };
                 match self.endpoint.read(0, remote, from, into) {
                     Ok(()) => {
                         file.reading += 1;
@@ -515,29 +539,33 @@ impl VerbsLink {
                 }
             }
         }
-        asks.into_iter().try_for_each(|told| self.tell(told))
+        asks.into_iter().try_for_each(|message| self.say(message))
     }
 
-    // ---- sleeping
+    // ---- parking
 
-    /// Says that we go to sleep; whether there is nothing to be done first.
-    pub(super) fn doze(&mut self) -> Result<bool, FabricError> {
-        if self.watched.bytes > 0 && !std::mem::replace(&mut self.sleeps, true) {
-            self.tell(LinkMessage::Parked)?;
+    /// Says that we park; whether there is nothing to be done first.
+    pub(super) fn park(&mut self) -> Result<bool, FabricError> {
+        if self.watched.bytes > 0 && !std::mem::replace(&mut self.parked, true) {
+            self.say(LinkMessage::Parked)?;
         }
-        Ok(self.came.is_empty() && self.endpoint.doze()?)
+        Ok(self.events.is_empty() && self.endpoint.doze()?)
     }
 
-    /// We are awake. The broker goes on to believe that we sleep, until it has nudged us.
-    pub(super) fn wake(&mut self) -> Result<(), FabricError> {
-        self.endpoint.wake()
+    /// We are awake. The broker goes on to believe that we are parked, until it has notified us.
+    pub(super) fn unpark(&mut self) {
+        // One that has failed says so when it is polled.
+        let _ = self.endpoint.wake();
     }
 }
 
 /// What of a reading comes next and lies in a window: where in it, and how much.
-fn part(reading: &Reading, at: u64, window: &Remote) -> Option<(usize, usize)> {
+fn part(reading: &Reading, at: u64, window: &Remote, chunk: usize) -> Option<(usize, usize)> {
     let next = reading.at.checked_add(u64::try_from(reading.begun).ok()?)?;
     let from = usize::try_from(next.checked_sub(at)?).ok()?;
     let there = window.len.checked_sub(from).filter(|there| *there > 0)?;
-    Some((from, there.min(CHUNK_BYTES).min(reading.len - reading.begun)))
+    Some((from, there.min(chunk).min(reading.len - reading.begun)))
 }
+
+#[cfg(test)]
+mod tests;
