@@ -6,6 +6,7 @@ use headrace_client::consumer::ConsumerEvent;
 use headrace_client::io::{ConnId, LinkId};
 use headrace_client::producer::ProducerEvent;
 use headrace_client::share::ShareEvent;
+use headrace_link::parking::Parking;
 
 /// A client of a [`crate::world::World`], by its number among its kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +27,10 @@ pub(crate) struct Wires {
     pub(crate) links: BTreeMap<LinkId, u64>,
     /// Connections that have ended.
     pub(crate) conns_ended: u64,
+    /// Who polls its links, and who parks them: as it is shipped.
+    pub(crate) parking: Parking,
+    /// When its thread looks at them again by itself.
+    pub(crate) look_at: Option<u64>,
 }
 
 /// What an engine tells, whatever its kind.

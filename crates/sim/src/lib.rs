@@ -84,7 +84,6 @@
 //! The same seed does the same on every machine, so a failure is told by its seed, and [`story`] tells what happened.
 #![forbid(unsafe_code)]
 
-mod card;
 mod check;
 mod client;
 mod cluster;

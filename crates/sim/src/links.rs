@@ -1,26 +1,29 @@
-//! Links over memory that the broker lends: what is on its way over them, and what each side sees of the other's memory.
+//! Links over memory that the broker exposes: their two ends, as they are shipped (`crates/link`), and what is on its way
+//! between them.
 //!
-//! The two channels of a link, notes and what is lent, are each in order, and not to each other. What a writer has written
-//! is there at once, as memory is; what it tells of it comes later. A reader's slots are a copy of the broker's, which
-//! follows word by word, the first of each last. A log's file is a real one that follows the disk in memory, at times with
-//! bytes behind its end that nobody has committed.
+//! What an end sends is given a time, and may be lost, doubled or another by then; what arrives is handed to the other end.
+//! Over shared memory notes and the socket are each in order, and not to each other. A reader's slots are a copy of the
+//! broker's, which follows word by word, the first of each last. A log's file is a real one that follows the disk in memory,
+//! at times with bytes behind its end that nobody has committed. Over RDMA all is in one order in each direction; what is
+//! read is what is there when the card reads it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::ops::Range;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use headrace_client::io::LinkId;
-use headrace_fabric::{Committed, Memory, Note, Region};
+use headrace_fabric::simulated::{Cable, Packet, Reply, SimLink, SimNic, ToPeer, Wire};
+use headrace_fabric::{Memory, Region};
+use headrace_link::broker::{BrokerEnd, LogFile, MappedFile};
+use headrace_link::client::ClientEnd;
 use headrace_log::MemoryFile;
 use headrace_wire::direct::{SLOT_BYTES, SLOT_WORDS};
 use headrace_wire::records::batch_size;
 
-use crate::card::Card;
 use crate::client::Who;
 use crate::rng::Rng;
 
@@ -36,27 +39,33 @@ const TORN_BYTES_MAX: u64 = 200;
 static FILES: AtomicU64 = AtomicU64::new(0);
 
 pub(crate) type Words = [u64; SLOT_WORDS];
+/// The broker's end, as it is shipped.
+pub(crate) type SimBrokerEnd = BrokerEnd<SimLink, SimNic, SimFile>;
+/// A client's.
+pub(crate) type SimClientEnd = ClientEnd<SimLink, SimNic>;
 
-/// What comes over a link's socket.
+/// What comes over a link's socket, or tells of the link itself.
 pub(crate) enum Control {
     Linked,
-    Lent(u64, Arc<Memory>),
-    File(u64, OwnedFd, usize),
-    Ended(u64),
-    /// What was granted by this key cannot be reached.
-    Refused(u64),
-    /// A part of a file is there to be read.
-    Window(u64, Range<u64>),
-    /// Slots have changed.
-    Nudge,
+    Peer(ToPeer),
     Gone(&'static str),
+}
+
+/// What is between the two ends.
+#[derive(Default)]
+pub(crate) enum Line {
+    /// Nothing yet.
+    #[default]
+    None,
+    Shm(Wire),
+    Verbs(Cable),
 }
 
 /// Slots as their reader sees them.
 pub(crate) struct Slots {
     /// The broker's.
     source: Region,
-    /// The reader's.
+    /// The reader's, over shared memory.
     copy: Region,
     /// What was sent off last, and what before that.
     known: Vec<Words>,
@@ -81,12 +90,86 @@ pub(crate) struct Mirror {
     file: File,
 }
 
-/// An addition to a word of the broker's memory.
-pub(crate) struct Draw {
-    pub(crate) key: u64,
-    pub(crate) region: Region,
-    pub(crate) at: usize,
-    pub(crate) add: u64,
+/// A log's file as a broker's end has it.
+#[derive(Clone, Debug)]
+pub(crate) struct SimFile {
+    source: MemoryFile,
+    /// Over shared memory: what its reader maps.
+    reader: Option<Arc<OwnedFd>>,
+    /// It cannot be mapped.
+    unmapped: bool,
+    state: Arc<Mutex<FileState>>,
+}
+
+#[derive(Debug, Default)]
+struct FileState {
+    /// It in memory, for a card.
+    region: Option<Region>,
+    /// It reaches no further than this, for once.
+    reach: Option<u64>,
+}
+
+/// The same in memory.
+#[derive(Debug)]
+pub(crate) struct SimMapped {
+    file: SimFile,
+    region: Region,
+}
+
+impl SimFile {
+    pub(crate) fn new(source: MemoryFile, reader: Option<OwnedFd>, unmapped: bool) -> Self {
+        Self { source, reader: reader.map(Arc::new), unmapped, state: Arc::default() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, FileState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn len(&self) -> u64 {
+        self.source.bytes(0, usize::MAX).len() as u64
+    }
+
+    /// It seems to end there, to who looks next.
+    pub(crate) fn reach(&self, end: u64) {
+        self.state().reach = Some(end);
+    }
+
+    /// Bytes of it are about to be read by a card.
+    pub(crate) fn follow(&self, at: u64, len: usize) -> Result<(), String> {
+        let state = self.state();
+        let Some(region) = &state.region else { return Ok(()) };
+        let bytes = self.source.bytes(at, len);
+        let at = usize::try_from(at).unwrap_or(usize::MAX);
+        region.write(at, &bytes).map_err(|why| why.to_string())
+    }
+}
+
+impl MappedFile for SimMapped {
+    fn region(&self) -> &Region {
+        &self.region
+    }
+
+    fn bytes(&self) -> u64 {
+        let reach = self.file.state().reach.take();
+        let len = self.file.len();
+        reach.map_or(len, |reach| reach.min(len))
+    }
+}
+
+impl LogFile for SimFile {
+    type Mapped = SimMapped;
+
+    fn map(&self, bytes: u64) -> Option<SimMapped> {
+        let len = usize::try_from(bytes.max(self.len())).ok().filter(|_| !self.unmapped)?;
+        let region = Region::whole(Memory::sealed("sim-file", len).ok()?);
+        self.state().region = Some(region.clone());
+        Some(SimMapped { file: self.clone(), region })
+    }
+
+    fn open_read_only(&self) -> io::Result<OwnedFd> {
+        let reader = self.reader.as_ref().ok_or(io::ErrorKind::Unsupported)?;
+        reader.as_fd().try_clone_to_owned()
+    }
 }
 
 #[expect(clippy::struct_excessive_bools, reason = "independent facts, each read by itself")]
@@ -97,14 +180,8 @@ pub(crate) struct Link {
     pub(crate) token: [u8; 16],
     /// It is one over RDMA.
     pub(crate) verbs: bool,
-    /// What a reader has over that.
-    pub(crate) card: Card,
     /// How many connections of its client's had ended when it was begun.
     pub(crate) since: u64,
-    /// Turns that are asked for: when the broker's card adds, where, and what.
-    pub(crate) draws: VecDeque<(u64, Draw)>,
-    /// Turns on their way back: of which memory, and the word.
-    pub(crate) drew: VecDeque<(u64, (u64, u64))>,
     /// Which start of the broker has given it.
     pub(crate) address: String,
     /// The client's engine uses it.
@@ -115,13 +192,27 @@ pub(crate) struct Link {
     pub(crate) linked: bool,
     /// Something else was told over it than what the broker said.
     pub(crate) lied: bool,
-    pub(crate) to_broker: VecDeque<(u64, Note)>,
-    pub(crate) to_client: VecDeque<(u64, Note)>,
+    /// The client's card hears nothing any more.
+    pub(crate) deaf: bool,
+    pub(crate) line: Line,
+    pub(crate) client_end: Option<SimClientEnd>,
+    pub(crate) broker_end: Option<SimBrokerEnd>,
+    /// Over shared memory, on its way: notes, and that a side is notified.
+    pub(crate) to_broker: VecDeque<(u64, ToPeer)>,
+    pub(crate) to_client: VecDeque<(u64, ToPeer)>,
     pub(crate) control: VecDeque<(u64, Control)>,
-    /// Memory that the client may write.
-    pub(crate) lent: BTreeMap<u64, Region>,
+    /// Over RDMA: packets, with how often slots had changed when they were sent, and what comes back.
+    pub(crate) packets_to_broker: VecDeque<(u64, (Packet, u64))>,
+    pub(crate) packets_to_client: VecDeque<(u64, Packet)>,
+    pub(crate) replies: VecDeque<(u64, Reply)>,
     pub(crate) slots: Option<Slots>,
+    /// By which key of the broker's card slots are read.
+    pub(crate) slots_region: Option<u64>,
     pub(crate) mirrors: BTreeMap<u64, Mirror>,
+    /// Files that a reader over RDMA may read, and how far they are committed.
+    pub(crate) files: BTreeMap<u64, (SimFile, Growing)>,
+    /// Parts of them, by the keys of the broker's card: of which file, and from where on.
+    pub(crate) windows: BTreeMap<u64, (u64, u64)>,
     /// Control messages come in order.
     last_control: u64,
 }
@@ -133,21 +224,27 @@ impl Link {
             id,
             token,
             verbs: false,
-            card: Card::default(),
             since: 0,
-            draws: VecDeque::new(),
-            drew: VecDeque::new(),
             address,
             client: true,
             broker: false,
             linked: false,
             lied: false,
+            deaf: false,
+            line: Line::None,
+            client_end: None,
+            broker_end: None,
             to_broker: VecDeque::new(),
             to_client: VecDeque::new(),
             control: VecDeque::new(),
-            lent: BTreeMap::new(),
+            packets_to_broker: VecDeque::new(),
+            packets_to_client: VecDeque::new(),
+            replies: VecDeque::new(),
             slots: None,
+            slots_region: None,
             mirrors: BTreeMap::new(),
+            files: BTreeMap::new(),
+            windows: BTreeMap::new(),
             last_control: 0,
         }
     }
@@ -221,16 +318,6 @@ impl Slots {
         words
     }
 
-    /// What was read is shown.
-    pub(crate) fn show(&self, words: &[Words]) -> Result<(), String> {
-        for (slot, words) in words.iter().enumerate() {
-            for (at, word) in words.iter().enumerate() {
-                self.put(slot * SLOT_BYTES + at * 8, *word)?;
-            }
-        }
-        Ok(())
-    }
-
     /// A slot's words are on their way, the first of them last, each at a time of its own.
     pub(crate) fn send(&mut self, slot: usize, words: Words, mut due: impl FnMut() -> u64) -> u64 {
         let mut last = self.queue.back().map_or(0, |(due, ..)| *due);
@@ -272,10 +359,6 @@ impl Growing {
         Self { source, committed: 0 }
     }
 
-    pub(crate) fn len(&self) -> u64 {
-        self.source.bytes(0, usize::MAX).len() as u64
-    }
-
     /// Whole batches that have been added: where they begin, and what they are.
     pub(crate) fn grown(&mut self) -> (u64, Vec<u8>) {
         let from = self.committed;
@@ -313,9 +396,4 @@ impl Mirror {
         let len = usize::try_from(rng.between(1, TORN_BYTES_MAX)).unwrap_or(1);
         self.file.write_all_at(&rng.bytes(len), self.source.committed)
     }
-}
-
-/// Maps what a reader was shown.
-pub(crate) fn map(file: OwnedFd, bytes: usize) -> Result<Committed, String> {
-    Committed::map(file, bytes).map_err(|why| why.to_string())
 }

@@ -115,6 +115,8 @@ pub(crate) struct Server {
     starts: u64,
     /// Clients may have memory of the broker's, of which so much is not to be had, in percent.
     exposes: Option<u64>,
+    /// Bytes of files that readers over RDMA may have registered, by link and key.
+    windows: BTreeMap<(u64, u64), u64>,
     /// Ends of links over RDMA so far.
     offered: u64,
     /// The values of records that were deleted, from each partition's first on.
@@ -164,6 +166,7 @@ impl Server {
             share: plan.share.as_ref().map(|share| Sharing::new(plan, share, rng)),
             starts: 0,
             exposes: plan.direct.as_ref().map(|direct| direct.missing),
+            windows: BTreeMap::new(),
             offered: 0,
             deleted: BTreeMap::new(),
             before_loss: BTreeMap::new(),

@@ -1,8 +1,8 @@
 //! The loop: one queue of events in virtual time.
 
-mod cards;
 mod clients;
 mod conns;
+mod lines;
 mod links;
 mod nodes;
 mod readers;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use headrace_broker::{LinkAction, LinkId, Refusal};
 use headrace_fabric::{Memory, MemoryError, MemorySource, Note};
+use headrace_link::broker::LinkOwner;
 use headrace_log::MemoryFile;
 use headrace_wire::messages::delete_records_request::{DeleteRecordsPartition, DeleteRecordsTopic};
 use headrace_wire::messages::delete_topics_request::DeleteTopicState;
@@ -43,6 +44,7 @@ impl Server {
 
     /// The broker has started: it can be linked to, and its epoch is the cluster's, a new one if it was not stopped.
     pub(super) fn begin_links(&mut self, clean: bool) {
+        self.windows.clear();
         let address = self.address();
         if let Some(broker) = &mut self.broker {
             broker.set_link_address(address);
@@ -90,38 +92,25 @@ impl Server {
     }
 
     pub(crate) fn unlink(&mut self, link: u64) {
+        self.forget_windows(link);
         if let Some(broker) = &mut self.broker {
             broker.handle_unlinked(LinkId(link));
         }
     }
 
-    pub(crate) fn note(&mut self, now: Now, link: u64, note: Note) {
-        if let Some(broker) = &mut self.broker {
-            broker.handle_note(now, LinkId(link), note);
-        }
+    /// Bytes of files that readers over RDMA may have registered.
+    pub(crate) fn window_bytes(&self) -> u64 {
+        self.windows.values().sum()
     }
 
-    pub(crate) fn nudged(&mut self, link: LinkId) {
-        if let Some(broker) = &mut self.broker {
-            broker.handle_nudged(link);
-        }
+    /// A link has lost a file.
+    pub(crate) fn forget_window(&mut self, link: u64, key: u64) {
+        self.windows.remove(&(link, key));
     }
 
-    /// The part of a file that a reader over RDMA is to have; none: it has lost the file. An error says why not.
-    pub(crate) fn window(&mut self, link: u64, key: u64, at: u64) -> Result<Option<Range<u64>>, String> {
-        let Some(broker) = &mut self.broker else { return Ok(None) };
-        match broker.handle_window(LinkId(link), key, at) {
-            Ok(part) => Ok(Some(part)),
-            Err(Refusal::Ended) => Ok(None),
-            Err(why) => Err(format!("{why:?}")),
-        }
-    }
-
-    /// What was to be lent cannot be registered.
-    pub(crate) fn not_lent(&mut self, link: u64, key: u64) {
-        if let Some(broker) = &mut self.broker {
-            broker.handle_not_lent(LinkId(link), key);
-        }
+    /// A link has lost all.
+    pub(crate) fn forget_windows(&mut self, link: u64) {
+        self.windows.retain(|(of, _), _| *of != link);
     }
 
     pub(crate) fn poll_link_action(&mut self) -> Option<LinkAction<MemoryFile>> {
@@ -152,6 +141,33 @@ impl Server {
         match response.responses.first() {
             Some(answer) if answer.error_code == 0 => Ok(()),
             other => Err(format!("the topic cannot be deleted: {other:?}")),
+        }
+    }
+}
+
+impl LinkOwner for Server {
+    fn written(&mut self, now: Now, link: LinkId, note: Note) {
+        if let Some(broker) = &mut self.broker {
+            broker.handle_note(now, link, note);
+        }
+    }
+
+    fn window(&mut self, link: LinkId, key: u64, at: u64) -> Result<Range<u64>, Refusal> {
+        let Some(broker) = &mut self.broker else { return Err(Refusal::Ended) };
+        let part = broker.handle_window(link, key, at)?;
+        self.windows.insert((link.0, key), part.end.saturating_sub(part.start));
+        Ok(part)
+    }
+
+    fn not_exposed(&mut self, link: LinkId, key: u64) {
+        if let Some(broker) = &mut self.broker {
+            broker.handle_not_lent(link, key);
+        }
+    }
+
+    fn notified(&mut self, link: LinkId) {
+        if let Some(broker) = &mut self.broker {
+            broker.handle_nudged(link);
         }
     }
 }

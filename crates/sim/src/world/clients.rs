@@ -226,16 +226,8 @@ impl World {
                 self.connect_verbs(who, link, &hello);
                 Ok(())
             }
-            LinkRequest::Write(write) => self.write_direct(who, link, &write),
-            LinkRequest::FetchAdd { key, at, add } => self.draw(who, link, (key, at, add)),
-            LinkRequest::Read { key, at, len } => {
-                self.card_reads(who, link, (key, at, len));
-                Ok(())
-            }
-            LinkRequest::Watch { key, bytes } => self.card_watches(who, link, key, bytes),
-            // The simulated client sees the broker's word itself.
-            LinkRequest::Refresh { .. } => Ok(()),
             LinkRequest::Close => self.unlink(who, link),
+            request => self.link_request(who, link, request),
         }
     }
 

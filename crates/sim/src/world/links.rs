@@ -2,24 +2,23 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use headrace_broker::{LinkAction, SLOTS_KEY};
-use headrace_client::io::{self, DirectWrite, Input, LinkId};
-use headrace_fabric::{Memory, Note, Region};
+use headrace_client::io::{self, DirectWrite, LinkId, LinkRequest};
+use headrace_fabric::simulated::{Cable, PacketKind, SimSide, Wire};
+use headrace_fabric::{Memory, SystemMemory};
+use headrace_link::client::Chunks;
 use headrace_log::MemoryFile;
-use headrace_wire::direct::{Drawn, SLOT_BYTES, WriteAck, Written};
-use headrace_wire::errors::ErrorCode;
+use headrace_wire::direct::{SLOT_BYTES, Written};
 
 use super::{Event, World};
-use crate::card::Asked;
 use crate::client::Who;
-use crate::links::{self, Control, Draw, Link, Mirror, Slots, Words};
+use crate::links::{
+    self, Control, Growing, Line, Link, Mirror, SimBrokerEnd, SimClientEnd, SimFile, Slots, Words,
+};
 use crate::plan::{DirectPlan, Place};
 use crate::rng::Rng;
 
-/// Of nudges: how often a client looks before it is woken.
-const EARLY: u64 = 30;
 /// How long things take over a link when all is well.
 const CALM_MS: u64 = 3;
 
@@ -32,19 +31,15 @@ pub(super) enum LinkEvent {
     Joined,
     /// Something has come over its socket.
     Control,
-    /// Notes have come.
+    /// Something has come otherwise.
     ToClient,
     ToBroker,
+    /// The client's card has heard nothing for too long.
+    Deaf,
     /// The broker learns that it has ended.
     End,
     /// It ends by itself.
     Fault,
-    /// The broker's card adds to order words, and tells what they were.
-    Draws,
-    Drew,
-    /// The broker's side does what a reader over RDMA has asked, and that one learns what came of it.
-    Asks,
-    Done,
 }
 
 /// What came of memory that the broker lent.
@@ -124,7 +119,7 @@ impl World {
         (self.now.mono_ms + self.rng.between(0, max)).next_multiple_of(burst)
     }
 
-    fn control_due(&mut self) -> u64 {
+    pub(super) fn control_due(&mut self) -> u64 {
         let max = match &self.plan.direct {
             Some(plan) if !self.healed => plan.control_ms_max,
             _ => CALM_MS,
@@ -150,14 +145,11 @@ impl World {
             LinkEvent::Comes => self.linking(link),
             LinkEvent::Joined => self.joined(link),
             LinkEvent::Control => self.link_control(link),
-            LinkEvent::ToClient => self.notes_to_client(link),
-            LinkEvent::ToBroker => self.notes_to_broker(link),
+            LinkEvent::ToClient => self.comes_to_client(link),
+            LinkEvent::ToBroker => self.comes_to_broker(link),
+            LinkEvent::Deaf => self.link_deaf(link),
             LinkEvent::End => self.link_end(link),
             LinkEvent::Fault => self.link_fault(link),
-            LinkEvent::Draws => self.draws(link),
-            LinkEvent::Drew => self.drew(link),
-            LinkEvent::Asks => self.card_does(link),
-            LinkEvent::Done => self.card_tells(link),
         }
     }
 
@@ -242,6 +234,11 @@ impl World {
         };
         let (who, id) = (link.who, link.id);
         link.broker = true;
+        let (cable, broker, client) = Cable::new();
+        link.line = Line::Verbs(cable);
+        link.broker_end = Some(SimBrokerEnd::remote(headrace_broker::LinkId(offered), broker));
+        let chunks = Chunks { bytes: self.rng.pick(&[700, 5000, 256 << 10]), count: 4 };
+        link.client_end = Some(SimClientEnd::remote(client, Box::new(SystemMemory), chunks));
         self.tell(|| format!("end {key} is joined to link {offered}"));
         self.links.insert(offered, link);
         self.wires(who).links.insert(id, offered);
@@ -264,95 +261,70 @@ impl World {
         }
     }
 
-    /// A producer asks for a turn.
-    pub(super) fn draw(
-        &mut self,
-        who: Who,
-        link: LinkId,
-        (key, at, add): (u64, usize, u64),
-    ) -> Result<(), String> {
-        let Some(&name) = self.wires(who).links.get(&link) else { return Ok(()) };
-        let due = self.note_due();
+    /// What an engine asks of a link that stands.
+    pub(super) fn link_request(&mut self, who: Who, id: LinkId, request: LinkRequest) -> Result<(), String> {
+        let Some(&name) = self.wires(who).links.get(&id) else { return Ok(()) };
+        if let LinkRequest::Write(write) = request {
+            return self.write_direct(who, name, write);
+        }
+        self.tell(|| format!("{who:?} asks over link {name}: {request:?}"));
+        self.end_does(name, request)
+    }
+
+    fn end_does(&mut self, name: u64, request: LinkRequest) -> Result<(), String> {
+        let now_us = self.now.mono_ms * 1000;
         let Some(link) = self.links.get_mut(&name) else { return Ok(()) };
-        let Some(region) = link.lent.get(&key).cloned() else {
-            return Err(format!("{who:?} asks for a turn in memory that it has not: {key}"));
-        };
-        let due = links::put(&mut link.draws, due, Draw { key, region, at, add });
-        self.at(due, Event::Link(name, LinkEvent::Draws));
-        Ok(())
-    }
-
-    /// The broker's card adds, also for those who have gone since.
-    fn draws(&mut self, name: u64) -> Result<(), String> {
-        let now = self.now;
-        while let Some(link) = self.links.get_mut(&name) {
-            let Some(Draw { key, region, at, add }) = links::take(&mut link.draws, now.mono_ms) else {
-                break;
-            };
-            let word = region.word(at).map_err(|why| why.to_string())?.fetch_add(add, Ordering::AcqRel);
-            let due = self.note_due();
-            self.tell(|| format!("link {name} draws {:?}", Drawn::from_word(word)));
-            let Some(link) = self.links.get_mut(&name) else { break };
-            let due = links::put(&mut link.drew, due, (key, word));
-            self.at(due, Event::Link(name, LinkEvent::Drew));
-        }
-        Ok(())
-    }
-
-    /// A producer is told its turns.
-    fn drew(&mut self, name: u64) -> Result<(), String> {
-        let now = self.now;
-        while let Some(link) = self.links.get_mut(&name).filter(|link| link.client) {
-            let (who, id) = (link.who, link.id);
-            let Some((key, word)) = links::take(&mut link.drew, now.mono_ms) else { break };
-            self.outcome.lent.drawn += 1;
-            self.link(who, id, io::LinkEvent::FetchAdded { key, word });
-            self.look(who)?;
-        }
-        Ok(())
-    }
-
-    pub(super) fn write_direct(&mut self, who: Who, link: LinkId, write: &DirectWrite) -> Result<(), String> {
-        let breaks = self.lending()?.breaks;
-        let Some(&key) = self.wires(who).links.get(&link) else { return Ok(()) };
-        let Some(region) = self.links.get(&key).and_then(|link| link.lent.get(&write.key)).cloned() else {
-            return Err(format!("{who:?} writes into memory that it has not: {}", write.key));
-        };
-        let breaks = !self.healed && self.rng.chance(breaks);
-        // As many pieces, and the word that they are there.
-        let done = if breaks { self.rng.index(write.pieces.len() + 2) } else { usize::MAX };
-        for (at, piece) in write.pieces.iter().take(done) {
-            let at = usize::try_from(*at).unwrap_or(usize::MAX);
-            region.write(at, piece).map_err(|why| format!("{who:?} writes where it has nothing: {why}"))?;
-        }
-        let told = done > write.pieces.len();
-        if told {
-            self.outcome.lent.writes += 1;
-            let (immediate, bytes) = write.notify;
-            let due = self.note_due();
-            if let Some(link) = self.links.get_mut(&key) {
-                let note = [u64::from(immediate), u64::from(bytes), 0, 0];
-                let due = links::put(&mut link.to_broker, due, note);
-                self.at(due, Event::Link(key, LinkEvent::ToBroker));
+        let Some(end) = &mut link.client_end else { return Ok(()) };
+        match end.request(request, || now_us) {
+            Ok(()) => self.carry(name),
+            Err(fault) if link.lied => {
+                self.lose_link(name, &fault.to_string());
+                Ok(())
             }
+            Err(fault) => Err(format!("an engine asks over link {name} for what cannot be: {fault}")),
         }
-        self.digest(key ^ u64::from(write.notify.0) << 20);
-        if breaks {
-            self.outcome.lent.broken += usize::from(!told);
-            self.tell(|| {
-                let pieces = write.pieces.len();
-                format!("link {key} breaks after {} of {pieces} pieces, told: {told}", done.min(pieces))
-            });
-            self.lose_link(key, "it broke over a write");
-        } else {
-            self.tell(|| {
-                format!(
-                    "{who:?} writes {} bytes over link {key}: {:?}",
-                    write.notify.1,
-                    Written::from_immediate(write.notify.0)
-                )
-            });
+    }
+
+    fn write_direct(&mut self, who: Who, name: u64, write: DirectWrite) -> Result<(), String> {
+        let breaks = self.lending()?.breaks;
+        let breaks = !self.healed && self.rng.chance(breaks);
+        self.digest(name ^ u64::from(write.notify.0) << 20);
+        self.tell(|| {
+            let written = Written::from_immediate(write.notify.0);
+            format!("{who:?} writes {} bytes over link {name}, breaks: {breaks}: {written:?}", write.notify.1)
+        });
+        self.end_does(name, LinkRequest::Write(write))?;
+        if !breaks {
+            self.outcome.lent.writes += 1;
+            return Ok(());
         }
+        // The client dies in the middle: of what it has sent last a part is not there, or is and was not told.
+        let lost = self.rng.between(0, 2);
+        let Some(link) = self.links.get_mut(&name) else { return Ok(()) };
+        let told = match (&mut link.packets_to_broker, &mut link.to_broker) {
+            (packets, _) if !packets.is_empty() && lost > 0 => {
+                if let Some((due, (mut packet, since))) = packets.pop_back()
+                    && let PacketKind::Write { pieces, notify, .. } = &mut packet.kind
+                    && lost == 1
+                {
+                    *notify = None;
+                    packet.op = None;
+                    for piece in pieces.iter_mut() {
+                        piece.len = self.rng.index(piece.len + 1);
+                    }
+                    packets.push_back((due, (packet, since)));
+                }
+                false
+            }
+            (_, notes) if !notes.is_empty() && lost > 0 => {
+                notes.pop_back();
+                false
+            }
+            _ => true,
+        };
+        self.outcome.lent.writes += usize::from(told);
+        self.outcome.lent.broken += usize::from(!told);
+        self.lose_link(name, "it broke over a write");
         Ok(())
     }
 
@@ -402,7 +374,7 @@ impl World {
         let due = self.control_due();
         let Some(link) = self.links.get_mut(&key) else { return };
         link.client = false;
-        link.lent.clear();
+        link.client_end = None;
         self.at(due, Event::Link(key, LinkEvent::End));
     }
 
@@ -418,6 +390,10 @@ impl World {
             return Ok(());
         }
         link.broker = true;
+        let (wire, broker, client) = Wire::new(self.rng.pick(&[4, 2048, 2048]));
+        link.line = Line::Shm(wire);
+        link.broker_end = Some(SimBrokerEnd::mapped(headrace_broker::LinkId(key), broker));
+        link.client_end = Some(SimClientEnd::mapped(client));
         self.tell(|| format!("link {key} stands"));
         self.outcome.lent.links += 1;
         self.tell_link(key, Control::Linked);
@@ -447,17 +423,31 @@ impl World {
         self.link_end(key)
     }
 
+    /// A client's card gives up.
+    fn link_deaf(&mut self, name: u64) -> Result<(), String> {
+        let Some(link) = self.links.get(&name).filter(|link| link.client) else { return Ok(()) };
+        let who = link.who;
+        if let Line::Verbs(cable) = &link.line {
+            cable.cut(SimSide::Client);
+        }
+        self.tell(|| format!("a read over link {name} fails"));
+        self.outcome.lent.failed += 1;
+        self.client_looks(name)?;
+        self.settle(who)
+    }
+
     /// A link has ended at the broker. Over RDMA nobody tells its client so but the end of its connection.
-    fn tell_end(&mut self, key: u64, why: &'static str) {
+    pub(super) fn tell_end(&mut self, key: u64, why: &'static str) {
         if self.links.get(&key).is_some_and(|link| !link.verbs) {
             self.tell_link(key, Control::Gone(why));
         }
     }
 
     /// The broker learns that a link has ended.
-    fn link_end(&mut self, key: u64) -> Result<(), String> {
+    pub(super) fn link_end(&mut self, key: u64) -> Result<(), String> {
         let Some(link) = self.links.get_mut(&key) else { return Ok(()) };
         let known = std::mem::take(&mut link.broker);
+        link.broker_end = None;
         if !link.client {
             self.links.remove(&key);
         }
@@ -474,6 +464,7 @@ impl World {
         for key in self.links.keys().copied().collect::<Vec<_>>() {
             if let Some(link) = self.links.get_mut(&key) {
                 link.broker = false;
+                link.broker_end = None;
             }
             self.tell_end(key, "its broker is gone");
         }
@@ -483,90 +474,29 @@ impl World {
 
     /// A client takes what has come over a link's socket.
     fn link_control(&mut self, key: u64) -> Result<(), String> {
-        let now = self.now;
+        let now_ms = self.now.mono_ms;
         while let Some(link) = self.links.get_mut(&key).filter(|link| link.client) {
             let (who, id) = (link.who, link.id);
-            let Some(control) = links::take(&mut link.control, now.mono_ms) else { break };
+            let Some(control) = links::take(&mut link.control, now_ms) else { break };
             match control {
                 Control::Linked => {
                     link.linked = true;
                     self.link(who, id, io::LinkEvent::Connected);
                 }
-                Control::Lent(name, memory) => {
-                    link.lent.insert(name, Region::whole(memory.clone()));
-                    self.link(who, id, io::LinkEvent::Exposed { key: name, memory });
-                }
-                Control::File(name, file, bytes) => {
-                    let file = links::map(file, bytes)?;
-                    self.link(who, id, io::LinkEvent::FileExposed { key: name, file });
-                }
-                Control::Ended(name) => {
-                    link.lent.remove(&name);
-                    let verbs = link.verbs;
-                    link.card.forget(name);
-                    if verbs {
-                        self.card_sends(key, Asked::Freed { key: name });
+                Control::Peer(what) => {
+                    if let Line::Shm(wire) = &link.line {
+                        wire.arrive(SimSide::Client, what);
                     }
-                    self.link(who, id, io::LinkEvent::Revoked { key: name });
                 }
-                Control::Refused(name) => {
-                    link.card.forget(name);
-                    let why = "it cannot be registered".to_owned();
-                    self.link(who, id, io::LinkEvent::Unreachable { key: name, why });
-                }
-                Control::Window(name, part) => link.card.shows(name, part),
-                Control::Nudge => link.card.nudged(),
                 Control::Gone(why) => {
                     self.tell(|| format!("{who:?} learns that link {key} has ended: {why}"));
                     self.lose_link(key, why);
                 }
             }
             self.settle(who)?;
-            self.card_asks(key);
+            self.client_looks(key)?;
         }
         Ok(())
-    }
-
-    /// A client takes the notes that are there, and looks.
-    fn notes_to_client(&mut self, key: u64) -> Result<(), String> {
-        let now = self.now;
-        let Some(link) = self.links.get_mut(&key).filter(|link| link.client) else { return Ok(()) };
-        let (who, id) = (link.who, link.id);
-        let mut notes = Vec::new();
-        while let Some(note) = links::take(&mut link.to_client, now.mono_ms) {
-            notes.push(note);
-        }
-        for note in notes {
-            self.tell(|| format!("{who:?} is told over link {key}: {:?}", WriteAck::from_note(note)));
-            self.link(who, id, io::LinkEvent::Note(note));
-        }
-        self.look(who)
-    }
-
-    pub(super) fn look(&mut self, who: Who) -> Result<(), String> {
-        if !self.lives(who) {
-            return Ok(());
-        }
-        let now = self.now;
-        for key in self.wires(who).links.values().copied().collect::<Vec<_>>() {
-            if let Some(slots) = self.links.get_mut(&key).and_then(|link| link.slots.as_mut()) {
-                slots.arrive(now.mono_ms)?;
-            }
-        }
-        self.input(who, Input::PollMemory);
-        self.settle(who)
-    }
-
-    /// The broker takes the notes that are there.
-    fn notes_to_broker(&mut self, key: u64) -> Result<(), String> {
-        let now = self.now;
-        while let Some(link) = self.links.get_mut(&key) {
-            let Some(note) = links::take(&mut link.to_broker, now.mono_ms) else { break };
-            if link.broker {
-                self.server.note(now, key, note);
-            }
-        }
-        self.after_broker()
     }
 
     // ---- what the broker wants done
@@ -585,7 +515,6 @@ impl World {
         let (mut nudged, mut shown) = (BTreeSet::new(), BTreeSet::new());
         while let Some(action) = self.server.poll_link_action() {
             if let LinkAction::Nudge { link } = &action {
-                self.server.nudged(*link);
                 nudged.insert(link.0);
             }
             if let LinkAction::Show { link, .. } | LinkAction::ShowFile { link, .. } = &action {
@@ -595,109 +524,111 @@ impl World {
         }
         self.check_lent()?;
         for key in self.links.keys().copied().collect::<Vec<_>>() {
+            if let Some(end) = self.links.get_mut(&key).and_then(|link| link.broker_end.as_mut()) {
+                end.notify_owed();
+            }
+            self.carry(key)?;
             self.send_slots(key, nudged.contains(&key), shown.contains(&key))?;
+            self.carry(key)?;
         }
         Ok(())
     }
 
     fn lend_one(&mut self, action: LinkAction<MemoryFile>) -> Result<(), String> {
-        let (withheld, unregistered) = self.lending().map(|plan| (plan.withheld, plan.unregistered))?;
-        let withholds = self.rng.chance(withheld);
+        let unregistered = self.lending()?.unregistered;
         match action {
-            LinkAction::Lend { link, key, memory, .. } => {
-                self.lends.insert((link.0, key), Some(memory.clone()));
+            LinkAction::Lend { link, key, memory, shared } => {
+                self.note_lent(link.0, key, Some(memory.clone()));
                 if self.rogue_is_lent(link.0, key, &memory) {
-                    return Ok(());
+                    return self.rogue_act_on(link.0, LinkAction::Lend { link, key, memory, shared });
                 }
                 self.outcome.lent.rings += 1;
-                self.hand(link.0, Control::Lent(key, memory), withholds);
-            }
-            // How far a shared ring was read.
-            LinkAction::Show { link, key, memory } if key != SLOTS_KEY => {
-                self.outcome.lent.shared += 1;
-                self.hand(link.0, Control::Lent(key, memory), withholds);
+                self.act_over(link.0, LinkAction::Lend { link, key, memory, shared })
             }
             LinkAction::Show { link, key, memory } => {
-                let Some(owner) = self.links.get_mut(&link.0) else { return Ok(()) };
-                let (slots, copy) = Slots::new(memory)?;
-                owner.slots = Some(slots);
-                self.hand(link.0, Control::Lent(key, copy), withholds);
+                if let Some(owner) = self.links.get_mut(&link.0) {
+                    if key == SLOTS_KEY {
+                        let (slots, copy) = Slots::new(memory.clone())?;
+                        owner.slots = Some(slots);
+                        // Over shared memory its reader sees a copy that follows.
+                        let memory = if owner.verbs { memory } else { copy };
+                        return self.act_over(link.0, LinkAction::Show { link, key, memory });
+                    }
+                    // How far a shared ring was read.
+                    self.outcome.lent.shared += 1;
+                }
+                self.act_over(link.0, LinkAction::Show { link, key, memory })
             }
             LinkAction::ShowFile { link, key, file, bytes } => {
-                self.lends.insert((link.0, key), None);
-                let Some(owner) = self.links.get_mut(&link.0) else { return Ok(()) };
-                let bytes = usize::try_from(bytes).unwrap_or(0);
+                self.note_lent(link.0, key, None);
                 if bytes == 0 {
                     return Err("the broker shows a file of which there is nothing to be mapped".to_owned());
                 }
-                if owner.verbs {
-                    self.outcome.lent.files += 1;
-                    if self.rng.chance(unregistered) {
-                        self.outcome.lent.refused += 1;
-                        self.tell_link(link.0, Control::Refused(key));
-                        self.server.not_lent(link.0, key);
-                    } else {
-                        owner.card.show(key, file);
-                    }
-                    return Ok(());
-                }
-                let (mirror, reader) = Mirror::new(file).map_err(|why| why.to_string())?;
-                owner.mirrors.insert(key, mirror);
+                let unmapped = self.rng.chance(unregistered);
+                let Some(owner) = self.links.get_mut(&link.0) else {
+                    let file = SimFile::new(file, None, true);
+                    return self.rogue_act_on(link.0, LinkAction::ShowFile { link, key, file, bytes });
+                };
                 self.outcome.lent.files += 1;
-                self.hand(link.0, Control::File(key, reader, bytes), withholds);
+                let shown = if owner.verbs {
+                    let shown = SimFile::new(file.clone(), None, unmapped);
+                    owner.files.insert(key, (shown.clone(), Growing::new(file)));
+                    shown
+                } else {
+                    let (mirror, reader) = Mirror::new(file.clone()).map_err(|why| why.to_string())?;
+                    owner.mirrors.insert(key, mirror);
+                    SimFile::new(file, Some(reader), false)
+                };
+                self.act_over(link.0, LinkAction::ShowFile { link, key, file: shown, bytes })
             }
             LinkAction::End { link, key } => {
                 self.lends.remove(&(link.0, key));
                 if let Some(owner) = self.links.get_mut(&link.0) {
                     owner.mirrors.remove(&key);
-                    if let Some(shown) = owner.card.shown.get_mut(&key) {
-                        shown.ended = true;
-                    }
                 }
-                self.tell_link(link.0, Control::Ended(key));
+                self.server.forget_window(link.0, key);
+                self.act_over(link.0, LinkAction::End { link, key })
             }
-            LinkAction::Tell { link, note } => self.tell_note(link.0, note)?,
-            LinkAction::Nudge { .. } => {}
-            LinkAction::Join { link, hello } => self.joins(link.0, &hello)?,
-            LinkAction::Carry { .. } => return Err("the broker carries a connection over verbs".to_owned()),
+            LinkAction::Tell { link, note } => self.act_over(link.0, LinkAction::Tell { link, note }),
+            LinkAction::Nudge { link } => self.act_over(link.0, LinkAction::Nudge { link }),
+            LinkAction::Join { link, hello } => self.joins(link.0, &hello),
+            LinkAction::Carry { .. } => Err("the broker carries a connection over verbs".to_owned()),
             LinkAction::Close { link, why } => {
                 self.lends.retain(|(of, _), _| *of != link.0);
+                self.server.forget_windows(link.0);
                 if self.rogue_is_closed(link.0) {
                     self.outcome.lent.closed += 1;
                     return Ok(());
                 }
                 let Some(owner) = self.links.get_mut(&link.0) else { return Ok(()) };
                 owner.broker = false;
+                owner.broker_end = None;
                 let left = !owner.client;
                 self.tell(|| format!("the broker closes link {}: {why}", link.0));
                 if !left && why != "its connection has ended" {
                     return Err(format!("the broker ends the link of an honest client: {why}"));
                 }
                 self.tell_end(link.0, "the broker has ended it");
+                Ok(())
             }
         }
-        Ok(())
     }
 
-    /// Hands memory to a client, or not; and perhaps something that it was not granted, or less.
-    fn hand(&mut self, key: u64, control: Control, withholds: bool) {
-        let name = match &control {
-            Control::Lent(name, _) | Control::File(name, ..) => *name,
-            _ => 0,
-        };
-        if withholds {
-            self.outcome.lent.withheld += 1;
-            self.tell(|| format!("memory {name} of link {key} never comes"));
-            return;
+    /// Something is lent, unless its link has ended meanwhile.
+    fn note_lent(&mut self, link: u64, key: u64, memory: Option<Arc<Memory>>) {
+        if self.links.get(&link).is_some_and(|link| link.broker) || self.is_rogues(link) {
+            self.lends.insert((link, key), memory);
         }
-        self.tell_link(key, control);
-        if self.lies() {
-            self.lied(key, "of memory");
-            if self.rng.chance(50) {
-                self.tell_link(key, Control::Ended(name));
-            } else if let Ok(memory) = Memory::sealed("sim-lie", 4096) {
-                self.tell_link(key, Control::Lent(name + 1000, memory));
-            }
+    }
+
+    /// The broker's end of a link does what the broker wants.
+    fn act_over(&mut self, name: u64, action: LinkAction<SimFile>) -> Result<(), String> {
+        let Some(end) = self.links.get_mut(&name).and_then(|link| link.broker_end.as_mut()) else {
+            return self.rogue_act_on(name, action);
+        };
+        match end.act(action, &mut self.server) {
+            Ok(()) => Ok(()),
+            Err(fault) => self.broker_drops(name, &fault),
         }
     }
 
@@ -709,94 +640,6 @@ impl World {
         }
     }
 
-    fn tell_note(&mut self, key: u64, note: Note) -> Result<(), String> {
-        let mut ack = WriteAck::from_note(note);
-        let spoilt = [ErrorCode::CORRUPT_MESSAGE, ErrorCode::INVALID_RECORD];
-        if !self.links.contains_key(&key) {
-            // A liar's own.
-            return Ok(());
-        }
-        if spoilt.contains(&ErrorCode::from(ack.error_code)) && !self.rogues_share() {
-            return Err(format!(
-                "the broker has read something else than was written over link {key}: {ack:?}"
-            ));
-        }
-        self.outcome.lent.taken += usize::from(ack.error_code == 0);
-        let (mut doubled, mut swapped) = (false, false);
-        if self.lies() {
-            self.lied(key, "of a write");
-            match self.rng.between(0, 3) {
-                0 => ack.written.id ^= 0x8000,
-                1 => ack.written.order = ack.written.order.wrapping_add(1),
-                2 => doubled = true,
-                _ => swapped = true,
-            }
-        }
-        for _ in 0..=usize::from(doubled) {
-            let due = self.note_due();
-            let Some(link) = self.links.get_mut(&key) else { return Ok(()) };
-            let due = links::put(&mut link.to_client, due, ack.to_note());
-            if let [.., (_, before), (_, last)] = link.to_client.make_contiguous()
-                && swapped
-            {
-                std::mem::swap(before, last);
-            }
-            self.at(due, Event::Link(key, LinkEvent::ToClient));
-        }
-        Ok(())
-    }
-
-    /// What has changed in a link's slots is on its way to their reader, who is woken.
-    fn send_slots(&mut self, key: u64, nudged: bool, shown: bool) -> Result<(), String> {
-        let Some(link) = self.links.get_mut(&key) else { return Ok(()) };
-        let (who, verbs) = (link.who, link.verbs);
-        let Some(slots) = &mut link.slots else { return Ok(()) };
-        let changed = slots.changed()?;
-        if changed.is_empty() && !nudged {
-            return Ok(());
-        }
-        if link.broker && !nudged && changed.iter().any(|(_, [.., id])| *id != 0) {
-            return Err(format!("slots of link {key} have changed, and nobody is woken"));
-        }
-        self.outcome.lent.slots += changed.len();
-        if verbs {
-            if nudged && link.card.nudge() {
-                self.tell_link(key, Control::Nudge);
-            }
-            return Ok(());
-        }
-        let mut last = self.now.mono_ms;
-        for (slot, words) in changed {
-            // What was written before something was said is there when that is heard.
-            let dues = if shown { [self.now.mono_ms; 4] } else { [(); 4].map(|()| self.note_due()) };
-            let mut dues = dues.into_iter();
-            let lies = !shown && self.lies();
-            let lie = lies.then(|| (lie_of_slot(&mut self.rng, slot, &words), self.note_due()));
-            let Some(slots) = self.links.get_mut(&key).and_then(|link| link.slots.as_mut()) else { break };
-            if shown {
-                slots.arrive(u64::MAX)?;
-            }
-            last = slots.send(slot, words, || dues.next().unwrap_or(0)).max(last);
-            if let Some(((at, word), due)) = lie {
-                last = slots.lie(due, at, word).max(last);
-                self.lied(key, "of a slot");
-            }
-            if let Some(slots) = self.links.get_mut(&key).and_then(|link| link.slots.as_mut())
-                && shown
-            {
-                slots.arrive(self.now.mono_ms)?;
-            }
-        }
-        if nudged {
-            if self.rng.chance(EARLY) {
-                let early = self.rng.between(self.now.mono_ms, last);
-                self.at(early, Event::Look(who));
-            }
-            self.at(last, Event::Look(who));
-        }
-        Ok(())
-    }
-
     /// What clients can make the broker lend has a limit.
     fn check_lent(&self) -> Result<(), String> {
         let setting = |name: &str| self.server.setting(name).and_then(|text| text.parse::<u64>().ok());
@@ -804,8 +647,7 @@ impl World {
         let rings: BTreeMap<_, _> =
             self.lends.values().flatten().map(|memory| (Arc::as_ptr(memory), memory.len() as u64)).collect();
         let rings = rings.values().sum::<u64>().saturating_sub(64 * rings.len() as u64);
-        let bytes = rings
-            + self.links.values().filter(|link| link.broker).map(|link| link.card.registered()).sum::<u64>();
+        let bytes = rings + self.server.window_bytes();
         if setting("headrace.direct.memory.bytes").is_some_and(|max| bytes > max) {
             return Err(format!("{bytes} bytes are lent, which is more than may be"));
         }

@@ -4,13 +4,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use headrace_fabric::{Memory, Region};
+use headrace_broker::{LinkAction, LinkId};
+use headrace_fabric::simulated::{Cable, SimSide, ToPeer, Wire};
+use headrace_fabric::{Event as FabricEvent, Memory, Message, Region};
 use headrace_wire::direct::{Drawn, SHARED, Written};
+use headrace_wire::link_message::LinkMessage;
 use headrace_wire::messages::{
     DirectConnectRequest, DirectReleaseRequest, GrantFetchRequest, GrantProduceRequest,
 };
 
 use super::{Event, World};
+use crate::links::{Line, SimBrokerEnd, SimFile};
 use crate::rng::Rng;
 
 /// What their ends of links over RDMA say of themselves is counted from here.
@@ -34,12 +38,15 @@ struct Ring {
 }
 
 /// One of them.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Rogue {
     conn: Option<u64>,
     /// It has asked for a link over RDMA, and none stands yet.
     asked: bool,
     link: Option<u64>,
+    /// The broker's end of it, as it is shipped, and what goes there.
+    end: Option<SimBrokerEnd>,
+    line: Line,
     lent: BTreeMap<u64, Region>,
     rings: Vec<Ring>,
     acts: u64,
@@ -58,6 +65,11 @@ impl World {
         self.rogues.iter_mut().find(|rogue| rogue.link == Some(link))
     }
 
+    /// Whether a link is a rogue's.
+    pub(super) fn is_rogues(&self, link: u64) -> bool {
+        self.rogues.iter().any(|rogue| rogue.link == Some(link))
+    }
+
     /// Whether what honest producers write may be spoilt by others.
     pub(super) fn rogues_share(&self) -> bool {
         self.plan.direct.as_ref().is_some_and(|plan| plan.rogues.iter().any(|rogue| rogue.shares))
@@ -70,7 +82,12 @@ impl World {
         };
         self.tell(|| format!("rogue {number} is joined to link {offered}"));
         match self.rogues.get_mut(number).filter(|rogue| rogue.conn.is_some()) {
-            Some(rogue) => (rogue.link, rogue.asked) = (Some(offered), false),
+            Some(rogue) => {
+                (rogue.link, rogue.asked) = (Some(offered), false);
+                let (cable, broker, _) = Cable::new();
+                rogue.end = Some(SimBrokerEnd::remote(LinkId(offered), broker));
+                rogue.line = Line::Verbs(cable);
+            }
             None => self.server.unlink(offered),
         }
         true
@@ -84,7 +101,91 @@ impl World {
     /// What it had of the broker's memory it still has, as a process would.
     pub(super) fn rogue_is_closed(&mut self, link: u64) -> bool {
         let rogue = self.rogue_of(link);
-        rogue.map(|rogue| (rogue.link, rogue.rings) = (None, Vec::new())).is_some()
+        rogue.map(|rogue| (rogue.link, rogue.end, rogue.rings) = (None, None, Vec::new())).is_some()
+    }
+
+    /// The broker's end of a rogue's link does what the broker wants.
+    pub(super) fn rogue_act_on(&mut self, link: u64, action: LinkAction<SimFile>) -> Result<(), String> {
+        let Some(rogue) = self.rogues.iter_mut().find(|rogue| rogue.link == Some(link)) else {
+            return Ok(());
+        };
+        let Some(end) = &mut rogue.end else { return Ok(()) };
+        if let Err(fault) = end.act(action, &mut self.server) {
+            return self.rogue_is_dropped(link, &fault.to_string());
+        }
+        // It hears nothing of what it is told.
+        match &rogue.line {
+            Line::Shm(wire) => while wire.next(SimSide::Broker).is_some() {},
+            Line::Verbs(cable) => while cable.next(SimSide::Broker).is_some() {},
+            Line::None => {}
+        }
+        Ok(())
+    }
+
+    /// The broker's end of a rogue's link has seen that it lies.
+    fn rogue_is_dropped(&mut self, link: u64, why: &str) -> Result<(), String> {
+        self.tell(|| format!("the broker gives link {link} of a rogue up: {why}"));
+        self.outcome.lent.closed += 1;
+        self.rogue_is_closed(link);
+        self.lends.retain(|(of, _), _| *of != link);
+        self.server.unlink(link);
+        self.after_broker()
+    }
+
+    /// A rogue says something over its link.
+    fn rogue_says(&mut self, number: usize, note: [u64; 4]) -> Result<(), String> {
+        let [immediate, bytes, ..] = note;
+        match &self.rogues[number].line {
+            Line::Shm(wire) => wire.arrive(SimSide::Broker, ToPeer::Note(note)),
+            Line::Verbs(cable) => {
+                let event = match (u32::try_from(immediate), u32::try_from(bytes)) {
+                    (Ok(imm), Ok(len)) if self.rng.chance(80) => FabricEvent::Notified { imm, len },
+                    (Ok(immediate), Ok(bytes)) => {
+                        let message = LinkMessage::Written { immediate, bytes };
+                        FabricEvent::Message(Message::short(&message.encode()))
+                    }
+                    _ => FabricEvent::Message(Message::short(note.map(u64::to_le_bytes).as_flattened())),
+                };
+                cable.forge(SimSide::Broker, event);
+            }
+            Line::None => {}
+        }
+        self.rogue_is_heard(number)
+    }
+
+    /// A rogue over RDMA says what clients say, or what none does.
+    fn rogue_babbles(&mut self, number: usize) -> Result<(), String> {
+        let (key, at) = (self.rng.skewed(40), self.rng.pick(&[0, 1, 1 << 16, 1 << 40, u64::MAX]));
+        let message = match self.rng.between(0, 5) {
+            0 | 1 => LinkMessage::Parked,
+            2 => LinkMessage::WantWindow { key, at },
+            3 => LinkMessage::Released { key },
+            4 => LinkMessage::Notify,
+            _ => LinkMessage::Revoked { key },
+        };
+        if let Line::Verbs(cable) = &self.rogues[number].line {
+            let mut bytes = message.encode().to_vec();
+            if self.rng.chance(10) {
+                bytes.pop();
+            }
+            cable.forge(SimSide::Broker, FabricEvent::Message(Message::short(&bytes)));
+        }
+        self.rogue_is_heard(number)
+    }
+
+    /// The broker's thread looks at a rogue's link.
+    fn rogue_is_heard(&mut self, number: usize) -> Result<(), String> {
+        let now = self.now;
+        while let Some(end) = &mut self.rogues[number].end {
+            let polled = end.poll(now, &mut self.server);
+            end.notify_owed();
+            match (polled, self.rogues[number].link) {
+                (Ok(true), _) => self.after_broker()?,
+                (Err(fault), Some(link)) => return self.rogue_is_dropped(link, &fault.to_string()),
+                _ => break,
+            }
+        }
+        Ok(())
     }
 
     /// The broker has closed its connection, as where it has lied over RDMA.
@@ -98,6 +199,7 @@ impl World {
     pub(super) fn forget_rogues(&mut self) {
         for rogue in &mut self.rogues {
             (rogue.conn, rogue.asked, rogue.link, rogue.rings) = (None, false, None, Vec::new());
+            rogue.end = None;
         }
     }
 
@@ -107,6 +209,7 @@ impl World {
         self.rogues[number].acts = self.rogues[number].acts.saturating_sub(1);
         let leaves = self.healed || self.rogues[number].acts == 0;
         if leaves {
+            self.rogues[number].end = None;
             if let Some(link) = self.rogues[number].link.take() {
                 self.lends.retain(|(of, _), _| *of != link);
                 self.server.unlink(link);
@@ -148,7 +251,7 @@ impl World {
         // Who writes beside others is to meet them.
         let place = if shares && self.rng.chance(70) { places[0] } else { self.rng.pick(&places) };
         let joined = self.rogues[number].rings.last().is_some_and(|ring| ring.shared.is_some());
-        let what = if joined && self.rng.chance(70) { 9 } else { self.rng.between(0, 9) };
+        let what = if joined && self.rng.chance(70) { 9 } else { self.rng.between(0, 10) };
         self.tell(|| format!("rogue {number} does {what} over link {link}, {place:?}"));
         match what {
             0..3 => {
@@ -186,12 +289,13 @@ impl World {
                 (self.rogues[number].conn, self.rogues[number].rings) = (None, Vec::new());
             }
             5 | 6 => self.scribble(number)?,
+            10 => self.rogue_babbles(number)?,
             _ => {
                 let rogue = &mut self.rogues[number];
                 let turn = if self.rng.chance(80) { rogue.turn(&mut self.rng)? } else { None };
                 self.outcome.lent.taken_by_liars += usize::from(turn.is_some());
                 let note = turn.unwrap_or_else(|| self.rogues[number].note(&mut self.rng));
-                self.server.note(now, link, note);
+                self.rogue_says(number, note)?;
             }
         }
         Ok(())
@@ -211,7 +315,11 @@ impl World {
         self.last_link += 1;
         let key = self.last_link;
         if answer.error_code == 0 && self.server.link(key, &answer.address, answer.token.0) {
-            self.rogues[number].link = Some(key);
+            let (wire, broker, _) = Wire::new(usize::MAX);
+            let rogue = &mut self.rogues[number];
+            rogue.link = Some(key);
+            rogue.end = Some(SimBrokerEnd::mapped(LinkId(key), broker));
+            rogue.line = Line::Shm(wire);
         } else {
             self.server.hang_up_own(conn, now);
             self.rogues[number].conn = None;
