@@ -12,9 +12,9 @@ pub fn page() -> String {
         "# Settings of the broker\n\n\
          <!-- Generated: cargo run -p headrace-broker --example settings_page > docs/broker.md -->\n\n\
          For `Broker.start(config={\"log.retention.ms\": 60000})`, which takes keywords as well \
-         (`log_retention_ms=60000`), and for `headrace broker -c log.retention.ms=60000`. Names are Kafka's. A name \
-         that nobody knows, and a value that is not accepted, is an error that names the nearest setting, or what is \
-         accepted. `log.dir` is always what `data_dir` says.\n\n\
+         (`log_retention_ms=60000`), and for `headrace broker -c log.retention.ms=60000`. Names are Kafka's. An \
+         unknown name is an error that suggests the nearest setting; a value that is not accepted is an error that \
+         says what is. `log.dir` is always the same as `data_dir`.\n\n\
          | setting | type | default | what it does |\n|---|---|---|---|\n",
     );
     for row in BrokerConfig::OPTIONS {
@@ -43,42 +43,45 @@ pub fn page() -> String {
     page
 }
 
-/// What users see when the disk refuses.
+/// What users see when the disk fails.
 const DISK_FAILURES: &str = "
-## When the disk refuses
+## When the disk fails
 
-Nothing here needs a restart. What goes wrong is printed by `headrace broker`, and is in `Broker.take_troubles()`.
+None of these failures needs a restart. `headrace broker` prints them, and `Broker.take_troubles()` returns them.
 
-**A write fails**, as on a full disk. Nothing of the records is in the log; the producer gets KAFKA_STORAGE_ERROR and \
-tries again until `delivery.timeout.ms` is over. Reads go on, and retention makes room.
+**A write fails**, for example because the disk is full. None of its records are in the log; the producer gets \
+KAFKA_STORAGE_ERROR and retries until `delivery.timeout.ms` is over. Reads go on, and retention makes room.
 
-**A sync fails.** Syncs come with `log.flush.interval.messages`, `log.flush.interval.ms` and what topics have of these, \
-and at the end of each segment. After one has failed, what was to be synced may be on no disk though it can be read, \
-and another sync would say nothing about it. So that partition is offline until its records were read back, \
-checked, written and synced again, which is tried each second:
+**A sync fails.** Syncs are made as `log.flush.interval.messages`, `log.flush.interval.ms` and the settings \
+`flush.messages` and `flush.ms` of topics say, and at the end of each segment. After a sync has failed, its records \
+may not be on the disk although they can still be read, and another sync could succeed without having written them. So \
+that partition goes offline until its records have been read back, checked, written and synced again, which is tried \
+every second:
 
 | who | sees |
 |---|---|
-| a producer whose records waited for the sync (`flush.messages=1`) | KAFKA_STORAGE_ERROR; it tries again. The records are in the log and stay there once the partition is back: an idempotent producer's are not written twice, those of another may be |
-| producers that write to the partition | KAFKA_STORAGE_ERROR; they try again until `delivery.timeout.ms` is over |
+| a producer whose records waited for the sync (`flush.messages=1`) | KAFKA_STORAGE_ERROR; it retries. The records are in the log and stay there once the partition is back: an idempotent producer does not write them twice, any other producer may |
+| producers that write to the partition | KAFKA_STORAGE_ERROR; they retry until `delivery.timeout.ms` is over |
 | consumers | the records up to the last sync that succeeded, then nothing new until the partition is back |
 | other partitions | nothing |
 
-A record that was acknowledged is lost only if power fails as well before the partition is back, and then only where the \
-acknowledgement had not waited for a sync. Should what is read back be damaged, the partition stays offline until the \
-next start, which keeps what is whole and reports the rest.
+An acknowledged record is lost only if the power also fails before the partition is back, and then only if its \
+acknowledgement had not waited for a sync. If the records that are read back are damaged, the partition stays offline \
+until the next start, which keeps the intact ones and reports the rest.
 
-**The groups' journal, `__consumer_offsets`**, goes offline like any partition. Commits and removals of offsets get \
-COORDINATOR_NOT_AVAILABLE, which clients try again; where the journal is synced before the answer, so does the commit \
-whose sync has failed, though it may count all the same. A rebalance ends only when the journal can be written again. \
-Members that have their partitions go on reading, heartbeats are answered, and OffsetFetch gives what was committed.
+**The groups' journal, `__consumer_offsets`**, goes offline like any partition. Requests that commit or delete offsets \
+get COORDINATOR_NOT_AVAILABLE, and clients retry them. Where the journal is synced before the response, a commit whose \
+sync failed gets the same error, though it may have taken effect. A rebalance ends only when the journal can be written \
+again. Members that have their partitions go on reading, heartbeats are answered, and OffsetFetch returns what was \
+committed.
 
-**The state file, `headrace-state.json`**, is replaced in one step, so the old one or the new one is there. While it cannot \
-be written, topics cannot be made, extended, removed or given other settings (KAFKA_STORAGE_ERROR), and new idempotent \
-producers get no id once those that were reserved are used up (COORDINATOR_NOT_AVAILABLE). Records go on, but for one \
-case: after a crash nothing is appended before the new leader epoch is in that file. The broker tries each second. When it \
-is lost, the next start is refused, since the settings of all topics are lost with it, and the default ones may keep less. Put \
-it back, or start with `headrace.adopt=true`; then set again what topics are to have.
+**The state file, `headrace-state.json`**, is replaced atomically, so either the old or the new version is there. \
+While it cannot be written, topics cannot be created, extended, deleted or given other settings (KAFKA_STORAGE_ERROR), \
+and new idempotent producers get no id once the reserved ones are used up (COORDINATOR_NOT_AVAILABLE). Records are \
+still written and read, with one exception: after a crash nothing is appended before the new leader epoch is in that \
+file. The broker tries to write it every second. If the file is lost, the next start is refused, because the settings \
+of all topics are lost with it, and the default settings may delete records sooner. Put the file back, or start with \
+`headrace.adopt=true` and then set the topics' settings again.
 ";
 
 fn name_of(kind: Kind) -> &'static str {

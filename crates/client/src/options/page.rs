@@ -12,9 +12,9 @@ pub fn page() -> String {
     let mut page = String::from(
         "# Options\n\n\
          <!-- Generated: cargo run -p headrace-client --example options_page > docs/options.md -->\n\n\
-         Names are Kafka's; those marked with * are headrace's own. In a dictionary they are written `a.b.c`, as \
-         keywords `a_b_c`. A name that nobody knows, and a value that is not accepted, is an error that names the \
-         nearest option, or what is accepted.\n",
+         Names are Kafka's, except those marked with *, which are headrace's own. Write them as `a.b.c` in a \
+         dictionary, or as `a_b_c` as keyword arguments. An unknown name is an error that suggests the nearest \
+         option; a value that is not accepted is an error that says what is.\n",
     );
     for (role, title) in [
         (Role::Common, "All clients"),
@@ -32,7 +32,7 @@ pub fn page() -> String {
     let settings: Vec<String> = settings_of_share_groups().iter().map(|name| format!("`{name}`")).collect();
     let _ = write!(
         page,
-        "\n## Settings of share groups\n\nThey are the group's, not a client's: `Admin.alter_group_config` sets them.\n\n{}\n",
+        "\n## Settings of share groups\n\nThey belong to the group, not to a client: set them with `Admin.alter_group_config`.\n\n{}\n",
         settings.join(", ")
     );
     page.push_str("\n## Known to Kafka, not supported\n\n| option | why |\n|---|---|\n");

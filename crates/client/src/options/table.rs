@@ -69,20 +69,20 @@ options! {
     CommonConfig, COMMON, Role::Common, {}
     bootstrap_servers: Vec<Endpoint> = "bootstrap.servers",
         Kind::Form("a list of host:port, separated by commas"), None, false,
-        "Servers to ask first for the brokers of the cluster; a few that are likely to be up.";
+        "The brokers to connect to first, to learn of all brokers in the cluster; list a few, in case one is down.";
     client_id: String = "client.id", Kind::Text, Some("headrace"), false,
-        "The name in the broker's logs, metrics and quotas.";
+        "The client's name in the broker's logs, metrics and quotas.";
     request_timeout_ms: u64 = "request.timeout.ms", ms(1), Some("30000"), false,
-        "How long a request may go unanswered. Then its connection is closed, and the request tried again where that is safe.";
+        "How long a request may go unanswered before its connection is closed. The request is then retried where that is safe.";
     default_api_timeout_ms: u64 = "default.api.timeout.ms", ms(1), Some("60000"), false,
-        "How long a call of the consumer or admin client may take that is given no time-out of its own, all tries together.";
+        "How long a call of the consumer or admin client may take, retries included, when it is given no timeout of its own.";
     metadata_max_age_ms: u64 = "metadata.max.age.ms", ms(100), Some("300000"), false,
-        "How old the known leaders may get before they are asked for again without a reason.";
+        "How old metadata may get before it is refreshed, even when nothing seems to have changed.";
     metadata_recovery_strategy: RecoveryStrategy = "metadata.recovery.strategy",
         Kind::Choice(&["rebootstrap", "none"]), Some("rebootstrap"), false,
-        "What is done when no known broker answers: rebootstrap asks bootstrap.servers again, none goes on with the brokers that are known (KIP-899).";
+        "What to do when no known broker answers: rebootstrap asks bootstrap.servers again, none keeps trying the known brokers (KIP-899).";
     metadata_recovery_rebootstrap_trigger_ms: u64 = "metadata.recovery.rebootstrap.trigger.ms", ms(0), Some("300000"), false,
-        "How long metadata may not be had before every known broker is forgotten and bootstrap.servers are asked alone (KIP-1102).";
+        "How long metadata may be unavailable before all known brokers are dropped and only bootstrap.servers are asked (KIP-1102).";
     reconnect_backoff_ms: u64 = "reconnect.backoff.ms", ms(0), Some("50"), false,
         "The first wait before connecting again; it doubles with each failure.";
     reconnect_backoff_max_ms: u64 = "reconnect.backoff.max.ms", ms(0), Some("1000"), false,
@@ -90,98 +90,97 @@ options! {
     retry_backoff_ms: u64 = "retry.backoff.ms", ms(0), Some("100"), false,
         "The first wait before a failed request is sent again; it doubles with each failure.";
     retry_backoff_max_ms: u64 = "retry.backoff.max.ms", ms(0), Some("1000"), false,
-        "The longest wait before a failed request is sent again, and the time between two polls that raise the same \
-         error while it lasts.";
+        "The longest wait before a failed request is sent again. While an error lasts, polls raise it no more often than this.";
     socket_connection_setup_timeout_ms: u64 = "socket.connection.setup.timeout.ms", ms(1), Some("10000"), false,
-        "How long connecting may take, with the first exchange of versions; it doubles with each failure.";
+        "How long connecting may take, including the exchange of API versions; it doubles with each failure.";
     socket_connection_setup_timeout_max_ms: u64 = "socket.connection.setup.timeout.max.ms", ms(1), Some("30000"), false,
-        "The longest that connecting may take.";
+        "The limit up to which socket.connection.setup.timeout.ms doubles.";
     connections_max_idle_ms: u64 = "connections.max.idle.ms", ms(100), Some("540000"), false,
-        "How long a connection is kept that nobody uses.";
+        "How long an idle connection is kept open.";
     receive_buffer_bytes: Option<u32> = "receive.buffer.bytes", bytes(-1, INT_MAX), Some("-1"), false,
         "The socket's receive buffer (SO_RCVBUF); -1 leaves it to the system, which grows it as needed.";
     send_buffer_bytes: Option<u32> = "send.buffer.bytes", bytes(-1, INT_MAX), Some("-1"), false,
         "The socket's send buffer (SO_SNDBUF); -1 leaves it to the system.";
     security_protocol: SecurityProtocol = "security.protocol", Kind::Choice(PROTOCOLS), Some("PLAINTEXT"), false,
-        "What stands between the socket and Kafka's requests: TLS with SSL and SASL_SSL, a login with SASL_PLAINTEXT and SASL_SSL.";
+        "How connections are secured: with TLS (SSL, SASL_SSL), with a login (SASL_PLAINTEXT, SASL_SSL), or not at all (PLAINTEXT).";
     ssl_ca_location: Option<String> = "ssl.ca.location", Kind::Text, None, true,
-        "A PEM file with the certificate authorities to trust, or with the broker's own certificate; without it the system's are trusted. librdkafka has the same option.";
+        "A PEM file with the certificate authorities to trust, or with the broker's own certificate; by default the system's authorities are trusted. librdkafka has the same option.";
     ssl_certificate_location: Option<String> = "ssl.certificate.location", Kind::Text, None, true,
-        "A PEM file with the client's certificate and those between it and its authority, for brokers that ask for one. librdkafka has the same option.";
+        "A PEM file with the client's certificate and any intermediate certificates, for brokers that ask for one. librdkafka has the same option.";
     ssl_key_location: Option<String> = "ssl.key.location", Kind::Text, None, true,
-        "A PEM file with the key of the client's certificate; without it the key stands in ssl.certificate.location. librdkafka has the same option.";
+        "A PEM file with the private key of the client's certificate; by default the key is read from ssl.certificate.location. librdkafka has the same option.";
     ssl_key_password: Secret = "ssl.key.password", Kind::Text, None, false,
-        "The password of that key, where it is encrypted (PKCS#8), never shown in errors.";
+        "The password of the private key, if it is encrypted (PKCS#8). It never appears in errors.";
     ssl_endpoint_identification_algorithm: String = "ssl.endpoint.identification.algorithm", Kind::Choice(&["https", "none", ""]), Some("https"), false,
-        "Whether a broker's certificate must be for the host that is connected to (https), by its alternative names. Off with none or an empty value: then anybody with a certificate of the same authority can be the broker.";
+        "With https, a broker's certificate must name the host that the client connects to among its alternative names. With none or an empty value this is not checked, and anyone with a certificate from the same authority can pose as the broker.";
     sasl_mechanism: Option<Mechanism> = "sasl.mechanism", Kind::Choice(MECHANISMS), None, false,
-        "How the client says who it is. Needed with SASL; Kafka's own default, GSSAPI (Kerberos), is not there.";
+        "How the client authenticates. Required with SASL; Kafka's own default, GSSAPI (Kerberos), is not supported.";
     sasl_username: Option<String> = "sasl.username", Kind::Text, None, true,
-        "The name for PLAIN and SCRAM; librdkafka has the same option.";
+        "The user name for PLAIN and SCRAM; librdkafka has the same option.";
     sasl_password: Secret = "sasl.password", Kind::Text, None, true,
-        "The password for PLAIN and SCRAM, never shown in errors; librdkafka has the same option. PLAIN sends it as it is: use it over TLS only.";
+        "The password for PLAIN and SCRAM. It never appears in errors. PLAIN sends it in clear text: use it over TLS only. librdkafka has the same option.";
     sasl_oauthbearer_token: TokenSource = "sasl.oauthbearer.token", Kind::Text, None, true,
-        "A bearer token for OAUTHBEARER that lasts, never shown in errors. Else oauth_cb gives tokens: a Python function, see security.md.";
+        "A long-lived bearer token for OAUTHBEARER. It never appears in errors. For tokens that expire, pass the Python function oauth_cb instead: see security.md.";
     sasl_oauthbearer_config: Secret = "sasl.oauthbearer.config", Kind::Text, None, true,
-        "The text that oauth_cb is called with, never shown in errors; librdkafka has the same option.";
+        "The argument that oauth_cb is called with. It never appears in errors. librdkafka has the same option.";
 }
 
 options! {
     /// Options of a producer.
     ProducerConfig, PRODUCER, Role::Producer, { common: CommonConfig }
     acks: Acks = "acks", Kind::Choice(&["all", "-1", "1", "0"]), Some("all"), false,
-        "When a broker confirms: when all replicas in sync have the records (all), when the leader has them (1), never (0).";
+        "When a broker acknowledges records: once all in-sync replicas have them (all), once the leader has them (1), or never (0).";
     linger_ms: u64 = "linger.ms", ms(0), Some("5"), false,
         "How long an open batch waits for more records.";
     batch_size: u32 = "batch.size", bytes(0, INT_MAX), Some("131072"), false,
-        "The size at which a batch is closed. Kafka's own producer takes 16384 by default.";
+        "The size at which a batch is closed. The default of Kafka's own producer is 16384.";
     buffer_memory: u64 = "buffer.memory", bytes(1, LONG_MAX), Some("33554432"), false,
-        "Memory for batches that are open, waiting or on their way.";
+        "Memory for batches that are open, waiting or in flight.";
     buffer_memory_allocation_strategy: AllocationStrategy = "buffer.memory.allocation.strategy",
         Kind::Choice(&["full", "incremental"]), Some("full"), false,
-        "What an open batch takes of it: all of batch.size (full), or what its records need, in chunks of 16 KiB (incremental; KIP-1332), which leaves room for more partitions.";
+        "How much of buffer.memory an open batch takes: all of batch.size (full), or what its records need, in chunks of 16 KiB (incremental; KIP-1332), which leaves room for more partitions.";
     buffer_memory_broker_share: BrokerShare = "buffer.memory.broker.share",
         Kind::Form("a decimal number above 0 and at most 1"), Some("0.5"), true,
-        "The part of buffer.memory that records for one broker may hold, so that one that stops answering leaves memory for the others; 1 is no limit, and there is none while one broker leads all that is written to. A broker's first batch is taken whatever its size.";
+        "The fraction of buffer.memory that records for one broker may hold, so that a broker that stops answering leaves memory for the others. 1 means no limit; nor is there one while a single broker leads every partition that is written to. A broker's first batch is accepted whatever its size.";
     max_block_ms: u64 = "max.block.ms", ms(0), Some("60000"), false,
-        "How long a send may wait for memory, and its record for the topic's metadata; for rows of Arrow data both together.";
+        "How long a send may wait for memory, and how long its record may then wait for the topic's metadata. For Arrow data it is the limit for both together.";
     max_request_size: u32 = "max.request.size", bytes(1, INT_MAX), Some("1048576"), false,
         "The largest Produce request, and so the largest record, before compression.";
     compression_type: CompressionType = "compression.type",
         Kind::Choice(&["none", "gzip", "snappy", "lz4", "zstd"]), Some("none"), false,
         "How batches are compressed.";
     compression_gzip_level: i32 = "compression.gzip.level", number(-1, 9), Some("-1"), false,
-        "How hard gzip tries, from 1 to 9; -1 is its own default.";
+        "gzip's compression level, from 1 (fastest) to 9 (smallest); -1 is gzip's own default.";
     compression_zstd_level: i32 = "compression.zstd.level", number(-131_072, 22), Some("3"), false,
-        "How hard zstd tries.";
+        "zstd's compression level: higher is smaller but slower.";
     delivery_timeout_ms: u64 = "delivery.timeout.ms", ms(1), Some("120000"), false,
-        "How long after it was appended a record may wait for its confirmation, all tries together. When it is not given, it is at least linger.ms + request.timeout.ms.";
+        "How long a record may take from the send to its acknowledgement, retries included. Must be at least linger.ms + request.timeout.ms; the default is raised to that where needed.";
     retries: u32 = "retries", number(0, INT_MAX), Some("2147483647"), false,
-        "How often a batch is sent again after errors that may pass; delivery.timeout.ms ends it too.";
+        "How often a batch is sent again after retriable errors, within delivery.timeout.ms.";
     max_in_flight_requests_per_connection: u32 = "max.in.flight.requests.per.connection", number(1, INT_MAX), Some("5"), false,
-        "Produce requests on their way to one broker at the same time; at most 5 with idempotence.";
+        "How many Produce requests may be in flight to one broker at the same time; at most 5 with idempotence.";
     enable_idempotence: bool = "enable.idempotence", Kind::Bool, Some("true"), false,
-        "Whether the broker drops what a retry sends twice. Off by itself when acks, retries or requests in flight are set to what it cannot go with.";
+        "Whether the broker drops duplicates that retries cause. Turned off automatically when acks, retries or max.in.flight.requests.per.connection is set to a value that rules it out.";
     transactional_id: Option<String> = "transactional.id", Kind::Text, None, false,
-        "Makes the producer transactional: all that it sends belongs to transactions. The name must be its own: a second producer of the same name fences the first.";
+        "Makes the producer transactional: everything it sends belongs to transactions. The id must be unique: a second producer with the same id fences the first.";
     transaction_timeout_ms: u32 = "transaction.timeout.ms", Kind::Int { min: 1, max: INT_MAX, unit: "ms" }, Some("60000"), false,
         "How long a transaction may stay open before the broker aborts it; at most the broker's transaction.max.timeout.ms.";
     partitioner: Partitioner = "partitioner", Kind::Choice(&[
             "murmur2_random", "murmur2", "consistent_random", "consistent", "fnv1a_random", "fnv1a", "random", "sticky",
         ]), Some("murmur2_random"), true,
-        "Where a record without a partition goes, by librdkafka's names: by the murmur2 hash of its key as in Kafka's own producer, by the CRC-32 as in librdkafka (consistent), by FNV-1a as in Sarama. With _random a record without a key, for consistent_random also one with an empty key, goes to one partition for a batch's worth of bytes, then to another; else its key counts as empty. random and sticky do so with all records.";
+        "How the partition is chosen for a record that names none; the names are librdkafka's. It follows from a hash of the key: murmur2 as in Kafka's own producer, CRC-32 as in librdkafka (consistent), or FNV-1a as in Sarama. In the variants with _random, records without a key (for consistent_random also those with an empty key) fill one partition with a batch's worth of bytes, then move to another; in those without _random, a missing key is hashed as an empty one. random and sticky ignore keys and do so with all records.";
     partitioner_ignore_keys: bool = "partitioner.ignore.keys", Kind::Bool, Some("false"), false,
-        "Whether keys do not choose the partition, as with partitioner=sticky.";
+        "Whether keys are ignored when a partition is chosen, as with partitioner=sticky.";
     partitioner_adaptive_partitioning_enable: bool = "partitioner.adaptive.partitioning.enable", Kind::Bool, Some("true"), false,
-        "Whether records that may go anywhere go less often to partitions with a longer queue of batches, so that a slow broker gets less (KIP-794); else all are taken equally often.";
+        "Whether records that may go to any partition go less often to those with a longer queue of batches, so that a slow broker gets fewer (KIP-794). If false, all partitions get an equal share.";
     partitioner_availability_timeout_ms: u64 = "partitioner.availability.timeout.ms", ms(0), Some("0"), false,
-        "How long a broker may take none of the batches that are ready for it before its partitions are left out for records that may go anywhere, while others are left; 0 never does so. Without partitioner.adaptive.partitioning.enable it has no effect.";
+        "How long a broker may accept none of the batches that are ready for it before records that may go to any partition avoid its partitions, as long as others are available; 0 turns this off. It has no effect without partitioner.adaptive.partitioning.enable.";
     datapath: Datapath = "headrace.datapath", Kind::Choice(&["tcp", "auto", "shm", "verbs", "two-sided"]), Some("tcp"), true,
-        "How record batches travel to and from a headrace broker: over TCP (tcp), through memory that this process shares with a broker of the same user on the same host (shm), through memory that is reached over RDMA (verbs), or as Kafka's own requests and answers in messages over RDMA (two-sided). The last three are an error where they cannot be had; auto takes shm or verbs, in that order, and TCP else. See one-sided.md.";
+        "How record batches travel to and from a headrace broker: over TCP (tcp), through memory that this process shares with a broker of the same user on the same host (shm), through memory that is reached over RDMA (verbs), or as Kafka's own requests and answers in messages over RDMA (two-sided). The last three fail where they are not available; auto uses shm or else verbs where available, and TCP otherwise. See one-sided.md.";
     poll_spin_us: u32 = "headrace.poll.spin.us", Kind::Int { min: 0, max: 1_000_000, unit: "us" }, Some("50"), true,
-        "How long who waits looks again and again at shared memory, giving others the processor each time, before it sleeps until it is woken.";
+        "How long a waiting caller polls shared memory, yielding the processor after each look, before it sleeps until it is woken.";
     verbs_device: Option<String> = "headrace.verbs.device", Kind::Text, None, true,
-        "The RDMA device, as `rdma link` shows it; without it the first one that has an active port.";
+        "The RDMA device, as `rdma link` shows it; by default the first one with an active port.";
 }
 
 options! {
@@ -194,103 +193,99 @@ options! {
     group_protocol: GroupProtocol = "group.protocol", Kind::Choice(&["classic", "consumer"]), Some("classic"), false,
         "The protocol for groups. With consumer (KIP-848) the coordinator divides the partitions, and session.timeout.ms, heartbeat.interval.ms and partition.assignment.strategy have no effect.";
     group_remote_assignor: Option<String> = "group.remote.assignor", Kind::Text, None, false,
-        "How the coordinator divides partitions with group.protocol consumer: one of its group.consumer.assignors; by default the first.";
+        "How the coordinator divides partitions with group.protocol=consumer: one of its group.consumer.assignors; by default the first.";
     auto_offset_reset: AutoOffsetReset = "auto.offset.reset",
         Kind::Form("latest, earliest, none, or by_duration: and an ISO 8601 duration such as by_duration:PT1H"),
         Some("latest"), false,
-        "Where to start without a committed offset, or when the offset is gone.";
+        "Where to start when there is no committed offset, or when its records are gone.";
     enable_auto_commit: bool = "enable.auto.commit", Kind::Bool, Some("true"), false,
-        "Whether positions are committed from time to time, and before partitions are given away. Without a group.id nothing is.";
+        "Whether positions are committed periodically, and before partitions are given up. Without a group.id nothing is committed.";
     auto_commit_interval_ms: u64 = "auto.commit.interval.ms", ms(0), Some("5000"), false,
-        "How often they are.";
+        "How often positions are committed when enable.auto.commit is true.";
     session_timeout_ms: u32 = "session.timeout.ms", Kind::Int { min: 1, max: INT_MAX, unit: "ms" }, Some("45000"), false,
         "How long the group waits for a heartbeat before it gives the member's partitions to others.";
     heartbeat_interval_ms: u32 = "heartbeat.interval.ms", Kind::Int { min: 1, max: INT_MAX, unit: "ms" }, Some("3000"), false,
-        "How often heartbeats are sent; less than session.timeout.ms, best a third of it.";
+        "How often heartbeats are sent. Must be less than session.timeout.ms, ideally a third of it.";
     max_poll_interval_ms: u32 = "max.poll.interval.ms", Kind::Int { min: 1, max: INT_MAX, unit: "ms" }, Some("300000"), false,
         "How long a member may go without polling before it leaves the group.";
     max_poll_records: u32 = "max.poll.records", number(1, INT_MAX), Some("2147483647"), false,
-        "The most rows that a poll returns when it is not told. Kafka's own consumer takes 500 by default.";
+        "The most rows that a poll returns when the call names no limit of its own. The default of Kafka's own consumer is 500.";
     partition_assignment_strategy: Vec<Assignor> = "partition.assignment.strategy",
         Kind::Choices(&["range", "roundrobin", "sticky", "cooperative-sticky"]), Some("range"), false,
-        "How a group's leader divides partitions; the first that all members know. With cooperative-sticky alone a \
-         member reads on while its group rebalances; in a list with others it lets go of all partitions, so that \
-         a group can move over one member at a time.";
+        "How a group's leader divides partitions: the first in the list that all members support. With cooperative-sticky alone, a member keeps reading while its group rebalances. When it is listed with others, members give up all partitions first, so that a group can migrate one member at a time.";
     fetch_min_bytes: u32 = "fetch.min.bytes", bytes(0, INT_MAX), Some("1"), false,
-        "How much a broker should have ready before it answers.";
+        "How much data a broker waits for before it answers.";
     fetch_max_bytes: u32 = "fetch.max.bytes", bytes(0, INT_MAX), Some("52428800"), false,
-        "The most that one answer should hold; a first batch that is larger comes anyway (KIP-74).";
+        "The most data that one response should hold; a first batch that is larger is returned anyway (KIP-74).";
     fetch_max_wait_ms: u32 = "fetch.max.wait.ms", Kind::Int { min: 0, max: INT_MAX, unit: "ms" }, Some("500"), false,
-        "How long a broker waits for fetch.min.bytes.";
+        "How long a broker waits at most for fetch.min.bytes.";
     max_partition_fetch_bytes: u32 = "max.partition.fetch.bytes", bytes(0, INT_MAX), Some("8388608"), false,
-        "The most of one partition in an answer. Kafka's own consumer takes 1048576 by default.";
+        "The most data from one partition in a response. The default of Kafka's own consumer is 1048576.";
     fetch_buffer_bytes: u64 = "fetch.buffer.bytes", bytes(1 << 20, LONG_MAX), Some("67108864"), true,
-        "Memory for records that were fetched and not yet taken. One batch more may be held while it arrives.";
+        "Memory for records that were fetched and not yet polled. One more batch may be held while it arrives.";
     check_crcs: bool = "check.crcs", Kind::Bool, Some("true"), false,
         "Whether each batch's checksum is checked.";
     on_bad_records: OnBadRecords = "on.bad.records", Kind::Choice(&["error", "skip"]), Some("error"), true,
-        "What becomes of a record batch that is damaged or too large: error raises until a seek, skip leaves the batch out and logs it. Where even its bounds cannot be read, it is an error.";
+        "What to do with a record batch that is damaged or too large: error raises until a seek moves past it, skip leaves the batch out and logs that. A batch whose bounds cannot be read is always an error.";
     isolation_level: IsolationLevel = "isolation.level",
         Kind::Choice(&["read_uncommitted", "read_committed"]), Some("read_uncommitted"), false,
-        "Whether records of open and aborted transactions are seen.";
+        "Whether records of open and aborted transactions are returned (read_uncommitted) or not (read_committed).";
     include_headers: bool = "include.headers", Kind::Bool, Some("false"), true,
-        "Whether batches have a column with the records' headers.";
+        "Whether the Arrow batches have a column with the records' headers.";
     value_type: ValueType = "value.type", Kind::Choice(&["binary", "binary_view"]), Some("binary"), true,
-        "The Arrow type of the column value. With binary_view values stay in the memory in which they arrived or were decompressed, and rows keep that alive.";
+        "The Arrow type of the column `value`. With binary_view, values are not copied: they stay in the memory into which they were received or decompressed, and rows keep all of it alive.";
     allow_auto_create_topics: bool = "allow.auto.create.topics", Kind::Bool, Some("true"), false,
-        "Whether asking for a topic by its name may create it, where the broker allows that. What a pattern or the group \
-         has found is not created again once somebody has deleted it.";
+        "Whether subscribing to a topic by name may create it, where the broker allows that. A topic that was found by a pattern or assigned by the group is not created again once it has been deleted.";
     exclude_internal_topics: bool = "exclude.internal.topics", Kind::Bool, Some("true"), false,
-        "Whether a subscription by pattern leaves out topics that the cluster calls internal. With \
-         group.protocol=consumer the coordinator leaves them out, whatever this says.";
+        "Whether a subscription by pattern leaves out topics that the cluster calls internal. With group.protocol=consumer the coordinator always leaves them out.";
     client_rack: String = "client.rack", Kind::Text, Some(""), false,
-        "The rack this client stands in, for fetching from a near replica (KIP-392).";
+        "The rack this client is in, for fetching from a nearby replica (KIP-392).";
     datapath: Datapath = "headrace.datapath", Kind::Choice(&["tcp", "auto", "shm", "verbs", "two-sided"]), Some("tcp"), true,
-        "How record batches travel to and from a headrace broker: over TCP (tcp), through memory that this process shares with a broker of the same user on the same host (shm), through memory that is reached over RDMA (verbs), or as Kafka's own requests and answers in messages over RDMA (two-sided). The last three are an error where they cannot be had; auto takes shm or verbs, in that order, and TCP else. See one-sided.md.";
+        "How record batches travel to and from a headrace broker: over TCP (tcp), through memory that this process shares with a broker of the same user on the same host (shm), through memory that is reached over RDMA (verbs), or as Kafka's own requests and answers in messages over RDMA (two-sided). The last three fail where they are not available; auto uses shm or else verbs where available, and TCP otherwise. See one-sided.md.";
     poll_spin_us: u32 = "headrace.poll.spin.us", Kind::Int { min: 0, max: 1_000_000, unit: "us" }, Some("50"), true,
-        "How long who waits looks again and again at shared memory, giving others the processor each time, before it sleeps until it is woken.";
+        "How long a waiting caller polls shared memory, yielding the processor after each look, before it sleeps until it is woken.";
     verbs_device: Option<String> = "headrace.verbs.device", Kind::Text, None, true,
-        "The RDMA device, as `rdma link` shows it; without it the first one that has an active port.";
+        "The RDMA device, as `rdma link` shows it; by default the first one with an active port.";
 }
 
 options! {
     /// Options of a share consumer.
     ShareConfig, SHARE, Role::Share, { common: CommonConfig }
     group_id: String = "group.id", Kind::Text, None, false,
-        "The share group whose records are taken.";
+        "The share group to join.";
     share_acquire_mode: AcquireMode = "share.acquire.mode",
         Kind::Choice(&["batch_optimized", "record_limit"]), Some("batch_optimized"), false,
-        "What brokers give: whole batches, so that more than max.poll.records may be held (batch_optimized), or never more than max.poll.records at a time, of all brokers together (record_limit; KIP-1206, needs Kafka 4.2).";
+        "What brokers return: whole batches, so that more than max.poll.records may be acquired (batch_optimized), or never more than max.poll.records at a time, from all brokers together (record_limit; KIP-1206, needs Kafka 4.2).";
     share_acknowledgement_mode: AcknowledgementMode = "share.acknowledgement.mode",
         Kind::Choice(&["implicit", "explicit"]), Some("implicit"), false,
-        "Who says what became of the rows of a poll: the next poll, which accepts them all (implicit), or the caller, row by row (explicit).";
+        "Who acknowledges the rows of a poll: the next poll, which accepts them all (implicit), or the caller, row by row (explicit).";
     max_poll_records: u32 = "max.poll.records", number(1, INT_MAX), Some("500"), false,
-        "The most rows that a poll returns when it is not told, and that are acquired for it.";
+        "The most rows that a poll acquires and returns when the call names no limit of its own.";
     max_poll_interval_ms: u32 = "max.poll.interval.ms", Kind::Int { min: 1, max: INT_MAX, unit: "ms" }, Some("300000"), false,
         "How long a member may go without polling before it leaves the group.";
     fetch_min_bytes: u32 = "fetch.min.bytes", bytes(0, INT_MAX), Some("1"), false,
-        "How much a broker should have ready before it answers. With record_limit one record is always enough.";
+        "How much data a broker waits for before it answers. With share.acquire.mode=record_limit one record is always enough.";
     fetch_max_bytes: u32 = "fetch.max.bytes", bytes(0, INT_MAX), Some("52428800"), false,
-        "The most that one answer should hold; a first batch that is larger comes anyway (KIP-74).";
+        "The most data that one response should hold; a first batch that is larger is returned anyway (KIP-74).";
     fetch_max_wait_ms: u32 = "fetch.max.wait.ms", Kind::Int { min: 0, max: INT_MAX, unit: "ms" }, Some("500"), false,
-        "How long a broker that has nothing waits for records; never less than 50 ms, and never more than 500, so that closing and acknowledging need not wait for longer.";
+        "How long a broker that has no records waits for some. Never less than 50 ms nor more than 500 ms, so that closing and acknowledging never wait longer than that.";
     check_crcs: bool = "check.crcs", Kind::Bool, Some("true"), false,
         "Whether each batch's checksum is checked.";
     on_bad_records: OnBadRecords = "on.bad.records", Kind::Choice(&["error", "skip"]), Some("error"), true,
-        "What becomes of records that cannot be read: error raises once for each batch and releases them, for others to try; skip rejects them, and logs it.";
+        "What to do with records that cannot be read: error raises once for each batch and releases the records for other members to try; skip rejects them and logs that.";
     include_headers: bool = "include.headers", Kind::Bool, Some("false"), true,
-        "Whether batches have a column with the records' headers.";
+        "Whether the Arrow batches have a column with the records' headers.";
     value_type: ValueType = "value.type", Kind::Choice(&["binary", "binary_view"]), Some("binary"), true,
-        "The Arrow type of the column value. With binary_view values stay in the memory in which they arrived or were decompressed, and rows keep that alive.";
+        "The Arrow type of the column `value`. With binary_view, values are not copied: they stay in the memory into which they were received or decompressed, and rows keep all of it alive.";
     client_rack: String = "client.rack", Kind::Text, Some(""), false,
-        "The rack this client stands in, which the group's coordinator is told.";
+        "The rack this client is in, which is reported to the group's coordinator.";
 }
 
 options! {
     /// Options of an admin client.
     AdminConfig, ADMIN, Role::Admin, { common: CommonConfig }
     retries: u32 = "retries", number(0, INT_MAX), Some("2147483647"), false,
-        "How often a request is sent again after errors that may pass; default.api.timeout.ms ends it too.";
+        "How often a request is sent again after retriable errors, within default.api.timeout.ms.";
 }
 
 /// All options, in the order of the reference page.
