@@ -18,9 +18,9 @@ COMMANDS: Final = {
     "topic": "list, create, describe and delete topics",
     "produce": "send lines, or rows of a Parquet, CSV or JSON file",
     "consume": "print records, or write them to a Parquet, CSV or JSON file",
-    "group": "list consumer groups, show their lag, set their offsets",
+    "group": "list consumer groups, show their lag, reset their offsets",
     "lab": "run a workload from a file with several clients, and measure it",
-    "demo": "see real traffic measurements flow from broker to PySpark to a picture",
+    "demo": "watch real traffic measurements flow through the broker and PySpark into a picture",
 }
 
 _EXAMPLES: Final = """\
@@ -32,12 +32,12 @@ examples:
   headrace demo
 
 Every command but `broker` and `demo` talks to --bootstrap (default localhost:9092, or $HEADRACE_BOOTSTRAP);
-any Apache Kafka serves as well. -X sets client options by Kafka's names. `headrace COMMAND --help` tells more.
+any Apache Kafka works too. -X sets client options by Kafka's names. See `headrace COMMAND --help` for more.
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command; gives the exit status: 0 well, 1 failed, 2 wrong usage, 130 stopped by Ctrl-C, 143 by SIGTERM."""
+    """Runs a command; returns the exit status: 0 success, 1 failure, 2 usage, 130 Ctrl-C, 143 SIGTERM."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     # Help of all commands needs all parsers, but running one needs only its own.
     chosen = next((a for a in arguments if not a.startswith("-")), None)
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="store_true", help="print the version and end")
+    parser.add_argument("--version", action="store_true", help="print the version and exit")
     commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND")
     for name, summary in COMMANDS.items():
         command = commands.add_parser(
@@ -72,12 +72,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 class Terminated(BaseException):
-    """SIGTERM came: files are closed, and records sent, on the way out."""
+    """SIGTERM arrived: files are closed, and records sent, on the way out."""
 
 
 @contextmanager
 def _ending_well() -> Iterator[None]:
-    """Lets SIGTERM end the command as Ctrl-C does, where nobody else takes care of it."""
+    """Lets SIGTERM end the command as Ctrl-C does, unless the command handles it itself."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

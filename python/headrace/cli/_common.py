@@ -17,7 +17,7 @@ def client_options(parser: argparse.ArgumentParser) -> None:
         "--bootstrap",
         metavar="HOST:PORT",
         default=os.environ.get("HEADRACE_BOOTSTRAP", "localhost:9092"),
-        help="brokers to begin with, several with commas (default: $HEADRACE_BOOTSTRAP or localhost:9092)",
+        help="brokers to connect to first, separated by commas (default: $HEADRACE_BOOTSTRAP or localhost:9092)",
     )
     parser.add_argument(
         "-X",
@@ -26,7 +26,7 @@ def client_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         type=setting,
-        help="a client option by Kafka's name, such as request.timeout.ms=5000; may be given several times",
+        help="a client option by Kafka's name, such as request.timeout.ms=5000; can be repeated",
     )
 
 

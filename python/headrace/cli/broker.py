@@ -20,7 +20,7 @@ PORT_MAX: Final = 65535
 def configure(parser: argparse.ArgumentParser) -> None:
     """Adds the command's options."""
     parser.add_argument(
-        "--data-dir", metavar="DIR", help="folder that keeps the data (default: a temporary one, removed at the end)"
+        "--data-dir", metavar="DIR", help="folder for the data (default: a temporary one, removed at the end)"
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument("--port", type=_port, default=9092, help="port to listen on, 0 for a free one (default: 9092)")
@@ -31,10 +31,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         type=setting,
-        help="a broker setting by Kafka's name, such as log.retention.ms=60000; may be given several times",
+        help="a broker setting by Kafka's name, such as log.retention.ms=60000; can be repeated",
     )
     parser.set_defaults(run=run)
-    parser.epilog = "Ends on Ctrl-C or SIGTERM, with everything written down. After a kill -9 the next start recovers."
+    parser.epilog = (
+        "Stops on Ctrl-C or SIGTERM once everything is written to disk. After kill -9 the next start recovers."
+    )
 
 
 def _port(text: str) -> int:

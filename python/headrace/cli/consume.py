@@ -22,25 +22,29 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Adds the command's options."""
-    parser.add_argument("topic", help="what to read")
+    parser.add_argument("topic", help="topic to read")
     parser.add_argument(
-        "--from", dest="start", choices=("earliest", "latest"), default="latest", help="begin here (default: latest)"
+        "--from",
+        dest="start",
+        choices=("earliest", "latest"),
+        default="latest",
+        help="where to start (default: latest)",
     )
-    parser.add_argument("--group", metavar="ID", help="read as a member of this group, and commit")
-    parser.add_argument("--max", type=int, metavar="N", help="end after N records")
-    parser.add_argument("--until-end", action="store_true", help="end when everything that was there has been read")
+    parser.add_argument("--group", metavar="ID", help="read as a member of this group, and commit offsets")
+    parser.add_argument("--max", type=int, metavar="N", help="stop after N records")
+    parser.add_argument("--until-end", action="store_true", help="stop at the end that the log had at the start")
     parser.add_argument(
         "--format",
         choices=("value", "key-value", "json"),
         default="value",
-        help="value: one value a line; key-value: key, tab, value; json: an object with all columns, as in a file "
+        help="value: one value per line; key-value: key, tab, value; json: an object with all columns, as in a file "
         "(default: value)",
     )
     parser.add_argument(
         "--output",
         metavar="FILE",
-        help="write all columns, headers included, to a file instead: .parquet, .csv, or .json with an object a line. "
-        "produce --file takes it back",
+        help="write all columns, headers included, to a file instead: .parquet, .csv, or .json with an object per "
+        "line. produce --file can read it again",
     )
     client_options(parser)
     parser.set_defaults(run=run)

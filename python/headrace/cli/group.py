@@ -21,13 +21,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     describe = verbs.add_parser("describe", help="show committed offsets and lag")
     describe.add_argument("group")
     describe.set_defaults(run=describe_group)
-    reset = verbs.add_parser("reset", help="set the offsets of a group without members, for whole topics")
+    reset = verbs.add_parser("reset", help="set the offsets of a group without members, for all partitions of topics")
     reset.add_argument("group")
     reset.add_argument("topic", nargs="+")
     reset.add_argument(
         "--to",
         default="earliest",
-        help="earliest (default), latest, or ms since the epoch: the first record at or after it, else the end",
+        help="earliest (default), latest, or ms since the epoch: the first record at or after that time, else the end",
     )
     reset.set_defaults(run=reset_group)
     delete = verbs.add_parser("delete", help="delete groups with their offsets")

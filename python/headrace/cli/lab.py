@@ -39,21 +39,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Adds the command's actions and their options."""
     parser.epilog = _EXAMPLES
     actions = parser.add_subparsers(title="actions", dest="action", metavar="ACTION", required=True)
-    check = actions.add_parser("check", help="read workload files and name everything that is wrong with them")
+    check = actions.add_parser("check", help="check workload files and report every mistake in them")
     check.add_argument("files", nargs="+", type=Path, metavar="FILE")
     check.set_defaults(run=_check)
     run = actions.add_parser("run", help="run a workload and write a folder with its results")
     _run_options(run)
     run.set_defaults(run=_run)
-    report = actions.add_parser("report", help="write the page of a bundle or campaign once more")
+    report = actions.add_parser("report", help="write the report page of a bundle or campaign again")
     report.add_argument("folder", type=Path, metavar="DIR")
     report.set_defaults(run=_report)
-    compare = actions.add_parser("compare", help="set two bundles or campaigns beside each other")
+    compare = actions.add_parser("compare", help="compare two bundles or campaigns")
     compare.add_argument("first", type=Path, metavar="A")
     compare.add_argument("second", type=Path, metavar="B")
-    compare.add_argument("--page", type=Path, metavar="FILE", help="write a page with both as well")
+    compare.add_argument("--page", type=Path, metavar="FILE", help="also write a page with both")
     compare.set_defaults(run=_compare)
-    drivers = actions.add_parser("drivers", help="tell which clients can be driven here")
+    drivers = actions.add_parser("drivers", help="list the clients that can be driven on this machine")
     drivers.set_defaults(run=_drivers)
 
 
@@ -73,20 +73,24 @@ def _run_options(run: argparse.ArgumentParser) -> None:
         metavar="N",
         help="start N Apache Kafka brokers on loopback for this run (in headrace's repository only)",
     )
-    run.add_argument("--driver", metavar="NAME[,NAME]", help="clients, over those of the file")
-    run.add_argument("--mode", help="over that of the file")
+    run.add_argument("--driver", metavar="NAME[,NAME]", help="clients to drive, instead of those in the file")
+    run.add_argument("--mode", help="mode, instead of that in the file")
     run.add_argument(
         "--set",
         metavar="FIELD=VALUE",
         action="append",
         default=[],
         type=setting,
-        help="a field over that of the file, such as consumers=6; may be given several times",
+        help="a field, instead of that in the file, such as consumers=6; can be repeated",
     )
-    run.add_argument("--only", metavar="PATTERN", default="*", help="only variations whose names match, such as '*=6'")
-    run.add_argument("--out", metavar="DIR", type=Path, default=Path("results"), help="default: %(default)s")
-    run.add_argument("--plain", action="store_true", help="a line every ten seconds, also on a terminal")
-    run.add_argument("--keep-topics", action="store_true", help="delete neither topics nor groups at the end")
+    run.add_argument(
+        "--only", metavar="PATTERN", default="*", help="run only variations whose names match, such as '*=6'"
+    )
+    run.add_argument(
+        "--out", metavar="DIR", type=Path, default=Path("results"), help="folder for the results (default: %(default)s)"
+    )
+    run.add_argument("--plain", action="store_true", help="print a line every ten seconds, even on a terminal")
+    run.add_argument("--keep-topics", action="store_true", help="keep topics and groups at the end")
 
 
 def lab(module: str) -> Any:

@@ -32,20 +32,18 @@ class _Stream(Protocol):
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Adds the command's options."""
-    parser.add_argument("topic", help="where to")
+    parser.add_argument("topic", help="topic to write to")
     parser.add_argument(
         "--file",
         metavar="FILE",
-        help="Parquet, CSV or JSON-lines file with the columns value[, key, headers, partition, timestamp], such as "
-        "consume --output writes; offset, timestampType and topic are left out. In CSV an unquoted nothing is null, in "
-        'JSON a value or key may be of any kind, and {"base64": ...} is bytes. Without --as-json rows of other '
-        "columns are refused",
+        help="Parquet, CSV or JSON-lines file with the columns value[, key, headers, partition, timestamp], as "
+        "consume --output writes it; offset, timestampType and topic are ignored. In CSV an unquoted empty field is "
+        'null; in JSON a value or key may be of any type, and {"base64": ...} is bytes. Rows with other columns need '
+        "--as-json",
     )
     parser.add_argument("--as-json", action="store_true", help="send each row of --file whole, as a JSON object")
-    parser.add_argument(
-        "--key-column", metavar="NAME", help="with --as-json: this column of the row is the key as well"
-    )
-    parser.add_argument("--key-separator", metavar="TEXT", help="the part of a line before TEXT is the key")
+    parser.add_argument("--key-column", metavar="NAME", help="with --as-json: use this column as the key too")
+    parser.add_argument("--key-separator", metavar="TEXT", help="use the part of each line before TEXT as the key")
     client_options(parser)
     parser.set_defaults(run=run)
 

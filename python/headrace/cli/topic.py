@@ -17,14 +17,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Adds the command's options."""
     verbs = parser.add_subparsers(title="verbs", dest="verb", metavar="VERB", required=True)
     every = verbs.add_parser("list", help="list topics")
-    every.add_argument("--internal", action="store_true", help="the broker's own topics as well")
+    every.add_argument("--internal", action="store_true", help="include the broker's internal topics")
     every.set_defaults(run=list_topics)
     create = verbs.add_parser("create", help="create a topic")
     create.add_argument("name")
     create.add_argument("-p", "--partitions", type=int, default=-1, help="number of partitions (default: the broker's)")
-    create.add_argument("-r", "--replication", type=int, default=-1, help="replicas (default: the broker's)")
+    create.add_argument("-r", "--replication", type=int, default=-1, help="number of replicas (default: the broker's)")
     create.add_argument(
-        "-c", "--config", metavar="NAME=VALUE", action="append", default=[], type=setting, help="topic setting"
+        "-c",
+        "--config",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        type=setting,
+        help="topic setting; can be repeated",
     )
     create.set_defaults(run=create_topic)
     describe = verbs.add_parser("describe", help="show partitions, leaders and offsets")

@@ -36,14 +36,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=40.0,
         metavar="N",
-        help="data minutes a second: 40 plays the 30 hours in 45 seconds, 1 is the pace of OSPBench (default: 40)",
+        help="data minutes per second: 40 plays the 30 hours in 45 seconds, 1 is the pace of OSPBench (default: 40)",
     )
     parser.add_argument("--bootstrap", metavar="HOST:PORT", help="use this Kafka instead of an embedded broker")
     parser.add_argument(
-        "--partitions", type=int, default=2, metavar="N", help="partitions of each topic, if they are made (default: 2)"
+        "--partitions", type=int, default=2, metavar="N", help="partitions of each topic that is created (default: 2)"
     )
     parser.add_argument(
-        "--report", type=Path, default=Path("demo-report.html"), metavar="FILE", help="where to (default: %(default)s)"
+        "--report",
+        type=Path,
+        default=Path("demo-report.html"),
+        metavar="FILE",
+        help="file for the report (default: %(default)s)",
     )
     parser.add_argument("--minutes", type=int, metavar="N", help="play only the first N data minutes")
     parser.set_defaults(run=run)

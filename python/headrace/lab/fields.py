@@ -13,16 +13,16 @@ SHARING: Final = frozenset({"headrace", "java", "confluent-kafka"})
 """The drivers with share groups."""
 
 PREVIEW: Final = frozenset({"confluent-kafka"})
-"""Those whose share groups are a preview, by their makers' word; they have ``batch_optimized`` alone."""
+"""Those whose authors call their share groups a preview; they only have ``batch_optimized``."""
 
 MODES: Final = ("run", "explore-limits", "drain-backlog", "correctness")
 HEAD_BYTES: Final = 24
-"""What is measured stands in the first bytes of a value: due time, producer, magic, CRC-32, sequence."""
+"""The first bytes of a value carry what is measured: due time, producer, magic, CRC-32, sequence."""
 
 
 @dataclass(frozen=True)
 class Field:
-    """One field. `kind` says how its value is read, `default_text` how the page tells the default if not as it is."""
+    """One field. `kind` says how its value is read, `default_text` how the page shows the default, if not literally."""
 
     name: str
     kind: str
@@ -41,50 +41,69 @@ class Field:
 
 
 FIELDS: Final = (
-    Field("name", "name", "", "of results, topics and groups", default_text="the file's name"),
+    Field(
+        "name",
+        "name",
+        "",
+        "name of the results, and part of the names of topics and groups",
+        default_text="the file's name",
+    ),
     Field("description", "text", "", "shown in the report"),
-    Field("mode", "word", "run", "what is done, see below", words=MODES),
-    Field("driver", "words", ("headrace",), "the clients; several run one after the other", words=DRIVERS),
-    Field("topics", "whole", 1, "topics of the run's own, made and deleted by it", 1, 1_000),
-    Field("partitionsPerTopic", "whole", 1, "partitions of each", 1, 10_000, aliases=("partitions",)),
-    Field("replicationFactor", "whole", -1, "copies of each partition; -1 is the broker's default", -1, 100),
+    Field("mode", "word", "run", "what to do, see below", words=MODES),
+    Field(
+        "driver",
+        "words",
+        ("headrace",),
+        "the client libraries to drive; several run one after the other",
+        words=DRIVERS,
+    ),
+    Field("topics", "whole", 1, "number of topics, which the run creates and deletes", 1, 1_000),
+    Field("partitionsPerTopic", "whole", 1, "partitions of each topic", 1, 10_000, aliases=("partitions",)),
+    Field("replicationFactor", "whole", -1, "replicas of each partition; -1 is the broker's default", -1, 100),
     Field("topicConfig", "map", {}, "topic settings by Kafka's names"),
-    Field("messageSize", "whole", 100, "bytes of a value", HEAD_BYTES, 100_000_000),
-    Field("useRandomizedPayloads", "flag", default=False, meaning="whether a part of each value is random"),
-    Field("randomBytesRatio", "number", 0.5, "the share of random bytes", 0, 1),
-    Field("randomizedPayloadPoolSize", "whole", 1000, "different random payloads", 1, 100_000),
-    Field("payloadFile", "file", None, "bytes behind the measured head, from this file"),
+    Field("messageSize", "whole", 100, "size of a value in bytes", HEAD_BYTES, 100_000_000),
+    Field("useRandomizedPayloads", "flag", default=False, meaning="whether part of each value is random"),
+    Field("randomBytesRatio", "number", 0.5, "fraction of random bytes in a value", 0, 1),
+    Field("randomizedPayloadPoolSize", "whole", 1000, "number of different random payloads", 1, 100_000),
+    Field("payloadFile", "file", None, "file with the bytes that follow the measured head of a value"),
     Field("messageDistributor", "distributor", None, "which partition a record goes to, see below"),
-    Field("producersPerTopic", "whole", 1, "producers of each topic", 0, 1_000, aliases=("producers",)),
-    Field("producerRate", "number", 0.0, "records a second of all producers together; 0: as many as they can", 0, 1e9),
-    Field("producerRateSchedule", "schedule", None, "rates over time in place of producerRate, see below"),
+    Field("producersPerTopic", "whole", 1, "producers for each topic", 0, 1_000, aliases=("producers",)),
+    Field("producerRate", "number", 0.0, "records per second, all producers together; 0: no limit", 0, 1e9),
+    Field("producerRateSchedule", "schedule", None, "rates that change over time, instead of producerRate, see below"),
     Field("consumerType", "word", "group", "consumer groups or share groups", words=("group", "share")),
-    Field("subscriptionsPerTopic", "whole", 1, "groups that read all topics", 0, 100),
+    Field("subscriptionsPerTopic", "whole", 1, "number of groups; each reads all topics", 0, 100),
     Field("consumerPerSubscription", "whole", 1, "members of each group", 0, 1_000, aliases=("consumers",)),
     Field(
         "acknowledgement",
         "word",
         "batch",
-        "share groups: a poll's records by the next poll, or each by itself and a commit a poll",
+        "how share groups acknowledge: a poll's records by the next poll, or one by one with a commit per poll",
         words=("batch", "record"),
     ),
     Field("workers", "whole", 1, "processes that a group's members are spread over", 1, 100),
-    Field("consumerProcMsMin", "number", 0.0, "work on a record in ms, uniformly between this", 0, 3_600_000),
-    Field("consumerProcMsMax", "number", None, "… and this", 0, 3_600_000, default_text="`consumerProcMsMin`"),
-    Field("consumerProcParallelism", "parallelism", 1, "records worked on at once; -1: all that a poll gave"),
-    Field("producerConfig", "map", {}, "options of producers by Kafka's names"),
-    Field("consumerConfig", "map", {}, "options of consumers by Kafka's names"),
-    Field("commonConfig", "map", {}, "options of both"),
-    Field("groupConfig", "map", {}, "settings of each group, set before it is used"),
-    Field("driverConfig", "maps", {}, "options over those three, for one driver: a map by driver"),
+    Field(
+        "consumerProcMsMin", "number", 0.0, "simulated work per record in ms, uniformly random from this", 0, 3_600_000
+    ),
+    Field("consumerProcMsMax", "number", None, "… to this", 0, 3_600_000, default_text="`consumerProcMsMin`"),
+    Field("consumerProcParallelism", "parallelism", 1, "records worked on in parallel; -1: all records of a poll"),
+    Field("producerConfig", "map", {}, "producer options, by Kafka's names"),
+    Field("consumerConfig", "map", {}, "consumer options, by Kafka's names"),
+    Field("commonConfig", "map", {}, "options for both producers and consumers"),
+    Field("groupConfig", "map", {}, "settings of each group, applied before it is used"),
+    Field("driverConfig", "maps", {}, "options that override those three for one driver: a map from driver to maps"),
     Field("backlogRecords", "whole", 0, "records written before consumers start", 0, 10_000_000_000),
-    Field("warmupDurationSeconds", "number", 10.0, "at the begin, not counted", 0, 86_400),
-    Field("testDurationSeconds", "number", 60.0, "counted", 1, 864_000),
+    Field("warmupDurationSeconds", "number", 10.0, "time at the start that is not measured", 0, 86_400),
+    Field("testDurationSeconds", "number", 60.0, "time that is measured", 1, 864_000),
     Field("drainTimeoutSeconds", "number", 600.0, "the longest that a drain may take", 1, 86_400),
-    Field("explore", "explore", None, "how explore-limits looks for its limit, see below"),
-    Field("faults", "faults", (), "what is done to consumers and brokers in correctness, see below"),
-    Field("dimensions", "dimensions", {}, "field to list of values; every combination is run, the last fastest"),
-    Field("seed", "whole", 1, "of distributors, work and payloads", 0, 2**32 - 1),
+    Field("explore", "explore", None, "how explore-limits searches for the limit, see below"),
+    Field("faults", "faults", (), "what correctness does to consumers and brokers, see below"),
+    Field(
+        "dimensions",
+        "dimensions",
+        {},
+        "a map from field to list of values; every combination is run, the last field varying fastest",
+    ),
+    Field("seed", "whole", 1, "random seed of distributors, work and payloads", 0, 2**32 - 1),
 )
 
 BEGIN: Final = "<!-- fields -->\n"
@@ -122,7 +141,7 @@ def _meaning(field: Field) -> str:
 
 
 def rewrite(text: str) -> str:
-    """A page with the table of now between its marks."""
+    """The page with the current table between its marks."""
     head, rest = text.split(BEGIN, 1)
     _, tail = rest.split(END, 1)
     return head + BEGIN + page() + END + tail
