@@ -28,27 +28,27 @@ class NewTopic:
     name: str
     """Its name."""
     num_partitions: int = -1
-    """Number of partitions; -1 takes the broker's ``num.partitions``."""
+    """Number of partitions; -1 uses the broker's ``num.partitions``."""
     replication_factor: int = -1
-    """Replicas of each partition; -1 takes the broker's ``default.replication.factor``."""
+    """Replicas of each partition; -1 uses the broker's ``default.replication.factor``."""
     config: Mapping[str, str] = field(default_factory=dict)
-    """Topic settings by Kafka's names, such as ``retention.ms``; docs/broker.md lists those of our broker."""
+    """Topic settings by Kafka's names, such as ``retention.ms``; docs/broker.md lists those of headrace's broker."""
 
 
 @dataclass(frozen=True)
 class PartitionDescription:
-    """Who holds a partition."""
+    """Which nodes hold a partition."""
 
     partition: int
     """Its number."""
     leader: int
-    """Node that leads it; -1 if none does."""
+    """Its leader; -1 if it has none."""
     leader_epoch: int
-    """Epoch of that leadership; -1 if unknown."""
+    """Its leader epoch; -1 if unknown."""
     replicas: list[int]
-    """Nodes that hold a copy."""
+    """Nodes that hold a replica."""
     isr: list[int]
-    """Nodes whose copy is in sync."""
+    """Nodes whose replica is in sync."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class TopicDescription:
     topic_id: str
     """Its id in Kafka's text form."""
     is_internal: bool
-    """Whether the broker keeps it for itself."""
+    """Whether it is internal to the broker."""
     partitions: list[PartitionDescription]
     """Its partitions, by number."""
 
@@ -72,21 +72,21 @@ class Node:
     node_id: int
     """Its id."""
     host: str
-    """Host it tells clients."""
+    """Host that it advertises to clients."""
     port: int
-    """Port it tells clients."""
+    """Port that it advertises to clients."""
     rack: str | None
     """Its rack, if it has one."""
 
 
 @dataclass(frozen=True)
 class ClusterDescription:
-    """The cluster as it describes itself."""
+    """A description of the cluster."""
 
     cluster_id: str
     """Its id."""
     controller_id: int
-    """Node to ask for changes; -1 if unknown."""
+    """The controller; -1 if unknown."""
     nodes: list[Node]
     """Its brokers."""
 
@@ -105,36 +105,36 @@ class GroupListing:
 
 @dataclass(frozen=True)
 class OffsetInfo:
-    """Where a look-up for an offset ended."""
+    """The result of looking up an offset."""
 
     offset: int
     """The offset; -1 if no record matches."""
     timestamp: int
-    """Timestamp of the record found, milliseconds since the epoch; -1 if none was looked for."""
+    """Timestamp of the record found, milliseconds since the epoch; -1 if the look-up was not by timestamp."""
     leader_epoch: int
     """Epoch of the partition's leader; -1 if unknown."""
 
 
 @dataclass(frozen=True)
 class ShareOffset:
-    """Where a share group stands in a partition."""
+    """A share group's progress in a partition."""
 
     start_offset: int
-    """The first offset that the group was not done with when the broker last wrote that down; -1 while it has read
+    """The first offset that the group had not finished when the broker last recorded it; -1 while the group has read
     nothing there."""
     lag: int | None
-    """Records that it is not done with; None if the broker does not know."""
+    """Number of records that it has not finished; None if the broker does not know."""
 
 
 class Admin:
-    """Asks for and changes topics, offsets and groups.
+    """Inspects and changes topics, offsets and groups.
 
-    Every call waits for the answer with the GIL released, at most ``default.api.timeout.ms``, and raises the
-    `KafkaError` of the first thing that failed, with its topic or group.
+    Every call waits for the answer with the GIL released, for at most ``default.api.timeout.ms``, and raises a
+    `KafkaError` for the first failure, which names the topic or group.
 
     Args:
-        bootstrap_servers: ``"host:port"``, several with commas or as a list; or a mapping of options by Kafka's
-            names, ``bootstrap.servers`` among them, as confluent-kafka takes it.
+        bootstrap_servers: ``"host:port"``, or several of them separated by commas or in a list; or a mapping of options
+            by Kafka's names that includes ``bootstrap.servers``, as confluent-kafka takes it.
         config: options by Kafka's names, and ``oauth_cb`` (docs/security.md).
         **options: the same as keywords.
     """
@@ -149,10 +149,10 @@ class Admin:
         self._native = _native.Admin(pairs(bootstrap_servers, config, options))
 
     def create_topics(self, topics: Iterable[NewTopic | str], *, validate_only: bool = False) -> None:
-        """Creates topics; a name alone takes the broker's defaults.
+        """Creates topics; a bare name gets the broker's defaults.
 
         Raises:
-            TopicAlreadyExistsError: one of them is there; the others are created all the same.
+            TopicAlreadyExistsError: one of them exists; the others are created all the same.
         """
         given = [topics] if isinstance(topics, str) else topics
         new = [NewTopic(t) if isinstance(t, str) else t for t in given]
@@ -186,7 +186,7 @@ class Admin:
         """Describes topics.
 
         Raises:
-            UnknownTopicOrPartitionError: one of them is not there.
+            UnknownTopicOrPartitionError: one of them does not exist.
         """
         found = self._native.describe_topics(_names(topics))
         return {
@@ -200,10 +200,10 @@ class Admin:
         return ClusterDescription(cluster_id, controller, [Node(*n) for n in nodes])
 
     def list_offsets(self, specs: Mapping[tuple[str, int], OffsetSpec]) -> dict[TopicPartition, OffsetInfo]:
-        """Looks up one offset a partition.
+        """Looks up one offset per partition.
 
         Args:
-            specs: by partition ``"earliest"``, ``"latest"``, ``"max_timestamp"``, or a time (aware datetime, or
+            specs: for each partition ``"earliest"``, ``"latest"``, ``"max_timestamp"``, or a time (aware datetime, or
                 milliseconds since the epoch): the first record at or after it.
         """
         asked = [((tp[0], tp[1]), _spec(tp, spec)) for tp, spec in specs.items()]
@@ -226,7 +226,7 @@ class Admin:
         self._native.delete_groups(_names(group_ids))
 
     def delete_records(self, offsets: Mapping[tuple[str, int], int]) -> dict[TopicPartition, int]:
-        """Deletes the records before an offset; gives the new start of each partition."""
+        """Deletes the records before an offset; returns the new start of each partition."""
         found = self._native.delete_records([((tp[0], tp[1]), o) for tp, o in offsets.items()])
         return {TopicPartition(*tp): start for tp, start in found}
 
@@ -235,21 +235,21 @@ class Admin:
         return dict(self._native.describe_topic_config(topic))
 
     def describe_group_config(self, group_id: str) -> dict[str, str | None]:
-        """A group's settings by Kafka's names, such as ``share.auto.offset.reset``; it need not be there yet."""
+        """A group's settings by Kafka's names, such as ``share.auto.offset.reset``; the group need not exist yet."""
         return dict(self._native.describe_group_config(group_id))
 
     def alter_group_config(self, group_id: str, config: Mapping[str, str | None]) -> None:
-        """Changes some of a group's settings, which all its members have in common; None takes one back to its default.
+        """Changes some of a group's settings, which apply to all its members; None resets one to its default.
 
         docs/options.md lists those of share groups. Needs a broker with such settings: Apache Kafka 4.0 or newer.
 
         Raises:
-            InvalidConfigError: a name that the broker does not know, or a value that it does not take.
+            InvalidConfigError: a name that the broker does not know, or a value that it does not accept.
         """
         self._native.alter_group_config(group_id, list(config.items()))
 
     def share_group_offsets(self, group_id: str) -> dict[TopicPartition, ShareOffset]:
-        """Where a share group stands, by partition; nothing for one that has read nothing.
+        """A share group's progress, by partition; empty for a group that has read nothing.
 
         Raises:
             UnsupportedVersionError: the broker has no share groups.
@@ -258,7 +258,7 @@ class Admin:
         return {TopicPartition(*tp): ShareOffset(*at) for tp, at in found}
 
     def close(self) -> None:
-        """Ends the thread; calls that wait fail."""
+        """Stops the thread; waiting calls fail."""
         self._native.close()
 
     def __enter__(self) -> Self:

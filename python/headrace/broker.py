@@ -28,7 +28,7 @@ _running: weakref.WeakSet[Broker] = weakref.WeakSet()
 
 
 class RecoveryEntry(NamedTuple):
-    """One thing that a broker's start found wrong with a partition's log, and mended."""
+    """A problem in a partition's log that the broker found and repaired when it started."""
 
     topic: str
     """The partition's topic."""
@@ -37,22 +37,22 @@ class RecoveryEntry(NamedTuple):
     what: str
     """``hole``, ``cut``, ``rebuilt``, ``repaired``, ``deleted`` or ``skipped``.
 
-    In a ``hole`` records are gone, and their offsets are not given out again. At a ``cut`` the log ends: a write was
-    cut short, or its last batches are damaged. ``rebuilt`` is an index that was made anew, ``repaired`` a batch whose
-    length or magic was made right; no record is gone. ``deleted`` are segments before the log's start.
-    ``skipped`` are records of ``__consumer_offsets`` that could not be understood when groups were loaded."""
+    ``hole``: records are gone, and their offsets are not used again. ``cut``: the log now ends here, because a write
+    was cut short or its last batches are damaged. ``rebuilt``: an index was built again; ``repaired``: the length or
+    magic of a batch was corrected; neither loses a record. ``deleted``: segments before the log's start were removed.
+    ``skipped``: records of ``__consumer_offsets`` could not be understood when groups were loaded."""
     start_offset: int
-    """First offset that this is about."""
+    """First offset that is affected."""
     end_offset: int | None
-    """The offset after the last; None where nobody knows how far the records went."""
+    """The offset after the last; None if it is not known how far the records went."""
     bytes: int
-    """Bytes that were taken out of the file."""
+    """Number of bytes that were removed from the file."""
     file: str
     """Path of the damaged or missing file."""
     moved_to: str | None
-    """Path of the file that holds those bytes now; None where there are none, or they were not kept."""
+    """Path of the file that now holds the removed bytes; None if there are none, or they were not kept."""
     reason: str
-    """What was seen."""
+    """What was found."""
 
     def __str__(self) -> str:
         """The entry as a line."""
@@ -65,9 +65,9 @@ class RecoveryEntry(NamedTuple):
 
 
 class Broker:
-    """A broker that lives in a thread of this process.
+    """A broker that runs in a thread of this process.
 
-    Made by `Broker.start`; stops at the end of its ``with`` block, on `stop`, and at the end of the process.
+    Create it with `Broker.start`. It stops at the end of its ``with`` block, on `stop`, and when the process ends.
     """
 
     def __init__(self, native: _native.Broker, temporary: Path | None) -> None:
@@ -87,21 +87,21 @@ class Broker:
         config: Mapping[str, OptionValue] | None = None,
         **options: OptionValue,
     ) -> Self:
-        """Starts a broker and returns when it serves, which takes some milliseconds.
+        """Starts a broker and returns once it accepts clients, which takes some milliseconds.
 
         Args:
-            data_dir: folder that keeps the data, made if missing; by default a temporary one that goes with the
-                broker, and is not synced to the disk whatever ``flush.messages`` and ``flush.ms`` say. One broker at
-                a time may use it.
+            data_dir: folder for the data, created if missing. The default is a temporary one that is deleted with the
+                broker and never synced to disk, whatever ``flush.messages`` and ``flush.ms`` say. Only one broker at a
+                time may use a folder.
             host: address to listen on.
-            port: port to listen on; 0 takes a free one.
+            port: port to listen on; 0 picks a free one.
             config: broker settings by Kafka's names, such as ``{"log.segment.bytes": 1 << 20}``; docs/broker.md lists
                 them.
             **options: the same as keywords, with underscores for the dots.
 
         Raises:
             BrokerStartError: the port is taken, the folder cannot be used, or another broker uses it.
-            ConfigError: a setting is unknown or out of its range, or an argument is; it names which.
+            ConfigError: a setting or argument is unknown or out of range; the message names it.
         """
         _check_arguments(data_dir, host, port)
         settings = pairs(None, config, options)
@@ -124,28 +124,29 @@ class Broker:
 
     @property
     def is_running(self) -> bool:
-        """Whether it still serves."""
+        """Whether it is still running."""
         return self._native.is_running
 
     @property
     def recovery(self) -> list[RecoveryEntry]:
-        """What opening the data folder found damaged or missing in logs, and mended, by partition and offset.
+        """What was found damaged or missing in the logs of the data folder at the start, and repaired.
 
-        Empty where nothing was, as after a clean stop. Every loss of records that a start can see has an entry.
+        Each entry names its partition and offsets. Empty if nothing was, as after a clean stop. Every loss of records
+        that can be detected at the start has an entry.
         """
         return [RecoveryEntry(*entry) for entry in self._native.recovery]
 
     @property
     def strays(self) -> list[str]:
-        """Folders of partitions that belong to no topic; they were put aside in the data folder under these names."""
+        """Folders of partitions that belong to no topic; they were renamed to these names in the data folder."""
         return self._native.strays
 
     @property
     def adopted(self) -> list[str]:
-        """Topics that were taken over as their folders show them, with default settings.
+        """Topics that were recovered from their folders alone, with default settings.
 
-        Empty unless the data folder had no ``headrace-state.json``: another broker made it, such as Kafka, or the file
-        was lost and ``headrace.adopt`` is on.
+        Empty unless the data folder had no ``headrace-state.json``: either another broker wrote it, such as Kafka, or
+        the file was lost and ``headrace.adopt`` is on.
         """
         return self._native.adopted
 
@@ -155,11 +156,11 @@ class Broker:
         return self._native.was_clean
 
     def take_troubles(self) -> list[str]:
-        """Errors since the last call that no client could be told of, such as a failed sync; the last 1,000 at most."""
+        """Errors since the last call that could not be reported to any client, such as a failed sync; at most 1,000."""
         return self._native.take_troubles()
 
     def stop(self) -> None:
-        """Stops serving, and writes everything down, or removes the folder if it is a temporary one.
+        """Stops, and writes everything to disk, or removes the folder if it is a temporary one.
 
         In a forked child it does nothing: the broker is the parent's.
         """
@@ -184,7 +185,7 @@ class Broker:
         self.stop()
 
     def __repr__(self) -> str:
-        """Where it serves."""
+        """The address it listens on."""
         state = "serving" if self.is_running else "stopped"
         return f"<headrace.Broker {self.bootstrap_servers} {state}>"
 

@@ -33,31 +33,31 @@ _Found = TypeVar("_Found")
 _open: weakref.WeakSet[Consumer] = weakref.WeakSet()
 
 JOIN_TIMEOUT_S = 60.0
-"""How long an Arrow stream of a subscribed consumer waits for partitions."""
+"""How long an Arrow stream of a subscribed consumer waits for partitions to be assigned."""
 
 CLOSE_TIMEOUT_S = 10.0
 """How long closing waits for a last commit and for leaving the group."""
 
 
 class Consumer:
-    """Reads partitions, chosen by hand (`assign`) or shared in a group (`subscribe`).
+    """Reads partitions that are assigned by the caller (`assign`) or by a consumer group (`subscribe`).
 
     A batch has the columns key (binary), value (binary), topic (string), partition (int32), offset (int64), timestamp
     (timestamp[us, UTC]), timestampType (int32: 0 create time, 1 log append time) and, with ``include_headers=True``,
     headers (list of struct of key and value). One thread at a time may use a consumer.
 
-    What no call can raise, such as an automatic commit that failed, is a warning of the logger ``headrace.consumer``,
-    written by the next `poll` or by `close`.
+    Errors that no call can raise, such as an automatic commit that failed, are logged as warnings by the logger
+    ``headrace.consumer`` at the next `poll` or `close`.
 
     Args:
-        bootstrap_servers: ``"host:port"``, several with commas or as a list; or a mapping of options by Kafka's
-            names, ``bootstrap.servers`` among them, as confluent-kafka takes it.
-        config: options by Kafka's names; docs/options.md lists them, and
-            docs/security.md has ``oauth_cb``, the only one that is a function.
+        bootstrap_servers: ``"host:port"``, or several of them separated by commas or in a list; or a mapping of options
+            by Kafka's names that includes ``bootstrap.servers``, as confluent-kafka takes it.
+        config: options by Kafka's names; docs/options.md lists them, and docs/security.md describes ``oauth_cb``, the
+            only one that is a function.
         **options: the same as keywords with underscores.
 
     Raises:
-        ConfigError: an option is unknown, unsupported or out of its range.
+        ConfigError: an option is unknown, unsupported or out of range.
     """
 
     def __init__(
@@ -91,27 +91,28 @@ class Consumer:
         on_revoked: Callable[[list[TopicPartition]], object] | None = None,
         on_lost: Callable[[list[TopicPartition]], object] | None = None,
     ) -> None:
-        """Joins the group ``group.id`` for these topics; partitions come with the next `poll` calls.
+        """Joins the group ``group.id`` for these topics; partitions are assigned during the next `poll` calls.
 
         The callbacks are called with the partitions in question, by the thread that polls, within `poll`, `poll_all`,
-        `unsubscribe` and `close`. They may call everything but those. What a callback raises comes out of that call;
-        the consumer goes on, and no row is lost by it.
+        `unsubscribe` and `close`. They may call anything except those. An exception in a callback is raised by that
+        call; the consumer goes on, and no row is lost.
 
         Args:
-            topics: names of topics, or a compiled pattern for whole names (``re.compile("orders-.*")``). Topics that
-                match and are made later join, at the latest after ``metadata.max.age.ms``; with
-                ``group_protocol="consumer"`` the coordinator looks for them from time to time. It is not Python that
-                matches: there is neither look-around nor a back-reference. Flags stand in it: ``"(?i)orders-.*"``.
-            on_assigned: the group has given these partitions. Their first row comes after it, so `seek` works.
-            on_revoked: these partitions are about to go to other members. They are still assigned, all rows handed
-                out by earlier polls count as processed, and `commit` works; automatic commits have been made, but in
-                `unsubscribe` and `close`, where they follow.
-            on_lost: these partitions are gone already, and nothing can be committed for them. By default ``on_revoked``
+            topics: names of topics, or a compiled pattern for whole names (``re.compile("orders-.*")``). Matching
+                topics that are created later are added after ``metadata.max.age.ms`` at the latest; with
+                ``group_protocol="consumer"`` the coordinator looks for them periodically. The pattern is not matched by
+                Python: look-around and back-references are not supported, and flags go inside it: ``"(?i)orders-.*"``.
+            on_assigned: these partitions were assigned. No row of them is returned before it is called, so it can
+                `seek`.
+            on_revoked: these partitions are about to go to other members. They are still assigned, all rows returned by
+                earlier polls count as processed, and `commit` works. Automatic commits have already been made, except
+                in `unsubscribe` and `close`, where they follow.
+            on_lost: these partitions are already lost, and nothing can be committed for them. By default ``on_revoked``
                 is called instead.
 
         Raises:
-            ConfigError: ``group.id`` is not set, or a pattern is of bytes, has flags beside it, or cannot be used; with
-                ``group_protocol="consumer"`` it is a later `poll` that says so.
+            ConfigError: ``group.id`` is not set, or a pattern is of bytes, has flags passed separately, or cannot be
+                used; with ``group_protocol="consumer"`` a later `poll` raises it.
         """
         self._not_within_callback("subscribe")
         names, pattern = subscription(topics)
@@ -124,7 +125,7 @@ class Consumer:
         self._subscribed = self._reads = True
 
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """Reads exactly these partitions, from the committed offset or as ``auto.offset.reset`` says."""
+        """Reads exactly these partitions, from their committed offsets, or else as ``auto.offset.reset`` says."""
         chosen = list(partitions)
         self._native.assign(chosen)
         self._reads = bool(chosen)
@@ -140,22 +141,22 @@ class Consumer:
             self._subscribed = self._reads = False
 
     def assignment(self) -> list[TopicPartition]:
-        """The partitions read at present."""
+        """The partitions that are being read."""
         return [TopicPartition(*tp) for tp in self._native.assignment()]
 
     def poll(self, timeout: float = 1.0, max_records: int | None = None) -> pa.RecordBatch:
-        """Takes the next batch: rows of one partition, a slice of what has been fetched, not a copy.
+        """Returns the next batch: rows of one partition, a slice of what was fetched, not a copy.
 
         Args:
-            timeout: seconds to wait for a first row.
-            max_records: the most rows to give; None takes ``max.poll.records``, which by default is all that is ready
-                of that partition's chunk.
+            timeout: seconds to wait for the first row.
+            max_records: the most rows to return; None uses ``max.poll.records``, whose default returns all that is
+                ready of that partition's chunk.
 
         Returns:
-            A batch; of zero rows when the time has passed.
+            A batch; it has no rows if the time ran out.
 
         Raises:
-            KafkaError: what the broker said, with topic and partition.
+            KafkaError: the broker's error, with topic and partition.
             OffsetOutOfRangeError: the position is not in the log and ``auto.offset.reset`` is ``none``.
             RecordError: a record cannot be read; `seek` past it to go on.
             UsageError: nothing is subscribed or assigned.
@@ -169,7 +170,7 @@ class Consumer:
         return self._no_rows() if rows is None else rows
 
     def poll_all(self, timeout: float = 1.0, max_records: int | None = None) -> list[pa.RecordBatch]:
-        """Takes one batch of every partition that has rows ready; waits up to ``timeout`` for the first.
+        """Returns one batch for each partition that has rows ready; waits up to ``timeout`` for the first.
 
         ``max_records`` limits the rows of all batches together.
 
@@ -191,7 +192,7 @@ class Consumer:
         raise UsageError(message, name="ILLEGAL_STATE")
 
     def position(self, partition: tuple[str, int], timeout: float | None = None) -> int:
-        """The offset of the next row that `poll` gives for the partition; looked up first where it is not known yet.
+        """The offset of the next row that `poll` returns for the partition; looked up if it is not known yet.
 
         Args:
             partition: an assigned partition.
@@ -200,43 +201,42 @@ class Consumer:
         return self._native.position((partition[0], partition[1]), timeout)
 
     def seek(self, partition: tuple[str, int], offset: int) -> None:
-        """Goes on from ``offset`` in that partition; what was fetched of it is dropped."""
+        """Continues from ``offset`` in that partition; what was fetched of it is dropped."""
         self._native.seek((partition[0], partition[1]), offset)
 
     def seek_to_beginning(self, partitions: Iterable[tuple[str, int]] | None = None) -> None:
-        """Goes on from the earliest offset; by default in every assigned partition."""
+        """Continues from the earliest offset; by default in every assigned partition."""
         self._native.seek_to_beginning(self._or_all(partitions))
 
     def seek_to_end(self, partitions: Iterable[tuple[str, int]] | None = None) -> None:
-        """Goes on from the end of the log; by default in every assigned partition."""
+        """Continues from the end of the log; by default in every assigned partition."""
         self._native.seek_to_end(self._or_all(partitions))
 
     def pause(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """Gives no rows of these partitions until `resume`; what has been fetched of them is kept."""
+        """Returns no rows of these partitions until `resume`; what was fetched of them is kept."""
         self._native.pause(partitions)
 
     def resume(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """Gives rows of these partitions again, first those that were kept."""
+        """Returns rows of these partitions again, first those that were kept."""
         self._native.resume(partitions)
 
     def paused(self) -> list[TopicPartition]:
-        """The partitions paused at present."""
+        """The partitions that are paused."""
         return [TopicPartition(*tp) for tp in self._native.paused()]
 
     def metrics(self) -> dict[str, float]:
-        """What has been read and what lies in the fetch cache, under Kafka's names where it has them.
+        """Figures of what was read and what is in the fetch cache, under Kafka's names where it has them.
 
         Returns:
-            ``records-consumed-total`` (rows handed out), ``bytes-consumed-total`` (bytes of records in Fetch answers,
-            as they were sent, and of those read from memory), ``direct-bytes-consumed-total`` (of these, those read
-            from memory that the broker shares, ``headrace.datapath``), ``fetch-total`` (answers),
-            ``assigned-partitions``, ``last-poll-seconds-ago`` (not before the first poll), ``records-lag-max`` and
-            ``records-lag-<topic>-<partition>`` (records between the
-            position and the end that the last answer told; partitions of which either is not known are left out),
-            ``fetch-cache-bytes``, ``fetch-cache-total-bytes`` (``fetch.buffer.bytes``), and
-            ``fetch-cache-bytes-discarded-total``: bytes that were fetched and dropped before anyone took them, also by
-            reason with ``-seek-``, ``-unassign-``, ``-truncation-`` (the log was cut, KIP-320) and ``-reset-``
-            (``auto.offset.reset``) before ``total``. A pause discards nothing.
+            ``records-consumed-total`` (rows returned), ``bytes-consumed-total`` (bytes of records in Fetch responses,
+            as they were sent, and of those read from memory), ``direct-bytes-consumed-total`` (the part of these that
+            was read from memory that the broker shares, ``headrace.datapath``), ``fetch-total`` (Fetch responses),
+            ``assigned-partitions``, ``last-poll-seconds-ago`` (absent before the first poll), ``records-lag-max`` and
+            ``records-lag-<topic>-<partition>`` (records between the position and the end of the log in the last
+            response; absent while either is unknown), ``fetch-cache-bytes``, ``fetch-cache-total-bytes``
+            (``fetch.buffer.bytes``), and ``fetch-cache-bytes-discarded-total``: bytes that were fetched and dropped
+            before a poll returned them, also by reason with ``-seek-``, ``-unassign-``, ``-truncation-`` (the log was
+            cut, KIP-320) and ``-reset-`` (``auto.offset.reset``) before ``total``. A pause discards nothing.
         """
         return self._native.metrics()
 
@@ -257,32 +257,34 @@ class Consumer:
     ) -> None:
         """Commits positions for the group, and does not wait for the answer.
 
-        Commits take effect in the order of the calls, also with those of `commit`; one that has to be sent again never
-        undoes a later one. ``default.api.timeout.ms`` limits each.
+        Commits take effect in the order of the calls, including those of `commit`; a commit that is retried never
+        undoes a later one. Each is limited by ``default.api.timeout.ms``.
 
         Args:
             offsets: next offset to read by partition; by default the position of every assigned partition.
-            callback: called with None when the offsets are committed, else with the error, in the order of the calls,
-                by the thread that polls, within `poll`, `poll_all`, `commit`, `unsubscribe` and `close`; what it raises
-                comes out of that call. Without it an error is a warning of the logger ``headrace.consumer``.
+            callback: called with None once the offsets are committed, or with the error, in the order of the calls, by
+                the thread that polls, within `poll`, `poll_all`, `commit`, `unsubscribe` and `close`; an exception in
+                it is raised by that call. Without a callback an error is logged as a warning by the logger
+                ``headrace.consumer``.
         """
         given = _given(offsets)
         self._commits.begin(lambda: self._native.commit_async(given), callback)
 
     def group_metadata(self) -> GroupMetadata:
-        """As whom this consumer commits, for `Producer.send_offsets_to_transaction`; ask anew in each transaction.
+        """This consumer's membership, for `Producer.send_offsets_to_transaction`; get it anew for each transaction.
 
         Raises:
             ConfigError: ``group.id`` is not set.
-            RebalanceInProgressError: the consumer is joining its group; poll on.
-            IllegalGenerationError: its partitions were lost since the last poll, and its rows come again: poll on.
+            RebalanceInProgressError: the consumer is joining its group; continue to poll.
+            IllegalGenerationError: its partitions were lost since the last poll, and its rows are returned again:
+                continue to poll.
         """
         return GroupMetadata(*self._native.group_metadata())
 
     def committed(
         self, partitions: Iterable[tuple[str, int]], timeout: float | None = None
     ) -> dict[TopicPartition, int | None]:
-        """The group's committed offsets; None where there is none."""
+        """The group's committed offsets, by partition; None where there is none."""
         found = self._native.committed(list(partitions), timeout)
         return {TopicPartition(*tp): offset for tp, offset in found}
 
@@ -299,11 +301,11 @@ class Consumer:
         return {TopicPartition(*tp): at for tp, at in self._native.list_offsets(list(partitions), -1, timeout)}
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """What is not read yet, as an Arrow C stream: for polars, duckdb, pandas and the rest (docs/interop.md).
+        """The rows not read yet, as an Arrow C stream: for polars, duckdb, pandas and others (docs/interop.md).
 
-        From the positions at least to the ends that the partitions have when the stream is first pulled; paused
-        partitions are left out. What was pulled is read, as with `poll`. After `subscribe` it waits for the group to
-        give partitions. Asking for another schema is not supported.
+        It covers the rows from the positions at least to the ends that the partitions have when the stream is first
+        pulled, except those of paused partitions. Rows that were pulled count as read, as with `poll`. After
+        `subscribe` it waits for the group to assign partitions. Requesting another schema is not supported.
 
         Raises:
             UsageError: no partition is assigned, and no topic subscribed.
@@ -317,10 +319,11 @@ class Consumer:
         return stream
 
     def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Commits if ``enable.auto.commit`` says so, leaves the group, and ends the thread.
+        """Commits if ``enable.auto.commit`` is on, leaves the group, and stops the thread.
 
-        All rows that were handed out count as processed. Those of the last poll do not, and come again, when a ``with``
-        block ends by an exception, and when the interpreter ends before anybody closed the consumer.
+        All rows that were returned count as processed, with two exceptions: when a ``with`` block ends by an exception,
+        and when the interpreter exits before the consumer was closed, the rows of the last poll do not, and are read
+        again.
         """
         self._close(timeout, finished=True)
 
@@ -346,7 +349,7 @@ class Consumer:
     ) -> None:
         """Closes it.
 
-        After an exception in the block the rows of the last poll do not count as processed, and what closing raises
+        After an exception in the block, the rows of the last poll do not count as processed, and an error from closing
         does not hide that exception.
         """
         try:

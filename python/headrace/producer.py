@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _open: weakref.WeakSet[Producer] = weakref.WeakSet()
 
 CLOSE_TIMEOUT_S = 30.0
-"""How long the end of a ``with`` block, or of the process, waits for records that are still on their way."""
+"""How long the end of a ``with`` block, or of the process, waits for records that are still in flight."""
 
 
 _T = TypeVar("_T")
@@ -37,10 +37,11 @@ HeaderValue: TypeAlias = "Buffer | str | None"
 
 
 class _Sent(Future[_T]):
-    """A future of what was sent: who waits for it looks for the answer itself, which is faster than to be woken.
+    """A future of what was sent: a waiting caller polls for the answer itself, which is faster than being woken.
 
-    Futures of records through memory (``headrace.datapath``) that nobody looks at are set some milliseconds late, so
-    that no thread is woken for each, and the one that sets them does not hold up who sends: it needs the GIL.
+    Futures of records sent through memory (``headrace.datapath``) that nobody waits on are set some milliseconds late,
+    so that no thread is woken for each one, and so that the thread that sets them, which needs the GIL, does not hold
+    up the senders.
     """
 
     # Whoever holds a future does not hold its producer, which ends when it is dropped.
@@ -67,7 +68,7 @@ class _Sent(Future[_T]):
         super().set_exception(exception)
 
     def set_results(self, results: _T, why: str) -> None:
-        """The outcome of rows of which some have failed, and why the first of these."""
+        """The outcome of rows, some of which failed, and the error of the first that did."""
         self._failed(KafkaError(why))
         self.set_result(results)
 
@@ -93,7 +94,7 @@ class _Sent(Future[_T]):
         return super().done()
 
     def add_done_callback(self, fn: Callable[[Future[_T]], object]) -> None:
-        """As of any future; from then on no future of this producer is set late."""
+        """As for any future; from then on no future of this producer is set late."""
         if (producer := self._producer()) is not None:
             producer._native.be_patient(patient=False)  # noqa: SLF001  (its own)
         with self._condition:
@@ -103,7 +104,7 @@ class _Sent(Future[_T]):
 
     @contextmanager
     def _waiting(self, timeout: float | None) -> Iterator[None]:
-        """Looks for the answer, and has it told at once while somebody sleeps for it."""
+        """Polls for the answer, and has it reported at once while a caller sleeps until it comes."""
         with self._condition:
             self._asking += 1
             self._asked()
@@ -130,21 +131,22 @@ class _Sent(Future[_T]):
 
 
 class Producer:
-    """Sends records to topics, in batches, from a thread of its own.
+    """Sends records to topics in batches, from a background thread.
 
     Any number of threads may share one producer. Its memory is bounded by ``buffer.memory``: a call that finds it full
     waits up to ``max.block.ms`` with the GIL released. With several brokers, records for one of them hold at most
-    ``buffer.memory.broker.share`` of it (half): one that stops answering leaves room for the others.
+    ``buffer.memory.broker.share`` of it (half by default), so that a broker that stops answering leaves room for the
+    others.
 
     Args:
-        bootstrap_servers: ``"host:port"``, several with commas or as a list; or a mapping of options by Kafka's
-            names, ``bootstrap.servers`` among them, as confluent-kafka takes it.
-        config: options by Kafka's names (``{"linger.ms": 5}``); docs/options.md lists them, and
-            docs/security.md has ``oauth_cb``, the only one that is a function.
+        bootstrap_servers: ``"host:port"``, or several of them separated by commas or in a list; or a mapping of options
+            by Kafka's names that includes ``bootstrap.servers``, as confluent-kafka takes it.
+        config: options by Kafka's names (``{"linger.ms": 5}``); docs/options.md lists them, and docs/security.md
+            describes ``oauth_cb``, the only one that is a function.
         **options: the same as keywords (``linger_ms=5``).
 
     Raises:
-        ConfigError: an option is unknown, unsupported or out of its range.
+        ConfigError: an option is unknown, unsupported or out of range.
     """
 
     def __init__(
@@ -174,10 +176,10 @@ class Producer:
     ) -> Future[RecordMetadata]:
         """Queues one record and returns at once, unless the buffer is full.
 
-        A record of a topic that no broker has told about yet waits in the buffer until one has; nobody waits for it.
+        While the topic's metadata is not known yet, the record waits in the buffer; the call does not wait for it.
 
         Args:
-            topic: where to.
+            topic: the topic to send to.
             value: the payload; None is a tombstone.
             key: chooses the partition (murmur2, as in Java) unless ``partition`` is given.
             partition: a partition of the topic.
@@ -185,8 +187,8 @@ class Producer:
             headers: names and values, in order, as a mapping or pairs; a str is sent as UTF-8.
 
         Returns:
-            A future of the record's `RecordMetadata`; it raises what the broker or the network said, or
-            `KafkaTimeoutError` when no broker told about the topic for ``max.block.ms``.
+            A future of the record's `RecordMetadata`; it raises the error of the broker or the network, or
+            `KafkaTimeoutError` if the topic's metadata did not arrive within ``max.block.ms``.
 
         Raises:
             KafkaTimeoutError: the buffer stayed full for ``max.block.ms``.
@@ -210,35 +212,37 @@ class Producer:
     ) -> Future[int] | Future[pa.RecordBatch]:
         """Queues every row of Arrow data; returns when all rows are in the buffer.
 
-        It keeps pace with the brokers: while much is ready for them already it waits a little (at most 100 ms for each
-        mebibyte), so that the buffer is not filled for nothing.
+        It keeps pace with the brokers: while much data is already waiting for them it pauses briefly (at most 100 ms
+        per mebibyte), so that the buffer is not filled for nothing.
 
         Args:
-            topic: where to; None takes each row's from the column ``topic``.
+            topic: the topic to send to; None takes each row's topic from the column ``topic``.
             data: a pyarrow Table, RecordBatch or RecordBatchReader, or anything with ``__arrow_c_stream__`` or
-                ``__arrow_c_array__`` (polars, duckdb, pandas 3); of an array of structs no row may be null as a whole.
-                Columns: ``value`` (binary or string of any width, view or dictionary; null is a tombstone), and if
-                wanted ``key`` (the same types), ``headers`` (list of struct of key and value), ``partition`` (integer),
-                ``timestamp`` (timestamp, or integer milliseconds), ``topic``. Left out, so that what was read can be
-                sent on: ``offset`` and ``timestampType``, which say what a record was where it was read, the index that
-                pandas adds (``__index_level_0__``), and ``topic`` where one is given; ``partition`` is not.
-            results: tells what became of each row. Costs up to 56 bytes a row until the future is done.
+                ``__arrow_c_array__`` (polars, duckdb, pandas 3); in an array of structs no row may be null as a whole.
+                Columns: ``value`` (binary or string of any width, view or dictionary; null is a tombstone), and
+                optionally ``key`` (the same types), ``headers`` (list of struct of key and value), ``partition``
+                (integer), ``timestamp`` (timestamp, or integer milliseconds), ``topic``. Ignored, so that batches that
+                were read can be sent on: ``offset`` and ``timestampType``, which describe a record where it was read,
+                the index that pandas adds (``__index_level_0__``), and ``topic`` if the argument is given;
+                ``partition`` is not ignored.
+            results: return the outcome of each row. Costs up to 56 bytes per row until the future is done.
 
         Returns:
             A future of the number of rows, done when the broker has acknowledged all of them; it raises the first
             row's error if any failed.
 
-            With ``results`` a future of a batch with one row for each row of ``data``, in its order, done when all of
-            them have ended: ``partition`` (int32), ``offset`` (int64), ``timestamp`` (timestamp[ms, UTC], as written)
-            and ``error`` (string, null when the row was written). A row that failed has an error and no offset; with
-            ``acks=0`` no row has an offset. A row that cannot be sent keeps none of the others back; when the buffer
-            stays full, or no broker tells about the topic, for ``max.block.ms``, the rest of the rows fail with that.
+            With ``results`` a future of a batch with one row for each row of ``data``, in the same order, done when
+            every row has been written or has failed: ``partition`` (int32), ``offset`` (int64), ``timestamp``
+            (timestamp[ms, UTC], as written) and ``error`` (string, null when the row was written). A row that failed
+            has an error and no offset; with ``acks=0`` no row has an offset. A row that cannot be sent does not hold
+            back the others; if the buffer stays full, or the topic's metadata is missing, for ``max.block.ms``, all
+            remaining rows fail with that error.
 
         Raises:
-            SchemaError: a column is missing, unknown or of a type that cannot be sent, or a value in it cannot; of
-                data in several chunks, those before that one are on their way.
-            KafkaTimeoutError: the buffer stayed full for ``max.block.ms``; the rows before are on their way. Not with
-                ``results``.
+            SchemaError: a column is missing or unknown, or its type or one of its values cannot be sent; if the data
+                has several chunks, those before that one are already being sent.
+            KafkaTimeoutError: the buffer stayed full for ``max.block.ms``; the rows before that are already being sent.
+                Not with ``results``.
         """
         arrow_checked(data)
         future: _Sent[Any] = _Sent.of(self)
@@ -250,12 +254,12 @@ class Producer:
         """Waits until every record sent before has been acknowledged or has failed.
 
         Args:
-            timeout: seconds; None waits as long as it takes (each record's own limit is ``delivery.timeout.ms``).
+            timeout: seconds; None waits as long as needed (each record is limited by ``delivery.timeout.ms``).
 
         Raises:
-            KafkaTimeoutError: some are still on their way.
-            KafkaError: a record sent since the last flush failed, and nobody has asked its future; the first such
-                error. Who asks (``result``, ``exception``, a callback) knows, and decides.
+            KafkaTimeoutError: some records are still in flight.
+            KafkaError: a record sent since the last flush failed, and its future was never asked (by ``result``,
+                ``exception`` or a callback); this is the first such error.
         """
         self._native.flush(timeout)
         # Rows with results may have failed before they were in a batch.
@@ -265,27 +269,27 @@ class Producer:
         self._raise_failure()
 
     def init_transactions(self, timeout: float | None = None) -> None:
-        """Takes over ``transactional.id``; once, before the first transaction, and after a time-out again.
+        """Takes over ``transactional.id``. Call it once, before the first transaction, and again after a timeout.
 
-        An older producer of the same id is fenced, and what it left open is aborted.
+        An older producer with the same id is fenced, and the transaction it left open is aborted.
 
         Args:
-            timeout: seconds; None takes ``max.block.ms``.
+            timeout: seconds; None uses ``max.block.ms``.
 
         Raises:
             ConfigError: ``transactional.id`` is not set.
             KafkaTimeoutError: no coordinator has answered; call it again.
-            KafkaError: the coordinator refuses; the producer is of no use then.
+            KafkaError: the coordinator refused; the producer cannot be used any more.
         """
         self._native.init_transactions(timeout)
         self._initialized = True
 
     def begin_transaction(self) -> None:
-        """Opens a transaction: everything sent until its end belongs to it.
+        """Begins a transaction: everything sent until its end belongs to it.
 
         Raises:
-            UsageError: one is open already, or `init_transactions` was not called.
-            TransactionAbortableError: the one before has failed and is still to be aborted.
+            UsageError: a transaction is already open, or `init_transactions` was not called.
+            TransactionAbortableError: the previous transaction failed and must be aborted first.
             ProducerFencedError: a newer producer has the same ``transactional.id``.
         """
         self._native.begin_transaction()
@@ -296,17 +300,17 @@ class Producer:
         group_metadata: GroupMetadata,
         timeout: float | None = None,
     ) -> None:
-        """Commits a consumer's offsets as a part of the open transaction, and waits for the answer.
+        """Commits a consumer's offsets as part of the open transaction, and waits for the answer.
 
         The consumer itself must not commit: ``enable_auto_commit=False``.
 
         Args:
             offsets: next offset to read by partition.
             group_metadata: from `Consumer.group_metadata`.
-            timeout: seconds; None takes ``max.block.ms``. When they have passed the transaction can only be aborted.
+            timeout: seconds; None uses ``max.block.ms``. After a timeout the transaction can only be aborted.
 
         Raises:
-            TransactionAbortableError: the group refuses, such as after a rebalance; abort the transaction.
+            TransactionAbortableError: the group refused, for example after a rebalance; abort the transaction.
             ProducerFencedError: a newer producer has the same ``transactional.id``.
         """
         given = [((topic, partition), offset) for (topic, partition), offset in offsets.items()]
@@ -316,21 +320,21 @@ class Producer:
         """Waits until every record of the transaction is written, then commits it.
 
         Args:
-            timeout: seconds; None takes ``max.block.ms``.
+            timeout: seconds; None uses ``max.block.ms``.
 
         Raises:
             KafkaTimeoutError: the outcome is not known yet; call it again.
-            TransactionAbortableError: something in the transaction failed, the message says what; abort it.
+            TransactionAbortableError: something in the transaction failed; the message says what. Abort it.
             ProducerFencedError: a newer producer has the same ``transactional.id``.
         """
         self._native.end_transaction(commit=True, timeout=timeout)
         self._failures.take()
 
     def abort_transaction(self, timeout: float | None = None) -> None:
-        """Aborts the transaction. Records that were not sent yet end with `TransactionAbortedError`.
+        """Aborts the transaction. Records that were not sent yet fail with `TransactionAbortedError`.
 
         Args:
-            timeout: seconds; None takes ``max.block.ms``.
+            timeout: seconds; None uses ``max.block.ms``.
 
         Raises:
             KafkaTimeoutError: the coordinator has not answered; call it again.
@@ -343,10 +347,10 @@ class Producer:
 
     @contextmanager
     def transaction(self) -> Iterator[Self]:
-        """A transaction as a ``with`` block: commits at its end, aborts when it raises.
+        """A transaction as a ``with`` block: committed at its end, aborted if it raises.
 
-        Calls `init_transactions` first where that was not done. An exception of the block, or one of the commit that
-        leaves something to abort, goes on after the abort.
+        Calls `init_transactions` first if that was not done. An exception in the block, or a commit that fails with
+        something left to abort, is raised after the abort.
         """
         if not self._initialized:
             self.init_transactions()
@@ -364,7 +368,7 @@ class Producer:
             raise
 
     def _abort_after(self, error: BaseException) -> None:
-        """Aborts; a failure of that is told with the exception that is on its way.
+        """Aborts; if that fails too, the failure is added to the exception that is being raised.
 
         Also after an error that is fatal: it may be another client's. A producer that is dead itself says so at once.
         """
@@ -375,13 +379,13 @@ class Producer:
                 error.__context__ = failed
 
     def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Flushes for at most ``timeout`` seconds, fails what is left, and ends the thread.
+        """Flushes for at most ``timeout`` seconds, fails the records that are left, and stops the thread.
 
-        A transaction that is open is aborted.
+        An open transaction is aborted.
 
         Raises:
-            KafkaError: a record sent since the last flush failed, or did not get through in time, and nobody has asked
-                its future.
+            KafkaError: a record sent since the last flush failed, or was not acknowledged in time, and its future was
+                never asked.
         """
         self._closed = True
         _open.discard(self)
@@ -411,12 +415,12 @@ class Producer:
                 _lost(f"records were lost when their producer was dropped: {error}")
 
     def metrics(self) -> dict[str, float]:
-        """What the buffer has been through, under Kafka's names; docs/buffer-pool.md says what each counts.
+        """Figures of the buffer, under Kafka's names; docs/buffer-pool.md says what each counts.
 
         Returns:
-            ``bufferpool-wait-ratio`` (time waited per time), ``bufferpool-wait-time-ns-total`` (ns),
+            ``bufferpool-wait-ratio`` (fraction of time spent waiting), ``bufferpool-wait-time-ns-total`` (ns),
             ``buffer-exhausted-rate`` (per second), ``buffer-exhausted-total``, ``waiting-threads`` (calls that wait,
-            those of asyncio among them), ``buffer-total-bytes``, ``buffer-available-bytes``, and for each broker whose
+            including those of asyncio), ``buffer-total-bytes``, ``buffer-available-bytes``, and for each broker whose
             batches hold memory ``buffer-node-<id>-bytes``; ``direct-bytes-produced-total``: bytes of batches that were
             written into shared memory (``headrace.datapath``). Rates are over the last 30 to 60 seconds.
         """
@@ -429,7 +433,7 @@ class Producer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Closes it. After an exception in the block, delivery errors do not hide that one."""
+        """Closes it. Delivery errors do not hide an exception in the block."""
         try:
             self.close()
         except Exception:
@@ -493,7 +497,7 @@ def timestamp_of(timestamp: object) -> int | None:
 
 
 def arrow_checked(data: object) -> None:
-    """Says at once that something is no Arrow data."""
+    """Raises at once if something is not Arrow data."""
     if not hasattr(data, "__arrow_c_stream__") and not hasattr(data, "__arrow_c_array__"):
         message = (
             "send_arrow takes a pyarrow Table or RecordBatch, or anything with __arrow_c_stream__, "
@@ -503,7 +507,7 @@ def arrow_checked(data: object) -> None:
 
 
 def _lost(what: str) -> None:
-    """Says that records were lost, with nobody left to raise to: on stderr, and by an exit code that is not 0."""
+    """Reports lost records when there is no caller left to raise to: on stderr, and by a non-zero exit code."""
     _native.fail_exit()
     sys.stderr.write(f"headrace: {what}\n")
 

@@ -62,8 +62,8 @@ def read(
     """Reads a range of a topic, without a group.
 
     Args:
-        bootstrap_servers: ``"host:port"``, several with commas or as a list; or a mapping of options by Kafka's
-            names, ``bootstrap.servers`` among them, as confluent-kafka takes it.
+        bootstrap_servers: ``"host:port"``, or several of them separated by commas or in a list; or a mapping of options
+            by Kafka's names that includes ``bootstrap.servers``, as confluent-kafka takes it.
         topic: the topic's name.
         start: ``"earliest"``, ``"latest"``, an aware datetime (first record at or after it), an offset for every
             partition, or offsets by partition.

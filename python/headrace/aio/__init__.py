@@ -1,4 +1,4 @@
-"""The clients for asyncio: what would wait, awaits, and the event loop is never blocked.
+"""The clients for asyncio: calls that would wait are awaited, and the event loop is never blocked.
 
 >>> import asyncio, headrace as hr
 >>> async def main(servers):

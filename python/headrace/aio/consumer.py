@@ -36,27 +36,28 @@ ONE_POLLS = (
 class Consumer:
     """Reads partitions from coroutines; `headrace.Consumer` with its waits turned into awaits.
 
-    It has no ``commit_async``, and is no Arrow stream.
+    It has no ``commit_async`` and is not an Arrow stream.
 
-    No thread is started for a call, and none blocks. What takes effect at once is no coroutine: `pause`, `resume`,
-    `seek`, `assignment` and the like. All calls are made in one event loop, the one of the first call that awaits;
-    several tasks may poll at the same time, and each row goes to one of them. Not so with automatic commits (a
-    ``group.id``, and ``enable.auto.commit`` not False): there each poll counts all rows handed out before as processed,
-    to whatever task, so one task polls, and a poll while another waits is a `UsageError`. Tasks that share the work
-    commit themselves, or take `Stream.committable` or ``map``.
+    No thread is started for a call, and none blocks. Methods that take effect at once are not coroutines: `pause`,
+    `resume`, `seek`, `assignment` and the like. All calls must be made in one event loop, that of the first awaited
+    call. Several tasks may poll at the same time, and each row goes to one of them, but not with automatic commits (a
+    ``group.id``, and ``enable.auto.commit`` not False): there each poll counts all rows that were returned before as
+    processed, whichever task got them, so only one task may poll, and a poll while another waits is a `UsageError`.
+    Tasks that share the work commit themselves, or use `Stream.committable` or ``map``.
 
-    A call that is cancelled while it waits has taken no rows. What was asked of the group or the broker, such as a
-    commit, may happen all the same. A compressed batch is decoded in the poll that takes it, about a mebibyte at once.
+    A call that is cancelled while it waits has taken no rows. A request to the group or the broker, such as a commit,
+    may be carried out all the same. A compressed batch is decoded in the poll that takes it, about a mebibyte at a
+    time.
 
     Args:
-        bootstrap_servers: ``"host:port"``, several with commas or as a list; or a mapping of options by Kafka's
-            names, ``bootstrap.servers`` among them, as confluent-kafka takes it.
-        config: options by Kafka's names; docs/options.md lists them, and
-            docs/security.md has ``oauth_cb``, the only one that is a function.
+        bootstrap_servers: ``"host:port"``, or several of them separated by commas or in a list; or a mapping of options
+            by Kafka's names that includes ``bootstrap.servers``, as confluent-kafka takes it.
+        config: options by Kafka's names; docs/options.md lists them, and docs/security.md describes ``oauth_cb``, the
+            only one that is a function.
         **options: the same as keywords with underscores.
 
     Raises:
-        ConfigError: an option is unknown, unsupported or out of its range.
+        ConfigError: an option is unknown, unsupported or out of range.
     """
 
     def __init__(
@@ -90,20 +91,20 @@ class Consumer:
         on_revoked: Callable[[list[TopicPartition]], object] | None = None,
         on_lost: Callable[[list[TopicPartition]], object] | None = None,
     ) -> None:
-        """Joins the group ``group.id`` for these topics; partitions come with the next `poll` calls.
+        """Joins the group ``group.id`` for these topics; partitions are assigned during the next `poll` calls.
 
         The callbacks are functions or coroutine functions, called one at a time within `poll`, `poll_all`,
-        `unsubscribe` and `close`, with the partitions in question; what they may rely on stands at
-        `headrace.Consumer.subscribe`. The group waits for a coroutine, and so do these calls, of all tasks; within a
-        callback they are a `UsageError`. A call that is cancelled meanwhile leaves the coroutine running. What a
-        callback raises comes out of the call that ran it, or, where that was cancelled, out of the next one. A process
-        that ends without `close` calls none.
+        `unsubscribe` and `close`, with the partitions in question; `headrace.Consumer.subscribe` says what they may
+        rely on. The group waits for a coroutine, and so do these calls in all tasks; within a callback they are a
+        `UsageError`. A call that is cancelled meanwhile leaves the coroutine running. An exception in a callback is
+        raised by the call that ran it or, if that was cancelled, by the next one. A process that exits without `close`
+        calls none.
 
         Args:
             topics: names of topics, or a compiled pattern as `headrace.Consumer.subscribe` takes it.
-            on_assigned: the group has given these partitions. Their first row comes after it.
+            on_assigned: these partitions were assigned. No row of them is returned before it is called.
             on_revoked: these partitions are about to go to other members, and can still be committed.
-            on_lost: these partitions are gone already. By default ``on_revoked`` is called instead.
+            on_lost: these partitions are already lost. By default ``on_revoked`` is called instead.
 
         Raises:
             ConfigError: ``group.id`` is not set, or the pattern cannot be used.
@@ -119,31 +120,31 @@ class Consumer:
             await self._ask(lambda slot: self._native.begin_subscribe(names, slot))
 
     async def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """Reads exactly these partitions, from the committed offset or as ``auto.offset.reset`` says."""
+        """Reads exactly these partitions, from their committed offsets, or else as ``auto.offset.reset`` says."""
         await self._assign([((topic, number), None) for topic, number in partitions])
 
     async def unsubscribe(self) -> None:
-        """Leaves the group, or drops the assignment. Cancelled, it is carried out all the same."""
+        """Leaves the group, or drops the assignment. It is carried out even if it is cancelled."""
         self._callbacks.refuse_within("unsubscribe")
         await self._to_its_end(self._unsubscribe())
 
     def assignment(self) -> list[TopicPartition]:
-        """The partitions read at present."""
+        """The partitions that are being read."""
         return self._blocking.assignment()
 
     async def poll(self, timeout: float = 1.0, max_records: int | None = None) -> pa.RecordBatch:
-        """Takes the next batch: rows of one partition, a slice of what has been fetched, not a copy.
+        """Returns the next batch: rows of one partition, a slice of what was fetched, not a copy.
 
         Args:
-            timeout: seconds to wait for a first row.
-            max_records: the most rows to give; None takes ``max.poll.records``, which by default is all that is ready
-                of that partition's chunk.
+            timeout: seconds to wait for the first row.
+            max_records: the most rows to return; None uses ``max.poll.records``, whose default returns all that is
+                ready of that partition's chunk.
 
         Returns:
-            A batch; of zero rows when the time has passed.
+            A batch; it has no rows if the time ran out.
 
         Raises:
-            KafkaError: what the broker said, with topic and partition.
+            KafkaError: the broker's error, with topic and partition.
             OffsetOutOfRangeError: the position is not in the log and ``auto.offset.reset`` is ``none``.
             RecordError: a record cannot be read; `seek` past it to go on.
             ClosedError: the consumer was closed meanwhile.
@@ -157,7 +158,7 @@ class Consumer:
         return self._blocking._no_rows() if rows is None else rows  # noqa: SLF001
 
     async def poll_all(self, timeout: float = 1.0, max_records: int | None = None) -> list[pa.RecordBatch]:
-        """Takes one batch of every partition that has rows ready; waits up to ``timeout`` for the first.
+        """Returns one batch for each partition that has rows ready; waits up to ``timeout`` for the first.
 
         ``max_records`` limits the rows of all batches together.
         """
@@ -172,7 +173,7 @@ class Consumer:
             self._blocking._refuse_to_poll(", and await it: without await a call does nothing")  # noqa: SLF001
 
     async def position(self, partition: tuple[str, int], timeout: float | None = None) -> int:
-        """The offset of the next row that `poll` gives for the partition; looked up first where it is not known yet.
+        """The offset of the next row that `poll` returns for the partition; looked up if it is not known yet.
 
         Args:
             partition: an assigned partition.
@@ -183,35 +184,35 @@ class Consumer:
         return position
 
     def seek(self, partition: tuple[str, int], offset: int) -> None:
-        """Goes on from ``offset`` in that partition; what was fetched of it is dropped. Takes effect at once."""
+        """Continues from ``offset`` in that partition; what was fetched of it is dropped. Takes effect at once."""
         self._blocking.seek(partition, offset)
 
     def seek_to_beginning(self, partitions: Iterable[tuple[str, int]] | None = None) -> None:
-        """Goes on from the earliest offset; by default in every assigned partition. Takes effect at once."""
+        """Continues from the earliest offset; by default in every assigned partition. Takes effect at once."""
         self._blocking.seek_to_beginning(partitions)
 
     def seek_to_end(self, partitions: Iterable[tuple[str, int]] | None = None) -> None:
-        """Goes on from the end of the log; by default in every assigned partition. Takes effect at once."""
+        """Continues from the end of the log; by default in every assigned partition. Takes effect at once."""
         self._blocking.seek_to_end(partitions)
 
     def pause(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """Gives no rows of these partitions until `resume`; what has been fetched of them is kept."""
+        """Returns no rows of these partitions until `resume`; what was fetched of them is kept."""
         self._blocking.pause(partitions)
 
     def resume(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """Gives rows of these partitions again, first those that were kept."""
+        """Returns rows of these partitions again, first those that were kept."""
         self._blocking.resume(partitions)
 
     def paused(self) -> list[TopicPartition]:
-        """The partitions paused at present."""
+        """The partitions that are paused."""
         return self._blocking.paused()
 
     def metrics(self) -> dict[str, float]:
-        """What has been read and what lies in the fetch cache: see `headrace.Consumer.metrics`."""
+        """Figures of what was read and what is in the fetch cache: see `headrace.Consumer.metrics`."""
         return self._blocking.metrics()
 
     async def commit(self, offsets: Mapping[tuple[str, int], int] | None = None, timeout: float | None = None) -> None:
-        """Commits positions for the group and awaits the answer. Cancelled, it may still be carried out.
+        """Commits positions for the group and awaits the answer. It may be carried out even if it is cancelled.
 
         Args:
             offsets: next offset to read by partition; by default the position of every assigned partition.
@@ -221,18 +222,18 @@ class Consumer:
         await self._ask(lambda slot: self._native.begin_commit(given, timeout, slot))
 
     async def group_metadata(self) -> GroupMetadata:
-        """As whom this consumer commits, for `Producer.send_offsets_to_transaction`; ask anew in each transaction.
+        """This consumer's membership, for `Producer.send_offsets_to_transaction`; get it anew for each transaction.
 
         Raises:
             ConfigError: ``group.id`` is not set.
-            RebalanceInProgressError: the consumer is joining its group; poll on.
+            RebalanceInProgressError: the consumer is joining its group; continue to poll.
         """
         return GroupMetadata(*await self._ask(self._native.begin_group_metadata))
 
     async def committed(
         self, partitions: Iterable[tuple[str, int]], timeout: float | None = None
     ) -> dict[TopicPartition, int | None]:
-        """The group's committed offsets; None where there is none."""
+        """The group's committed offsets, by partition; None where there is none."""
         names = list(partitions)
         found = await self._ask(lambda slot: self._native.begin_committed(names, timeout, slot))
         return {TopicPartition(*tp): offset for tp, offset in found}
@@ -250,11 +251,11 @@ class Consumer:
         return await self._offsets(partitions, -1, timeout)
 
     async def close(self, timeout: float = blocking.CLOSE_TIMEOUT_S) -> None:
-        """Commits if ``enable.auto.commit`` says so, leaves the group, and ends the threads.
+        """Commits if ``enable.auto.commit`` is on, leaves the group, and stops the threads.
 
-        Calls that still wait end with `ClosedError`. A close that is cancelled goes on in the background, at last in
-        the event loop's default executor. All rows that were handed out count as processed; those of the last poll do
-        not when an ``async with`` block ends by an exception.
+        Calls that still wait end with `ClosedError`. A close that is cancelled goes on in the background, in the end in
+        the event loop's default executor. All rows that were returned count as processed, except those of the last poll
+        when an ``async with`` block ends by an exception.
         """
         self._callbacks.refuse_within("close")
         await self._to_its_end(self._close(timeout, finished=True))
@@ -268,7 +269,7 @@ class Consumer:
     ) -> None:
         """Closes it.
 
-        After an exception in the block the rows of the last poll do not count as processed, and what closing raises
+        After an exception in the block, the rows of the last poll do not count as processed, and an error from closing
         does not hide that exception.
         """
         try:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from headrace.producer import HeaderValue
 
 SENDS_PER_TURN = 64
-"""After so many sends of one task the event loop gets its turn: a loop of sends alone would starve it."""
+"""After this many sends in one task the event loop gets its turn: a loop that only sends would starve it."""
 
 
 class Producer:
@@ -33,26 +33,26 @@ class Producer:
 
     It has no transactions.
 
-    A call that finds the buffer full, or with rows of a topic that is not known yet, awaits its turn, first come first
-    served, up to ``max.block.ms``. No thread is started for it, and none blocks. All calls are made in one event loop,
-    the one of the first call.
+    A call that finds the buffer full, or that sends rows to a topic that is not known yet, awaits its turn, first come,
+    first served, up to ``max.block.ms``. No thread is started for it, and none blocks. All calls must be made in one
+    event loop, that of the first call.
 
-    Records lie in a partition in the order of the calls, whether these were awaited one by one or at the same time: a
-    call that waits is not overtaken by a later one that is for the same partition, or may be. Rows of ``send_arrow``
-    may be for any partition of their topic; without a topic, for any at all.
+    Records are written to a partition in the order of the calls, whether these were awaited one by one or concurrently:
+    a waiting call is not overtaken by a later one that may be for the same partition. Rows of ``send_arrow`` may be for
+    any partition of their topic or, without a topic, for any partition at all.
 
     Encoding a record, and compressing a batch that became full, happens in the call itself, as with
     `headrace.Producer`: about a mebibyte at a time, after which other tasks get their turn.
 
     Args:
-        bootstrap_servers: ``"host:port"``, several with commas or as a list; or a mapping of options by Kafka's
-            names, ``bootstrap.servers`` among them, as confluent-kafka takes it.
-        config: options by Kafka's names (``{"linger.ms": 5}``); docs/options.md lists them, and
-            docs/security.md has ``oauth_cb``, the only one that is a function.
+        bootstrap_servers: ``"host:port"``, or several of them separated by commas or in a list; or a mapping of options
+            by Kafka's names that includes ``bootstrap.servers``, as confluent-kafka takes it.
+        config: options by Kafka's names (``{"linger.ms": 5}``); docs/options.md lists them, and docs/security.md
+            describes ``oauth_cb``, the only one that is a function.
         **options: the same as keywords (``linger_ms=5``).
 
     Raises:
-        ConfigError: an option is unknown, unsupported or out of its range.
+        ConfigError: an option is unknown, unsupported or out of range.
     """
 
     def __init__(
@@ -84,10 +84,10 @@ class Producer:
         timestamp: int | datetime | None = None,
         headers: Mapping[str, HeaderValue] | Iterable[tuple[str, HeaderValue]] | None = None,
     ) -> asyncio.Future[RecordMetadata]:
-        """Queues one record as soon as there is room for it; cancelled before, it leaves nothing behind.
+        """Queues one record as soon as there is room for it. If it is cancelled before that, nothing is queued.
 
         Args:
-            topic: where to.
+            topic: the topic to send to.
             value: the payload; None is a tombstone.
             key: chooses the partition (murmur2, as in Java) unless ``partition`` is given.
             partition: a partition of the topic.
@@ -95,9 +95,9 @@ class Producer:
             headers: names and values, in order, as a mapping or pairs; a str is sent as UTF-8.
 
         Returns:
-            A future of the record's `RecordMetadata`; it raises what the broker or the network said, or
-            `KafkaTimeoutError` when no broker told about the topic for ``max.block.ms``. Cancelling the future does not
-            recall the record.
+            A future of the record's `RecordMetadata`; it raises the error of the broker or the network, or
+            `KafkaTimeoutError` if the topic's metadata did not arrive within ``max.block.ms``. Cancelling the future
+            does not recall the record.
 
         Raises:
             KafkaTimeoutError: the buffer stayed full for ``max.block.ms``.
@@ -148,13 +148,13 @@ class Producer:
     ) -> asyncio.Future[int] | asyncio.Future[pa.RecordBatch]:
         """Queues every row of Arrow data as there is room; returns when all rows are in the buffer.
 
-        Other tasks run between stretches of about a mebibyte. Cancelled, it queues no further row; the rows before are
-        on their way, each of them whole, and `flush` tells if one fails.
+        Other tasks run after each mebibyte or so. If it is cancelled, no further row is queued; the rows before are
+        sent, none of them in part, and `flush` raises if one fails.
 
         Args:
-            topic: where to; None takes each row's from the column ``topic``.
+            topic: the topic to send to; None takes each row's topic from the column ``topic``.
             data: what `headrace.Producer.send_arrow` takes. A stream is read in the event loop's thread.
-            results: tells what became of each row.
+            results: return the outcome of each row.
 
         Returns:
             A future of the number of rows, done when the broker has acknowledged all of them; it raises the first
@@ -162,10 +162,10 @@ class Producer:
             `headrace.Producer.send_arrow` describes it.
 
         Raises:
-            SchemaError: a column is missing, unknown or of a type that cannot be sent, or a value in it cannot; of
-                data in several chunks, those before that one are on their way.
-            KafkaTimeoutError: the buffer stayed full for ``max.block.ms``; the rows before are on their way. Not with
-                ``results``.
+            SchemaError: a column is missing or unknown, or its type or one of its values cannot be sent; if the data
+                has several chunks, those before that one are already being sent.
+            KafkaTimeoutError: the buffer stayed full for ``max.block.ms``; the rows before that are already being sent.
+                Not with ``results``.
             UsageError: another event loop uses this producer.
         """
         blocking.arrow_checked(data)
@@ -181,15 +181,16 @@ class Producer:
         return slot.future
 
     async def flush(self, timeout: float | None = None) -> None:
-        """Awaits that every record queued before has been acknowledged or has failed.
+        """Waits until every record queued before has been acknowledged or has failed.
 
         Args:
-            timeout: seconds; None waits as long as it takes (each record's own limit is ``delivery.timeout.ms``).
+            timeout: seconds; None waits as long as needed (each record is limited by ``delivery.timeout.ms``).
 
         Raises:
-            KafkaTimeoutError: some are still on their way.
-            KafkaError: a record sent since the last flush failed, and nobody has asked its future (awaited it, or left
-                a callback); the first such error. A flush that is cancelled or times out leaves it to the next one.
+            KafkaTimeoutError: some records are still in flight.
+            KafkaError: a record sent since the last flush failed, and its future was never asked (awaited, or given a
+                callback); this is the first such error. A flush that is cancelled or times out leaves it to the next
+                one.
         """
         slot = self._mail().slot()
         self._native.begin_flush(slot)
@@ -202,21 +203,21 @@ class Producer:
         self._blocking._raise_failure()  # noqa: SLF001  (the same client)
 
     async def close(self, timeout: float = blocking.CLOSE_TIMEOUT_S) -> None:
-        """Flushes for at most ``timeout`` seconds, fails what is left, and ends the threads.
+        """Flushes for at most ``timeout`` seconds, fails the records that are left, and stops the threads.
 
-        Calls that still await room end with `ClosedError`. A close that is cancelled goes on in the background, in the
-        event loop's default executor.
+        Calls that still wait for room fail with `ClosedError`. A close that is cancelled goes on in the background, in
+        the event loop's default executor.
 
         Raises:
-            KafkaError: a record sent since the last flush failed, or did not get through in time, and nobody has asked
-                its future.
+            KafkaError: a record sent since the last flush failed, or was not acknowledged in time, and its future was
+                never asked.
         """
         await asyncio.to_thread(self._blocking.close, timeout)
         # What the thread has told came into the loop before its end did.
         self._blocking._raise_failure()  # noqa: SLF001  (the same client)
 
     def metrics(self) -> dict[str, float]:
-        """What the buffer has been through, under Kafka's names: see `headrace.Producer.metrics`."""
+        """Figures of the buffer, under Kafka's names: see `headrace.Producer.metrics`."""
         metrics = self._blocking.metrics()
         metrics["waiting-threads"] += self._order.waiting
         return metrics
@@ -228,7 +229,7 @@ class Producer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Closes it. After an exception in the block, delivery errors do not hide that one."""
+        """Closes it. Delivery errors do not hide an exception in the block."""
         try:
             await self.close()
         except Exception:

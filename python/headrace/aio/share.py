@@ -34,13 +34,13 @@ class ShareConsumer:
     call that is cancelled while it waits has taken no rows. A commit that is cancelled may be carried out all the same.
 
     Args:
-        bootstrap_servers: ``"host:port"``, several with commas or as a list; or a mapping of options by Kafka's
-            names, ``bootstrap.servers`` among them, as confluent-kafka takes it.
+        bootstrap_servers: ``"host:port"``, or several of them separated by commas or in a list; or a mapping of options
+            by Kafka's names that includes ``bootstrap.servers``, as confluent-kafka takes it.
         config: options by Kafka's names; docs/options.md lists them.
         **options: the same as keywords with underscores.
 
     Raises:
-        ConfigError: an option is unknown, unsupported or out of its range; ``group.id`` is not given.
+        ConfigError: an option is unknown, unsupported or out of range; ``group.id`` is not given.
     """
 
     def __init__(
@@ -85,11 +85,11 @@ class ShareConsumer:
         """Takes the next batch, rows of one partition; sends what was acknowledged, or accepts what polls before gave.
 
         Args:
-            timeout: seconds to wait for a first row.
-            max_records: the most rows to give; None takes ``max.poll.records``.
+            timeout: seconds to wait for the first row.
+            max_records: the most rows to return; None uses ``max.poll.records``.
 
         Returns:
-            A batch; of zero rows when the time has passed.
+            A batch; it has no rows if the time ran out.
 
         Raises:
             KafkaError: what the group or a broker refuses; the next poll tries again.

@@ -70,7 +70,7 @@ class Stream:
         **options: consumer options as keywords with underscores.
 
     Raises:
-        ConfigError: an option is unknown, unsupported or out of its range.
+        ConfigError: an option is unknown, unsupported or out of range.
         ValueError: ``topics`` is empty, or has both names and partitions.
     """
 
@@ -135,7 +135,7 @@ class Stream:
         return self._consumer.schema
 
     def assignment(self) -> list[TopicPartition]:
-        """The partitions read at present."""
+        """The partitions that are being read."""
         return self._consumer.assignment()
 
     def __aiter__(self) -> Batches:
