@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class TopicPartition(NamedTuple):
-    """One partition of one topic; a plain ``(topic, partition)`` tuple serves as well everywhere."""
+    """One partition of one topic; a plain ``(topic, partition)`` tuple works everywhere too."""
 
     topic: str
     """Name of the topic."""
@@ -15,7 +15,7 @@ class TopicPartition(NamedTuple):
 
 
 class GroupMetadata(NamedTuple):
-    """As whom a consumer commits: lets the group refuse a transaction's offsets of one that has lost its partitions."""
+    """A consumer's membership: lets the group refuse a transaction's offsets after its partitions were lost."""
 
     group_id: str
     """Name of the group."""
@@ -28,13 +28,13 @@ class GroupMetadata(NamedTuple):
 
 
 class RecordMetadata(NamedTuple):
-    """Where a sent record has been written."""
+    """Where a sent record was written."""
 
     topic: str
     """Name of the topic."""
     partition: int
     """Number of the partition."""
     offset: int
-    """Offset of the record; -1 with ``acks=0``, where the broker does not tell."""
+    """Offset of the record; -1 with ``acks=0``, where the broker does not report it."""
     timestamp: int
     """Timestamp of the record as written, milliseconds since the Unix epoch."""

@@ -1,7 +1,7 @@
 """Errors: one class for each thing that can go wrong, all of them `KafkaError`.
 
-Catch by class (`UnknownTopicOrPartitionError`), by what can be done (`Retriable`, `Fatal`, `Abortable`), or by base.
-What a broker says is a `BrokerError`; docs/errors.md lists all.
+Catch by class (`UnknownTopicOrPartitionError`), by what can be done (`Retriable`, `Fatal`, `Abortable`), or by base
+class. Errors from brokers are `BrokerError`; docs/errors.md lists them all.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ __all__ += [kind.__name__ for kind in BY_CODE.values()]
 
 
 class KafkaTimeoutError(KafkaError, Retriable, TimeoutError):
-    """Time ran out; the message says what was waited for and how long."""
+    """A timeout; the message says what was waited for, and how long."""
 
 
 class DisconnectedError(KafkaError, Retriable, ConnectionError):
-    """A connection could not be made, or was lost before the answer came."""
+    """A connection could not be made, or was lost before the answer arrived."""
 
 
 class TlsError(KafkaError):
-    """TLS could not be agreed on: a certificate that is not trusted, only one of the two ends that speaks TLS."""
+    """The TLS handshake failed: a certificate is not trusted, or only one of the two ends uses TLS."""
 
 
 class ProtocolError(KafkaError):
-    """A peer sent what Kafka's protocol does not allow, or does not speak it at all."""
+    """A peer violated Kafka's protocol, or does not speak it at all."""
 
 
 class ConfigError(KafkaError, ValueError):
@@ -54,7 +54,7 @@ class ConfigError(KafkaError, ValueError):
 
 
 class UsageError(KafkaError):
-    """The call cannot work in the present state of the client."""
+    """The call is not allowed in the client's current state."""
 
 
 class RecordError(KafkaError):
@@ -62,13 +62,13 @@ class RecordError(KafkaError):
 
 
 class LogTruncationError(OffsetOutOfRangeError):
-    """Rows that were read are gone from the partition's log: an unclean change of its leader cut it (KIP-320).
+    """Rows that were read are gone from the partition's log: an unclean leader election truncated it (KIP-320).
 
     Only with ``auto_offset_reset="none"``. `offset` is the position; `seek` to go on.
     """
 
     end_offset: int | None = None
-    """Where the log and what was read part, where the leader knows: the offset to seek to."""
+    """Where the log and what was read diverge, if the leader knows it: the offset to seek to."""
 
 
 class SchemaError(KafkaError, ValueError):
@@ -76,7 +76,7 @@ class SchemaError(KafkaError, ValueError):
 
 
 class TransactionAbortedError(KafkaError):
-    """A record was not sent since its transaction was aborted."""
+    """A record was not sent because its transaction was aborted."""
 
 
 class ClosedError(KafkaError, Fatal):
@@ -84,7 +84,7 @@ class ClosedError(KafkaError, Fatal):
 
 
 class ForkedError(KafkaError, Fatal):
-    """A forked child uses its parent's client; it must make its own."""
+    """A forked child used its parent's client; it must create its own."""
 
 
 class BrokerStartError(KafkaError, OSError):
@@ -110,7 +110,7 @@ _KINDS: dict[str, type[KafkaError]] = {
 def from_native(  # noqa: PLR0917  (the native side has no keywords)
     kind: str, code: int | None, name: str, message: str, retriable: bool, details: dict[str, object]
 ) -> KafkaError:
-    """Makes the error for what the native side reports."""
+    """Creates the error for what the native side reports."""
     cls = BY_CODE.get(code, BrokerError) if code is not None else _KINDS.get(kind, KafkaError)
     error = cls(message, code=code, name=name, retriable=retriable)
     for attribute, value in details.items():

@@ -18,9 +18,9 @@ Bound: TypeAlias = "Literal['earliest', 'latest'] | int | datetime | Mapping[int
 
 
 class Read:
-    """A range of a topic that can be taken once: batch by batch, whole, or as an Arrow C stream.
+    """A range of a topic that can be read once: batch by batch, as one table, or as an Arrow C stream.
 
-    Made by `read`.
+    Created by `read`.
     """
 
     def __init__(self, native: _native.Read) -> None:
@@ -39,13 +39,13 @@ class Read:
         return batches(self._native.batches())
 
     def read_all(self) -> pa.Table:
-        """Everything as one table. It must fit in memory."""
+        """All rows as one table, which must fit in memory."""
         import pyarrow as pa  # noqa: PLC0415  (only who asks for it pays for it)
 
         return pa.Table.from_batches(list(self), schema=self.schema)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """The Arrow C stream, for duckdb, polars, pandas and the rest; asking for another schema is not supported."""
+        """The Arrow C stream, for duckdb, polars, pandas and others; requesting another schema is not supported."""
         return self._native.__arrow_c_stream__(requested_schema)
 
 
@@ -67,17 +67,18 @@ def read(
         topic: the topic's name.
         start: ``"earliest"``, ``"latest"``, an aware datetime (first record at or after it), an offset for every
             partition, or offsets by partition.
-        end: the same; the record at ``end`` is not read. ``"latest"`` is the end of the log when the read begins.
+        end: the same as ``start``; the record at ``end`` is not read. ``"latest"`` is the end of the log when the read
+            begins.
         partitions: the partitions to read; by default all, or those named in ``start``.
         config: consumer options by Kafka's names, and ``oauth_cb`` (docs/security.md).
         **options: the same as keywords, such as ``include_headers=True``.
 
     Returns:
-        A `Read`: iterate it, take `Read.read_all`, or hand it to anything that takes an Arrow C stream.
+        A `Read`: iterate over it, call `Read.read_all`, or pass it to anything that takes an Arrow C stream.
 
     Raises:
-        UnknownTopicOrPartitionError: there is no such topic or partition.
-        OffsetOutOfRangeError: ``start`` lies outside of the log, or a given ``end`` behind it.
+        UnknownTopicOrPartitionError: the topic or a partition does not exist.
+        OffsetOutOfRangeError: ``start`` is outside the log, or a given ``end`` is past its end.
         KafkaTimeoutError: no broker answered within ``default.api.timeout.ms``.
     """
     settings = pairs(bootstrap_servers, config, options)
@@ -117,6 +118,6 @@ def _is_offset(number: object) -> bool:
 
 
 def batches(native: _native.Batches) -> Iterator[pa.RecordBatch]:
-    """The batches of a bounded read. Taken one by one, not as a C stream, which would make texts of all errors."""
+    """The batches of a bounded read. Read one by one, not as a C stream, which would turn all errors into text."""
     while (batch := native.next_batch()) is not None:
         yield batch

@@ -1,4 +1,4 @@
-"""Consuming as a member of a share group: records one by one, each acknowledged."""
+"""Consuming as a member of a share group: each record is acknowledged by itself."""
 
 from __future__ import annotations
 
@@ -29,30 +29,31 @@ _decisions = logging.getLogger("headrace.share.decisions")
 _open: weakref.WeakSet[ShareConsumer] = weakref.WeakSet()
 
 CLOSE_TIMEOUT_S = 10.0
-"""How long closing waits for the last acknowledgements and for leaving the group."""
+"""How long closing waits for the last acknowledgements, and for the group to be left."""
 
 Results: TypeAlias = dict[TopicPartition, "KafkaError | None"]
-"""What a commit came to, by partition; None: all its records were acknowledged."""
+"""The results of a commit, by partition; None: all its records were acknowledged."""
 
 Ended: TypeAlias = "tuple[int, list[tuple[tuple[str, int], KafkaError | None]] | None, KafkaError | None]"
-"""A commit that nobody waited for: its number, and its results or an error of the whole."""
+"""A commit that was not waited for: its number, and its results or an error of the whole commit."""
 
 
 class ShareConsumer:
     """Takes records as a member of a share group (KIP-932; Apache Kafka 4.1 or newer, 4.2 for all of it).
 
-    The members of a share group take records from the same partitions. The broker locks each record that it gives, for
-    ``group.share.record.lock.duration.ms`` (30 s by default), until it is acknowledged: accepted, released to be
+    The members of a share group take records from the same partitions. The broker locks each record that it returns,
+    for ``group.share.record.lock.duration.ms`` (30 s by default), until it is acknowledged: accepted, released to be
     delivered again, or rejected. With ``share_acknowledgement_mode="implicit"`` (the default) the next `poll`, `commit`
-    or `close` accepts what the polls before gave; with ``"explicit"`` each row is acknowledged by `acknowledge`.
+    or `close` accepts the rows of the polls before; with ``"explicit"`` each row must be acknowledged by `acknowledge`.
 
     With ``share_acquire_mode="record_limit"`` at most ``max_poll_records`` records are locked for this consumer at any
-    time (KIP-1206), and a broker that has none never makes another one wait; ``"batch_optimized"`` (the default) takes
-    whole batches as they were written.
+    time (KIP-1206), and a broker without records never delays another; ``"batch_optimized"`` (the default) takes whole
+    batches as they were written.
 
     A batch has the columns of `headrace.Consumer` and delivery_count (int16): 1 for a first delivery. One thread at a
-    time may poll. What no call can raise, such as a lock that was over before a row was acknowledged, is a warning of
-    the logger ``headrace.share``; the logger ``headrace.share.decisions`` says on DEBUG why which broker was asked.
+    time may poll. Errors that no call can raise, such as a lock that expired before its row was acknowledged, are
+    logged as warnings by the logger ``headrace.share``; the logger ``headrace.share.decisions`` says at level DEBUG
+    which broker was asked for records, and why.
 
     Args:
         bootstrap_servers: ``"host:port"``, or several of them separated by commas or in a list; or a mapping of options
@@ -61,8 +62,8 @@ class ShareConsumer:
         **options: the same as keywords with underscores.
 
     Raises:
-        ConfigError: an option is unknown, unsupported or out of range, or is one of the group, which
-            `Admin.alter_group_config` changes; ``group.id`` is not given.
+        ConfigError: an option is unknown, unsupported or out of range, or is a setting of the group, which
+            `Admin.alter_group_config` changes; or ``group.id`` is missing.
     """
 
     def __init__(
@@ -87,13 +88,13 @@ class ShareConsumer:
         return self._no_rows().schema
 
     def subscribe(self, topics: Iterable[str]) -> None:
-        """Joins the share group for these topics; the coordinator gives partitions with the next `poll` calls.
+        """Joins the share group for these topics; the coordinator assigns partitions during the next `poll` calls.
 
         Args:
-            topics: names of topics: the protocol knows no patterns.
+            topics: names of topics; the protocol has no patterns.
 
         Raises:
-            UsageError: there is no topic, or what is given are no names.
+            UsageError: no topic is given, or something that is not a name.
         """
         names = topic_names(topics)
         self._native.subscribe(names)
@@ -101,20 +102,20 @@ class ShareConsumer:
         self._reads = True
 
     def unsubscribe(self) -> None:
-        """Leaves the group. Rows that were handed out can still be acknowledged; others that are held are released."""
+        """Leaves the group. Rows that were returned can still be acknowledged; all other held records are released."""
         self._native.subscribe([])
         self._topics = []
 
     def subscription(self) -> list[str]:
-        """The topics of `subscribe`."""
+        """The topics passed to `subscribe`."""
         return list(self._topics)
 
     def assignment(self) -> list[TopicPartition]:
-        """The partitions given at present; other members may have the same."""
+        """The assigned partitions; other members may have the same ones."""
         return [TopicPartition(*tp) for tp in self._native.assignment()]
 
     def poll(self, timeout: float = 1.0, max_records: int | None = None) -> pa.RecordBatch:
-        """Takes the next batch, rows of one partition; sends what was acknowledged, or accepts what polls before gave.
+        """Returns the next batch of one partition; sends acknowledgements, or accepts the rows of the polls before.
 
         Args:
             timeout: seconds to wait for the first row.
@@ -124,12 +125,12 @@ class ShareConsumer:
             A batch; it has no rows if the time ran out.
 
         Raises:
-            KafkaError: what the group or a broker refuses; the next poll tries again.
+            KafkaError: the group or a broker refused; the next poll tries again.
             UnsupportedVersionError: the cluster has no share groups, or none with ``record_limit``.
             RecordError: a batch cannot be read; its records were released, or rejected with
                 ``on_bad_records="skip"``.
-            UsageError: nothing was subscribed, another thread polls, or, with explicit acknowledgement, rows were not
-                acknowledged.
+            UsageError: no topic is subscribed, another thread polls, or, with explicit acknowledgement, some rows are
+                not acknowledged.
         """
         self._check_reads()
         rows = self._native.poll(timeout, max_records)
@@ -137,7 +138,7 @@ class ShareConsumer:
         return self._no_rows() if rows is None else rows
 
     def poll_all(self, timeout: float = 1.0, max_records: int | None = None) -> list[pa.RecordBatch]:
-        """Takes all that is ready, batches of one partition each; waits up to ``timeout`` for the first.
+        """Returns all batches that are ready, each of one partition; waits up to ``timeout`` for the first.
 
         ``max_records`` limits the rows of all batches together.
         """
@@ -147,50 +148,52 @@ class ShareConsumer:
         return found
 
     def acknowledge(self, rows: Any, how: How = "accept", *, otherwise: str | int = "release") -> None:
-        """Says what became of rows; the next `poll`, `commit` or `close` sends it, and until then it may be changed.
+        """Acknowledges rows; the next `poll`, `commit` or `close` sends it, and until then it can be changed.
 
-        Rows are known by their columns topic, partition, offset and delivery_count: batches of polls, slices of them,
-        filtered or joined tables, also those that went through polars or duckdb.
+        Rows are identified by their columns topic, partition, offset and delivery_count, so they may be batches of
+        polls, slices of them, or filtered or joined tables, also those that went through polars or duckdb.
 
         Args:
             rows: a RecordBatch, a Table, a list of batches, or any Arrow data with those columns.
             how: one word for all rows (``"accept"``, ``"release"``, ``"reject"``, ``"renew"``) or `AcknowledgeType`; a
                 boolean mask, a value a row (true: accept, false: ``otherwise``); or a column of words or of Kafka's
-                numbers. Of a row that is there twice the last word counts. Renewed rows stay with the caller, are not
-                given by `poll` again, and are acknowledged later.
-            otherwise: what rows are of which the mask is false.
+                numbers. If a row occurs twice, its last word counts. Renewed rows stay with the caller: `poll` does not
+                return them again, and they must be acknowledged later.
+            otherwise: the word for rows whose mask is false.
 
         Raises:
             UsageError: acknowledgement is implicit, a column is missing, or ``how`` does not fit the rows.
-            InvalidRecordStateError: rows are not held: acknowledged and sent before, their lock is over, of another
-                consumer, or of an earlier delivery. All other rows of the call are marked.
-            UnsupportedVersionError: locks are to be renewed by brokers that are older than Kafka 4.2.
+            InvalidRecordStateError: some rows are not held: their acknowledgement was already sent, their lock has
+                expired, or they belong to another consumer or an earlier delivery. All other rows of the call are
+                acknowledged.
+            UnsupportedVersionError: brokers older than Kafka 4.2 cannot renew locks.
         """
         self._native.acknowledge(marks(rows, how, otherwise))
 
     def commit(self, timeout: float | None = None) -> Results:
-        """Sends what is acknowledged, or accepts what polls gave if that is implicit, and waits for the answers.
+        """Sends acknowledgements, or accepts the rows of polls if that is implicit, and waits for the answers.
 
         Args:
             timeout: seconds; by default ``default.api.timeout.ms``.
 
         Returns:
-            By partition None where all its records were acknowledged, or why some were not: `InvalidRecordStateError`
-            where their lock was over, `KafkaTimeoutError` where no answer came in time. Nothing is raised for those.
-            Partitions of which nothing was to be said are left out: what an earlier poll has sent is no matter of this
-            commit, and a warning of the logger ``headrace.share`` where it was refused.
+            For each partition None if all its records were acknowledged, or the reason why some were not:
+            `InvalidRecordStateError` if their lock had expired, `KafkaTimeoutError` if no answer came in time. These
+            are not raised. Partitions with nothing to acknowledge are left out. Acknowledgements that an earlier poll
+            has sent are not part of this commit; if they were refused, the logger ``headrace.share`` has a warning.
         """
         results = results_of(self._native.commit(timeout))
         self._tell()
         return results
 
     def commit_async(self, callback: Callable[[Results, KafkaError | None], object] | None = None) -> None:
-        """Sends what `commit` sends and does not wait.
+        """Sends what `commit` sends, without waiting for the answers.
 
         Args:
-            callback: called with what `commit` gives and None, or with nothing and an error where it is not known what
-                became of the records; by the thread that polls, within `poll`, `poll_all`, `commit` and `close`. What
-                it raises comes out of that call. Without it errors are warnings of the logger ``headrace.share``.
+            callback: called with what `commit` returns and None, or with no results and an error if the outcome is
+                unknown; by the thread that polls, within `poll`, `poll_all`, `commit` and `close`. An exception in it
+                is raised by that call. Without a callback errors are logged as warnings by the logger
+                ``headrace.share``.
         """
         given: object = callback
         if given is not None and not callable(given):
@@ -204,26 +207,26 @@ class ShareConsumer:
         return self._native.lock_timeout_ms
 
     def metrics(self) -> dict[str, float]:
-        """Counters since the consumer was made.
+        """Counters since the consumer was created.
 
         Returns:
-            ``records-consumed-total`` (rows handed out), ``records-acquired-total`` (offsets that brokers locked for
-            this consumer, gaps included), ``records-acknowledged-total`` (those whose acknowledgement a broker has
-            confirmed), ``records-lock-expired-total`` (locks that were over while the rows were with the caller),
-            ``records-excess-total`` (what brokers gave beyond what they were asked for with ``record_limit``) and
-            ``assigned-partitions``.
+            ``records-consumed-total`` (rows returned), ``records-acquired-total`` (offsets that brokers locked for this
+            consumer, gaps included), ``records-acknowledged-total`` (those whose acknowledgement a broker has
+            confirmed), ``records-lock-expired-total`` (locks that expired while the caller had the rows),
+            ``records-excess-total`` (records that brokers returned beyond what they were asked for with
+            ``record_limit``) and ``assigned-partitions``.
         """
         return self._native.metrics()
 
     def decisions(self) -> list[str]:
-        """Why brokers were asked for records, as sentences, the last 256, the oldest first."""
+        """The last 256 decisions to ask a broker for records, with reasons, as sentences, the oldest first."""
         return self._native.decisions()[1]
 
     def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Accepts the rows of the last poll, or sends what was acknowledged; releases all else; leaves the group.
+        """Accepts the rows of the last poll, or sends acknowledgements; releases all other records; leaves the group.
 
         With implicit acknowledgement the rows of the last poll are released instead when a ``with`` block ends by an
-        exception, and when the interpreter ends before anybody closed the consumer.
+        exception, or when the interpreter exits before the consumer was closed.
         """
         self._close(timeout, finished=True)
 
@@ -243,7 +246,7 @@ class ShareConsumer:
     ) -> None:
         """Closes it.
 
-        After an exception in the block the rows of the last poll are released, and what closing raises does not hide
+        After an exception in the block, the rows of the last poll are released, and an error from closing does not hide
         that exception.
         """
         try:

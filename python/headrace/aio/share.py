@@ -29,9 +29,10 @@ ONE_POLLS = (
 class ShareConsumer:
     """Takes records as a member of a share group; `headrace.ShareConsumer` with its waits turned into awaits.
 
-    It has no ``commit_async``. No thread is started for a call, and none blocks; what takes effect at once is no
-    coroutine. All calls are made in one event loop, the one of the first call that awaits; one task at a time polls. A
-    call that is cancelled while it waits has taken no rows. A commit that is cancelled may be carried out all the same.
+    It has no ``commit_async``. No thread is started for a call, and none blocks; methods that take effect at once are
+    not coroutines. All calls must be made in one event loop, that of the first awaited call, and one task at a time may
+    poll. A call that is cancelled while it waits has taken no rows. A commit that is cancelled may be carried out all
+    the same.
 
     Args:
         bootstrap_servers: ``"host:port"``, or several of them separated by commas or in a list; or a mapping of options
@@ -40,7 +41,7 @@ class ShareConsumer:
         **options: the same as keywords with underscores.
 
     Raises:
-        ConfigError: an option is unknown, unsupported or out of range; ``group.id`` is not given.
+        ConfigError: an option is unknown, unsupported or out of range; or ``group.id`` is missing.
     """
 
     def __init__(
@@ -69,20 +70,20 @@ class ShareConsumer:
         self._blocking._reads = True  # noqa: SLF001
 
     async def unsubscribe(self) -> None:
-        """Leaves the group. Rows that were handed out can still be acknowledged; others that are held are released."""
+        """Leaves the group. Rows that were returned can still be acknowledged; all other held records are released."""
         await self._ask(lambda slot: self._native.begin_subscribe([], slot))
         self._blocking._topics = []  # noqa: SLF001
 
     def subscription(self) -> list[str]:
-        """The topics of `subscribe`."""
+        """The topics passed to `subscribe`."""
         return self._blocking.subscription()
 
     def assignment(self) -> list[TopicPartition]:
-        """The partitions given at present; other members may have the same."""
+        """The assigned partitions; other members may have the same ones."""
         return self._blocking.assignment()
 
     async def poll(self, timeout: float = 1.0, max_records: int | None = None) -> pa.RecordBatch:
-        """Takes the next batch, rows of one partition; sends what was acknowledged, or accepts what polls before gave.
+        """Returns the next batch of one partition; sends acknowledgements, or accepts the rows of the polls before.
 
         Args:
             timeout: seconds to wait for the first row.
@@ -92,15 +93,15 @@ class ShareConsumer:
             A batch; it has no rows if the time ran out.
 
         Raises:
-            KafkaError: what the group or a broker refuses; the next poll tries again.
-            UsageError: another task polls, or, with explicit acknowledgement, rows were not acknowledged.
+            KafkaError: the group or a broker refused; the next poll tries again.
+            UsageError: another task polls, or, with explicit acknowledgement, some rows are not acknowledged.
             ClosedError: the consumer was closed meanwhile.
         """
         rows = await self._take(lambda: self._native.try_poll(max_records), timeout)
         return self._blocking._no_rows() if rows is None else rows  # noqa: SLF001
 
     async def poll_all(self, timeout: float = 1.0, max_records: int | None = None) -> list[pa.RecordBatch]:
-        """Takes all that is ready, batches of one partition each; waits up to ``timeout`` for the first.
+        """Returns all batches that are ready, each of one partition; waits up to ``timeout`` for the first.
 
         ``max_records`` limits the rows of all batches together.
         """
@@ -108,10 +109,10 @@ class ShareConsumer:
         return found or []
 
     async def batches(self) -> AsyncIterator[pa.RecordBatch]:
-        """Gives one batch after the other, without an end.
+        """Yields one batch after the other, endlessly.
 
-        With implicit acknowledgement a batch is accepted when the next one is asked for; a loop that is left by an
-        exception or a ``break`` leaves its last batch to `commit` and `close`.
+        With implicit acknowledgement a batch is accepted when the next one is requested; after a loop that ends by an
+        exception or a ``break``, its last batch is left to `commit` and `close`.
         """
         while True:
             batch = await self.poll()
@@ -119,11 +120,11 @@ class ShareConsumer:
                 yield batch
 
     def acknowledge(self, rows: Any, how: How = "accept", *, otherwise: str | int = "release") -> None:
-        """Says what became of rows, at once; see `headrace.ShareConsumer.acknowledge`."""
+        """Acknowledges rows, without waiting; see `headrace.ShareConsumer.acknowledge`."""
         self._blocking.acknowledge(rows, how, otherwise=otherwise)
 
     async def commit(self, timeout: float | None = None) -> Results:
-        """Sends what is acknowledged, or accepts what polls gave if that is implicit, and awaits the answers.
+        """Sends acknowledgements, or accepts the rows of polls if that is implicit, and awaits the answers.
 
         Returns:
             As `headrace.ShareConsumer.commit`.
@@ -138,15 +139,15 @@ class ShareConsumer:
         return self._blocking.acquisition_lock_timeout_ms
 
     def metrics(self) -> dict[str, float]:
-        """Counters since the consumer was made: see `headrace.ShareConsumer.metrics`."""
+        """Counters since the consumer was created: see `headrace.ShareConsumer.metrics`."""
         return self._blocking.metrics()
 
     def decisions(self) -> list[str]:
-        """Why brokers were asked for records, as sentences, the last 256, the oldest first."""
+        """The last 256 decisions to ask a broker for records, with reasons, as sentences, the oldest first."""
         return self._blocking.decisions()
 
     async def close(self, timeout: float = blocking.CLOSE_TIMEOUT_S) -> None:
-        """Accepts the rows of the last poll, or sends what was acknowledged; releases all else; leaves the group.
+        """Accepts the rows of the last poll, or sends acknowledgements; releases all other records; leaves the group.
 
         Calls that still wait end with `ClosedError`. A close that is cancelled goes on in the background.
         """
@@ -161,8 +162,8 @@ class ShareConsumer:
     ) -> None:
         """Closes it.
 
-        After an exception in the block, also a cancellation, the rows of the last poll are released; what closing
-        raises does not hide that exception.
+        After an exception in the block, including a cancellation, the rows of the last poll are released; an error from
+        closing does not hide that exception.
         """
         try:
             await self._close(blocking.CLOSE_TIMEOUT_S, finished=error is None)
@@ -186,7 +187,7 @@ class ShareConsumer:
             return found
 
     async def _wait(self, take: Callable[[], Any], deadline: float) -> Any:
-        """As long as it waits, brokers are asked for rows."""
+        """While it waits, brokers are asked for rows."""
         found = None
         self._native.begin_wait()
         try:

@@ -1,4 +1,4 @@
-"""Streams: batches as they are asked for, and commits that follow the work."""
+"""Streams: batches on request, and commits that follow the work."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ Topics: TypeAlias = "str | Iterable[str] | re.Pattern[str] | Iterable[tuple[str,
 AnyFlow = TypeVar("AnyFlow", bound="Flow[Any]")
 
 PULSE_S = 0.1
-"""How often a stream tells its group that somebody is there, and looks for what has changed."""
+"""How often a stream shows its group that its reader is alive, and looks for changes."""
 
 SETTLE_S = 0.02
-"""How often it looks whether unfinished work is done, while something waits for that."""
+"""How often it checks whether unfinished work is done, while something waits for that."""
 
 COMMIT_TIMEOUT_S = 10.0
 """How long leaving a stream waits for the calls of a map that it has cancelled, and for its last commit."""
@@ -45,28 +45,28 @@ COMMIT_TIMEOUT_S = 10.0
 class Stream:
     """Reads topics as an async iterator; an async context manager.
 
-    Rows leave the cache when somebody asks for them. A partition whose reader falls behind is fetched no further than
-    about a mebibyte and one Fetch ahead (``max.partition.fetch.bytes``), and nothing of it is dropped. docs/streams.md
-    has the whole story.
+    Rows leave the cache when they are requested. A partition whose reader falls behind is fetched no further than about
+    a mebibyte and one Fetch ahead (``max.partition.fetch.bytes``), and none of it is dropped. See docs/streams.md.
 
-    It is taken in one form: iterated itself, or one of `partitions`, `committable` and `at_most_once`, and each of them
-    with `Flow.map`. With a ``group.id`` finished rows are committed by the stream: iterated plainly or by partition, a
-    batch is finished when the next is asked for, and ``enable.auto.commit=False`` commits nothing. All calls are made
-    in one event loop.
+    Use a stream in one form only: iterate over it, or use one of `partitions`, `committable` and `at_most_once`; each
+    form also has `Flow.map`. With a ``group.id`` the stream commits finished rows. When it is iterated plainly or by
+    partition, a batch is finished when the next one is requested, and ``enable.auto.commit=False`` turns commits off.
+    All calls must be made in one event loop.
 
     Args:
         bootstrap_servers: ``"host:port"``, several with commas or as a list; or a mapping of options by Kafka's
             names, ``bootstrap.servers`` among them, as confluent-kafka takes it.
-        topics: a topic or several, or a pattern of names, to subscribe to; or partitions, chosen by hand; or partitions
+        topics: one or several topics, or a pattern of names, to subscribe to; or partitions to assign; or partitions
             with the offset where each begins.
         config: consumer options by Kafka's names; docs/options.md lists them.
-        start_offsets: a function, or coroutine function, that is given the partitions of each assignment and returns
-            the offsets to begin at; those that it leaves out begin as the group or ``auto.offset.reset`` says.
-        commit_batches: finished batches after which a commit is sent.
-        commit_interval_ms: time after which one is sent; by default ``auto.commit.interval.ms``.
-        commit_parallelism: commits on their way at a time, at most one for a partition.
-        revoke_wait_ms: how long a rebalance waits for unfinished batches; the next owner reads again what is not
-            finished then.
+        start_offsets: a function or coroutine function that is called with the partitions of each assignment and
+            returns the offsets to begin at. Partitions that it leaves out begin at the committed offset, or else as
+            ``auto.offset.reset`` says.
+        commit_batches: number of finished batches after which a commit is sent.
+        commit_interval_ms: time after which a commit is sent; by default ``auto.commit.interval.ms``.
+        commit_parallelism: most commits in flight at a time; at most one per partition.
+        revoke_wait_ms: how long a rebalance waits for unfinished batches; the next owner reads those that are still
+            unfinished again.
         **options: consumer options as keywords with underscores.
 
     Raises:
@@ -139,17 +139,17 @@ class Stream:
         return self._consumer.assignment()
 
     def __aiter__(self) -> Batches:
-        """Batches of all partitions; each counts as finished when the next is asked for."""
+        """Batches of all partitions; each counts as finished when the next one is requested."""
         if isinstance(self._form, Batches):
             return self._form
         return self._take_as(Batches(self, None), commits=self._auto_commit)
 
     def map(self, function: Callable[[pa.RecordBatch], Any], parallelism: int) -> Mapped[Any]:
-        """`Flow.map` over the batches of all partitions; one counts as finished when the next result is asked for."""
+        """`Flow.map` over the batches of all partitions; one counts as finished when the next result is requested."""
         return self.__aiter__().map(function, parallelism)
 
     def committable(self) -> Committables:
-        """Batches of all partitions that are committed as their reader marks them: `Committable.done` or ``commit``.
+        """Batches of all partitions, committed as their reader marks them, by `Committable.done` or ``commit``.
 
         Raises:
             ConfigError: ``group.id`` is not set.
@@ -158,7 +158,7 @@ class Stream:
         return self._take_as(Committables(self, None), commits=True)
 
     def at_most_once(self) -> AtMostOnce:
-        """Batches of all partitions, each committed before it is handed out: one round trip a batch.
+        """Batches of all partitions, each committed before it is returned: one round trip per batch.
 
         Raises:
             ConfigError: ``group.id`` is not set.
@@ -176,10 +176,10 @@ class Stream:
     def partitions(self, *, committable: bool = False) -> Partitions[Batches] | Partitions[Committables]:
         """Each partition as it is assigned, with an async iterator over its batches that ends when it is revoked.
 
-        Each is read at its own speed: one that is not asked for holds up no other.
+        Each is read at its own speed: one that is not read does not hold up the others.
 
         Args:
-            committable: give `Committable` batches instead of plain ones.
+            committable: yield `Committable` batches instead of plain ones.
 
         Raises:
             ConfigError: ``committable`` without a ``group.id``.
@@ -190,22 +190,22 @@ class Stream:
         return self._take_as(Partitions(self, Batches), commits=self._auto_commit)
 
     def stop(self) -> None:
-        """Hands out nothing more: iterators end with their next ask. Commits go on until the block is left."""
+        """Returns no more batches: iterators end at their next step. Commits go on until the block is left."""
         self._stopped = True
         self._news.set()
         self._lookout.wake_all()
 
     async def drain_and_stop(self, timeout: float = 30.0) -> None:
-        """Stops, and awaits that all that was handed out is finished and committed.
+        """Stops, and waits until all batches that were returned are finished and committed.
 
-        By this call the batch that this task took last in a plain form is finished, as by its next ask. Results of a
-        `map` are not: read it to its end first, which comes with `stop`.
+        This call finishes the batch that this task took last in a plain form, as requesting the next one would. It does
+        not finish results of a `map`: call `stop` and read the map to its end first.
 
         Args:
             timeout: seconds.
 
         Raises:
-            KafkaTimeoutError: that took longer; it names partitions that are not done.
+            KafkaTimeoutError: that took longer; the message names the partitions that are not done.
         """
         deadline = asyncio.get_running_loop().time() + timeout
         self.stop()
@@ -237,7 +237,7 @@ class Stream:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stops, commits what is finished, closes. Without an exception what plain forms gave this task is finished."""
+        """Stops, commits finished batches, closes. Without an exception, what plain forms gave this task is finished."""
         self.stop()
         flows, self._flows = self._flows, []
         calls: set[asyncio.Future[Any]] = set()
@@ -263,7 +263,7 @@ class Stream:
     # What the forms ask for.
 
     async def next_work(self, part: Part | None, chunks: _native.Chunks) -> Work | None:
-        """The next rows, of one partition or of any; None at the end. A cancelled call has taken nothing."""
+        """The next rows, of one partition or of any; None at the end. A cancelled call has taken no rows."""
         loop = asyncio.get_running_loop()
         self._need_block()
         if loop.time() - self._turn > TURN_S:
@@ -286,7 +286,7 @@ class Stream:
                 self._turn = loop.time()
 
     async def next_part(self) -> Part | None:
-        """The next partition that has come; None at the end."""
+        """The next partition that was assigned; None at the end."""
         self._need_block()
         while True:
             self._raise_heard()
@@ -300,7 +300,7 @@ class Stream:
             await self._news.wait()
 
     def refresh(self) -> None:
-        """Takes over which partitions have come or gone."""
+        """Takes over which partitions were assigned or revoked."""
         # Results that were there before the end are still given.
         with contextlib.suppress(ClosedError):
             self._refresh()
@@ -381,7 +381,7 @@ class Stream:
     async def _open(
         self, start_offsets: Callable[[list[TopicPartition]], Starts | Awaitable[Starts]], parts: list[Part]
     ) -> None:
-        """Asks where partitions begin that have just come."""
+        """Asks where newly assigned partitions begin."""
         starts = start_offsets([part.name for part in parts])
         if inspect.isawaitable(starts):
             starts = await starts
@@ -412,13 +412,13 @@ class Stream:
             self._fail(task.exception())
 
     def _fail(self, error: BaseException | None) -> None:
-        """All who ask are told."""
+        """Passes the error to all who wait."""
         self._error = self._error or error
         self._news.set()
         self._lookout.wake_all()
 
     def _hear(self) -> None:
-        """Asks for an error of the whole consumer: who awaits a partition takes no rows, with which it would come."""
+        """Asks for an error of the whole consumer, which comes with rows: a task that awaits a partition takes none."""
         if not isinstance(self._form, Partitions):
             return
         try:
@@ -457,7 +457,7 @@ class Stream:
             self._fail(error)
 
     async def _let_go(self) -> None:
-        """The group wants to go on."""
+        """The group waits for partitions to be given up."""
         await self._settle(asyncio.get_running_loop().time() + self._revoke_wait_s, self._native.parts_going)
         self._native.disown()
 
