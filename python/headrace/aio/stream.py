@@ -237,7 +237,7 @@ class Stream:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stops, commits finished batches, closes. Without an exception, what plain forms gave this task is finished."""
+        """Stops, commits finished batches, closes. Without an exception, batches of plain forms count as finished."""
         self.stop()
         flows, self._flows = self._flows, []
         calls: set[asyncio.Future[Any]] = set()
