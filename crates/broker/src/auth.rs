@@ -1,4 +1,4 @@
-//! Who may do what: every handler asks the [`Authorizer`] before it acts.
+//! Authorization: every handler asks the [`Authorizer`] before it acts.
 
 /// What a request wants to do with a resource. The numbers are Kafka's (`AclOperation`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

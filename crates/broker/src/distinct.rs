@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::hash::Hash;
 
 /// The first item of each key. An answer may be a thousand times as long as what asks for it, so a request that names
-/// one thing again and again must not be told of it each time.
+/// one thing repeatedly must not get an answer for each time.
 pub(crate) fn distinct<T, K: Eq + Hash>(
     items: impl IntoIterator<Item = T>,
     key: impl Fn(&T) -> K,

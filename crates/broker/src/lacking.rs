@@ -1,4 +1,4 @@
-//! What Apache Kafka has and this broker does not: how clients are notified of it, by name.
+//! What Apache Kafka has and this broker does not: how clients learn of it, by name.
 
 /// The page that lists what is lacking.
 const PAGE: &str = "docs/compatibility.md#what-the-embedded-broker-lacks";

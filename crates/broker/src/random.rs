@@ -1,4 +1,4 @@
-//! Random numbers from the seed that the driver gives: ids must differ, they need not be secret.
+//! Random numbers from the seed that the driver gives: ids must be distinct, but need not be secret.
 
 use headrace_wire::random::SplitMix64;
 use headrace_wire::uuid::Uuid;

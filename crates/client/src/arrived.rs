@@ -1,4 +1,4 @@
-//! Bytes that have arrived from a broker, and what an engine has taken of them.
+//! Bytes that have arrived from a broker, and how many of them an engine has consumed.
 
 use std::sync::Arc;
 

@@ -46,7 +46,7 @@ pub struct TopicInfo {
 /// A snapshot of the cluster that each metadata answer brings up to date.
 #[derive(Debug, Default)]
 pub struct Cluster {
-    /// Its name; `None` while no broker has told.
+    /// Its name; `None` until a broker has reported it.
     id: Option<String>,
     controller: Option<i32>,
     brokers: BTreeMap<i32, BrokerInfo>,

@@ -15,7 +15,7 @@ use crate::io::{ConnId, Input, Output};
 pub trait Engine {
     /// What callers ask for.
     type Command;
-    /// What callers are told.
+    /// The events that callers receive.
     type Event;
 
     /// Something has happened.

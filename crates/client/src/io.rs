@@ -21,7 +21,7 @@ pub struct ConnId(pub u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LinkId(pub u32);
 
-/// What an engine is told. `C`: what its callers ask for.
+/// An input to an engine. `C`: its callers' commands.
 #[derive(Debug)]
 pub enum Input<C> {
     /// A caller's command.
@@ -115,7 +115,7 @@ pub enum LinkEvent {
     Note(Note),
 }
 
-/// What an engine asks its driver to do, or tells. `E`: what its callers are told.
+/// An output of an engine: a request to its driver, or an event. `E`: the events for its callers.
 #[derive(Debug)]
 pub enum Output<E> {
     /// Something to do about a channel's connection. One that is gone is ignored.

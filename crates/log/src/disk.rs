@@ -1,4 +1,4 @@
-//! What the log asks of a disk.
+//! The disk operations that the log needs.
 //!
 //! The log does no I/O of its own: `crates/net` implements [`Disk`] over `std::fs`, [`MemoryDisk`](crate::MemoryDisk)
 //! over memory. Every operation names the file it was about when it fails ([`DiskError`]).

@@ -1,4 +1,4 @@
-//! What can go wrong, by who asked for what.
+//! Errors, by the operation that failed.
 
 use std::path::PathBuf;
 

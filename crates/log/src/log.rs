@@ -312,7 +312,7 @@ impl<D: Disk> Log<D> {
     /// Cuts what a failed write left behind, so that no start can take it for records.
     pub(crate) fn mend(&mut self) -> Result<(), DiskError> {
         if self.torn {
-            // Pages that readers may have been lent stay where they are; what is wrong in them is written over.
+            // Pages that may be exposed to readers stay where they are; damaged bytes in them are overwritten.
             if self.active.lengthened <= self.active.size {
                 self.active.log.truncate(&self.disk, self.active.size)?;
             }

@@ -1,4 +1,4 @@
-//! Taking damage out of a segment: what is damaged is moved aside, what is whole stays.
+//! Repairing a segment: damaged bytes are moved aside, intact batches stay.
 
 use std::io::IoSlice;
 use std::ops::Range;

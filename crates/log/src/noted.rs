@@ -1,6 +1,6 @@
-//! What a clean stop notes of the logs, so that the next start sees what became of their files meanwhile.
+//! What a clean stop records of the logs, so that the next start detects changes to their files in between.
 //!
-//! A text file like Kafka's checkpoints, with a checksum as its last line. A start uses it up.
+//! A text file like Kafka's checkpoints, with a checksum as its last line. A start consumes it.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

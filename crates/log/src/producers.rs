@@ -1,5 +1,5 @@
-//! What a log remembers of idempotent producers (KIP-98): enough to answer a repeated batch with its old offset, and
-//! to refuse a gap or a replaced producer.
+//! The state of idempotent producers (KIP-98): enough to answer a duplicate batch with its original offset, and to
+//! refuse a gap in sequences or a fenced producer.
 
 use std::collections::HashMap;
 use std::ops::Range;

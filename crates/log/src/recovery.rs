@@ -1,4 +1,4 @@
-//! Opening a log: trusting a clean one, checking and mending what a crash or a damage left.
+//! Opening a log: a clean one is trusted, one that a crash or damage left is checked and repaired.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;

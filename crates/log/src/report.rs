@@ -1,4 +1,4 @@
-//! What opening a log found, and what it did about it.
+//! What was found when a log was opened, and what was done about it.
 
 use std::fmt;
 use std::path::PathBuf;

@@ -1,8 +1,8 @@
 //! Deleting old records: by age, by size, by request.
 //!
-//! In two steps. First the start of the log moves, and nobody can read what lies before it. Then the segments before it are
-//! deleted. In between the new start is to be kept by [`LogDir`](crate::LogDir)'s checkpoint: after a crash, a log whose first
-//! segments are missing and whose start says nothing of it has lost them.
+//! In two steps. First the log's start offset moves, so that nothing before it can be read. Then the segments before it
+//! are deleted. In between the new start must be saved in [`LogDir`](crate::LogDir)'s checkpoint: after a crash, a log
+//! whose first segments are missing although its start does not say so has lost them.
 
 use headrace_wire::time::Now;
 

@@ -1,8 +1,8 @@
-//! What a failed sync leaves in doubt, and how it is made durable all the same.
+//! Which records a failed sync leaves in doubt, and how they are made durable all the same.
 //!
-//! After a failed sync the system takes the pages that it could not write for clean: a second sync succeeds and
-//! writes nothing of them, while reads still show them. So no later sync is believed until all that the log knows not to
-//! be durable was written again, from what reads show and its checksums confirm; until then the log is offline.
+//! After a failed sync the kernel marks the pages that it could not write as clean: a second sync succeeds without
+//! writing them, while reads still return them. So no later sync is trusted until everything that is not known to be
+//! durable has been written again, from bytes that reads return and checksums confirm. Until then the log is offline.
 
 use std::io::IoSlice;
 

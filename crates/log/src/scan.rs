@@ -1,7 +1,7 @@
 //! Reading a segment that may be damaged: which bytes are whole batches in their place, and which are not.
 //!
-//! A batch is taken where the one before ends. Where that fails, the damage must end somewhere, and a record's value
-//! may hold bytes that look like a batch, put there by whoever wrote it. So the search goes in this order:
+//! A batch is expected where the one before it ends. If there is none, the end of the damage must be found, and a
+//! record's value may hold bytes that look like a batch, put there by its writer. So the search goes in this order:
 //!
 //! 1. The lengths in the headers are followed, whatever else is wrong with them. A batch with a true checksum in its
 //!    place, or the end of the file, ends the damage. What lies inside of a batch is not taken for one.

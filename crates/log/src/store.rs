@@ -1,4 +1,4 @@
-//! A data directory: who owns it, which partitions it holds, and what is known of them before they are opened.
+//! A data directory: its owner, its partitions, and what is known of them before they are opened.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,8 +1,8 @@
 //! Walking the batches of a segment that may have been damaged since it was written.
 //!
 //! After a clean shutdown a segment is opened without being read, so this is where flipped bits show: a header that is
-//! none, or a base offset, which no checksum covers, that is not between those around it. Batches behind the damage are
-//! found as recovery finds them; only who asks for the damaged ones gets an error.
+//! none, or a base offset, which no checksum covers, that is not between those around it. Batches after the damage are
+//! found as recovery finds them; only a request for the damaged ones gets an error.
 
 use std::sync::atomic::Ordering;
 

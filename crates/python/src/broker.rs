@@ -93,7 +93,7 @@ impl Broker {
         self.was_clean
     }
 
-    /// Errors since the last call that no client could be told of.
+    /// Errors since the last call that could not be reported to any client.
     fn take_troubles(&self) -> Vec<String> {
         self.lock().as_ref().map(BrokerServer::take_troubles).unwrap_or_default()
     }

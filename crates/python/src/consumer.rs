@@ -120,7 +120,7 @@ impl Consumer {
         Awaiting::new(self.client.clone(), self.chunks.clone())
     }
 
-    /// What went wrong since the last call that no other call was told of.
+    /// Errors since the last call that no other call has reported.
     fn take_troubles(&self) -> Vec<String> {
         self.client.take_troubles()
     }
@@ -256,12 +256,12 @@ impl Consumer {
         detached(py, |_| Ok(self.client.commit_async(offsets)?))
     }
 
-    /// Whether rebalances are to be told by `take_notice`.
+    /// Whether `take_notice` reports rebalances.
     fn listen(&self, py: Python<'_>, on: bool) -> PyResult<()> {
         detached(py, |_| Ok(self.client.listen(on)?))
     }
 
-    /// What is to be told before a poll gives rows.
+    /// What must be reported before a poll returns rows.
     fn take_notice(&self, py: Python<'_>) -> Option<Told> {
         Some(match self.client.take_notice()? {
             Notice::Rebalance { number, news, partitions } => {
@@ -285,7 +285,7 @@ impl Consumer {
         Some((op, result.err().map(|error| errors::to_object(py, &error))))
     }
 
-    /// The listener was told.
+    /// The listener was called.
     fn told(&self, number: u64) {
         self.client.told(number);
     }

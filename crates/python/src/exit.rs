@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use pyo3::prelude::*;
 
-/// The exit code of a program that nobody has told of its lost records.
+/// The exit code of a program whose lost records could not be reported to any caller.
 const FAILURE: c_int = 1;
 /// The process whose records were lost; 0 while there is none. A forked child ends as it wishes.
 static LOST_IN: AtomicU32 = AtomicU32::new(0);

@@ -211,7 +211,7 @@ impl Producer {
         })
     }
 
-    /// Sends what was queued before; `waiter` is told when all of it has ended, well or not.
+    /// Sends what was queued before; `waiter` is completed when all of it has succeeded or failed.
     fn begin_flush(&self, py: Python<'_>, waiter: Py<PyAny>) -> PyResult<()> {
         detached(py, |_| Ok(self.client.begin_flush(waiter)?))
     }
@@ -441,7 +441,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Drop for Producer {
-    /// A producer that nobody holds any more still sends what it took: whoever queued it has been told nothing else.
+    /// A producer that is no longer referenced still sends what it took: the caller that queued it has not been told
+    /// otherwise.
     fn drop(&mut self) {
         // While the interpreter shuts down there is nobody to wait for; the package has closed all producers before.
         let _ = Python::try_attach(|py| {

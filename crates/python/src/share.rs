@@ -49,7 +49,7 @@ impl ShareConsumer {
         AwaitingShare::new(self.client.clone(), self.chunks.clone())
     }
 
-    /// What went wrong since the last call that no other call was told of.
+    /// Errors since the last call that no other call has reported.
     fn take_troubles(&self) -> Vec<String> {
         self.client.take_troubles()
     }

@@ -1,4 +1,4 @@
-//! Python objects that are told how something has ended (`set_result`, `set_exception`), on the delivery thread.
+//! Python objects that are completed (`set_result`, `set_exception`) on the delivery thread.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use pyo3::types::PyTuple;
 
 use crate::errors;
 
-/// Has `waiter` told what an operation gave, as `convert` shows it to Python.
+/// Has `waiter` completed with the result of an operation, which `convert` turns into a Python object.
 pub(crate) fn recipient<T: Send + 'static>(
     waiter: Py<PyAny>,
     convert: for<'py> fn(Python<'py>, T) -> PyResult<Bound<'py, PyAny>>,
@@ -20,7 +20,7 @@ pub(crate) fn recipient<T: Send + 'static>(
     })
 }
 
-/// Has `bell` told that it is worth looking again.
+/// Notifies `bell` that it is worth looking again.
 pub(crate) fn bell(bell: Py<PyAny>) -> Bell {
     Arc::new(move || {
         // While the interpreter shuts down nobody can look any more.

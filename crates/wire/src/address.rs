@@ -1,4 +1,4 @@
-//! A server's host and port as texts: how they are shown, and what a host may be.
+//! A server's host and port as text: how they are printed, and what a host may be.
 
 use std::fmt;
 

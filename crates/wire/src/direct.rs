@@ -13,10 +13,10 @@ const SLOT_ID_SHIFT: u32 = 48;
 
 /// The mode of a grant in which nobody else writes over a link.
 pub const EXCLUSIVE: i8 = 0;
-/// The mode of a grant in which each write draws its order and its place from the order word.
+/// The mode of a grant in which each write reserves its order and its place by a fetch-and-add on the order word.
 pub const SHARED: i8 = 1;
 
-/// The order word of a shared landing ring: how many writes have drawn, modulo 65,536, and how many bytes.
+/// The order word of a shared landing ring: how many writes have reserved space, modulo 65,536, and how many bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Drawn {
     /// Which write is next.
@@ -54,7 +54,7 @@ impl Drawn {
 pub struct Written {
     /// [`GrantProduceResponse::id`](crate::messages::GrantProduceResponse).
     pub id: u16,
-    /// Exclusive grants: counts the writes, modulo 65,536. Shared ones: the order that was drawn.
+    /// Exclusive grants: counts the writes, modulo 65,536. Shared ones: the order that was reserved.
     pub order: u16,
 }
 

@@ -1,4 +1,5 @@
-//! `DescribeConfigs`, `AlterConfigs`, `IncrementalAlterConfigs`: settings of topics, and the broker's to look at.
+//! `DescribeConfigs`, `AlterConfigs`, `IncrementalAlterConfigs`: settings of topics, and read-only settings of the
+//! broker.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 

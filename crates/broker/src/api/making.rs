@@ -1,4 +1,4 @@
-//! Making, extending and removing topics in turns.
+//! Creating, extending and deleting topics in turns.
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -1,4 +1,4 @@
-//! Produce: appends one batch a partition. Record bytes go from the request's frame to the file uncopied.
+//! Produce: appends one batch per partition. Record bytes go from the request's frame to the file uncopied.
 
 use headrace_log::Disk;
 use headrace_wire::compression::Codec;

@@ -1,4 +1,4 @@
-//! What is answered, in which versions.
+//! Which requests are supported, in which versions.
 
 use headrace_wire::direct::FIRST_PRIVATE_KEY;
 use headrace_wire::messages::api_versions_response::ApiVersion;

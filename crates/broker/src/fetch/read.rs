@@ -1,4 +1,4 @@
-//! Finding out what a fetch gets of each partition.
+//! Determines what a fetch returns from each partition.
 
 use headrace_log::{Disk, LogError, ReadError, Slice};
 use headrace_wire::errors::ErrorCode;

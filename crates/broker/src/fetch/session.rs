@@ -47,7 +47,7 @@ pub(crate) struct Answered {
 #[derive(Debug)]
 struct Entry {
     item: FetchItem,
-    /// What the client was last told; -1 for never, or for an error, which is told again.
+    /// What was last sent to the client; -1 for never, or for an error, which is sent again.
     high_watermark: i64,
     log_start: i64,
 }
@@ -135,7 +135,7 @@ impl FetchSessions {
         }
         let too_many = after > PARTITIONS_MAX || (after > before && self.partitions > self.partitions_max);
         if too_many || too_long {
-            // The client asks again with everything, and is told then that there is no session.
+            // The client asks again with everything, and then learns that there is no session.
             self.close(id);
             return Err(ErrorCode::FETCH_SESSION_ID_NOT_FOUND);
         }

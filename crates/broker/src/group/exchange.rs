@@ -20,7 +20,7 @@ pub(crate) struct Join {
     pub(crate) protocol_type: String,
     /// `JoinGroup` v4 and later: a dynamic member must come back with its id (KIP-394).
     pub(crate) must_know_id: bool,
-    /// `JoinGroup` v9 and later: a returning static leader can be told not to assign (KIP-814).
+    /// `JoinGroup` v9 and later: a returning static leader can be instructed not to assign (KIP-814).
     pub(crate) can_skip_assignment: bool,
     /// Bytes that members of all groups may take beside those there are.
     pub(crate) room: usize,

@@ -1,4 +1,4 @@
-//! `FindCoordinator`, `JoinGroup`, `SyncGroup`, Heartbeat, `LeaveGroup`, and members that go without a word.
+//! `FindCoordinator`, `JoinGroup`, `SyncGroup`, Heartbeat, `LeaveGroup`, and members that fall silent.
 
 use std::collections::BTreeMap;
 

@@ -454,7 +454,7 @@ impl Group {
         votes.into_iter().max_by_key(|(_, n)| *n).map(|(name, _)| name.to_owned())
     }
 
-    /// What a member is told of the generation; the leader also who is in it.
+    /// What a member learns of the generation; the leader also learns its members.
     fn joined(&self, id: &str) -> Joined {
         let protocol = self.protocol.as_deref();
         let entry = |m: &Member| (m.id.clone(), m.instance_id.clone(), m.subscription(protocol));
@@ -525,7 +525,7 @@ impl Group {
         Ok(is_leader)
     }
 
-    /// The leader's assignment was written (or not): every waiting member is told.
+    /// The leader's assignment was written (or not): every waiting member gets its answer.
     pub(crate) fn assigned(&mut self, now: u64, result: ErrorCode, out: &mut Outputs) {
         if self.phase != Phase::Completing {
             return;

@@ -1,4 +1,4 @@
-//! Which partitions are to be synced when. The syncing itself is for a thread of the driver's.
+//! Which partitions must be synced when. A thread of the driver does the syncing itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,5 +1,5 @@
-//! Topics that are made, get partitions, or are removed in turns: nobody sees a partition before all of those that were
-//! asked for are there. One write of the state file stands for many topics.
+//! Topics that are created, extended or deleted in turns: no partition is visible before all those of the request
+//! exist. One write of the state file covers many topics.
 //!
 //! A crash leaves of what was being made at most directories to which nothing was written, which the next start removes, and
 //! of a topic that was being removed directories that the state file names, which it removes too.

@@ -1,4 +1,4 @@
-//! The topics of a broker with their logs, and the files that remember them.
+//! The topics of a broker with their logs, and the files that record them.
 
 pub(crate) mod flush;
 mod making;

@@ -1,4 +1,4 @@
-//! Opening a data directory: what is in it, and what had to be mended.
+//! Opening a data directory: what is in it, and what had to be repaired.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;

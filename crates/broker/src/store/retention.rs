@@ -1,5 +1,6 @@
-//! Retention, in turns: first the logs' starts move, then they are noted, and only then are segments deleted. A process
-//! that is killed in between leaves segments that the next start deletes, never a log that seems to have lost some.
+//! Retention, in turns: first the logs' start offsets move, then they are saved, and only then are segments deleted. A
+//! process that is killed in between leaves segments that the next start deletes, never a log that seems to have lost
+//! some.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! The broker's own small file: which topics exist, the leader epoch, the next producer id. It is replaced in one
-//! step, so it is always whole.
+//! The broker's own small file: which topics exist, the leader epoch, the next producer id. It is replaced atomically,
+//! so it is always complete.
 
 use std::collections::BTreeMap;
 use std::io::IoSlice;

@@ -1,4 +1,4 @@
-//! What an operation is made of: items, each with a way to a broker, asked for together where the way is the same.
+//! The parts of an operation: items, each with a route to a broker; items with the same route share a request.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;

@@ -1,8 +1,8 @@
 //! Administration: topics, offsets, groups, settings.
 //!
 //! An operation is a list of items. Each goes to the broker that answers for it (the controller, a partition's leader, a
-//! group's coordinator), together with others that go the same way, and again after an error that may pass. All tries
-//! together have the operation's time.
+//! group's coordinator), together with others that take the same route, and again after a retriable error. All tries
+//! share the operation's timeout.
 
 mod configs;
 mod engine;

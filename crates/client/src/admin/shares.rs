@@ -1,4 +1,4 @@
-//! Share groups (KIP-932): where they stand.
+//! Share groups (KIP-932): their progress.
 
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::DescribeShareGroupOffsetsRequest;

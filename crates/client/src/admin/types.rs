@@ -1,4 +1,4 @@
-//! What callers ask of an admin client, and what they are told.
+//! Requests to an admin client, and their results.
 
 use headrace_wire::uuid::Uuid;
 
@@ -49,7 +49,7 @@ pub struct ConfigEntry {
     pub name: String,
     /// Its value; `None` where the broker keeps it to itself.
     pub value: Option<String>,
-    /// Whether it is only told, not set.
+    /// Whether it is read-only.
     pub read_only: bool,
     /// Whether it is a secret.
     pub sensitive: bool,

@@ -1,4 +1,4 @@
-//! The last step before calls, with `headrace.datapath=two-sided`: the connection goes over RDMA from then on.
+//! The last step before calls, with `headrace.datapath=two-sided`: from then on the connection uses RDMA.
 
 use bytes::Bytes;
 use headrace_wire::errors::ErrorCode;

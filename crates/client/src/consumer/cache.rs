@@ -1,4 +1,4 @@
-//! What was fetched and not yet handed out, and where each partition stands.
+//! Records that were fetched and not yet returned, and the position of each partition.
 //!
 //! The one place that the engine's thread and the callers' threads share, under one lock. The
 //! engine fills it; a caller takes slices of decoded chunks, and decodes what was kept as it came

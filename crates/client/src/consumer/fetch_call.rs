@@ -1,4 +1,4 @@
-//! A Fetch that is on its way: where it goes, what of its answer is arriving, and what that needs to be dealt with.
+//! A Fetch in flight: its broker, the part of its response that is arriving, and what is needed to process it.
 
 use std::collections::HashSet;
 
@@ -10,11 +10,11 @@ use super::fetch_stream::{AbortedTransaction, DivergingEpoch, FetchStream, Leade
 use super::ticket::Ticket;
 use super::types::TopicPartition;
 
-/// What a caller is told of a batch that is damaged for the first time.
+/// The error for a batch that is found damaged for the first time.
 pub(super) const DAMAGED: &str =
     "a record batch came damaged, and is fetched once more over a new connection";
 
-/// What a caller is told of a batch that was left out.
+/// The error for a batch that was left out.
 pub(super) const SKIPPED: &str = "a record batch was left out (on.bad.records is skip)";
 
 /// Where a Fetch goes.

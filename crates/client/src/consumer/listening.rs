@@ -1,12 +1,12 @@
-//! A listener that is told of rebalances, and what it may rely on.
+//! A listener for rebalances, and what it may rely on.
 //!
-//! The listener runs on the thread that polls, so the engine asks and waits: partitions that are to
-//! be given back stay, and can be committed, until the listener was told; of new ones no row is handed
-//! out before that. A group that does not wait ends this: what is lost is told afterwards.
+//! The listener runs on the thread that polls, so the engine asks and waits: partitions that are about to be revoked
+//! stay, and can be committed, until the listener was called; of new ones no row is returned before that. A group that
+//! does not wait ends this: the listener learns of lost partitions afterwards.
 
 use super::types::{ConsumerEvent, Rebalance, TopicPartition};
 
-/// Who is told of rebalances, if anybody is.
+/// Who is notified of rebalances, if anybody is.
 #[derive(Debug, Default)]
 pub(super) struct Listener {
     pub(super) listens: bool,

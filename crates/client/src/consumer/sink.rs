@@ -1,4 +1,4 @@
-//! What a Fetch answer brings, taken up while it arrives.
+//! The contents of a Fetch response, processed while it arrives.
 
 use headrace_wire::compression::Codec;
 use headrace_wire::errors::ErrorCode;

@@ -1,4 +1,4 @@
-//! What callers and the consumer engine say to each other.
+//! What callers and the consumer engine exchange.
 
 use super::ticket::PartId;
 use crate::error::Error;

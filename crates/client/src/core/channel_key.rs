@@ -1,4 +1,4 @@
-//! How channels are told apart.
+//! How channels are identified.
 
 use super::call::Lane;
 

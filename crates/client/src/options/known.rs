@@ -1,4 +1,4 @@
-//! Finding an option by the name a caller wrote, and saying why it is none.
+//! Finds an option by the name that a caller wrote, or says why there is none.
 
 use headrace_wire::names::nearest;
 

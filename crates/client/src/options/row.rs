@@ -1,4 +1,4 @@
-//! What a row of the table says of an option.
+//! A row of the table: everything about one option.
 
 /// Which client an option belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -5,12 +5,12 @@ use std::fmt;
 use super::row::Kind;
 use super::value::FromText;
 
-/// A text that is never shown: not in `Debug`, not in an error.
+/// A text that is never printed: not in `Debug`, not in an error.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Secret(String);
 
 impl Secret {
-    /// Keeps a text from being shown.
+    /// Keeps a text from being printed.
     #[must_use]
     pub fn new(text: String) -> Self {
         Self(text)

@@ -1,4 +1,4 @@
-//! What the options of TLS and SASL must have beside each other.
+//! Which options of TLS and SASL need or exclude each other.
 
 use super::row::Kind;
 use super::security::{Mechanism, Secret};

@@ -150,7 +150,7 @@ impl Endpoint {
         (!host.is_empty() && check_host(host).is_ok()).then(|| Self { host: host.to_owned(), port })
     }
 
-    /// Why a server is refused. What may have a password in it is not shown.
+    /// Why a server is refused. A text that may contain a password is not printed.
     fn why_not(text: &str) -> String {
         // Not the port: with a password in front, all that is known of the text is that it is wrong.
         let host = text.strip_prefix("PLAINTEXT://").unwrap_or(text).trim_start_matches('[');
@@ -295,7 +295,7 @@ choice! {
     OnBadRecords {
         /// The partition stands still, and each poll of it raises, until a seek.
         Error = "error",
-        /// The record batch is left out, and told of.
+        /// The record batch is left out, and that is logged.
         Skip = "skip",
     }
 }

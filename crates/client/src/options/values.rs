@@ -1,4 +1,4 @@
-//! What a caller has given.
+//! The values that a caller has given.
 
 use std::collections::BTreeMap;
 

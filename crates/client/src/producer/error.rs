@@ -1,4 +1,4 @@
-//! Why a record was not taken.
+//! Why a record was not accepted.
 
 use headrace_wire::errors::ErrorCode;
 
@@ -12,7 +12,7 @@ pub enum AppendError {
     /// `buffer.memory` is used up, or the broker's share of it. Wait in this place of the queue, then try again with
     /// what it grants.
     Full(Place),
-    /// No broker has told about the topic yet, and the record was not to be parked. Wait for
+    /// The topic's metadata is not known yet, and the record was not to be parked. Wait for
     /// [`super::ProducerEvent::TopicsDecided`], then try again.
     NeedMetadata {
         /// Which topic.

@@ -5,9 +5,9 @@
 //! request a leader at a time with up to `max.in.flight.requests.per.connection` of them on their way, and ends each
 //! with one [`ProducerEvent::BatchDone`].
 //!
-//! Order: the ends of one partition's batches are told in the order in which the batches were filled. The records stand in
-//! the log in that order too for an idempotent producer (the default) or with one request in flight. Otherwise a batch
-//! that is sent again may come behind one that was sent after it, as in Kafka.
+//! Order: the ends of one partition's batches are reported in the order in which the batches were filled. The records
+//! are in the log in that order too for an idempotent producer (the default) or with one request in flight. Otherwise a
+//! batch that is sent again may come behind one that was sent after it, as in Kafka.
 
 mod accumulator;
 mod appender;

@@ -1,4 +1,4 @@
-//! Topics as a producer knows them: their partitions with leaders and waiting batches, and what was said against them.
+//! Topics as a producer knows them: their partitions with leaders and waiting batches, and errors about them.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ pub(super) const TOPICS_MAX: usize = 100_000;
 
 #[derive(Debug)]
 pub(super) enum TopicState {
-    /// No broker has told about it yet.
+    /// No broker has answered about it yet.
     Unknown,
     Ready,
     /// Cannot be written: not authorized, an impossible name.
@@ -137,7 +137,7 @@ impl Topics {
         (0..).zip(self.all.iter().map(|topic| &topic.name))
     }
 
-    /// Topics of which no broker has told anything.
+    /// Topics whose metadata is not known yet.
     pub(super) fn unknown(&self) -> Vec<u32> {
         let unknown = |topic: &Topic| matches!(topic.state, TopicState::Unknown);
         (0..).zip(&self.all).filter(|(_, topic)| unknown(topic)).map(|(place, _)| place).collect()

@@ -1,4 +1,4 @@
-//! SASL: what a client says to prove who it is, without the frames around it.
+//! SASL: what a client sends to authenticate, without the frames around it.
 //!
 //! PLAIN (RFC 4616), SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677), OAUTHBEARER (RFC 7628). As in Kafka's own
 //! client, names and passwords are taken as they are, without `SASLprep`.

@@ -1,4 +1,4 @@
-//! Commits that callers wait for: what became of the records of each partition.
+//! Commits that callers wait for: the outcome for each partition's records.
 
 use std::collections::BTreeMap;
 

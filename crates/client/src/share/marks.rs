@@ -1,4 +1,4 @@
-//! What callers say of rows, from the columns that name them.
+//! Callers' acknowledgements of rows, by the columns that identify them.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! What a share consumer is told to do, and what it tells.
+//! Commands to a share consumer, and its events.
 
 use super::commits::CommitResults;
 use crate::error::{Error, Result};

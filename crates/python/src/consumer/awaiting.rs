@@ -1,5 +1,5 @@
-//! The consumer's calls that never wait, for asyncio. A `waiter` is told (`set_result`, `set_exception`) on the delivery
-//! thread.
+//! The consumer's calls that never wait, for asyncio. A `waiter` is completed (`set_result`, `set_exception`) on the
+//! delivery thread.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -122,7 +122,7 @@ impl Awaiting {
         self.begin(py, waiter, |op| ConsumerCommand::ListOffsets { op, targets, timeout_ms })
     }
 
-    /// `bell` is told (`set_result(None)`) each time it is worth looking again after `arm`, and at the end.
+    /// `bell` is notified (`set_result(None)`) each time it is worth looking again after `arm`, and at the end.
     fn hang_bell(&self, py: Python<'_>, bell: Py<PyAny>) -> PyResult<()> {
         detached(py, |_| Ok(self.client.hang_bell(telling::bell(bell))?))
     }

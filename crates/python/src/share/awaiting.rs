@@ -1,4 +1,4 @@
-//! The share consumer's calls that never wait, for asyncio. A `waiter` is told on the delivery thread.
+//! The share consumer's calls that never wait, for asyncio. A `waiter` is completed on the delivery thread.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ impl AwaitingShare {
         detached(py, |_| Ok(self.client.begin_commit(recipient, seconds(timeout))?))
     }
 
-    /// `bell` is told (`set_result(None)`) each time it is worth looking again after `arm`, and at the end.
+    /// `bell` is notified (`set_result(None)`) each time it is worth looking again after `arm`, and at the end.
     fn hang_bell(&self, py: Python<'_>, bell: Py<PyAny>) -> PyResult<()> {
         detached(py, |_| Ok(self.client.hang_bell(telling::bell(bell))?))
     }

@@ -1,4 +1,4 @@
-//! Streams: rows of one partition at a time, fetched as far as somebody asks for them.
+//! Streams: rows of one partition at a time, fetched only as far as its reader requests them.
 //!
 //! A partition that was added while [`Admission::on_demand`] holds is fetched only while little of it lies here
 //! ([`AHEAD_BYTES`]): it leaves the Fetch session when its reader falls behind, and comes back as the reader takes rows.

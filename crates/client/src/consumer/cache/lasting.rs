@@ -1,7 +1,7 @@
-//! What keeps a partition from going on: errors that last, and batches that came damaged.
+//! What blocks a partition: lasting errors, and batches that arrived damaged.
 //!
-//! An error that lasts is handed out once and then again from time to time, so that a caller that goes on polling hears
-//! of it and still waits: given by every take, it would be raised as fast as the caller can ask.
+//! A lasting error is returned once and then again periodically, so that a caller that goes on polling learns of it and
+//! still waits: if every take returned it, it would be raised as fast as the caller can poll.
 
 use std::collections::VecDeque;
 

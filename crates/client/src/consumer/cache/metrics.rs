@@ -1,4 +1,4 @@
-//! What the cache has been through, in numbers.
+//! Figures of the cache.
 
 use crate::consumer::types::TopicPartition;
 

@@ -1,4 +1,4 @@
-//! Partitions of topics that were made again.
+//! Partitions of topics that were deleted and created again.
 
 use super::FetchCache;
 use crate::consumer::types::{StartAt, TopicPartition};

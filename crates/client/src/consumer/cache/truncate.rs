@@ -1,4 +1,4 @@
-//! A log that was cut: what is held beyond the cut is dropped, what stands before it stays.
+//! A log that was truncated: held records beyond the cut are dropped, those before it stay.
 
 use super::FetchCache;
 use super::metrics::Dropped;

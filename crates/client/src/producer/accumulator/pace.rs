@@ -1,4 +1,4 @@
-//! How far callers with many rows run ahead of the brokers.
+//! How far callers with many rows may run ahead of the brokers.
 
 use headrace_wire::time::Now;
 

@@ -1,4 +1,4 @@
-//! Records of topics that no broker has told about yet: they wait here without a partition, and nobody waits for them.
+//! Records of topics whose metadata is not known yet: they wait here without a partition, and no caller waits for them.
 //! docs/unknown-topics.md says what always holds.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

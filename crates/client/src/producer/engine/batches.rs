@@ -1,4 +1,4 @@
-//! Batches that are on their way, by partition, and how they end.
+//! Batches in flight, by partition, and how they end.
 
 use std::collections::{BTreeSet, VecDeque};
 

@@ -1,7 +1,7 @@
-//! Batches that go through memory which a broker has lent (docs/one-sided.md). What is written there is kept, tried again
-//! and ended as what is sent in a request.
+//! Batches that go through memory that a broker has exposed (docs/one-sided.md). They are kept, retried and completed
+//! like those that are sent in a request.
 //!
-//! A partition's batches are on one way at a time: they change it only while none is on its way, so that the broker sees
+//! A partition's batches take one path at a time, and change it only while none is in flight, so that the broker sees
 //! them in order.
 
 use std::collections::BTreeSet;

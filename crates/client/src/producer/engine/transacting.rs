@@ -1,4 +1,5 @@
-//! What transactions do to the engine: which batches end unsent, under which epoch partitions go on, who is told.
+//! What transactions do to the engine: which batches end unsent, under which epoch partitions go on, which callers are
+//! notified.
 
 use headrace_wire::time::Now;
 

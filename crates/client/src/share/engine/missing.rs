@@ -1,4 +1,4 @@
-//! What of the cluster a caller is told without having asked: topics that are not there, and that nobody answers.
+//! What of the cluster is reported to callers unasked: that topics do not exist, or that no broker answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
