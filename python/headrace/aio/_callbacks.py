@@ -1,4 +1,4 @@
-"""A rebalance listener's functions in the event loop: one at a time, in the order of the group's news."""
+"""A rebalance listener's functions in the event loop: one at a time, in the order of the group's events."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class Callbacks:
-    """Tells a listener what its group does, and the group when that was told.
+    """Calls a listener's functions for the group's events, and reports to the group when they have ended.
 
     A function is called in the task that polls. A coroutine runs in a task of its own: a poll that is cancelled
     meanwhile must not break off a commit before partitions go. The next call that needs the listener awaits it, and
-    gets what it has raised.
+    raises its exception.
     """
 
     def __init__(self, native: _native.Consumer) -> None:
@@ -29,18 +29,18 @@ class Callbacks:
         self._running: asyncio.Task[None] | None = None
 
     def listen(self, listener: Listener | None) -> None:
-        """Tells this one from now on; None tells nobody."""
+        """Calls this listener from now on; None calls none."""
         self._listener = listener
         self._native.listen(listener is not None)
 
     def refuse_within(self, call: str) -> None:
-        """Raises `UsageError` in the task of a callback: it would wait for itself."""
+        """Raises `UsageError` in the task of a callback, which would wait for itself."""
         if self._running is not None and asyncio.current_task() is self._running:
             message = f"{call} was called within a callback of a rebalance"
             raise UsageError(message, name="ILLEGAL_STATE")
 
     async def over(self, timeout: float | None) -> bool:
-        """Awaits the end of the callback that runs; False when that takes longer. Cancelled, it leaves it running."""
+        """Awaits the end of the running callback; False on a timeout. If this is cancelled, the callback goes on."""
         while self._running is not None:
             running = self._running
             await asyncio.wait((running,), timeout=timeout)
@@ -53,7 +53,7 @@ class Callbacks:
         return True
 
     async def tell_next(self) -> bool:
-        """Tells the next news, if there is some; what a callback raises comes out of here."""
+        """Calls the listener for the next event, if there is one; raises the callback's exception."""
         notice = None if self._listener is None else self._native.take_notice()
         if notice is None:
             return False
@@ -62,7 +62,7 @@ class Callbacks:
         return True
 
     async def give_back(self) -> None:
-        """The consumer leaves its group: tells what is assigned as revoked, and the listener nothing any more."""
+        """The consumer leaves its group: reports its partitions as revoked; then the listener gets no more events."""
         try:
             await self.over(None)
         finally:

@@ -1,4 +1,4 @@
-"""The forms in which a stream is taken. Each is an async iterator whose state outlives a cancelled ask."""
+"""The forms in which a stream is read. Each is an async iterator whose state survives a cancelled request."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ ONE_ASKS = "another task asks this iterator already: tasks that share the work t
 
 
 class Source(Protocol):
-    """What the forms ask of their stream."""
+    """What the forms need from their stream."""
 
     async def next_work(self, part: Part | None, chunks: _native.Chunks) -> Work | None:
-        """The next rows, of one partition or of any; None at the end. A cancelled call has taken nothing."""
+        """The next rows, of one partition or of any; None at the end. A cancelled call has taken no rows."""
 
     async def next_part(self) -> Part | None:
-        """The next partition that has come; None at the end. A cancelled call leaves it to the next."""
+        """The next partition that was assigned; None at the end. A cancelled call leaves it to the next one."""
 
     def refresh(self) -> None:
-        """Takes over which partitions have come or gone."""
+        """Takes over which partitions were assigned or revoked."""
 
     def finish(self, work: Work) -> None:
         """The work is done."""
@@ -51,10 +51,10 @@ class Source(Protocol):
 
 
 class Flow(Generic[Item]):
-    """An async iterator over batches as they are asked for."""
+    """An async iterator over batches, fetched on request."""
 
     def __init__(self, source: Source, part: Part | None) -> None:
-        """Made by a stream."""
+        """Created by a stream."""
         self._source = source
         self._part = part
         self._chunks = _native.Chunks()
@@ -64,14 +64,14 @@ class Flow(Generic[Item]):
         source.enter(self)
 
     def __aiter__(self) -> Self:
-        """Itself: breaking off and going on loses nothing."""
+        """Itself: leaving a loop and going on later loses nothing."""
         return self
 
     async def __anext__(self) -> Item:
         """The next one; the one before counts as finished.
 
         Raises:
-            UsageError: another task asks at this time.
+            UsageError: another task is waiting for an item.
         """
         async with self._turn:
             self.finish_last()
@@ -83,11 +83,12 @@ class Flow(Generic[Item]):
             return self.item(work)
 
     def map(self, function: Callable[[Item], Any], parallelism: int) -> Mapped[Any]:
-        """Calls ``function`` with each item, up to ``parallelism`` of them at once, and gives its results in order.
+        """Calls ``function`` with each item, up to ``parallelism`` at once, and yields the results in order.
 
         Args:
-            function: a coroutine function, or a plain one. What it raises is raised here in its turn, and ends the map.
-            parallelism: how many calls may be under way or wait for their turn to be taken, at least 1.
+            function: a coroutine function or a plain one. An exception in it is raised here in its turn, and ends the
+                map.
+            parallelism: how many calls may be running, or finished with their results not yet taken; at least 1.
 
         Raises:
             ValueError: ``parallelism`` is below 1.
@@ -97,11 +98,11 @@ class Flow(Generic[Item]):
     # What follows is for `Mapped` and the stream.
 
     async def next_work(self) -> Work | None:
-        """The next rows, not yet handed to the application."""
+        """The next rows, not yet returned to the application."""
         return await self._source.next_work(self._part, self._chunks)
 
     def item(self, work: Work) -> Item:
-        """What the application gets of it."""
+        """What the application gets for it."""
         raise NotImplementedError
 
     def passed(self, work: Work) -> None:
@@ -109,33 +110,33 @@ class Flow(Generic[Item]):
         self._source.finish(work)
 
     def leave(self) -> None:
-        """The task that took the last one leaves the stream, so it is done. Another's may have been broken off."""
+        """Finishes the last item if this task took it and leaves the stream; another task may have been interrupted."""
         if self._asker is asyncio.current_task():
             self.finish_last()
 
     def finish_last(self) -> None:
-        """What was handed out is done."""
+        """The last item that was returned is done."""
         if self._last is not None:
             self.passed(self._last)
             self._last = None
 
     def close(self) -> Iterable[asyncio.Future[Any]]:
-        """Nothing goes on in the background, but for what is given: that ends."""
+        """Nothing goes on in the background any more, except the returned tasks, which are ending."""
         return ()
 
     def wake(self) -> None:
-        """A partition is gone: who waits for its rows is woken by the stream."""
+        """A partition is gone: tasks that wait for its rows are woken by the stream."""
 
     @property
     def is_over(self) -> bool:
-        """Nothing more comes of it."""
+        """It yields nothing more."""
         return self._part is not None and self._part.gone
 
 
 class Batches(Flow["pa.RecordBatch"]):
-    """Batches; each counts as finished when the next one is asked for, by whatever task.
+    """Batches; each counts as finished when any task requests the next one.
 
-    So one task takes them; several that share the work take `Committables`, or `map`.
+    So only one task should read them; several tasks that share the work use `Committables` or `map`.
     """
 
     def item(self, work: Work) -> pa.RecordBatch:
@@ -149,7 +150,7 @@ class Committable:
     __slots__ = ("_source", "_work")
 
     def __init__(self, source: Source, work: Work) -> None:
-        """Made by a stream."""
+        """Created by a stream."""
         self._source = source
         self._work = work
 
@@ -160,24 +161,24 @@ class Committable:
 
     @property
     def partition(self) -> TopicPartition:
-        """Where they are from."""
+        """The partition that they are from."""
         return self._work.part.name
 
     @property
     def next_offset(self) -> int:
-        """What is committed for them: the partition's position behind them."""
+        """The offset that is committed for them: the partition's position after them."""
         return self._work.end.next_offset
 
     def done(self) -> None:
-        """The rows may be committed, as soon as those before them of the same partition are done as well."""
+        """Marks the rows as done: they are committed as soon as all rows before them in the partition are done too."""
         self._source.finish(self._work)
 
     async def commit(self) -> None:
-        """The same, and awaits the commit, so also that those before are done.
+        """Marks the rows as done and awaits the commit, and so also until all rows before them are done.
 
         Raises:
-            RebalanceInProgressError: the partition went back to the group before; its next owner reads the rows again.
-            ClosedError: the stream was left before.
+            RebalanceInProgressError: the partition was revoked first; its next owner reads the rows again.
+            ClosedError: the stream was left first.
             KafkaError: the commit was refused.
         """
         self._source.finish(self._work)
@@ -185,7 +186,7 @@ class Committable:
 
 
 class Committables(Flow[Committable]):
-    """Batches to be marked as done by their reader. Several tasks may ask at the same time."""
+    """Batches that their reader marks as done. Several tasks may read at the same time."""
 
     async def __anext__(self) -> Committable:
         """The next one."""
@@ -203,15 +204,15 @@ class Committables(Flow[Committable]):
 
 
 class AtMostOnce(Flow["pa.RecordBatch"]):
-    """Batches that are committed before they are handed out."""
+    """Batches that are committed before they are returned."""
 
     def __init__(self, source: Source, part: Part | None) -> None:
-        """Made by a stream."""
+        """Created by a stream."""
         super().__init__(source, part)
         self._pending: Work | None = None
 
     async def next_work(self) -> Work | None:
-        """The next rows, once they are committed. A cancelled ask keeps them for the next."""
+        """The next rows, once they are committed. A cancelled request keeps them for the next one."""
         while True:
             if self._pending is None:
                 self._pending = await super().next_work()
@@ -242,7 +243,7 @@ class Partitions(Generic[AnyFlow]):
     """An async iterator over partitions as they are assigned, each with an async iterator over its batches."""
 
     def __init__(self, source: Source, form: Callable[[Source, Part], AnyFlow]) -> None:
-        """Made by a stream."""
+        """Created by a stream."""
         self._source = source
         self._form = form
 
@@ -251,7 +252,7 @@ class Partitions(Generic[AnyFlow]):
         return self
 
     async def __anext__(self) -> tuple[TopicPartition, AnyFlow]:
-        """The next partition that is assigned; each is given once, and again when it comes back."""
+        """The next partition that is assigned; each is yielded once, and again when it is assigned again."""
         part = await self._source.next_part()
         if part is None:
             raise StopAsyncIteration
@@ -262,7 +263,7 @@ class Mapped(Generic[Result]):
     """Results of a function over a flow, in the flow's order, several calls at once."""
 
     def __init__(self, flow: Flow[Any], function: Callable[[Any], Any], parallelism: int) -> None:
-        """Made by `Flow.map`."""
+        """Created by `Flow.map`."""
         if parallelism < 1:
             message = f"parallelism is at least 1, not {parallelism}"
             raise ValueError(message)
@@ -281,14 +282,14 @@ class Mapped(Generic[Result]):
         flow._source.enter(self)  # noqa: SLF001  (two halves of one thing)
 
     def __aiter__(self) -> Self:
-        """Itself: breaking off and going on loses nothing."""
+        """Itself: leaving a loop and going on later loses nothing."""
         return self
 
     async def __anext__(self) -> Result:
-        """The next result; the one before counts as finished. Cancelled, it leaves the result to the next ask.
+        """The next result; the one before counts as finished. A cancelled call leaves it to the next one.
 
         Raises:
-            UsageError: another task asks at this time.
+            UsageError: another task is waiting for an item.
         """
         async with self._turn:
             self.finish_last()
@@ -317,12 +318,12 @@ class Mapped(Generic[Result]):
             await asyncio.sleep(0)  # what a pull has brought goes in with the loop's next turn
 
     def leave(self) -> None:
-        """The task that took the last one leaves the stream, so it is done. Another's may have been broken off."""
+        """Finishes the last item if this task took it and leaves the stream; another task may have been interrupted."""
         if self._asker is asyncio.current_task():
             self.finish_last()
 
     def finish_last(self) -> None:
-        """What was handed out is done."""
+        """The last item that was returned is done."""
         if self._last is not None:
             self._flow.passed(self._last)
             self._last = None
@@ -333,7 +334,7 @@ class Mapped(Generic[Result]):
             self._woken.set_result(None)
 
     def close(self) -> Iterable[asyncio.Future[Any]]:
-        """Ends all calls that are under way, and gives them; what they were about is not finished."""
+        """Cancels all running calls, and returns them; their items are not finished."""
         self._over = True
         if self._pull is not None:
             self._pull.cancel()
@@ -343,7 +344,7 @@ class Mapped(Generic[Result]):
 
     @property
     def is_over(self) -> bool:
-        """Nothing more comes of it."""
+        """It yields nothing more."""
         nothing_left = self._pull is None and not self._window and not self._ending
         return nothing_left and (self._over or self._flow.is_over)
 

@@ -1,4 +1,4 @@
-"""What a stream has handed out, what of it is finished, and what the group has been told."""
+"""What a stream has returned, what of it is finished, and what was committed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ OF_MEMBERSHIP = (
     FencedMemberEpochError,
     StaleMemberEpochError,
 )
-"""Why a commit is refused that comes too late."""
+"""The error for a commit that comes too late."""
 
 
 class Mark(NamedTuple):
@@ -47,12 +47,12 @@ class Mark(NamedTuple):
     next_offset: int
     """The partition's position behind them."""
     leader_epoch: int = -1
-    """That of the last record before it, -1 when not known: whoever begins there finds out if the log was cut."""
+    """The leader epoch of the last record before it, -1 if unknown: a reader from there notices a truncated log."""
 
 
 @dataclass(eq=False)
 class Work:
-    """Rows that were handed out, or are about to be."""
+    """Rows that were returned, or are about to be."""
 
     part: Part
     batch: pa.RecordBatch
@@ -70,7 +70,7 @@ class Part:
     gone: bool = False
     handed_out: int = 0
     open: deque[Work] = field(default_factory=deque)
-    """Handed out and not known to be finished, oldest first; later ones may be finished already."""
+    """Returned and not known to be finished, oldest first; later ones may be finished already."""
     finished: Mark | None = None
     """All before it is finished."""
     committed: Mark | None = None
@@ -78,7 +78,7 @@ class Part:
     """What the last commit was to be, if it was refused and its next time has not come."""
     committing: bool = False
     waiting: list[tuple[int, asyncio.Future[None]]] = field(default_factory=list)
-    """Who waits until so many batches are committed."""
+    """Futures of callers that wait until so many batches are committed."""
 
     def hand_out(self, batch: pa.RecordBatch, next_offset: int, leader_epoch: int = -1) -> Work:
         """The next rows."""
@@ -103,13 +103,13 @@ class Part:
         return not self.gone and self.finished is not None and self.finished != self.committed
 
     def tell(self, upto: Mark, error: BaseException | None) -> bool:
-        """A commit up to there has ended; whether anybody waited for it."""
+        """A commit up to there has ended; returns whether anybody waited for it."""
         told = [waiter for waiter in self.waiting if waiter[0] <= upto.number]
         self.waiting = [waiter for waiter in self.waiting if waiter[0] > upto.number]
         return self._end(told, error)
 
     def tell_all(self, error: BaseException) -> None:
-        """No commit comes that anybody waits for."""
+        """Ends all waits: there will be no commit."""
         told, self.waiting = self.waiting, []
         self._end(told, error)
 
@@ -125,12 +125,12 @@ class Part:
         return bool(told)
 
     def not_committed(self) -> ClosedError:
-        """Why nobody need wait for a commit any longer."""
+        """Why waiting for a commit is in vain."""
         message = f"the stream was left before these rows of {self.name.topic}-{self.name.partition} were committed"
         return ClosedError(message, name="CLIENT_CLOSED", topic=self.name.topic, partition=self.name.partition)
 
     def leave(self, cause: BaseException | None = None) -> None:
-        """It is ours no more. A commit on its way may still tell who waits for it; ``cause``: how that one ended."""
+        """It is no longer ours. A commit in flight may still end waits; ``cause``: how that commit ended."""
         self.gone = True
         if self.committing or not self.waiting:
             return
@@ -143,7 +143,7 @@ class Part:
 
 
 class Committer:
-    """Sends what is finished to the group: after so many batches, after some time, or when somebody waits for it."""
+    """Commits finished batches: after so many of them, after some time, or when somebody waits for it."""
 
     def __init__(
         self,
@@ -189,7 +189,7 @@ class Committer:
 
         Raises:
             RebalanceInProgressError: the partition went back to the group before.
-            ClosedError: no commit comes any more.
+            ClosedError: there are no more commits.
             KafkaError: the commit was refused.
         """
         part = work.part
@@ -254,7 +254,7 @@ class Committer:
             await asyncio.sleep(0)  # `_ended` runs in the loop's next turn
 
     def end(self) -> None:
-        """No commit comes any more: who waits for one is told."""
+        """No commit comes any more: all waits for one end."""
         self._over = True
         for part in self._parts.values():
             part.tell_all(part.not_committed())

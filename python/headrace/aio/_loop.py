@@ -1,4 +1,4 @@
-"""The way of outcomes from a client's thread into the event loop."""
+"""Outcomes on their way from a client's thread into the event loop."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Mailbox:
-    """The way of outcomes from the delivery thread into the event loop: many of them wake the loop once."""
+    """Takes outcomes from the delivery thread into the event loop: many of them wake the loop once."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, client: str) -> None:
         self.loop = loop
@@ -37,7 +37,7 @@ class Mailbox:
             raise UsageError(message, name="ILLEGAL_STATE")
 
     def slot(self) -> Slot:
-        """A new future, and where to tell its outcome.
+        """A new future, and where to report its outcome.
 
         Raises:
             UsageError: this is another event loop.

@@ -66,7 +66,7 @@ _SETTINGS = {
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.python.daemon.module": "pyspark_headrace.daemon",
 }
-"""What `session` sets unless it is given otherwise."""
+"""What `session` sets by default."""
 
 
 class HeadraceDataSource(DataSource):
@@ -135,7 +135,7 @@ class HeadraceDataSource(DataSource):
 
 
 def register(spark: SparkSession) -> SparkSession:
-    """Makes ``format("headrace")`` known to a session that was made elsewhere."""
+    """Makes ``format("headrace")`` known to a session that was created elsewhere."""
     if not _is_known(spark):
         spark.dataSource.register(HeadraceDataSource)
     return spark
@@ -148,16 +148,17 @@ def session(
     config: Mapping[str, OptionValue] | None = None,
     **options: OptionValue,
 ) -> SparkSession:
-    """A session set up for the source: this Python for the workers, Unix sockets to them, the source registered.
+    """A session set up for the source: workers run this Python, over Unix sockets, and the source is registered.
 
-    The workers' daemon is `pyspark_headrace.daemon`, which leaves out the tracebacks of results that nobody wants any
-    more. All but the last count only when they are set before the session starts; a session that runs already is taken
-    as it is. An environment variable ``PYSPARK_PYTHON`` stays as it is: that Python must have headrace too.
+    The workers' daemon is `pyspark_headrace.daemon`, which suppresses tracebacks about results that are no longer
+    needed. All settings but the last only work if they are made before the session starts; a session that is already
+    running is used as it is. An environment variable ``PYSPARK_PYTHON`` is respected: that Python must have headrace
+    too.
 
     Args:
         app_name: shown in Spark's UI.
-        master: such as ``local[2]``; by default what spark-submit or Spark's own settings say, else all local cores.
-        config: further Spark settings by name; they go before those of this function, as do spark-submit's.
+        master: such as ``local[2]``; by default that of spark-submit or Spark's own settings, else all local cores.
+        config: further Spark settings by name; they override those of this function, as do spark-submit's.
         **options: the same as keywords, underscores for dots: ``spark_sql_shuffle_partitions=2``.
     """
     from pyspark.sql import SparkSession  # noqa: PLC0415  (heavy)

@@ -1,4 +1,4 @@
-"""Clients that outlive a micro-batch: kept by the process that made them, lent to one task at a time.
+"""Clients that outlive a micro-batch: kept by the process that created them, used by one task at a time.
 
 Spark reuses its Python workers, so a client's connections serve the next micro-batch as well. Native threads do not
 survive a fork: a forked process starts without its parent's clients.
@@ -32,7 +32,7 @@ Settings: TypeAlias = "tuple[tuple[str, str], ...]"
 """Client options by Kafka's names, sorted: the same options in another query share a client."""
 
 IDLE_MAX: Final = 8
-"""Clients that a process keeps for later; the one idle for longest makes room."""
+"""Most idle clients that a process keeps; the one idle for longest is dropped first."""
 
 FAILED_CLOSE_S: Final = 1.0
 """How long a producer may flush when its task has failed already and will send everything again."""
@@ -44,28 +44,28 @@ _idle: OrderedDict[tuple[str, Settings], tuple[Any, Callable[[Any], None]]] = Or
 
 
 def admin(settings: Settings) -> AbstractContextManager[Admin]:
-    """Lends an admin client; of these options it gets those that are not a consumer's alone."""
+    """Provides an admin client, with all of these options except those for consumers only."""
     shared = common(settings)
     return _lend("admin", tuple(sorted(shared.items())), lambda: Admin(config=shared), Admin.close)
 
 
 def range_reader(settings: Settings) -> AbstractContextManager[_native.RangeReader]:
-    """Lends a reader of offset ranges."""
+    """Provides a reader of offset ranges."""
     return _lend("reader", settings, lambda: _native.RangeReader(list(settings)), _native.RangeReader.close)
 
 
 def producer(settings: Settings) -> AbstractContextManager[Producer]:
-    """Lends a producer."""
+    """Provides a producer."""
     return _lend(
         "producer", settings, lambda: Producer(config=dict(settings)), lambda failed: failed.close(FAILED_CLOSE_S)
     )
 
 
 def settle_worker() -> None:
-    """Has the collector leave alone what one of Spark's workers has loaded; elsewhere nothing.
+    """Excludes what one of Spark's workers has loaded from garbage collection; does nothing elsewhere.
 
-    Spark collects garbage after each task and would look through all modules each time, which takes 20 ms. What is
-    made from now on is collected as ever.
+    Spark collects garbage after each task and would look through all modules each time, which takes 20 ms. Objects that
+    are created later are collected as usual.
     """
     global _settled  # noqa: PLW0603  (once in each process)
     if not _settled and TaskContext.get() is not None:
@@ -75,7 +75,7 @@ def settle_worker() -> None:
 
 
 def close_idle() -> None:
-    """Closes all that is not lent at the moment, at the end of a query."""
+    """Closes all clients that are not in use, at the end of a query."""
     with _lock:
         unused = list(_idle.values())
         _idle.clear()
@@ -114,7 +114,7 @@ def _close_quietly(client: Client, close: Callable[[Client], None]) -> None:
 
 
 def _start_afresh() -> None:
-    """In a forked child: the parent's clients have no threads here, and its lock may be held for ever."""
+    """In a forked child: the parent's clients have no threads here, and its lock may be held forever."""
     global _lock, _settled
     _lock, _settled = Lock(), False
     _idle.clear()

@@ -26,19 +26,19 @@ class DataLossError(KafkaError):
 
 
 class OffsetReader:
-    """Asks a cluster for partitions and offsets; connects on first use. What may pass, the client tries again."""
+    """Asks a cluster for partitions and offsets; connects on first use. The client retries transient errors."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
 
     def partitions(self, *, missing_ok: bool = False) -> list[tuple[str, int]]:
-        """The partitions that the query reads at present, sorted.
+        """The partitions that the query reads now, sorted.
 
         Args:
-            missing_ok: leave out what is named but not there.
+            missing_ok: leave out topics and partitions that do not exist.
 
         Raises:
-            UnknownTopicOrPartitionError: a topic or partition that the options name is not there.
+            UnknownTopicOrPartitionError: a topic or partition that the options name does not exist.
         """
         topics = self._options.topics
         if topics.kind == "assign":

@@ -32,7 +32,7 @@ _REFUSED: Final = {
     "kafka.interceptor.classes": "interceptors are Java classes",
 }
 OURS: Final = "headrace."
-"""Client options that Kafka does not have begin so. They are taken without the prefix ``kafka.`` as well."""
+"""The prefix of client options that Kafka does not have. They work without ``kafka.`` in front, too."""
 
 SOURCE: Final = (
     "assign",
@@ -107,7 +107,7 @@ class Bound:
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """Everything a query may say about its source."""
+    """All options of a query's source."""
 
     topics: Topics
     start: Bound
@@ -137,7 +137,7 @@ class SourceOptions:
 
     @property
     def reader(self) -> tuple[tuple[str, str], ...]:
-        """Client options of what reads: no commits, no topics made by asking for them, and the query's patience."""
+        """Options of the reading clients: no commits, no automatic creation of topics, and the query's timeouts."""
         options = {
             "allow.auto.create.topics": "false",
             "default.api.timeout.ms": str(self.poll_timeout_ms),
@@ -151,7 +151,7 @@ class SourceOptions:
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """Everything a query may say about its sink."""
+    """All options of a query's sink."""
 
     topic: str | None
     client: tuple[tuple[str, str], ...] = field(repr=False)

@@ -74,7 +74,7 @@ def send(options: SinkOptions, columns: list[str], batches: Iterator[pa.RecordBa
 
     Raises:
         ConfigError: a row has no topic.
-        KafkaError: what the broker said of the first row that failed, or that it did not answer.
+        KafkaError: the broker's error for the first row that failed, or that it did not answer.
     """
     waiting = []
     rows = 0

@@ -48,7 +48,7 @@ def read_range(options: SourceOptions, work: Range) -> Generator[pa.RecordBatch,
 
     Raises:
         DataLossError: records of the range are gone.
-        KafkaTimeoutError: nothing came for ``kafkaConsumer.pollTimeoutMs``.
+        KafkaTimeoutError: nothing arrived for ``kafkaConsumer.pollTimeoutMs``.
         OffsetOutOfRangeError: the broker refuses an offset that it says it has.
     """
     position = work.start
@@ -128,7 +128,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last_batch_at: float | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  (Spark's name)
-        """Where a new query begins; Spark asks more than once, and must hear the same."""
+        """Where a new query begins; Spark asks more than once, and must get the same answer."""
         if self._initial is None:
             self._initial = planning.to_json(self._offsets.resolve(self.options.start, self._offsets.partitions()))
         return self._initial
@@ -164,7 +164,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return planning.to_json(self._newest) if self._newest else None
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  (Spark's name)
-        """Fixes the end at what is there now."""
+        """Fixes the end at the current end of the log."""
         if self.options.min_offsets_per_trigger is not None:
             _log.warning(
                 "minOffsetsPerTrigger has no effect with Trigger.AvailableNow: the query reads what is there and ends"
@@ -205,7 +205,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             _end_quietly()
 
     def __getstate__(self) -> dict[str, Any]:
-        """What travels to the executors: the options alone."""
+        """What is sent to the executors: the options alone."""
         return {"options": self.options}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
