@@ -128,7 +128,7 @@ enum Receiving {
 
 /// What happened to a connection while it took bytes.
 pub(crate) enum Received<T> {
-    /// The peer has told its versions and knows who we are: calls may be sent.
+    /// The peer has sent its versions and authenticated us: calls may be sent.
     Ready,
     /// The way to that goes on with this request.
     Write(Encoded),

@@ -36,7 +36,7 @@ pub(crate) fn unknown_partition<T>(
     })
 }
 
-/// When callers are told that no broker has ever answered.
+/// When it is reported to callers that no broker has ever answered.
 #[derive(Debug, Default)]
 pub(crate) struct Unreachable {
     at: Option<u64>,

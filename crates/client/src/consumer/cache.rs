@@ -163,7 +163,7 @@ pub struct FetchCache {
     polls: u64,
     error: Option<Error>,
     lasting: Lasting,
-    /// The poll that was last told of such an error.
+    /// The last poll that raised such an error.
     told_at: u64,
     schema: BatchSchema,
     admission: Admission,

@@ -44,7 +44,7 @@ const SHARE_BYTES: usize = 64 << 10;
 const ASKED_MAX: usize = 64;
 /// How long granted memory may take to come, before its partition goes back to Fetch.
 const COMES_MS: u64 = 1000;
-/// What a caller is told where memory was to be taken as it comes, and does not.
+/// What a caller learns when `headrace.datapath=auto` falls back to TCP.
 const OVER_TCP: &str = "records are fetched over TCP (headrace.datapath is auto)";
 
 /// Where a partition stands.
@@ -110,7 +110,7 @@ pub(super) struct Direct {
     told: bool,
 }
 
-/// What the engine lends for one call.
+/// What the engine passes for one call.
 pub(super) struct DirectContext<'a> {
     pub(super) now: Now,
     pub(super) core: &'a mut Core<Tag>,

@@ -182,7 +182,7 @@ impl ConsumerEngine {
         }
     }
 
-    /// Tells who waits that there is something.
+    /// Notifies waiting callers that there is something.
     pub(super) fn tell_ready(&mut self) {
         let fills = lock(&self.cache).fills();
         if fills != self.seen_fills && lock(&self.cache).is_ready() {
@@ -440,8 +440,8 @@ impl ConsumerEngine {
 
 /// Where partitions without a position begin: at what was committed, or where `auto.offset.reset` says.
 impl ConsumerEngine {
-    /// Where the partition begins could not be found out. Whoever polls is told, and it is tried again after a while: of
-    /// what a broker says nothing is so final that a seek should be needed.
+    /// Where the partition begins could not be found out. The next poll reports it, and it is tried again after a
+    /// while: of what a broker says nothing is so final that a seek should be needed.
     fn start_failed(&mut self, now: Now, ticket: Ticket, error: Error) {
         lock(&self.cache).fail(ticket, error, false);
         self.fetcher.put_off(now, &mut self.core, ticket);

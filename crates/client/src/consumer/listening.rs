@@ -11,7 +11,7 @@ use super::types::{ConsumerEvent, Rebalance, TopicPartition};
 pub(super) struct Listener {
     pub(super) listens: bool,
     last_notice: u64,
-    /// Of what the group has given the listener has not been told yet: the number of that notice.
+    /// The number of the notice about partitions that were assigned and not yet reported to the listener.
     pub(super) untold: Option<u64>,
 }
 

@@ -58,7 +58,7 @@ enum Release {
     /// Until this commit has ended.
     Committing(u64),
     Committed,
-    /// Until the listener was told, under this number.
+    /// Until the listener was called, under this number.
     Telling(u64),
 }
 
@@ -92,7 +92,7 @@ pub(super) struct Membership {
     auto_committing: u32,
 }
 
-/// What the engine lends its membership for one call.
+/// What the engine passes to its membership for one call.
 pub(super) struct GroupContext<'a> {
     pub(super) now: Now,
     pub(super) core: &'a mut Core<Tag>,
@@ -179,7 +179,7 @@ impl Membership {
         }
     }
 
-    /// The notice that lets partitions go once the listener was told.
+    /// The notice that gives up partitions once the listener was called.
     fn telling(&self) -> Option<u64> {
         match self.release {
             Release::Telling(notice) => Some(notice),
@@ -286,7 +286,7 @@ impl Membership {
 
 /// What the group says.
 impl Membership {
-    /// The error of who waits for the coordinator in vain.
+    /// The error for callers that wait for the coordinator in vain.
     pub(super) fn coordinator_found(
         &mut self,
         cx: &mut GroupContext<'_>,
@@ -510,7 +510,7 @@ impl Membership {
         cx.events.push_back(ConsumerEvent::Revoked(gone.into_iter().collect()));
     }
 
-    /// From now on a listener is told of rebalances, or none any more.
+    /// From now on a listener is notified of rebalances, or none any more.
     pub(super) fn listen(&mut self, cx: &mut GroupContext<'_>, on: bool) {
         self.listener.listens = on;
         if !on {
@@ -522,7 +522,7 @@ impl Membership {
         }
     }
 
-    /// Has the listener told. The number of the notice; `None` when there is no listener, or nothing to tell.
+    /// Has the listener called. Returns the number of the notice; `None` if there is no listener, or nothing to report.
     fn tell(
         &mut self,
         cx: &mut GroupContext<'_>,
@@ -534,7 +534,7 @@ impl Membership {
         Some(notice)
     }
 
-    /// The listener was told. It may be of something that nobody waits for any more.
+    /// The listener was called, perhaps for something that nobody waits for any more.
     pub(super) fn told(&mut self, cx: &mut GroupContext<'_>, notice: u64) {
         self.listener.untold.take_if(|untold| *untold == notice);
         if self.telling() == Some(notice) {

@@ -116,7 +116,7 @@ impl Queries {
         }
     }
 
-    /// Committed offsets were told, or asking has failed.
+    /// Committed offsets have arrived, or asking has failed.
     pub(super) fn answered(
         &mut self,
         now: Now,

@@ -87,11 +87,11 @@ pub enum ConsumerCommand {
         /// A regular expression for whole names: where the coordinator looks for them, by the rules of RE2/J.
         pattern: String,
     },
-    /// From now on a listener is told of rebalances, or none any more: [`ConsumerEvent::Tell`].
+    /// From now on a listener is notified of rebalances, or none any more: [`ConsumerEvent::Tell`].
     Listen(bool),
-    /// The listener was told: the answer to [`ConsumerEvent::Tell`].
+    /// The listener was called: the answer to [`ConsumerEvent::Tell`].
     Told {
-        /// The number of what it was told.
+        /// The number of the notice.
         notice: u64,
     },
     /// Leave the group and read nothing.
@@ -211,9 +211,9 @@ pub enum ConsumerOutcome {
 /// What a rebalance does to partitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rebalance {
-    /// They are this member's now. Until the listener was told, no rows are handed out.
+    /// They are this member's now. No rows are returned until the listener was called.
     Assigned,
-    /// They are about to go back to the group. Until the listener was told, they stay: it can still commit.
+    /// They are about to be revoked. They stay until the listener was called, so it can still commit.
     Revoked,
     /// They are gone already.
     Lost,
@@ -247,7 +247,7 @@ pub enum ConsumerEvent {
         /// Which; at least one.
         partitions: Vec<TopicPartition>,
     },
-    /// Something went wrong that neither a call nor a poll is told of; the consumer goes on.
+    /// An error that neither a call nor a poll reports; the consumer goes on.
     Trouble {
         /// What, and what follows from it: a sentence but for its end.
         what: &'static str,

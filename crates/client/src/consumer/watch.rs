@@ -13,11 +13,11 @@ use super::types::TopicPartition;
 use crate::core::Core;
 use crate::missing::{Unreachable, unknown_partition};
 
-/// Which topics matter, and what of the cluster the caller was told.
+/// Which topics matter, and what of the cluster was reported to the caller.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
     pub(super) topics: BTreeSet<String>,
-    /// Topics that the brokers do not know, since when, and whether the caller was told.
+    /// Topics that the brokers do not know, since when, and whether that was reported to the caller.
     unknown: HashMap<String, (u64, bool)>,
     /// The cluster's generation when unknown topics were last looked for.
     seen_cluster: u64,

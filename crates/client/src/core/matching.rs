@@ -74,7 +74,7 @@ impl Matching {
         }
     }
 
-    /// The topics that match; `None` while no answer has told.
+    /// The topics that match; `None` until an answer has arrived.
     pub(super) fn matched(&self, cluster: &Cluster) -> Option<BTreeSet<String>> {
         let pattern = self.pattern.as_ref().filter(|_| self.seen)?;
         let topics = cluster.topics().filter(|(name, topic)| pattern.takes(name, topic.internal));

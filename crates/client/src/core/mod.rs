@@ -282,7 +282,7 @@ impl<T> Core<T> {
         self.matching.end(&mut self.cluster, &self.refresh);
     }
 
-    /// The topics that match; `None` while no answer has told.
+    /// The topics that match; `None` until an answer has arrived.
     pub(crate) fn matched_topics(&self) -> Option<BTreeSet<String>> {
         self.matching.matched(&self.cluster)
     }

@@ -30,7 +30,7 @@ pub(crate) trait GroupTag {
     fn member(tag: MemberTag) -> Self;
 }
 
-/// What an engine lends its member for one call.
+/// What an engine passes to its member for one call.
 pub(crate) struct MemberContext<'a, T> {
     pub(crate) now: Now,
     pub(crate) core: &'a mut Core<T>,

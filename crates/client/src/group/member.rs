@@ -50,7 +50,7 @@ pub(crate) enum MemberEvent {
     Lost,
     /// The group cannot be joined: the member is to leave.
     Failed(Error),
-    /// Another member has told the leader something that cannot be read.
+    /// Another member has sent the leader something that cannot be read.
     Unreadable(Error),
 }
 

@@ -104,13 +104,13 @@ enum Gate {
 struct Signals {
     /// Something has happened that the engine must see: an open batch has its linger time, a closed one can go.
     news: bool,
-    /// The engine was told to wake and has not come yet.
+    /// The engine was woken and has not run yet.
     wake_pending: bool,
     /// A caller did not know the topic and may be waiting.
     turned_away: bool,
     /// What such callers wait for has happened: a topic became known, the producer closed.
     decided: bool,
-    /// A caller was told that it runs ahead and may be waiting.
+    /// A caller was notified that it runs ahead, and may be waiting.
     paced: bool,
 }
 
@@ -199,7 +199,7 @@ impl Accumulator {
         self.pool.waiting() + self.shares.waiting()
     }
 
-    /// Number of partitions of a topic, once a broker has told it.
+    /// Number of partitions of a topic, once it is known.
     #[must_use]
     pub fn partition_count(&self, topic: &str) -> Option<u32> {
         let topic = self.topics.place(topic)?;

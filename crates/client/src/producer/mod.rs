@@ -155,8 +155,8 @@ pub struct BatchAck {
     pub topic: std::sync::Arc<str>,
     /// The partition.
     pub partition: i32,
-    /// Offset of the batch's first record; -1 when nobody told: with `acks=0`, and sometimes for a batch that had
-    /// arrived already when it was sent again.
+    /// Offset of the batch's first record; -1 if unknown: with `acks=0`, and sometimes for a batch that had arrived
+    /// already when it was sent again.
     pub base_offset: i64,
     /// The broker's time in Unix milliseconds where the topic takes that as the records' timestamp, else -1.
     pub log_append_time: i64,

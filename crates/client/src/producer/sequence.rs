@@ -111,7 +111,7 @@ pub(super) struct Sending {
     introduced: bool,
     /// Batches taken and not done, in order.
     pending: VecDeque<Outgoing>,
-    /// Batches that are done, behind one that is not: told only when that one is, so that ends come in order.
+    /// Batches that are done, behind one that is not: reported only when that one is, so that ends come in order.
     ended: BTreeMap<BatchId, Ended>,
     trail: Trail,
 }

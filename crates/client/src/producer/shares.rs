@@ -134,7 +134,7 @@ pub(super) struct Shares {
 }
 
 impl Shares {
-    /// Shares of the pool of this configuration; they hold nobody up until [`Self::settle`] is told of several leaders.
+    /// Shares of the pool of this configuration; they hold nobody up until [`Self::settle`] learns of several leaders.
     pub(super) fn new(pool: &PoolConfig, share: BrokerShare) -> Self {
         let chunk = pool.bytes_of(1).max(1);
         let most = (share.of(pool.buffer_bytes) / chunk).max(1);

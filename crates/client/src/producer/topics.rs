@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::time::Jitter;
 use foldhash::{HashMap, HashMapExt as _};
 
-/// Most topics that one producer keeps; a caller that names more is told so.
+/// Most topics that one producer keeps; a caller that names more gets an error.
 pub(super) const TOPICS_MAX: usize = 100_000;
 
 #[derive(Debug)]

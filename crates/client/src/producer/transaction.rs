@@ -219,7 +219,7 @@ impl Transactions {
         self.offsets = Some(Offsets { waiter: waiter(now, op, timeout_ms), commits: offsets, group });
     }
 
-    /// Commits or aborts. Calling it again after a time-out waits for the same end, or is told that it has come.
+    /// Commits or aborts. Calling it again after a timeout waits for the same end, or learns that it has come.
     pub(super) fn end(&mut self, now: Now, op: u64, commit: bool, timeout_ms: u64) {
         match &self.state {
             State::Open => self.enter(State::Ending { commit }),
@@ -255,7 +255,7 @@ impl Transactions {
         }
     }
 
-    /// Whether the coordinator is still to be told how the transaction ends.
+    /// Whether the coordinator must still be informed how the transaction ends.
     pub(super) fn is_ending(&self) -> bool {
         matches!(self.state, State::Ending { .. } | State::Renewing)
     }
@@ -332,7 +332,7 @@ impl Transactions {
         }
     }
 
-    /// Whether appends are taken, where that has changed; else what callers are told.
+    /// Whether appends are accepted, or the error that callers get; only if that has changed.
     pub(super) fn take_gate(&mut self) -> Option<Result<()>> {
         std::mem::take(&mut self.gate_moved).then(|| match self.state {
             State::Open => Ok(()),

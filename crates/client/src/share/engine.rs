@@ -138,7 +138,7 @@ pub struct ShareEngine {
     closing: Option<Closing>,
     events: VecDeque<ShareEvent>,
     missing: Missing,
-    /// Rows or an error have come since callers were told.
+    /// Rows or an error have arrived since callers were last notified.
     filled: bool,
     /// No broker can do what is asked of it.
     unsupported: Option<Error>,
@@ -305,16 +305,16 @@ impl ShareEngine {
         self.assign(partitions);
     }
 
-    /// The group cannot be joined: the next poll is told, and the one after that tries again.
+    /// The group cannot be joined: the next poll reports it, and the one after that tries again.
     fn fail_group(&mut self, now: Now, error: &Error) {
         let polls = {
             let mut shelf = lock(&self.shelf);
             shelf.fail(error.clone());
-            // The poll that is told does not count.
+            // The poll that reports it does not count.
             shelf.polls() + u64::from(!shelf.is_waited_for())
         };
         self.filled = true;
-        // Callers may poll in a loop, whatever they are told.
+        // Callers may poll in a loop, whatever errors they get.
         self.core.put_off(now, &mut self.refused, self.settings.backoff);
         self.leave_group(now, GroupState::Away { polls });
         self.coordinator.judge(error);

@@ -348,7 +348,7 @@ impl Scheduler {
         self.log.iter()
     }
 
-    /// Records that brokers gave beyond what was asked for: 0 with brokers that do as they are told.
+    /// Records that brokers gave beyond what was asked for: 0 with brokers that respect their limits.
     pub(crate) fn excess(&self) -> u64 {
         self.excess
     }

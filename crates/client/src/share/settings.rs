@@ -15,7 +15,7 @@ pub(super) struct ShareSettings {
     pub(super) max_poll_interval_ms: u64,
     pub(super) min_bytes: i32,
     pub(super) max_bytes: i32,
-    /// What cannot be read is rejected, and not told of with a poll.
+    /// Unreadable records are rejected, and no poll reports them.
     pub(super) skips_bad: bool,
     pub(super) request_timeout_ms: u64,
     pub(super) backoff: Backoff,

@@ -45,7 +45,7 @@ pub enum ShareOutcome {
     Committed(CommitResults),
 }
 
-/// What callers are told.
+/// The events that callers receive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ShareEvent {
     /// An operation, or the commit of this number, has ended.

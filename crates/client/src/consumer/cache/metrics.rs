@@ -67,7 +67,8 @@ pub struct ConsumerMetrics {
     pub direct_bytes_consumed_total: u64,
     /// `fetch-total`: Fetch answers.
     pub fetch_total: u64,
-    /// `records-lag` of each partition: records behind the end that the last answer told. Those not known are left out.
+    /// `records-lag` of each partition: records up to the end of the log in the last response. Unknown ones are left
+    /// out.
     pub records_lag: Vec<(TopicPartition, u64)>,
     /// `assigned-partitions`.
     pub assigned_partitions: usize,

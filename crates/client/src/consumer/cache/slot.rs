@@ -227,7 +227,7 @@ impl Slot {
         Ticket { part, generation: self.generation }
     }
 
-    /// Records between the position and the end that the last answer told.
+    /// Records between the position and the end of the log in the last response.
     pub(super) fn lag(&self) -> Option<u64> {
         let behind = self.high_watermark.saturating_sub(self.position?);
         (self.high_watermark >= 0).then(|| u64::try_from(behind).unwrap_or(0))

@@ -60,7 +60,7 @@ impl Accumulator {
         self.topics.get(key.topic).trouble.as_ref()
     }
 
-    /// Topics of which no broker has told anything.
+    /// Topics whose metadata is not known yet.
     pub(in crate::producer) fn unknown_topics(&self) -> Vec<u32> {
         self.topics.unknown()
     }
@@ -265,7 +265,7 @@ impl Accumulator {
         }
     }
 
-    /// No appends until [`Self::reopen`]: callers are told the error.
+    /// No appends until [`Self::reopen`]: callers get the error.
     pub(in crate::producer) fn shut(&mut self, error: Error) {
         if matches!(self.gate, Gate::Open | Gate::Shut(_)) {
             self.gate = Gate::Shut(error);
@@ -289,7 +289,7 @@ impl Accumulator {
         self.end_waits();
     }
 
-    /// No more appends, for a reason that every caller is told.
+    /// No more appends, for a reason that every caller gets as its error.
     pub(in crate::producer) fn fail(&mut self, error: Error) {
         self.gate = Gate::Failed(error);
         self.end_waits();

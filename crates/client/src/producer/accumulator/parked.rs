@@ -66,7 +66,7 @@ pub(super) struct Parked {
     placing: Option<(BatchId, u64)>,
     /// Wakes the engine when memory is there that a queue waits for.
     waker: Waker,
-    /// The first failure that the engine was not told.
+    /// The first failure that was not reported to the engine yet.
     failed: Option<Error>,
 }
 

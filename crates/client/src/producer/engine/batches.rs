@@ -21,7 +21,7 @@ pub(super) enum Fate {
     Unknown,
 }
 
-/// All that was sent and has not ended, and what callers are to be told of it.
+/// All batches in flight, and the results to report to callers.
 #[derive(Default)]
 pub(super) struct Batches {
     /// Partitions that were ever sent to: their sequences outlive their batches.

@@ -12,7 +12,7 @@ use crate::missing::{Unreachable, unknown_topic};
 #[derive(Debug, Default)]
 pub(super) struct Missing {
     unreachable: Unreachable,
-    /// Topics that brokers do not know: since when, and whether callers were told.
+    /// Topics that brokers do not know: since when, and whether that was reported to callers.
     topics: BTreeMap<String, (u64, bool)>,
 }
 
