@@ -44,13 +44,13 @@ def test_every_field_has_its_place_in_a_workload():
     assert {f.attribute for f in FIELDS if f.kind != "dimensions"} == {f.name for f in dataclasses.fields(Workload)}
     table = page()
     assert table.count("\n") == len(FIELDS) + 2
-    assert "| `partitionsPerTopic`, `partitions` | 1 | partitions of each (1 to 10,000) |" in table
+    assert "| `partitionsPerTopic`, `partitions` | 1 | partitions of each topic (1 to 10,000) |" in table
 
 
 def test_the_page_has_the_table_of_the_fields():
     text = (java.ROOT / "docs" / "lab.md").read_text()
     assert rewrite(text) == text, "make generate writes it"
-    assert rewrite(text.replace("partitions of each", "")) == text
+    assert rewrite(text.replace("partitions of each topic", "")) == text
 
 
 def test_faults(load):
