@@ -124,7 +124,7 @@ def test_a_half_frame_and_a_silent_client_hold_nobody_up(servers, made):
             assert consumer.poll(10.0)["value"].to_pylist() == [b"before"]
 
 
-class Liar:
+class LyingServer:
     """A server that answers every connection with the same bytes."""
 
     def __init__(self, answer):
@@ -163,17 +163,17 @@ class Liar:
     ids=["http", "tls", "wrong-correlation-id", "nothing"],
 )
 def test_a_server_that_does_not_speak_kafka_is_named(answer):
-    liar = Liar(answer)
+    server = LyingServer(answer)
     try:
-        with hr.Admin(liar.address, default_api_timeout_ms=1500) as admin:
-            with pytest.raises(KafkaError, match=liar.address):
+        with hr.Admin(server.address, default_api_timeout_ms=1500) as admin:
+            with pytest.raises(KafkaError, match=server.address):
                 admin.list_topics()
-        with hr.Producer(liar.address, max_block_ms=1500) as producer:
-            with pytest.raises(KafkaError, match=liar.address):
+        with hr.Producer(server.address, max_block_ms=1500) as producer:
+            with pytest.raises(KafkaError, match=server.address):
                 producer.send("t", b"x").result(10)
             producer.flush()
     finally:
-        liar.close()
+        server.close()
 
 
 def test_a_topic_deleted_while_it_is_read(servers, made, topic):

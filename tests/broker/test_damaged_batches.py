@@ -12,7 +12,7 @@ import pytest
 import headrace as hr
 from headrace.errors import CorruptMessageError, KafkaError, RecordError
 from tests.broker.raw import Connection, batch, record
-from tests.broker.test_bad_input import Liar
+from tests.broker.test_bad_input import LyingServer
 
 VALUE = b"x" * 100
 LONG = record(0, b"y" * 300)[: len(record(0, VALUE))]
@@ -119,10 +119,10 @@ def test_a_batch_that_reaches_over_the_next_one_is_told(damage, topic):
     ids=["oversized", "negative", "empty"],
 )
 def test_a_frame_of_an_impossible_size_names_the_broker(answer):
-    liar = Liar(answer)
+    server = LyingServer(answer)
     try:
-        with hr.Admin(liar.address, default_api_timeout_ms=1500) as admin:
-            with pytest.raises(KafkaError, match=liar.address):
+        with hr.Admin(server.address, default_api_timeout_ms=1500) as admin:
+            with pytest.raises(KafkaError, match=server.address):
                 admin.list_topics()
     finally:
-        liar.close()
+        server.close()

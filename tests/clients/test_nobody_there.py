@@ -9,7 +9,7 @@ import pytest
 
 import headrace as hr
 from headrace.errors import KafkaTimeoutError
-from tests.broker.test_bad_input import Liar
+from tests.broker.test_bad_input import LyingServer
 from tests.clients.helpers import bounded
 
 QUESTIONS = {
@@ -31,14 +31,14 @@ def test_a_wait_in_vain_names_the_broker_that_is_not_there(ask):
 
 
 def test_a_server_that_is_no_broker_is_named():
-    liar = Liar(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    server = LyingServer(b"HTTP/1.1 400 Bad Request\r\n\r\n")
     try:
-        with hr.Consumer(liar.address, default_api_timeout_ms=1500) as consumer:
+        with hr.Consumer(server.address, default_api_timeout_ms=1500) as consumer:
             consumer.assign([("t", 0)])
-            with pytest.raises(hr.KafkaError, match=liar.address):
+            with pytest.raises(hr.KafkaError, match=server.address):
                 consumer.position(("t", 0))
     finally:
-        liar.close()
+        server.close()
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
@@ -64,16 +64,16 @@ def test_a_poll_in_vain_names_the_broker_that_is_not_there(make):
 
 
 def test_a_share_consumer_names_a_server_that_is_no_broker_and_closes_at_once():
-    liar = Liar(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    server = LyingServer(b"HTTP/1.1 400 Bad Request\r\n\r\n")
     try:
-        with hr.ShareConsumer(liar.address, group_id="g") as share:
+        with hr.ShareConsumer(server.address, group_id="g") as share:
             share.subscribe(["t"])
             for _ in range(2):
-                with pytest.raises(hr.KafkaError, match=liar.address):
+                with pytest.raises(hr.KafkaError, match=server.address):
                     share.poll(20)
             assert share.commit(20) == {}
     finally:
-        liar.close()
+        server.close()
 
 
 def test_a_share_consumer_of_brokers_that_are_not_there_is_told_within_coroutines():

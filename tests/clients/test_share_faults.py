@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 import headrace as hr
-from tests.clients.sharers import TIMEOUT_SECONDS, Book, JavaSharer, Sharer, eventually
+from tests.clients.share_members import TIMEOUT_SECONDS, Book, JavaShareMember, ShareMember, eventually
 from tests.clients.sharing import configure
 from tests.kafka.nodes import ApacheNodes
 
@@ -73,12 +73,12 @@ class Scene:
 
     def join(self, work=None, **options):
         """One member of ours more."""
-        member = Sharer(self.book, self.nodes.bootstrap_servers, self.group, self.topic, work, **options)
+        member = ShareMember(self.book, self.nodes.bootstrap_servers, self.group, self.topic, work, **options)
         return self._added(member)
 
     def join_java(self):
         """One of Java's more."""
-        return self._added(JavaSharer(self.book, self.nodes.bootstrap_servers, self.group, self.topic))
+        return self._added(JavaShareMember(self.book, self.nodes.bootstrap_servers, self.group, self.topic))
 
     def _added(self, member):
         self.members.append(member)

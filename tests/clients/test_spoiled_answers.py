@@ -11,7 +11,7 @@ import pytest
 
 import headrace as hr
 from headrace.errors import KafkaTimeoutError, ProtocolError
-from tests.broker.test_bad_input import Liar
+from tests.broker.test_bad_input import LyingServer
 from tests.clients.faces import FACES, opened, outcome
 from tests.clients.helpers import committed
 from tests.clients.spoiler import (
@@ -158,21 +158,21 @@ def test_metadata_that_cannot_be_read_is_asked_for_again_or_told(cluster, spoile
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\0\0\0\6\0\0\x99\x99\0\0", b""])
 def test_a_server_that_does_not_speak_kafka_is_named(answer, face):
-    liar = Liar(answer)
+    server = LyingServer(answer)
 
     async def work():
-        async with opened(face, liar.address, max_block_ms=1500) as producer:
+        async with opened(face, server.address, max_block_ms=1500) as producer:
             told = await outcome(face, producer, "t", b"x")
             assert told is not None
-            assert liar.address in str(told)
+            assert server.address in str(told)
 
     try:
         asyncio.run(work())
-        with hr.Producer(liar.address, transactional_id="tx") as producer:
-            with pytest.raises(hr.KafkaError, match=liar.address):
+        with hr.Producer(server.address, transactional_id="tx") as producer:
+            with pytest.raises(hr.KafkaError, match=server.address):
                 producer.init_transactions(timeout=1.5)
     finally:
-        liar.close()
+        server.close()
 
 
 @pytest.mark.kafka

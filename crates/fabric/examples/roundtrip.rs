@@ -1,5 +1,5 @@
 //! What links over shared memory cost, as lines of JSON: a note to another process and back, spinning and sleeping; memory
-//! lent; copies beside plain ones.
+//! exposed; copies beside plain ones.
 //!
 //! `cargo run --release -p headrace-fabric --example roundtrip`. The other process is this program once more.
 #![allow(
@@ -40,7 +40,7 @@ fn measure() {
     notes("spin", 300_000);
     notes("sleep", 30_000);
     endpoint(300_000);
-    lends();
+    exposes();
     for bytes in [64, 256, 1024, 4096, 16_384, 65_536, 262_144, 1 << 20] {
         copies(bytes);
     }
@@ -77,7 +77,7 @@ fn next(link: &mut Link, how: &str) -> Option<[u64; 4]> {
         looks = looks.wrapping_add(1);
         match how {
             "sleep" => {
-                if link.doze().unwrap() {
+                if link.park().unwrap() {
                     wait(&[link.bell(), link.socket()]);
                     link.wake();
                 }
@@ -164,8 +164,8 @@ fn echo_endpoint(link: Link) {
     let mut endpoint = LinkEndpoint::new(link).unwrap();
     let region = Region::whole(Memory::sealed("roundtrip", 1 << 16).unwrap());
     let registration = endpoint.register(&region, Access::WRITE | Access::READ).unwrap();
-    let told: Vec<String> = registration.descriptor.as_bytes().iter().map(u8::to_string).collect();
-    println!("{}", told.join(" "));
+    let reported: Vec<String> = registration.descriptor.as_bytes().iter().map(u8::to_string).collect();
+    println!("{}", reported.join(" "));
     let mut events = Vec::new();
     while let Some(event) = next_event(&mut endpoint, &mut events) {
         if matches!(event, Event::Notified { .. }) {
@@ -179,8 +179,8 @@ fn endpoint(count: u32) {
     let mut endpoint = LinkEndpoint::new(link).unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    let told: Vec<u8> = line.split_whitespace().map(|byte| byte.parse().unwrap()).collect();
-    let remote = endpoint.reach(&Descriptor::new(&told).unwrap()).unwrap().unwrap();
+    let reported: Vec<u8> = line.split_whitespace().map(|byte| byte.parse().unwrap()).collect();
+    let remote = endpoint.reach(&Descriptor::new(&reported).unwrap()).unwrap().unwrap();
     let region = Region::whole(Memory::sealed("roundtrip", 1 << 16).unwrap());
     let local = endpoint.register(&region, Access::NONE).unwrap().local;
     let mut events = Vec::new();
@@ -198,7 +198,7 @@ fn endpoint(count: u32) {
 }
 
 /// Within this process: what it costs both sides together.
-fn lends() {
+fn exposes() {
     let listener = Listener::bind([8; 16]).unwrap();
     let name = listener.name();
     let (mut broker, mut client) = std::thread::scope(|scope| {
@@ -211,9 +211,9 @@ fn lends() {
     });
     for (what, rights) in [("to be written", Rights::Write), ("to be read", Rights::Read)] {
         let memory = Memory::sealed("roundtrip", 1 << 20).unwrap();
-        timed(&format!("1 MiB lent {what}, mapped and ended"), 20_000, |number| {
-            broker.lend(u64::from(number), &memory, rights).unwrap();
-            let Some(Control::Lent { memory, .. }) = client.control().unwrap() else { return };
+        timed(&format!("1 MiB exposed {what}, mapped and ended"), 20_000, |number| {
+            broker.expose(u64::from(number), &memory, rights).unwrap();
+            let Some(Control::Exposed { memory, .. }) = client.control().unwrap() else { return };
             broker.end(u64::from(number)).unwrap();
             assert!(matches!(client.control().unwrap(), Some(Control::Ended { .. })));
             drop::<Arc<Memory>>(memory);

@@ -42,9 +42,9 @@ fn main() {
             side.endpoint.write(op, &pieces, side.theirs, 0, None)
         });
     }
-    peer.told("sleep");
+    peer.reported("sleep");
     drop(peer);
-    Peer::new("yield").told("yield");
+    Peer::new("yield").reported("yield");
 }
 
 /// One side: an endpoint, memory of its own, and the other side's.
@@ -65,10 +65,10 @@ impl Side {
         let region = Region::whole(Memory::sealed("roundtrip", LEN).unwrap());
         let access = Access::READ | Access::WRITE | Access::ADD;
         let own = endpoint.register(&region, access).unwrap();
-        let mut told = own.descriptor.as_bytes().to_vec();
-        stream.write_all(&told).unwrap();
-        stream.read_exact(&mut told).unwrap();
-        let theirs = endpoint.reach(&Descriptor::new(&told).unwrap()).unwrap().unwrap();
+        let mut reported = own.descriptor.as_bytes().to_vec();
+        stream.write_all(&reported).unwrap();
+        stream.read_exact(&mut reported).unwrap();
+        let theirs = endpoint.reach(&Descriptor::new(&reported).unwrap()).unwrap().unwrap();
         Side { endpoint, own: own.local, theirs }
     }
 
@@ -91,7 +91,7 @@ impl Side {
             }
             if !sleeps {
                 std::thread::yield_now();
-            } else if self.endpoint.doze().unwrap() {
+            } else if self.endpoint.park().unwrap() {
                 let (waker, _) = self.endpoint.wakers();
                 poll(&mut [PollFd::from_borrowed_fd(waker, PollFlags::IN)], None).unwrap();
                 self.endpoint.wake().unwrap();
@@ -156,7 +156,7 @@ impl Peer {
         report(what, "one-sided", len, times);
     }
 
-    fn told(&mut self, how: &str) {
+    fn reported(&mut self, how: &str) {
         let count: u32 = 1000;
         let mut times = Vec::new();
         for word in 0..count {

@@ -2,7 +2,7 @@
 
 #![expect(
     unsafe_code,
-    reason = "bytes that never change again are lent without a copy; who may say so is told below"
+    reason = "bytes that never change again are handed out without a copy; who may say so is said below"
 )]
 
 use std::ops::Range;
@@ -14,7 +14,7 @@ use bytes::Bytes;
 use crate::memory::{Memory, MemoryError, Rights, peer_file_len};
 use crate::region::OutOfBounds;
 
-/// A file that grows, mapped ahead of its end and read only: bytes below a position that its writer has told are lent
+/// A file that grows, mapped ahead of its end and read only: bytes below a position that its writer has told are handed out
 /// without a copy, and keep the mapping alive.
 ///
 /// # Whom this trusts
@@ -35,12 +35,12 @@ pub struct Committed {
 const PAGE: usize = 4096;
 
 /// Keeps the mapping for as long as somebody has its bytes.
-struct Lent {
+struct HandedOut {
     memory: Arc<Memory>,
     range: Range<usize>,
 }
 
-impl AsRef<[u8]> for Lent {
+impl AsRef<[u8]> for HandedOut {
     fn as_ref(&self) -> &[u8] {
         let from = self.memory.base().as_ptr().wrapping_add(self.range.start);
         // SAFETY: mapped for as long as `self` is, and `Committed::bytes` has found the range below a position in a page
@@ -73,7 +73,7 @@ impl Committed {
         self.memory.is_empty()
     }
 
-    /// Bytes below this are lent.
+    /// Bytes below this are handed out.
     #[must_use]
     pub fn position(&self) -> usize {
         self.position
@@ -116,7 +116,7 @@ impl Committed {
         match len {
             None => Err(OutOfBounds::new(range.start, range.end.saturating_sub(range.start), self.position)),
             Some(0) => Ok(Bytes::new()),
-            Some(_) => Ok(Bytes::from_owner(Lent { memory: self.memory.clone(), range })),
+            Some(_) => Ok(Bytes::from_owner(HandedOut { memory: self.memory.clone(), range })),
         }
     }
 }
@@ -137,8 +137,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_committed_is_lent_and_outlives_everything() {
-        let (mut writer, reader) = log("lent");
+    fn what_is_committed_is_handed_out_and_outlives_everything() {
+        let (mut writer, reader) = log("handed-out");
         let mut log = Committed::map(reader.into(), 10_000).unwrap();
         writer.write_all(&[b'a'; 5000]).unwrap();
         assert!(log.bytes(0..1).unwrap_err().to_string().contains("1 bytes at 0 cannot be reached"));

@@ -9,7 +9,7 @@
 //! Local memory, too, is reached by registered regions: a card knows no other.
 //!
 //! # Who sleeps
-//! [`Endpoint::poll`] never waits. Who has polled to no end for long enough calls [`Endpoint::doze`]; if that says that
+//! [`Endpoint::poll`] never waits. Who has polled to no end for long enough calls [`Endpoint::park`]; if that says that
 //! there is nothing, looks once more at whatever else the peer may have written (slots), waits until one of
 //! [`Waitable::wakers`] is readable, and calls [`Endpoint::wake`].
 
@@ -349,7 +349,7 @@ pub trait Endpoint: fmt::Debug + Send {
     ///
     /// # Errors
     /// [`FabricError`].
-    fn doze(&mut self) -> Result<bool, FabricError>;
+    fn park(&mut self) -> Result<bool, FabricError>;
 
     /// Says that we are awake. What woke us is polled after this.
     ///

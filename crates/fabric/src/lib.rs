@@ -1,12 +1,12 @@
 //! Memory that processes share, and one-sided reads and writes of it: the ground of docs/one-sided.md.
 //!
-//! What a peer may write is reached through [`Region`] alone, which copies and never lends: a peer can change it at any
+//! What a peer may write is reached through [`Region`] alone, which copies and never hands out a reference: a peer can change it at any
 //! moment. What a peer says, in words of shared memory as in messages, is checked before it is used.
 //!
 //! | module | what is there |
 //! |---|---|
 //! | `memory`, `region`, `copy` | mapped files, bounded parts of them, and how they are copied |
-//! | `committed` | files that a broker appends to, as its readers have them: the one thing that is lent as bytes |
+//! | `committed` | files that a broker appends to, as its readers have them: the one thing that is handed out as bytes |
 //! | `ring` | notes from one process to another |
 //! | `endpoint` | [`Endpoint`]: what every fabric does |
 //! | `mapped` | [`MappedLink`]: a link whose memory both sides have mapped |

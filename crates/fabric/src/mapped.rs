@@ -83,11 +83,11 @@ pub trait MappedLink: Send {
 
 impl MappedLink for crate::shm::Link {
     fn expose(&mut self, key: u64, memory: &Arc<Memory>, rights: Rights) -> Result<(), LinkError> {
-        self.lend(key, memory, rights)
+        self.expose(key, memory, rights)
     }
 
     fn expose_file(&mut self, key: u64, file: BorrowedFd<'_>, len: usize) -> Result<(), LinkError> {
-        self.lend_file(key, file, len)
+        self.expose_file(key, file, len)
     }
 
     fn revoke(&mut self, key: u64) -> Result<(), LinkError> {
@@ -123,7 +123,7 @@ impl MappedLink for crate::shm::Link {
     }
 
     fn park(&mut self) -> Result<bool, LinkError> {
-        self.doze()
+        self.park()
     }
 
     fn unpark(&mut self) {

@@ -183,7 +183,7 @@ impl Memory {
     /// # Errors
     /// [`MemoryError::System`]; [`MemoryError::Peer`] where a peer has sent it.
     pub fn readers_file(&self) -> Result<OwnedFd, MemoryError> {
-        let file = self.file().ok_or(MemoryError::Peer("is not ours to lend"))?;
+        let file = self.file().ok_or(MemoryError::Peer("is not ours to expose"))?;
         let own = format!("/proc/self/fd/{}", file.as_raw_fd());
         let opened = File::open(own);
         let opened =
@@ -303,18 +303,19 @@ mod tests {
 
     #[test]
     fn a_peers_memory_is_looked_at_before_it_is_used() {
-        let told = |file: OwnedFd, len, rights| Memory::from_peer(file, len, rights).unwrap_err().to_string();
+        let reported =
+            |file: OwnedFd, len, rights| Memory::from_peer(file, len, rights).unwrap_err().to_string();
         let sealed = Memory::sealed("test", 4096).unwrap();
         let again = || copy_of(&sealed);
-        assert!(told(again(), 4095, Rights::Read).contains("another size"));
-        assert!(told(File::open("/dev/null").unwrap().into(), 0, Rights::Read).contains("no file"));
+        assert!(reported(again(), 4095, Rights::Read).contains("another size"));
+        assert!(reported(File::open("/dev/null").unwrap().into(), 0, Rights::Read).contains("no file"));
         let loose = rustix::fs::memfd_create("loose", MemfdFlags::CLOEXEC).unwrap();
         rustix::fs::ftruncate(&loose, 4096).unwrap();
-        assert!(told(loose, 4096, Rights::Write).contains("can be cut"));
+        assert!(reported(loose, 4096, Rights::Write).contains("can be cut"));
         // Nobody can.
         rustix::fs::ftruncate(sealed.file().unwrap(), 0).unwrap_err();
         let theirs = Memory::from_peer(again(), 4096, Rights::Write).unwrap();
-        assert!(theirs.readers_file().unwrap_err().to_string().contains("not ours to lend"));
+        assert!(theirs.readers_file().unwrap_err().to_string().contains("not ours to expose"));
         assert!(matches!(Memory::sealed("none", 0), Err(MemoryError::Size(0))));
     }
 

@@ -31,7 +31,7 @@ impl OutOfBounds {
 }
 
 /// A part of [`Memory`]. Copies out and in, as fast as plain memory, with nothing promised of bytes that a peer writes
-/// meanwhile; words are whole, and have an order. Nothing is ever lent.
+/// meanwhile; words are whole, and have an order. No reference to it is ever handed out.
 #[derive(Clone)]
 pub struct Region {
     memory: Arc<Memory>,
@@ -197,9 +197,9 @@ mod tests {
     fn what_is_out_of_bounds_is_refused() {
         let whole = region(100);
         let part = whole.part(40, 20).unwrap();
-        let told = |error: OutOfBounds| error.to_string();
+        let reported = |error: OutOfBounds| error.to_string();
         assert_eq!(
-            told(part.write(15, b"123456").unwrap_err()),
+            reported(part.write(15, b"123456").unwrap_err()),
             "6 bytes at 15 cannot be reached in a region of 20 bytes"
         );
         for (at, len) in [(21, 0), (0, 21), (usize::MAX, 2), (2, usize::MAX)] {
@@ -208,8 +208,8 @@ mod tests {
         assert!(part.part(20, 0).unwrap().is_empty());
         part.read(20, &mut []).unwrap();
         part.read(20, &mut [0]).unwrap_err();
-        assert!(told(part.load(4).unwrap_err()).ends_with(": it is not aligned"));
-        assert!(told(part.word(1).unwrap_err()).ends_with(": it is not aligned"));
+        assert!(reported(part.load(4).unwrap_err()).ends_with(": it is not aligned"));
+        assert!(reported(part.word(1).unwrap_err()).ends_with(": it is not aligned"));
         part.load(16).unwrap_err();
         part.word(8).unwrap().store(5, Ordering::Release);
         assert_eq!((whole.load(48), part.load(8)), (Ok(5), Ok(5)));

@@ -175,13 +175,13 @@ impl<W: RingWords> Sender<W> {
     pub fn wait_for_room(&mut self) {
         self.waits = self.waits.wrapping_add(1);
         self.words.store(WAITS, self.waits, Ordering::Relaxed);
-        // With the fence of `Receiver::doze`: either we see what was taken before it, or it sees that we wait.
+        // With the fence of `Receiver::park`: either we see what was taken before it, or it sees that we wait.
         self.words.fence();
     }
 
     /// Whether the receiver is to be woken for what was published before this, here or elsewhere.
     pub fn receiver_sleeps(&self) -> bool {
-        // With the fence of `Receiver::doze`: either we see that it sleeps, or it sees what was published.
+        // With the fence of `Receiver::park`: either we see that it sleeps, or it sees what was published.
         self.words.fence();
         self.words.load(ASLEEP, Ordering::Relaxed) != 0
     }
@@ -257,7 +257,7 @@ impl<W: RingWords> Receiver<W> {
     ///
     /// # Errors
     /// [`NotesError::Peer`].
-    pub fn doze(&mut self) -> Result<bool, NotesError> {
+    pub fn park(&mut self) -> Result<bool, NotesError> {
         self.words.store(ASLEEP, 1, Ordering::Relaxed);
         self.words.fence();
         let sleeps = !self.look()?;
@@ -268,7 +268,7 @@ impl<W: RingWords> Receiver<W> {
     }
 
     /// Whether the sender waits for room, and is to be woken; said once for each wait. Asked when there are no notes: that
-    /// there is room is certain then. One who goes on asking misses nothing, nor does one who asks after [`Receiver::doze`].
+    /// there is room is certain then. One who goes on asking misses nothing, nor does one who asks after [`Receiver::park`].
     pub fn sender_waits(&mut self) -> bool {
         let waits = self.words.load(WAITS, Ordering::Relaxed);
         waits != std::mem::replace(&mut self.waits, waits)
@@ -314,11 +314,11 @@ mod tests {
     #[test]
     fn who_sleeps_is_woken_and_who_has_notes_does_not_sleep() {
         let (mut sender, mut receiver, _) = ring(4);
-        assert_eq!(receiver.doze(), Ok(true));
+        assert_eq!(receiver.park(), Ok(true));
         assert_eq!(sender.send(note(1)), Ok(true));
         receiver.wake();
         assert_eq!(sender.send(note(2)), Ok(false));
-        assert_eq!(receiver.doze(), Ok(false));
+        assert_eq!(receiver.park(), Ok(false));
         assert_eq!(sender.send(note(3)), Ok(false));
     }
 
@@ -328,14 +328,14 @@ mod tests {
         region.word(SENT * 8).unwrap().store(5, Ordering::Relaxed);
         assert_eq!(receiver.take(), Err(NotesError::Peer { capacity: 4, between: 5 }));
         region.word(SENT * 8).unwrap().store(u64::MAX, Ordering::Relaxed);
-        assert!(receiver.doze().is_err());
+        assert!(receiver.park().is_err());
         for number in 0..4 {
             sender.send(note(number)).unwrap();
         }
         for taken in [5, u64::MAX] {
             region.word(TAKEN * 8).unwrap().store(taken, Ordering::Relaxed);
-            let told = sender.send(note(4)).unwrap_err();
-            assert!(matches!(told, NotesError::Peer { capacity: 4, .. }), "{told}");
+            let reported = sender.send(note(4)).unwrap_err();
+            assert!(matches!(reported, NotesError::Peer { capacity: 4, .. }), "{reported}");
         }
     }
 

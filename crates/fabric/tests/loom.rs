@@ -75,7 +75,7 @@ fn who_goes_to_sleep_is_woken_or_sees_the_note() {
                 rings.store(true, Ordering::Release);
             }
         });
-        if receiver.doze().unwrap() {
+        if receiver.park().unwrap() {
             sending.join().unwrap();
             assert!(woken.load(Ordering::Acquire), "it sleeps, and nobody wakes it");
             receiver.wake();
@@ -99,7 +99,7 @@ fn who_goes_to_sleep_is_woken_for_a_word_that_lies_elsewhere() {
                 rings.store(true, Ordering::Release);
             }
         });
-        let sleeps = receiver.doze().unwrap() && slot.load(Ordering::Acquire) == 0;
+        let sleeps = receiver.park().unwrap() && slot.load(Ordering::Acquire) == 0;
         publishing.join().unwrap();
         assert!(!sleeps || woken.load(Ordering::Acquire), "it sleeps, and nobody wakes it");
     });
@@ -114,7 +114,7 @@ fn who_waits_for_room_is_woken_or_sees_the_room() {
         let rings = woken.clone();
         let taking = thread::spawn(move || {
             assert_eq!(receiver.take().unwrap(), Some([1; 4]));
-            if receiver.doze().unwrap() && receiver.sender_waits() {
+            if receiver.park().unwrap() && receiver.sender_waits() {
                 rings.store(true, Ordering::Release);
             }
         });

@@ -71,7 +71,7 @@ fn open_files() -> usize {
 
 fn region(control: Control) -> Region {
     match control {
-        Control::Lent { memory, .. } => Region::whole(memory),
+        Control::Exposed { memory, .. } => Region::whole(memory),
         other => panic!("{other:?}"),
     }
 }
@@ -170,21 +170,21 @@ fn a_side_that_ends_is_noticed_at_every_step() {
     broker.ring_if_asleep();
     assert!(matches!(broker.end(5), Err(LinkError::Misuse(_))));
     let memory = Memory::sealed("test", 64).unwrap();
-    assert!(matches!(broker.lend(5, &memory, Rights::Read), Err(LinkError::Gone)));
+    assert!(matches!(broker.expose(5, &memory, Rights::Read), Err(LinkError::Gone)));
     let (broker, mut client) = pair(4);
     drop(broker);
     assert!(matches!(client.control(), Err(LinkError::Gone)));
 }
 
 #[test]
-fn memory_is_lent_in_both_directions_and_ended() {
+fn memory_is_exposed_in_both_directions_and_ended() {
     let (mut broker, mut client) = pair(4);
     let memory = Memory::sealed("test", 5000).unwrap();
     let whole = Region::whole(memory.clone());
     for link in [&mut broker, &mut client] {
-        link.lend(7, &memory, Rights::Write).unwrap();
-        link.lend(8, &memory, Rights::Read).unwrap();
-        assert!(matches!(link.lend(7, &memory, Rights::Read), Err(LinkError::Misuse(_))));
+        link.expose(7, &memory, Rights::Write).unwrap();
+        link.expose(8, &memory, Rights::Read).unwrap();
+        assert!(matches!(link.expose(7, &memory, Rights::Read), Err(LinkError::Misuse(_))));
     }
     for link in [&mut broker, &mut client] {
         let written = region(control(link).unwrap());
@@ -200,7 +200,7 @@ fn memory_is_lent_in_both_directions_and_ended() {
     for link in [&mut broker, &mut client] {
         link.end(7).unwrap();
         assert!(matches!(link.end(7), Err(LinkError::Misuse(_))));
-        link.lend(7, &memory, Rights::Read).unwrap();
+        link.expose(7, &memory, Rights::Read).unwrap();
     }
     for link in [&mut broker, &mut client] {
         assert!(matches!(control(link).unwrap(), Control::Ended { key: 7 }));
@@ -209,14 +209,14 @@ fn memory_is_lent_in_both_directions_and_ended() {
 }
 
 #[test]
-fn a_broker_lends_a_file_that_grows() {
+fn a_broker_exposes_a_file_that_grows() {
     let path = std::env::temp_dir().join(format!("headrace-grows-{}", std::process::id()));
     let mut file = File::create_new(&path).unwrap();
     let reader = File::open(&path).unwrap();
     std::fs::remove_file(&path).unwrap();
     let (mut broker, mut client) = pair(4);
-    assert!(matches!(client.lend_file(1, reader.as_fd(), 8192), Err(LinkError::Misuse(_))));
-    broker.lend_file(1, reader.as_fd(), 8192).unwrap();
+    assert!(matches!(client.expose_file(1, reader.as_fd(), 8192), Err(LinkError::Misuse(_))));
+    broker.expose_file(1, reader.as_fd(), 8192).unwrap();
     let Control::File { key: 1, file: mut log } = control(&mut client).unwrap() else { panic!("no file") };
     file.write_all(b"committed, and not").unwrap();
     log.advance(9).unwrap();
@@ -226,23 +226,23 @@ fn a_broker_lends_a_file_that_grows() {
 }
 
 #[test]
-fn what_is_not_to_be_lent_is_not() {
+fn what_is_not_to_be_exposed_is_not() {
     let (mut broker, mut client) = pair(4);
     let path = std::env::temp_dir().join(format!("headrace-loose-{}", std::process::id()));
     let loose = Memory::create(&path, 4096).unwrap();
     std::fs::remove_file(&path).unwrap();
-    let misused = |told: Result<(), LinkError>| matches!(told, Err(LinkError::Misuse(_)));
-    assert!(misused(broker.lend(1, &loose, Rights::Write)));
-    assert!(misused(client.lend(1, &loose, Rights::Read)));
-    broker.lend(1, &loose, Rights::Read).unwrap();
-    let Control::Lent { memory, .. } = control(&mut client).unwrap() else { panic!("nothing lent") };
-    assert!(client.lend(2, &memory, Rights::Read).is_err(), "it is not the client's to lend");
-    assert!(misused(broker.lend_file(2, loose.file().unwrap(), 0)));
-    assert!(misused(broker.lend_file(2, loose.file().unwrap(), LENT_BYTES_MAX + 1)));
+    let misused = |reported: Result<(), LinkError>| matches!(reported, Err(LinkError::Misuse(_)));
+    assert!(misused(broker.expose(1, &loose, Rights::Write)));
+    assert!(misused(client.expose(1, &loose, Rights::Read)));
+    broker.expose(1, &loose, Rights::Read).unwrap();
+    let Control::Exposed { memory, .. } = control(&mut client).unwrap() else { panic!("nothing exposed") };
+    assert!(client.expose(2, &memory, Rights::Read).is_err(), "it is not the client's to expose");
+    assert!(misused(broker.expose_file(2, loose.file().unwrap(), 0)));
+    assert!(misused(broker.expose_file(2, loose.file().unwrap(), LENT_BYTES_MAX + 1)));
 }
 
 #[test]
-fn what_is_lent_with_lies_is_refused() {
+fn what_is_exposed_with_lies_is_refused() {
     let sealed = Memory::sealed("lie", 4096).unwrap();
     let loose = rustix::fs::memfd_create("lie", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
     rustix::fs::ftruncate(&loose, 4096).unwrap();
@@ -262,7 +262,7 @@ fn what_is_lent_with_lies_is_refused() {
         (packet(2, 1, 1, 4096), vec![file, file], "more descriptors"),
         (packet(2, 1, 1, 4096), vec![file; 8], "more than there is room for"),
         (packet(3, 0, 1, 4096), vec![file], "should not"),
-        (packet(4, 0, 1, 0), vec![], "not lent"),
+        (packet(4, 0, 1, 0), vec![], "not exposed"),
         (packet(4, 0, 1, 0), vec![file], "should not"),
         (packet(1, 1, 0, 4), vec![], "should not"),
         (packet(9, 0, 0, 0), vec![], "no message"),
@@ -285,20 +285,20 @@ fn keys_are_bounded_on_both_sides() {
     let (mut broker, mut client) = pair(4);
     let memory = Memory::sealed("test", 64).unwrap();
     for key in 0..KEYS_MAX as u64 {
-        client.lend(key, &memory, Rights::Write).unwrap();
+        client.expose(key, &memory, Rights::Write).unwrap();
         while client.wants_write() {
             region(control(&mut broker).unwrap());
             client.flush().unwrap();
         }
     }
-    let full = client.lend(u64::MAX, &memory, Rights::Write).unwrap_err();
+    let full = client.expose(u64::MAX, &memory, Rights::Write).unwrap_err();
     assert!(full.to_string().contains("KEYS_MAX"), "{full}");
     drop(broker);
     let (mut link, client) = raw_client();
     for key in 0..=KEYS_MAX as u64 {
         raw_send(&client, &packet(2, 1, key, 64), &[memory.file().unwrap()]);
         match control(&mut link) {
-            Ok(told) => assert_eq!(region(told).len(), 64),
+            Ok(reported) => assert_eq!(region(reported).len(), 64),
             Err(error) => {
                 assert!(error.to_string().contains("more at once") && key == KEYS_MAX as u64, "{error}");
             }
@@ -311,22 +311,22 @@ fn what_the_socket_does_not_take_waits_in_order_up_to_a_limit() {
     let (mut broker, mut client) = pair(4);
     let memory = Memory::sealed("test", 64).unwrap();
     // One key all the time: what is bounded here is what waits.
-    let mut told = 0;
+    let mut reported = 0;
     let full = loop {
-        if let Err(error) = broker.lend(1, &memory, Rights::Write) {
+        if let Err(error) = broker.expose(1, &memory, Rights::Write) {
             break error;
         }
-        told += 1;
+        reported += 1;
         if let Err(error) = broker.end(1) {
             break error;
         }
-        told += 1;
+        reported += 1;
     };
     assert!(full.to_string().contains("QUEUE_MAX"), "{full}");
-    assert!(told > QUEUE_MAX && broker.wants_write());
-    for number in 0..told {
+    assert!(reported > QUEUE_MAX && broker.wants_write());
+    for number in 0..reported {
         match control(&mut client).unwrap() {
-            Control::Lent { key: 1, .. } => assert_eq!(number % 2, 0),
+            Control::Exposed { key: 1, .. } => assert_eq!(number % 2, 0),
             Control::Ended { key: 1 } => assert_eq!(number % 2, 1),
             other => panic!("{other:?}"),
         }
@@ -348,16 +348,16 @@ fn notes_go_both_ways_and_a_bell_rings_for_who_sleeps() {
         broker.send([1, 2, 3, 4]).unwrap();
         assert!(!rings(&client), "it did not sleep");
         assert_eq!(client.take().unwrap(), Some([1, 2, 3, 4]));
-        assert!(client.doze().unwrap());
+        assert!(client.park().unwrap());
         broker.send([5; 4]).unwrap();
         assert!(rings(&client));
-        assert!(!client.doze().unwrap(), "there is a note");
+        assert!(!client.park().unwrap(), "there is a note");
         client.drain_bell();
         assert!(!rings(&client));
         assert_eq!(client.take().unwrap(), Some([5; 4]));
         broker.ring_if_asleep();
         assert!(!rings(&client), "it is awake");
-        client.doze().unwrap();
+        client.park().unwrap();
         broker.ring_if_asleep();
         assert!(rings(&client));
         client.wake();
@@ -368,16 +368,16 @@ fn notes_go_both_ways_and_a_bell_rings_for_who_sleeps() {
         broker.send([number; 4]).unwrap();
     }
     assert_eq!(broker.send([4; 4]), Err(NotesError::Full));
-    assert!(broker.doze().unwrap(), "there is no room");
+    assert!(broker.park().unwrap(), "there is no room");
     while client.take().unwrap().is_some() {}
     assert!(rings(&broker), "there is room");
     broker.drain_bell();
     assert!(client.take().unwrap().is_none());
     assert!(!rings(&broker), "it was told");
-    assert!(!broker.doze().unwrap(), "there is room");
+    assert!(!broker.park().unwrap(), "there is room");
     broker.send([5; 4]).unwrap();
     assert!(broker.has_room(3).unwrap() && !broker.has_room(4).unwrap());
-    assert!(broker.doze().unwrap(), "there is less than it wants");
+    assert!(broker.park().unwrap(), "there is less than it wants");
 }
 
 #[test]
@@ -405,12 +405,12 @@ fn a_million_notes_to_another_process_and_back() {
 }
 
 #[test]
-fn another_process_sees_what_is_lent_and_lends() {
+fn another_process_sees_what_is_exposed_and_exposes() {
     let listener = listener();
     let child = process("another_process", &format!("adds {}", listener.name()));
     let mut link = welcome(&listener, 4);
     let memory = Memory::sealed("test", 4096).unwrap();
-    link.lend(1, &memory, Rights::Write).unwrap();
+    link.expose(1, &memory, Rights::Write).unwrap();
     let theirs = region(control(&mut link).unwrap());
     let ours = Region::whole(memory);
     for _ in 0..10_000 {
@@ -496,7 +496,7 @@ fn echo(name: &str) {
 fn adds(name: &str) {
     let mut link = shm::connect(name, TOKEN, PATIENCE).unwrap();
     let memory = Memory::sealed("test", 64).unwrap();
-    link.lend(1, &memory, Rights::Write).unwrap();
+    link.expose(1, &memory, Rights::Write).unwrap();
     let theirs = region(control(&mut link).unwrap());
     let ours = Region::whole(memory);
     for _ in 0..10_000 {
@@ -514,12 +514,12 @@ fn counts_files() {
     for _ in 0..3 {
         let (mut broker, mut client) = pair(4);
         for key in 0..100 {
-            broker.lend(key, &memory, Rights::Write).unwrap();
-            client.lend(key, &memory, Rights::Read).unwrap();
+            broker.expose(key, &memory, Rights::Write).unwrap();
+            client.expose(key, &memory, Rights::Read).unwrap();
         }
         let held: Vec<Arc<Memory>> = (0..50)
             .map(|_| match control(&mut client).unwrap() {
-                Control::Lent { memory, .. } => memory,
+                Control::Exposed { memory, .. } => memory,
                 other => panic!("{other:?}"),
             })
             .collect();

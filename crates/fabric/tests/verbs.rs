@@ -73,8 +73,8 @@ fn ends_with(device: &Arc<Device>, shape: Shape, patience: Patience) -> (End, En
         domain,
     };
     // As it travels.
-    let told = Address::from_bytes(&their_address.to_bytes()).unwrap();
-    (end(ours, &told), end(theirs, &our_address))
+    let reported = Address::from_bytes(&their_address.to_bytes()).unwrap();
+    (end(ours, &reported), end(theirs, &our_address))
 }
 
 fn ends(device: &Arc<Device>) -> (End, End) {
@@ -135,11 +135,14 @@ fn a_device_says_what_it_can_do() {
     assert!(limits.pieces >= 8 && limits.answers > 0 && limits.message >= 1 << 20, "{device:?}");
     let by_name = Want { device: Some(device.name().to_owned()), port: Some(1), gid_index: None };
     Device::open(&by_name).unwrap();
-    let told = |want: Want| Device::open(&want).unwrap_err();
-    let other = told(Want { device: Some("no-such".into()), ..Want::default() });
+    let reported = |want: Want| Device::open(&want).unwrap_err();
+    let other = reported(Want { device: Some("no-such".into()), ..Want::default() });
     assert!(other.to_string().contains(device.name()), "{other}");
-    assert!(matches!(told(Want { port: Some(9), ..Want::default() }), VerbsError::NoPort { .. }));
-    assert!(matches!(told(Want { gid_index: Some(200), ..Want::default() }), VerbsError::NoAddress { .. }));
+    assert!(matches!(reported(Want { port: Some(9), ..Want::default() }), VerbsError::NoPort { .. }));
+    assert!(matches!(
+        reported(Want { gid_index: Some(200), ..Want::default() }),
+        VerbsError::NoAddress { .. }
+    ));
 }
 
 #[test]
@@ -168,8 +171,8 @@ fn pieces_are_written_in_order_and_the_word_comes_after_them() {
 #[ignore = "needs an RDMA device"]
 fn bytes_are_read() {
     let (ours, theirs) = ends(&device());
-    let (lent, remote) = theirs.grant(READS);
-    lent.region().write(40, b"what they have").unwrap();
+    let (exposed, remote) = theirs.grant(READS);
+    exposed.region().write(40, b"what they have").unwrap();
     let pieces = [ours.own.piece(16, 4), ours.own.piece(0, 10)];
     ours.pair.post(1, Work::Read { from: remote.place(40, 14).unwrap() }, &pieces).unwrap();
     assert_eq!(ours.done(1), Done::Work);
@@ -327,20 +330,20 @@ fn what_was_not_granted_is_refused() {
     ];
     for (what, grants, work) in cases {
         let (ours, theirs) = ends(&device);
-        let (lent, remote) = theirs.grant(grants);
+        let (exposed, remote) = theirs.grant(grants);
         ours.own.region().write(0, &[7; 8]).unwrap();
         ours.pair.post(1, work(remote), &[ours.own.piece(0, 8)]).unwrap();
         let failure = ours.fails(1);
         assert!(matches!(failure, Failure::Access | Failure::Request), "{what}: {failure}");
-        assert_eq!(bytes(lent.region(), 0, LEN), [0; LEN], "{what}");
+        assert_eq!(bytes(exposed.region(), 0, LEN), [0; LEN], "{what}");
         assert_eq!(ours.own.region().load(0).unwrap(), 0x0707_0707_0707_0707, "{what}");
     }
     // A pair that grants less than its memory.
     let (ours, theirs) = ends_with(&device, Shape { grants: READS, ..SHAPE }, SOON);
-    let (lent, remote) = theirs.grant(ALL);
+    let (exposed, remote) = theirs.grant(ALL);
     ours.write(1, place(&remote, 0), 8);
     assert!(matches!(ours.fails(1), Failure::Access | Failure::Request));
-    assert_eq!(bytes(lent.region(), 0, 8), [0; 8]);
+    assert_eq!(bytes(exposed.region(), 0, 8), [0; 8]);
 }
 
 #[test]
@@ -351,7 +354,7 @@ fn a_word_that_is_not_aligned_is_not_added_to() {
     let add = Work::FetchAdd { at: place(&remote, 4), add: 1 };
     // Some devices refuse it themselves, others the peer's.
     match ours.pair.post(1, add, &[ours.own.piece(0, 8)]) {
-        Err(told) => assert!(told.to_string().contains("cannot post work"), "{told}"),
+        Err(reported) => assert!(reported.to_string().contains("cannot post work"), "{reported}"),
         Ok(()) => assert!(matches!(ours.fails(1), Failure::Access | Failure::Request)),
     }
     assert_eq!(bytes(words.region(), 0, 16), [0; 16]);
@@ -380,8 +383,8 @@ fn a_peer_that_is_gone_is_found_silent() {
 #[test]
 #[ignore = "started by two_processes_and_one_is_killed"]
 fn echo() {
-    let Some(told) = std::env::var_os(PEER) else { return };
-    let (peer, theirs) = parse(told.to_str().unwrap());
+    let Some(reported) = std::env::var_os(PEER) else { return };
+    let (peer, theirs) = parse(reported.to_str().unwrap());
     let (opening, completions, domain) = opening(&device(), SHAPE);
     let landing = domain.register(&region(LEN), ALL).unwrap();
     for _ in 0..SHAPE.receives {
@@ -433,9 +436,9 @@ impl Drop for Child {
 fn two_processes_and_one_is_killed() {
     let (opening, completions, domain) = opening(&device(), SHAPE);
     let landing = domain.register(&region(LEN), ALL).unwrap();
-    let told = text(&opening.address(), &landing.remote());
+    let reported = text(&opening.address(), &landing.remote());
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "--ignored", "--nocapture", "echo"]).env(PEER, told);
+    command.args(["--exact", "--ignored", "--nocapture", "echo"]).env(PEER, reported);
     let mut child = Child(command.stdout(Stdio::piped()).spawn().unwrap());
     let mut lines = BufReader::new(child.0.stdout.take().unwrap()).lines();
     let line = lines.find_map(|line| Some(line.unwrap().split_once(PEER)?.1.to_owned()));
@@ -514,30 +517,30 @@ fn local_mistakes_are_refused_before_the_device_sees_them() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn memory_that_is_only_read_is_lent_to_readers_alone() {
+fn memory_that_is_only_read_is_exposed_to_readers_alone() {
     let device = device();
     let (ours, theirs) = ends(&device);
     let made = memory(LEN);
     Region::whole(made.clone()).write(0, b"sealed").unwrap();
     let read = Memory::from_peer(made.readers_file().unwrap(), LEN, Rights::Read).unwrap();
-    let told = theirs.domain.register(&Region::whole(read.clone()), ALL).unwrap_err().to_string();
-    assert!(told.contains("it is only read"), "{told}");
+    let reported = theirs.domain.register(&Region::whole(read.clone()), ALL).unwrap_err().to_string();
+    assert!(reported.contains("it is only read"), "{reported}");
     match theirs.domain.register(&Region::whole(read.clone()), READS) {
-        Ok(lent) => {
+        Ok(exposed) => {
             ours.pair
-                .post(1, Work::Read { from: place(&lent.remote(), 0) }, &[ours.own.piece(0, 6)])
+                .post(1, Work::Read { from: place(&exposed.remote(), 0) }, &[ours.own.piece(0, 6)])
                 .unwrap();
             ours.done(1);
             assert_eq!(bytes(ours.own.region(), 0, 6), b"sealed");
             // And the card is not told to write into it.
-            let (lent_too, remote) = ours.grant(ALL);
-            let into = [lent.piece(0, 8)];
+            let (exposed_too, remote) = ours.grant(ALL);
+            let into = [exposed.piece(0, 8)];
             let posted = theirs.pair.post(1, Work::Read { from: place(&remote, 0) }, &into);
             assert!(matches!(posted, Err(VerbsError::Bounds(_))), "{posted:?}");
-            drop(lent_too);
+            drop(exposed_too);
         }
         // Kernels before 6.2.
-        Err(told) => assert!(matches!(told, VerbsError::File { .. }), "{told}"),
+        Err(reported) => assert!(matches!(reported, VerbsError::File { .. }), "{reported}"),
     }
 }
 
@@ -546,25 +549,25 @@ fn memory_that_is_only_read_is_lent_to_readers_alone() {
 fn more_than_may_be_locked_is_explained() {
     let domain = device().domain().unwrap();
     let len = 4 << 20;
-    let told = domain.register(&region(len), ALL).unwrap_err();
-    assert!(matches!(told, VerbsError::Locked { bytes } if bytes == len), "{told}");
-    assert!(told.to_string().contains("ulimit -l"), "{told}");
+    let reported = domain.register(&region(len), ALL).unwrap_err();
+    assert!(matches!(reported, VerbsError::Locked { bytes } if bytes == len), "{reported}");
+    assert!(reported.to_string().contains("ulimit -l"), "{reported}");
 }
 
 #[test]
 #[ignore = "needs an RDMA device that this user may not open"]
 fn a_device_that_may_not_be_opened_is_explained() {
-    let told = Device::open(&Want::default()).unwrap_err();
-    assert!(matches!(told, VerbsError::NotPermitted { .. }), "{told}");
-    assert!(told.to_string().contains("/dev/infiniband"), "{told}");
+    let reported = Device::open(&Want::default()).unwrap_err();
+    assert!(matches!(reported, VerbsError::NotPermitted { .. }), "{reported}");
+    assert!(reported.to_string().contains("/dev/infiniband"), "{reported}");
 }
 
 #[test]
 #[ignore = "needs libibverbs, and no RDMA device"]
 fn no_device_is_explained() {
-    let told = Device::open(&Want::default()).unwrap_err();
-    assert!(matches!(told, VerbsError::NoDevice), "{told}");
-    assert!(told.to_string().contains("headrace.datapath"), "{told}");
+    let reported = Device::open(&Want::default()).unwrap_err();
+    assert!(matches!(reported, VerbsError::NoDevice), "{reported}");
+    assert!(reported.to_string().contains("headrace.datapath"), "{reported}");
 }
 
 #[test]
@@ -580,16 +583,16 @@ fn files_of_a_disk_are_registered_where_the_kernel_does() {
             ours.done(1);
             println!("written, as kernels do that register such pages");
         }
-        Err(told) => {
-            assert!(matches!(told, VerbsError::File { .. }), "{told}");
-            println!("refused: {told}");
+        Err(reported) => {
+            assert!(matches!(reported, VerbsError::File { .. }), "{reported}");
+            println!("refused: {reported}");
         }
     }
     // Reading is allowed by all of them.
     Region::whole(memory.clone()).write(0, b"segment!").unwrap();
     let (ours, theirs) = ends(&device());
-    let lent = theirs.domain.register(&Region::whole(memory.clone()), READS).unwrap();
-    ours.pair.post(1, Work::Read { from: place(&lent.remote(), 0) }, &[ours.own.piece(0, 8)]).unwrap();
+    let exposed = theirs.domain.register(&Region::whole(memory.clone()), READS).unwrap();
+    ours.pair.post(1, Work::Read { from: place(&exposed.remote(), 0) }, &[ours.own.piece(0, 8)]).unwrap();
     ours.done(1);
     assert_eq!(bytes(ours.own.region(), 0, 8), b"segment!");
 }
@@ -703,10 +706,10 @@ fn a_peer_that_lies_is_found_out() {
         let event = polled(&mut ours).unwrap();
         assert!(matches!(&event, Event::Message(message) if **message == *b"hello"), "{event:?}");
         theirs.sends(&bytes);
-        let told = polled(&mut ours).unwrap_err();
-        assert!(told.to_string().contains(expected), "{told} for {expected}");
+        let reported = polled(&mut ours).unwrap_err();
+        assert!(reported.to_string().contains(expected), "{reported} for {expected}");
         let refused = ours.tell(b"any more?").unwrap_err();
-        assert_eq!(refused.to_string(), told.to_string());
+        assert_eq!(refused.to_string(), reported.to_string());
     }
 }
 
@@ -738,14 +741,14 @@ fn an_endpoint_sends_no_more_than_its_peer_has_said() {
     for _ in 0..3 {
         assert!(matches!(ours.tell(b"more"), Err(FabricError::Full(_))));
     }
-    assert!(ours.doze().unwrap());
+    assert!(ours.park().unwrap());
     for number in 0..4 {
         assert_eq!(theirs.done(number), Done::Received { bytes: 11 });
     }
     theirs.sends(&[2, 0, 0, 0, 1, 0, 0, 0]);
     theirs.done(1);
     let deadline = Instant::now() + LIMIT;
-    while ours.doze().unwrap() {
+    while ours.park().unwrap() {
         assert!(Instant::now() < deadline, "nobody was woken");
         std::thread::yield_now();
     }
@@ -766,9 +769,9 @@ fn what_is_held_waits_and_keeps_neither_operations_nor_sleepers() {
     assert!(matches!(event, Event::Done { op: 7, result: Ok(_) }), "{event:?}");
     let mut events = Vec::new();
     ours.poll(&mut events, 8).unwrap();
-    assert!(events.is_empty() && ours.doze().unwrap(), "{events:?}");
+    assert!(events.is_empty() && ours.park().unwrap(), "{events:?}");
     ours.hold(false);
-    assert!(!ours.doze().unwrap());
+    assert!(!ours.park().unwrap());
     let event = polled(&mut ours).unwrap();
     assert!(matches!(&event, Event::Message(message) if **message == *b"hello"), "{event:?}");
 }
@@ -778,14 +781,15 @@ fn what_is_held_waits_and_keeps_neither_operations_nor_sleepers() {
 fn what_a_peer_says_of_itself_is_checked() {
     let device = device();
     let hello = Joining::new(&device, OPTIONS, 5).unwrap().hello();
-    let told = |hello: &[u8]| Joining::new(&device, OPTIONS, 5).unwrap().join(hello).unwrap_err().to_string();
-    assert!(told(&hello[1..]).contains("another length"));
-    assert!(told(&hello[..20]).contains("another length"));
-    assert!(told(&[&hello[..], b"x"].concat()).contains("another length"));
+    let reported =
+        |hello: &[u8]| Joining::new(&device, OPTIONS, 5).unwrap().join(hello).unwrap_err().to_string();
+    assert!(reported(&hello[1..]).contains("another length"));
+    assert!(reported(&hello[..20]).contains("another length"));
+    assert!(reported(&[&hello[..], b"x"].concat()).contains("another length"));
     for receives in [0, 4, u32::MAX] {
         let mut bad = hello;
         bad[Address::LEN..Address::LEN + 4].copy_from_slice(&u32::to_le_bytes(receives));
-        assert!(told(&bad).contains("receives none, or too many"), "{receives}");
+        assert!(reported(&bad).contains("receives none, or too many"), "{receives}");
     }
     let (mut ours, _theirs) = against(&device);
     let good = ours.register(&region(64), Access::READ).unwrap().descriptor;
@@ -794,8 +798,8 @@ fn what_a_peer_says_of_itself_is_checked() {
     let beyond = [&[0xff; 16][..], &good[16..]].concat();
     let rights = [&good[..good.len() - 1], &[8]].concat();
     for bad in [&good[1..], &[good, b"x"].concat(), &beyond, &rights, b""] {
-        let told = ours.reach(&Descriptor::new(bad).unwrap()).unwrap_err();
-        assert!(matches!(told, FabricError::Peer(_)), "{told}");
+        let reported = ours.reach(&Descriptor::new(bad).unwrap()).unwrap_err();
+        assert!(matches!(reported, FabricError::Peer(_)), "{reported}");
     }
 }
 
@@ -807,9 +811,9 @@ fn what_is_refused_here_does_not_end_the_connection() {
     let (ours, theirs) = (joining(), joining());
     let (our_hello, their_hello) = (ours.hello(), theirs.hello());
     let (mut ours, mut theirs) = (ours.join(&their_hello).unwrap(), theirs.join(&our_hello).unwrap());
-    let lent = region(64);
-    lent.write(0, b"still here").unwrap();
-    let descriptor = theirs.register(&lent, Access::READ).unwrap().descriptor;
+    let exposed = region(64);
+    exposed.write(0, b"still here").unwrap();
+    let descriptor = theirs.register(&exposed, Access::READ).unwrap().descriptor;
     let remote = ours.reach(&descriptor).unwrap().unwrap();
     let own = region(64);
     let local = ours.register(&own, Access::NONE).unwrap().local;

@@ -25,7 +25,7 @@ pub trait Holding: Endpoint {
     /// all the same.
     fn hold(&mut self, hold: bool);
 
-    /// As [`Endpoint::doze`] of a thread that does not sleep: whether nothing is to be polled, and there is no room that was
+    /// As [`Endpoint::park`] of a thread that does not sleep: whether nothing is to be polled, and there is no room that was
     /// missing.
     ///
     /// # Errors
@@ -265,7 +265,7 @@ impl<E: Holding> Carrier<E> {
             return Ok(Rest::Yield);
         }
         self.settle()?;
-        let sleeps = (self.held || self.came.is_empty()) && self.endpoint.doze().map_err(failed)?;
+        let sleeps = (self.held || self.came.is_empty()) && self.endpoint.park().map_err(failed)?;
         Ok(if sleeps { Rest::Sleep } else { Rest::Work })
     }
 

@@ -48,7 +48,7 @@ impl Work {
     fn park(&mut self, patient: bool) -> bool {
         match self.parking.before_sleep(true, || 0, || patient) {
             BeforeSleep::Sleep => true,
-            BeforeSleep::Park => self.notes.doze().unwrap(),
+            BeforeSleep::Park => self.notes.park().unwrap(),
         }
     }
 

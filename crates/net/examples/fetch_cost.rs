@@ -55,8 +55,8 @@ impl Broker {
         let process = self.process.id();
         let tasks = std::fs::read_dir(format!("/proc/{process}/task")).unwrap();
         let nanoseconds = tasks.map(|task| {
-            let told = of(format!("{}/schedstat", task.unwrap().path().display()));
-            told.split(' ').next().unwrap().parse::<f64>().unwrap()
+            let reported = of(format!("{}/schedstat", task.unwrap().path().display()));
+            reported.split(' ').next().unwrap().parse::<f64>().unwrap()
         });
         let all = nanoseconds.sum::<f64>() / 1000.0;
         let stat = of(format!("/proc/{process}/stat"));

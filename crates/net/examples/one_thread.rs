@@ -49,7 +49,7 @@ struct Client<E> {
     conns: HashMap<ConnId, headrace_client::io::ConnId>,
     unread: Vec<u8>,
     link: Option<headrace_client::io::LinkId>,
-    lent: BTreeMap<u64, Region>,
+    exposed: BTreeMap<u64, Region>,
 }
 
 struct World {
@@ -141,7 +141,7 @@ impl World {
                 client.engine.handle(now, Input::Link(link, LinkEvent::Connected));
             }
             Output::Link(_, LinkRequest::Write(write)) => {
-                let region = &client.lent[&write.key];
+                let region = &client.exposed[&write.key];
                 for (at, piece) in &write.pieces {
                     region.write(*at as usize, piece).unwrap();
                 }
@@ -161,19 +161,20 @@ impl World {
         let (now, own) = (self.clock.now(), LinkId(client.number));
         let name = client.link;
         match action {
-            LinkAction::Lend { link, key, memory, .. } | LinkAction::Show { link, key, memory }
+            LinkAction::ExposeToWrite { link, key, memory, .. }
+            | LinkAction::ExposeToRead { link, key, memory }
                 if link == own =>
             {
-                client.lent.insert(key, Region::whole(memory.clone()));
+                client.exposed.insert(key, Region::whole(memory.clone()));
                 client.engine.handle(now, Input::Link(name.unwrap(), LinkEvent::Exposed { key, memory }));
             }
-            LinkAction::ShowFile { link, key, file, bytes } if link == own => {
+            LinkAction::ExposeFile { link, key, file, bytes } if link == own => {
                 let path = format!("/proc/self/fd/{}", file.shared().unwrap().as_raw_fd());
                 let opened = std::fs::File::open(path).unwrap().into();
                 let file = Committed::map(opened, bytes as usize).unwrap();
                 client.engine.handle(now, Input::Link(name.unwrap(), LinkEvent::FileExposed { key, file }));
             }
-            LinkAction::Tell { link, note } if link == own => {
+            LinkAction::Acknowledge { link, note } if link == own => {
                 client.engine.handle(now, Input::Link(name.unwrap(), LinkEvent::Note(note)));
                 client.engine.handle(now, Input::PollMemory);
             }
@@ -185,8 +186,8 @@ impl World {
 }
 
 fn client<E>(number: u64, engine: E) -> Client<E> {
-    let (conns, lent) = (HashMap::new(), BTreeMap::new());
-    Client { engine, number, conns, unread: Vec::new(), link: None, lent }
+    let (conns, exposed) = (HashMap::new(), BTreeMap::new());
+    Client { engine, number, conns, unread: Vec::new(), link: None, exposed }
 }
 
 /// All three, and the caller.

@@ -13,7 +13,7 @@ mod mapped;
 mod open_files;
 
 pub use mapped::Mapped;
-pub use open_files::Lent;
+pub use open_files::OpenFile;
 pub(crate) use open_files::raise_descriptor_limit;
 use open_files::{OpenFiles, Shared};
 
@@ -59,8 +59,8 @@ impl FileHandle {
     ///
     /// # Errors
     /// It had been closed for want of descriptors, and cannot be opened again.
-    pub fn lend(&self) -> io::Result<Option<Lent>> {
-        self.0.lend()
+    pub fn share(&self) -> io::Result<Option<OpenFile>> {
+        self.0.share()
     }
 
     /// Bytes of the file, in memory.

@@ -9,7 +9,7 @@ use bytes::{Buf, Bytes};
 use headrace_link::carrier::{Flushed, Outgoing};
 use rustix::net::{SendAncillaryBuffer, SendFlags};
 
-use crate::disk::Lent;
+use crate::disk::OpenFile;
 
 /// Segments gathered into one `sendmsg`; Linux allows 1,024 (`IOV_MAX`), past 64 nothing is gained.
 const IOV_MAX: usize = 64;
@@ -25,7 +25,7 @@ const PIECES_KEPT: usize = 64;
 #[derive(Debug)]
 pub struct FileRange {
     /// The open file; kept alive until the range is sent, even when it was deleted meanwhile.
-    pub file: Lent,
+    pub file: OpenFile,
     /// First byte of the range.
     pub position: u64,
     /// Bytes in the range.
@@ -237,8 +237,8 @@ mod tests {
 
     use super::*;
 
-    fn lent(file: &File) -> Lent {
-        Lent::alone(file.try_clone().unwrap())
+    fn shared(file: &File) -> OpenFile {
+        OpenFile::alone(file.try_clone().unwrap())
     }
 
     #[test]
@@ -268,7 +268,7 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         let mut outbox = Outbox::default();
         outbox.push(Bytes::from_static(b"ab"));
-        outbox.push_file(FileRange { file: lent(&file), position: 2, len: 5 });
+        outbox.push_file(FileRange { file: shared(&file), position: 2, len: 5 });
         outbox.push(Bytes::from_static(b"cd"));
         let (mut got, mut room) = (Vec::new(), [0; 4]);
         while !outbox.is_empty() {
@@ -277,7 +277,7 @@ mod tests {
             got.extend_from_slice(&room[..filled]);
         }
         assert_eq!((&got[..], outbox.len()), (&b"ab23456cd"[..], 0));
-        outbox.push_file(FileRange { file: lent(&file), position: 8, len: 5 });
+        outbox.push_file(FileRange { file: shared(&file), position: 8, len: 5 });
         assert_eq!(outbox.fill(&mut [0; 2]).unwrap(), 2);
         assert_eq!(outbox.fill(&mut [0; 2]).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
     }
@@ -301,7 +301,7 @@ mod tests {
             outbox.push(Bytes::from(vec![i; 100]));
             expected.extend_from_slice(&[i; 100]);
         }
-        outbox.push_file(FileRange { file: lent(&file), position: 10, len: 2_500_000 });
+        outbox.push_file(FileRange { file: shared(&file), position: 10, len: 2_500_000 });
         expected.extend_from_slice(&body[10..2_500_010]);
         outbox.push(Bytes::from_static(b"tail"));
         expected.extend_from_slice(b"tail");

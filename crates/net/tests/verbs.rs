@@ -23,12 +23,12 @@ use headrace_client::producer::RecordRef;
 use headrace_net::broker::{BrokerServer, ServerOptions};
 use headrace_net::client::{ConsumerClient, ProducerClient};
 
+#[path = "verbs/byzantine.rs"]
+mod byzantine;
 #[path = "verbs/carried.rs"]
 mod carried;
 #[path = "verbs/frames.rs"]
 mod frames;
-#[path = "verbs/liar.rs"]
-mod liar;
 
 /// A guest's seconds are long ones.
 const PATIENCE: Duration = Duration::from_secs(40);
@@ -409,44 +409,47 @@ fn a_machine_without_a_device_says_so() {
     if Path::new("/sys/class/infiniband").exists() {
         return;
     }
-    let told = refusal(&[], false);
-    assert!(told.contains("headrace.datapath"), "{told}");
+    let reported = refusal(&[], false);
+    assert!(reported.contains("headrace.datapath"), "{reported}");
     // The library may not be there either.
-    assert!(told.contains("RDMA") && told.contains("this machine has no"), "{told}");
-    let told = refusal(&[frames::TWO_SIDED], false);
-    assert!(told.contains("headrace.datapath") && told.contains("this machine has no"), "{told}");
+    assert!(reported.contains("RDMA") && reported.contains("this machine has no"), "{reported}");
+    let reported = refusal(&[frames::TWO_SIDED], false);
+    assert!(reported.contains("headrace.datapath") && reported.contains("this machine has no"), "{reported}");
     let folder = Folder::new("none");
     let pairs = [("log.dir", folder.0.to_str().unwrap()), ("headrace.direct.verbs", "true")];
     let broker = BrokerConfig::from_pairs(pairs).unwrap();
-    let told = BrokerServer::start(ServerOptions::local(broker)).unwrap_err();
-    assert!(told.to_string().contains("headrace.direct.verbs"), "{told}");
+    let reported = BrokerServer::start(ServerOptions::local(broker)).unwrap_err();
+    assert!(reported.to_string().contains("headrace.direct.verbs"), "{reported}");
 }
 
 #[test]
 #[ignore = "needs an RDMA device"]
 fn a_broker_without_verbs_says_so() {
-    let told = refusal(&[], false);
-    assert!(told.contains("headrace.direct.verbs is false"), "{told}");
-    let told = refusal(&[frames::TWO_SIDED], false);
-    assert!(told.contains("headrace.datapath") && told.contains("headrace.direct.verbs is false"), "{told}");
-    let told = refusal(&[("headrace.verbs.device", "mlx5_77")], true);
-    assert!(told.contains("mlx5_77"), "{told}");
+    let reported = refusal(&[], false);
+    assert!(reported.contains("headrace.direct.verbs is false"), "{reported}");
+    let reported = refusal(&[frames::TWO_SIDED], false);
+    assert!(
+        reported.contains("headrace.datapath") && reported.contains("headrace.direct.verbs is false"),
+        "{reported}"
+    );
+    let reported = refusal(&[("headrace.verbs.device", "mlx5_77")], true);
+    assert!(reported.contains("mlx5_77"), "{reported}");
 }
 
 #[test]
 #[ignore = "needs an RDMA device, and a user who may lock too little"]
 fn what_may_not_be_locked_is_explained() {
     // Room for the ends of links, and none for rings.
-    let told = refusal(&[], true);
-    assert!(told.contains("ulimit -l"), "{told}");
+    let reported = refusal(&[], true);
+    assert!(reported.contains("ulimit -l"), "{reported}");
 }
 
 /// Microseconds that the processor has worked for a process.
 fn worked_us(process: u32) -> f64 {
     let tasks = std::fs::read_dir(format!("/proc/{process}/task")).unwrap();
     let of = |path: PathBuf| -> f64 {
-        let told = std::fs::read_to_string(path.join("schedstat")).unwrap();
-        told.split(' ').next().unwrap().parse().unwrap()
+        let reported = std::fs::read_to_string(path.join("schedstat")).unwrap();
+        reported.split(' ').next().unwrap().parse().unwrap()
     };
     tasks.map(|task| of(task.unwrap().path())).sum::<f64>() / 1000.0
 }

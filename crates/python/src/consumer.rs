@@ -21,7 +21,7 @@ use crate::{arrow, errors};
 
 pub(crate) type Tp = (String, i32);
 /// Kind, number, partitions, error.
-type Told = (&'static str, u64, Vec<Tp>, Option<Py<PyAny>>);
+type NoticeFields = (&'static str, u64, Vec<Tp>, Option<Py<PyAny>>);
 
 /// Rows that were handed out: a slice of a chunk that is imported once.
 #[pyclass(frozen, module = "headrace._native")]
@@ -262,7 +262,7 @@ impl Consumer {
     }
 
     /// What must be reported before a poll returns rows.
-    fn take_notice(&self, py: Python<'_>) -> Option<Told> {
+    fn take_notice(&self, py: Python<'_>) -> Option<NoticeFields> {
         Some(match self.client.take_notice()? {
             Notice::Rebalance { number, news, partitions } => {
                 let kind = match news {
@@ -286,8 +286,8 @@ impl Consumer {
     }
 
     /// The listener was called.
-    fn told(&self, number: u64) {
-        self.client.told(number);
+    fn reported(&self, number: u64) {
+        self.client.reported(number);
     }
 
     /// What a listener has to give back because this consumer leaves its group.

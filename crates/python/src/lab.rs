@@ -394,10 +394,10 @@ fn checksum(parts: &[&[u8]]) -> u32 {
 pub(crate) struct Deliveries {
     failed: Py<PyAny>,
     ended: Py<PyAny>,
-    state: Mutex<Told>,
+    state: Mutex<Acknowledged>,
 }
 
-struct Told {
+struct Acknowledged {
     left: usize,
     acked_ns: Vec<i64>,
 }
@@ -411,21 +411,21 @@ impl Deliveries {
         Self {
             failed,
             ended,
-            state: Mutex::new(Told { left: records, acked_ns: Vec::with_capacity(records) }),
+            state: Mutex::new(Acknowledged { left: records, acked_ns: Vec::with_capacity(records) }),
         }
     }
 
     /// One was acknowledged (no error), or was not.
-    fn told(&self, py: Python<'_>, error: &Bound<'_, PyAny>, message: &Bound<'_, PyAny>) -> PyResult<()> {
+    fn reported(&self, py: Python<'_>, error: &Bound<'_, PyAny>, message: &Bound<'_, PyAny>) -> PyResult<()> {
         let acked_ns = error.is_none().then(now_ns);
         if acked_ns.is_none() {
             self.failed.call1(py, (error, message))?;
         }
         let all = {
-            let mut told = lock(&self.state);
-            told.acked_ns.extend(acked_ns);
-            told.left = told.left.saturating_sub(1);
-            (told.left == 0).then(|| std::mem::take(&mut told.acked_ns))
+            let mut reported = lock(&self.state);
+            reported.acked_ns.extend(acked_ns);
+            reported.left = reported.left.saturating_sub(1);
+            (reported.left == 0).then(|| std::mem::take(&mut reported.acked_ns))
         };
         if let Some(acked_ns) = all {
             let bytes: Vec<u8> = acked_ns.iter().flat_map(|time| time.to_le_bytes()).collect();

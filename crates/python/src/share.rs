@@ -159,6 +159,6 @@ impl ShareConsumer {
 }
 
 fn results_of(py: Python<'_>, results: CommitResults) -> Results {
-    let told = |error: Option<Error>| error.map(|error| errors::to_object(py, &error));
-    results.into_iter().map(|(tp, error)| (pair(&tp), told(error))).collect()
+    let reported = |error: Option<Error>| error.map(|error| errors::to_object(py, &error));
+    results.into_iter().map(|(tp, error)| (pair(&tp), reported(error))).collect()
 }

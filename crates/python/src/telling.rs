@@ -28,8 +28,8 @@ pub(crate) fn bell(bell: Py<PyAny>) -> Bell {
     })
 }
 
-fn report(py: Python<'_>, told: PyResult<Py<PyAny>>) {
-    if let Err(error) = told {
+fn report(py: Python<'_>, reported: PyResult<Py<PyAny>>) {
+    if let Err(error) = reported {
         error.write_unraisable(py, None);
     }
 }

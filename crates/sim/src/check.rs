@@ -66,7 +66,7 @@ pub(crate) fn check(world: &mut World) -> Result<(), String> {
     }
     world.check_given_back()?;
     check_readers(world, &all)?;
-    check_sharers(world, &all)?;
+    check_share_consumers(world, &all)?;
     world.outcome.lively = check_lively(world)?;
     world.outcome.refused = world.server.refused;
     Ok(())
@@ -91,15 +91,15 @@ fn check_readers(world: &mut World, all: &Logs) -> Result<(), String> {
         }
     }
     world.outcome.read = world.ledger.tally;
-    world.outcome.lent.read = world.consumers.iter().map(Consumer::read_in_memory).sum();
+    world.outcome.exposed.read = world.consumers.iter().map(Consumer::read_in_memory).sum();
     Ok(())
 }
 
 /// Share consumers were given what the logs have, everybody has left, and every record is accepted, rejected by somebody,
 /// or was delivered too often.
-fn check_sharers(world: &mut World, all: &Logs) -> Result<(), String> {
-    for (number, sharer) in world.sharers.iter().enumerate() {
-        if !sharer.gone && !sharer.is_closed() {
+fn check_share_consumers(world: &mut World, all: &Logs) -> Result<(), String> {
+    for (number, share_consumer) in world.share_consumers.iter().enumerate() {
+        if !share_consumer.gone && !share_consumer.is_closed() {
             return Err(format!("share consumer {number} is not closed"));
         }
     }

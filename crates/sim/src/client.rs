@@ -13,7 +13,7 @@ use headrace_link::parking::Parking;
 pub(crate) enum Who {
     Producer(usize),
     Consumer(usize),
-    Sharer(usize),
+    ShareConsumer(usize),
 }
 
 /// What hangs on an engine.

@@ -253,7 +253,9 @@ impl Consumer {
                     }
                 }
             }
-            ConsumerEvent::Tell { notice, news, partitions } => self.hear(notice, news, &partitions)?,
+            ConsumerEvent::CallListener { notice, news, partitions } => {
+                self.hear(notice, news, &partitions)?;
+            }
             ConsumerEvent::Trouble { .. } => return Ok(false),
         }
         self.rung = true;

@@ -45,7 +45,7 @@
 //! Whoever seeks to an offset says nothing of the log that it knows that offset of, so members of a group in such seeds
 //! seek to the start and to commits alone.
 //!
-//! With [`Cast::Sharers`] one to four share consumers ([`headrace_client::share::ShareEngine`]) take records one by one, with
+//! With [`Cast::ShareConsumers`] one to four share consumers ([`headrace_client::share::ShareEngine`]) take records one by one, with
 //! every mode of acquiring and acknowledging. The broker knows no share groups, so the nodes answer from a model
 //! ([`headrace_client::share::model::ShareKafka`]) that has the broker's log, and a coordinator of their own. What became of
 //! records outlives restarts and leaders, locks do not; locks are short, partitions are at times another member's,
@@ -62,7 +62,7 @@
 //! - once all is well that takes no longer than a lock and ten seconds, and closing no longer than its limit;
 //! - without records brokers are asked at most 2.4 times a second.
 //!
-//! With [`Cast::Direct`] producers, and mostly consumers, go through memory that the broker lends (docs/one-sided.md),
+//! With [`Cast::Direct`] producers, and mostly consumers, go through memory that the broker exposes (docs/one-sided.md),
 //! beside others that do not; all of them also over RDMA, where turns in shared rings come later than they are asked for, and
 //! slots and segments are read by operations (`card`). There is one node, and its epochs are the broker's own. Notes are
 //! late and come in bursts, memory comes late or never, words of a slot come one by one, files have bytes behind what is
@@ -77,32 +77,32 @@
 //! - the broker reads what was written: no write of an honest producer is found to be spoilt;
 //! - whoever reads a slot that changes is woken;
 //! - whoever reads a file reads what is registered for it then, and nothing that is not committed;
-//! - no more is lent than settings allow, and nothing is when all have gone;
+//! - no more is exposed than settings allow, and nothing is when all have gone;
 //! - who reads where records are deleted goes on with the first that is left, or with what it has in memory;
 //! - what never comes keeps nobody from its records, also when it goes on.
 //!
 //! The same seed does the same on every machine, so a failure is told by its seed, and [`story`] tells what happened.
 #![forbid(unsafe_code)]
 
+mod byzantine;
 mod check;
 mod client;
 mod cluster;
 mod consumer;
 mod frames;
 mod history;
-mod liar;
 mod links;
 mod net;
 mod plan;
 mod producer;
 mod rng;
 mod server;
-mod sharer;
+mod share_consumer;
 mod world;
 
 pub use crate::consumer::Tally;
 use crate::world::World;
-pub use crate::world::{Lent, Outcome, Shared};
+pub use crate::world::{Exposed, Outcome, Shared};
 
 /// Who is in a simulation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,8 +112,8 @@ pub enum Cast {
     /// Producers, and consumers that read what they send.
     Consumers,
     /// Producers, and share consumers of one group.
-    Sharers,
-    /// Producers, and mostly consumers, through memory that the broker lends.
+    ShareConsumers,
+    /// Producers, and mostly consumers, through memory that the broker exposes.
     Direct,
 }
 
@@ -134,9 +134,9 @@ pub fn story(cast: Cast, seed: u64) -> Vec<String> {
         Ok(world) => world,
         Err(why) => return vec![why],
     };
-    let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| simulate(&mut world)));
+    let reported = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| simulate(&mut world)));
     let mut story = world.take_story();
-    story.push(match told {
+    story.push(match reported {
         Ok(Ok(outcome)) => format!("all holds: {outcome:?}"),
         Ok(Err(why)) => why,
         Err(_) => "a panic".to_owned(),

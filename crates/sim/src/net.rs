@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use headrace_client::io::ConnId;
 
+use crate::byzantine::ByzantinePeer;
 use crate::client::Who;
-use crate::liar::Liar;
 use crate::rng::Rng;
 
 /// Even a large message travels in at most about so many pieces.
@@ -155,7 +155,7 @@ impl Pipe {
 pub(crate) enum Peer {
     Nobody,
     Broker,
-    Liar(Liar),
+    ByzantinePeer(ByzantinePeer),
 }
 
 #[derive(Debug)]

@@ -3,13 +3,13 @@
 mod common;
 mod direct;
 mod readers;
-mod sharers;
+mod share_consumers;
 
 use self::common::some;
 pub(crate) use self::common::{Departure, GRACE_MS, START_MS, TOPICS};
 pub(crate) use self::direct::DirectPlan;
 pub(crate) use self::readers::ReaderPlan;
-pub(crate) use self::sharers::{SharePlan, SharerPlan};
+pub(crate) use self::share_consumers::{ShareConsumerPlan, SharePlan};
 use crate::rng::Rng;
 
 /// How a broker goes down.
@@ -114,7 +114,7 @@ pub(crate) struct Plan {
     /// How much later than asked a client's thread or timer may run.
     pub(crate) lag_ms_max: u64,
     pub(crate) restarts: Vec<Restart>,
-    /// From, until: new connections may reach a liar.
+    /// From, until: new connections may reach a byzantine.
     pub(crate) lies: Vec<(u64, u64)>,
     /// When all faults end.
     pub(crate) heal_ms: u64,
@@ -123,7 +123,7 @@ pub(crate) struct Plan {
     pub(crate) readers: Vec<ReaderPlan>,
     /// Only in seeds that are about a share group.
     pub(crate) share: Option<SharePlan>,
-    /// Only in seeds that are about memory that the broker lends.
+    /// Only in seeds that are about memory that the broker exposes.
     pub(crate) direct: Option<DirectPlan>,
 }
 
@@ -276,7 +276,7 @@ impl Plan {
 
     /// The same with share consumers. A machine that loses power loses records that were given already, and no log is cut:
     /// an offset stands for one record, for ever.
-    pub(crate) fn with_sharers(mut self, rng: &mut Rng) -> Self {
+    pub(crate) fn with_share_consumers(mut self, rng: &mut Rng) -> Self {
         self.sync_fails = 0;
         for restart in &mut self.restarts {
             if restart.down == Down::PowerLoss {
@@ -302,7 +302,9 @@ impl Plan {
             heartbeat_ms: rng.pick(&[100, 500, 1000]),
             shared_by: rng.pick(&[1, 1, 2, 4]),
             idles,
-            sharers: (0..count).map(|_| SharerPlan::draw(rng, self.heal_ms, lock_ms, idles)).collect(),
+            share_consumers: (0..count)
+                .map(|_| ShareConsumerPlan::draw(rng, self.heal_ms, lock_ms, idles))
+                .collect(),
         });
         self
     }

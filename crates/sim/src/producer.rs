@@ -52,7 +52,7 @@ pub(crate) struct Record {
 }
 
 /// What a parked record's sender was told.
-type Told = (usize, Result<Appended, Error>);
+type Reply = (usize, Result<Appended, Error>);
 
 impl Record {
     fn new(
@@ -130,7 +130,7 @@ pub(crate) struct Producer {
     callers: Vec<Caller>,
     batches: BTreeMap<BatchId, Vec<usize>>,
     /// What was told of parked records and not looked at.
-    told: Arc<Mutex<Vec<Told>>>,
+    reported: Arc<Mutex<Vec<Reply>>>,
     /// The last batch of each partition that has ended.
     last_ended: BTreeMap<Place, BatchId>,
     operations: BTreeMap<u64, Operation>,
@@ -180,7 +180,7 @@ impl Producer {
             woken: Arc::new(Mutex::new(Vec::new())),
             callers: callers.collect(),
             batches: BTreeMap::new(),
-            told: Arc::new(Mutex::new(Vec::new())),
+            reported: Arc::new(Mutex::new(Vec::new())),
             last_ended: BTreeMap::new(),
             operations: BTreeMap::new(),
             next_op: 0,

@@ -1,7 +1,7 @@
 //! The real broker with its disk in memory, behind the nodes of the cluster: frames, responses, syncs, and what a restart
 //! leaves of it.
 
-mod lending;
+mod exposing;
 mod reading;
 mod sharing;
 
@@ -27,7 +27,7 @@ use headrace_wire::primitive::{Reader, Records, Segment};
 use headrace_wire::records::{BatchHeader, RecordIter, batch_size, verify_crc};
 use headrace_wire::time::Now;
 
-use self::lending::SimMemory;
+use self::exposing::SimMemory;
 use self::reading::{Read, Sessions};
 pub(crate) use self::sharing::Sharing;
 use crate::cluster::{Cluster, Refusals};
@@ -148,8 +148,8 @@ impl Server {
         if let Some(ms) = &roll_ms {
             options.extend([("log.roll.ms", ms.as_str()), ("log.index.interval.bytes", "100")]);
         }
-        let lending = plan.direct.as_ref().map(|direct| direct.settings.clone()).unwrap_or_default();
-        options.extend(lending.iter().map(|(name, value)| (*name, value.as_str())));
+        let exposing = plan.direct.as_ref().map(|direct| direct.settings.clone()).unwrap_or_default();
+        options.extend(exposing.iter().map(|(name, value)| (*name, value.as_str())));
         let config = BrokerConfig::from_pairs(options).map_err(|why| why.to_string())?;
         let mut server = Self {
             cluster: Cluster::new(plan, rng),

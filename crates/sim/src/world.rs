@@ -7,7 +7,7 @@ mod links;
 mod nodes;
 mod readers;
 mod rogues;
-mod sharers;
+mod share_consumers;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -26,12 +26,12 @@ use crate::plan::{Birth, Down, GRACE_MS, Place, Plan, START_MS, Trouble};
 use crate::producer::Producer;
 use crate::rng::Rng;
 use crate::server::{Extra, Said, Server};
-use crate::sharer::Sharer;
+use crate::share_consumer::SimShareConsumer;
 
-pub use self::links::Lent;
+pub use self::links::Exposed;
 use self::links::LinkEvent;
 use self::rogues::Rogue;
-pub use self::sharers::Shared;
+pub use self::share_consumers::Shared;
 
 /// Where the wall clocks begin.
 const WALL_MS: i64 = 1_700_000_000_000;
@@ -68,10 +68,10 @@ enum Event {
     /// Consumers close if they have read all.
     Finish,
     /// A share consumer's caller.
-    Sharer(usize),
+    ShareConsumer(usize),
     /// As [`Event::Comes`].
-    SharerComes(usize, u32),
-    SharerGoes(usize),
+    ShareConsumerComes(usize, u32),
+    ShareConsumerGoes(usize),
     /// Share consumers close if all records are done with.
     ShareFinish,
     Connect(u64),
@@ -132,8 +132,8 @@ pub struct Outcome {
     pub read: Tally,
     /// What became of the records of share groups.
     pub shared: Shared,
-    /// What came of memory that the broker lent.
-    pub lent: Lent,
+    /// What came of memory that the broker exposed.
+    pub exposed: Exposed,
     /// Events that were simulated.
     pub events: u64,
     /// Stands for all that happened: two runs of a seed have the same.
@@ -148,14 +148,14 @@ pub(crate) struct World {
     pub(crate) consumers: Vec<Consumer>,
     pub(crate) ledger: Ledger,
     /// All that ever came.
-    pub(crate) sharers: Vec<Sharer>,
+    pub(crate) share_consumers: Vec<SimShareConsumer>,
     /// What share consumers were given, by partition and offset: producer and number.
     pub(crate) shared: BTreeMap<(Place, i64), (usize, usize)>,
     /// What callers want accepted: consumer, partition and offset.
     pub(crate) wanted: BTreeSet<(usize, Place, i64)>,
     /// What commits have told as accepted.
     confirmed: BTreeSet<(Place, i64)>,
-    share_end: sharers::ShareEnd,
+    share_end: share_consumers::ShareEnd,
     /// Consumers whose threads and timers are to be looked at.
     touched: Vec<Who>,
     pub(crate) now: Now,
@@ -169,8 +169,8 @@ pub(crate) struct World {
     last_link: u64,
     /// Ends of links over RDMA that the broker connects, by the names that those will have.
     joining: BTreeMap<u64, u64>,
-    /// What the broker has lent: link and key, and bytes to be written.
-    lends: BTreeMap<(u64, u64), Option<Arc<Memory>>>,
+    /// What the broker has exposed: link and key, and bytes to be written.
+    exposes: BTreeMap<(u64, u64), Option<Arc<Memory>>>,
     /// Links over RDMA that their clients have just ended, and how many connections had ended when those were begun.
     ended_early: Vec<(Who, u64, u64)>,
     rogues: Vec<Rogue>,
@@ -192,10 +192,10 @@ impl World {
             // From chance of its own, so that the other draws of a seed stay what they are.
             Cast::Producers => plan.with_lying_syncs(&mut Rng::new(seed ^ SYNC_LIES)),
             Cast::Consumers => plan.with_readers(&mut rng),
-            Cast::Sharers => plan.with_sharers(&mut rng),
+            Cast::ShareConsumers => plan.with_share_consumers(&mut rng),
             Cast::Direct => plan.with_direct(&mut rng),
         };
-        // Settings of its own decide where memory is lent.
+        // Settings of its own decide where memory is exposed.
         let plan =
             if cast == Cast::Direct { plan } else { plan.with_segments(&mut Rng::new(seed ^ SEGMENTS)) };
         let now = Now { mono_ms: START_MS, wall_ms: WALL_MS };
@@ -210,11 +210,11 @@ impl World {
             producers,
             consumers: Vec::new(),
             ledger: Ledger::default(),
-            sharers: Vec::new(),
+            share_consumers: Vec::new(),
             shared: BTreeMap::new(),
             wanted: BTreeSet::new(),
             confirmed: BTreeSet::new(),
-            share_end: sharers::ShareEnd::default(),
+            share_end: share_consumers::ShareEnd::default(),
             touched: Vec::new(),
             now,
             outcome: Outcome { digest: 0xcbf2_9ce4_8422_2325, ..Outcome::default() },
@@ -225,7 +225,7 @@ impl World {
             links: BTreeMap::new(),
             last_link: 0,
             joining: BTreeMap::new(),
-            lends: BTreeMap::new(),
+            exposes: BTreeMap::new(),
             ended_early: Vec::new(),
             rogues: Vec::new(),
             last_rogue_conn: 0,
@@ -256,7 +256,7 @@ impl World {
         }
         world.ledger.follow(world.server.cluster.logs());
         world.plan_readers();
-        world.plan_sharers();
+        world.plan_share_consumers();
         world.plan_direct();
         world.after_broker()?;
         Ok(world)
@@ -359,13 +359,13 @@ impl World {
                 Ok(())
             }
             Event::Finish => self.finish(),
-            Event::Sharer(number) => self.share(number),
-            Event::SharerComes(slot, count) => self.sharer_comes(slot, count),
-            Event::SharerGoes(number) => {
-                self.sharer_goes(number);
+            Event::ShareConsumer(number) => self.share(number),
+            Event::ShareConsumerComes(slot, count) => self.share_consumer_comes(slot, count),
+            Event::ShareConsumerGoes(number) => {
+                self.share_consumer_goes(number);
                 Ok(())
             }
-            Event::ShareFinish => self.finish_sharers(),
+            Event::ShareFinish => self.finish_share_consumers(),
             Event::Caller(number, caller) => self.step(number, caller),
             Event::Connect(conn) => self.connect(conn),
             Event::Arrive(conn, Way::ToServer) => self.arrive_at_server(conn),
@@ -402,7 +402,7 @@ impl World {
             Event::Link(link, event) => self.handle_link(link, event),
             Event::Look(who) => self.look(who),
             Event::Rogue(number) => self.rogue_acts(number),
-            Event::ProducerGoes(number, told) => self.producer_goes(number, told),
+            Event::ProducerGoes(number, reported) => self.producer_goes(number, reported),
             Event::Delete(topic) => self.delete(topic),
             Event::DeleteRecords(place, percent) => self.delete_records(place, percent),
             Event::Heal => self.heal_all(),
@@ -428,7 +428,7 @@ impl World {
         self.heal();
         self.heal_nodes()?;
         self.steady_readers();
-        self.steady_sharers();
+        self.steady_share_consumers();
         Ok(())
     }
 
@@ -479,7 +479,7 @@ impl World {
                 }
             }
         }
-        self.lend()?;
+        self.expose()?;
         let sync_ms_max = if self.healed { CALM_SYNC_MS } else { self.plan.sync_ms_max };
         for _ in 0..self.server.poll_syncs() {
             // One thread does them, one after the other.

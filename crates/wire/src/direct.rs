@@ -18,14 +18,14 @@ pub const SHARED: i8 = 1;
 
 /// The order word of a shared landing ring: how many writes have reserved space, modulo 65,536, and how many bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Drawn {
+pub struct Reservation {
     /// Which write is next.
     pub order: u16,
     /// Bytes of all writes before it, since the ring was new.
     pub position: u64,
 }
 
-impl Drawn {
+impl Reservation {
     /// Positions end here; a ring is given up long before.
     pub const POSITIONS: u64 = 1 << 48;
 
@@ -165,10 +165,10 @@ mod tests {
         let written = Written { id: 0xABCD, order: 0x1234 };
         assert_eq!(written.to_immediate(), 0xABCD_1234);
         assert_eq!(Written::from_immediate(0xABCD_1234), written);
-        let drawn = Drawn { order: u16::MAX, position: (1 << 47) + 3 };
-        assert_eq!(Drawn::from_word(drawn.to_word()), drawn);
-        let next = drawn.to_word().wrapping_add(Drawn::add(70));
-        assert_eq!(Drawn::from_word(next), Drawn { order: 0, position: (1 << 47) + 73 });
+        let drawn = Reservation { order: u16::MAX, position: (1 << 47) + 3 };
+        assert_eq!(Reservation::from_word(drawn.to_word()), drawn);
+        let next = drawn.to_word().wrapping_add(Reservation::add(70));
+        assert_eq!(Reservation::from_word(next), Reservation { order: 0, position: (1 << 47) + 73 });
         for error_code in [0, -1, 45] {
             let ack = WriteAck {
                 written,

@@ -17,7 +17,7 @@ pub const SLOTS_KEY: u64 = 1;
 #[derive(Debug)]
 pub enum LinkAction<F> {
     /// Give the client memory that it may write.
-    Lend {
+    ExposeToWrite {
         /// Over which link.
         link: LinkId,
         /// What the memory is called from now on.
@@ -28,7 +28,7 @@ pub enum LinkAction<F> {
         shared: bool,
     },
     /// Give the client memory that it may read.
-    Show {
+    ExposeToRead {
         /// Over which link.
         link: LinkId,
         /// What the memory is called from now on.
@@ -37,7 +37,7 @@ pub enum LinkAction<F> {
         memory: Arc<Memory>,
     },
     /// Give the client a file that it may read.
-    ShowFile {
+    ExposeFile {
         /// Over which link.
         link: LinkId,
         /// What its memory is called from now on.
@@ -55,7 +55,7 @@ pub enum LinkAction<F> {
         key: u64,
     },
     /// Tell the client something.
-    Tell {
+    Acknowledge {
         /// Over which link.
         link: LinkId,
         /// What.

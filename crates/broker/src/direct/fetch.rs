@@ -109,7 +109,7 @@ impl<D: Disk> Direct<D> {
         owner.segments += 1;
         let key = owner.key();
         let bytes = extent.committed.max(if extent.sealed { 0 } else { bytes });
-        self.actions.push_back(LinkAction::ShowFile { link, key, file, bytes });
+        self.actions.push_back(LinkAction::ExposeFile { link, key, file, bytes });
         let granted = Granted::Fetch(Reader {
             key,
             base_offset,
@@ -158,7 +158,7 @@ impl<D: Disk> Direct<D> {
                 return Err((ErrorCode::THROTTLING_QUOTA_EXCEEDED, why));
             };
             let memory = slots.memory.clone();
-            self.actions.push_back(LinkAction::Show { link, key: SLOTS_KEY, memory });
+            self.actions.push_back(LinkAction::ExposeToRead { link, key: SLOTS_KEY, memory });
             owner.slots = Some(slots);
         }
         let free = owner.slots.as_mut().and_then(ReaderSlots::take);

@@ -20,10 +20,10 @@ impl<D: Disk> Direct<D> {
     }
 
     pub(crate) fn has_link(&self, conn: ConnId) -> bool {
-        self.is_lent_memory(conn) || self.carried.contains(&conn)
+        self.is_exposed_memory(conn) || self.carried.contains(&conn)
     }
 
-    pub(crate) fn is_lent_memory(&self, conn: ConnId) -> bool {
+    pub(crate) fn is_exposed_memory(&self, conn: ConnId) -> bool {
         self.of_conn.contains_key(&conn)
     }
 
@@ -74,7 +74,7 @@ impl<D: Disk> Direct<D> {
         stands
     }
 
-    pub(crate) fn handle_not_lent(&mut self, link: LinkId, key: u64) {
+    pub(crate) fn handle_not_exposed(&mut self, link: LinkId, key: u64) {
         let is = |grant: &Grant| grant.link == link && grant.has_key(key);
         if let Some(id) = self.grants.iter().find(|(_, grant)| is(grant)).map(|(id, _)| *id) {
             self.end_grant(id);

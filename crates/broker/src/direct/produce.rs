@@ -85,9 +85,9 @@ impl<D: Disk> Direct<D> {
         let key = owner.key();
         let freed_key = exposed.freed.as_ref().map(|_| owner.key());
         let (memory, shared) = (exposed.memory.clone(), freed_key.is_some());
-        self.actions.push_back(LinkAction::Lend { link, key, memory, shared });
+        self.actions.push_back(LinkAction::ExposeToWrite { link, key, memory, shared });
         if let Some((key, memory)) = freed_key.zip(exposed.freed) {
-            self.actions.push_back(LinkAction::Show { link, key, memory });
+            self.actions.push_back(LinkAction::ExposeToRead { link, key, memory });
         }
         let granted = match freed_key {
             Some(freed_key) => Granted::Member { key, freed_key },
@@ -145,7 +145,7 @@ impl<D: Disk> Direct<D> {
         }
         let bytes = self.ring_bytes(context, wished)?;
         let none = || {
-            let why = format!("the broker's machine has no {bytes} bytes of memory to lend");
+            let why = format!("the broker's machine has no {bytes} bytes of memory to expose");
             (ErrorCode::THROTTLING_QUOTA_EXCEEDED, why)
         };
         let (exposed, side) = if other.is_some() {
@@ -217,7 +217,7 @@ impl<D: Disk> Direct<D> {
                     self.close_byzantine(context, link, why);
                 } else {
                     let ack = land(context, place, written, &landed);
-                    self.actions.push_back(LinkAction::Tell { link, note: ack.to_note() });
+                    self.actions.push_back(LinkAction::Acknowledge { link, note: ack.to_note() });
                 }
             }
             Some(Grant { link: of, place, granted: Granted::Member { .. } }) if *of == link => {
@@ -262,7 +262,7 @@ impl<D: Disk> Direct<D> {
             let ack = land(context, place, written, landed);
             // Of a member that has gone: its records are in, and nobody is to know.
             if let Some(grant) = self.grants.get(&written.id) {
-                self.actions.push_back(LinkAction::Tell { link: grant.link, note: ack.to_note() });
+                self.actions.push_back(LinkAction::Acknowledge { link: grant.link, note: ack.to_note() });
             }
         }
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use headrace_fabric::{Memory, MemorySource, OutOfBounds, Region};
-use headrace_wire::direct::{Drawn, Written};
+use headrace_wire::direct::{Reservation, Written};
 use headrace_wire::records::batch_size;
 
 use super::ring::Ring;
@@ -19,7 +19,7 @@ pub(super) const MEMBERS_MAX: usize = 8192 / QUOTA;
 /// Bytes behind the ring: the order word, on a line of its own.
 const TAIL: usize = 64;
 /// Bytes of all writes after which a ring is given up: the order word has twice as many.
-const POSITION_MAX: u64 = Drawn::POSITIONS / 2;
+const POSITION_MAX: u64 = Reservation::POSITIONS / 2;
 
 /// What is found where the next write should lie.
 pub(super) enum Next {
@@ -125,8 +125,8 @@ impl Shared {
         Ok(())
     }
 
-    fn reserved(&self) -> Drawn {
-        Drawn::from_word(self.tail.load(0).unwrap_or_default())
+    fn reserved(&self) -> Reservation {
+        Reservation::from_word(self.tail.load(0).unwrap_or_default())
     }
 
     /// Whether writes were as long as what was reserved for them, as far as that can be seen: once none is open.

@@ -25,8 +25,8 @@ impl<D: Disk> Broker<D> {
     /// Whether memory is exposed to a connection's client, which is then not idle however little comes over it. One that is
     /// carried is as idle as one over TCP: all that comes is seen.
     #[must_use]
-    pub fn is_lent_memory(&self, conn: ConnId) -> bool {
-        self.direct.is_lent_memory(conn)
+    pub fn is_exposed_memory(&self, conn: ConnId) -> bool {
+        self.direct.is_exposed_memory(conn)
     }
 
     /// A client has made a link and said what it is known by: whether it may.
@@ -53,8 +53,8 @@ impl<D: Disk> Broker<D> {
     }
 
     /// What was to be exposed under a key cannot be; its grant ends.
-    pub fn handle_not_lent(&mut self, link: LinkId, key: u64) {
-        self.direct.handle_not_lent(link, key);
+    pub fn handle_not_exposed(&mut self, link: LinkId, key: u64) {
+        self.direct.handle_not_exposed(link, key);
     }
 
     /// A link has ended. Over verbs its client learns of it by the end of its connection, and from nobody else.

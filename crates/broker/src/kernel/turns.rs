@@ -8,7 +8,7 @@ use crate::context::call::Call;
 use crate::context::connections::Due;
 use crate::context::task::{Task, Turn};
 
-/// A part of the broker, with the context that it is lent.
+/// A part of the broker, with the context that it works in.
 pub(super) type Part<D, P> = for<'a> fn(&'a mut Broker<D>) -> (&'a mut P, &'a mut Context<D>);
 
 /// A task of whichever part.

@@ -1,4 +1,4 @@
-//! Produce and fetch through memory that the broker lends.
+//! Produce and fetch through memory that the broker exposes.
 
 use bytes::Bytes;
 use headrace_broker::{ConnId, LinkAction, LinkId, Operation};
@@ -81,14 +81,14 @@ impl Client {
         let granted = world.call_on(conn, 0, &produce_grant(topic, partition));
         assert_eq!(granted.error_code, 0, "{:?}", granted.error_message);
         assert_eq!(granted.ring_bytes, RING as i64);
-        let lent = actions(world).into_iter().find_map(|action| match action {
-            LinkAction::Lend { link: to, key, memory, .. } => {
+        let exposed = actions(world).into_iter().find_map(|action| match action {
+            LinkAction::ExposeToWrite { link: to, key, memory, .. } => {
                 assert_eq!((to, key), (link(conn), granted.key as u64));
                 Some(memory)
             }
             _ => None,
         });
-        let memory = lent.unwrap();
+        let memory = exposed.unwrap();
         let ring = Region::whole(memory.clone());
         Client { conn, granted, memory, ring, position: 0, order: 0 }
     }
@@ -110,12 +110,12 @@ impl Client {
     fn write(&mut self, world: &mut World, batch: &[u8]) -> WriteAck {
         let note = self.put(batch);
         world.broker.handle_note(world.now, link(self.conn), note);
-        let told = actions(world).into_iter().find_map(|action| match action {
-            LinkAction::Tell { note, .. } => Some(WriteAck::from_note(note)),
+        let reported = actions(world).into_iter().find_map(|action| match action {
+            LinkAction::Acknowledge { note, .. } => Some(WriteAck::from_note(note)),
             LinkAction::Close { why, .. } => panic!("closed: {why}"),
             _ => None,
         });
-        let ack = told.unwrap();
+        let ack = reported.unwrap();
         assert_eq!(ack.written, Written { id: self.granted.id, order: self.order.wrapping_sub(1) });
         ack
     }
@@ -131,12 +131,12 @@ pub(crate) fn closed(world: &mut World) -> Option<String> {
 #[test]
 fn only_headraces_own_clients_are_told() {
     let mut world = World::new();
-    for (name, told) in [("headrace", true), ("librdkafka", false)] {
+    for (name, reported) in [("headrace", true), ("librdkafka", false)] {
         let request =
             ApiVersionsRequest { client_software_name: name.into(), client_software_version: "1".into() };
         let response = world.call(4, &request);
         let keys: Vec<i16> = response.api_keys.iter().map(|key| key.api_key).collect();
-        assert_eq!(keys.contains(&ApiKey::GrantProduce.code()), told, "{name}");
+        assert_eq!(keys.contains(&ApiKey::GrantProduce.code()), reported, "{name}");
         assert!(keys.contains(&ApiKey::Produce.code()));
     }
 }
@@ -241,11 +241,11 @@ fn who_tells_what_cannot_be_loses_its_link_and_nobody_else_does() {
     for (what, lie) in lies {
         let (mut world, id) = linked(&[]);
         let mut other = Client::new(&mut world, B, id, 1);
-        let mut liar = Client::new(&mut world, A, id, 0);
-        // The grant after the liar's would be the other's, were it asked for later.
-        let note = liar.put(&good);
-        let told = lie(note, &liar.granted);
-        world.broker.handle_note(world.now, link(A), told);
+        let mut peer = Client::new(&mut world, A, id, 0);
+        // The grant after the Byzantine peer's would be the other's, were it asked for later.
+        let note = peer.put(&good);
+        let reported = lie(note, &peer.granted);
+        world.broker.handle_note(world.now, link(A), reported);
         assert!(closed(&mut world).is_some(), "{what}");
         assert!(!world.broker.has_link(A));
         assert_eq!(values(&world.fetch("t", 0, 0)), Vec::<String>::new(), "{what}");
@@ -398,7 +398,7 @@ fn limits_name_their_settings() {
 }
 
 #[test]
-fn what_may_not_be_written_over_tcp_is_not_lent_either() {
+fn what_may_not_be_written_over_tcp_is_not_exposed_either() {
     let mut world = World::denying(&[(Operation::Write, Kind::Topic)]);
     world.broker.set_link_address("here".into());
     world.create("t", 1);
@@ -485,8 +485,8 @@ fn grant(world: &mut World, conn: ConnId, topic_id: Uuid, offset: i64) -> (Grant
     let granted = world.call_on(conn, 0, &fetch_grant(topic_id, offset));
     assert_eq!(granted.error_code, 0, "{:?}", granted.error_message);
     let shown = actions(world).into_iter().filter_map(|action| match action {
-        LinkAction::Show { key, memory, .. } => Some(Shown::Slots(key, Region::whole(memory))),
-        LinkAction::ShowFile { key, file, bytes, .. } => Some(Shown::File(key, file, bytes)),
+        LinkAction::ExposeToRead { key, memory, .. } => Some(Shown::Slots(key, Region::whole(memory))),
+        LinkAction::ExposeFile { key, file, bytes, .. } => Some(Shown::File(key, file, bytes)),
         _ => None,
     });
     (granted, shown.collect())
@@ -660,9 +660,9 @@ fn offsets_out_of_range_and_epochs_of_others_are_refused() {
     let mut world = world.killed(&[]);
     world.broker.set_link_address("here".into());
     connect(&mut world, A);
-    for (epoch, told) in [(99, ErrorCode::UNKNOWN_LEADER_EPOCH), (0, ErrorCode::FENCED_LEADER_EPOCH)] {
+    for (epoch, reported) in [(99, ErrorCode::UNKNOWN_LEADER_EPOCH), (0, ErrorCode::FENCED_LEADER_EPOCH)] {
         let request = GrantFetchRequest { current_leader_epoch: epoch, ..fetch_grant(id, 0) };
-        assert_eq!(ErrorCode::new(world.call(0, &request).error_code), told);
+        assert_eq!(ErrorCode::new(world.call(0, &request).error_code), reported);
     }
     assert!(actions(&mut world).is_empty());
     let request = GrantFetchRequest { current_leader_epoch: 1, ..fetch_grant(id, 0) };

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use headrace_broker::{ConnId, LinkAction};
 use headrace_fabric::{Memory, Note, Region};
-use headrace_wire::direct::{Drawn, EXCLUSIVE, SHARED, WriteAck, Written};
+use headrace_wire::direct::{EXCLUSIVE, Reservation, SHARED, WriteAck, Written};
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::{DirectReleaseRequest, GrantProduceRequest, GrantProduceResponse};
 use headrace_wire::uuid::Uuid;
@@ -38,11 +38,11 @@ impl Member {
         let mut ended = Vec::new();
         for action in actions(world) {
             match action {
-                LinkAction::Lend { link: to, key, memory, .. } => {
+                LinkAction::ExposeToWrite { link: to, key, memory, .. } => {
                     assert_eq!((to, key), (link(conn), granted.key as u64));
                     given[0] = Some(memory);
                 }
-                LinkAction::Show { link: to, key, memory } => {
+                LinkAction::ExposeToRead { link: to, key, memory } => {
                     assert_eq!((to, key), (link(conn), granted.freed_key as u64));
                     given[1] = Some(memory);
                 }
@@ -55,13 +55,13 @@ impl Member {
         (Member { conn, granted, memory, freed }, ended)
     }
 
-    fn draw(&self, bytes: usize) -> Drawn {
+    fn draw(&self, bytes: usize) -> Reservation {
         let word = self.memory.word(self.granted.order_at as usize).unwrap();
-        Drawn::from_word(word.fetch_add(Drawn::add(bytes), Ordering::AcqRel))
+        Reservation::from_word(word.fetch_add(Reservation::add(bytes), Ordering::AcqRel))
     }
 
     /// Writes where it was drawn, without a word.
-    fn put(&self, drawn: Drawn, batch: &[u8]) -> Note {
+    fn put(&self, drawn: Reservation, batch: &[u8]) -> Note {
         for (at, byte) in (drawn.position..).zip(batch) {
             let at = at % self.granted.ring_bytes as u64;
             self.memory.write(at as usize, &[*byte]).unwrap();
@@ -85,11 +85,11 @@ impl Member {
 }
 
 /// What clients were told: which write, with which offset or error.
-fn told(world: &mut World) -> Vec<(ConnId, u16, i16, i64)> {
+fn reported(world: &mut World) -> Vec<(ConnId, u16, i16, i64)> {
     actions(world)
         .into_iter()
         .filter_map(|action| match action {
-            LinkAction::Tell { link, note } => {
+            LinkAction::Acknowledge { link, note } => {
                 let ack = WriteAck::from_note(note);
                 Some((ConnId(link.0), ack.written.order, ack.error_code, ack.base_offset))
             }
@@ -140,11 +140,11 @@ fn writes_are_taken_in_the_order_that_was_drawn() {
     a.tell(&mut world, note);
     let note = b.put(second, &two);
     b.tell(&mut world, note);
-    assert!(told(&mut world).is_empty());
+    assert!(reported(&mut world).is_empty());
     assert_eq!(b.freed(), 0);
     let note = a.put(first, &one);
     a.tell(&mut world, note);
-    assert_eq!(told(&mut world), [(A, 0, 0, 0), (B, 1, 0, 1), (A, 2, 0, 2)]);
+    assert_eq!(reported(&mut world), [(A, 0, 0, 0), (B, 1, 0, 1), (A, 2, 0, 2)]);
     assert_eq!(values(&world.fetch("t", 0, 0))[..1], ["one"]);
     assert_eq!(values(&world.fetch("t", 0, 1))[..1], ["two"]);
     assert_eq!(a.freed(), (2 * one.len() + two.len()) as u64);
@@ -166,7 +166,7 @@ fn goes_around((mut world, _, a, b): (World, Uuid, Member, Member)) {
         let member = if number % 3 == 0 { &a } else { &b };
         member.write(&mut world, &one);
         let base = number + i64::from(number > 40_000);
-        assert_eq!(told(&mut world), [(member.conn, u16::try_from(number % 65_536).unwrap(), 0, base)]);
+        assert_eq!(reported(&mut world), [(member.conn, u16::try_from(number % 65_536).unwrap(), 0, base)]);
         if number == 40_000 {
             world.append("t", 0, &["over TCP"]);
             actions(&mut world);
@@ -217,7 +217,7 @@ fn a_ring_in_which_something_moves_is_left_alone() {
         world.pass(HOLE_MS);
         let note = b.put(open, &one);
         b.tell(&mut world, note);
-        assert_eq!(told(&mut world).len(), 2);
+        assert_eq!(reported(&mut world).len(), 2);
     }
     world.pass(5 * HOLE_MS);
     assert_eq!(ended(&mut world), 0, "nothing is open");
@@ -233,14 +233,14 @@ fn what_was_told_of_before_its_writer_died_is_taken() {
     closed(&mut world);
     let note = a.put(first, &one);
     a.tell(&mut world, note);
-    assert_eq!(told(&mut world), [(A, 0, 0, 0)]);
+    assert_eq!(reported(&mut world), [(A, 0, 0, 0)]);
     assert_eq!(values(&world.fetch("t", 0, 1))[..1], ["of one that dies"]);
     a.write(&mut world, &one);
-    assert_eq!(told(&mut world), [(A, 2, 0, 2)]);
+    assert_eq!(reported(&mut world), [(A, 2, 0, 2)]);
 }
 
 #[test]
-fn lies_end_the_ring_and_the_liars_link() {
+fn lies_end_the_ring_and_the_byzantine_peers_link() {
     let one = batch(WALL, &["x"]);
     let bytes = one.len() as u64;
     let lies: [(&str, u64, u64); 4] = [
@@ -252,7 +252,7 @@ fn lies_end_the_ring_and_the_liars_link() {
     for (what, ahead, bytes) in lies {
         let (mut world, _, a, b) = pair(&[]);
         a.write(&mut world, &one);
-        assert_eq!(told(&mut world).len(), 1);
+        assert_eq!(reported(&mut world).len(), 1);
         let note = b.put(b.draw(one.len()), &one);
         let order = Written { id: b.granted.id, order: (note[0] as u16).wrapping_add(ahead as u16) };
         b.tell(&mut world, [u64::from(order.to_immediate()), bytes, 0, 0]);
@@ -285,7 +285,7 @@ fn an_order_word_that_was_put_back_costs_nobody_over_rdma_his_link() {
     let at = b.granted.order_at as usize;
     let before = b.memory.load(at).unwrap();
     a.write(&mut world, &one);
-    assert_eq!(told(&mut world).len(), 1);
+    assert_eq!(reported(&mut world).len(), 1);
     b.memory.word(at).unwrap().store(before, Ordering::Release);
     // It draws what was taken already.
     a.write(&mut world, &one);
@@ -333,7 +333,7 @@ fn who_writes_another_length_than_was_drawn_commits_nothing_of_others() {
         a.tell(&mut world, note);
         let done = actions(&mut world);
         assert_eq!(done.iter().filter(|action| matches!(action, LinkAction::End { .. })).count(), 4);
-        // The liar's own may be in; the other's is not, but as its own.
+        // The Byzantine peer's own may be in; the other's is not, but as its own.
         let found = values(&world.fetch("t", 0, 0));
         assert!(found.len() <= 1, "{found:?}");
         assert!(world.broker.has_link(A));
@@ -354,7 +354,7 @@ fn a_damaged_batch_is_answered_and_the_next_one_taken() {
     a.write(&mut world, &damaged);
     b.write(&mut world, &one);
     let corrupt = ErrorCode::CORRUPT_MESSAGE.code();
-    assert_eq!(told(&mut world), [(A, 0, corrupt, -1), (B, 1, 0, 0)]);
+    assert_eq!(reported(&mut world), [(A, 0, corrupt, -1), (B, 1, 0, 0)]);
 }
 
 #[test]
@@ -442,7 +442,7 @@ proptest! {
                 random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                 let (member, note) = notes.swap_remove((random >> 33) as usize % notes.len());
                 member.tell(&mut world, note);
-                answers.extend(told(&mut world));
+                answers.extend(reported(&mut world));
             }
             let want: Vec<_> = expected.iter().map(|(conn, order, code, at, _)| (*conn, *order, *code, *at)).collect();
             prop_assert_eq!(answers, want);

@@ -3,7 +3,7 @@
 
 use headrace_broker::{ConnId, LinkAction, Refusal};
 use headrace_fabric::Region;
-use headrace_wire::direct::{Drawn, EXCLUSIVE, SHARED, WriteAck, Written};
+use headrace_wire::direct::{EXCLUSIVE, Reservation, SHARED, WriteAck, Written};
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::{
     DirectConnectRequest, DirectConnectResponse, DirectReleaseRequest, GrantFetchRequest, GrantFetchResponse,
@@ -87,13 +87,13 @@ fn refused(world: &mut World, conn: ConnId, topic: Uuid) -> String {
     answer.error_message.unwrap()
 }
 
-/// The ring that was lent last, and whether it is one to be shared.
-fn lent(world: &mut World) -> (Region, bool) {
-    let lent = actions(world).into_iter().filter_map(|action| match action {
-        LinkAction::Lend { memory, shared, .. } => Some((Region::whole(memory), shared)),
+/// The ring that was exposed last, and whether it is one to be shared.
+fn exposed(world: &mut World) -> (Region, bool) {
+    let exposed = actions(world).into_iter().filter_map(|action| match action {
+        LinkAction::ExposeToWrite { memory, shared, .. } => Some((Region::whole(memory), shared)),
         _ => None,
     });
-    lent.last().unwrap()
+    exposed.last().unwrap()
 }
 
 fn release(world: &mut World, conn: ConnId, granted: &GrantProduceResponse) {
@@ -107,16 +107,16 @@ fn those_who_come_over_rdma_share_a_ring_with_each_other_alone() {
     join(&mut world, B, true);
     connect(&mut world, C);
     granted(&mut world, A, id, EXCLUSIVE);
-    assert!(!lent(&mut world).1, "nothing in it is to be added to");
+    assert!(!exposed(&mut world).1, "nothing in it is to be added to");
     assert!(refused(&mut world, C, id).contains("over RDMA"));
     let second = granted(&mut world, B, id, SHARED);
-    let (ring, shared) = lent(&mut world);
+    let (ring, shared) = exposed(&mut world);
     assert!(shared);
     let first = granted(&mut world, A, id, SHARED);
     assert!(refused(&mut world, C, id).contains("over RDMA"));
     // The card has added for them, in the other order than they write.
     let one = batch(WALL, &["x"]);
-    let at = |order: u16| Drawn { order, position: one.len() as u64 * u64::from(order) };
+    let at = |order: u16| Reservation { order, position: one.len() as u64 * u64::from(order) };
     ring.write(RING, &at(2).to_word().to_le_bytes()).unwrap();
     for (order, granted, conn) in [(1, &second, B), (0, &first, A)] {
         ring.write(at(order).position as usize, &one).unwrap();
@@ -124,12 +124,12 @@ fn those_who_come_over_rdma_share_a_ring_with_each_other_alone() {
         let note = [u64::from(written.to_immediate()), one.len() as u64, 0, 0];
         world.broker.handle_note(world.now, link(conn), note);
     }
-    let told = actions(&mut world).into_iter().filter_map(|action| match action {
-        LinkAction::Tell { link, note } => Some((link.0, WriteAck::from_note(note).base_offset)),
+    let reported = actions(&mut world).into_iter().filter_map(|action| match action {
+        LinkAction::Acknowledge { link, note } => Some((link.0, WriteAck::from_note(note).base_offset)),
         LinkAction::Close { why, .. } => panic!("{why}"),
         _ => None,
     });
-    assert_eq!(told.collect::<Vec<_>>(), [(A.0, 0), (B.0, 1)]);
+    assert_eq!(reported.collect::<Vec<_>>(), [(A.0, 0), (B.0, 1)]);
     // Once they have gone, it is anybody's; and then not theirs.
     release(&mut world, A, &first);
     assert!(refused(&mut world, C, id).contains("over RDMA"));
@@ -238,7 +238,7 @@ fn who_is_not_told_over_a_link_that_it_has_ended_is_told_by_its_connection() {
 }
 
 #[test]
-fn memory_that_cannot_be_lent_ends_its_grant_whichever_part_it_is() {
+fn memory_that_cannot_be_exposed_ends_its_grant_whichever_part_it_is() {
     for freed in [false, true] {
         let (mut world, id) = world(&[]);
         join(&mut world, A, true);
@@ -247,9 +247,9 @@ fn memory_that_cannot_be_lent_ends_its_grant_whichever_part_it_is() {
         let second = granted(&mut world, B, id, SHARED);
         actions(&mut world);
         let key = if freed { second.freed_key } else { second.key } as u64;
-        world.broker.handle_not_lent(link(A), key);
+        world.broker.handle_not_exposed(link(A), key);
         assert!(actions(&mut world).is_empty(), "a key is a link's own");
-        world.broker.handle_not_lent(link(B), key);
+        world.broker.handle_not_exposed(link(B), key);
         let ended = actions(&mut world).into_iter().filter_map(|action| match action {
             LinkAction::End { link, key } => Some((link.0, key as i64)),
             _ => None,
@@ -315,12 +315,12 @@ fn of_what_is_not_written_yet_little_is_kept_until_a_reader_has_come_there() {
 }
 
 #[test]
-fn who_is_lent_memory_is_not_idle_and_who_is_only_carried_is() {
+fn who_is_exposed_memory_is_not_idle_and_who_is_only_carried_is() {
     let (mut world, _) = world(&[]);
     join(&mut world, A, true);
-    assert!(world.broker.is_lent_memory(A), "it may read and write for days without a request");
+    assert!(world.broker.is_exposed_memory(A), "it may read and write for days without a request");
     assert_eq!(connected(&mut world, B, "two-sided", Ok(true)).error_code, 0);
-    assert!(world.broker.has_link(B) && !world.broker.is_lent_memory(B));
+    assert!(world.broker.has_link(B) && !world.broker.is_exposed_memory(B));
 }
 
 #[test]

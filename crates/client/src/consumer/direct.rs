@@ -107,7 +107,7 @@ pub(super) struct Direct {
     seen_cluster: u64,
     wake_at: Option<u64>,
     /// The caller was told that TCP it is.
-    told: bool,
+    reported: bool,
 }
 
 /// What the engine passes for one call.
@@ -162,7 +162,7 @@ impl Direct {
             dirty: false,
             seen_cluster: 0,
             wake_at: None,
-            told: false,
+            reported: false,
         }
     }
 
@@ -237,7 +237,7 @@ impl Direct {
     /// There is no memory to read from, for a reason that lasts; of one partition or of any.
     fn without_memory(&mut self, cx: &mut DirectContext<'_>, error: Error, ticket: Option<Ticket>) {
         if !self.links.are_required() {
-            if !std::mem::replace(&mut self.told, true) {
+            if !std::mem::replace(&mut self.reported, true) {
                 cx.fetcher.troubles.push((OVER_TCP, error));
             }
             return;
@@ -559,8 +559,8 @@ impl Direct {
     fn end_withheld(&mut self, cx: &mut DirectContext<'_>) {
         let late = |granted: &Granted| !granted.reader.is_shown() && granted.comes_by <= cx.now.mono_ms;
         let found = self.granted().filter(|(_, granted)| late(granted));
-        let told = |granted: &Granted| (granted.reader.node, granted.reader.id());
-        let mut withheld: Vec<_> = found.map(|(partition, g)| (partition.clone(), told(g))).collect();
+        let reported = |granted: &Granted| (granted.reader.node, granted.reader.id());
+        let mut withheld: Vec<_> = found.map(|(partition, g)| (partition.clone(), reported(g))).collect();
         // The same seed is to do the same.
         withheld.sort();
         for (partition, (node, id)) in withheld {

@@ -30,6 +30,6 @@ impl Listener {
         if news == Rebalance::Assigned {
             self.untold = Some(notice);
         }
-        Some((notice, ConsumerEvent::Tell { notice, news, partitions: partitions.to_vec() }))
+        Some((notice, ConsumerEvent::CallListener { notice, news, partitions: partitions.to_vec() }))
     }
 }

@@ -517,7 +517,7 @@ impl Membership {
             // Nobody answers any more what has been asked: of what was given, and of what is to go back.
             let open = [self.listener.untold, self.telling()];
             for notice in open.into_iter().flatten() {
-                self.told(cx, notice);
+                self.listener_called(cx, notice);
             }
         }
     }
@@ -535,7 +535,7 @@ impl Membership {
     }
 
     /// The listener was called, perhaps for something that nobody waits for any more.
-    pub(super) fn told(&mut self, cx: &mut GroupContext<'_>, notice: u64) {
+    pub(super) fn listener_called(&mut self, cx: &mut GroupContext<'_>, notice: u64) {
         self.listener.untold.take_if(|untold| *untold == notice);
         if self.telling() == Some(notice) {
             self.released(cx);

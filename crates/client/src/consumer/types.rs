@@ -87,10 +87,10 @@ pub enum ConsumerCommand {
         /// A regular expression for whole names: where the coordinator looks for them, by the rules of RE2/J.
         pattern: String,
     },
-    /// From now on a listener is notified of rebalances, or none any more: [`ConsumerEvent::Tell`].
+    /// From now on a listener is notified of rebalances, or none any more: [`ConsumerEvent::CallListener`].
     Listen(bool),
-    /// The listener was called: the answer to [`ConsumerEvent::Tell`].
-    Told {
+    /// The listener was called: the answer to [`ConsumerEvent::CallListener`].
+    ListenerCalled {
         /// The number of the notice.
         notice: u64,
     },
@@ -188,7 +188,7 @@ impl ConsumerCommand {
             | Self::GroupMetadata { op }
             | Self::ListOffsets { op, .. }
             | Self::Close { op, .. } => Some(*op),
-            Self::Wake | Self::Listen(_) | Self::Told { .. } => None,
+            Self::Wake | Self::Listen(_) | Self::ListenerCalled { .. } => None,
         }
     }
 }
@@ -237,9 +237,9 @@ pub enum ConsumerEvent {
     Revoked(Vec<TopicPartition>),
     /// These partitions are gone: the group has gone on without this member, nothing could be committed.
     Lost(Vec<TopicPartition>),
-    /// A listener is to be told; the engine waits for [`ConsumerCommand::Told`] as far as [`Rebalance`] says. Only while
+    /// A listener is to be told; the engine waits for [`ConsumerCommand::ListenerCalled`] as far as [`Rebalance`] says. Only while
     /// [`ConsumerCommand::Listen`] is on. What unsubscribing and closing give back is not told here: the caller knows.
-    Tell {
+    CallListener {
         /// Names this one.
         notice: u64,
         /// What happens to the partitions.

@@ -100,7 +100,7 @@ impl Watch {
             parts.chain(subscribed).filter(|(partition, _)| is_missing(partition)).collect();
         let topics: BTreeSet<&str> = missing.iter().map(|(partition, _)| &*partition.topic).collect();
         self.unknown.retain(|topic, _| topics.contains(topic.as_str()));
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         for (partition, ticket) in &missing {
             let (since, known) =
                 *self.unknown.entry(partition.topic.to_string()).or_insert((now.mono_ms, false));
@@ -109,10 +109,10 @@ impl Watch {
                     Some(ticket) => drop(lock(cache).fail(*ticket, error, false)),
                     None => lock(cache).fail_all(error),
                 }
-                told.push(partition.topic.to_string());
+                reported.push(partition.topic.to_string());
             }
         }
-        for topic in told {
+        for topic in reported {
             self.unknown.entry(topic).and_modify(|(_, known)| *known = true);
         }
     }

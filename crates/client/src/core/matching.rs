@@ -102,15 +102,16 @@ impl Matching {
             topic.name.as_ref().is_some_and(|name| refresh.is_wanted(name) || matches(name))
         });
         self.seen = pattern.is_some();
-        let told: HashSet<String> = response.topics.iter().filter_map(|topic| topic.name.clone()).collect();
-        let missing = refresh.wanted().filter(|name| !told.contains(*name));
+        let reported: HashSet<String> =
+            response.topics.iter().filter_map(|topic| topic.name.clone()).collect();
+        let missing = refresh.wanted().filter(|name| !reported.contains(*name));
         response.topics.extend(missing.map(|name| MetadataResponseTopic {
             error_code: ErrorCode::UNKNOWN_TOPIC_OR_PARTITION.code(),
             name: Some(name.clone()),
             ..MetadataResponseTopic::default()
         }));
         let known = cluster.topics().map(|(name, _)| name);
-        let gone = known.filter(|name| !told.contains(*name) && !refresh.is_wanted(name));
+        let gone = known.filter(|name| !reported.contains(*name) && !refresh.is_wanted(name));
         for name in gone.map(str::to_owned).collect::<Vec<_>>() {
             cluster.forget_topic(&name);
         }

@@ -560,8 +560,8 @@ impl<T> Core<T> {
 
     /// Whether the next request is to make what the last one has shown to be missing.
     fn is_to_make(&self) -> bool {
-        let told = !self.refresh.makes_next() && !self.matching.is_on();
-        told && self.refresh.is_mixed() && self.unmade().next().is_some()
+        let reported = !self.refresh.makes_next() && !self.matching.is_on();
+        reported && self.refresh.is_mixed() && self.unmade().next().is_some()
     }
 
     /// Whether every wanted topic is known with all its leaders, or refused for good, and those that match are known.

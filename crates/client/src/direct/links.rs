@@ -53,7 +53,7 @@ pub(crate) struct Links {
     /// Why there is no link and will be none, until it is told.
     refused: Option<Error>,
     /// It was told: once is enough.
-    told: bool,
+    reported: bool,
     /// Why this machine has no verbs.
     no_verbs: Option<String>,
 }
@@ -61,7 +61,7 @@ pub(crate) struct Links {
 impl Links {
     pub(crate) fn new(datapath: Datapath) -> Self {
         let (brokers, requests) = (BTreeMap::new(), VecDeque::new());
-        Self { datapath, brokers, next: 0, requests, refused: None, told: false, no_verbs: None }
+        Self { datapath, brokers, next: 0, requests, refused: None, reported: false, no_verbs: None }
     }
 
     /// Whether there are to be any.
@@ -277,8 +277,8 @@ impl Links {
 
     fn refuse(&mut self, number: i32, why: String) {
         self.set(number, State::Refused);
-        if !self.told {
-            self.told = true;
+        if !self.reported {
+            self.reported = true;
             self.refused = Some(Error::config("headrace.datapath", why));
         }
     }

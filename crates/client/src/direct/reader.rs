@@ -78,8 +78,8 @@ impl Reader {
         granted: &GrantFetchResponse,
     ) -> Result<Self, String> {
         let bytes = |number: i64| usize::try_from(number).ok();
-        let told = (bytes(granted.position), bytes(granted.committed), bytes(granted.memory_bytes));
-        let (Some(position), Some(committed), Some(mapped)) = told else {
+        let reported = (bytes(granted.position), bytes(granted.committed), bytes(granted.memory_bytes));
+        let (Some(position), Some(committed), Some(mapped)) = reported else {
             return Err("granted a segment of a negative size".to_owned());
         };
         if position > committed || committed > mapped {

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use headrace_fabric::{Memory, Region};
-use headrace_wire::direct::{Drawn, EXCLUSIVE, SHARED, WriteAck, Written};
+use headrace_wire::direct::{EXCLUSIVE, Reservation, SHARED, WriteAck, Written};
 use headrace_wire::messages::GrantProduceResponse;
 use headrace_wire::records::FinishedBatch;
 
@@ -52,11 +52,11 @@ enum Turns {
     /// The ring is this producer's own: the next write is next to the last.
     Own {
         /// The memory has come.
-        lent: bool,
-        next: Drawn,
+        exposed: bool,
+        next: Reservation,
     },
     /// Others write there as well: each write draws its turn from the order word.
-    Drawn {
+    FetchAdd {
         order_at: usize,
         freed_key: u64,
         ring: Option<Region>,
@@ -68,7 +68,7 @@ enum Turns {
     Asked {
         order_at: usize,
         freed_key: u64,
-        lent: bool,
+        exposed: bool,
         freed: Option<Region>,
         /// How far the ring was read at least, since what ended there was answered.
         read: u64,
@@ -110,18 +110,18 @@ impl<T> Writer<T> {
             ));
         }
         let turns = match granted.mode {
-            EXCLUSIVE => Turns::Own { lent: false, next: Drawn { order: 0, position: 0 } },
+            EXCLUSIVE => Turns::Own { exposed: false, next: Reservation { order: 0, position: 0 } },
             SHARED if remote => Turns::Asked {
                 order_at: usize::try_from(granted.order_at).unwrap_or(usize::MAX),
                 freed_key: granted.freed_key.cast_unsigned(),
-                lent: false,
+                exposed: false,
                 freed: None,
                 read: 0,
                 drawn: 0,
                 asking: VecDeque::new(),
                 held: VecDeque::new(),
             },
-            SHARED => Turns::Drawn {
+            SHARED => Turns::FetchAdd {
                 order_at: usize::try_from(granted.order_at).unwrap_or(usize::MAX),
                 freed_key: granted.freed_key.cast_unsigned(),
                 ring: None,
@@ -149,7 +149,7 @@ impl<T> Writer<T> {
     pub(crate) fn keys(&self) -> (u64, Option<u64>) {
         match self.turns {
             Turns::Own { .. } => (self.key, None),
-            Turns::Drawn { freed_key, .. } | Turns::Asked { freed_key, .. } => (self.key, Some(freed_key)),
+            Turns::FetchAdd { freed_key, .. } | Turns::Asked { freed_key, .. } => (self.key, Some(freed_key)),
         }
     }
 
@@ -163,16 +163,16 @@ impl<T> Writer<T> {
     pub(crate) fn show(&mut self, key: u64, memory: &Arc<Memory>) -> Result<(), String> {
         let region = Region::whole(memory.clone());
         match &mut self.turns {
-            Turns::Own { lent, .. } => *lent = true,
-            Turns::Drawn { order_at, ring, .. } if key == self.key => {
+            Turns::Own { exposed, .. } => *exposed = true,
+            Turns::FetchAdd { order_at, ring, .. } if key == self.key => {
                 region.word(*order_at).map_err(|error| error.to_string())?;
                 *ring = Some(region);
             }
-            Turns::Asked { order_at, lent, .. } if key == self.key => {
+            Turns::Asked { order_at, exposed, .. } if key == self.key => {
                 region.word(*order_at).map_err(|error| error.to_string())?;
-                *lent = true;
+                *exposed = true;
             }
-            Turns::Drawn { freed, .. } | Turns::Asked { freed, .. } => {
+            Turns::FetchAdd { freed, .. } | Turns::Asked { freed, .. } => {
                 region.load(0).map_err(|error| error.to_string())?;
                 *freed = Some(region);
             }
@@ -181,11 +181,11 @@ impl<T> Writer<T> {
     }
 
     /// Whether its memory has come.
-    pub(crate) fn is_lent(&self) -> bool {
+    pub(crate) fn is_exposed(&self) -> bool {
         match &self.turns {
-            Turns::Own { lent, .. } => *lent,
-            Turns::Drawn { ring, freed, .. } => ring.is_some() && freed.is_some(),
-            Turns::Asked { lent, freed, .. } => *lent && freed.is_some(),
+            Turns::Own { exposed, .. } => *exposed,
+            Turns::FetchAdd { ring, freed, .. } => ring.is_some() && freed.is_some(),
+            Turns::Asked { exposed, freed, .. } => *exposed && freed.is_some(),
         }
     }
 
@@ -208,12 +208,12 @@ impl<T> Writer<T> {
         let room = match &self.turns {
             Turns::Own { .. } => self.pending_bytes.saturating_add(bytes as u64) <= self.ring,
             // Others may draw in between: it is looked at again then.
-            Turns::Drawn { held: Some(_), .. } => false,
-            Turns::Drawn { order_at, ring: Some(ring), .. } => {
+            Turns::FetchAdd { held: Some(_), .. } => false,
+            Turns::FetchAdd { order_at, ring: Some(ring), .. } => {
                 let word = ring.load(*order_at).unwrap_or(u64::MAX);
-                self.is_read_to(Drawn::from_word(word).position.saturating_add(bytes as u64))
+                self.is_read_to(Reservation::from_word(word).position.saturating_add(bytes as u64))
             }
-            Turns::Drawn { .. } => false,
+            Turns::FetchAdd { .. } => false,
             // Whether others have drawn in between is only known when its turn comes.
             Turns::Asked { drawn, asking, held, .. } => {
                 let asked: usize = asking.iter().flatten().map(Bytes::len).sum();
@@ -222,34 +222,34 @@ impl<T> Writer<T> {
                     && self.is_read_to(drawn.saturating_add(asked as u64).saturating_add(bytes as u64))
             }
         };
-        room && self.is_lent() && self.pending.len() < self.quota
+        room && self.is_exposed() && self.pending.len() < self.quota
     }
 
     /// Whether the broker has read as far as it must have for a write to end here.
     fn is_read_to(&self, end: u64) -> bool {
         match &self.turns {
             Turns::Own { .. } => true,
-            Turns::Drawn { freed, .. } => {
+            Turns::FetchAdd { freed, .. } => {
                 let read = freed.as_ref().and_then(|freed| freed.load(0).ok()).unwrap_or(0);
                 read.saturating_add(self.ring) >= end
             }
             Turns::Asked { freed, read, .. } => {
-                let told = freed.as_ref().and_then(|freed| freed.load(0).ok()).unwrap_or(0);
-                told.max(*read).saturating_add(self.ring) >= end
+                let reported = freed.as_ref().and_then(|freed| freed.load(0).ok()).unwrap_or(0);
+                reported.max(*read).saturating_add(self.ring) >= end
             }
         }
     }
 
     /// Whether it waits for room that others may take, and give: nobody tells of either.
     pub(crate) fn waits_untold(&self) -> bool {
-        matches!(self.turns, Turns::Drawn { .. }) || self.is_held()
+        matches!(self.turns, Turns::FetchAdd { .. }) || self.is_held()
     }
 
     /// Writes that have their turn and wait for room.
     fn held(&self) -> usize {
         match &self.turns {
             Turns::Own { .. } => 0,
-            Turns::Drawn { held, .. } => usize::from(held.is_some()),
+            Turns::FetchAdd { held, .. } => usize::from(held.is_some()),
             Turns::Asked { held, .. } => held.len(),
         }
     }
@@ -271,11 +271,11 @@ impl<T> Writer<T> {
 
     /// The next write that has waited, once there is room.
     pub(crate) fn release(&mut self) -> Option<DirectWrite> {
-        let Turns::Drawn { held: Some((end, _)), .. } = &self.turns else { return self.release_asked() };
+        let Turns::FetchAdd { held: Some((end, _)), .. } = &self.turns else { return self.release_asked() };
         if !self.is_read_to(*end) {
             return None;
         }
-        let Turns::Drawn { held, .. } = &mut self.turns else { return None };
+        let Turns::FetchAdd { held, .. } = &mut self.turns else { return None };
         held.take().map(|(_, write)| write)
     }
 
@@ -308,19 +308,20 @@ impl<T> Writer<T> {
             Turns::Asked { order_at, asking, .. } => {
                 self.pending.push_back(Pending { end: 0, order: 0, bytes, since, what });
                 asking.push_back(batch.chunks.clone());
-                let add = Drawn::add(batch.len);
+                let add = Reservation::add(batch.len);
                 return Some(LinkRequest::FetchAdd { key: self.key, at: *order_at, add });
             }
             Turns::Own { next, .. } => {
                 let turn = *next;
                 let (order, position) = (turn.order.wrapping_add(1), turn.position + batch.len as u64);
-                *next = Drawn { order, position };
+                *next = Reservation { order, position };
                 turn
             }
-            Turns::Drawn { order_at, ring, .. } => {
+            Turns::FetchAdd { order_at, ring, .. } => {
                 let word = ring.as_ref().and_then(|ring| ring.word(*order_at).ok());
-                let word = word.map_or(0, |word| word.fetch_add(Drawn::add(batch.len), Ordering::AcqRel));
-                Drawn::from_word(word)
+                let word =
+                    word.map_or(0, |word| word.fetch_add(Reservation::add(batch.len), Ordering::AcqRel));
+                Reservation::from_word(word)
             }
         };
         let end = turn.position.saturating_add(bytes);
@@ -329,7 +330,7 @@ impl<T> Writer<T> {
         if self.is_read_to(end) {
             return Some(LinkRequest::Write(write));
         }
-        if let Turns::Drawn { held, .. } = &mut self.turns {
+        if let Turns::FetchAdd { held, .. } = &mut self.turns {
             *held = Some((end, write));
         }
         None
@@ -338,7 +339,7 @@ impl<T> Writer<T> {
     /// The next turn that was asked for has come: what the order word was. The write that has it; `None`: it is
     /// [released](Self::release) later.
     pub(crate) fn drew(&mut self, word: u64) -> Option<DirectWrite> {
-        let turn = Drawn::from_word(word);
+        let turn = Reservation::from_word(word);
         let Turns::Asked { asking, drawn, .. } = &mut self.turns else { return None };
         let chunks = asking.pop_front()?;
         let pending =
@@ -355,7 +356,7 @@ impl<T> Writer<T> {
         None
     }
 
-    fn write_at(&self, turn: Drawn, chunks: &[Bytes]) -> DirectWrite {
+    fn write_at(&self, turn: Reservation, chunks: &[Bytes]) -> DirectWrite {
         let mut position = turn.position;
         let mut bytes = 0;
         let mut pieces = Vec::with_capacity(chunks.len() + 1);
@@ -378,8 +379,8 @@ impl<T> Writer<T> {
     /// Which write an answer is of. Answers come in the order of the writes; any other is an error.
     pub(crate) fn acked(&mut self, ack: WriteAck) -> Result<T, String> {
         let asking = if let Turns::Asked { asking, .. } = &self.turns { asking.len() } else { 0 };
-        let told = self.pending.len().saturating_sub(self.held() + asking);
-        let expected = self.pending.front().filter(|_| told > 0).map(|pending| pending.order);
+        let reported = self.pending.len().saturating_sub(self.held() + asking);
+        let expected = self.pending.front().filter(|_| reported > 0).map(|pending| pending.order);
         let pending = match expected {
             Some(order) if order == ack.written.order => self.pending.pop_front(),
             _ => None,
@@ -415,7 +416,7 @@ mod tests {
             ..GrantProduceResponse::default()
         };
         let mut writer = Writer::new(1, LinkId(2), false, &granted).unwrap();
-        assert!(!writer.is_lent());
+        assert!(!writer.is_exposed());
         writer.show(3, &Memory::sealed("test", usize::try_from(ring).unwrap()).unwrap()).unwrap();
         writer
     }
@@ -439,9 +440,9 @@ mod tests {
             let mut writer = Writer::new(1, LinkId(2), false, &granted).unwrap();
             assert_eq!(writer.keys(), (3, Some(4)));
             writer.show(4, &freed).unwrap();
-            assert!(!writer.is_lent() && !writer.has_room(1));
+            assert!(!writer.is_exposed() && !writer.has_room(1));
             writer.show(3, &memory).unwrap();
-            assert!(writer.is_lent());
+            assert!(writer.is_exposed());
             writer
         };
         (member(7), member(8), Region::whole(freed.clone()))
@@ -470,20 +471,20 @@ mod tests {
         assert_eq!(writer.keys(), (3, Some(4)));
         assert!(writer.has_key(3) && writer.has_key(4) && !writer.has_key(5));
         writer.show(3, &Memory::sealed("test", 168).unwrap()).unwrap();
-        assert!(!writer.is_lent() && !writer.has_room(1));
+        assert!(!writer.is_exposed() && !writer.has_room(1));
         writer.show(4, &freed).unwrap();
-        assert!(writer.is_lent());
+        assert!(writer.is_exposed());
         (writer, Region::whole(freed))
     }
 
     fn ask(writer: &mut Writer<u32>, bytes: &'static [u8], what: u32) {
         let request = writer.write(&batch(&[bytes]), what, 0);
         let Some(LinkRequest::FetchAdd { key, at, add }) = request else { panic!("{request:?}") };
-        assert_eq!((key, at, add), (3, 104, Drawn::add(bytes.len())));
+        assert_eq!((key, at, add), (3, 104, Reservation::add(bytes.len())));
     }
 
     fn word(order: u16, position: u64) -> u64 {
-        Drawn { order, position }.to_word()
+        Reservation { order, position }.to_word()
     }
 
     fn batch(pieces: &[&'static [u8]]) -> FinishedBatch {
@@ -574,11 +575,11 @@ mod tests {
     #[test]
     fn an_order_word_that_says_what_cannot_be_reaches_nothing_else() {
         let (mut one, _, _) = pair(64, 8);
-        let Turns::Drawn { ring: Some(ring), .. } = &one.turns else { panic!() };
+        let Turns::FetchAdd { ring: Some(ring), .. } = &one.turns else { panic!() };
         ring.word(64).unwrap().store(u64::MAX, Ordering::Release);
         assert!(!one.has_room(1));
         assert!(one.write(&batch(&[&[1; 60]]), 1, 0).is_none());
-        let Turns::Drawn { held: Some((_, write)), .. } = &one.turns else { panic!() };
+        let Turns::FetchAdd { held: Some((_, write)), .. } = &one.turns else { panic!() };
         assert!(write.pieces.iter().all(|(at, piece)| *at + piece.len() as u64 <= 64));
     }
 
@@ -613,11 +614,11 @@ mod tests {
             ask(&mut writer, &[1; 20], what);
             let write = writer.drew(order_word).unwrap();
             assert_eq!(write.notify, (0x0007_0000 | u32::from(order), 20));
-            order_word = order_word.wrapping_add(Drawn::add(20));
+            order_word = order_word.wrapping_add(Reservation::add(20));
             assert_eq!(writer.acked(ack(order)), Ok(what));
             freed.word(0).unwrap().fetch_add(20, Ordering::Release);
         }
-        assert_eq!(Drawn::from_word(order_word), Drawn { order: 2, position: 7080 });
+        assert_eq!(Reservation::from_word(order_word), Reservation { order: 2, position: 7080 });
     }
 
     #[test]

@@ -100,9 +100,9 @@ pub(super) fn decode_subscription(assignor: Assignor, member_id: String, bytes: 
         Assignor::CooperativeSticky => {
             let owned = message.owned_partitions.into_iter();
             let partitions = owned.flat_map(|owned| named(&owned.topic, owned.partitions)).collect();
-            let told = (user_data.len() == 4).then(|| user_data.clone().get_i32());
+            let reported = (user_data.len() == 4).then(|| user_data.clone().get_i32());
             let generation =
-                if message.generation_id >= 0 { message.generation_id } else { told.unwrap_or(-1) };
+                if message.generation_id >= 0 { message.generation_id } else { reported.unwrap_or(-1) };
             Owned { partitions, generation }
         }
     };

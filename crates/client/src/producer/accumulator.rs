@@ -13,8 +13,8 @@ use headrace_wire::records::{BatchBuilder, BatchHeader, ClosedBatch, Header, Rec
 use headrace_wire::time::Now;
 
 pub use self::config::AccumulatorConfig;
+pub use self::parked::OnAppended;
 use self::parked::Parked;
-pub use self::parked::Told;
 use super::batch::{BatchId, Body, PartitionKey, SealJob, Sealed, Slot};
 use super::error::AppendError;
 use super::place::Place;

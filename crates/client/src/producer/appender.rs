@@ -7,7 +7,7 @@ use std::task::{Wake, Waker};
 use headrace_pool::{BufferPool, Lease};
 use headrace_wire::time::Now;
 
-use super::accumulator::{Accumulator, Appended, RecordRef, Told};
+use super::accumulator::{Accumulator, Appended, OnAppended, RecordRef};
 use super::batch::{BatchId, SealJob};
 use super::error::AppendError;
 use super::place::Grant;
@@ -72,7 +72,7 @@ impl Appender {
     }
 
     /// Appends one record as [`Self::append_record`] does; while no broker has told about its topic it is parked
-    /// instead, copied and charged to `buffer.memory`, and gets its place once one has. `told` makes what its sender is
+    /// instead, copied and charged to `buffer.memory`, and gets its place once one has. `on_appended` makes what its sender is
     /// told with then: the place, or the error it is refused with, or that `max.block.ms` have passed. So this never
     /// fails with [`AppendError::NeedMetadata`].
     pub fn append_or_park(
@@ -81,10 +81,10 @@ impl Appender {
         record: &RecordRef<'_>,
         grant: Option<Grant>,
         placed: impl FnOnce(BatchId, u32),
-        told: impl FnOnce() -> Told,
+        on_appended: impl FnOnce() -> OnAppended,
     ) -> Result<(), AppendError> {
         self.with_grant(grant, |accumulator, lease| {
-            accumulator.append_or_park(now, record, lease, placed, told)
+            accumulator.append_or_park(now, record, lease, placed, on_appended)
         })
     }
 

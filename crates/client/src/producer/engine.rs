@@ -207,7 +207,7 @@ impl ProducerEngine {
         let mut accumulator = lock(&shared);
         self.core.timers().start();
         accumulator.engine_came(now);
-        let told = self.batches.events.len();
+        let reported = self.batches.events.len();
         while let Some(reply) = self.core.poll_reply() {
             self.on_reply(now, &mut accumulator, reply);
         }
@@ -226,7 +226,7 @@ impl ProducerEngine {
             let timeout_ms = self.settings.request_timeout_ms;
             self.identity.ask(now, &mut self.core, timeout_ms, Tag::ProducerId);
         }
-        self.drive_transaction(now, &mut accumulator, told);
+        self.drive_transaction(now, &mut accumulator, reported);
         let jobs = accumulator.seal_due(now, |key, leader| self.sendable(now, key, leader));
         if !jobs.is_empty() {
             drop(accumulator);
@@ -238,7 +238,7 @@ impl ProducerEngine {
         }
         self.write_direct(now, &mut accumulator);
         self.send_all(now, &mut accumulator);
-        self.drive_transaction(now, &mut accumulator, told);
+        self.drive_transaction(now, &mut accumulator, reported);
         self.tell_stalled(now, &mut accumulator);
         self.finish(now, &mut accumulator);
         if let Some(at) = self.next_wake(now, &mut accumulator) {

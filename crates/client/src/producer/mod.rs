@@ -30,7 +30,7 @@ mod transaction;
 use crate::error::Error;
 use crate::partition::CommitOffset;
 
-pub use self::accumulator::{Accumulator, AccumulatorConfig, Appended, RecordRef, Told};
+pub use self::accumulator::{Accumulator, AccumulatorConfig, Appended, OnAppended, RecordRef};
 pub use self::appender::Appender;
 pub use self::batch::BatchId;
 pub use self::engine::ProducerEngine;

@@ -43,7 +43,7 @@ pub(super) struct Identity {
 
 impl Identity {
     /// What a broker has answered without an error.
-    pub(super) fn told(node: Option<i32>, id: i64, epoch: i16) -> Result<Self, Error> {
+    pub(super) fn reported(node: Option<i32>, id: i64, epoch: i16) -> Result<Self, Error> {
         if id >= 0 && epoch >= 0 {
             return Ok(Self { id, epoch });
         }

@@ -468,7 +468,7 @@ impl Transactions {
         let result = match &step {
             Step::Init => decode::<InitProducerIdRequest>(reply).and_then(|response| {
                 refusal(response.error_code, "InitProducerId")?;
-                Identity::told(node, response.producer_id, response.producer_epoch).map(Some)
+                Identity::reported(node, response.producer_id, response.producer_epoch).map(Some)
             }),
             Step::AddPartitions(asked) => decode::<AddPartitionsToTxnRequest>(reply)
                 .and_then(|response| self.partitions_refusal(asked, &response))
@@ -485,7 +485,7 @@ impl Transactions {
                 // Versions below 5 say nothing of it.
                 match (response.producer_id, response.producer_epoch) {
                     (-1, -1) => Ok(None),
-                    (id, epoch) => Identity::told(node, id, epoch).map(Some),
+                    (id, epoch) => Identity::reported(node, id, epoch).map(Some),
                 }
             }),
         };
@@ -705,13 +705,13 @@ impl Transactions {
     /// The transaction can only be aborted now.
     fn fail(&mut self, error: &Error) {
         if matches!(self.state, State::Open | State::Ending { commit: true }) {
-            let told = match error.code() {
+            let reported = match error.code() {
                 Some(ErrorCode::TRANSACTION_ABORTABLE) => error.clone(),
                 _ => Error::broker(ErrorCode::TRANSACTION_ABORTABLE, error.to_string()),
             };
-            self.end_waits(&told);
-            self.enter(State::Failed(told.clone()));
-            self.drop_unsent(told);
+            self.end_waits(&reported);
+            self.enter(State::Failed(reported.clone()));
+            self.drop_unsent(reported);
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use headrace_wire::errors::ErrorCode;
 
-use super::ledger::CommitId;
+use super::ack_tracker::CommitId;
 use crate::error::Error;
 use crate::partition::TopicPartition;
 

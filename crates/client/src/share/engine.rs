@@ -1,7 +1,7 @@
 //! The engine of a share consumer: commands, answers and timers in; requests, rows and events out (docs/share-groups.md).
 //!
 //! After every input it takes up answers, then the group, the leaders of the partitions, and last what is to be asked: the
-//! scheduler decides, under the lock of the shelf, so that it counts what callers have done up to that moment.
+//! scheduler decides, under the lock of the buffer, so that it counts what callers have done up to that moment.
 
 mod answers;
 mod closing;
@@ -25,11 +25,11 @@ use headrace_wire::uuid::Uuid;
 use self::closing::Closing;
 use self::leaders::Leaders;
 use self::missing::Missing;
-use super::ledger::{AckRun, Verdict};
+use super::ack_tracker::{AckRun, Verdict};
+use super::acquired_buffer::{AcquiredBuffer, LOCK_MS_MAX, SharedAcquiredBuffer, lock};
 use super::scheduler::{Ask, Demand, Scheduler};
 use super::session::{Acks, Identity, Limits, Parts, ShareSession};
 use super::settings::{ShareSettings, backoff_of, schema_of};
-use super::shelf::{LOCK_MS_MAX, SharedShelf, Shelf, lock};
 use super::types::{ShareCommand, ShareEvent, ShareOutcome};
 use super::watch::{Question, Watches};
 use crate::arrived::{Arrived, Consumed};
@@ -118,12 +118,12 @@ enum GroupState {
     Away { polls: u64 },
 }
 
-/// See the module's documentation. Callers reach what they need at once through [`ShareEngine::shelf`].
+/// See the module's documentation. Callers reach what they need at once through [`ShareEngine::buffer`].
 pub struct ShareEngine {
     core: Core<Tag>,
     settings: ShareSettings,
     schema: BatchSchema,
-    shelf: SharedShelf,
+    buffer: SharedAcquiredBuffer,
     member: Box<dyn GroupMember<Tag>>,
     group_state: GroupState,
     /// The group has refused it.
@@ -162,7 +162,7 @@ impl ShareEngine {
         ShareEngine {
             core: Core::new(&config.common, false, seed),
             schema: schema_of(config),
-            shelf: Arc::new(Mutex::new(Shelf::new(config.share_acknowledgement_mode))),
+            buffer: Arc::new(Mutex::new(AcquiredBuffer::new(config.share_acknowledgement_mode))),
             member,
             group_state: GroupState::Alone,
             refused: Retry::default(),
@@ -183,10 +183,10 @@ impl ShareEngine {
         }
     }
 
-    /// The shelf that this engine fills and callers take from.
+    /// The buffer that this engine fills and callers take from.
     #[must_use]
-    pub fn shelf(&self) -> SharedShelf {
-        self.shelf.clone()
+    pub fn buffer(&self) -> SharedAcquiredBuffer {
+        self.buffer.clone()
     }
 
     /// A batch of no rows, with the columns of all batches.
@@ -236,7 +236,7 @@ impl ShareEngine {
         let ends = topics.is_empty();
         if ends {
             self.leave_group(now, GroupState::Alone);
-            lock(&self.shelf).release_all();
+            lock(&self.buffer).release_all();
         }
         self.core.want_topics(now, topics.iter().map(String::as_str));
         if !ends {
@@ -257,7 +257,7 @@ impl ShareEngine {
     }
 
     fn drive_group(&mut self, now: Now) {
-        let polls = lock(&self.shelf).polls();
+        let polls = lock(&self.buffer).polls();
         match self.group_state {
             GroupState::Alone => return,
             GroupState::Away { polls: before }
@@ -272,7 +272,7 @@ impl ShareEngine {
                 self.group_state = GroupState::Member;
             }
             GroupState::Member if self.core.timers().is_due(now, self.poll_deadline(now)) => {
-                lock(&self.shelf).release_all();
+                lock(&self.buffer).release_all();
                 self.leave_group(now, GroupState::Away { polls });
                 let what = "the consumer has left its share group until it polls again";
                 let ms = self.settings.max_poll_interval_ms;
@@ -288,7 +288,7 @@ impl ShareEngine {
     }
 
     fn poll_deadline(&self, now: Now) -> u64 {
-        let polled = lock(&self.shelf).polled_ms(now.mono_ms).unwrap_or(0).max(self.since_ms);
+        let polled = lock(&self.buffer).polled_ms(now.mono_ms).unwrap_or(0).max(self.since_ms);
         polled.saturating_add(self.settings.max_poll_interval_ms)
     }
 
@@ -308,10 +308,10 @@ impl ShareEngine {
     /// The group cannot be joined: the next poll reports it, and the one after that tries again.
     fn fail_group(&mut self, now: Now, error: &Error) {
         let polls = {
-            let mut shelf = lock(&self.shelf);
-            shelf.fail(error.clone());
+            let mut buffer = lock(&self.buffer);
+            buffer.fail(error.clone());
             // The poll that reports it does not count.
-            shelf.polls() + u64::from(!shelf.is_waited_for())
+            buffer.polls() + u64::from(!buffer.is_waited_for())
         };
         self.filled = true;
         // Callers may poll in a loop, whatever errors they get.
@@ -347,13 +347,13 @@ impl ShareEngine {
         self.tell_missing(now);
         self.tell(now);
         let timers = self.core.timers();
-        timers.wait_for(now, lock(&self.shelf).timeouts());
+        timers.wait_for(now, lock(&self.buffer).timeouts());
         timers.wait_for(now, self.scheduler.timeouts());
     }
 
     /// These are the partitions now.
     fn assign(&mut self, partitions: Vec<(TopicPartition, Uuid)>) {
-        if self.leaders.assign(&mut lock(&self.shelf), partitions) {
+        if self.leaders.assign(&mut lock(&self.buffer), partitions) {
             self.events.push_back(ShareEvent::Assigned(self.leaders.assigned()));
         }
     }
@@ -361,7 +361,7 @@ impl ShareEngine {
     /// Looks the leaders up, where anything may have changed.
     fn lead(&mut self, now: Now) {
         let (watches, scheduler) = (&mut self.watches, &mut self.scheduler);
-        self.leaders.look_up(now, &mut self.core, &self.shelf, watches, scheduler);
+        self.leaders.look_up(now, &mut self.core, &self.buffer, watches, scheduler);
     }
 
     /// Closes the sessions of brokers that lead none of the partitions, once nothing of them is held.
@@ -371,17 +371,17 @@ impl ShareEngine {
         }
         let idle = |node: &i32| !self.leaders.led.contains_key(node);
         let nodes: Vec<i32> = self.nodes.keys().copied().filter(idle).collect();
-        let shelf = self.shelf.clone();
-        let mut shelf = lock(&shelf);
+        let buffer = self.buffer.clone();
+        let mut buffer = lock(&buffer);
         for node in nodes {
             let Some(it) = self.nodes.get(&node).filter(|it| it.request.is_none()) else { continue };
-            if !shelf.holds_none_of(node) {
+            if !buffer.holds_none_of(node) {
                 continue;
             }
             if it.session.is_new() {
                 self.nodes.remove(&node);
             } else {
-                self.acknowledge(now, &mut shelf, node, Kind::Last);
+                self.acknowledge(now, &mut buffer, node, Kind::Last);
             }
         }
     }
@@ -394,16 +394,16 @@ impl ShareEngine {
         }
         let wait_ms = self.settings.request_timeout_ms;
         for error in self.missing.find(now, &self.core, self.member.topics(), wait_ms) {
-            lock(&self.shelf).fail(error);
+            lock(&self.buffer).fail(error);
             self.filled = true;
         }
     }
 
     fn tell(&mut self, now: Now) {
         let metadata = self.core.metadata_error().filter(|error| !error.retriable()).cloned();
-        let mut shelf = lock(&self.shelf);
-        self.filled |= shelf.set_broken(metadata.or_else(|| self.unsupported.clone()));
-        while let Some((op, mut results)) = shelf.ended(now.mono_ms) {
+        let mut buffer = lock(&self.buffer);
+        self.filled |= buffer.set_broken(metadata.or_else(|| self.unsupported.clone()));
+        while let Some((op, mut results)) = buffer.ended(now.mono_ms) {
             for (partition, error) in &mut results {
                 if let Some(error) = error {
                     self.name_pause(now, partition, error);
@@ -412,10 +412,10 @@ impl ShareEngine {
             let result = Ok(ShareOutcome::Committed(results));
             self.events.push_back(ShareEvent::Done { op, result });
         }
-        for trouble in shelf.troubles() {
+        for trouble in buffer.troubles() {
             self.events.push_back(ShareEvent::Trouble { what: trouble.what, error: trouble.error });
         }
-        if std::mem::take(&mut self.filled) && shelf.has_any() {
+        if std::mem::take(&mut self.filled) && buffer.has_any() {
             self.events.push_back(ShareEvent::Ready);
         }
     }
@@ -468,38 +468,38 @@ impl ShareEngine {
 
     /// Sends what the scheduler says, until it says nothing more.
     fn ask(&mut self, now: Now) {
-        let shelf = self.shelf.clone();
-        let mut shelf = lock(&shelf);
-        shelf.expire(now.mono_ms);
+        let buffer = self.buffer.clone();
+        let mut buffer = lock(&buffer);
+        buffer.expire(now.mono_ms);
         if self.closing.is_some() {
-            self.hear(now, &mut shelf);
+            self.hear(now, &mut buffer);
             return;
         }
         let fetches = self.group_state == GroupState::Member;
         let core = &self.core;
         self.scheduler.throttle(|node| core.throttle(now, node, Lane::Share).map_or(0, Throttle::until_ms));
         loop {
-            self.hear(now, &mut shelf);
-            let demand = if fetches { shelf.demand(now.mono_ms) } else { Demand::None };
+            self.hear(now, &mut buffer);
+            let demand = if fetches { buffer.demand(now.mono_ms) } else { Demand::None };
             self.scheduler.set_demand(demand);
             let Some(ask) = self.scheduler.poll(now) else { break };
             if let Some(decision) = self.scheduler.decisions().last() {
-                shelf.decided(*decision);
+                buffer.decided(*decision);
             }
             match ask {
                 Ask::Fetch { node, max_records, max_wait_ms } => {
-                    self.fetch(now, &mut shelf, node, max_records, max_wait_ms);
+                    self.fetch(now, &mut buffer, node, max_records, max_wait_ms);
                 }
-                Ask::Acknowledge { node } => self.acknowledge(now, &mut shelf, node, Kind::Acknowledge),
+                Ask::Acknowledge { node } => self.acknowledge(now, &mut buffer, node, Kind::Acknowledge),
                 Ask::Watch { node } => self.watch(now, node),
             }
         }
     }
 
     /// Tells the scheduler what has become of records.
-    fn hear(&mut self, now: Now, shelf: &mut Shelf) {
+    fn hear(&mut self, now: Now, buffer: &mut AcquiredBuffer) {
         let records = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
-        for (node, change) in shelf.changes() {
+        for (node, change) in buffer.changes() {
             if change.give_back > 0 {
                 self.scheduler.give_back(now, node, records(change.give_back), change.urgent);
             }
@@ -507,7 +507,7 @@ impl ShareEngine {
                 self.scheduler.let_go(node, records(change.freed), records(change.not_due));
             }
         }
-        let alone: Vec<i32> = shelf.due_nodes().filter(|node| shelf.goes_alone(*node)).collect();
+        let alone: Vec<i32> = buffer.due_nodes().filter(|node| buffer.goes_alone(*node)).collect();
         for node in alone {
             self.scheduler.renew(node);
         }
@@ -520,12 +520,12 @@ impl ShareEngine {
     /// What is due at a node, by the names of the protocol, begins its way in a request.
     fn begin(
         &mut self,
-        shelf: &mut Shelf,
+        buffer: &mut AcquiredBuffer,
         node: i32,
         request: u64,
         renewals: bool,
     ) -> (Acks, Vec<TopicPartition>) {
-        let due: Vec<(TopicPartition, Vec<AckRun>)> = shelf.begin(node, request, renewals);
+        let due: Vec<(TopicPartition, Vec<AckRun>)> = buffer.begin(node, request, renewals);
         let parts = due.iter().map(|(partition, _)| partition.clone()).collect();
         let id = |partition: &TopicPartition| self.leaders.ids.get(partition).copied();
         let acks = due
@@ -534,7 +534,14 @@ impl ShareEngine {
         (acks.collect(), parts)
     }
 
-    fn fetch(&mut self, now: Now, shelf: &mut Shelf, node: i32, max_records: u32, max_wait_ms: u64) {
+    fn fetch(
+        &mut self,
+        now: Now,
+        buffer: &mut AcquiredBuffer,
+        node: i32,
+        max_records: u32,
+        max_wait_ms: u64,
+    ) {
         let (id, session) = (self.number(), self.number());
         let entry = self.nodes.entry(node);
         let it = entry.or_insert_with(|| Node {
@@ -548,7 +555,7 @@ impl ShareEngine {
             self.scheduler.put_off(node, now.mono_ms + BUSY_MS);
             return;
         }
-        let (acks, parts) = self.begin(shelf, node, id, false);
+        let (acks, parts) = self.begin(buffer, node, id, false);
         let (who, strict) = (self.identity(), self.settings.limits());
         let bounded = |number: u64| i32::try_from(number).unwrap_or(i32::MAX);
         let limits = Limits {
@@ -576,16 +583,16 @@ impl ShareEngine {
     }
 
     /// Acknowledgements alone. Where nothing is left to be said and the session goes on, nothing is sent.
-    fn acknowledge(&mut self, now: Now, shelf: &mut Shelf, node: i32, kind: Kind) {
+    fn acknowledge(&mut self, now: Now, buffer: &mut AcquiredBuffer, node: i32, kind: Kind) {
         let id = self.number();
         let last = kind == Kind::Last;
-        let (acks, parts) = self.begin(shelf, node, id, !last);
+        let (acks, parts) = self.begin(buffer, node, id, !last);
         let who = self.identity();
         let free = self.nodes.get_mut(&node).filter(|it| it.request.is_none() && !it.session.is_new());
         let Some(it) = free.filter(|_| last || !parts.is_empty()) else {
             let unheard = Verdict::Unheard(ErrorCode::NETWORK_EXCEPTION);
             let refused =
-                parts.iter().map(|partition| shelf.end(now.mono_ms, partition, id, unheard)).sum::<u64>();
+                parts.iter().map(|partition| buffer.end(now.mono_ms, partition, id, unheard)).sum::<u64>();
             debug_assert!(refused == 0, "acknowledgements without a session");
             self.scheduler.acknowledged(node, u32::try_from(refused).unwrap_or(u32::MAX));
             return;
@@ -605,7 +612,7 @@ impl ShareEngine {
 
     /// How long a lock may last that an answer has begun which did not come.
     fn lock_ms(&self) -> u64 {
-        lock(&self.shelf).lock_timeout_ms().unwrap_or(LOCK_MS_MAX)
+        lock(&self.buffer).lock_timeout_ms().unwrap_or(LOCK_MS_MAX)
     }
 }
 

@@ -6,7 +6,7 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::{Int8Type, Int16Type, Int32Type, Int64Type};
 use arrow_array::{Array, RecordBatch};
 
-use super::ledger::{Ack, Mark};
+use super::ack_tracker::{Ack, Mark};
 use crate::error::{Error, Result};
 use crate::partition::TopicPartition;
 
@@ -141,9 +141,9 @@ mod tests {
     #[test]
     fn what_does_not_name_rows_is_refused() {
         let good = batch(&[("t", 0, 5, 1, 1)]);
-        let told = |batch: &RecordBatch| marks_of(std::slice::from_ref(batch)).unwrap_err().to_string();
-        assert!(told(&good.project(&[0, 1, 2, 4]).unwrap()).contains("no column delivery_count"));
-        assert!(told(&batch(&[("t", 0, 5, 1, 0)])).contains("0 is no type"));
+        let reported = |batch: &RecordBatch| marks_of(std::slice::from_ref(batch)).unwrap_err().to_string();
+        assert!(reported(&good.project(&[0, 1, 2, 4]).unwrap()).contains("no column delivery_count"));
+        assert!(reported(&batch(&[("t", 0, 5, 1, 0)])).contains("0 is no type"));
         let mut columns = good.columns().to_vec();
         columns[2] = Arc::new(Int64Array::from(vec![None]));
         let nulls = RecordBatch::try_from_iter(
@@ -151,11 +151,11 @@ mod tests {
                 .into_iter()
                 .zip(columns.clone()),
         );
-        assert!(told(&nulls.unwrap()).contains("offset of the rows to acknowledge has nulls"));
+        assert!(reported(&nulls.unwrap()).contains("offset of the rows to acknowledge has nulls"));
         columns[2] = Arc::new(StringArray::from(vec!["5"]));
         let texts = RecordBatch::try_from_iter(
             ["topic", "partition", "offset", "delivery_count", "acknowledge_type"].into_iter().zip(columns),
         );
-        assert!(told(&texts.unwrap()).contains("offset of the rows to acknowledge is of Utf8"));
+        assert!(reported(&texts.unwrap()).contains("offset of the rows to acknowledge is of Utf8"));
     }
 }

@@ -14,7 +14,7 @@ use headrace_wire::messages::share_fetch_request::{
 use headrace_wire::messages::{ShareAcknowledgeRequest, ShareFetchRequest};
 use headrace_wire::uuid::Uuid;
 
-use super::ledger::{Ack, AckRun};
+use super::ack_tracker::{Ack, AckRun};
 use crate::partition::TopicPartition;
 
 const OPEN: i32 = 0;

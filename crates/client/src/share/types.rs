@@ -14,7 +14,7 @@ pub enum ShareCommand {
         /// Topics by name; none ends the subscription.
         topics: Vec<String>,
     },
-    /// Something has changed on the shelf: a poll waits, rows were taken or marked, a commit has begun.
+    /// Something has changed in the buffer: a poll waits, rows were taken or marked, a commit has begun.
     Wake,
     /// Ends the consumer.
     Close {

@@ -64,12 +64,12 @@ fn pieces_first(side: &mut Side<'_, '_>) -> Ended {
 fn pieces_second(side: &mut Side<'_, '_>) -> Ended {
     let (region, _) = side.share(4096, Access::WRITE)?;
     for expected in [(7, 11), (8, 0), (u32::MAX, 0)] {
-        let told = side.notified()?;
-        ensure!(told == expected, "{told:?} for {expected:?}");
+        let reported = side.notified()?;
+        ensure!(reported == expected, "{reported:?} for {expected:?}");
     }
     ensure!(bytes(&region, 100, 13)? == b"\0twoonethree\0", "{:?}", bytes(&region, 100, 13)?);
-    let told = side.notified()?;
-    ensure!(told == (9, 16), "{told:?}");
+    let reported = side.notified()?;
+    ensure!(reported == (9, 16), "{reported:?}");
     ensure!(bytes(&region, 1000, 17)? == b"onetwothree, and\0", "{:?}", bytes(&region, 1000, 17)?);
     let message = side.message()?;
     ensure!(*message == *b"after", "{message:?}");
@@ -111,8 +111,8 @@ fn order_first(side: &mut Side<'_, '_>) -> Ended {
 fn order_second(side: &mut Side<'_, '_>) -> Ended {
     let (region, _) = side.share(slot(SLOTS.saturating_sub(1)).saturating_add(SLOT_BYTES), Access::WRITE)?;
     for number in 0..WRITES {
-        let told = side.notified()?;
-        ensure!(told == (number, 64), "{told:?} for {number}");
+        let reported = side.notified()?;
+        ensure!(reported == (number, 64), "{reported:?} for {number}");
         let seen = bytes(&region, slot(number), SLOT_BYTES)?;
         ensure!(seen == number.to_le_bytes().repeat(SLOT_BYTES / 4), "{number} is not there: {seen:?}");
         if number % (SLOTS / 2) == SLOTS / 2 - 1 {
@@ -302,8 +302,8 @@ fn revoke_first(side: &mut Side<'_, '_>) -> Ended {
 fn revoke_second(side: &mut Side<'_, '_>) -> Ended {
     let (region, local) = side.share(64, Access::WRITE)?;
     let (_, read) = side.share(64, Access::READ)?;
-    let told = side.notified()?;
-    ensure!(told == (1, 8) && bytes(&region, 8, 8)? == b"before!!", "{told:?}");
+    let reported = side.notified()?;
+    ensure!(reported == (1, 8) && bytes(&region, 8, 8)? == b"before!!", "{reported:?}");
     // When the other side has come here, it has read.
     let went = side.get()?;
     ensure!(went == b"revoked", "{went:?}");
@@ -352,8 +352,8 @@ fn misuse_first(side: &mut Side<'_, '_>) -> Ended {
 
 fn misuse_second(side: &mut Side<'_, '_>) -> Ended {
     let (region, _) = side.share(64, Access::WRITE | Access::READ)?;
-    let told = side.notified()?;
-    ensure!(told == (2, 8) && bytes(&region, 0, 9)? == b"in order\0", "{told:?}");
+    let reported = side.notified()?;
+    ensure!(reported == (2, 8) && bytes(&region, 0, 9)? == b"in order\0", "{reported:?}");
     side.meet("end")?;
     side.nothing_else()
 }
@@ -425,8 +425,8 @@ fn long_first(side: &mut Side<'_, '_>) -> Ended {
 }
 
 fn long_second(side: &mut Side<'_, '_>) -> Ended {
-    let told = <[u8; 8]>::try_from(side.get()?).map_err(|_| Failure("no length".to_owned()))?;
-    let most = usize::try_from(u64::from_le_bytes(told)).unwrap_or(0);
+    let reported = <[u8; 8]>::try_from(side.get()?).map_err(|_| Failure("no length".to_owned()))?;
+    let most = usize::try_from(u64::from_le_bytes(reported)).unwrap_or(0);
     side.meet("full")?;
     for (seed, len) in long_lens(most).enumerate() {
         let message = side.message()?;
@@ -457,7 +457,7 @@ fn sleep_second(side: &mut Side<'_, '_>) -> Ended {
 
 fn nudge_first(side: &mut Side<'_, '_>) -> Ended {
     for _ in 0..100 {
-        while !side.endpoint()?.doze()? {
+        while !side.endpoint()?.park()? {
             side.pump()?;
         }
         side.put(b"asleep")?;
@@ -501,8 +501,8 @@ fn outstanding_first(side: &mut Side<'_, '_>) -> Ended {
 
 fn outstanding_second(side: &mut Side<'_, '_>) -> Ended {
     let (region, _) = side.share(64, Access::WRITE)?;
-    let told = side.notified()?;
-    ensure!(told == (1, 8) && bytes(&region, 0, 16)? == b"the samethe same", "{told:?}");
+    let reported = side.notified()?;
+    ensure!(reported == (1, 8) && bytes(&region, 0, 16)? == b"the samethe same", "{reported:?}");
     side.meet("end")?;
     side.nothing_else()
 }
@@ -512,14 +512,14 @@ fn both(side: &mut Side<'_, '_>) -> Ended {
     let to = side.reach()?;
     let (_, local) = side.own(64)?;
     let adds = side.endpoint()?.limits().adds;
-    let (mut told, mut heard) = (0, 0);
+    let (mut reported, mut heard) = (0, 0);
     let mut hear = |event: Event| {
         match event {
-            Event::Notified { imm, len: 16 } if imm == told => told = told.wrapping_add(1),
+            Event::Notified { imm, len: 16 } if imm == reported => reported = reported.wrapping_add(1),
             Event::Message(message) if *message == u32::to_le_bytes(heard) => heard = heard.wrapping_add(1),
-            other => return Err(Failure(format!("{other:?} after {told} and {heard}"))),
+            other => return Err(Failure(format!("{other:?} after {reported} and {heard}"))),
         }
-        Ok(told == 3000 && heard == 3000)
+        Ok(reported == 3000 && heard == 3000)
     };
     for number in 0..3000_u32 {
         side.write(&[piece(local, 0, 16)], to, 16, Some(number))?;

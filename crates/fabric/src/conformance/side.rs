@@ -175,8 +175,8 @@ impl<'c, 's> Side<'c, 's> {
 
     /// What the other side has shared.
     pub(super) fn reach(&mut self) -> Result<Remote, Failure> {
-        let told = self.get()?;
-        let descriptor = Descriptor::new(&told).ok_or_else(|| Failure("a long descriptor".to_owned()))?;
+        let reported = self.get()?;
+        let descriptor = Descriptor::new(&reported).ok_or_else(|| Failure("a long descriptor".to_owned()))?;
         loop {
             if let Some(remote) = self.endpoint()?.reach(&descriptor)? {
                 return Ok(remote);
@@ -309,7 +309,7 @@ impl<'c, 's> Side<'c, 's> {
 
     /// Polls; sleeps if there is nothing.
     pub(super) fn pump(&mut self) -> Result<(), Failure> {
-        if self.poll()? == 0 && self.endpoint()?.doze()? {
+        if self.poll()? == 0 && self.endpoint()?.park()? {
             self.sleep()?;
         }
         Ok(())

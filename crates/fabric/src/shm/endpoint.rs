@@ -7,7 +7,7 @@
 //! 2: short message     bytes << 8 its bytes, three words of them; the others in a note of their own
 //! 3: long message                 position         bytes
 //! ```
-//! Long messages lie in the receiver's inbox: memory that it has lent, with a word of what it has taken so far, and then a
+//! Long messages lie in the receiver's inbox: memory that it has exposed, with a word of what it has taken so far, and then a
 //! ring of bytes. Descriptors are key, start, length and access.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -53,7 +53,7 @@ pub struct LinkEndpoint {
     /// What the peer lets us reach.
     reached: BTreeMap<u64, Region>,
     files: BTreeMap<u64, Committed>,
-    /// The greatest key that the peer has lent.
+    /// The greatest key that the peer has exposed.
     seen: Option<u64>,
     done: VecDeque<(u64, u64)>,
     inbox: Inbox,
@@ -109,19 +109,19 @@ fn place(position: u64) -> (usize, usize) {
     (INBOX_START.saturating_add(at), INBOX_BYTES.saturating_sub(at))
 }
 
-fn told(len: usize) -> u64 {
+fn wide(len: usize) -> u64 {
     u64::try_from(len).unwrap_or(u64::MAX)
 }
 
 impl LinkEndpoint {
-    /// Of a link that lends nothing yet.
+    /// Of a link that exposes nothing yet.
     ///
     /// # Errors
     /// [`FabricError`], where there is no memory for an inbox.
     pub fn new(mut link: Link) -> Result<LinkEndpoint, FabricError> {
         let memory = Memory::sealed("headrace-inbox", INBOX_START.saturating_add(INBOX_BYTES))
             .map_err(LinkError::from)?;
-        link.lend(INBOX_KEY, &memory, Rights::Write)?;
+        link.expose(INBOX_KEY, &memory, Rights::Write)?;
         Ok(LinkEndpoint {
             link,
             registered: BTreeMap::new(),
@@ -139,19 +139,19 @@ impl LinkEndpoint {
         })
     }
 
-    /// Lends a file that we append to; see [`Link::lend_file`]. It is not for operations: the peer has it by
+    /// Lends a file that we append to; see [`Link::expose_file`]. It is not for operations: the peer has it by
     /// [`LinkEndpoint::file`].
     ///
     /// # Errors
     /// [`FabricError`].
-    pub fn lend_file(&mut self, file: BorrowedFd<'_>, len: usize) -> Result<u64, FabricError> {
+    pub fn expose_file(&mut self, file: BorrowedFd<'_>, len: usize) -> Result<u64, FabricError> {
         let key = self.next;
-        self.link.lend_file(key, file, len)?;
+        self.link.expose_file(key, file, len)?;
         self.next = key.saturating_add(1);
         Ok(key)
     }
 
-    /// Ends what was lent by [`LinkEndpoint::lend_file`].
+    /// Ends what was exposed by [`LinkEndpoint::expose_file`].
     ///
     /// # Errors
     /// [`FabricError`].
@@ -159,7 +159,7 @@ impl LinkEndpoint {
         Ok(self.link.end(key)?)
     }
 
-    /// A file that the broker has lent; none: not yet, or no longer.
+    /// A file that the broker has exposed; none: not yet, or no longer.
     ///
     /// # Errors
     /// [`FabricError`].
@@ -174,8 +174,8 @@ impl LinkEndpoint {
     fn look(&mut self) -> Result<(), FabricError> {
         self.polls = 0;
         loop {
-            let told = match self.link.control() {
-                Ok(Some(told)) => told,
+            let reported = match self.link.control() {
+                Ok(Some(reported)) => reported,
                 Ok(None) => break,
                 Err(LinkError::Gone) => {
                     self.gone = true;
@@ -183,16 +183,18 @@ impl LinkEndpoint {
                 }
                 Err(error) => return Err(error.into()),
             };
-            let key = match told {
-                Control::Lent { key: INBOX_KEY, memory } => {
+            let key = match reported {
+                Control::Exposed { key: INBOX_KEY, memory } => {
                     let region = Region::whole(memory);
                     region.word(INBOX_START.saturating_add(INBOX_BYTES).saturating_sub(8)).map_err(|_| {
-                        FabricError::Peer("lends an inbox that is too small or not to be written".to_owned())
+                        FabricError::Peer(
+                            "exposes an inbox that is too small or not to be written".to_owned(),
+                        )
                     })?;
                     self.outbox = Some(Outbox { region, sent: 0 });
                     INBOX_KEY
                 }
-                Control::Lent { key, memory } => {
+                Control::Exposed { key, memory } => {
                     self.reached.insert(key, Region::whole(memory));
                     key
                 }
@@ -207,7 +209,7 @@ impl LinkEndpoint {
                 }
             };
             if self.seen.is_some_and(|seen| key <= seen) {
-                return Err(FabricError::Peer("lends twice by one key".to_owned()));
+                return Err(FabricError::Peer("exposes twice by one key".to_owned()));
             }
             self.seen = Some(key);
         }
@@ -288,7 +290,7 @@ impl LinkEndpoint {
             outbox.region.copy_from(at, from, piece.at, first)?;
             let rest = piece.len.saturating_sub(first);
             outbox.region.copy_from(INBOX_START, from, piece.at.saturating_add(first), rest)?;
-            position = position.wrapping_add(told(piece.len));
+            position = position.wrapping_add(wide(piece.len));
         }
         Ok(())
     }
@@ -296,7 +298,7 @@ impl LinkEndpoint {
     fn first_note(len: usize, bytes: &[u8; SHORT_BYTES_MAX]) -> (Note, Note) {
         let mut words = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
         let mut word = || words.next().unwrap_or(0);
-        let first = [SHORT | (told(len) << 8), word(), word(), word()];
+        let first = [SHORT | (wide(len) << 8), word(), word(), word()];
         (first, [word(), word(), word(), word()])
     }
 
@@ -345,7 +347,7 @@ impl Inbox {
         let (first, second) = bytes.split_at_mut(len.min(before_end));
         self.region.read(at, first)?;
         self.region.read(INBOX_START, second)?;
-        self.taken = self.taken.wrapping_add(told(len));
+        self.taken = self.taken.wrapping_add(wide(len));
         // Released: the bytes were read before the peer may write over them.
         self.region.word(0)?.store(self.taken, Ordering::Release);
         Ok(bytes)
@@ -355,10 +357,10 @@ impl Inbox {
 impl Outbox {
     fn has_room(&self, len: usize) -> Result<bool, FabricError> {
         let under_way = self.sent.wrapping_sub(self.region.load(0)?);
-        if under_way > told(INBOX_BYTES) {
+        if under_way > wide(INBOX_BYTES) {
             return Err(FabricError::Peer("says that it has taken what was not sent".to_owned()));
         }
-        Ok(under_way.saturating_add(told(len)) <= told(INBOX_BYTES))
+        Ok(under_way.saturating_add(wide(len)) <= wide(INBOX_BYTES))
     }
 }
 
@@ -380,11 +382,11 @@ impl Endpoint for LinkEndpoint {
         let (memory, start) = region.memory();
         if access != Access::NONE {
             let writes = access.has(Access::WRITE) || access.has(Access::ADD);
-            self.link.lend(key, memory, if writes { Rights::Write } else { Rights::Read })?;
+            self.link.expose(key, memory, if writes { Rights::Write } else { Rights::Read })?;
         }
         self.next = key.saturating_add(1);
         self.registered.insert(key, region.clone());
-        let words = [key, told(start), told(region.len()), u64::from(access.bits())];
+        let words = [key, wide(start), wide(region.len()), u64::from(access.bits())];
         let descriptor = Descriptor::new(words.map(u64::to_le_bytes).as_flattened());
         let descriptor = descriptor.ok_or_else(|| FabricError::Misuse("a descriptor is long".to_owned()))?;
         Ok(Registration { local: Local(key), descriptor })
@@ -392,8 +394,8 @@ impl Endpoint for LinkEndpoint {
 
     fn revoke(&mut self, local: Local) -> Result<Option<Region>, FabricError> {
         let region = self.local(local)?.clone();
-        let lent = self.link.lends(local.0);
-        if let Some(rights) = lent {
+        let exposed = self.link.exposes(local.0);
+        if let Some(rights) = exposed {
             match self.link.end(local.0) {
                 // It maps it no longer.
                 Err(LinkError::Gone) => self.gone = true,
@@ -456,7 +458,7 @@ impl Endpoint for LinkEndpoint {
         let (target, at) = self.target(to, at, len, Access::WRITE)?;
         self.gather(pieces, target, at)?;
         if let Some(imm) = notify {
-            self.link.send([WRITTEN | (u64::from(imm) << 32), told(len), 0, 0])?;
+            self.link.send([WRITTEN | (u64::from(imm) << 32), wide(len), 0, 0])?;
         }
         self.done.push_back((op, 0));
         Ok(())
@@ -522,9 +524,9 @@ impl Endpoint for LinkEndpoint {
         self.wants_bytes = None;
         self.put(pieces, sent)?;
         if let Some(outbox) = &mut self.outbox {
-            outbox.sent = sent.wrapping_add(told(len));
+            outbox.sent = sent.wrapping_add(wide(len));
         }
-        self.link.send([LONG, sent, told(len), 0])?;
+        self.link.send([LONG, sent, wide(len), 0])?;
         self.done.push_back((op, 0));
         Ok(())
     }
@@ -556,9 +558,9 @@ impl Endpoint for LinkEndpoint {
         if self.gone && events.len() == before && max > 0 { Err(FabricError::Gone) } else { Ok(()) }
     }
 
-    fn doze(&mut self) -> Result<bool, FabricError> {
+    fn park(&mut self) -> Result<bool, FabricError> {
         self.look()?;
-        if !self.done.is_empty() || self.gone || !self.link.doze()? {
+        if !self.done.is_empty() || self.gone || !self.link.park()? {
             return Ok(false);
         }
         if let (Some(len), Some(outbox)) = (self.wants_bytes, &self.outbox) {

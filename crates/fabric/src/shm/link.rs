@@ -20,28 +20,28 @@ pub(super) enum Side {
 /// What the other side tells over the socket.
 #[derive(Debug)]
 pub enum Control {
-    /// It lends memory.
-    Lent {
+    /// It exposes memory.
+    Exposed {
         /// What it calls it.
         key: u64,
-        /// The memory, with the rights that it was lent with.
+        /// The memory, with the rights that it was exposed with.
         memory: Arc<Memory>,
     },
-    /// The broker lends a file that it appends to.
+    /// The broker exposes a file that it appends to.
     File {
         /// What it calls it.
         key: u64,
         /// The file, at position 0.
         file: Committed,
     },
-    /// What it has lent by this key is not to be used any more.
+    /// What it has exposed by this key is not to be used any more.
     Ended {
         /// What it has called it.
         key: u64,
     },
 }
 
-/// One side of a link. Both are alike, except that the broker lends files, and takes only memory whose size nobody can
+/// One side of a link. Both are alike, except that the broker exposes files, and takes only memory whose size nobody can
 /// change.
 ///
 /// After an error that is neither [`LinkError::Full`], [`LinkError::Misuse`] nor [`NotesError::Full`] it is to be dropped.
@@ -53,9 +53,9 @@ pub struct Link {
     our_bell: OwnedFd,
     their_bell: OwnedFd,
     side: Side,
-    /// What we have lent.
+    /// What we have exposed.
     ours: BTreeMap<u64, Rights>,
-    /// Keys of what the other side has lent.
+    /// Keys of what the other side has exposed.
     theirs: BTreeSet<u64>,
     /// What the socket did not take yet.
     queue: VecDeque<(Message, Option<OwnedFd>)>,
@@ -96,17 +96,17 @@ impl Link {
     /// Lends memory by a key of our choice.
     ///
     /// # Errors
-    /// [`LinkError::Misuse`] for a key that is in use, and memory that may not be lent so: to be written it must be ours and
+    /// [`LinkError::Misuse`] for a key that is in use, and memory that may not be exposed so: to be written it must be ours and
     /// [sealed](Memory::sealed); [`LinkError::Full`]; [`LinkError::Gone`].
-    pub fn lend(&mut self, key: u64, memory: &Memory, rights: Rights) -> Result<(), LinkError> {
+    pub fn expose(&mut self, key: u64, memory: &Memory, rights: Rights) -> Result<(), LinkError> {
         if rights == Rights::Write && !(memory.rights() == Rights::Write && memory.is_sealed()) {
-            return Err(LinkError::Misuse("lends to be written what is sealed"));
+            return Err(LinkError::Misuse("exposes to be written what is sealed"));
         }
         if self.side == Side::Client && !memory.is_sealed() {
-            return Err(LinkError::Misuse("lends to a broker what is sealed"));
+            return Err(LinkError::Misuse("exposes to a broker what is sealed"));
         }
         let len = self.check_new_key(key, memory.len())?;
-        let message = Message::Lend { key, len, rights };
+        let message = Message::Expose { key, len, rights };
         match memory.file() {
             Some(file) if rights == Rights::Write => self.tell(message, Some(file))?,
             _ => self.tell(message, Some(memory.readers_file()?.as_fd()))?,
@@ -119,10 +119,10 @@ impl Link {
     /// have yet. See [`Committed`] for what is promised by this.
     ///
     /// # Errors
-    /// As [`Link::lend`]; a client lends none.
-    pub fn lend_file(&mut self, key: u64, file: BorrowedFd<'_>, len: usize) -> Result<(), LinkError> {
+    /// As [`Link::expose`]; a client exposes none.
+    pub fn expose_file(&mut self, key: u64, file: BorrowedFd<'_>, len: usize) -> Result<(), LinkError> {
         if self.side == Side::Client {
-            return Err(LinkError::Misuse("lends files to clients alone"));
+            return Err(LinkError::Misuse("exposes files to clients alone"));
         }
         let len = self.check_new_key(key, len)?;
         self.tell(Message::LendFile { key, len }, Some(file))?;
@@ -130,22 +130,22 @@ impl Link {
         Ok(())
     }
 
-    /// Tells that what was lent by this key is not to be used any more. The other side may have it mapped all the same: what
+    /// Tells that what was exposed by this key is not to be used any more. The other side may have it mapped all the same: what
     /// it may write is abandoned, not used again.
     ///
     /// # Errors
     /// [`LinkError::Misuse`] for a key of nothing; [`LinkError::Full`]; [`LinkError::Gone`].
     pub fn end(&mut self, key: u64) -> Result<(), LinkError> {
         if !self.ours.contains_key(&key) {
-            return Err(LinkError::Misuse("ends what it has lent"));
+            return Err(LinkError::Misuse("ends what it has exposed"));
         }
         self.tell(Message::End { key }, None)?;
         self.ours.remove(&key);
         Ok(())
     }
 
-    /// What the other side may do with what was lent by this key.
-    pub(super) fn lends(&self, key: u64) -> Option<Rights> {
+    /// What the other side may do with what was exposed by this key.
+    pub(super) fn exposes(&self, key: u64) -> Option<Rights> {
         self.ours.get(&key).copied()
     }
 
@@ -187,13 +187,13 @@ impl Link {
         };
         let message = Message::decode(packet).ok_or(LinkError::Peer("sends what is no message of a link"))?;
         let file = one_at_most(files)?;
-        let told = match (message, file) {
-            (Message::Lend { key, len, rights }, Some(file)) => {
+        let reported = match (message, file) {
+            (Message::Expose { key, len, rights }, Some(file)) => {
                 let len = self.check_their_key(key, len)?;
                 if self.side == Side::Broker && !crate::memory::is_sealed(file.as_fd()) {
-                    return Err(LinkError::Peer("lends memory that it could cut"));
+                    return Err(LinkError::Peer("exposes memory that it could cut"));
                 }
-                Control::Lent { key, memory: Memory::from_peer(file, len, rights)? }
+                Control::Exposed { key, memory: Memory::from_peer(file, len, rights)? }
             }
             (Message::LendFile { key, len }, Some(file)) if self.side == Side::Client => {
                 let len = self.check_their_key(key, len)?;
@@ -201,15 +201,15 @@ impl Link {
             }
             (Message::End { key }, None) => {
                 if !self.theirs.remove(&key) {
-                    return Err(LinkError::Peer("ends what it has not lent"));
+                    return Err(LinkError::Peer("ends what it has not exposed"));
                 }
                 return Ok(Some(Control::Ended { key }));
             }
             _ => return Err(LinkError::Peer("sends what it should not")),
         };
-        let (Control::Lent { key, .. } | Control::File { key, .. } | Control::Ended { key }) = &told;
+        let (Control::Exposed { key, .. } | Control::File { key, .. } | Control::Ended { key }) = &reported;
         self.theirs.insert(*key);
-        Ok(Some(told))
+        Ok(Some(reported))
     }
 
     /// Sends a note, and wakes the other side if it sleeps.
@@ -270,8 +270,8 @@ impl Link {
     ///
     /// # Errors
     /// [`LinkError::Notes`] where the other side lies.
-    pub fn doze(&mut self) -> Result<bool, LinkError> {
-        if !self.receiver.doze()? {
+    pub fn park(&mut self) -> Result<bool, LinkError> {
+        if !self.receiver.park()? {
             return Ok(false);
         }
         if self.receiver.sender_waits() {
@@ -308,26 +308,26 @@ impl Link {
 
     fn check_new_key(&self, key: u64, len: usize) -> Result<u64, LinkError> {
         if self.ours.contains_key(&key) {
-            return Err(LinkError::Misuse("lends by a key once"));
+            return Err(LinkError::Misuse("exposes by a key once"));
         }
         if self.ours.len() >= KEYS_MAX {
             return Err(LinkError::Full("so many keys (KEYS_MAX)"));
         }
         if len == 0 || len > LENT_BYTES_MAX {
-            return Err(LinkError::Misuse("lends some bytes, up to a limit (LENT_BYTES_MAX)"));
+            return Err(LinkError::Misuse("exposes some bytes, up to a limit (LENT_BYTES_MAX)"));
         }
-        u64::try_from(len).map_err(|_| LinkError::Misuse("lends what has a length"))
+        u64::try_from(len).map_err(|_| LinkError::Misuse("exposes what has a length"))
     }
 
     fn check_their_key(&self, key: u64, len: u64) -> Result<usize, LinkError> {
         if self.theirs.contains(&key) {
-            return Err(LinkError::Peer("lends twice by one key"));
+            return Err(LinkError::Peer("exposes twice by one key"));
         }
         if self.theirs.len() >= KEYS_MAX {
-            return Err(LinkError::Peer("lends more at once than it may"));
+            return Err(LinkError::Peer("exposes more at once than it may"));
         }
         let len = usize::try_from(len).ok().filter(|len| (1..=LENT_BYTES_MAX).contains(len));
-        len.ok_or(LinkError::Peer("lends what is too long"))
+        len.ok_or(LinkError::Peer("exposes what is too long"))
     }
 
     /// In order: what waits goes first.
@@ -341,7 +341,7 @@ impl Link {
             return Err(LinkError::Full("so many messages (QUEUE_MAX)"));
         }
         let file = file.map(|file| rustix::io::fcntl_dupfd_cloexec(file, 0)).transpose();
-        self.queue.push_back((message, file.map_err(failed("keep what is lent"))?));
+        self.queue.push_back((message, file.map_err(failed("keep what is exposed"))?));
         Ok(())
     }
 }

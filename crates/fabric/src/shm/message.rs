@@ -2,11 +2,11 @@
 //!
 //! ```text
 //! bytes  0   kind
-//!        4   detail: rights of what is lent; version of a welcome
+//!        4   detail: rights of what is exposed; version of a welcome
 //!        8   key
-//!        16  length of what is lent; notes of a ring
+//!        16  length of what is exposed; notes of a ring
 //! ```
-//! Little-endian. Descriptors go with a packet: three with a welcome, one with what is lent.
+//! Little-endian. Descriptors go with a packet: three with a welcome, one with what is exposed.
 
 use crate::memory::Rights;
 
@@ -17,7 +17,7 @@ const VERSION: u32 = 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Message {
     Welcome { notes: u32 },
-    Lend { key: u64, len: u64, rights: Rights },
+    Expose { key: u64, len: u64, rights: Rights },
     LendFile { key: u64, len: u64 },
     End { key: u64 },
 }
@@ -26,7 +26,7 @@ impl Message {
     pub(super) fn encode(self) -> [u8; MESSAGE_BYTES] {
         let (kind, detail, key, len): (u32, u32, u64, u64) = match self {
             Message::Welcome { notes } => (1, VERSION, 0, u64::from(notes)),
-            Message::Lend { key, len, rights } => (2, u32::from(rights == Rights::Write), key, len),
+            Message::Expose { key, len, rights } => (2, u32::from(rights == Rights::Write), key, len),
             Message::LendFile { key, len } => (3, 0, key, len),
             Message::End { key } => (4, 0, key, 0),
         };
@@ -47,8 +47,8 @@ impl Message {
             (1, version) if version == u64::from(VERSION) => {
                 Some(Message::Welcome { notes: u32::try_from(len).ok()? })
             }
-            (2, 0) => Some(Message::Lend { key, len, rights: Rights::Read }),
-            (2, 1) => Some(Message::Lend { key, len, rights: Rights::Write }),
+            (2, 0) => Some(Message::Expose { key, len, rights: Rights::Read }),
+            (2, 1) => Some(Message::Expose { key, len, rights: Rights::Write }),
             (3, 0) => Some(Message::LendFile { key, len }),
             (4, 0) => Some(Message::End { key }),
             _ => None,
@@ -68,8 +68,8 @@ mod tests {
             let (read, write) = (Rights::Read, Rights::Write);
             for message in [
                 Message::Welcome { notes },
-                Message::Lend { key, len, rights: read },
-                Message::Lend { key, len, rights: write },
+                Message::Expose { key, len, rights: read },
+                Message::Expose { key, len, rights: write },
                 Message::LendFile { key, len },
                 Message::End { key },
             ] {

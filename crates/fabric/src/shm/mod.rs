@@ -6,7 +6,7 @@
 //!   |-- connect ------------------------------->  |  Listener::accept: each side asks the system whose process the other is
 //!   |-- hello: the token that TCP told -------->  |  Arrival::hello: whose link this is
 //!   |<- welcome: memory, two eventfds ----------  |  Arrival::welcome
-//!   |<= lend, end of a key, in both directions => |  Link::lend, Link::control: over the socket, with descriptors
+//!   |<= expose, end of a key, in both directions => |  Link::expose, Link::control: over the socket, with descriptors
 //!   |<= notes, in both directions ==============> |  Link::send, Link::take: over rings in the memory, no system call
 //! ```
 //! The memory has two rings of notes (`ring.rs`), the broker's first. Who sends a note and sees that the receiver sleeps
@@ -32,7 +32,7 @@ use crate::ring::NotesError;
 
 /// Notes that a ring can have: 2 MiB of them.
 pub const NOTES_MAX: u32 = 1 << 16;
-/// Keys that one side of a link can have lent at once.
+/// Keys that one side of a link can have exposed at once.
 pub const KEYS_MAX: usize = 1 << 12;
 /// Bytes that one key can be of: twice what a segment of a log can have.
 pub const LENT_BYTES_MAX: usize = 1 << 32;
@@ -80,7 +80,7 @@ pub enum LinkError {
     /// We ask for what cannot be done.
     #[error("a link {0}")]
     Misuse(&'static str),
-    /// Too much is lent, or waits to be.
+    /// Too much is exposed, or waits to be.
     #[error("a link has room for {0}")]
     Full(&'static str),
     /// There is no memory, or the other side's is not what it says.

@@ -173,7 +173,7 @@ impl MappedLink for SimLink {
         let mut inner = self.wire.lock();
         let port = inner.port(self.side);
         Ok(match port.control.pop_front() {
-            Some(SimControl::Exposed(key, memory)) => Some(Control::Lent { key, memory }),
+            Some(SimControl::Exposed(key, memory)) => Some(Control::Exposed { key, memory }),
             Some(SimControl::File(key, file, len)) => {
                 Some(Control::File { key, file: Committed::map(file, len)? })
             }

@@ -465,7 +465,7 @@ impl Endpoint for SimNic {
         if gone { Err(FabricError::Gone) } else { Ok(()) }
     }
 
-    fn doze(&mut self) -> Result<bool, FabricError> {
+    fn park(&mut self) -> Result<bool, FabricError> {
         let quiet = self.is_quiet();
         self.cable.lock().port(self.side).parked = quiet;
         Ok(quiet)

@@ -279,8 +279,8 @@ impl Drop for Device {
 }
 
 impl Atomics {
-    fn of(told: u32) -> Atomics {
-        match told {
+    fn of(reported: u32) -> Atomics {
+        match reported {
             sys::ATOMIC_NONE => Atomics::None,
             sys::ATOMIC_GLOB => Atomics::Machine,
             // Number 1; later ones would be more, and are not less.
@@ -379,9 +379,9 @@ mod tests {
 
     #[test]
     fn a_device_without_atomic_operations_says_so() {
-        let told = Atomics::of(sys::ATOMIC_NONE).needed("siw0").unwrap_err().to_string();
+        let reported = Atomics::of(sys::ATOMIC_NONE).needed("siw0").unwrap_err().to_string();
         for word in ["siw0", "no atomic operations", "headrace.datapath"] {
-            assert!(told.contains(word), "{told}");
+            assert!(reported.contains(word), "{reported}");
         }
         Atomics::of(1).needed("rxe0").unwrap();
         assert_eq!(Atomics::of(sys::ATOMIC_GLOB), Atomics::Machine);

@@ -178,7 +178,7 @@ impl Joining {
                 sent: 0,
                 taken_by_peer: 0,
                 taken: 0,
-                told: 0,
+                reported: 0,
             },
             message_bytes: u32::from_le_bytes(message_bytes),
             adds,
@@ -216,7 +216,7 @@ struct Room {
     taken_by_peer: u32,
     /// By us, and how much of it the peer knows.
     taken: u32,
-    told: u32,
+    reported: u32,
 }
 
 impl Room {
@@ -225,7 +225,7 @@ impl Room {
     }
 
     /// What the peer says that it has taken.
-    fn told(&mut self, taken: u32) -> Result<bool, &'static str> {
+    fn reported(&mut self, taken: u32) -> Result<bool, &'static str> {
         let (before, after) = (self.sent.wrapping_sub(self.taken_by_peer), self.sent.wrapping_sub(taken));
         if after > before {
             return Err("says that it has taken what was not sent");
@@ -338,7 +338,7 @@ impl VerbsEndpoint {
         self.held = hold;
     }
 
-    /// As [`Endpoint::doze`] of a thread that does not sleep: whether nothing is to be polled, and there is no room that was
+    /// As [`Endpoint::park`] of a thread that does not sleep: whether nothing is to be polled, and there is no room that was
     /// missing. Nothing wakes for what comes later.
     ///
     /// # Errors
@@ -469,7 +469,7 @@ impl VerbsEndpoint {
         let piece = self.parts.buffers.piece(slot, HEAD.saturating_add(bytes.len()));
         self.pair.post(self.posted, Work::Send, &[piece])?;
         self.posted(UnderWay::Message);
-        self.room.told = self.room.taken;
+        self.room.reported = self.room.taken;
         Ok(())
     }
 
@@ -538,7 +538,7 @@ impl VerbsEndpoint {
         let mut head = [0; HEAD];
         self.parts.buffers.region().read(piece.start(), &mut head)?;
         let [kind, _, _, _, a, b, c, d] = head;
-        match self.room.told(u32::from_le_bytes([a, b, c, d])) {
+        match self.room.reported(u32::from_le_bytes([a, b, c, d])) {
             Ok(made) => self.made |= made,
             Err(what) => return Ok(Err(what)),
         }
@@ -568,7 +568,7 @@ impl VerbsEndpoint {
 
     /// Says what we have taken, if it was not said for long.
     fn tell_room(&mut self) -> Result<(), FabricError> {
-        let owed = self.room.taken.wrapping_sub(self.room.told);
+        let owed = self.room.taken.wrapping_sub(self.room.reported);
         let under_way = u32::try_from(self.under_way.len()).unwrap_or(u32::MAX);
         let most = self.parts.options.receives.saturating_sub(KEPT_BACK);
         if owed >= (most / 2).max(1) && under_way < self.parts.options.work() && self.ended.is_none() {
@@ -724,7 +724,7 @@ impl Endpoint for VerbsEndpoint {
         let head = self.head(MESSAGE)?;
         self.post(op, Work::Send, Some(head), pieces)?;
         self.room.sent = self.room.sent.wrapping_add(1);
-        self.room.told = self.room.taken;
+        self.room.reported = self.room.taken;
         Ok(())
     }
 
@@ -756,7 +756,7 @@ impl Endpoint for VerbsEndpoint {
         }
     }
 
-    fn doze(&mut self) -> Result<bool, FabricError> {
+    fn park(&mut self) -> Result<bool, FabricError> {
         self.parts.completions.arm()?;
         // What has come before wakes nobody.
         self.is_quiet()
@@ -778,7 +778,7 @@ mod tests {
     use super::*;
 
     fn room() -> Room {
-        Room { of_peer: 4, sent: u32::MAX - 1, taken_by_peer: u32::MAX - 1, taken: 0, told: 0 }
+        Room { of_peer: 4, sent: u32::MAX - 1, taken_by_peer: u32::MAX - 1, taken: 0, reported: 0 }
     }
 
     #[test]
@@ -789,10 +789,10 @@ mod tests {
             room.sent = room.sent.wrapping_add(1);
         }
         assert!(!room.is_there());
-        assert_eq!(room.told(u32::MAX - 1), Ok(false));
-        assert_eq!(room.told(1), Ok(true));
+        assert_eq!(room.reported(u32::MAX - 1), Ok(false));
+        assert_eq!(room.reported(1), Ok(true));
         assert!(room.is_there());
-        assert_eq!(room.told(2), Ok(true));
+        assert_eq!(room.reported(2), Ok(true));
         assert_eq!(room.sent, room.taken_by_peer);
     }
 
@@ -800,9 +800,9 @@ mod tests {
     fn a_peer_that_has_taken_what_was_not_sent_lies() {
         let mut room = room();
         room.sent = 1;
-        assert_eq!(room.told(0), Ok(true));
+        assert_eq!(room.reported(0), Ok(true));
         for taken in [2, u32::MAX, 1 << 31] {
-            assert!(room.told(taken).is_err(), "{taken}");
+            assert!(room.reported(taken).is_err(), "{taken}");
         }
     }
 }

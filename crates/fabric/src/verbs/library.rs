@@ -93,7 +93,7 @@ pub(super) fn library() -> Result<&'static Library> {
 fn open(name: &str) -> Result<Library> {
     // SAFETY: what the library does when it is loaded is to make its own tables.
     let shared = unsafe { Shared::new(name) };
-    let library = Library::of(shared.map_err(|told| VerbsError::NoLibrary { name: name.into(), told })?)?;
+    let library = Library::of(shared.map_err(|cause| VerbsError::NoLibrary { name: name.into(), cause })?)?;
     // A process that forks without `exec` would leave the queues to the child's copy of their pages; on kernels since
     // 5.12 this has nothing to do. It fails only where memory has been registered before, by others: then as they like.
     // SAFETY: it takes no arguments, and we have registered nothing yet.
@@ -107,12 +107,12 @@ mod tests {
 
     #[test]
     fn a_library_that_is_not_there_or_not_it_is_an_answer() {
-        let told = |name| open(name).err().unwrap().to_string();
-        let absent = told("libno-such-verbs.so.1");
+        let reported = |name| open(name).err().unwrap().to_string();
+        let absent = reported("libno-such-verbs.so.1");
         for word in ["libno-such-verbs.so.1", "headrace.datapath", "rdma-core"] {
             assert!(absent.contains(word), "{absent}");
         }
-        let other = told("libc.so.6");
+        let other = reported("libc.so.6");
         assert!(other.contains("ibv_fork_init") && other.contains("headrace.datapath"), "{other}");
     }
 }

@@ -243,10 +243,10 @@ mod tests {
 
     #[test]
     fn what_the_kernel_refuses_is_explained() {
-        let told = |errno: rustix::io::Errno| refused(&errno.into(), 4096).to_string();
-        assert!(told(rustix::io::Errno::FAULT).contains("tmpfs or hugetlbfs"));
-        assert!(told(rustix::io::Errno::NOMEM).contains("ulimit -l"));
-        let other = told(rustix::io::Errno::INVAL);
+        let reported = |errno: rustix::io::Errno| refused(&errno.into(), 4096).to_string();
+        assert!(reported(rustix::io::Errno::FAULT).contains("tmpfs or hugetlbfs"));
+        assert!(reported(rustix::io::Errno::NOMEM).contains("ulimit -l"));
+        let other = reported(rustix::io::Errno::INVAL);
         assert!(other.starts_with("RDMA: cannot register memory: Invalid argument"), "{other}");
     }
 

@@ -36,14 +36,14 @@ pub use self::queue::{
 pub enum VerbsError {
     /// The machine has no library for RDMA.
     #[error(
-        "RDMA needs {name}, and this machine has none ({told}): install rdma-core (Debian: libibverbs1 and \
+        "RDMA needs {name}, and this machine has none ({cause}): install rdma-core (Debian: libibverbs1 and \
          ibverbs-providers), or set headrace.datapath to auto, shm or tcp"
     )]
     NoLibrary {
         /// The library's file.
         name: String,
         /// What the system says.
-        told: libloading::Error,
+        cause: libloading::Error,
     },
     /// It lacks a function.
     #[error(

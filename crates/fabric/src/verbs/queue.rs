@@ -208,12 +208,12 @@ impl Completions {
                 (self.channel.device.library.get_cq_event)(channel, &raw mut queue, &raw mut context)
             };
             if answer != 0 {
-                let told = last("wait for completions");
-                let VerbsError::System { source, .. } = &told else { return Err(told) };
+                let reported = last("wait for completions");
+                let VerbsError::System { source, .. } = &reported else { return Err(reported) };
                 return match source.kind() {
                     std::io::ErrorKind::WouldBlock => Ok(()),
                     std::io::ErrorKind::Interrupted => continue,
-                    _ => Err(told),
+                    _ => Err(reported),
                 };
             }
             // Whoever destroys the queue would wait for this.
@@ -572,9 +572,9 @@ impl QueuePair {
         // SAFETY: domain and completion queue are of an open device, and held as long as the queue pair.
         let made = unsafe { (domain.device.library.create_qp)(domain.raw.as_ptr(), &raw mut wanted) };
         let Some(raw) = NonNull::new(made) else {
-            let told = last("make a queue pair");
+            let reported = last("make a queue pair");
             completions.room.fetch_add(entries, Ordering::Relaxed);
-            return Err(told);
+            return Err(reported);
         };
         Ok(QueuePair { raw: Raw(raw), domain: domain.clone(), completions: completions.clone(), shape })
     }
@@ -738,12 +738,12 @@ mod tests {
     #[test]
     fn what_cannot_be_an_address_is_none() {
         let bytes = ADDRESS.to_bytes();
-        let told = |bytes: &[u8]| Address::from_bytes(bytes).unwrap_err().to_string();
-        assert!(told(&bytes[1..]).contains("another length"));
+        let reported = |bytes: &[u8]| Address::from_bytes(bytes).unwrap_err().to_string();
+        assert!(reported(&bytes[1..]).contains("another length"));
         for (at, value) in [(16, 1), (20, 1), (26, 0), (26, 6)] {
             let mut bad = bytes;
             bad[at] = value;
-            assert!(told(&bad).starts_with("a peer's RDMA address has"), "{}", told(&bad));
+            assert!(reported(&bad).starts_with("a peer's RDMA address has"), "{}", reported(&bad));
         }
     }
 

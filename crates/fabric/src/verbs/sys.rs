@@ -509,8 +509,9 @@ mod tests {
         let compiled = Command::new("cc").arg("-o").arg(&program).arg(&source).output().unwrap();
         let printed = compiled.status.success().then(|| Command::new(&program).output().unwrap());
         std::fs::remove_dir_all(&folder).unwrap();
-        let told = String::from_utf8_lossy(&compiled.stderr);
-        let printed = printed.unwrap_or_else(|| panic!("the headers do not say all that is asked: {told}"));
+        let reported = String::from_utf8_lossy(&compiled.stderr);
+        let printed =
+            printed.unwrap_or_else(|| panic!("the headers do not say all that is asked: {reported}"));
         let theirs = String::from_utf8(printed.stdout).unwrap();
         for (theirs, ours) in theirs.lines().zip(of.expected.lines()) {
             assert_eq!(theirs, ours, "left: the headers; right: ours");

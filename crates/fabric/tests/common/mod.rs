@@ -74,7 +74,7 @@ pub fn control(link: &mut Link) -> Result<Control, LinkError> {
 
 /// Sleeps until the other side rings or tells something, unless there are notes.
 pub fn sleep(link: &mut Link) {
-    if link.doze().unwrap() {
+    if link.park().unwrap() {
         wait(&[link.bell(), link.socket()]);
     }
     link.wake();

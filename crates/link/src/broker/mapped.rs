@@ -56,7 +56,7 @@ impl<M: MappedLink> MappedEnd<M> {
         owner: &mut impl LinkOwner,
     ) -> Result<(), LinkError> {
         match action {
-            LinkAction::Tell { note, .. } => {
+            LinkAction::Acknowledge { note, .. } => {
                 self.unsent.push_back(note);
                 self.send()
             }
@@ -65,9 +65,9 @@ impl<M: MappedLink> MappedEnd<M> {
                 self.owe(OWED_MAX);
                 Ok(())
             }
-            LinkAction::Lend { key, memory, .. } => self.link.expose(key, &memory, Rights::Write),
-            LinkAction::Show { key, memory, .. } => self.link.expose(key, &memory, Rights::Read),
-            LinkAction::ShowFile { key, file, bytes, .. } => {
+            LinkAction::ExposeToWrite { key, memory, .. } => self.link.expose(key, &memory, Rights::Write),
+            LinkAction::ExposeToRead { key, memory, .. } => self.link.expose(key, &memory, Rights::Read),
+            LinkAction::ExposeFile { key, file, bytes, .. } => {
                 let system = |source| LinkError::System { action: "open a segment for readers", source };
                 let opened = file.open_read_only().map_err(system)?;
                 let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
@@ -190,7 +190,7 @@ mod tests {
         }
 
         fn tell(&mut self, number: u64) {
-            self.act(LinkAction::Tell { link: LINK, note: [number; 4] });
+            self.act(LinkAction::Acknowledge { link: LINK, note: [number; 4] });
         }
 
         fn poll(&mut self) -> bool {
@@ -287,9 +287,9 @@ mod tests {
     fn memory_and_files_go_over_the_socket_and_a_link_is_closed_once() {
         let mut test = Test::new(2);
         let memory = Memory::sealed("test", 64).unwrap();
-        test.act(LinkAction::Lend { link: LINK, key: 3, memory: memory.clone(), shared: true });
-        test.act(LinkAction::Show { link: LINK, key: 1, memory });
-        test.act(LinkAction::ShowFile { link: LINK, key: 5, file: NoFile, bytes: 100 });
+        test.act(LinkAction::ExposeToWrite { link: LINK, key: 3, memory: memory.clone(), shared: true });
+        test.act(LinkAction::ExposeToRead { link: LINK, key: 1, memory });
+        test.act(LinkAction::ExposeFile { link: LINK, key: 5, file: NoFile, bytes: 100 });
         test.act(LinkAction::End { link: LINK, key: 3 });
         let mut controls = Vec::new();
         while let Some(what) = test.wire.next(SimSide::Broker) {

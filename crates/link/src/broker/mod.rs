@@ -46,7 +46,7 @@ impl<D: Disk> LinkOwner for Broker<D> {
     }
 
     fn not_exposed(&mut self, link: LinkId, key: u64) {
-        self.handle_not_lent(link, key);
+        self.handle_not_exposed(link, key);
     }
 
     fn notified(&mut self, link: LinkId) {

@@ -192,7 +192,7 @@ impl<E: Endpoint, F: MappedFile> RemoteEnd<E, F> {
         owner: &mut impl LinkOwner,
     ) -> Result<(), FabricError> {
         let exposed = match action {
-            LinkAction::Tell { note, .. } => return self.say(LinkMessage::Ack(note)),
+            LinkAction::Acknowledge { note, .. } => return self.say(LinkMessage::Ack(note)),
             LinkAction::Nudge { .. } => {
                 owner.notified(id);
                 return self.notify();
@@ -200,15 +200,15 @@ impl<E: Endpoint, F: MappedFile> RemoteEnd<E, F> {
             LinkAction::End { key, .. } => return self.revoke(key),
             // A shared ring has its order word behind it: who may write the ring can spoil it for its members anyway, so that
             // the word needs no registration of its own.
-            LinkAction::Lend { key, memory, shared, .. } => {
+            LinkAction::ExposeToWrite { key, memory, shared, .. } => {
                 let access = if shared { Access::WRITE | Access::ADD } else { Access::WRITE };
                 (key, self.expose(key, memory, access, |key, region| LinkMessage::Ring { key, region })?)
             }
-            LinkAction::Show { key, memory, .. } => {
+            LinkAction::ExposeToRead { key, memory, .. } => {
                 let message = |key, region| LinkMessage::Slots { key, region };
                 (key, self.expose(key, memory, Access::READ, message)?)
             }
-            LinkAction::ShowFile { key, file, bytes, .. } => (key, self.expose_file(key, file.map(bytes))?),
+            LinkAction::ExposeFile { key, file, bytes, .. } => (key, self.expose_file(key, file.map(bytes))?),
             LinkAction::Close { .. } => return Err(FabricError::Gone),
             LinkAction::Join { .. } | LinkAction::Carry { .. } => {
                 return Err(FabricError::Misuse("a link is made once".to_owned()));
@@ -326,7 +326,7 @@ impl<E: Endpoint, F: MappedFile> RemoteEnd<E, F> {
     }
 
     pub(super) fn park(&mut self) -> Result<bool, FabricError> {
-        Ok(self.events.is_empty() && self.endpoint.doze()?)
+        Ok(self.events.is_empty() && self.endpoint.park()?)
     }
 
     pub(super) fn unpark(&mut self) {

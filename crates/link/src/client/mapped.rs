@@ -34,7 +34,7 @@ impl<M: MappedLink> MappedClient<M> {
     pub(super) fn poll_control(&mut self, each: &mut impl FnMut(LinkEvent)) -> Result<(), LinkError> {
         while let Some(control) = self.link.control()? {
             match control {
-                Control::Lent { key, memory } => {
+                Control::Exposed { key, memory } => {
                     self.exposed.insert(key, Region::whole(memory.clone()));
                     each(LinkEvent::Exposed { key, memory });
                 }
@@ -112,11 +112,11 @@ mod tests {
         }
 
         /// What the engine is told: of notes their first word, of memory its key.
-        fn told(&mut self) -> Vec<(&'static str, u64)> {
+        fn reported(&mut self) -> Vec<(&'static str, u64)> {
             self.wire.run();
-            let mut told = Vec::new();
+            let mut reported = Vec::new();
             let mut each = |event| {
-                told.push(match event {
+                reported.push(match event {
                     LinkEvent::Exposed { key, .. } => ("exposed", key),
                     LinkEvent::Revoked { key } => ("revoked", key),
                     LinkEvent::Note(note) => ("note", note[0]),
@@ -125,7 +125,7 @@ mod tests {
             };
             self.end.poll_control(&mut each).unwrap();
             self.end.poll(&mut each).unwrap();
-            told
+            reported
         }
     }
 
@@ -133,7 +133,7 @@ mod tests {
     fn a_batch_is_there_when_it_is_told_of() {
         let mut test = Test::new(8);
         let memory = test.expose(3, 8);
-        assert_eq!(test.told(), [("exposed", 3)]);
+        assert_eq!(test.reported(), [("exposed", 3)]);
         test.end.write(&write(3, &[(6, b"ab"), (0, b"cd")], (7, 4))).unwrap();
         test.wire.run();
         assert_eq!(test.broker.take().unwrap(), Some([7, 4, 0, 0]));
@@ -149,10 +149,10 @@ mod tests {
     fn answers_that_came_before_memory_was_taken_back_count() {
         let mut test = Test::new(8);
         test.expose(3, 8);
-        test.told();
+        test.reported();
         test.broker.send([1; 4]).unwrap();
         test.broker.revoke(3).unwrap();
-        assert_eq!(test.told(), [("note", 1), ("revoked", 3)]);
+        assert_eq!(test.reported(), [("note", 1), ("revoked", 3)]);
         test.end.write(&write(3, &[(0, b"ab")], (7, 2))).unwrap();
         test.wire.run();
         assert_eq!(test.broker.take().unwrap(), None, "it is void: nothing is written there, or told");
@@ -162,13 +162,13 @@ mod tests {
     fn what_the_brokers_ring_has_no_room_for_waits_and_keeps_its_order() {
         let mut test = Test::new(2);
         test.expose(3, 8);
-        test.told();
+        test.reported();
         for number in 0..5 {
             test.end.write(&write(3, &[(0, b"a")], (number, 1))).unwrap();
         }
         let mut taken = Vec::new();
         while taken.len() < 5 {
-            test.told();
+            test.reported();
             let note = test.broker.take().unwrap().unwrap();
             taken.push(note[0]);
         }
@@ -182,7 +182,7 @@ mod tests {
         test.end.link.unpark();
         test.broker.send([1; 4]).unwrap();
         assert!(!test.end.link.park().unwrap());
-        assert_eq!(test.told(), [("note", 1)]);
+        assert_eq!(test.reported(), [("note", 1)]);
         assert!(test.end.link.park().unwrap());
         test.wire.end(SimSide::Broker);
         assert!(!test.end.link.park().unwrap());

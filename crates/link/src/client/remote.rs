@@ -549,7 +549,7 @@ impl<E: Endpoint> RemoteClient<E> {
         if self.watched.bytes > 0 && !std::mem::replace(&mut self.parked, true) {
             self.say(LinkMessage::Parked)?;
         }
-        Ok(self.events.is_empty() && self.endpoint.doze()?)
+        Ok(self.events.is_empty() && self.endpoint.park()?)
     }
 
     /// We are awake. The broker goes on to believe that we are parked, until it has notified us.

@@ -1,4 +1,4 @@
-//! The broker's end of links: who comes, what was written, what is lent.
+//! The broker's end of links: who comes, what was written, what is exposed.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -396,11 +396,11 @@ impl Links {
     fn act_on_all(&mut self, broker: &mut Broker<FileDisk>) {
         while let Some(action) = broker.poll_link_action() {
             let id = match &action {
-                LinkAction::Lend { link, .. }
-                | LinkAction::Show { link, .. }
-                | LinkAction::ShowFile { link, .. }
+                LinkAction::ExposeToWrite { link, .. }
+                | LinkAction::ExposeToRead { link, .. }
+                | LinkAction::ExposeFile { link, .. }
                 | LinkAction::End { link, .. }
-                | LinkAction::Tell { link, .. }
+                | LinkAction::Acknowledge { link, .. }
                 | LinkAction::Nudge { link }
                 | LinkAction::Join { link, .. }
                 | LinkAction::Carry { link, .. }

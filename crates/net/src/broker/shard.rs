@@ -197,7 +197,7 @@ impl Shard {
             let mut timeout = self.timeout();
             let busy = timeout == Some(Duration::ZERO) || !self.links.park(self.clock);
             // Those that are carried are looked at in any case: nobody rings for one while the thread does not sleep.
-            if !self.doze(busy) || busy {
+            if !self.park(busy) || busy {
                 timeout = Some(Duration::ZERO);
             }
             match self.poll.poll(&mut events, timeout) {
@@ -282,7 +282,7 @@ impl Shard {
 
     /// Before the thread sleeps, or goes on: whether connections that are carried let it sleep. Those for which there is
     /// something to be done have a turn.
-    fn doze(&mut self, busy: bool) -> bool {
+    fn park(&mut self, busy: bool) -> bool {
         let mut sleeps = true;
         for key in self.carried.clone() {
             let Some(connection) = self.connections.get_mut(key) else { continue };
@@ -353,7 +353,7 @@ impl Shard {
             self.idle.pop_first();
             let Some(connection) = self.connections.get_mut(key) else { continue };
             connection.check_ms = connection.active_ms.saturating_add(self.idle_max_ms);
-            if connection.check_ms <= now_ms && !self.broker.is_lent_memory(connection.id) {
+            if connection.check_ms <= now_ms && !self.broker.is_exposed_memory(connection.id) {
                 self.drop_connection(key, Some("idle for connections.max.idle.ms"));
             } else {
                 connection.check_ms = connection.check_ms.max(now_ms.saturating_add(1));
@@ -556,7 +556,7 @@ impl Shard {
 
     /// Hands the broker's answers to their connections.
     fn dispatch(&mut self) {
-        // What is lent goes ahead of the answer that names it.
+        // What is exposed goes ahead of the answer that names it.
         self.links.act(&mut self.broker);
         for (conn, carrier) in self.links.take_carriers() {
             self.carry(conn, carrier);
@@ -682,8 +682,8 @@ fn key_of(conn: ConnId) -> usize {
 const READ_BYTES_MAX: u32 = 16 << 10;
 
 fn enqueue_slice(outbox: &mut Outbox, slice: &Slice<FileHandle>) -> io::Result<()> {
-    let lent = if slice.len <= READ_BYTES_MAX { None } else { slice.file.lend()? };
-    match lent {
+    let shared = if slice.len <= READ_BYTES_MAX { None } else { slice.file.share()? };
+    match shared {
         Some(file) => {
             outbox.push_file(FileRange { file, position: slice.position, len: u64::from(slice.len) });
         }

@@ -135,10 +135,10 @@ impl<R> Parked<R> {
     }
 
     /// Tells of records that are not to be sent; nobody is told once the engine has ended.
-    pub(super) fn deliver(&self, told: Vec<Delivery<R>>) {
+    pub(super) fn deliver(&self, reported: Vec<Delivery<R>>) {
         let deliveries = self.lock().deliveries.clone();
         if let Some(deliveries) = deliveries {
-            let _ = deliveries.send(told);
+            let _ = deliveries.send(reported);
         }
     }
 
@@ -165,10 +165,10 @@ impl<R> Parked<R> {
         let guests = std::mem::take(&mut table.waiting);
         let deliveries = table.deliveries.take();
         drop(table);
-        let told: Vec<Delivery<R>> =
+        let reported: Vec<Delivery<R>> =
             guests.into_values().map(|guest| Delivery::Done(guest.recipient, Err(Error::Closed))).collect();
-        if let Some(deliveries) = deliveries.filter(|_| !told.is_empty()) {
-            let _ = deliveries.send(told);
+        if let Some(deliveries) = deliveries.filter(|_| !reported.is_empty()) {
+            let _ = deliveries.send(reported);
         }
     }
 
@@ -203,7 +203,7 @@ mod tests {
 
     use super::*;
 
-    fn told(inbox: &Receiver<Vec<Delivery<u32>>>) -> Vec<(u32, bool)> {
+    fn reported(inbox: &Receiver<Vec<Delivery<u32>>>) -> Vec<(u32, bool)> {
         let mut all: Vec<(u32, bool)> = inbox
             .try_iter()
             .flatten()
@@ -224,13 +224,13 @@ mod tests {
             assert!(parked.add(number, u32::try_from(number).unwrap(), for_topics));
         }
         parked.topics_decided();
-        assert_eq!(told(&inbox), [(2, true), (3, true)]);
+        assert_eq!(reported(&inbox), [(2, true), (3, true)]);
         parked.waker(1).wake();
         parked.waker(1).wake();
-        assert_eq!(told(&inbox), [(1, true)]);
+        assert_eq!(reported(&inbox), [(1, true)]);
         assert_eq!(parked.take(5), Some(5));
         parked.end();
-        assert_eq!(told(&inbox), [(4, false)]);
+        assert_eq!(reported(&inbox), [(4, false)]);
         assert!(!parked.add(6, 6, false), "after the end nobody waits");
         assert!(!parked.tell(4, Ok(())));
     }
@@ -245,7 +245,7 @@ mod tests {
         attempt.parked = kept;
         drop(attempt);
         parked.waker(1).wake();
-        assert_eq!(told(&inbox), []);
+        assert_eq!(reported(&inbox), []);
     }
 
     #[test]

@@ -70,7 +70,7 @@ impl ConsumerClient {
                     to_ops.complete(op, result);
                 }
             }
-            ConsumerEvent::Tell { notice, news, partitions } => {
+            ConsumerEvent::CallListener { notice, news, partitions } => {
                 to_notices.rebalance(notice, news, partitions);
                 told_expecting.store(false, Ordering::SeqCst);
                 to_ready.notify();
@@ -471,8 +471,8 @@ impl ConsumerClient {
     }
 
     /// The listener was told of a rebalance; the engine goes on.
-    pub fn told(&self, notice: u64) {
-        self.handle.send(ConsumerCommand::Told { notice });
+    pub fn reported(&self, notice: u64) {
+        self.handle.send(ConsumerCommand::ListenerCalled { notice });
     }
 
     /// What a listener has to give back because this consumer leaves its group; no notice comes of it.

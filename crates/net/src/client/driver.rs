@@ -29,9 +29,9 @@ use rustls::ClientConfig;
 
 use self::connection::Connection;
 pub(crate) use self::handle::{Handle, Hooks, LogTarget};
-use super::aside::{self, For, Report};
 use super::inbox::Inbox;
 use super::low_water::LowWater;
+use super::offload::{self, For, Report};
 use super::shortage;
 use super::work::{Shared, Work};
 use crate::clock::Clock;
@@ -148,7 +148,7 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
             let Some(mut work) = shared.lock() else { return };
             let timeout = self.until_next(&mut work);
             drop(work);
-            shared.told(false);
+            shared.after_events(false);
             if let Err(e) = self.poll.poll(&mut events, timeout)
                 && e.kind() != io::ErrorKind::Interrupted
             {
@@ -178,7 +178,7 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
                 let Ok(id) = u32::try_from(event.token().0) else { continue };
                 let id = ConnId(id);
                 if let Some(connection) = self.connections.get_mut(&id) {
-                    connection.told = true;
+                    connection.reported = true;
                     connection.readable |= event.is_readable() || event.is_read_closed() || event.is_error();
                     connection.writable |= event.is_writable() || event.is_error();
                     self.pending.push(id);
@@ -220,7 +220,7 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
         self.turn_outputs(work);
         let busy = !self.pending.is_empty() || work.has_links() && !self.may_sleep(work);
         // Those that are carried are looked at in any case: nobody rings for one while the thread does not sleep.
-        if !self.doze(busy) || busy {
+        if !self.park(busy) || busy {
             return Some(Duration::ZERO);
         }
         work.sleeps_until = work.engine.poll_timeout();
@@ -321,7 +321,7 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
 
     fn turn(&mut self, work: &mut Work<E, F>, id: ConnId) -> Result<(), Fault> {
         let Some(connection) = self.connections.get_mut(&id) else { return Ok(()) };
-        if connection.carrier.is_some() && std::mem::take(&mut connection.told) {
+        if connection.carrier.is_some() && std::mem::take(&mut connection.reported) {
             connection.look_for_end()?;
         }
         if !connection.connected {
@@ -354,7 +354,7 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
         let read = if written.is_ok() || self.uses_tls(id) { self.read(work, id) } else { Ok(()) };
         match (written, read) {
             (Err(fault), Ok(())) => Err(fault),
-            (Err(fault), Err(told)) => Err(if told.lasting { told } else { fault }),
+            (Err(fault), Err(reported)) => Err(if reported.lasting { reported } else { fault }),
             (Ok(()), read) => read,
         }
     }
@@ -486,7 +486,7 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
     fn resolve(&mut self, work: &mut Work<E, F>, conn: ConnId, host: &str, port: u16) {
         if let Ok(ip) = host.parse::<IpAddr>() {
             self.connect(work, conn, &host.into(), &[SocketAddr::new(ip, port)]);
-        } else if let Err(e) = aside::resolve(self.back(), conn, host, port) {
+        } else if let Err(e) = offload::resolve(self.back(), conn, host, port) {
             self.closed(work, conn, e.into());
         }
     }
@@ -503,15 +503,15 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
             return;
         }
         self.renewing = true;
-        if aside::renew(self.back(), self.sockets.tokens.clone(), now.wall_ms).is_err() {
+        if offload::renew(self.back(), self.sockets.tokens.clone(), now.wall_ms).is_err() {
             // The logins find no token, and are tried again.
             self.take_report(work, Report::Token);
         }
     }
 
     /// The way back to the loop for another thread.
-    fn back(&self) -> aside::Back {
-        aside::Back::new(self.report_to.clone(), self.waker.clone())
+    fn back(&self) -> offload::Back {
+        offload::Back::new(self.report_to.clone(), self.waker.clone())
     }
 
     fn connect(&mut self, work: &mut Work<E, F>, conn: ConnId, host: &Arc<str>, addresses: &[SocketAddr]) {
@@ -555,7 +555,7 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
                         outbox: Outbox::default(),
                         carrier: None,
                         joining: false,
-                        told: false,
+                        reported: false,
                         connected: false,
                         established: false,
                         readable: false,
@@ -582,7 +582,7 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
         match (next, peer) {
             (Some((host, others)), _) => self.connect(work, id, &host, &others),
             (None, Some(address)) if fault.unanswered => {
-                if let Err(e) = aside::probe(self.back(), id, address, fault) {
+                if let Err(e) = offload::probe(self.back(), id, address, fault) {
                     self.closed(work, id, e.into());
                 }
             }

@@ -26,7 +26,7 @@ pub(super) struct Inbox {
     /// A read has filled the first small buffer: from now on full pieces.
     busy: bool,
     /// Pieces that the engine has kept parts of.
-    lent: Vec<Arc<Vec<u8>>>,
+    exposed: Vec<Arc<Vec<u8>>>,
 }
 
 impl Inbox {
@@ -86,8 +86,8 @@ impl Inbox {
     /// Goes on in another piece, of so many bytes at least.
     fn change_piece(&mut self, bytes: usize) {
         let back = |piece: &mut Arc<Vec<u8>>| piece.capacity() >= bytes && Arc::get_mut(piece).is_some();
-        let mut next = match self.lent.iter_mut().position(back) {
-            Some(at) => self.lent.swap_remove(at),
+        let mut next = match self.exposed.iter_mut().position(back) {
+            Some(at) => self.exposed.swap_remove(at),
             None => Arc::new(Vec::with_capacity(bytes)),
         };
         let memory = Arc::make_mut(&mut next);
@@ -95,10 +95,10 @@ impl Inbox {
         memory.extend_from_slice(self.piece.get(self.start..).unwrap_or_default());
         let kept = std::mem::replace(&mut self.piece, next);
         self.start = 0;
-        if self.lent.len() == LENT_MAX {
-            self.lent.remove(0);
+        if self.exposed.len() == LENT_MAX {
+            self.exposed.remove(0);
         }
-        self.lent.push(kept);
+        self.exposed.push(kept);
     }
 }
 
@@ -129,7 +129,7 @@ mod tests {
     }
 
     /// A busy inbox with a full piece, of which `kept` bytes are kept.
-    fn lend(inbox: &mut Inbox, byte: u8) -> bytes::Bytes {
+    fn expose(inbox: &mut Inbox, byte: u8) -> bytes::Bytes {
         while !inbox.busy {
             let room = inbox.room();
             room.resize(room.capacity(), byte);
@@ -151,8 +151,8 @@ mod tests {
     #[test]
     fn a_kept_part_stays_as_it_is_while_more_arrives() {
         let mut inbox = Inbox::default();
-        let kept = lend(&mut inbox, b'a');
-        let again = lend(&mut inbox, b'b');
+        let kept = expose(&mut inbox, b'a');
+        let again = expose(&mut inbox, b'b');
         fill(&mut inbox, b"xyz");
         assert_eq!(inbox.waiting().unwrap().bytes(), b"bbbbbxyz");
         assert!(kept.len() > PIECE_BYTES / 2 && kept.iter().all(|byte| *byte == b'a'));
@@ -162,22 +162,22 @@ mod tests {
     #[test]
     fn memory_is_used_again_once_nobody_keeps_a_part() {
         let mut inbox = Inbox::default();
-        let kept = lend(&mut inbox, b'a');
+        let kept = expose(&mut inbox, b'a');
         let first = kept.as_ptr();
         drop(kept);
-        drop(lend(&mut inbox, b'b'));
-        let found: Vec<_> = (0..4).map(|_| lend(&mut inbox, b'c')).map(|part| part.as_ptr()).collect();
+        drop(expose(&mut inbox, b'b'));
+        let found: Vec<_> = (0..4).map(|_| expose(&mut inbox, b'c')).map(|part| part.as_ptr()).collect();
         assert!(found.contains(&first), "one of two pieces each time");
         for round in 0..3 * LENT_MAX {
-            std::mem::forget(lend(&mut inbox, b'd'));
-            assert!(inbox.lent.len() <= LENT_MAX, "round {round}");
+            std::mem::forget(expose(&mut inbox, b'd'));
+            assert!(inbox.exposed.len() <= LENT_MAX, "round {round}");
         }
     }
 
     #[test]
     fn a_wish_larger_than_a_piece_is_met() {
         let mut inbox = Inbox::default();
-        drop(lend(&mut inbox, b'a'));
+        drop(expose(&mut inbox, b'a'));
         inbox.took(took(0, 3 * PIECE_BYTES));
         assert!(inbox.room().capacity() >= 3 * PIECE_BYTES);
         assert!(inbox.waiting().is_none());

@@ -1,7 +1,6 @@
 //! Clients as blocking handles: an engine's thread behind calls that any thread may make.
 
 mod admin;
-mod aside;
 mod attempt;
 mod connection_log;
 mod consumer;
@@ -10,6 +9,7 @@ mod driver;
 mod inbox;
 mod low_water;
 mod notices;
+mod offload;
 mod ops;
 mod parking;
 mod polling;

@@ -16,7 +16,7 @@ pub type Recipient<T> = Box<dyn FnOnce(Result<T>) + Send>;
 pub type Bell = Arc<dyn Fn() + Send + Sync>;
 
 enum Post<T> {
-    Told(Recipient<T>, Result<T>),
+    Outcome(Recipient<T>, Result<T>),
     Rung(Bell),
 }
 
@@ -53,7 +53,7 @@ impl<T: Send + 'static> Table<T> {
         let deliver = move || {
             for post in inbox {
                 match post {
-                    Post::Told(recipient, result) => recipient(result),
+                    Post::Outcome(recipient, result) => recipient(result),
                     Post::Rung(bell) => bell(),
                 }
             }
@@ -83,7 +83,7 @@ impl<T: Send + 'static> Parked<T> {
         let mut table = self.lock();
         let Some(recipient) = table.waiting.remove(&op) else { return Some(result) };
         if let Some(posts) = &table.posts {
-            let _ = posts.send(Post::Told(recipient, result));
+            let _ = posts.send(Post::Outcome(recipient, result));
         }
         None
     }
@@ -124,7 +124,7 @@ impl<T: Send + 'static> Parked<T> {
         drop(table);
         let Some(posts) = posts else { return };
         for recipient in waiting.into_values() {
-            let _ = posts.send(Post::Told(recipient, Err(Error::Closed)));
+            let _ = posts.send(Post::Outcome(recipient, Err(Error::Closed)));
         }
         if let Some(bell) = bell {
             let _ = posts.send(Post::Rung(bell));
@@ -151,25 +151,25 @@ mod tests {
 
     use super::*;
 
-    fn recipient(name: &'static str, told: &Sender<(&'static str, bool)>) -> Recipient<()> {
-        let told = told.clone();
-        Box::new(move |result| told.send((name, result.is_ok())).unwrap())
+    fn recipient(name: &'static str, reported: &Sender<(&'static str, bool)>) -> Recipient<()> {
+        let reported = reported.clone();
+        Box::new(move |result| reported.send((name, result.is_ok())).unwrap())
     }
 
-    fn bell(told: &Sender<(&'static str, bool)>) -> Bell {
-        let told = told.clone();
-        Arc::new(move || told.send(("bell", true)).unwrap())
+    fn bell(reported: &Sender<(&'static str, bool)>) -> Bell {
+        let reported = reported.clone();
+        Arc::new(move || reported.send(("bell", true)).unwrap())
     }
 
-    fn all(told: Receiver<(&'static str, bool)>) -> Vec<(&'static str, bool)> {
-        let mut all: Vec<_> = told.into_iter().collect();
+    fn all(reported: Receiver<(&'static str, bool)>) -> Vec<(&'static str, bool)> {
+        let mut all: Vec<_> = reported.into_iter().collect();
         all.sort_unstable();
         all
     }
 
     #[test]
     fn everybody_is_told_once_and_at_the_latest_at_the_end() {
-        let (sender, told) = channel();
+        let (sender, reported) = channel();
         let parked = Parked::<()>::default();
         parked.add(1, recipient("one", &sender)).unwrap();
         parked.add(2, recipient("two", &sender)).unwrap();
@@ -181,12 +181,12 @@ mod tests {
         assert!(matches!(parked.add(3, recipient("three", &sender)), Err(Error::Closed)));
         assert!(matches!(parked.hang(bell(&sender)), Err(Error::Closed)));
         drop((sender, parked));
-        assert_eq!(all(told), [("bell", true), ("one", true), ("two", false)]);
+        assert_eq!(all(reported), [("bell", true), ("one", true), ("two", false)]);
     }
 
     #[test]
     fn the_bell_rings_once_each_time_it_is_armed() {
-        let (sender, told) = channel();
+        let (sender, reported) = channel();
         let parked = Parked::<()>::default();
         parked.ring();
         parked.hang(bell(&sender)).unwrap();
@@ -197,6 +197,6 @@ mod tests {
             parked.ring();
         }
         drop((sender, parked));
-        assert_eq!(all(told).len(), 2);
+        assert_eq!(all(reported).len(), 2);
     }
 }

@@ -34,10 +34,10 @@ impl Drop for Polling<'_> {
 
 /// What went wrong and no call was told of.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Troubles(Arc<Told>);
+pub(super) struct Troubles(Arc<Reported>);
 
 #[derive(Debug, Default)]
-struct Told {
+struct Reported {
     lines: Mutex<VecDeque<String>>,
     /// Whether there are lines: looked at by each poll, without the lock.
     any: AtomicBool,

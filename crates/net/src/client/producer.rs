@@ -104,7 +104,7 @@ impl<R: Send + 'static> ProducerClient<R> {
         let on_event = move |event| to_audience.hear(event);
         let (left, to_left) = (accumulator.clone(), to_deliver.clone());
         let hooks = Hooks {
-            told: Box::new(move |by_caller| told_audience.post.let_go(by_caller)),
+            after_events: Box::new(move |by_caller| told_audience.post.let_go(by_caller)),
             patient: Box::new(move || patient_audience.is_patient()),
             on_exit: Box::new(move || audience.leave(&left, &to_left)),
         };

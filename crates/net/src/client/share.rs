@@ -1,4 +1,4 @@
-//! The share consumer as callers use it: rows straight from the shelf, everything else through the engine.
+//! The share consumer as callers use it: rows straight from the buffer, everything else through the engine.
 
 mod awaiting;
 mod commits;
@@ -13,7 +13,7 @@ use headrace_client::options::ShareConfig;
 use headrace_client::partition::TopicPartition;
 use headrace_client::share::{
     CommitResults, Mark, ShareCommand, ShareEngine, ShareEvent, ShareMetrics, ShareOutcome, ShareRows,
-    SharedShelf, lock,
+    SharedAcquiredBuffer, lock,
 };
 
 pub use self::commits::CommitEnd;
@@ -27,7 +27,7 @@ use crate::clock::Clock;
 
 /// A share consumer with its thread.
 pub struct ShareClient {
-    shelf: SharedShelf,
+    buffer: SharedAcquiredBuffer,
     empty: RecordBatch,
     handle: Handle<ShareCommand>,
     ops: Arc<Ops<ShareOutcome>>,
@@ -49,7 +49,7 @@ impl ShareClient {
         let max_poll_records = usize::try_from(config.max_poll_records).unwrap_or(usize::MAX);
         let sockets = SocketOptions::of(&config.common)?;
         let engine = ShareEngine::new(config, super::seed(clock));
-        let (shelf, empty) = (engine.shelf(), engine.empty_batch());
+        let (buffer, empty) = (engine.buffer(), engine.empty_batch());
         let (ops, ready, troubles) =
             (Arc::new(Ops::default()), Arc::new(Signal::default()), Troubles::default());
         let (parked, ends) = (Arc::new(Parked::default()), Arc::new(CommitEnds::default()));
@@ -80,7 +80,7 @@ impl ShareClient {
             .map_err(|e| Error::Usage(format!("cannot start the share consumer's thread: {e}")))?;
         let polling = AtomicBool::new(false);
         Ok(Self {
-            shelf,
+            buffer,
             empty,
             handle,
             ops,
@@ -117,7 +117,7 @@ impl ShareClient {
     /// The partitions that are given at present; others may have the same.
     pub fn assignment(&self) -> Result<Vec<TopicPartition>> {
         // In a forked child the parent's thread may have held the lock, and would for ever.
-        if self.handle.is_forked() { Err(Error::Forked) } else { Ok(lock(&self.shelf).assignment()) }
+        if self.handle.is_forked() { Err(Error::Forked) } else { Ok(lock(&self.buffer).assignment()) }
     }
 
     /// The next rows of one partition, at most `max_records` (0: `max.poll.records`); `None` when the deadline has passed.
@@ -134,7 +134,7 @@ impl ShareClient {
         let _polling = Polling::begin(&self.polling, self.handle.is_forked())?;
         self.handle.alive()?;
         let max_records = self.rows_max(max_records);
-        let wakes = lock(&self.shelf).begin_poll(self.now_ms())?;
+        let wakes = lock(&self.buffer).begin_poll(self.now_ms())?;
         if let Some(rows) = self.take(max_records)? {
             if wakes && !rows.wake {
                 self.handle.send(ShareCommand::Wake);
@@ -168,7 +168,7 @@ impl ShareClient {
     }
 
     fn take(&self, max_records: usize) -> Result<Option<ShareRows>> {
-        let taken = lock(&self.shelf).take(self.now_ms(), max_records).transpose()?;
+        let taken = lock(&self.buffer).take(self.now_ms(), max_records).transpose()?;
         if taken.as_ref().is_some_and(|rows| rows.wake) {
             self.handle.send(ShareCommand::Wake);
         }
@@ -183,7 +183,7 @@ impl ShareClient {
         while let Some(rows) = next {
             left = left.saturating_sub(rows.len);
             all.push(rows);
-            let more = if left > 0 { lock(&self.shelf).take_ready(self.now_ms(), left) } else { None };
+            let more = if left > 0 { lock(&self.buffer).take_ready(self.now_ms(), left) } else { None };
             if more.as_ref().is_some_and(|rows| rows.wake) {
                 self.handle.send(ShareCommand::Wake);
             }
@@ -198,7 +198,7 @@ impl ShareClient {
     /// Where rows are not held (any more), and with implicit acknowledgement.
     pub fn acknowledge(&self, marks: &[(TopicPartition, Vec<Mark>)]) -> Result<()> {
         self.handle.alive()?;
-        lock(&self.shelf).acknowledge(marks)
+        lock(&self.buffer).acknowledge(marks)
     }
 
     /// Sends what is marked, or with implicit acknowledgement what was handed out, and waits for the answers.
@@ -206,7 +206,7 @@ impl ShareClient {
         self.handle.alive()?;
         let limit = timeout.unwrap_or(self.api_timeout);
         let op = self.ops.begin();
-        lock(&self.shelf).commit(self.now_ms(), op, self.timeout_ms(timeout));
+        lock(&self.buffer).commit(self.now_ms(), op, self.timeout_ms(timeout));
         self.handle.send(ShareCommand::Wake);
         // The engine keeps the time; ours is only a net beneath it.
         let deadline = deadline_in(Some(limit.saturating_add(Duration::from_secs(2))));
@@ -223,7 +223,7 @@ impl ShareClient {
         self.handle.alive()?;
         let op = self.ops.number();
         self.ends.expect(op);
-        lock(&self.shelf).commit(self.now_ms(), op, self.timeout_ms(None));
+        lock(&self.buffer).commit(self.now_ms(), op, self.timeout_ms(None));
         self.handle.send(ShareCommand::Wake);
         Ok(op)
     }
@@ -237,20 +237,20 @@ impl ShareClient {
     /// How long brokers lock a record, in milliseconds; `None` before the first answer.
     #[must_use]
     pub fn lock_timeout_ms(&self) -> Option<u64> {
-        lock(&self.shelf).lock_timeout_ms()
+        lock(&self.buffer).lock_timeout_ms()
     }
 
     /// What has been read and acknowledged.
     #[must_use]
     pub fn metrics(&self) -> ShareMetrics {
-        lock(&self.shelf).metrics()
+        lock(&self.buffer).metrics()
     }
 
     /// Why brokers were asked, as sentences, the oldest first: those after the first `after`, as far as they are kept. Gives
     /// how many there were so far as well.
     #[must_use]
     pub fn decisions(&self, after: u64) -> (u64, Vec<String>) {
-        lock(&self.shelf).decisions(after)
+        lock(&self.buffer).decisions(after)
     }
 
     /// What went wrong since the last call that no other call was told of; the last 100 at most.
@@ -302,7 +302,7 @@ struct Waiting<'a> {
 
 impl<'a> Waiting<'a> {
     fn begin(client: &'a ShareClient, wakes: bool) -> Self {
-        if lock(&client.shelf).wait(client.now_ms(), true, false) || wakes {
+        if lock(&client.buffer).wait(client.now_ms(), true, false) || wakes {
             client.handle.send(ShareCommand::Wake);
         }
         Self { client, rows: false }
@@ -311,6 +311,6 @@ impl<'a> Waiting<'a> {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        lock(&self.client.shelf).wait(self.client.now_ms(), false, self.rows);
+        lock(&self.client.buffer).wait(self.client.now_ms(), false, self.rows);
     }
 }

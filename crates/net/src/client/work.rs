@@ -276,20 +276,20 @@ pub(super) trait Driven<C>: Send + Sync {
 pub(super) struct Shared<E: Engine, F> {
     work: Mutex<Work<E, F>>,
     waker: Arc<Waker>,
-    told: Told,
+    after_events: AfterEvents,
 }
 
 /// Runs after events were handed up, with nothing held; whether it is a caller's thread, which may be kept.
-pub(super) type Told = Box<dyn Fn(bool) + Send + Sync>;
+pub(super) type AfterEvents = Box<dyn Fn(bool) + Send + Sync>;
 
 impl<E: Engine, F: FnMut(E::Event)> Shared<E, F> {
-    pub(super) fn new(work: Work<E, F>, waker: Arc<Waker>, told: Told) -> Self {
-        Self { work: Mutex::new(work), waker, told }
+    pub(super) fn new(work: Work<E, F>, waker: Arc<Waker>, after_events: AfterEvents) -> Self {
+        Self { work: Mutex::new(work), waker, after_events }
     }
 
     /// Events have been handed up.
-    pub(super) fn told(&self, by_caller: bool) {
-        (self.told)(by_caller);
+    pub(super) fn after_events(&self, by_caller: bool) {
+        (self.after_events)(by_caller);
     }
 
     /// The work; `None` when the engine has panicked, perhaps on a caller's thread: then its own is to end, and all waits
@@ -354,7 +354,7 @@ where
         }
         self.settle(work);
         if !looked {
-            self.told(true);
+            self.after_events(true);
         }
         Ok(())
     }
@@ -386,7 +386,7 @@ where
         if work.parking.caller_sleeps() {
             work.end_looking();
             self.settle(work);
-            self.told(true);
+            self.after_events(true);
         }
     }
 
@@ -398,7 +398,7 @@ where
             work.end_looking();
         }
         self.settle(work);
-        self.told(true);
+        self.after_events(true);
     }
 }
 

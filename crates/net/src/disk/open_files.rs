@@ -34,7 +34,7 @@ pub(super) struct OpenFiles {
     max: usize,
     count: AtomicUsize,
     /// Files that answers hold until they are sent, and which nothing can close before.
-    lent: Arc<AtomicUsize>,
+    shared: Arc<AtomicUsize>,
     /// Those that are open, and some that are not any more; what was used comes behind what was not, by and by.
     list: Mutex<VecDeque<Weak<Shared>>>,
     /// Files are synced before they are closed with unsynced bytes.
@@ -67,7 +67,7 @@ impl OpenFiles {
     pub(super) fn new(syncs: bool) -> Self {
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(DESCRIPTORS_MAX).min(DESCRIPTORS_MAX);
         let max = usize::try_from(limit / 2).unwrap_or(usize::MAX).max(FILES_MIN);
-        Self { max, count: AtomicUsize::new(0), lent: Arc::default(), list: Mutex::default(), syncs }
+        Self { max, count: AtomicUsize::new(0), shared: Arc::default(), list: Mutex::default(), syncs }
     }
 
     /// Opens a file, which stays open while it is used.
@@ -145,12 +145,12 @@ impl OpenFiles {
 
 /// An open file that is held until this goes.
 #[derive(Debug)]
-pub struct Lent {
+pub struct OpenFile {
     file: Arc<File>,
     count: Arc<AtomicUsize>,
 }
 
-impl Lent {
+impl OpenFile {
     /// A file of no disk.
     #[cfg(test)]
     pub(crate) fn alone(file: File) -> Self {
@@ -164,7 +164,7 @@ impl Lent {
     }
 }
 
-impl Drop for Lent {
+impl Drop for OpenFile {
     fn drop(&mut self) {
         self.count.fetch_sub(1, Ordering::Relaxed);
     }
@@ -220,14 +220,14 @@ impl Shared {
 
     /// The open file, for as long as the caller wishes; `None` when others hold half of all files: whoever reads slowly
     /// must not have all of them.
-    pub(super) fn lend(self: &Arc<Self>) -> io::Result<Option<Lent>> {
-        let count = &self.files.lent;
+    pub(super) fn share(self: &Arc<Self>) -> io::Result<Option<OpenFile>> {
+        let count = &self.files.shared;
         if count.load(Ordering::Relaxed) >= self.files.max / 2 {
             return Ok(None);
         }
         let file = self.get()?;
         count.fetch_add(1, Ordering::Relaxed);
-        Ok(Some(Lent { file, count: count.clone() }))
+        Ok(Some(OpenFile { file, count: count.clone() }))
     }
 
     /// To be called before each change.

@@ -16,8 +16,8 @@ use headrace_wire::frame::{decode_response, encode_request};
 use headrace_wire::messages::fetch_request::{FetchPartition, FetchTopic};
 use headrace_wire::messages::{DirectConnectRequest, FetchRequest, MetadataRequest, Request};
 
+use super::byzantine::Bare;
 use super::frames::TWO_SIDED;
-use super::liar::Bare;
 use super::{Folder, PATIENCE, broker, consumer, expect, producer, send};
 
 /// Of a message, at most.
@@ -30,7 +30,7 @@ const HEAD: usize = 8;
 const REQUESTS_MAX: usize = 1000;
 
 /// The link of a connection, and what is sent there.
-struct Liar {
+struct ByzantinePeer {
     bare: Bare,
     endpoint: VerbsEndpoint,
     memory: Region,
@@ -43,8 +43,8 @@ fn frame<R: Request>(version: i16, number: i32, request: &R) -> Vec<u8> {
     encode_request(version, number, Some("headrace"), request).unwrap().to_bytes().unwrap().to_vec()
 }
 
-impl Liar {
-    fn new(servers: &str) -> Liar {
+impl ByzantinePeer {
+    fn new(servers: &str) -> ByzantinePeer {
         let device = Device::open(&Want::default()).unwrap();
         let joining = Joining::new(&device, Options::default(), 4711).unwrap();
         let mut bare = Bare::new(servers);
@@ -52,7 +52,7 @@ impl Liar {
         let mut endpoint = joining.join(&hello).unwrap();
         let memory = Region::whole(Memory::sealed("liar", MESSAGES * MESSAGE).unwrap());
         let local = endpoint.register(&memory, Access::NONE).unwrap().local;
-        Liar { bare, endpoint, memory, local, sent: 0, came: Vec::new() }
+        ByzantinePeer { bare, endpoint, memory, local, sent: 0, came: Vec::new() }
     }
 
     /// Takes what has come, and the ends of what was sent.
@@ -118,26 +118,26 @@ fn ends(bare: &mut Bare, what: &str) {
     assert!(matches!(&ended, Ok(0)) || ended.as_ref().is_err_and(reset), "{what}: {ended:?}");
 }
 
-/// What a liar does with a connection that carries requests.
-type Lie = fn(&mut Liar);
+/// What a Byzantine peer does with a connection that carries requests.
+type Lie = fn(&mut ByzantinePeer);
 
 const LIES: [(&str, Lie); 8] = [
-    ("a frame that is longer than any", |liar| liar.message(&i32::MAX.to_be_bytes())),
-    ("a frame that is shorter than nothing", |liar| liar.message(&(-1_i32).to_be_bytes())),
-    ("a frame of nothing", |liar| liar.message(&[0; 4])),
-    ("a frame that is no request", |liar| liar.message(&[0, 0, 0, 3, 1, 2, 3])),
-    ("a message of nothing", |liar| liar.endpoint.send(1, &[]).unwrap()),
-    ("a word", |liar| {
+    ("a frame that is longer than any", |peer| peer.message(&i32::MAX.to_be_bytes())),
+    ("a frame that is shorter than nothing", |peer| peer.message(&(-1_i32).to_be_bytes())),
+    ("a frame of nothing", |peer| peer.message(&[0; 4])),
+    ("a frame that is no request", |peer| peer.message(&[0, 0, 0, 3, 1, 2, 3])),
+    ("a message of nothing", |peer| peer.endpoint.send(1, &[]).unwrap()),
+    ("a word", |peer| {
         let nowhere = Remote { key: 0, start: 0, len: 0, access: Access::WRITE };
-        liar.endpoint.write(1, &[], nowhere, 0, Some(7)).unwrap();
+        peer.endpoint.write(1, &[], nowhere, 0, Some(7)).unwrap();
     }),
-    ("requests over TCP", |liar| {
+    ("requests over TCP", |peer| {
         let request = frame(12, 1, &MetadataRequest::default());
-        liar.bare.stream.write_all(&request).unwrap();
+        peer.bare.stream.write_all(&request).unwrap();
     }),
-    ("the half of a frame, and the end", |liar| {
-        liar.message(&[0, 0, 1, 0, 0, 3]);
-        liar.bare.stream.shutdown(Shutdown::Write).unwrap();
+    ("the half of a frame, and the end", |peer| {
+        peer.message(&[0, 0, 1, 0, 0, 3]);
+        peer.bare.stream.shutdown(Shutdown::Write).unwrap();
     }),
 ];
 
@@ -190,7 +190,7 @@ fn raw_lies() -> [(&'static str, Vec<u8>); 4] {
 #[ignore = "needs an RDMA device"]
 fn who_lies_over_a_carried_connection_loses_that() {
     let folder = Folder::new("carried");
-    // Room for two and a liar: the next one has it when the last one's link is given up, with its memory.
+    // Room for two and a Byzantine peer: the next one has it when the last one's link is given up, with its memory.
     let server = broker(&folder.0, 0, &[("headrace.direct.links.max", "3")]);
     let servers = server.bootstrap_servers().to_owned();
     let honest = producer(&servers, &[TWO_SIDED, ("linger.ms", "0")]);
@@ -203,13 +203,13 @@ fn who_lies_over_a_carried_connection_loses_that() {
     };
     others_go_on();
     for (what, lie) in LIES {
-        let mut liar = Liar::new(&servers);
-        let topics = liar.call(12, &MetadataRequest { topics: None, ..MetadataRequest::default() }).topics;
+        let mut peer = ByzantinePeer::new(&servers);
+        let topics = peer.call(12, &MetadataRequest { topics: None, ..MetadataRequest::default() }).topics;
         assert_eq!(topics.len(), 1, "it is served until it lies");
-        lie(&mut liar);
-        ends(&mut liar.bare, what);
+        lie(&mut peer);
+        ends(&mut peer.bare, what);
         // What comes after the end finds nobody.
-        liar.is_refused(&frame(12, 1, &MetadataRequest::default()));
+        peer.is_refused(&frame(12, 1, &MetadataRequest::default()));
         others_go_on();
     }
     for (what, bytes) in raw_lies() {
@@ -219,13 +219,13 @@ fn who_lies_over_a_carried_connection_loses_that() {
         others_go_on();
     }
     // To ask for another link is answered; and half a frame costs others nothing while it stands.
-    let mut liar = Liar::new(&servers);
-    let again = liar.call(0, &DirectConnectRequest { fabric: "two-sided".to_owned(), hello: vec![].into() });
+    let mut peer = ByzantinePeer::new(&servers);
+    let again = peer.call(0, &DirectConnectRequest { fabric: "two-sided".to_owned(), hello: vec![].into() });
     assert_eq!(ErrorCode::new(again.error_code), ErrorCode::INVALID_REQUEST);
-    liar.message(&[0, 0, 1, 0, 0, 3]);
+    peer.message(&[0, 0, 1, 0, 0, 3]);
     others_go_on();
-    drop(liar);
-    Liar::new(&servers);
+    drop(peer);
+    ByzantinePeer::new(&servers);
     assert_eq!(server.take_troubles(), Vec::<String>::new());
 }
 
@@ -234,9 +234,9 @@ fn who_lies_over_a_carried_connection_loses_that() {
 fn a_carried_connection_that_is_silent_amid_a_frame_is_idle() {
     let folder = Folder::new("silent");
     let server = broker(&folder.0, 0, &[("connections.max.idle.ms", "300")]);
-    let mut liar = Liar::new(server.bootstrap_servers());
-    liar.message(&[0, 0, 1, 0, 0, 3]);
-    ends(&mut liar.bare, "silence");
+    let mut peer = ByzantinePeer::new(server.bootstrap_servers());
+    peer.message(&[0, 0, 1, 0, 0, 3]);
+    ends(&mut peer.bare, "silence");
 }
 
 #[test]
@@ -249,19 +249,19 @@ fn who_takes_no_answers_over_a_carried_connection_is_not_read_any_more() {
     let reader = consumer(&servers, "t", &[TWO_SIDED]);
     send(&honest, "t", 0..1, 1_000_000);
     expect(&reader, 0..1, 1_000_000);
-    let mut liar = Liar::new(&servers);
-    let topics = liar.call(12, &MetadataRequest { topics: None, ..MetadataRequest::default() }).topics;
+    let mut peer = ByzantinePeer::new(&servers);
+    let topics = peer.call(12, &MetadataRequest { topics: None, ..MetadataRequest::default() }).topics;
     let partition =
         FetchPartition { partition: 0, partition_max_bytes: 1 << 20, ..FetchPartition::default() };
     let topic =
         FetchTopic { topic_id: topics[0].topic_id, partitions: vec![partition], ..FetchTopic::default() };
     let fetch = FetchRequest { topics: vec![topic], max_bytes: 1 << 20, ..FetchRequest::default() };
     let request = frame(13, 7, &fetch);
-    liar.endpoint.hold(true);
+    peer.endpoint.hold(true);
     let (mut taken, mut next, mut refused) = (0, 1, 0);
     // It sends whenever there is room; in the end there is none, however much the broker does for others meanwhile.
     while refused < 10 {
-        match liar.try_message(&request) {
+        match peer.try_message(&request) {
             Ok(()) => (taken, refused) = (taken + 1, 0),
             Err(FabricError::Full(_)) => {
                 refused += 1;
@@ -275,11 +275,11 @@ fn who_takes_no_answers_over_a_carried_connection_is_not_read_any_more() {
     }
     assert!(taken > 64, "{taken}");
     // No crime: whoever takes them then gets his answers.
-    liar.endpoint.hold(false);
+    peer.endpoint.hold(false);
     let since = Instant::now();
-    while liar.came.len() < 2_000_000 {
-        liar.look().unwrap();
-        assert!(since.elapsed() < PATIENCE, "{} bytes", liar.came.len());
+    while peer.came.len() < 2_000_000 {
+        peer.look().unwrap();
+        assert!(since.elapsed() < PATIENCE, "{} bytes", peer.came.len());
         std::thread::yield_now();
     }
     assert_eq!(server.take_troubles(), Vec::<String>::new());

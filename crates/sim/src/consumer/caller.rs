@@ -77,7 +77,7 @@ impl Consumer {
                     }
                     self.take(now, now_ms, ledger)?;
                 }
-                State::Telling(telling) => self.told(*telling),
+                State::Telling(telling) => self.reported(*telling),
                 State::Working { done, .. } => {
                     self.processed(&done, ledger);
                     let gap_ms = if self.steady { 0 } else { self.plan.habits.gap_ms_max };

@@ -44,7 +44,7 @@ pub struct Tally {
     /// Subscriptions to other topics.
     pub resubscribed: usize,
     /// What listeners were told.
-    pub told: usize,
+    pub reported: usize,
     /// Commits by listeners.
     pub parting_commits: usize,
     /// Logs that were cut.

@@ -99,7 +99,7 @@ impl Consumer {
     /// Begins to run the listener, if there is something to be told.
     pub(super) fn begin_telling(&mut self, now: Now, poll_until: u64, ledger: &mut Ledger) -> bool {
         let Some((notice, news, places)) = self.listener.notices.pop_front() else { return false };
-        ledger.tally.told += 1;
+        ledger.tally.reported += 1;
         let ms = if self.steady { 0 } else { self.plan.habits.listener_ms_max };
         let until = now.mono_ms + self.rng.between(0, ms);
         let commits = news == Rebalance::Revoked && self.rng.chance(self.plan.habits.listener_commits);
@@ -118,12 +118,12 @@ impl Consumer {
     }
 
     /// The listener has been told.
-    pub(super) fn told(&mut self, telling: Telling) {
+    pub(super) fn reported(&mut self, telling: Telling) {
         let Telling { notice, news, places, poll_until, .. } = telling;
         if news == Rebalance::Assigned {
             self.listener.open.extend(places);
         }
-        self.commands.push_back(ConsumerCommand::Told { notice });
+        self.commands.push_back(ConsumerCommand::ListenerCalled { notice });
         self.state = State::Waiting { until: poll_until, slice: 0 };
     }
 }

@@ -16,7 +16,7 @@ pub(crate) struct Departure {
     /// It closes; else it is gone at one blow.
     pub(crate) closes: bool,
     /// Its connections end with it, as a system does it for a process that dies; else nobody is told.
-    pub(crate) told: bool,
+    pub(crate) reported: bool,
     /// Another one with the same plan comes so much later.
     pub(crate) back_ms: Option<u64>,
 }
@@ -26,7 +26,7 @@ impl Departure {
         Self {
             at_ms: start_ms + rng.between(1, heal_ms),
             closes: rng.chance(40),
-            told: rng.chance(60),
+            reported: rng.chance(60),
             back_ms: rng.chance(70).then(|| rng.skewed(3000)),
         }
     }

@@ -1,4 +1,4 @@
-//! Who goes through memory that the broker lends, and what befalls that.
+//! Who goes through memory that the broker exposes, and what befalls that.
 
 use super::common::{START_MS, some};
 use super::{Birth, Down, Place, Plan, ProducerPlan, Step, Trouble};
@@ -14,9 +14,9 @@ pub(crate) struct DirectPlan {
     pub(crate) note_ms_max: u64,
     /// Notes are taken only at multiples of this.
     pub(crate) burst_ms: u64,
-    /// Memory that is lent takes at most so long to come.
+    /// Memory that is exposed takes at most so long to come.
     pub(crate) control_ms_max: u64,
-    /// Of memory that is lent: how much never comes, though the link lives; also when all is well.
+    /// Of memory that is exposed: how much never comes, though the link lives; also when all is well.
     pub(crate) withheld: u64,
     /// Of links: how many end by themselves, after up to `link_ms_max`.
     pub(crate) ends: u64,
@@ -107,7 +107,7 @@ impl DirectPlan {
 }
 
 impl Plan {
-    /// The same with links. There is one node, whose epochs are the broker's: the broker lends memory, and it alone knows
+    /// The same with links. There is one node, whose epochs are the broker's: the broker exposes memory, and it alone knows
     /// who has it.
     pub(crate) fn with_direct(mut self, rng: &mut Rng) -> Self {
         self.calm = false;
@@ -133,7 +133,7 @@ impl Plan {
                 restart.down = Down::Kill;
             }
         }
-        // Partitions that sync before they confirm are not lent memory.
+        // No memory is exposed of partitions that sync before they confirm.
         self.durable &= rng.chance(15);
         let scarce = rng.chance(30);
         let doomed = (self.topics.len() > 1 && !self.auto_create() && rng.chance(40))

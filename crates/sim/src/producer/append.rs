@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use arrow_array::{ArrayRef, BinaryArray, Int32Array, RecordBatch, StringArray};
-use headrace_client::producer::{AppendError, Appended, RecordRef, RowSpan, Told};
+use headrace_client::producer::{AppendError, Appended, OnAppended, RecordRef, RowSpan};
 use headrace_columns::encode::Rows;
 use headrace_wire::time::Now;
 
@@ -95,21 +95,21 @@ impl Producer {
                     ..RecordRef::default()
                 };
                 let placed = |batch, index| spans.push(RowSpan { batch, row: 0, index, count: 1 });
-                let (at, ears) = (*at, self.told.clone());
-                let told = || -> Told {
+                let (at, ears) = (*at, self.reported.clone());
+                let reported = || -> OnAppended {
                     parked.set(true);
                     Box::new(move |outcome| held(&ears).push((at, outcome)))
                 };
                 if at % PARKED_IN == 0 {
                     self.appender.append_record(now, &asked, grant, placed).map(|_| 1)
                 } else {
-                    let taken = self.appender.append_or_park(now, &asked, grant, placed, told);
+                    let taken = self.appender.append_or_park(now, &asked, grant, placed, reported);
                     taken.map(|()| usize::from(!parked.get()))
                 }
             }
             Job::Rows { topic, rows, next, .. } => {
-                let placed = |told: &[RowSpan]| {
-                    spans.extend(told.iter().map(|span| RowSpan { row: span.row - *next, ..*span }));
+                let placed = |reported: &[RowSpan]| {
+                    spans.extend(reported.iter().map(|span| RowSpan { row: span.row - *next, ..*span }));
                 };
                 let topic = topic.map(|topic| TOPICS[topic]);
                 self.appender.append_rows_traced(now, topic, rows, *next..rows.len(), grant, placed)
@@ -121,9 +121,11 @@ impl Producer {
         if parked.get() {
             self.records[before.start].parked_ms = Some(now.mono_ms);
         }
-        let told: usize = spans.iter().map(|span| span.count as usize).sum();
-        if told != *result.as_ref().unwrap_or(&0) {
-            return Err(format!("of records {before:?} {told} were placed, and the call says {result:?}"));
+        let reported: usize = spans.iter().map(|span| span.count as usize).sum();
+        if reported != *result.as_ref().unwrap_or(&0) {
+            return Err(format!(
+                "of records {before:?} {reported} were placed, and the call says {result:?}"
+            ));
         }
         let until = self.callers[number].deadline.unwrap_or(now.mono_ms + self.plan.max_block_ms);
         let error = match result {
@@ -178,8 +180,8 @@ impl Producer {
 
     /// Takes in what was told of parked records.
     pub(crate) fn hear(&mut self, now: Now) -> Result<(), String> {
-        let told = std::mem::take(&mut *held(&self.told));
-        for (at, outcome) in told {
+        let reported = std::mem::take(&mut *held(&self.reported));
+        for (at, outcome) in reported {
             let record = &mut self.records[at];
             let late = now.mono_ms.saturating_sub(record.parked_ms.unwrap_or(u64::MAX));
             if record.placed.is_some() || record.end.is_some() || late > self.plan.max_block_ms + SLACK_MS {

@@ -81,7 +81,7 @@ pub(crate) struct Sharing {
     waiting: BTreeMap<u64, Waiting>,
     last_token: u64,
     /// Consumers by connection, and by the id of their member.
-    sharers: BTreeMap<u64, usize>,
+    share_consumers: BTreeMap<u64, usize>,
     known: BTreeMap<String, usize>,
     /// The most that a consumer may hold.
     limits: BTreeMap<usize, u64>,
@@ -111,7 +111,7 @@ impl Sharing {
             members: BTreeMap::new(),
             waiting: BTreeMap::new(),
             last_token: 0,
-            sharers: BTreeMap::new(),
+            share_consumers: BTreeMap::new(),
             known: BTreeMap::new(),
             limits: BTreeMap::new(),
             dirty: true,
@@ -134,10 +134,10 @@ impl Sharing {
     }
 
     /// A connection is a share consumer's, which may hold so many records.
-    pub(crate) fn introduce(&mut self, conn: u64, sharer: usize, limit: Option<u64>) {
-        self.sharers.insert(conn, sharer);
+    pub(crate) fn introduce(&mut self, conn: u64, share_consumer: usize, limit: Option<u64>) {
+        self.share_consumers.insert(conn, share_consumer);
         if let Some(limit) = limit {
-            self.limits.insert(sharer, limit);
+            self.limits.insert(share_consumer, limit);
         }
     }
 
@@ -298,14 +298,14 @@ impl Sharing {
     }
 
     fn introduce_member(&mut self, conn: u64, member: Option<&str>, strict: bool) -> Result<(), String> {
-        let (Some(member), Some(sharer)) = (member, self.sharers.get(&conn)) else {
+        let (Some(member), Some(share_consumer)) = (member, self.share_consumers.get(&conn)) else {
             return Err(format!("connection {conn} is no share consumer's"));
         };
-        let before = self.known.insert(member.to_owned(), *sharer);
-        if before.is_some_and(|before| before != *sharer) {
+        let before = self.known.insert(member.to_owned(), *share_consumer);
+        if before.is_some_and(|before| before != *share_consumer) {
             return Err(format!("{member} is the member id of two consumers"));
         }
-        match self.limits.get(sharer) {
+        match self.limits.get(share_consumer) {
             Some(limit) => drop(self.kafka.limits.insert(member.to_owned(), *limit)),
             None if strict => return Err("records are limited for who does not want that".to_owned()),
             None => {}
@@ -346,8 +346,8 @@ impl Sharing {
                 if data.error_code != moved && data.acknowledge_error_code != moved {
                     continue;
                 }
-                let told = self.leader_for(cluster, waiting.node, (topic.topic_id, data.partition_index));
-                let (leader_id, leader_epoch, host, port) = told;
+                let reported = self.leader_for(cluster, waiting.node, (topic.topic_id, data.partition_index));
+                let (leader_id, leader_epoch, host, port) = reported;
                 data.current_leader = shared::LeaderIdAndEpoch { leader_id, leader_epoch };
                 if leader_id >= 0 && response.node_endpoints.iter().all(|known| known.node_id != leader_id) {
                     let endpoint = shared::NodeEndpoint { node_id: leader_id, host, port, rack: None };
@@ -370,8 +370,8 @@ impl Sharing {
                 if data.error_code != ErrorCode::NOT_LEADER_OR_FOLLOWER.code() {
                     continue;
                 }
-                let told = self.leader_for(cluster, node, (topic.topic_id, data.partition_index));
-                let (leader_id, leader_epoch, host, port) = told;
+                let reported = self.leader_for(cluster, node, (topic.topic_id, data.partition_index));
+                let (leader_id, leader_epoch, host, port) = reported;
                 data.current_leader = acknowledged::LeaderIdAndEpoch { leader_id, leader_epoch };
                 if leader_id >= 0 && response.node_endpoints.iter().all(|known| known.node_id != leader_id) {
                     let endpoint = acknowledged::NodeEndpoint { node_id: leader_id, host, port, rack: None };
@@ -386,8 +386,8 @@ impl Sharing {
         let tells = self.rng.chance(self.tells_leader);
         let topic = self.ids.iter().find(|(_, id)| **id == key.0).map(|(topic, _)| *topic);
         let place = topic.map(|topic| Place { topic, partition: key.1 });
-        let told = place.filter(|_| tells).and_then(|place| cluster.leader_for(node, place));
-        told.unwrap_or((-1, -1, String::new(), -1))
+        let reported = place.filter(|_| tells).and_then(|place| cluster.leader_for(node, place));
+        reported.unwrap_or((-1, -1, String::new(), -1))
     }
 
     // ---- the group
@@ -477,20 +477,22 @@ impl Sharing {
         self.kafka.counts
     }
 
-    fn member_is(&self, member: &str, sharer: usize) -> bool {
-        self.known.get(member) == Some(&sharer)
+    fn member_is(&self, member: &str, share_consumer: usize) -> bool {
+        self.known.get(member) == Some(&share_consumer)
     }
 
     /// Whether a record was acquired for a consumer, with this count.
-    pub(crate) fn was_given(&self, sharer: usize, place: Place, offset: i64, count: i16) -> bool {
+    pub(crate) fn was_given(&self, share_consumer: usize, place: Place, offset: i64, count: i16) -> bool {
         let given = self.key(place).and_then(|key| self.kafka.deliveries.get(&(key, offset)));
-        given.is_some_and(|given| given.iter().any(|(to, of)| *of == count && self.member_is(to, sharer)))
+        given.is_some_and(|given| {
+            given.iter().any(|(to, of)| *of == count && self.member_is(to, share_consumer))
+        })
     }
 
     /// Whether a consumer has accepted a record.
-    pub(crate) fn was_accepted(&self, sharer: usize, place: Place, offset: i64) -> bool {
+    pub(crate) fn was_accepted(&self, share_consumer: usize, place: Place, offset: i64) -> bool {
         let by = self.key(place).and_then(|key| self.kafka.accepted.get(&(key, offset)));
-        by.is_some_and(|by| self.member_is(by, sharer))
+        by.is_some_and(|by| self.member_is(by, share_consumer))
     }
 
     /// Every record of a log is accepted, was rejected by somebody, or was delivered too often.

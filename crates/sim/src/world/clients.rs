@@ -26,7 +26,9 @@ impl World {
             Who::Consumer(number) => {
                 self.consumers[number].engine.handle(now, input.map(|none| match none {}));
             }
-            Who::Sharer(number) => self.sharers[number].engine.handle(now, input.map(|none| match none {})),
+            Who::ShareConsumer(number) => {
+                self.share_consumers[number].engine.handle(now, input.map(|none| match none {}));
+            }
         }
     }
 
@@ -44,7 +46,7 @@ impl World {
         match who {
             Who::Producer(number) => self.producers[number].engine.handle_bytes(now, conn, bytes),
             Who::Consumer(number) => self.consumers[number].engine.handle_bytes(now, conn, bytes),
-            Who::Sharer(number) => self.sharers[number].engine.handle_bytes(now, conn, bytes),
+            Who::ShareConsumer(number) => self.share_consumers[number].engine.handle_bytes(now, conn, bytes),
         }
     }
 
@@ -52,7 +54,9 @@ impl World {
         Some(match who {
             Who::Producer(number) => self.producers[number].engine.poll_output()?.map(AnyEvent::Producer),
             Who::Consumer(number) => self.consumers[number].engine.poll_output()?.map(AnyEvent::Consumer),
-            Who::Sharer(number) => self.sharers[number].engine.poll_output()?.map(AnyEvent::Share),
+            Who::ShareConsumer(number) => {
+                self.share_consumers[number].engine.poll_output()?.map(AnyEvent::Share)
+            }
         })
     }
 
@@ -60,7 +64,7 @@ impl World {
         match who {
             Who::Producer(number) => &mut self.producers[number].wires,
             Who::Consumer(number) => &mut self.consumers[number].wires,
-            Who::Sharer(number) => &mut self.sharers[number].wires,
+            Who::ShareConsumer(number) => &mut self.share_consumers[number].wires,
         }
     }
 
@@ -68,7 +72,7 @@ impl World {
         match who {
             Who::Producer(number) => self.producers[number].engine.poll_timeout(),
             Who::Consumer(number) => self.consumers[number].engine.poll_timeout(),
-            Who::Sharer(number) => self.sharers[number].engine.poll_timeout(),
+            Who::ShareConsumer(number) => self.share_consumers[number].engine.poll_timeout(),
         }
     }
 
@@ -76,7 +80,7 @@ impl World {
         match who {
             Who::Producer(number) => !self.producers[number].gone,
             Who::Consumer(number) => !self.consumers[number].gone,
-            Who::Sharer(number) => !self.sharers[number].gone,
+            Who::ShareConsumer(number) => !self.share_consumers[number].gone,
         }
     }
 
@@ -105,12 +109,12 @@ impl World {
                     self.consumers[number].engine.handle(self.now, Input::Command(command));
                 }
             }
-            Who::Sharer(number) => {
-                if self.sharers[number].gone {
+            Who::ShareConsumer(number) => {
+                if self.share_consumers[number].gone {
                     return Ok(());
                 }
-                for command in self.sharers[number].take_commands() {
-                    self.sharers[number].engine.handle(self.now, Input::Command(command));
+                for command in self.share_consumers[number].take_commands() {
+                    self.share_consumers[number].engine.handle(self.now, Input::Command(command));
                 }
             }
         }
@@ -154,7 +158,7 @@ impl World {
                 Ok(false)
             }
             (Who::Consumer(number), AnyEvent::Consumer(event)) => self.hear_consumer(number, event),
-            (Who::Sharer(number), AnyEvent::Share(event)) => self.hear_sharer(number, event),
+            (Who::ShareConsumer(number), AnyEvent::Share(event)) => self.hear_share_consumer(number, event),
             (who, event) => Err(format!("{who:?} tells {event:?}")),
         }
     }
@@ -167,7 +171,7 @@ impl World {
             // Its callers are woken one by one.
             Who::Producer(_) => {}
             Who::Consumer(number) => self.at(at, Event::Reader(number)),
-            Who::Sharer(number) => self.at(at, Event::Sharer(number)),
+            Who::ShareConsumer(number) => self.at(at, Event::ShareConsumer(number)),
         }
     }
 
@@ -198,7 +202,7 @@ impl World {
         let has_commands = match who {
             Who::Producer(number) => self.producers[number].has_commands(),
             Who::Consumer(number) => self.consumers[number].has_commands(),
-            Who::Sharer(number) => self.sharers[number].has_commands(),
+            Who::ShareConsumer(number) => self.share_consumers[number].has_commands(),
         };
         if has_commands && !self.wires(who).turn_scheduled {
             self.wires(who).turn_scheduled = true;
@@ -256,8 +260,8 @@ impl World {
                 self.wires(who).conns_ended += 1;
                 self.tell(|| format!("{who:?} closes connection {key}"));
                 self.server.give_up(key);
-                if let Who::Sharer(number) = who {
-                    self.sharers[number].note_loss(self.now);
+                if let Who::ShareConsumer(number) = who {
+                    self.share_consumers[number].note_loss(self.now);
                 }
                 let (due, lossy) = (self.delay(), self.rng.chance(50));
                 let Some(conn) = self.conns.get_mut(&key) else { return Ok(()) };

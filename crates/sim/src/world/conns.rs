@@ -4,8 +4,8 @@ use bytes::Bytes;
 use headrace_client::io::{ChannelEvent, ConnId};
 
 use super::{Event, World};
+use crate::byzantine::ByzantinePeer;
 use crate::client::Who;
-use crate::liar::Liar;
 use crate::net::{Conn, FaultAt, Peer, Piece, Pipe, PipeFault, Way};
 
 /// Bytes within which a connection's fault lies.
@@ -73,15 +73,15 @@ impl World {
         let Some(conn) = self.conns.get_mut(&key).filter(|conn| conn.client) else { return Ok(()) };
         let (who, node, id) = (conn.who, conn.node, conn.id);
         if lied {
-            let liar = Liar::new(&mut self.rng);
-            let told = format!("connection {key} has reached {liar:?}");
-            conn.peer = Peer::Liar(liar);
-            self.tell(|| told);
+            let byzantine = ByzantinePeer::new(&mut self.rng);
+            let reported = format!("connection {key} has reached {byzantine:?}");
+            conn.peer = Peer::ByzantinePeer(byzantine);
+            self.tell(|| reported);
         } else if self.server.is_up() && self.server.cluster.is_up(node) {
             conn.peer = Peer::Broker;
             self.server.connect(self.now, key, node);
-            if let (Who::Sharer(number), Some(share)) = (who, &mut self.server.share) {
-                share.introduce(key, number, self.sharers[number].plan.limit);
+            if let (Who::ShareConsumer(number), Some(share)) = (who, &mut self.server.share) {
+                share.introduce(key, number, self.share_consumers[number].plan.limit);
             }
             self.tell(|| format!("connection {key} stands, to node {}", node + 1));
         } else {
@@ -142,9 +142,9 @@ impl World {
                 self.server.receive(self.now, key, &bytes)?;
                 self.after_broker()
             }
-            (Piece::Data(bytes), Peer::Liar(liar)) => {
-                for said in liar.receive(&mut self.rng, &bytes)? {
-                    self.tell(|| format!("the liar of connection {key} says {} bytes", said.len()));
+            (Piece::Data(bytes), Peer::ByzantinePeer(byzantine)) => {
+                for said in byzantine.receive(&mut self.rng, &bytes)? {
+                    self.tell(|| format!("the byzantine of connection {key} says {} bytes", said.len()));
                     self.send(key, Way::ToClient, said);
                 }
                 Ok(())
@@ -204,8 +204,8 @@ impl World {
         let Some(conn) = self.conns.get_mut(&key) else { return Ok(()) };
         let (who, id) = (conn.who, conn.id);
         self.server.give_up(key);
-        if let Who::Sharer(number) = who {
-            self.sharers[number].note_loss(self.now);
+        if let Who::ShareConsumer(number) = who {
+            self.share_consumers[number].note_loss(self.now);
         }
         conn.client = false;
         conn.to_client.mute();

@@ -107,7 +107,7 @@ impl World {
                 "the broker has read something else than was written over link {name}: {ack:?}"
             ));
         }
-        self.outcome.lent.taken += usize::from(ack.error_code == 0);
+        self.outcome.exposed.taken += usize::from(ack.error_code == 0);
         let mut fate = Fate::Comes;
         if self.lies() {
             self.lied(name, "of a write");
@@ -150,7 +150,7 @@ impl World {
                     link.slots_region = registration(region);
                 }
                 if self.withholds() {
-                    self.outcome.lent.withheld += 1;
+                    self.outcome.exposed.withheld += 1;
                     self.tell(|| format!("memory {key} of link {name} never comes"));
                     return Ok(());
                 }
@@ -165,7 +165,7 @@ impl World {
                 }
             }
             LinkMessage::Window { key, at, region } => {
-                self.outcome.lent.windows += 1;
+                self.outcome.exposed.windows += 1;
                 let number = registration(region).ok_or("a window has a descriptor that is none")?;
                 if let Some(link) = self.links.get_mut(&name) {
                     link.windows.insert(number, (*key, *at));
@@ -173,7 +173,7 @@ impl World {
                 packets.push(packet);
             }
             LinkMessage::Unreachable { .. } => {
-                self.outcome.lent.refused += 1;
+                self.outcome.exposed.refused += 1;
                 packets.push(packet);
             }
             LinkMessage::Revoked { .. } | LinkMessage::Notify => {
@@ -206,7 +206,7 @@ impl World {
             }
         };
         if self.withholds() {
-            self.outcome.lent.withheld += 1;
+            self.outcome.exposed.withheld += 1;
             self.tell(|| format!("memory {key} of link {name} never comes"));
             return;
         }
@@ -461,8 +461,8 @@ impl World {
 
     fn hears(&mut self, who: Who, name: u64, event: &io::LinkEvent) {
         match event {
-            io::LinkEvent::Read { .. } => self.outcome.lent.reads += 1,
-            io::LinkEvent::FetchAdded { .. } => self.outcome.lent.drawn += 1,
+            io::LinkEvent::Read { .. } => self.outcome.exposed.reads += 1,
+            io::LinkEvent::FetchAdded { .. } => self.outcome.exposed.drawn += 1,
             _ => {}
         }
         self.tell(|| match event {
@@ -563,7 +563,7 @@ impl World {
         if link.broker && !nudged && changed.iter().any(|(_, [.., id])| *id != 0) {
             return Err(format!("slots of link {name} have changed, and nobody is notified"));
         }
-        self.outcome.lent.slots += changed.len();
+        self.outcome.exposed.slots += changed.len();
         if verbs {
             return Ok(());
         }

@@ -42,14 +42,14 @@ pub(super) enum LinkEvent {
     Fault,
 }
 
-/// What came of memory that the broker lent.
+/// What came of memory that the broker exposed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Lent {
+pub struct Exposed {
     /// Links that stood.
     pub links: usize,
     /// Those that ended while their client lived.
     pub ended: usize,
-    /// Rings that were lent.
+    /// Rings that were exposed.
     pub rings: usize,
     /// Segments that were shown.
     pub files: usize,
@@ -69,8 +69,8 @@ pub struct Lent {
     pub shared: usize,
     /// Turns that producers over RDMA were given.
     pub drawn: usize,
-    /// Turns in shared rings that liars were given.
-    pub taken_by_liars: usize,
+    /// Turns in shared rings that Byzantine peers were given.
+    pub taken_by_byzantine: usize,
     /// Links that a client ended over that.
     pub given_up: usize,
     /// Links that the broker ended since their client lied.
@@ -85,7 +85,7 @@ pub struct Lent {
     pub read: usize,
     /// Parts of files that were shown to readers over RDMA, and refused.
     pub windows: usize,
-    /// See [`Lent::windows`].
+    /// See [`Exposed::windows`].
     pub refused: usize,
     /// What engines have read of them, one after the other.
     pub reads: usize,
@@ -105,9 +105,9 @@ pub(super) fn lie_of_slot(rng: &mut Rng, slot: usize, words: &Words) -> (usize, 
 }
 
 impl World {
-    fn lending(&self) -> Result<&DirectPlan, String> {
+    fn exposing(&self) -> Result<&DirectPlan, String> {
         let plan = self.plan.direct.as_ref();
-        plan.ok_or_else(|| "memory is lent where headrace.datapath is tcp".to_owned())
+        plan.ok_or_else(|| "memory is exposed where headrace.datapath is tcp".to_owned())
     }
 
     /// When a note is seen that is sent now.
@@ -162,7 +162,7 @@ impl World {
         address: String,
         token: [u8; 16],
     ) -> Result<(), String> {
-        let (unmade, far) = self.lending().map(|plan| (plan.unmade, plan.is_far(who)))?;
+        let (unmade, far) = self.exposing().map(|plan| (plan.unmade, plan.is_far(who)))?;
         if far {
             let reason = "it is on another host".to_owned();
             self.link(who, id, io::LinkEvent::Closed { reason, lasting: true });
@@ -212,7 +212,7 @@ impl World {
     /// It has, or cannot; the link has its name from now on.
     fn joined(&mut self, offered: u64) -> Result<(), String> {
         let Some(key) = self.joining.remove(&offered) else { return Ok(()) };
-        let unmade = self.lending()?.unmade;
+        let unmade = self.exposing()?.unmade;
         let fails = !self.healed && self.rng.chance(unmade);
         let adds = self.rng.chance(90);
         let made = if fails { Err("nobody answers there".to_owned()) } else { Ok(adds) };
@@ -242,8 +242,8 @@ impl World {
         self.tell(|| format!("end {key} is joined to link {offered}"));
         self.links.insert(offered, link);
         self.wires(who).links.insert(id, offered);
-        self.outcome.lent.links += 1;
-        let (ends, max) = self.lending().map(|plan| (plan.ends, plan.link_ms_max))?;
+        self.outcome.exposed.links += 1;
+        let (ends, max) = self.exposing().map(|plan| (plan.ends, plan.link_ms_max))?;
         if !self.healed && self.rng.chance(ends) {
             let at = self.now.mono_ms + self.rng.between(0, max);
             self.at(at, Event::Link(offered, LinkEvent::Fault));
@@ -286,7 +286,7 @@ impl World {
     }
 
     fn write_direct(&mut self, who: Who, name: u64, write: DirectWrite) -> Result<(), String> {
-        let breaks = self.lending()?.breaks;
+        let breaks = self.exposing()?.breaks;
         let breaks = !self.healed && self.rng.chance(breaks);
         self.digest(name ^ u64::from(write.notify.0) << 20);
         self.tell(|| {
@@ -295,13 +295,13 @@ impl World {
         });
         self.end_does(name, LinkRequest::Write(write))?;
         if !breaks {
-            self.outcome.lent.writes += 1;
+            self.outcome.exposed.writes += 1;
             return Ok(());
         }
         // The client dies in the middle: of what it has sent last a part is not there, or is and was not told.
         let lost = self.rng.between(0, 2);
         let Some(link) = self.links.get_mut(&name) else { return Ok(()) };
-        let told = match (&mut link.packets_to_broker, &mut link.to_broker) {
+        let reported = match (&mut link.packets_to_broker, &mut link.to_broker) {
             (packets, _) if !packets.is_empty() && lost > 0 => {
                 if let Some((due, (mut packet, since))) = packets.pop_back()
                     && let PacketKind::Write { pieces, notify, .. } = &mut packet.kind
@@ -322,8 +322,8 @@ impl World {
             }
             _ => true,
         };
-        self.outcome.lent.writes += usize::from(told);
-        self.outcome.lent.broken += usize::from(!told);
+        self.outcome.exposed.writes += usize::from(reported);
+        self.outcome.exposed.broken += usize::from(!reported);
         self.lose_link(name, "it broke over a write");
         Ok(())
     }
@@ -343,7 +343,7 @@ impl World {
         if !self.links.get(&key).is_some_and(|link| link.lied) {
             return Err(format!("{who:?} ends link {key}, over which nobody has lied"));
         }
-        self.outcome.lent.given_up += 1;
+        self.outcome.exposed.given_up += 1;
         self.end_link_at_client(key);
         Ok(())
     }
@@ -364,7 +364,7 @@ impl World {
         let Some(link) = self.links.get(&key).filter(|link| link.client) else { return };
         let (who, id) = (link.who, link.id);
         self.wires(who).links.remove(&id);
-        self.outcome.lent.ended += 1;
+        self.outcome.exposed.ended += 1;
         self.end_link_at_client(key);
         self.link(who, id, io::LinkEvent::Closed { reason: why.to_owned(), lasting: false });
     }
@@ -382,7 +382,7 @@ impl World {
 
     /// A client that makes a link has come to the broker.
     fn linking(&mut self, key: u64) -> Result<(), String> {
-        let (ends, max) = self.lending().map(|plan| (plan.ends, plan.link_ms_max))?;
+        let (ends, max) = self.exposing().map(|plan| (plan.ends, plan.link_ms_max))?;
         let Some(link) = self.links.get_mut(&key).filter(|link| link.client) else { return Ok(()) };
         if !self.server.link(key, &link.address, link.token) {
             self.tell(|| format!("link {key} is refused"));
@@ -395,7 +395,7 @@ impl World {
         link.broker_end = Some(SimBrokerEnd::mapped(headrace_broker::LinkId(key), broker));
         link.client_end = Some(SimClientEnd::mapped(client));
         self.tell(|| format!("link {key} stands"));
-        self.outcome.lent.links += 1;
+        self.outcome.exposed.links += 1;
         self.tell_link(key, Control::Linked);
         if !self.healed && self.rng.chance(ends) {
             let at = self.now.mono_ms + self.rng.between(0, max);
@@ -431,7 +431,7 @@ impl World {
             cable.cut(SimSide::Client);
         }
         self.tell(|| format!("a read over link {name} fails"));
-        self.outcome.lent.failed += 1;
+        self.outcome.exposed.failed += 1;
         self.client_looks(name)?;
         self.settle(who)
     }
@@ -454,7 +454,7 @@ impl World {
         if !known {
             return Ok(());
         }
-        self.lends.retain(|(of, _), _| *of != key);
+        self.exposes.retain(|(of, _), _| *of != key);
         self.server.unlink(key);
         self.after_broker()
     }
@@ -469,7 +469,7 @@ impl World {
             self.tell_end(key, "its broker is gone");
         }
         self.joining.clear();
-        self.lends.clear();
+        self.exposes.clear();
     }
 
     /// A client takes what has come over a link's socket.
@@ -501,7 +501,7 @@ impl World {
 
     // ---- what the broker wants done
 
-    pub(super) fn lend(&mut self) -> Result<(), String> {
+    pub(super) fn expose(&mut self) -> Result<(), String> {
         if self.plan.direct.is_none() {
             return Ok(());
         }
@@ -517,12 +517,12 @@ impl World {
             if let LinkAction::Nudge { link } = &action {
                 nudged.insert(link.0);
             }
-            if let LinkAction::Show { link, .. } | LinkAction::ShowFile { link, .. } = &action {
+            if let LinkAction::ExposeToRead { link, .. } | LinkAction::ExposeFile { link, .. } = &action {
                 shown.insert(link.0);
             }
-            self.lend_one(action)?;
+            self.act_on(action)?;
         }
-        self.check_lent()?;
+        self.check_exposed()?;
         for key in self.links.keys().copied().collect::<Vec<_>>() {
             if let Some(end) = self.links.get_mut(&key).and_then(|link| link.broker_end.as_mut()) {
                 end.notify_owed();
@@ -534,70 +534,51 @@ impl World {
         Ok(())
     }
 
-    fn lend_one(&mut self, action: LinkAction<MemoryFile>) -> Result<(), String> {
-        let unregistered = self.lending()?.unregistered;
+    fn act_on(&mut self, action: LinkAction<MemoryFile>) -> Result<(), String> {
         match action {
-            LinkAction::Lend { link, key, memory, shared } => {
-                self.note_lent(link.0, key, Some(memory.clone()));
-                if self.rogue_is_lent(link.0, key, &memory) {
-                    return self.rogue_act_on(link.0, LinkAction::Lend { link, key, memory, shared });
+            LinkAction::ExposeToWrite { link, key, memory, shared } => {
+                self.note_exposed(link.0, key, Some(memory.clone()));
+                if self.rogue_is_exposed(link.0, key, &memory) {
+                    return self
+                        .rogue_act_on(link.0, LinkAction::ExposeToWrite { link, key, memory, shared });
                 }
-                self.outcome.lent.rings += 1;
-                self.act_over(link.0, LinkAction::Lend { link, key, memory, shared })
+                self.outcome.exposed.rings += 1;
+                self.act_over(link.0, LinkAction::ExposeToWrite { link, key, memory, shared })
             }
-            LinkAction::Show { link, key, memory } => {
+            LinkAction::ExposeToRead { link, key, memory } => {
                 if let Some(owner) = self.links.get_mut(&link.0) {
                     if key == SLOTS_KEY {
                         let (slots, copy) = Slots::new(memory.clone())?;
                         owner.slots = Some(slots);
                         // Over shared memory its reader sees a copy that follows.
                         let memory = if owner.verbs { memory } else { copy };
-                        return self.act_over(link.0, LinkAction::Show { link, key, memory });
+                        return self.act_over(link.0, LinkAction::ExposeToRead { link, key, memory });
                     }
                     // How far a shared ring was read.
-                    self.outcome.lent.shared += 1;
+                    self.outcome.exposed.shared += 1;
                 }
-                self.act_over(link.0, LinkAction::Show { link, key, memory })
+                self.act_over(link.0, LinkAction::ExposeToRead { link, key, memory })
             }
-            LinkAction::ShowFile { link, key, file, bytes } => {
-                self.note_lent(link.0, key, None);
-                if bytes == 0 {
-                    return Err("the broker shows a file of which there is nothing to be mapped".to_owned());
-                }
-                let unmapped = self.rng.chance(unregistered);
-                let Some(owner) = self.links.get_mut(&link.0) else {
-                    let file = SimFile::new(file, None, true);
-                    return self.rogue_act_on(link.0, LinkAction::ShowFile { link, key, file, bytes });
-                };
-                self.outcome.lent.files += 1;
-                let shown = if owner.verbs {
-                    let shown = SimFile::new(file.clone(), None, unmapped);
-                    owner.files.insert(key, (shown.clone(), Growing::new(file)));
-                    shown
-                } else {
-                    let (mirror, reader) = Mirror::new(file.clone()).map_err(|why| why.to_string())?;
-                    owner.mirrors.insert(key, mirror);
-                    SimFile::new(file, Some(reader), false)
-                };
-                self.act_over(link.0, LinkAction::ShowFile { link, key, file: shown, bytes })
-            }
+            LinkAction::ExposeFile { link, key, file, bytes } => self.expose_file(link, key, file, bytes),
             LinkAction::End { link, key } => {
-                self.lends.remove(&(link.0, key));
+                self.exposes.remove(&(link.0, key));
                 if let Some(owner) = self.links.get_mut(&link.0) {
                     owner.mirrors.remove(&key);
                 }
                 self.server.forget_window(link.0, key);
                 self.act_over(link.0, LinkAction::End { link, key })
             }
-            LinkAction::Tell { link, note } => self.act_over(link.0, LinkAction::Tell { link, note }),
+            LinkAction::Acknowledge { link, note } => {
+                self.act_over(link.0, LinkAction::Acknowledge { link, note })
+            }
             LinkAction::Nudge { link } => self.act_over(link.0, LinkAction::Nudge { link }),
             LinkAction::Join { link, hello } => self.joins(link.0, &hello),
             LinkAction::Carry { .. } => Err("the broker carries a connection over verbs".to_owned()),
             LinkAction::Close { link, why } => {
-                self.lends.retain(|(of, _), _| *of != link.0);
+                self.exposes.retain(|(of, _), _| *of != link.0);
                 self.server.forget_windows(link.0);
                 if self.rogue_is_closed(link.0) {
-                    self.outcome.lent.closed += 1;
+                    self.outcome.exposed.closed += 1;
                     return Ok(());
                 }
                 let Some(owner) = self.links.get_mut(&link.0) else { return Ok(()) };
@@ -614,10 +595,40 @@ impl World {
         }
     }
 
-    /// Something is lent, unless its link has ended meanwhile.
-    fn note_lent(&mut self, link: u64, key: u64, memory: Option<Arc<Memory>>) {
+    fn expose_file(
+        &mut self,
+        link: headrace_broker::LinkId,
+        key: u64,
+        file: MemoryFile,
+        bytes: u64,
+    ) -> Result<(), String> {
+        self.note_exposed(link.0, key, None);
+        if bytes == 0 {
+            return Err("the broker exposes a file of which there is nothing to be mapped".to_owned());
+        }
+        let unregistered = self.exposing()?.unregistered;
+        let unmapped = self.rng.chance(unregistered);
+        let Some(owner) = self.links.get_mut(&link.0) else {
+            let file = SimFile::new(file, None, true);
+            return self.rogue_act_on(link.0, LinkAction::ExposeFile { link, key, file, bytes });
+        };
+        self.outcome.exposed.files += 1;
+        let file = if owner.verbs {
+            let exposed = SimFile::new(file.clone(), None, unmapped);
+            owner.files.insert(key, (exposed.clone(), Growing::new(file)));
+            exposed
+        } else {
+            let (mirror, reader) = Mirror::new(file.clone()).map_err(|why| why.to_string())?;
+            owner.mirrors.insert(key, mirror);
+            SimFile::new(file, Some(reader), false)
+        };
+        self.act_over(link.0, LinkAction::ExposeFile { link, key, file, bytes })
+    }
+
+    /// Something is exposed, unless its link has ended meanwhile.
+    fn note_exposed(&mut self, link: u64, key: u64, memory: Option<Arc<Memory>>) {
         if self.links.get(&link).is_some_and(|link| link.broker) || self.is_rogues(link) {
-            self.lends.insert((link, key), memory);
+            self.exposes.insert((link, key), memory);
         }
     }
 
@@ -633,25 +644,29 @@ impl World {
     }
 
     pub(super) fn lied(&mut self, key: u64, of: &str) {
-        self.outcome.lent.lies += 1;
+        self.outcome.exposed.lies += 1;
         self.tell(|| format!("link {key} lies {of}"));
         if let Some(link) = self.links.get_mut(&key) {
             link.lied = true;
         }
     }
 
-    /// What clients can make the broker lend has a limit.
-    fn check_lent(&self) -> Result<(), String> {
+    /// What clients can make the broker expose has a limit.
+    fn check_exposed(&self) -> Result<(), String> {
         let setting = |name: &str| self.server.setting(name).and_then(|text| text.parse::<u64>().ok());
         // Those who share a ring have one between them, with a line more for its order word.
-        let rings: BTreeMap<_, _> =
-            self.lends.values().flatten().map(|memory| (Arc::as_ptr(memory), memory.len() as u64)).collect();
+        let rings: BTreeMap<_, _> = self
+            .exposes
+            .values()
+            .flatten()
+            .map(|memory| (Arc::as_ptr(memory), memory.len() as u64))
+            .collect();
         let rings = rings.values().sum::<u64>().saturating_sub(64 * rings.len() as u64);
         let bytes = rings + self.server.window_bytes();
         if setting("headrace.direct.memory.bytes").is_some_and(|max| bytes > max) {
-            return Err(format!("{bytes} bytes are lent, which is more than may be"));
+            return Err(format!("{bytes} bytes are exposed, which is more than may be"));
         }
-        let grants = self.lends.len() as u64;
+        let grants = self.exposes.len() as u64;
         if setting("headrace.direct.grants.max").is_some_and(|max| grants > max) {
             return Err(format!("there are {grants} grants, which is more than may be"));
         }
@@ -662,19 +677,19 @@ impl World {
     pub(crate) fn check_given_back(&self) -> Result<(), String> {
         let links: Vec<u64> =
             self.links.iter().filter(|(_, link)| link.broker).map(|(key, _)| *key).collect();
-        if self.lends.is_empty() && links.is_empty() {
+        if self.exposes.is_empty() && links.is_empty() {
             return Ok(());
         }
-        let lends: Vec<_> = self.lends.keys().collect();
-        Err(format!("all have gone, and there are links {links:?}, and lent (link and key): {lends:?}"))
+        let exposes: Vec<_> = self.exposes.keys().collect();
+        Err(format!("all have gone, and there are links {links:?}, and exposed (link and key): {exposes:?}"))
     }
 
     // ---- producers that die
 
     pub(super) fn plan_direct(&mut self) {
         let Some(plan) = self.plan.direct.clone() else { return };
-        for (producer, at, told) in plan.deaths {
-            self.at(at, Event::ProducerGoes(producer, told));
+        for (producer, at, reported) in plan.deaths {
+            self.at(at, Event::ProducerGoes(producer, reported));
         }
         if let Some((topic, at)) = plan.doomed {
             self.at(at, Event::Delete(topic));
@@ -693,20 +708,20 @@ impl World {
             return Ok(());
         }
         self.tell(|| format!("records of {place:?} before {before} of {end} are deleted"));
-        self.outcome.lent.records_deleted += 1;
+        self.outcome.exposed.records_deleted += 1;
         self.server.delete_records(place, before, self.now)?;
         self.ledger.deleted.insert(place, before);
         self.after_broker()
     }
 
-    pub(super) fn producer_goes(&mut self, number: usize, told: bool) -> Result<(), String> {
+    pub(super) fn producer_goes(&mut self, number: usize, reported: bool) -> Result<(), String> {
         if self.healed || self.producers[number].closed {
             return Ok(());
         }
         self.tell(|| format!("producer {number} is gone at one blow"));
-        self.outcome.lent.deaths += 1;
+        self.outcome.exposed.deaths += 1;
         self.producers[number].gone = true;
-        self.vanish(Who::Producer(number), told);
+        self.vanish(Who::Producer(number), reported);
         self.after_broker()
     }
 
@@ -716,7 +731,7 @@ impl World {
             return Ok(());
         }
         self.tell(|| format!("topic {topic} is deleted"));
-        self.outcome.lent.deleted += 1;
+        self.outcome.exposed.deleted += 1;
         self.server.delete_topic(topic, self.now)?;
         self.after_broker()
     }

@@ -44,7 +44,7 @@ impl World {
 
     pub(super) fn goes(&mut self, number: usize) {
         let slot = self.consumers[number].slot;
-        let Some(Departure { closes, told, back_ms, .. }) = self.plan.readers[slot].departure else {
+        let Some(Departure { closes, reported, back_ms, .. }) = self.plan.readers[slot].departure else {
             return;
         };
         if self.healed {
@@ -55,22 +55,22 @@ impl World {
             self.consumers[number].close();
             self.at(self.now.mono_ms, Event::Reader(number));
         } else {
-            self.crash(number, told);
+            self.crash(number, reported);
         }
         if let Some(ms) = back_ms {
             self.at(self.now.mono_ms + ms, Event::Comes(slot, 1));
         }
     }
 
-    fn crash(&mut self, number: usize, told: bool) {
+    fn crash(&mut self, number: usize, reported: bool) {
         self.tell(|| format!("consumer {number} is gone at one blow"));
         self.ledger.tally.crashes += 1;
         self.consumers[number].gone = true;
-        self.vanish(Who::Consumer(number), told);
+        self.vanish(Who::Consumer(number), reported);
     }
 
     /// Nobody is there any more, and the other end of each connection is told so or not.
-    pub(super) fn vanish(&mut self, who: Who, told: bool) {
+    pub(super) fn vanish(&mut self, who: Who, reported: bool) {
         for key in std::mem::take(&mut self.wires(who).conns).into_values() {
             self.server.give_up(key);
             let Some(conn) = self.conns.get_mut(&key) else { continue };
@@ -79,7 +79,7 @@ impl World {
             conn.to_client.mute();
             conn.to_server.copy_out();
             conn.to_server.lose_tail(&mut self.rng);
-            if told {
+            if reported {
                 self.end(key, Way::ToServer);
             }
         }

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use headrace_broker::{LinkAction, LinkId};
 use headrace_fabric::simulated::{Cable, SimSide, ToPeer, Wire};
 use headrace_fabric::{Event as FabricEvent, Memory, Message, Region};
-use headrace_wire::direct::{Drawn, SHARED, Written};
+use headrace_wire::direct::{Reservation, SHARED, Written};
 use headrace_wire::link_message::LinkMessage;
 use headrace_wire::messages::{
     DirectConnectRequest, DirectReleaseRequest, GrantFetchRequest, GrantProduceRequest,
@@ -25,7 +25,7 @@ const VERSION: i16 = 0;
 /// Bytes of a batch's header: less is never read.
 const HEADER_BYTES: u64 = 61;
 
-/// A ring that it was lent.
+/// A ring that was exposed to it.
 #[derive(Debug)]
 struct Ring {
     id: u16,
@@ -47,7 +47,7 @@ pub(super) struct Rogue {
     /// The broker's end of it, as it is shipped, and what goes there.
     end: Option<SimBrokerEnd>,
     line: Line,
-    lent: BTreeMap<u64, Region>,
+    exposed: BTreeMap<u64, Region>,
     rings: Vec<Ring>,
     acts: u64,
 }
@@ -93,9 +93,9 @@ impl World {
         true
     }
 
-    pub(super) fn rogue_is_lent(&mut self, link: u64, key: u64, memory: &Arc<Memory>) -> bool {
+    pub(super) fn rogue_is_exposed(&mut self, link: u64, key: u64, memory: &Arc<Memory>) -> bool {
         let rogue = self.rogue_of(link);
-        rogue.map(|rogue| rogue.lent.insert(key, Region::whole(memory.clone()))).is_some()
+        rogue.map(|rogue| rogue.exposed.insert(key, Region::whole(memory.clone()))).is_some()
     }
 
     /// What it had of the broker's memory it still has, as a process would.
@@ -125,9 +125,9 @@ impl World {
     /// The broker's end of a rogue's link has seen that it lies.
     fn rogue_is_dropped(&mut self, link: u64, why: &str) -> Result<(), String> {
         self.tell(|| format!("the broker gives link {link} of a rogue up: {why}"));
-        self.outcome.lent.closed += 1;
+        self.outcome.exposed.closed += 1;
         self.rogue_is_closed(link);
-        self.lends.retain(|(of, _), _| *of != link);
+        self.exposes.retain(|(of, _), _| *of != link);
         self.server.unlink(link);
         self.after_broker()
     }
@@ -211,7 +211,7 @@ impl World {
         if leaves {
             self.rogues[number].end = None;
             if let Some(link) = self.rogues[number].link.take() {
-                self.lends.retain(|(of, _), _| *of != link);
+                self.exposes.retain(|(of, _), _| *of != link);
                 self.server.unlink(link);
             }
             if let Some(conn) = self.rogues[number].conn.take() {
@@ -293,7 +293,7 @@ impl World {
             _ => {
                 let rogue = &mut self.rogues[number];
                 let turn = if self.rng.chance(80) { rogue.turn(&mut self.rng)? } else { None };
-                self.outcome.lent.taken_by_liars += usize::from(turn.is_some());
+                self.outcome.exposed.taken_by_byzantine += usize::from(turn.is_some());
                 let note = turn.unwrap_or_else(|| self.rogues[number].note(&mut self.rng));
                 self.rogue_says(number, note)?;
             }
@@ -331,7 +331,7 @@ impl World {
     fn scribble(&mut self, number: usize) -> Result<(), String> {
         let bytes = usize::try_from(self.rng.skewed(4000)).unwrap_or(0);
         let junk = self.rng.bytes(bytes);
-        for region in self.rogues[number].lent.values() {
+        for region in self.rogues[number].exposed.values() {
             let at = if self.rng.chance(50) { 0 } else { self.rng.index(region.len() - bytes) };
             region.write(at, &junk).map_err(|why| why.to_string())?;
         }
@@ -345,12 +345,12 @@ impl Rogue {
     fn turn(&mut self, rng: &mut Rng) -> Result<Option<[u64; 4]>, String> {
         let Some(ring) = self.rings.last_mut() else { return Ok(None) };
         let Some((key, at)) = ring.shared else { return Ok(None) };
-        let Some(region) = self.lent.get(&key) else { return Ok(None) };
+        let Some(region) = self.exposed.get(&key) else { return Ok(None) };
         if ring.turns.is_empty() || rng.chance(60) {
             let bytes = rng.between(HEADER_BYTES, 3000);
             let word = region.word(at).map_err(|why| why.to_string())?;
-            let add = Drawn::add(usize::try_from(bytes).unwrap_or(0));
-            ring.turns.push((Drawn::from_word(word.fetch_add(add, Ordering::AcqRel)).order, bytes));
+            let add = Reservation::add(usize::try_from(bytes).unwrap_or(0));
+            ring.turns.push((Reservation::from_word(word.fetch_add(add, Ordering::AcqRel)).order, bytes));
         }
         let turn = rng.index(ring.turns.len());
         let (order, bytes) = ring.turns[turn];

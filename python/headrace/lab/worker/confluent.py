@@ -17,7 +17,7 @@ from confluent_kafka import Message
 
 from headrace._native import Deliveries
 from headrace.lab.payload import read
-from headrace.lab.worker.confluent_share import Sharer
+from headrace.lab.worker.confluent_share import ConfluentShareConsumer
 from headrace.lab.worker.drivers import (
     Block,
     ConsumerDriver,
@@ -194,9 +194,11 @@ def _offsets(messages: Sequence[Message]) -> NDArray[np.int64]:
     return np.array(list(map(Message.offset, messages)), np.int64)
 
 
-def _sharer(bootstrap: str, options: Mapping[str, str], group: str, topics: Sequence[str]) -> Sharer:
-    return Sharer({**own_options(options), "bootstrap.servers": bootstrap, "group.id": group}, topics)
+def _share_member(
+    bootstrap: str, options: Mapping[str, str], group: str, topics: Sequence[str]
+) -> ConfluentShareConsumer:
+    return ConfluentShareConsumer({**own_options(options), "bootstrap.servers": bootstrap, "group.id": group}, topics)
 
 
 VERSION: Final = f"confluent-kafka {confluent_kafka.__version__}, librdkafka {confluent_kafka.libversion()[0]}"
-DRIVER: Final = Driver("confluent-kafka", VERSION, _Producer, _Consumer, _sharer)
+DRIVER: Final = Driver("confluent-kafka", VERSION, _Producer, _Consumer, _share_member)

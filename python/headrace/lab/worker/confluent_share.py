@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 COMMIT_TIMEOUT_S: Final = 30.0
 
 
-class Sharer(ConsumerDriver):
+class ConfluentShareConsumer(ConsumerDriver):
     """What a poll gave is accepted by the next one; each by itself, if that is wanted, with a commit."""
 
     def __init__(self, options: Mapping[str, str], topics: Sequence[str]) -> None:

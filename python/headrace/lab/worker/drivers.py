@@ -167,7 +167,7 @@ class Driver:
     """From bootstrap, options, and whom to tell outcomes."""
     member: Callable[[str, Mapping[str, str], str, Sequence[str]], ConsumerDriver]
     """Of a consumer group, from bootstrap, options, group and topics."""
-    sharer: Callable[[str, Mapping[str, str], str, Sequence[str]], ConsumerDriver] | None = None
+    share_member: Callable[[str, Mapping[str, str], str, Sequence[str]], ConsumerDriver] | None = None
     """Of a share group, if the client has those."""
     block_rows: int = 4_000
     """How many records are handed over together at most: they are counted when the last of them is acknowledged."""
@@ -180,7 +180,7 @@ class Driver:
         Raises:
             DriverError: the client has no share groups.
         """
-        made = self.sharer if share else self.member
+        made = self.share_member if share else self.member
         if made is None:
             raise DriverError(f"share groups are not driven with {self.name}")
         return made(bootstrap, options, group, topics)

@@ -88,8 +88,8 @@ impl ConsumerEngine {
             ConsumerCommand::Listen(on) => {
                 self.with_group(now, |group, cx| group.listen(cx, on));
             }
-            ConsumerCommand::Told { notice } => {
-                self.with_group(now, |group, cx| group.told(cx, notice));
+            ConsumerCommand::ListenerCalled { notice } => {
+                self.with_group(now, |group, cx| group.listener_called(cx, notice));
             }
             ConsumerCommand::Wake => self.fetcher.dirty = true,
         }

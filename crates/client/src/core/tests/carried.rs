@@ -74,8 +74,8 @@ fn what_keeps_a_connection_from_rdma_is_told_by_the_options_name() {
     let config = |ends: Vec<(u32, Result<()>)>, words: &str| {
         let [(2, Err(error))] = &ends[..] else { panic!("{ends:?}") };
         assert!(!error.retriable(), "{error}");
-        let told = error.to_string();
-        assert!(told.contains("headrace.datapath") && told.contains(words), "{told}");
+        let reported = error.to_string();
+        assert!(reported.contains("headrace.datapath") && reported.contains(words), "{reported}");
     };
     let begin = |answer: &mut dyn FnMut(&Incoming) -> Answer, made: std::result::Result<Vec<u8>, String>| {
         let mut world = two_sided();

@@ -251,7 +251,7 @@ fn a_function_that_fails_from_the_start_ends_calls_at_once_with_its_cause() {
     let error = ends(&mut world).remove(0).1.unwrap_err();
     let text = error.to_string();
     assert!(text.contains("localhost:9092") && text.contains("ValueError: no secret"), "{text}");
-    assert!(matches!(error, Error::Login { cause: Some(told), .. } if told == cause));
+    assert!(matches!(error, Error::Login { cause: Some(reported), .. } if reported == cause));
     assert!(broker.logins.is_empty());
 }
 

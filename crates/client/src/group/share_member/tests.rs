@@ -231,14 +231,14 @@ fn it_joins_says_everything_once_and_then_only_what_has_changed() {
     let asked: Vec<_> = side.borrow().asked.iter().map(|(_, request)| request.clone()).collect();
     let id = world.engine.member.id().to_owned();
     assert!(asked.iter().all(|request| request.member_id == id && request.group_id == "g"), "{asked:?}");
-    let told = |request: &ShareGroupHeartbeatRequest| {
+    let reported = |request: &ShareGroupHeartbeatRequest| {
         (request.member_epoch, request.rack_id.clone(), request.subscribed_topic_names.clone())
     };
     let names = |names: &[&str]| Some(names.iter().map(|name| (*name).to_owned()).collect());
-    assert_eq!(told(&asked[0]), (0, Some("r".to_owned()), names(&["t", "u"])));
-    assert_eq!(told(&asked[1]), (3, None, None));
-    assert_eq!(told(&asked[2]), (3, None, None));
-    assert_eq!(told(&asked[3]), (3, None, names(&["u"])));
+    assert_eq!(reported(&asked[0]), (0, Some("r".to_owned()), names(&["t", "u"])));
+    assert_eq!(reported(&asked[1]), (3, None, None));
+    assert_eq!(reported(&asked[2]), (3, None, None));
+    assert_eq!(reported(&asked[3]), (3, None, names(&["u"])));
     assert_eq!(asked.len(), 4, "one a second, and one at once for the news");
 }
 

@@ -23,7 +23,7 @@ const PARKED_OVERHEAD_BYTES: usize = 256;
 /// Tells the sender of a parked record where it went, or why it goes nowhere: once, and before the engine can report its
 /// batch as done. Runs under the accumulator's lock, on the engine's thread or that of any caller: it must be short and
 /// must not append.
-pub type Told = Box<dyn FnOnce(Result<Appended, Error>) + Send>;
+pub type OnAppended = Box<dyn FnOnce(Result<Appended, Error>) + Send>;
 
 type OwnedBytes = Box<[u8]>;
 
@@ -43,7 +43,7 @@ struct Record {
     key: Option<OwnedBytes>,
     value: Option<OwnedBytes>,
     headers: Vec<(OwnedBytes, Option<OwnedBytes>)>,
-    told: Told,
+    on_appended: OnAppended,
 }
 
 /// The parked records of one topic, in the order in which they were sent.
@@ -127,7 +127,14 @@ impl Parked {
 }
 
 impl Record {
-    fn new(sent_ms: u64, now: Now, id: BatchId, record: &RecordRef<'_>, charged: usize, told: Told) -> Self {
+    fn new(
+        sent_ms: u64,
+        now: Now,
+        id: BatchId,
+        record: &RecordRef<'_>,
+        charged: usize,
+        on_appended: OnAppended,
+    ) -> Self {
         let owned = |header: &Header<'_>| (Box::from(header.key), header.value.map(Box::from));
         Self {
             id,
@@ -139,7 +146,7 @@ impl Record {
             key: record.key.map(Box::from),
             value: record.value.map(Box::from),
             headers: record.headers.iter().map(owned).collect(),
-            told,
+            on_appended,
         }
     }
 }
@@ -150,7 +157,7 @@ impl Accumulator {
         self.parked.waker = waker;
     }
 
-    /// Appends one record, or parks it while no broker has told about its topic: `told` makes what its sender hears of
+    /// Appends one record, or parks it while no broker has told about its topic: `on_appended` makes what its sender hears of
     /// it then.
     pub(in crate::producer) fn append_or_park(
         &mut self,
@@ -158,11 +165,11 @@ impl Accumulator {
         record: &RecordRef<'_>,
         lease: &mut Lease,
         placed: impl FnOnce(BatchId, u32),
-        told: impl FnOnce() -> Told,
+        on_appended: impl FnOnce() -> OnAppended,
     ) -> Result<(), AppendError> {
         match self.append_record(now, record, lease) {
             Ok((batch, index)) => placed(batch, index),
-            Err(AppendError::NeedMetadata { .. }) => self.park(now, record, lease, told)?,
+            Err(AppendError::NeedMetadata { .. }) => self.park(now, record, lease, on_appended)?,
             Err(other) => return Err(other),
         }
         Ok(())
@@ -175,7 +182,7 @@ impl Accumulator {
         now: Now,
         record: &RecordRef<'_>,
         lease: &mut Lease,
-        told: impl FnOnce() -> Told,
+        on_appended: impl FnOnce() -> OnAppended,
     ) -> Result<(), AppendError> {
         let Some(topic) = self.topics.place(record.topic) else { return Err(AppendError::Closed) };
         let bytes = record.bytes_max();
@@ -210,7 +217,7 @@ impl Accumulator {
         // The engine has no timer for this topic yet.
         self.signals.news |= queue.records.is_empty();
         queue.charged = queue.charged.saturating_add(charged);
-        queue.records.push_back(Record::new(self.opened_ms, now, id, record, charged, told()));
+        queue.records.push_back(Record::new(self.opened_ms, now, id, record, charged, on_appended()));
         Ok(())
     }
 
@@ -277,7 +284,7 @@ impl Accumulator {
             match outcome {
                 Ok((batch, index)) => {
                     self.parked.ids.remove(&record.id);
-                    (record.told)(Ok(Appended { batch, index }));
+                    (record.on_appended)(Ok(Appended { batch, index }));
                 }
                 Err(refused) => self.tell_failed(record, refused.into_error(self.config.parked_timeout_ms)),
             }
@@ -355,7 +362,7 @@ impl Accumulator {
         // Somebody may flush, or the record be one of a transaction.
         self.signals.news = true;
         self.parked.failed.get_or_insert_with(|| error.clone());
-        (record.told)(Err(error));
+        (record.on_appended)(Err(error));
     }
 
     /// The first failure of a parked record since the last call.

@@ -90,7 +90,7 @@ impl Batches {
         for Dropped { key, id: batch, records, .. } in accumulator.drop_all() {
             let result = Err(error.clone());
             match self.partitions.get_mut(&key) {
-                // Told behind those that are on their way, in the order in which they were filled.
+                // OnAppended behind those that are on their way, in the order in which they were filled.
                 Some(sending) if !sending.is_empty() => sending.end(batch, records, result),
                 _ => self.events.push_back(ProducerEvent::BatchDone { batch, records, result }),
             }

@@ -117,7 +117,7 @@ impl Direct {
     fn writer(&self, key: PartitionKey, node: i32, size: usize) -> Option<&Writer<Entry>> {
         match self.writings.get(&key) {
             Some(Writing::Granted(writer)) => {
-                (writer.is_lent() && writer.node == node && writer.takes(size)).then_some(writer)
+                (writer.is_exposed() && writer.node == node && writer.takes(size)).then_some(writer)
             }
             _ => None,
         }
@@ -135,7 +135,7 @@ impl Direct {
 
     /// Whether a ring that was granted is too small for such a batch, and a larger one was not asked for yet.
     fn outgrown(&self, writer: &Writer<Entry>, bytes: usize) -> bool {
-        writer.is_idle() && writer.is_lent() && !writer.fits(bytes) && self.wish(bytes) > writer.wished
+        writer.is_idle() && writer.is_exposed() && !writer.fits(bytes) && self.wish(bytes) > writer.wished
     }
 
     /// The partition of a writer over a link.

@@ -49,7 +49,7 @@ impl Asked {
             ErrorCode::from(response.error_code)
                 .check()
                 .map_err(|code| Error::broker(code, "no producer id for idempotence"))?;
-            Identity::told(node, response.producer_id, response.producer_epoch)
+            Identity::reported(node, response.producer_id, response.producer_epoch)
         });
         match identity {
             Ok(identity) => {

@@ -79,8 +79,11 @@ fn memory_that_cannot_be_had_is_told_though_it_ends_before_the_word_that_it_was_
     world.link(link, LinkEvent::Unreachable { key: 1, why: "too little may be locked".to_owned() });
     world.link(link, LinkEvent::Revoked { key: 1 });
     grant(&mut world, 5, 1);
-    let told = format!("{:?}", world.append(0, "c").unwrap_err());
-    assert!(told.contains("headrace.datapath") && told.contains("too little may be locked"), "{told}");
+    let reported = format!("{:?}", world.append(0, "c").unwrap_err());
+    assert!(
+        reported.contains("headrace.datapath") && reported.contains("too little may be locked"),
+        "{reported}"
+    );
     assert_eq!(world.asked.len(), 0, "and not asked for again at once");
 }
 

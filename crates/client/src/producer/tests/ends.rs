@@ -536,10 +536,11 @@ fn a_record_keeps_key_headers_and_timestamp() {
         timestamp_ms: Some(5),
         partition: None,
     };
-    let mut told = None;
-    let appended =
-        world.appender.append_record(world.now, &record, None, |batch, index| told = Some((batch, index)));
+    let mut reported = None;
+    let appended = world
+        .appender
+        .append_record(world.now, &record, None, |batch, index| reported = Some((batch, index)));
     let appended = appended.unwrap();
-    assert_eq!(told, Some((appended.batch, appended.index)));
+    assert_eq!(reported, Some((appended.batch, appended.index)));
     assert_eq!(world.accumulator(Accumulator::batches_outstanding), 1);
 }

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use super::coordinator::ID;
 use super::world::{TOPIC, World};
 use crate::error::Error;
-use crate::producer::{AppendError, Appended, ProducerCommand, ProducerEvent, RecordRef, Scarce, Told};
+use crate::producer::{AppendError, Appended, OnAppended, ProducerCommand, ProducerEvent, RecordRef, Scarce};
 
 const UNKNOWN: ErrorCode = ErrorCode::UNKNOWN_TOPIC_OR_PARTITION;
 const FLUSH: ProducerCommand = ProducerCommand::Flush { op: 1 };
@@ -21,7 +21,7 @@ type Answer = Result<Appended, Error>;
 struct Answers(Arc<Mutex<BTreeMap<u32, Vec<Answer>>>>);
 
 impl Answers {
-    fn told(&self, number: u32, outcome: Answer) {
+    fn reported(&self, number: u32, outcome: Answer) {
         self.0.lock().unwrap().entry(number).or_default().push(outcome);
     }
 
@@ -51,12 +51,12 @@ fn offer(
 ) -> Result<(), AppendError> {
     let value = format!("{number:0more$}");
     let record = RecordRef { topic, partition, value: Some(value.as_bytes()), ..RecordRef::default() };
-    let told = || -> Told {
+    let reported = || -> OnAppended {
         let answers = answers.clone();
-        Box::new(move |outcome| answers.told(number, outcome))
+        Box::new(move |outcome| answers.reported(number, outcome))
     };
-    let placed = |batch, index| answers.told(number, Ok(Appended { batch, index }));
-    world.appender.append_or_park(world.now, &record, None, placed, told)
+    let placed = |batch, index| answers.reported(number, Ok(Appended { batch, index }));
+    world.appender.append_or_park(world.now, &record, None, placed, reported)
 }
 
 fn send(world: &mut World, answers: &Answers, number: u32, partition: i32) {

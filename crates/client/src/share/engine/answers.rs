@@ -18,10 +18,10 @@ use super::{Kind, Request, ShareEngine, Tag, VERSION_OF_LIMITS};
 use crate::core::{Lane, Reply, peer_name};
 use crate::error::{Error, Result};
 use crate::partition::TopicPartition;
-use crate::share::ledger::{Ack, Origin, Verdict};
+use crate::share::ack_tracker::{Ack, Origin, Verdict};
+use crate::share::acquired_buffer::{AcquiredBuffer, Delivery, lock};
 use crate::share::scheduler::Answer;
 use crate::share::session::Parts;
-use crate::share::shelf::{Delivery, Shelf, lock};
 use crate::share::types::ShareEvent;
 
 /// Acquired ranges of one partition in an answer, at most.
@@ -57,7 +57,7 @@ impl ShareEngine {
         let result = match reply.result {
             Err(error) => Err(error),
             Ok((version, body)) => {
-                lock(&self.shelf).set_renews(version >= VERSION_OF_LIMITS);
+                lock(&self.buffer).set_renews(version >= VERSION_OF_LIMITS);
                 if asked.kind == Kind::Fetch {
                     let response = body.take::<ShareFetchRequest>(from);
                     response.and_then(|response| self.fetched(now, node, &asked, response))
@@ -83,7 +83,7 @@ impl ShareEngine {
         let Some(it) = self.nodes.get_mut(&node) else { return };
         let over = it.session.id();
         it.session.restart(next);
-        lock(&self.shelf).session_over(over);
+        lock(&self.buffer).session_over(over);
     }
 
     /// No request goes to this node for a while.
@@ -94,8 +94,8 @@ impl ShareEngine {
     }
 
     /// Ends the acknowledgements of a request. Gives the records that are held still.
-    pub(super) fn end_acks(shelf: &mut Shelf, now: Now, asked: &Request, verdict: Verdict) -> u64 {
-        asked.acks.iter().map(|partition| shelf.end(now.mono_ms, partition, asked.id, verdict)).sum()
+    pub(super) fn end_acks(buffer: &mut AcquiredBuffer, now: Now, asked: &Request, verdict: Verdict) -> u64 {
+        asked.acks.iter().map(|partition| buffer.end(now.mono_ms, partition, asked.id, verdict)).sum()
     }
 
     // ---- no answer
@@ -110,7 +110,7 @@ impl ShareEngine {
             self.scheduler.refused(node);
             Verdict::Unheard(ErrorCode::NETWORK_EXCEPTION)
         };
-        Self::end_acks(&mut lock(&self.shelf), now, asked, lost);
+        Self::end_acks(&mut lock(&self.buffer), now, asked, lost);
         self.end_session(node);
         self.back_off(now, node);
         self.core.refresh(now);
@@ -129,7 +129,7 @@ impl ShareEngine {
     }
 
     fn tell_poll(&mut self, error: Error) {
-        lock(&self.shelf).fail(error);
+        lock(&self.buffer).fail(error);
         self.filled = true;
     }
 
@@ -154,7 +154,7 @@ impl ShareEngine {
             _ if again => Verdict::Again,
             _ => Verdict::Refused(code),
         };
-        Self::end_acks(&mut lock(&self.shelf), now, asked, verdict);
+        Self::end_acks(&mut lock(&self.buffer), now, asked, verdict);
         if let Some(it) = self.nodes.get_mut(&node) {
             it.session.refused();
         }
@@ -201,7 +201,7 @@ impl ShareEngine {
         let number = |records: u64| u32::try_from(records).unwrap_or(u32::MAX);
         let answer = Answer { acquired: number(acquired), more, refused: number(refused) };
         self.scheduler.answered(now, node, answer);
-        lock(&self.shelf).set_excess(self.scheduler.excess());
+        lock(&self.buffer).set_excess(self.scheduler.excess());
         let all_failed = !parts.is_empty() && parts.iter().all(|part| part.code != ErrorCode::NONE);
         if !all_failed && refused == 0 {
             self.forgive(node);
@@ -224,7 +224,7 @@ impl ShareEngine {
         }
         self.unsupported = None;
         if lock_ms > 0 {
-            lock(&self.shelf).set_lock_ms(lock_ms);
+            lock(&self.buffer).set_lock_ms(lock_ms);
         }
     }
 
@@ -234,13 +234,13 @@ impl ShareEngine {
         }
     }
 
-    /// Puts on the shelf what was acquired.
+    /// Puts what was acquired into the buffer.
     fn take_in(&mut self, now: Now, origin: Origin, parts: Vec<Part>) {
         for part in parts {
             self.judge_fetch(now, &part);
             if part.acquired > 0 {
                 self.filled = true;
-                lock(&self.shelf).put(&part.partition, origin, part.delivery);
+                lock(&self.buffer).put(&part.partition, origin, part.delivery);
             }
         }
     }
@@ -314,8 +314,8 @@ impl ShareEngine {
         codes: &BTreeMap<TopicPartition, ErrorCode>,
     ) -> u64 {
         let (mut refused, mut again, mut stale) = (0, false, false);
-        let shelf = self.shelf.clone();
-        let mut shelf = lock(&shelf);
+        let buffer = self.buffer.clone();
+        let mut buffer = lock(&buffer);
         for partition in &asked.acks {
             // One that it says nothing of it does not hold.
             let code = codes.get(partition).copied().unwrap_or(ErrorCode::UNKNOWN_SERVER_ERROR);
@@ -326,7 +326,7 @@ impl ShareEngine {
                 ErrorCode::NONE => Verdict::Applied {
                     sent_ms: asked.sent_ms,
                     received_ms: now.mono_ms,
-                    lock_ms: shelf.lock_timeout_ms(),
+                    lock_ms: buffer.lock_timeout_ms(),
                 },
                 ErrorCode::INVALID_RECORD_STATE => Verdict::NotHeld,
                 code if is_moved(code) => {
@@ -343,9 +343,9 @@ impl ShareEngine {
                 }
                 code => Verdict::Refused(code),
             };
-            refused += shelf.end(now.mono_ms, partition, asked.id, verdict);
+            refused += buffer.end(now.mono_ms, partition, asked.id, verdict);
         }
-        drop(shelf);
+        drop(buffer);
         if again {
             self.back_off(now, node);
         }

@@ -5,8 +5,8 @@ use headrace_wire::time::Now;
 use super::{GroupState, Kind, ShareEngine};
 use crate::error::Error;
 use crate::group::MemberContext;
-use crate::share::ledger::Verdict;
-use crate::share::shelf::lock;
+use crate::share::ack_tracker::Verdict;
+use crate::share::acquired_buffer::lock;
 use crate::share::types::ShareOutcome;
 
 /// Closing that is under way.
@@ -20,7 +20,7 @@ pub(super) struct Closing {
 
 impl ShareEngine {
     pub(super) fn close(&mut self, now: Now, op: u64, finished: bool, timeout_ms: u64) {
-        lock(&self.shelf).close(finished);
+        lock(&self.buffer).close(finished);
         let cx = &mut MemberContext { now, core: &mut self.core, coordinator: &mut self.coordinator };
         let leaving = self.member.leave(cx, "");
         self.group_state = GroupState::Alone;
@@ -40,18 +40,18 @@ impl ShareEngine {
         let Some(closing) = &self.closing else { return };
         let late = self.core.timers().is_due(now, closing.deadline);
         let (op, leaving) = (closing.op, closing.leaving);
-        let shelf = self.shelf.clone();
-        let mut shelf = lock(&shelf);
+        let buffer = self.buffer.clone();
+        let mut buffer = lock(&buffer);
         let free: Vec<i32> =
             self.nodes.iter().filter(|(_, it)| it.request.is_none()).map(|(node, _)| *node).collect();
         for node in free {
             if self.nodes.get(&node).is_some_and(|it| it.session.is_new()) {
                 self.nodes.remove(&node);
             } else {
-                self.acknowledge(now, &mut shelf, node, Kind::Last);
+                self.acknowledge(now, &mut buffer, node, Kind::Last);
             }
         }
-        drop(shelf);
+        drop(buffer);
         if late {
             self.give_up(now);
         }
@@ -67,7 +67,7 @@ impl ShareEngine {
         let nodes: Vec<i32> = self.nodes.keys().copied().collect();
         for node in nodes {
             if let Some(asked) = self.nodes.get_mut(&node).and_then(|it| it.request.take()) {
-                Self::end_acks(&mut lock(&self.shelf), now, &asked, Verdict::Lost);
+                Self::end_acks(&mut lock(&self.buffer), now, &asked, Verdict::Lost);
             }
             self.end_session(node);
         }
@@ -83,7 +83,7 @@ impl ShareEngine {
 
     /// Nobody will answer them.
     pub(super) fn abandon_commits(&mut self) {
-        let open = lock(&self.shelf).abandon_commits();
+        let open = lock(&self.buffer).abandon_commits();
         for op in open {
             self.done(op, Err(Error::Closed));
         }

@@ -7,9 +7,9 @@ use headrace_wire::uuid::Uuid;
 
 use crate::core::Core;
 use crate::partition::TopicPartition;
+use crate::share::acquired_buffer::{AcquiredBuffer, SharedAcquiredBuffer, lock};
 use crate::share::scheduler::Scheduler;
 use crate::share::session::Parts;
-use crate::share::shelf::{SharedShelf, Shelf, lock};
 use crate::share::watch::Watches;
 
 /// Which partitions there are, and who leads them.
@@ -26,7 +26,11 @@ pub(super) struct Leaders {
 
 impl Leaders {
     /// These are the partitions now. False when they are no others than before.
-    pub(super) fn assign(&mut self, shelf: &mut Shelf, partitions: Vec<(TopicPartition, Uuid)>) -> bool {
+    pub(super) fn assign(
+        &mut self,
+        buffer: &mut AcquiredBuffer,
+        partitions: Vec<(TopicPartition, Uuid)>,
+    ) -> bool {
         let assigned: BTreeMap<TopicPartition, Uuid> = partitions.into_iter().collect();
         if assigned == self.assigned {
             return false;
@@ -34,8 +38,8 @@ impl Leaders {
         for (partition, id) in &assigned {
             // Made anew: nobody knows of what the topic before had given.
             if self.ids.insert(partition.clone(), *id).is_some_and(|before| before != *id) {
-                for node in shelf.givers(partition) {
-                    shelf.leader_moved(partition, node);
+                for node in buffer.givers(partition) {
+                    buffer.leader_moved(partition, node);
                 }
             }
         }
@@ -54,7 +58,7 @@ impl Leaders {
         &mut self,
         now: Now,
         core: &mut Core<T>,
-        shelf: &SharedShelf,
+        buffer: &SharedAcquiredBuffer,
         watches: &mut Watches,
         scheduler: &mut Scheduler,
     ) {
@@ -77,18 +81,18 @@ impl Leaders {
                 None => missing = true,
             }
         }
-        let mut shelf = lock(shelf);
+        let mut buffer = lock(buffer);
         for (partition, leader) in &nodes {
             // A new leader knows of no locks.
-            for node in shelf.givers(partition).into_iter().filter(|node| node != leader) {
-                shelf.leader_moved(partition, node);
+            for node in buffer.givers(partition).into_iter().filter(|node| node != leader) {
+                buffer.leader_moved(partition, node);
             }
         }
-        shelf.set_nodes(nodes);
+        buffer.set_nodes(nodes);
         let assigned = &self.assigned;
         self.ids
-            .retain(|partition, _| assigned.contains_key(partition) || !shelf.givers(partition).is_empty());
-        drop(shelf);
+            .retain(|partition, _| assigned.contains_key(partition) || !buffer.givers(partition).is_empty());
+        drop(buffer);
         let keys: BTreeSet<_> = led.values().flat_map(|parts| parts.keys().copied()).collect();
         watches.retain(|key| keys.contains(key));
         scheduler.set_brokers(led.keys().copied());

@@ -30,9 +30,9 @@ impl Missing {
         self.topics.retain(|topic, _| topics.contains(topic) && is_missing(topic));
         let mut errors = Vec::new();
         for topic in topics.iter().filter(|topic| is_missing(topic)) {
-            let (since, told) = self.topics.entry(topic.clone()).or_insert((now.mono_ms, false));
-            if !*told && let Some(error) = unknown_topic(core, topic, *since, now) {
-                *told = true;
+            let (since, reported) = self.topics.entry(topic.clone()).or_insert((now.mono_ms, false));
+            if !*reported && let Some(error) = unknown_topic(core, topic, *since, now) {
+                *reported = true;
                 errors.push(error);
             }
         }

@@ -23,7 +23,7 @@ use super::*;
 use crate::core::scripted::{Answer, Incoming, Layout, World, version_list};
 use crate::core::spoil::{Way, spoiled};
 use crate::io::Input;
-use crate::share::ledger::{Ack, Mark};
+use crate::share::ack_tracker::{Ack, Mark};
 use crate::share::model::{Key, Late, Outcome, Part, Record, ShareKafka};
 
 const LOCK_MS: u64 = 30_000;
@@ -335,29 +335,29 @@ impl Bench {
         self.world.now.mono_ms
     }
 
-    fn shelf(&self) -> std::sync::MutexGuard<'_, Shelf> {
-        lock(&self.world.engine.shelf)
+    fn buffer(&self) -> std::sync::MutexGuard<'_, AcquiredBuffer> {
+        lock(&self.world.engine.buffer)
     }
 
     /// As a caller's poll does: waits at most so long.
     fn poll(&mut self, ms: u64) -> Result<Option<(i32, Vec<Row>)>> {
         let now_ms = self.now_ms();
-        self.shelf().begin_poll(now_ms)?;
+        self.buffer().begin_poll(now_ms)?;
         self.command(ShareCommand::Wake);
-        if !self.shelf().has_any() {
-            self.shelf().wait(now_ms, true, false);
+        if !self.buffer().has_any() {
+            self.buffer().wait(now_ms, true, false);
             self.command(ShareCommand::Wake);
             let until = now_ms + ms;
-            while !self.shelf().has_any() && self.step(until) {}
-            if !self.shelf().has_any() {
+            while !self.buffer().has_any() && self.step(until) {}
+            if !self.buffer().has_any() {
                 self.world.sleep_to(until);
             }
-            let (now_ms, any) = (self.now_ms(), self.shelf().has_any());
-            self.shelf().wait(now_ms, false, any);
+            let (now_ms, any) = (self.now_ms(), self.buffer().has_any());
+            self.buffer().wait(now_ms, false, any);
         }
         let now_ms = self.now_ms();
         let max = usize::try_from(self.world.engine.settings.max_records).unwrap();
-        let taken = self.shelf().take(now_ms, max);
+        let taken = self.buffer().take(now_ms, max);
         let Some(rows) = taken else { return Ok(None) };
         let rows = rows?;
         let batch = rows.chunk.slice(rows.start, rows.len);
@@ -377,14 +377,14 @@ impl Bench {
 
     fn mark(&mut self, partition: i32, first: i64, last: i64, ack: Ack) {
         let marks = [(tp(partition), vec![Mark { first, last, delivery_count: 1, ack }])];
-        self.shelf().acknowledge(&marks).unwrap();
+        self.buffer().acknowledge(&marks).unwrap();
     }
 
     /// Commits, and waits for the end of it.
     fn commit(&mut self) -> BTreeMap<i32, Option<ErrorCode>> {
         self.op += 1;
         let (op, now_ms) = (self.op, self.now_ms());
-        self.shelf().commit(now_ms, op, 10_000);
+        self.buffer().commit(now_ms, op, 10_000);
         self.command(ShareCommand::Wake);
         let until = now_ms + 20_000;
         loop {

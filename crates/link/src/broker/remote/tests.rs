@@ -116,7 +116,7 @@ impl Test {
     fn show_file(&mut self, key: u64, bytes: u64) {
         let region = Region::whole(memory(4 << 20));
         let file = TestFile { region, bytes };
-        self.act(LinkAction::ShowFile { link: LINK, key, file, bytes: 4 << 20 });
+        self.act(LinkAction::ExposeFile { link: LINK, key, file, bytes: 4 << 20 });
     }
 
     fn window(&mut self, key: u64, part: Range<u64>) -> Vec<LinkMessage> {
@@ -165,7 +165,7 @@ fn a_client_that_parks_is_notified_of_what_has_changed_since() {
 #[test]
 fn what_was_revoked_stays_registered_until_it_is_released() {
     let mut test = Test::new();
-    test.act(LinkAction::Lend { link: LINK, key: 3, memory: memory(4096), shared: false });
+    test.act(LinkAction::ExposeToWrite { link: LINK, key: 3, memory: memory(4096), shared: false });
     let [LinkMessage::Ring { key: 3, region }] = &test.heard()[..] else { panic!() };
     let ring = test.reach(&region.clone());
     assert!(
@@ -186,13 +186,13 @@ fn what_was_revoked_stays_registered_until_it_is_released() {
 fn a_client_that_releases_nothing_is_told_of_so_much_and_then_lost() {
     let mut test = Test::new();
     let all = REVOKED_MAX + UNTOLD_MAX;
-    let mut told = 0;
+    let mut reported = 0;
     for key in 0..all as u64 {
         test.act(LinkAction::End { link: LINK, key });
-        told += test.heard().len();
+        reported += test.heard().len();
         test.poll();
     }
-    assert_eq!(told, REVOKED_MAX);
+    assert_eq!(reported, REVOKED_MAX);
     test.say(&LinkMessage::Released { key: 0 });
     assert_eq!(test.heard(), [LinkMessage::Revoked { key: REVOKED_MAX as u64 }], "one more for each");
     test.act(LinkAction::End { link: LINK, key: all as u64 });
@@ -231,12 +231,12 @@ fn who_wants_what_a_file_has_not_is_lost() {
 fn what_cannot_be_exposed_is_said_so_and_its_grant_ends() {
     let mut test = Test::new();
     test.cable.refuse_registration(SimSide::Broker);
-    test.act(LinkAction::Show { link: LINK, key: 1, memory: memory(4096) });
+    test.act(LinkAction::ExposeToRead { link: LINK, key: 1, memory: memory(4096) });
     let refused = |key, reason| [LinkMessage::Unreachable { key, reason }];
     assert_eq!(test.heard(), refused(1, UnreachableReason::Other));
     let region = Region::whole(memory(4096));
     let unmapped = TestFile { region, bytes: 0 };
-    test.act(LinkAction::ShowFile { link: LINK, key: 2, file: unmapped, bytes: 0 });
+    test.act(LinkAction::ExposeFile { link: LINK, key: 2, file: unmapped, bytes: 0 });
     assert_eq!(test.heard(), refused(2, UnreachableReason::Other));
     test.show_file(5, 100);
     test.owner.windows.push_back(Err(Refusal::Full));
@@ -253,7 +253,7 @@ fn what_cannot_be_exposed_is_said_so_and_its_grant_ends() {
 fn what_there_is_no_room_for_waits_and_keeps_its_order() {
     let mut test = Test::new();
     for number in 0..100 {
-        test.act(LinkAction::Tell { link: LINK, note: [number, 0, 0, 0] });
+        test.act(LinkAction::Acknowledge { link: LINK, note: [number, 0, 0, 0] });
     }
     let mut heard = Vec::new();
     while heard.len() < 100 {
@@ -269,7 +269,7 @@ fn what_there_is_no_room_for_waits_and_keeps_its_order() {
 #[test]
 fn a_shared_ring_can_be_added_to() {
     let mut test = Test::new();
-    test.act(LinkAction::Lend { link: LINK, key: 3, memory: memory(4096), shared: true });
+    test.act(LinkAction::ExposeToWrite { link: LINK, key: 3, memory: memory(4096), shared: true });
     let [LinkMessage::Ring { region, .. }] = &test.heard()[..] else { panic!() };
     assert!(test.reach(&region.clone()).access.has(Access::ADD));
 }

@@ -52,7 +52,7 @@ impl Test {
         let ring = region(bytes);
         let (local, descriptor) = self.register(&ring, Access::WRITE | Access::ADD);
         self.say(&LinkMessage::Ring { key, region: descriptor });
-        assert_eq!(self.told(), [("exposed", key)]);
+        assert_eq!(self.reported(), [("exposed", key)]);
         (ring, local)
     }
 
@@ -72,7 +72,7 @@ impl Test {
         Ok(events)
     }
 
-    fn told(&mut self) -> Vec<(&'static str, u64)> {
+    fn reported(&mut self) -> Vec<(&'static str, u64)> {
         self.try_poll().unwrap().iter().map(key_of).collect()
     }
 
@@ -125,7 +125,7 @@ fn turns_come_in_the_order_in_which_they_were_asked_for() {
     test.ring(3, 16);
     test.ask(LinkRequest::FetchAdd { key: 3, at: 8, add: 5 });
     test.ask(LinkRequest::FetchAdd { key: 3, at: 8, add: 7 });
-    assert_eq!(test.told(), [("added to", 0), ("added to", 5)]);
+    assert_eq!(test.reported(), [("added to", 0), ("added to", 5)]);
 }
 
 #[test]
@@ -136,18 +136,18 @@ fn what_was_revoked_is_released_when_nothing_under_way_reaches_it_any_more() {
     // On its way when the broker revokes.
     let write = test.cable.next(SimSide::Client).unwrap();
     test.say(&LinkMessage::Revoked { key: 3 });
-    assert_eq!(test.told(), [("revoked", 3)]);
+    assert_eq!(test.reported(), [("revoked", 3)]);
     let (messages, _) = test.heard();
     assert_eq!(messages, [], "the write has not ended");
     let reply = test.cable.deliver(write).unwrap().unwrap();
     test.cable.complete(reply).unwrap();
-    test.told();
+    test.reported();
     assert_eq!(test.heard().0, [LinkMessage::Released { key: 3 }]);
     test.broker.revoke(ring).unwrap();
     assert_eq!(test.cable.registrations(SimSide::Client), 0, "its mirror goes with it");
     test.write(3, &[(0, b"cd")], (8, 2));
     test.ask(LinkRequest::FetchAdd { key: 3, at: 0, add: 1 });
-    assert_eq!((test.heard(), test.told()), ((vec![], vec![]), vec![]), "it is void");
+    assert_eq!((test.heard(), test.reported()), ((vec![], vec![]), vec![]), "it is void");
 }
 
 #[test]
@@ -164,7 +164,7 @@ fn what_waits_for_room_is_not_written_into_what_was_revoked_meanwhile() {
     }
     assert!(held.len() < 100, "the broker receives no more at once");
     test.say(&LinkMessage::Revoked { key: 3 });
-    test.told();
+    test.reported();
     for packet in held {
         let reply = test.cable.deliver(packet).unwrap().unwrap();
         test.cable.complete(reply).unwrap();
@@ -172,7 +172,7 @@ fn what_waits_for_room_is_not_written_into_what_was_revoked_meanwhile() {
     let mut notified = 0;
     for _ in 0..10 {
         notified += test.heard().1.len();
-        test.told();
+        test.reported();
     }
     assert!(notified < 100, "{notified}");
 }
@@ -189,14 +189,14 @@ fn slots_are_read_while_somebody_polls_and_no_more_often_than_is_of_use() {
     publish(5);
     assert_eq!(seen.load(0), Ok(0), "nobody wants it");
     test.ask(LinkRequest::Watch { key: 1, bytes: 32 });
-    test.told();
+    test.reported();
     assert_eq!(seen.load(0), Ok(5));
     publish(6);
     test.now_us += SLOTS_EVERY_US - 1;
-    test.told();
+    test.reported();
     assert_eq!(seen.load(0), Ok(5));
     test.now_us += 1;
-    test.told();
+    test.reported();
     assert_eq!(seen.load(0), Ok(6));
 }
 
@@ -212,18 +212,18 @@ fn who_has_said_that_it_parks_reads_slots_when_it_is_notified() {
     test.end.unpark();
     assert_eq!(test.heard().0, []);
     test.ask(LinkRequest::Watch { key: 1, bytes: 32 });
-    test.told();
+    test.reported();
     assert!(test.end.park().unwrap());
     assert_eq!(test.heard().0, [LinkMessage::Parked]);
     test.end.unpark();
     slots.word(0).unwrap().store(9, std::sync::atomic::Ordering::Release);
     test.now_us += SLOTS_EVERY_US;
-    test.told();
+    test.reported();
     assert!(test.end.park().unwrap());
     assert_eq!((test.heard().0, seen.load(0)), (vec![], Ok(0)), "once: the broker notifies");
     test.end.unpark();
     test.say(&LinkMessage::Notify);
-    test.told();
+    test.reported();
     assert_eq!(seen.load(0), Ok(9), "at once, however lately they were read");
     assert!(test.end.park().unwrap());
     assert_eq!(test.heard().0, [LinkMessage::Parked]);
@@ -243,9 +243,9 @@ fn a_change_during_a_read_of_slots_is_read_after_it() {
     let reply = test.cable.deliver(read).unwrap().unwrap();
     slots.word(0).unwrap().store(9, std::sync::atomic::Ordering::Release);
     test.say(&LinkMessage::Notify);
-    test.told();
+    test.reported();
     test.cable.complete(reply).unwrap();
-    test.told();
+    test.reported();
     assert_eq!(seen.load(0), Ok(9));
 }
 
@@ -300,7 +300,7 @@ fn no_window_is_asked_for_while_something_is_read_through_the_last() {
         let reply = test.cable.deliver(read).unwrap().unwrap();
         test.cable.complete(reply).unwrap();
     }
-    test.told();
+    test.reported();
     assert_eq!(test.heard().0, [LinkMessage::WantWindow { key: 5, at: 150 }]);
     test.broker.revoke(first).unwrap();
 }
@@ -319,19 +319,19 @@ fn what_comes_of_a_file_that_was_revoked_is_nobodys() {
         reads.push(packet);
     }
     test.say(&LinkMessage::Revoked { key: 5 });
-    assert_eq!(test.told(), [("revoked", 5)]);
+    assert_eq!(test.reported(), [("revoked", 5)]);
     assert_eq!(test.heard().0, []);
     test.ask(LinkRequest::Read { key: 6, at: 0, len: 200 });
     for read in reads {
         let reply = test.cable.deliver(read).unwrap().unwrap();
         test.cable.complete(reply).unwrap();
     }
-    assert_eq!(test.told(), [], "nor that of the file which is read next");
+    assert_eq!(test.reported(), [], "nor that of the file which is read next");
     let said = test.heard().0;
     assert_eq!(said, [LinkMessage::WantWindow { key: 6, at: 0 }, LinkMessage::Released { key: 5 }]);
     // Both places where chunks land are free again.
     test.window(6, 0, &whole);
-    assert_eq!(test.told(), [("read", 0)]);
+    assert_eq!(test.reported(), [("read", 0)]);
 }
 
 #[test]
@@ -363,7 +363,7 @@ fn a_window_that_was_not_asked_for_or_is_elsewhere_is_a_lie() {
     test.ask(LinkRequest::Read { key: 5, at: 0, len: 10 });
     test.heard();
     test.window(5, 0, &whole);
-    test.told();
+    test.reported();
     test.window(5, 0, &whole);
     assert!(test.lie().contains("was not asked for"), "twice");
 }
@@ -413,6 +413,6 @@ fn how_far_a_shared_ring_was_read_is_fetched_once_at_a_time() {
         test.cable.complete(reply).is_ok()
     }));
     assert!(test.cable.next(SimSide::Client).is_none());
-    test.told();
+    test.reported();
     assert_eq!(seen.load(0), Ok(70));
 }

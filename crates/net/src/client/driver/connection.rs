@@ -32,7 +32,7 @@ pub(super) struct Connection {
     /// It is about to have one, and sends nothing before.
     pub(super) joining: bool,
     /// The socket has told something since.
-    pub(super) told: bool,
+    pub(super) reported: bool,
     pub(super) connected: bool,
     /// The engine has been told: the TLS handshake, if there is one, is done.
     pub(super) established: bool,

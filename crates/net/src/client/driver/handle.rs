@@ -15,7 +15,7 @@ use mio::{Poll, Waker};
 use super::super::connection_log::ConnectionLog;
 use super::super::ops::CallError;
 use super::super::shortage;
-use super::super::work::{self, Driven, Patient, Shared, Told, Work};
+use super::super::work::{self, AfterEvents, Driven, Patient, Shared, Work};
 use super::{Driver, SocketOptions, WAKER};
 use crate::clock::Clock;
 use crate::fork::Home;
@@ -38,7 +38,7 @@ pub(crate) type LogTarget = Arc<OnceLock<(Arc<ConnectionLog>, String)>>;
 
 impl<C: Send + 'static> Handle<C> {
     /// Starts the engine's thread. `on_event` runs on it, or on that of a caller who drives the engine, and must not block;
-    /// `hooks.told` runs after some events, with nothing held.
+    /// `hooks.after_events` runs after some events, with nothing held.
     pub(crate) fn start<E>(
         name: &str,
         engine: E,
@@ -56,9 +56,9 @@ impl<C: Send + 'static> Handle<C> {
         let commands = Arc::new(Mutex::new(Vec::new()));
         let stop = Arc::new(AtomicBool::new(false));
         let (report_to, reports) = channel();
-        let Hooks { told, patient, on_exit } = hooks;
+        let Hooks { after_events, patient, on_exit } = hooks;
         let work = Work::new(engine, on_event, patient, clock);
-        let shared = Arc::new(Shared::new(work, waker.clone(), told));
+        let shared = Arc::new(Shared::new(work, waker.clone(), after_events));
         let driven: Arc<dyn Driven<C>> = shared.clone();
         let spin = sockets.spin;
         let log = LogTarget::default();
@@ -187,7 +187,7 @@ impl<C: Send + 'static> Handle<C> {
 
 /// What an engine's owner is asked and told besides events.
 pub(crate) struct Hooks {
-    pub(crate) told: Told,
+    pub(crate) after_events: AfterEvents,
     pub(crate) patient: Patient,
     /// The engine has ended.
     pub(crate) on_exit: Box<dyn FnOnce() + Send>,
@@ -196,7 +196,7 @@ pub(crate) struct Hooks {
 impl Hooks {
     /// Of an engine without links.
     pub(crate) fn new(on_exit: impl FnOnce() + Send + 'static) -> Self {
-        Self { told: Box::new(|_| ()), patient: Box::new(|| false), on_exit: Box::new(on_exit) }
+        Self { after_events: Box::new(|_| ()), patient: Box::new(|| false), on_exit: Box::new(on_exit) }
     }
 }
 

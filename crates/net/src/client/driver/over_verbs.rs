@@ -13,7 +13,7 @@ use headrace_link::carrier::Carrier;
 use mio::unix::SourceFd;
 use mio::{Interest, Token};
 
-use super::super::aside::{self, For};
+use super::super::offload::{self, For};
 use super::super::work::Work;
 use super::{Driver, FIRST_CARRIER, link_token};
 use crate::carried::rests;
@@ -23,7 +23,7 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
     pub(super) fn link(&mut self, work: &mut Work<E, F>, link: LinkId, request: LinkRequest) {
         match request {
             LinkRequest::Connect { address, token } => {
-                if let Err(source) = aside::link(self.back(), link, address, token) {
+                if let Err(source) = offload::link(self.back(), link, address, token) {
                     let action = "start a thread";
                     work.linked(link, Err(LinkError::System { action, source }));
                 }
@@ -53,13 +53,13 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
 
     pub(super) fn make_endpoint(&self, of: For) -> io::Result<()> {
         let want = Want { device: self.sockets.verbs_device.clone(), ..Want::default() };
-        aside::begin(self.back(), of, self.device.clone(), want)
+        offload::begin(self.back(), of, self.device.clone(), want)
     }
 
     /// Our end is connected to the broker's.
     pub(super) fn join(&mut self, of: For, hello: Bytes) -> Result<(), String> {
         let joining = self.begun.remove(&of).ok_or("its end is not there any more")?;
-        aside::join(self.back(), of, joining, hello).map_err(|error| error.to_string())?;
+        offload::join(self.back(), of, joining, hello).map_err(|error| error.to_string())?;
         self.joining.insert(of);
         Ok(())
     }
@@ -112,7 +112,7 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
 
     /// Before the thread sleeps, or goes on: whether links that carry connections let it sleep. Those over which there is
     /// something to be done have a turn.
-    pub(super) fn doze(&mut self, busy: bool) -> bool {
+    pub(super) fn park(&mut self, busy: bool) -> bool {
         let mut sleeps = true;
         let spin_us = u64::try_from(self.spin.as_micros()).unwrap_or(u64::MAX);
         for id in self.carried.clone() {

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-use headrace_client::producer::{AppendError, Appended, Grant, RecordRef, Told};
+use headrace_client::producer::{AppendError, Appended, Grant, OnAppended, RecordRef};
 
 use super::ProducerClient;
 use crate::client::delivery::{Delivery, lock};
@@ -23,17 +23,17 @@ impl<R: Send + 'static> ProducerClient<R> {
                 lock(&self.dispatch).record(batch, index, timestamp, recipient);
             }
         };
-        let told = || -> Told {
+        let reported = || -> OnAppended {
             match recipient.borrow_mut().take() {
                 Some(recipient) => self.told_of_record(recipient, timestamp),
                 None => Box::new(|_| ()),
             }
         };
-        self.appender.append_or_park(now, record, grant, placed, told)
+        self.appender.append_or_park(now, record, grant, placed, reported)
     }
 
     /// Takes a record's recipient along: to the record's batch, or to the delivery thread with the error.
-    fn told_of_record(&self, recipient: R, timestamp: i64) -> Told {
+    fn told_of_record(&self, recipient: R, timestamp: i64) -> OnAppended {
         let (dispatch, guests) = (self.dispatch.clone(), self.parked.clone());
         Box::new(move |outcome| match outcome {
             Ok(Appended { batch, index }) => {

@@ -165,12 +165,12 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(20);
 
-    type Told = Receiver<(u32, thread::ThreadId)>;
+    type Posted = Receiver<(u32, thread::ThreadId)>;
 
     /// A post whose deliveries are told with the thread that makes them.
-    fn post() -> (Arc<Post<u32>>, JoinHandle<()>, Told) {
+    fn post() -> (Arc<Post<u32>>, JoinHandle<()>, Posted) {
         let (way, inbox) = channel();
-        let (tell, told) = channel();
+        let (tell, reported) = channel();
         let deliver = move |deliveries: Vec<Delivery<u32>>| {
             for delivery in deliveries {
                 if let Delivery::Record(number, _) | Delivery::Done(number, _) = delivery {
@@ -179,7 +179,7 @@ mod tests {
             }
         };
         let (post, thread) = Post::start(way, inbox, deliver).unwrap();
-        (post, thread, told)
+        (post, thread, reported)
     }
 
     fn record(number: u32) -> Vec<Delivery<u32>> {
@@ -195,13 +195,13 @@ mod tests {
 
     #[test]
     fn a_patient_post_delivers_in_the_end() {
-        let (post, thread, told) = post();
+        let (post, thread, reported) = post();
         post.be_patient(true);
         for number in 0..3 {
             post.hold(record(number));
             post.let_go(false);
         }
-        let by: Vec<_> = (0..3).map(|_| told.recv_timeout(LONG).unwrap()).collect();
+        let by: Vec<_> = (0..3).map(|_| reported.recv_timeout(LONG).unwrap()).collect();
         assert_eq!(by.iter().map(|(number, _)| *number).collect::<Vec<_>>(), [0, 1, 2]);
         assert!(by.iter().all(|(_, by)| *by == thread.thread().id()));
         end(post, thread);
@@ -209,14 +209,14 @@ mod tests {
 
     #[test]
     fn who_comes_by_delivers_what_is_held_in_order() {
-        let (post, thread, told) = post();
+        let (post, thread, reported) = post();
         post.be_patient(true);
         for number in 0..3 {
             post.hold(record(number));
         }
         post.let_go(true);
         for number in 0..3 {
-            assert_eq!(told.recv_timeout(LONG).unwrap(), (number, thread::current().id()));
+            assert_eq!(reported.recv_timeout(LONG).unwrap(), (number, thread::current().id()));
         }
         assert!(post.is_empty());
         end(post, thread);

@@ -20,7 +20,7 @@ impl ShareClient {
     /// As [`ShareClient::commit`]; `recipient` is told on the delivery thread.
     pub fn begin_commit(&self, recipient: Recipient<ShareOutcome>, timeout: Option<Duration>) -> Result<()> {
         let op = self.park(recipient)?;
-        lock(&self.shelf).commit(self.now_ms(), op, self.timeout_ms(timeout));
+        lock(&self.buffer).commit(self.now_ms(), op, self.timeout_ms(timeout));
         self.handle.send(ShareCommand::Wake);
         Ok(())
     }
@@ -49,13 +49,13 @@ impl ShareClient {
     /// Whether [`ShareClient::try_take`] gives something now.
     pub fn has_rows(&self) -> Result<bool> {
         self.handle.alive()?;
-        Ok(lock(&self.shelf).has_any())
+        Ok(lock(&self.buffer).has_any())
     }
 
     /// A poll begins: rows of the one before are accepted, or sent as they were marked.
     pub fn begin_poll(&self) -> Result<()> {
         self.handle.alive()?;
-        let wakes = lock(&self.shelf).begin_poll(self.now_ms())?;
+        let wakes = lock(&self.buffer).begin_poll(self.now_ms())?;
         if wakes {
             self.handle.send(ShareCommand::Wake);
         }
@@ -76,13 +76,13 @@ impl ShareClient {
 
     /// A poll begins to wait for rows: as long as it does, brokers are asked for them.
     pub fn begin_wait(&self) {
-        if lock(&self.shelf).wait(self.now_ms(), true, false) {
+        if lock(&self.buffer).wait(self.now_ms(), true, false) {
             self.handle.send(ShareCommand::Wake);
         }
     }
 
     /// It waits no more; `rows`: it got some. Once for each [`ShareClient::begin_wait`].
     pub fn end_wait(&self, rows: bool) {
-        lock(&self.shelf).wait(self.now_ms(), false, rows);
+        lock(&self.buffer).wait(self.now_ms(), false, rows);
     }
 }

@@ -157,8 +157,8 @@ fn a_bad_batch_can_be_left_out_and_is_told_of() {
         assert_eq!(rows, expected, "{what}");
         assert_eq!(bench.position("t", 0), Some(30), "{what}");
         bench.command(|_| ConsumerCommand::Wake);
-        let told = troubles(&bench, SKIPPED);
-        let [one] = &told[..] else { panic!("{what}: {told:?}") };
+        let reported = troubles(&bench, SKIPPED);
+        let [one] = &reported[..] else { panic!("{what}: {reported:?}") };
         assert!(
             one.contains("on.bad.records") && one.contains("'t', partition 0: offset 1"),
             "{what}: {one}"

@@ -100,10 +100,10 @@ impl Group {
     }
 
     /// What the member last said to have.
-    fn told(&self) -> Option<Vec<i32>> {
+    fn reported(&self) -> Option<Vec<i32>> {
         let asked = self.asked();
-        let told = asked.iter().rev().find_map(|request| request.topic_partitions.clone())?;
-        Some(told.into_iter().flat_map(|topic| topic.partitions).collect())
+        let reported = asked.iter().rev().find_map(|request| request.topic_partitions.clone())?;
+        Some(reported.into_iter().flat_map(|topic| topic.partitions).collect())
     }
 
     fn assignment(&self) -> Vec<TopicPartition> {
@@ -123,7 +123,7 @@ fn at(partition: i32, offset: i64) -> Vec<CommitOffset> {
 fn a_member_joins_is_given_partitions_and_says_that_it_has_them() {
     let mut group = Group::joined(3, &[0, 2], &[("client.rack", "r"), ("group.remote.assignor", "range")]);
     assert_eq!(group.assignment(), [tp("t", 0), tp("t", 2)]);
-    assert_eq!(group.told(), Some(vec![0, 2]));
+    assert_eq!(group.reported(), Some(vec![0, 2]));
     let asked = group.asked();
     assert_eq!((asked[0].member_epoch, asked[0].topic_partitions.as_deref()), (0, Some(&[][..])));
     assert_eq!(asked[0].subscribed_topic_names, Some(vec!["t".to_owned()]));
@@ -144,7 +144,7 @@ fn a_member_joins_is_given_partitions_and_says_that_it_has_them() {
     group.bench.run(10_000);
     let beats = group.asked().len() - before;
     assert!((9..=11).contains(&beats), "{beats} heartbeats in 10 s");
-    assert_eq!(group.told(), Some(vec![0, 2]));
+    assert_eq!(group.reported(), Some(vec![0, 2]));
 }
 
 #[test]
@@ -180,10 +180,14 @@ fn what_goes_is_processed_and_committed_before_the_member_says_so() {
     group.bench.resume("t", 0);
     group.will_answer([answer(1, Some(&[0]))]);
     group.bench.run(5_000);
-    assert_eq!((group.assignment().len(), group.told()), (2, Some(vec![0, 1])), "rows are being processed");
+    assert_eq!(
+        (group.assignment().len(), group.reported()),
+        (2, Some(vec![0, 1])),
+        "rows are being processed"
+    );
     assert_eq!(group.bench.poll(30).unwrap().unwrap(), named("t", 0, 0..10), "the other is read on");
     group.bench.run(100);
-    assert_eq!((group.assignment(), group.told()), (vec![tp("t", 0)], Some(vec![0])));
+    assert_eq!((group.assignment(), group.reported()), (vec![tp("t", 0)], Some(vec![0])));
     assert_eq!(group.bench.kafka.committed.borrow()[&("t".to_owned(), 1)], 3);
     assert_eq!(group.count(|e| *e == ConsumerEvent::Revoked(vec![tp("t", 1)])), 1);
     group.will_answer([answer(2, Some(&[0, 1]))]);

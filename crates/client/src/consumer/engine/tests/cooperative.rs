@@ -110,21 +110,21 @@ fn a_listener_is_told_of_what_changes_only() {
     crowd.0[0].world.command(ConsumerCommand::Listen(true));
     crowd.subscribe(0);
     crowd.run(100);
-    let mut told: Vec<(u64, Rebalance, Vec<TopicPartition>)> = Vec::new();
+    let mut reported: Vec<(u64, Rebalance, Vec<TopicPartition>)> = Vec::new();
     for _ in 0..100 {
         for event in crowd.0[0].world.events.clone() {
-            let ConsumerEvent::Tell { notice, news, partitions } = event else { continue };
-            if told.iter().all(|(number, ..)| *number != notice) {
-                told.push((notice, news, partitions));
-                crowd.0[0].world.command(ConsumerCommand::Told { notice });
+            let ConsumerEvent::CallListener { notice, news, partitions } = event else { continue };
+            if reported.iter().all(|(number, ..)| *number != notice) {
+                reported.push((notice, news, partitions));
+                crowd.0[0].world.command(ConsumerCommand::ListenerCalled { notice });
             }
         }
-        if told.len() == 1 && crowd.assignment(1).is_empty() && told[0].1 == Rebalance::Assigned {
+        if reported.len() == 1 && crowd.assignment(1).is_empty() && reported[0].1 == Rebalance::Assigned {
             crowd.subscribe(1);
         }
         crowd.poll_for(100);
     }
-    let short: Vec<_> = told.iter().map(|(_, news, partitions)| (*news, partitions.len())).collect();
+    let short: Vec<_> = reported.iter().map(|(_, news, partitions)| (*news, partitions.len())).collect();
     assert_eq!(short, [(Rebalance::Assigned, 4), (Rebalance::Revoked, 2)]);
     assert_eq!((crowd.assignment(0).len(), crowd.assignment(1).len()), (2, 2));
 }

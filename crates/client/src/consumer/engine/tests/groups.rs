@@ -353,11 +353,11 @@ impl Crowd {
     /// What no call of a member was told of.
     pub(super) fn troubles(&self, who: usize) -> Vec<String> {
         let events = self.0[who].world.events.iter();
-        let told = events.filter_map(|event| match event {
+        let reported = events.filter_map(|event| match event {
             ConsumerEvent::Trouble { what, error } => Some(format!("{what}: {error}")),
             _ => None,
         });
-        told.collect()
+        reported.collect()
     }
 
     pub(super) fn count(&self, who: usize, what: impl Fn(&ConsumerEvent) -> bool) -> usize {
@@ -743,11 +743,11 @@ fn a_commit_that_nobody_asked_for_is_told_when_it_fails() {
         let begin =
             if rebalance { "a commit before a rebalance failed" } else { "an automatic commit failed" };
         assert!(!troubles.is_empty());
-        for told in troubles {
-            let told = told.strip_prefix(begin).unwrap_or_else(|| panic!("{told}"));
+        for reported in troubles {
+            let reported = reported.strip_prefix(begin).unwrap_or_else(|| panic!("{reported}"));
             assert!(
-                told.contains("topic 't', partition") && told.contains("OFFSET_METADATA_TOO_LARGE"),
-                "{told}"
+                reported.contains("topic 't', partition") && reported.contains("OFFSET_METADATA_TOO_LARGE"),
+                "{reported}"
             );
         }
     }

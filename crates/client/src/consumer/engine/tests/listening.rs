@@ -9,17 +9,19 @@ use crate::consumer::{
 };
 use crate::core::scripted::Answer;
 
-fn told(crowd: &Crowd, who: usize) -> Vec<(u64, Rebalance, Vec<TopicPartition>)> {
+fn reported(crowd: &Crowd, who: usize) -> Vec<(u64, Rebalance, Vec<TopicPartition>)> {
     let events = crowd.0[who].world.events.iter();
-    let told = events.filter_map(|event| match event {
-        ConsumerEvent::Tell { notice, news, partitions } => Some((*notice, *news, partitions.clone())),
+    let reported = events.filter_map(|event| match event {
+        ConsumerEvent::CallListener { notice, news, partitions } => {
+            Some((*notice, *news, partitions.clone()))
+        }
         _ => None,
     });
-    told.collect()
+    reported.collect()
 }
 
 fn tell(crowd: &mut Crowd, who: usize, notice: u64) {
-    crowd.0[who].world.command(ConsumerCommand::Told { notice });
+    crowd.0[who].world.command(ConsumerCommand::ListenerCalled { notice });
     crowd.run(100);
 }
 
@@ -38,7 +40,7 @@ fn at(partition: i32, offset: i64) -> CommitOffset {
 #[test]
 fn no_row_comes_before_the_listener_was_told_of_its_partition() {
     let mut crowd = listening(1, 1, &[]);
-    assert_eq!(told(&crowd, 0), [(1, Rebalance::Assigned, vec![tp("t", 0)])]);
+    assert_eq!(reported(&crowd, 0), [(1, Rebalance::Assigned, vec![tp("t", 0)])]);
     assert_eq!(crowd.0[0].poll(1), None);
     tell(&mut crowd, 0, 1);
     assert_eq!(crowd.0[0].poll(3).unwrap().unwrap(), named("t", 0, 0..3));
@@ -51,10 +53,10 @@ fn partitions_stay_and_can_be_committed_until_the_listener_was_told() {
     assert_eq!(crowd.0[0].poll(3).unwrap().unwrap().len(), 3);
     crowd.subscribe(1);
     crowd.run(4_000);
-    assert_eq!(told(&crowd, 0).len(), 1, "rows are being processed");
+    assert_eq!(reported(&crowd, 0).len(), 1, "rows are being processed");
     assert_eq!(crowd.0[0].poll(3), None);
     crowd.run(4_000);
-    assert_eq!(told(&crowd, 0)[1], (2, Rebalance::Revoked, vec![tp("t", 0), tp("t", 1)]));
+    assert_eq!(reported(&crowd, 0)[1], (2, Rebalance::Revoked, vec![tp("t", 0), tp("t", 1)]));
     assert_eq!((crowd.assignment(0).len(), crowd.assignment(1).len()), (2, 0));
     crowd.0[0].commit_positions();
     let committed = crowd.0[0].kafka.committed.borrow().clone();
@@ -62,7 +64,7 @@ fn partitions_stay_and_can_be_committed_until_the_listener_was_told() {
     tell(&mut crowd, 0, 2);
     crowd.run(4_000);
     assert_eq!((crowd.assignment(0).len(), crowd.assignment(1).len()), (1, 1));
-    assert_eq!(told(&crowd, 0)[2].1, Rebalance::Assigned);
+    assert_eq!(reported(&crowd, 0)[2].1, Rebalance::Assigned);
 }
 
 #[test]
@@ -72,9 +74,9 @@ fn what_is_lost_is_told_and_nobody_waits_for_the_listener() {
     crowd.0[0].kafka.member.borrow_mut().heartbeat_errors.push(UNKNOWN_MEMBER_ID);
     crowd.0[0].kafka.member.borrow_mut().forget();
     crowd.run(4_000);
-    let told = told(&crowd, 0);
-    assert_eq!(told[1], (2, Rebalance::Lost, vec![tp("t", 0), tp("t", 1)]));
-    assert_eq!((told[2].0, told[2].1), (3, Rebalance::Assigned));
+    let reported = reported(&crowd, 0);
+    assert_eq!(reported[1], (2, Rebalance::Lost, vec![tp("t", 0), tp("t", 1)]));
+    assert_eq!((reported[2].0, reported[2].1), (3, Rebalance::Assigned));
 }
 
 #[test]
@@ -159,7 +161,7 @@ fn a_listener_that_goes_away_with_two_things_untold_holds_nothing_up() {
     let mut crowd = listening(2, 2, &[]);
     crowd.subscribe(1);
     crowd.run(4_000);
-    let kinds: Vec<_> = told(&crowd, 0).into_iter().map(|(_, news, _)| news).collect();
+    let kinds: Vec<_> = reported(&crowd, 0).into_iter().map(|(_, news, _)| news).collect();
     assert_eq!(kinds, [Rebalance::Assigned, Rebalance::Revoked]);
     crowd.0[0].world.command(ConsumerCommand::Listen(false));
     crowd.run(4_000);
@@ -172,7 +174,7 @@ fn another_division_that_gives_nothing_new_does_not_stand_in_for_the_listener() 
     let mut crowd = listening(1, 1, &[cooperative]);
     crowd.subscribe(0);
     crowd.run(500);
-    assert_eq!((crowd.0[0].kafka.member.borrow().generation, told(&crowd, 0).len()), (2, 1));
+    assert_eq!((crowd.0[0].kafka.member.borrow().generation, reported(&crowd, 0).len()), (2, 1));
     assert_eq!(crowd.0[0].poll(1), None, "the listener has not heard of the partition");
     tell(&mut crowd, 0, 1);
     assert_eq!(crowd.0[0].poll(3).unwrap().unwrap(), named("t", 0, 0..3));

@@ -242,8 +242,8 @@ fn versions_that_were_spoiled_hold_for_one_connection_and_not_for_good() {
     ] {
         let mut kafka = Kafka::new(&[("t", 1)]);
         kafka.fill("t", 0, 1, 10, Codec::None);
-        let told = Rc::new(Cell::new(0));
-        let count = told.clone();
+        let reported = Rc::new(Cell::new(0));
+        let count = reported.clone();
         kafka.script = Some(Box::new(move |incoming| {
             if incoming.key != ApiKey::ApiVersions || count.get() == 3 {
                 return None;
@@ -323,14 +323,14 @@ fn a_partition_whose_beginning_is_never_told_of_is_told_at_the_pace_of_the_backo
     }));
     let mut bench = Bench::new(kafka, &[]);
     bench.assign(&[("t", 0)], StartAt::Earliest);
-    let mut told = 0;
+    let mut reported = 0;
     for _ in 0..2_000 {
         bench.run(10);
         for _ in 0..10 {
-            told += u32::from(matches!(bench.poll(1), Some(Err(Error::BadAnswer { .. }))));
+            reported += u32::from(matches!(bench.poll(1), Some(Err(Error::BadAnswer { .. }))));
         }
     }
-    assert!((3..40).contains(&told), "{told} in 20 s");
+    assert!((3..40).contains(&reported), "{reported} in 20 s");
 }
 
 #[test]

@@ -44,7 +44,7 @@ fn a_lock_that_is_over_is_told_and_the_records_go_to_others() {
     bench.append(0, 5);
     assert_eq!(bench.rows().1.len(), 5);
     bench.run(LOCK_MS + 1_000);
-    assert_eq!((bench.available(), bench.shelf().metrics().records_lock_expired), (5, 5));
+    assert_eq!((bench.available(), bench.buffer().metrics().records_lock_expired), (5, 5));
     assert!(
         bench.troubles().iter().any(|text| text.contains("5 records, whose lock is 30000 ms")),
         "{:?}",
@@ -58,14 +58,14 @@ fn a_lock_that_is_over_is_told_and_the_records_go_to_others() {
     bench.rows();
     bench.run(LOCK_MS + 1_000);
     let late = bench
-        .shelf()
+        .buffer()
         .acknowledge(&[(tp(0), vec![Mark { first: 0, last: 4, delivery_count: 1, ack: Ack::Accept }])]);
     assert_eq!(late.unwrap_err().code(), Some(ErrorCode::INVALID_RECORD_STATE));
 }
 
 #[test]
 fn what_brokers_refuse_is_told_by_the_commit_and_what_may_pass_is_sent_again() {
-    for (code, told, tries) in [
+    for (code, reported, tries) in [
         (ErrorCode::INVALID_RECORD_STATE, Some(ErrorCode::INVALID_RECORD_STATE), 1),
         (ErrorCode::INVALID_REQUEST, Some(ErrorCode::INVALID_REQUEST), 1),
         (ErrorCode::NOT_LEADER_OR_FOLLOWER, Some(ErrorCode::NOT_LEADER_OR_FOLLOWER), 1),
@@ -77,7 +77,7 @@ fn what_brokers_refuse_is_told_by_the_commit_and_what_may_pass_is_sent_again() {
         bench.rows();
         bench.mark(0, 0, 3, Ack::Accept);
         bench.cluster.kafka.parts.get_mut(&key(0)).unwrap().ack_codes.push(code);
-        assert_eq!(bench.commit(), BTreeMap::from([(0, told)]), "{code:?}");
+        assert_eq!(bench.commit(), BTreeMap::from([(0, reported)]), "{code:?}");
         let batches = |request: &ShareAcknowledgeRequest| {
             request.topics.iter().any(|topic| !topic.partitions.is_empty())
         };
@@ -86,7 +86,7 @@ fn what_brokers_refuse_is_told_by_the_commit_and_what_may_pass_is_sent_again() {
             request.topics.iter().any(|t| t.partitions.iter().any(|p| !p.acknowledgement_batches.is_empty()))
         });
         assert_eq!(sent + piggybacked.count(), tries, "{code:?}");
-        assert_eq!(bench.accepted(), if told.is_none() { 4 } else { 0 });
+        assert_eq!(bench.accepted(), if reported.is_none() { 4 } else { 0 });
     }
 }
 
@@ -108,7 +108,7 @@ fn with_a_hard_limit_what_was_refused_counts_until_its_lock_is_over() {
             ack: Ack::Accept,
         });
         let marks = [(tp(0), marks.collect())];
-        bench.shelf().acknowledge(&marks).unwrap();
+        bench.buffer().acknowledge(&marks).unwrap();
     }
     assert_eq!(rows, 7, "the others, with the three credits that are left");
     assert!(bench.cluster.kafka.most_held <= 4);

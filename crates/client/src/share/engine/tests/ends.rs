@@ -85,12 +85,12 @@ fn a_commit_that_a_pause_holds_up_says_so() {
     let mut bench = throttled(&[("share.acknowledgement.mode", "explicit")]);
     bench.mark(0, 0, 0, Ack::Accept);
     let (op, now_ms) = (99, bench.now_ms());
-    bench.shelf().commit(now_ms, op, 10_000);
+    bench.buffer().commit(now_ms, op, 10_000);
     bench.command(ShareCommand::Wake);
     bench.run(10_000);
-    let told = format!("{:?}", bench.world.events.last());
-    assert!(told.contains("op: 99") && told.contains("Timeout"), "{told}");
-    assert!(told.contains("node 1 asked to wait 1073741824 ms (throttled)"), "{told}");
+    let reported = format!("{:?}", bench.world.events.last());
+    assert!(reported.contains("op: 99") && reported.contains("Timeout"), "{reported}");
+    assert!(reported.contains("node 1 asked to wait 1073741824 ms (throttled)"), "{reported}");
 }
 
 #[test]
@@ -179,11 +179,15 @@ fn a_group_that_refuses_is_told_by_the_poll_and_the_next_one_tries_again() {
     bench.run(5_000);
     let joins = |bench: &Bench| bench.cluster.heartbeats.iter().filter(|it| it.member_epoch == 0).count();
     assert_eq!(joins(&bench), 1);
-    let (begun, mut told) = (bench.now_ms(), 0);
+    let (begun, mut reported) = (bench.now_ms(), 0);
     while bench.now_ms() < begun + 5_000 {
-        told += usize::from(bench.poll(100).is_err());
+        reported += usize::from(bench.poll(100).is_err());
     }
-    assert!((3..15).contains(&told) && joins(&bench) < 15, "told {told} times, {} joins", joins(&bench));
+    assert!(
+        (3..15).contains(&reported) && joins(&bench) < 15,
+        "told {reported} times, {} joins",
+        joins(&bench)
+    );
     bench.cluster.refuse_join = None;
     bench.append(0, 2);
     assert_eq!(bench.rows().1.len(), 2);
@@ -194,7 +198,7 @@ fn a_leader_moves_whatever_becomes_of_its_rows_at_that_moment() {
     let mut bench =
         Bench::subscribed(&[1, 2], &[("share.acknowledgement.mode", "explicit"), ("max.poll.records", "2")]);
     bench.append(0, 5);
-    // Two with the caller, one of which is marked; three on the shelf.
+    // Two with the caller, one of which is marked; three in the buffer.
     assert_eq!(bench.rows(), (0, vec![(0, 1), (1, 1)]));
     bench.mark(0, 0, 0, Ack::Accept);
     bench.cluster.kafka.move_leader(key(0), 2);
@@ -202,7 +206,7 @@ fn a_leader_moves_whatever_becomes_of_its_rows_at_that_moment() {
     bench.cluster.layout.epoch = 5;
     assert_eq!(bench.commit(), BTreeMap::from([(0, Some(ErrorCode::NOT_LEADER_OR_FOLLOWER))]));
     let mark = [(tp(0), vec![Mark { first: 1, last: 1, delivery_count: 1, ack: Ack::Accept }])];
-    let error = bench.shelf().acknowledge(&mark).unwrap_err();
+    let error = bench.buffer().acknowledge(&mark).unwrap_err();
     assert_eq!(error.code(), Some(ErrorCode::INVALID_RECORD_STATE));
     assert_eq!(bench.world.engine.scheduler.held(1), 0, "what the old leader gave is free");
     let mut offsets = Vec::new();

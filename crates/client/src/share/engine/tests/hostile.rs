@@ -29,9 +29,9 @@ fn a_broker_of_version_one_has_no_record_limit_and_no_renewals() {
     bench.append(0, 2);
     assert_eq!(bench.rows().1.len(), 2);
     let marks = |ack| [(tp(0), vec![Mark { first: 0, last: 1, delivery_count: 1, ack }])];
-    let error = bench.shelf().acknowledge(&marks(Ack::Renew)).unwrap_err();
+    let error = bench.buffer().acknowledge(&marks(Ack::Renew)).unwrap_err();
     assert_eq!(error.code(), Some(ErrorCode::UNSUPPORTED_VERSION));
-    bench.shelf().acknowledge(&marks(Ack::Accept)).unwrap();
+    bench.buffer().acknowledge(&marks(Ack::Accept)).unwrap();
     assert_eq!(bench.commit(), BTreeMap::from([(0, None)]));
 }
 

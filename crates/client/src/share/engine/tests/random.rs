@@ -143,7 +143,7 @@ impl Weather {
             };
             let marks = [(tp(partition), vec![Mark { first: offset, last: offset, delivery_count, ack }])];
             // It may be too late for that.
-            if let Err(error) = self.bench.shelf().acknowledge(&marks) {
+            if let Err(error) = self.bench.buffer().acknowledge(&marks) {
                 assert_eq!(error.code(), Some(ErrorCode::INVALID_RECORD_STATE));
             }
         }
@@ -163,7 +163,7 @@ impl Weather {
                 self.bench.run(20);
             }
             if self.bench.now_ms() >= until {
-                let decisions = self.bench.shelf().decisions(0).1;
+                let decisions = self.bench.buffer().decisions(0).1;
                 let last = &decisions[decisions.len().saturating_sub(12)..];
                 let open: Vec<_> = self
                     .bench

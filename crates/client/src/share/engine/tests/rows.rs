@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn it_joins_opens_sessions_and_gives_rows_which_the_next_poll_accepts() {
     let mut bench = Bench::subscribed(&[1, 2, 1], &[]);
-    assert_eq!(bench.shelf().assignment(), [tp(0), tp(1), tp(2)]);
+    assert_eq!(bench.buffer().assignment(), [tp(0), tp(1), tp(2)]);
     assert!(bench.cluster.fetches.is_empty(), "nobody has polled");
     bench.append(0, 3);
     bench.append(1, 2);
@@ -15,7 +15,7 @@ fn it_joins_opens_sessions_and_gives_rows_which_the_next_poll_accepts() {
     assert_eq!(bench.poll(100), Ok(None));
     bench.run(600);
     assert_eq!((bench.accepted(), bench.cluster.kafka.held(bench.world.engine.member.id())), (5, 0));
-    assert_eq!(bench.shelf().metrics().records_acknowledged, 5);
+    assert_eq!(bench.buffer().metrics().records_acknowledged, 5);
     assert_eq!(bench.cluster.kafka.in_session(1), [0, 2]);
     assert!(bench.troubles().is_empty(), "{:?}", bench.troubles());
 }
@@ -91,7 +91,7 @@ fn released_records_are_found_though_no_watch_sees_them() {
     bench.mark(1, 0, 0, Ack::Release);
     assert_eq!(bench.poll(2_000).unwrap(), Some((1, vec![(0, 2)])));
     let marks = [(tp(1), vec![Mark { first: 0, last: 0, delivery_count: 2, ack: Ack::Accept }])];
-    bench.shelf().acknowledge(&marks).unwrap();
+    bench.buffer().acknowledge(&marks).unwrap();
     assert_eq!(bench.commit(), BTreeMap::from([(1, None)]));
     assert_eq!(bench.acks(1, 0), [2, 1]);
 }
@@ -105,11 +105,11 @@ fn polls_without_a_wait_get_rows_too_and_when_nobody_polls_nothing_is_acquired()
     let mut looks = 0;
     let rows = loop {
         let now_ms = bench.now_ms();
-        bench.shelf().begin_poll(now_ms).unwrap();
-        if let Some(rows) = bench.shelf().take(now_ms, 100) {
+        bench.buffer().begin_poll(now_ms).unwrap();
+        if let Some(rows) = bench.buffer().take(now_ms, 100) {
             break rows.unwrap();
         }
-        bench.shelf().looked(now_ms);
+        bench.buffer().looked(now_ms);
         bench.command(ShareCommand::Wake);
         bench.run(1);
         looks += 1;
@@ -141,7 +141,7 @@ fn without_polls_it_leaves_and_the_next_one_joins_again() {
     bench.run(6_000);
     assert_eq!(bench.cluster.heartbeats.last().unwrap().member_epoch, -1);
     assert!(bench.troubles()[0].contains("max.poll.interval.ms"), "{:?}", bench.troubles());
-    assert_eq!(bench.shelf().assignment(), []);
+    assert_eq!(bench.buffer().assignment(), []);
     assert_eq!(bench.accepted(), 0);
     let before = bench.cluster.heartbeats.len();
     bench.run(6_000);
@@ -158,7 +158,7 @@ fn partitions_that_go_are_not_fetched_and_what_is_held_of_them_is_acknowledged()
     assert_eq!(bench.rows(), (0, vec![(0, 1), (1, 1), (2, 1)]));
     bench.cluster.given = Some(vec![1]);
     bench.run(1_500);
-    assert_eq!(bench.shelf().assignment(), [tp(1)]);
+    assert_eq!(bench.buffer().assignment(), [tp(1)]);
     bench.append(0, 1);
     bench.append(1, 1);
     assert_eq!(bench.rows(), (1, vec![(0, 1)]));

@@ -14,13 +14,13 @@ fn what_a_watch_sees_is_asked_for_at_once() {
     for partition in [0, 1, 2, 1, 0] {
         let mut bench = quiet();
         let (now_ms, watches) = (bench.now_ms(), bench.cluster.watches);
-        bench.shelf().begin_poll(now_ms).unwrap();
-        bench.shelf().wait(now_ms, true, false);
+        bench.buffer().begin_poll(now_ms).unwrap();
+        bench.buffer().wait(now_ms, true, false);
         bench.command(ShareCommand::Wake);
         assert!(watches >= 3, "each broker is watched");
         bench.append(partition, 1);
         // No time may go by, but for records that another member could be fetching.
-        assert!(bench.shelf().has_any(), "partition {partition}");
+        assert!(bench.buffer().has_any(), "partition {partition}");
         assert_eq!(bench.now_ms(), now_ms);
     }
 }

@@ -16,10 +16,10 @@ use headrace_fabric::{
 };
 
 /// An endpoint, its peer's bare link, and the endpoint's inbox as the peer has it.
-fn liar() -> (LinkEndpoint, Link, Region) {
+fn byzantine_peer() -> (LinkEndpoint, Link, Region) {
     let (broker, mut client) = pair(64);
     let endpoint = LinkEndpoint::new(broker).unwrap();
-    let Control::Lent { key: 0, memory } = control(&mut client).unwrap() else { panic!("no inbox") };
+    let Control::Exposed { key: 0, memory } = control(&mut client).unwrap() else { panic!("no inbox") };
     (endpoint, client, Region::whole(memory))
 }
 
@@ -27,8 +27,8 @@ fn inbox() -> std::sync::Arc<Memory> {
     Memory::sealed("inbox", 64 + (1 << 18)).unwrap()
 }
 
-fn is_found_out<T: std::fmt::Debug>(told: Result<T, FabricError>, why: &str) {
-    match told {
+fn is_found_out<T: std::fmt::Debug>(reported: Result<T, FabricError>, why: &str) {
+    match reported {
         Err(FabricError::Peer(text)) => assert!(text.contains(why), "{text}: {why}"),
         other => panic!("{other:?}: {why}"),
     }
@@ -52,7 +52,7 @@ fn notes_that_mean_nothing_are_found_out() {
         [3, 8, 8, 0],
     ];
     for lie in lies {
-        let (mut endpoint, mut peer, _) = liar();
+        let (mut endpoint, mut peer, _) = byzantine_peer();
         peer.send(lie).unwrap();
         is_found_out(endpoint.poll(&mut Vec::new(), 1), "means nothing");
     }
@@ -60,7 +60,7 @@ fn notes_that_mean_nothing_are_found_out() {
 
 #[test]
 fn half_a_message_is_none() {
-    let (mut endpoint, mut peer, _) = liar();
+    let (mut endpoint, mut peer, _) = byzantine_peer();
     peer.send([2 | 30 << 8, 1, 2, 3]).unwrap();
     let mut events = Vec::new();
     endpoint.poll(&mut events, 8).unwrap();
@@ -76,19 +76,19 @@ fn an_inbox_that_lies_is_found_out() {
         let local = own(endpoint, 100);
         endpoint.send(1, &[Piece { local, at: 0, len: 100 }])
     };
-    let (mut endpoint, peer, _) = liar();
+    let (mut endpoint, peer, _) = byzantine_peer();
     assert!(matches!(send(&mut endpoint), Err(FabricError::Full(_))), "there is no inbox yet");
     drop(peer);
-    let (mut endpoint, mut peer, _) = liar();
-    peer.lend(0, &Memory::sealed("inbox", 4096).unwrap(), Rights::Write).unwrap();
+    let (mut endpoint, mut peer, _) = byzantine_peer();
+    peer.expose(0, &Memory::sealed("inbox", 4096).unwrap(), Rights::Write).unwrap();
     is_found_out(send(&mut endpoint), "too small");
-    let (mut endpoint, mut peer, _) = liar();
-    peer.lend(0, &inbox(), Rights::Read).unwrap();
+    let (mut endpoint, mut peer, _) = byzantine_peer();
+    peer.expose(0, &inbox(), Rights::Read).unwrap();
     is_found_out(send(&mut endpoint), "not to be written");
     for taken in [1, 101, 1 << 63] {
-        let (mut endpoint, mut peer, _) = liar();
+        let (mut endpoint, mut peer, _) = byzantine_peer();
         let inbox = inbox();
-        peer.lend(0, &inbox, Rights::Write).unwrap();
+        peer.expose(0, &inbox, Rights::Write).unwrap();
         send(&mut endpoint).unwrap();
         Region::whole(inbox).word(0).unwrap().store(taken, Ordering::Release);
         match taken {
@@ -96,16 +96,16 @@ fn an_inbox_that_lies_is_found_out() {
             _ => is_found_out(send(&mut endpoint), "was not sent"),
         }
     }
-    let (mut endpoint, mut peer, _) = liar();
+    let (mut endpoint, mut peer, _) = byzantine_peer();
     for key in [5, 4] {
-        peer.lend(key, &inbox(), Rights::Write).unwrap();
+        peer.expose(key, &inbox(), Rights::Write).unwrap();
     }
-    is_found_out(endpoint.doze(), "twice by one key");
+    is_found_out(endpoint.park(), "twice by one key");
 }
 
 #[test]
 fn a_peer_that_writes_its_own_count_of_ours_harms_nobody() {
-    let (mut endpoint, mut peer, inbox) = liar();
+    let (mut endpoint, mut peer, inbox) = byzantine_peer();
     inbox.word(0).unwrap().store(1 << 40, Ordering::Release);
     inbox.write(64, b"long message").unwrap();
     peer.send([3, 0, 12, 0]).unwrap();
@@ -118,10 +118,10 @@ fn a_peer_that_writes_its_own_count_of_ours_harms_nobody() {
 #[test]
 fn descriptors_that_lie_are_found_out() {
     let words = |words: [u64; 4]| Descriptor::new(words.map(u64::to_le_bytes).as_flattened()).unwrap();
-    let (mut endpoint, mut peer, _) = liar();
+    let (mut endpoint, mut peer, _) = byzantine_peer();
     let memory = Memory::sealed("test", 4096).unwrap();
-    peer.lend(0, &inbox(), Rights::Write).unwrap();
-    peer.lend(3, &memory, Rights::Read).unwrap();
+    peer.expose(0, &inbox(), Rights::Write).unwrap();
+    peer.expose(3, &memory, Rights::Read).unwrap();
     let good = words([3, 8, 4088, 7]);
     for lie in [
         words([3, 8, 4089, 1]),
@@ -155,14 +155,14 @@ fn descriptors_that_lie_are_found_out() {
 }
 
 #[test]
-fn files_are_lent_beside_regions() {
-    let path = std::env::temp_dir().join(format!("headrace-liars-{}", std::process::id()));
+fn files_are_exposed_beside_regions() {
+    let path = std::env::temp_dir().join(format!("headrace-byzantine-{}", std::process::id()));
     let mut writer = File::create_new(&path).unwrap();
     let reader = File::open(&path).unwrap();
     std::fs::remove_file(&path).unwrap();
     let (broker, client) = pair(4);
     let (mut broker, mut client) = (LinkEndpoint::new(broker).unwrap(), LinkEndpoint::new(client).unwrap());
-    let key = broker.lend_file(reader.as_fd(), 100).unwrap();
+    let key = broker.expose_file(reader.as_fd(), 100).unwrap();
     writer.write_all(b"committed").unwrap();
     let mut file = client.file(key).unwrap().unwrap();
     file.advance(9).unwrap();
@@ -170,5 +170,5 @@ fn files_are_lent_beside_regions() {
     client.wake().unwrap();
     assert!(client.file(key).unwrap().is_none());
     assert_eq!(file.bytes(0..9).unwrap(), "committed");
-    assert!(client.lend_file(reader.as_fd(), 100).is_err(), "only brokers lend files");
+    assert!(client.expose_file(reader.as_fd(), 100).is_err(), "only brokers expose files");
 }

@@ -21,12 +21,12 @@ pub(crate) struct SharePlan {
     pub(crate) shared_by: usize,
     /// In the end it is looked how often brokers are asked when there is nothing.
     pub(crate) idles: bool,
-    pub(crate) sharers: Vec<SharerPlan>,
+    pub(crate) share_consumers: Vec<ShareConsumerPlan>,
 }
 
 /// A share consumer: one after the other, where it comes back.
 #[derive(Debug, Clone)]
-pub(crate) struct SharerPlan {
+pub(crate) struct ShareConsumerPlan {
     pub(crate) options: Vec<(&'static str, String)>,
     /// Its caller says of each record what became of it.
     pub(crate) explicit: bool,
@@ -34,12 +34,12 @@ pub(crate) struct SharerPlan {
     pub(crate) limit: Option<u64>,
     pub(crate) start_ms: u64,
     pub(crate) departure: Option<Departure>,
-    pub(crate) habits: SharerHabits,
+    pub(crate) habits: ShareConsumerHabits,
 }
 
 /// What a caller does, in percent of its rounds or records.
 #[derive(Debug, Clone)]
-pub(crate) struct SharerHabits {
+pub(crate) struct ShareConsumerHabits {
     pub(crate) rows_max: usize,
     /// It takes rows of several partitions at once.
     pub(crate) takes_more: bool,
@@ -60,7 +60,7 @@ pub(crate) struct SharerHabits {
     pub(crate) unsubscribe: u64,
 }
 
-impl SharerPlan {
+impl ShareConsumerPlan {
     pub(super) fn draw(rng: &mut Rng, heal_ms: u64, lock_ms: u64, idles: bool) -> Self {
         let strict = rng.chance(75);
         let explicit = rng.chance(60);
@@ -91,12 +91,12 @@ impl SharerPlan {
             limit: strict.then_some(limit),
             start_ms,
             departure: rng.chance(35).then(|| Departure::draw(rng, start_ms, heal_ms)),
-            habits: SharerHabits::draw(rng, lock_ms, explicit),
+            habits: ShareConsumerHabits::draw(rng, lock_ms, explicit),
         }
     }
 }
 
-impl SharerHabits {
+impl ShareConsumerHabits {
     fn draw(rng: &mut Rng, lock_ms: u64, explicit: bool) -> Self {
         let mut some = |of_seeds: u64, most: u64| super::some(rng, of_seeds, most);
         let (slow, commit, unsubscribe) = (some(40, 20), some(60, 60), some(15, 5));

@@ -1,9 +1,9 @@
 //! What callers and engine of a share consumer have in common, under one lock: rows that were acquired and not handed out,
-//! and what is held of each partition ([`Ledger`]).
+//! and what is held of each partition ([`AckTracker`]).
 //!
 //! Callers take rows and say what became of them; the engine fills, sends and ends. What the scheduler has to hear of any of
-//! it is collected, and taken by the engine ([`Shelf::changes`]) under the same lock as it decides and begins a request
-//! ([`Shelf::begin`]): in between nothing may become due that the scheduler does not know of.
+//! it is collected, and taken by the engine ([`AcquiredBuffer::changes`]) under the same lock as it decides and begins a request
+//! ([`AcquiredBuffer::begin`]): in between nothing may become due that the scheduler does not know of.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,8 +15,8 @@ use arrow_buffer::ScalarBuffer;
 use headrace_columns::decode::AcquiredRange;
 use headrace_wire::errors::ErrorCode;
 
+use super::ack_tracker::{Ack, AckRun, AckTracker, CommitId, Effects, Mark, NodeEffects, Origin, Verdict};
 use super::commits::{CommitResults, Commits, in_records};
-use super::ledger::{Ack, AckRun, CommitId, Effects, Ledger, Mark, NodeEffects, Origin, Verdict};
 use super::scheduler::{Decision, Demand, LOG_MAX};
 use crate::error::{Error, Result};
 use crate::options::AcknowledgementMode;
@@ -32,12 +32,12 @@ const DEADLINE_STEP_MS: u64 = 64;
 /// A lock is taken to be this long, in milliseconds, while no broker has told: none allows more.
 pub(crate) const LOCK_MS_MAX: u64 = 60_000;
 
-/// The shelf as engine and callers share it.
-pub type SharedShelf = Arc<Mutex<Shelf>>;
+/// The buffer as engine and callers share it.
+pub type SharedAcquiredBuffer = Arc<Mutex<AcquiredBuffer>>;
 
-/// Locks the shelf. A panic of another thread while it held the lock leaves nothing half done that matters here.
-pub fn lock(shelf: &SharedShelf) -> MutexGuard<'_, Shelf> {
-    shelf.lock().unwrap_or_else(PoisonError::into_inner)
+/// Locks the buffer. A panic of another thread while it held the lock leaves nothing half done that matters here.
+pub fn lock(buffer: &SharedAcquiredBuffer) -> MutexGuard<'_, AcquiredBuffer> {
+    buffer.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Rows that were handed out.
@@ -95,7 +95,7 @@ enum Item {
 
 #[derive(Debug)]
 struct Rows {
-    /// As the ledger knows them.
+    /// As the tracker knows them.
     id: u64,
     partition: TopicPartition,
     chunk: RecordBatch,
@@ -108,7 +108,7 @@ struct Rows {
 
 #[derive(Debug, Default)]
 struct Part {
-    ledger: Ledger,
+    tracker: AckTracker,
     /// In whose share session it is, or will be.
     node: Option<i32>,
 }
@@ -125,7 +125,7 @@ const LOCK_EXPIRED: &str = "records were held longer than their lock and go to o
 
 /// See the module's documentation.
 #[derive(Debug)]
-pub struct Shelf {
+pub struct AcquiredBuffer {
     explicit: bool,
     parts: BTreeMap<TopicPartition, Part>,
     items: VecDeque<Item>,
@@ -159,11 +159,11 @@ pub struct Shelf {
     metrics: ShareMetrics,
 }
 
-impl Shelf {
+impl AcquiredBuffer {
     /// An empty one.
     #[must_use]
-    pub fn new(mode: AcknowledgementMode) -> Shelf {
-        Shelf {
+    pub fn new(mode: AcknowledgementMode) -> AcquiredBuffer {
+        AcquiredBuffer {
             explicit: mode == AcknowledgementMode::Explicit,
             parts: BTreeMap::new(),
             items: VecDeque::new(),
@@ -208,7 +208,7 @@ impl Shelf {
     }
 
     fn has_handed(&self, partition: &TopicPartition) -> bool {
-        self.parts.get(partition).is_some_and(|part| part.ledger.has_handed())
+        self.parts.get(partition).is_some_and(|part| part.tracker.has_handed())
     }
 
     /// What is with the caller, or what was marked of it, is to be sent. True when there is something.
@@ -217,8 +217,8 @@ impl Shelf {
         for partition in std::mem::take(&mut self.touched) {
             let Some(part) = self.parts.get_mut(&partition) else { continue };
             let mut effects = Effects::default();
-            let records = part.ledger.marked_to_due(commit, &mut effects);
-            if part.ledger.has_handed() {
+            let records = part.tracker.marked_to_due(commit, &mut effects);
+            if part.tracker.has_handed() {
                 self.touched.insert(partition.clone());
             }
             if let Some(commit) = commit.filter(|_| records > 0) {
@@ -245,7 +245,7 @@ impl Shelf {
             (self.parts.get_mut(&rows.partition), rows.offsets.get(start), rows.offsets.get(start + len - 1))
         {
             let mark = (!self.explicit).then_some(Ack::Accept);
-            part.ledger.hand_out(rows.id, *first, *last, mark);
+            part.tracker.hand_out(rows.id, *first, *last, mark);
             self.touched.insert(rows.partition.clone());
         }
         let (partition, chunk, chunk_id) = (rows.partition.clone(), rows.chunk.clone(), rows.chunk_id);
@@ -260,7 +260,7 @@ impl Shelf {
         Some(Ok(ShareRows { partition, chunk, chunk_id, start, len, wake: self.items.is_empty() }))
     }
 
-    /// As [`Shelf::take`], where rows are next.
+    /// As [`AcquiredBuffer::take`], where rows are next.
     pub fn take_ready(&mut self, now_ms: u64, max: usize) -> Option<ShareRows> {
         if !matches!(self.items.front(), Some(Item::Rows(_))) {
             return None;
@@ -311,10 +311,10 @@ impl Shelf {
         let (mut first, mut records, mut partitions) = (None, 0_u64, 0);
         for (partition, marks) in marks {
             let refused = match self.parts.get_mut(partition) {
-                None => Ledger::default().mark(marks),
+                None => AckTracker::default().mark(marks),
                 Some(part) => {
                     self.touched.insert(partition.clone());
-                    part.ledger.mark(marks)
+                    part.tracker.mark(marks)
                 }
             };
             if let Some(refused) = refused {
@@ -436,7 +436,7 @@ impl Shelf {
         for (partition, node) in nodes {
             self.parts.entry(partition).or_default().node = Some(node);
         }
-        self.parts.retain(|_, part| part.node.is_some() || !part.ledger.is_empty());
+        self.parts.retain(|_, part| part.node.is_some() || !part.tracker.is_empty());
     }
 
     /// Whether something is due at a node that cannot go with a fetch: renewals, and of partitions that are not in its
@@ -444,7 +444,7 @@ impl Shelf {
     pub(crate) fn goes_alone(&self, node: i32) -> bool {
         let Some(due) = self.due.get(&node) else { return false };
         due.iter().filter_map(|partition| self.parts.get(partition)).any(|part| {
-            let (any, renewals) = part.ledger.due_at(node);
+            let (any, renewals) = part.tracker.due_at(node);
             renewals || (any && part.node != Some(node))
         })
     }
@@ -466,8 +466,8 @@ impl Shelf {
         let mut all = Vec::new();
         for partition in self.due.remove(&node).unwrap_or_default() {
             let Some(part) = self.parts.get_mut(&partition) else { continue };
-            let runs = part.ledger.begin(node, request, renewals);
-            if part.ledger.due_at(node).0 {
+            let runs = part.tracker.begin(node, request, renewals);
+            if part.tracker.due_at(node).0 {
                 self.due.entry(node).or_default().insert(partition.clone());
             }
             if !runs.is_empty() {
@@ -478,7 +478,7 @@ impl Shelf {
     }
 
     /// What became of the acknowledgements of a partition in a request. Gives those that are held still, in records: the
-    /// scheduler is to hear of them before it hears of any [change](Shelf::changes).
+    /// scheduler is to hear of them before it hears of any [change](AcquiredBuffer::changes).
     pub(crate) fn end(
         &mut self,
         now_ms: u64,
@@ -488,8 +488,8 @@ impl Shelf {
     ) -> u64 {
         let Some(part) = self.parts.get_mut(partition) else { return 0 };
         let mut effects = Effects::default();
-        let before = part.ledger.sending(request);
-        part.ledger.end(now_ms, request, verdict, &mut effects);
+        let before = part.tracker.sending(request);
+        part.tracker.end(now_ms, request, verdict, &mut effects);
         if matches!(verdict, Verdict::Applied { .. }) {
             self.metrics.records_acknowledged += before;
         }
@@ -505,7 +505,7 @@ impl Shelf {
         let id = self.next_id;
         let part = self.parts.entry(partition.clone()).or_default();
         let mut effects = Effects::default();
-        part.ledger.acquire(&delivery.ranges, origin, id, &delivery.others, &mut effects);
+        part.tracker.acquire(&delivery.ranges, origin, id, &delivery.others, &mut effects);
         self.absorb(partition, effects);
         let acquired =
             delivery.ranges.iter().map(|range| range.last.saturating_sub(range.first).saturating_add(1));
@@ -563,26 +563,26 @@ impl Shelf {
 
     /// A share session is over.
     pub(crate) fn session_over(&mut self, session: u64) {
-        self.each(|ledger, effects| ledger.session_over(session, effects));
+        self.each(|tracker, effects| tracker.session_over(session, effects));
     }
 
     /// A partition is led by another broker than this one.
     pub(crate) fn leader_moved(&mut self, partition: &TopicPartition, node: i32) {
         let Some(part) = self.parts.get_mut(partition) else { return };
         let mut effects = Effects::default();
-        part.ledger.leader_moved(node, &mut effects);
+        part.tracker.leader_moved(node, &mut effects);
         self.absorb(partition, effects);
     }
 
     /// The nodes that have given what is held of a partition.
     pub(crate) fn givers(&self, partition: &TopicPartition) -> BTreeSet<i32> {
-        let spans = self.parts.get(partition).into_iter().flat_map(|part| part.ledger.spans());
+        let spans = self.parts.get(partition).into_iter().flat_map(|part| part.tracker.spans());
         spans.map(|(_, span)| span.origin.node).collect()
     }
 
     /// Whether nothing is held of a node any more.
     pub(crate) fn holds_none_of(&self, node: i32) -> bool {
-        self.parts.values().all(|part| part.ledger.spans().all(|(_, span)| span.origin.node != node))
+        self.parts.values().all(|part| part.tracker.spans().all(|(_, span)| span.origin.node != node))
     }
 
     /// Forgets locks that are over, and lets go of rows that nobody has taken for half of theirs.
@@ -596,7 +596,7 @@ impl Shelf {
             self.deadlines.pop_first();
             let Some(part) = self.parts.get_mut(&partition) else { continue };
             let mut effects = Effects::default();
-            part.ledger.expire(now_ms, &mut effects);
+            part.tracker.expire(now_ms, &mut effects);
             self.absorb(&partition, effects);
             self.remind(&partition);
         }
@@ -624,24 +624,24 @@ impl Shelf {
         let (Some(first), Some(last)) = (rows.offsets.get(rows.start), rows.offsets.last()) else { return };
         let Some(part) = self.parts.get_mut(&rows.partition) else { return };
         let mut effects = Effects::default();
-        part.ledger.put_back(rows.id, *first, *last, &mut effects);
+        part.tracker.put_back(rows.id, *first, *last, &mut effects);
         self.absorb(&rows.partition, effects);
     }
 
     /// Looks at a partition again when its first lock is over.
     fn remind(&mut self, partition: &TopicPartition) {
-        let Some(at_ms) = self.parts.get(partition).and_then(|part| part.ledger.next_end_ms()) else {
+        let Some(at_ms) = self.parts.get(partition).and_then(|part| part.tracker.next_end_ms()) else {
             return;
         };
         let at_ms = at_ms.div_ceil(DEADLINE_STEP_MS).saturating_mul(DEADLINE_STEP_MS);
         self.deadlines.insert((at_ms, partition.clone()));
     }
 
-    fn each(&mut self, mut change: impl FnMut(&mut Ledger, &mut Effects)) {
+    fn each(&mut self, mut change: impl FnMut(&mut AckTracker, &mut Effects)) {
         let mut all = Vec::new();
         for (partition, part) in &mut self.parts {
             let mut effects = Effects::default();
-            change(&mut part.ledger, &mut effects);
+            change(&mut part.tracker, &mut effects);
             if effects != Effects::default() {
                 all.push((partition.clone(), effects));
             }

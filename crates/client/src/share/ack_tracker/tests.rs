@@ -18,30 +18,30 @@ fn mark(first: i64, last: i64, delivery_count: i16, ack: Ack) -> Mark {
     Mark { first, last, delivery_count, ack }
 }
 
-/// Ten records from offset 10 on, from node 1 in session 1, in item 7 of the shelf.
-fn ten() -> Ledger {
-    let mut ledger = Ledger::default();
-    ledger.acquire(&[range(10, 19, 1)], origin(1, 1, 100), 7, &[], &mut Effects::default());
-    ledger
+/// Ten records from offset 10 on, from node 1 in session 1, in item 7 of the buffer.
+fn ten() -> AckTracker {
+    let mut tracker = AckTracker::default();
+    tracker.acquire(&[range(10, 19, 1)], origin(1, 1, 100), 7, &[], &mut Effects::default());
+    tracker
 }
 
-fn handed() -> Ledger {
-    let mut ledger = ten();
-    ledger.hand_out(7, 10, 19, None);
-    ledger
+fn handed() -> AckTracker {
+    let mut tracker = ten();
+    tracker.hand_out(7, 10, 19, None);
+    tracker
 }
 
 /// All of them in request 5, as this.
-fn sending(ack: Ack, commit: Option<CommitId>) -> Ledger {
-    let mut ledger = handed();
-    ledger.mark(&[mark(10, 19, 1, ack)]);
-    ledger.marked_to_due(commit, &mut Effects::default());
-    assert!(!ledger.begin(1, 5, true).is_empty());
-    ledger
+fn sending(ack: Ack, commit: Option<CommitId>) -> AckTracker {
+    let mut tracker = handed();
+    tracker.mark(&[mark(10, 19, 1, ack)]);
+    tracker.marked_to_due(commit, &mut Effects::default());
+    assert!(!tracker.begin(1, 5, true).is_empty());
+    tracker
 }
 
-fn states(ledger: &Ledger) -> Vec<(i64, i64, State)> {
-    ledger.spans().map(|(first, span)| (first, span.last, span.state)).collect()
+fn states(tracker: &AckTracker) -> Vec<(i64, i64, State)> {
+    tracker.spans().map(|(first, span)| (first, span.last, span.state)).collect()
 }
 
 fn node(effects: &Effects, node: i32) -> NodeEffects {
@@ -58,40 +58,40 @@ fn failed(records: u64, code: ErrorCode) -> Settled {
 
 #[test]
 fn gaps_and_what_cannot_be_read_are_due_at_once_and_rows_are_not() {
-    let (mut ledger, mut effects) = (Ledger::default(), Effects::default());
+    let (mut tracker, mut effects) = (AckTracker::default(), Effects::default());
     let others = [(12, 13, Ack::Gap), (19, 19, Ack::Release)];
-    ledger.acquire(&[range(10, 15, 1), range(16, 19, 2)], origin(1, 1, 0), 7, &others, &mut effects);
+    tracker.acquire(&[range(10, 15, 1), range(16, 19, 2)], origin(1, 1, 0), 7, &others, &mut effects);
     assert_eq!(node(&effects, 1).give_back, 3);
-    let runs = ledger.begin(1, 1, false);
+    let runs = tracker.begin(1, 1, false);
     let run = |first, last, ack| AckRun { first, last, types: vec![ack as i8] };
     assert_eq!(runs, [run(12, 13, Ack::Gap), run(19, 19, Ack::Release)]);
-    assert!(ledger.begin(1, 2, false).is_empty(), "once");
-    assert!(ledger.begin(2, 2, false).is_empty(), "another node");
+    assert!(tracker.begin(1, 2, false).is_empty(), "once");
+    assert!(tracker.begin(2, 2, false).is_empty(), "another node");
 }
 
 #[test]
 fn neighbours_go_together_with_one_type_or_with_one_each() {
-    let (mut ledger, mut effects) = (handed(), Effects::default());
+    let (mut tracker, mut effects) = (handed(), Effects::default());
     let marks = [mark(10, 11, 1, Ack::Accept), mark(12, 12, 1, Ack::Accept), mark(13, 13, 1, Ack::Reject)];
-    assert_eq!(ledger.mark(&marks), None);
-    assert_eq!(ledger.mark(&[mark(15, 16, 1, Ack::Release), mark(18, 19, 1, Ack::Renew)]), None);
-    assert_eq!(ledger.marked_to_due(None, &mut effects), 8);
+    assert_eq!(tracker.mark(&marks), None);
+    assert_eq!(tracker.mark(&[mark(15, 16, 1, Ack::Release), mark(18, 19, 1, Ack::Renew)]), None);
+    assert_eq!(tracker.marked_to_due(None, &mut effects), 8);
     assert_eq!(node(&effects, 1), NodeEffects { give_back: 6, renew: true, ..NodeEffects::default() });
-    assert_eq!((ledger.due_at(1), ledger.due_at(2)), ((true, true), (false, false)));
-    let runs = ledger.begin(1, 5, false);
+    assert_eq!((tracker.due_at(1), tracker.due_at(2)), ((true, true), (false, false)));
+    let runs = tracker.begin(1, 5, false);
     assert_eq!(runs[0], AckRun { first: 10, last: 13, types: vec![1, 1, 1, 3] });
     assert_eq!(runs[1], AckRun { first: 15, last: 16, types: vec![2] });
     assert_eq!(runs.len(), 2, "renewals are not for a fetch");
-    assert_eq!(ledger.begin(1, 6, true), [AckRun { first: 18, last: 19, types: vec![4] }]);
+    assert_eq!(tracker.begin(1, 6, true), [AckRun { first: 18, last: 19, types: vec![4] }]);
 }
 
 #[test]
 fn a_run_that_is_too_wide_for_a_type_each_is_two() {
-    let (mut ledger, mut effects) = (Ledger::default(), Effects::default());
+    let (mut tracker, mut effects) = (AckTracker::default(), Effects::default());
     let wide = 1 << 40;
     let others = [(0, wide - 1, Ack::Gap), (wide, wide, Ack::Release), (wide + 1, wide + 9, Ack::Release)];
-    ledger.acquire(&[range(0, wide + 9, 1)], origin(1, 1, 0), 7, &others, &mut effects);
-    let runs = ledger.begin(1, 1, false);
+    tracker.acquire(&[range(0, wide + 9, 1)], origin(1, 1, 0), 7, &others, &mut effects);
+    let runs = tracker.begin(1, 1, false);
     assert_eq!(runs[0], AckRun { first: 0, last: wide - 1, types: vec![0] });
     assert_eq!(runs[1], AckRun { first: wide, last: wide + 9, types: vec![2] });
 }
@@ -99,9 +99,9 @@ fn a_run_that_is_too_wide_for_a_type_each_is_two() {
 #[test]
 fn only_what_is_with_the_caller_and_of_this_delivery_can_be_marked() {
     let handed = || {
-        let mut ledger = ten();
-        ledger.hand_out(7, 12, 15, None);
-        ledger
+        let mut tracker = ten();
+        tracker.hand_out(7, 12, 15, None);
+        tracker
     };
     let refused = |marks: &[Mark]| handed().mark(marks).unwrap();
     assert_eq!(refused(&[mark(10, 19, 1, Ack::Accept)]), NotHeld { first: 10, records: 6 });
@@ -109,130 +109,130 @@ fn only_what_is_with_the_caller_and_of_this_delivery_can_be_marked() {
     assert_eq!(refused(&[mark(12, 15, 2, Ack::Accept)]), NotHeld { first: 12, records: 4 });
     assert_eq!(refused(&[mark(13, 13, 1, Ack::Accept), mark(30, 39, 1, Ack::Accept)]).records, 10);
     assert_eq!(refused(&[mark(0, 3, 1, Ack::Accept)]), NotHeld { first: 0, records: 4 });
-    let mut ledger = handed();
+    let mut tracker = handed();
     let marks = [mark(12, 13, 1, Ack::Accept), mark(13, 15, 1, Ack::Reject)];
-    assert_eq!(ledger.mark(&marks), None);
+    assert_eq!(tracker.mark(&marks), None);
     assert_eq!(
-        states(&ledger)[1..3],
+        states(&tracker)[1..3],
         [(12, 12, State::Marked(Ack::Accept)), (13, 13, State::Marked(Ack::Reject))]
     );
     // Another word may be said until it is sent.
-    assert_eq!(ledger.mark(&[mark(12, 15, 1, Ack::Release)]), None);
-    ledger.marked_to_due(None, &mut Effects::default());
-    assert_eq!(ledger.mark(&[mark(12, 15, 1, Ack::Release)]), Some(NotHeld { first: 12, records: 4 }));
+    assert_eq!(tracker.mark(&[mark(12, 15, 1, Ack::Release)]), None);
+    tracker.marked_to_due(None, &mut Effects::default());
+    assert_eq!(tracker.mark(&[mark(12, 15, 1, Ack::Release)]), Some(NotHeld { first: 12, records: 4 }));
 }
 
 #[test]
 fn rows_beside_those_that_are_late_are_marked() {
-    let (mut ledger, mut effects) = (handed(), Effects::default());
-    ledger.acquire(&[range(13, 14, 2)], origin(1, 1, 200), 8, &[], &mut effects);
-    assert_eq!(ledger.mark(&[mark(10, 19, 1, Ack::Accept)]), Some(NotHeld { first: 13, records: 2 }));
-    assert!(!ledger.has_handed(), "a poll asks for nothing more");
-    assert_eq!(ledger.marked_to_due(None, &mut effects), 8);
+    let (mut tracker, mut effects) = (handed(), Effects::default());
+    tracker.acquire(&[range(13, 14, 2)], origin(1, 1, 200), 8, &[], &mut effects);
+    assert_eq!(tracker.mark(&[mark(10, 19, 1, Ack::Accept)]), Some(NotHeld { first: 13, records: 2 }));
+    assert!(!tracker.has_handed(), "a poll asks for nothing more");
+    assert_eq!(tracker.marked_to_due(None, &mut effects), 8);
 }
 
 #[test]
-fn implicitly_all_that_was_handed_out_is_accepted_and_what_is_shelved_is_not() {
-    let (mut ledger, mut effects) = (ten(), Effects::default());
-    ledger.hand_out(7, 10, 12, Some(Ack::Accept));
-    assert_eq!(ledger.marked_to_due(Some(3), &mut effects), 3);
+fn implicitly_all_that_was_handed_out_is_accepted_and_what_is_buffered_is_not() {
+    let (mut tracker, mut effects) = (ten(), Effects::default());
+    tracker.hand_out(7, 10, 12, Some(Ack::Accept));
+    assert_eq!(tracker.marked_to_due(Some(3), &mut effects), 3);
     assert_eq!(node(&effects, 1), NodeEffects { give_back: 3, urgent: true, ..NodeEffects::default() });
-    assert_eq!(ledger.begin(1, 5, false), [AckRun { first: 10, last: 12, types: vec![1] }]);
+    assert_eq!(tracker.begin(1, 5, false), [AckRun { first: 10, last: 12, types: vec![1] }]);
 }
 
-type Way = fn(&mut Ledger, &mut Effects);
+type Way = fn(&mut AckTracker, &mut Effects);
 
 #[test]
 fn a_commit_is_told_of_what_it_would_have_sent_and_cannot_any_more() {
     let with_the_caller = || {
-        let mut ledger = ten();
-        ledger.hand_out(7, 10, 12, Some(Ack::Accept));
-        ledger
+        let mut tracker = ten();
+        tracker.hand_out(7, 10, 12, Some(Ack::Accept));
+        tracker
     };
     // Its lock is over, it was given anew, its session is over, another broker leads.
     let ways: [(Way, ErrorCode); 4] = [
-        (|ledger, effects| ledger.expire(9999, effects), ErrorCode::INVALID_RECORD_STATE),
+        (|tracker, effects| tracker.expire(9999, effects), ErrorCode::INVALID_RECORD_STATE),
         (
-            |ledger, effects| ledger.acquire(&[range(10, 12, 2)], origin(1, 1, 200), 8, &[], effects),
+            |tracker, effects| tracker.acquire(&[range(10, 12, 2)], origin(1, 1, 200), 8, &[], effects),
             ErrorCode::INVALID_RECORD_STATE,
         ),
-        (|ledger, effects| ledger.session_over(1, effects), ErrorCode::NETWORK_EXCEPTION),
-        (|ledger, effects| ledger.leader_moved(1, effects), ErrorCode::NOT_LEADER_OR_FOLLOWER),
+        (|tracker, effects| tracker.session_over(1, effects), ErrorCode::NETWORK_EXCEPTION),
+        (|tracker, effects| tracker.leader_moved(1, effects), ErrorCode::NOT_LEADER_OR_FOLLOWER),
     ];
     for (way, code) in ways {
-        let (mut ledger, mut effects) = (with_the_caller(), Effects::default());
-        way(&mut ledger, &mut effects);
+        let (mut tracker, mut effects) = (with_the_caller(), Effects::default());
+        way(&mut tracker, &mut effects);
         assert_eq!(effects.settled, []);
         let lapsed = code == ErrorCode::INVALID_RECORD_STATE;
         assert_eq!(effects.expired, if lapsed { 3 } else { 0 });
-        assert_eq!(ledger.marked_to_due(Some(3), &mut effects), 3);
+        assert_eq!(tracker.marked_to_due(Some(3), &mut effects), 3);
         assert_eq!(effects.settled, [failed(3, code)]);
         // Nobody waits: the log is told, once.
-        let (mut ledger, mut effects) = (with_the_caller(), Effects::default());
-        way(&mut ledger, &mut effects);
-        ledger.marked_to_due(None, &mut effects);
+        let (mut tracker, mut effects) = (with_the_caller(), Effects::default());
+        way(&mut tracker, &mut effects);
+        tracker.marked_to_due(None, &mut effects);
         assert_eq!(effects.settled.len(), usize::from(!lapsed));
-        assert_eq!(ledger.marked_to_due(Some(3), &mut effects), 0, "once");
+        assert_eq!(tracker.marked_to_due(Some(3), &mut effects), 0, "once");
     }
 }
 
 #[test]
 fn what_was_applied_is_gone_and_what_was_renewed_is_kept_with_a_new_lock() {
     let applied = Verdict::Applied { sent_ms: 900, received_ms: 905, lock_ms: Some(2000) };
-    let (mut ledger, mut effects) = (sending(Ack::Accept, Some(3)), Effects::default());
-    ledger.end(905, 5, applied, &mut effects);
-    assert!(ledger.is_empty());
+    let (mut tracker, mut effects) = (sending(Ack::Accept, Some(3)), Effects::default());
+    tracker.end(905, 5, applied, &mut effects);
+    assert!(tracker.is_empty());
     assert_eq!((&effects.settled[..], effects.nodes.len()), (&[done(10)][..], 0));
 
-    let (mut ledger, mut effects) = (sending(Ack::Renew, Some(3)), Effects::default());
-    ledger.end(905, 5, applied, &mut effects);
-    assert_eq!((states(&ledger), &effects.settled[..]), (vec![(10, 19, State::Kept)], &[done(10)][..]));
-    ledger.expire(2904, &mut effects);
-    assert!(!ledger.is_empty());
-    assert!(!ledger.has_handed(), "a poll asks nothing of it");
-    assert_eq!(ledger.mark(&[mark(10, 19, 1, Ack::Accept)]), None);
-    ledger.expire(2905, &mut effects);
-    assert!(states(&ledger).is_empty());
+    let (mut tracker, mut effects) = (sending(Ack::Renew, Some(3)), Effects::default());
+    tracker.end(905, 5, applied, &mut effects);
+    assert_eq!((states(&tracker), &effects.settled[..]), (vec![(10, 19, State::Kept)], &[done(10)][..]));
+    tracker.expire(2904, &mut effects);
+    assert!(!tracker.is_empty());
+    assert!(!tracker.has_handed(), "a poll asks nothing of it");
+    assert_eq!(tracker.mark(&[mark(10, 19, 1, Ack::Accept)]), None);
+    tracker.expire(2905, &mut effects);
+    assert!(states(&tracker).is_empty());
     assert_eq!((effects.expired, node(&effects, 1).freed), (10, 10));
 }
 
 #[test]
 fn what_may_be_sent_again_is_and_what_is_refused_counts_until_its_lock_is_over() {
-    let (mut ledger, mut effects) = (sending(Ack::Accept, Some(3)), Effects::default());
-    ledger.end(200, 5, Verdict::Again, &mut effects);
+    let (mut tracker, mut effects) = (sending(Ack::Accept, Some(3)), Effects::default());
+    tracker.end(200, 5, Verdict::Again, &mut effects);
     let again = NodeEffects { refused: 10, give_back: 10, urgent: true, ..NodeEffects::default() };
     assert_eq!((node(&effects, 1), effects.settled.len()), (again, 0));
-    assert_eq!(ledger.begin(1, 6, false).len(), 1);
+    assert_eq!(tracker.begin(1, 6, false).len(), 1);
 
     for verdict in
         [Verdict::Refused(ErrorCode::INVALID_REQUEST), Verdict::Unheard(ErrorCode::INVALID_REQUEST)]
     {
-        let (mut ledger, mut effects) = (sending(Ack::Accept, Some(3)), Effects::default());
-        ledger.end(200, 5, verdict, &mut effects);
+        let (mut tracker, mut effects) = (sending(Ack::Accept, Some(3)), Effects::default());
+        tracker.end(200, 5, verdict, &mut effects);
         assert_eq!(node(&effects, 1), NodeEffects { refused: 10, ..NodeEffects::default() });
         assert_eq!(effects.settled, [failed(10, ErrorCode::INVALID_REQUEST)]);
-        assert_eq!(states(&ledger), [(10, 19, State::Doomed)]);
+        assert_eq!(states(&tracker), [(10, 19, State::Doomed)]);
         let mut effects = Effects::default();
-        ledger.expire(1104, &mut effects);
+        tracker.expire(1104, &mut effects);
         assert_eq!(effects, Effects::default());
-        ledger.expire(1105, &mut effects);
+        tracker.expire(1105, &mut effects);
         assert_eq!(node(&effects, 1), NodeEffects { freed: 10, ..NodeEffects::default() });
-        assert!(ledger.is_empty());
+        assert!(tracker.is_empty());
     }
 }
 
 #[test]
 fn of_several_spans_those_that_are_late_are_to_blame() {
     let late = |now_ms| {
-        let (mut ledger, mut effects) = (handed(), Effects::default());
-        ledger.acquire(&[range(20, 29, 1)], origin(1, 1, 500), 8, &[], &mut effects);
-        ledger.hand_out(8, 20, 29, None);
-        ledger.mark(&[mark(10, 29, 1, Ack::Accept)]);
-        ledger.marked_to_due(Some(3), &mut effects);
-        ledger.begin(1, 5, false);
+        let (mut tracker, mut effects) = (handed(), Effects::default());
+        tracker.acquire(&[range(20, 29, 1)], origin(1, 1, 500), 8, &[], &mut effects);
+        tracker.hand_out(8, 20, 29, None);
+        tracker.mark(&[mark(10, 29, 1, Ack::Accept)]);
+        tracker.marked_to_due(Some(3), &mut effects);
+        tracker.begin(1, 5, false);
         let mut effects = Effects::default();
-        ledger.end(now_ms, 5, Verdict::NotHeld, &mut effects);
-        (states(&ledger).into_iter().map(|(_, _, state)| state).collect::<Vec<_>>(), effects)
+        tracker.end(now_ms, 5, Verdict::NotHeld, &mut effects);
+        (states(&tracker).into_iter().map(|(_, _, state)| state).collect::<Vec<_>>(), effects)
     };
     let due = State::Due { ack: Ack::Accept, commit: Some(3) };
     let (states, effects) = late(1100);
@@ -249,86 +249,86 @@ fn of_several_spans_those_that_are_late_are_to_blame() {
 
 #[test]
 fn a_lost_answer_leaves_what_was_given_back_to_the_quarantine() {
-    let (mut ledger, mut effects) = (sending(Ack::Accept, Some(3)), Effects::default());
-    ledger.end(700, 5, Verdict::Lost, &mut effects);
-    assert!(ledger.is_empty());
+    let (mut tracker, mut effects) = (sending(Ack::Accept, Some(3)), Effects::default());
+    tracker.end(700, 5, Verdict::Lost, &mut effects);
+    assert!(tracker.is_empty());
     assert_eq!((effects.settled, effects.nodes.len()), (vec![failed(10, ErrorCode::NETWORK_EXCEPTION)], 0));
     // A renewal may have come through: the lock may have begun anew.
-    let (mut ledger, mut effects) = (sending(Ack::Renew, Some(3)), Effects::default());
-    ledger.end(700, 5, Verdict::Lost, &mut effects);
-    assert_eq!(states(&ledger), [(10, 19, State::Doomed)]);
-    ledger.expire(1699, &mut effects);
-    assert!(!ledger.is_empty());
-    ledger.expire(1700, &mut effects);
-    assert!(ledger.is_empty());
+    let (mut tracker, mut effects) = (sending(Ack::Renew, Some(3)), Effects::default());
+    tracker.end(700, 5, Verdict::Lost, &mut effects);
+    assert_eq!(states(&tracker), [(10, 19, State::Doomed)]);
+    tracker.expire(1699, &mut effects);
+    assert!(!tracker.is_empty());
+    tracker.expire(1700, &mut effects);
+    assert!(tracker.is_empty());
 }
 
 #[test]
 fn a_session_that_is_over_dooms_what_it_gave() {
-    let mut ledger = ten();
-    ledger.hand_out(7, 10, 15, None);
-    ledger.mark(&[mark(12, 15, 1, Ack::Accept)]);
-    ledger.marked_to_due(Some(3), &mut Effects::default());
-    ledger.mark(&[mark(11, 11, 1, Ack::Accept)]);
+    let mut tracker = ten();
+    tracker.hand_out(7, 10, 15, None);
+    tracker.mark(&[mark(12, 15, 1, Ack::Accept)]);
+    tracker.marked_to_due(Some(3), &mut Effects::default());
+    tracker.mark(&[mark(11, 11, 1, Ack::Accept)]);
     let mut effects = Effects::default();
-    ledger.session_over(2, &mut effects);
+    tracker.session_over(2, &mut effects);
     assert_eq!(effects, Effects::default(), "another session");
-    ledger.session_over(1, &mut effects);
-    assert!(states(&ledger).iter().all(|(_, _, state)| *state == State::Doomed));
+    tracker.session_over(1, &mut effects);
+    assert!(states(&tracker).iter().all(|(_, _, state)| *state == State::Doomed));
     assert_eq!(node(&effects, 1), NodeEffects { not_due: 4, ..NodeEffects::default() });
     assert_eq!(effects.settled, [failed(4, ErrorCode::NETWORK_EXCEPTION)]);
     assert_eq!(effects.items, BTreeSet::from([7]));
     // What was marked and not sent is told with the next commit.
     let mut effects = Effects::default();
-    assert_eq!(ledger.marked_to_due(Some(3), &mut effects), 1);
+    assert_eq!(tracker.marked_to_due(Some(3), &mut effects), 1);
     assert_eq!(effects.settled, [failed(1, ErrorCode::NETWORK_EXCEPTION)]);
-    assert_eq!(ledger.mark(&[mark(10, 10, 1, Ack::Accept)]), Some(NotHeld { first: 10, records: 1 }));
+    assert_eq!(tracker.mark(&[mark(10, 10, 1, Ack::Accept)]), Some(NotHeld { first: 10, records: 1 }));
 }
 
 #[test]
 fn a_moved_leader_frees_what_the_old_one_gave() {
-    let mut ledger = handed();
-    ledger.acquire(&[range(30, 31, 1)], origin(2, 2, 0), 9, &[], &mut Effects::default());
-    ledger.mark(&[mark(12, 15, 1, Ack::Accept)]);
-    ledger.marked_to_due(Some(3), &mut Effects::default());
+    let mut tracker = handed();
+    tracker.acquire(&[range(30, 31, 1)], origin(2, 2, 0), 9, &[], &mut Effects::default());
+    tracker.mark(&[mark(12, 15, 1, Ack::Accept)]);
+    tracker.marked_to_due(Some(3), &mut Effects::default());
     let mut effects = Effects::default();
-    ledger.leader_moved(1, &mut effects);
-    assert_eq!(states(&ledger), [(30, 31, State::Shelved(9))]);
+    tracker.leader_moved(1, &mut effects);
+    assert_eq!(states(&tracker), [(30, 31, State::Buffered(9))]);
     assert_eq!(node(&effects, 1), NodeEffects { freed: 10, not_due: 4, ..NodeEffects::default() });
     assert_eq!(effects.settled, [failed(4, ErrorCode::NOT_LEADER_OR_FOLLOWER)]);
     // What is in a request ends with that.
-    let (mut ledger, mut effects) = (sending(Ack::Accept, Some(3)), Effects::default());
-    ledger.leader_moved(1, &mut effects);
-    assert_eq!((states(&ledger).len(), &effects), (1, &Effects::default()));
-    ledger.end(200, 5, Verdict::Moved(ErrorCode::NOT_LEADER_OR_FOLLOWER), &mut effects);
-    assert!(ledger.is_empty() && effects.nodes.is_empty());
+    let (mut tracker, mut effects) = (sending(Ack::Accept, Some(3)), Effects::default());
+    tracker.leader_moved(1, &mut effects);
+    assert_eq!((states(&tracker).len(), &effects), (1, &Effects::default()));
+    tracker.end(200, 5, Verdict::Moved(ErrorCode::NOT_LEADER_OR_FOLLOWER), &mut effects);
+    assert!(tracker.is_empty() && effects.nodes.is_empty());
 }
 
 #[test]
 fn what_is_acquired_anew_takes_the_place_of_what_was_held() {
-    let mut ledger = ten();
-    ledger.hand_out(7, 10, 11, None);
+    let mut tracker = ten();
+    tracker.hand_out(7, 10, 11, None);
     let mut effects = Effects::default();
-    ledger.acquire(&[range(11, 13, 2)], origin(1, 1, 200), 8, &[], &mut effects);
+    tracker.acquire(&[range(11, 13, 2)], origin(1, 1, 200), 8, &[], &mut effects);
     assert_eq!((node(&effects, 1), effects.expired), (NodeEffects { freed: 3, ..NodeEffects::default() }, 1));
     assert_eq!(effects.items, BTreeSet::from([7]), "12 and 13 stood there");
-    let expected = [(10, 10, State::Handed), (11, 13, State::Shelved(8)), (14, 19, State::Shelved(7))];
-    assert_eq!(states(&ledger), expected);
-    assert_eq!(ledger.mark(&[mark(11, 11, 1, Ack::Accept)]), Some(NotHeld { first: 11, records: 1 }));
+    let expected = [(10, 10, State::Handed), (11, 13, State::Buffered(8)), (14, 19, State::Buffered(7))];
+    assert_eq!(states(&tracker), expected);
+    assert_eq!(tracker.mark(&[mark(11, 11, 1, Ack::Accept)]), Some(NotHeld { first: 11, records: 1 }));
     // A leader that was away in between counts from what had been written down.
-    ledger.acquire(&[range(19, 19, 1)], origin(1, 1, 300), 9, &[], &mut effects);
-    assert_eq!(states(&ledger).last(), Some(&(19, 19, State::Shelved(9))));
+    tracker.acquire(&[range(19, 19, 1)], origin(1, 1, 300), 9, &[], &mut effects);
+    assert_eq!(states(&tracker).last(), Some(&(19, 19, State::Buffered(9))));
 }
 
 #[test]
 fn rows_that_are_put_back_are_released() {
-    let (mut ledger, mut effects) = (ten(), Effects::default());
-    ledger.hand_out(7, 10, 12, None);
-    ledger.put_back(8, 10, 19, &mut effects);
+    let (mut tracker, mut effects) = (ten(), Effects::default());
+    tracker.hand_out(7, 10, 12, None);
+    tracker.put_back(8, 10, 19, &mut effects);
     assert_eq!(effects, Effects::default(), "another item");
-    ledger.put_back(7, 10, 19, &mut effects);
+    tracker.put_back(7, 10, 19, &mut effects);
     assert_eq!(node(&effects, 1).give_back, 7);
-    assert_eq!(ledger.begin(1, 5, false), [AckRun { first: 13, last: 19, types: vec![2] }]);
+    assert_eq!(tracker.begin(1, 5, false), [AckRun { first: 13, last: 19, types: vec![2] }]);
 }
 
 /// One entry an offset.
@@ -348,10 +348,10 @@ struct Counts {
 
 struct Run {
     chance: SplitMix64,
-    ledger: Ledger,
+    tracker: AckTracker,
     model: BTreeMap<i64, Entry>,
     /// As the scheduler would count by what it is told.
-    told: BTreeMap<i32, Counts>,
+    reported: BTreeMap<i32, Counts>,
     now_ms: u64,
     requests: Vec<(i32, u64)>,
     next: u64,
@@ -370,7 +370,7 @@ impl Run {
 
     fn hear(&mut self, effects: &Effects) {
         for (node, heard) in &effects.nodes {
-            let counts = self.told.entry(*node).or_default();
+            let counts = self.reported.entry(*node).or_default();
             counts.held += heard.refused;
             counts.due += heard.give_back;
             counts.held -= heard.freed;
@@ -391,13 +391,13 @@ impl Run {
             0..=7 => self.acquire(first, last, &mut effects),
             8..=23 => {
                 let item = match self.model.range(first..).next() {
-                    Some((_, Entry { state: State::Shelved(item), .. })) => *item,
+                    Some((_, Entry { state: State::Buffered(item), .. })) => *item,
                     _ => self.next,
                 };
                 let mark = (self.below(2) == 0).then_some(Ack::Accept);
-                self.ledger.hand_out(item, first, last, mark);
+                self.tracker.hand_out(item, first, last, mark);
                 for (_, entry) in self.model.range_mut(first..=last) {
-                    if entry.state == State::Shelved(item) {
+                    if entry.state == State::Buffered(item) {
                         entry.state = mark.map_or(State::Handed, State::Marked);
                     }
                 }
@@ -405,7 +405,7 @@ impl Run {
             24..=39 => self.mark(first, last),
             40..=45 => {
                 let commit = (self.below(2) == 0).then_some(3);
-                self.ledger.marked_to_due(commit, &mut effects);
+                self.tracker.marked_to_due(commit, &mut effects);
                 for entry in self.model.values_mut() {
                     if let State::Marked(ack) = entry.state {
                         entry.state = State::Due { ack, commit };
@@ -416,7 +416,7 @@ impl Run {
             52..=57 => self.answer(&mut effects),
             58 => {
                 let session = self.below(4);
-                self.ledger.session_over(session, &mut effects);
+                self.tracker.session_over(session, &mut effects);
                 for entry in self.model.values_mut() {
                     let ends =
                         entry.origin.session == session && !matches!(entry.state, State::Sending { .. });
@@ -426,7 +426,7 @@ impl Run {
                 }
             }
             _ => {
-                self.ledger.expire(self.now_ms, &mut effects);
+                self.tracker.expire(self.now_ms, &mut effects);
                 let now_ms = self.now_ms;
                 self.model.retain(|_, entry| {
                     entry.origin.ends_ms() > now_ms || matches!(entry.state, State::Sending { .. })
@@ -443,10 +443,10 @@ impl Run {
         let origin = origin(node, session, self.now_ms);
         self.next += 1;
         let others: &[(i64, i64, Ack)] = if self.below(3) == 0 { &[(last, last, Ack::Gap)] } else { &[] };
-        self.ledger.acquire(&[range(first, last, count)], origin, self.next, others, effects);
-        self.told.entry(node).or_default().held += len(first, last);
+        self.tracker.acquire(&[range(first, last, count)], origin, self.next, others, effects);
+        self.reported.entry(node).or_default().held += len(first, last);
         for offset in first..=last {
-            let mut state = State::Shelved(self.next);
+            let mut state = State::Buffered(self.next);
             if let Some((_, _, ack)) =
                 others.first().filter(|(first, last, _)| (*first..=*last).contains(&offset))
             {
@@ -473,7 +473,7 @@ impl Run {
         };
         let refused: Vec<i64> = (first..=last).filter(|offset| !markable(*offset)).collect();
         let expected = refused.first().map(|first| NotHeld { first: *first, records: refused.len() as u64 });
-        assert_eq!(self.ledger.mark(&marks), expected);
+        assert_eq!(self.tracker.mark(&marks), expected);
         for (_, entry) in self.model.range_mut(first..=last).filter(|(offset, _)| !refused.contains(offset)) {
             entry.state = State::Marked(ack);
         }
@@ -495,14 +495,14 @@ impl Run {
             }
         }
         let mut sent = Vec::new();
-        for run in self.ledger.begin(node, request, renewals) {
+        for run in self.tracker.begin(node, request, renewals) {
             assert!(run.types.len() == 1 || run.types.len() as u64 == len(run.first, run.last));
             for (at, offset) in (run.first..=run.last).enumerate() {
                 sent.push((offset, *run.types.get(at).unwrap_or(&run.types[0])));
             }
         }
         assert_eq!(sent, types);
-        let counts = self.told.entry(node).or_default();
+        let counts = self.reported.entry(node).or_default();
         (counts.held, counts.due) = (counts.held - acks, counts.due - acks);
         assert_eq!(counts.due, 0, "all that is due goes");
         self.requests.push((node, request));
@@ -521,7 +521,7 @@ impl Run {
             4 => Verdict::NotHeld,
             _ => Verdict::Lost,
         };
-        self.ledger.end(now_ms, request, verdict, effects);
+        self.tracker.end(now_ms, request, verdict, effects);
         let late = |entry: &Entry| entry.origin.may_end_ms() <= now_ms;
         let of = |entry: &Entry| matches!(entry.state, State::Sending { request: of, .. } if of == request);
         let all: Vec<Entry> = self.model.values().filter(|entry| of(entry)).copied().collect();
@@ -553,20 +553,20 @@ impl Run {
 
     fn compare(&self) {
         let mut spans: Vec<(i64, Entry)> = Vec::new();
-        for (first, span) in self.ledger.spans() {
+        for (first, span) in self.tracker.spans() {
             let entry = Entry { delivery_count: span.delivery_count, origin: span.origin, state: span.state };
             spans.extend((first..=span.last).map(|offset| (offset, entry)));
         }
         let model: Vec<_> = self.model.iter().map(|(offset, entry)| (*offset, *entry)).collect();
         assert_eq!(spans, model);
-        for (node, told) in &self.told {
+        for (node, reported) in &self.reported {
             let mut counts = Counts::default();
             for entry in self.model.values().filter(|entry| entry.origin.node == *node) {
                 let sending = matches!(entry.state, State::Sending { ack, .. } if ack != Ack::Renew);
                 counts.held += u64::from(!sending);
                 counts.due += u64::from(is_due(entry.state));
             }
-            assert_eq!(*told, counts, "node {node}");
+            assert_eq!(*reported, counts, "node {node}");
         }
     }
 }
@@ -577,9 +577,9 @@ fn spans_are_what_single_offsets_would_be_and_the_scheduler_hears_of_all() {
     for seed in 0..200 {
         let mut run = Run {
             chance: SplitMix64::new(seed),
-            ledger: Ledger::default(),
+            tracker: AckTracker::default(),
             model: BTreeMap::new(),
-            told: BTreeMap::new(),
+            reported: BTreeMap::new(),
             now_ms: 10,
             requests: Vec::new(),
             next: 0,

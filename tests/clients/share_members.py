@@ -103,7 +103,7 @@ class Book:
             assert len(set(counts)) == len(counts) or not once, (record, counts)
 
 
-class Sharer:
+class ShareMember:
     """A member of ours: polls, works, accepts and commits in a thread of its own."""
 
     def __init__(
@@ -174,7 +174,7 @@ class Sharer:
             raise self.error
 
 
-class JavaSharer:
+class JavaShareMember:
     """A member of Kafka's own client, in a process: `VerifiableShareConsumer`, which tells all that it does."""
 
     def __init__(self, book: Book, servers: str, group: str, topic: str) -> None:
@@ -232,7 +232,7 @@ class JavaSharer:
             raise self.error
 
 
-def eventually(what: Callable[[], object], *members: Sharer | JavaSharer) -> None:
+def eventually(what: Callable[[], object], *members: ShareMember | JavaShareMember) -> None:
     """Waits until that is so; what one of the members died of comes out."""
     deadline = time.monotonic() + TIMEOUT_SECONDS
     while not what():

@@ -161,7 +161,7 @@ impl LinkOwner for Server {
 
     fn not_exposed(&mut self, link: LinkId, key: u64) {
         if let Some(broker) = &mut self.broker {
-            broker.handle_not_lent(link, key);
+            broker.handle_not_exposed(link, key);
         }
     }
 

@@ -8,13 +8,13 @@ use headrace_client::error::Error;
 use headrace_client::options::ShareConfig;
 use headrace_client::partition::TopicPartition;
 use headrace_client::share::{
-    Ack, Mark, ShareCommand, ShareEngine, ShareEvent, ShareOutcome, ShareRows, SharedShelf, lock,
+    Ack, Mark, ShareCommand, ShareEngine, ShareEvent, ShareOutcome, ShareRows, SharedAcquiredBuffer, lock,
 };
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::time::Now;
 
 use crate::client::Wires;
-use crate::plan::{Place, SharerPlan, TOPICS};
+use crate::plan::{Place, ShareConsumerPlan, TOPICS};
 use crate::producer::name_of;
 use crate::rng::Rng;
 
@@ -78,15 +78,15 @@ enum State {
 }
 
 #[expect(clippy::struct_excessive_bools, reason = "independent facts, each read by itself")]
-pub(crate) struct Sharer {
-    pub(crate) plan: SharerPlan,
+pub(crate) struct SimShareConsumer {
+    pub(crate) plan: ShareConsumerPlan,
     /// Its place in the plan.
     pub(crate) slot: usize,
     pub(crate) engine: ShareEngine,
     pub(crate) wires: Wires,
     /// It is gone at one blow.
     pub(crate) gone: bool,
-    shelf: SharedShelf,
+    buffer: SharedAcquiredBuffer,
     rng: Rng,
     commands: VecDeque<ShareCommand>,
     state: State,
@@ -117,10 +117,10 @@ fn place_of(partition: &TopicPartition) -> Result<Place, String> {
     Ok(Place { topic, partition: partition.partition })
 }
 
-impl Sharer {
+impl SimShareConsumer {
     pub(crate) fn new(
         (slot, topics, lied_to): (usize, usize, bool),
-        plan: SharerPlan,
+        plan: ShareConsumerPlan,
         seed: u64,
     ) -> Result<Self, String> {
         let options = plan.options.iter().map(|(name, value)| ((*name).to_owned(), value.clone()));
@@ -131,7 +131,7 @@ impl Sharer {
             slot,
             wires: Wires::default(),
             gone: false,
-            shelf: engine.shelf(),
+            buffer: engine.buffer(),
             engine,
             rng: Rng::new(seed),
             commands: VecDeque::new(),
@@ -186,7 +186,7 @@ impl Sharer {
 
     /// A connection of it has ended, and what was asked on it may be lost.
     pub(crate) fn note_loss(&mut self, now: Now) {
-        if lock(&self.shelf).lock_timeout_ms().is_none() {
+        if lock(&self.buffer).lock_timeout_ms().is_none() {
             self.unsure_ms = Some(now.mono_ms);
         }
     }
@@ -197,7 +197,7 @@ impl Sharer {
     }
 
     pub(crate) fn decisions(&self) -> Vec<String> {
-        lock(&self.shelf).decisions(0).1
+        lock(&self.buffer).decisions(0).1
     }
 
     fn op(&mut self, asked: Asked) -> u64 {
@@ -252,11 +252,11 @@ impl Sharer {
                     return Ok(Some(until));
                 }
                 State::Waiting { until } => {
-                    let any = lock(&self.shelf).has_any();
+                    let any = lock(&self.buffer).has_any();
                     if !any && until > now_ms && !self.closing {
                         return Ok(Some(until));
                     }
-                    lock(&self.shelf).wait(now_ms, false, any);
+                    lock(&self.buffer).wait(now_ms, false, any);
                     self.take(now_ms)?;
                 }
                 State::Working { .. } => self.after_work(now_ms)?,
@@ -296,19 +296,19 @@ impl Sharer {
     fn poll(&mut self, now_ms: u64) -> Result<(), String> {
         self.rows.clear();
         self.marked.clear();
-        let begun = lock(&self.shelf).begin_poll(now_ms).map_err(|why| format!("a poll says: {why}"))?;
+        let begun = lock(&self.buffer).begin_poll(now_ms).map_err(|why| format!("a poll says: {why}"))?;
         self.wake_if(begun);
-        if lock(&self.shelf).has_any() {
+        if lock(&self.buffer).has_any() {
             return self.take(now_ms);
         }
         let poll_ms = if self.steady { STEADY_POLL_MS } else { self.plan.habits.poll_ms };
         if poll_ms == 0 {
-            let looked = lock(&self.shelf).looked(now_ms);
+            let looked = lock(&self.buffer).looked(now_ms);
             self.wake_if(looked);
             self.state = State::Resting { until: now_ms + 1 + self.rng.between(0, RETRY_MS_MAX) };
             return Ok(());
         }
-        let waits = lock(&self.shelf).wait(now_ms, true, false);
+        let waits = lock(&self.buffer).wait(now_ms, true, false);
         self.wake_if(waits);
         self.state = State::Waiting { until: now_ms + poll_ms };
         Ok(())
@@ -330,9 +330,9 @@ impl Sharer {
         while partitions.is_empty() || self.plan.habits.takes_more {
             let max = self.plan.habits.rows_max;
             let taken = if partitions.is_empty() {
-                lock(&self.shelf).take(now_ms, max)
+                lock(&self.buffer).take(now_ms, max)
             } else {
-                lock(&self.shelf).take_ready(now_ms, max).map(Ok)
+                lock(&self.buffer).take_ready(now_ms, max).map(Ok)
             };
             match taken {
                 None => break,
@@ -401,7 +401,7 @@ impl Sharer {
         }
         let accepted = std::mem::take(&mut self.marked);
         let op = self.op(Asked::Commit(accepted));
-        lock(&self.shelf).commit(now_ms, op, COMMIT_MS);
+        lock(&self.buffer).commit(now_ms, op, COMMIT_MS);
         self.wake_if(true);
         self.state = State::Calling { op };
         Ok(())
@@ -424,7 +424,7 @@ impl Sharer {
         for (row, ack) in marks {
             let mark = Mark { first: row.offset, last: row.offset, delivery_count: row.count, ack };
             // For some it may be too late.
-            match lock(&self.shelf).acknowledge(&[(named(row.place), vec![mark])]) {
+            match lock(&self.buffer).acknowledge(&[(named(row.place), vec![mark])]) {
                 Ok(()) if renews => self.rows.push(row),
                 Ok(()) if ack == Ack::Accept => {
                     self.claims.push(Claim::Wanted(row.place, row.offset));

@@ -7,7 +7,7 @@ use super::{Event, World};
 use crate::client::Who;
 use crate::plan::{Departure, GRACE_MS, Place};
 use crate::server::Sharing;
-use crate::sharer::{Claim, Sharer};
+use crate::share_consumer::{Claim, SimShareConsumer};
 
 /// How often it is looked whether all is done, once all is well.
 const FINISH_EVERY_MS: u64 = 200;
@@ -56,72 +56,76 @@ fn blame(number: usize, why: &str) -> String {
 }
 
 impl World {
-    pub(super) fn plan_sharers(&mut self) {
+    pub(super) fn plan_share_consumers(&mut self) {
         let Some(plan) = &self.plan.share else { return };
-        for (slot, start_ms) in
-            plan.sharers.iter().map(|sharer| sharer.start_ms).enumerate().collect::<Vec<_>>()
+        for (slot, start_ms) in plan
+            .share_consumers
+            .iter()
+            .map(|share_consumer| share_consumer.start_ms)
+            .enumerate()
+            .collect::<Vec<_>>()
         {
-            self.at(start_ms, Event::SharerComes(slot, 0));
+            self.at(start_ms, Event::ShareConsumerComes(slot, 0));
         }
         self.at(self.plan.heal_ms + GRACE_MS, Event::ShareFinish);
     }
 
     /// The `count`-th of a place in the plan. Only the first one leaves before the end.
-    pub(super) fn sharer_comes(&mut self, slot: usize, count: u32) -> Result<(), String> {
-        let Some(plan) = self.plan.share.as_ref().map(|share| share.sharers[slot].clone()) else {
+    pub(super) fn share_consumer_comes(&mut self, slot: usize, count: u32) -> Result<(), String> {
+        let Some(plan) = self.plan.share.as_ref().map(|share| share.share_consumers[slot].clone()) else {
             return Ok(());
         };
-        let number = self.sharers.len();
+        let number = self.share_consumers.len();
         let departure = plan.departure.filter(|_| count == 0 && !self.healed);
         let about = (slot, self.plan.topics.len(), !self.plan.lies.is_empty());
-        let mut sharer = Sharer::new(about, plan, self.rng.next())?;
+        let mut share_consumer = SimShareConsumer::new(about, plan, self.rng.next())?;
         if self.healed {
-            sharer.be_steady();
+            share_consumer.be_steady();
         }
-        self.sharers.push(sharer);
+        self.share_consumers.push(share_consumer);
         self.tell(|| format!("share consumer {number} comes, of the plan's {slot}"));
-        self.at(self.now.mono_ms, Event::Sharer(number));
+        self.at(self.now.mono_ms, Event::ShareConsumer(number));
         if let Some(departure) = departure {
-            self.at(departure.at_ms, Event::SharerGoes(number));
+            self.at(departure.at_ms, Event::ShareConsumerGoes(number));
         }
         Ok(())
     }
 
-    pub(super) fn sharer_goes(&mut self, number: usize) {
-        let slot = self.sharers[number].slot;
-        let plan = self.plan.share.as_ref().and_then(|share| share.sharers[slot].departure);
-        let Some(Departure { closes, told, back_ms, .. }) = plan.filter(|_| !self.healed) else { return };
+    pub(super) fn share_consumer_goes(&mut self, number: usize) {
+        let slot = self.share_consumers[number].slot;
+        let plan = self.plan.share.as_ref().and_then(|share| share.share_consumers[slot].departure);
+        let Some(Departure { closes, reported, back_ms, .. }) = plan.filter(|_| !self.healed) else { return };
         if closes {
             self.tell(|| format!("share consumer {number} is to close"));
-            self.sharers[number].close();
-            self.at(self.now.mono_ms, Event::Sharer(number));
+            self.share_consumers[number].close();
+            self.at(self.now.mono_ms, Event::ShareConsumer(number));
         } else {
             self.tell(|| format!("share consumer {number} is gone at one blow"));
             self.outcome.shared.crashes += 1;
-            self.sharers[number].gone = true;
-            self.vanish(Who::Sharer(number), told);
+            self.share_consumers[number].gone = true;
+            self.vanish(Who::ShareConsumer(number), reported);
         }
         if let Some(ms) = back_ms {
-            self.at(self.now.mono_ms + ms, Event::SharerComes(slot, 1));
+            self.at(self.now.mono_ms + ms, Event::ShareConsumerComes(slot, 1));
         }
     }
 
     pub(super) fn share(&mut self, number: usize) -> Result<(), String> {
-        if self.sharers[number].gone {
+        if self.share_consumers[number].gone {
             return Ok(());
         }
-        let again = self.sharers[number].step(self.now);
-        self.touch(Who::Sharer(number));
+        let again = self.share_consumers[number].step(self.now);
+        self.touch(Who::ShareConsumer(number));
         let again = again.and_then(|again| self.hold_claims(number).map(|()| again));
         if let Some(at) = again.map_err(|why| blame(number, &why))? {
-            self.at(at, Event::Sharer(number));
+            self.at(at, Event::ShareConsumer(number));
         }
         Ok(())
     }
 
     /// Holds what a caller was told against what brokers have.
     fn hold_claims(&mut self, number: usize) -> Result<(), String> {
-        for claim in self.sharers[number].take_claims() {
+        for claim in self.share_consumers[number].take_claims() {
             let Some(share) = &self.server.share else { continue };
             match claim {
                 Claim::Given(row) => {
@@ -156,31 +160,31 @@ impl World {
     }
 
     /// Whether its caller is woken by that.
-    pub(super) fn hear_sharer(&mut self, number: usize, event: ShareEvent) -> Result<bool, String> {
+    pub(super) fn hear_share_consumer(&mut self, number: usize, event: ShareEvent) -> Result<bool, String> {
         self.tell(|| format!("share consumer {number} tells {event:?}"));
         self.digest(3);
-        self.sharers[number].on_event(self.now, event).map_err(|why| blame(number, &why))
+        self.share_consumers[number].on_event(self.now, event).map_err(|why| blame(number, &why))
     }
 
     /// All is well: share consumers go on steadily, and at least one is there.
-    pub(super) fn steady_sharers(&mut self) {
+    pub(super) fn steady_share_consumers(&mut self) {
         let Some(share) = &mut self.server.share else { return };
         share.heal();
-        for number in 0..self.sharers.len() {
-            self.sharers[number].be_steady();
-            self.at(self.now.mono_ms, Event::Sharer(number));
+        for number in 0..self.share_consumers.len() {
+            self.share_consumers[number].be_steady();
+            self.at(self.now.mono_ms, Event::ShareConsumer(number));
         }
-        if !self.sharers.iter().any(Sharer::stays) {
-            self.at(self.now.mono_ms, Event::SharerComes(0, 1));
+        if !self.share_consumers.iter().any(SimShareConsumer::stays) {
+            self.at(self.now.mono_ms, Event::ShareConsumerComes(0, 1));
         }
     }
 
     /// Closes all share consumers once everything is done with, and says what is not when that takes too long.
-    pub(super) fn finish_sharers(&mut self) -> Result<(), String> {
+    pub(super) fn finish_share_consumers(&mut self) -> Result<(), String> {
         let now_ms = self.now.mono_ms;
         if let Some((since_ms, before)) = self.share_end.idle {
             self.check_idle(now_ms - since_ms, before)?;
-            self.close_sharers();
+            self.close_share_consumers();
             return Ok(());
         }
         if self.share_end.sent_ms.is_none() && self.producers.iter().all(|producer| producer.closed) {
@@ -192,7 +196,7 @@ impl World {
         };
         let (lock_ms, idles) = (plan.lock_ms, plan.idles);
         match self.what_is_open()? {
-            None if !idles => self.close_sharers(),
+            None if !idles => self.close_share_consumers(),
             None if self.share_end.done_ms.is_none() => {
                 self.share_end.done_ms = Some(now_ms);
                 self.at(now_ms + SETTLE_MS, Event::ShareFinish);
@@ -202,8 +206,8 @@ impl World {
                 self.at(now_ms + IDLE_MS, Event::ShareFinish);
             }
             Some(why) => {
-                let staying = self.sharers.iter().filter(|sharer| sharer.stays());
-                let unsure = staying.filter_map(Sharer::unsure_ms).max();
+                let staying = self.share_consumers.iter().filter(|share_consumer| share_consumer.stays());
+                let unsure = staying.filter_map(SimShareConsumer::unsure_ms).max();
                 let begin_ms = sent_ms.max(unsure.map_or(0, |ms| ms + UNKNOWN_LOCK_MS));
                 if now_ms > begin_ms + lock_ms + FINISH_MS {
                     self.tell_decisions();
@@ -218,9 +222,9 @@ impl World {
 
     /// What was decided last, for the story.
     fn tell_decisions(&mut self) {
-        for number in 0..self.sharers.len() {
-            if self.sharers[number].stays() {
-                let decisions = self.sharers[number].decisions();
+        for number in 0..self.share_consumers.len() {
+            if self.share_consumers[number].stays() {
+                let decisions = self.share_consumers[number].decisions();
                 let last = decisions[decisions.len().saturating_sub(STORY_DECISIONS)..].join("\n    ");
                 self.tell(|| format!("share consumer {number} has decided last:\n    {last}"));
             }
@@ -231,13 +235,13 @@ impl World {
         self.server.share.as_ref().map_or(0, Sharing::requests)
     }
 
-    fn close_sharers(&mut self) {
+    fn close_share_consumers(&mut self) {
         if let Some(share) = &mut self.server.share {
             share.note_ends();
         }
-        for number in 0..self.sharers.len() {
-            self.sharers[number].close();
-            self.at(self.now.mono_ms, Event::Sharer(number));
+        for number in 0..self.share_consumers.len() {
+            self.share_consumers[number].close();
+            self.at(self.now.mono_ms, Event::ShareConsumer(number));
         }
     }
 
@@ -259,7 +263,8 @@ impl World {
     /// Brokers are not asked again and again for what is not there.
     fn check_idle(&mut self, ms: u64, before: u64) -> Result<(), String> {
         let requests = self.share_requests() - before;
-        let consumers = self.sharers.iter().filter(|sharer| sharer.stays()).count() as u64;
+        let consumers =
+            self.share_consumers.iter().filter(|share_consumer| share_consumer.stays()).count() as u64;
         let most = (IDLE_REQUESTS_IN_10_S * ms / 10_000 + 2) * consumers * self.plan.cluster.nodes as u64;
         self.outcome.shared.idle += usize::try_from(requests).unwrap_or(0);
         if requests > most {

@@ -31,16 +31,16 @@ const LIES: &[Lie] = &[
     Lie::Silence,
 ];
 
-/// A liar's side of one connection.
+/// A byzantine's side of one connection.
 #[derive(Debug)]
-pub(crate) struct Liar {
+pub(crate) struct ByzantinePeer {
     lie: Lie,
     /// The first exchange is honest, so that the lie meets a connection that is in use.
     honest_first: bool,
     frames: Frames,
 }
 
-impl Liar {
+impl ByzantinePeer {
     pub(crate) fn new(rng: &mut Rng) -> Self {
         Self { lie: rng.pick(LIES), honest_first: rng.chance(70), frames: Frames::default() }
     }

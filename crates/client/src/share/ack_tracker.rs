@@ -43,8 +43,8 @@ pub(crate) type CommitId = u64;
 /// Where a span is on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// Acquired, in this item of the shelf, not handed out.
-    Shelved(u64),
+    /// Acquired, in this item of the buffer, not handed out.
+    Buffered(u64),
     /// With the caller, who is to say what became of it. (Where that is taken for granted it is marked at once.)
     Handed,
     /// With the caller, and renewed: a poll does not ask what became of it.
@@ -166,7 +166,7 @@ pub(crate) struct NodeEffects {
 pub(crate) struct Effects {
     pub(crate) nodes: BTreeMap<i32, NodeEffects>,
     pub(crate) settled: Vec<Settled>,
-    /// Items of the shelf with rows that are not held any more.
+    /// Items of the buffer with rows that are not held any more.
     pub(crate) items: BTreeSet<u64>,
     /// Records with the caller whose lock is over.
     pub(crate) expired: u64,
@@ -213,7 +213,7 @@ pub(crate) struct NotHeld {
 
 /// One partition.
 #[derive(Debug, Default)]
-pub(crate) struct Ledger {
+pub(crate) struct AckTracker {
     spans: BTreeMap<i64, Span>,
     /// Records that were marked, and lost before they could be sent: the next commit has this error.
     owed: Option<(ErrorCode, u64)>,
@@ -223,7 +223,7 @@ fn len(first: i64, last: i64) -> u64 {
     u64::try_from(last.saturating_sub(first)).map_or(0, |more| more.saturating_add(1))
 }
 
-impl Ledger {
+impl AckTracker {
     /// Nothing is held, and nobody has to be told anything.
     pub(crate) fn is_empty(&self) -> bool {
         self.spans.is_empty() && self.owed.is_none()
@@ -274,7 +274,7 @@ impl Ledger {
 
     // ---- coming in
 
-    /// Takes what was acquired: rows into `item` of the shelf, gaps and what cannot be read straight to be given back. What
+    /// Takes what was acquired: rows into `item` of the buffer, gaps and what cannot be read straight to be given back. What
     /// was held of the same offsets the broker has let go of.
     pub(crate) fn acquire(
         &mut self,
@@ -296,7 +296,7 @@ impl Ledger {
                 last: range.last,
                 delivery_count: range.delivery_count,
                 origin,
-                state: State::Shelved(item),
+                state: State::Buffered(item),
             };
             self.spans.insert(range.first, span);
         }
@@ -323,7 +323,7 @@ impl Ledger {
                 effects.settle(commit, records, Some(code));
             }
             State::Marked(_) => self.owe(code, records),
-            State::Shelved(item) => drop(effects.items.insert(item)),
+            State::Buffered(item) => drop(effects.items.insert(item)),
             State::Handed | State::Kept | State::Doomed => {}
         }
         effects.free(span.origin.node, span.state, records);
@@ -350,7 +350,7 @@ impl Ledger {
     pub(crate) fn hand_out(&mut self, item: u64, first: i64, last: i64, mark: Option<Ack>) {
         self.cut(first, last);
         for span in self.spans.range_mut(first..=last).map(|(_, span)| span) {
-            if span.state == State::Shelved(item) {
+            if span.state == State::Buffered(item) {
                 span.state = mark.map_or(State::Handed, State::Marked);
             }
         }
@@ -360,7 +360,7 @@ impl Ledger {
     pub(crate) fn put_back(&mut self, item: u64, first: i64, last: i64, effects: &mut Effects) {
         self.cut(first, last);
         for (first, span) in self.spans.range_mut(first..=last) {
-            if span.state == State::Shelved(item) {
+            if span.state == State::Buffered(item) {
                 span.state = State::Due { ack: Ack::Release, commit: None };
                 effects.node(span.origin.node).give_back += len(*first, span.last);
             }
@@ -552,7 +552,7 @@ impl Ledger {
                     }
                 }
                 State::Marked(_) => owed += records,
-                State::Shelved(item) => drop(effects.items.insert(item)),
+                State::Buffered(item) => drop(effects.items.insert(item)),
                 State::Handed | State::Kept => {}
             }
             span.state = State::Doomed;

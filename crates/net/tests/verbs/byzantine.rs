@@ -10,7 +10,7 @@ use headrace_fabric::{
     Access, Descriptor, Endpoint, Event, FabricError, Local, Memory, Piece, Region, Remote,
 };
 use headrace_wire::compression::Codec;
-use headrace_wire::direct::{Drawn, EXCLUSIVE, SHARED, WriteAck, Written};
+use headrace_wire::direct::{EXCLUSIVE, Reservation, SHARED, WriteAck, Written};
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::frame::{decode_response, encode_request};
 use headrace_wire::link_message::{LinkMessage, RegionDescriptor};
@@ -27,7 +27,7 @@ use super::{Folder, PATIENCE, broker, consumer, expect, producer, send, value, w
 const MIRROR: usize = 128 << 10;
 const RING: i64 = 65_536;
 
-struct Liar {
+struct ByzantinePeer {
     stream: TcpStream,
     calls: i32,
     endpoint: VerbsEndpoint,
@@ -37,8 +37,8 @@ struct Liar {
     topic: Uuid,
 }
 
-/// What a liar does with its ring, and with a batch of so many bytes that is in no log.
-type Lie = fn(&mut Liar, &GrantProduceResponse, Remote, &[u8], u32);
+/// What a Byzantine peer does with its ring, and with a batch of so many bytes that is in no log.
+type Lie = fn(&mut ByzantinePeer, &GrantProduceResponse, Remote, &[u8], u32);
 
 fn topic_id(bare: &mut Bare, name: &str) -> Uuid {
     let topics = bare.call(12, &MetadataRequest { topics: None, ..MetadataRequest::default() }).topics;
@@ -53,8 +53,8 @@ fn batch(value: &[u8]) -> Vec<u8> {
     builder.finish(ProducerStamp::NONE, Codec::None, None).unwrap().to_vec()
 }
 
-impl Liar {
-    fn new(servers: &str) -> Liar {
+impl ByzantinePeer {
+    fn new(servers: &str) -> ByzantinePeer {
         let device = Device::open(&Want::default()).unwrap();
         let joining = Joining::new(&device, Options::default(), 4711).unwrap();
         let mut link = Bare::new(servers);
@@ -64,7 +64,7 @@ impl Liar {
         let local = endpoint.register(&mirror, Access::NONE).unwrap().local;
         let topic = topic_id(&mut link, "t");
         let Bare { stream, calls } = link;
-        Liar { stream, calls, endpoint, came: VecDeque::new(), mirror, local, topic }
+        ByzantinePeer { stream, calls, endpoint, came: VecDeque::new(), mirror, local, topic }
     }
 
     fn call<R: Request>(&mut self, request: &R) -> R::Response {
@@ -107,7 +107,7 @@ impl Liar {
         }
     }
 
-    fn told<T>(&mut self, mut is: impl FnMut(LinkMessage) -> Option<T>) -> T {
+    fn reported<T>(&mut self, mut is: impl FnMut(LinkMessage) -> Option<T>) -> T {
         self.wait(|event| match event {
             Event::Message(message) => is(LinkMessage::decode(message).unwrap()),
             _ => None,
@@ -121,7 +121,7 @@ impl Liar {
     /// The ring of a grant.
     fn ring(&mut self, granted: &GrantProduceResponse) -> Remote {
         let wanted = granted.key.cast_unsigned();
-        let ring = self.told(|told| match told {
+        let ring = self.reported(|reported| match reported {
             LinkMessage::Ring { key, region } if key == wanted => Some(region),
             _ => None,
         });
@@ -134,21 +134,21 @@ impl Liar {
         self.endpoint.write(1, &[piece], ring, at, say.map(Written::to_immediate)).unwrap();
     }
 
-    fn say(&mut self, told: &LinkMessage) {
-        self.endpoint.tell(&told.encode()).unwrap();
+    fn say(&mut self, reported: &LinkMessage) {
+        self.endpoint.tell(&reported.encode()).unwrap();
     }
 
-    fn draw(&mut self, ring: Remote, granted: &GrantProduceResponse, bytes: usize) -> Drawn {
+    fn draw(&mut self, ring: Remote, granted: &GrantProduceResponse, bytes: usize) -> Reservation {
         let at = usize::try_from(granted.order_at).unwrap();
-        self.endpoint.fetch_add(99, ring, at, Drawn::add(bytes)).unwrap();
-        Drawn::from_word(self.wait(|event| match event {
+        self.endpoint.fetch_add(99, ring, at, Reservation::add(bytes)).unwrap();
+        Reservation::from_word(self.wait(|event| match event {
             Event::Done { op: 99, result } => Some(*result.as_ref().unwrap()),
             _ => None,
         }))
     }
 
     fn answer(&mut self) -> WriteAck {
-        self.told(|told| match told {
+        self.reported(|reported| match reported {
             LinkMessage::Ack(note) => Some(WriteAck::from_note(note)),
             _ => None,
         })
@@ -156,7 +156,9 @@ impl Liar {
 
     fn ended(&mut self, granted: &GrantProduceResponse) {
         let wanted = granted.key.cast_unsigned();
-        self.told(|told| matches!(told, LinkMessage::Revoked { key } if key == wanted).then_some(()));
+        self.reported(|reported| {
+            matches!(reported, LinkMessage::Revoked { key } if key == wanted).then_some(())
+        });
     }
 
     /// Asks for nothing: its link stands, and so does its connection.
@@ -228,85 +230,85 @@ fn written(granted: &GrantProduceResponse, order: u16) -> Written {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn who_lies_over_verbs_loses_its_own_link() {
-    let folder = Folder::new("liars");
+    let folder = Folder::new("byzantine");
     let server = broker(&folder.0, 0, &[("num.partitions", "2"), ("message.max.bytes", "65536")]);
     let servers = server.bootstrap_servers().to_owned();
     let honest = producer(&servers, &[("linger.ms", "0")]);
     let mut sent = warm(&honest, "t", 100);
     let reader = consumer(&servers, "t", &[]);
     expect(&reader, 0..sent, 100);
-    let false_batch = batch(b"of a liar");
+    let false_batch = batch(b"of a Byzantine peer");
     let len = u32::try_from(false_batch.len()).unwrap();
     let lies: [(&str, Lie); 9] = [
-        ("another's grant", |liar, granted, ring, batch, _| {
+        ("another's grant", |peer, granted, ring, batch, _| {
             let id = granted.id.wrapping_add(1000);
-            liar.write(ring, 0, batch, Some(Written { id, order: 0 }));
+            peer.write(ring, 0, batch, Some(Written { id, order: 0 }));
         }),
-        ("more bytes than the ring has", |liar, granted, _, _, _| {
+        ("more bytes than the ring has", |peer, granted, _, _, _| {
             let immediate = written(granted, 0).to_immediate();
-            liar.say(&LinkMessage::Written { immediate, bytes: 65_537 });
+            peer.say(&LinkMessage::Written { immediate, bytes: 65_537 });
         }),
-        ("fewer bytes than a header", |liar, granted, ring, batch, _| {
-            liar.write(ring, 0, &batch[..60], Some(written(granted, 0)));
+        ("fewer bytes than a header", |peer, granted, ring, batch, _| {
+            peer.write(ring, 0, &batch[..60], Some(written(granted, 0)));
         }),
-        ("the second write before the first", |liar, granted, _, _, len| {
+        ("the second write before the first", |peer, granted, _, _, len| {
             let immediate = written(granted, 1).to_immediate();
-            liar.say(&LinkMessage::Written { immediate, bytes: len });
+            peer.say(&LinkMessage::Written { immediate, bytes: len });
         }),
-        ("a write beyond the ring", |liar, granted, ring, batch, _| {
+        ("a write beyond the ring", |peer, granted, ring, batch, _| {
             let forged = Remote { len: ring.len + 65_536, ..ring };
-            liar.write(forged, ring.len - 8, batch, Some(written(granted, 0)));
+            peer.write(forged, ring.len - 8, batch, Some(written(granted, 0)));
         }),
-        ("a read of a ring", |liar, _, ring, _, _| {
+        ("a read of a ring", |peer, _, ring, _, _| {
             let forged = Remote { access: Access::READ, ..ring };
-            let into = Piece { local: liar.local, at: 0, len: 64 };
-            liar.endpoint.read(1, forged, 0, into).unwrap();
+            let into = Piece { local: peer.local, at: 0, len: 64 };
+            peer.endpoint.read(1, forged, 0, into).unwrap();
         }),
-        ("what no client says", |liar, _, _, _, _| liar.say(&LinkMessage::Notify)),
-        ("a read beyond its window", |liar, _, _, _, _| {
-            let (at, bytes) = liar.window(0);
+        ("what no client says", |peer, _, _, _, _| peer.say(&LinkMessage::Notify)),
+        ("a read beyond its window", |peer, _, _, _, _| {
+            let (at, bytes) = peer.window(0);
             assert_eq!(at, 0);
             let forged = Remote { len: bytes.len + 65_536, ..bytes };
-            let into = Piece { local: liar.local, at: 0, len: 64 };
-            liar.endpoint.read(1, forged, bytes.len, into).unwrap();
+            let into = Piece { local: peer.local, at: 0, len: 64 };
+            peer.endpoint.read(1, forged, bytes.len, into).unwrap();
         }),
-        ("a window beyond the file", |liar, _, _, _, _| {
-            liar.ask_window(1 << 40);
+        ("a window beyond the file", |peer, _, _, _, _| {
+            peer.ask_window(1 << 40);
         }),
     ];
     for (what, lie) in lies {
-        let mut liar = Liar::new(&servers);
-        let granted = liar.grant(1, EXCLUSIVE);
-        let ring = liar.ring(&granted);
-        lie(&mut liar, &granted, ring, &false_batch, len);
-        liar.loses_link(what);
+        let mut peer = ByzantinePeer::new(&servers);
+        let granted = peer.grant(1, EXCLUSIVE);
+        let ring = peer.ring(&granted);
+        lie(&mut peer, &granted, ring, &false_batch, len);
+        peer.loses_link(what);
         send(&honest, "t", sent..sent + 1, 100);
         expect(&reader, sent..sent + 1, 100);
         sent += 1;
     }
     // A batch that is damaged is answered; what was told twice is a lie.
-    let mut liar = Liar::new(&servers);
-    let granted = liar.grant(1, EXCLUSIVE);
-    let ring = liar.ring(&granted);
+    let mut peer = ByzantinePeer::new(&servers);
+    let granted = peer.grant(1, EXCLUSIVE);
+    let ring = peer.ring(&granted);
     let mut damaged = false_batch.clone();
     *damaged.last_mut().unwrap() ^= 1;
-    liar.write(ring, 0, &damaged, Some(written(&granted, 0)));
-    assert_eq!(ErrorCode::new(liar.answer().error_code), ErrorCode::CORRUPT_MESSAGE);
+    peer.write(ring, 0, &damaged, Some(written(&granted, 0)));
+    assert_eq!(ErrorCode::new(peer.answer().error_code), ErrorCode::CORRUPT_MESSAGE);
     let own = batch(&value(0, 100));
-    liar.write(ring, damaged.len(), &own, Some(written(&granted, 1)));
-    let answer = liar.answer();
+    peer.write(ring, damaged.len(), &own, Some(written(&granted, 1)));
+    let answer = peer.answer();
     assert_eq!((answer.error_code, answer.base_offset), (0, 0), "nothing else is in the log");
     // The ring is written over after that: what is committed is not.
-    liar.write(ring, 0, &vec![0xFF; damaged.len() + own.len()], None);
-    liar.say(&LinkMessage::Written { immediate: written(&granted, 1).to_immediate(), bytes: len });
-    liar.loses_link("a write that is told twice");
+    peer.write(ring, 0, &vec![0xFF; damaged.len() + own.len()], None);
+    peer.say(&LinkMessage::Written { immediate: written(&granted, 1).to_immediate(), bytes: len });
+    peer.loses_link("a write that is told twice");
     send(&honest, "t", sent..sent + 5, 100);
     expect(&reader, sent..sent + 5, 100);
     let whole = consumer(&servers, "t", &[("check.crcs", "true")]);
     expect(&whole, 0..sent + 5, 100);
 }
 
-impl Liar {
+impl ByzantinePeer {
     fn ask_window(&mut self, at: u64) -> u64 {
         let (topic_id, partition) = (self.topic, 0);
         let granted =
@@ -319,7 +321,7 @@ impl Liar {
 
     fn window(&mut self, at: u64) -> (u64, Remote) {
         let wanted = self.ask_window(at);
-        let (at, bytes) = self.told(|told| match told {
+        let (at, bytes) = self.reported(|reported| match reported {
             LinkMessage::Window { key, at, region } if key == wanted => Some((at, region)),
             _ => None,
         });
@@ -327,23 +329,23 @@ impl Liar {
     }
 }
 
-/// An honest producer and a liar that share a ring.
+/// An honest producer and a Byzantine peer that share a ring.
 fn together(
     servers: &str,
     honest: &super::ProducerClient<()>,
     sent: &mut usize,
-) -> (Liar, GrantProduceResponse, Remote) {
-    let mut liar = Liar::new(servers);
-    let granted = liar.grant(0, SHARED);
+) -> (ByzantinePeer, GrantProduceResponse, Remote) {
+    let mut peer = ByzantinePeer::new(servers);
+    let granted = peer.grant(0, SHARED);
     assert_eq!(granted.mode, SHARED, "the other's ring is taken back");
-    let ring = liar.ring(&granted);
+    let ring = peer.ring(&granted);
     let (before, since) = (honest.direct_bytes().unwrap(), Instant::now());
     while honest.direct_bytes().unwrap() < before + 500 {
         send(honest, "t", *sent..*sent + 1, 100);
         *sent += 1;
         assert!(since.elapsed() < PATIENCE, "it gets no ring");
     }
-    (liar, granted, ring)
+    (peer, granted, ring)
 }
 
 #[test]
@@ -356,44 +358,44 @@ fn turns_that_are_not_written_and_writes_that_come_late_cost_a_ring() {
     let honest = producer(&servers, &[("linger.ms", "0")]);
     let mut sent = warm(&honest, "t", 100);
     // Draws, and is not heard of any more; the ring is taken from both.
-    let (mut liar, granted, ring) = together(&servers, &honest, &mut sent);
-    let late = batch(b"of a liar");
-    let drawn = liar.draw(ring, &granted, late.len());
+    let (mut peer, granted, ring) = together(&servers, &honest, &mut sent);
+    let late = batch(b"of a Byzantine peer");
+    let drawn = peer.draw(ring, &granted, late.len());
     send(&honest, "t", sent..sent + 10, 100);
     sent += 10;
-    liar.ended(&granted);
-    assert!(liar.has_link(), "it is no crime");
+    peer.ended(&granted);
+    assert!(peer.has_link(), "it is no crime");
     // What it writes now lands where nobody looks, and is no crime until it says that it is done there.
     let at = usize::try_from(drawn.position % granted.ring_bytes.cast_unsigned()).unwrap();
-    liar.write(ring, at, &late, Some(written(&granted, drawn.order)));
-    liar.wait(|event| matches!(event, Event::Done { result: Ok(_), .. }).then_some(()));
-    assert!(liar.has_link());
+    peer.write(ring, at, &late, Some(written(&granted, drawn.order)));
+    peer.wait(|event| matches!(event, Event::Done { result: Ok(_), .. }).then_some(()));
+    assert!(peer.has_link());
     for key in [granted.key, granted.freed_key] {
-        liar.say(&LinkMessage::Released { key: key.cast_unsigned() });
+        peer.say(&LinkMessage::Released { key: key.cast_unsigned() });
     }
     send(&honest, "t", sent..sent + 10, 100);
     sent += 10;
-    liar.write(ring, at, &late, None);
-    liar.loses_link("a write into what it has given back");
+    peer.write(ring, at, &late, None);
+    peer.loses_link("a write into what it has given back");
     // Tells of a turn that cannot be; and then of another length than it has drawn.
     for far in [true, false] {
-        let (mut liar, granted, ring) = together(&servers, &honest, &mut sent);
+        let (mut peer, granted, ring) = together(&servers, &honest, &mut sent);
         if far {
             let immediate = written(&granted, 40_000).to_immediate();
-            liar.say(&LinkMessage::Written { immediate, bytes: 100 });
+            peer.say(&LinkMessage::Written { immediate, bytes: 100 });
             // Another may have written the order word.
-            liar.ended(&granted);
+            peer.ended(&granted);
         } else {
-            let drawn = liar.draw(ring, &granted, late.len() + 8);
+            let drawn = peer.draw(ring, &granted, late.len() + 8);
             let at = usize::try_from(drawn.position % granted.ring_bytes.cast_unsigned()).unwrap();
             let mut damaged = late.clone();
             *damaged.last_mut().unwrap() ^= 1;
-            liar.write(ring, at.min(60_000), &damaged, Some(written(&granted, drawn.order)));
-            liar.ended(&granted);
+            peer.write(ring, at.min(60_000), &damaged, Some(written(&granted, drawn.order)));
+            peer.ended(&granted);
         }
         send(&honest, "t", sent..sent + 10, 100);
         sent += 10;
-        liar.call(&DirectReleaseRequest { ids: vec![i32::from(granted.id)] });
+        peer.call(&DirectReleaseRequest { ids: vec![i32::from(granted.id)] });
     }
     let whole = consumer(&servers, "t", &[("check.crcs", "true")]);
     expect(&whole, 0..sent, 100);
@@ -449,39 +451,39 @@ fn hundreds_of_ends_at_once_are_told_as_they_are_done_with() {
     let servers = server.bootstrap_servers().to_owned();
     let honest = producer(&servers, &[("linger.ms", "0")]);
     let sent = warm(&honest, "t", 100);
-    let mut liar = Liar::new(&servers);
-    let mut granted: Vec<i64> = (1..400).map(|partition| liar.grant(partition, EXCLUSIVE).key).collect();
+    let mut peer = ByzantinePeer::new(&servers);
+    let mut granted: Vec<i64> = (1..400).map(|partition| peer.grant(partition, EXCLUSIVE).key).collect();
     let topics = vec![DeleteTopicState { name: Some("t".to_owned()), ..DeleteTopicState::default() }];
     let delete = DeleteTopicsRequest { topics, ..DeleteTopicsRequest::default() };
     assert_eq!(Bare::new(&servers).call(6, &delete).responses[0].error_code, 0);
     // It is told of no more than a part of them before it is done with those.
     let mut ended = Vec::new();
     while ended.len() < granted.len() {
-        let told = liar.told(|told| match told {
+        let reported = peer.reported(|reported| match reported {
             LinkMessage::Revoked { key } => Some(key),
             _ => None,
         });
-        ended.push(told.cast_signed());
+        ended.push(reported.cast_signed());
         if ended.len() == 256 {
-            liar.done_with(&ended);
+            peer.done_with(&ended);
         } else if ended.len() > 256 {
-            liar.done_with(&[told.cast_signed()]);
+            peer.done_with(&[reported.cast_signed()]);
         }
     }
     ended.sort_unstable();
     granted.sort_unstable();
     assert_eq!(ended, granted);
     send(&honest, "u", 0..sent, 100);
-    liar.topic = topic_id(&mut Bare::new(&servers), "u");
-    assert!(liar.has_link());
+    peer.topic = topic_id(&mut Bare::new(&servers), "u");
+    assert!(peer.has_link());
 }
 
-impl Liar {
+impl ByzantinePeer {
     fn done_with(&mut self, keys: &[i64]) {
         for key in keys {
-            let told = LinkMessage::Released { key: key.cast_unsigned() }.encode();
+            let reported = LinkMessage::Released { key: key.cast_unsigned() }.encode();
             let since = Instant::now();
-            while let Err(error) = self.endpoint.tell(&told) {
+            while let Err(error) = self.endpoint.tell(&reported) {
                 assert!(matches!(error, FabricError::Full(_)), "{error}");
                 assert!(since.elapsed() < PATIENCE, "the broker takes nothing");
                 let mut events = Vec::new();
