@@ -350,14 +350,13 @@ impl<T> Core<T> {
     pub(super) fn expire_connections(&mut self, now: Now) {
         let keys: Vec<ChannelKey> = self.channels.keys().copied().collect();
         for key in keys {
-            let Some(connection) = self.channels.get(&key).and_then(|l| l.connection.as_ref()) else {
-                continue;
-            };
+            let Some(channel) = self.channels.get(&key) else { continue };
+            let Some(connection) = &channel.connection else { continue };
             let peer = connection.peer.clone();
             if !connection.is_ready() && connection.setup_deadline <= now.mono_ms {
                 let why = connection.late();
                 self.end_connection(now, key, &Error::Disconnected { peer, why }, true);
-            } else if self.idle_deadline(key).is_some_and(|at| at <= now.mono_ms) {
+            } else if self.idle_deadline(key, channel).is_some_and(|at| at <= now.mono_ms) {
                 // Nothing has failed, so the next call may connect at once.
                 let Some(channel) = self.channels.get_mut(&key) else { continue };
                 if let Some(connection) = channel.connection.take() {
@@ -368,11 +367,10 @@ impl<T> Core<T> {
         }
     }
 
-    fn idle_deadline(&self, key: ChannelKey) -> Option<u64> {
+    fn idle_deadline(&self, key: ChannelKey, channel: &Channel<Tag<T>>) -> Option<u64> {
         if key.lane == Lane::Direct {
             return None;
         }
-        let channel = self.channels.get(&key)?;
         let connection = channel.connection.as_ref().filter(|c| c.is_ready())?;
         (channel.pending() == 0).then(|| connection.last_used.saturating_add(self.settings.idle_ms))
     }
@@ -383,22 +381,31 @@ impl<T> Core<T> {
         if self.closed {
             return None;
         }
-        let channels = self.channels.iter().filter_map(|(key, channel)| {
-            let queued = channel.queue.iter().map(|q| q.deadline).min();
+        let mut due = least(self.timers.next_ms(), least(self.refresh.due(), self.gives_up_at()));
+        // Plain loops: it is asked for with every record that goes through memory, and chained iterators took a tenth of that.
+        for (key, channel) in &self.channels {
+            for queued in &channel.queue {
+                due = least(due, Some(queued.deadline));
+            }
             let Some(connection) = channel.connection.as_ref() else {
-                return least(queued, (!channel.queue.is_empty()).then(|| channel.retry.not_before_ms()));
+                if !channel.queue.is_empty() {
+                    due = least(due, Some(channel.retry.not_before_ms()));
+                }
+                continue;
             };
-            let in_flight = connection.in_flight.iter().map(|c| c.deadline).min();
+            for call in &connection.in_flight {
+                due = least(due, Some(call.deadline));
+            }
             let setup = (!connection.is_ready()).then_some(connection.setup_deadline);
-            least(least(queued, in_flight), least(setup, self.idle_deadline(*key)))
-        });
-        let waiting = self.waiting.iter().map(|q| q.deadline).min();
-        let retry = if self.waiting.is_empty() { None } else { self.next_attempt() };
-        let anew = self.gives_up_at();
-        [channels.min(), waiting, retry, self.refresh.due(), anew, self.timers.next_ms()]
-            .into_iter()
-            .flatten()
-            .min()
+            due = least(due, least(setup, self.idle_deadline(*key, channel)));
+        }
+        if !self.waiting.is_empty() {
+            due = least(due, self.next_attempt());
+        }
+        for waiting in &self.waiting {
+            due = least(due, Some(waiting.deadline));
+        }
+        due
     }
 
     /// When the next candidate for calls to any broker may be tried, while none is being tried.
