@@ -21,6 +21,8 @@ pub mod partition;
 pub mod producer;
 pub mod sasl;
 pub mod share;
+#[cfg(test)]
+mod testing;
 mod time;
 
 pub use error::{Error, Result};

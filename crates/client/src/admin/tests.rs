@@ -26,7 +26,7 @@ use headrace_wire::messages::offset_fetch_response::{
 use headrace_wire::messages::*;
 
 use super::*;
-use crate::core::scripted::{Answer, Incoming, Layout, World, versions};
+use crate::testing::{Answer, Incoming, Layout, World, versions};
 use crate::error::{Error, Result};
 use crate::options::{AdminConfig, IsolationLevel};
 use crate::partition::{CommitOffset, TopicPartition};

@@ -12,11 +12,7 @@ mod connection_log;
 mod matching;
 mod rebootstrap;
 mod refresh;
-#[cfg(test)]
-pub(crate) mod scripted;
 mod sessions;
-#[cfg(test)]
-pub(crate) mod spoil;
 #[cfg(test)]
 mod tests;
 mod throttle;

@@ -16,7 +16,7 @@ use headrace_wire::messages::{
 };
 use headrace_wire::time::Now;
 
-use super::scripted::{Answer, Incoming, Layout, World, version_list as scripted_versions, versions};
+use crate::testing::{Answer, Incoming, Layout, Peers, World, version_list as scripted_versions, versions};
 use super::*;
 use crate::io::Input;
 

@@ -13,7 +13,7 @@ use headrace_wire::messages::describe_share_group_offsets_response::{
 use headrace_wire::messages::incremental_alter_configs_response::AlterConfigsResourceResponse;
 
 use super::*;
-use crate::core::spoil::{ALL_WAYS, COST_MS, Way, spoiled};
+use crate::testing::{ALL_WAYS, COST_MS, Way, spoiled};
 
 /// Requests that one operation with one spoiled answer may cost, ApiVersions of new connections included.
 const REQUESTS_MAX: usize = 40;

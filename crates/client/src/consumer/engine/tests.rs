@@ -1,12 +1,12 @@
 mod away;
 mod bad;
+mod bench;
 mod clock;
 mod consumer_protocol;
 mod cooperative;
 mod direct;
 mod fetching;
 mod groups;
-mod kafka;
 mod leaders;
 mod lender;
 mod listening;

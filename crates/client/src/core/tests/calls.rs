@@ -5,7 +5,7 @@ use headrace_wire::errors::ErrorCode;
 use headrace_wire::frame::encode_response;
 use headrace_wire::messages::{ApiVersionsRequest, ApiVersionsResponse};
 
-use super::super::scripted::version_list;
+use crate::testing::{Answer, Incoming, World, version_list};
 
 const CONTROL: Lane = Lane::Control;
 

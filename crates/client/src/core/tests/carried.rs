@@ -16,7 +16,7 @@ fn two_sided() -> World<Probe> {
 /// What the driver was asked to do about ends of links; what else it was asked is done.
 fn asked(
     world: &mut World<Probe>,
-    answer: &mut dyn FnMut(&Incoming) -> Answer,
+    answer: &mut dyn Peers,
 ) -> Vec<(ConnId, ChannelRequest)> {
     world.settle(answer);
     std::mem::take(&mut world.carriers)
@@ -77,7 +77,7 @@ fn what_keeps_a_connection_from_rdma_is_told_by_the_options_name() {
         let reported = error.to_string();
         assert!(reported.contains("headrace.datapath") && reported.contains(words), "{reported}");
     };
-    let begin = |answer: &mut dyn FnMut(&Incoming) -> Answer, made: std::result::Result<Vec<u8>, String>| {
+    let begin = |answer: &mut dyn Peers, made: std::result::Result<Vec<u8>, String>| {
         let mut world = two_sided();
         world.settle(answer);
         world.command(Do::Fetch(1, 2));

@@ -5,7 +5,7 @@ use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::{ApiVersionsRequest, DescribeClusterResponse};
 use proptest::prelude::*;
 
-use super::super::scripted::version_list;
+use crate::testing::{Answer, Incoming, version_list};
 use crate::connection::RESPONSE_BYTES_MAX;
 
 /// The error of a call whose first server answers ApiVersions with these bytes.

@@ -55,7 +55,7 @@ fn nodes(world: &World<Probe>) -> Vec<i32> {
     world.engine.core.cluster().brokers().map(|b| b.node).collect()
 }
 
-fn call(world: &mut World<Probe>, broker: &mut dyn FnMut(&Incoming) -> Answer) -> Result<()> {
+fn call(world: &mut World<Probe>, broker: &mut dyn Peers) -> Result<()> {
     world.command(Do::Call(Target::Any, Lane::Control, 1, 5_000));
     world.run(10_000, broker);
     ends(world).remove(0).1

@@ -7,7 +7,7 @@ use headrace_wire::messages::{
 };
 use proptest::prelude::*;
 
-use super::super::scripted::version_list;
+use crate::testing::{Answer, Incoming, version_list, versions};
 use super::*;
 
 const PLAIN: [(&str, &str); 4] = [

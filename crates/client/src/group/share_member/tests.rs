@@ -13,7 +13,7 @@ use headrace_wire::uuid::Uuid;
 
 use super::*;
 use crate::arrived::{Arrived, Consumed};
-use crate::core::scripted::{Answer, Incoming, Layout, World, version_list, versions};
+use crate::testing::{Answer, Incoming, Layout, World, version_list, versions};
 use crate::core::{Core, NoStream};
 use crate::engine::Engine;
 use crate::group::{

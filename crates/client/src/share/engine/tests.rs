@@ -20,8 +20,8 @@ use headrace_wire::messages::{
 };
 
 use super::*;
-use crate::core::scripted::{Answer, Incoming, Layout, World, version_list};
-use crate::core::spoil::{Way, spoiled};
+use crate::testing::{Answer, Incoming, Layout, World, version_list};
+use crate::testing::{Way, spoiled};
 use crate::io::Input;
 use crate::share::ack_tracker::{Ack, Mark};
 use crate::share::model::{Key, Late, Outcome, Part, Record, ShareKafka};
@@ -284,7 +284,7 @@ impl Bench {
         let Bench { world, cluster, conns, .. } = self;
         for _ in 0..1000 {
             cluster.kafka.now_ms = world.now.mono_ms;
-            world.settle(&mut |incoming| cluster.answer(incoming));
+            world.settle(&mut |incoming: &Incoming| cluster.answer(incoming));
             let open = world.open_conns();
             for conn in std::mem::replace(conns, open.clone()).iter().filter(|conn| !open.contains(conn)) {
                 cluster.kafka.disconnected(conn.0.into());

@@ -1,22 +1,23 @@
 //! Members that are not in their group any more, or not taken into it: what they may say, and how they come back.
 
-use std::cell::{Cell, RefCell};
+use headrace_wire::errors::ErrorCode;
+use std::cell::RefCell;
 use std::rc::Rc;
 
 use bytes::Bytes;
 use headrace_wire::messages::join_group_response::JoinGroupResponseMember;
 use headrace_wire::messages::{
-    ApiKey, JoinGroupRequest, JoinGroupResponse, LeaveGroupRequest, LeaveGroupResponse, SyncGroupRequest,
+    ApiKey, JoinGroupRequest, JoinGroupResponse, SyncGroupRequest,
     SyncGroupResponse,
 };
 
-use super::groups::{Crowd, MEMBER_ID_REQUIRED, UNKNOWN_MEMBER_ID};
-use super::kafka::{named, tp};
+use super::groups::Crowd;
+use super::bench::{named, tp};
 use crate::consumer::{CommitOffset, ConsumerCommand, ConsumerEvent, ConsumerOutcome};
 use crate::error::Error;
+use crate::testing::Fault;
 
 const MANUAL: (&str, &str) = ("enable.auto.commit", "false");
-const UNKNOWN_SERVER_ERROR: i16 = -1;
 
 fn at(offset: i64) -> Vec<CommitOffset> {
     vec![CommitOffset { partition: tp("t", 0), offset, leader_epoch: -1, metadata: String::new() }]
@@ -77,7 +78,7 @@ fn who_was_forgotten_and_joined_again_cannot_commit_what_it_had_before() {
     crowd.subscribe(0);
     assert_eq!(crowd.0[0].poll(3).unwrap().unwrap().len(), 3);
     crowd.0[0].kafka.member.borrow_mut().forget();
-    crowd.0[0].kafka.member.borrow_mut().heartbeat_errors.push(UNKNOWN_MEMBER_ID);
+    crowd.0[0].kafka.faults.add(ApiKey::Heartbeat, Fault::Refuse(ErrorCode::UNKNOWN_MEMBER_ID));
     crowd.run(6_000);
     assert_eq!(crowd.count(0, |e| matches!(e, ConsumerEvent::Assigned(_))), 2, "without a poll");
     speaks_for_nobody(&mut crowd);
@@ -89,43 +90,31 @@ fn who_was_forgotten_and_joined_again_cannot_commit_what_it_had_before() {
 #[test]
 fn a_join_that_is_refused_is_tried_again_by_the_next_poll() {
     let mut crowd = Crowd::new(1, 1, &[]);
-    let refuses = Rc::new(Cell::new(true));
-    let theirs = refuses.clone();
-    crowd.0[0].kafka.script = Some(Box::new(move |incoming| {
-        let response = JoinGroupResponse { error_code: UNKNOWN_SERVER_ERROR, ..JoinGroupResponse::default() };
-        (incoming.key == ApiKey::JoinGroup && theirs.get())
-            .then(|| incoming.reply::<JoinGroupRequest>(&response))
-    }));
+    let refused = Fault::Refuse(ErrorCode::UNKNOWN_SERVER_ERROR);
+    *crowd.0[0].kafka.faults.of(&[ApiKey::JoinGroup]) = [refused; 1_000].into();
     crowd.subscribe(0);
     assert_eq!(crowd.0[0].poll_error().kafka_name(), "UNKNOWN_SERVER_ERROR");
     crowd.run(10_000);
     assert_eq!(joins(&crowd), 1, "nobody has polled since");
     assert_eq!((crowd.0[0].poll_error().kafka_name(), joins(&crowd)), ("UNKNOWN_SERVER_ERROR", 2));
-    refuses.set(false);
+    crowd.0[0].kafka.faults.of(&[ApiKey::JoinGroup]).clear();
     assert_eq!(crowd.poll_for(2_000).remove(0), named("t", 0, 0..10));
 }
 
 #[test]
 fn joining_again_waits_however_often_the_caller_polls_and_whatever_the_refusal() {
-    for error_code in [UNKNOWN_SERVER_ERROR, UNKNOWN_MEMBER_ID, MEMBER_ID_REQUIRED] {
+    for code in [ErrorCode::UNKNOWN_SERVER_ERROR, ErrorCode::UNKNOWN_MEMBER_ID, ErrorCode::MEMBER_ID_REQUIRED] {
         let mut crowd = Crowd::new(1, 1, &[("retry.backoff.ms", "500"), ("retry.backoff.max.ms", "500")]);
-        crowd.0[0].kafka.script = Some(Box::new(move |incoming| {
-            let member_id = "m".to_owned();
-            let response = JoinGroupResponse { error_code, member_id, ..JoinGroupResponse::default() };
-            match incoming.key {
-                ApiKey::JoinGroup => Some(incoming.reply::<JoinGroupRequest>(&response)),
-                ApiKey::LeaveGroup => {
-                    Some(incoming.reply::<LeaveGroupRequest>(&LeaveGroupResponse::default()))
-                }
-                _ => None,
-            }
-        }));
+        let kafka = &mut crowd.0[0].kafka;
+        *kafka.faults.of(&[ApiKey::JoinGroup]) = vec![Fault::Refuse(code); 1_000].into();
+        kafka.spoil::<JoinGroupRequest>(1_000, |answer| answer.member_id = "m".to_owned());
+        *kafka.faults.of(&[ApiKey::LeaveGroup]) = vec![Fault::Refuse(ErrorCode::NONE); 1_000].into();
         crowd.0[0].ok(|op| ConsumerCommand::Subscribe { op, topics: vec!["t".to_owned()] });
         for _ in 0..1_000 {
             crowd.0[0].poll(1);
             crowd.0[0].run(5);
         }
-        assert!((5..=30).contains(&joins(&crowd)), "{} in 5 s with {error_code}", joins(&crowd));
+        assert!((5..=30).contains(&joins(&crowd)), "{} in 5 s with {code:?}", joins(&crowd));
     }
 }
 
@@ -134,7 +123,7 @@ fn a_fenced_static_member_is_told_by_every_poll_until_it_unsubscribes() {
     let mut crowd = Crowd::new(1, 1, &[("group.instance.id", "i")]);
     crowd.subscribe(0);
     crowd.poll_for(500);
-    crowd.0[0].kafka.member.borrow_mut().heartbeat_errors.push(82);
+    crowd.0[0].kafka.faults.add(ApiKey::Heartbeat, Fault::Refuse(ErrorCode::FENCED_INSTANCE_ID));
     crowd.run(4_000);
     let before = joins(&crowd);
     for _ in 0..3 {

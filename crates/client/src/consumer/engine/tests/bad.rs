@@ -3,18 +3,19 @@
 use headrace_wire::compression::Codec;
 use headrace_wire::records::BatchHeader;
 
-use super::kafka::{Bench, Kafka, named};
+use super::bench::{Bench, named};
 use crate::consumer::fetch_call::{DAMAGED, SKIPPED};
 use crate::consumer::{ConsumerCommand, ConsumerEvent, StartAt};
 use crate::error::Error;
+use crate::testing::ScriptedKafka;
 
 const SKIP: (&str, &str) = ("on.bad.records", "skip");
 
 /// Three batches of 10 records, the second of them changed.
-fn with_bad(codec: Codec, spoil: impl Fn(&mut Vec<u8>)) -> Kafka {
-    let mut kafka = Kafka::new(&[("t", 1)]);
+fn with_bad(codec: Codec, spoil: impl Fn(&mut Vec<u8>)) -> ScriptedKafka {
+    let mut kafka = ScriptedKafka::new(&[("t", 1)]);
     kafka.fill("t", 0, 3, 10, codec);
-    spoil(&mut kafka.logs.get_mut(&("t".to_owned(), 0)).unwrap().batches[1]);
+    spoil(&mut kafka.log("t", 0).batches[1]);
     kafka
 }
 
@@ -23,7 +24,7 @@ fn reheader(batch: &mut [u8], change: impl Fn(&mut BatchHeader)) {
     let mut header = BatchHeader::parse(batch).unwrap();
     change(&mut header);
     let body = batch[BatchHeader::LEN..].to_vec();
-    header.seal(super::kafka::crc32c(&body), body.len());
+    header.seal(headrace_wire::records::crc32c(&body), body.len());
     batch[..BatchHeader::LEN].copy_from_slice(&header.encode());
 }
 
@@ -172,9 +173,9 @@ const ENDS: [(i32, i32); 5] = [(1 << 30, 10), (15, 10), (3, 10), (3, 4), WITHIN]
 const WITHIN: (i32, i32) = (14, 15);
 const BEYOND: (i32, i32) = (1 << 30, (1 << 30) + 1);
 
-fn with_lying_end(codec: Codec, lie: (i32, i32), batches: usize) -> Kafka {
+fn with_lying_end(codec: Codec, lie: (i32, i32), batches: usize) -> ScriptedKafka {
     let mut kafka = with_bad(codec, |_| {});
-    let log = kafka.logs.get_mut(&("t".to_owned(), 0)).unwrap();
+    let log = kafka.log("t", 0);
     log.lies.insert(1, lie);
     log.batches.truncate(batches);
     log.end = i64::try_from(batches).unwrap() * 10;
@@ -196,7 +197,7 @@ fn passes(codec: Codec, limit: &str, lie: (i32, i32)) {
     assert_eq!(bench.position("t", 0), Some(30), "{what}");
     assert_eq!(troubles(&bench, SKIPPED).len(), 1, "{what}");
     assert_eq!(troubles(&bench, DAMAGED).len(), 1, "{what}: it was fetched twice, and no more");
-    assert_eq!(bench.parked(), 1, "{what}: it waits for more");
+    assert_eq!(bench.kafka.parked(), 1, "{what}: it waits for more");
 }
 
 #[test]
@@ -233,7 +234,7 @@ fn a_bad_batch_at_the_end_of_the_log_is_passed_whatever_it_says() {
 fn what_has_no_bounds_is_an_error_all_the_same() {
     // Only a part of it is there, and asking again would bring the same.
     let mut kafka = with_bad(Codec::None, |batch| batch.truncate(70));
-    kafka.logs.get_mut(&("t".to_owned(), 0)).unwrap().batches.truncate(2);
+    kafka.log("t", 0).batches.truncate(2);
     let mut bench = Bench::new(kafka, &[SKIP]);
     bench.assign(&[("t", 0)], StartAt::Offset(10));
     bench.run(1_000);

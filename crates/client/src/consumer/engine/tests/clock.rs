@@ -1,16 +1,15 @@
 //! A wall clock that jumps: deadlines go by the clock that never goes back, so nothing depends on it but
 //! `auto.offset.reset` by duration, and what is asked for then is always a time.
 
-use std::cell::RefCell;
-use std::rc::Rc;
 
 use headrace_wire::compression::Codec;
-use headrace_wire::messages::{ApiKey, ListOffsetsRequest};
+use headrace_wire::messages::ListOffsetsRequest;
 
 use super::groups::Crowd;
-use super::kafka::{Bench, Kafka, named};
+use super::bench::{Bench, named};
 use crate::consumer::{ConsumerEvent, StartAt};
 use crate::time::Jitter;
+use crate::testing::ScriptedKafka;
 
 const HOUR_MS: i64 = 3_600_000;
 const STEP_MS: u64 = 100;
@@ -96,22 +95,13 @@ fn a_reset_by_duration_asks_for_a_time_whatever_the_clock_says() {
         (-7, 0),
         (i64::MIN, 0),
     ] {
-        let mut kafka = Kafka::new(&[("t", 1)]);
+        let mut kafka = ScriptedKafka::new(&[("t", 1)]);
         kafka.fill("t", 0, 1, 10, Codec::None);
         let mut bench = Bench::new(kafka, &[("auto.offset.reset", "by_duration:PT1H")]);
-        let times = Rc::new(RefCell::new(Vec::new()));
-        let seen = times.clone();
-        bench.kafka.script = Some(Box::new(move |incoming| {
-            if incoming.key == ApiKey::ListOffsets {
-                let request: ListOffsetsRequest = incoming.decode();
-                seen.borrow_mut().push(request.topics[0].partitions[0].timestamp);
-            }
-            None
-        }));
         bench.world.now.wall_ms = wall_ms;
         bench.assign(&[("t", 0)], StartAt::Committed);
         // Where nothing is as young as that, the end is asked for.
-        let first = *times.borrow().first().expect("the log is asked");
+        let first = bench.kafka.asked::<ListOffsetsRequest>()[0].1.topics[0].partitions[0].timestamp;
         assert_eq!(first, asked, "{wall_ms}");
         let begins = if asked > 1_000 { 10 } else { 0 };
         assert_eq!(bench.drain(), named("t", 0, begins..10), "{wall_ms}");

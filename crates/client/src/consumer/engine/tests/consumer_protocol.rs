@@ -1,5 +1,6 @@
 //! Groups whose coordinator divides the partitions (KIP-848).
 
+use headrace_wire::errors::ErrorCode;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -11,16 +12,10 @@ use headrace_wire::messages::{
 };
 use headrace_wire::uuid::Uuid;
 
-use super::groups::refused_commit;
-use super::kafka::{Bench, Kafka, named, tp};
+use super::bench::{Bench, named, tp};
 use crate::consumer::{CommitOffset, ConsumerCommand, ConsumerEvent, ConsumerOutcome, TopicPartition, lock};
-use crate::core::scripted::Answer;
+use crate::testing::{Answer, ScriptedKafka};
 
-const UNKNOWN_MEMBER_ID: i16 = 25;
-const FENCED_MEMBER_EPOCH: i16 = 110;
-const STALE_MEMBER_EPOCH: i16 = 113;
-const COORDINATOR_LOAD_IN_PROGRESS: i16 = 14;
-const UNSUPPORTED_ASSIGNOR: i16 = 112;
 
 /// The coordinator: what it will answer (else that nothing has changed), and what it was asked.
 #[derive(Default)]
@@ -47,13 +42,13 @@ fn answer(member_epoch: i32, partitions: Option<&[i32]>) -> ConsumerGroupHeartbe
     }
 }
 
-fn refusal(error_code: i16) -> ConsumerGroupHeartbeatResponse {
-    ConsumerGroupHeartbeatResponse { error_code, ..answer(0, None) }
+fn refusal(code: ErrorCode) -> ConsumerGroupHeartbeatResponse {
+    ConsumerGroupHeartbeatResponse { error_code: code.code(), ..answer(0, None) }
 }
 
 impl Group {
     fn new(partitions: i32, options: &[(&str, &str)]) -> Group {
-        let mut kafka = Kafka::new(&[("t", partitions)]);
+        let mut kafka = ScriptedKafka::new(&[("t", partitions)]);
         for partition in 0..partitions {
             kafka.fill("t", partition, 1, 10, Codec::None);
         }
@@ -64,7 +59,7 @@ impl Group {
             if incoming.key == ApiKey::OffsetCommit {
                 let request: OffsetCommitRequest = incoming.decode();
                 let stale = request.generation_id_or_member_epoch < side.commits_from;
-                return stale.then(|| refused_commit(incoming, STALE_MEMBER_EPOCH));
+                return stale.then(|| incoming.refuse::<OffsetCommitRequest>(ErrorCode::STALE_MEMBER_EPOCH));
             }
             if incoming.key != ApiKey::ConsumerGroupHeartbeat {
                 return None;
@@ -198,7 +193,7 @@ fn what_goes_is_processed_and_committed_before_the_member_says_so() {
 
 #[test]
 fn a_fenced_member_loses_its_partitions_and_joins_again_under_its_id() {
-    for code in [FENCED_MEMBER_EPOCH, UNKNOWN_MEMBER_ID] {
+    for code in [ErrorCode::FENCED_MEMBER_EPOCH, ErrorCode::UNKNOWN_MEMBER_ID] {
         let mut group = Group::joined(1, &[0], &[]);
         group.will_answer([refusal(code), answer(7, Some(&[0]))]);
         group.bench.run(4_000);
@@ -214,7 +209,7 @@ fn a_fenced_member_loses_its_partitions_and_joins_again_under_its_id() {
 #[test]
 fn after_a_heartbeat_that_failed_everything_is_told_again() {
     let mut group = Group::joined(1, &[0], &[]);
-    group.will_answer([refusal(COORDINATOR_LOAD_IN_PROGRESS)]);
+    group.will_answer([refusal(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS)]);
     group.bench.run(3_000);
     let asked = group.asked();
     let full: Vec<_> = asked.iter().filter(|a| a.rebalance_timeout_ms > 0).collect();
@@ -240,7 +235,7 @@ fn leaving_says_so_and_a_static_member_says_that_it_will_be_back() {
 fn a_refusal_that_waiting_does_not_mend_is_told() {
     let mut group = Group::new(1, &[]);
     let error_message = Some("there is only uniform".to_owned());
-    group.will_answer([ConsumerGroupHeartbeatResponse { error_message, ..refusal(UNSUPPORTED_ASSIGNOR) }]);
+    group.will_answer([ConsumerGroupHeartbeatResponse { error_message, ..refusal(ErrorCode::UNSUPPORTED_ASSIGNOR) }]);
     group.bench.ok(|op| ConsumerCommand::Subscribe { op, topics: vec!["t".to_owned()] });
     group.bench.run(100);
     let error = group.bench.poll_error();
@@ -250,7 +245,7 @@ fn a_refusal_that_waiting_does_not_mend_is_told() {
     group.bench.run(10_000);
     assert_eq!(group.asked().len(), asked, "it is out of the group");
     // Each poll tries again, and is told.
-    group.will_answer([refusal(UNSUPPORTED_ASSIGNOR)]);
+    group.will_answer([refusal(ErrorCode::UNSUPPORTED_ASSIGNOR)]);
     assert_eq!(group.bench.poll_error().kafka_name(), "UNSUPPORTED_ASSIGNOR");
     group.will_answer([answer(1, Some(&[0]))]);
     group.bench.run(10_000);
@@ -335,7 +330,7 @@ fn a_commit_that_waits_when_its_partition_is_lost_is_not_made_under_a_later_epoc
     let mut group = Group::joined(2, &[0, 1], &[("enable.auto.commit", "false")]);
     group.side.borrow_mut().commits_from = i32::MAX;
     let op = group.bench.command(|op| ConsumerCommand::Commit { op, offsets: at(1, 4), timeout_ms: 60_000 });
-    group.will_answer([refusal(FENCED_MEMBER_EPOCH), answer(7, Some(&[0]))]);
+    group.will_answer([refusal(ErrorCode::FENCED_MEMBER_EPOCH), answer(7, Some(&[0]))]);
     group.bench.run(3_000);
     assert_eq!((group.asked().last().unwrap().member_epoch, group.assignment()), (7, vec![tp("t", 0)]));
     // Its next owner has committed meanwhile.

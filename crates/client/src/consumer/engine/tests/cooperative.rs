@@ -1,16 +1,17 @@
 //! Rebalances that leave partitions where they are.
 
+use headrace_wire::errors::ErrorCode;
 use std::collections::BTreeMap;
 
 use headrace_wire::compression::Codec;
-use headrace_wire::messages::{ApiKey, JoinGroupRequest, JoinGroupResponse};
+use headrace_wire::messages::{ApiKey, JoinGroupRequest};
 
-use super::groups::{Crowd, UNKNOWN_MEMBER_ID, kinds};
-use super::kafka::{named, tp};
+use super::groups::{Crowd, kinds};
+use super::bench::{named, tp};
 use crate::consumer::{
     CommitOffset, ConsumerCommand, ConsumerEvent, ConsumerOutcome, Rebalance, TopicPartition, lock,
 };
-use crate::core::scripted::Answer;
+use crate::testing::Fault;
 
 const COOPERATIVE: (&str, &str) = ("partition.assignment.strategy", "cooperative-sticky");
 
@@ -32,7 +33,7 @@ fn revoked(crowd: &Crowd, who: usize) -> Vec<Vec<TopicPartition>> {
 /// How often each partition was fetched from its beginning.
 fn begun(crowd: &Crowd, who: usize) -> BTreeMap<i32, usize> {
     let mut begun = BTreeMap::new();
-    for (_, request) in &crowd.0[who].kafka.fetches {
+    for (_, request) in &crowd.0[who].kafka.fetches() {
         for p in request.topics.iter().flat_map(|topic| &topic.partitions) {
             *begun.entry(p.partition).or_default() += usize::from(p.fetch_offset == 0);
         }
@@ -164,7 +165,7 @@ fn a_cooperative_member_that_the_group_forgot_loses_its_partitions() {
     crowd.subscribe(0);
     crowd.poll_for(500);
     crowd.0[0].kafka.member.borrow_mut().forget();
-    crowd.0[0].kafka.member.borrow_mut().heartbeat_errors.push(UNKNOWN_MEMBER_ID);
+    crowd.0[0].kafka.faults.add(ApiKey::Heartbeat, Fault::Refuse(ErrorCode::UNKNOWN_MEMBER_ID));
     crowd.poll_for(4_000);
     assert_eq!(crowd.count(0, |e| matches!(e, ConsumerEvent::Lost(lost) if lost.len() == 2)), 1);
     assert_eq!(crowd.assignment(0).len(), 2);
@@ -174,7 +175,7 @@ fn a_cooperative_member_that_the_group_forgot_loses_its_partitions() {
 fn a_topic_that_is_wanted_no_more_is_not_read_on() {
     let mut crowd = Crowd::new(1, 1, &[COOPERATIVE]);
     crowd.0[0].kafka.layout.topics.push(("u", vec![1]));
-    crowd.0[0].kafka.logs.insert(("u".into(), 0), super::kafka::Log::default());
+    crowd.0[0].kafka.logs.insert(("u".into(), 0), crate::testing::Log::default());
     crowd.subscribe(0);
     assert_eq!(crowd.0[0].poll(2).unwrap().unwrap().len(), 2);
     crowd.0[0].ok(|op| ConsumerCommand::Subscribe { op, topics: vec!["u".to_owned()] });
@@ -195,10 +196,7 @@ fn a_commit_of_while_the_group_was_joined_is_not_made_after_its_partition_is_los
     let op = crowd.0[0].command(|op| ConsumerCommand::Commit { op, offsets, timeout_ms: 60_000 });
     crowd.0[0].kafka.member.borrow_mut().forget();
     let join = held.borrow_mut().pop_front().unwrap();
-    let refused = JoinGroupResponse { error_code: UNKNOWN_MEMBER_ID, ..JoinGroupResponse::default() };
-    if let Answer::Bytes(bytes) = join.reply::<JoinGroupRequest>(&refused) {
-        crowd.0[0].world.push(join.conn, &bytes);
-    }
+    crowd.0[0].world.answer_late(&join, join.refuse::<JoinGroupRequest>(ErrorCode::UNKNOWN_MEMBER_ID));
     crowd.0[0].settle();
     crowd.release_all(0, &held);
     crowd.run(1_000);
@@ -213,7 +211,7 @@ fn what_is_wanted_again_before_the_group_has_heard_of_it_is_read_on() {
     let mut crowd = Crowd::new(1, 1, &[COOPERATIVE]);
     let kafka = &mut crowd.0[0].kafka;
     kafka.layout.topics.push(("u", vec![1]));
-    kafka.logs.insert(("u".into(), 0), super::kafka::Log::default());
+    kafka.logs.insert(("u".into(), 0), crate::testing::Log::default());
     kafka.fill("u", 0, 1, 10, Codec::None);
     let to = |op, topics: &[&str]| {
         let topics = topics.iter().map(|&topic| topic.to_owned()).collect();

@@ -6,7 +6,7 @@ use headrace_wire::compression::Codec;
 use headrace_wire::direct::Slot;
 use headrace_wire::messages::GrantFetchResponse;
 
-use super::kafka::{named, tp};
+use super::bench::{named, tp};
 use super::lender::{SEGMENT_BYTES, Shared};
 use crate::consumer::{Assignment, ConsumerCommand, ConsumerEvent, StartAt, Taken, lock};
 use crate::engine::Engine;
@@ -24,7 +24,7 @@ fn wake(shared: &mut Shared) {
 #[test]
 fn rows_come_from_memory_and_a_fetch_that_waits_brings_none_of_them_again() {
     let mut shared = Shared::reading(1, &[]);
-    assert_eq!(shared.bench.parked(), 1, "a Fetch was sent while there was no memory");
+    assert_eq!(shared.bench.kafka.parked(), 1, "a Fetch was sent while there was no memory");
     assert_eq!(shared.asked(), [(0, 0)]);
     shared.append(0, 10);
     shared.look();
@@ -52,7 +52,7 @@ fn what_was_there_before_comes_from_memory_behind_what_a_fetch_brings() {
         let mut shared = Shared::new(1, &options);
         shared.bench.world.piece = piece;
         for _ in 0..20 {
-            let log = shared.bench.kafka.logs.get_mut(&("t".to_owned(), 0)).unwrap();
+            let log = shared.bench.kafka.log("t", 0);
             let values: Vec<_> = (log.end..log.end + 100).map(|at| format!("{at:01000}")).collect();
             log.append(Codec::None, &values);
         }
@@ -113,7 +113,7 @@ fn a_link_that_ends_leaves_the_rest_to_fetch_until_there_is_another() {
     shared.look();
     shared.unlink();
     shared.settle();
-    let last = &shared.bench.kafka.fetches.last().unwrap().1;
+    let last = shared.bench.kafka.fetches().last().unwrap().1;
     assert_eq!(last.topics[0].partitions[0].fetch_offset, 10);
     shared.append(0, 5);
     shared.bench.unpark();
@@ -334,7 +334,7 @@ fn a_leader_that_has_moved_is_given_back_what_was_its() {
     shared.bench.kafka.layout.epoch = 5;
     shared.run(400_000);
     assert_eq!(shared.host.borrow().released, [1]);
-    assert_eq!(shared.bench.kafka.epoch_asks.len(), 1, "it says first that the log was not cut");
+    assert_eq!(shared.bench.kafka.asked::<headrace_wire::messages::OffsetForLeaderEpochRequest>().len(), 1, "it says first that the log was not cut");
     assert_eq!(shared.asked(), [(0, 0), (0, 10)]);
     shared.append(0, 10);
     shared.look();
@@ -450,7 +450,7 @@ fn a_damaged_batch_is_an_error_or_left_out() {
         let mut shared = Shared::reading(1, &[("on.bad.records", policy)]);
         shared.append(0, 10);
         shared.bench.kafka.fill("t", 0, 1, 10, Codec::None);
-        let log = shared.bench.kafka.logs.get_mut(&("t".to_owned(), 0)).unwrap();
+        let log = shared.bench.kafka.log("t", 0);
         let last = log.batches[1].len() - 1;
         log.batches[1][last] ^= 1;
         shared.copy(0);
@@ -557,7 +557,7 @@ fn a_full_cache_reads_on_when_there_is_room() {
     let mut shared = Shared::reading(2, &[("fetch.buffer.bytes", "1048576")]);
     let value = "x".repeat(10_000);
     let log = |shared: &mut Shared, place: i32| {
-        let log = shared.bench.kafka.logs.get_mut(&("t".to_owned(), place)).unwrap();
+        let log = shared.bench.kafka.log("t", place);
         for _ in 0..10 {
             log.append(Codec::None, &vec![value.clone(); 20]);
         }
@@ -636,7 +636,7 @@ fn views_point_into_the_mapping_and_keep_it() {
             Taken::Failed(error) => panic!("{error}"),
         }
     };
-    assert_eq!(super::kafka::values(&rows), named("t", 0, 0..1000));
+    assert_eq!(super::bench::values(&rows), named("t", 0, 0..1000));
     let range = all.as_ptr_range();
     // Short values stand in the view itself.
     let within = values_at(&rows).iter().filter(|at| range.contains(*at)).count();
@@ -646,7 +646,7 @@ fn views_point_into_the_mapping_and_keep_it() {
 
     // Longer ones point into it, and outlive all that lent it.
     let long = vec!["y".repeat(100); 100];
-    let log = shared.bench.kafka.logs.get_mut(&("t".to_owned(), 0)).unwrap();
+    let log = shared.bench.kafka.log("t", 0);
     log.append(Codec::None, &long);
     shared.copy(0);
     shared.look();
@@ -664,7 +664,7 @@ fn views_point_into_the_mapping_and_keep_it() {
     shared.unlink();
     drop(shared);
     drop(cache);
-    assert_eq!(super::kafka::values(&rows), long);
+    assert_eq!(super::bench::values(&rows), long);
 }
 
 #[test]

@@ -1,12 +1,13 @@
+use headrace_wire::errors::ErrorCode;
 use std::cell::RefCell;
 use std::rc::Rc;
 
 use headrace_wire::compression::Codec;
-use headrace_wire::messages::{ApiKey, FetchRequest, FetchResponse};
+use headrace_wire::messages::{ApiKey, FetchRequest};
 
-use super::kafka::{Bench, Kafka, named, tp};
+use super::bench::{Bench, named, tp};
 use crate::consumer::{Assignment, ConsumerCommand, ConsumerEvent, StartAt, lock};
-use crate::core::scripted::{Answer, Incoming};
+use crate::testing::{Answer, Fault, Incoming, ScriptedKafka};
 use crate::error::Error;
 
 const OFFSETS_AT_0: StartAt = StartAt::Offset(0);
@@ -21,12 +22,12 @@ fn asked(request: &FetchRequest) -> Asked {
 }
 
 fn all_asked(bench: &Bench) -> Vec<Asked> {
-    bench.kafka.fetches.iter().map(|(_, request)| asked(request)).collect()
+    bench.kafka.fetches().iter().map(|(_, request)| asked(request)).collect()
 }
 
 #[test]
 fn rows_come_in_order_and_sessions_are_incremental() {
-    let mut kafka = Kafka::new(&[("t", 2)]);
+    let mut kafka = ScriptedKafka::new(&[("t", 2)]);
     kafka.fill("t", 0, 3, 10, Codec::None);
     let mut bench = Bench::new(kafka, &[]);
     bench.assign(&[("t", 0), ("t", 1)], OFFSETS_AT_0);
@@ -35,7 +36,7 @@ fn rows_come_in_order_and_sessions_are_incremental() {
     let fetches = all_asked(&bench);
     assert_eq!(fetches[0], (0, 0, vec![(0, 0), (1, 0)], vec![]), "a full request opens the session");
     assert_eq!(fetches[1], (11, 1, vec![(0, 30)], vec![]), "then only what has changed");
-    assert_eq!(bench.parked(), 1);
+    assert_eq!(bench.kafka.parked(), 1);
     // New data: the answer, and one more request.
     bench.kafka.fill("t", 1, 1, 5, Codec::None);
     bench.unpark();
@@ -47,7 +48,7 @@ fn rows_come_in_order_and_sessions_are_incremental() {
 #[test]
 fn compressed_batches_are_decoded_by_the_caller_in_order() {
     for codec in [Codec::Gzip, Codec::Snappy, Codec::Lz4, Codec::Zstd] {
-        let mut kafka = Kafka::new(&[("t", 1)]);
+        let mut kafka = ScriptedKafka::new(&[("t", 1)]);
         kafka.fill("t", 0, 2, 100, Codec::None);
         kafka.fill("t", 0, 30, 100, codec);
         kafka.fill("t", 0, 2, 100, Codec::None);
@@ -67,7 +68,7 @@ fn compressed_batches_are_decoded_by_the_caller_in_order() {
 #[test]
 fn pieces_of_any_size_give_the_same_rows() {
     for piece in [1, 7, 100, 4096] {
-        let mut kafka = Kafka::new(&[("t", 3)]);
+        let mut kafka = ScriptedKafka::new(&[("t", 3)]);
         for partition in 0..3 {
             kafka.fill("t", partition, 5, 7, if partition == 1 { Codec::Lz4 } else { Codec::None });
         }
@@ -85,31 +86,31 @@ fn pieces_of_any_size_give_the_same_rows() {
 
 #[test]
 fn the_next_fetch_goes_out_before_the_last_batch_has_arrived() {
-    let mut kafka = Kafka::new(&[("t", 1)]);
+    let mut kafka = ScriptedKafka::new(&[("t", 1)]);
     kafka.fill("t", 0, 1, 2_000, Codec::None);
     let mut bench = Bench::new(kafka, &[]);
     bench.assign(&[("t", 0)], OFFSETS_AT_0);
     bench.drain();
-    assert_eq!(bench.parked(), 1);
+    assert_eq!(bench.kafka.parked(), 1);
     bench.kafka.fill("t", 0, 1, 2_000, Codec::None);
-    let before = bench.kafka.fetches.len();
+    let before = bench.kafka.fetches().len();
     // Take the answer, but hand over only its first 300 bytes.
     let parked = bench.kafka.take_parked();
     let bytes = bench.kafka.late_answer(&parked[0]);
     bench.world.push(parked[0].conn, &bytes[..300]);
     bench.settle();
-    assert_eq!(bench.kafka.fetches.len(), before + 1, "the next request is on its way");
-    assert_eq!(asked(&bench.kafka.fetches[before].1).2, [(0, 4_000)]);
+    assert_eq!(bench.kafka.fetches().len(), before + 1, "the next request is on its way");
+    assert_eq!(asked(&bench.kafka.fetches()[before].1).2, [(0, 4_000)]);
     assert_eq!(bench.drain(), Vec::<String>::new());
     bench.world.push(parked[0].conn, &bytes[300..]);
     bench.settle();
     assert_eq!(bench.drain(), named("t", 0, 2_000..4_000));
-    assert_eq!(bench.kafka.fetches.len(), before + 1, "one at a time");
+    assert_eq!(bench.kafka.fetches().len(), before + 1, "one at a time");
 }
 
 #[test]
 fn a_pause_keeps_what_was_fetched_and_leaves_the_session() {
-    let mut kafka = Kafka::new(&[("t", 2)]);
+    let mut kafka = ScriptedKafka::new(&[("t", 2)]);
     kafka.fill("t", 0, 1, 10, Codec::None);
     kafka.fill("t", 1, 1, 10, Codec::None);
     let mut bench = Bench::new(kafka, &[]);
@@ -132,7 +133,7 @@ fn a_pause_keeps_what_was_fetched_and_leaves_the_session() {
 
 #[test]
 fn a_seek_drops_what_was_fetched_and_what_is_on_its_way() {
-    let mut kafka = Kafka::new(&[("t", 1)]);
+    let mut kafka = ScriptedKafka::new(&[("t", 1)]);
     kafka.fill("t", 0, 4, 10, Codec::None);
     let mut bench = Bench::new(kafka, &[]);
     bench.assign(&[("t", 0)], OFFSETS_AT_0);
@@ -149,20 +150,20 @@ fn a_seek_drops_what_was_fetched_and_what_is_on_its_way() {
 
 #[test]
 fn what_is_newly_wanted_does_not_wait_for_a_fetch_that_waits() {
-    let mut kafka = Kafka::new(&[("t", 3)]);
+    let mut kafka = ScriptedKafka::new(&[("t", 3)]);
     kafka.fill("t", 1, 40, 50, Codec::None);
     let mut bench = Bench::new(kafka, &[("max.partition.fetch.bytes", "3000")]);
     bench.assign(&[("t", 0)], OFFSETS_AT_0);
-    assert_eq!(bench.parked(), 1);
+    assert_eq!(bench.kafka.parked(), 1);
     bench.assign(&[("t", 1), ("t", 2)], OFFSETS_AT_0);
     assert_eq!(bench.drain(), named("t", 1, 0..2_000));
-    let waits: Vec<_> = bench.kafka.fetches.iter().map(|(_, request)| request.max_wait_ms).collect();
+    let waits: Vec<_> = bench.kafka.fetches().iter().map(|(_, request)| request.max_wait_ms).collect();
     assert_eq!(waits[0], 500);
     assert!(waits[1..].iter().all(|wait| *wait == 0), "{waits:?}");
     // At the end of the log it is not asked for again and again: it joins the session.
-    let before = bench.kafka.fetches.len();
+    let before = bench.kafka.fetches().len();
     bench.run(400);
-    assert_eq!(bench.kafka.fetches.len(), before);
+    assert_eq!(bench.kafka.fetches().len(), before);
     bench.unpark();
     let (id, _, mut partitions, forgotten) = all_asked(&bench).pop().unwrap();
     partitions.sort_unstable();
@@ -184,7 +185,7 @@ fn hold_fetches(bench: &mut Bench) -> Rc<RefCell<Vec<Incoming>>> {
 
 #[test]
 fn two_answers_with_the_same_data_give_it_once() {
-    let mut kafka = Kafka::new(&[("t", 2)]);
+    let mut kafka = ScriptedKafka::new(&[("t", 2)]);
     kafka.fill("t", 1, 5, 100, Codec::None);
     let mut bench = Bench::new(kafka, &[]);
     bench.assign(&[("t", 0)], OFFSETS_AT_0);
@@ -217,7 +218,7 @@ fn begin_answer(bench: &mut Bench, fetch: &Incoming) -> Vec<u8> {
 
 #[test]
 fn what_is_arriving_from_outside_the_session_does_not_join_it_before_it_is_there() {
-    let mut kafka = Kafka::new(&[("t", 2)]);
+    let mut kafka = ScriptedKafka::new(&[("t", 2)]);
     kafka.fill("t", 1, 1, 2_000, Codec::None);
     let mut bench = Bench::new(kafka, &[]);
     bench.assign(&[("t", 0)], OFFSETS_AT_0);
@@ -244,7 +245,7 @@ fn what_is_arriving_from_outside_the_session_does_not_join_it_before_it_is_there
 
 #[test]
 fn a_new_leader_is_not_asked_for_what_is_arriving_from_the_old_one() {
-    let mut kafka = Kafka::new(&[("t", 2)]);
+    let mut kafka = ScriptedKafka::new(&[("t", 2)]);
     kafka.layout.nodes = vec![1, 2];
     (0..2).for_each(|partition| kafka.fill("t", partition, 1, 2_000, Codec::None));
     let mut bench = Bench::new(kafka, &[("metadata.max.age.ms", "1000")]);
@@ -278,12 +279,12 @@ fn a_new_leader_is_not_asked_for_what_is_arriving_from_the_old_one() {
 
 #[test]
 fn a_lost_connection_loses_and_repeats_nothing() {
-    let mut kafka = Kafka::new(&[("t", 1)]);
+    let mut kafka = ScriptedKafka::new(&[("t", 1)]);
     kafka.fill("t", 0, 20, 50, Codec::None);
     let mut bench = Bench::new(kafka, &[("max.partition.fetch.bytes", "3000")]);
     let mut fetches = 0;
     // Every other Fetch is answered with some of its bytes, then the connection is cut.
-    let mut inner = Kafka::new(&[("t", 1)]);
+    let mut inner = ScriptedKafka::new(&[("t", 1)]);
     inner.fill("t", 0, 20, 50, Codec::None);
     inner.keep_sessions = false;
     bench.kafka.keep_sessions = false;
@@ -306,7 +307,7 @@ fn a_lost_connection_loses_and_repeats_nothing() {
 
 #[test]
 fn a_session_that_the_broker_dropped_is_opened_again() {
-    let mut kafka = Kafka::new(&[("t", 1)]);
+    let mut kafka = ScriptedKafka::new(&[("t", 1)]);
     kafka.fill("t", 0, 1, 10, Codec::None);
     let mut bench = Bench::new(kafka, &[]);
     bench.assign(&[("t", 0)], OFFSETS_AT_0);
@@ -320,7 +321,7 @@ fn a_session_that_the_broker_dropped_is_opened_again() {
 
 #[test]
 fn a_broker_without_sessions_gets_full_requests() {
-    let mut kafka = Kafka::new(&[("t", 2)]);
+    let mut kafka = ScriptedKafka::new(&[("t", 2)]);
     kafka.keep_sessions = false;
     kafka.fill("t", 0, 2, 10, Codec::None);
     let mut bench = Bench::new(kafka, &[]);
@@ -331,10 +332,10 @@ fn a_broker_without_sessions_gets_full_requests() {
 
 #[test]
 fn a_full_cache_stops_fetching_until_there_is_room() {
-    let mut kafka = Kafka::new(&[("t", 2)]);
+    let mut kafka = ScriptedKafka::new(&[("t", 2)]);
     let value = "x".repeat(100_000);
     for _ in 0..100 {
-        kafka.logs.get_mut(&("t".to_owned(), 0)).unwrap().append(Codec::None, std::slice::from_ref(&value));
+        kafka.log("t", 0).append(Codec::None, std::slice::from_ref(&value));
     }
     let mut bench =
         Bench::new(kafka, &[("fetch.buffer.bytes", "2000000"), ("max.partition.fetch.bytes", "300000")]);
@@ -342,12 +343,12 @@ fn a_full_cache_stops_fetching_until_there_is_room() {
     bench.settle();
     let held = lock(&bench.world.engine.cache).held_bytes();
     assert!((900_000..2_000_000).contains(&held), "{held} bytes held");
-    let before = bench.kafka.fetches.len();
+    let before = bench.kafka.fetches().len();
     // The empty partition is still waited for, the full one has left the session.
-    assert_eq!(bench.parked(), 1);
+    assert_eq!(bench.kafka.parked(), 1);
     assert_eq!(all_asked(&bench).pop().unwrap().3, [0]);
     bench.run(10_000);
-    assert_eq!(bench.kafka.fetches.len(), before);
+    assert_eq!(bench.kafka.fetches().len(), before);
     let mut rows = 0;
     while let Some(taken) = bench.poll(usize::MAX) {
         rows += taken.unwrap().len();
@@ -358,11 +359,11 @@ fn a_full_cache_stops_fetching_until_there_is_room() {
 
 #[test]
 fn a_paused_partition_with_a_full_share_does_not_keep_another_from_being_read() {
-    let mut kafka = Kafka::new(&[("t", 2)]);
+    let mut kafka = ScriptedKafka::new(&[("t", 2)]);
     let value = "x".repeat(100_000);
     for partition in 0..2 {
         for _ in 0..40 {
-            let log = kafka.logs.get_mut(&("t".to_owned(), partition)).unwrap();
+            let log = kafka.log("t", partition);
             log.append(Codec::None, std::slice::from_ref(&value));
         }
     }
@@ -382,7 +383,7 @@ fn a_paused_partition_with_a_full_share_does_not_keep_another_from_being_read() 
 
 #[test]
 fn leader_changes_are_followed() {
-    let mut kafka = Kafka::new(&[("t", 1)]);
+    let mut kafka = ScriptedKafka::new(&[("t", 1)]);
     kafka.fill("t", 0, 1, 10, Codec::None);
     let mut bench = Bench::new(kafka, &[]);
     bench.assign(&[("t", 0)], OFFSETS_AT_0);
@@ -395,10 +396,10 @@ fn leader_changes_are_followed() {
     bench.unpark();
     bench.run(2_000);
     assert_eq!(bench.drain(), named("t", 0, 10..20));
-    let (port, request) = bench.kafka.fetches.last().unwrap();
+    let (port, request) = *bench.kafka.fetches().last().unwrap();
     assert_eq!(
-        (*port, request.session_id),
-        (9002, bench.kafka.last_session()),
+        (port, request.session_id),
+        (9002, bench.kafka.last_session),
         "a session with the new leader"
     );
     assert_eq!(
@@ -416,7 +417,7 @@ fn a_bounded_read_ends_exactly_at_its_stop() {
         (Codec::None, 31, true),
         (Codec::Lz4, 0, false),
     ] {
-        let mut kafka = Kafka::new(&[("t", 1)]);
+        let mut kafka = ScriptedKafka::new(&[("t", 1)]);
         kafka.fill("t", 0, 3, 10, codec);
         if control_end {
             kafka.append_control("t");
@@ -428,16 +429,16 @@ fn a_bounded_read_ends_exactly_at_its_stop() {
         assert_eq!(bench.drain(), named("t", 0, 0..stop.min(30)), "{codec:?} to {stop}");
         assert!(lock(&bench.world.engine.cache).is_finished(), "{codec:?} to {stop}");
         assert_eq!(bench.position("t", 0), Some(stop));
-        assert_eq!(bench.parked(), 0, "nothing is asked for behind the stop");
+        assert_eq!(bench.kafka.parked(), 0, "nothing is asked for behind the stop");
     }
 }
 
 #[test]
 fn a_damaged_batch_is_an_error_that_stays_until_a_seek() {
     for codec in [Codec::None, Codec::Gzip] {
-        let mut kafka = Kafka::new(&[("t", 1)]);
+        let mut kafka = ScriptedKafka::new(&[("t", 1)]);
         kafka.fill("t", 0, 3, 10, codec);
-        let log = kafka.logs.get_mut(&("t".to_owned(), 0)).unwrap();
+        let log = kafka.log("t", 0);
         let last = log.batches[1].len() - 1;
         log.batches[1][last] ^= 1;
         let mut bench = Bench::new(kafka, &[]);
@@ -460,9 +461,9 @@ fn a_damaged_batch_is_an_error_that_stays_until_a_seek() {
 
 #[test]
 fn a_first_batch_that_is_cut_off_is_an_error() {
-    let mut kafka = Kafka::new(&[("t", 1)]);
+    let mut kafka = ScriptedKafka::new(&[("t", 1)]);
     kafka.fill("t", 0, 1, 10, Codec::None);
-    let log = kafka.logs.get_mut(&("t".to_owned(), 0)).unwrap();
+    let log = kafka.log("t", 0);
     let end = log.batches[0].len() - 5;
     log.batches[0].truncate(end);
     let mut bench = Bench::new(kafka, &[]);
@@ -474,7 +475,7 @@ fn a_first_batch_that_is_cut_off_is_an_error() {
 
 #[test]
 fn a_broken_response_is_told_and_fetching_goes_on() {
-    let mut kafka = Kafka::new(&[("t", 1)]);
+    let mut kafka = ScriptedKafka::new(&[("t", 1)]);
     kafka.fill("t", 0, 1, 10, Codec::None);
     let mut bench = Bench::new(kafka, &[]);
     let mut broken = true;
@@ -495,7 +496,7 @@ fn a_broken_response_is_told_and_fetching_goes_on() {
 
 #[test]
 fn aborted_transactions_are_left_out_when_only_committed_records_are_wanted() {
-    let mut kafka = Kafka::new(&[("t", 1)]);
+    let mut kafka = ScriptedKafka::new(&[("t", 1)]);
     kafka.append_transaction("t", 7, &["a0", "a1"], true);
     kafka.append_transaction("t", 8, &["c0"], false);
     kafka.fill("t", 0, 1, 2, Codec::None);
@@ -508,19 +509,11 @@ fn aborted_transactions_are_left_out_when_only_committed_records_are_wanted() {
 
 #[test]
 fn a_broker_that_opens_no_session_is_not_asked_without_end() {
-    const FETCH_SESSION_ID_NOT_FOUND: i16 = 70;
-    let mut kafka = Kafka::new(&[("t", 1)]);
+    let mut kafka = ScriptedKafka::new(&[("t", 1)]);
     kafka.fill("t", 0, 1, 10, Codec::None);
     let mut bench = Bench::new(kafka, &[("retry.backoff.ms", "100"), ("retry.backoff.max.ms", "100")]);
-    let mut left = 20;
-    bench.kafka.script = Some(Box::new(move |incoming| {
-        if incoming.key != ApiKey::Fetch || left == 0 {
-            return None;
-        }
-        left -= 1;
-        let response = FetchResponse { error_code: FETCH_SESSION_ID_NOT_FOUND, ..FetchResponse::default() };
-        Some(incoming.reply::<FetchRequest>(&response))
-    }));
+    let forgotten = Fault::Refuse(ErrorCode::FETCH_SESSION_ID_NOT_FOUND);
+    *bench.kafka.faults.of(&[ApiKey::Fetch]) = [forgotten; 20].into();
     bench.assign(&[("t", 0)], StartAt::Offset(0));
     bench.run(1_000);
     let asked = bench.world.log.iter().filter(|(_, key, _)| *key == ApiKey::Fetch).count();

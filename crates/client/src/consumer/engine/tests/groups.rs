@@ -1,244 +1,19 @@
 //! A group coordinator for several engines, and what members do with it.
 
+use headrace_wire::errors::ErrorCode;
 use std::cell::RefCell;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::rc::Rc;
 
-use bytes::Bytes;
 use headrace_wire::compression::Codec;
-use headrace_wire::messages::join_group_response::JoinGroupResponseMember;
-use headrace_wire::messages::offset_commit_response::{
-    OffsetCommitResponsePartition, OffsetCommitResponseTopic,
-};
-use headrace_wire::messages::{
-    ApiKey, HeartbeatRequest, HeartbeatResponse, JoinGroupRequest, JoinGroupResponse, LeaveGroupRequest,
-    LeaveGroupResponse, OffsetCommitRequest, OffsetCommitResponse, SyncGroupRequest, SyncGroupResponse,
-};
+use headrace_wire::messages::ApiKey;
 
-use super::kafka::{Bench, Kafka, named, tp};
+use super::bench::{Bench, named, tp};
 use crate::consumer::{
     CommitOffset, ConsumerCommand, ConsumerEvent, ConsumerOutcome, StartAt, TopicPartition, lock,
 };
-use crate::core::scripted::{Answer, Incoming};
+use crate::testing::{Answer, Fault, Incoming, ScriptedKafka};
 use crate::error::Error;
-use crate::io::ConnId;
-
-pub(super) const MEMBER_ID_REQUIRED: i16 = 79;
-pub(super) const UNKNOWN_MEMBER_ID: i16 = 25;
-pub(super) const ILLEGAL_GENERATION: i16 = 22;
-const REBALANCE_IN_PROGRESS: i16 = 27;
-pub(super) const COORDINATOR_LOAD_IN_PROGRESS: i16 = 14;
-const NOT_COORDINATOR: i16 = 16;
-
-#[derive(Default)]
-struct GroupMember {
-    instance: Option<String>,
-    metadata: Bytes,
-    /// Its `JoinGroup`, while the others are awaited.
-    joining: Option<(usize, Incoming)>,
-    syncing: Option<(usize, Incoming)>,
-    assignment: Bytes,
-}
-
-/// The coordinator.
-#[derive(Default)]
-pub(super) struct Group {
-    members: BTreeMap<String, GroupMember>,
-    pub(super) generation: i32,
-    protocol: String,
-    rebalancing: bool,
-    next_member: u32,
-    /// Answers that were held back: engine, connection, bytes.
-    outbox: Vec<(usize, ConnId, Vec<u8>)>,
-    /// Everybody who left, with the reason.
-    pub(super) left: Vec<(String, String)>,
-    /// Errors to answer the next heartbeats with.
-    pub(super) heartbeat_errors: Vec<i16>,
-}
-
-impl Group {
-    /// Nobody is a member any more.
-    pub(super) fn forget(&mut self) {
-        self.members.clear();
-    }
-
-    pub(super) fn answer(&mut self, who: usize, incoming: &Incoming) -> Answer {
-        match incoming.key {
-            ApiKey::JoinGroup => self.join(who, incoming),
-            ApiKey::SyncGroup => self.sync(who, incoming),
-            ApiKey::Heartbeat => self.heartbeat(incoming),
-            ApiKey::LeaveGroup => self.leave(incoming),
-            other => panic!("{other:?} was not expected"),
-        }
-    }
-
-    fn join(&mut self, who: usize, incoming: &Incoming) -> Answer {
-        let request: JoinGroupRequest = incoming.decode();
-        assert_eq!(request.protocol_type, "consumer");
-        let refuse = |error_code, member_id: String| {
-            let response = JoinGroupResponse { error_code, member_id, ..JoinGroupResponse::default() };
-            incoming.reply::<JoinGroupRequest>(&response)
-        };
-        let mut id = request.member_id.clone();
-        if id.is_empty() {
-            self.next_member += 1;
-            id = format!("member-{}", self.next_member);
-            match &request.group_instance_id {
-                None => {
-                    self.members.insert(id.clone(), GroupMember::default());
-                    return refuse(MEMBER_ID_REQUIRED, id);
-                }
-                Some(instance) => {
-                    let same = |m: &GroupMember| m.instance.as_ref() == Some(instance);
-                    let old = self.members.iter().find(|(_, m)| same(m)).map(|(id, _)| id.clone());
-                    if let Some(old) = old {
-                        return self.replace(&old, id, incoming);
-                    }
-                }
-            }
-        } else if !self.members.contains_key(&id) {
-            return refuse(UNKNOWN_MEMBER_ID, String::new());
-        }
-        let member = self.members.entry(id).or_default();
-        member.instance.clone_from(&request.group_instance_id);
-        member.metadata = request.protocols[0].metadata.clone();
-        self.protocol.clone_from(&request.protocols[0].name);
-        member.joining = Some((who, incoming.clone()));
-        self.rebalancing = true;
-        self.try_complete();
-        Answer::Silence
-    }
-
-    /// A static member that comes back leads on, and finds the division as it was.
-    fn replace(&mut self, old: &str, id: String, incoming: &Incoming) -> Answer {
-        let member = self.members.remove(old).unwrap();
-        let itself = JoinGroupResponseMember {
-            member_id: id.clone(),
-            group_instance_id: member.instance.clone(),
-            metadata: member.metadata.clone(),
-        };
-        self.members.insert(id.clone(), member);
-        incoming.reply::<JoinGroupRequest>(&JoinGroupResponse {
-            generation_id: self.generation,
-            protocol_type: Some("consumer".into()),
-            protocol_name: Some(self.protocol.clone()),
-            leader: id.clone(),
-            member_id: id,
-            members: vec![itself],
-            skip_assignment: true,
-            ..JoinGroupResponse::default()
-        })
-    }
-
-    /// All members have joined: tell them.
-    fn try_complete(&mut self) {
-        // Members that were only given an id do not count yet.
-        let mut known = self.members.values().filter(|m| !m.metadata.is_empty()).peekable();
-        if known.peek().is_none() || !known.all(|m| m.joining.is_some()) {
-            return;
-        }
-        self.generation += 1;
-        self.rebalancing = false;
-        let all: Vec<_> = self.members.iter().filter(|(_, m)| m.joining.is_some()).collect();
-        let leader = all[0].0.clone();
-        let members: Vec<_> = all
-            .iter()
-            .map(|(id, m)| JoinGroupResponseMember {
-                member_id: (*id).clone(),
-                group_instance_id: m.instance.clone(),
-                metadata: m.metadata.clone(),
-            })
-            .collect();
-        for (id, member) in &mut self.members {
-            let Some((who, incoming)) = member.joining.take() else { continue };
-            let response = JoinGroupResponse {
-                generation_id: self.generation,
-                protocol_type: Some("consumer".into()),
-                protocol_name: Some(self.protocol.clone()),
-                leader: leader.clone(),
-                member_id: id.clone(),
-                members: if *id == leader { members.clone() } else { Vec::new() },
-                ..JoinGroupResponse::default()
-            };
-            if let Answer::Bytes(bytes) = incoming.reply::<JoinGroupRequest>(&response) {
-                self.outbox.push((who, incoming.conn, bytes));
-            }
-        }
-    }
-
-    fn sync(&mut self, who: usize, incoming: &Incoming) -> Answer {
-        let request: SyncGroupRequest = incoming.decode();
-        let code = self.check(&request.member_id, request.generation_id);
-        if code != 0 {
-            let response = SyncGroupResponse { error_code: code, ..SyncGroupResponse::default() };
-            return incoming.reply::<SyncGroupRequest>(&response);
-        }
-        self.members.get_mut(&request.member_id).unwrap().syncing = Some((who, incoming.clone()));
-        let leads = !request.assignments.is_empty();
-        for assignment in request.assignments {
-            self.members.get_mut(&assignment.member_id).unwrap().assignment = assignment.assignment;
-        }
-        if leads || self.members.values().any(|m| !m.assignment.is_empty()) {
-            for member in self.members.values_mut() {
-                let Some((who, incoming)) = member.syncing.take() else { continue };
-                let assignment = member.assignment.clone();
-                let response = SyncGroupResponse { assignment, ..SyncGroupResponse::default() };
-                if let Answer::Bytes(bytes) = incoming.reply::<SyncGroupRequest>(&response) {
-                    self.outbox.push((who, incoming.conn, bytes));
-                }
-            }
-        }
-        Answer::Silence
-    }
-
-    fn check(&self, member: &str, generation: i32) -> i16 {
-        match () {
-            () if !self.members.contains_key(member) => UNKNOWN_MEMBER_ID,
-            () if generation != self.generation => ILLEGAL_GENERATION,
-            () if self.rebalancing => REBALANCE_IN_PROGRESS,
-            () => 0,
-        }
-    }
-
-    fn heartbeat(&mut self, incoming: &Incoming) -> Answer {
-        let request: HeartbeatRequest = incoming.decode();
-        let error_code = match self.heartbeat_errors.pop() {
-            Some(code) => code,
-            None => self.check(&request.member_id, request.generation_id),
-        };
-        incoming.reply::<HeartbeatRequest>(&HeartbeatResponse { error_code, ..HeartbeatResponse::default() })
-    }
-
-    fn leave(&mut self, incoming: &Incoming) -> Answer {
-        let request: LeaveGroupRequest = incoming.decode();
-        for member in request.members {
-            self.members.remove(&member.member_id).expect("it was a member");
-            self.left.push((member.member_id, member.reason.unwrap_or_default()));
-        }
-        self.rebalancing = !self.members.is_empty();
-        for member in self.members.values_mut() {
-            member.assignment = Bytes::new();
-        }
-        self.try_complete();
-        incoming.reply::<LeaveGroupRequest>(&LeaveGroupResponse::default())
-    }
-}
-
-/// A commit that is refused with an error.
-pub(super) fn refused_commit(incoming: &Incoming, error_code: i16) -> Answer {
-    let request: OffsetCommitRequest = incoming.decode();
-    let topics = request.topics.into_iter().map(|topic| OffsetCommitResponseTopic {
-        name: topic.name,
-        topic_id: topic.topic_id,
-        partitions: topic
-            .partitions
-            .iter()
-            .map(|p| OffsetCommitResponsePartition { partition_index: p.partition_index, error_code })
-            .collect(),
-    });
-    let response = OffsetCommitResponse { topics: topics.collect(), ..OffsetCommitResponse::default() };
-    incoming.reply::<OffsetCommitRequest>(&response)
-}
 
 /// Requests that wait for their answers, the oldest in front.
 pub(super) type Held = Rc<RefCell<VecDeque<Incoming>>>;
@@ -254,7 +29,7 @@ impl Crowd {
     pub(super) fn new(members: usize, partitions: i32, options: &[(&str, &str)]) -> Crowd {
         let mut benches: Vec<Bench> = Vec::new();
         for who in 0..members {
-            let mut kafka = Kafka::new(&[("t", partitions)]);
+            let mut kafka = ScriptedKafka::new(&[("t", partitions)]);
             for partition in 0..partitions {
                 kafka.fill("t", partition, 1, 10, Codec::None);
             }
@@ -436,14 +211,14 @@ fn commits_carry_the_generation_and_the_member() {
 
 #[test]
 fn a_member_that_the_group_forgot_loses_its_partitions_and_joins_again() {
-    for (error, id) in [(UNKNOWN_MEMBER_ID, "member-2"), (ILLEGAL_GENERATION, "member-1")] {
+    for (error, id) in [(ErrorCode::UNKNOWN_MEMBER_ID, "member-2"), (ErrorCode::ILLEGAL_GENERATION, "member-1")] {
         let mut crowd = Crowd::new(1, 2, &[]);
         crowd.subscribe(0);
         crowd.poll_for(500);
-        if error == UNKNOWN_MEMBER_ID {
+        if error == ErrorCode::UNKNOWN_MEMBER_ID {
             crowd.0[0].kafka.member.borrow_mut().members.clear();
         }
-        crowd.0[0].kafka.member.borrow_mut().heartbeat_errors.push(error);
+        crowd.0[0].kafka.faults.add(ApiKey::Heartbeat, Fault::Refuse(error));
         crowd.poll_for(4_000);
         assert_eq!(crowd.count(0, |e| matches!(e, ConsumerEvent::Lost(lost) if lost.len() == 2)), 1);
         assert_eq!(crowd.count(0, |e| matches!(e, ConsumerEvent::Assigned(_))), 2);
@@ -457,7 +232,7 @@ fn a_fenced_static_member_stops_with_an_error() {
     let mut crowd = Crowd::new(1, 1, &[("group.instance.id", "i")]);
     crowd.subscribe(0);
     crowd.poll_for(500);
-    crowd.0[0].kafka.member.borrow_mut().heartbeat_errors.push(82);
+    crowd.0[0].kafka.faults.add(ApiKey::Heartbeat, Fault::Refuse(ErrorCode::FENCED_INSTANCE_ID));
     crowd.run(4_000);
     let error = crowd.0[0].poll_error();
     assert_eq!(error.kafka_name(), "FENCED_INSTANCE_ID");
@@ -487,7 +262,7 @@ fn a_static_leader_that_comes_back_finds_new_partitions() {
     let kafka = &mut crowd.0[1].kafka;
     assert_eq!(kafka.member.borrow().generation, 1, "nothing was divided");
     kafka.layout.topics[0].1.push(1);
-    kafka.logs.insert(("t".into(), 1), super::kafka::Log::default());
+    kafka.logs.insert(("t".into(), 1), crate::testing::Log::default());
     kafka.fill("t", 1, 1, 5, Codec::None);
     let got = crowd.poll_for(12_000).remove(1);
     assert_eq!(got, named("t", 1, 0..5));
@@ -519,7 +294,7 @@ fn a_new_coordinator_knows_the_member() {
     let mut crowd = Crowd::new(1, 1, &[]);
     crowd.subscribe(0);
     crowd.poll_for(500);
-    crowd.0[0].kafka.member.borrow_mut().heartbeat_errors.push(16);
+    crowd.0[0].kafka.faults.add(ApiKey::Heartbeat, Fault::Refuse(ErrorCode::NOT_COORDINATOR));
     crowd.poll_for(10_000);
     assert_eq!(crowd.count(0, |e| matches!(e, ConsumerEvent::Assigned(_))), 1, "no rebalance");
     let finds = crowd.0[0].world.log.iter().filter(|(_, key, _)| *key == ApiKey::FindCoordinator).count();
@@ -532,7 +307,7 @@ fn new_partitions_of_a_topic_are_found_and_shared() {
     crowd.subscribe(0);
     crowd.poll_for(500);
     crowd.0[0].kafka.layout.topics[0].1.push(1);
-    crowd.0[0].kafka.logs.insert(("t".into(), 1), super::kafka::Log::default());
+    crowd.0[0].kafka.logs.insert(("t".into(), 1), crate::testing::Log::default());
     crowd.0[0].kafka.fill("t", 1, 1, 5, Codec::None);
     let got = crowd.poll_for(12_000).remove(0);
     assert_eq!(got, named("t", 1, 0..5));
@@ -574,7 +349,7 @@ fn unsubscribing_leaves_and_subscribing_again_goes_on() {
 
 #[test]
 fn subscribing_and_assigning_do_not_mix_and_need_a_group() {
-    let mut bench = Bench::new(Kafka::new(&[("t", 1)]), &[]);
+    let mut bench = Bench::new(ScriptedKafka::new(&[("t", 1)]), &[]);
     let op = bench.command(|op| ConsumerCommand::Subscribe { op, topics: vec!["t".into()] });
     assert!(matches!(bench.result(op), Some(Err(Error::Config { option, .. })) if option == "group.id"));
     let mut crowd = Crowd::new(1, 1, &[]);
@@ -662,8 +437,8 @@ fn subscribing_twice_makes_one_member() {
 fn a_subscription_that_changes_while_the_group_is_joined_is_told_to_the_group() {
     let mut crowd = Crowd::new(1, 1, &[]);
     crowd.0[0].kafka.layout.topics.push(("u", vec![1]));
-    crowd.0[0].kafka.logs.insert(("u".into(), 0), super::kafka::Log::default());
-    crowd.0[0].world.settle(&mut |_| Answer::Silence);
+    crowd.0[0].kafka.logs.insert(("u".into(), 0), crate::testing::Log::default());
+    crowd.0[0].world.settle(&mut |_: &Incoming| Answer::Silence);
     let held = crowd.hold(0);
     crowd.subscribe(0);
     // The member id is given; the JoinGroup that carries it is parked.
@@ -681,10 +456,10 @@ fn a_coordinator_that_is_none_any_more_is_not_asked_without_a_pause() {
     let mut crowd = Crowd::new(1, 1, &[]);
     crowd.subscribe(0);
     crowd.poll_for(500);
-    let busy = [NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS].repeat(500);
-    crowd.0[0].kafka.member.borrow_mut().heartbeat_errors = busy;
+    let busy = [ErrorCode::NOT_COORDINATOR, ErrorCode::COORDINATOR_LOAD_IN_PROGRESS];
+    *crowd.0[0].kafka.faults.of(&[ApiKey::Heartbeat]) = busy.map(Fault::Refuse).into_iter().cycle().take(1_000).collect();
     crowd.run(4_000);
-    let asked = 1_000 - crowd.0[0].kafka.member.borrow().heartbeat_errors.len();
+    let asked = 1_000 - crowd.0[0].kafka.faults.of(&[ApiKey::Heartbeat]).len();
     assert!((5..=50).contains(&asked), "{asked} heartbeats");
     assert_eq!(crowd.count(0, |e| matches!(e, ConsumerEvent::Lost(_))), 0);
 }
@@ -694,15 +469,13 @@ fn a_commit_of_before_a_rebalance_is_not_made_after_it() {
     let mut crowd = Crowd::new(1, 1, &[("enable.auto.commit", "false")]);
     crowd.subscribe(0);
     crowd.0[0].drain();
-    crowd.0[0].kafka.script = Some(Box::new(|incoming| {
-        let refuse = || refused_commit(incoming, COORDINATOR_LOAD_IN_PROGRESS);
-        (incoming.key == ApiKey::OffsetCommit).then(refuse)
-    }));
+    let loading = Fault::Refuse(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS);
+    *crowd.0[0].kafka.faults.of(&[ApiKey::OffsetCommit]) = vec![loading; 1_000].into();
     let op = crowd.0[0].begin_commit(60_000);
-    crowd.0[0].kafka.member.borrow_mut().heartbeat_errors.push(ILLEGAL_GENERATION);
+    crowd.0[0].kafka.faults.add(ApiKey::Heartbeat, Fault::Refuse(ErrorCode::ILLEGAL_GENERATION));
     crowd.run(4_000);
     assert_eq!(crowd.0[0].kafka.member.borrow().generation, 2);
-    crowd.0[0].kafka.script = None;
+    crowd.0[0].kafka.faults.of(&[ApiKey::OffsetCommit]).clear();
     crowd.run(4_000);
     let error = crowd.0[0].result(op).unwrap().unwrap_err();
     assert_eq!((error.kafka_name(), error.place().partition), ("ILLEGAL_GENERATION", Some(0)));
@@ -726,15 +499,13 @@ fn auto_commit_goes_on_from_what_the_caller_has_committed() {
 
 #[test]
 fn a_commit_that_nobody_asked_for_is_told_when_it_fails() {
-    const REFUSED: i16 = 12;
     for rebalance in [false, true] {
         let interval = if rebalance { "3600000" } else { "1000" };
         let mut crowd = Crowd::new(2, 2, &[("auto.commit.interval.ms", interval)]);
         crowd.subscribe(0);
         crowd.poll_for(500);
-        crowd.0[0].kafka.script = Some(Box::new(|incoming| {
-            (incoming.key == ApiKey::OffsetCommit).then(|| refused_commit(incoming, REFUSED))
-        }));
+        let refused = Fault::Refuse(ErrorCode::OFFSET_METADATA_TOO_LARGE);
+        *crowd.0[0].kafka.faults.of(&[ApiKey::OffsetCommit]) = vec![refused; 1_000].into();
         if rebalance {
             crowd.subscribe(1);
         }

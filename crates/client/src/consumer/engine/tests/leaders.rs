@@ -6,9 +6,9 @@ use headrace_wire::messages::fetch_response::{
 };
 use headrace_wire::messages::{ApiKey, FetchRequest, FetchResponse};
 
-use super::kafka::{Bench, Kafka, named};
+use super::bench::{Bench, named};
 use crate::consumer::{ConsumerEvent, StartAt};
-use crate::core::scripted::{Answer, Incoming};
+use crate::testing::{Answer, Incoming, ScriptedKafka};
 
 /// Node 1 refuses, and says that this node leads.
 fn refuse(incoming: &Incoming, leader: i32, leader_epoch: i32, address: Option<i32>) -> Option<Answer> {
@@ -28,7 +28,7 @@ fn refuse(incoming: &Incoming, leader: i32, leader_epoch: i32, address: Option<i
 }
 
 fn bench(nodes: &[i32]) -> Bench {
-    let mut kafka = Kafka::new(&[("t", 1)]);
+    let mut kafka = ScriptedKafka::new(&[("t", 1)]);
     kafka.fill("t", 0, 1, 10, Codec::None);
     kafka.layout.nodes = nodes.to_vec();
     Bench::new(kafka, &[("retry.backoff.ms", "1000"), ("retry.backoff.max.ms", "1000")])
@@ -42,7 +42,7 @@ fn a_refusal_that_names_the_leader_is_followed_at_once() {
         bench.kafka.script = Some(Box::new(|incoming| refuse(incoming, 2, 5, Some(9002))));
         bench.assign(&[("t", 0)], StartAt::Offset(0));
         assert_eq!(bench.drain(), named("t", 0, 0..10), "without a wait, with {nodes:?} known");
-        assert_eq!(bench.kafka.fetches[0].0, 9002);
+        assert_eq!(bench.kafka.fetches()[0].0, 9002);
     }
 }
 
@@ -72,7 +72,7 @@ fn sends_to_a_follower(incoming: &Incoming) -> Option<Answer> {
 
 /// Node 1 leads and sends to node 2 with its first answer; node 2 answers as `follower` says.
 fn with_follower(options: &[(&str, &str)], follower: fn(&Incoming) -> Answer) -> Bench {
-    let mut kafka = Kafka::new(&[("t", 1)]);
+    let mut kafka = ScriptedKafka::new(&[("t", 1)]);
     kafka.fill("t", 0, 1, 10, Codec::None);
     kafka.layout.nodes = vec![1, 2];
     let options: Vec<_> = [("client.rack", "r")].iter().chain(options).copied().collect();
@@ -116,6 +116,6 @@ fn a_follower_that_has_lost_its_end_does_not_speak_for_the_leader() {
     assert_eq!(bench.drain(), named("t", 0, 5..10));
     let troubles = bench.world.events.iter().filter(|e| matches!(e, ConsumerEvent::Trouble { .. })).count();
     assert_eq!((troubles, bench.position("t", 0)), (0, Some(10)));
-    let ports: Vec<_> = bench.kafka.fetches.iter().map(|(port, _)| *port).collect();
+    let ports: Vec<_> = bench.kafka.fetches().iter().map(|(port, _)| *port).collect();
     assert!(ports.iter().all(|port| *port == 9001), "{ports:?}");
 }

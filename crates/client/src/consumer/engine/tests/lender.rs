@@ -17,9 +17,9 @@ use headrace_wire::messages::{
 };
 use headrace_wire::records::BatchHeader;
 
-use super::kafka::{Bench, Kafka};
+use super::bench::{Bench};
 use crate::consumer::{ConsumerEvent, StartAt, lock};
-use crate::core::scripted::{Answer, Incoming};
+use crate::testing::{Answer, Incoming, ScriptedKafka};
 use crate::engine::Engine;
 use crate::io::{Input, LinkEvent, LinkId};
 
@@ -244,7 +244,7 @@ impl Shared {
             lie: None,
         };
         let host = Rc::new(RefCell::new(host));
-        let mut kafka = Kafka::new(&[("t", partitions)]);
+        let mut kafka = ScriptedKafka::new(&[("t", partitions)]);
         let script = host.clone();
         kafka.script = Some(Box::new(move |incoming| script.borrow_mut().answer(incoming)));
         let given = options.iter().any(|(name, _)| *name == "headrace.datapath");
@@ -369,7 +369,7 @@ impl Shared {
     }
 
     pub(super) fn fetches(&self) -> usize {
-        self.bench.kafka.fetches.len()
+        self.bench.kafka.fetches().len()
     }
 
     pub(super) fn direct_bytes(&self) -> u64 {

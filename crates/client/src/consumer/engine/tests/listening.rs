@@ -1,13 +1,15 @@
 //! A listener, and commits that nobody waits for.
 
+use headrace_wire::messages::OffsetCommitRequest;
+use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::ApiKey;
 
-use super::groups::{COORDINATOR_LOAD_IN_PROGRESS, Crowd, UNKNOWN_MEMBER_ID, kinds, refused_commit};
-use super::kafka::{named, tp};
+use super::groups::{Crowd, kinds};
+use super::bench::{named, tp};
 use crate::consumer::{
     CommitOffset, ConsumerCommand, ConsumerEvent, ConsumerOutcome, Rebalance, TopicPartition,
 };
-use crate::core::scripted::Answer;
+use crate::testing::Fault;
 
 fn reported(crowd: &Crowd, who: usize) -> Vec<(u64, Rebalance, Vec<TopicPartition>)> {
     let events = crowd.0[who].world.events.iter();
@@ -71,7 +73,7 @@ fn partitions_stay_and_can_be_committed_until_the_listener_was_told() {
 fn what_is_lost_is_told_and_nobody_waits_for_the_listener() {
     let mut crowd = listening(1, 2, &[]);
     tell(&mut crowd, 0, 1);
-    crowd.0[0].kafka.member.borrow_mut().heartbeat_errors.push(UNKNOWN_MEMBER_ID);
+    crowd.0[0].kafka.faults.add(ApiKey::Heartbeat, Fault::Refuse(ErrorCode::UNKNOWN_MEMBER_ID));
     crowd.0[0].kafka.member.borrow_mut().forget();
     crowd.run(4_000);
     let reported = reported(&crowd, 0);
@@ -115,9 +117,8 @@ fn a_commit_that_is_sent_again_does_not_undo_a_later_one() {
     }
     assert_eq!(kinds(&held), [ApiKey::OffsetCommit; 2], "nobody waits for the one before");
     let first = held.borrow_mut().pop_front().unwrap();
-    if let Answer::Bytes(bytes) = refused_commit(&first, COORDINATOR_LOAD_IN_PROGRESS) {
-        crowd.0[0].world.push(first.conn, &bytes);
-    }
+    let loading = first.refuse::<OffsetCommitRequest>(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS);
+    crowd.0[0].world.answer_late(&first, loading);
     crowd.0[0].settle();
     let offsets = vec![at(0, 3)];
     ops.push(crowd.0[0].command(|op| ConsumerCommand::Commit { op, offsets, timeout_ms: 9_000 }));
@@ -136,7 +137,7 @@ fn a_commit_that_is_sent_again_does_not_undo_a_later_one() {
     assert_eq!(sent, [vec![(0, 2)], vec![(1, 1)], vec![(0, 3)]]);
 }
 
-fn offsets_of(request: &headrace_wire::messages::OffsetCommitRequest) -> Vec<(i32, i64)> {
+fn offsets_of(request: &OffsetCommitRequest) -> Vec<(i32, i64)> {
     let partitions = request.topics.iter().flat_map(|topic| &topic.partitions);
     partitions.map(|p| (p.partition_index, p.committed_offset)).collect()
 }

@@ -7,8 +7,9 @@ use headrace_wire::compression::Codec;
 use headrace_wire::messages::{ApiKey, MetadataRequest};
 
 use super::groups::Crowd;
-use super::kafka::{Bench, Kafka, Log, named, tp};
+use super::bench::{Bench, named, tp};
 use crate::consumer::{ConsumerCommand, ConsumerEvent, ConsumerOutcome};
+use crate::testing::{Log, ScriptedKafka};
 
 const TOPICS: &[(&str, i32)] = &[("t-a", 2), ("u", 1), ("__t-own", 1)];
 
@@ -16,7 +17,7 @@ const TOPICS: &[(&str, i32)] = &[("t-a", 2), ("u", 1), ("__t-own", 1)];
 fn crowd(members: usize, options: &[(&str, &str)]) -> Crowd {
     let mut benches: Vec<Bench> = Vec::new();
     for who in 0..members {
-        let mut kafka = Kafka::new(TOPICS);
+        let mut kafka = ScriptedKafka::new(TOPICS);
         for (topic, partitions) in TOPICS {
             (0..*partitions).for_each(|partition| kafka.fill(topic, partition, 1, 10, Codec::None));
         }

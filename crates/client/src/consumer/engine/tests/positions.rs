@@ -3,23 +3,20 @@ use std::rc::Rc;
 
 use headrace_wire::compression::Codec;
 use headrace_wire::errors::ErrorCode;
-use headrace_wire::messages::list_offsets_response::{
-    ListOffsetsPartitionResponse, ListOffsetsTopicResponse,
-};
 use headrace_wire::messages::{
-    ApiKey, ListOffsetsRequest, ListOffsetsResponse, OffsetCommitRequest, OffsetCommitResponse,
+    ApiKey, ListOffsetsRequest, OffsetCommitRequest,
     OffsetFetchRequest, OffsetFetchResponse,
 };
 
-use super::kafka::{Bench, Kafka, named, tp};
+use super::bench::{Bench, named, tp};
 use crate::consumer::{
     CommitOffset, ConsumerCommand, ConsumerEvent, ConsumerOutcome, OffsetAt, StartAt, lock,
 };
-use crate::core::scripted::Answer;
+use crate::testing::{Answer, Fault, ScriptedKafka};
 use crate::error::Error;
 
-fn ten() -> Kafka {
-    let mut kafka = Kafka::new(&[("t", 1)]);
+fn ten() -> ScriptedKafka {
+    let mut kafka = ScriptedKafka::new(&[("t", 1)]);
     kafka.fill("t", 0, 1, 10, Codec::None);
     kafka
 }
@@ -83,7 +80,7 @@ fn a_committed_offset_comes_before_the_policy() {
 #[test]
 fn an_offset_out_of_range_is_reset_or_told_with_the_range() {
     let mut kafka = ten();
-    kafka.logs.get_mut(&("t".to_owned(), 0)).unwrap().start = 2;
+    kafka.log("t", 0).start = 2;
     let mut bench = Bench::new(kafka, &[("auto.offset.reset", "none")]);
     bench.assign(&[("t", 0)], StartAt::Offset(99));
     for _ in 0..2 {
@@ -95,7 +92,7 @@ fn an_offset_out_of_range_is_reset_or_told_with_the_range() {
         bench.run(1_000);
     }
     let mut kafka = ten();
-    kafka.logs.get_mut(&("t".to_owned(), 0)).unwrap().start = 2;
+    kafka.log("t", 0).start = 2;
     let mut bench = Bench::new(kafka, &[("auto.offset.reset", "earliest")]);
     bench.assign(&[("t", 0)], StartAt::Offset(99));
     assert_eq!(bench.position("t", 0), Some(2));
@@ -110,7 +107,7 @@ fn what_was_fetched_before_the_log_moved_on_is_handed_out_before_the_reset() {
     };
     bench.assign(&[("t", 0)], StartAt::Offset(5));
     // Retention removes everything, also behind what was fetched; new records begin at 40.
-    let log = bench.kafka.logs.get_mut(&("t".to_owned(), 0)).unwrap();
+    let log = bench.kafka.log("t", 0);
     log.batches.clear();
     (log.start, log.end) = (40, 40);
     bench.kafka.fill("t", 0, 1, 2, Codec::None);
@@ -181,7 +178,7 @@ fn a_topic_deleted_while_read_is_told() {
     bench.assign(&[("t", 0)], StartAt::Offset(0));
     assert_eq!(bench.drain().len(), 10);
     bench.kafka.layout.topics[0].0 = "other";
-    bench.kafka.logs.insert(("other".into(), 0), super::kafka::Log { end: 10, ..Default::default() });
+    bench.kafka.logs.insert(("other".into(), 0), crate::testing::Log { end: 10, ..Default::default() });
     bench.kafka.fetch_errors.push((0, 100));
     bench.unpark();
     bench.run(10_000);
@@ -211,14 +208,7 @@ fn commits_need_a_group_and_name_the_position() {
 fn a_commit_is_tried_again_while_the_coordinator_moves() {
     let mut bench = Bench::new(ten(), &[("group.id", "g")]);
     bench.assign(&[("t", 0)], StartAt::Earliest);
-    let mut refuse = 3;
-    bench.kafka.script = Some(Box::new(move |incoming| {
-        if incoming.key != ApiKey::OffsetCommit || refuse == 0 {
-            return None;
-        }
-        refuse -= 1;
-        Some(super::groups::refused_commit(incoming, 16))
-    }));
+    *bench.kafka.faults.of(&[ApiKey::OffsetCommit]) = [Fault::Refuse(ErrorCode::NOT_COORDINATOR); 3].into();
     bench.drain();
     let op = bench.begin_commit(30_000);
     bench.run(3_000);
@@ -306,7 +296,7 @@ fn an_error_that_may_pass_is_told_once_however_often_it_came() {
     bench.kafka.fetch_errors = vec![(0, ErrorCode::TOPIC_AUTHORIZATION_FAILED.code()); 1_000];
     bench.assign(&[("t", 0)], StartAt::Offset(0));
     bench.run(30_000);
-    assert!(bench.kafka.fetches.len() > 10);
+    assert!(bench.kafka.fetches().len() > 10);
     let error = bench.poll_error();
     assert_eq!((error.place().topic.as_deref(), error.place().partition), (Some("t"), Some(0)));
     assert_eq!(bench.poll(1), None);
@@ -344,11 +334,8 @@ fn what_takes_too_long_is_named() {
 #[test]
 fn a_partition_that_the_coordinator_leaves_out_of_its_answer_is_an_error() {
     let mut bench = Bench::new(ten(), &[("group.id", "g"), ("auto.offset.reset", "latest")]);
-    bench.kafka.script = Some(Box::new(|incoming| match incoming.key {
-        ApiKey::OffsetFetch => Some(incoming.reply::<OffsetFetchRequest>(&OffsetFetchResponse::default())),
-        ApiKey::OffsetCommit => Some(incoming.reply::<OffsetCommitRequest>(&OffsetCommitResponse::default())),
-        _ => None,
-    }));
+    bench.kafka.spoil::<OffsetFetchRequest>(usize::MAX, |answer| *answer = OffsetFetchResponse::default());
+    bench.kafka.spoil::<OffsetCommitRequest>(usize::MAX, |answer| answer.topics.clear());
     bench.assign(&[("t", 0)], StartAt::Committed);
     bench.run(3_000);
     let error = bench.poll_error();
@@ -384,16 +371,10 @@ fn a_commit_by_number_is_refused_once_its_partition_was_given_up() {
 #[test]
 fn whoever_begins_at_a_commit_waits_for_transactions_that_are_being_decided() {
     let mut bench = Bench::new(ten(), &[("group.id", "g")]);
-    let asked = Rc::new(RefCell::new(Vec::new()));
-    let stable = asked.clone();
-    bench.kafka.script = Some(Box::new(move |incoming| {
-        if incoming.key == ApiKey::OffsetFetch {
-            stable.borrow_mut().push(incoming.decode::<OffsetFetchRequest>().require_stable);
-        }
-        None
-    }));
     bench.assign(&[("t", 0)], StartAt::Committed);
-    assert_eq!(*asked.borrow(), [true], "with the default isolation level");
+    let asked: Vec<_> =
+        bench.kafka.asked::<OffsetFetchRequest>().iter().map(|(_, asked)| asked.require_stable).collect();
+    assert_eq!(asked, [true], "with the default isolation level");
 }
 
 #[test]
@@ -451,23 +432,11 @@ fn what_was_processed_is_committed_before_another_assignment_also_behind_an_auto
 #[test]
 fn an_end_that_is_none_is_not_asked_for_without_end() {
     let mut bench = Bench::new(ten(), &[("retry.backoff.ms", "100"), ("retry.backoff.max.ms", "100")]);
-    let asked = Rc::new(RefCell::new(0));
-    let count = asked.clone();
-    bench.kafka.script = Some(Box::new(move |incoming| {
-        (incoming.key == ApiKey::ListOffsets && *count.borrow() < 20).then(|| {
-            *count.borrow_mut() += 1;
-            let request: ListOffsetsRequest = incoming.decode();
-            let topics = request.topics.into_iter().map(|topic| ListOffsetsTopicResponse {
-                name: topic.name,
-                partitions: vec![ListOffsetsPartitionResponse { offset: -1, ..Default::default() }],
-            });
-            let topics = topics.collect();
-            incoming.reply::<ListOffsetsRequest>(&ListOffsetsResponse { topics, ..Default::default() })
-        })
-    }));
+    bench.kafka.spoil::<ListOffsetsRequest>(20, |answer| answer.topics[0].partitions[0].offset = -1);
     bench.assign(&[("t", 0)], StartAt::Latest);
     bench.run(1_000);
-    assert!((5..15).contains(&*asked.borrow()), "{} in a second", asked.borrow());
+    let asked = bench.kafka.asked::<ListOffsetsRequest>().len();
+    assert!((5..15).contains(&asked), "{asked} in a second");
     bench.run(3_000);
     assert_eq!(bench.position("t", 0), Some(10));
 }

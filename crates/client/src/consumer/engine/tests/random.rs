@@ -6,9 +6,9 @@ use std::rc::Rc;
 use headrace_wire::compression::Codec;
 use headrace_wire::messages::{ApiKey, FetchRequest, FetchResponse};
 
-use super::kafka::{Bench, Kafka, named};
+use super::bench::{Bench, named};
 use crate::consumer::StartAt;
-use crate::core::scripted::Answer;
+use crate::testing::{Answer, ScriptedKafka};
 use crate::time::Jitter;
 
 const PARTITIONS: i32 = 3;
@@ -34,7 +34,7 @@ fn run(seed: u64) {
     let limit = (200 + random.below(3_000)).to_string();
     let value_type = if seed.is_multiple_of(4) { "binary_view" } else { "binary" };
     let options = [("max.partition.fetch.bytes", &*limit), ("value.type", value_type)];
-    let mut bench = Bench::new(Kafka::new(&[("t", PARTITIONS)]), &options);
+    let mut bench = Bench::new(ScriptedKafka::new(&[("t", PARTITIONS)]), &options);
     let piece = 1 + random.below(2_000);
     bench.world.piece = usize::try_from(piece).unwrap();
     // The next so many Fetch answers: cut off in the middle, or refused.

@@ -2,11 +2,11 @@
 
 use headrace_wire::compression::Codec;
 use headrace_wire::errors::ErrorCode;
-use headrace_wire::messages::{ApiKey, ApiVersionsRequest};
+use headrace_wire::messages::ApiKey;
 
-use super::kafka::{Bench, Kafka, named, tp};
+use super::bench::{Bench, named, tp};
 use crate::consumer::{CommitOffset, ConsumerCommand, ConsumerOutcome, StartAt, lock};
-use crate::core::scripted::version_list;
+use crate::testing::ScriptedKafka;
 use crate::error::Error;
 
 const OPTIONS: [(&str, &str); 3] =
@@ -15,7 +15,7 @@ const BY_HAND: &[(&str, &str)] = &[("enable.auto.commit", "false")];
 
 /// A consumer that was given seven rows of the old topic.
 fn reading(more: &[(&str, &str)]) -> Bench {
-    let mut kafka = Kafka::new(&[("t", 1)]);
+    let mut kafka = ScriptedKafka::new(&[("t", 1)]);
     kafka.fill("t", 0, 1, 10, Codec::None);
     let mut bench = Bench::new(kafka, &[&OPTIONS[..], more].concat());
     bench.assign(&[("t", 0)], StartAt::Earliest);
@@ -113,22 +113,11 @@ fn a_partition_that_is_paused_stays_so() {
 #[test]
 fn offsets_are_named_as_each_coordinator_takes_it() {
     for (commit_max, fetch_max) in [(9, 7), (9, 8), (9, 9), (10, 10)] {
-        let mut kafka = Kafka::new(&[("t", 1)]);
+        let mut kafka = ScriptedKafka::new(&[("t", 1)]);
         kafka.fill("t", 0, 1, 10, Codec::None);
         kafka.committed.borrow_mut().insert(("t".to_owned(), 0), 4);
-        kafka.script = Some(Box::new(move |incoming| {
-            (incoming.key == ApiKey::ApiVersions).then(|| {
-                let mut versions = version_list();
-                for known in &mut versions.api_keys {
-                    known.max_version = match known.api_key {
-                        key if key == ApiKey::OffsetCommit.code() => commit_max,
-                        key if key == ApiKey::OffsetFetch.code() => fetch_max,
-                        _ => known.max_version,
-                    };
-                }
-                incoming.reply::<ApiVersionsRequest>(&versions)
-            })
-        }));
+        kafka.speak(ApiKey::OffsetCommit, 2, commit_max);
+        kafka.speak(ApiKey::OffsetFetch, 1, fetch_max);
         let mut bench = Bench::new(kafka, &[&OPTIONS[..], BY_HAND].concat());
         bench.assign(&[("t", 0)], StartAt::Committed);
         assert_eq!(bench.drain(), named("t", 0, 4..10), "{fetch_max}");

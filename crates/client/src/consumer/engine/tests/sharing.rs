@@ -3,16 +3,17 @@
 use arrow_array::cast::AsArray;
 use headrace_wire::compression::Codec;
 
-use super::kafka::{Bench, Kafka, named, values};
+use super::bench::{Bench, named, values};
 use crate::consumer::{ConsumerCommand, StartAt, Taken, lock};
 use crate::error::Error;
+use crate::testing::ScriptedKafka;
 
 /// Records of a batch of about 100 KB.
 const EACH: i64 = 10_000;
 
 /// A consumer of `t` whose caller waits, on a Kafka that gets `batches` then.
 fn waiting(batches: i64, options: &[(&str, &str)]) -> Bench {
-    let mut bench = Bench::new(Kafka::new(&[("t", 1)]), options);
+    let mut bench = Bench::new(ScriptedKafka::new(&[("t", 1)]), options);
     bench.assign(&[("t", 0)], StartAt::Offset(0));
     assert!(bench.poll(usize::MAX).is_none(), "there is nothing yet");
     bench.kafka.fill("t", 0, batches, EACH, Codec::None);
@@ -75,7 +76,7 @@ fn what_is_more_than_the_caller_soon_gets_to_is_decoded_by_the_engine() {
 #[test]
 fn rows_come_in_order_however_the_work_is_shared() {
     for piece in [5_000, 300_000, usize::MAX] {
-        let mut kafka = Kafka::new(&[("t", 1)]);
+        let mut kafka = ScriptedKafka::new(&[("t", 1)]);
         kafka.fill("t", 0, 1, 10, Codec::None);
         let mut bench = Bench::new(kafka, &[("max.partition.fetch.bytes", "3000000")]);
         bench.world.piece = piece;
@@ -135,7 +136,7 @@ fn a_damaged_batch_is_told_by_who_decodes_it_or_left_out() {
         let mut bench = waiting(0, options);
         bench.kafka.fill("t", 0, 3, EACH, Codec::None);
         // Its checksum is right: where batches are left out, a wrong one is found before.
-        super::bad::long_record(&mut bench.kafka.logs.get_mut(&("t".to_owned(), 0)).unwrap().batches[1]);
+        super::bad::long_record(&mut bench.kafka.log("t", 0).batches[1]);
         bench.unpark();
         let Some(Taken::Decode(job)) = lock(&bench.world.engine.cache).take(1) else { panic!("it is raw") };
         let done = job.run();
@@ -161,7 +162,7 @@ const VIEWS: (&str, &str) = ("value.type", "binary_view");
 
 /// Appends a batch of `EACH` values that are too long for a view.
 fn append_long(bench: &mut Bench, codec: Codec) -> Vec<String> {
-    let log = bench.kafka.logs.get_mut(&("t".to_owned(), 0)).unwrap();
+    let log = bench.kafka.log("t", 0);
     let values: Vec<_> = (log.end..log.end + EACH).map(|offset| format!("{offset:0>40}")).collect();
     log.append(codec, &values);
     values
@@ -206,7 +207,7 @@ fn values_that_stay_in_their_memory_are_left_to_the_caller_whatever_it_does() {
 fn values_that_stay_in_their_memory_are_the_same_however_it_came() {
     for piece in [5_000, 300_000, usize::MAX] {
         let options = [VIEWS, ("max.partition.fetch.bytes", "3000000")];
-        let mut bench = Bench::new(Kafka::new(&[("t", 1)]), &options);
+        let mut bench = Bench::new(ScriptedKafka::new(&[("t", 1)]), &options);
         bench.world.piece = piece;
         bench.assign(&[("t", 0)], StartAt::Offset(0));
         let (mut expected, mut found) = (Vec::new(), Vec::new());

@@ -16,10 +16,10 @@ use headrace_wire::messages::{
 use headrace_wire::uuid::Uuid;
 
 use super::groups::Crowd;
-use super::kafka::{Bench, Kafka, named, tp};
+use super::bench::{Bench, named, tp};
 use crate::consumer::{ConsumerCommand, ConsumerOutcome, StartAt, lock};
-use crate::core::scripted::{Answer, Incoming, version_list};
-use crate::core::spoil::{ALL_WAYS, COST_MS, WAYS, Way, spoiled};
+use crate::testing::{Answer, Incoming, ScriptedKafka, version_list};
+use crate::testing::{ALL_WAYS, COST_MS, WAYS, Way, spoiled};
 use crate::error::Error;
 
 const KINDS: [ApiKey; 11] = [
@@ -37,7 +37,7 @@ const KINDS: [ApiKey; 11] = [
 ];
 
 /// Spoils the first answer of a kind; how many are left says whether it was asked for.
-fn spoil(kafka: &mut Kafka, key: ApiKey, way: Way) -> Rc<Cell<u32>> {
+fn spoil(kafka: &mut ScriptedKafka, key: ApiKey, way: Way) -> Rc<Cell<u32>> {
     let left = Rc::new(Cell::new(1));
     let mine = left.clone();
     kafka.script = Some(Box::new(move |incoming| {
@@ -147,7 +147,7 @@ fn a_member_of_kip_848_goes_on_after_one_spoiled_answer_of_any_kind() {
 
 fn member_of_kip_848_goes_on(key: ApiKey, way: Way, after: u32) {
     let what = format!("{key:?} {way:?} after {after}");
-    let mut kafka = Kafka::new(&[("t", 1)]);
+    let mut kafka = ScriptedKafka::new(&[("t", 1)]);
     kafka.fill("t", 0, 1, 10, Codec::None);
     let (seen, beats) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
     let (count, heartbeats) = (seen.clone(), beats.clone());
@@ -208,7 +208,7 @@ fn member_of_kip_848_goes_on(key: ApiKey, way: Way, after: u32) {
 fn a_spoiled_answer_is_asked_for_again_on_a_new_connection() {
     for key in [ApiKey::ListOffsets, ApiKey::OffsetFetch] {
         for way in [Way::Garbage, Way::Short] {
-            let mut kafka = Kafka::new(&[("t", 1)]);
+            let mut kafka = ScriptedKafka::new(&[("t", 1)]);
             kafka.fill("t", 0, 1, 10, Codec::None);
             let asked = Rc::new(RefCell::new(Vec::new()));
             let list = asked.clone();
@@ -240,7 +240,7 @@ fn versions_that_were_spoiled_hold_for_one_connection_and_not_for_good() {
         (ApiKey::FindCoordinator, 90, 91),
         (ApiKey::OffsetFetch, -7, -5),
     ] {
-        let mut kafka = Kafka::new(&[("t", 1)]);
+        let mut kafka = ScriptedKafka::new(&[("t", 1)]);
         kafka.fill("t", 0, 1, 10, Codec::None);
         let reported = Rc::new(Cell::new(0));
         let count = reported.clone();
@@ -280,7 +280,7 @@ fn no_offset(incoming: &Incoming) -> Answer {
 
 #[test]
 fn a_log_without_a_beginning_is_asked_for_again_and_then_told_and_is_never_its_end() {
-    let mut kafka = Kafka::new(&[("t", 1)]);
+    let mut kafka = ScriptedKafka::new(&[("t", 1)]);
     kafka.fill("t", 0, 1, 10, Codec::None);
     let wrong = Rc::new(Cell::new(true));
     let (still, asked) = (wrong.clone(), Rc::new(Cell::new(0)));
@@ -317,7 +317,7 @@ fn a_log_without_a_beginning_is_asked_for_again_and_then_told_and_is_never_its_e
 
 #[test]
 fn a_partition_whose_beginning_is_never_told_of_is_told_at_the_pace_of_the_backoff() {
-    let mut kafka = Kafka::new(&[("t", 1)]);
+    let mut kafka = ScriptedKafka::new(&[("t", 1)]);
     kafka.script = Some(Box::new(|incoming| {
         (incoming.key == ApiKey::ListOffsets).then(|| spoiled(Way::Garbage, incoming, || None).unwrap())
     }));
@@ -335,7 +335,7 @@ fn a_partition_whose_beginning_is_never_told_of_is_told_at_the_pace_of_the_backo
 
 #[test]
 fn an_epoch_that_an_answer_leaves_out_is_asked_for_again() {
-    let mut kafka = Kafka::new(&[("t", 1)]);
+    let mut kafka = ScriptedKafka::new(&[("t", 1)]);
     kafka.fill("t", 0, 2, 10, Codec::None);
     let mut bench = Bench::new(kafka, &[("max.partition.fetch.bytes", "1000000")]);
     bench.assign(&[("t", 0)], StartAt::Offset(0));
@@ -343,7 +343,7 @@ fn an_epoch_that_an_answer_leaves_out_is_asked_for_again() {
     bench.pause("t", 0);
     let left = spoil(&mut bench.kafka, ApiKey::OffsetForLeaderEpoch, Way::Empty);
     // Another leader, whose log lacks what is held here from offset 10 on.
-    bench.kafka.logs.get_mut(&("t".to_owned(), 0)).unwrap().cut(10);
+    bench.kafka.log("t", 0).cut(10);
     bench.kafka.layout.epoch += 1;
     bench.run(400_000);
     assert_eq!(left.get(), 0, "the new leader was asked");

@@ -1,20 +1,22 @@
 //! Logs that are cut by a change of leader (KIP-320).
 
+use headrace_wire::messages::OffsetForLeaderEpochRequest;
 use headrace_wire::compression::Codec;
 use headrace_wire::messages::FetchRequest;
 
-use super::kafka::{Bench, Kafka, named};
+use super::bench::{Bench, named};
 use crate::consumer::{ConsumerEvent, StartAt, Taken, lock};
 use crate::error::Error;
+use crate::testing::ScriptedKafka;
 
 const EARLIEST: (&str, &str) = ("auto.offset.reset", "earliest");
 const NONE: (&str, &str) = ("auto.offset.reset", "none");
 
 /// Batches of 10 records: two of epoch 1, then three of epoch 2.
-fn two_epochs(codec: Codec) -> Kafka {
-    let mut kafka = Kafka::new(&[("t", 1)]);
+fn two_epochs(codec: Codec) -> ScriptedKafka {
+    let mut kafka = ScriptedKafka::new(&[("t", 1)]);
     kafka.fill("t", 0, 2, 10, codec);
-    kafka.logs.get_mut(&("t".to_owned(), 0)).unwrap().epoch = 2;
+    kafka.log("t", 0).epoch = 2;
     kafka.fill("t", 0, 3, 10, codec);
     kafka
 }
@@ -28,13 +30,13 @@ fn take(bench: &mut Bench, mut rows: usize) {
 
 /// Another replica leads: it has the records before `end` alone, and `more` of its own.
 fn change_leader(bench: &mut Bench, end: i64, more: i64) {
-    let log = bench.kafka.logs.get_mut(&("t".to_owned(), 0)).unwrap();
+    let log = bench.kafka.log("t", 0);
     log.cut(end);
     log.epoch += 1;
     bench.kafka.layout.epoch += 1;
     let values: Vec<String> = (end..end + more).map(|offset| format!("new-{offset}")).collect();
     if more > 0 {
-        bench.kafka.logs.get_mut(&("t".to_owned(), 0)).unwrap().append(Codec::None, &values);
+        bench.kafka.log("t", 0).append(Codec::None, &values);
     }
     bench.unpark();
     bench.run(1_000);
@@ -50,7 +52,7 @@ fn asked(bench: &Bench) -> Vec<(i64, i32)> {
         let partitions = request.topics.iter().flat_map(|topic| &topic.partitions);
         partitions.map(|p| (p.fetch_offset, p.last_fetched_epoch)).collect::<Vec<_>>()
     };
-    bench.kafka.fetches.iter().flat_map(|(_, request)| partitions(request)).collect()
+    bench.kafka.fetches().iter().flat_map(|(_, request)| partitions(request)).collect()
 }
 
 fn troubles(bench: &Bench) -> Vec<String> {
@@ -167,7 +169,7 @@ fn a_commit_has_the_epoch_and_whoever_begins_there_finds_the_cut() {
     let mut kafka = two_epochs(Codec::None);
     kafka.committed.borrow_mut().insert(("t".into(), 0), 45);
     kafka.committed_epoch = 2;
-    let log = kafka.logs.get_mut(&("t".to_owned(), 0)).unwrap();
+    let log = kafka.log("t", 0);
     log.cut(30);
     log.append(Codec::None, &new(30..60));
     let mut bench = Bench::new(kafka, &options);
@@ -196,7 +198,7 @@ fn rows_tell_the_epoch_of_the_position_behind_them() {
 
 #[test]
 fn a_paused_partition_is_checked_with_its_new_leader() {
-    let mut kafka = Kafka::new(&[("t", 2)]);
+    let mut kafka = ScriptedKafka::new(&[("t", 2)]);
     kafka.fill("t", 0, 5, 10, Codec::None);
     let mut bench = Bench::new(kafka, &[EARLIEST]);
     bench.assign(&[("t", 0), ("t", 1)], StartAt::Offset(0));
@@ -205,20 +207,20 @@ fn a_paused_partition_is_checked_with_its_new_leader() {
     bench.kafka.fill("t", 1, 1, 1, Codec::None);
     bench.unpark();
     assert_eq!(bench.drain(), named("t", 1, 0..1));
-    let fetches = bench.kafka.fetches.len();
+    let fetches = bench.kafka.fetches().len();
     // Nothing but the other partition's Fetch hears of the new leader.
     change_leader(&mut bench, 20, 5);
-    assert_eq!(bench.kafka.epoch_asks.len(), 1);
-    let asked = &bench.kafka.epoch_asks[0];
+    assert_eq!(bench.kafka.asked::<OffsetForLeaderEpochRequest>().len(), 1);
+    let asked = bench.kafka.asked::<OffsetForLeaderEpochRequest>()[0].1;
     assert_eq!((asked.replica_id, asked.topics[0].partitions[0].leader_epoch), (-1, 1));
-    let of_paused = |(_, request): &(u16, FetchRequest)| {
+    let of_paused = |(_, request): &(u16, &FetchRequest)| {
         request.topics.iter().flat_map(|topic| &topic.partitions).any(|p| p.partition == 0)
     };
-    assert!(!bench.kafka.fetches[fetches..].iter().any(of_paused), "it stays paused");
+    assert!(!bench.kafka.fetches()[fetches..].iter().any(of_paused), "it stays paused");
     bench.resume("t", 0);
     assert_eq!(bench.drain(), [named("t", 0, 10..20), new(20..25)].concat());
     bench.run(60_000);
-    assert_eq!(bench.kafka.epoch_asks.len(), 1, "once for each leader");
+    assert_eq!(bench.kafka.asked::<OffsetForLeaderEpochRequest>().len(), 1, "once for each leader");
 }
 
 #[test]
@@ -229,7 +231,7 @@ fn an_epoch_that_the_leader_does_not_know_is_a_matter_of_the_policy() {
         take(&mut bench, 45);
         bench.pause("t", 0);
         // The log lost everything, and the answer says that nothing is known: epoch and offset are -1.
-        let log = bench.kafka.logs.get_mut(&("t".to_owned(), 0)).unwrap();
+        let log = bench.kafka.log("t", 0);
         log.cut(0);
         log.append(Codec::None, &new(0..20));
         bench.kafka.layout.epoch += 1;
@@ -254,9 +256,9 @@ fn an_answer_that_changes_nothing_is_not_asked_for_without_end() {
     bench.drain();
     bench.kafka.lies = Some((2, 50));
     bench.unpark();
-    let before = bench.kafka.fetches.len();
+    let before = bench.kafka.fetches().len();
     bench.run(1_000);
-    let tries = bench.kafka.fetches.len() - before;
+    let tries = bench.kafka.fetches().len() - before;
     assert!((1..20).contains(&tries), "{tries} in a second");
     bench.kafka.lies = None;
     bench.kafka.fill("t", 0, 1, 3, Codec::None);

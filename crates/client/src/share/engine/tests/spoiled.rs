@@ -1,7 +1,7 @@
 //! One answer of each kind that cannot be read, says nothing, or never comes: the share consumer goes on by itself.
 
 use super::*;
-use crate::core::spoil::{ALL_WAYS, COST_MS};
+use crate::testing::{ALL_WAYS, COST_MS};
 
 /// The kinds that every share consumer asks for, and those that one asks for which has fewer credits than brokers.
 const KINDS: [ApiKey; 6] = [

@@ -2,7 +2,7 @@
 
 use headrace_wire::messages::*;
 
-use super::scripted::{Answer, Incoming};
+use super::world::{Answer, Incoming};
 
 /// How an answer is spoiled.
 #[derive(Clone, Copy, Debug, PartialEq)]

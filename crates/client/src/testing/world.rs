@@ -1,21 +1,14 @@
-//! A scripted cluster for tests: an engine on a fake clock, with peers that answer as a test says.
+//! An engine on a fake clock with its connections, and peers that answer.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use headrace_wire::frame::{decode_request_header, encode_response, peek_request};
-use headrace_wire::messages::api_versions_response::ApiVersion;
-use headrace_wire::messages::metadata_request::MetadataRequestTopic;
-use headrace_wire::messages::metadata_response::{
-    MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic,
-};
-use headrace_wire::messages::{
-    ApiKey, ApiVersionsRequest, ApiVersionsResponse, MetadataRequest, MetadataResponse, Request,
-};
+use headrace_wire::messages::{ApiKey, Request};
 use headrace_wire::primitive::{Reader, Segment};
 use headrace_wire::time::Now;
-use headrace_wire::uuid::Uuid;
 
 use crate::arrived::Arrived;
 use crate::engine::Engine;
@@ -53,11 +46,39 @@ pub(crate) enum Answer {
     Silence,
     /// These bytes, then the end of the connection.
     Last(Vec<u8>),
+    /// Not yet: it is offered again when the engine next comes to rest, and what came behind it waits too.
+    Later,
+    /// Neither this request nor any later one of the connection is answered.
+    Mute,
+}
+
+/// Who answers an engine's requests: a closure, or a [`ScriptedKafka`](super::ScriptedKafka).
+pub(crate) trait Peers {
+    fn answer(&mut self, incoming: &Incoming) -> Answer;
+    /// The time at which the next requests come.
+    fn set_time(&mut self, _now: Now) {}
+    /// When an answer comes by itself.
+    fn timeout(&self) -> Option<u64> {
+        None
+    }
+    /// Answers to requests that have waited.
+    fn ready(&mut self) -> Vec<(ConnId, Vec<u8>)> {
+        Vec::new()
+    }
+    /// A connection has ended.
+    fn disconnected(&mut self, _conn: ConnId) {}
+}
+
+impl<F: FnMut(&Incoming) -> Answer> Peers for F {
+    fn answer(&mut self, incoming: &Incoming) -> Answer {
+        self(incoming)
+    }
 }
 
 struct Peer {
     port: u16,
     connected: bool,
+    mute: bool,
     /// Sent by the engine and not yet a whole request.
     requests: BytesMut,
     /// Sent by the peer and not yet taken by the engine.
@@ -89,6 +110,11 @@ pub(crate) struct World<E: Engine> {
     pub(crate) tokens: TokenSource,
     /// Whoever gives tokens never answers.
     pub(crate) silent_tokens: bool,
+    /// Set by whoever has left something for the engine, which is given this command then.
+    pub(crate) woken: Arc<AtomicBool>,
+    pub(crate) wake: Option<fn() -> E::Command>,
+    /// Connections that stood when the engine last came to rest.
+    stood: Vec<ConnId>,
 }
 
 impl<E: Engine> World<E> {
@@ -107,6 +133,9 @@ impl<E: Engine> World<E> {
             attempts: Vec::new(),
             tokens: TokenSource::default(),
             silent_tokens: false,
+            woken: Arc::default(),
+            wake: None,
+            stood: Vec::new(),
         }
     }
 
@@ -140,10 +169,32 @@ impl<E: Engine> World<E> {
         *self.peers.iter().find(|(_, p)| p.port == port).expect("no such connection").0
     }
 
+    /// Requests that lie with peers, held back by [`Answer::Later`] or [`Answer::Mute`].
+    pub(crate) fn unanswered(&self) -> usize {
+        let count = |peer: &Peer| {
+            let mut rest = &peer.requests[..];
+            std::iter::from_fn(move || {
+                let size = u32::from_be_bytes(*rest.first_chunk::<4>()?) as usize;
+                rest = rest.get(size + 4..)?;
+                Some(())
+            })
+            .count()
+        };
+        self.peers.values().map(count).sum()
+    }
+
     /// The peer ends a connection.
     pub(crate) fn reset(&mut self, conn: ConnId) {
         self.peers.remove(&conn).unwrap();
         self.channel(conn, ChannelEvent::Closed("connection reset".to_owned()));
+    }
+
+    /// The answer to a request that has waited.
+    pub(crate) fn answer_late(&mut self, incoming: &Incoming, answer: Answer) {
+        match answer {
+            Answer::Bytes(bytes) => self.push(incoming.conn, &bytes),
+            other => panic!("{other:?} is no late answer"),
+        }
     }
 
     /// The peer sends bytes by itself.
@@ -153,36 +204,56 @@ impl<E: Engine> World<E> {
     }
 
     /// Lets everything happen that takes no time.
-    pub(crate) fn settle(&mut self, answer: &mut dyn FnMut(&Incoming) -> Answer) {
-        for _ in 0..1_000 {
+    pub(crate) fn settle(&mut self, peers: &mut dyn Peers) {
+        peers.set_time(self.now);
+        for conn in self.open_conns() {
+            self.answer_requests(conn, peers);
+        }
+        for _ in 0..2_000 {
             let mut quiet = true;
+            if let Some(wake) = self.wake.filter(|_| self.woken.swap(false, Ordering::Relaxed)) {
+                quiet = false;
+                self.command(wake());
+            }
             while let Some(output) = self.engine.poll_output() {
                 quiet = false;
-                self.perform(output, answer);
+                self.perform(output, peers);
             }
-            if quiet {
+            let open = self.open_conns();
+            for conn in self.stood.iter().filter(|conn| !open.contains(conn)) {
+                peers.disconnected(*conn);
+            }
+            self.stood = open;
+            for (conn, bytes) in peers.ready() {
+                quiet = false;
+                if self.peers.contains_key(&conn) {
+                    self.push(conn, &bytes);
+                }
+            }
+            if quiet && !self.woken.load(Ordering::Relaxed) {
                 return;
             }
         }
-        panic!("the engine never comes to rest");
+        panic!("the engine never comes to rest at {} ms", self.now.mono_ms);
     }
 
-    /// Goes on to the engine's next timer; `false` when that lies behind `until`.
-    pub(crate) fn step(&mut self, until: u64, answer: &mut dyn FnMut(&Incoming) -> Answer) -> bool {
-        self.settle(answer);
-        let Some(at) = self.engine.poll_timeout().filter(|at| *at <= until) else { return false };
+    /// Goes on to what happens next by itself; `false` when that lies behind `until`.
+    pub(crate) fn step(&mut self, until: u64, peers: &mut dyn Peers) -> bool {
+        self.settle(peers);
+        let next = self.engine.poll_timeout().into_iter().chain(peers.timeout()).min();
+        let Some(at) = next.filter(|at| *at <= until) else { return false };
         assert!(at > self.now.mono_ms, "a timer in the past would spin: {at} at {}", self.now.mono_ms);
         self.sleep_to(at);
         self.engine.handle(self.now, Input::Timeout);
-        self.settle(answer);
+        self.settle(peers);
         true
     }
 
     /// Lets `ms` go by.
-    pub(crate) fn run(&mut self, ms: u64, answer: &mut dyn FnMut(&Incoming) -> Answer) {
+    pub(crate) fn run(&mut self, ms: u64, peers: &mut dyn Peers) {
         let until = self.now.mono_ms + ms;
-        for _ in 0..10_000 {
-            if !self.step(until, answer) {
+        for _ in 0..20_000 {
+            if !self.step(until, peers) {
                 self.sleep_to(until);
                 return;
             }
@@ -196,9 +267,9 @@ impl<E: Engine> World<E> {
     }
 
     /// As [`Self::settle`] with one output, which the caller has polled.
-    pub(crate) fn perform(&mut self, output: Output<E::Event>, answer: &mut dyn FnMut(&Incoming) -> Answer) {
+    pub(crate) fn perform(&mut self, output: Output<E::Event>, peers: &mut dyn Peers) {
         match output {
-            Output::Channel(conn, request) => self.act(conn, request, answer),
+            Output::Channel(conn, request) => self.act(conn, request, peers),
             Output::Link(link, LinkRequest::Connect { .. }) => self.links.push(link),
             Output::Link(link, LinkRequest::Close) => self.links.retain(|at| *at != link),
             Output::Link(link, LinkRequest::MakeEndpoint) => {
@@ -211,7 +282,7 @@ impl<E: Engine> World<E> {
         }
     }
 
-    fn act(&mut self, conn: ConnId, request: ChannelRequest, answer: &mut dyn FnMut(&Incoming) -> Answer) {
+    fn act(&mut self, conn: ConnId, request: ChannelRequest, peers: &mut dyn Peers) {
         match request {
             ChannelRequest::Connect { port, .. } => {
                 self.attempts.push((self.now.mono_ms, port));
@@ -220,7 +291,14 @@ impl<E: Engine> World<E> {
                 }
                 let connected = !self.silent.contains(&port);
                 let peer =
-                    Peer { port, connected, requests: BytesMut::new(), responses: Vec::new(), want: 1 };
+                    Peer {
+                    port,
+                    connected,
+                    mute: false,
+                    requests: BytesMut::new(),
+                    responses: Vec::new(),
+                    want: 1,
+                };
                 self.peers.insert(conn, peer);
                 if connected {
                     self.channel(conn, ChannelEvent::Connected);
@@ -242,19 +320,19 @@ impl<E: Engine> World<E> {
                     let Segment::Bytes(bytes) = segment else { panic!("a client has only bytes") };
                     peer.requests.extend_from_slice(&bytes);
                 }
-                self.answer_requests(conn, answer);
+                self.answer_requests(conn, peers);
             }
         }
     }
 
-    fn answer_requests(&mut self, conn: ConnId, answer: &mut dyn FnMut(&Incoming) -> Answer) {
-        while let Some(peer) = self.peers.get_mut(&conn)
+    fn answer_requests(&mut self, conn: ConnId, peers: &mut dyn Peers) {
+        while let Some(peer) = self.peers.get(&conn).filter(|peer| !peer.mute)
             && let Some(size) = peer.requests.first_chunk::<4>()
             && let size = u32::from_be_bytes(*size) as usize
             && peer.requests.len() >= size + 4
         {
             let port = peer.port;
-            let frame = peer.requests.split_to(size + 4).freeze().slice(4..);
+            let frame = Bytes::copy_from_slice(&peer.requests[4..size + 4]);
             let start = peek_request(&frame).unwrap();
             let mut reader = Reader::new(frame);
             let header = decode_request_header(&mut reader).unwrap();
@@ -266,9 +344,16 @@ impl<E: Engine> World<E> {
                 correlation: start.correlation_id,
                 body: reader.into_rest(),
             };
+            let answer = peers.answer(&incoming);
+            if matches!(answer, Answer::Later) {
+                return;
+            }
+            let Some(peer) = self.peers.get_mut(&conn) else { return };
+            drop(peer.requests.split_to(size + 4));
             self.log.push((port, incoming.key, incoming.version));
-            match answer(&incoming) {
-                Answer::Silence => {}
+            match answer {
+                Answer::Silence | Answer::Later => {}
+                Answer::Mute => peer.mute = true,
                 Answer::Bytes(bytes) => self.push(conn, &bytes),
                 Answer::Last(bytes) => {
                     self.push(conn, &bytes);
@@ -309,79 +394,5 @@ impl<E: Engine> World<E> {
             offered -= consumed.bytes;
         }
         panic!("bytes are never taken");
-    }
-}
-
-/// The answer of a broker that speaks everything we know.
-pub(crate) fn versions(incoming: &Incoming) -> Answer {
-    incoming.reply::<ApiVersionsRequest>(&version_list())
-}
-
-pub(crate) fn version_list() -> ApiVersionsResponse {
-    let key = |key: &ApiKey| ApiVersion {
-        api_key: key.code(),
-        min_version: key.versions().min,
-        max_version: key.versions().max,
-    };
-    ApiVersionsResponse { api_keys: ApiKey::ALL.iter().map(key).collect(), ..Default::default() }
-}
-
-/// Metadata of a cluster whose node n listens on port 9000 + n.
-#[derive(Debug, Clone)]
-pub(crate) struct Layout {
-    pub(crate) nodes: Vec<i32>,
-    /// Topic, and the leader of each partition (-1 for none).
-    pub(crate) topics: Vec<(&'static str, Vec<i32>)>,
-    pub(crate) epoch: i32,
-}
-
-impl Layout {
-    pub(crate) fn metadata(&self, incoming: &Incoming) -> Answer {
-        let request: MetadataRequest = incoming.decode();
-        let of_id = |id: Uuid| usize::from(id.0[0]).checked_sub(1).and_then(|at| self.topics.get(at));
-        let name = |topic: MetadataRequestTopic| {
-            topic.name.or_else(|| of_id(topic.topic_id).map(|(name, _)| (*name).to_owned()))
-        };
-        let names = request.topics.map(|topics| topics.into_iter().filter_map(name).collect());
-        incoming.reply::<MetadataRequest>(&self.metadata_of(names))
-    }
-
-    /// What there is to say of these topics, by default of all.
-    pub(crate) fn metadata_of(&self, names: Option<Vec<String>>) -> MetadataResponse {
-        let all = || self.topics.iter().map(|t| t.0.to_owned()).collect();
-        let names = names.unwrap_or_else(all);
-        let topic = |name: String| {
-            let Some((at, (_, leaders))) = self.topics.iter().enumerate().find(|(_, t)| t.0 == name) else {
-                return MetadataResponseTopic { error_code: 3, name: Some(name), ..Default::default() };
-            };
-            let partition = |(index, leader): (usize, &i32)| MetadataResponsePartition {
-                partition_index: i32::try_from(index).unwrap(),
-                leader_id: *leader,
-                leader_epoch: self.epoch,
-                replica_nodes: self.nodes.clone(),
-                isr_nodes: self.nodes.clone(),
-                ..Default::default()
-            };
-            MetadataResponseTopic {
-                is_internal: name.starts_with("__"),
-                name: Some(name),
-                topic_id: Uuid([u8::try_from(at).unwrap() + 1; 16]),
-                partitions: leaders.iter().enumerate().map(partition).collect(),
-                ..Default::default()
-            }
-        };
-        let broker = |&node: &i32| MetadataResponseBroker {
-            node_id: node,
-            host: "localhost".to_owned(),
-            port: 9000 + node,
-            ..Default::default()
-        };
-        MetadataResponse {
-            brokers: self.nodes.iter().map(broker).collect(),
-            cluster_id: Some("test".to_owned()),
-            controller_id: self.nodes.first().copied().unwrap_or(-1),
-            topics: names.into_iter().map(topic).collect(),
-            ..Default::default()
-        }
     }
 }
