@@ -26,10 +26,10 @@ use headrace_wire::messages::offset_fetch_response::{
 use headrace_wire::messages::*;
 
 use super::*;
-use crate::testing::{Answer, Incoming, Layout, World, versions};
 use crate::error::{Error, Result};
 use crate::options::{AdminConfig, IsolationLevel};
 use crate::partition::{CommitOffset, TopicPartition};
+use crate::testing::{Answer, Incoming, Layout, World, versions};
 use crate::time::Jitter;
 
 fn world() -> World<AdminEngine> {

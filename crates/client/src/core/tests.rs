@@ -16,9 +16,9 @@ use headrace_wire::messages::{
 };
 use headrace_wire::time::Now;
 
-use crate::testing::{Answer, Incoming, Layout, Peers, World, version_list as scripted_versions, versions};
 use super::*;
 use crate::io::Input;
+use crate::testing::{Answer, Incoming, Layout, Peers, World, version_list as scripted_versions, versions};
 
 /// An engine that does what a test tells its core to do.
 pub(super) struct Probe {

@@ -1,6 +1,5 @@
 //! The producer against scripted brokers on a fake clock.
 
-mod coordinator;
 mod direct;
 mod ends;
 mod faults;

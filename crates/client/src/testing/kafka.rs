@@ -2,10 +2,12 @@
 
 use std::any::Any;
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::rc::Rc;
 
 use headrace_wire::compression::Codec;
+use headrace_wire::errors::ErrorCode;
+use headrace_wire::messages::api_versions_response::FinalizedFeatureKey;
 use headrace_wire::messages::*;
 use headrace_wire::time::Now;
 use headrace_wire::uuid::Uuid;
@@ -15,8 +17,9 @@ use super::faults::{Fault, Faults};
 use super::fetch::BrokerSession;
 use super::layout::{Layout, version_list};
 use super::log::Log;
-use super::refusal::Refusal;
+use super::refusal::{Refusal, found};
 use super::spoil::spoiled;
+use super::transactions::Transactions;
 use super::world::{Answer, Incoming, Peers};
 
 /// Answers in place of the Kafka, where it wants to.
@@ -59,6 +62,20 @@ pub(crate) struct ScriptedKafka {
     pub(crate) member: Rc<RefCell<Group>>,
     /// Which of the group's engines this is.
     pub(crate) who: usize,
+    /// Why no topic is to be had.
+    pub(crate) topic_error: ErrorCode,
+    /// Produce requests wait, all of them or those to one node, and what comes behind them.
+    pub(crate) holding: bool,
+    pub(crate) held_node: Option<i32>,
+    pub(crate) throttle_ms: i32,
+    /// `max.message.bytes` of all topics.
+    pub(crate) batch_bytes_max: usize,
+    /// Ids and epochs to give to idempotent producers, before those that are counted.
+    pub(crate) identities: VecDeque<(i64, i16)>,
+    pub(super) last_identity: i64,
+    pub(crate) transactions: Transactions,
+    /// Requests for memory to write to, which a test answers.
+    pub(crate) grants: VecDeque<Incoming>,
     /// The topics that Metadata requests have asked to be made if they are missing.
     pub(crate) to_make: BTreeSet<String>,
 }
@@ -74,7 +91,9 @@ impl ScriptedKafka {
     pub(crate) fn with(layout: Layout) -> ScriptedKafka {
         let mut logs = BTreeMap::new();
         for (name, leaders) in &layout.topics {
-            logs.extend((0..).zip(leaders).map(|(partition, _)| (((*name).to_owned(), partition), Log::default())));
+            logs.extend(
+                (0..).zip(leaders).map(|(partition, _)| (((*name).to_owned(), partition), Log::default())),
+            );
         }
         ScriptedKafka {
             layout,
@@ -98,6 +117,15 @@ impl ScriptedKafka {
             commits: Vec::new(),
             member: Rc::default(),
             who: 0,
+            topic_error: ErrorCode::NONE,
+            holding: false,
+            held_node: None,
+            throttle_ms: 0,
+            batch_bytes_max: usize::MAX,
+            identities: VecDeque::new(),
+            last_identity: 100,
+            transactions: Transactions::default(),
+            grants: VecDeque::new(),
             to_make: BTreeSet::new(),
         }
     }
@@ -121,6 +149,15 @@ impl ScriptedKafka {
     /// Every request of a kind so far, with its port.
     pub(crate) fn asked<R: Request + 'static>(&self) -> Vec<(u16, &R)> {
         self.asked.iter().filter_map(|(port, request)| Some((*port, request.downcast_ref::<R>()?))).collect()
+    }
+
+    /// Answers that are still to be changed.
+    pub(crate) fn spoils_left(&self) -> usize {
+        self.changes.iter().map(|(_, times, _)| times).sum()
+    }
+
+    pub(crate) fn spoil_no_more(&mut self) {
+        self.changes.clear();
     }
 
     pub(crate) fn log(&mut self, topic: &str, partition: i32) -> &mut Log {
@@ -197,7 +234,8 @@ impl ScriptedKafka {
             Fault::DropBefore => return Answer::Last(Vec::new()),
             Fault::Refuse(code) => request.refused(code),
             Fault::Spoil(way) => {
-                let good = || handler(self, incoming, &request).map(|response| incoming.reply::<R>(&response));
+                let good =
+                    || handler(self, incoming, &request).map(|response| incoming.reply::<R>(&response));
                 return spoiled(way, incoming, good).unwrap_or(Answer::Silence);
             }
             _ => match handler(self, incoming, &request) {
@@ -221,6 +259,10 @@ impl ScriptedKafka {
     }
 
     pub(crate) fn answer(&mut self, incoming: &Incoming) -> Answer {
+        let held = self.holding || self.held_node.is_some_and(|node| i32::from(incoming.port) == 9000 + node);
+        if held && incoming.key == ApiKey::Produce {
+            return Answer::Later;
+        }
         let scripted = self.script.as_mut().and_then(|script| script(incoming));
         scripted.unwrap_or_else(|| self.good_answer(incoming))
     }
@@ -229,16 +271,42 @@ impl ScriptedKafka {
         match i.key {
             ApiKey::ApiVersions => self.serve(i, |kafka, _, _: &ApiVersionsRequest| Some(kafka.versions())),
             ApiKey::Metadata => self.serve(i, |kafka, _, request| Some(kafka.metadata(request))),
-            ApiKey::FindCoordinator => self.serve(i, |kafka, _, request| Some(kafka.find_coordinator(request))),
+            ApiKey::FindCoordinator => {
+                self.serve(i, |kafka, _, request| Some(found(request, kafka.coordinator, ErrorCode::NONE)))
+            }
             ApiKey::Fetch => self.serve(i, Self::fetch),
             ApiKey::ListOffsets => self.serve(i, |kafka, _, request| Some(kafka.list_offsets(request))),
-            ApiKey::OffsetForLeaderEpoch => self.serve(i, |kafka, _, request| Some(kafka.epoch_ends(request))),
+            ApiKey::OffsetForLeaderEpoch => {
+                self.serve(i, |kafka, _, request| Some(kafka.epoch_ends(request)))
+            }
             ApiKey::OffsetFetch => self.serve(i, |kafka, _, request| Some(kafka.offset_fetch(request))),
             ApiKey::OffsetCommit => self.serve(i, |kafka, i, request| Some(kafka.offset_commit(i, request))),
             ApiKey::JoinGroup => self.serve(i, |kafka, i, request| kafka.group().join(kafka.who, i, request)),
             ApiKey::SyncGroup => self.serve(i, |kafka, i, request| kafka.group().sync(kafka.who, i, request)),
             ApiKey::Heartbeat => self.serve(i, |kafka, _, request| Some(kafka.group().heartbeat(request))),
             ApiKey::LeaveGroup => self.serve(i, |kafka, _, request| Some(kafka.group().leave(request))),
+            ApiKey::Produce => self.serve(i, Self::produce),
+            ApiKey::InitProducerId => {
+                self.serve(i, |kafka, _, request| Some(kafka.init_producer_id(request)))
+            }
+            ApiKey::AddPartitionsToTxn => {
+                self.serve(i, |kafka, _, request| Some(kafka.add_partitions(request)))
+            }
+            ApiKey::AddOffsetsToTxn => self.serve(i, |kafka, _, request| Some(kafka.add_offsets(request))),
+            ApiKey::TxnOffsetCommit => {
+                self.serve(i, |kafka, i, request| Some(kafka.txn_offset_commit(i.version, request)))
+            }
+            ApiKey::EndTxn => self.serve(i, |kafka, i, request| Some(kafka.end_txn(i.version, request))),
+            ApiKey::DirectConnect => {
+                self.serve(i, |_, _, request: &DirectConnectRequest| Some(request.refused(ErrorCode::NONE)))
+            }
+            ApiKey::DirectRelease => {
+                self.serve(i, |_, _, request: &DirectReleaseRequest| Some(request.refused(ErrorCode::NONE)))
+            }
+            ApiKey::GrantProduce => self.serve(i, |kafka, i, _: &GrantProduceRequest| {
+                kafka.grants.push_back(i.clone());
+                None
+            }),
             key => panic!("{key:?} was not expected on port {}", i.port),
         }
     }
@@ -256,6 +324,13 @@ impl ScriptedKafka {
             }
         }
         list.api_keys.retain(|api| api.min_version <= api.max_version);
+        let level = if self.transactions.implicit { 2 } else { 1 };
+        list.finalized_features_epoch = 7;
+        list.finalized_features = vec![FinalizedFeatureKey {
+            name: "transaction.version".to_owned(),
+            max_version_level: level,
+            min_version_level: level,
+        }];
         list
     }
 
@@ -263,20 +338,12 @@ impl ScriptedKafka {
         if request.allow_auto_topic_creation {
             self.to_make.extend(request.topics.iter().flatten().filter_map(|topic| topic.name.clone()));
         }
-        self.layout.metadata_for(request.clone())
-    }
-
-    fn find_coordinator(&mut self, request: &FindCoordinatorRequest) -> FindCoordinatorResponse {
-        let (node_id, host, port) = (self.coordinator, "localhost".to_owned(), 9000 + self.coordinator);
-        let one = |key: &String| find_coordinator_response::Coordinator {
-            key: key.clone(),
-            node_id,
-            host: host.clone(),
-            port,
-            ..Default::default()
-        };
-        let coordinators = request.coordinator_keys.iter().map(one).collect();
-        FindCoordinatorResponse { coordinators, node_id, host, port, ..Default::default() }
+        let mut response = self.layout.metadata_for(request.clone());
+        for topic in response.topics.iter_mut().filter(|_| !self.topic_error.is_none()) {
+            topic.error_code = self.topic_error.code();
+            topic.partitions.clear();
+        }
+        response
     }
 }
 

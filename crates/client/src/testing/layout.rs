@@ -1,11 +1,14 @@
 //! What the nodes of a cluster say of themselves: versions, and metadata.
 
+use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::api_versions_response::ApiVersion;
 use headrace_wire::messages::metadata_request::MetadataRequestTopic;
 use headrace_wire::messages::metadata_response::{
     MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic,
 };
-use headrace_wire::messages::{ApiKey, ApiVersionsRequest, ApiVersionsResponse, MetadataRequest, MetadataResponse};
+use headrace_wire::messages::{
+    ApiKey, ApiVersionsRequest, ApiVersionsResponse, MetadataRequest, MetadataResponse,
+};
 use headrace_wire::uuid::Uuid;
 
 use super::world::{Answer, Incoming};
@@ -57,6 +60,7 @@ impl Layout {
                 return MetadataResponseTopic { error_code: 3, name: Some(name), ..Default::default() };
             };
             let partition = |(index, leader): (usize, &i32)| MetadataResponsePartition {
+                error_code: if *leader < 0 { ErrorCode::LEADER_NOT_AVAILABLE.code() } else { 0 },
                 partition_index: i32::try_from(index).unwrap(),
                 leader_id: *leader,
                 leader_epoch: self.epoch,

@@ -1,9 +1,12 @@
 //! A partition's log, as a consumer reads it.
 
 use std::collections::BTreeMap;
+use std::ops::{Deref, DerefMut};
 
 use headrace_wire::compression::Codec;
 use headrace_wire::records::{BatchBuilder, BatchHeader, NO_HEADERS, ProducerStamp, crc32c, patch};
+
+use super::produce::Produced;
 
 /// A partition's log.
 #[derive(Clone, Debug)]
@@ -15,11 +18,34 @@ pub(crate) struct Log {
     pub(crate) epoch: i32,
     /// What is sent in place of the header's last offset delta and count of a batch, by its place in the log.
     pub(crate) lies: BTreeMap<usize, (i32, i32)>,
+    /// What producers have written.
+    pub(crate) produced: Produced,
 }
 
 impl Default for Log {
     fn default() -> Log {
-        Log { start: 0, end: 0, batches: Vec::new(), epoch: 1, lies: BTreeMap::new() }
+        Log {
+            start: 0,
+            end: 0,
+            batches: Vec::new(),
+            epoch: 1,
+            lies: BTreeMap::new(),
+            produced: Produced::default(),
+        }
+    }
+}
+
+impl Deref for Log {
+    type Target = Produced;
+
+    fn deref(&self) -> &Produced {
+        &self.produced
+    }
+}
+
+impl DerefMut for Log {
+    fn deref_mut(&mut self) -> &mut Produced {
+        &mut self.produced
     }
 }
 

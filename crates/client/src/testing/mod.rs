@@ -13,8 +13,10 @@ mod kafka;
 mod layout;
 mod log;
 mod offsets;
+mod produce;
 mod refusal;
 mod spoil;
+mod transactions;
 mod world;
 
 pub(crate) use self::bench::Bench;
@@ -22,5 +24,7 @@ pub(crate) use self::faults::Fault;
 pub(crate) use self::kafka::ScriptedKafka;
 pub(crate) use self::layout::{Layout, version_list, versions};
 pub(crate) use self::log::Log;
+pub(crate) use self::refusal::WHY;
 pub(crate) use self::spoil::{ALL_WAYS, COST_MS, WAYS, Way, spoiled};
+pub(crate) use self::transactions::{TRANSACTION, TRANSACTIONAL_ID};
 pub(crate) use self::world::{Answer, Incoming, Peers, World};

@@ -1,7 +1,9 @@
 //! Where logs begin and end, and where groups stand in them.
 
 use headrace_wire::errors::ErrorCode;
-use headrace_wire::messages::offset_fetch_request::{OffsetFetchRequestGroup, OffsetFetchRequestTopic, OffsetFetchRequestTopics};
+use headrace_wire::messages::offset_fetch_request::{
+    OffsetFetchRequestGroup, OffsetFetchRequestTopic, OffsetFetchRequestTopics,
+};
 use headrace_wire::messages::offset_fetch_response::{
     OffsetFetchResponseGroup, OffsetFetchResponsePartition, OffsetFetchResponsePartitions,
     OffsetFetchResponseTopic, OffsetFetchResponseTopics,
@@ -93,7 +95,11 @@ impl ScriptedKafka {
         self.logs.contains_key(&(topic.to_owned(), 0))
     }
 
-    pub(super) fn offset_commit(&mut self, i: &Incoming, request: &OffsetCommitRequest) -> OffsetCommitResponse {
+    pub(super) fn offset_commit(
+        &mut self,
+        i: &Incoming,
+        request: &OffsetCommitRequest,
+    ) -> OffsetCommitResponse {
         let (mut request, mut response) = (request.clone(), request.refused(ErrorCode::NONE));
         for (topic, answer) in request.topics.iter_mut().zip(&mut response.topics) {
             topic.name = self.named(&topic.name, topic.topic_id);

@@ -29,6 +29,12 @@ refused_as_a_whole! {
     SyncGroupRequest SyncGroupResponse
     HeartbeatRequest HeartbeatResponse
     LeaveGroupRequest LeaveGroupResponse
+    InitProducerIdRequest InitProducerIdResponse
+    AddOffsetsToTxnRequest AddOffsetsToTxnResponse
+    EndTxnRequest EndTxnResponse
+    DirectConnectRequest DirectConnectResponse
+    DirectReleaseRequest DirectReleaseResponse
+    GrantProduceRequest GrantProduceResponse
 }
 
 /// What the broker says with a refusal, where there is room for words.
@@ -36,17 +42,38 @@ pub(crate) const WHY: &str = "in the broker's own words";
 
 impl Refusal for FindCoordinatorRequest {
     fn refused(&self, code: ErrorCode) -> FindCoordinatorResponse {
-        use find_coordinator_response::Coordinator;
-        let (error_code, error_message) = (code.code(), Some(WHY.to_owned()));
-        let one = |key: &String| Coordinator {
-            key: key.clone(),
+        found(self, -1, code)
+    }
+}
+
+/// This node, or why none: in a list since version 4.
+pub(super) fn found(
+    request: &FindCoordinatorRequest,
+    node_id: i32,
+    code: ErrorCode,
+) -> FindCoordinatorResponse {
+    let (host, port, error_code) = ("localhost".to_owned(), 9000 + node_id, code.code());
+    let error_message = (!code.is_none()).then(|| WHY.to_owned());
+    if request.coordinator_keys.is_empty() {
+        return FindCoordinatorResponse {
+            node_id,
+            host,
+            port,
             error_code,
-            error_message: error_message.clone(),
+            error_message,
             ..Default::default()
         };
-        let coordinators = self.coordinator_keys.iter().map(one).collect();
-        FindCoordinatorResponse { coordinators, error_code, error_message, ..Default::default() }
     }
+    let one = |key: &String| find_coordinator_response::Coordinator {
+        key: key.clone(),
+        node_id,
+        host: host.clone(),
+        port,
+        error_code,
+        error_message: error_message.clone(),
+    };
+    let coordinators = request.coordinator_keys.iter().map(one).collect();
+    FindCoordinatorResponse { coordinators, ..Default::default() }
 }
 
 impl Refusal for ListOffsetsRequest {
@@ -73,10 +100,11 @@ impl Refusal for OffsetForLeaderEpochRequest {
             error_code: code.code(),
             ..Default::default()
         };
-        let topic = |topic: &offset_for_leader_epoch_request::OffsetForLeaderTopic| OffsetForLeaderTopicResult {
-            topic: topic.topic.clone(),
-            partitions: topic.partitions.iter().map(partition).collect(),
-        };
+        let topic =
+            |topic: &offset_for_leader_epoch_request::OffsetForLeaderTopic| OffsetForLeaderTopicResult {
+                topic: topic.topic.clone(),
+                partitions: topic.partitions.iter().map(partition).collect(),
+            };
         OffsetForLeaderEpochResponse { topics: self.topics.iter().map(topic).collect(), ..Default::default() }
     }
 }
@@ -90,7 +118,11 @@ impl Refusal for OffsetFetchRequest {
             error_code,
             ..Default::default()
         };
-        OffsetFetchResponse { error_code, groups: self.groups.iter().map(group).collect(), ..Default::default() }
+        OffsetFetchResponse {
+            error_code,
+            groups: self.groups.iter().map(group).collect(),
+            ..Default::default()
+        }
     }
 }
 
@@ -106,6 +138,58 @@ impl Refusal for OffsetCommitRequest {
             partitions: topic.partitions.iter().map(partition).collect(),
         };
         OffsetCommitResponse { topics: self.topics.iter().map(topic).collect(), ..Default::default() }
+    }
+}
+
+impl Refusal for ProduceRequest {
+    fn refused(&self, code: ErrorCode) -> ProduceResponse {
+        use produce_response::{PartitionProduceResponse, TopicProduceResponse};
+        let partition = |p: &produce_request::PartitionProduceData| PartitionProduceResponse {
+            index: p.index,
+            error_code: code.code(),
+            base_offset: -1,
+            ..Default::default()
+        };
+        let topic = |topic: &produce_request::TopicProduceData| TopicProduceResponse {
+            name: topic.name.clone(),
+            topic_id: topic.topic_id,
+            partition_responses: topic.partition_data.iter().map(partition).collect(),
+        };
+        ProduceResponse { responses: self.topic_data.iter().map(topic).collect(), ..Default::default() }
+    }
+}
+
+impl Refusal for AddPartitionsToTxnRequest {
+    fn refused(&self, code: ErrorCode) -> AddPartitionsToTxnResponse {
+        use add_partitions_to_txn_response::{
+            AddPartitionsToTxnPartitionResult, AddPartitionsToTxnTopicResult,
+        };
+        let partition = |p: &i32| AddPartitionsToTxnPartitionResult {
+            partition_index: *p,
+            partition_error_code: code.code(),
+        };
+        let topic =
+            |topic: &add_partitions_to_txn_request::AddPartitionsToTxnTopic| AddPartitionsToTxnTopicResult {
+                name: topic.name.clone(),
+                results_by_partition: topic.partitions.iter().map(partition).collect(),
+            };
+        let results_by_topic_v3_and_below = self.v3_and_below_topics.iter().map(topic).collect();
+        AddPartitionsToTxnResponse { results_by_topic_v3_and_below, ..Default::default() }
+    }
+}
+
+impl Refusal for TxnOffsetCommitRequest {
+    fn refused(&self, code: ErrorCode) -> TxnOffsetCommitResponse {
+        use txn_offset_commit_response::{TxnOffsetCommitResponsePartition, TxnOffsetCommitResponseTopic};
+        let partition = |p: &txn_offset_commit_request::TxnOffsetCommitRequestPartition| {
+            TxnOffsetCommitResponsePartition { partition_index: p.partition_index, error_code: code.code() }
+        };
+        let topic =
+            |topic: &txn_offset_commit_request::TxnOffsetCommitRequestTopic| TxnOffsetCommitResponseTopic {
+                name: topic.name.clone(),
+                partitions: topic.partitions.iter().map(partition).collect(),
+            };
+        TxnOffsetCommitResponse { topics: self.topics.iter().map(topic).collect(), ..Default::default() }
     }
 }
 

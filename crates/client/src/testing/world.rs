@@ -1,8 +1,8 @@
 //! An engine on a fake clock with its connections, and peers that answer.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::{Bytes, BytesMut};
 use headrace_wire::frame::{decode_request_header, encode_response, peek_request};
@@ -12,7 +12,9 @@ use headrace_wire::time::Now;
 
 use crate::arrived::Arrived;
 use crate::engine::Engine;
-use crate::io::{ChannelEvent, ChannelRequest, ConnId, Input, LinkEvent, LinkId, LinkRequest, Output};
+use crate::io::{
+    ChannelEvent, ChannelRequest, ConnId, DirectWrite, Input, LinkEvent, LinkId, LinkRequest, Output,
+};
 use crate::sasl::TokenSource;
 
 /// A request that a peer has received.
@@ -100,6 +102,9 @@ pub(crate) struct World<E: Engine> {
     pub(crate) events: Vec<E::Event>,
     /// Links that were asked for, and not ended by the engine. A test makes them, and says so.
     pub(crate) links: Vec<LinkId>,
+    /// Links stand as soon as they are asked for, and what is written over them is kept.
+    pub(crate) links_stand: bool,
+    pub(crate) written: Vec<DirectWrite>,
     /// What was asked of ends of links that are to carry channels.
     pub(crate) carriers: Vec<(ConnId, ChannelRequest)>,
     /// Every request received, in order.
@@ -110,7 +115,8 @@ pub(crate) struct World<E: Engine> {
     pub(crate) tokens: TokenSource,
     /// Whoever gives tokens never answers.
     pub(crate) silent_tokens: bool,
-    /// Set by whoever has left something for the engine, which is given this command then.
+    /// Set by whoever has left something for the engine, which is given this command then. What is left without this may have
+    /// been due before.
     pub(crate) woken: Arc<AtomicBool>,
     pub(crate) wake: Option<fn() -> E::Command>,
     /// Connections that stood when the engine last came to rest.
@@ -128,6 +134,8 @@ impl<E: Engine> World<E> {
             piece: usize::MAX,
             events: Vec::new(),
             links: Vec::new(),
+            links_stand: false,
+            written: Vec::new(),
             carriers: Vec::new(),
             log: Vec::new(),
             attempts: Vec::new(),
@@ -242,8 +250,9 @@ impl<E: Engine> World<E> {
         self.settle(peers);
         let next = self.engine.poll_timeout().into_iter().chain(peers.timeout()).min();
         let Some(at) = next.filter(|at| *at <= until) else { return false };
-        assert!(at > self.now.mono_ms, "a timer in the past would spin: {at} at {}", self.now.mono_ms);
-        self.sleep_to(at);
+        let late = at <= self.now.mono_ms;
+        assert!(!late || self.wake.is_some(), "a timer in the past would spin: {at} at {}", self.now.mono_ms);
+        self.sleep_to(at.max(self.now.mono_ms));
         self.engine.handle(self.now, Input::Timeout);
         self.settle(peers);
         true
@@ -270,7 +279,13 @@ impl<E: Engine> World<E> {
     pub(crate) fn perform(&mut self, output: Output<E::Event>, peers: &mut dyn Peers) {
         match output {
             Output::Channel(conn, request) => self.act(conn, request, peers),
-            Output::Link(link, LinkRequest::Connect { .. }) => self.links.push(link),
+            Output::Link(link, LinkRequest::Connect { .. }) => {
+                self.links.push(link);
+                if self.links_stand {
+                    self.link(link, LinkEvent::Connected);
+                }
+            }
+            Output::Link(_, LinkRequest::Write(write)) if self.links_stand => self.written.push(write),
             Output::Link(link, LinkRequest::Close) => self.links.retain(|at| *at != link),
             Output::Link(link, LinkRequest::MakeEndpoint) => {
                 let why = "this machine has no RDMA device".to_owned();
@@ -290,8 +305,7 @@ impl<E: Engine> World<E> {
                     return self.channel(conn, ChannelEvent::Closed("connection refused".to_owned()));
                 }
                 let connected = !self.silent.contains(&port);
-                let peer =
-                    Peer {
+                let peer = Peer {
                     port,
                     connected,
                     mute: false,

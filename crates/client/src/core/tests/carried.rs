@@ -14,10 +14,7 @@ fn two_sided() -> World<Probe> {
 }
 
 /// What the driver was asked to do about ends of links; what else it was asked is done.
-fn asked(
-    world: &mut World<Probe>,
-    answer: &mut dyn Peers,
-) -> Vec<(ConnId, ChannelRequest)> {
+fn asked(world: &mut World<Probe>, answer: &mut dyn Peers) -> Vec<(ConnId, ChannelRequest)> {
     world.settle(answer);
     std::mem::take(&mut world.carriers)
 }

@@ -5,8 +5,8 @@ use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::{ApiVersionsRequest, DescribeClusterResponse};
 use proptest::prelude::*;
 
-use crate::testing::{Answer, Incoming, version_list};
 use crate::connection::RESPONSE_BYTES_MAX;
+use crate::testing::{Answer, Incoming, version_list};
 
 /// The error of a call whose first server answers ApiVersions with these bytes.
 fn first_answer(bytes: &[u8]) -> Error {

@@ -7,8 +7,8 @@ use headrace_wire::messages::{
 };
 use proptest::prelude::*;
 
-use crate::testing::{Answer, Incoming, version_list, versions};
 use super::*;
+use crate::testing::{Answer, Incoming, version_list, versions};
 
 const PLAIN: [(&str, &str); 4] = [
     ("security.protocol", "SASL_PLAINTEXT"),

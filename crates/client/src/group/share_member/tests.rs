@@ -13,7 +13,6 @@ use headrace_wire::uuid::Uuid;
 
 use super::*;
 use crate::arrived::{Arrived, Consumed};
-use crate::testing::{Answer, Incoming, Layout, World, version_list, versions};
 use crate::core::{Core, NoStream};
 use crate::engine::Engine;
 use crate::group::{
@@ -22,6 +21,7 @@ use crate::group::{
 use crate::io::{ConnId, Input, Output};
 use crate::options::CommonConfig;
 use crate::partition::TopicPartition;
+use crate::testing::{Answer, Incoming, Layout, World, version_list, versions};
 
 enum Tag {
     Coordinator,

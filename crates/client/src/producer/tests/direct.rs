@@ -5,7 +5,7 @@ use headrace_wire::direct::{WriteAck, Written};
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::{GrantProduceRequest, GrantProduceResponse};
 
-use super::world::{Asked, World};
+use super::world::World;
 use crate::io::{Input, LinkEvent};
 
 const RING: usize = 65_536;
@@ -16,7 +16,7 @@ fn grant(world: &mut World, id: u16, key: i64) -> i64 {
 }
 
 fn grant_ring(world: &mut World, id: u16, key: i64, ring: usize) -> i64 {
-    let Asked { conn, version, number, ring_bytes } = world.asked.pop_front().unwrap();
+    let asked = world.kafka.grants.pop_front().unwrap();
     let ring = i32::try_from(ring).unwrap();
     let granted = GrantProduceResponse {
         id,
@@ -26,13 +26,13 @@ fn grant_ring(world: &mut World, id: u16, key: i64, ring: usize) -> i64 {
         quota: 10,
         ..GrantProduceResponse::default()
     };
-    world.answer::<GrantProduceRequest>(conn, version, number, &granted);
+    world.answer_late(&asked, asked.reply::<GrantProduceRequest>(&granted));
     world.settle();
-    ring_bytes
+    asked.decode::<GrantProduceRequest>().ring_bytes
 }
 
 fn expose(world: &mut World, key: u64) {
-    let link = world.link.unwrap();
+    let link = world.links[0];
     world.link(link, LinkEvent::Exposed { key, memory: Memory::sealed("test", RING).unwrap() });
     world.settle();
 }
@@ -43,7 +43,7 @@ fn asking() -> World {
     for value in ["a", "b"] {
         world.send(0, value);
     }
-    assert_eq!((world.asked.len(), world.logs[0].values.len()), (1, 2));
+    assert_eq!((world.kafka.grants.len(), world.log(0).values.len()), (1, 2));
     world
 }
 
@@ -53,7 +53,7 @@ fn memory_that_comes_before_the_word_that_it_was_granted_is_written() {
     expose(&mut world, 1);
     grant(&mut world, 5, 1);
     world.send(0, "c");
-    assert_eq!((world.written.len(), world.logs[0].values.len()), (1, 2));
+    assert_eq!((world.written.len(), world.log(0).values.len()), (1, 2));
 }
 
 #[test]
@@ -61,21 +61,22 @@ fn memory_that_is_taken_back_before_the_word_that_it_was_granted_is_asked_for_ag
     let mut world = asking();
     // Another producer has come, and both are to write into one ring.
     expose(&mut world, 1);
-    world.link(world.link.unwrap(), LinkEvent::Revoked { key: 1 });
+    let link = world.links[0];
+    world.link(link, LinkEvent::Revoked { key: 1 });
     grant(&mut world, 5, 1);
     world.send(0, "c");
-    assert_eq!((world.written.len(), world.logs[0].values.len()), (0, 3), "nothing is written there");
-    assert_eq!(world.asked.len(), 1, "it is not waited for for ever");
+    assert_eq!((world.written.len(), world.log(0).values.len()), (0, 3), "nothing is written there");
+    assert_eq!(world.kafka.grants.len(), 1, "it is not waited for for ever");
     grant(&mut world, 6, 2);
     expose(&mut world, 2);
     world.send(0, "d");
-    assert_eq!((world.written.len(), world.logs[0].values.len()), (1, 3));
+    assert_eq!((world.written.len(), world.log(0).values.len()), (1, 3));
 }
 
 #[test]
 fn memory_that_cannot_be_had_is_told_though_it_ends_before_the_word_that_it_was_granted() {
     let mut world = asking();
-    let link = world.link.unwrap();
+    let link = world.links[0];
     world.link(link, LinkEvent::Unreachable { key: 1, why: "too little may be locked".to_owned() });
     world.link(link, LinkEvent::Revoked { key: 1 });
     grant(&mut world, 5, 1);
@@ -84,7 +85,7 @@ fn memory_that_cannot_be_had_is_told_though_it_ends_before_the_word_that_it_was_
         reported.contains("headrace.datapath") && reported.contains("too little may be locked"),
         "{reported}"
     );
-    assert_eq!(world.asked.len(), 0, "and not asked for again at once");
+    assert_eq!(world.kafka.grants.len(), 0, "and not asked for again at once");
 }
 
 #[test]
@@ -111,7 +112,7 @@ fn batches_that_outgrow_their_ring_ask_for_a_larger_one_a_few_times() {
     world.send(0, "small");
     let mut wishes = vec![grant_ring(&mut world, 1, 1, 100_000)];
     let expose = |world: &mut World, key| {
-        let link = world.link.unwrap();
+        let link = world.links[0];
         world.link(link, LinkEvent::Exposed { key, memory: Memory::sealed("test", 100_000).unwrap() });
         world.settle();
     };
@@ -119,14 +120,14 @@ fn batches_that_outgrow_their_ring_ask_for_a_larger_one_a_few_times() {
     // The broker gives no more than that each time, so they go over TCP.
     for number in 2..82 {
         world.send(0, &"x".repeat(100_000 * number));
-        if !world.asked.is_empty() {
+        if !world.kafka.grants.is_empty() {
             let key = number.try_into().unwrap();
             wishes.push(grant_ring(&mut world, key, i64::from(key), 100_000));
             expose(&mut world, u64::from(key));
         }
     }
     assert_eq!(wishes, [4 << 20, 8 << 20, 16 << 20]);
-    assert_eq!((world.written.len(), world.logs[0].values.len()), (0, 82));
+    assert_eq!((world.written.len(), world.log(0).values.len()), (0, 82));
     world.send(0, "small");
     assert_eq!(world.written.len(), 1, "what fits goes in");
 }
@@ -145,21 +146,21 @@ fn memory_in_which_a_write_is_not_answered_in_time_is_given_back() {
     }
     expose(&mut world, 1);
     grant(&mut world, 5, 1);
-    let before = world.logs[0].values.clone();
+    let before = world.log(0).values.clone();
     world.send(0, "c");
     world.advance(2000);
     world.send(0, "d");
-    assert_eq!((world.written.len(), world.released.len()), (2, 0));
+    assert_eq!((world.written.len(), world.kafka.released().len()), (2, 0));
     world.advance(999);
-    assert_eq!(world.logs[0].values, before, "it may be answered yet");
+    assert_eq!(world.log(0).values, before, "it may be answered yet");
     world.advance(100);
-    assert_eq!(world.released, [5]);
-    assert_eq!(world.logs[0].values[before.len()..], ["c", "d"], "what came after it keeps its place");
-    assert_eq!(world.asked.len(), 0, "and is not asked for again at once");
+    assert_eq!(world.kafka.released(), [5]);
+    assert_eq!(world.log(0).values[before.len()..], ["c", "d"], "what came after it keeps its place");
+    assert_eq!(world.kafka.grants.len(), 0, "and is not asked for again at once");
     world.send(0, "e");
     world.advance(60_000);
     world.send(0, "f");
-    assert_eq!((world.asked.len(), world.written.len(), world.logs[0].values.len()), (1, 2, 6));
+    assert_eq!((world.kafka.grants.len(), world.written.len(), world.log(0).values.len()), (1, 2, 6));
 }
 
 #[test]
@@ -183,11 +184,12 @@ fn a_write_that_a_broker_refuses_is_not_tried_again_at_the_same_moment() {
             log_append_time: -1,
             log_start_offset: 0,
         };
-        world.link(world.link.unwrap(), LinkEvent::Note(refused.to_note()));
+        let link = world.links[0];
+        world.link(link, LinkEvent::Note(refused.to_note()));
         world.handle(Input::PollMemory);
         world.settle();
         assert_eq!(world.written.len(), tries, "it waits, though retry.backoff.ms is 0");
         world.advance(20);
     }
-    assert_eq!(world.logs[0].values, ["a", "b"]);
+    assert_eq!(world.log(0).values, ["a", "b"]);
 }

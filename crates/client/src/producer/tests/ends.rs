@@ -1,16 +1,19 @@
 //! Flush, close, time-outs, and what callers are told.
 
 use headrace_wire::errors::ErrorCode;
+use headrace_wire::messages::ApiKey;
+use headrace_wire::messages::ProduceRequest;
 
-use super::world::{Fault, TOPIC, World};
+use super::world::{TOPIC, World};
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::producer::{Accumulator, AppendError, ProducerCommand, ProducerEvent, RecordRef};
+use crate::testing::Fault;
 
 #[test]
 fn an_unknown_topic_is_waited_for() {
     let mut world = World::new(&[1], &[]);
-    world.topic_error = ErrorCode::UNKNOWN_TOPIC_OR_PARTITION;
+    world.kafka.topic_error = ErrorCode::UNKNOWN_TOPIC_OR_PARTITION;
     let refused = world.append(0, "x").unwrap_err();
     assert!(matches!(refused, AppendError::NeedMetadata { .. }));
     assert!(refused.into_error(60).to_string().contains("'t' took longer than 60 ms"));
@@ -19,7 +22,7 @@ fn an_unknown_topic_is_waited_for() {
     let refused = world.append(0, "x").unwrap_err();
     let said = refused.into_error(60).to_string();
     assert!(said.contains("UNKNOWN_TOPIC_OR_PARTITION"), "what the broker said is told: {said}");
-    world.topic_error = ErrorCode::NONE;
+    world.kafka.topic_error = ErrorCode::NONE;
     world.advance(2000);
     assert!(world.events.contains(&ProducerEvent::TopicsDecided));
     world.append(0, "x").unwrap();
@@ -28,7 +31,7 @@ fn an_unknown_topic_is_waited_for() {
 #[test]
 fn a_refused_topic_is_an_error_at_once() {
     let mut world = World::new(&[1], &[]);
-    world.topic_error = ErrorCode::TOPIC_AUTHORIZATION_FAILED;
+    world.kafka.topic_error = ErrorCode::TOPIC_AUTHORIZATION_FAILED;
     assert!(matches!(world.append(0, "x"), Err(AppendError::NeedMetadata { .. })));
     let refused = world.append(0, "x").unwrap_err();
     assert!(matches!(refused, AppendError::Topic(_)));
@@ -54,7 +57,7 @@ fn a_record_that_can_never_be_sent_is_refused() {
     let mut world = World::ready(&[1], &[("batch.size", "100")]);
     world.append(0, &"y".repeat(5000)).unwrap();
     world.advance(5);
-    assert_eq!(world.logs[0].values[0].len(), 5000);
+    assert_eq!(world.log(0).values[0].len(), 5000);
 }
 
 #[test]
@@ -75,11 +78,11 @@ fn a_full_buffer_sends_as_many_open_batches_as_are_lacking() {
         }
         assert_eq!(world.held(), 65_536);
         world.advance(50);
-        assert!(world.served.is_empty());
+        assert!(world.kafka.served().is_empty());
         let Err(AppendError::Full(place)) = world.append(4, "x") else { panic!("there is memory") };
         assert!(world.wait(place).is_some());
         world.append(4, "x").unwrap();
-        assert_eq!(world.served, [(1, 1)], "the oldest");
+        assert_eq!(world.kafka.served(), [(1, 1)], "the oldest");
     }
 }
 
@@ -95,20 +98,20 @@ fn a_caller_runs_ahead_only_of_brokers_that_take_batches() {
     let ahead = |world: &World| world.appender.lock().runs_ahead(world.now);
 
     let mut world = World::ready(&[1], &options);
-    world.holding = true;
+    world.kafka.holding = true;
     fill(&mut world);
     assert!(!ahead(&world), "nothing has ended yet: who knows how fast it is");
 
     let mut world = World::ready(&[1], &options);
     world.send(0, "first");
-    world.holding = true;
+    world.kafka.holding = true;
     fill(&mut world);
     assert!(ahead(&world), "more than half of the buffer");
     world.settle();
     assert!(!world.events.contains(&ProducerEvent::CaughtUp));
     world.advance(150);
     assert!(!ahead(&world), "nothing ends any more: that is no broker to wait for");
-    world.holding = false;
+    world.kafka.holding = false;
     world.advance(10);
     assert!(world.events.contains(&ProducerEvent::CaughtUp));
     assert!(!ahead(&world));
@@ -121,7 +124,7 @@ fn how_far_ahead_a_caller_runs_depends_on_how_much_a_request_can_carry() {
         let options = [("buffer.memory", "33554432"), ("batch.size", "131072"), ("linger.ms", "0")];
         let mut world = World::ready(partitions, &options);
         world.send(0, "first");
-        world.holding = true;
+        world.kafka.holding = true;
         let mut records = 0;
         while !world.appender.lock().runs_ahead(world.now) {
             let partition = records / 8 % partitions.len();
@@ -149,7 +152,7 @@ fn open_batches_keep_their_time_while_memory_is_on_its_way_back() {
         ("enable.idempotence", "false"),
     ];
     let mut world = World::ready(&[1, 1], &options);
-    world.holding = true;
+    world.kafka.holding = true;
     world.append(0, "waits for more").unwrap();
     let large = "x".repeat(16_000);
     for _ in 0..3 {
@@ -175,7 +178,7 @@ fn what_is_not_used_of_a_batch_is_another_batchs_with_incremental_and_not_with_f
             ("delivery.timeout.ms", "200000"),
         ];
         let mut world = World::ready(&[1; 20], &options);
-        world.holding = true;
+        world.kafka.holding = true;
         let taken = (0..20).take_while(|partition| world.append(*partition, "x").is_ok()).count();
         assert_eq!(taken, open, "{strategy}");
     }
@@ -191,7 +194,7 @@ fn a_batch_that_finds_no_memory_to_grow_goes_out_and_the_record_opens_the_next()
         ("delivery.timeout.ms", "200000"),
     ];
     let mut world = World::ready(&[1], &options);
-    world.holding = true;
+    world.kafka.holding = true;
     let value = "v".repeat(1000);
     let place = loop {
         match world.append(0, &value) {
@@ -201,14 +204,14 @@ fn a_batch_that_finds_no_memory_to_grow_goes_out_and_the_record_opens_the_next()
         }
     };
     assert_eq!(world.held(), 65_536);
-    world.holding = false;
+    world.kafka.holding = false;
     let lease = world.wait(place).expect("the batch went out");
-    let sent = world.logs[0].values.len();
+    let sent = world.log(0).values.len();
     assert!(sent > 60, "{sent} records went in one batch");
     drop(lease);
     world.append(0, &value).unwrap();
     world.command(ProducerCommand::Flush { op: 1 });
-    assert_eq!(world.logs[0].values.len(), sent + 1);
+    assert_eq!(world.log(0).values.len(), sent + 1);
     world.assert_empty();
 }
 
@@ -219,23 +222,23 @@ fn a_flush_ends_when_what_was_before_it_has_ended() {
     assert_eq!(world.is_done(1), Some(Ok(())), "nothing to wait for");
     world.send(0, "first");
     world.append(0, "a").unwrap();
-    world.holding = true;
+    world.kafka.holding = true;
     world.command(ProducerCommand::Flush { op: 2 });
     world.append(0, "b").unwrap();
     world.command(ProducerCommand::Flush { op: 3 });
     world.append(0, "late").unwrap();
     world.advance(1000);
     assert_eq!((world.is_done(2), world.is_done(3)), (None, None));
-    world.holding = false;
+    world.kafka.holding = false;
     world.settle();
     assert_eq!((world.is_done(2), world.is_done(3)), (Some(Ok(())), Some(Ok(()))));
-    assert_eq!(world.logs[0].values, ["first", "a", "b"], "what came after lingers");
+    assert_eq!(world.log(0).values, ["first", "a", "b"], "what came after lingers");
 }
 
 #[test]
 fn a_flush_ends_also_when_batches_fail() {
     let mut world = World::ready(&[1], &[]);
-    world.faults = [Fault::Refuse(ErrorCode::INVALID_RECORD)].into();
+    *world.kafka.faults.of(&[ApiKey::Produce]) = [Fault::Refuse(ErrorCode::INVALID_RECORD)].into();
     world.append(0, "a").unwrap();
     world.command(ProducerCommand::Flush { op: 1 });
     assert_eq!(world.is_done(1), Some(Ok(())));
@@ -249,7 +252,7 @@ fn close_sends_what_is_there_and_takes_no_more() {
     world.append(0, "a").unwrap();
     world.command(ProducerCommand::Close { op: 1, timeout_ms: 1000 });
     assert_eq!(world.is_done(1), Some(Ok(())));
-    assert_eq!(world.logs[0].values, ["a"]);
+    assert_eq!(world.log(0).values, ["a"]);
     assert!(matches!(world.append(0, "b"), Err(AppendError::Closed)));
     assert_eq!(world.engine.poll_timeout(), None);
     world.command(ProducerCommand::Close { op: 2, timeout_ms: 0 });
@@ -261,7 +264,7 @@ fn close_sends_what_is_there_and_takes_no_more() {
 #[test]
 fn a_closed_producer_does_not_wait_for_the_end_of_a_pause() {
     let mut world = World::ready(&[1], &[]);
-    world.throttle_ms = 400;
+    world.kafka.throttle_ms = 400;
     world.send(0, "a");
     world.command(ProducerCommand::Close { op: 1, timeout_ms: 1000 });
     assert_eq!(world.is_done(1), Some(Ok(())));
@@ -271,7 +274,7 @@ fn a_closed_producer_does_not_wait_for_the_end_of_a_pause() {
 #[test]
 fn close_fails_at_its_deadline_what_has_not_arrived() {
     let mut world = World::ready(&[1], &[]);
-    world.holding = true;
+    world.kafka.holding = true;
     for n in 0..7 {
         world.send(0, &n.to_string());
     }
@@ -306,18 +309,19 @@ fn a_batch_for_a_dead_broker_times_out_and_says_why() {
     let said = error.to_string();
     assert!(said.contains("'t', partition 0") && said.contains("refused"), "{said}");
     world.assert_empty();
-    world.down.clear();
+    world.refused.clear();
     world.append(0, "b").unwrap();
     world.advance(5000);
-    assert_eq!(world.logs[0].values, ["b"]);
+    assert_eq!(world.log(0).values, ["b"]);
 }
 
 #[test]
 fn a_topic_that_is_deleted_fails_its_batches_in_time_and_says_so() {
     let mut world = World::ready(&[1], &[("delivery.timeout.ms", "2000"), ("request.timeout.ms", "1000")]);
     world.send(0, "a");
-    world.topic_error = ErrorCode::UNKNOWN_TOPIC_OR_PARTITION;
-    world.faults = [Fault::Refuse(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)].into();
+    world.kafka.topic_error = ErrorCode::UNKNOWN_TOPIC_OR_PARTITION;
+    *world.kafka.faults.of(&[ApiKey::Produce]) =
+        [Fault::Refuse(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)].into();
     world.append(0, "b").unwrap();
     world.advance(1000);
     world.append(0, "c").unwrap();
@@ -335,14 +339,14 @@ fn a_topic_that_is_deleted_fails_its_batches_in_time_and_says_so() {
 fn retries_end_the_tries() {
     let mut world = World::ready(&[1], &[("retries", "2"), ("enable.idempotence", "true")]);
     let refuse = Fault::Refuse(ErrorCode::NOT_ENOUGH_REPLICAS);
-    world.faults = [refuse, refuse, refuse].into();
+    *world.kafka.faults.of(&[ApiKey::Produce]) = [refuse, refuse, refuse].into();
     world.append(0, "a").unwrap();
     world.advance(5000);
     let (_, result) = world.take_done().remove(0);
     assert_eq!(result.unwrap_err().code(), Some(ErrorCode::NOT_ENOUGH_REPLICAS));
-    assert_eq!(world.served.len(), 3);
+    assert_eq!(world.kafka.served().len(), 3);
     world.send(0, "b");
-    assert_eq!(world.logs[0].values, ["b"]);
+    assert_eq!(world.log(0).values, ["b"]);
 }
 
 #[test]
@@ -361,7 +365,7 @@ fn without_acknowledgements_one_in_flight_goes_after_the_other() {
         world.appender.append_record(world.now, &record, None, |_, _| ()).unwrap();
     }
     world.advance(200);
-    assert_eq!(world.logs[0].values.len(), 6);
+    assert_eq!(world.log(0).values.len(), 6);
     world.assert_empty();
 }
 
@@ -370,7 +374,7 @@ fn without_acks_a_batch_is_done_when_it_is_handed_over() {
     let mut world = World::ready(&[1], &[("acks", "0")]);
     world.send(0, "a");
     world.send(0, "b");
-    assert_eq!(world.logs[0].values, ["a", "b"]);
+    assert_eq!(world.log(0).values, ["a", "b"]);
     let done = world.take_done();
     assert!(done.iter().all(|(_, result)| result.as_ref().unwrap().base_offset == -1));
     assert_eq!(done.len(), 2);
@@ -380,13 +384,13 @@ fn without_acks_a_batch_is_done_when_it_is_handed_over() {
 #[test]
 fn a_producer_that_gets_no_id_fails_for_good_or_tries_again() {
     let mut world = World::ready(&[1], &[]);
-    world.identities = [Err(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS), Ok((9, 0))].into();
+    world.kafka.faults.add(ApiKey::InitProducerId, Fault::Refuse(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS));
     world.send(0, "a");
     world.advance(1000);
-    assert_eq!(world.logs[0].values, ["a"]);
+    assert_eq!(world.log(0).values, ["a"]);
 
     let mut world = World::ready(&[1], &[]);
-    world.identities = [Err(ErrorCode::CLUSTER_AUTHORIZATION_FAILED)].into();
+    world.kafka.faults.add(ApiKey::InitProducerId, Fault::Refuse(ErrorCode::CLUSTER_AUTHORIZATION_FAILED));
     world.send(0, "a");
     let (_, result) = world.take_done().remove(0);
     assert_eq!(result.unwrap_err().code(), Some(ErrorCode::CLUSTER_AUTHORIZATION_FAILED));
@@ -397,11 +401,11 @@ fn a_producer_that_gets_no_id_fails_for_good_or_tries_again() {
 #[test]
 fn an_id_that_cannot_be_read_is_asked_for_again() {
     let mut world = World::ready(&[1], &[]);
-    world.garbled_ids = 3;
+    *world.kafka.faults.of(&[ApiKey::InitProducerId]) = [Fault::Garble; 3].into();
     world.send(0, "a");
     world.advance(5000);
-    assert_eq!(world.garbled_ids, 0);
-    assert_eq!(world.logs[0].values, ["a"]);
+    assert!(world.kafka.faults.of(&[ApiKey::InitProducerId]).is_empty());
+    assert_eq!(world.log(0).values, ["a"]);
     world.assert_empty();
 }
 
@@ -409,18 +413,18 @@ fn an_id_that_cannot_be_read_is_asked_for_again() {
 fn a_negative_id_or_epoch_is_not_taken() {
     for lie in [(-1, 0), (5, -1), (-1, -1), (i64::MIN, i16::MIN)] {
         let mut world = World::ready(&[1], &[]);
-        world.identities = [Ok(lie), Ok((9, 0))].into();
+        world.kafka.identities = [lie, (9, 0)].into();
         world.send(0, "a");
         world.advance(1000);
-        assert_eq!(world.logs[0].values, ["a"]);
-        assert_eq!((&world.logs[0].stamps[..], world.identities.len()), (&[(0, 0)][..], 0), "{lie:?}");
+        assert_eq!(world.log(0).values, ["a"]);
+        assert_eq!((&world.log(0).stamps[..], world.kafka.identities.len()), (&[(0, 0)][..], 0), "{lie:?}");
     }
 }
 
 #[test]
 fn without_an_id_that_can_be_read_batches_end_in_time_and_others_go_out_later() {
     let mut world = World::ready(&[1], &[("delivery.timeout.ms", "2000"), ("request.timeout.ms", "1000")]);
-    world.garbled_ids = usize::MAX;
+    *world.kafka.faults.of(&[ApiKey::InitProducerId]) = vec![Fault::Garble; 1_000].into();
     world.send(0, "a");
     world.advance(1999);
     assert!(world.take_done().is_empty());
@@ -433,43 +437,43 @@ fn without_an_id_that_can_be_read_batches_end_in_time_and_others_go_out_later() 
         said.contains("'t', partition 0") && said.contains("producer id") && said.contains("awaited"),
         "{said}"
     );
-    world.garbled_ids = 0;
+    world.kafka.faults.of(&[ApiKey::InitProducerId]).clear();
     world.send(0, "b");
     world.advance(2000);
-    assert_eq!(world.logs[0].values, ["b"]);
+    assert_eq!(world.log(0).values, ["b"]);
     world.assert_empty();
 }
 
 #[test]
 fn a_batch_that_an_answer_forgets_is_sent_again_and_there_once() {
     let mut world = World::ready(&[1, 1], &[]);
-    world.faults = [Fault::LeaveOut].into();
+    world.kafka.spoil::<ProduceRequest>(1, |answer| drop(answer.responses[0].partition_responses.remove(0)));
     world.append(0, "a").unwrap();
     world.append(1, "b").unwrap();
     world.advance(2_000);
     let done = world.take_done();
     assert!(done.len() == 2 && done.iter().all(|(_, result)| result.is_ok()), "{done:?}");
-    assert_eq!([&world.logs[0].values, &world.logs[1].values], [&["a"], &["b"]]);
+    assert_eq!([&world.log(0).values, &world.log(1).values], [&["a"], &["b"]]);
     world.assert_empty();
 }
 
 #[test]
 fn a_throttled_producer_pauses() {
     let mut world = World::ready(&[1], &[]);
-    world.throttle_ms = 400;
+    world.kafka.throttle_ms = 400;
     world.send(0, "a");
     world.send(0, "b");
-    assert_eq!(world.logs[0].values, ["a"]);
+    assert_eq!(world.log(0).values, ["a"]);
     world.advance(399);
-    assert_eq!(world.logs[0].values, ["a"]);
+    assert_eq!(world.log(0).values, ["a"]);
     world.advance(1);
-    assert_eq!(world.logs[0].values, ["a", "b"]);
+    assert_eq!(world.log(0).values, ["a", "b"]);
 }
 
 #[test]
 fn a_pause_that_is_too_long_is_cut_short_and_named_in_the_error() {
     let mut world = World::ready(&[1], &[("delivery.timeout.ms", "40000")]);
-    world.throttle_ms = 1 << 30;
+    world.kafka.throttle_ms = 1 << 30;
     world.send(0, "a");
     world.send(0, "b");
     world.advance(40_000);
@@ -479,23 +483,23 @@ fn a_pause_that_is_too_long_is_cut_short_and_named_in_the_error() {
     assert_eq!(errors.len(), 1, "{errors:?}");
     assert!(errors[0].contains("node 1 asked to wait 1073741824 ms (throttled)"), "{errors:?}");
     world.advance(19_000);
-    assert_eq!(world.logs[0].values, ["a"]);
+    assert_eq!(world.log(0).values, ["a"]);
     world.advance(1_000);
-    assert_eq!(world.logs[0].values, ["a", "c"]);
+    assert_eq!(world.log(0).values, ["a", "c"]);
 }
 
 #[test]
 fn a_pause_ends_with_the_connection_that_it_was_asked_for_over() {
     let mut world = World::ready(&[1], &[]);
-    world.throttle_ms = 50_000;
+    world.kafka.throttle_ms = 50_000;
     world.send(0, "a");
     world.send(0, "b");
     world.advance(1_000);
-    assert_eq!(world.logs[0].values, ["a"]);
+    assert_eq!(world.log(0).values, ["a"]);
     world.kill(1);
-    world.down.clear();
+    world.refused.clear();
     world.advance(2_000);
-    assert_eq!(world.logs[0].values, ["a", "b"]);
+    assert_eq!(world.log(0).values, ["a", "b"]);
 }
 
 #[test]
@@ -503,16 +507,16 @@ fn compressed_batches_give_memory_back_when_they_are_closed() {
     for codec in ["gzip", "snappy", "lz4", "zstd"] {
         let mut world = World::ready(&[1], &[("compression.type", codec), ("linger.ms", "100")]);
         world.send(0, "first");
-        world.holding = true;
+        world.kafka.holding = true;
         for _ in 0..600 {
             world.append(0, &"abcdefgh".repeat(30)).unwrap();
         }
         world.advance(1000);
         let held = world.held();
         assert!(held <= 32 * 1024, "{codec}: {held}");
-        world.holding = false;
+        world.kafka.holding = false;
         world.settle();
-        assert_eq!(world.logs[0].values.len(), 601);
+        assert_eq!(world.log(0).values.len(), 601);
         world.assert_empty();
     }
 }

@@ -1,12 +1,14 @@
 //! Random faults and appends: nothing is lost, nothing is invented, order holds, memory adds up.
 
+use headrace_wire::messages::ApiKey;
 use std::collections::{BTreeMap, BTreeSet};
 
 use headrace_wire::errors::ErrorCode;
 use proptest::prelude::*;
 
-use super::world::{Fault, World};
+use super::world::World;
 use crate::producer::{ProducerCommand, ProducerEvent};
+use crate::testing::Fault;
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -24,10 +26,10 @@ fn fault() -> impl Strategy<Value = Fault> {
     prop_oneof![
         3 => Just(Fault::None),
         1 => Just(Fault::Refuse(ErrorCode::NOT_ENOUGH_REPLICAS)),
-        1 => Just(Fault::AppendThenSay(ErrorCode::NOT_ENOUGH_REPLICAS_AFTER_APPEND)),
+        1 => Just(Fault::DoThenSay(ErrorCode::NOT_ENOUGH_REPLICAS_AFTER_APPEND)),
         1 => Just(Fault::DropBefore),
         1 => Just(Fault::DropAfter),
-        1 => Just(Fault::Silence),
+        1 => Just(Fault::Mute),
         1 => Just(Fault::Refuse(ErrorCode::INVALID_RECORD)),
     ]
 }
@@ -49,7 +51,7 @@ fn step() -> impl Strategy<Value = Step> {
 /// `exact`: no record is there twice, and all are in order.
 fn run(options: &[(&str, &str)], steps: &[Step], batch_bytes_max: usize, exact: bool) {
     let mut world = World::ready(&[1, 2, 1], options);
-    world.batch_bytes_max = batch_bytes_max;
+    world.kafka.batch_bytes_max = batch_bytes_max;
     // By batch: partition and values, in order.
     let mut appended: BTreeMap<_, (usize, Vec<String>)> = BTreeMap::new();
     for (n, step) in steps.iter().enumerate() {
@@ -65,19 +67,19 @@ fn run(options: &[(&str, &str)], steps: &[Step], batch_bytes_max: usize, exact: 
             Step::Flush => world.command(ProducerCommand::Flush { op: 1 }),
             Step::Advance(ms) => world.advance(u64::from(ms)),
             Step::Hold(holding) => {
-                world.holding = holding;
+                world.kafka.holding = holding;
                 world.settle();
             }
-            Step::Fault(fault) => world.faults.push_back(fault),
-            Step::Move { partition, node } => world.leaders[usize::from(partition)] = node,
+            Step::Fault(fault) => world.kafka.faults.of(&[ApiKey::Produce]).push_back(fault),
+            Step::Move { partition, node } => world.lead(usize::from(partition), node),
             Step::Kill(node) => world.kill(node),
-            Step::Revive => world.down.clear(),
+            Step::Revive => world.refused.clear(),
         }
     }
-    world.holding = false;
-    world.down.clear();
-    world.faults.clear();
-    world.leaders = vec![Some(1), Some(2), Some(1)];
+    world.kafka.holding = false;
+    world.refused.clear();
+    world.kafka.faults.of(&[ApiKey::Produce]).clear();
+    world.kafka.layout.topics[0].1 = vec![1, 2, 1];
     world.command(ProducerCommand::Flush { op: 2 });
     world.advance(20_000);
     assert_eq!(world.is_done(2), Some(Ok(())));
@@ -102,7 +104,7 @@ fn run(options: &[(&str, &str)], steps: &[Step], batch_bytes_max: usize, exact: 
             acked_in[partition].extend(values);
         }
     }
-    for (log, acked) in world.logs.iter().zip(acked_in) {
+    for (log, acked) in world.logs().zip(acked_in) {
         if exact {
             assert!(log.values.is_sorted(), "order in the log");
             let mut unique = log.values.clone();

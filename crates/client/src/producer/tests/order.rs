@@ -1,10 +1,12 @@
 //! Order, retries and sequences.
 
 use headrace_wire::errors::ErrorCode;
+use headrace_wire::messages::ApiKey;
 
-use super::world::{Fault, TOPIC, World};
+use super::world::{TOPIC, World};
 use crate::error::Error;
 use crate::producer::{AppendError, ProducerCommand};
+use crate::testing::Fault;
 
 fn values(range: std::ops::Range<u32>) -> Vec<String> {
     range.map(|n| n.to_string()).collect()
@@ -23,34 +25,34 @@ fn records_arrive_in_order_with_their_offsets() {
     for n in 0..3 {
         world.append(0, &n.to_string()).unwrap();
     }
-    assert!(world.logs[0].values.is_empty(), "linger.ms has not passed");
+    assert!(world.log(0).values.is_empty(), "linger.ms has not passed");
     world.advance(5);
     send_all(&mut world, 3..5);
-    assert_eq!(world.logs[0].values, values(0..5));
+    assert_eq!(world.log(0).values, values(0..5));
     let done = world.take_done();
     let offsets: Vec<i64> = done.iter().map(|(_, result)| result.as_ref().unwrap().base_offset).collect();
     assert_eq!(offsets, [0, 3, 4]);
     let ack = done[0].1.as_ref().unwrap();
     assert_eq!((ack.topic.as_ref(), ack.partition, ack.log_append_time), (TOPIC, 0, -1));
-    assert_eq!(world.logs[0].stamps, [(0, 0), (0, 3), (0, 4)]);
+    assert_eq!(world.log(0).stamps, [(0, 0), (0, 3), (0, 4)]);
     world.assert_empty();
 }
 
 #[test]
 fn at_most_five_requests_are_on_their_way() {
     let mut world = World::ready(&[1], &[]);
-    world.holding = true;
+    world.kafka.holding = true;
     send_all(&mut world, 0..2);
     assert_eq!(world.unanswered(), 1, "the first one introduces the producer to the broker");
-    world.holding = false;
+    world.kafka.holding = false;
     world.settle();
-    world.holding = true;
+    world.kafka.holding = true;
     send_all(&mut world, 2..10);
     assert_eq!(world.unanswered(), 5);
-    world.holding = false;
+    world.kafka.holding = false;
     world.settle();
-    assert_eq!(world.logs[0].values, values(0..10));
-    assert_eq!(world.served.len(), 8, "what had to wait was put together");
+    assert_eq!(world.log(0).values, values(0..10));
+    assert_eq!(world.kafka.served().len(), 8, "what had to wait was put together");
 }
 
 #[test]
@@ -60,7 +62,7 @@ fn one_request_carries_all_partitions_of_a_leader() {
         world.append(partition, "x").unwrap();
     }
     world.advance(5);
-    let mut served = world.served.clone();
+    let mut served = world.kafka.served().clone();
     served.sort_unstable();
     assert_eq!(served, [(1, 3), (2, 1)]);
 }
@@ -71,9 +73,9 @@ fn a_full_batch_does_not_linger() {
     for n in 0..20 {
         world.append(0, &format!("{n:020}")).unwrap();
     }
-    assert!(world.logs[0].values.len() >= 12, "{}", world.logs[0].values.len());
+    assert!(world.log(0).values.len() >= 12, "{}", world.log(0).values.len());
     world.advance(1000);
-    assert_eq!(world.logs[0].values.len(), 20);
+    assert_eq!(world.log(0).values.len(), 20);
 }
 
 /// Whatever happens to one of several requests in flight, the log has each record once and in order.
@@ -81,27 +83,28 @@ fn a_full_batch_does_not_linger() {
 fn each_fault_in_the_middle_of_five_requests_keeps_order() {
     let retriable = [
         Fault::Refuse(ErrorCode::NOT_ENOUGH_REPLICAS),
-        Fault::AppendThenSay(ErrorCode::NOT_ENOUGH_REPLICAS_AFTER_APPEND),
-        Fault::AppendThenSay(ErrorCode::REQUEST_TIMED_OUT),
+        Fault::DoThenSay(ErrorCode::NOT_ENOUGH_REPLICAS_AFTER_APPEND),
+        Fault::DoThenSay(ErrorCode::REQUEST_TIMED_OUT),
         Fault::DropBefore,
         Fault::DropAfter,
-        Fault::Silence,
+        Fault::Mute,
     ];
     for fault in retriable {
         for position in 0..5 {
             let mut world = World::ready(&[1], &[("request.timeout.ms", "500")]);
             send_all(&mut world, 0..1);
-            world.holding = true;
+            world.kafka.holding = true;
             send_all(&mut world, 1..8);
             assert_eq!(world.unanswered(), 5);
-            world.faults = std::iter::repeat_n(Fault::None, position).chain([fault]).collect();
-            world.holding = false;
+            *world.kafka.faults.of(&[ApiKey::Produce]) =
+                std::iter::repeat_n(Fault::None, position).chain([fault]).collect();
+            world.kafka.holding = false;
             world.advance(5000);
-            assert_eq!(world.logs[0].values, values(0..8), "{fault:?} at {position}");
+            assert_eq!(world.log(0).values, values(0..8), "{fault:?} at {position}");
             let done = world.take_done();
             assert!(done.iter().all(|(_, result)| result.is_ok()), "{fault:?} at {position}: {done:?}");
             assert!(done.is_sorted_by_key(|(batch, _)| *batch), "{fault:?} at {position}: {done:?}");
-            assert!(world.logs[0].stamps.iter().all(|(epoch, _)| *epoch == 0), "no new epoch is needed");
+            assert!(world.log(0).stamps.iter().all(|(epoch, _)| *epoch == 0), "no new epoch is needed");
             world.assert_empty();
         }
     }
@@ -112,27 +115,28 @@ fn without_idempotence_and_one_in_flight_order_is_kept_too() {
     let options =
         [("enable.idempotence", "false"), ("max.in.flight.requests.per.connection", "1"), ("acks", "1")];
     let mut world = World::ready(&[1], &options);
-    world.holding = true;
+    world.kafka.holding = true;
     send_all(&mut world, 0..4);
     assert_eq!(world.unanswered(), 1);
-    world.faults = [Fault::None, Fault::Refuse(ErrorCode::NOT_ENOUGH_REPLICAS), Fault::DropBefore].into();
-    world.holding = false;
+    *world.kafka.faults.of(&[ApiKey::Produce]) =
+        [Fault::None, Fault::Refuse(ErrorCode::NOT_ENOUGH_REPLICAS), Fault::DropBefore].into();
+    world.kafka.holding = false;
     world.advance(2000);
-    assert_eq!(world.logs[0].values, values(0..4));
-    assert!(world.logs[0].stamps.iter().all(|stamp| *stamp == (-1, -1)));
+    assert_eq!(world.log(0).values, values(0..4));
+    assert!(world.log(0).stamps.iter().all(|stamp| *stamp == (-1, -1)));
 }
 
 #[test]
 fn a_new_leader_is_found_and_gets_the_batches_in_order() {
     let mut world = World::ready(&[1], &[]);
     send_all(&mut world, 0..1);
-    world.holding = true;
+    world.kafka.holding = true;
     send_all(&mut world, 1..5);
-    world.leaders[0] = Some(2);
-    world.holding = false;
+    world.lead(0, Some(2));
+    world.kafka.holding = false;
     world.advance(2000);
-    assert_eq!(world.logs[0].values, values(0..5));
-    assert_eq!(world.served.last().unwrap().0, 2);
+    assert_eq!(world.log(0).values, values(0..5));
+    assert_eq!(world.kafka.served().last().unwrap().0, 2);
     assert!(world.take_done().iter().all(|(_, result)| result.is_ok()));
 }
 
@@ -142,9 +146,9 @@ fn overtaken_by_a_new_leader(options: &[(&str, &str)]) -> World {
     let options: Vec<_> = options.iter().copied().chain([("metadata.max.age.ms", "100")]).collect();
     let mut world = World::ready(&[1], &options);
     send_all(&mut world, 0..1);
-    world.held_node = Some(1);
+    world.kafka.held_node = Some(1);
     send_all(&mut world, 1..2);
-    world.leaders[0] = Some(2);
+    world.lead(0, Some(2));
     world.advance(150);
     send_all(&mut world, 2..3);
     world.advance(300);
@@ -154,12 +158,12 @@ fn overtaken_by_a_new_leader(options: &[(&str, &str)]) -> World {
 #[test]
 fn what_came_too_early_to_a_new_leader_is_not_sent_there_again_and_again() {
     let mut world = overtaken_by_a_new_leader(&[("retry.backoff.ms", "0")]);
-    assert_eq!(world.served.iter().filter(|(node, _)| *node == 2).count(), 1);
-    world.held_node = None;
+    assert_eq!(world.kafka.served().iter().filter(|(node, _)| *node == 2).count(), 1);
+    world.kafka.held_node = None;
     world.advance(2000);
-    assert_eq!(world.logs[0].values, values(0..3));
+    assert_eq!(world.log(0).values, values(0..3));
     assert!(world.take_done().iter().all(|(_, result)| result.is_ok()));
-    assert!(world.logs[0].stamps.iter().all(|(epoch, _)| *epoch == 0), "no new epoch is needed");
+    assert!(world.log(0).stamps.iter().all(|(epoch, _)| *epoch == 0), "no new epoch is needed");
     world.assert_empty();
 }
 
@@ -168,35 +172,35 @@ fn one_batch_at_a_time_is_on_its_way_also_when_the_leader_changes() {
     let one_in_flight =
         [("enable.idempotence", "false"), ("max.in.flight.requests.per.connection", "1"), ("acks", "1")];
     let mut world = overtaken_by_a_new_leader(&one_in_flight);
-    assert!(world.served.iter().all(|(node, _)| *node == 1), "record 2 waits for what becomes of 1");
-    world.held_node = None;
+    assert!(world.kafka.served().iter().all(|(node, _)| *node == 1), "record 2 waits for what becomes of 1");
+    world.kafka.held_node = None;
     world.advance(2000);
-    assert_eq!(world.logs[0].values, values(0..3));
+    assert_eq!(world.log(0).values, values(0..3));
     world.assert_empty();
 }
 
 #[test]
 fn a_partition_without_leader_does_not_hold_up_the_others() {
     let mut world = World::ready(&[1, 1], &[]);
-    world.leaders[0] = None;
-    world.faults = [Fault::Refuse(ErrorCode::LEADER_NOT_AVAILABLE)].into();
+    world.lead(0, None);
+    *world.kafka.faults.of(&[ApiKey::Produce]) = [Fault::Refuse(ErrorCode::LEADER_NOT_AVAILABLE)].into();
     world.append(0, "0").unwrap();
     world.advance(300);
     world.append(1, "x").unwrap();
     world.advance(300);
-    assert_eq!(world.logs[1].values, ["x"]);
-    assert!(world.logs[0].values.is_empty());
-    world.leaders[0] = Some(2);
+    assert_eq!(world.log(1).values, ["x"]);
+    assert!(world.log(0).values.is_empty());
+    world.lead(0, Some(2));
     world.advance(5000);
-    assert_eq!(world.logs[0].values, ["0"]);
+    assert_eq!(world.log(0).values, ["0"]);
 }
 
 #[test]
 fn memory_that_a_partition_without_leader_holds_does_not_stop_the_others() {
     let limits = [("buffer.memory", "163840"), ("batch.size", "16384"), ("delivery.timeout.ms", "600000")];
     let mut world = World::ready(&[1, 1], &limits);
-    world.leaders[0] = None;
-    world.faults = [Fault::Refuse(ErrorCode::LEADER_NOT_AVAILABLE)].into();
+    world.lead(0, None);
+    *world.kafka.faults.of(&[ApiKey::Produce]) = [Fault::Refuse(ErrorCode::LEADER_NOT_AVAILABLE)].into();
     let value = "v".repeat(12_000);
     // Of ten chunks, eight.
     for _ in 0..8 {
@@ -204,7 +208,7 @@ fn memory_that_a_partition_without_leader_holds_does_not_stop_the_others() {
     }
     world.advance(300);
     for sent in 0..5 {
-        world.holding = true;
+        world.kafka.holding = true;
         let place = loop {
             match world.append(1, &value) {
                 Ok(_) => {}
@@ -212,32 +216,33 @@ fn memory_that_a_partition_without_leader_holds_does_not_stop_the_others() {
                 Err(other) => panic!("{other:?}"),
             }
         };
-        world.holding = false;
+        world.kafka.holding = false;
         assert!(world.wait(place).is_some(), "after {sent} rounds");
     }
-    assert!(world.logs[1].values.len() >= 5);
-    assert!(world.logs[0].values.is_empty());
+    assert!(world.log(1).values.len() >= 5);
+    assert!(world.log(0).values.is_empty());
 }
 
 #[test]
 fn a_refused_batch_leaves_the_others_their_way() {
     let mut world = World::ready(&[1], &[]);
     send_all(&mut world, 0..1);
-    world.holding = true;
+    world.kafka.holding = true;
     send_all(&mut world, 1..5);
-    world.faults = [Fault::None, Fault::Refuse(ErrorCode::MESSAGE_TOO_LARGE)].into();
-    world.holding = false;
+    *world.kafka.faults.of(&[ApiKey::Produce]) =
+        [Fault::None, Fault::Refuse(ErrorCode::MESSAGE_TOO_LARGE)].into();
+    world.kafka.holding = false;
     world.advance(2000);
-    assert_eq!(world.logs[0].values, ["0", "1", "3", "4"]);
+    assert_eq!(world.log(0).values, ["0", "1", "3", "4"]);
     let failed: Vec<Error> = world.take_done().into_iter().filter_map(|(_, result)| result.err()).collect();
     assert_eq!(failed.len(), 1);
     assert_eq!(failed[0].code(), Some(ErrorCode::MESSAGE_TOO_LARGE));
     let said = failed[0].to_string();
     assert!(said.contains("max.message.bytes") && said.contains("'t', partition 0"), "{said}");
     // The rest went out under a new epoch from sequence 0.
-    assert_eq!(world.logs[0].stamps, [(0, 0), (0, 1), (1, 0), (1, 1)]);
+    assert_eq!(world.log(0).stamps, [(0, 0), (0, 1), (1, 0), (1, 1)]);
     send_all(&mut world, 5..6);
-    assert_eq!(world.logs[0].stamps.last(), Some(&(1, 2)));
+    assert_eq!(world.log(0).stamps.last(), Some(&(1, 2)));
 }
 
 #[test]
@@ -245,26 +250,26 @@ fn a_broker_that_lost_records_gets_the_next_under_a_new_epoch() {
     let mut world = World::ready(&[1, 1], &[]);
     send_all(&mut world, 0..3);
     world.send(1, "other");
-    world.logs[0].forget_batches(1);
+    world.kafka.log(TOPIC, 0).forget_batches(1);
     send_all(&mut world, 3..5);
     world.advance(2000);
-    assert_eq!(world.logs[0].values, ["0", "1", "3", "4"], "2 was acknowledged and lost by the broker alone");
+    assert_eq!(world.log(0).values, ["0", "1", "3", "4"], "2 was acknowledged and lost by the broker alone");
     assert!(world.take_done().iter().all(|(_, result)| result.is_ok()));
     world.send(1, "again");
-    assert_eq!(world.logs[1].values, ["other", "again"]);
+    assert_eq!(world.log(1).values, ["other", "again"]);
 }
 
 #[test]
 fn when_epochs_are_used_up_there_is_a_new_producer_id() {
     let mut world = World::ready(&[1], &[]);
-    world.identities = [Ok((55, i16::MAX))].into();
+    world.kafka.identities = [(55, i16::MAX)].into();
     send_all(&mut world, 0..2);
-    world.faults = [Fault::Refuse(ErrorCode::INVALID_RECORD)].into();
+    *world.kafka.faults.of(&[ApiKey::Produce]) = [Fault::Refuse(ErrorCode::INVALID_RECORD)].into();
     send_all(&mut world, 2..3);
     send_all(&mut world, 3..4);
     world.advance(2000);
-    assert_eq!(world.logs[0].values, ["0", "1", "3"]);
-    assert_eq!(world.logs[0].stamps, [(i16::MAX, 0), (i16::MAX, 1), (0, 0)]);
+    assert_eq!(world.log(0).values, ["0", "1", "3"]);
+    assert_eq!(world.log(0).stamps, [(i16::MAX, 0), (i16::MAX, 1), (0, 0)]);
 }
 
 #[test]
@@ -278,23 +283,20 @@ fn a_batch_that_ran_out_of_time_on_the_wire_is_settled_before_new_ones_go() {
     for arrived in [true, false] {
         let mut world = World::ready(&[1], &options);
         send_all(&mut world, 0..1);
-        world.faults = [if arrived { Fault::Silence } else { Fault::DropBefore }].into();
+        *world.kafka.faults.of(&[ApiKey::Produce]) =
+            [if arrived { Fault::Mute } else { Fault::DropBefore }].into();
         world.append(0, "1").unwrap();
         world.kill(1);
         world.advance(1500);
         let done = world.take_done();
         assert!(matches!(done.last().unwrap().1, Err(Error::Timeout { .. })), "{done:?}");
-        world.down.clear();
-        world.leaders[0] = Some(2);
+        world.refused.clear();
+        world.lead(0, Some(2));
         world.append(0, "2").unwrap();
         world.advance(900);
         let expected: &[&str] = if arrived { &["0", "1", "2"] } else { &["0", "2"] };
-        assert_eq!(world.logs[0].values, expected);
-        assert_eq!(
-            world.logs[0].stamps.last(),
-            Some(&(1, 0)),
-            "a new epoch, since nobody knows what arrived"
-        );
+        assert_eq!(world.log(0).values, expected);
+        assert_eq!(world.log(0).stamps.last(), Some(&(1, 0)), "a new epoch, since nobody knows what arrived");
         world.assert_empty();
     }
 }
@@ -303,19 +305,20 @@ fn a_batch_that_ran_out_of_time_on_the_wire_is_settled_before_new_ones_go() {
 fn topics_are_named_by_name_or_id_as_the_broker_speaks() {
     for version in [9, 12, 13] {
         let mut world = World::new(&[1], &[]);
-        world.produce_version_max = version;
+        world.kafka.speak(ApiKey::Produce, 3, version);
         world.command(ProducerCommand::Metadata { topic: TOPIC.to_owned() });
         send_all(&mut world, 0..2);
-        assert_eq!(world.logs[0].values, values(0..2), "Produce {version}");
+        assert_eq!(world.log(0).values, values(0..2), "Produce {version}");
     }
 }
 
 #[test]
 fn a_duplicate_is_a_success() {
     let mut world = World::ready(&[1], &[]);
-    world.faults = [Fault::AppendThenSay(ErrorCode::DUPLICATE_SEQUENCE_NUMBER)].into();
+    *world.kafka.faults.of(&[ApiKey::Produce]) =
+        [Fault::DoThenSay(ErrorCode::DUPLICATE_SEQUENCE_NUMBER)].into();
     send_all(&mut world, 0..2);
-    assert_eq!(world.logs[0].values, values(0..2));
+    assert_eq!(world.log(0).values, values(0..2));
     let offsets: Vec<i64> = world.take_done().into_iter().map(|(_, ack)| ack.unwrap().base_offset).collect();
     assert_eq!(offsets, [-1, 1], "the broker does not say where the first one lies");
 }
@@ -324,11 +327,11 @@ fn a_duplicate_is_a_success() {
 fn ends_are_told_in_order_also_when_all_that_is_left_fails() {
     let mut world = World::ready(&[1], &[]);
     send_all(&mut world, 0..1);
-    world.holding = true;
+    world.kafka.holding = true;
     send_all(&mut world, 1..4);
-    let late = Fault::AppendThenSay(ErrorCode::NOT_ENOUGH_REPLICAS_AFTER_APPEND);
-    world.faults = [late, late].into();
-    world.holding = false;
+    let late = Fault::DoThenSay(ErrorCode::NOT_ENOUGH_REPLICAS_AFTER_APPEND);
+    *world.kafka.faults.of(&[ApiKey::Produce]) = [late, late].into();
+    world.kafka.holding = false;
     world.settle();
     world.command(ProducerCommand::Close { op: 1, timeout_ms: 0 });
     let done = world.take_done();

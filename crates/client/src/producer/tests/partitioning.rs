@@ -33,7 +33,7 @@ fn a_slow_broker_gets_less_unless_it_is_told_otherwise() {
     for (adaptive, expected) in [("true", 360..=390), ("false", 160..=240)] {
         let mut world = half_dead(&[("partitioner.adaptive.partitioning.enable", adaptive)]);
         append_free(&mut world, 400);
-        let taken = world.logs[0].values.len() - 1;
+        let taken = world.log(0).values.len() - 1;
         assert!(expected.contains(&taken), "adaptive {adaptive}: {taken} of 400");
     }
 }
@@ -45,7 +45,7 @@ fn equal_brokers_get_equal_shares() {
             LIMITS.into_iter().chain([("partitioner.adaptive.partitioning.enable", adaptive)]).collect();
         let mut world = World::ready(&[1, 2, 1, 2], &options);
         append_free(&mut world, 2000);
-        for log in &world.logs {
+        for log in world.logs() {
             assert!(log.values.len().abs_diff(500) < 80, "{} of 2000", log.values.len());
         }
     }
@@ -55,19 +55,19 @@ fn equal_brokers_get_equal_shares() {
 fn a_broker_that_takes_nothing_is_left_out_after_its_time() {
     let mut world = half_dead(&[("partitioner.availability.timeout.ms", "100")]);
     append_free(&mut world, 60);
-    assert!(world.logs[0].values.len() < 61, "the second partition got some");
+    assert!(world.log(0).values.len() < 61, "the second partition got some");
     world.advance(300);
-    let before = world.logs[0].values.len();
+    let before = world.log(0).values.len();
     append_free(&mut world, 200);
     // The partition whose turn it was keeps it for one batch.
-    let taken = world.logs[0].values.len() - before;
+    let taken = world.log(0).values.len() - before;
     assert!((199..=200).contains(&taken), "{taken} of 200");
 
-    world.down.clear();
+    world.refused.clear();
     world.advance(5000);
-    let before = world.logs[1].values.len();
+    let before = world.log(1).values.len();
     append_free(&mut world, 200);
-    let taken = world.logs[1].values.len() - before;
+    let taken = world.log(1).values.len() - before;
     assert!((60..=140).contains(&taken), "back again, it gets its share: {taken} of 200");
 }
 
@@ -78,9 +78,9 @@ fn with_no_broker_left_records_are_spread_all_the_same() {
     append_free(&mut world, 40);
     world.advance(300);
     append_free(&mut world, 200);
-    world.down.clear();
+    world.refused.clear();
     world.advance(10_000);
-    for log in &world.logs {
+    for log in world.logs() {
         assert!(log.values.len() > 80, "{}", log.values.len());
     }
     world.assert_empty();

@@ -49,8 +49,8 @@ fn free_rows_fill_batches_and_spread_evenly() {
     assert_eq!(batches.values().sum::<u32>(), count);
     world.command(ProducerCommand::Flush { op: 1 });
     assert_eq!(world.take_done().len(), batches.len());
-    let mut all: Vec<String> = world.logs.iter().flat_map(|log| log.values.clone()).collect();
-    for log in &world.logs {
+    let mut all: Vec<String> = world.logs().flat_map(|log| log.values.clone()).collect();
+    for log in world.logs() {
         assert!(log.values.is_sorted(), "rows of a partition keep their order");
         let share = log.values.len();
         assert!((15_000..25_000).contains(&share), "{share} of {count} rows");
@@ -78,7 +78,7 @@ fn keys_and_partition_numbers_say_where_rows_go() {
         ]),
     );
     world.command(ProducerCommand::Flush { op: 1 });
-    for (index, log) in world.logs.iter().enumerate() {
+    for (index, log) in world.logs().enumerate() {
         let expected = (0..count).filter(|n| match partition(*n) {
             Some(partition) => usize::try_from(partition).unwrap() == index,
             None => partition_of_key(key(*n).as_bytes(), 3) as usize == index,
@@ -97,7 +97,7 @@ fn each_row_may_name_its_topic() {
     };
     append_all(&mut world, None, &columns(vec![Some(TOPIC); 3]));
     world.advance(5);
-    assert_eq!(world.logs[0].values, ["0", "1", "2"]);
+    assert_eq!(world.log(0).values, ["0", "1", "2"]);
 
     let mixed = columns(vec![Some(TOPIC), None]);
     let taken = world.appender.append_rows(world.now, None, &mixed, 0..2, None, |_, _| ()).unwrap();
@@ -113,7 +113,7 @@ fn each_row_may_name_its_topic() {
 fn rows_stop_where_memory_ends_and_go_on_later() {
     for keyed in [false, true] {
         let mut world = World::ready(&[1], &[("buffer.memory", "65536"), ("batch.size", "32768")]);
-        world.holding = true;
+        world.kafka.holding = true;
         let count = 2000;
         let mut columns = vec![("value", strings((0..count).map(|n| format!("{n:0100}"))))];
         if keyed {
@@ -131,9 +131,9 @@ fn rows_stop_where_memory_ends_and_go_on_later() {
                 Err(AppendError::Full(place)) => {
                     turned_away += 1;
                     world.settle();
-                    world.holding = false;
+                    world.kafka.holding = false;
                     lease = world.wait(place);
-                    world.holding = true;
+                    world.kafka.holding = true;
                     assert!(lease.is_some(), "memory came back");
                 }
                 Err(other) => panic!("{other:?}"),
@@ -142,10 +142,10 @@ fn rows_stop_where_memory_ends_and_go_on_later() {
             assert!(held <= 65_536, "{held}");
         }
         assert!(turned_away >= 2, "{turned_away}");
-        world.holding = false;
+        world.kafka.holding = false;
         world.command(ProducerCommand::Flush { op: 1 });
-        assert_eq!(world.logs[0].values.len(), 2000);
-        assert!(world.logs[0].values.is_sorted());
+        assert_eq!(world.log(0).values.len(), 2000);
+        assert!(world.log(0).values.is_sorted());
         world.assert_empty();
     }
 }
@@ -186,7 +186,7 @@ fn every_row_is_traced_to_its_record() {
         for span in &spans {
             let ack = &acks[&span.batch];
             let first = usize::try_from(ack.base_offset).unwrap() + span.index as usize;
-            let log = &world.logs[usize::try_from(ack.partition).unwrap()];
+            let log = world.log(usize::try_from(ack.partition).unwrap());
             for step in 0..span.count as usize {
                 assert_eq!(log.values[first + step], (span.row + step).to_string());
                 found[span.row + step] += 1;
@@ -200,7 +200,7 @@ fn every_row_is_traced_to_its_record() {
 #[test]
 fn rows_for_an_unknown_topic_wait() {
     let mut world = World::new(&[1], &[]);
-    world.topic_error = ErrorCode::UNKNOWN_TOPIC_OR_PARTITION;
+    world.kafka.topic_error = ErrorCode::UNKNOWN_TOPIC_OR_PARTITION;
     let rows = rows(vec![("value", strings(["a".to_owned()]))]);
     let refused =
         world.appender.append_rows(world.now, Some(TOPIC), &rows, 0..1, None, |_, _| ()).unwrap_err();
@@ -276,7 +276,7 @@ proptest! {
         prop_assert_eq!(world.is_done(1), Some(Ok(())));
         world.assert_empty();
         let mut seen = vec![false; rows.len()];
-        for (index, log) in world.logs.iter().enumerate() {
+        for (index, log) in world.logs().enumerate() {
             prop_assert!(log.values.is_sorted(), "rows of a partition keep their order");
             for value in &log.values {
                 let n: usize = value[..4].parse().unwrap();

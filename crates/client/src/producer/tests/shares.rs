@@ -1,5 +1,6 @@
 //! What batches for one broker may hold of the memory.
 
+use headrace_wire::messages::ApiKey;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
@@ -9,10 +10,11 @@ use headrace_columns::encode::Rows;
 use headrace_wire::errors::ErrorCode;
 use proptest::prelude::*;
 
-use super::world::{Fault, TOPIC, World, config};
+use super::world::{TOPIC, World, config};
 use crate::error::Error;
 use crate::options::BrokerShare;
 use crate::producer::{AppendError, Grant, Place, ProducerCommand, RecordRef, Scarce};
+use crate::testing::Fault;
 
 /// Ten chunks, five of them a broker's share.
 const LIMITS: &[(&str, &str)] = &[
@@ -34,7 +36,7 @@ fn limits(more: &[(&'static str, &'static str)]) -> Vec<(&'static str, &'static 
 fn half_silent(leaders: &[i32], more: &[(&'static str, &'static str)]) -> World {
     let mut world = World::ready(leaders, &limits(more));
     let partition = leaders.iter().position(|node| *node == 2).unwrap();
-    world.faults = [Fault::Silence].into();
+    *world.kafka.faults.of(&[ApiKey::Produce]) = [Fault::Mute].into();
     world.send(i32::try_from(partition).unwrap(), "unanswered");
     world
 }
@@ -83,7 +85,7 @@ fn a_silent_broker_takes_its_share_and_the_others_have_the_rest() {
             assert!(appended.is_ok(), "{strategy}, round {round}: {appended:?}");
             world.advance(5);
         }
-        assert_eq!(world.logs[0].values.len(), 50);
+        assert_eq!(world.log(0).values.len(), 50);
         assert!(is_pending(&world, &mut place) && held(&world, 2) == SHARE_CHUNKS);
     }
 }
@@ -91,7 +93,7 @@ fn a_silent_broker_takes_its_share_and_the_others_have_the_rest() {
 #[test]
 fn with_one_broker_there_is_no_limit_and_with_a_share_of_1_neither() {
     let mut world = World::ready(&[1, 1], LIMITS);
-    world.holding = true;
+    world.kafka.holding = true;
     assert_eq!(fill(&mut world, 0).scarce(), Scarce::Memory);
     assert_eq!(held(&world, 1), 10);
 
@@ -104,7 +106,7 @@ fn with_one_broker_there_is_no_limit_and_with_a_share_of_1_neither() {
 fn who_waits_for_a_share_is_served_in_turn_and_overtaken_by_nobody() {
     let mut world = World::ready(&[1, 2, 2], LIMITS);
     world.send(1, "first");
-    world.holding = true;
+    world.kafka.holding = true;
     let mut places = vec![fill(&mut world, 1)];
     for _ in 0..2 {
         // Also for another partition of the same broker, and however small.
@@ -116,14 +118,14 @@ fn who_waits_for_a_share_is_served_in_turn_and_overtaken_by_nobody() {
     let third = places.pop().unwrap();
     let second = places.pop().unwrap();
     drop(second);
-    world.holding = false;
+    world.kafka.holding = false;
     let first = world.wait(places.pop().unwrap()).expect("the batches are done");
     // What was granted stays the caller's own, and goes back with it.
     let third = world.wait(third).expect("there is room for both");
     world.append_with(1, &large(), Some(first)).unwrap();
     world.append_with(2, "small", Some(third)).unwrap();
     world.command(ProducerCommand::Flush { op: 1 });
-    assert_eq!(world.logs[2].values, ["small"]);
+    assert_eq!(world.log(2).values, ["small"]);
     world.assert_empty();
 }
 
@@ -131,7 +133,7 @@ fn who_waits_for_a_share_is_served_in_turn_and_overtaken_by_nobody() {
 fn a_head_of_the_queue_that_gives_up_makes_way() {
     let mut world = World::ready(&[1, 2], LIMITS);
     world.send(1, "first");
-    world.holding = true;
+    world.kafka.holding = true;
     for _ in 0..4 {
         world.append(1, &large()).unwrap();
     }
@@ -148,23 +150,23 @@ fn a_share_comes_back_however_batches_end() {
     // Acknowledged, refused, given up when their time was over, failed by close.
     let mut world = World::ready(&[1, 2], LIMITS);
     world.send(1, "first");
-    world.holding = true;
+    world.kafka.holding = true;
     let place = fill(&mut world, 1);
-    world.holding = false;
+    world.kafka.holding = false;
     assert!(world.wait(place).is_some());
     world.assert_empty();
 
-    world.holding = true;
+    world.kafka.holding = true;
     let place = fill(&mut world, 1);
-    world.faults = [Fault::Refuse(ErrorCode::INVALID_RECORD)].into();
-    world.holding = false;
+    *world.kafka.faults.of(&[ApiKey::Produce]) = [Fault::Refuse(ErrorCode::INVALID_RECORD)].into();
+    world.kafka.holding = false;
     assert!(world.wait(place).is_some());
     world.advance(1000);
     world.assert_empty();
 
     let mut world = half_silent(&[1, 2], &[("request.timeout.ms", "300"), ("delivery.timeout.ms", "1000")]);
     let place = fill(&mut world, 1);
-    world.holding = true;
+    world.kafka.holding = true;
     world.advance(2000);
     assert!(world.wait(place).is_some());
     world.assert_empty();
@@ -183,7 +185,7 @@ fn a_share_comes_back_however_batches_end() {
 fn a_record_larger_than_the_share_goes_out_alone() {
     let mut world = World::ready(&[1, 2], LIMITS);
     world.send(1, "first");
-    world.holding = true;
+    world.kafka.holding = true;
     let huge = "h".repeat(120_000);
     world.append(1, &huge).unwrap();
     assert_eq!(held(&world, 2), 8);
@@ -193,9 +195,9 @@ fn a_record_larger_than_the_share_goes_out_alone() {
     assert!(is_pending(&world, &mut place));
     // As long as it is on its way the others have what is left.
     world.append(0, "other").unwrap();
-    world.holding = false;
+    world.kafka.holding = false;
     assert!(world.wait(place).is_some());
-    assert_eq!(world.logs[1].values, ["first".to_owned(), huge]);
+    assert_eq!(world.log(1).values, ["first".to_owned(), huge]);
     world.assert_empty_after_flush();
 }
 
@@ -203,11 +205,11 @@ fn a_record_larger_than_the_share_goes_out_alone() {
 fn with_full_a_share_smaller_than_a_batch_is_good_for_one_batch() {
     let mut world = World::ready(&[1, 2, 2], &limits(&[("batch.size", "131072")]));
     world.send(1, "first");
-    world.holding = true;
+    world.kafka.holding = true;
     world.append(1, "a").unwrap();
     assert_eq!(held(&world, 2), 8);
     let Err(AppendError::Full(place)) = world.append(2, "b") else { panic!("it is beyond its share") };
-    world.holding = false;
+    world.kafka.holding = false;
     let grant = world.wait(place).expect("the batch went out before its time");
     world.append_with(2, "b", Some(grant)).unwrap();
     world.assert_empty_after_flush();
@@ -231,22 +233,22 @@ fn what_packing_saves_is_free_for_more() {
 fn a_split_batch_holds_its_share_until_its_last_part_is_done() {
     let mut world = World::ready(&[1, 2], LIMITS);
     world.send(1, "first");
-    world.batch_bytes_max = 800;
+    world.kafka.batch_bytes_max = 800;
     world.take_done();
-    world.holding = true;
+    world.kafka.holding = true;
     for n in 0..20 {
         world.append(1, &format!("{n:02}{}", "x".repeat(45))).unwrap();
     }
     world.command(ProducerCommand::Flush { op: 1 });
     // The whole is refused, the first part taken, the second one not answered.
-    world.faults = [Fault::None, Fault::None, Fault::Silence].into();
-    world.holding = false;
+    *world.kafka.faults.of(&[ApiKey::Produce]) = [Fault::None, Fault::None, Fault::Mute].into();
+    world.kafka.holding = false;
     world.settle();
     assert_eq!((world.take_done().len(), held(&world, 2)), (1, 1));
     world.kill(2);
-    world.down.clear();
+    world.refused.clear();
     world.advance(3000);
-    assert_eq!((world.take_done().len(), world.logs[1].values.len()), (1, 21));
+    assert_eq!((world.take_done().len(), world.log(1).values.len()), (1, 21));
     world.assert_empty();
 }
 
@@ -254,19 +256,19 @@ fn a_split_batch_holds_its_share_until_its_last_part_is_done() {
 fn a_second_broker_ends_the_freedom_of_the_first() {
     let mut world = World::ready(&[1, 1], LIMITS);
     world.send(0, "first");
-    world.holding = true;
+    world.kafka.holding = true;
     for _ in 0..8 {
         world.append(0, &large()).unwrap();
     }
-    world.leaders[1] = Some(2);
+    world.lead(1, Some(2));
     world.advance(600);
     assert_eq!(held(&world, 1), 8, "what it holds is not taken from it");
     let place = fill(&mut world, 0);
     assert_eq!(node_of(&place), Some(1));
     world.append(1, &large()).unwrap();
-    world.holding = false;
+    world.kafka.holding = false;
     assert!(world.wait(place).is_some());
-    world.holding = true;
+    world.kafka.holding = true;
     let place = fill(&mut world, 0);
     assert_eq!((node_of(&place), held(&world, 1)), (Some(1), SHARE_CHUNKS));
 }
@@ -277,8 +279,8 @@ fn charges_go_with_the_leader_and_who_waits_tries_again() {
     let mut place = fill(&mut world, 1);
     assert_eq!((held(&world, 1), held(&world, 2)), (0, SHARE_CHUNKS));
     // Node 1 takes over, and answers nothing as yet.
-    world.leaders = vec![Some(1), Some(1), Some(2)];
-    world.holding = true;
+    world.kafka.layout.topics[0].1 = vec![1, 1, 2];
+    world.kafka.holding = true;
     world.advance(600);
     assert_eq!((held(&world, 1), held(&world, 2)), (SHARE_CHUNKS, 0));
     let now = Duration::from_millis(world.now.mono_ms);
@@ -289,7 +291,7 @@ fn charges_go_with_the_leader_and_who_waits_tries_again() {
     world.append(2, &large()).unwrap();
     assert_eq!(held(&world, 2), 1);
     // Back again: node 2 has more than its share, and nothing more to give.
-    world.leaders[1] = Some(2);
+    world.lead(1, Some(2));
     world.advance(600);
     assert_eq!((held(&world, 1), held(&world, 2)), (0, SHARE_CHUNKS + 1));
     assert_eq!(node_of(&fill(&mut world, 2)), Some(2));
@@ -300,7 +302,7 @@ fn partitions_whose_broker_is_gone_have_a_share_together() {
     let mut world = World::ready(&[1, 2, 2], LIMITS);
     world.send(1, "first");
     world.kill(2);
-    world.leaders = vec![Some(1), None, None];
+    world.kafka.layout.topics[0].1 = vec![1, -1, -1];
     world.append(1, &large()).unwrap();
     world.advance(500);
     let place = fill(&mut world, 2);
@@ -309,8 +311,8 @@ fn partitions_whose_broker_is_gone_have_a_share_together() {
         world.append(0, &large()).unwrap();
         world.advance(5);
     }
-    world.down.clear();
-    world.leaders = vec![Some(1), Some(2), Some(2)];
+    world.refused.clear();
+    world.kafka.layout.topics[0].1 = vec![1, 2, 2];
     world.advance(3000);
     world.assert_empty_after_flush();
 }
@@ -321,10 +323,14 @@ fn only_the_broker_that_is_waited_for_sends_before_its_time() {
     for partition in 0..6 {
         world.append(partition, "x").unwrap();
     }
-    assert!(world.served.is_empty());
+    assert!(world.kafka.served().is_empty());
     let Err(AppendError::Full(place)) = world.append(6, "x") else { panic!("there is room") };
     assert!(world.wait(place).is_some());
-    assert_eq!(world.served, [(2, 1)], "the oldest of node 2; node 1 goes on waiting for more records");
+    assert_eq!(
+        world.kafka.served(),
+        [(2, 1)],
+        "the oldest of node 2; node 1 goes on waiting for more records"
+    );
     assert_eq!(held(&world, 1), 1);
 }
 
@@ -332,9 +338,9 @@ fn only_the_broker_that_is_waited_for_sends_before_its_time() {
 fn permits_are_kept_by_who_waits_for_memory_and_memory_by_nobody() {
     let mut world = World::ready(&[1, 2], LIMITS);
     world.send(1, "first");
-    world.holding = true;
+    world.kafka.holding = true;
     let place = fill(&mut world, 1);
-    world.holding = false;
+    world.kafka.holding = false;
     let permits = world.wait(place).expect("the batches are done");
     let pool = world.accumulator(|accumulator| accumulator.pool().clone());
     let room = |world: &World| world.accumulator(|accumulator| accumulator.shares().room(Some(2)));
@@ -346,7 +352,7 @@ fn permits_are_kept_by_who_waits_for_memory_and_memory_by_nobody() {
     assert!(is_pending(&world, &mut place));
     drop(all);
     let grant = world.wait(place).expect("memory is back");
-    world.holding = true;
+    world.kafka.holding = true;
     world.append_with(1, &large(), Some(grant)).unwrap();
     assert_eq!(room(&world), SHARE_CHUNKS - 1);
 
@@ -377,10 +383,10 @@ fn records_that_may_go_anywhere_pass_a_silent_broker_by() {
             world.advance(5);
         }
         assert_eq!(held(&world, 2), SHARE_CHUNKS, "it has had its part");
-        let sent = world.logs[0].values.len() + world.logs[2].values.len();
+        let sent = world.log(0).values.len() + world.log(2).values.len();
         assert!(sent > 90, "{strategy}: {sent}");
         // Now node 1 is slow, too: it is node 1 that is waited for.
-        world.holding = true;
+        world.kafka.holding = true;
         for _ in 0..20 {
             let place = loop {
                 match append_anywhere(&mut world, None) {
@@ -390,9 +396,9 @@ fn records_that_may_go_anywhere_pass_a_silent_broker_by() {
                 }
             };
             assert_eq!(node_of(&place), Some(1), "{strategy}");
-            world.holding = false;
+            world.kafka.holding = false;
             let grant = world.wait(place).expect("node 1 has answered");
-            world.holding = true;
+            world.kafka.holding = true;
             assert!(append_anywhere(&mut world, Some(grant)).is_ok());
         }
     }
@@ -418,7 +424,7 @@ fn rows_that_may_go_anywhere_pass_a_silent_broker_by() {
         world.settle();
     }
     world.advance(10);
-    assert!(world.logs[0].values.len() >= 400, "{}", world.logs[0].values.len());
+    assert!(world.log(0).values.len() >= 400, "{}", world.log(0).values.len());
 }
 
 fn share() -> BrokerShare {
@@ -475,7 +481,7 @@ fn rows_go_in_up_to_the_first_whose_broker_has_had_its_share() {
                         assert!((SHARE_CHUNKS - 1..=SHARE_CHUNKS).contains(&held(&world, 2)), "{strategy}");
                         // It answers again.
                         world.kill(2);
-                        world.down.clear();
+                        world.refused.clear();
                     }
                     stops.push((from, node_of(&place)));
                     world.advance(1000);
@@ -489,8 +495,8 @@ fn rows_go_in_up_to_the_first_whose_broker_has_had_its_share() {
         assert!(to_two.0 % 2 == 1 && to_two.0 > 40, "{strategy}: {stops:?}");
         world.assert_empty_after_flush();
         let sent = |partition: usize| texts.iter().skip(partition).step_by(2).cloned().collect::<Vec<_>>();
-        assert_eq!(world.logs[0].values, sent(0), "{strategy}");
-        assert_eq!(world.logs[1].values[1..], sent(1), "{strategy}");
+        assert_eq!(world.log(0).values, sent(0), "{strategy}");
+        assert_eq!(world.log(1).values[1..], sent(1), "{strategy}");
     }
 }
 
@@ -522,7 +528,7 @@ const CALLERS: usize = 5;
 fn step() -> impl Strategy<Value = Step> {
     let fault = prop_oneof![
         Just(Fault::None),
-        Just(Fault::Silence),
+        Just(Fault::Mute),
         Just(Fault::DropAfter),
         Just(Fault::Refuse(ErrorCode::INVALID_RECORD)),
         Just(Fault::Refuse(ErrorCode::NOT_LEADER_OR_FOLLOWER)),
@@ -601,20 +607,20 @@ fn run(strategy: &'static str, share: &'static str, codec: &'static str, steps: 
             Step::Leave(caller) => calls[caller] = None,
             Step::Advance(ms) => world.advance(u64::from(ms)),
             Step::Hold(holding) => {
-                world.holding = holding;
+                world.kafka.holding = holding;
                 world.settle();
             }
-            Step::Fault(fault) => world.faults.push_back(fault),
-            Step::Move { partition, node } => world.leaders[usize::from(partition)] = node,
+            Step::Fault(fault) => world.kafka.faults.of(&[ApiKey::Produce]).push_back(fault),
+            Step::Move { partition, node } => world.lead(usize::from(partition), node),
             Step::Kill(node) => world.kill(node),
-            Step::Revive => world.down.clear(),
+            Step::Revive => world.refused.clear(),
         }
         world.settle();
     }
-    world.holding = false;
-    world.down.clear();
-    world.faults.clear();
-    world.leaders = vec![Some(1), Some(2), Some(1), Some(2)];
+    world.kafka.holding = false;
+    world.refused.clear();
+    world.kafka.faults.of(&[ApiKey::Produce]).clear();
+    world.kafka.layout.topics[0].1 = vec![1, 2, 1, 2];
     // Whoever waits gets what it waits for.
     for _ in 0..100 {
         world.advance(200);

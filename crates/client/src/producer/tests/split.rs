@@ -1,9 +1,11 @@
 //! Batches that the broker finds too large.
 
 use headrace_wire::errors::ErrorCode;
+use headrace_wire::messages::ApiKey;
 
-use super::world::{Fault, World};
+use super::world::World;
 use crate::producer::{BatchId, ProducerCommand, ProducerEvent};
+use crate::testing::Fault;
 
 const LIMIT: usize = 400;
 
@@ -12,14 +14,14 @@ fn limited(options: &[(&str, &str)]) -> World {
     let mut world = World::ready(&[1], options);
     world.send(0, "first");
     world.take_done();
-    world.batch_bytes_max = LIMIT;
+    world.kafka.batch_bytes_max = LIMIT;
     world
 }
 
 /// Appends `batches` batches of 20 records, about 60 bytes each, and sends them at once.
 fn send_large(world: &mut World, batches: usize) -> Vec<String> {
     let mut sent = Vec::new();
-    world.holding = true;
+    world.kafka.holding = true;
     for batch in 0..batches {
         for n in 0..20 {
             let value = format!("{batch}-{n:02}-{}", "x".repeat(45));
@@ -28,7 +30,7 @@ fn send_large(world: &mut World, batches: usize) -> Vec<String> {
         }
         world.command(ProducerCommand::Flush { op: 7 });
     }
-    world.holding = false;
+    world.kafka.holding = false;
     sent
 }
 
@@ -47,11 +49,11 @@ fn it_is_split_until_its_parts_fit() {
         let mut world = limited(options);
         if options.first() == Some(&("compression.type", "lz4")) {
             // Records that look alike pack well.
-            world.batch_bytes_max = 140;
+            world.kafka.batch_bytes_max = 140;
         }
         let sent = send_large(&mut world, 1);
         world.settle();
-        assert_eq!(world.logs[0].values[1..], sent, "{options:?}");
+        assert_eq!(world.log(0).values[1..], sent, "{options:?}");
         let splits = splits(&world);
         assert!(splits.len() >= 3, "{splits:?}");
         let (first, kept, rest) = splits[0];
@@ -72,9 +74,9 @@ fn those_behind_it_follow_in_order_under_the_same_epoch() {
         let sent = send_large(&mut world, batches);
         assert_eq!(world.unanswered(), batches);
         world.advance(5000);
-        assert_eq!(world.logs[0].values[1..], sent);
+        assert_eq!(world.log(0).values[1..], sent);
         assert!(world.take_done().iter().all(|(_, result)| result.is_ok()));
-        let stamps = &world.logs[0].stamps;
+        let stamps = &world.log(0).stamps;
         assert!(stamps.is_sorted() && stamps.iter().all(|(epoch, _)| *epoch == 0), "{stamps:?}");
         world.assert_empty();
     }
@@ -85,9 +87,10 @@ fn a_lost_answer_to_a_part_is_repeated_not_doubled() {
     for position in 0..12 {
         let mut world = limited(&[("request.timeout.ms", "300")]);
         let sent = send_large(&mut world, 3);
-        world.faults = std::iter::repeat_n(Fault::None, position).chain([Fault::DropAfter]).collect();
+        *world.kafka.faults.of(&[ApiKey::Produce]) =
+            std::iter::repeat_n(Fault::None, position).chain([Fault::DropAfter]).collect();
         world.advance(5000);
-        assert_eq!(world.logs[0].values[1..], sent, "the answer to request {position} is lost");
+        assert_eq!(world.log(0).values[1..], sent, "the answer to request {position} is lost");
         assert!(world.take_done().iter().all(|(_, result)| result.is_ok()));
         world.assert_empty();
     }
@@ -96,16 +99,16 @@ fn a_lost_answer_to_a_part_is_repeated_not_doubled() {
 /// A broker remembers five batches: no part may go out so far ahead of an open one that its repeat is taken for a gap.
 #[test]
 fn parts_do_not_run_ahead_of_what_the_broker_remembers() {
-    let late = Fault::AppendThenSay(ErrorCode::REQUEST_TIMED_OUT);
+    let late = Fault::DoThenSay(ErrorCode::REQUEST_TIMED_OUT);
     for (first, second) in (0..12).flat_map(|first| (1..12).map(move |gap| (first, first + gap))) {
         let mut world = limited(&[]);
         let sent = send_large(&mut world, 3);
-        world.faults = (0..=second)
+        *world.kafka.faults.of(&[ApiKey::Produce]) = (0..=second)
             .map(|request| if request == first || request == second { late } else { Fault::None })
             .collect();
         world.advance(5000);
         assert_eq!(
-            world.logs[0].values[1..],
+            world.log(0).values[1..],
             sent,
             "requests {first} and {second} are answered with a time-out"
         );
@@ -124,7 +127,7 @@ fn a_record_that_is_too_large_alone_fails_alone() {
     assert_eq!(world.is_done(1), None, "the flush waits for all parts");
     world.advance(5000);
     assert_eq!(world.is_done(1), Some(Ok(())));
-    assert_eq!(world.logs[0].values, ["first", "a", "b", "c", "d"]);
+    assert_eq!(world.log(0).values, ["first", "a", "b", "c", "d"]);
     let failed: Vec<_> = world
         .events
         .iter()
@@ -144,29 +147,30 @@ fn a_record_that_is_too_large_alone_fails_alone() {
 fn a_batch_that_may_have_arrived_is_not_doubled() {
     let mut world = limited(&[("request.timeout.ms", "300")]);
     // It arrives, the answer is lost, and the topic's limit falls before the next try.
-    world.batch_bytes_max = usize::MAX;
+    world.kafka.batch_bytes_max = usize::MAX;
     let sent = send_large(&mut world, 1);
-    world.faults = [Fault::DropAfter, Fault::Refuse(ErrorCode::MESSAGE_TOO_LARGE)].into();
+    *world.kafka.faults.of(&[ApiKey::Produce]) =
+        [Fault::DropAfter, Fault::Refuse(ErrorCode::MESSAGE_TOO_LARGE)].into();
     world.advance(5000);
-    assert_eq!(world.logs[0].values[1..], sent, "nothing is there twice");
+    assert_eq!(world.log(0).values[1..], sent, "nothing is there twice");
     let done = world.take_done();
     assert_eq!(done.len(), 2, "both parts fail, since nobody knows");
     for (_, result) in done {
         assert_eq!(result.unwrap_err().code(), Some(ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER));
     }
     world.send(0, "next");
-    assert_eq!(world.logs[0].values.last().unwrap(), "next");
+    assert_eq!(world.log(0).values.last().unwrap(), "next");
     world.assert_empty();
 }
 
 #[test]
 fn the_memory_of_a_split_batch_stays_charged_until_its_last_part_is_done() {
     let mut world = limited(&[]);
-    world.holding = true;
+    world.kafka.holding = true;
     send_large(&mut world, 1);
     let held = world.held();
     assert!(held > 0);
-    world.faults = [Fault::None, Fault::None, Fault::Silence].into();
+    *world.kafka.faults.of(&[ApiKey::Produce]) = [Fault::None, Fault::None, Fault::Mute].into();
     world.settle();
     assert!(!splits(&world).is_empty());
     assert_eq!(world.held(), held);

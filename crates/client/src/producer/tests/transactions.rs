@@ -1,14 +1,16 @@
 //! Transactions against the scripted coordinator: ends, faults, fencing, in both versions of the protocol.
 
 use headrace_wire::errors::ErrorCode;
+use headrace_wire::messages::AddPartitionsToTxnRequest;
 use headrace_wire::messages::ApiKey;
+use headrace_wire::messages::TxnOffsetCommitRequest;
 use proptest::prelude::*;
 
-use super::coordinator::{ID, Mishap, WHY};
-use super::world::{Fault, TOPIC, World};
+use super::world::{TOPIC, World};
 use crate::error::Error;
 use crate::partition::{CommitOffset, GroupMetadata, TopicPartition};
 use crate::producer::{AppendError, ProducerCommand};
+use crate::testing::{Fault, TRANSACTION, TRANSACTIONAL_ID, WHY};
 
 const TIMEOUT_MS: u64 = 5_000;
 
@@ -20,8 +22,9 @@ fn ready(implicit: bool) -> World {
 }
 
 fn fresh(implicit: bool) -> World {
-    let mut world = World::new(&[1, 2, 1], &[("transactional.id", ID), ("request.timeout.ms", "300")]);
-    world.coordinator.implicit = implicit;
+    let mut world =
+        World::new(&[1, 2, 1], &[("transactional.id", TRANSACTIONAL_ID), ("request.timeout.ms", "300")]);
+    world.kafka.transactions.implicit = implicit;
     world.command(ProducerCommand::Metadata { topic: TOPIC.to_owned() });
     world
 }
@@ -91,12 +94,12 @@ fn committed_records_are_seen_and_aborted_ones_are_not() {
             }
             ask(&mut world, if round % 2 == 0 { commit } else { abort }).unwrap();
         }
-        for log in &world.logs {
+        for log in world.logs() {
             assert_eq!(log.committed, ["0", "2"], "version 2: {implicit}");
             assert!(log.open.is_empty());
         }
         world.assert_empty();
-        let added = world.coordinator.asked.contains(&ApiKey::AddPartitionsToTxn);
+        let added = !world.kafka.asked::<AddPartitionsToTxnRequest>().is_empty();
         assert_eq!(added, !implicit);
     }
 }
@@ -117,7 +120,7 @@ fn records_are_taken_in_a_transaction_only() {
     world.append(0, "a").unwrap();
     ask(&mut world, commit).unwrap();
     assert!(refused(&mut world).contains("begin_transaction"));
-    assert_eq!(world.logs[0].committed, ["a"]);
+    assert_eq!(world.log(0).committed, ["a"]);
 }
 
 #[test]
@@ -133,13 +136,13 @@ fn a_producer_without_a_transactional_id_knows_no_transactions() {
 fn an_empty_transaction_asks_nobody() {
     for implicit in [false, true] {
         let mut world = ready(implicit);
-        let before = world.coordinator.asked.len();
+        let before = world.coordinated();
         for end in [commit, abort] {
             ask(&mut world, begin).unwrap();
             ask(&mut world, end).unwrap();
         }
-        assert_eq!(world.coordinator.asked.len(), before);
-        assert!(world.coordinator.ends.is_empty());
+        assert_eq!(world.coordinated(), before);
+        assert!(world.kafka.transactions.ends.is_empty());
     }
 }
 
@@ -153,13 +156,13 @@ fn offsets_are_committed_with_the_records_or_not_at_all() {
             ask(&mut world, offsets(offset)).unwrap();
             ask(&mut world, end).unwrap();
         }
-        assert_eq!(world.coordinator.offsets.get(&0), Some(&5));
-        assert_eq!(world.coordinator.member, Some((3, "m".to_owned())));
+        assert_eq!(world.kafka.transactions.offsets.get(&0), Some(&5));
+        assert_eq!(world.kafka.transactions.member, Some((3, "m".to_owned())));
         // Offsets alone are a transaction too.
         ask(&mut world, begin).unwrap();
         ask(&mut world, offsets(12)).unwrap();
         ask(&mut world, commit).unwrap();
-        assert_eq!(world.coordinator.offsets.get(&0), Some(&12));
+        assert_eq!(world.kafka.transactions.offsets.get(&0), Some(&12));
     }
 }
 
@@ -169,7 +172,7 @@ fn a_member_that_lost_its_partitions_can_only_abort() {
     ask(&mut world, begin).unwrap();
     world.append(0, "a").unwrap();
     // The group's coordinator is found first.
-    world.coordinator.mishaps.extend([Mishap::None, Mishap::Refuse(ErrorCode::ILLEGAL_GENERATION)]);
+    world.kafka.faults.of(TRANSACTION).extend([Fault::None, Fault::Refuse(ErrorCode::ILLEGAL_GENERATION)]);
     let error = ask(&mut world, offsets(5)).unwrap_err();
     assert_eq!(error.code(), Some(ErrorCode::TRANSACTION_ABORTABLE));
     assert!(error.to_string().contains("ILLEGAL_GENERATION"), "{error}");
@@ -179,7 +182,7 @@ fn a_member_that_lost_its_partitions_can_only_abort() {
     world.append(0, "b").unwrap();
     ask(&mut world, offsets(5)).unwrap();
     ask(&mut world, commit).unwrap();
-    assert_eq!(world.logs[0].committed, ["b"]);
+    assert_eq!(world.log(0).committed, ["b"]);
 }
 
 #[test]
@@ -187,30 +190,27 @@ fn what_the_coordinator_leaves_out_of_its_answer_is_asked_for_again() {
     for implicit in [false, true] {
         let mut world = ready(implicit);
         ask(&mut world, begin).unwrap();
-        // The group's coordinator is found first; without the implicit way the group is added then.
-        let before = if implicit { 1 } else { 2 };
-        world.coordinator.mishaps.extend([Mishap::None; 2].into_iter().take(before));
-        world.coordinator.mishaps.extend([Mishap::LeaveOut; 2]);
+        world.kafka.spoil::<TxnOffsetCommitRequest>(2, |answer| answer.topics.clear());
         ask(&mut world, offsets(7)).unwrap();
-        assert!(world.coordinator.mishaps.is_empty());
+        assert_eq!(world.kafka.spoils_left(), 0);
         ask(&mut world, commit).unwrap();
-        assert_eq!(world.coordinator.offsets.get(&0), Some(&7));
+        assert_eq!(world.kafka.transactions.offsets.get(&0), Some(&7));
         // Never told, they are not taken for done.
         ask(&mut world, begin).unwrap();
-        world.coordinator.mishaps.extend([Mishap::LeaveOut; 1000]);
+        world.kafka.spoil::<TxnOffsetCommitRequest>(1000, |answer| answer.topics.clear());
         let error = ask(&mut world, offsets(8)).unwrap_err();
         assert_eq!(error.code(), Some(ErrorCode::TRANSACTION_ABORTABLE));
         assert!(error.to_string().contains("left partition 0 of topic 'in' out"), "{error}");
-        world.coordinator.mishaps.clear();
+        world.kafka.spoil_no_more();
         ask(&mut world, abort).unwrap();
-        assert_eq!(world.coordinator.offsets.get(&0), Some(&7));
+        assert_eq!(world.kafka.transactions.offsets.get(&0), Some(&7));
     }
     let mut world = ready(false);
     ask(&mut world, begin).unwrap();
-    world.coordinator.mishaps.extend([Mishap::LeaveOut; 2]);
+    world.kafka.spoil::<AddPartitionsToTxnRequest>(2, |answer| answer.results_by_topic_v3_and_below.clear());
     world.append(0, "x").unwrap();
     ask(&mut world, commit).unwrap();
-    assert_eq!(world.logs[0].committed, ["x"]);
+    assert_eq!(world.log(0).committed, ["x"]);
 }
 
 #[test]
@@ -219,7 +219,7 @@ fn a_failed_record_fails_the_commit_and_an_abort_mends_it() {
         let mut world = ready(implicit);
         ask(&mut world, begin).unwrap();
         world.append(0, "a").unwrap();
-        world.faults.push_back(Fault::Refuse(ErrorCode::INVALID_RECORD));
+        world.kafka.faults.of(&[ApiKey::Produce]).push_back(Fault::Refuse(ErrorCode::INVALID_RECORD));
         let error = ask(&mut world, commit).unwrap_err();
         assert_eq!(error.code(), Some(ErrorCode::TRANSACTION_ABORTABLE));
         assert!(error.to_string().contains("INVALID_RECORD"), "{error}");
@@ -232,8 +232,8 @@ fn a_failed_record_fails_the_commit_and_an_abort_mends_it() {
             world.append(partition, "b").unwrap();
         }
         ask(&mut world, commit).unwrap();
-        assert_eq!(world.logs[0].committed, ["b"], "version 2: {implicit}");
-        assert_eq!(world.logs[1].committed, ["b"]);
+        assert_eq!(world.log(0).committed, ["b"], "version 2: {implicit}");
+        assert_eq!(world.log(1).committed, ["b"]);
     }
 }
 
@@ -249,7 +249,7 @@ fn an_abort_ends_what_was_not_sent() {
         let done = world.take_done();
         assert_eq!(done.len(), 2);
         assert!(done.iter().all(|(_, result)| *result == Err(Error::Aborted)), "{done:?}");
-        assert!(world.logs.iter().all(|log| log.values.is_empty()));
+        assert!(world.logs().all(|log| log.values.is_empty()));
         world.assert_empty();
     }
 }
@@ -260,18 +260,18 @@ fn an_abort_waits_for_what_is_on_its_way() {
         let mut world = ready(implicit);
         ask(&mut world, begin).unwrap();
         let first = world.append(0, "a").unwrap().batch;
-        world.holding = true;
+        world.kafka.holding = true;
         world.advance(50);
         let second = world.append(0, "b").unwrap().batch;
         world.command(abort(5));
         assert_eq!(world.is_done(5), None, "a batch is on its way");
-        world.holding = false;
+        world.kafka.holding = false;
         world.advance(100);
         assert_eq!(world.is_done(5), Some(Ok(())));
         let done = world.take_done();
         assert_eq!(done.iter().map(|(batch, _)| *batch).collect::<Vec<_>>(), [first, second], "in order");
         assert!(done[0].1.is_ok() && done[1].1 == Err(Error::Aborted));
-        assert!(world.logs[0].committed.is_empty() && world.logs[0].open.is_empty());
+        assert!(world.log(0).committed.is_empty() && world.log(0).open.is_empty());
     }
 }
 
@@ -283,11 +283,11 @@ fn a_newer_producer_fences_this_one_for_good() {
             ask(&mut world, begin).unwrap();
             world.append(0, "a").unwrap();
             if early {
-                world.coordinator.bump();
+                world.kafka.transactions.bump();
             } else {
                 world.advance(50);
-                world.logs[0].open.clear();
-                world.coordinator.bump();
+                world.kafka.log(TOPIC, 0).open.clear();
+                world.kafka.transactions.bump();
             }
             let failed = ask(&mut world, commit).unwrap_err();
             if failed.code() == Some(ErrorCode::TRANSACTION_ABORTABLE) {
@@ -302,7 +302,7 @@ fn a_newer_producer_fences_this_one_for_good() {
                 let error = ask(&mut world, command).unwrap_err();
                 assert_eq!(error.code(), Some(ErrorCode::PRODUCER_FENCED));
             }
-            assert!(world.logs[0].committed.is_empty());
+            assert!(world.log(0).committed.is_empty());
             world.assert_empty();
         }
     }
@@ -318,8 +318,8 @@ fn a_refused_id_ends_the_producer() {
     ] {
         for found in [false, true] {
             let mut world = fresh(true);
-            world.coordinator.mishaps.extend(found.then_some(Mishap::None));
-            world.coordinator.mishaps.push_back(Mishap::Refuse(code));
+            world.kafka.faults.of(TRANSACTION).extend(found.then_some(Fault::None));
+            world.kafka.faults.of(TRANSACTION).push_back(Fault::Refuse(code));
             let error = ask(&mut world, init).unwrap_err();
             assert_eq!(error.code(), Some(code));
             assert_eq!(error.to_string().contains(WHY), !found, "{error}");
@@ -337,11 +337,14 @@ fn a_time_out_leaves_the_end_open_and_asking_again_waits_for_it() {
         world.advance(50);
         world.kill(1);
         let error = ask(&mut world, commit).unwrap_err();
-        assert!(matches!(error, Error::Timeout { .. }) && error.to_string().contains(ID), "{error}");
+        assert!(
+            matches!(error, Error::Timeout { .. }) && error.to_string().contains(TRANSACTIONAL_ID),
+            "{error}"
+        );
         assert!(matches!(ask(&mut world, abort), Err(Error::Usage(why)) if why.contains("being committed")));
-        world.down.clear();
+        world.refused.clear();
         assert_eq!(ask(&mut world, commit), Ok(()));
-        assert_eq!(world.logs[1].committed, ["a"]);
+        assert_eq!(world.log(1).committed, ["a"]);
     }
 }
 
@@ -357,13 +360,13 @@ fn an_end_that_came_after_its_caller_had_gone_is_told_to_the_next() {
             world.advance(50);
             world.kill(1);
             assert!(matches!(ask(&mut world, end), Err(Error::Timeout { .. })));
-            world.down.clear();
+            world.refused.clear();
             world.advance(3000);
-            let ends = world.coordinator.ends.clone();
+            let ends = world.kafka.transactions.ends.clone();
             assert_eq!(ends.len(), 1);
             assert_eq!(ask(&mut world, end), Ok(()));
             assert!(matches!(ask(&mut world, other), Err(Error::Usage(_))));
-            assert_eq!(world.coordinator.ends, ends);
+            assert_eq!(world.kafka.transactions.ends, ends);
             ask(&mut world, begin).unwrap();
             ask(&mut world, end).unwrap();
         }
@@ -381,8 +384,8 @@ fn closing_aborts_what_is_open() {
         world.command(ProducerCommand::Close { op: 7, timeout_ms: 1000 });
         world.advance(100);
         assert_eq!(world.is_done(7), Some(Ok(())));
-        assert_eq!(world.coordinator.ends, [false]);
-        assert_eq!(world.logs[0].values, ["a"]);
+        assert_eq!(world.kafka.transactions.ends, [false]);
+        assert_eq!(world.log(0).values, ["a"]);
         assert_eq!(world.take_done().last().unwrap().1, Err(Error::Aborted));
         world.assert_empty();
         world.command(begin(8));
@@ -414,34 +417,38 @@ fn an_end_whose_answer_cannot_be_read_is_asked_for_again() {
             ask(&mut world, begin).unwrap();
             world.append(0, value).unwrap();
             world.advance(50);
-            world.coordinator.mishaps.extend([Mishap::Garble, Mishap::Garble]);
+            world.kafka.faults.of(TRANSACTION).extend([Fault::Garble, Fault::Garble]);
             assert_eq!(ask(&mut world, end), Ok(()), "version 2: {implicit}");
         }
-        assert_eq!(world.logs[0].committed, ["a", "c"]);
-        assert_eq!(world.coordinator.ends, [true, false, true]);
+        assert_eq!(world.log(0).committed, ["a", "c"]);
+        assert_eq!(world.kafka.transactions.ends, [true, false, true]);
         world.assert_empty();
     }
 }
 
 #[test]
 fn a_coordinator_that_no_broker_names_in_time_is_told_with_the_brokers() {
-    let mut world = World::new(&[1], &[("transactional.id", ID), ("request.timeout.ms", "30000")]);
-    world.down.extend([1, 2]);
+    let mut world =
+        World::new(&[1], &[("transactional.id", TRANSACTIONAL_ID), ("request.timeout.ms", "30000")]);
+    world.refused.extend([9001, 9002]);
     let error = ask(&mut world, init).unwrap_err();
-    assert!(matches!(error, Error::Timeout { .. }) && error.to_string().contains("boot:9092"), "{error}");
+    assert!(
+        matches!(error, Error::Timeout { .. }) && error.to_string().contains("localhost:9001"),
+        "{error}"
+    );
 }
 
 #[test]
 fn broken_answers_on_the_way_to_an_id_are_not_the_end() {
     for found in [false, true] {
         let mut world = fresh(true);
-        world.coordinator.mishaps.extend(found.then_some(Mishap::None));
-        world.coordinator.mishaps.push_back(Mishap::Garble);
+        world.kafka.faults.of(TRANSACTION).extend(found.then_some(Fault::None));
+        world.kafka.faults.of(TRANSACTION).push_back(Fault::Garble);
         assert_eq!(ask(&mut world, init), Ok(()));
         ask(&mut world, begin).unwrap();
         world.append(0, "a").unwrap();
         ask(&mut world, commit).unwrap();
-        assert_eq!(world.logs[0].committed, ["a"]);
+        assert_eq!(world.log(0).committed, ["a"]);
     }
 }
 
@@ -451,7 +458,7 @@ enum Step {
     Offsets,
     Advance(u16),
     Fault(Fault),
-    Mishap(Mishap),
+    Mishap(Fault),
     End { commit: bool },
 }
 
@@ -464,19 +471,19 @@ fn step() -> impl Strategy<Value = Step> {
             Just(Fault::None),
             Just(Fault::Refuse(ErrorCode::NOT_ENOUGH_REPLICAS)),
             Just(Fault::Refuse(ErrorCode::INVALID_RECORD)),
-            Just(Fault::AppendThenSay(ErrorCode::NOT_ENOUGH_REPLICAS_AFTER_APPEND)),
+            Just(Fault::DoThenSay(ErrorCode::NOT_ENOUGH_REPLICAS_AFTER_APPEND)),
             Just(Fault::DropBefore),
             Just(Fault::DropAfter),
-            Just(Fault::Silence),
+            Just(Fault::Mute),
         ].prop_map(Step::Fault),
         2 => prop_oneof![
-            Just(Mishap::None),
-            Just(Mishap::Refuse(ErrorCode::CONCURRENT_TRANSACTIONS)),
-            Just(Mishap::Refuse(ErrorCode::NOT_COORDINATOR)),
-            Just(Mishap::Refuse(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS)),
-            Just(Mishap::DropBefore),
-            Just(Mishap::DropAfter),
-            Just(Mishap::Garble),
+            Just(Fault::None),
+            Just(Fault::Refuse(ErrorCode::CONCURRENT_TRANSACTIONS)),
+            Just(Fault::Refuse(ErrorCode::NOT_COORDINATOR)),
+            Just(Fault::Refuse(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS)),
+            Just(Fault::DropBefore),
+            Just(Fault::DropAfter),
+            Just(Fault::Garble),
         ].prop_map(Step::Mishap),
         4 => any::<bool>().prop_map(|commit| Step::End { commit }),
     ]
@@ -504,8 +511,8 @@ fn run(implicit: bool, steps: &[Step]) {
                 }
             }
             Step::Advance(ms) => world.advance(u64::from(ms)),
-            Step::Fault(fault) => world.faults.push_back(fault),
-            Step::Mishap(mishap) => world.coordinator.mishaps.push_back(mishap),
+            Step::Fault(fault) => world.kafka.faults.of(&[ApiKey::Produce]).push_back(fault),
+            Step::Mishap(mishap) => world.kafka.faults.of(TRANSACTION).push_back(mishap),
             Step::End { commit: wanted } => {
                 let committed = if wanted {
                     match ask(&mut world, commit) {
@@ -531,10 +538,10 @@ fn run(implicit: bool, steps: &[Step]) {
             }
         }
     }
-    for (log, expected) in world.logs.iter().zip(expected) {
+    for (log, expected) in world.logs().zip(expected) {
         assert_eq!(log.committed, expected);
     }
-    assert_eq!(world.coordinator.offsets.get(&0).copied(), expected_offset);
+    assert_eq!(world.kafka.transactions.offsets.get(&0).copied(), expected_offset);
 }
 
 proptest! {

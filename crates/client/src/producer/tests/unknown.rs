@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex};
 use headrace_wire::errors::ErrorCode;
 use proptest::prelude::*;
 
-use super::coordinator::ID;
 use super::world::{TOPIC, World};
 use crate::error::Error;
 use crate::producer::{AppendError, Appended, OnAppended, ProducerCommand, ProducerEvent, RecordRef, Scarce};
+use crate::testing::TRANSACTIONAL_ID;
 
 const UNKNOWN: ErrorCode = ErrorCode::UNKNOWN_TOPIC_OR_PARTITION;
 const FLUSH: ProducerCommand = ProducerCommand::Flush { op: 1 };
@@ -67,7 +67,7 @@ fn send(world: &mut World, answers: &Answers, number: u32, partition: i32) {
 /// A producer whose topic does not exist.
 fn without_topic(leaders: &[i32], options: &[(&str, &str)]) -> (World, Answers) {
     let mut world = World::new(leaders, options);
-    world.topic_error = UNKNOWN;
+    world.kafka.topic_error = UNKNOWN;
     (world, Answers::default())
 }
 
@@ -83,14 +83,14 @@ fn a_topic_that_comes_gets_its_records_in_order_and_a_flush_waits_for_them() {
     world.advance(1000);
     assert!((0..7).all(|number| answers.of(number).is_none()));
     assert_eq!(world.is_done(1), None);
-    world.topic_error = ErrorCode::NONE;
+    world.kafka.topic_error = ErrorCode::NONE;
     world.advance(1000);
     assert_eq!(world.is_done(1), Some(Ok(())));
-    assert_eq!(world.logs[0].values[..3], ["0", "2", "4"]);
-    assert_eq!(world.logs[1].values, ["1", "3", "5"]);
+    assert_eq!(world.log(0).values[..3], ["0", "2", "4"]);
+    assert_eq!(world.log(1).values, ["1", "3", "5"]);
     send(&mut world, &answers, 7, 0);
     world.command(FLUSH);
-    assert_eq!(world.logs[0].values, ["0", "2", "4", "6", "7"]);
+    assert_eq!(world.log(0).values, ["0", "2", "4", "6", "7"]);
     assert!((0..8).all(|number| answers.placed(number)));
     world.assert_empty();
 }
@@ -142,7 +142,7 @@ fn delivery_timeout_is_the_limit_of_max_block() {
 #[test]
 fn a_refused_topic_fails_all_that_waits_at_once() {
     let mut world = World::new(&[1], &[]);
-    world.topic_error = ErrorCode::TOPIC_AUTHORIZATION_FAILED;
+    world.kafka.topic_error = ErrorCode::TOPIC_AUTHORIZATION_FAILED;
     let answers = Answers::default();
     for number in 0..3 {
         offer(&world, &answers, number, (TOPIC, None, 0)).unwrap();
@@ -163,12 +163,12 @@ fn a_partition_that_is_not_there_fails_its_record_alone() {
     for (number, partition) in [(0, 0), (1, 2), (2, -1), (3, 1)] {
         send(&mut world, &answers, number, partition);
     }
-    world.topic_error = ErrorCode::NONE;
+    world.kafka.topic_error = ErrorCode::NONE;
     world.advance(1000);
     assert!(answers.error(1).to_string().contains("topic 't' has no partition 2: it has 2"));
     assert!(answers.error(2).to_string().contains("no partition -1"));
-    assert_eq!(world.logs[0].values, ["0"]);
-    assert_eq!(world.logs[1].values, ["3"]);
+    assert_eq!(world.log(0).values, ["0"]);
+    assert_eq!(world.log(1).values, ["3"]);
     world.assert_empty();
 }
 
@@ -195,7 +195,7 @@ fn an_unknown_topic_holds_up_no_other() {
         world.settle();
     }
     world.advance(100);
-    assert_eq!(world.logs[0].values.len(), 10);
+    assert_eq!(world.log(0).values.len(), 10);
     assert!(answers.of(0).is_none());
     world.advance(5000);
     assert!((0..20).step_by(2).all(|number| answers.error(number).to_string().contains("'other'")));
@@ -237,11 +237,11 @@ fn what_is_parked_for_a_broker_that_stopped_does_not_hold_up_the_rest() {
         let partition = i32::from(number < 6);
         offer(&world, &answers, number, (TOPIC, Some(partition), 8000)).unwrap();
     }
-    world.topic_error = ErrorCode::NONE;
+    world.kafka.topic_error = ErrorCode::NONE;
     world.advance(1000);
     assert!((0..8).all(|number| answers.placed(number)));
-    assert_eq!(world.logs[0].values.len(), 2);
-    assert!(world.logs[1].values.is_empty());
+    assert_eq!(world.log(0).values.len(), 2);
+    assert!(world.log(1).values.is_empty());
     // It counts for that broker: what comes now waits for its share.
     let Err(AppendError::Full(place)) = offer(&world, &answers, 8, (TOPIC, Some(1), 8000)) else {
         panic!("it was taken")
@@ -264,8 +264,8 @@ fn few_chunks_are_enough_for_many_partitions() {
         for number in 0..36 {
             send(&mut world, &answers, number, i32::try_from(number % 12).unwrap());
         }
-        world.holding = true;
-        world.topic_error = ErrorCode::NONE;
+        world.kafka.holding = true;
+        world.kafka.topic_error = ErrorCode::NONE;
         world.advance(300);
         assert!(answers.placed(0) && answers.of(35).is_none(), "{strategy}");
         assert!(world.held() <= 65_536);
@@ -273,7 +273,7 @@ fn few_chunks_are_enough_for_many_partitions() {
         let Err(AppendError::Full(place)) = offer(&world, &answers, 36, (TOPIC, Some(0), 0)) else {
             panic!("{strategy}: it was taken")
         };
-        world.holding = false;
+        world.kafka.holding = false;
         assert!(world.wait(place).is_some(), "{strategy}");
         // It may have to wait for memory of its own.
         if let Err(AppendError::Full(place)) = offer(&world, &answers, 36, (TOPIC, Some(0), 0)) {
@@ -283,7 +283,7 @@ fn few_chunks_are_enough_for_many_partitions() {
         world.command(FLUSH);
         world.advance(1000);
         assert_eq!(world.is_done(1), Some(Ok(())), "{strategy}");
-        for (partition, log) in world.logs.iter().enumerate() {
+        for (partition, log) in world.logs().enumerate() {
             let expected: Vec<String> =
                 (0..37).filter(|n| n % 12 == partition).map(|n| n.to_string()).collect();
             let of_partition = if partition == 0 { 4 } else { 3 };
@@ -306,14 +306,14 @@ fn a_known_topic_without_memory_fails_its_parked_records_in_time() {
     for number in 0..4 {
         send(&mut world, &answers, number, i32::try_from(number).unwrap());
     }
-    world.holding = true;
-    world.topic_error = ErrorCode::NONE;
+    world.kafka.holding = true;
+    world.kafka.topic_error = ErrorCode::NONE;
     world.advance(2500);
     assert!(answers.placed(0) && answers.placed(1));
     for number in 2..4 {
         assert!(answers.error(number).to_string().contains("buffer.memory"));
     }
-    world.holding = false;
+    world.kafka.holding = false;
     world.settle();
     world.assert_empty();
 }
@@ -326,13 +326,13 @@ fn closing_drains_what_is_parked_or_fails_it() {
         world.command(ProducerCommand::Close { op: 5, timeout_ms });
         if comes {
             assert_eq!(world.is_done(5), None);
-            world.topic_error = ErrorCode::NONE;
+            world.kafka.topic_error = ErrorCode::NONE;
         }
         world.advance(3000);
         assert!(matches!(offer(&world, &answers, 1, (TOPIC, None, 0)), Err(AppendError::Closed)));
         if comes {
             assert_eq!(world.is_done(5), Some(Ok(())));
-            assert_eq!(world.logs[0].values, ["0"]);
+            assert_eq!(world.log(0).values, ["0"]);
         } else {
             assert!(matches!(world.is_done(5), Some(Err(Error::Timeout { .. }))));
             assert!(matches!(answers.error(0), Error::Timeout { .. }));
@@ -354,9 +354,10 @@ fn an_engine_that_has_ended_leaves_no_record_without_an_answer() {
 
 /// A transactional producer in a transaction, with a record parked.
 fn in_transaction(implicit: bool) -> (World, Answers) {
-    let options = [("transactional.id", ID), ("request.timeout.ms", "300"), ("max.block.ms", "2000")];
+    let options =
+        [("transactional.id", TRANSACTIONAL_ID), ("request.timeout.ms", "300"), ("max.block.ms", "2000")];
     let (mut world, answers) = without_topic(&[1], &options);
-    world.coordinator.implicit = implicit;
+    world.kafka.transactions.implicit = implicit;
     for command in [
         ProducerCommand::InitTransactions { op: 2, timeout_ms: 1000 },
         ProducerCommand::BeginTransaction { op: 3 },
@@ -380,10 +381,10 @@ fn a_commit_waits_for_parked_records_and_an_abort_drops_them() {
         world.command(end(true));
         world.advance(500);
         assert_eq!(world.is_done(4), None);
-        world.topic_error = ErrorCode::NONE;
+        world.kafka.topic_error = ErrorCode::NONE;
         world.advance(1000);
         assert_eq!(world.is_done(4), Some(Ok(())));
-        assert_eq!(world.logs[0].committed, ["0"]);
+        assert_eq!(world.log(0).committed, ["0"]);
         assert!(answers.placed(0));
         world.assert_empty();
 
@@ -392,9 +393,9 @@ fn a_commit_waits_for_parked_records_and_an_abort_drops_them() {
         world.advance(500);
         assert_eq!(world.is_done(4), Some(Ok(())));
         assert!(matches!(answers.error(0), Error::Aborted), "{:?}", answers.error(0));
-        world.topic_error = ErrorCode::NONE;
+        world.kafka.topic_error = ErrorCode::NONE;
         world.advance(1000);
-        assert!(world.logs[0].values.is_empty());
+        assert!(world.log(0).values.is_empty());
         world.assert_empty();
     }
 }
@@ -469,8 +470,8 @@ proptest! {
                     }
                 }
                 Step::Pass(ms) => world.advance(*ms),
-                Step::Topic(code) => world.topic_error = *code,
-                Step::Hold(hold) => world.holding = *hold,
+                Step::Topic(code) => world.kafka.topic_error = *code,
+                Step::Hold(hold) => world.kafka.holding = *hold,
                 Step::Flush => {
                     flushed.push((u64::from(number), taken.clone()));
                     world.command(ProducerCommand::Flush { op: u64::from(number) });
@@ -485,8 +486,8 @@ proptest! {
                 }
             }
         }
-        world.holding = false;
-        world.topic_error = ErrorCode::NONE;
+        world.kafka.holding = false;
+        world.kafka.topic_error = ErrorCode::NONE;
         world.command(ProducerCommand::Close { op: 1000, timeout_ms: 60_000 });
         world.advance(60_000);
         prop_assert_eq!(world.is_done(1000), Some(Ok(())));
@@ -499,7 +500,7 @@ proptest! {
             }
         }
         let mut written = Vec::new();
-        for log in &world.logs {
+        for log in world.logs() {
             let numbers: Vec<u32> = log.values.iter().map(|value| value.parse().unwrap()).collect();
             prop_assert!(numbers.is_sorted(), "{:?}", numbers);
             written.extend(numbers);

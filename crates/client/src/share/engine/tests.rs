@@ -20,11 +20,11 @@ use headrace_wire::messages::{
 };
 
 use super::*;
-use crate::testing::{Answer, Incoming, Layout, World, version_list};
-use crate::testing::{Way, spoiled};
 use crate::io::Input;
 use crate::share::ack_tracker::{Ack, Mark};
 use crate::share::model::{Key, Late, Outcome, Part, Record, ShareKafka};
+use crate::testing::{Answer, Incoming, Layout, World, version_list};
+use crate::testing::{Way, spoiled};
 
 const LOCK_MS: u64 = 30_000;
 

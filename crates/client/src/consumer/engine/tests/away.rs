@@ -7,12 +7,11 @@ use std::rc::Rc;
 use bytes::Bytes;
 use headrace_wire::messages::join_group_response::JoinGroupResponseMember;
 use headrace_wire::messages::{
-    ApiKey, JoinGroupRequest, JoinGroupResponse, SyncGroupRequest,
-    SyncGroupResponse,
+    ApiKey, JoinGroupRequest, JoinGroupResponse, SyncGroupRequest, SyncGroupResponse,
 };
 
-use super::groups::Crowd;
 use super::bench::{named, tp};
+use super::groups::Crowd;
 use crate::consumer::{CommitOffset, ConsumerCommand, ConsumerEvent, ConsumerOutcome};
 use crate::error::Error;
 use crate::testing::Fault;
@@ -103,7 +102,8 @@ fn a_join_that_is_refused_is_tried_again_by_the_next_poll() {
 
 #[test]
 fn joining_again_waits_however_often_the_caller_polls_and_whatever_the_refusal() {
-    for code in [ErrorCode::UNKNOWN_SERVER_ERROR, ErrorCode::UNKNOWN_MEMBER_ID, ErrorCode::MEMBER_ID_REQUIRED] {
+    for code in [ErrorCode::UNKNOWN_SERVER_ERROR, ErrorCode::UNKNOWN_MEMBER_ID, ErrorCode::MEMBER_ID_REQUIRED]
+    {
         let mut crowd = Crowd::new(1, 1, &[("retry.backoff.ms", "500"), ("retry.backoff.max.ms", "500")]);
         let kafka = &mut crowd.0[0].kafka;
         *kafka.faults.of(&[ApiKey::JoinGroup]) = vec![Fault::Refuse(code); 1_000].into();

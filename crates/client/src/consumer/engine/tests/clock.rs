@@ -1,15 +1,14 @@
 //! A wall clock that jumps: deadlines go by the clock that never goes back, so nothing depends on it but
 //! `auto.offset.reset` by duration, and what is asked for then is always a time.
 
-
 use headrace_wire::compression::Codec;
 use headrace_wire::messages::ListOffsetsRequest;
 
-use super::groups::Crowd;
 use super::bench::{Bench, named};
+use super::groups::Crowd;
 use crate::consumer::{ConsumerEvent, StartAt};
-use crate::time::Jitter;
 use crate::testing::ScriptedKafka;
+use crate::time::Jitter;
 
 const HOUR_MS: i64 = 3_600_000;
 const STEP_MS: u64 = 100;

@@ -16,7 +16,6 @@ use super::bench::{Bench, named, tp};
 use crate::consumer::{CommitOffset, ConsumerCommand, ConsumerEvent, ConsumerOutcome, TopicPartition, lock};
 use crate::testing::{Answer, ScriptedKafka};
 
-
 /// The coordinator: what it will answer (else that nothing has changed), and what it was asked.
 #[derive(Default)]
 struct Side {
@@ -235,7 +234,10 @@ fn leaving_says_so_and_a_static_member_says_that_it_will_be_back() {
 fn a_refusal_that_waiting_does_not_mend_is_told() {
     let mut group = Group::new(1, &[]);
     let error_message = Some("there is only uniform".to_owned());
-    group.will_answer([ConsumerGroupHeartbeatResponse { error_message, ..refusal(ErrorCode::UNSUPPORTED_ASSIGNOR) }]);
+    group.will_answer([ConsumerGroupHeartbeatResponse {
+        error_message,
+        ..refusal(ErrorCode::UNSUPPORTED_ASSIGNOR)
+    }]);
     group.bench.ok(|op| ConsumerCommand::Subscribe { op, topics: vec!["t".to_owned()] });
     group.bench.run(100);
     let error = group.bench.poll_error();

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use headrace_wire::compression::Codec;
 use headrace_wire::messages::{ApiKey, JoinGroupRequest};
 
-use super::groups::{Crowd, kinds};
 use super::bench::{named, tp};
+use super::groups::{Crowd, kinds};
 use crate::consumer::{
     CommitOffset, ConsumerCommand, ConsumerEvent, ConsumerOutcome, Rebalance, TopicPartition, lock,
 };

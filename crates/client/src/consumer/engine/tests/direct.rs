@@ -334,7 +334,11 @@ fn a_leader_that_has_moved_is_given_back_what_was_its() {
     shared.bench.kafka.layout.epoch = 5;
     shared.run(400_000);
     assert_eq!(shared.host.borrow().released, [1]);
-    assert_eq!(shared.bench.kafka.asked::<headrace_wire::messages::OffsetForLeaderEpochRequest>().len(), 1, "it says first that the log was not cut");
+    assert_eq!(
+        shared.bench.kafka.asked::<headrace_wire::messages::OffsetForLeaderEpochRequest>().len(),
+        1,
+        "it says first that the log was not cut"
+    );
     assert_eq!(shared.asked(), [(0, 0), (0, 10)]);
     shared.append(0, 10);
     shared.look();

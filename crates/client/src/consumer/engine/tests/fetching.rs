@@ -7,8 +7,8 @@ use headrace_wire::messages::{ApiKey, FetchRequest};
 
 use super::bench::{Bench, named, tp};
 use crate::consumer::{Assignment, ConsumerCommand, ConsumerEvent, StartAt, lock};
-use crate::testing::{Answer, Fault, Incoming, ScriptedKafka};
 use crate::error::Error;
+use crate::testing::{Answer, Fault, Incoming, ScriptedKafka};
 
 const OFFSETS_AT_0: StartAt = StartAt::Offset(0);
 
@@ -100,7 +100,7 @@ fn the_next_fetch_goes_out_before_the_last_batch_has_arrived() {
     bench.world.push(parked[0].conn, &bytes[..300]);
     bench.settle();
     assert_eq!(bench.kafka.fetches().len(), before + 1, "the next request is on its way");
-    assert_eq!(asked(&bench.kafka.fetches()[before].1).2, [(0, 4_000)]);
+    assert_eq!(asked(bench.kafka.fetches()[before].1).2, [(0, 4_000)]);
     assert_eq!(bench.drain(), Vec::<String>::new());
     bench.world.push(parked[0].conn, &bytes[300..]);
     bench.settle();
@@ -397,11 +397,7 @@ fn leader_changes_are_followed() {
     bench.run(2_000);
     assert_eq!(bench.drain(), named("t", 0, 10..20));
     let (port, request) = *bench.kafka.fetches().last().unwrap();
-    assert_eq!(
-        (port, request.session_id),
-        (9002, bench.kafka.last_session),
-        "a session with the new leader"
-    );
+    assert_eq!((port, request.session_id), (9002, bench.kafka.last_session), "a session with the new leader");
     assert_eq!(
         request.topics.iter().flat_map(|t| &t.partitions).map(|p| p.current_leader_epoch).max(),
         Some(5)

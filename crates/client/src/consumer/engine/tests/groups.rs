@@ -12,8 +12,8 @@ use super::bench::{Bench, named, tp};
 use crate::consumer::{
     CommitOffset, ConsumerCommand, ConsumerEvent, ConsumerOutcome, StartAt, TopicPartition, lock,
 };
-use crate::testing::{Answer, Fault, Incoming, ScriptedKafka};
 use crate::error::Error;
+use crate::testing::{Answer, Fault, Incoming, ScriptedKafka};
 
 /// Requests that wait for their answers, the oldest in front.
 pub(super) type Held = Rc<RefCell<VecDeque<Incoming>>>;
@@ -211,7 +211,9 @@ fn commits_carry_the_generation_and_the_member() {
 
 #[test]
 fn a_member_that_the_group_forgot_loses_its_partitions_and_joins_again() {
-    for (error, id) in [(ErrorCode::UNKNOWN_MEMBER_ID, "member-2"), (ErrorCode::ILLEGAL_GENERATION, "member-1")] {
+    for (error, id) in
+        [(ErrorCode::UNKNOWN_MEMBER_ID, "member-2"), (ErrorCode::ILLEGAL_GENERATION, "member-1")]
+    {
         let mut crowd = Crowd::new(1, 2, &[]);
         crowd.subscribe(0);
         crowd.poll_for(500);
@@ -457,7 +459,8 @@ fn a_coordinator_that_is_none_any_more_is_not_asked_without_a_pause() {
     crowd.subscribe(0);
     crowd.poll_for(500);
     let busy = [ErrorCode::NOT_COORDINATOR, ErrorCode::COORDINATOR_LOAD_IN_PROGRESS];
-    *crowd.0[0].kafka.faults.of(&[ApiKey::Heartbeat]) = busy.map(Fault::Refuse).into_iter().cycle().take(1_000).collect();
+    *crowd.0[0].kafka.faults.of(&[ApiKey::Heartbeat]) =
+        busy.map(Fault::Refuse).into_iter().cycle().take(1_000).collect();
     crowd.run(4_000);
     let asked = 1_000 - crowd.0[0].kafka.faults.of(&[ApiKey::Heartbeat]).len();
     assert!((5..=50).contains(&asked), "{asked} heartbeats");

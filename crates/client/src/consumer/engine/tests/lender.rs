@@ -17,11 +17,11 @@ use headrace_wire::messages::{
 };
 use headrace_wire::records::BatchHeader;
 
-use super::bench::{Bench};
+use super::bench::Bench;
 use crate::consumer::{ConsumerEvent, StartAt, lock};
-use crate::testing::{Answer, Incoming, ScriptedKafka};
 use crate::engine::Engine;
 use crate::io::{Input, LinkEvent, LinkId};
+use crate::testing::{Answer, Incoming, ScriptedKafka};
 
 const SLOTS_KEY: u64 = 1;
 pub(super) const SEGMENT_BYTES: usize = 8 << 20;

@@ -1,11 +1,11 @@
 //! A listener, and commits that nobody waits for.
 
-use headrace_wire::messages::OffsetCommitRequest;
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::ApiKey;
+use headrace_wire::messages::OffsetCommitRequest;
 
-use super::groups::{Crowd, kinds};
 use super::bench::{named, tp};
+use super::groups::{Crowd, kinds};
 use crate::consumer::{
     CommitOffset, ConsumerCommand, ConsumerEvent, ConsumerOutcome, Rebalance, TopicPartition,
 };

@@ -6,8 +6,8 @@ use std::rc::Rc;
 use headrace_wire::compression::Codec;
 use headrace_wire::messages::{ApiKey, MetadataRequest};
 
-use super::groups::Crowd;
 use super::bench::{Bench, named, tp};
+use super::groups::Crowd;
 use crate::consumer::{ConsumerCommand, ConsumerEvent, ConsumerOutcome};
 use crate::testing::{Log, ScriptedKafka};
 

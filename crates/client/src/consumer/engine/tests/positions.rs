@@ -4,16 +4,15 @@ use std::rc::Rc;
 use headrace_wire::compression::Codec;
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::{
-    ApiKey, ListOffsetsRequest, OffsetCommitRequest,
-    OffsetFetchRequest, OffsetFetchResponse,
+    ApiKey, ListOffsetsRequest, OffsetCommitRequest, OffsetFetchRequest, OffsetFetchResponse,
 };
 
 use super::bench::{Bench, named, tp};
 use crate::consumer::{
     CommitOffset, ConsumerCommand, ConsumerEvent, ConsumerOutcome, OffsetAt, StartAt, lock,
 };
-use crate::testing::{Answer, Fault, ScriptedKafka};
 use crate::error::Error;
+use crate::testing::{Answer, Fault, ScriptedKafka};
 
 fn ten() -> ScriptedKafka {
     let mut kafka = ScriptedKafka::new(&[("t", 1)]);

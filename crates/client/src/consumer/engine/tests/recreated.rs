@@ -6,8 +6,8 @@ use headrace_wire::messages::ApiKey;
 
 use super::bench::{Bench, named, tp};
 use crate::consumer::{CommitOffset, ConsumerCommand, ConsumerOutcome, StartAt, lock};
-use crate::testing::ScriptedKafka;
 use crate::error::Error;
+use crate::testing::ScriptedKafka;
 
 const OPTIONS: [(&str, &str); 3] =
     [("group.id", "g"), ("auto.offset.reset", "earliest"), ("metadata.max.age.ms", "600000")];

@@ -1,26 +1,24 @@
 //! One answer of each kind that cannot be read, says nothing, or never comes: the consumer goes on by itself.
 
+use headrace_wire::messages::OffsetForLeaderEpochRequest;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use headrace_wire::compression::Codec;
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::consumer_group_heartbeat_response::{Assignment, TopicPartitions};
-use headrace_wire::messages::list_offsets_response::{
-    ListOffsetsPartitionResponse, ListOffsetsTopicResponse,
-};
 use headrace_wire::messages::{
     ApiKey, ApiVersionsRequest, ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse,
-    ListOffsetsRequest, ListOffsetsResponse, SyncGroupRequest, SyncGroupResponse,
+    ListOffsetsRequest, SyncGroupRequest,
 };
 use headrace_wire::uuid::Uuid;
 
-use super::groups::Crowd;
 use super::bench::{Bench, named, tp};
+use super::groups::Crowd;
 use crate::consumer::{ConsumerCommand, ConsumerOutcome, StartAt, lock};
-use crate::testing::{Answer, Incoming, ScriptedKafka, version_list};
-use crate::testing::{ALL_WAYS, COST_MS, WAYS, Way, spoiled};
 use crate::error::Error;
+use crate::testing::{ALL_WAYS, COST_MS, WAYS, Way, spoiled};
+use crate::testing::{Answer, Fault, Incoming, ScriptedKafka};
 
 const KINDS: [ApiKey; 11] = [
     ApiKey::ApiVersions,
@@ -35,20 +33,6 @@ const KINDS: [ApiKey; 11] = [
     ApiKey::OffsetCommit,
     ApiKey::LeaveGroup,
 ];
-
-/// Spoils the first answer of a kind; how many are left says whether it was asked for.
-fn spoil(kafka: &mut ScriptedKafka, key: ApiKey, way: Way) -> Rc<Cell<u32>> {
-    let left = Rc::new(Cell::new(1));
-    let mine = left.clone();
-    kafka.script = Some(Box::new(move |incoming| {
-        if incoming.key != key || mine.get() == 0 {
-            return None;
-        }
-        mine.set(0);
-        spoiled(way, incoming, || None)
-    }));
-    left
-}
 
 #[test]
 fn a_member_of_a_group_goes_on_after_one_spoiled_answer_of_any_kind() {
@@ -68,7 +52,7 @@ fn member_goes_on(key: ApiKey, way: Way) {
         ("socket.connection.setup.timeout.ms", "1000"),
     ];
     let mut crowd = Crowd::new(1, 1, &options);
-    let left = spoil(&mut crowd.0[0].kafka, key, way);
+    crowd.0[0].kafka.faults.add(key, Fault::Spoil(way));
     crowd.subscribe(0);
     let mut rows = Vec::new();
     let mut take = |crowd: &mut Crowd, ms: u64| {
@@ -102,7 +86,7 @@ fn member_goes_on(key: ApiKey, way: Way) {
     let op = crowd.0[0].command(|op| ConsumerCommand::Close { op, finished: true, timeout_ms: 20_000 });
     crowd.run(COST_MS);
     assert_eq!(crowd.0[0].result(op), Some(Ok(ConsumerOutcome::Ok)), "{what}");
-    assert_eq!(left.get(), 0, "{what}: it was asked for");
+    assert!(crowd.0[0].kafka.faults.of(&[key]).is_empty(), "{what}: it was asked for");
 }
 
 /// The kinds that a member of a group of KIP-848 asks for.
@@ -213,12 +197,10 @@ fn a_spoiled_answer_is_asked_for_again_on_a_new_connection() {
             let asked = Rc::new(RefCell::new(Vec::new()));
             let list = asked.clone();
             kafka.script = Some(Box::new(move |incoming| {
-                if incoming.key != key {
-                    return None;
-                }
-                list.borrow_mut().push(incoming.conn);
-                (list.borrow().len() == 1).then(|| spoiled(way, incoming, || None).unwrap())
+                list.borrow_mut().extend((incoming.key == key).then_some(incoming.conn));
+                None
             }));
+            kafka.faults.add(key, Fault::Spoil(way));
             let mut bench = Bench::new(kafka, &[("group.id", "g"), ("auto.offset.reset", "earliest")]);
             bench.assign(&[("t", 0)], StartAt::Committed);
             bench.run(1_000);
@@ -242,23 +224,14 @@ fn versions_that_were_spoiled_hold_for_one_connection_and_not_for_good() {
     ] {
         let mut kafka = ScriptedKafka::new(&[("t", 1)]);
         kafka.fill("t", 0, 1, 10, Codec::None);
-        let reported = Rc::new(Cell::new(0));
-        let count = reported.clone();
-        kafka.script = Some(Box::new(move |incoming| {
-            if incoming.key != ApiKey::ApiVersions || count.get() == 3 {
-                return None;
-            }
-            // Of the first connections each is told a lie once; no two in turn the same.
-            count.set(count.get() + 1);
-            let mut list = version_list();
-            if count.get() == 2 {
-                return None;
-            }
-            for api in list.api_keys.iter_mut().filter(|api| api.api_key == key.code()) {
+        // Of the first three connections the first and the third are told a lie.
+        let mut told = 0;
+        kafka.spoil::<ApiVersionsRequest>(3, move |list| {
+            told += 1;
+            for api in list.api_keys.iter_mut().filter(|api| api.api_key == key.code() && told != 2) {
                 (api.min_version, api.max_version) = (min, max);
             }
-            Some(incoming.reply::<ApiVersionsRequest>(&list))
-        }));
+        });
         let options = [("group.id", "g"), ("auto.offset.reset", "earliest")];
         let mut bench = Bench::new(kafka, &options);
         bench.assign(&[("t", 0)], StartAt::Committed);
@@ -267,34 +240,16 @@ fn versions_that_were_spoiled_hold_for_one_connection_and_not_for_good() {
     }
 }
 
-/// `ListOffsets` without an offset.
-fn no_offset(incoming: &Incoming) -> Answer {
-    let request: ListOffsetsRequest = incoming.decode();
-    let topics = request.topics.into_iter().map(|topic| ListOffsetsTopicResponse {
-        name: topic.name,
-        partitions: vec![ListOffsetsPartitionResponse { offset: -1, ..Default::default() }],
-    });
-    incoming
-        .reply::<ListOffsetsRequest>(&ListOffsetsResponse { topics: topics.collect(), ..Default::default() })
-}
-
 #[test]
 fn a_log_without_a_beginning_is_asked_for_again_and_then_told_and_is_never_its_end() {
     let mut kafka = ScriptedKafka::new(&[("t", 1)]);
     kafka.fill("t", 0, 1, 10, Codec::None);
-    let wrong = Rc::new(Cell::new(true));
-    let (still, asked) = (wrong.clone(), Rc::new(Cell::new(0)));
-    let count = asked.clone();
-    kafka.script = Some(Box::new(move |incoming| {
-        (incoming.key == ApiKey::ListOffsets && still.get()).then(|| {
-            count.set(count.get() + 1);
-            no_offset(incoming)
-        })
-    }));
+    kafka.spoil::<ListOffsetsRequest>(usize::MAX, |answer| answer.topics[0].partitions[0].offset = -1);
     let mut bench = Bench::new(kafka, &[("group.id", "g"), ("auto.offset.reset", "earliest")]);
     bench.assign(&[("t", 0)], StartAt::Committed);
     bench.run(5_000);
-    assert!((4..40).contains(&asked.get()), "{} in 5 s", asked.get());
+    let asked = bench.kafka.asked::<ListOffsetsRequest>().len();
+    assert!((4..40).contains(&asked), "{asked} in 5 s");
     assert_eq!(bench.position("t", 0), None);
     let error = bench.poll_error();
     assert_eq!(error.code(), Some(ErrorCode::OFFSET_NOT_AVAILABLE), "{error}");
@@ -305,7 +260,7 @@ fn a_log_without_a_beginning_is_asked_for_again_and_then_told_and_is_never_its_e
     bench.run(5_000);
     let error = bench.result(op).unwrap().unwrap_err();
     assert_eq!(error.code(), Some(ErrorCode::OFFSET_NOT_AVAILABLE), "{error}");
-    wrong.set(false);
+    bench.kafka.spoil_no_more();
     bench.run(3_000);
     // What was told by the way is not the rows.
     let mut rows = Vec::new();
@@ -318,9 +273,7 @@ fn a_log_without_a_beginning_is_asked_for_again_and_then_told_and_is_never_its_e
 #[test]
 fn a_partition_whose_beginning_is_never_told_of_is_told_at_the_pace_of_the_backoff() {
     let mut kafka = ScriptedKafka::new(&[("t", 1)]);
-    kafka.script = Some(Box::new(|incoming| {
-        (incoming.key == ApiKey::ListOffsets).then(|| spoiled(Way::Garbage, incoming, || None).unwrap())
-    }));
+    *kafka.faults.of(&[ApiKey::ListOffsets]) = vec![Fault::Spoil(Way::Garbage); 1_000].into();
     let mut bench = Bench::new(kafka, &[]);
     bench.assign(&[("t", 0)], StartAt::Earliest);
     let mut reported = 0;
@@ -341,12 +294,12 @@ fn an_epoch_that_an_answer_leaves_out_is_asked_for_again() {
     bench.assign(&[("t", 0)], StartAt::Offset(0));
     bench.run(100);
     bench.pause("t", 0);
-    let left = spoil(&mut bench.kafka, ApiKey::OffsetForLeaderEpoch, Way::Empty);
+    bench.kafka.faults.add(ApiKey::OffsetForLeaderEpoch, Fault::Spoil(Way::Empty));
     // Another leader, whose log lacks what is held here from offset 10 on.
     bench.kafka.log("t", 0).cut(10);
     bench.kafka.layout.epoch += 1;
     bench.run(400_000);
-    assert_eq!(left.get(), 0, "the new leader was asked");
+    assert_eq!(bench.kafka.asked::<OffsetForLeaderEpochRequest>().len(), 2, "the new leader was asked again");
     bench.resume("t", 0);
     bench.run(1_000);
     assert_eq!(bench.drain(), named("t", 0, 0..10), "what is gone is not handed out");
@@ -355,17 +308,12 @@ fn an_epoch_that_an_answer_leaves_out_is_asked_for_again() {
 #[test]
 fn a_division_that_cannot_be_read_is_left_behind_and_holds_nobody_up() {
     let mut crowd = Crowd::new(1, 1, &[]);
-    let left = Rc::new(Cell::new(1));
-    let mine = left.clone();
-    crowd.0[0].kafka.script = Some(Box::new(move |incoming| {
-        (incoming.key == ApiKey::SyncGroup && mine.replace(0) == 1).then(|| {
-            let assignment = vec![0, 0, 0xff, 0xff, 0xff].into();
-            incoming.reply::<SyncGroupRequest>(&SyncGroupResponse { assignment, ..Default::default() })
-        })
-    }));
+    let kafka = &mut crowd.0[0].kafka;
+    kafka.faults.add(ApiKey::SyncGroup, Fault::Refuse(ErrorCode::NONE));
+    kafka.spoil::<SyncGroupRequest>(1, |answer| answer.assignment = vec![0, 0, 0xff, 0xff, 0xff].into());
     crowd.subscribe(0);
     crowd.run(1_000);
-    assert_eq!(left.get(), 0);
+    assert_eq!(crowd.0[0].kafka.spoils_left(), 0);
     assert_eq!(crowd.0[0].kafka.member.borrow().left.len(), 1, "the group need not wait for it");
     assert!(matches!(crowd.0[0].poll_error(), Error::Protocol { .. }));
     assert_eq!(crowd.poll_for(1_000).remove(0), named("t", 0, 0..10));

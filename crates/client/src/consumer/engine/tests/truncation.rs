@@ -1,8 +1,8 @@
 //! Logs that are cut by a change of leader (KIP-320).
 
-use headrace_wire::messages::OffsetForLeaderEpochRequest;
 use headrace_wire::compression::Codec;
 use headrace_wire::messages::FetchRequest;
+use headrace_wire::messages::OffsetForLeaderEpochRequest;
 
 use super::bench::{Bench, named};
 use crate::consumer::{ConsumerEvent, StartAt, Taken, lock};
