@@ -41,11 +41,11 @@ demo: need-demo $(STAMPS)/demo $(STAMPS)/native ## real traffic: producer, broke
 	@$(SPARK_ENV) $(BIN)/headrace demo $(ARGS)
 
 .PHONY: test
-test: need-test $(STAMPS)/test $(STAMPS)/native-for-tests $(DEPS)/kafka.cp $(DEPS)/connector.cp $(DEPS)/pyspark-4.2/.stamp guest ## every lint and every test; what CI runs
+test: need-test $(STAMPS)/test $(STAMPS)/native-for-tests $(DEPS)/kafka.cp $(DEPS)/kafka.jsa $(DEPS)/connector.cp $(DEPS)/pyspark-4.2/.stamp guest ## every lint and every test; what CI runs
 	@$(SPARK_ENV) $(KAFKA_ENV) scripts/test.sh
 
 .PHONY: full
-full: need-test $(STAMPS)/test $(STAMPS)/native $(DEPS)/kafka.cp $(DEPS)/connector.cp $(DEPS)/pyspark-4.2/.stamp guest ## make test on the module as it is released; before a release (CONTRIBUTING.md)
+full: need-test $(STAMPS)/test $(STAMPS)/native $(DEPS)/kafka.cp $(DEPS)/kafka.jsa $(DEPS)/connector.cp $(DEPS)/pyspark-4.2/.stamp guest ## make test on the module as it is released; before a release (CONTRIBUTING.md)
 	@$(SPARK_ENV) $(KAFKA_ENV) scripts/test.sh
 
 .PHONY: check
@@ -129,6 +129,11 @@ $(DEPS)/kafka.cp: tests/kafka/pom.xml
 	$(call say,Apache Kafka's jars through Maven)
 	@mkdir -p $(DEPS)
 	@$(MAVEN) -f $< dependency:build-classpath -Dmdep.includeScope=runtime -Dmdep.outputFile=$(CURDIR)/$@
+
+# Where Java has no such archives, tests go on without.
+$(DEPS)/kafka.jsa: $(DEPS)/kafka.cp $(STAMPS)/venv
+	$(call say,archive of Kafka's classes)
+	@$(SPARK_ENV) $(KAFKA_ENV) $(BIN)/python -m tests.kafka.archive
 
 $(DEPS)/connector.cp: benches/peers/connector-pom.xml
 	$(call say,Spark's own Kafka connector through Maven)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
+
+from tests.kafka import java
 
 if TYPE_CHECKING:
     import pytest
@@ -11,6 +14,11 @@ pytest_plugins = ["tests.kafka.fixtures", "tests.rdma.fixtures"]
 
 FIRST = ("rdma", "lab", "spark", "demo", "stock")
 """Folders of tests whose files take minutes: with these at the end one worker would go on alone."""
+
+
+def pytest_configure() -> None:
+    """Has Spark's JVMs live for seconds: of a short program the second compiler takes half the processor time."""
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join(java.SHORT_LIVED))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from tests.kafka import java
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from types import TracebackType
 
     from typing_extensions import Self
@@ -222,13 +222,16 @@ class ApacheKafka:
         java.run("kafka.tools.StorageTool", "format", *arguments)
         self._launch()
 
+    def jvm(self) -> Sequence[str]:
+        """Options of its JVM."""
+        return java.quick_jvm() if self.quick else ("-XX:+UseG1GC",)
+
     def _launch(self) -> None:
-        jvm = java.QUICK_JVM if self.quick else ("-XX:+UseG1GC",)
         command = [
             java.java(),
             "-Xms256m",
             f"-Xmx{self.heap}",
-            *jvm,
+            *self.jvm(),
             f"-Dkafka.logs.dir={self.directory}",
             f"-Dlog4j2.configurationFile={java.HERE / 'log4j2.properties'}",
             "-cp",

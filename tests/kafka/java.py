@@ -11,8 +11,9 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 HERE = Path(__file__).resolve().parent
 CLASSPATH_VARIABLE = "HEADRACE_KAFKA_CLASSPATH"
 CLASSPATH_FILE = ROOT / ".deps" / "kafka.cp"
-# Tools live for seconds: the quick compiler and the small collector start them sooner.
-QUICK_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
+ARCHIVE_FILE = ROOT / ".deps" / "kafka.jsa"
+SHORT_LIVED = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+"""What lives for seconds starts sooner with the quick compiler and the small collector."""
 
 
 class MissingError(RuntimeError):
@@ -53,8 +54,21 @@ def classpath() -> str:
     return path
 
 
-def command(main_class: str, *args: str, jvm: tuple[str, ...] = QUICK_JVM) -> list[str]:
-    """The command line of a Java program; `main_class` may be a `.java` file, compiled on the way."""
+def quick_jvm() -> tuple[str, ...]:
+    """Options of a JVM that lives for seconds: with Kafka's classes as `tests.kafka.archive` has laid them down.
+
+    An archive of another Java or of other jars is passed over.
+    """
+    archive = (f"-XX:SharedArchiveFile={ARCHIVE_FILE}", "-Xlog:disable") if ARCHIVE_FILE.exists() else ()
+    return (*SHORT_LIVED, "-Xshare:auto", *archive)
+
+
+def command(main_class: str, *args: str, jvm: tuple[str, ...] | None = None) -> list[str]:
+    """The command line of a Java program; `main_class` may be a `.java` file, compiled on the way.
+
+    `jvm`: its options, by default those of `quick_jvm`.
+    """
+    jvm = quick_jvm() if jvm is None else jvm
     logging = f"-Dlog4j2.configurationFile={HERE / 'tools-log4j2.properties'}"
     return [java(), *jvm, logging, "-cp", classpath(), main_class, *args]
 
