@@ -21,8 +21,8 @@ pub mod partition;
 pub mod producer;
 pub mod sasl;
 pub mod share;
-#[cfg(test)]
-mod testing;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 mod time;
 
 pub use error::{Error, Result};

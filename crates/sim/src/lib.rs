@@ -47,7 +47,7 @@
 //!
 //! With [`Cast::ShareConsumers`] one to four share consumers ([`headrace_client::share::ShareEngine`]) take records one by one, with
 //! every mode of acquiring and acknowledging. The broker knows no share groups, so the nodes answer from a model
-//! ([`headrace_client::share::model::ShareKafka`]) that has the broker's log, and a coordinator of their own. What became of
+//! ([`headrace_client::testing::share::ShareKafka`]) that has the broker's log, and a coordinator of their own. What became of
 //! records outlives restarts and leaders, locks do not; locks are short, partitions are at times another member's,
 //! requests and partitions are refused now and then, and callers accept, release, reject, renew, commit, are too slow, leave,
 //! crash and come back. What is checked:

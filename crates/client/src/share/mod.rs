@@ -5,8 +5,6 @@ mod acquired_buffer;
 mod commits;
 mod engine;
 mod marks;
-#[cfg(any(test, feature = "testing"))]
-pub mod model;
 mod scheduler;
 mod session;
 mod settings;

@@ -35,6 +35,11 @@ impl<E: Engine> Bench<E> {
         self.world.settle(&mut self.kafka);
     }
 
+    /// Goes on to what happens next by itself; `false` when that lies behind `until`.
+    pub(crate) fn step(&mut self, until: u64) -> bool {
+        self.world.step(until, &mut self.kafka)
+    }
+
     /// Lets `ms` go by, with every timer at its time.
     pub(crate) fn run(&mut self, ms: u64) {
         self.world.run(ms, &mut self.kafka);

@@ -15,18 +15,21 @@ use headrace_wire::uuid::Uuid;
 use super::classic_group::Group;
 use super::faults::{Fault, Faults};
 use super::fetch::BrokerSession;
+use super::heartbeats::Beat;
 use super::layout::{Layout, version_list};
 use super::log::Log;
 use super::refusal::{Refusal, found};
+use super::share::ShareKafka;
 use super::spoil::spoiled;
 use super::transactions::Transactions;
 use super::world::{Answer, Incoming, Peers};
+use crate::io::ConnId;
 
 /// Answers in place of the Kafka, where it wants to.
 type Script = Box<dyn FnMut(&Incoming) -> Option<Answer>>;
 
-/// What a test does to answers of one kind.
-type Change<R> = Box<dyn FnMut(&mut R)>;
+/// What a test does to answers of one kind; true: that was all.
+type Change<R> = Box<dyn FnMut(&mut R) -> bool>;
 
 /// A small Kafka for one engine. Its node n listens on port 9000 + n, and node 1 coordinates everything unless told otherwise.
 pub(crate) struct ScriptedKafka {
@@ -38,8 +41,8 @@ pub(crate) struct ScriptedKafka {
     pub(crate) faults: Faults,
     /// Answers before anything else does.
     pub(crate) script: Option<Script>,
-    /// Changes by kind, and for how many answers.
-    changes: Vec<(ApiKey, usize, Box<dyn Any>)>,
+    /// Changes to come, by kind.
+    changes: Vec<(ApiKey, Box<dyn Any>)>,
     asked: Vec<(u16, Box<dyn Any>)>,
     pub(crate) logs: BTreeMap<(String, i32), Log>,
     pub(crate) sessions: HashMap<i32, BrokerSession>,
@@ -62,6 +65,20 @@ pub(crate) struct ScriptedKafka {
     pub(crate) member: Rc<RefCell<Group>>,
     /// Which of the group's engines this is.
     pub(crate) who: usize,
+    /// What the coordinator answers to heartbeats of KIP-848 and of share groups, before what it does by itself.
+    pub(crate) beats: VecDeque<Beat>,
+    /// Who joins is given all partitions of the first topic.
+    pub(crate) gives_all: bool,
+    /// Every heartbeat is answered with these, in place of that.
+    pub(crate) gives: Option<Vec<i32>>,
+    /// Commits of an earlier member epoch are refused.
+    pub(crate) commits_from: i32,
+    /// Share groups. While this has partitions, Fetch and `ListOffsets` are about them.
+    pub(crate) share: ShareKafka,
+    pub(super) waiting: BTreeMap<u64, Incoming>,
+    pub(super) last_token: u64,
+    /// Answers of share sessions of this node do not come.
+    pub(crate) silent: Option<i32>,
     /// Why no topic is to be had.
     pub(crate) topic_error: ErrorCode,
     /// Produce requests wait, all of them or those to one node, and what comes behind them.
@@ -117,6 +134,14 @@ impl ScriptedKafka {
             commits: Vec::new(),
             member: Rc::default(),
             who: 0,
+            beats: VecDeque::new(),
+            gives_all: false,
+            gives: None,
+            commits_from: i32::MIN,
+            share: ShareKafka::new(30_000),
+            waiting: BTreeMap::new(),
+            last_token: 0,
+            silent: None,
             topic_error: ErrorCode::NONE,
             holding: false,
             held_node: None,
@@ -133,12 +158,19 @@ impl ScriptedKafka {
     // ---- what tests do
 
     /// Changes the next answers of a kind, so many.
-    pub(crate) fn spoil<R: Request>(&mut self, times: usize, change: impl FnMut(&mut R::Response) + 'static)
-    where
+    pub(crate) fn spoil<R: Request>(
+        &mut self,
+        times: usize,
+        mut change: impl FnMut(&mut R::Response) + 'static,
+    ) where
         R::Response: 'static,
     {
-        let change: Change<R::Response> = Box::new(change);
-        self.changes.push((R::KEY, times, Box::new(change)));
+        let mut left = times;
+        self.spoil_until::<R>(move |response| {
+            change(response);
+            left -= 1;
+            left == 0
+        });
     }
 
     /// Brokers speak these versions of an API from now on, in place of those that we know; `(0, -1)`: none.
@@ -146,14 +178,23 @@ impl ScriptedKafka {
         self.speaks.insert(key.code(), (min, max));
     }
 
+    /// Changes answers of a kind, until it says that that was all.
+    pub(crate) fn spoil_until<R: Request>(&mut self, change: impl FnMut(&mut R::Response) -> bool + 'static)
+    where
+        R::Response: 'static,
+    {
+        let change: Change<R::Response> = Box::new(change);
+        self.changes.push((R::KEY, Box::new(change)));
+    }
+
     /// Every request of a kind so far, with its port.
     pub(crate) fn asked<R: Request + 'static>(&self) -> Vec<(u16, &R)> {
         self.asked.iter().filter_map(|(port, request)| Some((*port, request.downcast_ref::<R>()?))).collect()
     }
 
-    /// Answers that are still to be changed.
+    /// Changes that are not over.
     pub(crate) fn spoils_left(&self) -> usize {
-        self.changes.iter().map(|(_, times, _)| times).sum()
+        self.changes.len()
     }
 
     pub(crate) fn spoil_no_more(&mut self) {
@@ -250,16 +291,25 @@ impl ScriptedKafka {
             Fault::Garble => reply_to.correlation ^= 1 << 20,
             _ => {}
         }
-        let change = self.changes.iter_mut().find(|(key, times, _)| *key == R::KEY && *times > 0);
-        if let Some((_, times, change)) = change {
-            *times -= 1;
-            (change.downcast_mut::<Change<R::Response>>().unwrap())(&mut response);
+        self.finish::<R>(&reply_to, response)
+    }
+
+    /// The answer with what a test changes about it.
+    pub(super) fn finish<R: Request>(&mut self, incoming: &Incoming, mut response: R::Response) -> Answer
+    where
+        R::Response: 'static,
+    {
+        if let Some(at) = self.changes.iter().position(|(key, _)| *key == R::KEY) {
+            let change = self.changes[at].1.downcast_mut::<Change<R::Response>>().unwrap();
+            if change(&mut response) {
+                self.changes.remove(at);
+            }
         }
-        reply_to.reply::<R>(&response)
+        incoming.reply::<R>(&response)
     }
 
     pub(crate) fn answer(&mut self, incoming: &Incoming) -> Answer {
-        let held = self.holding || self.held_node.is_some_and(|node| i32::from(incoming.port) == 9000 + node);
+        let held = self.holding || self.held_node == Some(incoming.node());
         if held && incoming.key == ApiKey::Produce {
             return Answer::Later;
         }
@@ -268,12 +318,23 @@ impl ScriptedKafka {
     }
 
     fn good_answer(&mut self, i: &Incoming) -> Answer {
+        let shares = !self.share.parts.is_empty();
         match i.key {
             ApiKey::ApiVersions => self.serve(i, |kafka, _, _: &ApiVersionsRequest| Some(kafka.versions())),
             ApiKey::Metadata => self.serve(i, |kafka, _, request| Some(kafka.metadata(request))),
             ApiKey::FindCoordinator => {
                 self.serve(i, |kafka, _, request| Some(found(request, kafka.coordinator, ErrorCode::NONE)))
             }
+            ApiKey::ConsumerGroupHeartbeat => {
+                self.serve(i, |kafka, _, request| Some(kafka.consumer_heartbeat(request)))
+            }
+            ApiKey::ShareGroupHeartbeat => {
+                self.serve(i, |kafka, _, request| Some(kafka.share_heartbeat(request)))
+            }
+            ApiKey::ShareFetch => self.serve(i, Self::share_fetch),
+            ApiKey::ShareAcknowledge => self.serve(i, Self::share_acknowledge),
+            ApiKey::Fetch if shares => self.serve(i, Self::watch),
+            ApiKey::ListOffsets if shares => self.serve(i, |kafka, _, request| Some(kafka.ends(request))),
             ApiKey::Fetch => self.serve(i, Self::fetch),
             ApiKey::ListOffsets => self.serve(i, |kafka, _, request| Some(kafka.list_offsets(request))),
             ApiKey::OffsetForLeaderEpoch => {
@@ -354,5 +415,18 @@ impl Peers for ScriptedKafka {
 
     fn set_time(&mut self, now: Now) {
         self.now = now;
+        self.share.now_ms = now.mono_ms;
+    }
+
+    fn timeout(&self) -> Option<u64> {
+        self.share.timeout()
+    }
+
+    fn ready(&mut self) -> Vec<(ConnId, Vec<u8>)> {
+        self.late_answers()
+    }
+
+    fn disconnected(&mut self, conn: ConnId) {
+        self.share.disconnected(conn.0.into());
     }
 }

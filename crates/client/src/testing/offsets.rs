@@ -100,6 +100,9 @@ impl ScriptedKafka {
         i: &Incoming,
         request: &OffsetCommitRequest,
     ) -> OffsetCommitResponse {
+        if request.generation_id_or_member_epoch < self.commits_from {
+            return request.refused(ErrorCode::STALE_MEMBER_EPOCH);
+        }
         let (mut request, mut response) = (request.clone(), request.refused(ErrorCode::NONE));
         for (topic, answer) in request.topics.iter_mut().zip(&mut response.topics) {
             topic.name = self.named(&topic.name, topic.topic_id);

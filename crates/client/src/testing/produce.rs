@@ -150,7 +150,7 @@ impl ScriptedKafka {
         batch: &[u8],
     ) -> Result<i64, ErrorCode> {
         let (_, leaders) = self.layout.topics.iter().find(|(name, _)| *name == topic).unwrap();
-        if leaders[usize::try_from(partition).unwrap()] != i32::from(i.port) - 9000 {
+        if leaders[usize::try_from(partition).unwrap()] != i.node() {
             return Err(ErrorCode::NOT_LEADER_OR_FOLLOWER);
         }
         // Kafka looks at the size before it looks at the sequence.

@@ -29,6 +29,10 @@ refused_as_a_whole! {
     SyncGroupRequest SyncGroupResponse
     HeartbeatRequest HeartbeatResponse
     LeaveGroupRequest LeaveGroupResponse
+    ConsumerGroupHeartbeatRequest ConsumerGroupHeartbeatResponse
+    ShareGroupHeartbeatRequest ShareGroupHeartbeatResponse
+    ShareFetchRequest ShareFetchResponse
+    ShareAcknowledgeRequest ShareAcknowledgeResponse
     InitProducerIdRequest InitProducerIdResponse
     AddOffsetsToTxnRequest AddOffsetsToTxnResponse
     EndTxnRequest EndTxnResponse

@@ -29,6 +29,11 @@ pub(crate) struct Incoming {
 }
 
 impl Incoming {
+    /// The node that it came to.
+    pub(crate) fn node(&self) -> i32 {
+        i32::from(self.port) - 9000
+    }
+
     pub(crate) fn decode<R: Request>(&self) -> R {
         assert_eq!(self.key, R::KEY);
         R::decode(self.version, &mut Reader::new(self.body.clone())).unwrap()

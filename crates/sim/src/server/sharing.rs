@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use headrace_client::share::model::{Counts, Key, Late, Outcome, Part, Record, ShareKafka};
+use headrace_client::testing::share::{Counts, Key, Late, Outcome, Part, Record, ShareKafka};
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::frame::{decode_request_header, encode_response};
 use headrace_wire::messages::share_acknowledge_response as acknowledged;

@@ -1,7 +1,7 @@
 //! Share consumers: who comes and goes, what they were told, and when all records are done with.
 
 use headrace_client::share::ShareEvent;
-use headrace_client::share::model::{Counts, Part};
+use headrace_client::testing::share::{Counts, Part};
 
 use super::{Event, World};
 use crate::client::Who;

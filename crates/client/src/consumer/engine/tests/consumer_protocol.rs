@@ -2,47 +2,27 @@
 
 use headrace_wire::errors::ErrorCode;
 use std::cell::RefCell;
-use std::collections::VecDeque;
 use std::rc::Rc;
 
 use headrace_wire::compression::Codec;
-use headrace_wire::messages::consumer_group_heartbeat_response::{Assignment, TopicPartitions};
-use headrace_wire::messages::{
-    ApiKey, ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse, OffsetCommitRequest,
-};
-use headrace_wire::uuid::Uuid;
+use headrace_wire::messages::{ApiKey, ConsumerGroupHeartbeatRequest};
 
 use super::bench::{Bench, named, tp};
 use crate::consumer::{CommitOffset, ConsumerCommand, ConsumerEvent, ConsumerOutcome, TopicPartition, lock};
-use crate::testing::{Answer, ScriptedKafka};
+use crate::testing::{Beat, Fault, ScriptedKafka, Way};
 
 /// The coordinator: what it will answer (else that nothing has changed), and what it was asked.
-#[derive(Default)]
-struct Side {
-    answers: VecDeque<ConsumerGroupHeartbeatResponse>,
-    asked: Vec<ConsumerGroupHeartbeatRequest>,
-    /// Commits of an earlier epoch are refused.
-    commits_from: i32,
-}
-
 struct Group {
     bench: Bench,
-    side: Rc<RefCell<Side>>,
 }
 
-fn answer(member_epoch: i32, partitions: Option<&[i32]>) -> ConsumerGroupHeartbeatResponse {
-    let of_t =
-        |partitions: &[i32]| TopicPartitions { topic_id: Uuid([1; 16]), partitions: partitions.to_vec() };
-    ConsumerGroupHeartbeatResponse {
-        member_epoch,
-        heartbeat_interval_ms: 1_000,
-        assignment: partitions.map(|partitions| Assignment { topic_partitions: vec![of_t(partitions)] }),
-        ..ConsumerGroupHeartbeatResponse::default()
-    }
+fn answer(epoch: i32, partitions: Option<&[i32]>) -> Beat {
+    let given = partitions.map(|partitions| [(1, partitions)]);
+    Beat::new(epoch, given.as_ref().map(|given| &given[..]))
 }
 
-fn refusal(code: ErrorCode) -> ConsumerGroupHeartbeatResponse {
-    ConsumerGroupHeartbeatResponse { error_code: code.code(), ..answer(0, None) }
+fn refusal(code: ErrorCode) -> Beat {
+    Beat::refusal(code, "")
 }
 
 impl Group {
@@ -51,29 +31,9 @@ impl Group {
         for partition in 0..partitions {
             kafka.fill("t", partition, 1, 10, Codec::None);
         }
-        let side = Rc::new(RefCell::new(Side::default()));
-        let theirs = side.clone();
-        kafka.script = Some(Box::new(move |incoming| {
-            let mut side = theirs.borrow_mut();
-            if incoming.key == ApiKey::OffsetCommit {
-                let request: OffsetCommitRequest = incoming.decode();
-                let stale = request.generation_id_or_member_epoch < side.commits_from;
-                return stale.then(|| incoming.refuse::<OffsetCommitRequest>(ErrorCode::STALE_MEMBER_EPOCH));
-            }
-            if incoming.key != ApiKey::ConsumerGroupHeartbeat {
-                return None;
-            }
-            let request: ConsumerGroupHeartbeatRequest = incoming.decode();
-            let request_epoch = request.member_epoch;
-            let same = answer(request_epoch.max(1), None);
-            side.asked.push(request);
-            let leaves = request_epoch < 0;
-            let response = if leaves { same } else { side.answers.pop_front().unwrap_or(same) };
-            Some(incoming.reply::<ConsumerGroupHeartbeatRequest>(&response))
-        }));
         let defaults = [("group.id", "g"), ("group.protocol", "consumer"), ("auto.offset.reset", "earliest")];
         let options: Vec<_> = defaults.iter().chain(options).copied().collect();
-        Group { bench: Bench::new(kafka, &options), side }
+        Group { bench: Bench::new(kafka, &options) }
     }
 
     /// Subscribes, and is given these partitions.
@@ -85,12 +45,13 @@ impl Group {
         group
     }
 
-    fn will_answer(&mut self, answers: impl IntoIterator<Item = ConsumerGroupHeartbeatResponse>) {
-        self.side.borrow_mut().answers.extend(answers);
+    fn will_answer(&mut self, answers: impl IntoIterator<Item = Beat>) {
+        self.bench.kafka.beats.extend(answers);
     }
 
     fn asked(&self) -> Vec<ConsumerGroupHeartbeatRequest> {
-        self.side.borrow().asked.clone()
+        let asked = self.bench.kafka.asked::<ConsumerGroupHeartbeatRequest>();
+        asked.into_iter().map(|(_, request)| request.clone()).collect()
     }
 
     /// What the member last said to have.
@@ -146,7 +107,7 @@ fn a_pause_between_heartbeats_that_cannot_be_is_no_storm_and_no_silence() {
     for (interval_ms, most) in [(0, 600), (i32::MIN, 600), (i32::MAX, 6)] {
         let mut group = Group::joined(1, &[0], &[]);
         let before = group.asked().len();
-        let given = ConsumerGroupHeartbeatResponse { heartbeat_interval_ms: interval_ms, ..answer(1, None) };
+        let given = Beat { interval_ms, ..answer(1, None) };
         group.will_answer(vec![given; 1_000]);
         group.bench.run(60_000);
         let asked = group.asked().len() - before;
@@ -233,11 +194,7 @@ fn leaving_says_so_and_a_static_member_says_that_it_will_be_back() {
 #[test]
 fn a_refusal_that_waiting_does_not_mend_is_told() {
     let mut group = Group::new(1, &[]);
-    let error_message = Some("there is only uniform".to_owned());
-    group.will_answer([ConsumerGroupHeartbeatResponse {
-        error_message,
-        ..refusal(ErrorCode::UNSUPPORTED_ASSIGNOR)
-    }]);
+    group.will_answer([Beat::refusal(ErrorCode::UNSUPPORTED_ASSIGNOR, "there is only uniform")]);
     group.bench.ok(|op| ConsumerCommand::Subscribe { op, topics: vec!["t".to_owned()] });
     group.bench.run(100);
     let error = group.bench.poll_error();
@@ -257,13 +214,13 @@ fn a_refusal_that_waiting_does_not_mend_is_told() {
 #[test]
 fn a_commit_with_an_epoch_of_before_is_sent_again_unless_its_partition_has_gone() {
     let mut group = Group::joined(2, &[0, 1], &[("enable.auto.commit", "false")]);
-    group.side.borrow_mut().commits_from = 2;
+    group.bench.kafka.commits_from = 2;
     group.will_answer([answer(2, None)]);
     let op = group.bench.command(|op| ConsumerCommand::Commit { op, offsets: at(0, 4), timeout_ms: 9_000 });
     group.bench.run(3_000);
     assert_eq!(group.bench.result(op), Some(Ok(ConsumerOutcome::Ok)));
     assert_eq!(group.bench.kafka.commits[0].generation_id_or_member_epoch, 2);
-    group.side.borrow_mut().commits_from = i32::MAX;
+    group.bench.kafka.commits_from = i32::MAX;
     let op = group.bench.command(|op| ConsumerCommand::Commit { op, offsets: at(1, 4), timeout_ms: 60_000 });
     group.will_answer([answer(2, Some(&[0]))]);
     group.bench.run(3_000);
@@ -278,7 +235,7 @@ fn a_topic_that_only_its_id_tells_of_is_asked_for() {
     let mut group = Group::new(1, &[]);
     group.will_answer([answer(1, Some(&[0]))]);
     let asked = Rc::new(RefCell::new(0));
-    let (mut script, count) = (group.bench.kafka.script.take().unwrap(), asked.clone());
+    let count = asked.clone();
     group.bench.kafka.script = Some(Box::new(move |incoming| {
         use headrace_wire::messages::metadata_response::MetadataResponseTopic;
         use headrace_wire::messages::{MetadataRequest, MetadataResponse};
@@ -292,7 +249,7 @@ fn a_topic_that_only_its_id_tells_of_is_asked_for() {
                 return Some(incoming.reply::<MetadataRequest>(&response));
             }
         }
-        script(incoming)
+        None
     }));
     group.bench.ok(|op| ConsumerCommand::SubscribePattern { op, pattern: "t.*".to_owned() });
     group.bench.run(500);
@@ -330,13 +287,13 @@ fn a_topic_that_the_coordinator_had_found_is_not_made_again() {
 #[test]
 fn a_commit_that_waits_when_its_partition_is_lost_is_not_made_under_a_later_epoch() {
     let mut group = Group::joined(2, &[0, 1], &[("enable.auto.commit", "false")]);
-    group.side.borrow_mut().commits_from = i32::MAX;
+    group.bench.kafka.commits_from = i32::MAX;
     let op = group.bench.command(|op| ConsumerCommand::Commit { op, offsets: at(1, 4), timeout_ms: 60_000 });
     group.will_answer([refusal(ErrorCode::FENCED_MEMBER_EPOCH), answer(7, Some(&[0]))]);
     group.bench.run(3_000);
     assert_eq!((group.asked().last().unwrap().member_epoch, group.assignment()), (7, vec![tp("t", 0)]));
     // Its next owner has committed meanwhile.
-    group.side.borrow_mut().commits_from = 0;
+    group.bench.kafka.commits_from = 0;
     group.bench.run(3_000);
     assert!(group.bench.kafka.commits.is_empty());
     let error = group.bench.result(op).expect("it has ended").unwrap_err();
@@ -346,14 +303,8 @@ fn a_commit_that_waits_when_its_partition_is_lost_is_not_made_under_a_later_epoc
 #[test]
 fn who_leaves_before_the_first_heartbeat_is_answered_is_no_member_afterwards() {
     let mut group = Group::new(1, &[]);
-    let mut script = group.bench.kafka.script.take().unwrap();
-    group.bench.kafka.script = Some(Box::new(move |incoming| {
-        let answer = script(incoming)?;
-        let joins = incoming.key == ApiKey::ConsumerGroupHeartbeat
-            && incoming.decode::<ConsumerGroupHeartbeatRequest>().member_epoch == 0;
-        // The coordinator has taken the member in; its answer is on its way.
-        Some(if joins { Answer::Silence } else { answer })
-    }));
+    // The coordinator has taken the member in; its answer is on its way.
+    group.bench.kafka.faults.add(ApiKey::ConsumerGroupHeartbeat, Fault::Spoil(Way::Silence));
     group.bench.ok(|op| ConsumerCommand::Subscribe { op, topics: vec!["t".to_owned()] });
     group.bench.command(|op| ConsumerCommand::Close { op, finished: true, timeout_ms: 1_000 });
     let asked = group.asked();

@@ -1,24 +1,21 @@
 //! One answer of each kind that cannot be read, says nothing, or never comes: the consumer goes on by itself.
 
 use headrace_wire::messages::OffsetForLeaderEpochRequest;
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::rc::Rc;
 
 use headrace_wire::compression::Codec;
 use headrace_wire::errors::ErrorCode;
-use headrace_wire::messages::consumer_group_heartbeat_response::{Assignment, TopicPartitions};
 use headrace_wire::messages::{
-    ApiKey, ApiVersionsRequest, ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse,
-    ListOffsetsRequest, SyncGroupRequest,
+    ApiKey, ApiVersionsRequest, ConsumerGroupHeartbeatRequest, ListOffsetsRequest, SyncGroupRequest,
 };
-use headrace_wire::uuid::Uuid;
 
 use super::bench::{Bench, named, tp};
 use super::groups::Crowd;
 use crate::consumer::{ConsumerCommand, ConsumerOutcome, StartAt, lock};
 use crate::error::Error;
-use crate::testing::{ALL_WAYS, COST_MS, WAYS, Way, spoiled};
-use crate::testing::{Answer, Fault, Incoming, ScriptedKafka};
+use crate::testing::{ALL_WAYS, COST_MS, WAYS, Way};
+use crate::testing::{Fault, ScriptedKafka};
 
 const KINDS: [ApiKey; 11] = [
     ApiKey::ApiVersions,
@@ -101,22 +98,6 @@ const KINDS_OF_KIP_848: [ApiKey; 8] = [
     ApiKey::OffsetCommit,
 ];
 
-/// A coordinator that gives partition 0 to whoever says everything, and else has no news.
-fn divides(incoming: &Incoming) -> Option<Answer> {
-    if incoming.key != ApiKey::ConsumerGroupHeartbeat {
-        return None;
-    }
-    let request: ConsumerGroupHeartbeatRequest = incoming.decode();
-    let part = || TopicPartitions { topic_id: Uuid([1; 16]), partitions: vec![0] };
-    let full = request.member_epoch >= 0 && request.rebalance_timeout_ms > 0;
-    Some(incoming.reply::<ConsumerGroupHeartbeatRequest>(&ConsumerGroupHeartbeatResponse {
-        member_epoch: if request.member_epoch < 0 { request.member_epoch } else { 1 },
-        heartbeat_interval_ms: 1_000,
-        assignment: full.then(|| Assignment { topic_partitions: vec![part()] }),
-        ..ConsumerGroupHeartbeatResponse::default()
-    }))
-}
-
 #[test]
 fn a_member_of_kip_848_goes_on_after_one_spoiled_answer_of_any_kind() {
     for key in KINDS_OF_KIP_848 {
@@ -129,22 +110,14 @@ fn a_member_of_kip_848_goes_on_after_one_spoiled_answer_of_any_kind() {
     }
 }
 
-fn member_of_kip_848_goes_on(key: ApiKey, way: Way, after: u32) {
+fn member_of_kip_848_goes_on(key: ApiKey, way: Way, after: usize) {
     let what = format!("{key:?} {way:?} after {after}");
     let mut kafka = ScriptedKafka::new(&[("t", 1)]);
     kafka.fill("t", 0, 1, 10, Codec::None);
-    let (seen, beats) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
-    let (count, heartbeats) = (seen.clone(), beats.clone());
-    kafka.script = Some(Box::new(move |incoming| {
-        heartbeats.set(heartbeats.get() + u32::from(incoming.key == ApiKey::ConsumerGroupHeartbeat));
-        if incoming.key == key {
-            count.set(count.get() + 1);
-            if count.get() == after + 1 {
-                return spoiled(way, incoming, || divides(incoming)).or_else(|| divides(incoming));
-            }
-        }
-        divides(incoming)
-    }));
+    kafka.gives_all = true;
+    let faults = kafka.faults.of(&[key]);
+    *faults = vec![Fault::None; after].into();
+    faults.push_back(Fault::Spoil(way));
     let options = [
         ("group.id", "g"),
         ("group.protocol", "consumer"),
@@ -178,14 +151,14 @@ fn member_of_kip_848_goes_on(key: ApiKey, way: Way, after: u32) {
     bench.kafka.fill("t", 0, 1, 10, Codec::None);
     take(&mut bench, COST_MS);
     assert_eq!(rows, named("t", 0, 0..20), "{what}: each once");
-    let asked = beats.get();
+    let asked = bench.kafka.asked::<ConsumerGroupHeartbeatRequest>().len();
     assert!((15..=40).contains(&asked), "{what}: {asked} heartbeats in 18 s");
     let requests = bench.world.log.len();
     assert!(requests < 300, "{what}: {requests} requests in 18 s, with a Fetch every 100 ms");
     let op = bench.command(|op| ConsumerCommand::Close { op, finished: true, timeout_ms: 20_000 });
     bench.run(COST_MS);
     assert_eq!(bench.result(op), Some(Ok(ConsumerOutcome::Ok)), "{what}");
-    assert!(seen.get() > after, "{what}: it was asked for");
+    assert!(bench.kafka.faults.of(&[key]).is_empty(), "{what}: it was asked for");
 }
 
 #[test]

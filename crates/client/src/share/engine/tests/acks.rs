@@ -76,13 +76,19 @@ fn what_brokers_refuse_is_told_by_the_commit_and_what_may_pass_is_sent_again() {
         bench.append(0, 4);
         bench.rows();
         bench.mark(0, 0, 3, Ack::Accept);
-        bench.cluster.kafka.parts.get_mut(&key(0)).unwrap().ack_codes.push(code);
+        bench.kafka.share.parts.get_mut(&key(0)).unwrap().ack_codes.push(code);
         assert_eq!(bench.commit(), BTreeMap::from([(0, reported)]), "{code:?}");
         let batches = |request: &ShareAcknowledgeRequest| {
             request.topics.iter().any(|topic| !topic.partitions.is_empty())
         };
-        let sent = bench.cluster.acknowledges.iter().filter(|(_, request)| batches(request)).count();
-        let piggybacked = bench.cluster.fetches.iter().filter(|(_, request)| {
+        let sent = bench
+            .kafka
+            .asked::<ShareAcknowledgeRequest>()
+            .iter()
+            .filter(|(_, request)| batches(request))
+            .count();
+        let asked = bench.kafka.asked::<ShareFetchRequest>();
+        let piggybacked = asked.iter().filter(|(_, request)| {
             request.topics.iter().any(|t| t.partitions.iter().any(|p| !p.acknowledgement_batches.is_empty()))
         });
         assert_eq!(sent + piggybacked.count(), tries, "{code:?}");
@@ -96,7 +102,7 @@ fn with_a_hard_limit_what_was_refused_counts_until_its_lock_is_over() {
     bench.append(0, 8);
     assert_eq!(bench.rows().1.len(), 1, "a sentinel's");
     bench.mark(0, 0, 0, Ack::Accept);
-    bench.cluster.kafka.parts.get_mut(&key(0)).unwrap().ack_codes.push(ErrorCode::INVALID_REQUEST);
+    bench.kafka.share.parts.get_mut(&key(0)).unwrap().ack_codes.push(ErrorCode::INVALID_REQUEST);
     assert_eq!(bench.commit(), BTreeMap::from([(0, Some(ErrorCode::INVALID_REQUEST))]));
     let mut rows = 0;
     while let Some((_, got)) = bench.poll(1_000).unwrap() {
@@ -111,15 +117,15 @@ fn with_a_hard_limit_what_was_refused_counts_until_its_lock_is_over() {
         bench.buffer().acknowledge(&marks).unwrap();
     }
     assert_eq!(rows, 7, "the others, with the three credits that are left");
-    assert!(bench.cluster.kafka.most_held <= 4);
+    assert!(bench.kafka.share.most_held <= 4);
 }
 
 #[test]
 fn gaps_are_acknowledged_as_such_by_themselves() {
     let mut bench = Bench::subscribed(&[1], &[]);
     // The records of offsets 1 and 2 were compacted away: a batch of one that ends at offset 2.
-    bench.cluster.kafka.append(key(0), 1);
-    let part = bench.cluster.kafka.parts.get_mut(&key(0)).unwrap();
+    bench.kafka.share.append(key(0), 1);
+    let part = bench.kafka.share.parts.get_mut(&key(0)).unwrap();
     let (_, last, bytes) = &mut part.batches[0];
     *last = 2;
     bytes[23..27].copy_from_slice(&2_i32.to_be_bytes());
@@ -139,9 +145,9 @@ fn gaps_are_acknowledged_as_such_by_themselves() {
 fn what_cannot_be_read_is_released_and_told_or_rejected_and_logged() {
     for (option, acks) in [("error", vec![2]), ("skip", vec![3])] {
         let mut bench = Bench::subscribed(&[1], &[("on.bad.records", option)]);
-        bench.cluster.kafka.append(key(0), 2);
-        bench.cluster.kafka.append(key(0), 3);
-        bench.cluster.kafka.parts.get_mut(&key(0)).unwrap().batches[1].2[70] ^= 1;
+        bench.kafka.share.append(key(0), 2);
+        bench.kafka.share.append(key(0), 3);
+        bench.kafka.share.parts.get_mut(&key(0)).unwrap().batches[1].2[70] ^= 1;
         assert_eq!(bench.rows(), (0, vec![(0, 1), (1, 1)]));
         let next = bench.poll(1_000);
         if option == "error" {
@@ -166,7 +172,7 @@ fn a_commit_whose_broker_does_not_answer_ends_with_its_time() {
     bench.append(0, 4);
     bench.rows();
     bench.mark(0, 0, 3, Ack::Accept);
-    bench.cluster.silent = Some(1);
+    bench.kafka.silent = Some(1);
     let begun = bench.now_ms();
     assert_eq!(bench.commit(), BTreeMap::from([(0, Some(ErrorCode::REQUEST_TIMED_OUT))]));
     assert_eq!(bench.now_ms() - begun, 10_000);
@@ -185,7 +191,7 @@ fn one_that_came_too_late_does_not_take_the_others_along() {
     assert_eq!(bench.rows().1, [(3, 1), (4, 1), (5, 1)]);
     // The locks of the first three are over at the broker, and that is not noticed here in the same moment.
     bench.run(over_at + 1 - bench.now_ms());
-    bench.cluster.kafka.may_be_late = true;
+    bench.kafka.share.may_be_late = true;
     bench.mark(0, 0, 5, Ack::Accept);
     assert_eq!(bench.commit(), BTreeMap::from([(0, Some(ErrorCode::INVALID_RECORD_STATE))]));
     assert_eq!((bench.accepted(), bench.acks(0, 0), bench.acks(0, 3)), (3, vec![4], vec![1]));

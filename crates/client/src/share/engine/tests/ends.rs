@@ -16,9 +16,9 @@ fn closing_accepts_what_was_finished_releases_the_rest_and_leaves() {
         assert!(took <= 500, "a sentinel is waited for: {took} ms");
         assert_eq!(bench.accepted() - before, accepted);
         assert_eq!(bench.available(), 20 - bench.accepted());
-        assert_eq!(bench.cluster.kafka.open_sessions(), []);
-        assert_eq!(bench.cluster.heartbeats.last().unwrap().member_epoch, -1);
-        bench.command(ShareCommand::Subscribe { op: 99, topics: vec!["t".to_owned()] });
+        assert_eq!(bench.kafka.share.open_sessions(), []);
+        assert_eq!(bench.heartbeats().last().unwrap().1.member_epoch, -1);
+        bench.give(ShareCommand::Subscribe { op: 99, topics: vec!["t".to_owned()] });
         assert_eq!(bench.world.events.last(), Some(&ShareEvent::Done { op: 99, result: Err(Error::Closed) }));
     }
 }
@@ -28,7 +28,7 @@ fn closing_keeps_its_time_where_a_broker_does_not_answer() {
     let mut bench = Bench::limited(&[1, 2], 4, &[]);
     bench.append(0, 20);
     bench.rows();
-    bench.cluster.silent = Some(1);
+    bench.kafka.silent = Some(1);
     bench.poll(100).unwrap();
     assert_eq!(bench.close(true), 10_000);
     assert!(bench.world.open_ports().is_empty());
@@ -40,14 +40,19 @@ fn a_session_that_the_broker_has_forgotten_begins_anew_and_what_it_gave_is_told(
     bench.append(0, 40);
     let (_, rows) = bench.rows();
     bench.mark(0, 0, i64::try_from(rows.len()).unwrap() - 1, Ack::Accept);
-    bench.cluster.kafka.refuse = Some(ErrorCode::SHARE_SESSION_NOT_FOUND);
+    bench.kafka.share.refuse = Some(ErrorCode::SHARE_SESSION_NOT_FOUND);
     assert_eq!(bench.commit(), BTreeMap::from([(0, Some(ErrorCode::SHARE_SESSION_NOT_FOUND))]));
     assert!(bench.poll(5_000).unwrap().is_some(), "the next session gives rows");
     assert_eq!(
-        bench.cluster.fetches.iter().filter(|(_, request)| request.share_session_epoch == 0).count(),
+        bench
+            .kafka
+            .asked::<ShareFetchRequest>()
+            .iter()
+            .filter(|(_, request)| request.share_session_epoch == 0)
+            .count(),
         2
     );
-    assert!(bench.cluster.kafka.most_held <= 10);
+    assert!(bench.kafka.share.most_held <= 10);
 }
 
 #[test]
@@ -55,10 +60,10 @@ fn a_lost_answer_costs_what_it_may_have_brought_until_that_is_over() {
     let mut bench = Bench::limited(&[1], 1, &[]);
     bench.append(0, 5);
     assert_eq!(bench.rows().1, [(0, 1)]);
-    bench.cluster.silent = Some(1);
+    bench.kafka.silent = Some(1);
     assert_eq!(bench.poll(100), Ok(None));
-    assert_eq!(bench.cluster.kafka.held(bench.world.engine.member.id()), 1);
-    bench.cluster.silent = None;
+    assert_eq!(bench.kafka.share.held(bench.world.engine.member.id()), 1);
+    bench.kafka.silent = None;
     let lost_at = bench.now_ms();
     bench.cut(1);
     // The broker lets go of it at once; that cannot be known here.
@@ -72,10 +77,11 @@ fn a_lost_answer_costs_what_it_may_have_brought_until_that_is_over() {
 fn throttled(options: &[(&str, &str)]) -> Bench {
     let mut bench = Bench::limited(&[1], 2, options);
     bench.append(0, 5);
-    bench.cluster.spoil = Some(Box::new(|response| {
-        response.throttle_time_ms = 1 << 30;
-        true
-    }));
+    bench.kafka.spoil_until::<ShareFetchRequest>(|response| {
+        let has_any = response.responses.iter().any(|topic| !topic.partitions.is_empty());
+        response.throttle_time_ms = if has_any { 1 << 30 } else { 0 };
+        has_any
+    });
     assert_eq!(bench.rows().1, [(0, 1)]);
     bench
 }
@@ -86,7 +92,7 @@ fn a_commit_that_a_pause_holds_up_says_so() {
     bench.mark(0, 0, 0, Ack::Accept);
     let (op, now_ms) = (99, bench.now_ms());
     bench.buffer().commit(now_ms, op, 10_000);
-    bench.command(ShareCommand::Wake);
+    bench.give(ShareCommand::Wake);
     bench.run(10_000);
     let reported = format!("{:?}", bench.world.events.last());
     assert!(reported.contains("op: 99") && reported.contains("Timeout"), "{reported}");
@@ -124,7 +130,7 @@ fn a_connection_that_ends_with_rows_at_hand_ends_their_session() {
     bench.append(0, 5);
     assert_eq!(bench.rows().1.len(), 5);
     bench.cut(1);
-    bench.cluster.kafka.may_be_late = true;
+    bench.kafka.share.may_be_late = true;
     // The next request finds out: its session is not known, and what it acknowledges is told.
     let (_, rows) = bench.rows();
     assert_eq!(rows.len(), 5);
@@ -142,10 +148,10 @@ fn a_leader_that_moves_frees_what_the_old_one_gave() {
         let mut bench = Bench::limited(&[1, 2], max_records, &[]);
         bench.append(0, 5);
         assert_eq!(bench.rows(), (0, vec![(0, 1)]));
-        bench.cluster.kafka.move_leader(key(0), 2);
-        bench.cluster.layout.topics[0].1[0] = 2;
-        bench.cluster.layout.epoch = 5;
-        bench.cluster.kafka.may_be_late = true;
+        bench.kafka.share.move_leader(key(0), 2);
+        bench.kafka.layout.topics[0].1[0] = 2;
+        bench.kafka.layout.epoch = 5;
+        bench.kafka.share.may_be_late = true;
         let moved_at = bench.now_ms();
         while bench.accepted() < 5 {
             bench.poll(600).unwrap();
@@ -155,7 +161,7 @@ fn a_leader_that_moves_frees_what_the_old_one_gave() {
                 bench.accepted()
             );
         }
-        assert_eq!(bench.cluster.kafka.in_session(2), [0, 1]);
+        assert_eq!(bench.kafka.share.in_session(2), [0, 1]);
     }
 }
 
@@ -163,21 +169,22 @@ fn a_leader_that_moves_frees_what_the_old_one_gave() {
 fn a_partition_in_error_is_asked_for_with_growing_waits() {
     let mut bench = Bench::limited(&[1], 10, &[]);
     let codes = vec![ErrorCode::KAFKA_STORAGE_ERROR; 1000];
-    bench.cluster.kafka.parts.get_mut(&key(0)).unwrap().fetch_codes = codes;
+    bench.kafka.share.parts.get_mut(&key(0)).unwrap().fetch_codes = codes;
     bench.poll(10_000).unwrap();
-    let left = bench.cluster.kafka.parts[&key(0)].fetch_codes.len();
+    let left = bench.kafka.share.parts[&key(0)].fetch_codes.len();
     assert!((980..=993).contains(&left), "{} tries in ten seconds", 1000 - left);
 }
 
 #[test]
 fn a_group_that_refuses_is_told_by_the_poll_and_the_next_one_tries_again() {
     let mut bench = Bench::new(&[1], &[]);
-    bench.cluster.refuse_join = Some(ErrorCode::GROUP_AUTHORIZATION_FAILED);
+    let refused = Fault::Refuse(ErrorCode::GROUP_AUTHORIZATION_FAILED);
+    *bench.kafka.faults.of(&[ApiKey::ShareGroupHeartbeat]) = vec![refused; 1_000].into();
     bench.subscribe();
     let error = bench.poll(1_000).unwrap_err();
     assert_eq!(error.code(), Some(ErrorCode::GROUP_AUTHORIZATION_FAILED));
     bench.run(5_000);
-    let joins = |bench: &Bench| bench.cluster.heartbeats.iter().filter(|it| it.member_epoch == 0).count();
+    let joins = |bench: &Bench| bench.heartbeats().iter().filter(|(_, it)| it.member_epoch == 0).count();
     assert_eq!(joins(&bench), 1);
     let (begun, mut reported) = (bench.now_ms(), 0);
     while bench.now_ms() < begun + 5_000 {
@@ -188,7 +195,7 @@ fn a_group_that_refuses_is_told_by_the_poll_and_the_next_one_tries_again() {
         "told {reported} times, {} joins",
         joins(&bench)
     );
-    bench.cluster.refuse_join = None;
+    bench.kafka.faults.of(&[ApiKey::ShareGroupHeartbeat]).clear();
     bench.append(0, 2);
     assert_eq!(bench.rows().1.len(), 2);
 }
@@ -201,9 +208,9 @@ fn a_leader_moves_whatever_becomes_of_its_rows_at_that_moment() {
     // Two with the caller, one of which is marked; three in the buffer.
     assert_eq!(bench.rows(), (0, vec![(0, 1), (1, 1)]));
     bench.mark(0, 0, 0, Ack::Accept);
-    bench.cluster.kafka.move_leader(key(0), 2);
-    bench.cluster.layout.topics[0].1[0] = 2;
-    bench.cluster.layout.epoch = 5;
+    bench.kafka.share.move_leader(key(0), 2);
+    bench.kafka.layout.topics[0].1[0] = 2;
+    bench.kafka.layout.epoch = 5;
     assert_eq!(bench.commit(), BTreeMap::from([(0, Some(ErrorCode::NOT_LEADER_OR_FOLLOWER))]));
     let mark = [(tp(0), vec![Mark { first: 1, last: 1, delivery_count: 1, ack: Ack::Accept }])];
     let error = bench.buffer().acknowledge(&mark).unwrap_err();
@@ -224,17 +231,17 @@ fn a_leader_moves_whatever_becomes_of_its_rows_at_that_moment() {
 #[test]
 fn a_topic_that_is_not_there_is_told_once_and_read_when_it_comes() {
     let mut bench = Bench::new(&[1], &[]);
-    bench.cluster.layout.topics[0].0 = "other";
-    bench.cluster.given = Some(Vec::new());
+    bench.kafka.layout.topics[0].0 = "other";
+    bench.kafka.gives = Some(Vec::new());
     bench.subscribe();
     assert!(matches!(bench.poll(1_000), Ok(None)), "it may just be being created");
     let error = bench.poll(5_000).unwrap_err();
     assert_eq!(error.code(), Some(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION));
     assert_eq!(error.place().topic.as_deref(), Some("t"));
     assert!(matches!(bench.poll(10_000), Ok(None)), "the caller knows");
-    bench.cluster.layout.topics[0].0 = "t";
-    bench.cluster.layout.epoch += 1;
-    bench.cluster.given = Some(vec![0]);
+    bench.kafka.layout.topics[0].0 = "t";
+    bench.kafka.layout.epoch += 1;
+    bench.kafka.gives = Some(vec![0]);
     bench.append(0, 2);
     assert_eq!(bench.rows().1.len(), 2);
 }

@@ -11,7 +11,7 @@ use super::*;
 #[test]
 fn a_broker_of_version_one_has_no_record_limit_and_no_renewals() {
     let mut bench = Bench::new(&[1], &[("share.acquire.mode", "record_limit")]);
-    bench.cluster.version = 1;
+    bench.speaks(1);
     bench.subscribe();
     bench.append(0, 2);
     let error = bench.poll(1_000).unwrap_err();
@@ -24,7 +24,7 @@ fn a_broker_of_version_one_has_no_record_limit_and_no_renewals() {
     assert_eq!(bench.available(), 2);
 
     let mut bench = Bench::new(&[1], &[("share.acknowledgement.mode", "explicit")]);
-    bench.cluster.version = 1;
+    bench.speaks(1);
     bench.subscribe();
     bench.append(0, 2);
     assert_eq!(bench.rows().1.len(), 2);
@@ -38,7 +38,7 @@ fn a_broker_of_version_one_has_no_record_limit_and_no_renewals() {
 #[test]
 fn a_broker_without_share_sessions_is_told() {
     let mut bench = Bench::new(&[1], &[]);
-    bench.cluster.version = 0;
+    bench.speaks(-1);
     bench.subscribe();
     let text = bench.poll(1_000).unwrap_err().to_string();
     assert!(
@@ -82,7 +82,7 @@ fn answers_that_cannot_be_end_the_session_and_nothing_of_them_counts() {
     ];
     for (why, spoil) in spoils {
         let mut bench = Bench::limited(&[1], 10, &[]);
-        bench.cluster.spoil = Some(Box::new(move |response| {
+        bench.kafka.spoil_until::<ShareFetchRequest>(move |response| {
             let acquired = response
                 .responses
                 .iter()
@@ -91,14 +91,14 @@ fn answers_that_cannot_be_end_the_session_and_nothing_of_them_counts() {
                 spoil(response);
             }
             acquired
-        }));
+        });
         bench.append(0, 20);
         // What it may have given counts until that is over; the rest of the credits goes on.
         let (_, rows) = bench.rows();
         assert_eq!(rows, [(0, 2)], "{why}");
         let text = bench.troubles();
         assert!(text.iter().any(|text| text.contains(why)), "{why}: {text:?}");
-        assert!(bench.cluster.kafka.most_held <= 10);
+        assert!(bench.kafka.share.most_held <= 10);
     }
 }
 
@@ -106,9 +106,9 @@ fn answers_that_cannot_be_end_the_session_and_nothing_of_them_counts() {
 fn a_broker_that_does_not_wait_is_not_asked_without_end() {
     for options in [&[("share.acquire.mode", "record_limit")][..], &[]] {
         let mut bench = Bench::subscribed(&[1, 2], options);
-        bench.cluster.kafka.impatient = true;
+        bench.kafka.share.impatient = true;
         bench.poll(10_000).unwrap();
-        for (node, requests) in &bench.cluster.kafka.requests {
+        for (node, requests) in &bench.kafka.share.requests {
             assert!(*requests <= 10_000 / 20 + 10, "node {node}: {requests} requests in ten seconds");
         }
         bench.append(0, 1);

@@ -33,10 +33,10 @@ impl Weather {
             ("request.timeout.ms", "1000"),
         ];
         let mut bench = Bench::subscribed(&leaders, &options);
-        bench.cluster.kafka.lock_ms = 500 + chance.next_u64() % 2_000;
-        bench.cluster.kafka.deliveries_max = i16::MAX;
-        bench.cluster.kafka.may_be_late = true;
-        bench.cluster.kafka.notices = chance.next_u64().is_multiple_of(2);
+        bench.kafka.share.lock_ms = 500 + chance.next_u64() % 2_000;
+        bench.kafka.share.deliveries_max = i16::MAX;
+        bench.kafka.share.may_be_late = true;
+        bench.kafka.share.notices = chance.next_u64().is_multiple_of(2);
         Weather { chance, bench, explicit, appended: 0, with_caller: Vec::new() }
     }
 
@@ -45,14 +45,14 @@ impl Weather {
     }
 
     fn partition(&mut self) -> i32 {
-        let count = self.bench.cluster.kafka.parts.len() as u64;
+        let count = self.bench.kafka.share.parts.len() as u64;
         i32::try_from(self.below(count)).unwrap()
     }
 
     fn node(&mut self) -> i32 {
-        let count = self.bench.cluster.layout.nodes.len() as u64;
+        let count = self.bench.kafka.layout.nodes.len() as u64;
         let at = usize::try_from(self.below(count)).unwrap();
-        self.bench.cluster.layout.nodes[at]
+        self.bench.kafka.layout.nodes[at]
     }
 
     fn step(&mut self) {
@@ -69,9 +69,9 @@ impl Weather {
             }
             29 => {
                 let node = self.node();
-                self.bench.cluster.silent = Some(node);
+                self.bench.kafka.silent = Some(node);
             }
-            30 | 31 => self.bench.cluster.silent = None,
+            30 | 31 => self.bench.kafka.silent = None,
             32 => self.move_leader(),
             33 => {
                 let codes = [
@@ -82,11 +82,11 @@ impl Weather {
                     ErrorCode::UNKNOWN_SERVER_ERROR,
                 ];
                 let at = usize::try_from(self.below(5)).unwrap();
-                self.bench.cluster.kafka.refuse = Some(codes[at]);
+                self.bench.kafka.share.refuse = Some(codes[at]);
             }
             34 => {
                 let partition = self.partition();
-                let codes = &mut self.bench.cluster.kafka.parts.get_mut(&key(partition)).unwrap().fetch_codes;
+                let codes = &mut self.bench.kafka.share.parts.get_mut(&key(partition)).unwrap().fetch_codes;
                 codes.push(ErrorCode::KAFKA_STORAGE_ERROR);
             }
             35 => {
@@ -104,14 +104,14 @@ impl Weather {
     fn move_leader(&mut self) {
         let (partition, node) = (self.partition(), self.node());
         let at = usize::try_from(partition).unwrap();
-        let cluster = &mut self.bench.cluster;
-        if cluster.layout.topics[0].1[at] != node {
-            cluster.kafka.move_leader(key(partition), node);
-            cluster.layout.topics[0].1[at] = node;
+        let kafka = &mut self.bench.kafka;
+        if kafka.layout.topics[0].1[at] != node {
+            kafka.share.move_leader(key(partition), node);
+            kafka.layout.topics[0].1[at] = node;
             // Epochs of all partitions stand in one number here.
-            cluster.layout.epoch += 1;
-            for part in cluster.kafka.parts.values_mut() {
-                part.leader_epoch = cluster.layout.epoch;
+            kafka.layout.epoch += 1;
+            for part in kafka.share.parts.values_mut() {
+                part.leader_epoch = kafka.layout.epoch;
             }
         }
     }
@@ -150,14 +150,14 @@ impl Weather {
     }
 
     fn heal(&mut self) {
-        self.bench.cluster.silent = None;
+        self.bench.kafka.silent = None;
         self.bench.world.refused.clear();
-        for part in self.bench.cluster.kafka.parts.values_mut() {
+        for part in self.bench.kafka.share.parts.values_mut() {
             part.fetch_codes.clear();
         }
         let until = self.bench.now_ms() + 150_000;
         let is_open = |record: &Record| matches!(record, Record::Available | Record::Acquired { .. });
-        while self.bench.cluster.kafka.records_in(is_open) > 0 {
+        while self.bench.kafka.share.records_in(is_open) > 0 {
             self.poll();
             if self.with_caller.is_empty() {
                 self.bench.run(20);
@@ -167,8 +167,8 @@ impl Weather {
                 let last = &decisions[decisions.len().saturating_sub(12)..];
                 let open: Vec<_> = self
                     .bench
-                    .cluster
                     .kafka
+                    .share
                     .parts
                     .iter()
                     .flat_map(|(key, part)| {
@@ -195,7 +195,7 @@ fn in_any_weather_no_more_is_held_than_allowed_and_nothing_is_lost() {
         weather.heal();
         weather.bench.close(true);
         assert_eq!(
-            weather.bench.cluster.kafka.records_in(|record| matches!(record, Record::Acquired { .. })),
+            weather.bench.kafka.share.records_in(|record| matches!(record, Record::Acquired { .. })),
             0
         );
     }

@@ -6,7 +6,7 @@ use super::*;
 fn it_joins_opens_sessions_and_gives_rows_which_the_next_poll_accepts() {
     let mut bench = Bench::subscribed(&[1, 2, 1], &[]);
     assert_eq!(bench.buffer().assignment(), [tp(0), tp(1), tp(2)]);
-    assert!(bench.cluster.fetches.is_empty(), "nobody has polled");
+    assert!(bench.kafka.asked::<ShareFetchRequest>().is_empty(), "nobody has polled");
     bench.append(0, 3);
     bench.append(1, 2);
     let mut got: Vec<(i32, Vec<Row>)> = vec![bench.rows(), bench.rows()];
@@ -14,9 +14,9 @@ fn it_joins_opens_sessions_and_gives_rows_which_the_next_poll_accepts() {
     assert_eq!(got, [(0, vec![(0, 1), (1, 1), (2, 1)]), (1, vec![(0, 1), (1, 1)])]);
     assert_eq!(bench.poll(100), Ok(None));
     bench.run(600);
-    assert_eq!((bench.accepted(), bench.cluster.kafka.held(bench.world.engine.member.id())), (5, 0));
+    assert_eq!((bench.accepted(), bench.kafka.share.held(bench.world.engine.member.id())), (5, 0));
     assert_eq!(bench.buffer().metrics().records_acknowledged, 5);
-    assert_eq!(bench.cluster.kafka.in_session(1), [0, 2]);
+    assert_eq!(bench.kafka.share.in_session(1), [0, 2]);
     assert!(bench.troubles().is_empty(), "{:?}", bench.troubles());
 }
 
@@ -42,7 +42,7 @@ fn with_record_limit_all_is_drained_and_never_more_held_than_allowed() {
         bench.poll(200).unwrap();
         bench.run(200);
         assert_eq!((rows, bench.accepted()), (total, total), "{max_records}");
-        assert!(bench.cluster.kafka.most_held <= max_records.into());
+        assert!(bench.kafka.share.most_held <= max_records.into());
         assert!(bench.troubles().is_empty(), "{:?}", bench.troubles());
     }
 }
@@ -72,9 +72,9 @@ fn an_idle_topic_costs_no_more_requests_than_a_wait_of_half_a_second_each() {
         let leaders: Vec<i32> = (0..partitions).map(|partition| 1 + partition % 3).collect();
         let mut bench = Bench::limited(&leaders, max_records, &[]);
         bench.poll(2_000).unwrap();
-        bench.cluster.kafka.requests.clear();
+        bench.kafka.share.requests.clear();
         bench.poll(60_000).unwrap();
-        for (node, requests) in &bench.cluster.kafka.requests {
+        for (node, requests) in &bench.kafka.share.requests {
             assert!(
                 *requests <= 60 * 24 / 10,
                 "node {node}: {requests} requests in a minute, with {max_records}"
@@ -110,7 +110,7 @@ fn polls_without_a_wait_get_rows_too_and_when_nobody_polls_nothing_is_acquired()
             break rows.unwrap();
         }
         bench.buffer().looked(now_ms);
-        bench.command(ShareCommand::Wake);
+        bench.give(ShareCommand::Wake);
         bench.run(1);
         looks += 1;
         assert!(looks < 100);
@@ -129,7 +129,7 @@ fn rows_that_are_not_taken_go_back_after_half_their_lock() {
     let more = bench.rows();
     assert_eq!(rows.len() + more.1.len() + bench.available(), 30);
     bench.run(LOCK_MS / 2 + 100);
-    let held = bench.cluster.kafka.held(bench.world.engine.member.id());
+    let held = bench.kafka.share.held(bench.world.engine.member.id());
     assert_eq!(held, more.1.len() as u64, "what the caller has is still its own");
 }
 
@@ -139,16 +139,16 @@ fn without_polls_it_leaves_and_the_next_one_joins_again() {
     bench.append(0, 5);
     assert_eq!(bench.rows().1.len(), 5);
     bench.run(6_000);
-    assert_eq!(bench.cluster.heartbeats.last().unwrap().member_epoch, -1);
+    assert_eq!(bench.heartbeats().last().unwrap().1.member_epoch, -1);
     assert!(bench.troubles()[0].contains("max.poll.interval.ms"), "{:?}", bench.troubles());
     assert_eq!(bench.buffer().assignment(), []);
     assert_eq!(bench.accepted(), 0);
-    let before = bench.cluster.heartbeats.len();
+    let before = bench.heartbeats().len();
     bench.run(6_000);
-    assert_eq!(bench.cluster.heartbeats.len(), before, "nobody polls");
+    assert_eq!(bench.heartbeats().len(), before, "nobody polls");
     bench.append(0, 1);
     assert_eq!(bench.rows(), (0, vec![(5, 1)]), "what the caller had is accepted, and the next ones come");
-    assert_eq!((bench.accepted(), bench.cluster.heartbeats[before].member_epoch), (5, 0));
+    assert_eq!((bench.accepted(), bench.heartbeats()[before].1.member_epoch), (5, 0));
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn partitions_that_go_are_not_fetched_and_what_is_held_of_them_is_acknowledged()
     let mut bench = Bench::subscribed(&[1, 1], &[]);
     bench.append(0, 3);
     assert_eq!(bench.rows(), (0, vec![(0, 1), (1, 1), (2, 1)]));
-    bench.cluster.given = Some(vec![1]);
+    bench.kafka.gives = Some(vec![1]);
     bench.run(1_500);
     assert_eq!(bench.buffer().assignment(), [tp(1)]);
     bench.append(0, 1);
@@ -165,9 +165,9 @@ fn partitions_that_go_are_not_fetched_and_what_is_held_of_them_is_acknowledged()
     bench.poll(100).unwrap();
     bench.run(100);
     assert_eq!((bench.accepted(), bench.available()), (4, 1));
-    assert_eq!(bench.cluster.kafka.in_session(1), [1]);
+    assert_eq!(bench.kafka.share.in_session(1), [1]);
     // Without any partition of it the broker's session is closed.
-    bench.cluster.given = Some(Vec::new());
+    bench.kafka.gives = Some(Vec::new());
     bench.run(2_500);
-    assert_eq!(bench.cluster.kafka.open_sessions(), []);
+    assert_eq!(bench.kafka.share.open_sessions(), []);
 }

@@ -50,7 +50,7 @@ fn accepts(bench: &mut Bench, records: usize, what: &str) {
 
 fn goes_on(key: ApiKey, way: Way, mut bench: Bench) {
     let what = format!("{key:?} {way:?}, at most {} records", bench.world.engine.settings.max_records);
-    bench.cluster.spoiling = Some((key, way));
+    bench.kafka.faults.add(key, Fault::Spoil(way));
     bench.append(0, 5);
     bench.subscribe();
     accepts(&mut bench, 5, &what);
@@ -66,5 +66,5 @@ fn goes_on(key: ApiKey, way: Way, mut bench: Bench) {
     let (requests, ms) = (bench.world.log.len(), bench.now_ms());
     assert!(requests < 300, "{what}: {requests} requests in {ms} ms");
     assert!(bench.close(true) <= COST_MS, "{what}");
-    assert_eq!(bench.cluster.spoiling, None, "{what}: it was asked for");
+    assert!(bench.kafka.faults.of(&[key]).is_empty(), "{what}: it was asked for");
 }

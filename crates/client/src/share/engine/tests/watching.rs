@@ -13,10 +13,10 @@ fn quiet() -> Bench {
 fn what_a_watch_sees_is_asked_for_at_once() {
     for partition in [0, 1, 2, 1, 0] {
         let mut bench = quiet();
-        let (now_ms, watches) = (bench.now_ms(), bench.cluster.watches);
+        let (now_ms, watches) = (bench.now_ms(), bench.watches());
         bench.buffer().begin_poll(now_ms).unwrap();
         bench.buffer().wait(now_ms, true, false);
-        bench.command(ShareCommand::Wake);
+        bench.give(ShareCommand::Wake);
         assert!(watches >= 3, "each broker is watched");
         bench.append(partition, 1);
         // No time may go by, but for records that another member could be fetching.
@@ -34,7 +34,7 @@ fn an_end_that_is_out_of_range_is_looked_up_anew() {
     }
     bench.poll(1_000).unwrap();
     // The log was cut: its end is before what was seen.
-    let part = bench.cluster.kafka.parts.get_mut(&key(0)).unwrap();
+    let part = bench.kafka.share.parts.get_mut(&key(0)).unwrap();
     part.records.truncate(1);
     part.batches.clear();
     bench.poll(6_000).unwrap();
@@ -50,10 +50,11 @@ fn a_broker_that_refuses_watches_is_looked_at_all_the_same_and_not_watched_witho
     let mut bench = Bench::limited(&[1, 2], 1, &[]);
     bench.poll(1_000).unwrap();
     // It says that it leads nothing, though metadata says so.
-    bench.cluster.lies_to_watches = true;
-    let before = bench.cluster.watches;
+    let refused = Fault::Refuse(ErrorCode::NOT_LEADER_OR_FOLLOWER);
+    *bench.kafka.faults.of(&[ApiKey::Fetch]) = vec![refused; 10_000].into();
+    let before = bench.watches();
     bench.poll(20_000).unwrap();
-    assert!(bench.cluster.watches - before <= 60, "{} watches", bench.cluster.watches - before);
+    assert!(bench.watches() - before <= 60, "{} watches", bench.watches() - before);
     bench.append(1, 1);
     assert_eq!(bench.rows(), (1, vec![(0, 1)]));
 }
