@@ -1,7 +1,7 @@
 """Lays Kafka's classes down as the JVM has them in memory (class data sharing).
 
-The tests' brokers and tools start in half the processor time so. `python -m tests.kafka.archive`; without an archive all goes
-on as before.
+The tests' brokers and tools start in half the processor time so. `python -m tests.kafka.archive`; without an archive
+all goes on as before.
 """
 
 from __future__ import annotations

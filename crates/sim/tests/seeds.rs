@@ -1,4 +1,5 @@
-//! Many seeds, of producers alone, with consumers, with share consumers, and through memory. `HEADRACE_SIM_SEEDS` says how many, `HEADRACE_SIM_FIRST` where they
+//! Many seeds, of producers alone, with consumers, with share consumers, and through memory: as many as a time allows.
+//! `HEADRACE_SIM_SECONDS` sets the time for each cast, or `HEADRACE_SIM_SEEDS` how many seeds; `HEADRACE_SIM_FIRST` says where they
 //! begin; `HEADRACE_SIM_SEED` replays one and tells its story.
 #![allow(clippy::panic, clippy::unwrap_used, reason = "helpers of tests are tests")]
 #![allow(clippy::disallowed_methods, reason = "a test takes its settings from the environment")]
@@ -7,18 +8,14 @@
 use std::panic::catch_unwind;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use headrace_sim::{Cast, Outcome};
 
-/// On two cores about ten seconds for producers alone, twenty-five with consumers, fifteen with share consumers, fourteen through memory.
-fn seeds_by_default(cast: Cast) -> u64 {
-    match cast {
-        Cast::Producers => 10_000,
-        Cast::Consumers => 6000,
-        Cast::ShareConsumers => 3000,
-        Cast::Direct => 2000,
-    }
-}
+/// For each cast, where nothing else is asked for.
+const SECONDS: u64 = 15;
+/// So many seeds run however long they take: with fewer, some fault might be in none of them.
+const SEEDS_MIN: u64 = 1000;
 
 /// Lines of the story that a failure among many seeds prints.
 const STORY_LINES_MAX: usize = 400;
@@ -54,8 +51,10 @@ fn hold(cast: Cast, test: &str, counts: fn(&Outcome) -> Vec<(&'static str, usize
         return;
     }
     let first = setting("HEADRACE_SIM_FIRST").unwrap_or(1);
-    let end = first + setting("HEADRACE_SIM_SEEDS").unwrap_or_else(|| seeds_by_default(cast));
-    let next = AtomicU64::new(first);
+    let count = setting("HEADRACE_SIM_SEEDS");
+    let least = first + count.unwrap_or(SEEDS_MIN);
+    let until = Instant::now() + Duration::from_secs(setting("HEADRACE_SIM_SECONDS").unwrap_or(SECONDS));
+    let (next, ran) = (AtomicU64::new(first), AtomicU64::new(0));
     let (failed, sums) = (Mutex::new(Vec::new()), Mutex::new(counts(&Outcome::default())));
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
@@ -63,9 +62,10 @@ fn hold(cast: Cast, test: &str, counts: fn(&Outcome) -> Vec<(&'static str, usize
             scope.spawn(|| {
                 loop {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= end {
+                    if seed >= least && (count.is_some() || Instant::now() >= until) {
                         return;
                     }
+                    ran.fetch_add(1, Ordering::Relaxed);
                     match failure(cast, seed) {
                         Ok(outcome) => {
                             for (sum, (_, count)) in sums.lock().unwrap().iter_mut().zip(counts(&outcome)) {
@@ -78,6 +78,7 @@ fn hold(cast: Cast, test: &str, counts: fn(&Outcome) -> Vec<(&'static str, usize
             });
         }
     });
+    let seeds = ran.into_inner();
     let mut failed = failed.into_inner().unwrap();
     failed.sort();
     if let Some((seed, _)) = failed.first() {
@@ -86,14 +87,15 @@ fn hold(cast: Cast, test: &str, counts: fn(&Outcome) -> Vec<(&'static str, usize
         panic!(
             "{} of {} seeds fail. Replay one with HEADRACE_SIM_SEED={seed} cargo test -p headrace-sim {test}\n{}",
             failed.len(),
-            end - first,
+            seeds,
             lines.join("\n")
         );
     }
+    println!("{seeds} seeds from {first} on");
     for (what, count) in sums.into_inner().unwrap() {
         println!("{what}: {count}");
         // A few seeds may well have none.
-        assert!(count > 0 || end - first < 1000, "no {what} in any seed: nothing was tested");
+        assert!(count > 0 || seeds < SEEDS_MIN, "no {what} in any seed: nothing was tested");
     }
 }
 
