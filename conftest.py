@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from tests.kafka import java
+from tests.polite import be_polite
 
 if TYPE_CHECKING:
     import pytest
@@ -17,8 +18,12 @@ FIRST = ("rdma", "lab", "spark", "demo", "stock")
 
 
 def pytest_configure() -> None:
-    """Has Spark's JVMs live for seconds: of a short program the second compiler takes half the processor time."""
+    """Has Spark's JVMs live for seconds, and processes with hungry tests be polite.
+
+    Of a short program the JVM's second compiler takes half the processor time.
+    """
     os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join(java.SHORT_LIVED))
+    be_polite()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,10 +1,12 @@
-"""Which tests stay together when several processes run them, and which of them run at the same time."""
+"""Which tests stay together when several processes run them, and which processes run those that wait for nothing."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
 from xdist.scheduler import LoadFileScheduling
+
+from tests.polite import POLITE
 
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
@@ -13,10 +15,13 @@ SPARK: Final = "tests/spark/"
 LONGEST: Final = (SPARK, "tests/demo/test_demo.py", "tests/lab/test_run.py", "tests/stock/test_kafka_python_suite.py")
 """What takes longest goes first, or one process would still be at it when the others have ended."""
 
-HUNGRY: Final = (SPARK, "tests/demo/", "tests/lab/", "tests/rdma/", "tests/stock/test_java_tools.py", "benches/")
-"""What takes all the processor time that it gets: JVMs, and whatever compiles or emulates a processor."""
-HUNGRY_MAX: Final = 2
-"""So many of them at once. More would starve the others, whose consumers miss their heartbeats."""
+HUNGRY: Final = (
+    *(SPARK, "tests/demo/", "tests/lab/", "tests/rdma/", "tests/stock/test_java_tools.py", "benches/"),
+    *("tests/broker/test_fair_share.py", "tests/broker/test_open_files.py"),
+)
+"""What takes all the processor time that it gets: JVMs, floods, and whatever compiles or emulates a processor. It is for the
+processes that are polite.
+"""
 
 
 class Together(LoadFileScheduling):
@@ -26,15 +31,10 @@ class Together(LoadFileScheduling):
         return SPARK if nodeid.startswith(SPARK) else super()._split_scope(nodeid)
 
     def _assign_work_unit(self, node: WorkerController) -> None:
-        if unit := self._next_unit():
-            self.workqueue.move_to_end(unit, last=False)
+        units = [*(unit for unit in LONGEST if unit in self.workqueue), *self.workqueue]
+        polite = len(self.nodes) <= len(POLITE) or node.gateway.id in POLITE
+        # When their own kind is done, all take what is left.
+        units.sort(key=lambda unit: unit.startswith(HUNGRY) != polite)
+        if units:
+            self.workqueue.move_to_end(units[0], last=False)
         super()._assign_work_unit(node)
-
-    def _next_unit(self) -> str | None:
-        units = [unit for unit in LONGEST if unit in self.workqueue]
-        units += [unit for unit in self.workqueue if unit not in LONGEST]
-        under_way = (unit for work in self.assigned_work.values() for unit in work if not all(work[unit].values()))
-        if sum(unit.startswith(HUNGRY) for unit in under_way) >= HUNGRY_MAX:
-            # Only the hungry are left: then they need not wait for each other.
-            return next((unit for unit in units if not unit.startswith(HUNGRY)), units[0] if units else None)
-        return units[0] if units else None
