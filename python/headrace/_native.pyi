@@ -17,10 +17,10 @@ __all__ = [
     "Batches",
     "Broker",
     "Chunks",
-    "ConnectionLog",
     "Consumer",
     "Deliveries",
     "Empty",
+    "LogLines",
     "Producer",
     "RangeReader",
     "Read",
@@ -34,6 +34,8 @@ __all__ = [
     "ValueMaker",
     "count_records",
     "fail_exit",
+    "log_targets",
+    "set_log_levels",
 ]
 
 _Partition: TypeAlias = tuple[str, int]
@@ -324,10 +326,10 @@ class TokenReply:
     def fail(self, why: str, exception: BaseException) -> None: ...
 
 @final
-class ConnectionLog:
-    def __new__(cls) -> ConnectionLog: ...
-    def next(self) -> tuple[bool, str] | None: ...
-    def close(self) -> list[tuple[bool, str]]: ...
+class LogLines:
+    def __new__(cls) -> LogLines: ...
+    def next(self) -> tuple[int, int, float, str, dict[str, int | str]] | None: ...
+    def close(self) -> list[tuple[int, int, float, str, dict[str, int | str]]]: ...
 
 @final
 class TimeCounts:
@@ -352,6 +354,8 @@ class Deliveries:
     def told(self, error: object, message: object) -> None: ...
 
 def fail_exit() -> None: ...
+def log_targets() -> list[str]: ...
+def set_log_levels(levels: Sequence[int]) -> None: ...
 def count_records(
     values: pa.Array | list[bytes | None],
     began_ns: int | pa.Int64Array,

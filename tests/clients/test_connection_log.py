@@ -167,7 +167,7 @@ def test_a_handler_that_raises_costs_its_line_alone(dead, capsys):
                 wait_for(lambda: any(f"consumer {client_id[:3]}" in line for line in seen), client_id)  # noqa: B023
     finally:
         logger.removeFilter(refuse)
-    assert seen[2].startswith(r"consumer three\n\x1b[31m: bootstrap server"), "and no line begins another"
+    assert seen[2].startswith(r"consumer three\n\u{1b}[31m: bootstrap server"), "and no line begins another"
     wait_for(lambda: "ZeroDivisionError" in capsys.readouterr().err, "what it raised")
 
 

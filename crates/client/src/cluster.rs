@@ -55,6 +55,16 @@ pub struct Cluster {
     generation: u64,
 }
 
+/// A partition that had a leader, and has another one or none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LeaderChange {
+    pub(crate) topic: String,
+    pub(crate) partition: usize,
+    pub(crate) from: i32,
+    pub(crate) to: Option<i32>,
+    pub(crate) epoch: i32,
+}
+
 /// The largest partition index taken from a broker: a lying index must not make us allocate.
 const PARTITION_INDEX_MAX: usize = 1 << 20;
 
@@ -130,7 +140,9 @@ impl Cluster {
     }
 
     /// Takes a metadata answer: all brokers, and the topics in it.
-    pub(crate) fn update(&mut self, response: MetadataResponse) {
+    /// Which partitions that had a leader have another one.
+    pub(crate) fn update(&mut self, response: MetadataResponse) -> Vec<LeaderChange> {
+        let mut changes = Vec::new();
         self.generation += 1;
         // Another cluster stands there now, whose leader epochs may be lower.
         if self.id.is_some() && response.cluster_id.is_some() && self.id != response.cluster_id {
@@ -182,16 +194,20 @@ impl Cluster {
                     in_sync: p.isr_nodes,
                 };
             }
-            self.replace_topic(name, found);
+            self.replace_topic(name, found, &mut changes);
         }
+        changes
     }
 
     /// A broker that lags behind may still name a leader that we know to be replaced: the newer epoch stays.
-    fn replace_topic(&mut self, name: String, mut found: TopicInfo) {
+    fn replace_topic(&mut self, name: String, mut found: TopicInfo, changes: &mut Vec<LeaderChange>) {
         if let Some(old) = self.topics.get_mut(&name).filter(|old| old.id == found.id) {
-            for (new, old) in found.partitions.iter_mut().zip(&mut old.partitions) {
+            for (at, (new, old)) in found.partitions.iter_mut().zip(&mut old.partitions).enumerate() {
                 if new.leader_epoch >= 0 && new.leader_epoch < old.leader_epoch {
                     *new = std::mem::take(old);
+                } else if let Some(from) = old.leader.filter(|_| new.leader != old.leader) {
+                    let (topic, to, epoch) = (name.clone(), new.leader, new.leader_epoch);
+                    changes.push(LeaderChange { topic, partition: at, from, to, epoch });
                 }
             }
         }

@@ -95,6 +95,8 @@ pub(crate) struct InFlight<T> {
     pub(crate) deadline: u64,
     pub(crate) timeout_ms: u64,
     pub(crate) correlation: i32,
+    /// When it was written, by `Now::mono_ms`.
+    pub(crate) asked_ms: u64,
 }
 
 enum State {

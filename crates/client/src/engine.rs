@@ -10,7 +10,7 @@ use crate::io::{ConnId, Input, Output};
 /// After any [`handle`](Self::handle) or [`handle_bytes`](Self::handle_bytes) a driver carries out what
 /// [`poll_output`](Self::poll_output) says until that is `None`, and then arms one timer for
 /// [`poll_timeout`](Self::poll_timeout). Outputs come in this order: first what is to be done about links, then about channels,
-/// each in its own order; then events; then lines of the log. What a driver does at once about one of them may bring another
+/// each in its own order; then events. What a driver does at once about one of them may bring another
 /// input, and more outputs.
 pub trait Engine {
     /// What callers ask for.
@@ -34,6 +34,10 @@ pub trait Engine {
     /// Whether it goes on with something as soon as the broker answers over a link: then no answer is to come late.
     fn is_held_up(&self) -> bool {
         false
+    }
+    /// What the log calls it: what it is, and its `client.id`.
+    fn name(&self) -> (&'static str, &str) {
+        ("client", "")
     }
     /// Why brokers cannot be reached at present, for the message of a caller whose time has run out; empty when all can.
     fn failing(&self) -> String {

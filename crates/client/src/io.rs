@@ -11,8 +11,6 @@ use headrace_fabric::{Committed, Memory, Note};
 use headrace_wire::primitive::Encoded;
 use headrace_wire::uuid::Uuid;
 
-use crate::core::ConnectionEvent;
-
 /// A channel's connection that an engine has asked for. Never used twice by one engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnId(pub u32);
@@ -124,8 +122,8 @@ pub enum Output<E> {
     Link(LinkId, LinkRequest),
     /// News for a caller.
     Event(E),
-    /// A line for the client's log of its connections.
-    Log(Box<ConnectionEvent>),
+    /// Nothing: lines of the log are events of `tracing`.
+    Log(std::convert::Infallible),
 }
 
 /// What is to be done about a channel's connection.

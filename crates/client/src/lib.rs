@@ -13,6 +13,7 @@ pub mod core;
 mod direct;
 pub mod engine;
 pub mod error;
+mod events;
 mod group;
 pub mod io;
 mod missing;

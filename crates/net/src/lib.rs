@@ -8,6 +8,7 @@ pub mod clock;
 pub mod disk;
 mod fork;
 mod heap;
+pub mod logging;
 pub mod outbox;
 mod random;
 mod tls;

@@ -8,6 +8,8 @@ use headrace_log::Recovery;
 use headrace_net::broker::{BrokerServer, ServerOptions};
 use pyo3::prelude::*;
 
+use crate::options;
+
 /// A running broker.
 #[pyclass(frozen, module = "headrace._native")]
 pub(crate) struct Broker {
@@ -50,6 +52,7 @@ impl Broker {
         settings: Vec<(String, String)>,
         temporary: bool,
     ) -> PyResult<Self> {
+        options::attend(py)?;
         let mut config = BrokerConfig::from_pairs(settings.iter().map(|(k, v)| (k.as_str(), v.as_str())))
             .map_err(|e| to_py(py, &e.into()))?;
         config.data_dir = data_dir.into();

@@ -105,13 +105,11 @@ pub(crate) struct Consumer {
 impl Consumer {
     #[new]
     fn start(py: Python<'_>, options: Given<'_>) -> PyResult<Self> {
-        let mut options = Options::of(options)?;
+        let mut options = Options::of(py, options)?;
         let pairs = std::mem::take(&mut options.pairs);
         let mut config = ConsumerConfig::from_pairs(pairs).map_err(|e| errors::to_py(py, &e))?;
         options.complete(py, &mut config.common)?;
-        let name = format!("consumer {}", config.common.client_id);
         let client = py.detach(|| ConsumerClient::start(config)).map_err(|e| errors::to_py(py, &e))?;
-        client.log_to(Options::log(py)?, name);
         Ok(Self { client: Arc::new(client), chunks: Arc::default() })
     }
 

@@ -13,6 +13,7 @@ mod consumer;
 mod errors;
 mod exit;
 mod lab;
+mod logging;
 mod options;
 mod producer;
 mod read;
@@ -25,6 +26,7 @@ use pyo3::prelude::*;
 /// The module `headrace._native`.
 #[pymodule(gil_used = false)]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    logging::start();
     module.add_class::<broker::Broker>()?;
     module.add_class::<producer::Producer>()?;
     module.add_class::<producer::Attempt>()?;
@@ -42,12 +44,14 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<read::RangeReader>()?;
     module.add_class::<read::Batches>()?;
     module.add_class::<options::TokenReply>()?;
-    module.add_class::<options::ConnectionLog>()?;
+    module.add_class::<logging::LogLines>()?;
     module.add_class::<lab::TimeCounts>()?;
     module.add_class::<lab::SeenRecords>()?;
     module.add_class::<lab::ValueMaker>()?;
     module.add_class::<lab::Deliveries>()?;
     module.add_function(wrap_pyfunction!(lab::count_records, module)?)?;
+    module.add_function(wrap_pyfunction!(logging::log_targets, module)?)?;
+    module.add_function(wrap_pyfunction!(logging::set_log_levels, module)?)?;
     module.add_function(wrap_pyfunction!(exit::fail_exit, module)?)?;
     // Hooks run last in, first out: the package's own, which come later, still close their clients in peace.
     let stop_other_threads = wrap_pyfunction!(wait::stop_other_threads, module)?;

@@ -1,13 +1,10 @@
 //! Options as Python gives them: texts, and the function among them.
 
-use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 
-use headrace_client::core::{ConnectionEvent, Severity};
 use headrace_client::error::{Cause, Error};
 use headrace_client::options::{CommonConfig, Secret};
 use headrace_client::sasl::{Token, TokenFailure, TokenSource};
-use headrace_net::client as net;
 use pyo3::exceptions::PyBaseException;
 use pyo3::prelude::*;
 
@@ -23,6 +20,12 @@ const MS: f64 = 1_000.0;
 /// Name and value, as Python gives them.
 pub(crate) type Given<'py> = Vec<(String, Bound<'py, PyAny>)>;
 
+/// Has the log looked after, since a client or a broker is about to start: `headrace._logging` finds out what is wanted.
+pub(crate) fn attend(py: Python<'_>) -> PyResult<()> {
+    py.import("headrace._logging")?.getattr("attend")?.call0()?;
+    Ok(())
+}
+
 /// A client's options.
 pub(crate) struct Options {
     pub(crate) pairs: Vec<(String, String)>,
@@ -30,8 +33,9 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// Tells the function from the texts.
-    pub(crate) fn of(given: Given<'_>) -> PyResult<Self> {
+    /// Tells the function from the texts. A client is about to start, and so its log.
+    pub(crate) fn of(py: Python<'_>, given: Given<'_>) -> PyResult<Self> {
+        attend(py)?;
         let mut pairs: Vec<(String, String)> = Vec::with_capacity(given.len());
         let mut callback = None;
         for (name, value) in given {
@@ -47,12 +51,6 @@ impl Options {
             TokenSource::calling(move || ask(&callback, &config))
         });
         Ok(Self { pairs, tokens })
-    }
-
-    /// Where clients of this process write lines about their connections.
-    pub(crate) fn log(py: Python<'_>) -> PyResult<Arc<net::ConnectionLog>> {
-        let log = py.import("headrace._connection_log")?.getattr("current")?.call0()?;
-        Ok(log.cast::<ConnectionLog>()?.get().0.clone())
     }
 
     /// Gives the function to a client of these options.
@@ -117,32 +115,6 @@ impl TokenReply {
         // Only whoever asked holds the other end, and it waits.
         let _ = self.answer_to.send(answer);
     }
-}
-
-/// Lines about connections, for `headrace._connection_log`.
-#[pyclass(frozen, module = "headrace._native")]
-pub(crate) struct ConnectionLog(Arc<net::ConnectionLog>);
-
-#[pymethods]
-impl ConnectionLog {
-    #[new]
-    fn new() -> Self {
-        Self(Arc::default())
-    }
-
-    /// The next line, and whether it is a warning; `None` when there will be no more.
-    fn next(&self, py: Python<'_>) -> PyResult<Option<(bool, String)>> {
-        wait::uninterrupted(py, || self.0.next().map(line))
-    }
-
-    /// The lines that are left; ends `next`.
-    fn close(&self) -> Vec<(bool, String)> {
-        self.0.close().into_iter().map(line).collect()
-    }
-}
-
-fn line(event: ConnectionEvent) -> (bool, String) {
-    (event.severity == Severity::Warning, event.text)
 }
 
 /// The exception behind an error, if it is from Python.

@@ -45,14 +45,12 @@ impl Producer {
     #[new]
     #[pyo3(signature = (options, patient=false))]
     fn start(py: Python<'_>, options: Given<'_>, patient: bool) -> PyResult<Self> {
-        let mut options = Options::of(options)?;
+        let mut options = Options::of(py, options)?;
         let pairs = std::mem::take(&mut options.pairs);
         let mut config = ProducerConfig::from_pairs(pairs).map_err(|e| errors::to_py(py, &e))?;
         options.complete(py, &mut config.common)?;
-        let name = format!("producer {}", config.common.client_id);
         let client =
             py.detach(|| ProducerClient::start(config, deliver)).map_err(|e| errors::to_py(py, &e))?;
-        client.log_to(Options::log(py)?, name);
         client.be_patient(patient);
         Ok(Self { client })
     }

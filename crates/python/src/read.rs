@@ -30,7 +30,7 @@ pub(crate) struct RangeReader {
 impl RangeReader {
     #[new]
     fn start(py: Python<'_>, options: Given<'_>) -> PyResult<Self> {
-        let (client, patience) = consumer(py, Options::of(options)?)?;
+        let (client, patience) = consumer(py, Options::of(py, options)?)?;
         Ok(Self { client: Arc::new(client), patience })
     }
 
@@ -108,16 +108,13 @@ impl Read {
         start: PyBound,
         end: PyBound,
     ) -> PyResult<Self> {
-        let options = Options::of(options)?;
+        let options = Options::of(py, options)?;
         let mut admin = AdminConfig::from_shared_pairs(options.pairs.iter().cloned())
             .map_err(|e| errors::to_py(py, &e))?;
         options.complete(py, &mut admin.common)?;
         let (client, patience) = consumer(py, options)?;
-        let log = Options::log(py)?;
         let ranges = detached(py, |check| {
-            let name = format!("read {}", admin.common.client_id);
             let admin = AdminClient::start(&admin)?;
-            admin.log_to(log, name);
             resolve(&admin, &topic, partitions, (&start, &end), check)
         })?;
         Ok(Self { client: Arc::new(client), patience, ranges: Mutex::new(Some(ranges)) })
@@ -191,9 +188,7 @@ fn consumer(py: Python<'_>, mut options: Options) -> PyResult<(ConsumerClient, D
     let mut config = ConsumerConfig::from_pairs(pairs).map_err(|e| errors::to_py(py, &e))?;
     options.complete(py, &mut config.common)?;
     let patience = Duration::from_millis(config.common.default_api_timeout_ms);
-    let name = format!("read {}", config.common.client_id);
     let client = py.detach(|| ConsumerClient::start(config)).map_err(|e| errors::to_py(py, &e))?;
-    client.log_to(Options::log(py)?, name);
     Ok((client, patience))
 }
 

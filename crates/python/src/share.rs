@@ -35,12 +35,11 @@ pub(crate) struct ShareConsumer {
 impl ShareConsumer {
     #[new]
     fn start(py: Python<'_>, options: Given<'_>) -> PyResult<Self> {
-        let mut options = Options::of(options)?;
+        let mut options = Options::of(py, options)?;
         let pairs = std::mem::take(&mut options.pairs);
         let mut config = ShareConfig::from_pairs(pairs).map_err(|e| errors::to_py(py, &e))?;
         options.complete(py, &mut config.common)?;
         let client = py.detach(|| ShareClient::start(&config)).map_err(|e| errors::to_py(py, &e))?;
-        client.log_to(Options::log(py)?, format!("share consumer {}", config.common.client_id));
         Ok(Self { client: Arc::new(client), chunks: Arc::default() })
     }
 

@@ -20,6 +20,7 @@ pub mod names;
 pub mod primitive;
 pub mod random;
 pub mod records;
+pub mod targets;
 #[cfg(feature = "testing")]
 pub mod testing;
 pub mod time;

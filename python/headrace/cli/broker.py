@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import signal
 import sys
 import time
@@ -58,6 +59,9 @@ def run(options: argparse.Namespace) -> int:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
+    # The command prints by itself what these warn of.
+    logging.getLogger("headrace.broker").setLevel(logging.CRITICAL)
+    logging.getLogger("headrace.log").setLevel(logging.CRITICAL)
     broker = Broker.start(options.data_dir, host=options.host, port=options.port, config=dict(options.config))
     with broker:
         if not broker.was_clean:

@@ -14,6 +14,7 @@ use headrace_wire::messages::{
     CreatePartitionsRequest, CreatePartitionsResponse, CreateTopicsRequest, CreateTopicsResponse,
     DeleteTopicsRequest, DeleteTopicsResponse,
 };
+use headrace_wire::targets;
 use headrace_wire::uuid::Uuid;
 
 use super::configs::{effective, source_of};
@@ -307,6 +308,7 @@ fn begin_deletion<D: Disk>(
         .map_err(|e| (ErrorCode::KAFKA_STORAGE_ERROR, format!("topic {name} cannot be deleted: {e}")))?;
     let Some((removing, watchers)) = removed else { return Ok(None) };
     answer.topic_id = id;
+    tracing::info!(target: targets::BROKER, topic = name, "topic deleted");
     context.changes.push_back(Change::TopicDeleted { id, name: name.into(), watchers });
     Ok(Some(removing))
 }

@@ -12,6 +12,7 @@ use headrace_wire::messages::{
     FindCoordinatorRequest, FindCoordinatorResponse, HeartbeatRequest, HeartbeatResponse, JoinGroupRequest,
     JoinGroupResponse, LeaveGroupRequest, LeaveGroupResponse, SyncGroupRequest, SyncGroupResponse,
 };
+use headrace_wire::targets;
 
 use super::exchange::{Join, Joined, Outputs, Sync, Synced, Waiter};
 use super::member::Profile;
@@ -59,6 +60,7 @@ impl Groups {
             if entry.group.deadline().is_some_and(|at| at <= now) {
                 entry.group.expire(now, &mut out);
             }
+            tracing::debug!(target: targets::GROUP, group = &*id, "a session, or the time to join, is over");
             self.deliver(context, &id, out);
             self.forget_unused(&id);
         }
@@ -389,6 +391,16 @@ impl Groups {
                 && entry.group.is_empty()
             {
                 entry.empty_since_ms = now.wall_ms;
+            }
+            if let Some(entry) = self.get_mut(group) {
+                tracing::debug!(
+                    target: targets::GROUP,
+                    group,
+                    state = entry.group.state_name(),
+                    generation = entry.group.generation,
+                    members = entry.group.members().count(),
+                    "the group has changed"
+                );
             }
             // The members have their answer already. Were the record lost in a crash, they would have to join again.
             if let Err(error) = self.record_group(context, group) {

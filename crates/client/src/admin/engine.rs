@@ -13,6 +13,7 @@ use crate::arrived::{Arrived, Consumed};
 use crate::core::{CREATING_WAITS, Core, Lane, NoStream, Reply, Target};
 use crate::engine::Engine;
 use crate::error::{BAD_ANSWERS_MAX, Error, Result};
+use crate::events::kind;
 use crate::group::Coordinator;
 use crate::io::{ConnId, Input, Output};
 use crate::options::AdminConfig;
@@ -77,7 +78,7 @@ impl AdminEngine {
     pub fn new(config: &AdminConfig, seed: u64) -> Self {
         let common = &config.common;
         Self {
-            core: Core::new(common, false, seed),
+            core: Core::new(common, false, seed).named(kind::ADMIN),
             retries: config.retries,
             backoff: Backoff { first_ms: common.retry_backoff_ms, max_ms: common.retry_backoff_max_ms },
             request_timeout_ms: common.request_timeout_ms,
@@ -463,7 +464,11 @@ impl Engine for AdminEngine {
 
     fn poll_output(&mut self) -> Option<Output<AdminEvent>> {
         let event = || self.events.pop_front().map(Output::Event);
-        self.core.poll_request().or_else(event).or_else(|| self.core.poll_log())
+        self.core.poll_request().or_else(event)
+    }
+
+    fn name(&self) -> (&'static str, &str) {
+        self.core.name().pair()
     }
 
     fn failing(&self) -> String {

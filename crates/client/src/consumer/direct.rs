@@ -33,6 +33,7 @@ use crate::arrived::Arrived;
 use crate::core::{CallSpec, Core, Lane, Target};
 use crate::direct::{self, Links, Lost, NO_DESCRIPTORS, RETRY_MS, RETRY_REFUSED_MS, Reader};
 use crate::error::{Error, Result};
+use crate::events::{ClientName, kind};
 use crate::io::{LinkEvent, LinkId, LinkRequest};
 use crate::options::{ConsumerConfig, Datapath, IsolationLevel};
 
@@ -148,9 +149,10 @@ enum Turn {
 impl Direct {
     pub(super) fn new(config: &ConsumerConfig) -> Direct {
         let committed = config.isolation_level == IsolationLevel::ReadCommitted;
+        // Which transactions were aborted is told by Fetch alone.
+        let datapath = if committed { Datapath::Tcp } else { config.datapath };
         Direct {
-            // Which transactions were aborted is told by Fetch alone.
-            links: Links::new(if committed { Datapath::Tcp } else { config.datapath }),
+            links: Links::new(datapath, ClientName::new(kind::CONSUMER, &config.common)),
             readings: HashMap::new(),
             watches: Vec::new(),
             slots: HashMap::new(),

@@ -39,6 +39,7 @@ use crate::arrived::{Arrived, Consumed};
 use crate::core::{Core, Reply};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
+use crate::events::{client_event, kind};
 use crate::io::{ConnId, Input, Output};
 use crate::options::{ConsumerConfig, Datapath};
 
@@ -88,6 +89,7 @@ impl ConsumerEngine {
         let policy = RetryPolicy { backoff, request_timeout_ms };
         ConsumerEngine {
             core: Core::new(&config.common, config.allow_auto_create_topics, seed)
+                .named(kind::CONSUMER)
                 .two_sided(config.datapath == Datapath::TwoSided),
             lookups: Lookups::new(settings.isolation_level, request_timeout_ms, backoff),
             commits: Commits::new(policy),
@@ -262,6 +264,10 @@ impl ConsumerEngine {
         session.reset();
         session.early = false;
         self.core.put_off(now, &mut session.retry, backoff_of(&self.config));
+        if let Err(error) = &result {
+            let (broker, again_in_ms) = (source.node, session.retry.wait_left_ms(now));
+            client_event!(DEBUG, CONSUMER, self.core.name(), broker, %error, again_in_ms, "fetch failed");
+        }
         self.fetcher.leave_replica(source.node);
         self.core.refresh(now);
         if let Err(error) = result
@@ -276,7 +282,7 @@ impl ConsumerEngine {
     fn settle(&mut self, now: Now) {
         for found in std::mem::take(&mut self.lookups.found) {
             match found {
-                Found::Offset(ticket, offset) => self.fetcher.resolved(ticket, offset, -1),
+                Found::Offset(ticket, offset) => self.begin(ticket, offset, -1),
                 Found::Failed(ticket, error) => self.start_failed(now, ticket, error),
             }
         }
@@ -443,6 +449,18 @@ impl ConsumerEngine {
     /// Where the partition begins could not be found out. The next poll reports it, and it is tried again after a
     /// while: of what a broker says nothing is so final that a seek should be needed.
     fn start_failed(&mut self, now: Now, ticket: Ticket, error: Error) {
+        if let Some(part) = self.fetcher.part(ticket) {
+            let TopicPartition { topic, partition } = &part.partition;
+            client_event!(
+                DEBUG,
+                CONSUMER,
+                self.core.name(),
+                topic = &**topic,
+                partition,
+                %error,
+                "where to begin is not known; trying again"
+            );
+        }
         lock(&self.cache).fail(ticket, error, false);
         self.fetcher.put_off(now, &mut self.core, ticket);
         if let Some(part) = self.fetcher.part(ticket)
@@ -451,6 +469,15 @@ impl ConsumerEngine {
             part.state = PartState::Unplaced;
         }
         self.fetcher.unresolved = true;
+    }
+
+    /// The position was found.
+    fn begin(&mut self, ticket: Ticket, offset: i64, leader_epoch: i32) {
+        if let Some(part) = self.fetcher.part(ticket) {
+            let TopicPartition { topic, partition } = &part.partition;
+            client_event!(DEBUG, CONSUMER, self.core.name(), topic = &**topic, partition, offset, "begins");
+        }
+        self.fetcher.resolved(ticket, offset, leader_epoch);
     }
 
     /// Begins to look for the position of partitions that have none.
@@ -510,7 +537,7 @@ impl ConsumerEngine {
                     if let Some(membership) = &mut self.membership {
                         membership.committed.insert(partition, (offset, leader_epoch));
                     }
-                    self.fetcher.resolved(ticket, offset, leader_epoch);
+                    self.begin(ticket, offset, leader_epoch);
                 }
                 None => self.begin_by_policy(now, partition, ticket),
             }
@@ -570,11 +597,15 @@ impl Engine for ConsumerEngine {
 
     fn poll_output(&mut self) -> Option<Output<ConsumerEvent>> {
         let request = self.direct.links.poll_request().or_else(|| self.core.poll_request());
-        request.or_else(|| self.event().map(Output::Event)).or_else(|| self.core.poll_log())
+        request.or_else(|| self.event().map(Output::Event))
     }
 
     fn has_news(&mut self) -> bool {
         self.direct.has_news()
+    }
+
+    fn name(&self) -> (&'static str, &str) {
+        self.core.name().pair()
     }
 
     fn failing(&self) -> String {

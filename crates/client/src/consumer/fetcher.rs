@@ -15,7 +15,8 @@ use std::collections::BTreeMap;
 use foldhash::{HashMap, HashMapExt as _};
 use headrace_columns::decode::BatchSchema;
 use headrace_wire::errors::ErrorCode;
-use headrace_wire::time::Now;
+use headrace_wire::targets;
+use headrace_wire::time::{Now, RateLimit};
 use headrace_wire::uuid::Uuid;
 
 use super::cache::{SharedCache, lock};
@@ -28,10 +29,14 @@ use super::tag::Tag;
 use super::ticket::{PartId, Ticket};
 use crate::core::{CallSpec, Core, Expect, Lane, Target};
 use crate::error::Error;
+use crate::events::client_event;
 use crate::time::TimerTable;
 
 /// How long a follower that a leader named is read from before the leader is asked again (KIP-392).
 const REPLICA_LEASE_MS: u64 = 300_000;
+
+/// Lines of the log a second about partitions that are not read: all of a broker may be refused at once.
+const LINES_PER_S: u32 = 20;
 
 /// The epoch of a request that wants no session.
 const EPOCH_WITHOUT_SESSION: i32 = -1;
@@ -55,6 +60,8 @@ pub(super) struct Fetcher {
     pub(super) unresolved: bool,
     pub(super) seen_changes: u64,
     pub(super) seen_cluster: u64,
+    /// Lines of the log about partitions that brokers refuse.
+    refusals: RateLimit,
 }
 
 impl Fetcher {
@@ -73,6 +80,7 @@ impl Fetcher {
             unresolved: true,
             seen_changes: u64::MAX,
             seen_cluster: u64::MAX,
+            refusals: RateLimit::new(LINES_PER_S),
         }
     }
 
@@ -267,6 +275,7 @@ impl Fetcher {
     /// connection that is open already would not do: both may lead through what damages.
     fn connect_anew(&mut self, now: Now, core: &mut Core<Tag>, Source { node, catch_up }: Source) {
         let why = "closed, since a record batch came damaged";
+        client_event!(DEBUG, CONSUMER, core.name(), broker = node, "a record batch came damaged");
         core.disconnect(now, node, Lane::Fetch, why);
         if catch_up {
             core.disconnect(now, node, Lane::Control, why);
@@ -291,6 +300,8 @@ impl Fetcher {
 
     fn session_error(&mut self, now: Now, core: &mut Core<Tag>, source: Source, code: ErrorCode) {
         let backoff = self.settings.backoff;
+        let broker = source.node;
+        client_event!(DEBUG, CONSUMER, core.name(), broker, error = code.name(), "fetch session lost");
         let session = self.sessions.entry(source).or_default();
         session.reset();
         match code {
@@ -325,9 +336,26 @@ impl Fetcher {
         code: ErrorCode,
         range: (i64, i64),
     ) {
+        let is_logged = tracing::enabled!(target: targets::CONSUMER, tracing::Level::DEBUG);
+        let suppressed = is_logged.then(|| self.refusals.pass(now)).flatten();
         let Some(part) = self.part(ticket) else { return };
         let partition = part.partition.clone();
         let offset = part.place().map_or(-1, |place| place.offset);
+        if let Some(suppressed) = suppressed {
+            let (topic, partition, error) = (&*partition.topic, partition.partition, code.name());
+            client_event!(
+                DEBUG,
+                CONSUMER,
+                core.name(),
+                topic,
+                partition,
+                broker = node,
+                offset,
+                error,
+                suppressed,
+                "a partition is not read"
+            );
+        }
         match code {
             ErrorCode::OFFSET_OUT_OF_RANGE if part.replica.is_some_and(|(replica, _)| replica == node) => {
                 // A follower may lag behind what the leader gave out: only the leader's word counts.

@@ -18,10 +18,13 @@ use super::listening::Listener;
 use super::recreated::Incarnations;
 use super::settings::backoff_of;
 use super::tag::Tag;
-use super::types::{Assignment, CommitOffset, ConsumerEvent, GroupMetadata, Rebalance, TopicPartition};
+use super::types::{
+    Assignment, CommitOffset, ConsumerEvent, GroupMetadata, Rebalance, TopicPartition, some_of,
+};
 use crate::cluster::Cluster;
 use crate::core::{Core, Reply, TopicPattern};
 use crate::error::{Error, Result};
+use crate::events::client_event;
 use crate::group::{
     Coordinator, GroupMember, MemberContext, MemberEvent, MemberSettings, MemberTag, member_of,
 };
@@ -107,6 +110,7 @@ pub(super) struct GroupContext<'a> {
 
 impl GroupContext<'_> {
     fn trouble(&mut self, what: &'static str, error: Error) {
+        client_event!(DEBUG, GROUP, self.core.name(), %error, "{what}");
         self.events.push_back(ConsumerEvent::Trouble { what, error });
     }
 
@@ -336,6 +340,15 @@ impl Membership {
     }
 
     fn assigned(&mut self, cx: &mut GroupContext<'_>, partitions: Vec<(TopicPartition, Uuid)>) {
+        client_event!(
+            INFO,
+            GROUP,
+            cx.core.name(),
+            group = self.coordinator.group(),
+            generation = self.member.generation(),
+            partitions = some_of(partitions.iter().map(|(partition, _)| partition)),
+            "in the group, with these partitions"
+        );
         let given: BTreeSet<_> = partitions.into_iter().map(|(partition, _)| partition).collect();
         let added: Vec<_> = given.difference(&self.owned).cloned().collect();
         self.giving = self.owned.difference(&given).cloned().collect();
@@ -356,6 +369,7 @@ impl Membership {
 
     /// The group does not take this member, or not any more.
     fn refused(&mut self, cx: &mut GroupContext<'_>, error: Error) {
+        client_event!(INFO, GROUP, cx.core.name(), group = self.coordinator.group(), %error, "the group refuses");
         self.let_go(cx, Rebalance::Lost);
         // What the coordinator knows of it would hold up the others until its session ends.
         self.leave(cx, "the group has refused it");
@@ -371,6 +385,14 @@ impl Membership {
 
     /// Has the member leave. True when an answer will come.
     fn leave(&mut self, cx: &mut GroupContext<'_>, reason: &str) -> bool {
+        client_event!(
+            INFO,
+            GROUP,
+            cx.core.name(),
+            group = self.coordinator.group(),
+            reason,
+            "leaving the group"
+        );
         let (coordinator, now) = (&mut self.coordinator, cx.now);
         self.member.leave(&mut MemberContext { now, core: cx.core, coordinator }, reason)
     }
@@ -394,6 +416,8 @@ impl Membership {
         // Under the same member id, or made while the group was joined, it would still pass for this member's.
         cx.commits.give_up(&owned, of_before);
         let owned: Vec<_> = owned.into_iter().collect();
+        let (group, partitions) = (self.coordinator.group(), owned.len());
+        client_event!(INFO, GROUP, cx.core.name(), group, partitions, how = ?how, "partitions are let go");
         if how == Rebalance::Lost {
             self.lost_at = Some(polls);
             self.tell(cx, how, &owned);

@@ -49,6 +49,11 @@ impl<T> Channel<T> {
         }
     }
 
+    /// Host and port, for the log.
+    pub(super) fn address(&self) -> String {
+        HostPort { host: &self.host, port: self.port }.to_string()
+    }
+
     pub(super) fn is_ready(&self) -> bool {
         self.connection.as_ref().is_some_and(Connection::is_ready)
     }

@@ -6,6 +6,7 @@ use std::mem::discriminant;
 use headrace_wire::errors::ErrorCode;
 use headrace_wire::messages::{ApiKey, VersionRange};
 use headrace_wire::time::Now;
+use tracing::Level;
 
 use super::call::{Body, Expect, Lane, Queued};
 use super::channel::Channel;
@@ -13,6 +14,7 @@ use super::channel_key::{ChannelKey, Peer};
 use super::{Core, Tag, no_version};
 use crate::connection::{Connection, InFlight, Received};
 use crate::error::Error;
+use crate::events::client_event;
 use crate::io::{ChannelRequest, ConnId};
 use crate::time::Retry;
 
@@ -107,6 +109,18 @@ impl<T> Core<T> {
         let records = matches!(key.lane, Lane::Produce | Lane::Fetch);
         connection.is_to_be_carried = self.settings.two_sided && records;
         channel.connection = Some(connection);
+        client_event!(
+            DEBUG,
+            CONNECTION,
+            self.settings.name,
+            broker = key.node(),
+            address = channel.address(),
+            conn = conn.0,
+            lane = ?key.lane,
+            timeout_ms = setup_ms,
+            attempt = channel.retry.failures().saturating_add(1),
+            "connecting"
+        );
         self.connections.insert(conn, key);
         self.requests
             .push_back((conn, ChannelRequest::Connect { host: channel.host.clone(), port: channel.port }));
@@ -154,7 +168,7 @@ impl<T> Core<T> {
                 continue;
             };
             let correlation = connection.next_correlation();
-            let data = match queued.request.encode(version, correlation, &self.settings.client_id) {
+            let data = match queued.request.encode(version, correlation, &self.settings.name.id) {
                 Ok(data) => data,
                 Err(why) => {
                     let error =
@@ -163,6 +177,18 @@ impl<T> Core<T> {
                     continue;
                 }
             };
+            client_event!(
+                TRACE,
+                CONNECTION,
+                self.settings.name,
+                broker = key.node(),
+                conn = connection.id.0,
+                api = request_key.name(),
+                version,
+                correlation,
+                bytes = data.len,
+                "request"
+            );
             self.requests.push_back((connection.id, ChannelRequest::Write(data)));
             connection.last_used = now.mono_ms;
             if queued.spec.expect == Expect::Nothing {
@@ -180,6 +206,7 @@ impl<T> Core<T> {
                 deadline: queued.deadline,
                 timeout_ms: queued.spec.timeout_ms,
                 correlation,
+                asked_ms: now.mono_ms,
             });
         }
     }
@@ -198,7 +225,7 @@ impl<T> Core<T> {
         let stale = self.logins.is_stale(now.wall_ms);
         let (conn, setup_ms) = (connection.id, self.settings.setup.first_ms);
         let (waits, request) =
-            match connection.log_in_again(now, setup_ms, exchange, stale, &self.settings.client_id) {
+            match connection.log_in_again(now, setup_ms, exchange, stale, &self.settings.name.id) {
                 Ok(Received::Write(data)) => (true, ChannelRequest::Write(data)),
                 Ok(_) => (!connection.is_ready(), ChannelRequest::RenewToken),
                 Err(error) => {
@@ -215,8 +242,21 @@ impl<T> Core<T> {
         let Some(channel) = self.channels.get(&key) else { return };
         let is_lost = !close && channel.is_ready();
         // Nobody misses a connection that is lost while nobody uses it.
-        if !is_lost || channel.pending() > 0 {
-            self.log.failed(now, key.peer, is_lost, error);
+        let line = if !is_lost || channel.pending() > 0 {
+            self.log.failed(now, key.peer, is_lost, error)
+        } else {
+            None
+        };
+        let (name, broker, address) = (&self.settings.name, key.node(), || channel.address());
+        let conn = channel.connection.as_ref().map(|connection| connection.id.0);
+        match line {
+            Some((Level::WARN, text)) => {
+                client_event!(WARN, CONNECTION, name, broker, address = address(), conn, "{text}");
+            }
+            Some((_, text)) => {
+                client_event!(INFO, CONNECTION, name, broker, address = address(), conn, "{text}");
+            }
+            None => {}
         }
         self.end_quietly(now, key, error, close);
     }
@@ -234,6 +274,7 @@ impl<T> Core<T> {
             channel.connection.as_ref().is_some_and(Connection::asks_versions) && may_be_spoiled(error);
         channel.hopeless = lasting && (again || !unclear);
         let passing = lasting && !channel.hopeless;
+        let conn = channel.connection.as_ref().map(|connection| connection.id.0);
         if let Some(connection) = channel.connection.take() {
             self.connections.remove(&connection.id);
             if close {
@@ -242,6 +283,19 @@ impl<T> Core<T> {
             ended.extend(connection.in_flight.into_iter().map(|c| (c.call, c.tag, true)));
         }
         channel.retry.fail(now, self.settings.reconnect, &mut self.jitter);
+        client_event!(
+            DEBUG,
+            CONNECTION,
+            self.settings.name,
+            broker = key.node(),
+            address = channel.address(),
+            conn,
+            %error,
+            failures = channel.retry.failures(),
+            again_in_ms = channel.retry.wait_left_ms(now),
+            calls = ended.len() + channel.queue.len(),
+            "connection ended"
+        );
         channel.last_error = Some(error.clone());
         if key.lane == Lane::Direct {
             self.links_ended.extend(key.node());
@@ -314,6 +368,7 @@ impl<T> Core<T> {
                     throttle.filter(|asked| asked.asked_until_ms() > call.deadline.saturating_sub(ms));
                 let detail = asked.map(|asked| asked.to_string()).unwrap_or_default();
                 let error = Error::Timeout { what, ms, detail };
+                client_event!(DEBUG, CONNECTION, self.settings.name, broker = key.node(), %error, "no answer in time");
                 self.answer(Some(now), call.call, call.tag, key.node(), true, Err(error));
             }
             if let Some(error) = close {
@@ -326,6 +381,7 @@ impl<T> Core<T> {
         for queued in late {
             let what = format!("finding a broker for {}", queued.request.key().name());
             let error = Error::Timeout { what, ms: queued.spec.timeout_ms, detail: why.to_owned() };
+            client_event!(DEBUG, CONNECTION, self.settings.name, broker = node, %error, "not sent in time");
             self.answer(Some(now), queued.call, queued.tag, node, false, Err(error));
         }
     }
@@ -360,6 +416,15 @@ impl<T> Core<T> {
                 // Nothing has failed, so the next call may connect at once.
                 let Some(channel) = self.channels.get_mut(&key) else { continue };
                 if let Some(connection) = channel.connection.take() {
+                    client_event!(
+                        DEBUG,
+                        CONNECTION,
+                        self.settings.name,
+                        broker = key.node(),
+                        address = channel.address(),
+                        conn = connection.id.0,
+                        "closed, since it was idle for connections.max.idle.ms"
+                    );
                     self.connections.remove(&connection.id);
                     self.requests.push_back((connection.id, ChannelRequest::Close));
                 }

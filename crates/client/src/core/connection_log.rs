@@ -1,9 +1,10 @@
 //! What a client's log says of its connections: at once when one fails, then now and then while it goes on, and once when
 //! it is over.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 use headrace_wire::time::Now;
+use tracing::Level;
 
 use super::channel_key::Peer;
 use crate::error::Error;
@@ -12,30 +13,13 @@ use crate::error::Error;
 const SAME_MS: u64 = 30_000;
 /// How long another failure of the same broker is not said.
 const OTHER_MS: u64 = 1_000;
-/// Events that wait for the driver; beyond them the oldest go.
-const EVENTS_MAX: usize = 64;
 /// Brokers whose failures are remembered; beyond them all are forgotten, and said anew.
 const PEERS_MAX: usize = 1024;
 /// Brokers that an error names as not reachable.
 const REASONS_MAX: usize = 3;
 
-/// How serious a [`ConnectionEvent`] is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Severity {
-    /// Of interest where something is looked for.
-    Info,
-    /// The user should know: records do not flow to or from this broker.
-    Warning,
-}
-
-/// A line of a client's log.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ConnectionEvent {
-    /// How serious it is.
-    pub severity: Severity,
-    /// The line: which broker, what happened, what is done about it. Of options it has hosts and ports alone.
-    pub text: String,
-}
+/// A line of the log: `INFO` or `WARN`, and which broker, what happened, what is done about it.
+type Line = (Level, String);
 
 /// What was said of one broker.
 #[derive(Debug, Default)]
@@ -58,27 +42,24 @@ struct Said {
 #[derive(Debug, Default)]
 pub(super) struct ConnectionLog {
     peers: BTreeMap<Peer, Said>,
-    events: VecDeque<ConnectionEvent>,
 }
 
 impl ConnectionLog {
     /// A connection has failed: it could not be made, or we have given it up. One that stood and that the peer has closed
     /// (`is_lost`) is no failure yet: brokers do that too, and the next one may stand within milliseconds.
-    pub(super) fn failed(&mut self, now: Now, peer: Peer, is_lost: bool, error: &Error) {
+    /// The line to write, if one is due.
+    pub(super) fn failed(&mut self, now: Now, peer: Peer, is_lost: bool, error: &Error) -> Option<Line> {
         if self.peers.len() >= PEERS_MAX && !self.peers.contains_key(&peer) {
             self.peers.clear();
         }
         let now_ms = now.mono_ms;
         let said = self.peers.entry(peer).or_default();
         if is_lost {
-            if said.lost_at.is_none_or(|at| now_ms.saturating_sub(at) >= OTHER_MS) {
-                said.lost_at = Some(now_ms);
-                self.push(
-                    Severity::Info,
-                    format!("{error}; connecting again when there is something to send"),
-                );
+            if said.lost_at.is_some_and(|at| now_ms.saturating_sub(at) < OTHER_MS) {
+                return None;
             }
-            return;
+            said.lost_at = Some(now_ms);
+            return Some((Level::INFO, format!("{error}; connecting again when there is something to send")));
         }
         let since = *said.failing_since.get_or_insert(now_ms);
         said.failures = said.failures.saturating_add(1);
@@ -88,7 +69,7 @@ impl ConnectionLog {
             now_ms.saturating_sub(*at) >= if *last == text { SAME_MS } else { OTHER_MS }
         });
         if !is_due {
-            return;
+            return None;
         }
         said.is_known = true;
         said.warned = Some((now_ms, text.clone()));
@@ -97,35 +78,22 @@ impl ConnectionLog {
             failures => format!(" ({failures} failures in {} s)", now_ms.saturating_sub(since) / 1000),
         };
         let next = if error.retriable() { "; trying again" } else { "" };
-        self.push(Severity::Warning, format!("{text}{so_far}{next}"));
+        Some((Level::WARN, format!("{text}{so_far}{next}")))
     }
 
-    /// A connection is ready.
-    pub(super) fn ready(&mut self, now: Now, peer: Peer, name: &str) {
-        let Some(said) = self.peers.get_mut(&peer) else { return };
+    /// A connection is ready. The line to write, if one is due.
+    pub(super) fn ready(&mut self, now: Now, peer: Peer, name: &str) -> Option<Line> {
+        let said = self.peers.get_mut(&peer)?;
         let (since, failures) = (said.failing_since.take(), std::mem::take(&mut said.failures));
-        if let (Some(since), true) = (since, std::mem::take(&mut said.is_known)) {
-            let seconds = now.mono_ms.saturating_sub(since) / 1000;
-            self.push(Severity::Info, format!("{name}: connected, after {failures} failures in {seconds} s"));
-        }
+        let (Some(since), true) = (since, std::mem::take(&mut said.is_known)) else { return None };
+        let seconds = now.mono_ms.saturating_sub(since) / 1000;
+        Some((Level::INFO, format!("{name}: connected, after {failures} failures in {seconds} s")))
     }
 
     /// Why brokers cannot be reached at present; empty when all can.
     pub(super) fn failing(&self) -> String {
         let failing = self.peers.values().filter(|said| said.failing_since.is_some());
         failing.take(REASONS_MAX).map(|said| said.reason.as_str()).collect::<Vec<_>>().join("; ")
-    }
-
-    /// The next line.
-    pub(super) fn poll(&mut self) -> Option<ConnectionEvent> {
-        self.events.pop_front()
-    }
-
-    fn push(&mut self, severity: Severity, text: String) {
-        if self.events.len() >= EVENTS_MAX {
-            self.events.pop_front();
-        }
-        self.events.push_back(ConnectionEvent { severity, text });
     }
 }
 
@@ -143,71 +111,58 @@ mod tests {
         Error::Disconnected { peer: "node 1 (b:9092)".into(), why: why.into() }
     }
 
-    fn lines(log: &mut ConnectionLog) -> Vec<(Severity, String)> {
-        std::iter::from_fn(|| log.poll()).map(|event| (event.severity, event.text)).collect()
-    }
-
     #[test]
     fn a_failure_is_said_at_once_and_then_seldom() {
         let mut log = ConnectionLog::default();
-        for ms in (0..60_000).step_by(500) {
-            log.failed(at(ms), PEER, false, &refused("refused"));
-        }
-        let said = lines(&mut log);
-        let first = (Severity::Warning, "node 1 (b:9092): refused; trying again".to_owned());
+        let failures = (0..60_000).step_by(500);
+        let said: Vec<_> =
+            failures.filter_map(|ms| log.failed(at(ms), PEER, false, &refused("refused"))).collect();
+        let first = (Level::WARN, "node 1 (b:9092): refused; trying again".to_owned());
         let second = "node 1 (b:9092): refused (61 failures in 30 s); trying again".to_owned();
-        assert_eq!(said, [first, (Severity::Warning, second)]);
+        assert_eq!(said, [first, (Level::WARN, second)]);
     }
 
     #[test]
     fn another_reason_is_said_within_a_second() {
         let mut log = ConnectionLog::default();
-        log.failed(at(0), PEER, false, &refused("refused"));
-        log.failed(at(500), PEER, false, &refused("reset"));
-        assert_eq!(lines(&mut log).len(), 1, "not twice within a second");
-        log.failed(at(1000), PEER, false, &refused("reset"));
-        assert!(lines(&mut log)[0].1.contains("reset (3 failures"));
+        assert!(log.failed(at(0), PEER, false, &refused("refused")).is_some());
+        assert_eq!(log.failed(at(500), PEER, false, &refused("reset")), None, "not twice within a second");
+        let line = log.failed(at(1000), PEER, false, &refused("reset")).unwrap();
+        assert!(line.1.contains("reset (3 failures"));
     }
 
     #[test]
     fn brokers_do_not_silence_each_other() {
         let mut log = ConnectionLog::default();
-        for node in 0..3 {
-            log.failed(at(0), Peer::Node(node), false, &refused("refused"));
-        }
-        assert_eq!(lines(&mut log).len(), 3);
+        let mut fails = |node| log.failed(at(0), Peer::Node(node), false, &refused("refused"));
+        assert!((0..3).all(|node| fails(node).is_some()));
     }
 
     #[test]
     fn the_end_of_it_is_said_if_its_beginning_was() {
         let mut log = ConnectionLog::default();
-        log.ready(at(0), PEER, "node 1");
-        assert_eq!(lines(&mut log), []);
+        assert_eq!(log.ready(at(0), PEER, "node 1"), None);
         log.failed(at(1000), PEER, false, &refused("refused"));
         log.failed(at(3000), PEER, false, &refused("reset"));
         assert_eq!(log.failing(), "node 1 (b:9092): reset");
-        lines(&mut log);
-        log.ready(at(5000), PEER, "node 1");
         assert_eq!(
-            lines(&mut log),
-            [(Severity::Info, "node 1: connected, after 2 failures in 4 s".to_owned())]
+            log.ready(at(5000), PEER, "node 1"),
+            Some((Level::INFO, "node 1: connected, after 2 failures in 4 s".to_owned()))
         );
-        log.ready(at(6000), PEER, "node 1");
-        assert_eq!(lines(&mut log), [], "once");
+        assert_eq!(log.ready(at(6000), PEER, "node 1"), None, "once");
         assert_eq!(log.failing(), "");
         log.failed(at(7000), PEER, false, &refused("reset"));
-        log.ready(at(7100), PEER, "node 1");
-        assert_eq!(lines(&mut log), [], "a failure that was not said has no end");
+        assert_eq!(log.ready(at(7100), PEER, "node 1"), None, "a failure that was not said has no end");
     }
 
     #[test]
     fn a_connection_that_stood_and_was_closed_is_no_warning() {
         let mut log = ConnectionLog::default();
-        log.failed(at(0), PEER, true, &refused("the peer closed the connection"));
-        assert_eq!(lines(&mut log)[0].0, Severity::Info);
+        let lost = log.failed(at(0), PEER, true, &refused("the peer closed the connection"));
+        assert_eq!(lost.unwrap().0, Level::INFO);
         let late = Error::timeout("Produce to node 1", 30_000);
-        log.failed(at(1), PEER, false, &late);
-        assert_eq!(lines(&mut log)[0].0, Severity::Warning, "but one that does not answer is");
+        let silent = log.failed(at(1), PEER, false, &late);
+        assert_eq!(silent.unwrap().0, Level::WARN, "but one that does not answer is");
     }
 
     #[test]
@@ -217,6 +172,5 @@ mod tests {
             log.failed(at(0), Peer::Node(node), false, &refused("refused"));
         }
         assert!(log.peers.len() <= PEERS_MAX);
-        assert_eq!(lines(&mut log).len(), EVENTS_MAX);
     }
 }

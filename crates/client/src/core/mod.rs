@@ -32,7 +32,6 @@ pub(crate) use self::call::{ReadBody, peer_name};
 use self::channel::Channel;
 use self::channel_key::{ChannelKey, Peer};
 use self::connection_log::ConnectionLog;
-pub use self::connection_log::{ConnectionEvent, Severity};
 use self::matching::Matching;
 pub(crate) use self::matching::TopicPattern;
 pub(crate) use self::refresh::CREATING_WAITS;
@@ -43,6 +42,7 @@ use crate::arrived::{Arrived, Consumed};
 use crate::cluster::{Cluster, TopicInfo};
 use crate::connection::{Features, InFlight, Received};
 use crate::error::{Error, Result};
+use crate::events::{ClientName, client_event};
 use crate::io::{ChannelEvent, ChannelRequest, ConnId, Output};
 use crate::options::{CommonConfig, Endpoint, RecoveryStrategy};
 use crate::sasl::Credentials;
@@ -95,7 +95,7 @@ pub struct Core<T> {
 #[derive(Debug, Clone)]
 struct Settings {
     bootstrap: Vec<Endpoint>,
-    client_id: String,
+    name: ClientName,
     request_timeout_ms: u64,
     setup: Backoff,
     reconnect: Backoff,
@@ -115,7 +115,7 @@ impl<T> Core<T> {
     pub fn new(config: &CommonConfig, auto_create: bool, seed: u64) -> Self {
         let settings = Settings {
             bootstrap: config.bootstrap_servers.clone(),
-            client_id: config.client_id.clone(),
+            name: ClientName { kind: "client", id: config.client_id.clone() },
             request_timeout_ms: config.request_timeout_ms,
             setup: Backoff {
                 first_ms: config.socket_connection_setup_timeout_ms,
@@ -162,6 +162,17 @@ impl<T> Core<T> {
     pub(crate) fn two_sided(mut self, two_sided: bool) -> Self {
         self.settings.two_sided = two_sided;
         self
+    }
+
+    /// The same of a client that the log calls so.
+    pub(crate) fn named(mut self, kind: &'static str) -> Self {
+        self.settings.name.kind = kind;
+        self
+    }
+
+    /// Whose this is, for the log.
+    pub(crate) fn name(&self) -> &ClientName {
+        &self.settings.name
     }
 
     /// What is known of the cluster.
@@ -311,7 +322,20 @@ impl<T> Core<T> {
 
     /// A newer leader that came along with another answer (KIP-951). `true` when it was news.
     pub fn update_leader(&mut self, topic: &str, partition: i32, node: i32, epoch: i32) -> bool {
-        self.cluster.update_leader(topic, partition, node, epoch)
+        let is_news = self.cluster.update_leader(topic, partition, node, epoch);
+        if is_news {
+            client_event!(
+                DEBUG,
+                METADATA,
+                self.name(),
+                topic,
+                partition,
+                broker = node,
+                epoch,
+                "leader changed"
+            );
+        }
+        is_news
     }
 
     /// The address of a broker that came along with another answer, such as a coordinator's.
@@ -361,7 +385,7 @@ impl<T> Core<T> {
         let Some(&key) = self.connections.get(&conn) else { return };
         let Some(channel) = self.channels.get_mut(&key) else { return };
         let Some(connection) = channel.connection.as_mut() else { return };
-        let client_id = &self.settings.client_id;
+        let client_id = &self.settings.name.id;
         let (written, is_open) = match event {
             ChannelEvent::Connected => (connection.connected(now, client_id), true),
             ChannelEvent::TokenRenewed => {
@@ -400,14 +424,40 @@ impl<T> Core<T> {
         let Some(channel) = self.channels.get_mut(&key) else { return gone };
         let Some(connection) = channel.connection.as_mut() else { return gone };
         let mut received = std::mem::take(&mut self.received);
-        let taken = connection.receive(now, &self.settings.client_id, bytes, sink, Tag::user, &mut received);
+        let taken = connection.receive(now, &self.settings.name.id, bytes, sink, Tag::user, &mut received);
         for what in received.drain(..) {
             match what {
                 Received::Ready => {
                     if let Some(channel) = self.channels.get_mut(&key) {
                         channel.retry.reset();
                         channel.last_error = None;
-                        self.log.ready(now, key.peer, &channel.name);
+                        let line = self.log.ready(now, key.peer, &channel.name);
+                        let (name, broker, conn) = (&self.settings.name, key.node(), conn.0);
+                        let address = || channel.address();
+                        match line {
+                            Some((_, text)) => {
+                                client_event!(
+                                    INFO,
+                                    CONNECTION,
+                                    name,
+                                    broker,
+                                    address = address(),
+                                    conn,
+                                    "{text}"
+                                );
+                            }
+                            None => {
+                                client_event!(
+                                    DEBUG,
+                                    CONNECTION,
+                                    name,
+                                    broker,
+                                    address = address(),
+                                    conn,
+                                    "ready"
+                                );
+                            }
+                        }
                         let versions = channel.connection.as_ref().and_then(|c| c.versions());
                         if let Some(versions) = versions {
                             self.features.update(&versions.features);
@@ -438,7 +488,19 @@ impl<T> Core<T> {
     /// A call has its answer. What cannot be read counts as lost, and its connection is not used any more: what is asked
     /// again goes over a new one.
     fn answered(&mut self, now: Now, key: ChannelKey, conn: ConnId, call: InFlight<Tag<T>>, body: Bytes) {
-        let InFlight { call, tag, key: api, version, expect, read, .. } = call;
+        let InFlight { call, tag, key: api, version, expect, read, correlation, asked_ms, .. } = call;
+        client_event!(
+            TRACE,
+            CONNECTION,
+            self.settings.name,
+            conn = conn.0,
+            broker = key.node(),
+            api = api.name(),
+            correlation,
+            bytes = (expect != Expect::Stream).then(|| body.len()),
+            ms = now.mono_ms.saturating_sub(asked_ms),
+            "answer"
+        );
         let body = if expect == Expect::Stream { Ok(Body::NONE) } else { read(version, body) };
         let node = key.node();
         let bad = match body {
@@ -477,11 +539,6 @@ impl<T> Core<T> {
         self.log.failing()
     }
 
-    /// The next line for the log of connections.
-    pub fn poll_log<E>(&mut self) -> Option<Output<E>> {
-        self.log.poll().map(|line| Output::Log(Box::new(line)))
-    }
-
     /// The next thing that the driver is to do about a channel.
     pub fn poll_request<E>(&mut self) -> Option<Output<E>> {
         self.requests.pop_front().map(|(conn, request)| Output::Channel(conn, request))
@@ -504,6 +561,15 @@ impl<T> Core<T> {
         if connection.throttle.is_none_or(|before| before.until_ms() <= throttle.until_ms()) {
             connection.throttle = Some(throttle);
         }
+        client_event!(
+            DEBUG,
+            CONNECTION,
+            self.settings.name,
+            broker = node,
+            conn = connection.id.0,
+            ms = throttle_time_ms,
+            "throttled: the broker asked for a pause"
+        );
     }
 
     /// The pause that a broker has asked for over this lane's connection, while it lasts. The engine is woken when it is over.
@@ -541,6 +607,16 @@ impl<T> Core<T> {
             allow_auto_topic_creation: makes,
             ..Default::default()
         };
+        let (why, topics) = (self.refresh.why(), request.topics.as_ref().map(Vec::len));
+        client_event!(
+            DEBUG,
+            METADATA,
+            self.settings.name,
+            why,
+            topics,
+            creates = makes,
+            "asking for metadata"
+        );
         self.matching.asked_all = request.topics.is_none();
         self.refresh.sent(now);
         let spec = CallSpec::new(Target::Any, Lane::Control, self.settings.request_timeout_ms);
@@ -644,6 +720,7 @@ impl<T> Core<T> {
     }
 
     fn metadata_failed(&mut self, now: Now, error: Error) {
+        client_event!(DEBUG, METADATA, self.settings.name, %error, "metadata request failed");
         self.metadata_error = Some(error);
         self.refresh.failed(now, &mut self.jitter);
     }

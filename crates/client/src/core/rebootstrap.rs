@@ -7,8 +7,13 @@ use headrace_wire::time::Now;
 
 use super::channel_key::{ChannelKey, Peer};
 use super::{Core, Tag};
+use crate::cluster::LeaderChange;
 use crate::error::Error;
+use crate::events::client_event;
 use crate::io::ChannelRequest;
+
+/// Partitions, and topics, that one answer writes lines of.
+const CHANGES_MAX: usize = 20;
 
 impl<T> Core<T> {
     /// A metadata answer that can be read.
@@ -21,8 +26,10 @@ impl<T> Core<T> {
         }
         if code == ErrorCode::NONE {
             let response = self.matching.select(response, &mut self.cluster, &self.refresh);
-            self.cluster.update(response);
+            let brokers = response.brokers.len();
+            let changes = self.cluster.update(response);
             self.metadata_error = None;
+            self.log_metadata(brokers, &changes);
             if self.is_to_make() {
                 return self.refresh.answered_unmade(now);
             }
@@ -33,6 +40,35 @@ impl<T> Core<T> {
         self.metadata_failed(now, Error::broker(code, "Metadata"));
         if code == ErrorCode::REBOOTSTRAP_REQUIRED && self.settings.rebootstrap_ms.is_some() {
             self.rebootstrap(now);
+        }
+    }
+
+    /// What an answer has brought: leaders that are others than before, and what of the topics is missing.
+    fn log_metadata(&self, brokers: usize, changes: &[LeaderChange]) {
+        let name = &self.settings.name;
+        client_event!(
+            DEBUG,
+            METADATA,
+            name,
+            brokers,
+            topics = self.cluster.topics().count(),
+            controller = self.cluster.controller(),
+            "metadata has come"
+        );
+        for LeaderChange { topic, partition, from, to, epoch } in changes.iter().take(CHANGES_MAX) {
+            client_event!(INFO, METADATA, name, topic, partition, from, broker = to, epoch, "leader changed");
+        }
+        if changes.len() > CHANGES_MAX {
+            client_event!(
+                INFO,
+                METADATA,
+                name,
+                partitions = changes.len() - CHANGES_MAX,
+                "more leaders changed"
+            );
+        }
+        for (topic, code) in self.cluster.topic_errors().take(CHANGES_MAX) {
+            client_event!(DEBUG, METADATA, name, topic, error = code.name(), "topic is not there");
         }
     }
 
@@ -53,6 +89,12 @@ impl<T> Core<T> {
     fn rebootstrap(&mut self, now: Now) {
         // A broker that asks for it again and again must not be asked as fast as the network can.
         let first = self.cluster.brokers().next().is_some();
+        client_event!(
+            INFO,
+            METADATA,
+            self.settings.name,
+            "looking for the cluster anew at bootstrap.servers"
+        );
         self.cluster.forget_brokers();
         let nodes: Vec<ChannelKey> =
             self.channels.keys().copied().filter(|key| matches!(key.peer, Peer::Node(_))).collect();

@@ -26,6 +26,8 @@ pub(super) struct Refresh {
     max_age_ms: u64,
     in_flight: bool,
     due: Option<u64>,
+    /// Why it is due, for the log.
+    why: &'static str,
     /// A topic was added while a request was in flight that did not ask for it.
     again: bool,
     failures: u32,
@@ -43,6 +45,7 @@ impl Refresh {
             max_age_ms,
             in_flight: false,
             due: None,
+            why: "",
             again: false,
             failures: 0,
             last_sent: None,
@@ -98,6 +101,7 @@ impl Refresh {
     pub(super) fn ask(&mut self, now: Now) {
         // What another topic has missed so far must not slow down this one.
         self.failures = 0;
+        self.why = "a topic is new";
         if self.in_flight {
             self.again = true;
         } else {
@@ -117,12 +121,19 @@ impl Refresh {
         let at = self.last_sent.map_or(0, |sent| sent.saturating_add(self.backoff.first_ms)).max(now.mono_ms);
         // While failures are being waited out, their longer wait stands.
         let at = if self.failures > 0 { self.due.unwrap_or(at) } else { at };
-        self.due = Some(self.due.map_or(at, |due| due.min(at)));
+        if self.due.is_none_or(|due| at < due) {
+            (self.due, self.why) = (Some(at), "what is known may be stale");
+        }
     }
 
     /// When to ask next.
     pub(super) fn due(&self) -> Option<u64> {
         if self.in_flight { None } else { self.due }
+    }
+
+    /// Why it is asked for next, for the log.
+    pub(super) fn why(&self) -> &'static str {
+        self.why
     }
 
     /// Whether an answer is awaited.
@@ -148,7 +159,7 @@ impl Refresh {
         self.trying_since = None;
         self.failures = 0;
         if !self.in_flight {
-            self.due = Some(now.mono_ms);
+            (self.due, self.why) = (Some(now.mono_ms), "the cluster is looked for anew");
         }
     }
 
@@ -158,7 +169,7 @@ impl Refresh {
         self.trying_since = None;
         // A topic that has been added since is not known to be missing yet.
         self.makes_next = !self.again;
-        self.due = Some(now.mono_ms);
+        (self.due, self.why) = (Some(now.mono_ms), "topics are to be created");
     }
 
     /// An answer came. `complete` says that no wanted topic misses anything that may still come.
@@ -169,19 +180,22 @@ impl Refresh {
         if complete {
             self.failures = 0;
             self.due = Some(now.mono_ms.saturating_add(self.max_age_ms));
+            self.why = "metadata.max.age.ms is over";
         } else {
             self.back_off(now, jitter);
             let doublings = self.failures.saturating_sub(1).min(u64::BITS / 2);
             let at = now.mono_ms.saturating_add(CREATING_WAIT_MS << doublings);
             self.due = self.due.map(|due| due.min(at));
+            self.why = "a topic or a leader was missing";
         }
         if self.again {
-            self.due = Some(now.mono_ms);
+            (self.due, self.why) = (Some(now.mono_ms), "a topic is new");
         }
     }
 
     pub(super) fn failed(&mut self, now: Now, jitter: &mut Jitter) {
         self.in_flight = false;
+        self.why = "the last request failed";
         self.back_off(now, jitter);
     }
 

@@ -3,6 +3,7 @@
 mod calls;
 mod carried;
 mod hostile;
+mod logged;
 mod metadata;
 mod random;
 mod rebootstrap;

@@ -9,6 +9,7 @@ use headrace_wire::time::Now;
 use super::{RETRY_MS, RETRY_REFUSED_MS};
 use crate::core::{CallSpec, Lane, Target};
 use crate::error::{Error, Result};
+use crate::events::{ClientName, client_event};
 use crate::io::{LinkId, LinkRequest, Output};
 use crate::options::Datapath;
 
@@ -47,6 +48,7 @@ struct Node {
 #[derive(Debug)]
 pub(crate) struct Links {
     datapath: Datapath,
+    name: ClientName,
     brokers: BTreeMap<i32, Node>,
     next: u32,
     requests: VecDeque<(LinkId, LinkRequest)>,
@@ -59,9 +61,10 @@ pub(crate) struct Links {
 }
 
 impl Links {
-    pub(crate) fn new(datapath: Datapath) -> Self {
+    /// The links of the client of this name.
+    pub(crate) fn new(datapath: Datapath, name: ClientName) -> Self {
         let (brokers, requests) = (BTreeMap::new(), VecDeque::new());
-        Self { datapath, brokers, next: 0, requests, refused: None, reported: false, no_verbs: None }
+        Self { datapath, name, brokers, next: 0, requests, refused: None, reported: false, no_verbs: None }
     }
 
     /// Whether there are to be any.
@@ -123,6 +126,7 @@ impl Links {
         if !due || !self.datapath.is_one_sided() {
             return None;
         }
+        client_event!(DEBUG, LINK, self.name, broker = number, over = ?node.fabric, "asking for a link");
         if node.fabric == Fabric::Verbs {
             let link = self.new_link();
             self.set(number, State::Beginning(link));
@@ -193,6 +197,7 @@ impl Links {
         if node.state != State::Connecting(link) {
             return None;
         }
+        client_event!(INFO, LINK, self.name, broker = number, over = ?node.fabric, link = link.0, "linked");
         self.set(number, State::Up(link));
         Some(number)
     }
@@ -201,6 +206,16 @@ impl Links {
     pub(crate) fn unlinked(&mut self, now: Now, link: LinkId, why: String, lasting: bool) -> Option<i32> {
         let (number, node) = self.of(link)?;
         if matches!(node.state, State::Up(_)) && !lasting {
+            client_event!(
+                INFO,
+                LINK,
+                self.name,
+                broker = number,
+                link = link.0,
+                error = why.as_str(),
+                again_in_ms = RETRY_MS,
+                "the link has ended"
+            );
             self.down(now, number);
         } else {
             self.fails(now, number, why, lasting);
@@ -250,6 +265,16 @@ impl Links {
         let auto = self.datapath == Datapath::Auto;
         let no_verbs = self.no_verbs.is_some();
         let Some(node) = self.brokers.get_mut(&number) else { return };
+        client_event!(
+            DEBUG,
+            LINK,
+            self.name,
+            broker = number,
+            over = ?node.fabric,
+            error = why.as_str(),
+            lasting,
+            "no link"
+        );
         let before = node.without_shm.take();
         if auto && node.fabric == Fabric::Shm && !no_verbs {
             node.without_shm = Some((why, lasting));
@@ -276,6 +301,14 @@ impl Links {
     }
 
     fn refuse(&mut self, number: i32, why: String) {
+        client_event!(
+            INFO,
+            LINK,
+            self.name,
+            broker = number,
+            error = why.as_str(),
+            "no link, and none is asked for again"
+        );
         self.set(number, State::Refused);
         if !self.reported {
             self.reported = true;
@@ -323,6 +356,10 @@ mod tests {
         Now { mono_ms, wall_ms: 0 }
     }
 
+    fn links_of(datapath: Datapath) -> Links {
+        Links::new(datapath, ClientName { kind: "consumer", id: "links".to_owned() })
+    }
+
     fn asks(links: &mut Links, now: Now) -> Option<String> {
         links.ask(now, NODE, 100).map(|(_, request)| request.fabric)
     }
@@ -344,7 +381,7 @@ mod tests {
 
     #[test]
     fn auto_takes_rdma_where_there_is_no_shared_memory_and_looks_for_that_again() {
-        let mut links = Links::new(Datapath::Auto);
+        let mut links = links_of(Datapath::Auto);
         assert_eq!(asks(&mut links, at(0)).as_deref(), Some("shm"));
         refuses(&mut links, at(0), ErrorCode::INVALID_CONFIG, "another host");
         let link = begins(&mut links, at(0));
@@ -366,7 +403,7 @@ mod tests {
 
     #[test]
     fn auto_tells_why_there_is_no_shared_memory_when_there_is_no_rdma_either() {
-        let mut links = Links::new(Datapath::Auto);
+        let mut links = links_of(Datapath::Auto);
         assert!(asks(&mut links, at(0)).is_some());
         refuses(&mut links, at(0), ErrorCode::INVALID_CONFIG, "another host");
         let link = begins(&mut links, at(0));
@@ -387,7 +424,7 @@ mod tests {
 
     #[test]
     fn who_lacks_descriptors_gives_links_up_and_asks_for_none_for_a_while() {
-        let mut links = Links::new(Datapath::Shm);
+        let mut links = links_of(Datapath::Shm);
         assert!(asks(&mut links, at(0)).is_some());
         assert!(links.hold_off(at(0)).is_empty(), "one that is on its way");
         links.answered(at(0), NODE, Ok(DirectConnectResponse::default()));
@@ -411,7 +448,7 @@ mod tests {
 
     #[test]
     fn an_end_of_ours_is_given_up_when_the_broker_has_none() {
-        let mut links = Links::new(Datapath::Verbs);
+        let mut links = links_of(Datapath::Verbs);
         let link = begins(&mut links, at(0));
         links.begun(at(0), link, Ok(vec![7]), 100).unwrap();
         refuses(&mut links, at(0), ErrorCode::THROTTLING_QUOTA_EXCEEDED, "ask again");

@@ -32,6 +32,7 @@ use super::protocol::{
 };
 use crate::core::{Core, Lane, Reply};
 use crate::error::{Error, Result};
+use crate::events::{ClientName, client_event};
 use crate::options::Assignor;
 use crate::partition::TopicPartition;
 use crate::time::Retry;
@@ -154,6 +155,15 @@ impl ClassicMember {
         self.state = State::Joining { again: false };
         self.counts = None;
         self.heartbeat_in_flight = false;
+        client_event!(
+            DEBUG,
+            GROUP,
+            cx.core.name(),
+            group = cx.coordinator.group(),
+            broker = node,
+            member_id = self.id.as_str(),
+            "joining the group"
+        );
         cx.call(node, request, MemberTag::Join(self.attempt), self.join_timeout_ms());
         Ok(())
     }
@@ -291,6 +301,14 @@ impl ClassicMember {
         if now.mono_ms.saturating_sub(self.heard_at) > session {
             // Nothing was heard for so long that the coordinator may be another one.
             self.heard_at = now.mono_ms;
+            let group = cx.coordinator.group();
+            client_event!(
+                DEBUG,
+                GROUP,
+                cx.core.name(),
+                group,
+                "no heartbeat was answered for session.timeout.ms"
+            );
             cx.coordinator.lost();
             return;
         }
@@ -308,6 +326,7 @@ impl ClassicMember {
     fn heard(
         &mut self,
         now: Now,
+        name: &ClientName,
         coordinator: &mut Coordinator,
         result: Result<HeartbeatResponse>,
     ) -> Result<Option<MemberEvent>> {
@@ -321,9 +340,13 @@ impl ClassicMember {
         }
         match result.and_then(|response| check(response.error_code, "a heartbeat in", coordinator)) {
             Ok(()) => {}
-            Err(error) if error.code() == Some(ErrorCode::REBALANCE_IN_PROGRESS) => self.rejoin(),
+            Err(error) if error.code() == Some(ErrorCode::REBALANCE_IN_PROGRESS) => {
+                client_event!(DEBUG, GROUP, name, group = coordinator.group(), "the group rebalances");
+                self.rejoin();
+            }
             // Membership is kept in the log: a coordinator that is found anew, or loads its log, knows this member.
             Err(error) if error.code().is_none_or(ErrorCode::retriable) => {
+                client_event!(DEBUG, GROUP, name, group = coordinator.group(), %error, "heartbeat failed; trying again");
                 coordinator.judge(&error);
                 self.heartbeat_at = now.mono_ms + self.settings.backoff.first_ms.max(1);
             }
@@ -340,6 +363,7 @@ impl ClassicMember {
             State::Stable | State::Release => true,
             _ => cooperative && !self.owned.partitions.is_empty(),
         };
+        client_event!(DEBUG, GROUP, cx.core.name(), group = cx.coordinator.group(), %error, "not in the group");
         let forgotten =
             matches!(error.code(), Some(ErrorCode::UNKNOWN_MEMBER_ID | ErrorCode::ILLEGAL_GENERATION));
         cx.coordinator.judge_passing(&error);
@@ -492,7 +516,7 @@ impl<T: GroupTag> GroupMember<T> for ClassicMember {
                 self.synced(now, coordinator, reply.decode::<SyncGroupRequest>())
             }
             MemberTag::Heartbeat(attempt) if attempt == self.attempt => {
-                self.heard(now, coordinator, reply.decode::<HeartbeatRequest>())
+                self.heard(now, cx.core.name(), coordinator, reply.decode::<HeartbeatRequest>())
             }
             _ => Ok(None),
         };

@@ -6,6 +6,7 @@ use headrace_wire::time::Now;
 
 use crate::core::{CallSpec, Core, Lane, Target};
 use crate::error::{Error, Result};
+use crate::events::client_event;
 use crate::time::{Backoff, Retry};
 
 /// The last version with one key a request. All brokers speak it, and one key is all that is asked for.
@@ -89,6 +90,13 @@ impl Coordinator {
     pub(crate) fn need<T>(&mut self, now: Now, core: &mut Core<T>, tag: impl FnOnce() -> T) -> Option<i32> {
         if self.node.is_none() && !self.finding && self.retry.is_due(now, core.timers()) {
             self.finding = true;
+            client_event!(
+                DEBUG,
+                GROUP,
+                core.name(),
+                group = self.group.as_str(),
+                "looking for the coordinator"
+            );
             let spec = CallSpec::new(Target::Any, Lane::Control, self.request_timeout_ms);
             let (key, key_type) = (self.group.clone(), i8::from(self.transactions));
             // Brokers without transactions say so to those who ask with lists of keys; others are not authorized.
@@ -115,6 +123,8 @@ impl Coordinator {
         let error = match result.and_then(|found| self.check(only(found))) {
             Ok(found) => {
                 core.learn_broker(found.node_id, &found.host, found.port);
+                let (group, broker) = (&self.group, found.node_id);
+                client_event!(DEBUG, GROUP, core.name(), group, broker, "coordinator found");
                 self.node = Some(found.node_id);
                 self.retry.reset();
                 self.last_error = None;
@@ -123,6 +133,8 @@ impl Coordinator {
             Err(error) => error,
         };
         core.put_off(now, &mut self.retry, self.backoff);
+        let again_in_ms = self.retry.wait_left_ms(now);
+        client_event!(DEBUG, GROUP, core.name(), group = self.group.as_str(), %error, again_in_ms, "coordinator not found");
         self.last_error = Some(error.clone());
         if error.retriable() { Ok(()) } else { Err(error) }
     }

@@ -16,6 +16,7 @@ use super::member::{GroupMember, MemberEvent};
 use super::names::TopicNames;
 use crate::core::Reply;
 use crate::error::{Error, Result};
+use crate::events::client_event;
 use crate::partition::TopicPartition;
 use crate::time::{Backoff, Retry};
 
@@ -254,6 +255,10 @@ impl<P: EpochProtocol> EpochMember<P> {
             held: tells.then_some(&self.held),
             full,
         });
+        if self.epoch == JOIN {
+            let group = cx.coordinator.group();
+            client_event!(DEBUG, GROUP, cx.core.name(), group, broker = node, "joining the group");
+        }
         (self.full, self.subscription_changed) = (false, false);
         self.acknowledge &= !tells;
         self.in_flight = true;
@@ -273,6 +278,15 @@ impl<P: EpochProtocol> EpochMember<P> {
             }
             Err(error) => error,
         };
+        client_event!(
+            DEBUG,
+            GROUP,
+            cx.core.name(),
+            group = cx.coordinator.group(),
+            epoch = self.epoch,
+            %error,
+            "heartbeat failed"
+        );
         cx.coordinator.judge_passing(&error);
         self.full = true;
         let gone =

@@ -15,7 +15,8 @@ use headrace_wire::messages::{
     DirectConnectRequest, GrantProduceRequest, InitProducerIdRequest, ProduceRequest, ProduceResponse,
 };
 use headrace_wire::records::FinishedBatch;
-use headrace_wire::time::Now;
+use headrace_wire::targets;
+use headrace_wire::time::{Now, RateLimit};
 
 use self::batches::{Batches, Fate};
 use self::direct::Direct;
@@ -31,12 +32,15 @@ use crate::arrived::{Arrived, Consumed};
 use crate::core::{CallSpec, Core, Expect, Lane, NoStream, Reply, Target};
 use crate::engine::Engine;
 use crate::error::Error;
+use crate::events::{ClientName, client_event, kind};
 use crate::io::{ConnId, Input, Output};
 use crate::options::{Datapath, ProducerConfig};
 use crate::time::{Backoff, Retry};
 
 /// What is known of records that are given up on the way.
 const MAYBE_ARRIVED: &str = "these records may or may not have arrived";
+/// Lines of the log a second about batches that are not taken: all partitions of a broker may fail at once.
+const LINES_PER_S: u32 = 20;
 /// Most rounds of sending in one turn: those that cannot go out may be tried again at once.
 const SENDS_MAX: usize = 100;
 
@@ -57,6 +61,10 @@ pub struct ProducerEngine {
     /// Where the next request of many partitions starts.
     rotation: usize,
     cluster_seen: Option<u64>,
+    /// Lines of the log about batches that brokers do not take.
+    refusals: RateLimit,
+    /// The same about callers that wait for memory.
+    crowds: RateLimit,
     flushes: VecDeque<(u64, BatchId)>,
     closing: Option<Closing>,
     direct: Direct,
@@ -138,13 +146,16 @@ impl ProducerEngine {
         // A transaction's partitions are to be told to its coordinator first, in the broker's own order. Without answers
         // nobody knows when what was sent over TCP is in the log, so that what follows may come another way.
         let over_tcp = transactional || settings.acks == 0;
-        let direct = Direct::new(if over_tcp { Datapath::Tcp } else { config.datapath });
+        let datapath = if over_tcp { Datapath::Tcp } else { config.datapath };
+        let direct = Direct::new(datapath, ClientName::new(kind::PRODUCER, &config.common));
         if transactional {
             lock(&accumulator).shut(Error::Usage("call init_transactions first".to_owned()));
         }
         let engine = Self {
             // Kafka's producers always let the broker create what is missing, where it is so configured.
-            core: Core::new(&config.common, true, seed).two_sided(config.datapath == Datapath::TwoSided),
+            core: Core::new(&config.common, true, seed)
+                .named(kind::PRODUCER)
+                .two_sided(config.datapath == Datapath::TwoSided),
             accumulator: accumulator.clone(),
             transaction: config.transactional_id.map(|id| {
                 let timeout_ms = config.transaction_timeout_ms;
@@ -165,6 +176,8 @@ impl ProducerEngine {
             nodes: HashMap::new(),
             rotation: 0,
             cluster_seen: None,
+            refusals: RateLimit::new(LINES_PER_S),
+            crowds: RateLimit::new(1),
             flushes: VecDeque::new(),
             closing: None,
             direct,
@@ -241,8 +254,26 @@ impl ProducerEngine {
         self.drive_transaction(now, &mut accumulator, reported);
         self.tell_stalled(now, &mut accumulator);
         self.finish(now, &mut accumulator);
+        self.log_crowd(now, &accumulator);
         if let Some(at) = self.next_wake(now, &mut accumulator) {
             self.core.timers().wake_at(at);
+        }
+    }
+
+    /// Callers wait since there is no memory for their records.
+    fn log_crowd(&mut self, now: Now, accumulator: &Accumulator) {
+        if !tracing::enabled!(target: targets::PRODUCER, tracing::Level::DEBUG) {
+            return;
+        }
+        let callers = accumulator.callers_waiting();
+        if callers > 0 && self.crowds.pass(now).is_some() {
+            client_event!(
+                DEBUG,
+                PRODUCER,
+                self.core.name(),
+                callers,
+                "callers wait for room in buffer.memory"
+            );
         }
     }
 
@@ -261,7 +292,19 @@ impl ProducerEngine {
                 let (_, node, result) = reply.split::<InitProducerIdRequest>();
                 let backoff = self.settings.backoff;
                 match self.identity.answered(now, backoff, &mut self.core, node, result) {
-                    Ok(why_unknown) => self.why_unknown = why_unknown,
+                    Ok(why_unknown) => {
+                        let error = why_unknown.as_ref().map(tracing::field::display);
+                        let producer_id = self.identity.known().map(|identity| identity.id);
+                        client_event!(
+                            DEBUG,
+                            PRODUCER,
+                            self.core.name(),
+                            producer_id,
+                            error,
+                            "producer id asked for"
+                        );
+                        self.why_unknown = why_unknown;
+                    }
                     Err(error) => {
                         accumulator.fail(error.clone());
                         self.batches.fail_all(accumulator, &error);
@@ -397,6 +440,15 @@ impl ProducerEngine {
             match placed {
                 Some((kept, rest)) => {
                     accumulator.split_off(entry.id, rest);
+                    let (topic, partition) = (accumulator.topic_name(entry.key), entry.key.number());
+                    client_event!(
+                        DEBUG,
+                        PRODUCER,
+                        self.core.name(),
+                        topic = &*topic,
+                        partition,
+                        "a batch was too large for the broker, and is split"
+                    );
                     self.batches.events.push_back(ProducerEvent::BatchSplit { batch: entry.id, kept, rest });
                 }
                 None => self.on_final_error(now, &mut accumulator, &entry, error),
@@ -418,6 +470,24 @@ impl ProducerEngine {
         let at = now.mono_ms.saturating_add(wait);
         let early = says_early(&error);
         let unclear = sending.perhaps_there_as_a_part(entry.id);
+        let is_retried = again && (error.retriable() || (early && self.settings.idempotent && !unclear));
+        if tracing::enabled!(target: targets::PRODUCER, tracing::Level::DEBUG)
+            && let Some(suppressed) = self.refusals.pass(now)
+        {
+            let again_in_ms = is_retried.then_some(wait);
+            client_event!(
+                DEBUG,
+                PRODUCER,
+                self.core.name(),
+                topic = &*accumulator.topic_name(entry.key),
+                partition = entry.key.number(),
+                attempts,
+                %error,
+                again_in_ms,
+                suppressed,
+                "a batch was not taken"
+            );
+        }
         if again && early && self.settings.idempotent && !unclear {
             sending.out_of_order(entry.id, at, error);
             return;
@@ -673,6 +743,10 @@ impl ProducerEngine {
             let Some(sending) = self.batches.partitions.get(key) else { continue };
             late.extend(sending.overdue(now.mono_ms, timeout_ms).into_iter().map(|id| (*key, id)));
         }
+        if !late.is_empty() {
+            let batches = late.len();
+            client_event!(DEBUG, PRODUCER, self.core.name(), batches, "batches are over delivery.timeout.ms");
+        }
         for (key, id) in late {
             let out = self.batches.partitions.get(&key).and_then(|sending| sending.get(id));
             let detail = out.map(|out| match &out.last_error {
@@ -838,7 +912,7 @@ impl Engine for ProducerEngine {
     fn poll_output(&mut self) -> Option<Output<ProducerEvent>> {
         let request = self.direct.links.poll_request().or_else(|| self.core.poll_request());
         let event = || self.batches.events.pop_front().map(Output::Event);
-        request.or_else(event).or_else(|| self.core.poll_log())
+        request.or_else(event)
     }
 
     fn has_news(&mut self) -> bool {
@@ -847,6 +921,10 @@ impl Engine for ProducerEngine {
 
     fn is_held_up(&self) -> bool {
         self.direct.is_held_up()
+    }
+
+    fn name(&self) -> (&'static str, &str) {
+        self.core.name().pair()
     }
 
     fn failing(&self) -> String {

@@ -3,6 +3,7 @@
 mod direct;
 mod ends;
 mod faults;
+mod logged;
 mod order;
 mod partitioning;
 mod rows;

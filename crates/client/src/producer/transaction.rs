@@ -21,6 +21,7 @@ use super::batch::PartitionKey;
 use super::sequence::Identity;
 use crate::core::{CallSpec, Core, Lane, Reply, Target};
 use crate::error::{Error, Result};
+use crate::events::client_event;
 use crate::group::Coordinator;
 use crate::partition::{CommitOffset, GroupMetadata};
 use crate::time::{Backoff, Retry};
@@ -623,6 +624,8 @@ impl Transactions {
         } else {
             core.put_off(now, &mut self.retry, self.backoff);
         }
+        let again_in_ms = self.retry.wait_left_ms(now);
+        client_event!(DEBUG, PRODUCER, core.name(), step = ?step, %error, again_in_ms, "a transaction's request failed");
         if error.answer_is_lost() && matches!(step, Step::AddPartitions(_) | Step::AddOffsets(_)) {
             self.uncertain = Some(step);
         }

@@ -36,6 +36,7 @@ use crate::arrived::{Arrived, Consumed};
 use crate::core::{CallSpec, Core, Lane, NoStream, Reply, Target, Throttle};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
+use crate::events::{client_event, kind};
 use crate::group::{
     Coordinator, GroupMember, GroupTag, MemberContext, MemberEvent, MemberTag, share_member_of,
 };
@@ -160,7 +161,7 @@ impl ShareEngine {
         let backoff = backoff_of(config);
         let member = share_member_of(config.client_rack.clone(), settings.request_timeout_ms, backoff);
         ShareEngine {
-            core: Core::new(&config.common, false, seed),
+            core: Core::new(&config.common, false, seed).named(kind::SHARE),
             schema: schema_of(config),
             buffer: Arc::new(Mutex::new(AcquiredBuffer::new(config.share_acknowledgement_mode))),
             member,
@@ -302,11 +303,14 @@ impl ShareEngine {
             }
         };
         self.refused.reset();
+        let (group, given) = (self.coordinator.group(), partitions.len());
+        client_event!(INFO, GROUP, self.core.name(), group, partitions = given, "in the share group");
         self.assign(partitions);
     }
 
     /// The group cannot be joined: the next poll reports it, and the one after that tries again.
     fn fail_group(&mut self, now: Now, error: &Error) {
+        client_event!(INFO, GROUP, self.core.name(), group = self.coordinator.group(), %error, "the share group refuses");
         let polls = {
             let mut buffer = lock(&self.buffer);
             buffer.fail(error.clone());
@@ -640,7 +644,11 @@ impl Engine for ShareEngine {
 
     fn poll_output(&mut self) -> Option<Output<ShareEvent>> {
         let event = || self.events.pop_front().map(Output::Event);
-        self.core.poll_request().or_else(event).or_else(|| self.core.poll_log())
+        self.core.poll_request().or_else(event)
+    }
+
+    fn name(&self) -> (&'static str, &str) {
+        self.core.name().pair()
     }
 
     fn failing(&self) -> String {

@@ -86,6 +86,11 @@ impl Retry {
         self.not_before_ms
     }
 
+    /// How long the next attempt waits yet, in milliseconds.
+    pub(crate) fn wait_left_ms(self, now: Now) -> u64 {
+        self.not_before_ms.saturating_sub(now.mono_ms)
+    }
+
     /// An attempt has failed: the next one waits longer, and at least a millisecond. [`Core::put_off`](crate::core::Core::put_off)
     /// does it for what an engine is to be woken for.
     pub(crate) fn fail(&mut self, now: Now, backoff: Backoff, jitter: &mut Jitter) {

@@ -1,10 +1,10 @@
 //! The broker's end of links: who comes, what was written, what is exposed.
 
-use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::Builder;
+use std::{fmt, io};
 
 use headrace_broker::{Broker, ConnId, LinkAction, LinkId};
 use headrace_fabric::shm::{Arrival, Link, LinkError, Listener};
@@ -14,7 +14,8 @@ use headrace_link::LinkFault;
 use headrace_link::broker::BrokerEnd;
 use headrace_link::carrier::Carrier;
 use headrace_link::parking::{BrokerPolling, Next};
-use headrace_wire::time::Now;
+use headrace_wire::targets;
+use headrace_wire::time::{Now, RateLimit};
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token, Waker};
 use slab::Slab;
@@ -33,6 +34,12 @@ const RING_NOTES: u32 = 2048;
 const HELLO_MS: u64 = 5000;
 /// Who has connected and not said yet who it is.
 const ARRIVALS_MAX: usize = 64;
+/// Lines of the log a second about links that cannot be made, or end.
+const LINES_PER_S: u32 = 20;
+
+/// What the log says of a client that gets no link.
+const REFUSED: &str = "a client that came for a link is turned away";
+
 struct End {
     id: LinkId,
     over: Over,
@@ -77,6 +84,9 @@ pub(super) struct Links {
     device: Option<Arc<Device>>,
     registry: Registry,
     polling: BrokerPolling,
+    clock: Clock,
+    /// Lines of the log about links that cannot be made, or end.
+    refusals: RateLimit,
 }
 
 impl Links {
@@ -85,6 +95,7 @@ impl Links {
         broker: &mut Broker<FileDisk>,
         registry: &Registry,
         waker: Arc<Waker>,
+        clock: Clock,
     ) -> io::Result<Self> {
         let spin_us = broker.config().headrace_poll_spin_us.unsigned_abs().into();
         let (joined_to, joined) = channel();
@@ -103,6 +114,8 @@ impl Links {
             device: None,
             registry: registry.try_clone()?,
             polling: BrokerPolling::new(spin_us),
+            clock,
+            refusals: RateLimit::new(LINES_PER_S),
         };
         if !broker.config().headrace_direct {
             return Ok(links);
@@ -143,7 +156,21 @@ impl Links {
             entry.insert(End { id, over: Over::Offered(Box::new(joining)) });
             (id, hello)
         });
+        if let Err(why) = &offer {
+            self.log("no end of a link over RDMA can be offered", None, why);
+        }
         broker.offer_link(offer);
+    }
+
+    /// Writes down why there is no link, or none any more.
+    fn log(&mut self, what: &str, link: Option<LinkId>, error: &dyn fmt::Display) {
+        if !tracing::enabled!(target: targets::LINK, tracing::Level::DEBUG) {
+            return;
+        }
+        if let Some(suppressed) = self.refusals.pass(self.clock.now()) {
+            let link = link.map(|link| link.0 >> 20);
+            tracing::debug!(target: targets::LINK, link, %error, suppressed, "{what}");
+        }
     }
 
     /// Connects an end that was offered, on a thread of its own: the system may look for the peer's address for a second.
@@ -182,6 +209,9 @@ impl Links {
                 self.ends.remove(key);
                 let made = made
                     .and_then(|end| Carrier::new(end, &mut SystemMemory).map_err(|error| error.to_string()));
+                if let Err(why) = &made {
+                    self.log("no link could be made to carry a connection", Some(link), why);
+                }
                 let said = made.as_ref().map(|_| true).map_err(Clone::clone);
                 if broker.handle_joined(now, link, said)
                     && let Ok(carrier) = made
@@ -191,10 +221,14 @@ impl Links {
                 continue;
             }
             let made = made.and_then(|end| self.watch_verbs(key, end));
+            if let Err(why) = &made {
+                self.log("no link over RDMA could be made", Some(link), why);
+            }
             let said = made.as_ref().map(|end| end.limits().adds).map_err(Clone::clone);
             let wanted = broker.handle_joined(now, link, said);
             match (made, self.ends.get_mut(key)) {
                 (Ok(verbs), Some(end)) if wanted => {
+                    tracing::info!(target: targets::LINK, link = link.0 >> 20, over = "verbs", "a client is linked");
                     end.over = Over::Linked(BrokerEnd::remote(link, verbs));
                     self.live += 1;
                 }
@@ -257,17 +291,22 @@ impl Links {
                     let key = self.arrivals.insert((arrival, now.mono_ms.saturating_add(HELLO_MS)));
                     let raw = self.arrivals[key].0.as_fd().as_raw_fd();
                     let token = Token(ARRIVALS + key);
-                    if registry.register(&mut SourceFd(&raw), token, Interest::READABLE).is_err() {
+                    if let Err(error) = registry.register(&mut SourceFd(&raw), token, Interest::READABLE) {
                         self.arrivals.remove(key);
+                        self.log(REFUSED, None, &error);
                         continue;
                     }
                     self.hello(broker, registry, key);
                 }
-                // Another user's, one too many, or one that has gone.
-                Ok(Some(_)) | Err(LinkError::OtherUser { .. } | LinkError::Gone) => {}
+                Ok(Some(_)) => self.log(REFUSED, None, &"too many have come and not said who they are"),
+                Err(error @ (LinkError::OtherUser { .. } | LinkError::Gone)) => {
+                    self.log(REFUSED, None, &error);
+                }
                 Ok(None) => self.acceptable = false,
-                // It waits, as where there are no descriptors.
-                Err(_) => return,
+                Err(error) => {
+                    self.log("a client that comes for a link waits", None, &error);
+                    return;
+                }
             }
         }
     }
@@ -282,13 +321,17 @@ impl Links {
         let (arrival, _) = self.arrivals.remove(key);
         let raw = arrival.as_fd().as_raw_fd();
         let _ = registry.deregister(&mut SourceFd(&raw));
-        let Ok(Some(token)) = said else { return };
+        let token = match said {
+            Ok(Some(token)) => token,
+            Ok(None) => return,
+            Err(error) => return self.log(REFUSED, None, &error),
+        };
         self.made += 1;
         let entry = self.ends.vacant_entry();
         let key = entry.key();
         let id = LinkId((self.made << 20) | key as u64);
         if !broker.handle_link(id, token) {
-            return;
+            return self.log(REFUSED, Some(id), &"no client was promised one with this token");
         }
         let watched = arrival.welcome(RING_NOTES).map_err(io::Error::other).and_then(|link| {
             // What the socket does not take at once goes when it is writable again.
@@ -301,10 +344,14 @@ impl Links {
         });
         match watched {
             Ok(link) => {
+                tracing::info!(target: targets::LINK, link = id.0 >> 20, over = "shm", "a client is linked");
                 entry.insert(End { id, over: Over::Linked(BrokerEnd::mapped(id, link)) });
                 self.live += 1;
             }
-            Err(_) => broker.handle_unlinked(id),
+            Err(error) => {
+                self.log("no link could be made", Some(id), &error);
+                broker.handle_unlinked(id);
+            }
         }
     }
 
@@ -321,19 +368,18 @@ impl Links {
         while let Some(link) = self.mapped(key) {
             match link.control() {
                 Ok(None) => {
-                    if link.flush().is_ok() {
-                        return;
-                    }
-                    self.drop_end(broker, key);
+                    let Err(error) = link.flush() else { return };
+                    self.drop_end(broker, key, &error);
                 }
                 Ok(Some(_)) => {}
-                Err(_) => self.drop_end(broker, key),
+                Err(error) => self.drop_end(broker, key, &error),
             }
         }
     }
 
-    fn drop_end(&mut self, broker: &mut Broker<FileDisk>, key: usize) {
+    fn drop_end(&mut self, broker: &mut Broker<FileDisk>, key: usize, why: &dyn fmt::Display) {
         if let Some(end) = self.ends.try_remove(key) {
+            self.log("a client's link has ended", Some(end.id), why);
             self.live -= usize::from(!matches!(end.over, Over::Offered(_) | Over::Joining));
             broker.handle_unlinked(end.id);
         }
@@ -378,11 +424,11 @@ impl Links {
             let Over::Linked(end) = &mut end.over else { continue };
             match end.poll(now, broker) {
                 Ok(any) => came |= any,
-                Err(_) => lost.push(key),
+                Err(fault) => lost.push((key, fault)),
             }
         }
-        for key in lost {
-            self.drop_end(broker, key);
+        for (key, fault) in lost {
+            self.drop_end(broker, key, &fault);
         }
         came
     }
@@ -412,9 +458,8 @@ impl Links {
                 LinkAction::Join { hello, .. } => (hello, None),
                 LinkAction::Carry { hello, conn, .. } => (hello, Some(conn)),
                 action => {
-                    let done = act_on(broker, end, action);
-                    if done.is_err() {
-                        self.drop_end(broker, key);
+                    if let Err(fault) = act_on(broker, end, action) {
+                        self.drop_end(broker, key, &fault);
                     }
                     continue;
                 }

@@ -15,6 +15,7 @@ use std::thread::{Builder, JoinHandle};
 use headrace_broker::{AllowAll, Broker, BrokerConfig, BrokerError, StartReport};
 use headrace_fabric::SystemMemory;
 use headrace_wire::address::HostPort;
+use headrace_wire::targets;
 use mio::{Poll, Waker};
 
 use crate::clock::Clock;
@@ -44,6 +45,9 @@ impl ServerOptions {
         Self { host: "127.0.0.1".into(), port: 0, broker, temporary: false }
     }
 }
+
+/// Findings of one partition that a start writes lines of.
+const FINDINGS_MAX: usize = 20;
 
 /// The shard's thread, and the one that syncs files for it.
 type Threads = (JoinHandle<Result<(), BrokerError>>, JoinHandle<()>);
@@ -124,6 +128,7 @@ impl BrokerServer {
             .name("headrace-broker".into())
             .spawn(move || shard.run())
             .map_err(BrokerError::from)?;
+        log_start(address, &advertised, &report);
         let threads = Some((thread, flusher.thread));
         Ok(Self { address, advertised, report, stop, waker, troubles, threads, home: Home::here() })
     }
@@ -172,7 +177,36 @@ impl BrokerServer {
             Err(BrokerError::from(std::io::Error::other("the broker's thread panicked")))
         });
         let _ = flusher.join();
+        match &ended {
+            Ok(()) => {
+                tracing::info!(target: targets::BROKER, address = self.advertised, "the broker has stopped");
+            }
+            Err(error) => {
+                tracing::error!(target: targets::BROKER, %error, "the broker has not stopped cleanly");
+            }
+        }
         ended
+    }
+}
+
+/// Where the broker serves, and what its start has mended. What was lost is a warning.
+fn log_start(bound: SocketAddr, address: &str, report: &StartReport) {
+    let StartReport { cluster_id: cluster, topics, partitions, clean, .. } = report;
+    tracing::info!(target: targets::BROKER, %bound, address, cluster, topics, partitions, clean, "the broker serves");
+    for (topic, partition, recovery) in &report.mended {
+        for finding in recovery.findings.iter().take(FINDINGS_MAX) {
+            tracing::warn!(target: targets::LOG, topic, partition, "{finding}");
+        }
+        if let Some(findings @ 1..) = recovery.findings.len().checked_sub(FINDINGS_MAX) {
+            tracing::warn!(target: targets::LOG, topic, partition, findings, "there are more");
+        }
+    }
+    for folder in &report.strays {
+        tracing::warn!(target: targets::LOG, folder, "a folder belongs to no topic, and was put aside");
+    }
+    if !report.adopted.is_empty() {
+        let topics = report.adopted.len();
+        tracing::warn!(target: targets::LOG, topics, "headrace-state.json was not there: default settings hold");
     }
 }
 

@@ -15,8 +15,10 @@ use headrace_fabric::Waitable;
 use headrace_fabric::verbs::VerbsEndpoint;
 use headrace_link::carrier::{Carrier, Flushed};
 use headrace_log::Slice;
+use headrace_wire::messages::ApiKey;
 use headrace_wire::primitive::Segment;
-use headrace_wire::time::Now;
+use headrace_wire::targets;
+use headrace_wire::time::{Now, RateLimit};
 use mio::net::{TcpListener, TcpStream};
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
@@ -65,6 +67,9 @@ const TROUBLES_MAX: usize = 1000;
 const CONNECTIONS_MAX: usize = 10_000;
 /// How soon a connection is looked at again that could not be accepted, as when the process has no descriptors left.
 const ACCEPT_RETRY_MS: u64 = 100;
+
+/// Lines of the log a second about connections that end, and as many about those that come.
+const LINES_PER_S: u32 = 20;
 
 /// Errors that no client could be told of, oldest first.
 pub(super) type Troubles = Arc<Mutex<VecDeque<String>>>;
@@ -142,6 +147,10 @@ pub(super) struct Shard {
     troubles: Troubles,
     refusals: Refusals,
     heap: Heap,
+    /// Lines of the log about connections that come.
+    arrivals: RateLimit,
+    /// The same about those that end.
+    ends: RateLimit,
     /// Generation in the upper half keeps a closed connection's late response from its slot's next owner.
     accepted: u64,
 }
@@ -160,7 +169,7 @@ impl Shard {
         troubles: Troubles,
     ) -> io::Result<Self> {
         poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
-        let links = Links::new(&mut broker, poll.registry(), waker)?;
+        let links = Links::new(&mut broker, poll.registry(), waker, clock)?;
         let config = broker.config();
         let unsent_max = u64::try_from(config.headrace_queued_max_response_bytes).unwrap_or(0);
         Ok(Self {
@@ -186,6 +195,8 @@ impl Shard {
             troubles,
             refusals: Refusals::default(),
             heap: Heap::default(),
+            arrivals: RateLimit::new(LINES_PER_S),
+            ends: RateLimit::new(LINES_PER_S),
             accepted: 0,
         })
     }
@@ -204,6 +215,7 @@ impl Shard {
                 Ok(()) => {}
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
                 Err(e) => {
+                    tracing::error!(target: targets::BROKER, error = %e, "the broker ends: it cannot wait for sockets");
                     self.broker.close(self.clock.now())?;
                     return Err(BrokerError::from(e));
                 }
@@ -392,6 +404,9 @@ impl Shard {
     }
 
     fn keep_troubles(&self, troubles: Vec<String>) {
+        for trouble in &troubles {
+            tracing::warn!(target: targets::BROKER, "{trouble}");
+        }
         let mut kept = self.troubles.lock().unwrap_or_else(PoisonError::into_inner);
         kept.extend(troubles);
         let surplus = kept.len().saturating_sub(TROUBLES_MAX);
@@ -435,7 +450,8 @@ impl Shard {
         let entry = self.connections.vacant_entry();
         let key = entry.key();
         let interest = Interest::READABLE | Interest::WRITABLE;
-        if self.poll.registry().register(&mut socket, Token(key), interest).is_err() {
+        if let Err(error) = self.poll.registry().register(&mut socket, Token(key), interest) {
+            tracing::debug!(target: targets::BROKER, %peer, %error, "a connection is closed as it comes");
             return;
         }
         let _ = socket.set_nodelay(true);
@@ -465,6 +481,11 @@ impl Shard {
             unsent_since_ms: now.mono_ms,
             check_ms,
         });
+        if tracing::enabled!(target: targets::BROKER, tracing::Level::DEBUG)
+            && let Some(suppressed) = self.arrivals.pass(now)
+        {
+            tracing::debug!(target: targets::BROKER, conn = number_of(id), %peer, suppressed, "connected");
+        }
         self.broker.handle_connect(now, id, &peer.to_string());
         self.queue(key);
     }
@@ -512,6 +533,17 @@ impl Shard {
         let handled_bytes = &mut connection.handled_bytes;
         let accept = |frame: Bytes| {
             *handled_bytes += frame.len() as u64;
+            if let [k0, k1, v0, v1, c0, c1, c2, c3, ..] = *frame {
+                tracing::trace!(
+                    target: targets::BROKER,
+                    conn = number_of(id),
+                    api = ApiKey::from_code(i16::from_be_bytes([k0, k1])).map_or("unknown", ApiKey::name),
+                    version = i16::from_be_bytes([v0, v1]),
+                    correlation = i32::from_be_bytes([c0, c1, c2, c3]),
+                    bytes = frame.len(),
+                    "request"
+                );
+            }
             broker.handle_frame(now, id, frame);
             broker.wants_read(id) && clock.elapsed() < until
         };
@@ -567,6 +599,8 @@ impl Shard {
                 && connection.id == response.conn
             {
                 let (before, now_ms) = (connection.outbox.memory_bytes(), self.clock.now().mono_ms);
+                let (conn, bytes) = (number_of(connection.id), response.body.len);
+                tracing::trace!(target: targets::BROKER, conn, bytes, "answer");
                 if connection.outbox.is_empty() {
                     connection.unsent_since_ms = now_ms;
                 }
@@ -598,6 +632,16 @@ impl Shard {
             if self.connections.get(key).is_some_and(|connection| connection.id == conn) {
                 self.queue(key);
             }
+        }
+    }
+
+    fn log_end(&mut self, conn: ConnId, why: Option<&str>) {
+        if !tracing::enabled!(target: targets::BROKER, tracing::Level::DEBUG) {
+            return;
+        }
+        if let Some(suppressed) = self.ends.pass(self.clock.now()) {
+            let why = why.unwrap_or("its client, or an answer that was its last, ended it");
+            tracing::debug!(target: targets::BROKER, conn = number_of(conn), why, suppressed, "connection ended");
         }
     }
 
@@ -645,8 +689,10 @@ impl Shard {
         }
     }
 
-    fn drop_connection(&mut self, key: usize, _why: Option<&str>) {
+    /// Ends a connection. `why` is what is worth a word: `None` where the client has closed it, or was to be closed.
+    fn drop_connection(&mut self, key: usize, why: Option<&str>) {
         if let Some(mut connection) = self.connections.try_remove(key) {
+            self.log_end(connection.id, why);
             self.idle.remove(&(connection.check_ms, key));
             self.carried.remove(&key);
             let _ = self.poll.registry().deregister(&mut connection.socket);
@@ -671,6 +717,11 @@ impl Drop for Shard {
             let _ = connection.socket.shutdown(Shutdown::Both);
         }
     }
+}
+
+/// What the log calls a connection: how many were accepted when it was.
+fn number_of(conn: ConnId) -> u64 {
+    conn.0 >> 20
 }
 
 fn key_of(conn: ConnId) -> usize {

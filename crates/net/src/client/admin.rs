@@ -8,7 +8,6 @@ use headrace_client::error::{Error, Result};
 use headrace_client::options::{AdminConfig, IsolationLevel};
 use headrace_client::partition::{OffsetAt, TopicPartition};
 
-use super::connection_log::ConnectionLog;
 use super::driver::{Handle, Hooks, SocketOptions};
 use super::ops::{CallError, Check, Ops, deadline_in};
 use crate::clock::Clock;
@@ -40,11 +39,6 @@ impl AdminClient {
         )
         .map_err(|e| Error::Usage(format!("cannot start the admin client's thread: {e}")))?;
         Ok(Self { handle, ops, api_timeout })
-    }
-
-    /// From now on lines about connections go to `log`, as those of `client`. Once; a second log gets none.
-    pub fn log_to(&self, log: Arc<ConnectionLog>, client: String) {
-        self.handle.log_to(log, client);
     }
 
     /// Asks, and waits for the answer, at most `default.api.timeout.ms`.

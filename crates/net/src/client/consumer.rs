@@ -14,14 +14,17 @@ use headrace_client::consumer::{
 };
 use headrace_client::error::{Error, Result};
 use headrace_client::options::ConsumerConfig;
+use headrace_wire::targets;
 
-use super::connection_log::ConnectionLog;
 use super::driver::{Handle, Hooks, SocketOptions};
 use super::notices::{Notice, Notices};
 use super::ops::{CallError, Check, Deadline, Ops, Signal, deadline_in};
 use super::parking::Parked;
 use super::polling::{Polling, Troubles};
 use crate::clock::Clock;
+
+/// Partitions of one pause that are logged.
+const LOGGED_MAX: usize = 20;
 
 /// A consumer with its thread.
 pub struct ConsumerClient {
@@ -114,11 +117,6 @@ impl ConsumerClient {
     /// Why brokers cannot be reached at present; empty when all can.
     pub fn failing(&self) -> String {
         self.handle.failing()
-    }
-
-    /// From now on lines about connections go to `log`, as those of `client`. Once; a second log gets none.
-    pub fn log_to(&self, log: Arc<ConnectionLog>, client: String) {
-        self.handle.log_to(log, client);
     }
 
     /// What has been read, and what lies in the fetch cache.
@@ -369,6 +367,13 @@ impl ConsumerClient {
         let wake = cache.set_paused(partitions, paused)?;
         // Whoever is told of it may look into the cache at once.
         drop(cache);
+        if tracing::enabled!(target: targets::CONSUMER, tracing::Level::DEBUG) {
+            let (client, client_id) = self.handle.name();
+            let what = if paused { "paused" } else { "resumed" };
+            for (topic, partition) in partitions.iter().map(PartitionName::name).take(LOGGED_MAX) {
+                tracing::debug!(target: targets::CONSUMER, client, client_id, topic, partition, "{what}");
+            }
+        }
         if wake {
             self.handle.send(ConsumerCommand::Wake);
         }

@@ -5,13 +5,13 @@ mod handle;
 mod over_verbs;
 
 use std::collections::{HashMap, HashSet};
-use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use std::{fmt, io};
 
 use headrace_client::engine::Engine;
 use headrace_client::error::Error;
@@ -22,13 +22,14 @@ use headrace_fabric::shm::{Link, LinkError};
 use headrace_fabric::verbs::{Device, Joining};
 use headrace_link::carrier::Flushed;
 use headrace_wire::primitive::Segment;
+use headrace_wire::targets;
 use mio::net::TcpStream;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
 use rustls::ClientConfig;
 
 use self::connection::Connection;
-pub(crate) use self::handle::{Handle, Hooks, LogTarget};
+pub(crate) use self::handle::{Handle, Hooks};
 use super::inbox::Inbox;
 use super::low_water::LowWater;
 use super::offload::{self, For, Report};
@@ -106,6 +107,20 @@ fn link_of(token: Token) -> Option<(LinkId, bool)> {
     Some((LinkId(u32::try_from(number / 2).ok()?), number % 2 == 1))
 }
 
+/// A host has another address, which is tried next.
+fn log_next(engine: &impl Engine, conn: ConnId, tried: SocketAddr, error: &dyn fmt::Display) {
+    let (client, client_id) = engine.name();
+    tracing::debug!(
+        target: targets::CONNECTION,
+        client,
+        client_id,
+        conn = conn.0,
+        address = %tried,
+        %error,
+        "trying the next address of the host"
+    );
+}
+
 struct Driver<E: Engine, F> {
     shared: Arc<Shared<E, F>>,
     poll: Poll,
@@ -136,8 +151,6 @@ struct Driver<E: Engine, F> {
     spin: Duration,
     /// When something last did.
     stirred: Instant,
-    /// Where lines about connections go, if anywhere; with the name of this client.
-    log: LogTarget,
 }
 
 impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
@@ -152,6 +165,7 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
             if let Err(e) = self.poll.poll(&mut events, timeout)
                 && e.kind() != io::ErrorKind::Interrupted
             {
+                tracing::error!(target: targets::CONNECTION, error = %e, "a client ends: it cannot wait for sockets");
                 return;
             }
             let Some(mut guard) = shared.lock() else { return };
@@ -249,7 +263,7 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
         true
     }
 
-    /// Carries out what the engine wants done, hands up its events and writes its log, until it is quiet.
+    /// Carries out what the engine wants done, and hands up its events, until it is quiet.
     fn turn_outputs(&mut self, work: &mut Work<E, F>) {
         while let Some(output) = work.poll_output() {
             match output {
@@ -260,11 +274,7 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
                     }
                 }
                 Output::Event(event) => (work.on_event)(event),
-                Output::Log(line) => {
-                    if let Some((log, client)) = self.log.get() {
-                        log.push(client, &line);
-                    }
-                }
+                Output::Log(none) => match none {},
             }
         }
     }
@@ -442,6 +452,16 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
     fn take_report(&mut self, work: &mut Work<E, F>, report: Report) {
         match report {
             Report::Resolved { conn, host, addresses: Ok(addresses) } => {
+                let (client, client_id) = work.engine.name();
+                tracing::debug!(
+                    target: targets::CONNECTION,
+                    client,
+                    client_id,
+                    conn = conn.0,
+                    host = &*host,
+                    addresses = ?addresses,
+                    "host name resolved"
+                );
                 self.connect(work, conn, &host, &addresses);
             }
             Report::Resolved { conn, addresses: Err(e), .. } => {
@@ -565,7 +585,10 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
                 );
             }
             Err(e) if others.is_empty() => self.closed(work, conn, e.into()),
-            Err(_) => self.connect(work, conn, host, &others),
+            Err(e) => {
+                log_next(&work.engine, conn, address, &e);
+                self.connect(work, conn, host, &others);
+            }
         }
     }
 
@@ -580,7 +603,12 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
         let peer = self.connections.get(&id).map(|c| c.address);
         self.drop_connection(id);
         match (next, peer) {
-            (Some((host, others)), _) => self.connect(work, id, &host, &others),
+            (Some((host, others)), tried) => {
+                if let Some(tried) = tried {
+                    log_next(&work.engine, id, tried, &fault.why);
+                }
+                self.connect(work, id, &host, &others);
+            }
             (None, Some(address)) if fault.unanswered => {
                 if let Err(e) = offload::probe(self.back(), id, address, fault) {
                     self.closed(work, id, e.into());

@@ -2,7 +2,6 @@
 
 mod admin;
 mod attempt;
-mod connection_log;
 mod consumer;
 mod delivery;
 mod driver;
@@ -21,7 +20,6 @@ mod work;
 
 pub use admin::{AdminClient, mismatch};
 pub use attempt::Attempt;
-pub use connection_log::ConnectionLog;
 pub use consumer::ConsumerClient;
 pub use delivery::{Delivery, RecordMetadata};
 pub use headrace_pool::PoolMetrics;

@@ -27,7 +27,6 @@ use self::dispatch::Dispatch;
 pub use self::dispatch::{RowsOnWay, RowsTicket};
 use self::post::Post;
 use super::attempt::{Attempt, Hold, Parked};
-use super::connection_log::ConnectionLog;
 use super::delivery::{Delivery, lock};
 use super::driver::{Handle, Hooks, SocketOptions};
 use super::ops::{CallError, Check, Ops, Signal, deadline_in};
@@ -132,11 +131,6 @@ impl<R: Send + 'static> ProducerClient<R> {
     /// Why brokers cannot be reached at present; empty when all can.
     pub fn failing(&self) -> String {
         self.handle.failing()
-    }
-
-    /// From now on lines about connections go to `log`, as those of `client`. Once; a second log gets none.
-    pub fn log_to(&self, log: Arc<ConnectionLog>, client: String) {
-        self.handle.log_to(log, client);
     }
 
     /// Whether records that nobody waits for ([`Self::begin_wait`]) may be told of some milliseconds late, or by a caller's thread

@@ -18,7 +18,6 @@ use headrace_client::share::{
 
 pub use self::commits::CommitEnd;
 use self::commits::CommitEnds;
-use super::connection_log::ConnectionLog;
 use super::driver::{Handle, Hooks, SocketOptions};
 use super::ops::{CallError, Check, Deadline, Ops, Signal, deadline_in};
 use super::parking::Parked;
@@ -93,11 +92,6 @@ impl ShareClient {
             api_timeout,
             max_poll_records,
         })
-    }
-
-    /// From now on lines about connections go to `log`, as those of `client`. Once; a second log gets none.
-    pub fn log_to(&self, log: Arc<ConnectionLog>, client: String) {
-        self.handle.log_to(log, client);
     }
 
     /// A batch of no rows with the schema of all batches.

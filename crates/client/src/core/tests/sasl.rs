@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::testing::{Answer, Incoming, version_list, versions};
 
-const PLAIN: [(&str, &str); 4] = [
+pub(super) const PLAIN: [(&str, &str); 4] = [
     ("security.protocol", "SASL_PLAINTEXT"),
     ("sasl.mechanism", "PLAIN"),
     ("sasl.username", "alice"),
@@ -23,12 +23,12 @@ fn token(bytes: &[u8]) -> SaslAuthenticateResponse {
 
 /// A broker that takes PLAIN from alice, and no request from anybody else.
 #[derive(Default)]
-struct Gate {
+pub(super) struct Gate {
     inside: BTreeSet<ConnId>,
 }
 
 impl Gate {
-    fn answer(&mut self, i: &Incoming) -> Answer {
+    pub(super) fn answer(&mut self, i: &Incoming) -> Answer {
         match i.key {
             ApiKey::ApiVersions => versions(i),
             ApiKey::SaslHandshake => {

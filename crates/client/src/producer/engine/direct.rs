@@ -20,6 +20,7 @@ use super::{Accumulator, Entry, PartitionKey, ProducerEngine, Sending, Tag, lock
 use crate::core::{CallSpec, Lane, Target};
 use crate::direct::{self, Links, NO_DESCRIPTORS, RETRY_MS, RETRY_REFUSED_MS, Writer, Writing};
 use crate::error::{Error, Result};
+use crate::events::ClientName;
 use crate::io::{LinkEvent, LinkId, LinkRequest};
 use crate::options::Datapath;
 
@@ -67,9 +68,9 @@ pub(super) struct Direct {
 }
 
 impl Direct {
-    pub(super) fn new(datapath: Datapath) -> Self {
+    pub(super) fn new(datapath: Datapath, name: ClientName) -> Self {
         Self {
-            links: Links::new(datapath),
+            links: Links::new(datapath, name),
             writings: HashMap::new(),
             asked: 0,
             grants: HashMap::new(),

@@ -17,6 +17,7 @@ use headrace_wire::time::Now;
 use super::{Kind, Request, ShareEngine, Tag, VERSION_OF_LIMITS};
 use crate::core::{Lane, Reply, peer_name};
 use crate::error::{Error, Result};
+use crate::events::client_event;
 use crate::partition::TopicPartition;
 use crate::share::ack_tracker::{Ack, Origin, Verdict};
 use crate::share::acquired_buffer::{AcquiredBuffer, Delivery, lock};
@@ -101,6 +102,7 @@ impl ShareEngine {
     // ---- no answer
 
     fn failed(&mut self, now: Now, node: i32, asked: &Request, sent: bool, error: Error) {
+        client_event!(DEBUG, SHARE, self.core.name(), broker = node, sent, %error, "a share session's request failed");
         let lost = if sent {
             // What it asked for may be acquired, and locked until then.
             let until = now.mono_ms.saturating_add(asked.wait_ms).saturating_add(self.lock_ms());
@@ -146,6 +148,7 @@ impl ShareEngine {
             // So it is answered as well when the session has moved on while the request waited: with records acquired.
             return self.failed(now, node, asked, true, error);
         }
+        client_event!(DEBUG, SHARE, self.core.name(), broker = node, %error, "a share session's request was refused");
         self.scheduler.refused(node);
         // Brokers have no better word for a topic that goes while a fetch waits, and for one that is not set up yet.
         let again = error.retriable() || code == ErrorCode::UNKNOWN_SERVER_ERROR;

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,6 @@ use headrace_client::engine::Engine;
 use headrace_client::error::Error;
 use mio::{Poll, Waker};
 
-use super::super::connection_log::ConnectionLog;
 use super::super::ops::CallError;
 use super::super::shortage;
 use super::super::work::{self, AfterEvents, Driven, Patient, Shared, Work};
@@ -30,11 +29,9 @@ pub(crate) struct Handle<C> {
     spin: Duration,
     thread: Mutex<Option<JoinHandle<()>>>,
     home: Home,
-    log: LogTarget,
+    /// Of the client, for the log: what it is, and its id.
+    name: (&'static str, String),
 }
-
-/// Where a client writes lines about its connections, and under which name; set once, if at all.
-pub(crate) type LogTarget = Arc<OnceLock<(Arc<ConnectionLog>, String)>>;
 
 impl<C: Send + 'static> Handle<C> {
     /// Starts the engine's thread. `on_event` runs on it, or on that of a caller who drives the engine, and must not block;
@@ -57,11 +54,12 @@ impl<C: Send + 'static> Handle<C> {
         let stop = Arc::new(AtomicBool::new(false));
         let (report_to, reports) = channel();
         let Hooks { after_events, patient, on_exit } = hooks;
+        let (kind, id) = engine.name();
+        let called = (kind, id.to_owned());
         let work = Work::new(engine, on_event, patient, clock);
         let shared = Arc::new(Shared::new(work, waker.clone(), after_events));
         let driven: Arc<dyn Driven<C>> = shared.clone();
         let spin = sockets.spin;
-        let log = LogTarget::default();
         let driver = Driver {
             shared,
             poll,
@@ -83,7 +81,6 @@ impl<C: Send + 'static> Handle<C> {
             device: Arc::default(),
             spin,
             stirred: Instant::now(),
-            log: log.clone(),
         };
         let (ended, shared) = (stop.clone(), driver.shared.clone());
         let thread = Builder::new().name(name.to_owned()).spawn(move || {
@@ -104,7 +101,7 @@ impl<C: Send + 'static> Handle<C> {
             spin,
             thread: Mutex::new(Some(thread)),
             home: Home::here(),
-            log,
+            name: called,
         })
     }
 
@@ -113,9 +110,9 @@ impl<C: Send + 'static> Handle<C> {
         self.home.is_left()
     }
 
-    /// From now on lines about connections go there, as those of `client`. The first target stays.
-    pub(crate) fn log_to(&self, log: Arc<ConnectionLog>, client: String) {
-        let _ = self.log.set((log, client));
+    /// What the log calls the client: what it is, and its id.
+    pub(crate) fn name(&self) -> (&'static str, &str) {
+        (self.name.0, &self.name.1)
     }
 
     /// Hands a command to the engine.

@@ -1,0 +1,204 @@
+"""The log: `HEADRACE_LOG` and Python's `logging` as its receivers, and what it tells of a client that hangs."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import subprocess
+import sys
+import time
+
+import pytest
+
+import headrace as hr
+
+SECRET = "correct horse battery staple"  # noqa: S105  (of nothing)
+REFUSED = "Connection refused"
+
+
+@pytest.fixture
+def dead():
+    """Where a broker was a moment ago."""
+    with hr.Broker.start() as broker:
+        return broker.bootstrap_servers
+
+
+@pytest.fixture(autouse=True)
+def _levels():
+    """Levels are looked at when a client starts: the next test is not to have those of this one."""
+    yield
+    hr.Consumer("localhost:1").close()
+
+
+def wait_for(condition, what):
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)
+
+
+def run(code, *arguments, log=None):
+    environment = {name: value for name, value in os.environ.items() if name != "HEADRACE_LOG"}
+    if log is not None:
+        environment["HEADRACE_LOG"] = log
+    command = [sys.executable, "-X", "dev", "-W", "ignore", "-c", code, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
+
+
+HANGS = """
+import sys, time
+import headrace as hr
+with hr.Consumer(sys.argv[1], client_id="app", group_id="g") as consumer:
+    consumer.subscribe(["orders"])
+    end = time.monotonic() + 0.7
+    while time.monotonic() < end:
+        consumer.poll(0.1)
+    sys.exit(0)
+"""
+LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z (ERROR| WARN| INFO|DEBUG|TRACE) (headrace::\w+): (.*)")
+
+
+def test_the_log_of_a_consumer_that_hangs_tells_where_it_connects_why_not_and_that_it_tries_again(dead):
+    ended = run(HANGS, dead, log="headrace=debug")
+    assert ended.returncode == 0, ended.stderr
+    found = [match for line in ended.stderr.splitlines() if (match := LINE.fullmatch(line))]
+    of_connections = [match[3] for match in found if match[2] == "headrace::connection"]
+    begun = [text for text in of_connections if text.startswith("consumer app: connecting")]
+    assert len(begun) > 1, "it tries again"
+    assert all(f"address={dead}" in text for text in begun)
+    over = [text for text in of_connections if text.startswith("consumer app: connection ended")]
+    assert over
+    assert all(REFUSED in text and f"address={dead}" in text and "again_in_ms=" in text for text in over)
+    texts = [match[3] for match in found]
+    assert any("asking for metadata" in text and 'why="a topic is new"' in text for text in texts)
+    assert any("looking for the coordinator" in text and "group=g" in text for text in texts)
+    assert not any(match[1] == "TRACE" for match in found)
+
+
+WORKS = """
+import sys
+import headrace as hr
+with hr.Broker.start() as broker:
+    with hr.Producer(broker.bootstrap_servers, client_id="app") as producer:
+        producer.send("t", b"a secret value", key=b"a secret key").result(20)
+    assert hr.read(broker.bootstrap_servers, "t").read_all().num_rows == 1
+"""
+
+
+def test_trace_has_each_request_of_both_sides_and_no_record():
+    lines = run(WORKS, log="trace").stderr
+    sent = re.search(r"producer app: request broker=1 conn=\d+ api=Produce version=\d+ correlation=(\d+) bytes=", lines)
+    assert sent, lines
+    assert re.search(rf"headrace::broker: request .* api=Produce .* correlation={sent[1]} ", lines), lines
+    assert re.search(rf"producer app: answer .* api=Produce correlation={sent[1]} bytes=\d+ ms=\d+", lines), lines
+    assert "topic created" in lines
+    assert "the broker has stopped" in lines
+    assert "secret" not in lines
+
+
+def test_a_target_has_its_own_level():
+    lines = run(WORKS, log="headrace=off,headrace::broker=info").stderr.splitlines()
+    found = [LINE.fullmatch(line) for line in lines]
+    assert found
+    assert {(match[1], match[2]) for match in found} == {(" INFO", "headrace::broker")}
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ("headrace=loud", '"loud" is no level; there are off, error, warn, info, debug and trace'),
+        ("headrace::prodcer=debug", "targets are headrace, headrace::connection, headrace::metadata"),
+    ],
+)
+def test_a_value_that_means_nothing_is_named_and_logs_nothing(value, why):
+    ended = run(WORKS, log=value)
+    assert ended.returncode == 0
+    assert ended.stderr.startswith("headrace: HEADRACE_LOG is ignored: ")
+    assert why in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1
+
+
+def test_without_the_variable_ordinary_work_logs_nothing():
+    assert run(WORKS).stderr == ""
+    assert run(WORKS, log="").stderr == ""
+
+
+def test_the_level_of_python_s_logger_is_that_of_the_events(dead, caplog):
+    caplog.set_level(logging.DEBUG, "headrace")
+    with hr.Consumer(dead, client_id="app") as consumer:
+        consumer.assign([("orders", 3)])
+        wait_for(lambda: any("connection ended" in record.getMessage() for record in caplog.records), "the reason")
+    record = next(each for each in caplog.records if "connection ended" in each.getMessage())
+    assert (record.name, record.levelno) == ("headrace.connection", logging.DEBUG)
+    assert record.getMessage().startswith("consumer app: connection ended")
+    fields = record.headrace
+    assert fields["client_id"] == "app"
+    assert fields["address"] == dead
+    assert REFUSED in fields["error"]
+    assert isinstance(fields["again_in_ms"], int)
+    assert abs(record.created - time.time()) < 60, "the time is that of the event"
+    caplog.clear()
+    caplog.set_level(logging.WARNING, "headrace")
+    with hr.Consumer(dead, client_id="quiet") as consumer:
+        consumer.assign([("orders", 3)])
+        wait_for(lambda: any("consumer quiet" in record.getMessage() for record in caplog.records), "a warning")
+    of_it = [record for record in caplog.records if "consumer quiet" in record.getMessage()]
+    assert {record.levelno for record in of_it} == {logging.WARNING}
+
+
+def test_a_broker_says_what_it_did_for_whom(caplog):
+    caplog.set_level(logging.INFO, "headrace.broker")
+    with hr.Broker.start() as broker:
+        with hr.Admin(broker.bootstrap_servers) as admin:
+            admin.create_topics([hr.admin.NewTopic("orders", num_partitions=2)])
+        created = "topic created, or given partitions topic=orders partitions=2"
+        wait_for(lambda: created in caplog.text, "the topic")
+        texts = [record.getMessage() for record in caplog.records if record.name == "headrace.broker"]
+        assert any("the broker serves" in text and broker.bootstrap_servers in text for text in texts)
+
+
+def test_no_line_has_a_secret_on_any_level(caplog):
+    """Of a login that is refused, and one whose token is made by a function."""
+    caplog.set_level(1, "headrace")
+    with hr.Broker.start() as broker:
+        servers = broker.bootstrap_servers
+        plain = {"sasl_mechanism": "PLAIN", "sasl_username": "u", "sasl_password": SECRET}
+        token = {"sasl_mechanism": "OAUTHBEARER", "oauth_cb": lambda _: (SECRET.replace(" ", "."), time.time() + 600)}
+        for options in (plain, token):
+            with hr.Consumer(servers, security_protocol="SASL_PLAINTEXT", **options) as consumer:
+                consumer.assign([("t", 0)])
+                caplog.clear()
+                wait_for(lambda: any("connection ended" in each.getMessage() for each in caplog.records), "the refusal")
+    assert SECRET not in caplog.text
+    assert SECRET.replace(" ", ".") not in caplog.text
+
+
+FORKS = """
+import logging, os, sys, time
+logging.basicConfig(level=logging.DEBUG, format="%(process)d %(name)s %(message)s")
+import headrace as hr
+servers = sys.argv[1]
+parent = hr.Consumer(servers, client_id="parent")
+parent.assign([("t", 0)])
+time.sleep(0.3)
+for n in range(20):
+    child = os.fork()
+    if child == 0:
+        own = hr.Consumer(servers, client_id=f"child{n}")
+        own.assign([("t", 0)])
+        time.sleep(0.2)
+        own.close()
+        sys.exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+"""
+
+
+def test_children_that_are_forked_while_lines_are_written_log_as_their_parent_does(dead):
+    ended = run(FORKS, dead, log="headrace=trace")
+    assert ended.returncode == 0, ended.stderr
+    for n in range(20):
+        logged = [line for line in ended.stderr.splitlines() if f"headrace.connection consumer child{n}: " in line]
+        assert any("connection ended" in line for line in logged), n
+        assert len({line.split()[0] for line in logged}) == 1, "by the child alone"
+        assert f"headrace::connection: consumer child{n}: connecting" in ended.stderr
