@@ -122,8 +122,6 @@ pub enum Output<E> {
     Link(LinkId, LinkRequest),
     /// News for a caller.
     Event(E),
-    /// Nothing: lines of the log are events of `tracing`.
-    Log(std::convert::Infallible),
 }
 
 /// What is to be done about a channel's connection.
@@ -237,7 +235,6 @@ impl<E> Output<E> {
             Output::Channel(conn, request) => Output::Channel(conn, request),
             Output::Link(link, request) => Output::Link(link, request),
             Output::Event(of) => Output::Event(event(of)),
-            Output::Log(line) => Output::Log(line),
         }
     }
 }

@@ -82,7 +82,7 @@ impl World {
             let mut quiet = true;
             while let Some(output) = client.engine.poll_output() {
                 match output {
-                    Output::Event(_) | Output::Log(_) => {}
+                    Output::Event(_) => {}
                     request => {
                         quiet = false;
                         self.act(client, request);

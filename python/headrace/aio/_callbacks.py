@@ -96,4 +96,4 @@ class Callbacks:
 
     def _told(self, number: int | None) -> None:
         if number is not None:
-            self._native.told(number)
+            self._native.reported(number)

@@ -298,7 +298,6 @@ impl<E: Engine> World<E> {
             }
             Output::Link(_, other) => panic!("nobody takes {other:?}"),
             Output::Event(event) => self.events.push(event),
-            Output::Log(_) => {}
         }
     }
 

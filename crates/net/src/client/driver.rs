@@ -274,7 +274,6 @@ impl<E: Engine, F: FnMut(E::Event)> Driver<E, F> {
                     }
                 }
                 Output::Event(event) => (work.on_event)(event),
-                Output::Log(none) => match none {},
             }
         }
     }

@@ -320,7 +320,7 @@ impl<E: Engine, F: FnMut(E::Event)> Shared<E, F> {
                     work.left.extend(left.map(|request| Output::Link(link, request)));
                 }
                 Output::Event(event) => (work.on_event)(event),
-                other => work.left.push_back(other),
+                other @ Output::Channel(..) => work.left.push_back(other),
             }
         }
         let due = work.engine.poll_timeout().into_iter().chain(work.linger_until()).min();

@@ -138,7 +138,6 @@ impl World {
                     Output::Channel(conn, request) => self.act(who, conn, request)?,
                     Output::Link(link, request) => self.act_on_link(who, link, request)?,
                     Output::Event(event) => rings |= self.hear(who, event)?,
-                    Output::Log(_) => {}
                 }
             }
             if rings {
