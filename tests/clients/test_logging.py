@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import socket
 import subprocess
 import sys
 import time
@@ -156,6 +157,24 @@ def test_a_broker_says_what_it_did_for_whom(caplog):
         wait_for(lambda: created in caplog.text, "the topic")
         texts = [record.getMessage() for record in caplog.records if record.name == "headrace.broker"]
         assert any("the broker serves" in text and broker.bootstrap_servers in text for text in texts)
+
+
+def test_a_broker_says_why_it_ends_a_connection_and_a_link(caplog):
+    caplog.set_level(logging.DEBUG, "headrace")
+    with hr.Broker.start() as broker:
+        host, port = broker.bootstrap_servers.split(":")
+        with socket.create_connection((host, int(port))) as peer:
+            peer.sendall(b"\x7f\xff\xff\xff")
+            assert peer.recv(1) == b""
+        wait_for(lambda: "connection ended conn=1 why=" in caplog.text, "the connection")
+        assert "a request frame says it has 2147483647 bytes" in caplog.text
+        with hr.Producer(broker.bootstrap_servers, headrace_datapath="shm") as producer:
+            producer.send("t", b"x").result(20)
+        wait_for(lambda: "a client's link has ended" in caplog.text, "the link")
+    of_links = [record for record in caplog.records if record.name == "headrace.link"]
+    assert any(each.getMessage().startswith("producer headrace: linked") for each in of_links)
+    ended = next(each for each in of_links if "a client's link has ended" in each.getMessage())
+    assert ended.headrace["error"]
 
 
 def test_no_line_has_a_secret_on_any_level(caplog):

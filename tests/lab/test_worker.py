@@ -343,7 +343,7 @@ def test_confluent_tells_which_records_of_a_block_were_lost(workload):
     for row, value in enumerate(block.values.to_pylist()):
         message = SimpleNamespace(value=lambda value=value: value)
         assert not outcome.acked
-        deliveries.told("too bad" if row in {1, 4} else None, message)
+        deliveries.reported("too bad" if row in {1, 4} else None, message)
     assert (outcome.acked, outcome.lost) == ([0, 2, 3], ["too bad", "too bad"])
     del deliveries
     alive = weakref.ref(sent)

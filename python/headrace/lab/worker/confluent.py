@@ -67,7 +67,7 @@ class _Producer(ProducerDriver):
 
     def send(self, block: Block) -> None:
         produce, sent = self._producer.produce, _Sent(block, self._outcome)
-        told = Deliveries(len(block.due), sent.failed, sent.ended).told
+        told = Deliveries(len(block.due), sent.failed, sent.ended).reported
         keys, partitions = block.placement.keys, block.placement.partitions
         values = block.values.to_pylist()
         columns: list[Sequence[Any]] = [
