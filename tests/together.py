@@ -19,8 +19,9 @@ HUNGRY: Final = (
     *(SPARK, "tests/demo/", "tests/lab/", "tests/rdma/", "tests/stock/test_java_tools.py", "benches/"),
     *("tests/broker/test_fair_share.py", "tests/broker/test_open_files.py"),
 )
-"""What takes all the processor time that it gets: JVMs, floods, and whatever compiles or emulates a processor. It is for the
-processes that are polite.
+"""What takes all the processor time that it gets: JVMs, floods, and whatever compiles or emulates a processor.
+
+It is for the processes that are polite.
 """
 
 
