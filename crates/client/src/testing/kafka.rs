@@ -79,6 +79,12 @@ pub(crate) struct ScriptedKafka {
     pub(super) last_token: u64,
     /// Answers of share sessions of this node do not come.
     pub(crate) silent: Option<i32>,
+    /// Groups that there are, and the node that coordinates each.
+    pub(crate) groups: Vec<(&'static str, i32)>,
+    /// Settings by kind and name of a resource.
+    pub(super) configs: BTreeMap<(i8, String), BTreeMap<String, String>>,
+    /// Where a share group stands in the first topic: partition, start, lag, code.
+    pub(crate) share_offsets: Vec<(i32, i64, i64, ErrorCode)>,
     /// Why no topic is to be had.
     pub(crate) topic_error: ErrorCode,
     /// Produce requests wait, all of them or those to one node, and what comes behind them.
@@ -142,6 +148,9 @@ impl ScriptedKafka {
             waiting: BTreeMap::new(),
             last_token: 0,
             silent: None,
+            groups: Vec::new(),
+            configs: BTreeMap::new(),
+            share_offsets: Vec::new(),
             topic_error: ErrorCode::NONE,
             holding: false,
             held_node: None,
@@ -358,12 +367,27 @@ impl ScriptedKafka {
                 self.serve(i, |kafka, i, request| Some(kafka.txn_offset_commit(i.version, request)))
             }
             ApiKey::EndTxn => self.serve(i, |kafka, i, request| Some(kafka.end_txn(i.version, request))),
-            ApiKey::DirectConnect => {
-                self.serve(i, |_, _, request: &DirectConnectRequest| Some(request.refused(ErrorCode::NONE)))
+            ApiKey::DescribeCluster => {
+                self.serve(i, |kafka, _, _: &DescribeClusterRequest| Some(kafka.describe_cluster()))
             }
-            ApiKey::DirectRelease => {
-                self.serve(i, |_, _, request: &DirectReleaseRequest| Some(request.refused(ErrorCode::NONE)))
+            ApiKey::CreateTopics => self.serve(i, |kafka, _, request| Some(kafka.create_topics(request))),
+            ApiKey::DeleteTopics => self.serve(i, |kafka, _, request| Some(kafka.delete_topics(request))),
+            ApiKey::CreatePartitions => self.serve(i, does_nothing::<CreatePartitionsRequest>),
+            ApiKey::DeleteRecords => self.serve(i, does_nothing::<DeleteRecordsRequest>),
+            ApiKey::ListGroups => self.serve(i, |kafka, i, _: &ListGroupsRequest| Some(kafka.list_groups(i))),
+            ApiKey::DescribeGroups => self.serve(i, does_nothing::<DescribeGroupsRequest>),
+            ApiKey::DeleteGroups => self.serve(i, does_nothing::<DeleteGroupsRequest>),
+            ApiKey::DescribeConfigs => {
+                self.serve(i, |kafka, _, request| Some(kafka.describe_configs(request)))
             }
+            ApiKey::IncrementalAlterConfigs => {
+                self.serve(i, |kafka, _, request| Some(kafka.alter_configs(request)))
+            }
+            ApiKey::DescribeShareGroupOffsets => {
+                self.serve(i, |kafka, _, request| Some(kafka.share_group_offsets(request)))
+            }
+            ApiKey::DirectConnect => self.serve(i, does_nothing::<DirectConnectRequest>),
+            ApiKey::DirectRelease => self.serve(i, does_nothing::<DirectReleaseRequest>),
             ApiKey::GrantProduce => self.serve(i, |kafka, i, _: &GrantProduceRequest| {
                 kafka.grants.push_back(i.clone());
                 None
@@ -406,6 +430,12 @@ impl ScriptedKafka {
         }
         response
     }
+}
+
+/// An answer that says that all went well.
+#[expect(clippy::unnecessary_wraps, reason = "as every handler")]
+fn does_nothing<R: Refusal>(_: &mut ScriptedKafka, _: &Incoming, request: &R) -> Option<R::Response> {
+    Some(request.refused(ErrorCode::NONE))
 }
 
 impl Peers for ScriptedKafka {

@@ -8,6 +8,8 @@
 //! The brokers' side of share groups is here for the simulation too.
 
 #[cfg(test)]
+mod admin;
+#[cfg(test)]
 mod bench;
 #[cfg(test)]
 mod classic_group;
@@ -52,9 +54,9 @@ pub(crate) use self::layout::{Layout, version_list, versions};
 #[cfg(test)]
 pub(crate) use self::log::Log;
 #[cfg(test)]
-pub(crate) use self::refusal::WHY;
+pub(crate) use self::refusal::{WHY, found};
 #[cfg(test)]
-pub(crate) use self::spoil::{ALL_WAYS, COST_MS, WAYS, Way, spoiled};
+pub(crate) use self::spoil::{ALL_WAYS, COST_MS, WAYS, Way};
 #[cfg(test)]
 pub(crate) use self::transactions::{TRANSACTION, TRANSACTIONAL_ID};
 #[cfg(test)]

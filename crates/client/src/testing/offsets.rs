@@ -74,9 +74,18 @@ impl ScriptedKafka {
             let partitions = topic.partition_indexes.iter().map(partition).collect();
             OffsetFetchResponseTopics { name: topic.name.clone(), topic_id: topic.topic_id, partitions }
         };
+        // The last partition first.
+        let all = || {
+            let topic = |((name, partition), _): (&(String, i32), _)| OffsetFetchRequestTopics {
+                name: name.clone(),
+                partition_indexes: vec![*partition],
+                ..Default::default()
+            };
+            committed.iter().rev().map(topic).collect()
+        };
         let group = |group: &OffsetFetchRequestGroup| OffsetFetchResponseGroup {
             group_id: group.group_id.clone(),
-            topics: group.topics.iter().flatten().map(of_group).collect(),
+            topics: group.topics.clone().unwrap_or_else(all).iter().map(of_group).collect(),
             ..Default::default()
         };
         OffsetFetchResponse {

@@ -33,12 +33,54 @@ refused_as_a_whole! {
     ShareGroupHeartbeatRequest ShareGroupHeartbeatResponse
     ShareFetchRequest ShareFetchResponse
     ShareAcknowledgeRequest ShareAcknowledgeResponse
+    DescribeClusterRequest DescribeClusterResponse
+    ListGroupsRequest ListGroupsResponse
     InitProducerIdRequest InitProducerIdResponse
     AddOffsetsToTxnRequest AddOffsetsToTxnResponse
     EndTxnRequest EndTxnResponse
     DirectConnectRequest DirectConnectResponse
     DirectReleaseRequest DirectReleaseResponse
     GrantProduceRequest GrantProduceResponse
+}
+
+/// For requests about several things: what the answer says of each beside the code.
+macro_rules! refused_one_by_one {
+    ($($request:ident.$asked:ident $response:ident.$answers:ident $part:path, $it:ident $code:ident { $($field:tt)* })*) => {$(
+        impl Refusal for $request {
+            fn refused(&self, $code: ErrorCode) -> $response {
+                use $part as Part;
+                let error_code = $code.code();
+                let answers = self.$asked.iter().map(|$it| Part { error_code, $($field)* });
+                $response { $answers: answers.collect(), ..Default::default() }
+            }
+        }
+    )*};
+}
+
+refused_one_by_one! {
+    CreateTopicsRequest.topics CreateTopicsResponse.topics
+        create_topics_response::CreatableTopicResult, it code { name: it.name.clone(), ..Default::default() }
+    DeleteTopicsRequest.topics DeleteTopicsResponse.responses
+        delete_topics_response::DeletableTopicResult, it code { name: it.name.clone(), ..Default::default() }
+    CreatePartitionsRequest.topics CreatePartitionsResponse.results
+        create_partitions_response::CreatePartitionsTopicResult, it code { name: it.name.clone(), ..Default::default() }
+    DescribeGroupsRequest.groups DescribeGroupsResponse.groups
+        describe_groups_response::DescribedGroup, it code { group_id: it.clone(), ..Default::default() }
+    DeleteGroupsRequest.groups_names DeleteGroupsResponse.results
+        delete_groups_response::DeletableGroupResult, it code { group_id: it.clone() }
+    DescribeConfigsRequest.resources DescribeConfigsResponse.results
+        describe_configs_response::DescribeConfigsResult,
+        it code { resource_type: it.resource_type, resource_name: it.resource_name.clone(), ..Default::default() }
+    IncrementalAlterConfigsRequest.resources IncrementalAlterConfigsResponse.responses
+        incremental_alter_configs_response::AlterConfigsResourceResponse,
+        it code { resource_type: it.resource_type, resource_name: it.resource_name.clone(), error_message: why(code) }
+    DescribeShareGroupOffsetsRequest.groups DescribeShareGroupOffsetsResponse.groups
+        describe_share_group_offsets_response::DescribeShareGroupOffsetsResponseGroup,
+        it code { group_id: it.group_id.clone(), error_message: why(code), ..Default::default() }
+}
+
+fn why(code: ErrorCode) -> Option<String> {
+    (!code.is_none()).then(|| WHY.to_owned())
 }
 
 /// What the broker says with a refusal, where there is room for words.
@@ -51,13 +93,13 @@ impl Refusal for FindCoordinatorRequest {
 }
 
 /// This node, or why none: in a list since version 4.
-pub(super) fn found(
+pub(crate) fn found(
     request: &FindCoordinatorRequest,
     node_id: i32,
     code: ErrorCode,
 ) -> FindCoordinatorResponse {
     let (host, port, error_code) = ("localhost".to_owned(), 9000 + node_id, code.code());
-    let error_message = (!code.is_none()).then(|| WHY.to_owned());
+    let error_message = why(code);
     if request.coordinator_keys.is_empty() {
         return FindCoordinatorResponse {
             node_id,
@@ -93,6 +135,22 @@ impl Refusal for ListOffsetsRequest {
             partitions: topic.partitions.iter().map(partition).collect(),
         };
         ListOffsetsResponse { topics: self.topics.iter().map(topic).collect(), ..Default::default() }
+    }
+}
+
+impl Refusal for DeleteRecordsRequest {
+    fn refused(&self, code: ErrorCode) -> DeleteRecordsResponse {
+        use delete_records_response::{DeleteRecordsPartitionResult, DeleteRecordsTopicResult};
+        let partition = |p: &delete_records_request::DeleteRecordsPartition| DeleteRecordsPartitionResult {
+            partition_index: p.partition_index,
+            error_code: code.code(),
+            ..Default::default()
+        };
+        let topic = |topic: &delete_records_request::DeleteRecordsTopic| DeleteRecordsTopicResult {
+            name: topic.name.clone(),
+            partitions: topic.partitions.iter().map(partition).collect(),
+        };
+        DeleteRecordsResponse { topics: self.topics.iter().map(topic).collect(), ..Default::default() }
     }
 }
 
